@@ -1,0 +1,51 @@
+"""One error type: every message says what is wrong, where, by which rule, and the way out."""
+
+from dataclasses import dataclass
+
+USAGE = 2
+UNREADABLE = 3
+MISSING = 4
+INCONCLUSIVE = 5
+
+
+@dataclass(eq=False)
+class RefsimError(Exception):
+    """A fault that the user can mend.
+
+    `code` is a stable kebab-case name, `what` one sentence with the offending value in it, `where` the place it
+    stands, `rule` the sentence it breaks (with its source), `help` what to do instead. `exit_code` is what the command
+    line returns: USAGE 2, UNREADABLE 3, MISSING 4, INCONCLUSIVE 5.
+    """
+
+    code: str
+    what: str
+    where: str = ""
+    rule: str = ""
+    help: str = ""
+    exit_code: int = USAGE
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.what}"]
+        lines += [f"  {label}: {text}" for label, text in self.details() if text]
+        return "\n".join(lines)
+
+    def details(self) -> list[tuple[str, str]]:
+        """Label and text of the optional parts, in the order in which they are printed."""
+        return [("at", self.where), ("rule", self.rule), ("help", self.help)]
+
+
+def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
+    """The `count` known names closest in spelling to `name`, best first."""
+    import difflib
+
+    return difflib.get_close_matches(name, known, n=count, cutoff=0.0)
+
+
+def unknown(kind: str, name: str, known: list[str], *, where: str = "") -> RefsimError:
+    """The error for a name that no row has: it shows the three nearest."""
+    return RefsimError(
+        code=f"unknown-{kind.replace(' ', '-')}",
+        what=f"no {kind} is called {name!r}",
+        where=where,
+        help=f"nearest: {', '.join(nearest(name, known))}" if known else "",
+    )
