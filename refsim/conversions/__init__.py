@@ -1,0 +1,29 @@
+"""Conversions between values and codes: exact encode and decode, one row per instruction or library, and packing."""
+
+from refsim.conversions.coding import decode, encode, round_bits
+from refsim.conversions.packing import CONTAINERS, pack, unpack
+from refsim.conversions.policies import KNOWN_DIFFERENCES, PolicyDifference, diff_policies, policy_patterns
+from refsim.conversions.registers import convert
+from refsim.conversions.rounding import OVERFLOWS, PTX_ROUNDINGS, ROUNDINGS, round_to_odd
+from refsim.conversions.rows import CONVERSIONS, Conversion, conversion_named
+
+__all__ = [
+    "CONTAINERS",
+    "CONVERSIONS",
+    "KNOWN_DIFFERENCES",
+    "OVERFLOWS",
+    "PTX_ROUNDINGS",
+    "ROUNDINGS",
+    "Conversion",
+    "PolicyDifference",
+    "conversion_named",
+    "convert",
+    "decode",
+    "diff_policies",
+    "encode",
+    "pack",
+    "policy_patterns",
+    "round_bits",
+    "round_to_odd",
+    "unpack",
+]

@@ -1,0 +1,291 @@
+"""Values to codes and back: the public encode and decode, and the tables that make them fast without changing a bit."""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from refsim.conversions.rounding import (
+    INFINITY,
+    NAN,
+    NEAREST_EVEN,
+    OVERFLOWS,
+    PTX_ROUNDINGS,
+    ROUNDINGS,
+    SATURATE,
+    STOCHASTIC,
+    Rule,
+    default_nan,
+    encode_exact,
+    float32_to_odd,
+    ieee_rule,
+    round_to_odd,
+)
+from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, F16, F32, Format, format_named
+
+Codes = NDArray[np.unsignedinteger]
+Values = NDArray[np.floating]
+
+_CHUNK = 1 << 16  # elements at a time: the buffers of one step stay in the cache
+_TABLE_MANTISSA = 5  # 16 bits rounded to odd keep 6 mantissa bits and the sticky bit: enough for this many
+_VALUE_TYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def encode(
+    values: ArrayLike,
+    format: str | Format,
+    rounding: str = NEAREST_EVEN,
+    overflow: str = SATURATE,
+    nan: int | None = None,
+) -> Codes:
+    """Each value becomes the code of a neighbouring number of `format`, rounded once from the exact value.
+
+    `values`: float16, bfloat16, float32, float64 or integers of any shape; the codes have that shape and
+    `format.code_dtype`. `rounding`: nearest-even (a tie takes the even code), toward-zero, up, down, ties-away.
+    `overflow` says what happens beyond the largest value, infinities included: "saturate" gives the largest value of
+    that sign, "nan" and "inf" the special code of that sign and are refused where the format has none. A finite value
+    that the rounding direction leads back to the range stops at the largest value under every policy. `nan` is the
+    code of a NaN input of either sign; without it the format's NaN, or the largest value where there is none (as
+    NVIDIA's fp4 and fp6 do). Unsigned formats take a negative value that does not round to zero as out of range:
+    "saturate" gives code 0, "nan" the NaN. E8M0 has no zero: 0 and everything below 2^-127 give code 0, 2^-127.
+    encode(464, "e4m3") is 0x7e: halfway between 448 and the missing 480, to even.
+    Raises RefsimError for an unknown name, a value type that is not listed, or a policy without a code.
+    Source: the format's row; OCP OFP8 section 5.2 for the overflow policies.
+    """
+    to = format_named(format)
+    if rounding not in ROUNDINGS:
+        raise unknown("rounding", str(rounding), list(ROUNDINGS))
+    _check_overflow(to, overflow)
+    if nan is not None and (not isinstance(nan, int | np.integer) or not 0 <= nan < to.code_limit):
+        raise RefsimError("code-out-of-range", f"nan={nan!r} is no code of {to}", rule=_legal(to))
+    code = default_nan(to) if nan is None else int(nan)
+    return encode_rule(exact_values(values), Rule(to, rounding, overflow, code, code))
+
+
+def round_bits(
+    values: ArrayLike,
+    format: str | Format,
+    mode: str = "rn",
+    *,
+    error: NDArray[np.float64] | None = None,
+    satfinite: bool = False,
+) -> Codes:
+    """The bits of `values` rounded to f16, bf16, tf32 or f32 as a PTX instruction rounds: overflow gives infinity.
+
+    `mode` is rn, rz, rm, rp or rna. `error` is what an inexact float64 result lost (see round_to_odd): the exact sum
+    of both is rounded, once. NaN gives the canonical NaN, 0x7fff or 0x7fffffff. round_bits(65520.0, "f16") is 0x7c00.
+    Raises RefsimError for an unknown mode. Source: PTX ISA, rounding modifiers; IEEE 754 section 4.3.
+    """
+    to = format_named(format)
+    if mode not in PTX_ROUNDINGS or PTX_ROUNDINGS[mode] == STOCHASTIC:
+        raise unknown("rounding mode", mode, [name for name in PTX_ROUNDINGS if name != "rs"])
+    exact = exact_values(values)
+    if error is not None:
+        exact = round_to_odd(exact.astype(np.float64), np.asarray(error, np.float64))
+    nan = default_nan(to)
+    overflow = SATURATE if satfinite or not to.has_infinity else INFINITY
+    return encode_rule(exact, Rule(to, PTX_ROUNDINGS[mode], overflow, nan, nan))
+
+
+def decode(codes: ArrayLike, format: str | Format, dtype: DTypeLike = np.float64) -> Values:
+    """The exact value of every code; a NaN code gives NaN.
+
+    `codes`: unsigned integers, one code each, any shape; the values have that shape. `dtype` is float64 or float32,
+    both exact for every format. A NaN has the sign bit of its code. Ignored padding bits (tf32) do not matter.
+    decode(0x7e, "e4m3") is 448.0.
+    Raises RefsimError for signed or float arrays and for codes that the format does not have (0x80 for UE4M3).
+    Source: the format's row.
+    """
+    to = format_named(format)
+    if dtype not in (np.float32, np.float64, "float32", "float64"):
+        raise RefsimError("value-type", f"decode to {dtype!r} is not offered", help="dtype=np.float32 or np.float64")
+    kind = np.dtype(dtype)
+    legal = checked_codes(codes, to)
+    if to.code_dtype.itemsize > 1:
+        with np.errstate(invalid="ignore"):
+            return _decode_wide(legal, to).astype(kind, copy=False)
+    return _decode_narrow(legal, to, kind)
+
+
+def exact_values(values: ArrayLike) -> Values:
+    """`values` as float16, float32 or float64 without loss; integers beyond 2^53 are rounded to odd, which suffices."""
+    array: NDArray[Any] = np.asarray(values)
+    if array.dtype.kind in "iu":
+        return _from_integers(array)
+    if array.dtype.name == "bfloat16":
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if array.dtype.name not in _VALUE_TYPES:
+        raise RefsimError(
+            "value-type",
+            f"cannot encode an array of {array.dtype}",
+            rule=f"values are {', '.join(_VALUE_TYPES)} or integers",
+            help="decode codes first, and convert other types to float64",
+        )
+    native = array.dtype.newbyteorder("=")
+    if array.dtype == np.float16:
+        with np.errstate(all="ignore"):
+            return array.astype(np.float32)
+    return array.astype(native, copy=False)
+
+
+def _from_integers(array: NDArray[Any]) -> NDArray[np.float64]:
+    negative = array < 0
+    magnitude = array.astype(np.uint64)
+    magnitude = np.where(negative, np.uint64(0) - magnitude, magnitude)
+    large = magnitude >= 1 << 53
+    odd = (magnitude >> np.uint64(11)) | ((magnitude & np.uint64(0x7FF)) != 0)
+    exact = np.where(large, odd.astype(np.float64) * 2048.0, np.where(large, 0, magnitude).astype(np.float64))
+    return np.where(negative, -exact, exact)
+
+
+def encode_rule(values: Values, rule: Rule) -> Codes:
+    """The codes of values that `exact_values` returned, by any rule that is not stochastic: the fastest exact path."""
+    to = rule.to
+    if to.code_dtype.itemsize == 1 and to.mantissa_bits <= _TABLE_MANTISSA:
+        return _encode_by_table(values, rule)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if rule == ieee_rule(to):
+        if to is F16:
+            return _cast_to_f16(flat).reshape(values.shape)
+        if to is BF16 and flat.dtype == np.float32:
+            return _truncate_to_bf16(flat.view(np.uint32)).reshape(values.shape)
+        if to is F32:
+            return _cast_to_f32(flat).reshape(values.shape)
+    return encode_exact(_widened(flat), rule).reshape(values.shape)
+
+
+def _widened(values: Values) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        return values.astype(np.float64, copy=False)
+
+
+def _cast_to_f16(values: Values) -> NDArray[np.uint16]:
+    with np.errstate(all="ignore"):
+        codes = values.astype(np.float16).view(np.uint16)
+    codes[np.isnan(values)] = default_nan(F16)
+    return codes
+
+
+def _cast_to_f32(values: Values) -> NDArray[np.uint32]:
+    with np.errstate(all="ignore"):
+        codes = values.astype(np.float32).view(np.uint32)
+    codes[np.isnan(values)] = default_nan(F32)
+    return codes
+
+
+def _truncate_to_bf16(pattern: NDArray[np.uint32]) -> NDArray[np.uint16]:
+    """Adding half a bf16 ulp less the parity carries into the upper half exactly when nearest-even rounds away."""
+    codes = np.empty(pattern.size, np.uint16)
+    for start in range(0, pattern.size, _CHUNK):
+        part = pattern[start : start + _CHUNK]
+        rounded = part >> 16
+        rounded &= 1
+        rounded += 0x7FFF
+        rounded += part
+        rounded >>= 16
+        rounded[(part & 0x7FFFFFFF) > 0x7F800000] = default_nan(BF16)
+        codes[start : start + _CHUNK] = rounded
+    return codes
+
+
+@lru_cache(maxsize=256)
+def code_table(rule: Rule) -> NDArray[np.uint8]:
+    """The code of every float32 pattern rounded to odd at 16 bits: an odd entry stands for the open interval there."""
+    patterns = np.arange(1 << 16, dtype=np.uint32)
+    with np.errstate(invalid="ignore"):
+        values = (patterns << 16).view(np.float32).astype(np.float64)
+    table = encode_exact(values, rule).astype(np.uint8)
+    for first, last, code in rule.overrides:
+        table[first : last + 1] = code
+    table.setflags(write=False)
+    return table
+
+
+def _encode_by_table(values: Values, rule: Rule) -> NDArray[np.uint8]:
+    table = code_table(rule)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    codes = np.empty(flat.size, np.uint8)
+    sticky = np.empty(min(flat.size, _CHUNK), np.bool_)
+    index = np.empty(sticky.size, np.uint16)
+    upper, lower = (1, 0) if np.little_endian else (0, 1)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        count = part.size
+        halves = (part if part.dtype == np.float32 else float32_to_odd(_widened(part))).view(np.uint16)
+        np.not_equal(halves[lower::2], 0, out=sticky[:count])
+        np.bitwise_or(halves[upper::2], sticky[:count], out=index[:count])
+        np.take(table, index[:count], out=codes[start : start + count], mode="wrap")
+    return codes.reshape(values.shape)
+
+
+def checked_codes(codes: ArrayLike, format: Format) -> Codes:
+    """`codes` in the format's own code type, after a check of type and range."""
+    array: NDArray[Any] = np.asarray(codes)
+    plain = not isinstance(codes, np.ndarray | np.generic) and array.dtype.kind == "i"
+    if array.dtype.kind != "u" and not plain and array.size:
+        raise RefsimError(
+            "code-type",
+            f"codes of {format} are unsigned integers, not {array.dtype}",
+            rule="codes and values never share a type",
+            help=f"codes.view(np.{format.code_dtype}) where the array holds raw codes",
+        )
+    width = 8 * array.dtype.itemsize
+    if array.size and (plain or width > format.bits + format.padding_bits):
+        outside = (array < 0) | (array >= format.code_limit) if plain else array >= format.code_limit
+        if outside.any():
+            first = int(array[outside].flat[0])
+            raise RefsimError("code-out-of-range", f"{first:#x} is no code of {format}", rule=_legal(format))
+    return array.astype(format.code_dtype, copy=False)
+
+
+def _legal(format: Format) -> str:
+    return f"codes of {format} are 0 to {format.code_limit - 1:#x}"
+
+
+def _check_overflow(to: Format, overflow: str) -> None:
+    if overflow not in OVERFLOWS:
+        raise unknown("overflow policy", str(overflow), list(OVERFLOWS))
+    if (overflow == NAN and not to.has_nan) or (overflow == INFINITY and not to.has_infinity):
+        raise RefsimError(
+            "overflow-policy",
+            f"{to} has no code for overflow={overflow!r}",
+            rule=f"{to}: {to.specials.value}",
+            help='overflow="saturate" gives the largest value',
+        )
+
+
+def _decode_wide(codes: Codes, to: Format) -> Values:
+    if to is F16:
+        return codes.view(np.float16).astype(np.float32)
+    pattern = codes.astype(np.uint32) << 16 if to is BF16 else codes & ~np.uint32((1 << to.padding_bits) - 1)
+    return pattern.view(np.float32)
+
+
+@lru_cache(maxsize=64)
+def _value_table(format: Format, kind: np.dtype[Any]) -> NDArray[Any]:
+    table = np.full(256, np.nan, kind)
+    table[: format.code_limit] = format.table
+    return table
+
+
+@lru_cache(maxsize=16)
+def _pair_table(format: Format) -> NDArray[np.uint64]:
+    """The two float32 of every pair of adjacent code bytes, as one 64-bit word."""
+    pairs = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
+    return _value_table(format, np.dtype(np.float32))[pairs].view(np.uint64)
+
+
+def _decode_narrow(codes: Codes, to: Format, kind: np.dtype[Any]) -> Values:
+    flat = np.ascontiguousarray(codes).reshape(-1)
+    if kind == np.float64 or flat.size < _CHUNK:
+        return np.take(_value_table(to, kind), flat, mode="wrap").reshape(codes.shape)
+    values = np.empty(flat.size, np.float32)
+    even = flat.size & ~1
+    pairs, words, table = flat[:even].view(np.uint16), values[:even].view(np.uint64), _pair_table(to)
+    for start in range(0, pairs.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        np.take(table, pairs[part], out=words[part], mode="wrap")
+    values[even:] = _value_table(to, kind)[flat[even:]]
+    return values.reshape(codes.shape)

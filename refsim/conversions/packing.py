@@ -1,0 +1,101 @@
+"""Codes to bytes and back: the places that sub-byte codes take in memory and in registers."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.conversions.coding import Codes, checked_codes
+from refsim.errors import RefsimError, unknown
+from refsim.formats import E2M1, Format, format_named
+
+DENSE, BYTE, F8F6F4, X2 = "dense", "byte", "f8f6f4", "x2"
+CONTAINERS = (DENSE, BYTE, F8F6F4, X2)
+
+
+def pack(codes: ArrayLike, format: str | Format, container: str = DENSE) -> Codes:
+    """Codes laid into bytes along the last axis, the first code in the lowest bits.
+
+    `codes` (..., n). Containers: "dense" wastes no bit: one byte a code of 7 or 8 bits, two e2m1 a byte, four 6-bit
+    codes in three bytes (a little-endian 24-bit word), wider codes unchanged. "byte" is one code in the low bits of
+    each byte. "f8f6f4" is what mma.sync kind::f8f6f4 reads: one byte a code, e2m1 at bits 5..2, others in the low bits.
+    "x2" is the pair type of the CUDA headers, the first of a pair low: a byte for e2m1, a uint16 for 6 and 8 bits.
+    pack([1, 2], "e2m1") is [0x21]; pack([1, 2, 3, 4], "e2m3") is [0x81, 0x30, 0x10].
+    Raises RefsimError for codes out of range, an unknown container, or n that is no multiple of the group.
+    Source: PTX ISA, packed data types and mma.sync fragments of kind::f8f6f4; cuda_fp4.h, cuda_fp6.h.
+    """
+    to = format_named(format)
+    legal = checked_codes(codes, to)
+    count, width, dtype = _grouping(to, container)
+    if count == 1:
+        return legal << np.uint8(_offset(to, container))
+    if legal.ndim == 0 or legal.shape[-1] % count:
+        raise _uneven(f"{legal.shape[-1] if legal.ndim else 1} codes of {to}", count, container)
+    groups = legal.reshape(*legal.shape[:-1], legal.shape[-1] // count, count).astype(np.uint32)
+    words: NDArray[np.uint32] = np.bitwise_or.reduce(
+        groups << (np.uint32(width) * np.arange(count, dtype=np.uint32)), axis=-1
+    )
+    if count == 4:
+        return _bytes_of_words(words)
+    return words.astype(dtype)
+
+
+def unpack(packed: ArrayLike, format: str | Format, container: str = DENSE) -> Codes:
+    """The inverse of pack: the codes along the last axis; bits outside the codes' places are ignored.
+
+    `packed` (..., m) of the type that pack returns. unpack([0x21], "e2m1") is [1, 2].
+    Raises RefsimError for another type, an unknown container, or bytes that do not fill a group. Source: as pack.
+    """
+    to = format_named(format)
+    count, width, dtype = _grouping(to, container)
+    array: NDArray[Any] = np.asarray(packed)
+    if isinstance(packed, list) and array.dtype.kind == "i" and array.size and 0 <= array.min() <= array.max() < 256:
+        array = array.astype(dtype)
+    if array.dtype != dtype:
+        raise RefsimError("packed-type", f"{container} {to} is packed in {dtype}, not {array.dtype}")
+    mask = (1 << to.bits + to.padding_bits) - 1
+    if count == 1:
+        return (array >> np.uint8(_offset(to, container))) & dtype.type(mask)
+    if array.ndim == 0:
+        raise _uneven("one value without an axis", 1, container)
+    words = _words_of_bytes(array) if count == 4 else array.astype(np.uint32)
+    codes = (words[..., None] >> (np.uint32(width) * np.arange(count, dtype=np.uint32))) & mask
+    return codes.astype(to.code_dtype).reshape(*array.shape[:-1], words.shape[-1] * count)
+
+
+def _grouping(format: Format, container: str) -> tuple[int, int, np.dtype[np.unsignedinteger]]:
+    """Codes in a group, bits from one code to the next, and the type of the packed array."""
+    if container not in CONTAINERS:
+        raise unknown("container", str(container), list(CONTAINERS))
+    if format.code_dtype.itemsize > 1:
+        if container != DENSE:
+            raise RefsimError("container", f'{format} has no container "{container}"', help='container="dense"')
+        return 1, 0, format.code_dtype
+    if container == X2:
+        return (2, 4, np.dtype(np.uint8)) if format is E2M1 else (2, 8, np.dtype(np.uint16))
+    if container == DENSE and format.bits == 4:
+        return 2, 4, np.dtype(np.uint8)
+    if container == DENSE and format.bits == 6:
+        return 4, 6, np.dtype(np.uint8)
+    return 1, 0, np.dtype(np.uint8)
+
+
+def _offset(format: Format, container: str) -> int:
+    return 2 if container == F8F6F4 and format is E2M1 else 0
+
+
+def _uneven(what: str, count: int, container: str) -> RefsimError:
+    return RefsimError("pack-group", f"{what} do not fill groups of {count}", where=f"container {container}")
+
+
+def _bytes_of_words(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    three = (words[..., None] >> np.array([0, 8, 16], np.uint32)) & 0xFF
+    return three.astype(np.uint8).reshape(*words.shape[:-1], 3 * words.shape[-1])
+
+
+def _words_of_bytes(packed: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    if packed.shape[-1] % 3:
+        raise _uneven(f"{packed.shape[-1]} bytes", 3, DENSE)
+    three = packed.reshape(*packed.shape[:-1], packed.shape[-1] // 3, 3).astype(np.uint32)
+    words: NDArray[np.uint32] = np.bitwise_or.reduce(three << np.array([0, 8, 16], np.uint32), axis=-1)
+    return words

@@ -1,0 +1,283 @@
+"""Conversion rows: what each PTX instruction, CUDA header function or library does to a value, as data."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from refsim.conversions.rounding import (
+    INFINITY,
+    NAN,
+    NEAREST_EVEN,
+    PTX_ROUNDINGS,
+    SATURATE,
+    STOCHASTIC,
+    TIES_AWAY,
+    Rule,
+    default_nan,
+)
+from refsim.errors import unknown
+from refsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0,
+    F16,
+    F32,
+    TF32,
+    Format,
+)
+from refsim.sources import CUDA_HEADERS, ML_DTYPES, PTX, TORCH, Source
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """One conversion: the formats on both sides and every decision between them.
+
+    `reads` and `to` are the element formats; a register holds `elements` of them, the first operand (or the upper half
+    of a packed one) in the most significant place. `overflow` and the NaN codes are those of `Rule`; `negative_nan` is
+    None where the sign of a NaN is lost. `random_positions` gives, per element in operand order, which bits of the
+    random register serve it, most significant first. `policy` is the family's name where the row belongs to a library
+    or header instead of an instruction; `since` the first PTX target that has the instruction.
+    cvt.rn.satfinite.e4m3x2.f32 of (1.0, 2.0) is 0x3840: 0x38 = 1.0 in the upper byte.
+    """
+
+    name: str
+    to: Format
+    reads: Format
+    rounding: str
+    overflow: str
+    nan: int
+    source: Source
+    negative_nan: int | None = None
+    relu: bool = False
+    absolute: bool = False
+    elements: int = 1
+    overrides: tuple[tuple[int, int, int], ...] = ()
+    random_positions: tuple[tuple[int, ...], ...] = ()
+    policy: str = ""
+    since: str = ""
+
+    @cached_property
+    def rule(self) -> Rule:
+        """The value-to-code rule of one element."""
+        negative_nan = self.nan if self.negative_nan is None else self.negative_nan
+        return Rule(
+            self.to, self.rounding, self.overflow, self.nan, negative_nan, self.absolute, self.relu, self.overrides
+        )
+
+    @property
+    def operand_count(self) -> int:
+        """Registers read besides the random bits: one per element for .f32 sources, else one packed register."""
+        return self.elements if self.reads is F32 else 1
+
+    @cached_property
+    def result_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The unsigned integer as wide as the result register."""
+        return np.dtype(f"u{slot_bits(self.to, self.elements) * self.elements // 8}")
+
+    @cached_property
+    def operand_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The unsigned integer as wide as one operand register."""
+        return np.dtype(f"u{slot_bits(self.reads, self.elements) * self.elements // 8 // self.operand_count}")
+
+
+def slot_bits(format: Format, elements: int) -> int:
+    """Bits that one code takes in a register of `elements` codes: 4 for packed e2m1, else whole bytes."""
+    return 4 if format is E2M1 and elements > 1 else 8 * format.code_dtype.itemsize
+
+
+_NARROW = (E4M3, E5M2, E2M1, E2M3, E3M2)
+_EIGHT_BITS = (E4M3, E5M2)
+_RELU = ("", ".relu")
+_SATFINITE = ("", ".satfinite")
+
+
+def _since(format: Format) -> str:
+    return "sm_89" if format in _EIGHT_BITS else "sm_100a"
+
+
+def _to_narrow() -> Iterator[Conversion]:
+    """f32 or f16 pairs to FP8, f32 pairs to FP6 and FP4: saturation is compulsory."""
+    for relu, to in product(_RELU, _NARROW):
+        for reads in (F32, F16) if to in _EIGHT_BITS else (F32,):
+            yield Conversion(
+                f"cvt.rn.satfinite{relu}.{to}x2.{reads}{'x2' if reads is F16 else ''}", to, reads, NEAREST_EVEN,
+                SATURATE, default_nan(to), PTX["cvt"], relu=bool(relu), elements=2, since=_since(to),
+            )  # fmt: skip
+
+
+def _to_scale() -> Iterator[Conversion]:
+    """Magnitudes to powers of two: without .satfinite, what is beyond 2^127 becomes NaN."""
+    for mode, saturation, reads in product(("rz", "rp"), _SATFINITE, (F32, BF16)):
+        yield Conversion(
+            f"cvt.{mode}{saturation}.ue8m0x2.{reads}{'x2' if reads is BF16 else ''}", E8M0, reads, PTX_ROUNDINGS[mode],
+            SATURATE if saturation else NAN, 0xFF, PTX["cvt"], absolute=True, elements=2, since="sm_100a",
+        )  # fmt: skip
+
+
+def _from_narrow() -> Iterator[Conversion]:
+    """Packed codes to f16 pairs, scales to bf16 pairs: every value is exact."""
+    for relu, reads in product(_RELU, _NARROW):
+        yield Conversion(
+            f"cvt.rn{relu}.f16x2.{reads}x2", F16, reads, NEAREST_EVEN, INFINITY, default_nan(F16), PTX["cvt"],
+            relu=bool(relu), elements=2, since=_since(reads),
+        )  # fmt: skip
+    yield Conversion(
+        "cvt.rn.bf16x2.ue8m0x2", BF16, E8M0, NEAREST_EVEN, INFINITY, default_nan(BF16), PTX["cvt"], elements=2,
+        since="sm_100a",
+    )  # fmt: skip
+
+
+def _to_half() -> Iterator[Conversion]:
+    for mode, relu, saturation, to, elements in product(("rn", "rz"), _RELU, _SATFINITE, (F16, BF16), (1, 2)):
+        yield Conversion(
+            f"cvt.{mode}{relu}{saturation}.{to}{'x2' if elements == 2 else ''}.f32", to, F32, PTX_ROUNDINGS[mode],
+            SATURATE if saturation else INFINITY, default_nan(to), PTX["cvt"], relu=bool(relu), elements=elements,
+            since="sm_80",
+        )  # fmt: skip
+
+
+def _to_tf32() -> Iterator[Conversion]:
+    """rna came first and has no .relu; rn and rz take .satfinite only from sm_100.
+
+    The text promises a NaN for a NaN only with .satfinite; the rows give the canonical one throughout.
+    """
+    shapes = [("rna", saturation, "", "sm_80") for saturation in _SATFINITE]
+    shapes += [
+        (mode, saturation, relu, "sm_100" if saturation else "sm_90")
+        for mode, saturation, relu in product(("rn", "rz"), _SATFINITE, _RELU)
+    ]
+    for mode, saturation, relu, since in shapes:
+        yield Conversion(
+            f"cvt.{mode}{saturation}{relu}.tf32.f32", TF32, F32, PTX_ROUNDINGS[mode],
+            SATURATE if saturation else INFINITY, default_nan(TF32), PTX["cvt"], relu=bool(relu), since=since,
+        )  # fmt: skip
+
+
+def _downward(high: int, count: int) -> tuple[int, ...]:
+    return tuple(range(high, high - count, -1))
+
+
+def _random_positions(to: Format) -> tuple[tuple[int, ...], ...]:
+    """Which bits of the random register serve each operand, the heaviest first.
+
+    The PTX text says which halves (for e2m1x4: which bytes of both halves) serve which pair of operands. That the
+    first operand of a pair reads its 16 bits in reverse order is not in the text; it is a public observation on a B200.
+    """
+    if to in (F16, BF16):
+        width = 13 if to is F16 else 16
+        return _downward(15 + width, width), _downward(width - 1, width)
+    if to is E2M1:
+        first, second = _downward(31, 8) + _downward(15, 8), _downward(23, 8) + _downward(7, 8)
+    else:
+        first, second = _downward(31, 16), _downward(15, 16)
+    return first[::-1], first, second[::-1], second
+
+
+def _stochastic() -> Iterator[Conversion]:
+    for relu, to in product(_RELU, _NARROW):
+        yield Conversion(
+            f"cvt.rs{relu}.satfinite.{to}x4.f32", to, F32, STOCHASTIC, SATURATE, default_nan(to), PTX["cvt"],
+            relu=bool(relu), elements=4, random_positions=_random_positions(to), since="sm_100a",
+        )  # fmt: skip
+    for relu, saturation, to in product(_RELU, _SATFINITE, (F16, BF16)):
+        yield Conversion(
+            f"cvt.rs{relu}{saturation}.{to}x2.f32", to, F32, STOCHASTIC, SATURATE if saturation else INFINITY,
+            default_nan(to), PTX["cvt"], relu=bool(relu), elements=2, random_positions=_random_positions(to),
+            since="sm_100a",
+        )  # fmt: skip
+
+
+def _cuda_headers() -> Iterator[Conversion]:
+    """The functions of cuda_fp8.h, cuda_fp6.h and cuda_fp4.h, and the constructors of their classes."""
+    for (saturation, overflow), reads, to in product(
+        (("satfinite", SATURATE), ("nosat", NAN)), (F32, F16, BF16), _EIGHT_BITS
+    ):
+        beyond = INFINITY if overflow == NAN and to is E5M2 else overflow
+        policy = f"cuda.{saturation}"
+        yield Conversion(
+            f"{policy}.{to}.{reads}", to, reads, NEAREST_EVEN, beyond, default_nan(to),
+            CUDA_HEADERS["cuda_fp8.h, __nv_cvt_float_to_fp8"], policy=policy,
+        )  # fmt: skip
+    for mode, reads, to in product(("", ".rz"), (F32, F16, BF16), (E2M3, E3M2, E2M1)):
+        policy = f"cuda.satfinite{mode}"
+        yield Conversion(
+            f"{policy}.{to}.{reads}", to, reads, PTX_ROUNDINGS[mode[1:] or "rn"], SATURATE, default_nan(to),
+            CUDA_HEADERS["cuda_fp6.h and cuda_fp4.h, __nv_cvt_float_to_fp6"], policy=policy,
+        )  # fmt: skip
+    for saturation, mode, reads in product(("satfinite", "nosat"), ("rz", "rp"), (F32, BF16)):
+        policy = f"cuda.{saturation}.{mode}"
+        yield Conversion(
+            f"{policy}.e8m0.{reads}", E8M0, reads, PTX_ROUNDINGS[mode], NAN if saturation == "nosat" else SATURATE,
+            0xFF, CUDA_HEADERS["cuda_fp8.h, __nv_cvt_float_to_e8m0"], absolute=True, policy=policy,
+        )  # fmt: skip
+    for to in (*_NARROW, E8M0):
+        yield Conversion(
+            f"cuda.constructor.{to}.f32", to, F32, PTX_ROUNDINGS["rp" if to is E8M0 else "rn"], SATURATE,
+            default_nan(to), CUDA_HEADERS["constructors from float"], absolute=to is E8M0, policy="cuda.constructor",
+        )  # fmt: skip
+
+
+_SCALE_SUBNORMALS = (0x0041, 0x005F, 1)  # inputs in (2^-127, 1.5 x 2^-127) go up to 2^-126
+
+
+def _libraries() -> Iterator[Conversion]:
+    """astype of ml_dtypes and .to of torch, from float32: where they are one function, they still have a row each."""
+
+    def row(
+        name: str,
+        to: Format,
+        overflow: str,
+        nans: tuple[int, int],
+        *,
+        absolute: bool = False,
+        overrides: tuple[tuple[int, int, int], ...] = (),
+    ) -> Conversion:
+        policy = name.split(".", maxsplit=1)[0]
+        return Conversion(
+            name, to, F32, TIES_AWAY if to is E8M0 else NEAREST_EVEN, overflow, nans[0],
+            ML_DTYPES["casts from float32"] if policy == "ml_dtypes" else TORCH["Tensor.to from float32"],
+            negative_nan=nans[1], absolute=absolute, overrides=overrides, policy=policy,
+        )  # fmt: skip
+
+    yield row("ml_dtypes.e4m3fn", E4M3, NAN, (0x7F, 0xFF))
+    yield row("ml_dtypes.e5m2", E5M2, INFINITY, (0x7E, 0xFE))
+    yield row("ml_dtypes.e4m3fnuz", E4M3FNUZ, NAN, (0x80, 0x80))
+    yield row("ml_dtypes.e5m2fnuz", E5M2FNUZ, NAN, (0x80, 0x80))
+    for to in (E2M1, E2M3, E3M2):
+        yield row(f"ml_dtypes.{to}fn", to, SATURATE, (to.sign_mask, 0))
+    not_positive = ((0x0000, 0x0000, 0xFF), (0x8000, 0xFFFF, 0xFF))
+    yield row("ml_dtypes.e8m0fnu", E8M0, NAN, (0xFF, 0xFF), overrides=(_SCALE_SUBNORMALS, *not_positive))
+
+    yield row("torch.float8_e4m3fn", E4M3, SATURATE, (0x7F, 0xFF))
+    yield row("torch.float8_e5m2", E5M2, INFINITY, (0x7F, 0xFF))
+    yield row("torch.float8_e4m3fnuz", E4M3FNUZ, NAN, (0x80, 0x80))
+    yield row("torch.float8_e5m2fnuz", E5M2FNUZ, NAN, (0x80, 0x80))
+    yield row(
+        "torch.float8_e8m0fnu", E8M0, NAN, (0xFF, 0xFF), absolute=True,
+        overrides=(_SCALE_SUBNORMALS, (0x8041, 0x805F, 1)),
+    )  # fmt: skip
+
+
+_FAMILIES = (_to_narrow, _to_scale, _from_narrow, _to_half, _to_tf32, _stochastic, _cuda_headers, _libraries)
+CONVERSIONS: dict[str, Conversion] = {row.name: row for family in _FAMILIES for row in family()}
+
+
+def conversion_named(name: str) -> Conversion:
+    """The row of an instruction or policy; .relu and .satfinite may stand in either order, as ptxas allows."""
+    for spelling in (
+        name,
+        name.replace(".relu.satfinite", ".satfinite.relu"),
+        name.replace(".satfinite.relu", ".relu.satfinite"),
+    ):
+        if spelling in CONVERSIONS:
+            return CONVERSIONS[spelling]
+    raise unknown("conversion", name, sorted(CONVERSIONS))

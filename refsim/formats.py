@@ -1,0 +1,218 @@
+"""Number formats: one row each; range, special codes and the value of every code are derived from the row."""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError, unknown
+from refsim.sources import CUTE_DSL, FNUZ, IEEE754, OCP_MX, OCP_OFP8, PTX, Source
+
+
+class Specials(Enum):
+    """Which codes are not numbers."""
+
+    IEEE = "all-ones exponent: mantissa 0 is infinity, others are NaN"
+    NAN_ALL_ONES = "exponent and mantissa all ones is NaN; no infinity"
+    NAN_NEGATIVE_ZERO = "the code of -0 is the only NaN; no infinity"
+    NONE = "every code is a number"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A number format: sign, exponent and mantissa fields from the top bit down.
+
+    A value with exponent field e > 0 is (1 + m / 2^mantissa_bits) x 2^(e - bias); with e = 0 it is
+    m x 2^(1 - bias - mantissa_bits). E4M3 code 0x7e = 0 1111 110 is 1.75 x 2^8 = 448.
+    `binades_from_zero` (E8M0) makes e = 0 an ordinary binade, so there is no zero; `twos_complement` (MX INT8) reads
+    the whole code as an integer times the quantum. `padding_bits` are ignored low bits of the container (tf32).
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    specials: Specials
+    source: Source
+    signed: bool = True
+    binades_from_zero: bool = False
+    twos_complement: bool = False
+    padding_bits: int = 0
+    aliases: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # rows are keys of the conversion tables: equal rows have equal names
+
+    @property
+    def bits(self) -> int:
+        """Width of a code in bits, without padding: 7 for UE4M3, 19 for tf32."""
+        return int(self.signed) + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def code_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The unsigned integer that holds one code in an array."""
+        width = self.bits + self.padding_bits
+        return np.dtype(np.uint8 if width <= 8 else np.uint16 if width <= 16 else np.uint32)
+
+    @property
+    def sign_mask(self) -> int:
+        """The sign bit within a code (0 for unsigned formats), padding included."""
+        return (1 << (self.bits - 1)) << self.padding_bits if self.signed else 0
+
+    @property
+    def code_limit(self) -> int:
+        """One more than the largest legal code: 0x80 for UE4M3, whose top container bit must be 0."""
+        return 1 << (self.bits + self.padding_bits)
+
+    @property
+    def magnitude_limit(self) -> int:
+        """One more than the largest code without its sign and padding."""
+        return 1 << (self.exponent_bits + self.mantissa_bits)
+
+    @property
+    def has_infinity(self) -> bool:
+        return self.specials is Specials.IEEE
+
+    @property
+    def has_nan(self) -> bool:
+        return self.specials is not Specials.NONE
+
+    @property
+    def has_zero(self) -> bool:
+        return not self.binades_from_zero
+
+    @property
+    def has_negative_zero(self) -> bool:
+        return (
+            self.signed and self.has_zero and not self.twos_complement
+        ) and self.specials is not Specials.NAN_NEGATIVE_ZERO
+
+    @property
+    def infinity_code(self) -> int | None:
+        """The code of +infinity, or None."""
+        if not self.has_infinity:
+            return None
+        return (((1 << self.exponent_bits) - 1) << self.mantissa_bits) << self.padding_bits
+
+    @property
+    def nan_code(self) -> int | None:
+        """The NaN that NVIDIA hardware writes: all ones below the sign (0x7f, 0x7fff), 0x80 for FNUZ, or None.
+
+        Padding bits are 0: tf32 gives 0x7fffe000.
+        """
+        if self.specials is Specials.NONE:
+            return None
+        if self.specials is Specials.NAN_NEGATIVE_ZERO:
+            return self.sign_mask
+        return (self.magnitude_limit - 1) << self.padding_bits
+
+    @property
+    def max_code(self) -> int:
+        """The code of the largest finite value."""
+        match self.specials:
+            case Specials.IEEE:
+                magnitude = (((1 << self.exponent_bits) - 1) << self.mantissa_bits) - 1
+            case Specials.NAN_ALL_ONES:
+                magnitude = self.magnitude_limit - 2
+            case _:
+                magnitude = self.magnitude_limit - 1
+        return magnitude << self.padding_bits
+
+    @property
+    def max_value(self) -> float:
+        """The largest finite value: 448 for E4M3."""
+        return self.magnitude_value(self.max_code >> self.padding_bits)
+
+    @property
+    def min_value(self) -> float:
+        """The most negative finite value, 0 or the smallest positive one for unsigned formats."""
+        if self.twos_complement:
+            return -self.magnitude_limit * self.quantum
+        return -self.max_value if self.signed else self.magnitude_value(0)
+
+    @property
+    def quantum(self) -> float:
+        """The spacing of the smallest binade: the smallest subnormal where there is one (2^-9 for E4M3)."""
+        return float(2.0 ** (1 - self.bias - self.mantissa_bits - int(self.binades_from_zero)))
+
+    @property
+    def min_normal(self) -> float:
+        """The smallest value with a full mantissa: 2^-6 for E4M3."""
+        return float(2.0 ** (1 - self.bias - int(self.binades_from_zero)))
+
+    def magnitude_value(self, magnitude: int) -> float:
+        """The value of a code without sign and padding, specials read as ordinary numbers."""
+        exponent, mantissa = magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1)
+        if self.twos_complement or (exponent == 0 and not self.binades_from_zero):
+            return magnitude * self.quantum
+        return float((mantissa + (1 << self.mantissa_bits)) * 2.0 ** (exponent - self.bias - self.mantissa_bits))
+
+    @cached_property
+    def table(self) -> NDArray[np.float64]:
+        """The exact value of every code, in code order; only for formats of at most 16 bits.
+
+        shape (code_limit,), NaN with the sign bit of the code at NaN codes. Raises RefsimError for wider formats.
+        """
+        if self.bits + self.padding_bits > 16:
+            raise RefsimError("format-too-wide", f"{self.name} has 2^{self.bits} codes: too many for a table")
+        values = np.array([self._value(code) for code in range(self.code_limit)])
+        values.setflags(write=False)
+        return values
+
+    def _value(self, code: int) -> float:
+        magnitude, negative = code & (self.magnitude_limit - 1), bool(code & self.sign_mask)
+        if self.twos_complement:
+            return (magnitude - negative * self.magnitude_limit) * self.quantum
+        return math.copysign(self._magnitude_or_special(magnitude, negative), -1.0 if negative else 1.0)
+
+    def _magnitude_or_special(self, magnitude: int, negative: bool) -> float:
+        top = self.magnitude_limit - 1
+        infinity = top + 1 - (1 << self.mantissa_bits)
+        match self.specials:
+            case Specials.NAN_ALL_ONES if magnitude == top:
+                return math.nan
+            case Specials.NAN_NEGATIVE_ZERO if negative and magnitude == 0:
+                return math.nan
+            case Specials.IEEE if magnitude >= infinity:
+                return math.inf if magnitude == infinity else math.nan
+            case _:
+                return self.magnitude_value(magnitude)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+E4M3 = Format("e4m3", 4, 3, 7, Specials.NAN_ALL_ONES, OCP_OFP8["table 1"], aliases=("e4m3fn", "float8_e4m3fn"))
+E5M2 = Format("e5m2", 5, 2, 15, Specials.IEEE, OCP_OFP8["table 1"], aliases=("float8_e5m2",))
+E2M1 = Format("e2m1", 2, 1, 1, Specials.NONE, OCP_MX["section 5.3.3"], aliases=("fp4", "float4_e2m1fn"))
+E2M3 = Format("e2m3", 2, 3, 1, Specials.NONE, OCP_MX["section 5.3.2"], aliases=("float6_e2m3fn",))
+E3M2 = Format("e3m2", 3, 2, 3, Specials.NONE, OCP_MX["section 5.3.2"], aliases=("float6_e3m2fn",))
+E8M0 = Format(
+    "e8m0", 8, 0, 127, Specials.NAN_ALL_ONES, OCP_MX["section 5.4.1"], signed=False, binades_from_zero=True,
+    aliases=("ue8m0", "float8_e8m0fnu"),
+)  # fmt: skip
+UE4M3 = Format("ue4m3", 4, 3, 7, Specials.NAN_ALL_ONES, PTX["alternate floating point data formats"], signed=False)
+UE5M3 = Format("ue5m3", 5, 3, 15, Specials.NAN_ALL_ONES, CUTE_DSL["FloatNV8E5M3FNU"], signed=False)
+E4M3FNUZ = Format("e4m3fnuz", 4, 3, 8, Specials.NAN_NEGATIVE_ZERO, FNUZ["section 3"], aliases=("float8_e4m3fnuz",))
+E5M2FNUZ = Format("e5m2fnuz", 5, 2, 16, Specials.NAN_NEGATIVE_ZERO, FNUZ["section 3"], aliases=("float8_e5m2fnuz",))
+MXINT8 = Format("mxint8", 0, 7, 0, Specials.NONE, OCP_MX["section 5.3.4"], twos_complement=True)
+BF16 = Format("bf16", 8, 7, 127, Specials.IEEE, PTX["alternate floating point data formats"], aliases=("bfloat16",))
+F16 = Format("f16", 5, 10, 15, Specials.IEEE, IEEE754["binary16"], aliases=("float16", "half"))
+TF32 = Format("tf32", 8, 10, 127, Specials.IEEE, PTX["alternate floating point data formats"], padding_bits=13)
+F32 = Format("f32", 8, 23, 127, Specials.IEEE, IEEE754["binary32"], aliases=("float32", "float"))
+
+FORMATS = (E4M3, E5M2, E2M1, E2M3, E3M2, E8M0, UE4M3, UE5M3, E4M3FNUZ, E5M2FNUZ, MXINT8, BF16, F16, TF32, F32)
+_BY_NAME = {name: row for row in FORMATS for name in (row.name, *row.aliases)}
+
+
+def format_named(name: "str | Format") -> Format:
+    """The row of a format given by name, alias or as the row itself; an unknown name is an error with the nearest."""
+    if isinstance(name, Format):
+        return name
+    row = _BY_NAME.get(name.lower())
+    if row is None:
+        raise unknown("format", name, sorted(_BY_NAME))
+    return row
