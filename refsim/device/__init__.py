@@ -1,0 +1,42 @@
+"""Devices that kernels run on: the simulated GPU and real ones, behind one protocol."""
+
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from refsim.errors import RefsimError
+from refsim.kernels import Launcher
+
+
+class Device(Protocol):
+    """A GPU, simulated or real: `launcher` compiles a kernel file for it and gives memory to run it in."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def target(self) -> str: ...
+
+    def describe(self) -> dict[str, str]:
+        """What a verdict must hold: device, driver, compiler, flags, hashes of PTX and cubin."""
+
+    def launcher(self, kernel_file: Path) -> AbstractContextManager[Launcher]: ...
+
+
+def open(name: str = "sim", target: str | None = None) -> Device:
+    """The device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
+
+    Raises RefsimError: an unknown name (exit 2); no driver, no GPU or no PyCUDA (exit 4).
+    """
+    if name == "sim":
+        from refsim.device.compile import target_named
+        from refsim.device.sim import SimDevice
+
+        return SimDevice(target_named(target).name) if target else SimDevice()
+    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if not match:
+        raise RefsimError("unknown-device", f"no device is called {name!r}", help="sim, cuda, cuda:1")
+    from refsim.device.cuda import open_device
+
+    return open_device(int(match[1] or 0), target)

@@ -1,0 +1,96 @@
+"""A content-addressed store of compiler outputs in the user's cache directory.
+
+An entry is named by the SHA-256 of everything that decides it, so nothing in it is ever stale and deleting any file is
+harmless. A directory that cannot be written costs time, never a failure.
+"""
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from refsim.errors import RefsimError
+
+_APPLICATION = "refsim"
+
+
+def cache_directory() -> Path:
+    """Where this platform keeps what may be deleted at any time: ~/.cache/refsim on Linux.
+
+    macOS: ~/Library/Caches/refsim. Windows: %LOCALAPPDATA%\\refsim\\Cache. Elsewhere $XDG_CACHE_HOME or ~/.cache.
+    The directory need not exist.
+    """
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA", "")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / _APPLICATION / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / _APPLICATION
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG rule: a relative path in the variable is to be ignored.
+    return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / _APPLICATION
+
+
+def digest(*parts: str | bytes) -> str:
+    """SHA-256 in hex of the parts with their lengths, so that ("ab", "c") and ("a", "bc") differ."""
+    state = hashlib.sha256()
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part
+        state.update(len(content).to_bytes(8, "little"))
+        state.update(content)
+    return state.hexdigest()
+
+
+def read_entry(kind: str, key: str) -> bytes | None:
+    """The bytes stored under `kind` ("ptx", "cubin") and the hex `key`, or None; a damaged entry counts as absent."""
+    try:
+        stored = _path(kind, key).read_bytes()
+    except OSError:
+        return None
+    checksum, content = stored[:32], stored[32:]
+    return content if hashlib.sha256(content).digest() == checksum else None
+
+
+def write_entry(kind: str, key: str, content: bytes) -> None:
+    """Store `content`; readers see all of it or nothing. A directory that refuses the write is left alone."""
+    path = _path(kind, key)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(hashlib.sha256(content).digest() + content)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+            raise
+
+
+def cache_size() -> tuple[int, int]:
+    """Number of entries and their bytes."""
+    sizes = [path.stat().st_size for path in _entries()]
+    return len(sizes), sum(sizes)
+
+
+def clear_cache() -> int:
+    """Delete every entry and return how many there were; nothing outside the entries is touched."""
+    entries = _entries()
+    for path in entries:
+        path.unlink(missing_ok=True)
+    return len(entries)
+
+
+_KINDS = ("ptx", "cubin")
+
+
+def _entries() -> list[Path]:
+    return [path for kind in _KINDS for path in sorted((cache_directory() / kind).glob("*")) if path.is_file()]
+
+
+def _path(kind: str, key: str) -> Path:
+    if kind not in _KINDS or not key.isalnum():
+        raise RefsimError(
+            "cache-key", f"no cache entry is called {kind}/{key}", rule=f"kinds: {', '.join(_KINDS)}; hex keys"
+        )
+    return cache_directory() / kind / key

@@ -1,0 +1,164 @@
+"""The simulated GPU as a device: the kernel's own PTX, executed lane by lane, every access checked.
+
+A launch of moderate size runs under several schedules, from the same memory: the lowest program counter first, then random
+ones. A correct kernel writes the same bytes under all of them; a missing barrier shows as a difference or as a read of
+memory that nobody has written yet.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim import ptx
+from refsim.device.compile import compile_ptx
+from refsim.errors import RefsimError
+from refsim.kernels import Buffer
+
+SCHEDULES = 3
+SCHEDULED_LANES = 4096
+WATCHED_BYTES = 8 << 20
+SECONDS = 600.0
+SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by atomics"
+
+
+@dataclass
+class SimLauncher:
+    """One kernel file loaded on a simulated GPU with empty memory."""
+
+    program: ptx.Program
+    schedules: int
+    memory: ptx.GlobalMemory = field(default_factory=ptx.GlobalMemory)
+    inexact: list[str] = field(default_factory=list)
+    unobservable: list[str] = field(default_factory=list)
+    instructions: int = 0
+
+    @property
+    def target(self) -> str:
+        return self.program.target
+
+    def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
+        """A buffer that holds the array; writing it is a fault unless `writable`."""
+        raw = np.ascontiguousarray(array).reshape(-1)
+        address = self.memory.allocate(raw.nbytes, self._fresh(name), initial=raw.view(np.uint8),
+                                       offset=misalign_bytes, writable=writable)  # fmt: skip
+        return Buffer(name, address, raw.size, raw.dtype)
+
+    def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
+        """A buffer of poison; reading an element before it is written is a fault."""
+        element = np.dtype(dtype)
+        address = self.memory.allocate(count * element.itemsize, self._fresh(name), offset=misalign_bytes)
+        return Buffer(name, address, count, element)
+
+    def _fresh(self, name: str) -> str:
+        if any(region.name == name for region in self.memory.space.regions):
+            raise RefsimError("buffer-name-taken", f"a buffer named {name!r} exists in this launcher")
+        return name
+
+    def read(self, buffer: Buffer) -> NDArray[Any]:
+        """The buffer's elements as they are now."""
+        return self.memory.read(buffer.address, buffer.count * buffer.dtype.itemsize).view(buffer.dtype)
+
+    def owner_of(self, buffer: Buffer, index: int) -> dict[str, object]:
+        """Which thread last wrote an element (block and thread counted x first), and its address."""
+        address = buffer.address + index * buffer.dtype.itemsize
+        thread = self.memory.writer(address)
+        if thread < 0:
+            return {"address": address, "written": "never"}
+        return {"block": thread // self._threads, "thread": thread % self._threads, "address": address}
+
+    def launch(
+        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+    ) -> None:
+        """Run an entry under one or more schedules; faults are RefsimError."""
+        scalars = [np.uint64(argument.address) if isinstance(argument, Buffer) else argument for argument in args]
+        self._threads = int(np.prod(block))
+        if len(self.memory.space.bytes) <= WATCHED_BYTES and self.memory.space.writer is None:
+            self.memory.track_writers()
+
+        def run(policy: str = "eager", seed: int = 0, initialised: str = "error") -> ptx.Trace:
+            return self.program.launch(
+                entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=policy, seed=seed,
+                checks=ptx.Checks(initialised, SECONDS),
+            )  # fmt: skip
+
+        small = int(np.prod(grid)) * self._threads <= SCHEDULED_LANES
+        before = self.memory.snapshot() if small else None
+        try:
+            trace = run()
+        except RefsimError as error:
+            if error.code != "uninitialised" or before is None:
+                raise
+            trace = self._settle_uninitialised(run, before, error)
+        self.instructions += trace.instructions
+        self.inexact += [f"{entry}: {line}" for line in (*trace.inexact, *map(str, trace.contractions))]
+        if before is not None and not trace.inexact and not trace.uninitialised:
+            self._try_schedules(run, before, entry)
+
+    def _settle_uninitialised(self, run: Any, before: Any, error: RefsimError) -> ptx.Trace:
+        """Run on with two different poisons: where all written bytes agree, nobody can observe the unwritten ones."""
+        finals = []
+        for seed in (1, 2):
+            self.memory.restore(before, poison=0x5A + seed)
+            trace: ptx.Trace = run(seed=seed, initialised="record")
+            finals.append(self.memory.snapshot())
+        (first, written), (second, _) = finals
+        if (first[written == 1] != second[written == 1]).any():
+            raise error
+        self.unobservable.append(str(error))
+        return trace
+
+    def _try_schedules(self, run: Any, before: Any, entry: str) -> None:
+        after, written = self.memory.snapshot()
+        for seed in range(1, self.schedules):
+            self.memory.restore(before)
+            try:
+                run("random", seed)
+            except RefsimError as error:
+                error.rule = error.rule or f"found under random schedule {seed}: {SCHEDULE_RULE}"
+                raise
+            other, _ = self.memory.snapshot()
+            if ((other != after) & (written == 1)).any():
+                position = int(np.flatnonzero((other != after) & (written == 1))[0])
+                region = self.memory.space.region_at(position)
+                raise RefsimError(
+                    "schedule-dependent", f"{entry} writes other bytes under random schedule {seed}",
+                    where=f"byte {position - region.start} of {region.name}" if region else hex(position),
+                    rule=SCHEDULE_RULE, exit_code=ptx.FAULT_EXIT,
+                )  # fmt: skip
+
+
+@dataclass
+class SimDevice:
+    """A simulated GPU of a target; `schedules` is how many orders of execution a moderate launch is tried under."""
+
+    target: str = ptx.DEFAULT_TARGET
+    schedules: int = SCHEDULES
+    name: str = "sim"
+    _programs: dict[str, ptx.Program] = field(default_factory=dict)
+    _built: dict[str, str] = field(default_factory=dict)
+
+    def describe(self) -> dict[str, str]:
+        """What ran: the simulator and, after a launcher, the PTX with hash, flags and compiler."""
+        return {"device": f"simulated GPU ({self.target})", "target": self.target, **self._built}
+
+    def program(self, kernel_file: Path) -> ptx.Program:
+        """A kernel file compiled and loaded, once per content."""
+        compiled = compile_ptx(kernel_file, self.target)
+        self._built = {
+            "kernel_file": Path(kernel_file).name, "source_sha256": compiled.source_sha256,
+            "ptx_sha256": compiled.sha256, "ptx_flags": " ".join(compiled.flags), "compiler": compiled.compiler,
+            "ptx_origin": compiled.origin,
+        }  # fmt: skip
+        if compiled.sha256 not in self._programs:
+            self._programs[compiled.sha256] = ptx.load(compiled.text, self.target)
+        return self._programs[compiled.sha256]
+
+    @contextmanager
+    def launcher(self, kernel_file: Path) -> Iterator[SimLauncher]:
+        """A launcher with empty memory; the program is kept for the next one."""
+        yield SimLauncher(self.program(kernel_file), self.schedules)

@@ -1,0 +1,135 @@
+"""What the author of a kernel declares: who runs it, what it must write, and how far that promise goes."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.formats import format_named
+
+Outputs = Mapping[str, NDArray[Any]]
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """How far a kernel agrees with its oracle: `Promise.BITWISE` unless there is a reason.
+
+    `nan` is the NaN policy of `refsim.compare.bits`; `within_ulps` > 0 needs the derivation of that bound in `because`.
+    """
+
+    nan: str = "bitwise"
+    within_ulps: int = 0
+    because: str = ""
+
+    BITWISE: ClassVar["Promise"]
+    BITWISE_EXCEPT_NAN_PAYLOAD: ClassVar["Promise"]
+
+    @staticmethod
+    def WITHIN(bound: int, because: str) -> "Promise":  # noqa: N802 (reads as a constant beside BITWISE)
+        """Every element within `bound` ulp of the oracle: WITHIN(2, because="div.full.f32 has 2 ulp (PTX ISA)")."""
+        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+            raise RefsimError("bad-bound", f"a bound is a whole number of ulp from 1, not {bound!r}")
+        if not because.strip():
+            raise RefsimError("underived-bound", f"the bound of {bound} ulp has no derivation", help="give because=")
+        return Promise("any-payload", bound, because)
+
+    def __str__(self) -> str:
+        if self.within_ulps:
+            return f"within {self.within_ulps} ulp: {self.because}"
+        return "bitwise" if self.nan == "bitwise" else "bitwise except the payload of a NaN"
+
+
+Promise.BITWISE = Promise()
+Promise.BITWISE_EXCEPT_NAN_PAYLOAD = Promise(nan="any-payload")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Device memory: `count` elements of `dtype` from the byte `address` on."""
+
+    name: str
+    address: int
+    count: int
+    dtype: np.dtype[Any]
+
+
+class Launcher(Protocol):
+    """What a kernel runs on: a simulated or a real GPU, or somebody else's library."""
+
+    @property
+    def target(self) -> str:
+        """The architecture the kernel was compiled for: sm_90a."""
+
+    def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer: ...
+
+    def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
+        """Memory that holds poison, between guard bands."""
+
+    def launch(
+        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+    ) -> None:
+        """Runs an entry to its end; `args` are Buffers and NumPy scalars of the width of the .param."""
+
+    def read(self, buffer: Buffer) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every `problem`.
+
+    `run(launcher, problem)` may launch several entries of `file` or none of them; `oracle(problem)` returns the same
+    keys. `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed into
+    it), `corpus` the recipes that every campaign runs first. `outputs` gives the format name of each output, "" for
+    plain integers; it may be a function of the problem. `owner(problem, output, index)` says which (block, thread)
+    writes an element. `declared_in` is the file that a replay case names.
+    """
+
+    name: str
+    oracle: Callable[[Any], Outputs]
+    problem: Any
+    run: Callable[[Launcher, Any], Outputs]
+    outputs: Mapping[str, str] | Callable[[Any], Mapping[str, str]]
+    recipe: type
+    corpus: tuple[Any, ...] = ()
+    promise: Promise = Promise.BITWISE
+    file: Path | None = None
+    entries: tuple[str, ...] = ()
+    summary: str = ""
+    owner: Callable[[Any, str, int], tuple[int, int]] | None = None
+    declared_in: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise RefsimError("bad-kernel-name", f"{self.name!r} is not a name", rule=f"a name is {NAME.pattern}")
+        where = f"kernel {self.name}"
+        for label in ("oracle", "run"):
+            given = getattr(self, label)
+            if not callable(given):
+                raise RefsimError("not-callable", f"{label} must be a function, not {given!r}", where=where)
+        if not isinstance(self.promise, Promise):
+            raise RefsimError("bad-promise", f"promise must be a Promise, not {self.promise!r}", where=where)
+        if not isinstance(self.recipe, type):
+            raise RefsimError("bad-recipe", f"recipe must be a dataclass, not {self.recipe!r}", where=where)
+        strangers = [problem for problem in self.corpus if not isinstance(problem, self.recipe)]
+        if strangers:
+            raise RefsimError("bad-corpus", f"{strangers[0]!r} is no {self.recipe.__name__}", where=where)
+        if not callable(self.outputs):
+            self._checked(self.outputs)
+
+    def output_formats(self, problem: Any) -> Mapping[str, str]:
+        """The format name of each output of a problem, "" where it holds plain integers."""
+        return self._checked(self.outputs(problem)) if callable(self.outputs) else self.outputs
+
+    def _checked(self, formats: Mapping[str, str]) -> Mapping[str, str]:
+        if not formats:
+            raise RefsimError("no-outputs", "a kernel without outputs promises nothing", where=f"kernel {self.name}")
+        for name in formats.values():
+            if name:
+                format_named(name)
+        return formats

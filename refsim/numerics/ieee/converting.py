@@ -1,0 +1,151 @@
+"""The scalar forms of cvt: between floats, to integers, from integers, and to integral values."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from refsim.conversions import round_bits
+from refsim.errors import RefsimError, unknown
+from refsim.formats import format_named
+from refsim.numerics.ieee.exact import side, stepped
+from refsim.numerics.ieee.patterns import (
+    DOUBLE,
+    KINDS,
+    NEAREST,
+    ROUNDINGS,
+    SINGLE,
+    Array,
+    Kind,
+    flushed,
+    is_nan,
+    kind_of,
+    narrow,
+    rectified,
+    saturated,
+    widen,
+    with_nan,
+)
+
+INTEGRAL: dict[str, Callable[[Array], Array]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_TARGETS = {kind.name: kind for kind in KINDS}
+
+
+@np.errstate(all="ignore")
+def float_to_float(
+    a: Array,
+    to: str,
+    rounding: str = NEAREST,
+    *,
+    ftz: bool = False,
+    sat: bool = False,
+    relu: bool = False,
+    satfinite: bool = False,
+) -> Array:
+    """Each value as a number of the format `to`, rounded once; widening is exact.
+
+    `a` is float16, float32, float64 or bf16 patterns in uint16; `to` is f16, bf16, f32, f64 or tf32, whose results are
+    float16, uint16, float32, float64 and uint32 patterns. `rounding` rn, rz, rm, rp, rna. Overflow gives infinity (in
+    rz, and in the mode that points to zero, the largest value); `satfinite` the largest value. `sat` clamps to [+0, 1],
+    `relu` gives +0 for negative values, `ftz` flushes a subnormal f32 source or result. NaN gives the canonical NaN.
+    65520.0f to f16 is infinity in rn and 0x7bff in rz. Raises RefsimError for an unknown name. Source: PTX ISA, cvt.
+    """
+    if rounding not in (*ROUNDINGS, "rna"):
+        raise unknown("rounding", rounding, [*ROUNDINGS, "rna"])
+    if to not in (*_TARGETS, "tf32"):
+        raise unknown("target format", to, [*_TARGETS, "tf32"])
+    source = kind_of(a)
+    values = widen(flushed(a, source) if ftz and source is SINGLE else a, source)
+    if sat:
+        values = saturated(values)
+    elif relu:
+        values = rectified(values)
+    if to == "f64":
+        return with_nan(values.astype(np.float64), (values.astype(np.float64),), DOUBLE)
+    codes = round_bits(values, format_named(to), rounding, satfinite=satfinite)
+    if to == "tf32":
+        return codes
+    target = _TARGETS[to]
+    result = codes.view(target.dtype)
+    return flushed(result, SINGLE) if ftz and target is SINGLE else result
+
+
+@np.errstate(all="ignore")
+def round_to_integral(a: Array, rounding: str, *, ftz: bool = False, sat: bool = False) -> Array:
+    """The nearest integer as a float of the same format: rni (ties to even), rzi, rmi, rpi; the sign of zero stays.
+
+    Dtypes as for add; `ftz` (f32) flushes a subnormal operand, `sat` clamps to [+0, 1]. -0.5 in rzi is -0. Raises
+    RefsimError for an unknown rounding. Source: PTX ISA, cvt with an integer rounding modifier.
+    """
+    integral = _integral(rounding)
+    kind = kind_of(a)
+    values = integral(widen(flushed(a, kind) if ftz and kind is SINGLE else a, kind))
+    return with_nan(narrow(saturated(values) if sat else values, kind), (a,), kind)
+
+
+@np.errstate(all="ignore")
+def float_to_integer(a: Array, to: DTypeLike, rounding: str, *, ftz: bool = False) -> Array:
+    """The value rounded to an integer and clamped to the range of the integer dtype `to`.
+
+    Dtypes of `a` as for add. `rounding` rni (ties to even), rzi, rmi, rpi; `ftz` (f32) flushes a subnormal operand. NaN
+    gives 0; from f64, and to 64 bits from any format, it gives the pattern with the top bit alone. 300.5f in rzi to
+    uint8 is 255. Raises RefsimError for an unknown rounding or a dtype that is no integer. Source: PTX ISA, cvt.
+    """
+    target = np.dtype(to)
+    if target.kind not in "iu":
+        raise RefsimError("value-type", f"{target} is no integer type", rule="PTX ISA, cvt to .u8 to .s64")
+    kind = kind_of(a)
+    integral = _integral(rounding)
+    exact: NDArray[np.float64] = widen(flushed(a, kind) if ftz and kind is SINGLE else a, kind).astype(np.float64)
+    values = integral(exact)
+    limits = np.iinfo(target)
+    # The largest 64-bit integers are no float64, but one more than them is; below it the cast is exact.
+    above, below = values >= float(limits.max) + (target.itemsize < 8), values < float(limits.min)
+    inside = np.where(above | below | np.isnan(values), 0.0, values).astype(target)
+    result = np.where(above, target.type(limits.max), np.where(below, target.type(limits.min), inside))
+    nan = is_nan(a, kind)
+    if not nan.any():
+        return result
+    return np.where(nan, _nan_integer(kind, target), result)
+
+
+def _nan_integer(source: Kind, target: np.dtype[np.generic]) -> np.generic:
+    """What NaN becomes: 0, unless 64 bits are involved; then the top bit alone."""
+    if source is not DOUBLE and target.itemsize < 8:
+        return target.type(0)
+    unsigned = np.array(1 << (8 * target.itemsize - 1), f"u{target.itemsize}")
+    return unsigned.view(target)[()]
+
+
+@np.errstate(all="ignore")
+def integer_to_float(a: Array, to: str, rounding: str = NEAREST, *, sat: bool = False) -> Array:
+    """Each integer as a number of the format `to`, rounded once.
+
+    `a` has an integer dtype of 8 to 64 bits; `to` is f16, bf16, f32 or f64, whose results are float16, uint16 patterns,
+    float32 and float64. `rounding` rn, rz, rm, rp; `sat` clamps to [+0, 1]. 2^63 + 2^39 + 1 to f32 in rn is
+    2^63 + 2^40, where a detour over float64 gives 2^63. Raises RefsimError for an unknown name. Source: PTX ISA, cvt.
+    """
+    if rounding not in ROUNDINGS:
+        raise unknown("rounding", rounding, list(ROUNDINGS))
+    target = _TARGETS.get(to)
+    if target is None:
+        raise unknown("target format", to, list(_TARGETS))
+    if a.dtype.kind not in "iu":
+        raise RefsimError("value-type", f"{a.dtype} is no integer type", rule="PTX ISA, cvt from .u8 to .s64")
+    if sat:
+        a = np.clip(a, 0, 1)
+    if target is not DOUBLE:
+        return round_bits(a, format_named(to), rounding).view(target.dtype)
+    nearest = a.astype(np.float64)
+    if rounding == NEAREST or a.dtype.itemsize < 8:
+        return nearest
+    # Both halves are float64, and so is what the rounding of their sum loses: |low| < 2^32 <= |high|, or high is 0.
+    high = (a >> a.dtype.type(32)).astype(np.float64) * 2.0**32
+    low = (a & a.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    return stepped(nearest, side(nearest, low - (nearest - high), nearest), rounding, DOUBLE)
+
+
+def _integral(rounding: str) -> Callable[[Array], Array]:
+    if rounding not in INTEGRAL:
+        raise unknown("integer rounding", rounding, list(INTEGRAL))
+    return INTEGRAL[rounding]

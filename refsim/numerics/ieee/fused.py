@@ -1,0 +1,177 @@
+"""fma: one rounding of a * b + c, by error-free pieces where they are proven exact, by integers elsewhere."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import round_to_odd
+from refsim.conversions.rounding import float32_to_odd
+from refsim.numerics.ieee.arithmetic import check_modifiers, finished
+from refsim.numerics.ieee.exact import Doubles, product, side, stepped, sum_error
+from refsim.numerics.ieee.patterns import (
+    DOUBLE,
+    NEAREST,
+    SINGLE,
+    Array,
+    check_rounding,
+    flushed,
+    kind_of,
+    widen,
+)
+
+_EXPONENTS = np.uint32(0x7F800000)
+
+
+@np.errstate(all="ignore")
+def fma(
+    a: Array,
+    b: Array,
+    c: Array,
+    rounding: str = NEAREST,
+    *,
+    ftz: bool = False,
+    sat: bool = False,
+    relu: bool = False,
+) -> Array:
+    """a * b + c, rounded once.
+
+    Arrays of one dtype (float16, float32, float64, bf16 as uint16 patterns) that broadcast; the result has that
+    dtype. `rounding` rn, rz, rm, rp (f16 and bf16: rn). `ftz` (f32, f16), `sat` (not f64) as for add; `relu` turns
+    negative results and -0 into +0. In f32, (1 + 2^-12)^2 - (1 + 2^-11) is 2^-24, where two roundings give 0.
+    Raises RefsimError for a dtype, rounding or modifier that the instruction lacks. Source: PTX ISA, fma.
+    """
+    kind = kind_of(a, b, c)
+    check_rounding(rounding, kind)
+    check_modifiers(kind, ftz=ftz, sat=sat, relu=relu)
+    operands = (a, b, c)
+    if ftz:
+        operands = tuple(flushed(operand, kind) for operand in operands)
+    if kind is DOUBLE:
+        values = _fma_double(*np.broadcast_arrays(*operands), rounding)
+    else:
+        x, y, z = (widen(operand, kind).astype(np.float64) for operand in operands)
+        values = _fma_single(x, y, z, rounding) if kind is SINGLE else _fma_narrow(x, y, z)
+    return finished(values, operands, kind, ftz=ftz, sat=sat, relu=relu)
+
+
+def _fma_single(a: Doubles, b: Doubles, c: Doubles, rounding: str) -> NDArray[np.float32]:
+    # 24 + 24 bits fit in 53 and the exponents of float32 products fit, so the product is exact and one rounding of the
+    # sum to float64 is all that is lost; sum_error recovers it, because nothing passes 2^257.
+    exact = a * b
+    total = exact + c
+    result: NDArray[np.float32] = total.astype(np.float32)
+    if rounding == NEAREST:
+        return _without_double_rounding(result, exact, c, total)
+    result = stepped(result, side(total, sum_error(exact, c, total), result.astype(np.float64)), rounding, SINGLE)
+    if rounding == "rm":
+        # total is 0 only where the exact sum is, float64 having no underflow here.
+        return np.where((total == 0) & (np.signbit(exact) != np.signbit(c)), np.float32(-0.0), result)
+    return result
+
+
+def _without_double_rounding(
+    result: NDArray[np.float32], exact: Doubles, c: Doubles, total: Doubles
+) -> NDArray[np.float32]:
+    # The cast of `total` differs from the rounding of the exact sum only where `total` is a midpoint of two float32:
+    # midpoints are float64 numbers, so rounding to float64 never carries a sum across one. A midpoint of normal
+    # float32 has its low 29 bits 1 0...0; in the subnormal binade every lane is rounded again. 53 bits rounded to odd
+    # are at least 24 + 2: the second rounding is then the only one (Boldo, Melquiond).
+    low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)
+    again = (low == 0x10000000) | ((result.view(np.uint32) & _EXPONENTS) == 0)
+    if not again.any():
+        return result
+    exact, c, total = np.broadcast_to(exact, again.shape)[again], np.broadcast_to(c, again.shape)[again], total[again]
+    result[again] = round_to_odd(total, sum_error(exact, c, total)).astype(np.float32)
+    return result
+
+
+def _fma_narrow(a: Doubles, b: Doubles, c: Doubles) -> NDArray[np.float32]:
+    # The product of two 11-bit significands is exact. The sum, rounded to odd in float64 and again in float32, keeps
+    # its sticky bit: 24 bits are at least 11 + 2, so the rounding to f16 or bf16 that follows is the only one.
+    exact = a * b
+    total = exact + c
+    error = sum_error(exact, c, total)
+    return float32_to_odd(round_to_odd(total, error) if error.any() else total)
+
+
+def _fma_double(a: Doubles, b: Doubles, c: Doubles, rounding: str) -> Doubles:
+    result = _with_special_operands(a, b, c)
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    rest = finite & ((a != 0) & (b != 0))
+    if rounding == NEAREST:
+        # |ab| within 2^-800 to 2^800 leaves an error of the product of at least 2^-906, and a nonzero sum is a
+        # multiple of 2^-1005 at least: no piece and no result is subnormal or overflows.
+        safe = rest & _within(a, 400) & _within(b, 400) & ((c == 0) | _within(c, 900))
+        if safe.all():
+            return _fma_pieces(a, b, c)
+        result[safe] = _fma_pieces(a[safe], b[safe], c[safe])
+        rest &= ~safe
+    elif rounding == "rm":
+        exact_zero = finite & ~rest & (result == 0)
+        result[exact_zero & (np.signbit(a) ^ np.signbit(b) != np.signbit(c))] = -0.0
+    for index in np.argwhere(rest):
+        lane = tuple(index)
+        result[lane] = fma_by_integers(float(a[lane]), float(b[lane]), float(c[lane]), rounding)
+    return result
+
+
+def _with_special_operands(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
+    """The result where an operand is not finite or a factor is zero; a product that overflows does not beat c."""
+    overflowed = np.isfinite(a) & np.isfinite(b) & np.isinf(c)
+    result: Doubles = np.where(overflowed, c, a * b + c)
+    return result
+
+
+def _within(a: Doubles, power: int) -> NDArray[np.bool_]:
+    magnitude = np.abs(a)
+    return (magnitude >= math.ldexp(1.0, -power)) & (magnitude <= math.ldexp(1.0, power))
+
+
+def _fma_pieces(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
+    """The nearest result by Boldo and Melquiond: three exact pieces, the two small ones added with rounding to odd."""
+    high, low = product(a, b)
+    inner = c + low
+    inner_error = sum_error(c, low, inner)
+    outer = high + inner
+    outer_error = sum_error(high, inner, outer)
+    small = inner_error + outer_error
+    return outer + round_to_odd(small, sum_error(inner_error, outer_error, small))
+
+
+def fma_by_integers(a: float, b: float, c: float, rounding: str) -> float:
+    """a * b + c for finite float64 as an integer times a power of two, rounded once.
+
+    `rounding` rn, rz, rm, rp; a product or sum that is exactly zero takes its sign from IEEE 754 section 6.3.
+    (1 + 2^-52)^2 - 1 is 2^-51 + 2^-104, rounded 2^-51.
+    """
+    (x, x_power), (y, y_power), (z, z_power) = _integer(a), _integer(b), _integer(c)
+    power = min(x_power + y_power, z_power)
+    total = (x * y << (x_power + y_power - power)) + (z << (z_power - power))
+    if total == 0:
+        product_negative = math.copysign(1.0, a) * math.copysign(1.0, b) < 0
+        if product_negative == (math.copysign(1.0, c) < 0):
+            return -0.0 if product_negative else 0.0
+        return -0.0 if rounding == "rm" else 0.0
+    return _rounded_integer(total, power, rounding)
+
+
+def _integer(a: float) -> tuple[int, int]:
+    fraction, power = math.frexp(a)
+    return int(math.ldexp(fraction, 53)), power - 53
+
+
+def _rounded_integer(value: int, power: int, rounding: str) -> float:
+    """value * 2^power as float64: 53 bits, the last of them never below 2^-1074."""
+    sign, magnitude = (-1.0, -value) if value < 0 else (1.0, value)
+    unit = max(magnitude.bit_length() + power - 53, -1074)
+    shift = max(unit - power, 0)
+    kept, rest = magnitude >> shift, magnitude & ((1 << shift) - 1)
+    outward = rounding == ("rm" if value < 0 else "rp")
+    half = 1 << shift >> 1
+    if rest and (outward or (rounding == NEAREST and (rest > half or (rest == half and kept & 1)))):
+        kept += 1
+    unit = power + shift
+    if kept.bit_length() + unit > 1024:
+        return sign * (math.inf if outward or rounding == NEAREST else np.finfo(np.float64).max.item())
+    return sign * math.ldexp(float(kept), unit)

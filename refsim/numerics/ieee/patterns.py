@@ -1,0 +1,143 @@
+"""The arrays that the arithmetic works on: one dtype per format, special values and flushing by bit pattern."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import round_bits
+from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, F16, F32, Format
+from refsim.sources import IEEE754, PTX, Source
+
+Array = NDArray[Any]
+Signs = NDArray[np.int8]
+
+NEAREST = "rn"
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+_QUIET = np.uint64(1 << 51)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A float format as NumPy holds it: bf16 as uint16 patterns, the others in their own dtype.
+
+    `nan` is the pattern of the NaN that an instruction makes, `infinity` that of +infinity, `sign` the sign bit.
+    16-bit kinds are computed in float32. For f32: 0x7fffffff, 0x7f800000, 0x80000000.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    unsigned: np.dtype[Any]
+    signed: np.dtype[Any]
+    mantissa_bits: int
+    infinity: int
+    nan: int
+    source: Source
+
+    @property
+    def sign(self) -> int:
+        return 1 << (8 * self.dtype.itemsize - 1)
+
+
+def _narrow_kind(format: Format, dtype: type, source: Source) -> Kind:
+    width = np.dtype(dtype).itemsize
+    infinity, nan = format.infinity_code, format.nan_code
+    assert infinity is not None
+    assert nan is not None
+    return Kind(
+        format.name, np.dtype(dtype), np.dtype(f"u{width}"), np.dtype(f"i{width}"), format.mantissa_bits, infinity, nan,
+        source,
+    )  # fmt: skip
+
+
+HALF = _narrow_kind(F16, np.float16, PTX["half precision floating point instructions"])
+BRAIN = _narrow_kind(BF16, np.uint16, PTX["alternate floating point data formats"])
+SINGLE = _narrow_kind(F32, np.float32, PTX["floating point instructions"])
+DOUBLE = Kind(
+    "f64", np.dtype(np.float64), np.dtype(np.uint64), np.dtype(np.int64), 52, 0x7FF << 52, 0xFFF8 << 48,
+    IEEE754["binary64"],
+)  # fmt: skip
+KINDS = (HALF, BRAIN, SINGLE, DOUBLE)
+_BY_DTYPE = {kind.dtype: kind for kind in KINDS}
+
+
+def kind_of(*operands: Array) -> Kind:
+    """The kind of the operands, which all have one dtype; raises RefsimError for another dtype or a mixture."""
+    kind = _BY_DTYPE.get(operands[0].dtype)
+    if kind is None or any(operand.dtype != kind.dtype for operand in operands):
+        raise RefsimError(
+            "operand-type",
+            f"no arithmetic on {', '.join(str(operand.dtype) for operand in operands)}",
+            rule="the operands are all float16, all float32, all float64, or all bf16 patterns in uint16",
+            help="view the register's bits as the instruction's type first",
+        )
+    return kind
+
+
+def check_rounding(rounding: str, kind: Kind) -> None:
+    """Raises RefsimError unless the kind's arithmetic has that rounding: f16 and bf16 have rn alone."""
+    if rounding not in ROUNDINGS:
+        raise unknown("rounding", rounding, list(ROUNDINGS))
+    if rounding != NEAREST and kind in (HALF, BRAIN):
+        raise RefsimError("rounding-mode", f"{kind.name} arithmetic has no .{rounding}", rule="PTX ISA: .rn alone")
+
+
+def widen(a: Array, kind: Kind) -> Array:
+    """The values to compute with: float32 for f16 and bf16 (exact), the array itself otherwise."""
+    if kind is BRAIN:
+        return (a.astype(np.uint32) << 16).view(np.float32)
+    return a.astype(np.float32) if kind is HALF else a
+
+
+def narrow(values: Array, kind: Kind) -> Array:
+    """The computed values as the kind's own array, rounded to nearest even where that is narrower."""
+    if kind is BRAIN:
+        return round_bits(values, BF16)
+    return round_bits(values, F16).view(np.float16) if kind is HALF else values
+
+
+def is_nan(a: Array, kind: Kind) -> NDArray[np.bool_]:
+    """Where the pattern is a NaN, of either sign and any payload."""
+    if kind is BRAIN:
+        return (a & 0x7FFF) > kind.infinity
+    return np.isnan(a)
+
+
+def flushed(a: Array, kind: Kind) -> Array:
+    """Subnormal numbers become zero of the same sign: 0x80000001 gives 0x80000000."""
+    bits = a.view(kind.unsigned)
+    exponent = kind.unsigned.type(kind.infinity)
+    subnormal = (bits & exponent) == 0
+    if not subnormal.any():
+        return a
+    return np.where(subnormal, bits & kind.unsigned.type(kind.sign), bits).view(kind.dtype)
+
+
+def with_nan(result: Array, operands: tuple[Array, ...], kind: Kind) -> Array:
+    """NaN results as the hardware writes them: the canonical NaN of the kind, or for f64 the NaN of an operand.
+
+    PTX leaves the NaN of f32 open and supports payloads in f64 without saying whose. Measured on an H200: f32 gives
+    0x7fffffff, f16 and bf16 0x7fff; f64 gives the NaN operand with its quiet bit set and an invalid operation
+    0xfff8000000000000. `operands` come in rising priority: of several NaN the last one counts.
+    """
+    nan = is_nan(result, kind)
+    if not nan.any():
+        return result
+    pattern: Array = np.full(result.shape, kind.nan, kind.unsigned)
+    if kind is DOUBLE:
+        for operand in operands:
+            pattern = np.where(np.isnan(operand), operand.view(np.uint64) | _QUIET, pattern)
+    replaced: Array = np.where(nan, pattern, result.view(kind.unsigned)).view(kind.dtype)
+    return replaced
+
+
+def saturated(values: Array) -> Array:
+    """Clamped to [+0, 1]: NaN, -0 and negative values give +0."""
+    return np.where(values > 0, np.minimum(values, values.dtype.type(1)), values.dtype.type(0))
+
+
+def rectified(values: Array) -> Array:
+    """Negative values and -0 give +0; NaN stays."""
+    return np.where(values <= 0, values.dtype.type(0), values)

@@ -1,0 +1,5 @@
+"""What a kernel must write, bit for bit: one file per kernel family, in the kernel's own order of operations."""
+
+from refsim.oracles import fp8_quantize
+
+__all__ = ["fp8_quantize"]

@@ -1,0 +1,104 @@
+"""Per-tensor FP8 quantisation in the steps of gpu/kernels/fp8_quantize.cu: largest magnitude, cast, inverse.
+
+Every step is one IEEE float32 operation, rounded to nearest even, subnormals kept:
+scale = fl(MAX / max(amax, eps)), q = satfinite(fl(x * scale)), stored scale = fl(1 / scale), y = round(fl(q * stored)).
+The stored scale is rounded twice, so it is not fl(amax / MAX): for amax 11 in E4M3 it is 0x3cc92493, not 0x3cc92492.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.conversions import convert, decode, round_bits
+from refsim.errors import RefsimError
+from refsim.formats import BF16, E4M3, E5M2, F16, F32, Format, format_named
+
+WIDE = (BF16, F16, F32)
+NARROW = (E4M3, E5M2)
+EPS = 1e-12
+
+Codes = NDArray[np.unsignedinteger]
+
+
+def amax(codes: ArrayLike, in_format: str | Format) -> np.uint32:
+    """The float32 bits of the largest magnitude; NaN is ignored, and nothing at all gives 0.
+
+    `codes`: bf16, f16 or f32 codes of any shape. Infinity is a magnitude like any other: amax([-inf, 1]) is 0x7f800000,
+    amax([nan, -3.0]) is 0x40400000, amax([nan]) and amax([]) are 0.
+    Raises RefsimError for another format or for arrays that are not its codes.
+    Source: PTX ISA, max (a NaN operand gives the other one) and the order of non-negative floats as integers.
+    """
+    magnitudes = _wide_values(codes, in_format).view(np.uint32) & np.uint32(0x7FFFFFFF)
+    numbers = magnitudes[magnitudes <= 0x7F800000]
+    return np.uint32(numbers.max(initial=0))
+
+
+def quantize(
+    codes: ArrayLike, in_format: str | Format, fmt: str | Format = E4M3, eps: float = EPS, amax_bits: int | None = None
+) -> tuple[NDArray[np.uint8], np.float32]:
+    """The FP8 codes, in the shape of `codes`, and the float32 scale that undoes them.
+
+    `fmt` is e4m3 (MAX 448) or e5m2 (MAX 57344). `amax_bits` is the float32 pattern that the first launch left; without
+    it that of these very codes. `eps`, rounded to float32, bounds the divisor from below. A NaN of either sign becomes
+    0x7f. An infinity makes the scale 0: every number becomes 0 with its sign, the infinity 0x7f (inf * 0), and the
+    stored scale is infinite. All zero, or empty: the stored scale is fl(1 / fl(448 / 1e-12)) = 0x2720d7c5 for E4M3.
+    quantize of bf16 [1.0, -2.0] is [0x76, 0xfe] with scale 2/448 = 0x3b924925.
+    Raises RefsimError for unknown formats, for codes that are not `in_format`'s, for a negative or NaN `eps`.
+    Source: PTX ISA, div.rn, rcp.rn, mul.rn and cvt.rn.satfinite.e4m3x2.f32.
+    """
+    to = _one_of(fmt, NARROW, "fmt")
+    values = _wide_values(codes, in_format)
+    bits = amax(codes, in_format) if amax_bits is None else _pattern(amax_bits)
+    with np.errstate(all="ignore"):
+        scale = _scale(bits, to, eps)
+        scaled = np.multiply(values.reshape(-1), scale, dtype=np.float32)
+        stored = np.float32(np.float32(1) / scale)
+    pairs = np.concatenate([scaled, np.zeros(scaled.size % 2, np.float32)])
+    registers = convert(f"cvt.rn.satfinite.{to.name}x2.f32", pairs[1::2], pairs[0::2])
+    return registers.astype("<u2").view(np.uint8)[: scaled.size].reshape(values.shape), stored
+
+
+def dequantize(q: ArrayLike, scale: float | np.float32, fmt: str | Format, out_format: str | Format) -> Codes:
+    """The codes of round(fl(q * scale)) in bf16, f16 or f32, in the shape of `q`.
+
+    The product is rounded to float32 and then to `out_format`, to nearest even, overflow to infinity. Every NaN, from a
+    NaN code, from inf * 0 or from a NaN scale, is the canonical one: 0x7fff, 0x7fff, 0x7fffffff.
+    dequantize([0x7e], 0.5, "e4m3", "bf16") is [0x4360], 224.
+    Raises RefsimError for unknown formats, a scale that is not float32 and for codes that are not 8 bits.
+    Source: PTX ISA, cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32 and cvt.rn.bf16x2.f32 (NaN results are canonical).
+    """
+    narrow, wide = _one_of(fmt, NARROW, "fmt"), _one_of(out_format, WIDE, "out_format")
+    with np.errstate(all="ignore"):
+        factor = np.float32(scale)
+        if not isinstance(scale, np.float32) and not np.isnan(factor) and float(factor) != float(scale):
+            raise RefsimError("scale-type", f"scale {scale!r} is no float32", help=f"the nearest is {float(factor)!r}")
+        product = np.multiply(decode(q, narrow, np.float32), factor, dtype=np.float32)
+        return round_bits(product, wide)
+
+
+def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
+    """fl(MAX / max(amax, eps)), where the maximum of a NaN and a number is the number."""
+    if not eps >= 0 or np.signbit(eps):
+        raise RefsimError("eps", f"eps is {eps!r}", rule="eps bounds a magnitude from below: 0 or more")
+    magnitude = np.array(amax_bits, np.uint32).view(np.float32)
+    return np.float32(np.float32(to.max_value) / np.fmax(magnitude, np.float32(eps)))
+
+
+def _wide_values(codes: ArrayLike, in_format: str | Format) -> NDArray[Any]:
+    """The exact values, float32."""
+    return decode(codes, _one_of(in_format, WIDE, "in_format"), np.float32)
+
+
+def _one_of(name: str | Format, allowed: tuple[Format, ...], where: str) -> Format:
+    row = format_named(name)
+    if row not in allowed:
+        names = ", ".join(each.name for each in allowed)
+        raise RefsimError("format-not-here", f"{where} is {row.name}", rule=f"{where} is one of {names}")
+    return row
+
+
+def _pattern(bits: int) -> np.uint32:
+    if not 0 <= bits <= 0xFFFFFFFF:
+        raise RefsimError("amax-bits", f"amax_bits is {bits!r}", rule="a float32 pattern, 0 to 0xffffffff")
+    return np.uint32(bits)

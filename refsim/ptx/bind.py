@@ -1,0 +1,82 @@
+"""From a clause and an opcode to a function over register bits: types resolved, modifiers fixed, once per instruction."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.ptx.isa.forms import Instruction, OperandForm, find
+from refsim.ptx.types import TYPES, WIDE, Bits, PtxType, unview, view
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An opcode with its clause found: the typed operands and the modifiers that the clause takes."""
+
+    opcode: str
+    clause: Instruction
+    modifiers: dict[str, Any]
+    operands: tuple[tuple[OperandForm, PtxType], ...]
+
+    @property
+    def results(self) -> list[tuple[OperandForm, PtxType]]:
+        return [pair for pair in self.operands if pair[0].is_result]
+
+    @property
+    def sources(self) -> list[tuple[OperandForm, PtxType]]:
+        return [pair for pair in self.operands if not pair[0].is_result]
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {name: value for name, value in self.modifiers.items() if name in self.clause.keywords}
+
+
+def _resolve(operand: OperandForm, modifiers: dict[str, Any]) -> PtxType:
+    name = operand.type
+    if name == "wide":
+        return TYPES[WIDE[modifiers["type"]]]
+    name = modifiers.get(name, name)
+    return TYPES.get(name, TYPES["b32"])
+
+
+def bind(opcode: str, where: str = "") -> Bound:
+    """Find the clause of an opcode and resolve the type of each operand; unknown opcodes are RefsimError."""
+    clause, modifiers = find(opcode, where)
+    operands = tuple((operand, _resolve(operand, modifiers)) for operand in clause.operands)
+    return Bound(opcode, clause, modifiers, operands)
+
+
+def pure_function(bound: Bound, source_count: int, result_bits: list[int]) -> Callable[..., list[Bits]]:
+    """The clause as a function from source bits to result bits, for registers of the given widths.
+
+    `source_count` sources are given (optional ones may be absent); results beyond `result_bits` are dropped.
+    """
+    function, keywords = bound.clause.function, bound.keywords
+    types = [type for _, type in bound.sources[:source_count]]
+    results = list(zip([type for _, type in bound.results], result_bits, strict=False))
+
+    def call(*bits: Bits) -> list[Bits]:
+        values = function(*map(view, bits, types), **keywords)
+        if not isinstance(values, tuple):
+            values = (values,)
+        return [unview(value, type, width) for value, (type, width) in zip(values, results, strict=False)]
+
+    return call
+
+
+def evaluate(opcode: str, *sources: Any) -> tuple[Bits, ...]:
+    """What one pure instruction returns for arrays of source bits: `evaluate("add.f32", a, b)[0]` are f32 patterns.
+
+    sources: unsigned arrays (bool for predicates), shape (n,) or (1,), in the order of the PTX operands. Returns one
+    unsigned array per result, each as wide as its PTX type. Raises RefsimError for an unknown opcode or an
+    instruction that needs a machine (memory, warp, control flow).
+    """
+    bound = bind(opcode)
+    if bound.clause.wants_lanes or bound.clause.ends_block:
+        raise RefsimError("needs-machine", f"{opcode} depends on more than its operands: launch a program instead")
+    widths = [type.bits for _, type in bound.results]
+    arrays = [np.atleast_1d(np.asarray(source)) for source in sources]
+    with np.errstate(all="ignore"):
+        return tuple(pure_function(bound, len(arrays), widths)(*arrays))

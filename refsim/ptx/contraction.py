@@ -1,0 +1,43 @@
+"""Products that ptxas may fuse: a bare mul whose result feeds a bare add or sub of the same type.
+
+Without a rounding modifier the ISA lets the assembler contract the pair into one fma, so that the simulator's two roundings
+and the chip's one may differ. With `.rn` (or any other mode) it must not.
+"""
+
+import re
+from dataclasses import dataclass
+
+from refsim.ptx.faults import place
+from refsim.ptx.syntax import Function, Register, Statement
+from refsim.sources import PTX
+
+SOURCE = PTX["mul, add: instructions without rounding modifier may be contracted"]
+_BARE = re.compile(r"(mul|add|sub)(?:\.ftz)?(?:\.sat)?\.(f32|f64|f16|f16x2|bf16|bf16x2)")
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A product and the sum it may be fused into."""
+
+    product: Statement
+    total: Statement
+
+    def __str__(self) -> str:
+        return f"{place(self.product)} feeds {place(self.total)}: ptxas may contract them into one fma; write .rn"
+
+
+def contractions(function: Function) -> tuple[Contraction, ...]:
+    """Every pair in a function that may be contracted; by registers, so a reused register can only report too much."""
+    products: dict[tuple[int, str], Statement] = {}
+    for statement in function.statements:
+        match = _BARE.fullmatch(statement.opcode)
+        if match and match[1] == "mul" and isinstance(statement.operands[0], Register):
+            products[statement.operands[0].index, match[2]] = statement
+    found = []
+    for statement in function.statements:
+        match = _BARE.fullmatch(statement.opcode)
+        if match and match[1] != "mul":
+            for operand in statement.operands[1:]:
+                if isinstance(operand, Register) and (product := products.get((operand.index, match[2]))):
+                    found.append(Contraction(product, statement))
+    return tuple(found)

@@ -1,0 +1,30 @@
+"""What a simulated kernel does wrong, said so that its author can find it: PTX line, CUDA line, thread, block, address."""
+
+from refsim.errors import RefsimError
+from refsim.ptx.syntax import Statement
+
+FAULT_EXIT = 1
+FAULT_CODES = frozenset(
+    {
+        "out-of-bounds", "misaligned", "uninitialised", "read-only", "deadlock", "divergent-sync", "trap", "timeout",
+        "barrier-misuse",
+    }
+)  # fmt: skip
+
+
+def place(statement: Statement) -> str:
+    """`add.f32 at PTX line 42 (kernel.cu:17)`."""
+    source = f" ({statement.location})" if statement.location else ""
+    return f"{statement.opcode} at PTX line {statement.line}{source}"
+
+
+def fault(code: str, what: str, statement: Statement, who: str = "", rule: str = "", help: str = "") -> RefsimError:
+    """The error for a kernel's own fault; `who` names thread and block."""
+    assert code in FAULT_CODES
+    where = place(statement) + (f", {who}" if who else "")
+    return RefsimError(code, what, where=where, rule=rule, help=help, exit_code=FAULT_EXIT)
+
+
+def is_fault(error: RefsimError) -> bool:
+    """Whether an error says that the kernel is wrong, rather than the request."""
+    return error.code in FAULT_CODES

@@ -1,0 +1,15 @@
+"""The instruction set: one file per family, one clause per instruction form."""
+
+from functools import cache
+from importlib import import_module
+
+FAMILIES = (
+    "integer", "logic", "predicate", "real", "half", "convert", "move", "memory", "atomic", "control", "warp", "barrier",
+)  # fmt: skip
+
+
+@cache
+def load_families() -> None:
+    """Import every family, so that its clauses are registered; done once, when the first opcode is looked up."""
+    for family in FAMILIES:
+        import_module(f"{__name__}.{family}")

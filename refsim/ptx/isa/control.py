@@ -1,0 +1,57 @@
+"""Control flow: branches, exits, traps; the machine keeps the lanes, the clause says where they go."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.lanes import Lanes
+from refsim.sources import PTX
+
+
+@instruction("bra{.uni} target", flow=True, ignores=("uni",), source=PTX["bra"])
+def bra(lanes: Lanes, target: int) -> None:
+    """Every lane that runs goes to the label; a guard keeps the others back."""
+    lanes.machine.go(target, lanes.ids)
+
+
+@instruction("brx.idx{.uni} index:u32, targets", flow=True, ignores=("uni",), source=PTX["brx.idx"])
+def brx_idx(lanes: Lanes, index: NDArray[Any], targets: list[int]) -> None:
+    """Each lane goes to the label of the table that its index names; an index beyond the table is undefined."""
+    numbers = lanes.full(index)
+    if (numbers >= len(targets)).any():
+        stray = int(np.argmax(numbers >= len(targets)))
+        raise lanes.fault("trap", stray, f"index {int(numbers[stray])} of a branch table of {len(targets)}")
+    for number in np.unique(numbers):
+        lanes.machine.go(targets[int(number)], lanes.ids[numbers == number])
+
+
+@instruction("ret{.uni}", flow=True, ignores=("uni",), source=PTX["ret"])
+def ret(lanes: Lanes) -> None:
+    """An entry's return: the thread has finished."""
+    lanes.machine.retire(lanes.ids)
+
+
+@instruction("exit", flow=True, source=PTX["exit"])
+def leave(lanes: Lanes) -> None:
+    """The thread has finished."""
+    lanes.machine.retire(lanes.ids)
+
+
+@instruction("trap", flow=True, source=PTX["trap"])
+def trap(lanes: Lanes) -> None:
+    """The kernel stops itself: a failed assertion."""
+    raise lanes.fault("trap", 0, "the kernel executed trap")
+
+
+@instruction("nanosleep.u32 a:u32", source=PTX["nanosleep"])
+def nanosleep(a: NDArray[Any]) -> tuple[()]:
+    """Time does not pass in the simulator."""
+    return ()
+
+
+@instruction("brkpt", source=PTX["brkpt"])
+def brkpt() -> tuple[()]:
+    """Without a debugger a breakpoint does nothing."""
+    return ()

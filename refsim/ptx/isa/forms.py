@@ -1,0 +1,190 @@
+"""What a clause of the instruction set looks like, and how an opcode finds its clause.
+
+A clause is one function under `@instruction("form", since=..., source=...)`. The form is the line that the PTX ISA
+prints, as a small grammar:
+
+    add{.sat}.{type:u16|s16|u32|s32} d, a, b
+    cvt.rn.satfinite{.relu}.{to:e4m3x2|e5m2x2}.f32 d:b16, a:f32, b:f32
+    setp.{test:eq|ne}{.boolean:and|or|xor}.{type:b16|b32} dp:pred|dq:pred, a, b, c:pred?
+
+`{.name}` is an optional flag (True or False), `.{name:x|y}` a required choice, `{.name:x|y}` an optional one (or None).
+Operands whose names begin with `d` are results, all others are read; `name:T` gives the PTX type (a literal type, or the
+name of a choice, or `wide`: twice the width of `type`), no `:T` means `type`; a trailing `?` may be absent, `[a]` is an
+address, `a*` one register or a vector of them (a list, also for one). The function gets one array per source in order, viewed as that type,
+then the modifiers as keywords, and returns one array per result. `::` in a flag becomes `_` in its keyword.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from refsim.errors import RefsimError, nearest
+from refsim.sources import Source
+
+Clause = Callable[..., Any]
+
+FIELD = re.compile(r"\.\{(?P<need>\w+):(?P<needs>[^}]*)\}|\{\.(?P<maybe>\w+):(?!:)(?P<mays>[^}]*)\}|\{\.(?P<flag>[\w:]+)\}")
+_OPERAND = re.compile(r"(?P<open>\[?)(?P<name>\w+)(?::(?P<type>\w+))?\]?(?P<many>\*?)(?P<optional>\??)$")
+
+
+@dataclass(frozen=True)
+class OperandForm:
+    """One operand of a form: a result, a source, an address or a vector of registers."""
+
+    name: str
+    type: str
+    address: bool = False
+    many: bool = False
+    optional: bool = False
+
+    @property
+    def is_result(self) -> bool:
+        return self.name.startswith("d")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One clause: its form, its meaning, the first target that has it, and the section it was taken from.
+
+    `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited,
+    "mask" the lanes that its `mask` operand names. `flow` marks a clause that itself tells the machine where its lanes
+    go on. `inexact` marks results that the ISA leaves open (`.approx`).
+    """
+
+    form: str
+    mnemonic: str
+    pattern: re.Pattern[str]
+    flags: dict[str, str]
+    operands: tuple[OperandForm, ...]
+    function: Clause
+    since: str
+    source: Source
+    wants_lanes: bool
+    rendezvous: str | None = None
+    flow: bool = False
+    inexact: bool = False
+    keywords: frozenset[str] = field(default_factory=frozenset)
+    counts_results: bool = False
+
+    @property
+    def ends_block(self) -> bool:
+        """Whether the scheduler decides, after this instruction, which lanes go on where."""
+        return self.flow or self.rendezvous is not None
+
+    def modifiers(self, match: re.Match[str]) -> dict[str, Any]:
+        """The keyword arguments that an opcode gives to the clause."""
+        found = match.groupdict()
+        return {
+            name: (found[name] is not None if kind == "flag" else found[name] and found[name].removeprefix("."))
+            for name, kind in self.flags.items()
+        }
+
+
+_CLAUSES: dict[str, list[Instruction]] = {}
+
+
+def _parse_opcode(form: str) -> tuple[str, dict[str, str]]:
+    pattern, kinds, position = "", {}, 0
+    for piece in FIELD.finditer(form):
+        pattern += re.escape(form[position : piece.start()])
+        position = piece.end()
+        if need := piece["need"]:
+            kinds[need] = "choice"
+            pattern += rf"\.(?P<{need}>{'|'.join(map(re.escape, piece['needs'].split('|')))})"
+        elif maybe := piece["maybe"]:
+            kinds[maybe] = "choice"
+            pattern += rf"(?P<{maybe}>{'|'.join(re.escape('.' + choice) for choice in piece['mays'].split('|'))})?"
+        else:
+            name = piece["flag"].replace("::", "_").lower()
+            kinds[name] = "flag"
+            pattern += rf"(?P<{name}>\.{re.escape(piece['flag'])})?"
+    return pattern + re.escape(form[position:]), kinds
+
+
+def _parse_operands(text: str) -> tuple[OperandForm, ...]:
+    forms = []
+    for word in re.split(r"[,|]\s*", text) if text else []:
+        piece = _OPERAND.match(word.strip())
+        assert piece, f"operand {word!r} of a form does not parse"
+        forms.append(
+            OperandForm(
+                piece["name"], piece["type"] or "type", bool(piece["open"]), bool(piece["many"]), bool(piece["optional"])
+            )
+        )
+    return tuple(forms)
+
+
+def instruction(
+    form: str,
+    *,
+    source: Source,
+    since: str = "sm_50",
+    ignores: tuple[str, ...] = (),
+    rendezvous: str | None = None,
+    flow: bool = False,
+    inexact: bool = False,
+) -> Callable[[Clause], Clause]:
+    """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
+
+    A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.lanes.Lanes`), a keyword `results` the
+    number of registers that a vector result has. An operand that is left out arrives as None.
+    """
+    opcode, _, operands = form.partition(" ")
+    pattern, kinds = _parse_opcode(opcode)
+
+    def register(function: Clause) -> Clause:
+        parameters = list(inspect.signature(function).parameters)
+        keywords = frozenset(name for name in kinds if name in parameters)
+        operand_forms = _parse_operands(operands.strip())
+        typing = {operand.type.replace("wide", "type") for operand in operand_forms}
+        unread = set(kinds) - keywords - set(ignores) - typing
+        assert not unread, f"{form}: modifiers {sorted(unread)} change nothing; name them in ignores= if so"
+        mnemonic = re.split(r"[.{]", opcode, maxsplit=1)[0]
+        clause = Instruction(
+            form, mnemonic, re.compile(pattern), kinds, operand_forms, function, since, source,
+            parameters[:1] == ["lanes"], rendezvous, flow, inexact, keywords,
+            "results" in parameters,
+        )  # fmt: skip
+        _CLAUSES.setdefault(mnemonic, []).append(clause)
+        return function
+
+    return register
+
+
+def clauses() -> list[Instruction]:
+    """Every registered clause, by mnemonic."""
+    _load()
+    return [clause for mnemonic in sorted(_CLAUSES) for clause in _CLAUSES[mnemonic]]
+
+
+def _load() -> None:
+    from refsim.ptx import isa
+
+    isa.load_families()
+
+
+def find(opcode: str, where: str = "") -> tuple[Instruction, dict[str, Any]]:
+    """The clause of a full opcode such as `add.rn.f32`, and the modifiers it is to be called with.
+
+    Raises RefsimError `unknown-instruction` with the nearest known form.
+    """
+    _load()
+    mnemonic = opcode.split(".", 1)[0]
+    for clause in _CLAUSES.get(mnemonic, []):
+        if match := clause.pattern.fullmatch(opcode):
+            return clause, clause.modifiers(match)
+    family = [clause.form for clause in _CLAUSES.get(mnemonic, [])] or [clause.form for clause in clauses()]
+    raise RefsimError(
+        "unknown-instruction",
+        f"the simulator has no clause for {opcode!r}",
+        where=where,
+        help=f"nearest known form: {'; '.join(nearest(opcode, family, 1))}",
+    )
+
+
+def supports(target: str, since: str) -> bool:
+    """Whether a target such as sm_90a has what came with `since`; `sm_100a` features exist on that target alone."""
+    number, needed = int(re.sub(r"\D", "", target)), int(re.sub(r"\D", "", since))
+    return target == since if since.endswith("a") else number >= needed

@@ -1,0 +1,125 @@
+"""Arithmetic on f16 and bf16, single and in pairs: each result rounded once to nearest even."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.numerics import ieee
+from refsim.ptx.isa.forms import instruction
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+
+_F16, _BF16 = ".{type:f16|f16x2}", ".{type:bf16|bf16x2}"
+
+
+def _binary(name: str, compute: Callable[..., Array]) -> None:
+    """add, sub and mul."""
+
+    @instruction(f"{name}{{.rn}}{{.ftz}}{{.sat}}{_F16} d, a, b", ignores=("rn", "type"), since="sm_53", source=PTX[f"{name} (half)"])
+    def half(a: Array, b: Array, *, ftz: bool, sat: bool) -> Array:
+        return compute(a, b, ftz=ftz, sat=sat)
+
+    @instruction(f"{name}{{.rn}}{_BF16} d, a, b", ignores=("rn", "type"), since="sm_90", source=PTX[f"{name} (half)"])
+    def bfloat(a: Array, b: Array) -> Array:
+        return compute(a, b)
+
+
+_binary("add", ieee.add)
+_binary("sub", ieee.sub)
+_binary("mul", ieee.mul)
+
+
+@instruction(f"fma.rn{{.ftz}}{{.sat}}{_F16} d, a, b, c", ignores=("type",), since="sm_53", source=PTX["fma (half)"])
+def fma_half(a: Array, b: Array, c: Array, *, ftz: bool, sat: bool) -> Array:
+    """a x b + c with one rounding."""
+    return ieee.fma(a, b, c, ftz=ftz, sat=sat)
+
+
+@instruction(f"fma.rn{{.ftz}}.relu{_F16} d, a, b, c", ignores=("type",), since="sm_80", source=PTX["fma (half)"])
+def fma_half_relu(a: Array, b: Array, c: Array, *, ftz: bool) -> Array:
+    """A negative result becomes +0, a NaN the canonical one."""
+    return ieee.fma(a, b, c, ftz=ftz, relu=True)
+
+
+@instruction(f"fma.rn{{.relu}}{_BF16} d, a, b, c", ignores=("type",), since="sm_80", source=PTX["fma (half)"])
+def fma_bfloat(a: Array, b: Array, c: Array, *, relu: bool) -> Array:
+    """a x b + c with one rounding."""
+    return ieee.fma(a, b, c, relu=relu)
+
+
+def _mixed(name: str, compute: Callable[..., Array]) -> None:
+    """An f16 or bf16 operand widened into f32 arithmetic."""
+
+    @instruction(
+        f"{name}{{.rounding:rn|rz|rm|rp}}{{.sat}}.f32.{{type:f16|bf16}} d:f32, a, b:f32", since="sm_100",
+        source=PTX[f"{name} (mixed precision)"],
+    )  # fmt: skip
+    def mixed(a: Array, b: Array, *, rounding: str | None, sat: bool, type: str) -> Array:
+        return compute(ieee.float_to_float(a, "f32"), b, rounding or "rn", sat=sat)
+
+
+_mixed("add", ieee.add)
+_mixed("sub", ieee.sub)
+
+
+@instruction(
+    "fma.{rounding:rn|rz|rm|rp}{.sat}.f32.{type:f16|bf16} d:f32, a, b, c:f32", ignores=("type",), since="sm_100",
+    source=PTX["fma (mixed precision)"],
+)  # fmt: skip
+def fma_mixed(a: Array, b: Array, c: Array, *, rounding: str, sat: bool) -> Array:
+    """The product of two halves, exact, added to an f32 with one rounding."""
+    return ieee.fma(ieee.float_to_float(a, "f32"), ieee.float_to_float(b, "f32"), c, rounding, sat=sat)
+
+
+def _extremum(name: str, compute: Callable[..., Array]) -> None:
+    """min and max: a NaN is ignored unless .NaN; -0 is below +0."""
+
+    @instruction(
+        f"{name}{{.ftz}}{{.NaN}}{{.sign:xorsign.abs}}{_F16} d, a, b", ignores=("type",), since="sm_80", source=PTX[f"{name} (half)"]
+    )
+    def half(a: Array, b: Array, *, ftz: bool, nan: bool, sign: str | None) -> Array:
+        return compute(a, b, ftz=ftz, nan=nan, xorsign=sign is not None, absolute=sign is not None)
+
+    @instruction(
+        f"{name}{{.NaN}}{{.sign:xorsign.abs}}{_BF16} d, a, b", ignores=("type",), since="sm_80", source=PTX[f"{name} (half)"]
+    )
+    def bfloat(a: Array, b: Array, *, nan: bool, sign: str | None) -> Array:
+        return compute(a, b, nan=nan, xorsign=sign is not None, absolute=sign is not None)
+
+
+_extremum("min", ieee.minimum)
+_extremum("max", ieee.maximum)
+
+
+def _sign(name: str, compute: Callable[..., Array]) -> None:
+    """abs and neg."""
+
+    @instruction(f"{name}{{.ftz}}{_F16} d, a", ignores=("type",), since="sm_53", source=PTX[f"{name} (half)"])
+    def half(a: Array, *, ftz: bool) -> Array:
+        return compute(a, ftz=ftz)
+
+    @instruction(f"{name}{_BF16} d, a", ignores=("type",), since="sm_80", source=PTX[f"{name} (half)"])
+    def bfloat(a: Array) -> Array:
+        return compute(a)
+
+
+_sign("abs", ieee.absolute)
+_sign("neg", ieee.negate)
+
+
+def _function(form: str, since: str, section: str, compute: Callable[[Array], Array]) -> None:
+    """ex2 and tanh: computed in float64, rounded once, always inexact."""
+
+    @instruction(f"{form} d, a", since=since, inexact=True, source=PTX[f"{section} (half)"])
+    def approximate(a: Array, *, type: str) -> Array:
+        wide = ieee.float_to_float(a, "f64")
+        return ieee.float_to_float(compute(wide), type.removesuffix("x2"))
+
+
+_function("ex2.approx.{type:f16|f16x2}", "sm_75", "ex2", np.exp2)
+_function("ex2.approx.ftz.{type:bf16|bf16x2}", "sm_90", "ex2", np.exp2)
+_function("tanh.approx.{type:f16|f16x2}", "sm_75", "tanh", np.tanh)
+_function("tanh.approx.{type:bf16|bf16x2}", "sm_90", "tanh", np.tanh)

@@ -1,0 +1,141 @@
+# mypy: disable-error-code="no-any-return"
+"""Logic and shifts: bits in, bits out; a shift by the width or more empties the register."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.isa.forms import instruction
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+
+# For each mode of prmt, the default selector that the two low bits of its last operand stand for.
+_SELECTORS = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}
+
+
+@instruction("and.{type:pred|b16|b32|b64} d, a, b", source=PTX["and"])
+def and_(a: Array, b: Array) -> Array:
+    """Bits set in both: 0b1100 and 0b1010 give 0b1000."""
+    return a & b
+
+
+@instruction("or.{type:pred|b16|b32|b64} d, a, b", source=PTX["or"])
+def or_(a: Array, b: Array) -> Array:
+    """Bits set in either: 0b1100 and 0b1010 give 0b1110."""
+    return a | b
+
+
+@instruction("xor.{type:pred|b16|b32|b64} d, a, b", source=PTX["xor"])
+def xor(a: Array, b: Array) -> Array:
+    """Bits set in one alone: 0b1100 and 0b1010 give 0b0110."""
+    return a ^ b
+
+
+@instruction("not.{type:pred|b16|b32|b64} d, a", source=PTX["not"])
+def not_(a: Array) -> Array:
+    """Every bit turned: not.b16 of 0x00ff is 0xff00."""
+    return ~a
+
+
+@instruction("cnot.{type:b16|b32|b64} d, a", source=PTX["cnot"])
+def cnot(a: Array) -> Array:
+    """1 for 0, and 0 for all else."""
+    return (a == 0).astype(a.dtype)
+
+
+def _looked_up(table: int, operands: tuple[Array, ...]) -> Array:
+    """The bitwise function whose value for the bits (a, b, c) is bit 4a + 2b + c of `table`.
+
+    The upper half of the table is the function where the first operand is 1, the lower half where it is 0.
+    """
+    first, rest = operands[0], operands[1:]
+    full = (1 << (1 << len(rest))) - 1
+    low, high = table & full, table >> (1 << len(rest))
+    if low == high:
+        return _looked_up(low, rest) if rest else np.full_like(first, -low & 0xFFFFFFFF)
+    if low == 0:
+        return first if high == full else first & _looked_up(high, rest)
+    if (low, high) == (full, 0):
+        return ~first
+    return _looked_up(low, rest) ^ (first & _looked_up(low ^ high, rest))
+
+
+@instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", source=PTX["lop3"])
+def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
+    """Any function of three bits, by its table F(0xf0, 0xcc, 0xaa): 0x80 is a & b & c, 0x96 is a ^ b ^ c.
+
+    lut: one constant from 0 to 255, shape (1,); another is RefsimError `lop3-table`.
+    """
+    if lut.size != 1 or lut[0] > 0xFF:
+        raise RefsimError(
+            "lop3-table",
+            f"the table of lop3 is {lut[0]}" if lut.size == 1 else f"lop3 has {lut.size} tables",
+            rule=f"{PTX['lop3']}: immLut is an integer constant from 0 to 255",
+            help="give one constant",
+        )
+    return _looked_up(int(lut[0]), (a, b, c))
+
+
+@instruction("lop3.{boolean:or|and}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, immLut:b32, q:pred", since="sm_70",
+             source=PTX["lop3"])  # fmt: skip
+def lop3_boolean(a: Array, b: Array, c: Array, lut: Array, q: Array, *, boolean: str) -> tuple[Array, Array]:
+    """The result of lop3, and whether it is not 0, combined with q."""
+    found = lop3(a, b, c, lut)
+    return found, (found != 0) | q if boolean == "or" else (found != 0) & q
+
+
+def _amount(b: Array, a: Array) -> Array:
+    """Shift amounts as the type of a; from its width on NumPy, as PTX, shifts everything out."""
+    return np.minimum(b, a.dtype.itemsize * 8).astype(a.dtype)
+
+
+@instruction("shl.{type:b16|b32|b64} d, a, b:u32", source=PTX["shl"])
+def shl(a: Array, b: Array) -> Array:
+    """a moved up by b, zeros from below: by 32 or more, shl.b32 gives 0."""
+    return a << _amount(b, a)
+
+
+@instruction("shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32", source=PTX["shr"])
+def shr(a: Array, b: Array) -> Array:
+    """a moved down by b, zeros (s types: the sign) from above: by 32 or more, shr.s32 of -5 gives -1."""
+    return a >> _amount(b, a)
+
+
+@instruction("shf.{direction:l|r}.{mode:clamp|wrap}.b32 d:b32, a:b32, b:b32, c:u32", source=PTX["shf"])
+def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
+    """The 64 bits with b above a, moved by c: the upper word after l, the lower after r.
+
+    `.clamp` moves by 32 at most, `.wrap` by c modulo 32: shf.l.clamp of a, b and 40 is a.
+    """
+    amount = c & 31 if mode == "wrap" else np.minimum(c, 32)
+    opposite = np.uint32(32) - amount
+    return b << amount | a >> opposite if direction == "l" else b << opposite | a >> amount
+
+
+@instruction("prmt.b32{.mode:f4e|b4e|rc8|ecl|ecr|rc16} d:b32, a:b32, b:b32, c:b32", source=PTX["prmt"])
+def prmt(a: Array, b: Array, c: Array, *, mode: str | None) -> Array:
+    """Four bytes chosen among those of a (0 to 3) and b (4 to 7), one by each nibble of c from the lowest.
+
+    Bit 3 of a nibble puts the sign of the chosen byte in all its bits: prmt.b32 of 0x80, 0 and 0x0008 has 0xff below
+    three bytes of 0x80. With a mode, the two low bits of c choose among four fixed selectors.
+    """
+    if mode:
+        c = np.array(_SELECTORS[mode], dtype=np.uint32)[c & 3]
+    both = a.astype(np.uint64) | b.astype(np.uint64) << 32
+    result: Array = np.zeros(1, dtype=np.uint32)
+    for place in range(0, 16, 4):
+        nibble = c >> place
+        byte = (both >> ((nibble & 7) << 3)).astype(np.uint32) & 0xFF
+        signs = (byte >> 7) * np.uint32(0xFF)
+        result = result | np.where(nibble & 8, signs, byte) << (2 * place)
+    return result

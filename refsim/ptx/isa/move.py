@@ -1,0 +1,61 @@
+"""Moves: registers, packing and unpacking, addresses of variables."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.lanes import Lanes
+from refsim.ptx.memory import WINDOW_SIZE, WINDOWS
+from refsim.ptx.types import TYPES
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+
+
+@instruction("mov.{type:pred|b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64} d*, a*", source=PTX["mov"])
+def mov(a: list[Array], *, type: str, results: int) -> list[Array]:
+    """A copy; a vector on one side packs or unpacks, the first element in the lowest bits."""
+    if len(a) == results:
+        return a
+    row = TYPES[type]
+    if len(a) == 1:
+        step = row.bits // results
+        mask = row.bits_dtype.type((1 << step) - 1)
+        return [(a[0] >> row.bits_dtype.type(step * place)) & mask for place in range(results)]
+    step = row.bits // len(a)
+    packed = a[0]
+    for place, element in enumerate(a[1:], 1):
+        packed = packed | (element << row.bits_dtype.type(step * place))
+    return [packed]
+
+
+@instruction(
+    "cvta{.to}.{space:global|shared::cta|shared::cluster|shared|local|const|param::entry|param}.{type:u32|u64} d, a",
+    source=PTX["cvta"],
+)
+def cvta(a: Array, *, to: bool, space: str) -> Array:
+    """Between a state space and generic addresses; global and const addresses are generic as they are."""
+    window = WINDOWS.get(space.partition("::")[0])
+    if window is None:
+        return a
+    shift = a.dtype.type(window & (2 ** (8 * a.dtype.itemsize) - 1))
+    return a - shift if to else a + shift
+
+
+@instruction(
+    "isspacep.{space:const|global|local|shared::cta|shared::cluster|shared|param::entry|param} d:pred, a:b64",
+    source=PTX["isspacep"],
+)
+def isspacep(a: Array, *, space: str) -> Array:
+    """Whether a generic address falls into the window of a state space."""
+    inside = {name: (a >= np.uint64(start)) & (a < np.uint64(start + WINDOW_SIZE)) for name, start in WINDOWS.items()}
+    stem = space.partition("::")[0]
+    return inside[stem] if stem in inside else ~np.logical_or.reduce(list(inside.values()))
+
+
+@instruction("activemask.b32 d:b32", source=PTX["activemask"])
+def activemask(lanes: Lanes) -> Array:
+    """The lanes of the warp that execute this together now; which ones, no program may rely on."""
+    return lanes.machine.warp_bits(lanes.ids)[lanes.warp].astype(np.uint32)

@@ -1,0 +1,157 @@
+"""Instructions of a warp: lanes exchange registers once all lanes that the member mask names have met."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.lanes import Lanes
+from refsim.ptx.memory import POISON
+from refsim.ptx.types import TYPES
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+
+
+@instruction(
+    "shfl.sync.{mode:up|down|bfly|idx}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, mask:b32",
+    rendezvous="mask", source=PTX["shfl.sync"],
+)  # fmt: skip
+def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) -> tuple[Array, Array]:
+    """Read `a` from another lane of the segment; the predicate says whether that lane lies inside it.
+
+    A source lane that does not take part gives an undefined value: here poison.
+    """
+    lane = lanes.laneid
+    step, clamp, segment = (b & 31).astype(np.int64), (c & 31).astype(np.int64), (c >> 8 & 31).astype(np.int64)
+    first, last = lane & segment, (lane & segment) | (clamp & ~segment)
+    source = {
+        "up": lambda: lane - step, "down": lambda: lane + step, "bfly": lambda: lane ^ step,
+        "idx": lambda: first | (step & ~segment),
+    }[mode]()  # fmt: skip
+    inside = source >= last if mode == "up" else source <= last
+    source = np.where(inside, source, lane)
+    return _take(lanes, lanes.full(a), source, mask), np.broadcast_to(inside, lane.shape)
+
+
+def _take(lanes: Lanes, values: Array, source: Array, mask: Array) -> Array:
+    """Each lane's value from lane `source` of its warp, poison where that lane does not take part."""
+    whole = np.full(lanes.machine.geometry.lanes + 32, int.from_bytes(bytes([POISON]) * 4, "little"), values.dtype)
+    whole[: lanes.machine.geometry.lanes][lanes.key] = values
+    here = lanes.machine.warp_bits(lanes.ids)[lanes.warp] & lanes.full(mask).astype(np.int64)
+    taken = whole[lanes.ids - lanes.laneid + source]
+    absent = (here >> source) & 1 == 0
+    return np.where(absent, whole[-1], taken) if absent.any() else taken
+
+
+def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
+    """A number for each (warp, mask) pair that votes together, per lane, and the lane bits."""
+    key = lanes.warp << 32 | lanes.full(mask).astype(np.int64)
+    _, group = np.unique(key, return_inverse=True)
+    return group, np.int64(1) << lanes.laneid
+
+
+@instruction("vote.sync.ballot.b32 d:b32, a:pred, mask:b32", rendezvous="mask", source=PTX["vote.sync"])
+def vote_ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
+    """Bit i is the predicate of lane i."""
+    return _ballot(lanes, a, mask).astype(np.uint32)
+
+
+def _ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
+    group, bit = _voters(lanes, mask)
+    bits = np.zeros(int(group.max()) + 1, np.int64)
+    np.bitwise_or.at(bits, group, np.where(lanes.full(a), bit, 0))
+    return bits[group]
+
+
+@instruction("vote.sync.{mode:all|any|uni}.pred d:pred, a:pred, mask:b32", rendezvous="mask", source=PTX["vote.sync"])
+def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
+    """Whether all, any, or all-or-none of the lanes have a true predicate."""
+    votes, members = _ballot(lanes, a, mask), _ballot(lanes, np.array([True]), mask)
+    if mode == "any":
+        return votes != 0
+    return votes == members if mode == "all" else (votes == members) | (votes == 0)
+
+
+@instruction("match.any.sync.{type:b32|b64} d:b32, a, mask:b32", rendezvous="mask", since="sm_70", source=PTX["match.sync"])
+def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
+    """The lanes whose value equals this lane's."""
+    group, bit = _voters(lanes, mask)
+    _, value = np.unique(lanes.full(a), return_inverse=True)
+    _, both = np.unique(group * (int(value.max()) + 1) + value, return_inverse=True)
+    bits = np.zeros(int(both.max()) + 1, np.int64)
+    np.bitwise_or.at(bits, both, bit)
+    return bits[both].astype(np.uint32)
+
+
+@instruction(
+    "match.all.sync.{type:b32|b64} d:b32|dp:pred, a, mask:b32", rendezvous="mask", since="sm_70", source=PTX["match.sync"]
+)
+def match_all(lanes: Lanes, a: Array, mask: Array) -> tuple[Array, Array]:
+    """The member mask if all lanes hold one value, else 0."""
+    equal = match_any(lanes, a, mask)
+    members = _ballot(lanes, np.array([True]), mask).astype(np.uint32)
+    same = equal == members
+    return np.where(same, members, np.uint32(0)), same
+
+
+_REDUCE = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+@instruction(
+    "redux.sync.{operation:add|min|max}.{type:u32|s32} d, a, mask:b32",
+    rendezvous="mask", since="sm_80", source=PTX["redux.sync"],
+)  # fmt: skip
+def redux(lanes: Lanes, a: Array, mask: Array, *, operation: str, type: str) -> Array:
+    """One integer result over all lanes of the mask."""
+    return _reduce(lanes, a, mask, operation)
+
+
+@instruction(
+    "redux.sync.{operation:and|or|xor}.b32 d:b32, a:b32, mask:b32",
+    rendezvous="mask", since="sm_80", source=PTX["redux.sync"],
+)  # fmt: skip
+def redux_bits(lanes: Lanes, a: Array, mask: Array, *, operation: str) -> Array:
+    """One bitwise result over all lanes of the mask."""
+    return _reduce(lanes, a, mask, operation)
+
+
+def _reduce(lanes: Lanes, a: Array, mask: Array, operation: str) -> Array:
+    group, _ = _voters(lanes, mask)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(group[order]) != 0])
+    totals = _REDUCE[operation].reduceat(lanes.full(a)[order], starts, dtype=a.dtype)
+    return np.asarray(totals[group])
+
+
+@instruction(
+    "redux.sync.{operation:min|max}{.abs}{.nan:NaN}.f32 d:f32, a:f32, mask:b32",
+    rendezvous="mask", since="sm_100a", source=PTX["redux.sync"],
+)  # fmt: skip
+def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool, nan: str | None) -> Array:
+    """The smallest or largest float of the lanes, NaN ignored unless .NaN."""
+    values = np.abs(a) if abs else a
+    # The total order of the bits puts -0 below +0; a NaN is either the answer (.NaN) or the neutral element.
+    bits = lanes.full(values).view(np.int32)
+    order = np.where(bits < 0, np.int32(-(2**31)) - 1 - bits, bits).astype(np.int64)
+    missing = np.isnan(lanes.full(values))
+    neutral = -(1 << 40) if operation == "max" else 1 << 40
+    keys = _reduce(lanes, np.where(missing, neutral, order), mask, operation)
+    some_nan = _ballot(lanes, missing, mask) != 0
+    back = np.where(keys < 0, -(2**31) - 1 - keys, keys)
+    lost = (np.abs(keys) == 1 << 40) | (some_nan & (nan is not None))
+    return np.where(lost, 0x7FFFFFFF, back).astype(np.int64).astype(np.uint32).view(TYPES["f32"].dtype)
+
+
+@instruction("elect.sync d:b32|dp:pred, mask:b32", rendezvous="mask", since="sm_90", source=PTX["elect.sync"])
+def elect(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
+    """One lane of the mask is chosen: here the lowest."""
+    members = _ballot(lanes, np.array([True]), mask)
+    lowest = np.log2((members & -members).astype(np.float64)).astype(np.int64)
+    return lowest.astype(np.uint32), lanes.laneid == lowest
+
+

@@ -1,0 +1,200 @@
+"""The lanes that run together: which threads they are, and what an instruction may ask of the machine for them.
+
+lane = CTA x threads of a CTA + thread, CTAs and threads numbered with x fastest. A warp is 32 consecutive threads of one
+CTA. A set of lanes is a sorted array; when it has no gaps it is a slice, so that registers are read without a copy.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.faults import fault
+from refsim.ptx.memory import WINDOW_SIZE, WINDOWS, AccessError, Addresses, Space
+from refsim.ptx.syntax import Statement
+
+if TYPE_CHECKING:
+    from refsim.ptx.machine import Machine
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The shape of a launch and of the part of it that runs at once: CTAs [first, first + count)."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    first: int
+    count: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def lanes(self) -> int:
+        return self.count * self.threads
+
+    @property
+    def warps(self) -> int:
+        """Warps of one CTA."""
+        return -(-self.threads // 32)
+
+    @cached_property
+    def cta(self) -> Ids:
+        """CTA of each lane, counted from the first that runs now."""
+        return np.repeat(np.arange(self.count, dtype=np.int64), self.threads)
+
+    @cached_property
+    def thread(self) -> Ids:
+        """Thread of each lane within its CTA."""
+        return np.tile(np.arange(self.threads, dtype=np.int64), self.count)
+
+    @cached_property
+    def laneid(self) -> Ids:
+        return self.thread % 32
+
+    @cached_property
+    def warp(self) -> Ids:
+        """Warp of each lane, unique over all CTAs that run."""
+        return self.cta * self.warps + self.thread // 32
+
+    def describe(self, lane: int) -> str:
+        """`thread (5, 0, 0) of block (2, 0, 0)`."""
+        cta, thread = self.first + lane // self.threads, lane % self.threads
+        return f"thread {_unflatten(thread, self.block)} of block {_unflatten(cta, self.grid)}"
+
+
+def _unflatten(index: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
+
+
+class Lanes:
+    """A set of lanes at one instruction, with the machine they run on."""
+
+    def __init__(self, machine: "Machine", ids: Ids, statement: Statement | None = None) -> None:
+        self.machine = machine
+        self.ids = ids
+        self.statement = statement
+        self.pc = -1
+        gapless = int(ids[-1]) - int(ids[0]) + 1 == len(ids)
+        self.key: slice | Ids = slice(int(ids[0]), int(ids[-1]) + 1) if gapless else ids
+        self.is_full = len(ids) == machine.geometry.lanes
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+    def select(self, mask: NDArray[np.bool_]) -> "Lanes | None":
+        """The lanes where a mask (n,) or (1,) is true, or None if there are none."""
+        if mask.all():
+            return self
+        if not mask.any():
+            return None
+        return Lanes(self.machine, self.ids[mask], self.statement)
+
+    def of(self, per_lane: NDArray[Any]) -> NDArray[Any]:
+        """This set's part of an array over all lanes; an array of length 1 is the same for all."""
+        return per_lane if len(per_lane) == 1 else per_lane[self.key]
+
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values of this set in an array over all lanes; the others hold zeros."""
+        whole = np.zeros(self.machine.geometry.lanes, values.dtype)
+        whole[self.key] = values
+        return whole
+
+    def full(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values (n,) or (1,) as one per lane of the set."""
+        return np.broadcast_to(values, (self.count,)) if len(values) != self.count else values
+
+    # ---- identity
+    @property
+    def cta(self) -> Ids:
+        return self.machine.geometry.cta[self.key]
+
+    @property
+    def laneid(self) -> Ids:
+        return self.machine.geometry.laneid[self.key]
+
+    @property
+    def warp(self) -> Ids:
+        return self.machine.geometry.warp[self.key]
+
+    def fault(self, code: str, position: int, what: str, rule: str = "") -> RefsimError:
+        """The error for the lane at `position` of this set."""
+        assert self.statement is not None
+        who = self.machine.geometry.describe(int(self.ids[min(position, self.count - 1)]))
+        return fault(code, what, self.statement, who, rule)
+
+    # ---- memory
+    def space(self, name: str) -> tuple[Space, Ids | int]:
+        """A state space and the owner of each lane in it (its CTA for shared, itself for local)."""
+        machine = self.machine
+        match name:
+            case "shared":
+                return machine.shared, self.cta
+            case "local":
+                return machine.local, self.ids
+            case "param":
+                return machine.parameters, 0
+            case _:
+                return machine.memory.space, 0
+
+    def load(self, space: str, addresses: NDArray[Any], width: int) -> NDArray[Any]:
+        """One item of `width` bytes per lane from byte addresses (n,) or (1,); generic addresses are resolved."""
+        parts = self.parts(space, addresses)
+        if len(parts) == 1:
+            return self.load_part(*parts[0], width)
+        items = np.empty(self.count, self.load_part(*parts[0], width).dtype)
+        for lanes, name, part, mask in parts:
+            items[mask] = lanes.load_part(lanes, name, part, mask, width)
+        return items
+
+    def load_part(self, lanes: "Lanes", space: str, at: Addresses, mask: Any, width: int) -> NDArray[Any]:
+        state, owner = lanes.space(space)
+        if len(at) == 1 and state.stride:
+            at = lanes.full(at)
+        try:
+            return state.load(at, owner, width, checked=lanes.machine.checks.initialised != "off")
+        except AccessError as error:
+            if error.code == "uninitialised" and lanes.machine.checks.initialised == "record":
+                lanes.machine.record(lanes.fault(error.code, error.lane, error.what))
+                return state.load(at, owner, width, checked=False)
+            raise lanes.fault(error.code, error.lane, error.what) from None
+
+    def store(self, space: str, addresses: NDArray[Any], items: NDArray[Any], width: int) -> None:
+        """Write one item of `width` bytes per lane."""
+        for lanes, name, at, mask in self.parts(space, addresses):
+            state, owner = lanes.space(name)
+            part = items if mask is None or len(items) == 1 else items[mask]
+            try:
+                state.store(lanes.full(at), owner, part, width, lanes.ids + lanes.machine.first_thread)
+            except AccessError as error:
+                raise lanes.fault(error.code, error.lane, error.what) from None
+
+    def parts(self, space: str, addresses: NDArray[Any]) -> list[tuple["Lanes", str, Addresses, Any]]:
+        """Split generic addresses by the window they fall in: (lanes, space, positions, mask of the lanes or None)."""
+        at = addresses.astype(np.int64, copy=False)
+        if space in ("global", "const"):
+            return [(self, "global", at - self.machine.memory.space.base, None)]
+        if space != "generic":
+            return [(self, space, at, None)]
+        windows = tuple(WINDOWS.items())
+        masks = {name: (at >= start) & (at < start + WINDOW_SIZE) for name, start in windows}
+        starts = dict(windows)
+        if not any(mask.any() for mask in masks.values()):
+            return self.parts("global", at)
+        masks["global"] = ~np.logical_or.reduce(list(masks.values()))
+        starts["global"] = self.machine.memory.space.base
+        found = []
+        for name, mask in masks.items():
+            chosen = self.full(mask)
+            lanes = self.select(chosen)
+            if lanes is not None:
+                found.append((lanes, name, self.full(at)[chosen] - starts[name], None if chosen.all() else chosen))
+        return found

@@ -1,0 +1,62 @@
+"""PTX text to tokens: one regular expression, line numbers kept, comments dropped."""
+
+import re
+from typing import NamedTuple
+
+from refsim.errors import UNREADABLE, RefsimError
+
+MAX_TEXT = 64 << 20
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>[ \t\r\f\v]+ | //[^\n]*)
+    | (?P<newline>\n)
+    | (?P<comment>/\*)
+    | (?P<float>0[fF][0-9a-fA-F]{8}(?![0-9a-fA-F]) | 0[dD][0-9a-fA-F]{16}(?![0-9a-fA-F])
+              | \d+\.\d*(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+)
+    | (?P<integer>0[xX][0-9a-fA-F]+U? | 0[bB][01]+U? | \d+U?)
+    | (?P<word>[%A-Za-z_$][\w$]*(?:(?:\.|::)[A-Za-z0-9_]+)*)
+    | (?P<directive>\.[A-Za-z_][\w]*(?:(?:\.|::)[\w]+)*)
+    | (?P<string>"[^"\n]*")
+    | (?P<mark>[{}()\[\],;:@!|+\-<>=*/~&^%?])
+    """,
+    re.VERBOSE,
+)
+
+
+class Token(NamedTuple):
+    """Kind (float, integer, word, directive, string, mark, end), text and line number from 1."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def malformed(what: str, line: int, help: str = "") -> RefsimError:
+    """The error for text that is not PTX."""
+    return RefsimError("malformed-ptx", what, where=f"PTX line {line}", help=help, exit_code=UNREADABLE)
+
+
+def tokenize(text: str) -> list[Token]:
+    """All tokens of a PTX text, closed by one of kind "end"; RefsimError `malformed-ptx` names the line."""
+    if len(text) > MAX_TEXT:
+        raise malformed(f"the text has {len(text)} characters, more than the limit of {MAX_TEXT}", 1)
+    tokens: list[Token] = []
+    position, line, match = 0, 1, _TOKEN.match
+    while position < len(text):
+        found = match(text, position)
+        if found is None:
+            raise malformed(f"unexpected character {text[position]!r}", line)
+        kind, position = found.lastgroup, found.end()
+        if kind == "newline":
+            line += 1
+        elif kind == "comment":
+            end = text.find("*/", position)
+            if end < 0:
+                raise malformed("a comment is never closed", line)
+            line += text.count("\n", position, end)
+            position = end + 2
+        elif kind != "space":
+            tokens.append(Token(kind or "", found.group(), line))
+    tokens.append(Token("end", "", line))
+    return tokens

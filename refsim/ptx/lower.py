@@ -1,0 +1,269 @@
+"""A parsed function to steps and blocks: every opcode bound to its clause, every operand to how it is fetched.
+
+A block is a straight-line run: it starts at a label or behind a terminator and ends before the next start. A terminator is
+a statement after which the scheduler decides who goes on (branches, exits, barriers, meetings of a warp).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.bind import Bound, bind
+from refsim.ptx.isa.forms import OperandForm, supports
+from refsim.ptx.lexer import malformed
+from refsim.ptx.syntax import (
+    Address,
+    Dual,
+    Function,
+    Guard,
+    Immediate,
+    Label,
+    Negated,
+    Operand,
+    Register,
+    Special,
+    Statement,
+    Symbol,
+    Vector,
+)
+from refsim.ptx.types import UNSIGNED, PtxType
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An operand known when the program is loaded: one element, the same for all lanes."""
+
+    bits: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address operand: fetched base plus a byte offset."""
+
+    base: "Source"
+    offset: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """A branch target, as the number of the statement it leads to."""
+
+    pc: int
+
+
+Source = Constant | Register | Negated | Special | Symbol | Place | Target | tuple[Any, ...] | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement ready to run: its clause with modifiers, the sources to fetch and the registers to write."""
+
+    statement: Statement
+    bound: Bound
+    sources: tuple[tuple[Source, PtxType], ...]
+    results: tuple[tuple[int | tuple[int | None, ...] | None, PtxType], ...]
+    guard: Guard | None
+
+    @property
+    def is_terminator(self) -> bool:
+        return self.bound.clause.ends_block
+
+    def reads(self) -> Iterator[int]:
+        """Registers that the step reads, its guard included."""
+        if self.guard:
+            yield self.guard.register.index
+        for source, _ in self.sources:
+            yield from _registers(source)
+
+    def writes(self) -> Iterator[int]:
+        """Registers that the step writes."""
+        for result, _ in self.results:
+            yield from (index for index in (result if isinstance(result, tuple) else (result,)) if index is not None)
+
+
+def _registers(source: Source) -> Iterator[int]:
+    match source:
+        case Register(index):
+            yield index
+        case Negated(Register(index)):
+            yield index
+        case Place(base, _):
+            yield from _registers(base)
+        case tuple():
+            for element in source:
+                yield from _registers(element)
+
+
+@dataclass
+class Block:
+    """Steps of a straight-line run, the terminator behind them, and the registers that later blocks read."""
+
+    pc: int
+    steps: list[Step]
+    terminator: Step | None
+    next_pc: int
+    live_out: set[int] = field(default_factory=set)
+    run: Any = None
+
+
+@dataclass
+class Code:
+    """An entry, lowered: blocks by first statement, and the register table (carry flag last)."""
+
+    function: Function
+    blocks: dict[int, Block]
+    register_bits: list[int]
+    steps: list[Step]
+    carry: int
+
+
+def lower(function: Function, target: str) -> Code:
+    """Bind every statement of a function and cut it into blocks; unknown or ill-formed instructions are RefsimError."""
+    carry = len(function.register_bits)
+    register_bits = [*function.register_bits, 1]
+    steps = [_step(statement, function, target, carry) for statement in function.statements]
+    starts = {0, *function.labels.values()} | {pc + 1 for pc, step in enumerate(steps) if step.is_terminator}
+    blocks = {}
+    for pc in sorted(start for start in starts if start < len(steps)):
+        end = pc
+        while end < len(steps) and not steps[end].is_terminator and (end == pc or end not in starts):
+            end += 1
+        ended = end < len(steps) and steps[end].is_terminator and (end == pc or end not in starts)
+        blocks[pc] = Block(pc, steps[pc:end], steps[end] if ended else None, end + 1 if ended else end)
+    code = Code(function, blocks, register_bits, steps, carry)
+    _mark_live(code)
+    return code
+
+
+def _step(statement: Statement, function: Function, target: str, carry: int) -> Step:
+    where = f"PTX line {statement.line}" + (f" ({statement.location})" if statement.location else "")
+    bound = bind(statement.opcode, where)
+    if not supports(target, bound.clause.since):
+        raise RefsimError(
+            "unsupported-target", f"{statement.opcode} exists from {bound.clause.since} on, the target is {target}",
+            where=where, rule=str(bound.clause.source), help="compile or load for a newer target",
+        )  # fmt: skip
+    operands = list(statement.operands)
+    if operands and isinstance(operands[0], Dual):
+        operands[:1] = [operands[0].first, operands[0].second]
+        given_results = 2
+    else:
+        given_results = min(1, sum(not form.name == "dcc" for form, _ in bound.results))
+    results: list[Any] = [
+        (_result(operand, form, statement), type)
+        for operand, (form, type) in zip(operands[:given_results], bound.results, strict=False)
+    ]
+    forms = bound.sources
+    if any(form.name == "dcc" for form, _ in bound.results):
+        results.append((carry, bound.results[-1][1]))
+    has_carry = any(form.name == "cc" for form, _ in forms)
+    forms = [pair for pair in forms if pair[0].name != "cc"]
+    given = operands[given_results:]
+    needed = sum(not form.optional for form, _ in forms)
+    if not needed <= len(given) <= len(forms):
+        raise malformed(f"{statement.opcode} takes {bound.clause.form.partition(' ')[2]!r}, found {len(given)} sources",
+                        statement.line)  # fmt: skip
+    left_out = len(forms) - len(given)
+    sources: list[Any] = []
+    for form, type in reversed(forms):
+        if form.optional and left_out:
+            left_out -= 1
+            sources.insert(0, (None, type))
+        else:
+            sources.insert(0, (_source(given.pop(), form, type, function, statement), type))
+    if has_carry:
+        sources.append((Register(carry), next(type for form, type in bound.sources if form.name == "cc")))
+    return Step(statement, bound, tuple(sources), tuple(results), statement.guard)
+
+
+def _result(operand: Operand | None, form: OperandForm, statement: Statement) -> Any:
+    if operand is None:
+        return None
+    if isinstance(operand, Register):
+        return (operand.index,) if form.many else operand.index
+    if form.many and isinstance(operand, Vector):
+        return tuple(_result(element, OperandForm(form.name, form.type), statement) for element in operand.elements)
+    raise malformed(f"operand {form.name!r} of {statement.opcode} must be a register", statement.line)
+
+
+def _source(
+    operand: Operand | None, form: OperandForm, type: PtxType, function: Function, statement: Statement
+) -> Source:
+    if form.many:
+        elements = operand.elements if isinstance(operand, Vector) else (operand,)
+        single = OperandForm(form.name, form.type)
+        return tuple(_source(element, single, type, function, statement) for element in elements)
+    match operand:
+        case Immediate():
+            return Constant(constant_bits(operand, type))
+        case Label(name):
+            if name in function.branch_tables:
+                return tuple(Target(function.labels[label]) for label in function.branch_tables[name])
+            if name not in function.labels:
+                raise malformed(f"label {name!r} stands nowhere", statement.line)
+            return Target(function.labels[name])
+        case Address(base, offset):
+            return Place(_source(base, OperandForm("a", "b64"), _B64, function, statement), offset)
+        case Register() | Negated() | Special() | Symbol():
+            return operand
+    raise malformed(f"operand {form.name!r} of {statement.opcode} is of the wrong kind", statement.line)
+
+
+_B64 = PtxType("b64", 64, UNSIGNED[64])
+
+
+def constant_bits(constant: Immediate, type: PtxType) -> NDArray[Any]:
+    """The bits of a constant as an operand of a type, shape (1,): 1.0 written for f64 becomes 0x3f800000 for f32."""
+    value = constant.value
+    if type.name == "pred":
+        return np.array([bool(value)])
+    if constant.kind == "f64" and type.name in ("f32", "f16"):
+        double = np.array([value], np.uint64).view(np.float64)
+        return double.astype(type.dtype).view(type.bits_dtype)
+    if constant.kind == "int" and type.dtype.kind == "f":
+        return np.array([value], np.float64).astype(type.dtype).view(type.bits_dtype)
+    return np.array([value & ((1 << type.bits) - 1)], type.bits_dtype)
+
+
+def _mark_live(code: Code) -> None:
+    """Which registers each block must keep: a backward pass until nothing changes."""
+    used, killed, successors = {}, {}, {}
+    for pc, block in code.blocks.items():
+        reads: set[int] = set()
+        writes: set[int] = set()
+        for step in [*block.steps, *([block.terminator] if block.terminator else [])]:
+            reads |= set(step.reads()) - writes
+            if step.guard:
+                reads |= set(step.writes()) - writes
+            else:
+                writes |= set(step.writes())
+        used[pc], killed[pc] = reads, writes
+        targets = [block.next_pc] if block.next_pc in code.blocks else []
+        if block.terminator:
+            targets += [pc for source, _ in block.terminator.sources for pc in _targets(source)]
+        successors[pc] = [target for target in targets if target in code.blocks]
+    live_in = {pc: set(reads) for pc, reads in used.items()}
+    changed = True
+    while changed:
+        changed = False
+        for pc in sorted(code.blocks, reverse=True):
+            block = code.blocks[pc]
+            block.live_out = set().union(*(live_in[target] for target in successors[pc]))
+            entering = used[pc] | (block.live_out - killed[pc])
+            if entering != live_in[pc]:
+                live_in[pc], changed = entering, True
+    for block in code.blocks.values():
+        if block.terminator:
+            block.live_out = block.live_out | set(block.terminator.reads()) | set(block.terminator.writes())
+
+
+def _targets(source: Source) -> Iterator[int]:
+    if isinstance(source, Target):
+        yield source.pc
+    elif isinstance(source, tuple):
+        for element in source:
+            yield from _targets(element)

@@ -1,0 +1,514 @@
+"""Tokens to a Module: a recursive descent with the scopes of PTX (registers, variables and labels nest in braces)."""
+
+import struct
+from dataclasses import dataclass, field
+
+from refsim.ptx.lexer import Token, malformed, tokenize
+from refsim.ptx.syntax import (
+    Address,
+    Dual,
+    Function,
+    Guard,
+    Immediate,
+    Label,
+    Location,
+    Module,
+    Negated,
+    Operand,
+    Register,
+    Special,
+    Statement,
+    Symbol,
+    Variable,
+    Vector,
+)
+
+MAX_DEPTH = 64
+MAX_VARIABLE_BYTES = 1 << 30
+SPACES = (".global", ".const", ".shared", ".local", ".param")
+_LINKAGE = (".visible", ".extern", ".weak", ".common")
+_SPECIAL_FAMILIES = (
+    "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "lanemask", "clock",
+    "globaltimer", "dynamic_smem_size", "total_smem_size", "aggr_smem_size", "cluster", "nclusterid", "is_explicit",
+    "current_graph_exec", "envreg", "pm", "reserved_smem",
+)  # fmt: skip
+
+
+@dataclass
+class Scope:
+    """The names that one pair of braces declares."""
+
+    registers: dict[str, int] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def parse(text: str) -> Module:
+    """The module that a PTX text describes; RefsimError `malformed-ptx` (exit 3) names line and token otherwise."""
+    return _Parser(tokenize(text)).module()
+
+
+class _Parser:
+    def __init__(self, tokens: list[Token]) -> None:
+        self.tokens = tokens
+        self.at = 0
+        self.files = _file_names(tokens)
+        self.out = Module("", "", 64, {}, {})
+        self.function: Function | None = None
+        self.scopes: list[Scope] = []
+        self.scope_count = 0
+        self.location: Location | None = None
+
+    # ---- tokens
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.at]
+
+    def take(self) -> Token:
+        token = self.tokens[self.at]
+        if token.kind == "end":
+            raise malformed("the text ends in the middle of a statement", token.line)
+        self.at += 1
+        return token
+
+    def accept(self, *texts: str) -> str | None:
+        if self.token.kind != "string" and self.token.text in texts:
+            return self.take().text
+        return None
+
+    def expect(self, text: str) -> None:
+        if self.accept(text) is None:
+            raise malformed(f"expected {text!r}, found {self.token.text or 'the end of the text'!r}", self.token.line)
+
+    def word(self) -> str:
+        token = self.take()
+        if token.kind != "word":
+            raise malformed(f"expected a name, found {token.text!r}", token.line)
+        return token.text
+
+    def integer(self) -> int:
+        sign = -1 if self.accept("-") else 1
+        token = self.take()
+        if token.kind != "integer" or len(token.text) > 70:
+            raise malformed(f"expected an integer, found {token.text[:80]!r}", token.line)
+        return sign * int(token.text.rstrip("U"), 0) if token.text[0] != "0" else sign * _octal_or_prefixed(token)
+
+    # ---- module level
+    def module(self) -> Module:
+        while self.token.kind != "end":
+            token = self.token
+            if token.text == ".version":
+                self.take()
+                self.out.version = self.take().text
+            elif token.text == ".target":
+                self.take()
+                self.out.target = self.word()
+                while self.accept(","):
+                    self.word()
+            elif token.text == ".address_size":
+                self.take()
+                self.out.address_bits = self.integer()
+            elif token.text == ".file":
+                self.file_directive()
+            elif token.text == ".section":
+                self.skip_braces()
+            elif token.text in (".pragma", ".alias"):
+                self.skip_statement()
+            elif token.text == ";":
+                self.take()
+            else:
+                self.definition()
+        if not self.out.version:
+            raise malformed("there is no .version directive: this is not a PTX file", 1)
+        return self.out
+
+    def file_directive(self) -> None:
+        self.take()
+        self.integer()
+        name = self.take()
+        if name.kind != "string":
+            raise malformed(f"expected a file name, found {name.text!r}", name.line)
+        while self.accept(","):
+            self.integer()
+
+    def skip_statement(self) -> None:
+        while self.take().text != ";":
+            pass
+
+    def skip_braces(self) -> None:
+        depth = 0
+        while True:
+            text = self.take().text
+            depth += (text == "{") - (text == "}")
+            if text == "}" and depth == 0:
+                return
+
+    def definition(self) -> None:
+        external = False
+        while linkage := self.accept(*_LINKAGE):
+            external |= linkage == ".extern"
+        if self.accept(".entry"):
+            self.function_definition(is_entry=True)
+        elif self.accept(".func"):
+            self.function_definition(is_entry=False)
+        elif self.token.text in SPACES:
+            for variable in self.variables(external):
+                self.out.variables[variable.name] = variable
+        else:
+            raise malformed(f"expected a directive, found {self.token.text!r}", self.token.line)
+
+    # ---- variables
+    def variables(self, external: bool = False, *, single: bool = False) -> list[Variable]:
+        """The variables of one declaration; in a parameter list (`single`) a comma starts the next declaration."""
+        space = self.take().text[1:]
+        align, width = 0, 0
+        while self.token.kind == "directive":
+            directive = self.take()
+            if directive.text == ".align":
+                align = self.integer()
+            elif directive.text == ".ptr":
+                continue
+            elif directive.text in (".v2", ".v4"):
+                width = int(directive.text[2])
+            elif directive.text not in (*SPACES, ".unified", ".managed", ".attribute"):
+                width = max(width, 1) * _type_bits(directive) // 8
+        found = []
+        while True:
+            found.append(self.variable(space, max(width, 1), align, external))
+            if single or not self.accept(","):
+                break
+        self.accept(";")
+        return found
+
+    def variable(self, space: str, width: int, align: int, external: bool) -> Variable:
+        line, name, count = self.token.line, self.word(), 1
+        while self.accept("["):
+            count *= 0 if self.token.text == "]" else self.integer()
+            self.expect("]")
+        initial = None
+        if self.accept("="):
+            initial = self.initializer(width)
+            if count == 0:
+                count = len(initial) // width
+        if not 0 <= count * width <= MAX_VARIABLE_BYTES:
+            raise malformed(f"variable {name!r} of {count * width} bytes is beyond the limit", line)
+        return Variable(name, space, count * width, max(align, width if width in (1, 2, 4, 8, 16) else 1), initial, external)
+
+    def initializer(self, width: int) -> bytes:
+        values, depth = bytearray(), 0
+        while True:
+            token = self.token
+            if self.accept("{"):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    raise malformed("an initialiser is nested too deeply", token.line)
+            elif self.accept("}"):
+                depth -= 1
+            elif not self.accept(","):
+                operand = self.number()
+                values += (operand.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+            if depth == 0:
+                return bytes(values)
+
+    # ---- functions
+    def function_definition(self, *, is_entry: bool) -> None:
+        returns = self.parameter_list() if self.token.text == "(" else ()
+        line, name = self.token.line, self.word()
+        parameters = self.parameter_list() if self.token.text == "(" else ()
+        function = Function(name, is_entry, parameters, returns, line)
+        while self.token.kind == "directive":
+            directive = self.take().text[1:]
+            numbers = []
+            while self.token.kind in ("integer", "float") or self.token.text == ",":
+                if not self.accept(","):
+                    numbers.append(self.integer())
+            function.directives[directive] = tuple(numbers)
+        self.out.functions.setdefault(name, function)
+        if self.accept(";"):
+            return
+        self.out.functions[name] = function
+        self.function, self.location = function, None
+        self.block(line)
+        self.function = None
+
+    def parameter_list(self) -> tuple[Variable, ...]:
+        self.expect("(")
+        found: list[Variable] = []
+        while not self.accept(")"):
+            if self.token.text == ".reg":
+                raise malformed("register parameters are not supported: compile with the .param ABI", self.token.line)
+            found += self.variables(single=True)
+            self.accept(",")
+        return tuple(found)
+
+    def block(self, line: int) -> None:
+        self.expect("{")
+        if len(self.scopes) >= MAX_DEPTH:
+            raise malformed(f"braces are nested deeper than {MAX_DEPTH}", line)
+        scope = Scope(labels=self.labels_ahead())
+        self.scopes.append(scope)
+        while not self.accept("}"):
+            self.statement(scope)
+        self.scopes.pop()
+
+    def labels_ahead(self) -> dict[str, str]:
+        """The labels of the scope that starts here, made unique: the same name may stand in sibling scopes."""
+        labels, depth, at = {}, 0, self.at
+        self.scope_count += 1
+        while depth >= 0 and at < len(self.tokens):
+            token = self.tokens[at]
+            depth += (token.text == "{") - (token.text == "}")
+            if depth == 0 and token.kind == "word" and self.tokens[at + 1].text == ":":
+                labels[token.text] = f"{token.text}@{self.scope_count}"
+            at += 1
+        return labels
+
+    def statement(self, scope: Scope) -> None:
+        assert self.function is not None
+        token = self.token
+        if token.text == "{":
+            self.block(token.line)
+        elif token.kind == "directive":
+            self.directive(scope)
+        elif token.kind == "word" and self.tokens[self.at + 1].text == ":":
+            self.at += 2
+            if self.token.text in (".branchtargets", ".calltargets", ".callprototype"):
+                self.label_table(token.text)
+            else:
+                self.function.labels[scope.labels[token.text]] = len(self.function.statements)
+        elif not self.accept(";"):
+            self.instruction()
+
+    def label_table(self, name: str) -> None:
+        assert self.function is not None
+        if self.take().text == ".branchtargets":
+            targets = [self.label(self.word())]
+            while self.accept(","):
+                targets.append(self.label(self.word()))
+            self.expect(";")
+            self.function.branch_tables[self.label(name)] = tuple(targets)
+        else:
+            self.skip_statement()
+
+    def directive(self, scope: Scope) -> None:
+        assert self.function is not None
+        token = self.token
+        if token.text == ".reg":
+            self.registers(scope)
+        elif token.text in SPACES:
+            for variable in self.variables():
+                unique = f"{variable.name}@{self.function.name}@{self.scope_count}"
+                scope.names[variable.name] = unique
+                self.function.variables.append(
+                    Variable(unique, variable.space, variable.size, variable.align, variable.initial)
+                )
+        elif token.text == ".loc":
+            self.take()
+            number, line, _column = self.integer(), self.integer(), self.integer()
+            self.location = Location(self.files.get(number, f"file {number}"), line)
+            if self.accept(","):
+                self.inlined_location()
+        elif token.text in (".pragma", ".noreturn"):
+            self.skip_statement()
+        else:
+            raise malformed(f"directive {token.text!r} is not known inside a function", token.line)
+
+    def inlined_location(self) -> None:
+        """`.loc ..., function_name $L, inlined_at file line column`: the place of the call is what a user wrote."""
+        line = self.token.line
+        while self.token.line == line and self.token.kind != "end":
+            if self.take().text == "inlined_at":
+                number, source_line, _column = self.integer(), self.integer(), self.integer()
+                self.location = Location(self.files.get(number, f"file {number}"), source_line)
+
+    def registers(self, scope: Scope) -> None:
+        self.take()
+        bits = _type_bits(self.take())
+        while True:
+            name = self.word()
+            if self.accept("<"):
+                scope.ranges[name] = (self.integer(), bits)
+                self.expect(">")
+            else:
+                scope.registers[name] = self.new_register(name, bits)
+            if not self.accept(","):
+                break
+        self.expect(";")
+
+    def new_register(self, name: str, bits: int) -> int:
+        assert self.function is not None
+        self.function.register_bits.append(bits)
+        self.function.register_names.append(name)
+        return len(self.function.register_bits) - 1
+
+    def find_register(self, name: str) -> int | None:
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
+        for scope in reversed(self.scopes):
+            if name in scope.registers:
+                return scope.registers[name]
+            if digits and len(digits) < 12 and stem in scope.ranges and int(digits) < scope.ranges[stem][0]:
+                scope.registers[name] = self.new_register(name, scope.ranges[stem][1])
+                return scope.registers[name]
+        return None
+
+    def label(self, name: str) -> str:
+        for scope in reversed(self.scopes):
+            if name in scope.labels:
+                return scope.labels[name]
+        raise malformed(f"label {name!r} is not declared in this scope", self.token.line)
+
+    # ---- instructions
+    def instruction(self) -> None:
+        assert self.function is not None
+        line, guard = self.token.line, None
+        if self.accept("@"):
+            negated = self.accept("!") is not None
+            name = self.word()
+            index = self.find_register(name)
+            if index is None:
+                raise malformed(f"predicate {name!r} is not declared", line)
+            guard = Guard(Register(index), negated)
+        opcode = self.word()
+        operands: list[Operand | None] = []
+        if opcode.split(".")[0] == "call":
+            operands = self.call_operands()
+        elif self.token.text != ";":
+            operands.append(self.operand())
+            if self.accept("|"):
+                operands.append(Dual(operands.pop(), self.operand()))
+            while self.accept(","):
+                operands.append(self.operand())
+        self.expect(";")
+        self.function.statements.append(Statement(opcode, tuple(operands), guard, line, self.location))
+
+    def call_operands(self) -> list[Operand | None]:
+        """`call (results), function, (arguments)`: results and arguments become two vectors around the name."""
+        results = self.call_list() if self.token.text == "(" else Vector(())
+        self.accept(",")
+        callee = self.operand()
+        arguments = Vector(())
+        while self.accept(","):
+            if self.token.text == "(":
+                arguments = self.call_list()
+            else:
+                self.word()
+        return [results, callee, arguments]
+
+    def call_list(self) -> Vector:
+        self.expect("(")
+        found: list[Operand | None] = []
+        while not self.accept(")"):
+            found.append(self.operand())
+            self.accept(",")
+        return Vector(tuple(found))
+
+    def operand(self) -> Operand | None:
+        token = self.token
+        if self.accept("["):
+            return self.address()
+        if self.accept("{"):
+            elements = []
+            while not self.accept("}"):
+                elements.append(self.operand())
+                self.accept(",")
+            return Vector(tuple(elements))
+        if self.accept("!"):
+            register = self.operand()
+            if not isinstance(register, Register):
+                raise malformed("'!' stands in front of something that is no predicate", token.line)
+            return Negated(register)
+        if token.kind == "word":
+            return self.name()
+        return self.number()
+
+    def address(self) -> Address:
+        base = self.operand()
+        if isinstance(base, Symbol):
+            base, offset = Symbol(base.name), base.offset
+        elif isinstance(base, Register | Immediate):
+            offset = 0
+        else:
+            raise malformed("an address must start with a register, a name or a number", self.token.line)
+        while sign := self.accept("+", "-"):
+            offset += self.integer() * (1 if sign == "+" else -1)
+        self.expect("]")
+        return Address(base, offset)
+
+    def name(self) -> Operand | None:
+        token = self.take()
+        if token.text == "_":
+            return None
+        index = self.find_register(token.text)
+        if index is not None:
+            return Register(index)
+        if token.text.startswith("%"):
+            if not token.text[1:].startswith(_SPECIAL_FAMILIES):
+                raise malformed(f"register {token.text!r} is not declared", token.line)
+            return Special(token.text)
+        if token.text == "WARP_SZ":
+            return Immediate(32)
+        for scope in reversed(self.scopes):
+            if token.text in scope.labels:
+                return Label(scope.labels[token.text])
+            if token.text in scope.names:
+                return self.symbol(scope.names[token.text])
+        return self.symbol(token.text)
+
+    def symbol(self, name: str) -> Symbol:
+        offset = 0
+        while self.token.text in ("+", "-") and self.tokens[self.at + 1].kind == "integer":
+            sign = 1 if self.take().text == "+" else -1
+            offset += sign * self.integer()
+        return Symbol(name, offset)
+
+    def number(self) -> Immediate:
+        sign = -1 if self.accept("-") else 1
+        token = self.token
+        if token.kind == "integer":
+            return Immediate(sign * self.integer())
+        self.take()
+        if token.kind != "float" or len(token.text) > 70:
+            raise malformed(f"expected an operand, found {token.text[:80]!r}", token.line)
+        if token.text[:2] in ("0f", "0F"):
+            return Immediate(int(token.text[2:], 16) ^ (0x80000000 if sign < 0 else 0), "f32")
+        bits = int(token.text[2:], 16) if token.text[:2] in ("0d", "0D") else _double_bits(token)
+        return Immediate(bits ^ (1 << 63 if sign < 0 else 0), "f64")
+
+
+def _file_names(tokens: list[Token]) -> dict[int, str]:
+    """Source files by their number; `.file` directives may stand behind the `.loc` that use them."""
+    names = {}
+    for at, token in enumerate(tokens[:-2]):
+        if token.text == ".file" and tokens[at + 1].text.isdigit() and tokens[at + 2].kind == "string":
+            names[int(tokens[at + 1].text[:9])] = tokens[at + 2].text.strip('"').rsplit("/", 1)[-1]
+    return names
+
+
+def _octal_or_prefixed(token: Token) -> int:
+    digits = token.text.rstrip("U")
+    try:
+        return int(digits, 0) if digits[1:2] in ("x", "X", "b", "B") else int(digits, 8)
+    except ValueError:
+        raise malformed(f"{token.text!r} is not a number", token.line) from None
+
+
+def _double_bits(token: Token) -> int:
+    try:
+        return int(struct.unpack("<Q", struct.pack("<d", float(token.text)))[0])
+    except (ValueError, OverflowError):
+        raise malformed(f"{token.text!r} is not a number", token.line) from None
+
+
+def _type_bits(token: Token) -> int:
+    name = token.text[1:]
+    if name == "pred":
+        return 1
+    digits = name.lstrip("bufs")
+    widths = {"16x2": 32, "e4m3x2": 16, "texref": 64, "samplerref": 64, "surfref": 64}
+    width = widths.get(digits) or widths.get(name) or (int(digits) if digits.isdigit() and len(digits) < 4 else 0)
+    if width not in (8, 16, 32, 64, 128):
+        raise malformed(f"{token.text!r} is not a type", token.line)
+    return width
+

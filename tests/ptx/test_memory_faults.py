@@ -1,0 +1,96 @@
+"""Every wrong access is one error that names PTX line, CUDA line, thread, block and address; memory is left as it was."""
+
+import numpy as np
+import pytest
+
+from refsim import ptx
+from refsim.errors import RefsimError
+
+TEXT = """.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 buffer, .param .u64 offset, .param .u64 out)
+{{
+    .reg .b32 %r<9>; .reg .b64 %d<9>;
+    .shared .align 16 .b8 tile[64];
+    ld.param.u64 %d1, [buffer]; ld.param.u64 %d2, [offset]; ld.param.u64 %d4, [out]; add.s64 %d3, %d1, %d2;
+    mov.u32 %r5, tile;
+    .loc 1 17 5
+    {body}
+    ret;
+}}
+.file 1 "kernel.cu"
+"""
+
+
+def fault(body: str, offset: int = 0, size: int = 64, *, initial: bool = True, writable: bool = True) -> RefsimError:
+    memory = ptx.GlobalMemory()
+    content = np.arange(size, dtype=np.uint8) if initial else None
+    buffer = memory.allocate(size, "x", initial=content, writable=writable)
+    out = memory.allocate(4, "out")
+    before = memory.read(buffer, size)
+    with pytest.raises(RefsimError) as caught:
+        ptx.load(TEXT.format(body=body)).launch(
+            "k", (2,), (32,), [np.uint64(buffer), np.uint64(offset & (2**64 - 1)), np.uint64(out)], memory=memory
+        )
+    assert (memory.read(buffer, size) == before).all()
+    assert caught.value.exit_code == ptx.FAULT_EXIT
+    assert "PTX line 11 (kernel.cu:17)" in caught.value.where
+    assert "thread (0, 0, 0) of block (0, 0, 0)" in caught.value.where
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "offset", "code", "says"),
+    [
+        ("ld.global.u32 %r1, [%d3];", 64, "out-of-bounds", "0 B past the end of x (64 B)"),
+        ("ld.global.u32 %r1, [%d3];", 61, "out-of-bounds", "it ends 1 B past the end of x"),
+        ("st.global.v4.u32 [%d3], {%r1, %r1, %r1, %r1};", 56, "out-of-bounds", "it ends 8 B past the end of x"),
+        ("ld.global.u8 %r1, [%d3];", -1, "out-of-bounds", "below every global buffer"),
+        ("ld.u32 %r1, [%d2];", 0, "out-of-bounds", "below every global buffer"),
+        ("ld.global.u32 %r1, [%d3];", 2, "misaligned", "not a multiple of 4"),
+        ("ld.global.v2.u32 {%r1, %r2}, [%d3];", 4, "misaligned", "not a multiple of 8"),
+        ("ld.shared.u32 %r1, [%r5+64];", 0, "out-of-bounds", "past the end of shared memory"),
+        ("ld.shared.u32 %r1, [%r5];", 0, "uninitialised", "byte 0 of shared memory"),
+        ("ld.shared.u32 %r1, [0];", 0, "out-of-bounds", "shared"),
+        ("atom.global.add.u32 %r1, [%d3], 1;", 64, "out-of-bounds", "past the end of x"),
+    ],
+)
+def test_stray_accesses(body, offset, code, says):
+    error = fault(body, offset)
+    assert error.code == code
+    assert says in error.what
+
+
+def test_reading_an_output_before_it_is_written():
+    error = fault("ld.global.u32 %r1, [%d3];", 8, initial=False)
+    assert error.code == "uninitialised"
+    assert "byte 8 of x" in error.what
+
+
+def test_writing_a_read_only_upload():
+    assert fault("st.global.u32 [%d3], 1;", writable=False).code == "read-only"
+
+
+def test_recording_instead_of_stopping():
+    memory = ptx.GlobalMemory()
+    buffer, out = memory.allocate(64, "x"), memory.allocate(4, "out")
+    body = "ld.global.u32 %r1, [%d3]; st.global.u32 [%d4], 7;"
+    trace = ptx.load(TEXT.format(body=body)).launch(
+        "k", (1,), (32,), [np.uint64(buffer), np.uint64(0), np.uint64(out)], memory=memory, checks=ptx.Checks("record")
+    )
+    assert [error.code for error in trace.uninitialised] == ["uninitialised"]
+    assert memory.read(out, 4).view(np.uint32)[0] == 7
+
+
+def test_the_writer_of_a_byte_is_known():
+    memory = ptx.GlobalMemory()
+    buffer, out = memory.allocate(64, "x", initial=np.zeros(64, np.uint8)), memory.allocate(256, "out")
+    memory.track_writers()
+    body = """mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mad.lo.s32 %r3, %r2, 32, %r1; mul.wide.u32 %d5, %r3, 4;
+    add.s64 %d6, %d4, %d5; st.global.u32 [%d6], %r3;"""
+    ptx.load(TEXT.format(body=body)).launch(
+        "k", (2,), (32,), [np.uint64(buffer), np.uint64(0), np.uint64(out)], memory=memory
+    )
+    assert memory.writer(out + 4 * 37) == 37
+    assert memory.writer(buffer) == -1
