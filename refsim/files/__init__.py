@@ -1,0 +1,283 @@
+"""Codes in and out of npy, npz, safetensors and raw files: the format is never lost, nothing is unpickled.
+
+The suffix chooses the container: .npy, .npz, .safetensors, .bin or .raw (the last two are the same).
+What each keeps: npy and npz name the format as the field of a structured array, `[('e4m3', '|u1')]`, f16 and f32 as
+float16 and float32; safetensors as its dtype, or as `refsim.format.<key>` in `__metadata__` where it has none; raw
+keeps nothing. A file from elsewhere whose words are plain uint8, uint16 or uint32 needs `format=`.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+from numpy.typing import ArrayLike
+
+from refsim.errors import RefsimError
+from refsim.files import npy, npz, raw, safetensors
+from refsim.files.access import ByteReader, checked_path, open_for_reading, unreadable, write_atomically
+from refsim.files.codes import (
+    Codes,
+    Entry,
+    Stored,
+    agreed_format,
+    codes_to_store,
+    element_count,
+    requested_format,
+    require_codes_in_range,
+    require_room,
+)
+from refsim.formats import Format
+
+__all__ = ["DEFAULT_MAX_BYTES", "Stored", "load", "load_all", "save", "save_all"]
+
+DEFAULT_MAX_BYTES = 1 << 32
+CONTAINERS = {".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".bin": "raw", ".raw": "raw"}
+_Contents = tuple[dict[str, Callable[[], Entry]], dict[str, str]]
+
+
+def load(
+    path: "str | os.PathLike[str]",
+    format: "str | Format | None" = None,
+    *,
+    key: str | None = None,
+    shape: tuple[int, ...] | None = None,
+    offset: int = 0,
+    max_bytes: int | None = None,
+) -> Stored:
+    """One tensor of a file, as codes.
+
+    `format` is needed where the file does not name it, and must agree where it does. `key` chooses among several
+    tensors (npz, safetensors). `shape` and `offset` (bytes to skip) are for raw files. `max_bytes` bounds the codes,
+    4 GiB unless given; giving it also accepts npz members that expand more than 100 times beyond 64 MiB. A 16-byte
+    raw file read as "bf16" is 8 uint16 codes. Peak memory is about twice the codes; a header's claim allocates nothing.
+    Raises RefsimError, exit 2: format-needed, format-mismatch, key-needed, unknown-key, unknown-suffix; exit 3:
+    truncated-file, trailing-bytes, bad-header, header-too-large, bad-shape, too-large, unsupported-dtype,
+    pickle-refused, unsafe-archive, bad-archive, code-out-of-range, no-such-file, not-a-file.
+    """
+    file, requested, room = checked_path(path), requested_format(format), _room(max_bytes)
+    container = _container(file)
+    if container != "raw" and (shape is not None or offset != 0):
+        raise RefsimError("raw-only", f"shape= and offset= describe raw files; {container} has its own header")
+    opening = _opened(
+        file,
+        container,
+        requested,
+        shape=_checked_shape(shape),
+        offset=_checked_offset(offset),
+        trusted=max_bytes is not None,
+    )
+    with opening as (found, metadata):
+        chosen = _chosen_key(found, key, file, container)
+        codes, row = _codes(found[chosen](), requested, room)
+        return Stored(chosen, codes, row, container, MappingProxyType(dict(metadata)))
+
+
+def load_all(
+    path: "str | os.PathLike[str]",
+    format: "str | Format | Mapping[str, str | Format] | None" = None,
+    *,
+    max_bytes: int | None = None,
+) -> dict[str, Stored]:
+    """Every tensor of a file by its key, in the order of the file; `max_bytes` bounds the sum of their codes.
+
+    `format` is one format for all, or a map from key to format for those that the file does not name.
+    A safetensors file with `w` in F4 and `s` in F8_E8M0 gives {"w": E2M1 codes, "s": E8M0 codes}. Errors: as load.
+    """
+    file, room = checked_path(path), _room(max_bytes)
+    container = _container(file)
+    by_key = {key: requested_format(name) for key, name in format.items()} if isinstance(format, Mapping) else None
+    for_all = None if isinstance(format, Mapping) else requested_format(format)
+    first = next(iter(by_key.values()), None) if by_key else for_all
+    opening = _opened(file, container, first, shape=None, offset=0, trusted=max_bytes is not None)
+    with opening as (found, metadata):
+        for key in by_key or ():
+            _require_known(key, found, file)
+        tensors = {}
+        for key, describe in found.items():
+            wanted = by_key.get(key) if by_key is not None else for_all
+            codes, row = _codes(describe(), wanted, room)
+            tensors[key] = Stored(key, codes, row, container, MappingProxyType(dict(metadata)))
+            room -= codes.nbytes
+        return tensors
+
+
+def save(
+    path: "str | os.PathLike[str]",
+    codes: ArrayLike,
+    format: "str | Format",
+    *,
+    key: str = "x",
+    metadata: Mapping[str, str] | None = None,
+    overwrite: bool = True,
+) -> None:
+    """Write one tensor of codes; the file appears whole or not at all.
+
+    `codes`: unsigned integers, one per element, of any shape. `key` names the tensor in npz and safetensors,
+    `metadata` is kept by safetensors alone. save("w.npy", [0x7e], "e4m3") writes the field ('e4m3', '|u1').
+    Raises RefsimError, exit 2: not-codes, code-out-of-range, bad-key, bad-metadata, file-exists, cannot-write.
+    """
+    container = _container(checked_path(path))
+    if key != "x" and container in ("npy", "raw"):
+        raise RefsimError("key-not-kept", f"the key {key!r} would be lost: {container} has no keys",
+                          help="save as .npz or .safetensors")  # fmt: skip
+    save_all(path, {key: (codes, format)}, metadata=metadata, overwrite=overwrite)
+
+
+def save_all(
+    path: "str | os.PathLike[str]",
+    tensors: "Mapping[str, tuple[ArrayLike, str | Format] | Stored]",
+    *,
+    metadata: Mapping[str, str] | None = None,
+    overwrite: bool = True,
+) -> None:
+    """Write several tensors, each as (codes, format) or as what load_all returned; npy and raw hold exactly one.
+
+    save_all("w.safetensors", {"w": (codes, "e2m1"), "s": (scales, "e8m0")}). Errors: as save.
+    """
+    file = checked_path(path)
+    container = _container(file)
+    checked = {_checked_key(key, container): _to_store(tensor) for key, tensor in tensors.items()}
+    if container in ("npy", "raw") and len(checked) != 1:
+        raise RefsimError("one-tensor", f"{container} holds one tensor, not {len(checked)}", where=str(file),
+                          help="save as .npz or .safetensors")  # fmt: skip
+    if metadata and container != "safetensors":
+        raise RefsimError("bad-metadata", f"{container} keeps no metadata", help="save as .safetensors")
+    safetensors.require_metadata(metadata or {})
+    write_atomically(file, partial(_write, container, checked, metadata or {}), overwrite=overwrite)
+
+
+def _write(
+    container: str, tensors: Mapping[str, tuple[Codes, Format]], metadata: Mapping[str, str], stream: BinaryIO
+) -> None:
+    match container:
+        case "npz":
+            npz.write(stream, tensors)
+        case "safetensors":
+            safetensors.write(stream, tensors, metadata)
+        case _:
+            codes, format = next(iter(tensors.values()))
+            (npy if container == "npy" else raw).write(stream, codes, format)
+
+
+def _to_store(tensor: Any) -> tuple[Codes, Format]:
+    if isinstance(tensor, Stored):
+        tensor = (tensor.codes, tensor.format)
+    if not isinstance(tensor, tuple) or len(tensor) != 2:
+        raise RefsimError("not-codes", f"a tensor is (codes, format) or a Stored, not {type(tensor).__name__}")
+    codes, format = tensor
+    row = requested_format(format)
+    if row is None:
+        raise RefsimError("format-needed", "codes without a format cannot be saved", help="pass format=")
+    return codes_to_store(codes, row), row
+
+
+def _checked_key(key: str, container: str) -> str:
+    if not isinstance(key, str):
+        raise RefsimError("bad-key", f"a key is text, not {type(key).__name__}")
+    if container == "npz":
+        npz.require_key(key)
+    if container == "safetensors":
+        safetensors.require_key(key)
+    return key
+
+
+@contextmanager
+def _opened(
+    file: Path,
+    container: str,
+    requested: Format | None,
+    *,
+    shape: tuple[int, ...] | None,
+    offset: int,
+    trusted: bool,
+) -> Iterator[_Contents]:
+    """What the file holds, open for as long as its entries are read."""
+    with open_for_reading(file) as reader:
+        match container:
+            case "npy":
+                yield {file.stem: partial(npy.entry, reader)}, {}
+            case "npz":
+                with npz.contents(reader, trusted=trusted) as found:
+                    yield found, {}
+            case "safetensors":
+                yield safetensors.contents(reader)
+            case _:
+                format = raw.require_format(requested, str(file))
+                _skip(reader, offset)
+                yield {file.stem: partial(raw.entry, reader, format, shape)}, {}
+
+
+def _skip(reader: ByteReader, offset: int) -> None:
+    reader.require(offset, "what lies before the offset")
+    reader.stream.seek(offset)
+    reader.left -= offset
+
+
+def _codes(entry: Entry, requested: Format | None, room: int) -> tuple[Codes, Format]:
+    format = agreed_format(entry, requested)
+    require_room(element_count(entry.shape, entry.where) * format.code_dtype.itemsize, room, entry.where)
+    codes = entry.read()
+    require_codes_in_range(codes, format, entry.where)
+    return codes, format
+
+
+def _container(file: Path) -> str:
+    container = CONTAINERS.get(file.suffix.lower())
+    if container is None:
+        raise RefsimError(
+            "unknown-suffix", f"the suffix {file.suffix!r} chooses no container", where=str(file),
+            help=f"one of {', '.join(CONTAINERS)}",
+        )  # fmt: skip
+    return container
+
+
+def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container: str) -> str:
+    if key is not None:
+        if container in ("npy", "raw"):
+            raise RefsimError("unknown-key", f"{container} has no keys, so none is called {key!r}", where=str(file))
+        _require_known(key, found, file)
+        return key
+    if not found:
+        raise unreadable("no-tensors", "the file holds no tensor", str(file))
+    if len(found) > 1:
+        raise RefsimError("key-needed", f"the file holds {len(found)} tensors", where=str(file),
+                          help=f"pass key=, one of {_names(found)}; or use load_all")  # fmt: skip
+    return next(iter(found))
+
+
+def _require_known(key: str, found: Mapping[str, Any], file: Path) -> None:
+    if key not in found:
+        raise RefsimError("unknown-key", f"no tensor is called {key!r}", where=str(file),
+                          help=f"the file has {_names(found)}")  # fmt: skip
+
+
+def _names(found: Mapping[str, Any]) -> str:
+    shown = [repr(name[:80]) for name in list(found)[:8]]
+    return ", ".join(shown) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
+
+
+def _room(max_bytes: int | None) -> int:
+    if max_bytes is None:
+        return DEFAULT_MAX_BYTES
+    if type(max_bytes) is not int or max_bytes < 0:
+        raise RefsimError("bad-limit", f"max_bytes is a count of bytes, not {max_bytes!r}")
+    return max_bytes
+
+
+def _checked_offset(offset: int) -> int:
+    if type(offset) is not int or offset < 0:
+        raise RefsimError("bad-offset", f"offset is a count of bytes, not {offset!r}")
+    return offset
+
+
+def _checked_shape(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if shape is None:
+        return None
+    if not isinstance(shape, tuple | list) or any(type(size) is not int for size in shape):
+        raise RefsimError("bad-shape", f"shape is a tuple of integers, not {shape!r}")
+    element_count(tuple(shape), "shape=", exit_code=2)
+    return tuple(shape)

@@ -1,0 +1,148 @@
+"""Bytes of files: bounded reading of regular files, atomic writing, and the errors both raise."""
+
+import io
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from refsim.errors import UNREADABLE, RefsimError
+
+CHUNK_BYTES = 1 << 20
+
+
+def unreadable(code: str, what: str, where: str, *, rule: str = "", help: str = "") -> RefsimError:
+    """The error of a file that cannot be understood: the command line leaves with 3."""
+    return RefsimError(code, what, where=where, rule=rule, help=help, exit_code=UNREADABLE)
+
+
+def bytes_text(count: int) -> str:
+    """A byte count in words: `1 byte`, `4096 bytes`."""
+    return f"{count} byte{'' if count == 1 else 's'}"
+
+
+@dataclass
+class ByteReader:
+    """A stream of which `left` bytes are said to remain; nothing is allocated before its bytes have been read.
+
+    `where` names the file (and the member) in errors. Asking for 10 bytes of a stream with 4 left is `truncated-file`.
+    """
+
+    where: str
+    stream: IO[bytes]
+    left: int
+
+    def require(self, count: int, what: str) -> None:
+        """Raise `truncated-file` unless `count` more bytes are said to be there."""
+        if count > self.left:
+            raise self._truncated(count, self.left, what)
+
+    def take(self, count: int, what: str) -> bytearray:
+        """The next `count` bytes, read in pieces of 1 MiB; fewer are `truncated-file` with both counts."""
+        self.require(count, what)
+        taken = bytearray()
+        while len(taken) < count:
+            piece = self.stream.read(min(CHUNK_BYTES, count - len(taken)))
+            if not piece:
+                raise self._truncated(count, len(taken), what)
+            taken += piece
+        self.left -= count
+        return taken
+
+    def _truncated(self, expected: int, found: int, what: str) -> RefsimError:
+        return unreadable(
+            "truncated-file",
+            f"{what} is cut short: expected {bytes_text(expected)}, found {found}",
+            self.where,
+            help="copy the file again, or write it again: its end is missing",
+        )
+
+    def require_end(self, expected: int, what: str) -> None:
+        """Raise `trailing-bytes` unless exactly `expected` bytes are left."""
+        if self.left > expected:
+            raise unreadable(
+                "trailing-bytes",
+                f"{what} ends before the file does: expected {bytes_text(expected)}, found {self.left}",
+                self.where,
+                rule="a file holds what its header describes and nothing behind it",
+                help="the file was appended to, or its shape is not the one that was written",
+            )
+
+
+def checked_path(path: "str | os.PathLike[str]") -> Path:
+    """`path` as a Path; anything that is not a path, or holds a NUL, is the user's mistake."""
+    if not isinstance(path, str | os.PathLike):
+        raise RefsimError("not-a-path", f"a path is a string or a Path, not {type(path).__name__}")
+    text = os.fspath(path)
+    if not isinstance(text, str) or "\0" in text or not text:
+        raise RefsimError("not-a-path", f"{text!r} cannot name a file")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as problem:
+        raise RefsimError("not-a-path", f"{text!r} cannot name a file") from problem
+    return Path(text)
+
+
+@contextmanager
+def open_for_reading(path: Path) -> Iterator[ByteReader]:
+    """The bytes of a regular file; pipes, devices and directories are refused, since their size is unknown."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as problem:
+        raise unreadable("no-such-file", f"cannot open: {_reason(problem)}", str(path)) from problem
+    if not stat.S_ISREG(mode):
+        raise unreadable("not-a-file", "not a regular file, so its size is unknown", str(path))
+    try:
+        stream = path.open("rb")
+    except OSError as problem:
+        raise unreadable("no-such-file", f"cannot open: {_reason(problem)}", str(path)) from problem
+    with stream:
+        try:
+            yield ByteReader(str(path), stream, os.fstat(stream.fileno()).st_size)
+        except OSError as problem:
+            raise unreadable("no-such-file", f"cannot read: {_reason(problem)}", str(path)) from problem
+
+
+def _reason(problem: Exception) -> str:
+    return (getattr(problem, "strerror", None) or str(problem)).lower()
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], None], *, overwrite: bool) -> None:
+    """`path` appears with all that `write` writes, or stays as it was.
+
+    The bytes go to a new file of the same directory, are flushed to the disk, and take the name by `os.replace`.
+    Raises RefsimError `file-exists` (overwrite is False) or `cannot-write`; no partial file is left either way.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise RefsimError("not-a-file", "something that is not a regular file has this name", where=str(path))
+    if not overwrite and target.exists():
+        raise RefsimError("file-exists", "the file is already there", where=str(path), help="pass overwrite=True")
+    try:
+        partial, stream = _partial_file(target.parent)
+        try:
+            with stream:
+                write(stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as problem:
+        raise RefsimError("cannot-write", f"cannot write: {_reason(problem)}", where=str(path)) from problem
+
+
+def _partial_file(directory: Path) -> tuple[Path, io.BufferedWriter]:
+    """A new file with a name of its own; mode "x" keeps two writers apart and obeys the umask."""
+    for attempt in itertools.count():
+        partial = directory / f".refsim-{os.getpid()}-{attempt}.part"
+        try:
+            return partial, partial.open("xb")
+        except FileExistsError:
+            continue
+    raise AssertionError("itertools.count never ends")

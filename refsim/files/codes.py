@@ -1,0 +1,226 @@
+"""What the containers share: the stored tensor, which format its codes have, and which shapes are possible."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.conversions import pack, unpack
+from refsim.errors import UNREADABLE, USAGE, RefsimError
+from refsim.files.access import unreadable
+from refsim.formats import FORMATS, Format, format_named
+
+Codes = NDArray[np.unsignedinteger[Any]]
+
+LARGEST_SIZE = 2**63 - 1
+READS_AS = {("e4m3", "ue4m3"), ("f32", "tf32")}
+"""(named by the file, asked for): the second's codes are codes of the first with the same value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """One tensor of a file: `codes` holds one code of `format` per element, in the format's `code_dtype`.
+
+    An F4 tensor of shape (2, 8) is 8 bytes in a safetensors file and 16 uint8 codes below 16 here. `key` is its name
+    in the file (the stem of the file where the container has no names), `container` one of npy, npz, safetensors,
+    raw, `metadata` the text that a safetensors file carries.
+    """
+
+    key: str
+    codes: Codes
+    format: Format
+    container: str
+    metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.codes.shape)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor as its header describes it; `read` fetches the codes, flat order and byte order mended.
+
+    `named` is the format that the file names, or None where the file holds plain words of `word_bytes` bytes.
+    """
+
+    where: str
+    stored_as: str
+    named: Format | None
+    word_bytes: int
+    shape: tuple[int, ...]
+    read: Callable[[], Codes]
+
+
+PACKED_BITS = (4, 6)
+"""Widths that are packed: e2m1 two codes a byte, e2m3 and e3m2 four codes in three bytes."""
+PIECE_CODES = 1 << 18
+
+
+def bits_per_code(format: Format) -> int:
+    """How far apart codes lie in a file: 4 for e2m1, 6 for e3m2, 8 for ue4m3 (7 bits), 32 for tf32."""
+    return format.bits if format.bits in PACKED_BITS else 8 * format.code_dtype.itemsize
+
+
+def pack_all(codes: Codes, format: Format) -> NDArray[np.uint8]:
+    """The bytes of a vector of sub-byte codes; a last group that is not full is filled with zeros and cut to bytes.
+
+    Three e2m1 codes 1, 2, 3 are the bytes 0x21, 0x03. Works in pieces, so that packing takes little memory.
+    """
+    packed = np.empty(-(-codes.size * format.bits // 8), dtype=np.uint8)
+    for first in range(0, codes.size, PIECE_CODES):
+        piece = codes[first : first + PIECE_CODES]
+        filled = np.concatenate([piece, np.zeros(-piece.size % 4, dtype=piece.dtype)])
+        target = packed[first * format.bits // 8 : (first + PIECE_CODES) * format.bits // 8]
+        target[:] = np.asarray(pack(filled, format))[: target.size]
+    return packed
+
+
+def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str) -> Codes:
+    """The `count` codes of pack_all's bytes; bits behind the last code that are not zero are `trailing-bits`."""
+    codes = np.empty(count, dtype=format.code_dtype)
+    for first in range(0, count, PIECE_CODES):
+        piece = packed[first * format.bits // 8 : (first + PIECE_CODES) * format.bits // 8]
+        filled = np.concatenate([piece, np.zeros(-piece.size % 3, dtype=np.uint8)])
+        unpacked = np.asarray(unpack(filled, format))
+        target = codes[first : first + PIECE_CODES]
+        target[:] = unpacked[: target.size]
+        if unpacked[target.size :].any():
+            raise unreadable(
+                "trailing-bits", f"the bits behind the last of {count} {format} codes are not zero", where,
+                help="the shape is not the one that was written",
+            )  # fmt: skip
+    return codes
+
+
+def requested_format(format: "str | Format | None") -> Format | None:
+    """The row that the caller asks for; a value that is neither a name nor a row is a usage error."""
+    if format is None:
+        return None
+    if not isinstance(format, str | Format):
+        raise RefsimError("not-a-format", f"a format is a name or a Format row, not {type(format).__name__}")
+    if isinstance(format, Format) and format not in FORMATS:
+        raise RefsimError("not-a-format", f"a file can name only the formats of refsim, not your row {format.name!r}")
+    return format_named(format)
+
+
+def format_in_file(name: str, where: str) -> Format:
+    """The row that a file names; an unknown name is `unsupported-dtype`, and a long one is not searched for."""
+    row = next((row for row in FORMATS if name.lower() in (row.name, *row.aliases)), None) if len(name) < 64 else None
+    if row is None:
+        raise unreadable(
+            "unsupported-dtype",
+            f"the file names the format {name[:40]!r}, which is none of refsim",
+            where,
+            help=f"known: {', '.join(known.name for known in FORMATS)}",
+        )
+    return row
+
+
+def agreed_format(entry: Entry, requested: Format | None) -> Format:
+    """The format of the codes in `entry`: the file's own word, or `requested` where the file has none.
+
+    A uint8 array read as "e4m3" is E4M3; a BF16 tensor read as "f16" is `format-mismatch`; nothing said by either is
+    `format-needed`. An e4m3 tensor may be read as ue4m3, and f32 as tf32: their codes mean the same values.
+    """
+    if entry.named is None:
+        return _format_of_words(entry, requested)
+    if requested is None or requested == entry.named or (entry.named.name, requested.name) in READS_AS:
+        return requested or entry.named
+    raise RefsimError(
+        "format-mismatch",
+        f"the file holds {entry.named}, not {requested}",
+        where=f"{entry.where}, stored as {entry.stored_as}",
+        help=f"leave format= out, or pass format='{entry.named}'",
+    )
+
+
+def _format_of_words(entry: Entry, requested: Format | None) -> Format:
+    fitting = [row.name for row in FORMATS if row.code_dtype.itemsize == entry.word_bytes]
+    if requested is None:
+        raise RefsimError(
+            "format-needed",
+            f"{entry.stored_as} does not say which number format its codes have",
+            where=entry.where,
+            help=f"pass format=; codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}",
+        )
+    if requested.code_dtype.itemsize != entry.word_bytes:
+        raise RefsimError(
+            "format-mismatch",
+            f"a code of {requested} takes {8 * requested.code_dtype.itemsize} bits, the file holds {entry.stored_as}",
+            where=entry.where,
+            help=f"formats with codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}",
+        )
+    return requested
+
+
+def element_count(shape: tuple[int, ...], where: str, *, exit_code: int = UNREADABLE) -> int:
+    """The product of `shape`, 1 for (); a shape that no array can have is `bad-shape`.
+
+    (0, 2^62) has no element, yet NumPy refuses it: the product without the zeros must stay below 2^60.
+    """
+    possible = len(shape) <= 64 and all(0 <= size <= LARGEST_SIZE for size in shape)
+    if not possible or prod(size or 1 for size in shape) > LARGEST_SIZE // 8:
+        shown = str(shape) if len(str(shape)) <= 80 else f"{str(shape)[:77]}..."
+        raise RefsimError(
+            "bad-shape",
+            f"no array has the shape {shown}",
+            where=where,
+            rule="at most 64 dimensions of 0 or more, fewer than 2^60 elements",
+            exit_code=exit_code,
+        )
+    return prod(shape)
+
+
+def require_room(count_bytes: int, max_bytes: int, where: str) -> None:
+    """Raise `too-large` where the codes would take more than `max_bytes`."""
+    if count_bytes > max_bytes:
+        raise unreadable(
+            "too-large",
+            f"its codes take {count_bytes} bytes, more than the {max_bytes} that may be read",
+            where,
+            help=f"pass max_bytes={count_bytes} or more if the file is trusted",
+        )
+
+
+def require_codes_in_range(codes: Codes, format: Format, where: str, *, exit_code: int = UNREADABLE) -> None:
+    """Raise `code-out-of-range` with the first code that `format` does not have: 0x10 for e2m1, 0x80 for ue4m3."""
+    if format.code_limit > np.iinfo(codes.dtype).max or codes.size == 0 or int(codes.max()) < format.code_limit:
+        return
+    position = np.unravel_index(int(np.argmax(codes >= format.code_limit)), codes.shape)
+    raise RefsimError(
+        "code-out-of-range",
+        f"{int(codes[position]):#x} is not a code of {format}: they end at {format.code_limit - 1:#x}",
+        where=f"{where}, element {tuple(int(i) for i in position)}",
+        help="a byte that packs several codes is read as e4m3 codes and split with refsim.unpack",
+        exit_code=exit_code,
+    )
+
+
+def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
+    """`codes` as a C-ordered array of the format's `code_dtype`, in little-endian byte order, every code legal.
+
+    Floats are refused (`not-codes`): they are values, and refsim.encode makes codes of them.
+    """
+    try:
+        array = np.asarray(codes)
+    except ValueError as problem:
+        raise RefsimError("not-codes", f"not an array: {problem}") from problem
+    empty_list = array.size == 0 and not isinstance(codes, np.ndarray)
+    if array.dtype.kind not in "ui" and not empty_list:
+        raise RefsimError(
+            "not-codes",
+            f"codes are unsigned integers, not {array.dtype}",
+            help=f"refsim.encode(values, '{format}') makes codes; array.view(np.uint8) reads the bits of an array",
+        )
+    if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
+        raise RefsimError("not-codes", f"a code is not negative: {int(array.min())}", exit_code=USAGE)
+    if array.dtype.kind in "ui":
+        unsigned = array.astype(np.dtype(f"u{array.dtype.itemsize}"), copy=False)
+        require_codes_in_range(unsigned, format, "codes", exit_code=USAGE)
+    element_count(array.shape, "codes", exit_code=USAGE)
+    return np.asarray(array, dtype=format.code_dtype.newbyteorder("<"), order="C")

@@ -1,0 +1,193 @@
+"""The .npy container: header versions 1.0, 2.0 and 3.0; the format's name travels as the name of the one field."""
+
+import re
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.files.access import ByteReader, unreadable
+from refsim.files.codes import Codes, Entry, element_count, format_in_file
+from refsim.formats import F16, F32, Format
+from refsim.sources import NUMPY
+
+MAGIC = b"\x93NUMPY"
+HEADER_LIMIT_BYTES = 1 << 16
+NATIVE = {("f", 2): F16, ("f", 4): F32}
+DEPTH_LIMIT = 6
+RULE = str(NUMPY["header"])
+_TOKEN = re.compile(r"\s*+(?:('[^'\\]*+'|\"[^\"\\]*+\")|(\d{1,20})L?(?!\w)|(True|False)(?!\w)|([\[\](){},:]))")
+_DESCR = re.compile(r"([<>|=]?)([A-Za-z])(\d{0,3})")
+_OBJECT = re.compile(r"[<>|=]?O\d*")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def entry(reader: ByteReader) -> Entry:
+    """The array that `reader` stands at; its bytes must be the last of the stream.
+
+    float16 and float32 are f16 and f32; a structured array with one field named by a format, `[('e4m3', '|u1')]`, is
+    that format; other words of 1, 2 or 4 bytes (unsigned, signed, or the void that NumPy writes for ml_dtypes) do not
+    name their format. Object arrays are `pickle-refused`. Source: NumPy, numpy.lib.format.
+    """
+    descr, fortran_order, shape = _header(reader)
+    word, named = _element(descr, reader.where)
+    count = element_count(shape, reader.where)
+    reader.require(count * word.itemsize, f"an array of shape {shape}")
+    reader.require_end(count * word.itemsize, f"an array of shape {shape}")
+
+    def read() -> Codes:
+        words = np.frombuffer(reader.take(count * word.itemsize, f"an array of shape {shape}"), dtype=word)
+        ordered = words.reshape(shape[::-1]).T if fortran_order else words.reshape(shape)
+        return np.asarray(ordered, dtype=word.newbyteorder("="), order="C")
+
+    return Entry(reader.where, f"descr {_shown(descr)}", named, word.itemsize, shape, read)
+
+
+def _shown(descr: Any) -> str:
+    return f"{str(descr)[:60]!r}" if isinstance(descr, str) else str(descr)[:60]
+
+
+def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
+    magic = bytes(reader.take(8, "the npy header"))
+    version = (magic[6], magic[7])
+    if magic[:6] != MAGIC or version not in ((1, 0), (2, 0), (3, 0)):
+        raise unreadable(
+            "bad-header", f"not an npy file: it starts with {magic.hex(' ')}", reader.where, rule=f"{RULE}: 93 'NUMPY'"
+        )
+    length = int.from_bytes(reader.take(2 if version == (1, 0) else 4, "the npy header"), "little")
+    if length > HEADER_LIMIT_BYTES:
+        raise unreadable(
+            "header-too-large", f"the npy header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}", reader.where
+        )
+    try:
+        text = reader.take(length, "the npy header").decode("utf-8" if version == (3, 0) else "latin-1")
+    except UnicodeDecodeError as problem:
+        raise unreadable("bad-header", "the npy header is not UTF-8", reader.where, rule=RULE) from problem
+    return _fields(parse_literal(text, reader.where), reader.where)
+
+
+def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
+    if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
+        raise unreadable("bad-header", "the npy header lacks descr, fortran_order or shape", where, rule=RULE)
+    fortran_order, shape = header["fortran_order"], header["shape"]
+    if not isinstance(fortran_order, bool):
+        raise unreadable("bad-header", "fortran_order is neither True nor False", where, rule=RULE)
+    if not isinstance(shape, tuple) or any(type(size) is not int for size in shape):
+        raise unreadable("bad-header", "shape is not a tuple of integers", where, rule=RULE)
+    return header["descr"], fortran_order, shape
+
+
+def parse_literal(text: str, where: str) -> Any:
+    """The value of an npy header: strings without escapes, integers, booleans, tuples, lists, dicts; 6 deep at most."""
+
+    def fault(position: int) -> RefsimError:
+        return unreadable("bad-header", f"the npy header cannot be read from character {position}", where, rule=RULE)
+
+    def value(position: int, depth: int) -> tuple[Any, int]:
+        token = _TOKEN.match(text, position)
+        if token is None or depth > DEPTH_LIMIT:
+            raise fault(position)
+        string, integer, boolean, bracket = token.groups()
+        if string is not None:
+            return string[1:-1], token.end()
+        if integer is not None:
+            return int(integer), token.end()
+        if boolean is not None:
+            return boolean == "True", token.end()
+        if bracket not in _CLOSING:
+            raise fault(position)
+        return items(bracket, token.end(), depth)
+
+    def punctuation(position: int) -> tuple[str, int]:
+        token = _TOKEN.match(text, position)
+        return (token.group(4) or "", token.end()) if token else ("", position)
+
+    def items(opening: str, position: int, depth: int) -> tuple[Any, int]:
+        values: list[Any] = []
+        fields: dict[str, Any] = {}
+        while True:
+            mark, after = punctuation(position)
+            if mark == _CLOSING[opening]:
+                break
+            item, position = value(position, depth + 1)
+            if opening == "{":
+                mark, position = punctuation(position)
+                if mark != ":" or not isinstance(item, str) or item in fields:
+                    raise fault(position)
+                fields[item], position = value(position, depth + 1)
+            values.append(item)
+            mark, after = punctuation(position)
+            if mark == _CLOSING[opening]:
+                break
+            if mark != ",":
+                raise fault(position)
+            position = after
+        return {"(": tuple(values), "[": values, "{": fields}[opening], after
+
+    parsed, end = value(0, 1)
+    if text[end:].strip():
+        raise fault(end)
+    return parsed
+
+
+def _element(descr: Any, where: str) -> tuple[np.dtype[Any], Format | None]:
+    """The unsigned word that holds one code, in the file's byte order, and the format if `descr` names it."""
+    if _has_object(descr):
+        raise unreadable(
+            "pickle-refused", "an object array is a pickle, and loading a pickle runs its code", where,
+            help="save the codes as an unsigned integer array",
+        )  # fmt: skip
+    if isinstance(descr, str):
+        word, letter = _word(descr, where)
+        return word, NATIVE.get((letter, word.itemsize))
+    match descr:
+        case [(str(name), str(words))]:
+            word, letter = _word(words, where)
+            named = format_in_file(name, where)
+            if letter in "ui" and word.itemsize == named.code_dtype.itemsize:
+                return word, named
+            raise unreadable(
+                "format-mismatch", f"a code of {named} is not stored as {words!r}", where, help="see refsim.files.save"
+            )
+    raise _unsupported(descr, where)
+
+
+def _word(descr: str, where: str) -> tuple[np.dtype[Any], str]:
+    token = _DESCR.fullmatch(descr)
+    if token is None:
+        raise _unsupported(descr, where)
+    order, letter, size = token.groups()
+    if letter not in "uiVf" or size not in ("1", "2", "4") or (letter, size) == ("f", "1"):
+        raise _unsupported(descr, where)
+    return np.dtype(f"{'<' if order in '|' else order}u{size}"), letter
+
+
+def _has_object(descr: Any) -> bool:
+    if isinstance(descr, str):
+        return _OBJECT.fullmatch(descr) is not None
+    return isinstance(descr, list | tuple) and any(_has_object(part) for part in descr)
+
+
+def _unsupported(descr: Any, where: str) -> RefsimError:
+    return unreadable(
+        "unsupported-dtype",
+        f"descr {_shown(descr)} holds no codes of a number format",
+        where,
+        rule="float16, float32, words of 1, 2 or 4 bytes, or one field named by a format",
+    )
+
+
+def write(stream: BinaryIO, codes: Codes, format: Format) -> None:
+    """One array in version 1.0: `<f2` and `<f4` for f16 and f32, else one field with the format's name.
+
+    E4M3 codes have descr `[('e4m3', '|u1')]`: `np.load(path)["e4m3"]` gives the uint8 codes.
+    """
+    size = codes.dtype.itemsize
+    word = "|u1" if size == 1 else f"<u{size}"
+    descr = f"'<f{size}'" if format in NATIVE.values() else f"[('{format.name}', '{word}')]"
+    shape = tuple(int(length) for length in codes.shape)
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    padding = -(len(MAGIC) + 4 + len(text) + 1) % 64
+    header = f"{text}{' ' * padding}\n".encode("latin-1")
+    stream.write(MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header)
+    stream.write(codes.reshape(-1).view(np.uint8).data)

@@ -1,0 +1,145 @@
+"""The .npz container: a zip archive of .npy members, read under limits that a hostile archive cannot stretch."""
+
+import struct
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, BinaryIO, cast
+
+from refsim.errors import RefsimError
+from refsim.files import npy
+from refsim.files.access import ByteReader, unreadable
+from refsim.files.codes import Codes, Entry
+from refsim.formats import Format
+
+DIRECTORY_LIMIT_BYTES = 1 << 20
+LARGEST_DEFLATE_RATIO = 1032
+UNTRUSTED_RATIO, UNTRUSTED_BYTES = 100, 1 << 26
+_ARCHIVE_FAULTS = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+    OverflowError, KeyError, IndexError, OSError,
+)  # fmt: skip
+
+
+@dataclass
+class _Directory:
+    """A stream that refuses large reads while zipfile looks for the directory, whose size is only a claim."""
+
+    stream: IO[bytes]
+    where: str
+    reading: bool = True
+
+    def read(self, count: int = -1) -> bytes:
+        if not self.reading:
+            return self.stream.read(count)
+        if count > DIRECTORY_LIMIT_BYTES:
+            raise _unsafe(f"the directory claims {count} bytes, the limit is {DIRECTORY_LIMIT_BYTES}", self.where)
+        return self.stream.read(DIRECTORY_LIMIT_BYTES if count < 0 else count)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.stream.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+
+@contextmanager
+def contents(reader: ByteReader, *, trusted: bool) -> Iterator[dict[str, Callable[[], Entry]]]:
+    """Key of every member, and how to read its header.
+
+    Refused as `unsafe-archive`: names that leave the directory, names given twice, encrypted members, compression
+    other than deflate, sizes that deflate cannot reach (1032 to 1), and, unless `trusted`, members above 64 MiB that
+    are more than 100 times their compressed size. Nothing is extracted.
+    """
+    directory = _Directory(reader.stream, reader.where)
+    with _faults(reader.where):
+        archive = zipfile.ZipFile(cast(IO[bytes], directory))
+    with archive:
+        directory.reading = False
+        members = archive.infolist()
+        name, uses = Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
+        if uses > 1:
+            raise _unsafe(f"{uses} members are called {name[:80]!r}", reader.where)
+        for member in members:
+            _check(member, reader, trusted=trusted)
+        yield {member.filename.removesuffix(".npy"): partial(_entry, archive, member, reader) for member in members}
+
+
+def _check(member: zipfile.ZipInfo, reader: ByteReader, *, trusted: bool) -> None:
+    name, where = member.filename, f"{reader.where}, member {member.filename[:80]!r}"
+    if _leaves_archive(name):
+        raise _unsafe("the name of a member leaves the archive or is not a file name", where)
+    if not name.endswith(".npy"):
+        raise _unsafe("a member is not an npy array", where)
+    if member.flag_bits & 0x41:
+        raise _unsafe("a member is encrypted", where)
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise _unsafe(f"a member uses compression method {member.compress_type}, not deflate", where)
+    expanded, packed = member.file_size, member.compress_size
+    if packed > reader.left:
+        raise unreadable(
+            "truncated-file", f"a member is cut short: expected {packed} bytes, found at most {reader.left}", where
+        )
+    stored = member.compress_type == zipfile.ZIP_STORED
+    if expanded != packed if stored else expanded > LARGEST_DEFLATE_RATIO * packed + LARGEST_DEFLATE_RATIO:
+        raise _unsafe(f"{packed} bytes cannot expand to {expanded}", where)
+    if not trusted and expanded > UNTRUSTED_BYTES and expanded > UNTRUSTED_RATIO * packed:
+        raise _unsafe(
+            f"{packed} bytes expand to {expanded}, more than {UNTRUSTED_RATIO} times", where,
+            help=f"pass max_bytes={expanded} if the file is trusted",
+        )  # fmt: skip
+
+
+def _leaves_archive(name: str) -> bool:
+    return "\\" in name or ":" in name or any(part in ("", ".", "..") for part in name.split("/"))
+
+
+def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader) -> Entry:
+    """The header is read now; the codes are read by `Entry.read`, which opens the member again and closes it."""
+    where = f"{reader.where}, member {member.filename[:80]!r}"
+    with _faults(where), archive.open(member) as stream:
+        described = npy.entry(ByteReader(where, stream, member.file_size))
+
+    def read() -> Codes:
+        with _faults(where), archive.open(member) as stream:
+            return npy.entry(ByteReader(where, stream, member.file_size)).read()
+
+    return Entry(where, described.stored_as, described.named, described.word_bytes, described.shape, read)
+
+
+@contextmanager
+def _faults(where: str) -> Iterator[None]:
+    """What zipfile raises on a damaged archive, as the one error type."""
+    try:
+        yield
+    except _ARCHIVE_FAULTS as problem:
+        raise unreadable(
+            "bad-archive", f"the zip archive is damaged: {str(problem)[:120] or type(problem).__name__}", where,
+            help="write the file again: its directory or a member is missing or changed",
+        ) from problem  # fmt: skip
+
+
+def _unsafe(what: str, where: str, *, help: str = "") -> RefsimError:
+    return unreadable("unsafe-archive", what, where, help=help)
+
+
+def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]]) -> None:
+    """One stored (not compressed) member `key.npy` per tensor, with a fixed date: equal tensors give equal files."""
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for key, (codes, format) in tensors.items():
+            member = zipfile.ZipInfo(f"{key}.npy")
+            with archive.open(member, "w", force_zip64=codes.nbytes >= 1 << 31) as opened:
+                npy.write(cast(BinaryIO, opened), codes, format)
+
+
+def require_key(key: str) -> None:
+    """Raise `bad-key` where a member called `key`.npy would not be read back."""
+    if not key.isprintable() or _leaves_archive(key):
+        raise RefsimError("bad-key", f"{key!r} cannot name a member of an archive", help="use letters, digits, . and _")

@@ -1,0 +1,60 @@
+"""Headerless files: little-endian words, or packed codes where the format is narrower than a byte."""
+
+from typing import BinaryIO
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.files.access import ByteReader, bytes_text, unreadable
+from refsim.files.codes import PACKED_BITS, Codes, Entry, bits_per_code, element_count, pack_all, unpack_all
+from refsim.formats import Format
+
+
+def entry(reader: ByteReader, format: Format, shape: tuple[int, ...] | None) -> Entry:
+    """All codes from where `reader` stands to its end, as a vector or in `shape`.
+
+    Without a shape the bytes must be whole codes (whole groups of three bytes for 6-bit formats): 7 bytes of bf16
+    are `truncated-file`, expected 8. With a shape the byte count must be that of its codes: (3,) of e2m1 is 2 bytes.
+    """
+    bits = bits_per_code(format)
+    group_bytes = 3 if bits == 6 else max(1, bits // 8)
+    if shape is None:
+        over = reader.left % group_bytes
+        if over:
+            whole = reader.left + group_bytes - over
+            raise unreadable(
+                "truncated-file",
+                f"the last code of {format} is cut short: expected {bytes_text(whole)}, found {reader.left}",
+                reader.where,
+                rule=f"codes of {format} come in {bytes_text(group_bytes)}",
+                help="pass shape= for a count that does not fill the last bytes" if bits == 6 else "",
+            )
+        shape = (reader.left * 8 // bits,)
+    count = element_count(shape, reader.where)
+    count_bytes = -(-count * bits // 8)
+    reader.require(count_bytes, f"{format} of shape {shape}")
+    reader.require_end(count_bytes, f"{format} of shape {shape}")
+
+    def read() -> Codes:
+        stored = reader.take(count_bytes, f"{format} of shape {shape}")
+        if bits in PACKED_BITS:
+            return unpack_all(np.frombuffer(stored, dtype=np.uint8), format, count, reader.where).reshape(shape)
+        words = np.frombuffer(stored, dtype=format.code_dtype.newbyteorder("<"))
+        return np.asarray(words, dtype=format.code_dtype).reshape(shape)
+
+    return Entry(reader.where, f"{bits} bits a code", format, format.code_dtype.itemsize, shape, read)
+
+
+def write(stream: BinaryIO, codes: Codes, format: Format) -> None:
+    """The codes in C order without a header; the shape and the format are for the caller to remember."""
+    flat = codes.reshape(-1)
+    stored = pack_all(flat, format) if bits_per_code(format) in PACKED_BITS else flat.view(np.uint8)
+    stream.write(stored.data)
+
+
+def require_format(format: Format | None, where: str) -> Format:
+    """`format`, or `format-needed`: a raw file says nothing about its codes."""
+    if format is None:
+        raise RefsimError("format-needed", "a raw file does not say which number format its codes have", where=where,
+                          help="pass format=, and shape= for more than one dimension")  # fmt: skip
+    return format

@@ -1,0 +1,257 @@
+"""The safetensors container: a JSON header with every tensor's dtype, shape and byte range, then the bytes."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.files.access import ByteReader, unreadable
+from refsim.files.codes import Codes, Entry, element_count, format_in_file, pack_all, unpack_all
+from refsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0,
+    F16,
+    F32,
+    MXINT8,
+    Format,
+)
+from refsim.sources import SAFETENSORS
+
+HEADER_LIMIT_BYTES = 4 << 20
+LIST_LIMIT_CHARACTERS = 4096
+FORMAT_KEY = "refsim.format."
+METADATA = "__metadata__"
+RULE = str(SAFETENSORS["format"])
+NAMED = {
+    "F4": E2M1, "F6_E2M3": E2M3, "F6_E3M2": E3M2, "F8_E4M3": E4M3, "F8_E5M2": E5M2, "F8_E8M0": E8M0,
+    "F8_E4M3FNUZ": E4M3FNUZ, "F8_E5M2FNUZ": E5M2FNUZ, "BF16": BF16, "F16": F16, "F32": F32,
+}  # fmt: skip
+WORDS = {"U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4}
+BITS = {
+    **{name: row.bits for name, row in NAMED.items()},
+    **{name: 8 * size for name, size in WORDS.items()},
+    "BOOL": 8, "F64": 64, "I64": 64, "U64": 64, "C64": 64,
+}  # fmt: skip
+DTYPE_OF = {row: name for name, row in NAMED.items()}
+_STRUCTURE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], Entry]], dict[str, str]]:
+    """How to read each tensor, by key, and the text of `__metadata__`.
+
+    The byte ranges must tile the rest of the file: no hole, no overlap, nothing behind. F4 holds two codes a byte,
+    the first in the low nibble; F6_E2M3 and F6_E3M2 four codes in three bytes, the first in the low bits. U8, I8,
+    U16, I16, U32 and I32 are plain words, whose format `__metadata__` may name under `refsim.format.<key>`.
+    Source: safetensors, format.
+    """
+    header = _header(reader)
+    metadata = _metadata(header.pop(METADATA, {}), reader.where)
+    tensors = sorted((_tensor(key, fields, reader.where) for key, fields in header.items()), key=_range)
+    start = reader.stream.tell()
+    end = 0
+    for tensor in tensors:
+        if tensor.begin != end:
+            fault = "overlaps the one before it" if tensor.begin < end else "leaves a hole before it"
+            raise _bad(f"tensor {tensor.key[:80]!r} begins at {tensor.begin}, not {end}: it {fault}", reader.where)
+        end = tensor.end
+    reader.require(end, "the tensor bytes")
+    reader.require_end(end, "the last tensor")
+    noted = {
+        key.removeprefix(FORMAT_KEY): format_in_file(name, f"{reader.where}, {METADATA}")
+        for key, name in metadata.items()
+        if key.startswith(FORMAT_KEY)
+    }
+    found: dict[str, Callable[[], Entry]] = {
+        t.key: partial(_entry, reader, start, t, noted.get(t.key)) for t in tensors
+    }
+    return found, {key: text for key, text in metadata.items() if not key.startswith(FORMAT_KEY)}
+
+
+def _range(tensor: _Tensor) -> tuple[int, int]:
+    return tensor.begin, tensor.end
+
+
+def _bad(what: str, where: str) -> RefsimError:
+    return unreadable("bad-header", what, where, rule=RULE)
+
+
+def _header(reader: ByteReader) -> dict[str, Any]:
+    length = int.from_bytes(reader.take(8, "the safetensors header"), "little")
+    if length > HEADER_LIMIT_BYTES:
+        raise unreadable(
+            "header-too-large",
+            f"the safetensors header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}",
+            reader.where,
+        )
+    try:
+        text = reader.take(length, "the safetensors header").decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise _bad("the header is not UTF-8", reader.where) from problem
+    if not text.startswith("{"):
+        raise _bad("the header does not start with '{'", reader.where)
+    _require_shallow(text, reader.where)
+
+    def fault(token: str) -> Any:
+        raise _bad(f"the header holds {token[:40]}, which no field may be", reader.where)
+
+    def integer(token: str) -> int:
+        return int(token) if len(token) <= 19 and token[0] != "-" else fault(token)
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            raise _bad("the header gives a key twice", reader.where)
+        return fields
+
+    try:
+        header = json.loads(text, parse_int=integer, parse_float=fault, parse_constant=fault, object_pairs_hook=unique)
+        text.encode() if "\\u" not in text else json.dumps(header, ensure_ascii=False).encode()
+    except json.JSONDecodeError as problem:
+        raise _bad(f"the header is not JSON: {problem.msg} at character {problem.pos}", reader.where) from problem
+    except UnicodeEncodeError as problem:
+        raise _bad("a name in the header holds half of a surrogate pair", reader.where) from problem
+    return dict(header)
+
+
+def _require_shallow(text: str, where: str) -> None:
+    """Refuse what no header needs before it is parsed: a fourth level (the parser recurses) and lists of many items."""
+    depth, opened = 0, 0
+    for token in _STRUCTURE.finditer(text):
+        mark, place = token.group()[0], token.start()
+        if mark == '"' and not token.group(1):
+            raise _bad("the header ends inside a string", where)
+        depth += (mark in "[{") - (mark in "]}")
+        if depth > 3:
+            raise _bad(f"the header nests deeper than 3 at character {place}", where)
+        if mark == "]" and place - opened > LIST_LIMIT_CHARACTERS:
+            raise _bad(f"the list at character {opened} is longer than {LIST_LIMIT_CHARACTERS} characters", where)
+        opened = place if mark == "[" else opened
+
+
+def _metadata(fields: Any, where: str) -> dict[str, str]:
+    if not isinstance(fields, dict) or not all(isinstance(text, str) for text in fields.values()):
+        raise _bad(f"{METADATA} is not a map from text to text", where)
+    return fields
+
+
+def _tensor(key: str, fields: Any, where: str) -> _Tensor:
+    place = f"tensor {key[:80]!r}"
+    if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
+        raise _bad(f"{place} does not have exactly dtype, shape and data_offsets", where)
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if not isinstance(dtype, str) or not _integers(shape) or not _integers(offsets) or len(offsets) != 2:
+        raise _bad(f"{place}: dtype is text, shape and data_offsets are lists of integers, of two offsets", where)
+    begin, end = offsets
+    if end < begin:
+        raise _bad(f"{place} ends at {end}, before its begin {begin}", where)
+    count = element_count(tuple(shape), f"{where}, {place}")
+    if dtype in BITS and count * BITS[dtype] != 8 * (end - begin):
+        shown = str(tuple(shape))[:80]
+        raise _bad(
+            f"{place}: {dtype} of shape {shown} takes {count * BITS[dtype]} bits, not {8 * (end - begin)}", where
+        )
+    return _Tensor(key, dtype, tuple(shape), begin, end)
+
+
+def _integers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None) -> Entry:
+    where = f"{reader.where}, tensor {tensor.key[:80]!r}"
+    named = NAMED.get(tensor.dtype, noted)
+    word_bytes = WORDS.get(tensor.dtype) or (named.code_dtype.itemsize if tensor.dtype in NAMED and named else 0)
+    if not word_bytes:
+        raise unreadable(
+            "unsupported-dtype",
+            f"dtype {tensor.dtype[:40]!r} holds no codes of a number format",
+            where,
+            rule=f"dtypes read: {', '.join([*NAMED, *WORDS])}",
+        )
+    if noted is not None and (noted != named or noted.code_dtype.itemsize != word_bytes):
+        raise unreadable(
+            "format-mismatch", f"{METADATA} says {noted}, but {tensor.dtype} cannot hold its codes", where, rule=RULE
+        )
+
+    def read() -> Codes:
+        reader.stream.seek(start + tensor.begin)
+        stored = ByteReader(where, reader.stream, tensor.end - tensor.begin).take(
+            tensor.end - tensor.begin, "its codes"
+        )
+        if BITS[tensor.dtype] < 8 and named is not None:
+            return unpack_all(np.frombuffer(stored, dtype=np.uint8), named, prod(tensor.shape), where).reshape(
+                tensor.shape
+            )
+        words = np.frombuffer(stored, dtype=f"<u{word_bytes}")
+        return np.asarray(words, dtype=f"=u{word_bytes}").reshape(tensor.shape)
+
+    return Entry(where, f"dtype {tensor.dtype}", named, word_bytes, tensor.shape, read)
+
+
+def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]], metadata: Mapping[str, str]) -> None:
+    """All `tensors`, widest dtype first, the header padded with spaces to a multiple of 8 bytes.
+
+    Formats without a dtype are kept as words and named in `__metadata__`: ue4m3, ue5m3 as U8, mxint8 as I8, tf32 as
+    U32. So are E2M1, E2M3 and E3M2 codes that do not fill whole bytes: three e2m1 codes are three U8, not 12 bits.
+    """
+    notes = dict(metadata)
+    rows: list[tuple[str, str, Codes]] = []
+    for key, (codes, format) in tensors.items():
+        dtype = DTYPE_OF.get(format)
+        if dtype is None or codes.size * format.bits % 8:
+            dtype = "I8" if format == MXINT8 else f"U{8 * codes.dtype.itemsize}"
+            notes[FORMAT_KEY + key] = format.name
+        rows.append((key, dtype, pack_all(codes.reshape(-1), format) if BITS[dtype] < 8 else codes))
+    rows.sort(key=lambda row: (-BITS[row[1]], row[0]))
+    header: dict[str, Any] = {METADATA: dict(sorted(notes.items()))} if notes else {}
+    end = 0
+    for key, dtype, stored in rows:
+        shape = [int(length) for length in tensors[key][0].shape]
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + stored.nbytes]}
+        end += stored.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(len(text).to_bytes(8, "little") + text)
+    for _, _, stored in rows:
+        stream.write(stored.reshape(-1).view(np.uint8).data)
+
+
+def require_key(key: str) -> None:
+    """Raise `bad-key` where a tensor may not be called `key`."""
+    if key == METADATA or not key.isprintable():
+        raise RefsimError("bad-key", f"{key!r} cannot name a tensor", help=f"any printable name but {METADATA}")
+
+
+def require_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise `bad-metadata` unless `metadata` maps text to text and leaves the refsim.format.* keys alone."""
+    for key, text in metadata.items():
+        if not isinstance(key, str) or not isinstance(text, str) or key.startswith(FORMAT_KEY):
+            raise RefsimError(
+                "bad-metadata", f"{key!r}: {text!r} cannot be metadata", rule=f"text to text, not {FORMAT_KEY}*"
+            )
+        try:
+            (key + text).encode()
+        except UnicodeEncodeError:
+            raise RefsimError("bad-metadata", f"{key!r}: {text!r} is not Unicode text") from None
