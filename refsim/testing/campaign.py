@@ -1,0 +1,193 @@
+"""The campaign: special values first, then generated problems, and for a failure the smallest problem that shows it."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from refsim.errors import RefsimError, unknown
+from refsim.kernels import Kernel
+from refsim.testing import verdicts
+from refsim.testing.recipes import spelled, to_json
+from refsim.testing.replay import write_case
+from refsim.testing.runs import Finding, describe, examine
+from refsim.testing.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much a campaign does: generated `cases`, seconds of shrinking, and whether each run draws a new seed."""
+
+    name: str
+    cases: int
+    shrink_seconds: float
+    new_seed: bool = False
+
+
+PROFILES = {
+    row.name: row
+    for row in (Profile("quick", 25, 20.0), Profile("ci", 200, 60.0), Profile("night", 5000, 600.0, new_seed=True))
+}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a campaign stands: `phase` is corpus, generated or shrinking; `done` of `planned` cases."""
+
+    kernel: str
+    phase: str
+    done: int
+    planned: int
+    elements: int
+    seed: int | None
+
+
+class _Failed(Exception):  # noqa: N818 (a signal, not an error)
+    """Tells Hypothesis that the problem fails, so that it shrinks it."""
+
+
+class _Stopped(BaseException):
+    """Ends the search at once: Hypothesis lets what is no Exception pass."""
+
+
+@dataclass
+class _Ledger:
+    """The running counts of one campaign, and the best finding so far."""
+
+    kernel: Kernel
+    device: Any
+    profile: Profile
+    seed: int | None
+    planned: int
+    deadline: float
+    on_progress: Callable[[Progress], None] | None
+    phase: str = "corpus"
+    cases: int = 0
+    elements: int = 0
+    failure: Finding | None = None
+    failed_at: float = 0.0
+    doubt: Finding | None = None
+
+    def check(self, problem: Any) -> bool:
+        """Runs one problem; False when it fails. Raises _Stopped where going on would tell nothing new."""
+        now = time.monotonic()
+        if self.failure and self.phase == "shrinking" and now - self.failed_at > self.profile.shrink_seconds:
+            raise _Stopped
+        if not self.failure and now > self.deadline:
+            self.doubt = Finding(verdicts.TIMEOUT, f"the time limit ended the campaign after {self.cases} cases", None)
+            raise _Stopped
+        finding, elements = examine(self.kernel, problem, self.device)
+        if not self.failure:
+            self.cases, self.elements = self.cases + 1, self.elements + elements
+        self._report()
+        if finding is None:
+            return True
+        if finding.status == verdicts.FAIL:
+            # While Hypothesis shrinks it tries only problems simpler than the last one that failed.
+            self.failed_at = self.failed_at or time.monotonic()
+            self.failure = finding
+            return False
+        self.doubt = self.doubt or finding
+        if finding.status in (verdicts.UNSUPPORTED, verdicts.TIMEOUT):
+            raise _Stopped
+        return True
+
+    def _report(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(Progress(self.kernel.name, self.phase, self.cases, self.planned, self.elements, self.seed))
+
+
+def run_campaign(
+    kernel: Kernel,
+    device: Any,
+    *,
+    profile: str = "quick",
+    cases: int | None = None,
+    seed: int | None = None,
+    failures_dir: str | Path | None = None,
+    time_limit: float | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Verdict:
+    """Runs a kernel on its corpus and on generated problems, and says how far it agrees with its oracle.
+
+    `device` is what `refsim.device.open` returns. Profiles quick (25 generated cases) and ci (200) draw the same
+    problems every time; night (5000) draws a new seed, which the verdict holds; `cases` and `seed` override both.
+    A failure is shrunk and, with `failures_dir`, written as a replay case. `time_limit` is in seconds.
+    Raises RefsimError where the request, not the kernel, is at fault: an unknown profile, a missing package.
+    """
+    row = _checked_profile(profile, cases, seed)
+    if seed is None and row.new_seed:
+        seed = secrets.randbits(32)
+    planned = row.cases if cases is None else cases
+    started = time.monotonic()
+    deadline = started + (float("inf") if time_limit is None else time_limit)
+    ledger = _Ledger(kernel, device, row, seed, len(kernel.corpus) + planned, deadline, on_progress)
+    try:
+        _run_corpus(ledger)
+        ledger.phase = "shrinking" if ledger.failure else "generated"
+        if planned:
+            _search(ledger, planned)
+    except _Stopped:
+        pass
+    return _verdict(ledger, time.monotonic() - started, failures_dir)
+
+
+def _checked_profile(profile: str, cases: int | None, seed: int | None) -> Profile:
+    if profile not in PROFILES:
+        raise unknown("profile", str(profile), list(PROFILES))
+    for name, value in (("cases", cases), ("seed", seed)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise RefsimError("bad-campaign", f"{name} must be an integer from 0, not {value!r}")
+    return PROFILES[profile]
+
+
+def _run_corpus(ledger: _Ledger) -> None:
+    for problem in ledger.kernel.corpus:
+        if not ledger.check(problem):
+            return
+
+
+def _search(ledger: _Ledger, cases: int) -> None:
+    """Lets Hypothesis generate problems; after a failure of the corpus it looks for a simpler problem that fails."""
+    import hypothesis
+
+    def agrees(problem: Any) -> None:
+        if ledger.check(problem):
+            return
+        ledger.phase = "shrinking"
+        raise _Failed
+
+    chosen = hypothesis.settings(
+        max_examples=cases, database=None, derandomize=ledger.seed is None, deadline=None, print_blob=False,
+        report_multiple_bugs=False, suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink], verbosity=hypothesis.Verbosity.quiet,
+    )  # fmt: skip
+    search = chosen(hypothesis.given(problem=ledger.kernel.problem)(agrees))
+    if ledger.seed is not None:
+        search = hypothesis.seed(ledger.seed)(search)
+    try:
+        search()
+    except _Failed:
+        pass
+    except hypothesis.errors.Flaky:
+        if ledger.failure is None:
+            raise
+        text = f"{ledger.failure.text}\nnot every run of this problem fails: the kernel does not repeat itself"
+        ledger.failure = replace(ledger.failure, text=text)
+
+
+def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -> Verdict:
+    kernel, found = ledger.kernel, ledger.failure or ledger.doubt
+    device, replay = describe(ledger.device), ""
+    has_problem = found is not None and found.problem is not None
+    if found and has_problem and failures_dir is not None and found.status in (verdicts.FAIL, verdicts.TIMEOUT):
+        replay = str(write_case(Path(failures_dir), kernel, found.problem, device, found.text))
+    return Verdict(
+        kernel.name, found.status if found else verdicts.PASS, device, ledger.profile.name, ledger.seed,
+        ledger.cases, ledger.elements, seconds, finding=found.text if found else "",
+        mismatch=found.mismatch if found else None, problem=to_json(found.problem) if found and has_problem else None,
+        problem_text=spelled(found.problem) if found and has_problem else "", replay=replay,
+        promise=str(kernel.promise),
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""Kernel declarations by path: the files that pyproject.toml names, else the kernels that travel with refsim."""
+
+import hashlib
+import importlib.resources
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+
+from refsim.errors import UNREADABLE, RefsimError, unknown
+from refsim.kernels import Kernel
+
+
+def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...]:
+    """The kernels that Python files declare as `KERNELS`; the files run, so they must be trusted.
+
+    Without `paths`: `[tool.refsim] kernels` of the pyproject.toml here, else the bundled gpu/bindings.py. Each kernel
+    knows its file (`declared_in`). Raises RefsimError for files that cannot be read or declare no kernels, and for
+    two kernels of one name.
+    """
+    files = [Path(path) for path in paths] if paths is not None else kernel_paths()
+    kernels = tuple(kernel for file in files for kernel in _declared(file))
+    names = [kernel.name for kernel in kernels]
+    for name in names:
+        if names.count(name) > 1:
+            raise RefsimError("duplicate-kernel", f"two kernels are called {name!r}", where=", ".join(map(str, files)))
+    return kernels
+
+
+def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel:
+    """The kernel of that name; an unknown one is an error with the nearest names."""
+    kernels = {kernel.name: kernel for kernel in find_kernels(paths)}
+    if name not in kernels:
+        raise unknown("kernel", name, sorted(kernels))
+    return kernels[name]
+
+
+def kernel_paths(folder: Path | None = None) -> list[Path]:
+    """The kernel files of a folder's pyproject.toml (default: the working directory), else the bundled one."""
+    project = (folder or Path.cwd()) / "pyproject.toml"
+    if project.is_file():
+        try:
+            table = tomllib.loads(project.read_text("utf-8")).get("tool", {}).get("refsim", {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RefsimError("bad-pyproject", str(error), where=str(project), exit_code=UNREADABLE) from error
+        listed = table.get("kernels", [])
+        if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
+            raise RefsimError("bad-pyproject", f"kernels must be a list of paths, not {listed!r}", where=str(project))
+        if listed:
+            return [project.parent / path for path in listed]
+    return [bundled_kernels()]
+
+
+def bundled_kernels() -> Path:
+    """gpu/bindings.py: inside the installed package, else in the checkout that refsim was imported from."""
+    package = Path(str(importlib.resources.files("refsim")))
+    for file in (package / "_bundled/gpu/bindings.py", package.parent / "gpu/bindings.py"):
+        if file.is_file():
+            return file
+    raise RefsimError("no-bundled-kernels", f"{package} has no gpu/bindings.py", exit_code=UNREADABLE)
+
+
+def load_kernel_file(path: str | Path) -> ModuleType:
+    """The module of a kernel file, run once per version of the file. Raises RefsimError where that fails."""
+    file = Path(path)
+    if not file.is_file():
+        raise RefsimError("no-kernel-file", f"{file} is not a file", exit_code=UNREADABLE)
+    resolved = file.resolve()
+    return _module(resolved, resolved.stat().st_mtime_ns)
+
+
+def _declared(file: Path) -> tuple[Kernel, ...]:
+    kernels = getattr(load_kernel_file(file), "KERNELS", None)
+    if not isinstance(kernels, (tuple, list)) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
+        raise RefsimError("no-kernels", "a kernel file ends in KERNELS = (Kernel(...), ...)", where=str(file))
+    return tuple(replace(kernel, declared_in=file.resolve()) for kernel in kernels)
+
+
+@lru_cache(maxsize=64)
+def _module(file: Path, modified_ns: int) -> ModuleType:
+    name = f"refsim_kernels_{hashlib.sha256(f'{file}:{modified_ns}'.encode()).hexdigest()[:12]}"
+    specification = importlib.util.spec_from_file_location(name, file)
+    if specification is None or specification.loader is None:
+        raise RefsimError("no-kernel-file", f"{file} is not a Python file", exit_code=UNREADABLE)
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # a recipe's type hints are looked up there
+    try:
+        specification.loader.exec_module(module)
+    except RefsimError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RefsimError("kernel-file-fails", what, where=str(file), exit_code=UNREADABLE) from error
+    return module

@@ -1,0 +1,154 @@
+"""The laws a kernel obeys on every problem: it agrees with its oracle, repeats itself, leaves its inputs alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.compare import Mismatch, Owner, bits
+from refsim.errors import RefsimError
+from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Promise
+from refsim.testing.assertions import BitsDiffer
+from refsim.testing.recipes import spelled
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run of a kernel: what it wrote, what differs, and what the device says about the run.
+
+    `inexact` lists .approx arithmetic on the data path, `unobservable` uninitialised reads that reached no output; both
+    are what the launcher offers under these names, if it does.
+    """
+
+    outputs: Outputs
+    mismatches: tuple[Mismatch, ...]
+    elements: int
+    inexact: tuple[str, ...]
+    unobservable: tuple[str, ...]
+
+
+@dataclass
+class _WatchedLauncher:
+    """Passes everything on, and remembers what was uploaded as read-only and where every buffer lies."""
+
+    inner: Launcher
+    inputs: list[tuple[Buffer, NDArray[Any]]] = field(default_factory=list)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:  # what a device offers beyond the protocol
+        return getattr(self.inner, name)
+
+    @property
+    def target(self) -> str:
+        return self.inner.target
+
+    def launch(
+        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+    ) -> None:
+        self.inner.launch(entry, grid, block, args, shared_bytes)
+
+    def read(self, buffer: Buffer) -> NDArray[Any]:
+        return self.inner.read(buffer)
+
+    def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
+        buffer = self.inner.upload(array, name=name, misalign_bytes=misalign_bytes, writable=writable)
+        self.buffers[name] = buffer
+        if not writable:
+            self.inputs.append((buffer, np.array(array, copy=True)))
+        return buffer
+
+    def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
+        buffer = self.inner.output(count, dtype, name=name, misalign_bytes=misalign_bytes)
+        self.buffers[name] = buffer
+        return buffer
+
+
+def observe(kernel: Kernel, problem: Any, device: Any) -> Observation:
+    """Runs a kernel once and compares every output with the oracle and every read-only input with itself.
+
+    `device` is what `refsim.device.open` returns. A fault of the device (out of bounds, a guard band written, a
+    deadlock) is raised as the RefsimError that describes it.
+    """
+    if not isinstance(problem, kernel.recipe):
+        raise RefsimError("bad-recipe", f"{problem!r} is no {kernel.recipe.__name__}", where=f"kernel {kernel.name}")
+    formats = kernel.output_formats(problem)
+    with device.launcher(kernel.file) as launcher:
+        watched = _WatchedLauncher(launcher)
+        got = kernel.run(watched, problem)
+        want = kernel.oracle(problem)
+        for label, outputs in (("run", got), ("oracle", want)):
+            if set(outputs) != set(formats):
+                what = f"{label} returns {sorted(outputs)}, declared are {sorted(formats)}"
+                raise RefsimError("outputs-differ", what, where=f"kernel {kernel.name}")
+        owners = {name: _owner(kernel, problem, name, watched) for name in formats}
+        compared = [
+            _compared(kernel.promise, got[name], want[name], format, name=name, owner=owners[name])
+            for name, format in formats.items()
+        ]
+        changed = [_changed(launcher, buffer, array) for buffer, array in watched.inputs]
+    return Observation(
+        outputs=got,
+        mismatches=tuple(mismatch for mismatch in (*compared, *changed) if mismatch),
+        elements=sum(mismatch.total for mismatch in compared),
+        inexact=tuple(getattr(launcher, "inexact", ())),
+        unobservable=tuple(getattr(launcher, "unobservable", ())),
+    )
+
+
+def agrees_with_oracle(kernel: Kernel, problem: Any, device: Any) -> None:
+    """Every output equals the oracle's as far as the kernel's promise goes; else BitsDiffer."""
+    _demand(_only(observe(kernel, problem, device).mismatches, inputs=False), f"{kernel.name} on {spelled(problem)}")
+
+
+def inputs_unchanged(kernel: Kernel, problem: Any, device: Any) -> None:
+    """What was uploaded as read-only holds the same bits afterwards; else BitsDiffer."""
+    changed = _only(observe(kernel, problem, device).mismatches, inputs=True)
+    _demand(changed, f"{kernel.name} wrote an input: {spelled(problem)}")
+
+
+def deterministic(kernel: Kernel, problem: Any, device: Any) -> None:
+    """Two runs write the same bits, NaN payloads included; else BitsDiffer."""
+    first, second = (observe(kernel, problem, device).outputs for _ in range(2))
+    formats = kernel.output_formats(problem)
+    pairs = [_compared(Promise.BITWISE, second[name], first[name], formats[name], name=name) for name in formats]
+    _demand([mismatch for mismatch in pairs if mismatch], f"two runs of {kernel.name} differ on {spelled(problem)}")
+
+
+INPUT = "input "
+
+
+def _only(mismatches: Sequence[Mismatch], *, inputs: bool) -> list[Mismatch]:
+    return [mismatch for mismatch in mismatches if mismatch.name.startswith(INPUT) == inputs]
+
+
+def _demand(mismatches: Sequence[Mismatch], heading: str) -> None:
+    if mismatches:
+        raise BitsDiffer(mismatches[0], heading)
+
+
+def _compared(
+    promise: Promise, got: NDArray[Any], want: NDArray[Any], format: str, *, name: str, owner: Owner | None = None
+) -> Mismatch:
+    return bits(got, want, format or None, None, owner, nan=promise.nan, within_ulps=promise.within_ulps, name=name)
+
+
+def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any]) -> Mismatch:
+    unsigned = f"u{array.dtype.itemsize}"
+    return bits(launcher.read(buffer).view(unsigned), array.reshape(-1).view(unsigned), name=f"{INPUT}{buffer.name}")
+
+
+def _owner(kernel: Kernel, problem: Any, name: str, watched: _WatchedLauncher) -> Owner | None:
+    """Who wrote an element: what the device saw (`owner_of`, the simulator has it), else what the kernel declares."""
+    buffer, seen = watched.buffers.get(name), getattr(watched.inner, "owner_of", None)
+    if seen is not None and buffer is not None:
+        return lambda index: _written(seen(buffer, index))
+    declared = kernel.owner
+    if declared is None:
+        return None
+    return lambda index: dict(zip(("block", "thread"), declared(problem, name, index), strict=True))
+
+
+def _written(place: dict[str, object]) -> "dict[str, object] | str":
+    return place if "block" in place else f"never written, address {place['address']:#x}"

@@ -1,0 +1,301 @@
+"""Recipes: small frozen dataclasses that print in a line, rebuild the same tensor everywhere and travel as JSON."""
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import decode, encode
+from refsim.errors import RefsimError, unknown
+from refsim.formats import Format, format_named
+from refsim.kernels import Launcher
+
+Codes = NDArray[np.unsignedinteger]
+MAX_ELEMENTS = 1 << 28
+MAX_MISALIGN = 64
+MAX_BLOCKS = 1 << 16
+
+
+def in_range(name: str, value: Any, low: int, high: int) -> None:
+    """Raises RefsimError unless `value` is an integer from `low` to `high`; for the `__post_init__` of a recipe."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RefsimError("bad-recipe", f"{name} must be an integer in {low}..{high}, not {value!r}")
+
+
+def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Raises RefsimError, with the nearest names, unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise unknown(name, str(value), list(allowed))
+
+
+def spelled(recipe: Any) -> str:
+    """A recipe in one line: fields at their default are left out, patches and fields called ..._bits are in hex."""
+    parts = []
+    for f in fields(recipe):
+        value = getattr(recipe, f.name)
+        if value == f.default:
+            continue
+        if is_dataclass(value):
+            text = spelled(value)
+        elif f.name.endswith("bits") and isinstance(value, int):
+            text = hex(value)
+        elif f.name == "patches":
+            text = f"({' '.join(f'({index}, {code:#x}),' for index, code in value)})"
+        else:
+            text = repr(value)
+        parts.append(f"{f.name}={text}")
+    return f"{type(recipe).__name__}({', '.join(parts)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Tensor:
+    """A one-dimensional tensor of codes, made again from its seed: Tensor(n=2049, format='bf16', fill='bits', seed=3).
+
+    `fill` is a name of FILLS; "ties" and "near-overflow" aim at the format `target`. `patches` are (index, code) set
+    afterwards. `misalign_elements` moves the tensor off its natural alignment by that many elements.
+    Raises RefsimError for sizes beyond 2^28, unknown names and codes that the format does not have.
+    """
+
+    n: int
+    format: str
+    fill: str = "zeros"
+    seed: int = 0
+    target: str = "e4m3"
+    patches: tuple[tuple[int, int], ...] = ()
+    misalign_elements: int = 0
+
+    def __post_init__(self) -> None:
+        in_range("n", self.n, 0, MAX_ELEMENTS)
+        in_range("seed", self.seed, 0, (1 << 64) - 1)
+        in_range("misalign_elements", self.misalign_elements, 0, MAX_MISALIGN)
+        row = format_named(self.format)
+        format_named(self.target)
+        if self.fill not in FILLS:
+            raise unknown("fill", str(self.fill), sorted(FILLS))
+        for index, code in self.patches:
+            in_range("patch index", index, 0, self.n - 1)
+            in_range("patch code", code, 0, row.code_limit - 1)
+
+    def __repr__(self) -> str:
+        return spelled(self)
+
+    @property
+    def misalign_bytes(self) -> int:
+        return self.misalign_elements * format_named(self.format).code_dtype.itemsize
+
+    def codes(self) -> Codes:
+        """The codes, shape (n,), in the unsigned dtype of the format."""
+        row = format_named(self.format)
+        generator = np.random.Generator(np.random.Philox(self.seed))
+        codes = np.zeros(0, row.code_dtype)
+        if self.n:
+            codes = FILLS[self.fill](generator, self.n, row, format_named(self.target)).astype(row.code_dtype)
+        for index, code in self.patches:
+            codes[index] = code
+        return codes
+
+
+@dataclass(frozen=True, repr=False)
+class Launch:
+    """A one-dimensional launch: `threads` a block, `blocks` = 0 for as many as give each thread `per_thread` elements.
+
+    Launch() of 10,000 elements is 3 blocks of 256 threads; a kernel with a grid-stride loop must be right with any.
+    """
+
+    threads: int = 256
+    blocks: int = 0
+    per_thread: int = 16
+
+    def __post_init__(self) -> None:
+        in_range("threads", self.threads, 32, 1024)
+        in_range("blocks", self.blocks, 0, MAX_BLOCKS)
+        in_range("per_thread", self.per_thread, 1, 1024)
+        if self.threads % 32:
+            raise RefsimError("bad-recipe", f"{self.threads} threads", rule="a block is a multiple of 32 threads")
+
+    def __repr__(self) -> str:
+        return spelled(self)
+
+    def run(self, launcher: Launcher, entry: str, n: int, *args: object) -> None:
+        """Launches an entry for `n` elements; no tensor is too small for one block."""
+        blocks = self.blocks or min(MAX_BLOCKS, max(1, -(-n // (self.per_thread * self.threads))))
+        launcher.launch(entry, (blocks,), (self.threads,), args)
+
+
+COVERING = Launch()
+
+
+def special_codes(format: str | Format) -> tuple[int, ...]:
+    """The codes at which kernels break, each with both signs: zero, the ends of every range, infinity, NaN.
+
+    E4M3 has 0x00, 0x01, 0x07, 0x08, 0x30, 0x38, 0x7d, 0x7e, 0x7f and the same with the sign.
+    """
+    row = format_named(format)
+    one = int(encode(np.ones(1), row)[0])
+    half = int(encode(np.full(1, 0.5), row)[0])
+    step = 1 << row.padding_bits
+    smallest_normal = (1 << row.mantissa_bits) * step
+    magnitudes = [0, step, smallest_normal - step, smallest_normal, half, one, one + step, row.max_code - step]
+    magnitudes += [row.max_code, *(code for code in (row.infinity_code, row.nan_code) if code is not None)]
+    if row.infinity_code is not None:  # a signalling NaN with the smallest payload, and the quiet NaN without one
+        magnitudes += [row.infinity_code + step, row.infinity_code + (step << (row.mantissa_bits - 1))]
+    signed = [code | sign for code in magnitudes for sign in dict.fromkeys((0, row.sign_mask))]
+    return tuple(dict.fromkeys(code for code in signed if 0 <= code < row.code_limit))
+
+
+# Fills: (generator, n, row, target) -> codes.
+
+Fill = Callable[[np.random.Generator, int, Format, Format], NDArray[Any]]
+
+
+def _zeros(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    return np.zeros(n, row.code_dtype)
+
+
+def _ones(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    return encode(np.ones(n), row)
+
+
+def _one_hot(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    values = np.zeros(n)
+    values[generator.integers(n)] = 1.0
+    return encode(values, row)
+
+
+def _gaussian(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    return encode(generator.standard_normal(n), row)
+
+
+def _log_uniform(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    low, high = np.log2(row.quantum), np.log2(row.max_value)
+    return encode(np.exp2(generator.uniform(low, high, n)) * generator.choice([-1.0, 1.0], n), row)
+
+
+def _subnormals(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    magnitudes = generator.integers(1, 1 << max(row.mantissa_bits, 1), n) << row.padding_bits
+    return magnitudes | row.sign_mask * generator.integers(0, 2, n)
+
+
+def _uniform_bits(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    return generator.integers(0, row.code_limit, n, dtype=np.uint64)
+
+
+def _specials(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    codes = np.array(special_codes(row), row.code_dtype)
+    return np.take(codes, (np.arange(n) + generator.integers(len(codes))) % len(codes))
+
+
+def _ties(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    """Midpoints of the target and their two neighbours, times a power of two; element 0 is the target's maximum.
+
+    With that maximum as amax the scale is the inverse power of two, so the scaled values are exact ties again.
+    """
+    largest_shift = min(4, int(np.floor(np.log2(row.max_value / target.max_value))))
+    shift = 2.0 ** int(generator.integers(min(-4, largest_shift), largest_shift + 1))
+    magnitudes = np.arange(target.max_code >> target.padding_bits) << target.padding_bits
+    values = decode(magnitudes.astype(target.code_dtype), target)
+    gaps = np.append(values[1:], target.max_value) - values
+    codes = encode((values + gaps / 2)[generator.integers(len(values), size=n)] * shift, row).astype(np.int64)
+    codes = np.maximum(codes + (generator.integers(-1, 2, n) << row.padding_bits), 0)
+    codes = codes | row.sign_mask * generator.integers(0, 2, n)
+    codes[0] = int(encode(np.full(1, target.max_value * shift), row)[0])
+    return codes
+
+
+def _near_overflow(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
+    """Half the elements around the largest value of the target, half around the largest value of the format."""
+    around_target = encode(target.max_value * generator.uniform(0.9, 1.3, n), row).astype(np.int64)
+    around_own = (row.max_code >> row.padding_bits) - generator.integers(0, 4, n) << row.padding_bits
+    own = generator.integers(0, 2, n) if generator.integers(0, 2) else np.zeros(n, np.int64)
+    return np.where(own, around_own, around_target) | row.sign_mask * generator.integers(0, 2, n)
+
+
+FILLS: dict[str, Fill] = {
+    "zeros": _zeros,
+    "ones": _ones,
+    "one-hot": _one_hot,
+    "gaussian": _gaussian,
+    "log-uniform": _log_uniform,
+    "subnormals": _subnormals,
+    "bits": _uniform_bits,
+    "specials": _specials,
+    "ties": _ties,
+    "near-overflow": _near_overflow,
+}
+
+EDGE_SIZES = (0, 1, 7, 8, 9, 2047, 2048, 2049)
+LARGE = (1 << 20) + 3
+
+
+def corpus_tensors(format: str, target: str = "e4m3", *, large: bool = True) -> tuple[Tensor, ...]:
+    """The tensors every campaign starts with: each edge size, each fill, odd offsets, one beyond 2^20 elements."""
+    fills = list(FILLS)
+    edges = [
+        Tensor(n, format, "bits" if place % 2 else "ties", place, target, misalign_elements=place % 3)
+        for place, n in enumerate(EDGE_SIZES)
+    ]
+    filled = [Tensor(267, format, fill, place, target, misalign_elements=place % 2) for place, fill in enumerate(fills)]
+    return (*edges, *filled, *([Tensor(LARGE, format, "log-uniform", 1, target)] if large else []))
+
+
+# JSON: the recipe class is known (a Kernel names it), so a file never chooses what is built.
+
+
+def to_json(recipe: Any) -> Any:
+    """A recipe as dictionaries, lists and numbers; fields at their default are left out."""
+    if is_dataclass(recipe) and not isinstance(recipe, type):
+        return {
+            f.name: to_json(getattr(recipe, f.name))
+            for f in fields(recipe)
+            if f.default is MISSING or getattr(recipe, f.name) != f.default
+        }
+    if isinstance(recipe, (tuple, list)):
+        return [to_json(part) for part in recipe]
+    if recipe is None or isinstance(recipe, (bool, int, float, str)):
+        return recipe
+    raise RefsimError("bad-recipe", f"a recipe holds numbers, strings, tuples and recipes, not {recipe!r}")
+
+
+def from_json(kind: Any, record: Any, where: str = "problem") -> Any:
+    """The recipe of class `kind` that `to_json` wrote; every key and type is checked. Raises RefsimError."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return _dataclass_from_json(kind, record, where)
+    if origin in (typing.Union, types.UnionType):
+        if record is None and type(None) in arguments:
+            return None
+        return from_json(next(part for part in arguments if part is not type(None)), record, where)
+    if origin is tuple:
+        if not isinstance(record, list):
+            raise _misfit(where, "a list", record)
+        kinds = arguments[:1] * len(record) if arguments[-1] is Ellipsis else arguments
+        if len(kinds) != len(record):
+            raise _misfit(where, f"a list of {len(kinds)}", record)
+        places = (f"{where}[{place}]" for place in range(len(record)))
+        return tuple(from_json(*each) for each in zip(kinds, record, places, strict=True))
+    if kind is float and type(record) is int:
+        return float(record)
+    if kind not in (int, float, str, bool) or type(record) is not kind:
+        raise _misfit(where, getattr(kind, "__name__", str(kind)), record)
+    return record
+
+
+def _dataclass_from_json(kind: type, record: Any, where: str) -> Any:
+    if not isinstance(record, Mapping):
+        raise _misfit(where, f"the fields of {kind.__name__}", record)
+    hints, known = typing.get_type_hints(kind), [f.name for f in fields(kind)]
+    for key in record:
+        if key not in known:
+            raise unknown(f"field of {kind.__name__}", str(key), known, where=where)
+    missing = [f.name for f in fields(kind) if f.name not in record and f.default is MISSING]
+    if missing:
+        raise RefsimError("missing-field", f"{kind.__name__} needs {missing[0]!r}", where=where)
+    return kind(**{key: from_json(hints[key], value, f"{where}.{key}") for key, value in record.items()})
+
+
+def _misfit(where: str, wanted: str, record: Any) -> RefsimError:
+    return RefsimError("bad-recipe", f"expected {wanted}, found {str(record)[:80]!r}", where=where)

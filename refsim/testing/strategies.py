@@ -1,0 +1,73 @@
+"""Hypothesis strategies of recipes: they shrink towards n = 0, zeros, no patches, no offset.
+
+Use as `from refsim.testing import strategies as rst`.
+"""
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from refsim.errors import RefsimError, unknown
+from refsim.formats import Format, format_named
+from refsim.testing.recipes import FILLS, MAX_MISALIGN, Launch, Tensor, special_codes
+
+EDGES = ((0, 1), (7, 9), (255, 257), (1023, 1025), (2047, 2049))
+
+
+def sizes(max_size: int = 4096, *, multiple_of: int = 1) -> SearchStrategy[int]:
+    """Element counts up to `max_size`, often at 0, 1, 7..9 and one around 256, 1024 and 2048.
+
+    `multiple_of` keeps to multiples (of a vector width, a block): sizes(multiple_of=128) draws 0, 128, 256, ...
+    """
+    if max_size < 0 or multiple_of < 1:
+        raise RefsimError("bad-size", f"sizes up to {max_size} in steps of {multiple_of} do not exist")
+    top = max_size // multiple_of
+    # The full range comes first: a size from any edge is also one of the full range, so shrinking can leave its edge.
+    ranges = [(0, top), *((low, min(high, top)) for low, high in EDGES if low <= top)]
+    return st.one_of([st.integers(low, high) for low, high in ranges]).map(lambda count: count * multiple_of)
+
+
+def bit_patterns(format: str | Format) -> SearchStrategy[int]:
+    """Any code of a format, every second one a special code: zero, range ends, infinity, NaN."""
+    row = format_named(format)
+    return st.one_of(st.sampled_from(sorted(special_codes(row))), st.integers(0, row.code_limit - 1))
+
+
+def misalignments(max_elements: int = 15) -> SearchStrategy[int]:
+    """How many elements a tensor lies off its natural alignment: 0 is the simplest, odd values are frequent."""
+    if not 0 <= max_elements <= MAX_MISALIGN:
+        raise RefsimError("bad-misalignment", f"max_elements must be in 0..{MAX_MISALIGN}, not {max_elements}")
+    return st.one_of(st.just(0), st.integers(0, max_elements))
+
+
+def launches(max_blocks: int = 5) -> SearchStrategy[Launch]:
+    """Launches of 32 to 1024 threads, with enough blocks for the tensor or (1 to `max_blocks`) with too few."""
+    return st.builds(Launch, st.sampled_from([256, 32, 64, 1024]), st.integers(0, max_blocks))
+
+
+@st.composite
+def tensors(
+    draw: st.DrawFn,
+    formats: str | Sequence[str],
+    *,
+    target: str = "e4m3",
+    fills: Sequence[str] = tuple(FILLS),
+    max_size: int = 4096,
+    max_patches: int = 3,
+    max_misalign: int = 15,
+) -> Tensor:
+    """Tensor recipes in one of `formats`; `target` is the format that ties and near-overflow aim at.
+
+    Shrinks to Tensor(n=0, format=formats[0]); a failure that needs one value shrinks to one patch in zeros.
+    """
+    for fill in fills:
+        if fill not in FILLS:
+            raise unknown("fill", fill, sorted(FILLS))
+    format = draw(st.sampled_from([formats] if isinstance(formats, str) else list(formats)))
+    n = draw(sizes(max_size))
+    fill = draw(st.sampled_from(list(fills)))
+    seed = draw(st.integers(0, 2**16 - 1))
+    patch = st.tuples(st.integers(0, max(n - 1, 0)), bit_patterns(format))
+    patches = draw(st.lists(patch, max_size=max_patches if n else 0, unique_by=lambda pair: pair[0]))
+    return Tensor(n, format, fill, seed, target, tuple(sorted(patches)), draw(misalignments(max_misalign)))

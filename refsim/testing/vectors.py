@@ -1,0 +1,164 @@
+"""Recorded silicon: what a GPU returned, as small files that replay without one, and the digest they use.
+
+The input space of an instruction on float32 has 2^32 patterns. They are recorded in 65,536 chunks of 65,536: chunk c
+holds the patterns whose upper half is c, and one word stands for its results r(0) .. r(65535):
+
+    digest = sum over i of weight(i) * r(i)  mod 2^64,    weight(i) = splitmix64(i) with its lowest bit set
+
+A 64-bit result counts as two 32-bit words, the upper one under weight(65536 + i): above bit 31 a weight has too few
+bits left to tell many equal errors apart. The weights are odd, so that no single wrong result can hide, and all
+differ, so that order counts. The sum is linear: `locate` finds a single wrong result from two digests, and neighbouring
+chunks of a piecewise linear function differ by few distinct words, which is what the file keeps.
+Worked number: of 65,536 results that are all 1 the digest is 0xcbff58fb1c827bb2.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import MISSING, UNREADABLE, RefsimError, unknown
+
+CHUNK = 1 << 16
+PARTNER = 0x2545F491
+"""The second operand of a recorded pair is pattern ^ PARTNER: a permutation of all float32 patterns."""
+PARTNER_F16 = 0x5A35
+"""The upper half of a recorded f16x2 is pattern ^ PARTNER_F16."""
+
+
+def splitmix64(index: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A fixed mixing of 64-bit words, one to one: splitmix64(0) = 0xe220a8397b1dcdaf."""
+    z = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@cache
+def weights() -> NDArray[np.uint64]:
+    """weight(0) .. weight(131071), read-only: weight(0) = 0xe220a8397b1dcdaf; the second half is for upper words."""
+    table = splitmix64(np.arange(2 * CHUNK, dtype=np.uint64)) | np.uint64(1)
+    table.setflags(write=False)
+    return table
+
+
+def digest(results: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
+    """The digest of each chunk of results: shape (..., 65536), any unsigned integers, gives shape (...) of uint64."""
+    if results.ndim == 0 or results.shape[-1] != CHUNK or results.dtype.kind != "u":
+        raise RefsimError(
+            "digest-shape",
+            f"a digest is taken of 65536 unsigned integers, not of shape {results.shape} {results.dtype}",
+            help="give register bits, 65536 along the last axis",
+        )
+    low, high = weights()[:CHUNK], weights()[CHUNK:]
+    if results.dtype.itemsize < 8:
+        return np.asarray(np.einsum("...i,i->...", results.astype(np.uint64), low))
+    words = results.astype(np.uint64)
+    lower = np.einsum("...i,i->...", words & np.uint64(0xFFFFFFFF), low)
+    upper = np.einsum("...i,i->...", words >> np.uint64(32), high)
+    return np.asarray(np.add(lower, upper))  # the ufunc wraps silently, + on scalars would warn
+
+
+def locate(got: int, want: int) -> tuple[int, int] | None:
+    """Where two chunks differ, if in one result only: (index, got - want), for results of up to 32 bits.
+
+    The difference of the digests is weight(index) * (got - want); a quotient below 2^32 by chance has odds of 2^-15.
+    None if the digests are equal or no single result explains them.
+    """
+    difference = (int(got) - int(want)) % (1 << 64)
+    if difference == 0:
+        return None
+    quotients = _inverse_weights() * np.uint64(difference)
+    small = np.flatnonzero((quotients < np.uint64(1 << 32)) | (quotients > np.uint64((1 << 64) - (1 << 32))))
+    if small.size == 0:
+        return None
+    sizes = [min(int(q), (1 << 64) - int(q)) for q in quotients[small]]
+    index = int(small[int(np.argmin(sizes))])
+    quotient = int(quotients[index])
+    return index, quotient if quotient < 1 << 63 else quotient - (1 << 64)
+
+
+@cache
+def _inverse_weights() -> NDArray[np.uint64]:
+    """1 / weight(i) mod 2^64 by Newton's iteration: each step doubles the correct bits, and x * x = 1 mod 8."""
+    odd = weights()[:CHUNK]
+    inverse = odd.copy()
+    for _ in range(5):
+        inverse *= np.uint64(2) - odd * inverse
+    return inverse
+
+
+def chunk_patterns(chunk: int) -> NDArray[np.uint32]:
+    """The 65,536 patterns of one chunk: chunk 0x3f80 begins with 0x3f800000, which is 1.0."""
+    if not 0 <= chunk < CHUNK:
+        raise RefsimError("chunk-range", f"there is no chunk {chunk}", rule="chunks are 0 to 65535")
+    return (np.uint32(chunk) << np.uint32(16)) | np.arange(CHUNK, dtype=np.uint32)
+
+
+def pack_digests(digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The differences of neighbouring digests mod 2^64: what a file keeps, since they repeat."""
+    return np.diff(digests, prepend=np.uint64(0))
+
+
+def unpack_digests(differences: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The inverse of pack_digests: running sums mod 2^64."""
+    return np.cumsum(differences, dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The results of one instruction: `arrays` by key, `facts` its row of the sidecar (opcode, operands, SASS ...)."""
+
+    name: str
+    facts: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+
+def vectors_folder(device: str = "h200") -> Path:
+    """The folder of one device's recordings, in the installed package or else in the checkout."""
+    package = Path(__file__).resolve().parent.parent
+    known = []
+    for base in (package / "_bundled", package.parent):
+        root = base / "conformance" / "vectors"
+        if (root / device).is_dir():
+            return root / device
+        known += sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    if known:
+        raise unknown("recorded device", device, known)
+    raise RefsimError("no-vectors", "the recorded vectors are not here", help="reinstall refsim", exit_code=MISSING)
+
+
+def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
+    """What stands beside `<stem>.npz`: device, driver, compiler, flags, hashes, date and one row per recording."""
+    path = vectors_folder(device) / f"{stem}.json"
+    if not path.is_file():
+        raise unknown("recording file", stem, sorted(p.stem for p in path.parent.glob("*.json")))
+    content = json.loads(path.read_text())
+    if not isinstance(content, dict) or "recordings" not in content:
+        raise RefsimError("bad-sidecar", f"{path.name} has no recordings", where=str(path), exit_code=UNREADABLE)
+    return content
+
+
+def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
+    """Every recording of `<stem>.npz` by name; digests are unpacked.
+
+    Arrays are plain unsigned integers. Key "digests": uint64, one per chunk; "results": one per 16-bit input; for
+    scalar forms "operand0" .. and "result" are the rows of a table.
+    """
+    rows = sidecar(stem, device)["recordings"]
+    path = vectors_folder(device) / f"{stem}.npz"
+    found: dict[str, Recording] = {}
+    with np.load(path, allow_pickle=False) as stored:
+        cached: dict[str, NDArray[Any]] = {}
+        for name, facts in rows.items():
+            arrays = {}
+            for key, member in facts["arrays"].items():
+                if member not in cached:
+                    cached[member] = stored[member]
+                arrays[key] = unpack_digests(cached[member]) if key == "digests" else cached[member]
+            found[name] = Recording(name, facts, arrays)
+    return found

@@ -1,0 +1,82 @@
+"""What a campaign found: one record, with everything that is needed to believe it and to repeat it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from refsim.compare import Mismatch
+from refsim.errors import RefsimError, unknown
+
+PASS, FAIL, INEXACT, UNOBSERVABLE = "pass", "fail", "inexact", "uninitialised-but-unobservable"
+UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
+EXIT_CODES = {PASS: 0, FAIL: 1, INEXACT: 5, UNOBSERVABLE: 5, UNSUPPORTED: 5, TIMEOUT: 5, NOT_RUN: 4}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a campaign: `status` is a key of EXIT_CODES, `exit_code` what a command returns for it.
+
+    `cases` problems and `elements` output elements were compared. A finding has the smallest `problem` known (as JSON
+    and as text), the `finding` in words, the `mismatch` where bits differ, and the `replay` file. `device` describes
+    the device with hashes, flags and tools of what ran; `seconds` is wall-clock time.
+    """
+
+    kernel: str
+    status: str
+    device: Mapping[str, str]
+    profile: str
+    seed: int | None = None
+    cases: int = 0
+    elements: int = 0
+    seconds: float = 0.0
+    finding: str = ""
+    mismatch: Mismatch | None = None
+    problem: Any = None
+    problem_text: str = ""
+    replay: str = ""
+    promise: str = "bitwise"
+
+    def __post_init__(self) -> None:
+        if self.status not in EXIT_CODES:
+            raise unknown("status", str(self.status), list(EXIT_CODES))
+
+    def __bool__(self) -> bool:
+        return self.status == PASS
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.status]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The verdict first, then the finding, its problem and the command that repeats it."""
+        where = " ".join(self.device[key] for key in ("name", "target") if key in self.device)
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        lines = [
+            f"{self.status}  {self.kernel} on {where}: {self.cases} cases, {self.elements} elements, "
+            f"{self.seconds:.1f} s, profile {self.profile}{seed}"
+        ]
+        lines += self.finding.splitlines()
+        lines += [f"problem {self.problem_text}"] if self.problem_text else []
+        return lines + ([f"repeat  refsim replay {self.replay}"] if self.replay else [])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""
+        record = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        record |= {"device": dict(self.device), "exit_code": self.exit_code}
+        return record | {"mismatch": self.mismatch.to_json() if self.mismatch else None}
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "Verdict":
+        """The verdict that `to_json` wrote."""
+        known = {key: value for key, value in record.items() if key != "exit_code"}
+        for key in known:
+            if key not in Verdict.__dataclass_fields__:
+                raise unknown("field of Verdict", key, list(Verdict.__dataclass_fields__))
+        missing = [key for key in ("kernel", "status", "device", "profile") if key not in known]
+        if missing:
+            raise RefsimError("missing-field", f"a verdict needs {missing[0]!r}")
+        mismatch = known.get("mismatch")
+        return Verdict(**{**known, "mismatch": Mismatch.from_json(mismatch) if mismatch else None})

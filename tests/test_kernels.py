@@ -1,0 +1,64 @@
+"""A declaration that cannot be meant is refused where it is made."""
+
+import dataclasses
+
+import pytest
+
+from refsim.errors import RefsimError
+from refsim.kernels import Buffer, Kernel, Promise
+from refsim.testing.recipes import Tensor
+
+GOOD = {
+    "name": "copy",
+    "oracle": lambda problem: {"y": problem.codes()},
+    "problem": None,
+    "run": lambda launcher, problem: {"y": problem.codes()},
+    "outputs": {"y": "bf16"},
+    "recipe": Tensor,
+}
+
+
+def test_declaration_keeps_what_it_was_given():
+    kernel = Kernel(**GOOD, corpus=(Tensor(1, "bf16"),))
+    assert kernel.promise is Promise.BITWISE
+    assert kernel.output_formats(Tensor(1, "bf16")) == {"y": "bf16"}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kernel.name = "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"name": ""}, "bad-kernel-name"),
+        ({"name": "../../etc"}, "bad-kernel-name"),
+        ({"oracle": None}, "not-callable"),
+        ({"run": "launch"}, "not-callable"),
+        ({"outputs": {}}, "no-outputs"),
+        ({"outputs": {"y": "bf17"}}, "unknown-format"),
+        ({"promise": "bitwise"}, "bad-promise"),
+        ({"recipe": Tensor(1, "bf16")}, "bad-recipe"),
+        ({"corpus": (Buffer("x", 0, 0, None),)}, "bad-corpus"),
+    ],
+)
+def test_wrong_declaration_is_refused(change, code):
+    with pytest.raises(RefsimError) as caught:
+        Kernel(**{**GOOD, **change})
+    assert caught.value.code == code
+
+
+def test_outputs_may_depend_on_the_problem():
+    kernel = Kernel(**{**GOOD, "outputs": lambda problem: {"y": problem.format}})
+    assert kernel.output_formats(Tensor(1, "f16")) == {"y": "f16"}
+    with pytest.raises(RefsimError, match="no-outputs"):
+        Kernel(**{**GOOD, "outputs": lambda problem: {}}).output_formats(Tensor(1, "f16"))
+
+
+def test_bound_needs_a_derivation():
+    promise = Promise.WITHIN(2, because="div.full.f32 has 2 ulp")
+    assert (promise.within_ulps, promise.nan) == (2, "any-payload")
+    assert str(promise) == "within 2 ulp: div.full.f32 has 2 ulp"
+    with pytest.raises(RefsimError, match="underived-bound"):
+        Promise.WITHIN(2, because=" ")
+    for bound in (0, -1, 1.5, True):
+        with pytest.raises(RefsimError, match="bad-bound"):
+            Promise.WITHIN(bound, because="measured")

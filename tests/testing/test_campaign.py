@@ -1,0 +1,203 @@
+"""The campaign finds what is broken, shrinks it, writes it down, and blames the right side."""
+
+import json
+
+import numpy as np
+import pytest
+
+from refsim.errors import INCONCLUSIVE, MISSING, RefsimError
+from refsim.testing import run_campaign
+from refsim.testing.recipes import Tensor
+from refsim.testing.replay import load_case, replay_case
+from refsim.testing.verdicts import Verdict
+
+
+def test_right_kernel_passes(halve_kernel, fake_device):
+    verdict = run_campaign(halve_kernel, fake_device(), profile="quick")
+    assert verdict.status == "pass", str(verdict)
+    assert verdict.cases == len(halve_kernel.corpus) + 25
+    assert verdict.exit_code == 0
+    assert str(verdict).startswith("pass  halve on fake numpy: 27 cases")
+
+
+def test_wrong_tail_shrinks_to_one_patched_element(halve_kernel, fake_device, right_halve):
+    """The last element beyond 1000 is copied, not halved: the smallest problem has 1001 elements."""
+
+    def wrong_tail(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        if n > 1000:
+            launcher.view(y)[-1] = launcher.view(x)[-1]
+
+    verdict = run_campaign(halve_kernel, fake_device(wrong_tail), profile="ci")
+    assert verdict.status == "fail"
+    problem = verdict.problem
+    assert problem["n"] == 1001
+    assert "misalign_elements" not in problem
+    assert verdict.mismatch.count == 1
+    assert verdict.mismatch.patterns == ("only the last element",)
+    assert "written by block 31, thread 8" in verdict.finding
+    assert "address 0x1" in verdict.finding
+
+
+def test_nan_bug_shrinks_to_a_single_nan(halve_kernel, fake_device, right_halve):
+    def drops_nan(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        codes = launcher.view(y)
+        codes[(codes & 0x7FFF) > 0x7F80] = 0
+
+    verdict = run_campaign(halve_kernel, fake_device(drops_nan), cases=200)
+    assert verdict.status == "fail"
+    assert verdict.problem["n"] == 1
+    assert verdict.problem_text.startswith("Tensor(n=1, format='bf16'")
+
+
+def test_failure_is_written_and_replays(halve_kernel, fake_device, tmp_path):
+    def wrong(launcher, x, n, y):
+        launcher.view(y)[:] = 0x3F80
+
+    verdict = run_campaign(halve_kernel, fake_device(wrong), failures_dir=tmp_path)
+    assert verdict.problem == {"n": 1, "format": "bf16"}
+    assert str(verdict).splitlines()[-1] == f"repeat  refsim replay {verdict.replay}"
+    assert load_case(verdict.replay, halve_kernel) == (halve_kernel, Tensor(1, "bf16"))
+    again = replay_case(verdict.replay, fake_device(wrong), halve_kernel)
+    assert (again.status, again.mismatch, again.cases) == ("fail", verdict.mismatch, 1)
+    assert replay_case(verdict.replay, fake_device(), halve_kernel).status == "pass"
+    assert [path.name for path in tmp_path.iterdir()] == [verdict.replay.rpartition("/")[2]]
+
+
+def test_kernel_that_fails_now_and_then_fails(halve_kernel, fake_device, right_halve):
+    runs = []
+
+    def races(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        runs.append(n)
+        if n and len(runs) == 20:
+            launcher.view(y)[0] ^= 1
+
+    verdict = run_campaign(halve_kernel, fake_device(races), profile="ci")
+    assert verdict.status == "fail"
+    assert verdict.finding.endswith("not every run of this problem fails: the kernel does not repeat itself")
+
+
+def test_failure_of_the_corpus_alone_is_reported(halve_kernel, fake_device, right_halve):
+    def wrong_for_nine_bits(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        if np.array_equal(launcher.view(x), halve_kernel.corpus[1].codes()):
+            launcher.view(y)[3] ^= 1
+
+    verdict = run_campaign(halve_kernel, fake_device(wrong_for_nine_bits))
+    assert verdict.status == "fail"
+    assert verdict.cases == 2
+    assert verdict.problem_text == repr(halve_kernel.corpus[1])
+
+
+def test_verdict_survives_json(halve_kernel, fake_device, tmp_path):
+    def infinite(launcher, x, n, y):
+        launcher.view(y)[:] = 0x7F80
+
+    verdict = run_campaign(halve_kernel, fake_device(infinite), failures_dir=tmp_path)
+    text = json.dumps(verdict.to_json(), allow_nan=False)
+    assert Verdict.from_json(json.loads(text)) == verdict
+
+
+def test_profiles_without_seed_repeat_themselves(halve_kernel, fake_device):
+    verdicts = [run_campaign(halve_kernel, fake_device(), cases=10).to_json() | {"seconds": 0} for _ in range(2)]
+    assert verdicts[0] == verdicts[1]
+    assert verdicts[0]["seed"] is None
+
+
+def test_night_prints_its_seed_and_the_seed_repeats_it(halve_kernel, fake_device):
+    events = []
+    night = run_campaign(halve_kernel, fake_device(), profile="night", cases=10, on_progress=events.append)
+    assert f"profile night, seed {night.seed}" in str(night)
+    assert {event.seed for event in events} == {night.seed}
+    assert [event.done for event in events] == list(range(1, night.cases + 1))
+    again = run_campaign(halve_kernel, fake_device(), profile="night", cases=10, seed=night.seed)
+    assert (again.cases, again.elements) == (night.cases, night.elements)
+
+
+def test_guard_violation_fails_with_the_text_of_the_fault(halve_kernel, fake_device, right_halve):
+    def stores_whole_vectors(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(y, beyond=-int(n) % 8)[int(n) :] = 0
+
+    verdict = run_campaign(halve_kernel, fake_device(stores_whole_vectors))
+    assert verdict.status == "fail"
+    assert verdict.mismatch is None
+    assert verdict.finding.startswith("[guard-violated] halve wrote after buffer 'y'")
+    assert verdict.problem["n"] == 1
+
+
+def test_written_input_fails(halve_kernel, fake_device, right_halve):
+    def scribbles(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(x)[:] |= 1
+
+    verdict = run_campaign(halve_kernel, fake_device(scribbles))
+    assert verdict.status == "fail"
+    assert verdict.mismatch.name == "input x"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RefsimError("timeout", "no end after 10^6 steps", exit_code=1), "timeout"),
+        (RefsimError("deadlock", "two warps wait", exit_code=1), "fail"),
+        (RefsimError("unsupported-instruction", "no clause for tex", exit_code=INCONCLUSIVE), "unsupported"),
+    ],
+)
+def test_device_error_becomes_a_status(halve_kernel, fake_device, error, status):
+    def raises(launcher, x, n, y):
+        raise error
+
+    verdict = run_campaign(halve_kernel, fake_device(raises))
+    assert verdict.status == status
+    assert error.what in verdict.finding
+
+
+def test_timeout_is_written_as_a_case(halve_kernel, fake_device, tmp_path):
+    def never_ends(launcher, x, n, y):
+        raise RefsimError("timeout", "no end after 10^6 steps", exit_code=1)
+
+    verdict = run_campaign(halve_kernel, fake_device(never_ends), failures_dir=tmp_path)
+    assert load_case(verdict.replay, halve_kernel)[1] == halve_kernel.corpus[0]
+
+
+def test_error_of_the_request_is_raised(halve_kernel, fake_device):
+    def lacks_compiler(launcher, x, n, y):
+        raise RefsimError("compiler-missing", "no NVRTC", exit_code=MISSING)
+
+    with pytest.raises(RefsimError, match="compiler-missing"):
+        run_campaign(halve_kernel, fake_device(lacks_compiler))
+
+
+@pytest.mark.parametrize(
+    ("flag", "status"), [("inexact", "inexact"), ("unobservable", "uninitialised-but-unobservable")]
+)
+def test_flag_of_the_launcher_makes_the_verdict_inconclusive(halve_kernel, fake_device, flag, status):
+    verdict = run_campaign(halve_kernel, fake_device(**{flag: ("rcp.approx.ftz.f32 at PTX line 7",)}))
+    assert verdict.status == status
+    assert verdict.exit_code == INCONCLUSIVE
+    assert "PTX line 7" in verdict.finding
+
+
+def test_time_limit_ends_a_campaign_inconclusively(halve_kernel, fake_device):
+    device = fake_device()
+    verdict = run_campaign(halve_kernel, device, time_limit=0.0)
+    assert verdict.status == "timeout"
+    assert device.launches == 0
+
+
+def test_crash_of_the_host_function_is_raised_with_its_problem(halve_kernel, fake_device):
+    def crashes(launcher, x, n, y):
+        raise ZeroDivisionError("host")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_campaign(halve_kernel, fake_device(crashes))
+    assert caught.value.__notes__[0] == "while halve ran Tensor(n=0, format='bf16')"
+
+
+@pytest.mark.parametrize("request_", [{"profile": "cii"}, {"cases": -1}, {"seed": 0.5}, {"cases": True}])
+def test_bad_request_is_refused(halve_kernel, fake_device, request_):
+    with pytest.raises(RefsimError):
+        run_campaign(halve_kernel, fake_device(), **request_)

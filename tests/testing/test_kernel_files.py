@@ -1,0 +1,82 @@
+"""Kernels are found by path: the files pyproject.toml names, else the ones that travel with refsim."""
+
+import pytest
+
+from refsim.errors import UNREADABLE, RefsimError
+from refsim.testing.kernel_files import bundled_kernels, find_kernels, kernel_named, kernel_paths
+
+KERNEL_FILE = """
+from refsim.kernels import Kernel
+from refsim.testing.recipes import Tensor
+
+KERNELS = (Kernel("{name}", lambda p: dict(y=p.codes()), None, lambda l, p: None, dict(y="bf16"), recipe=Tensor),)
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(KERNEL_FILE.format(name="mine"))
+    return tmp_path
+
+
+def test_table_of_the_project_names_the_files(project):
+    (project / "pyproject.toml").write_text('[tool.refsim]\nkernels = ["mine.py"]\n')
+    assert kernel_paths() == [project / "mine.py"]
+    (kernel,) = find_kernels()
+    assert (kernel.name, kernel.declared_in) == ("mine", (project / "mine.py").resolve())
+
+
+@pytest.mark.parametrize("text", [None, "[project]\nname = 'x'\n", "[tool.refsim]\nkernels = []\n"])
+def test_bundled_kernels_stand_in(project, text):
+    if text is not None:
+        (project / "pyproject.toml").write_text(text)
+    assert kernel_paths() == [bundled_kernels()]
+    assert {"fp8_amax", "fp8_quantize", "fp8_dequantize"} <= {kernel.name for kernel in find_kernels()}
+
+
+def test_edited_file_is_loaded_again(project):
+    import os
+
+    assert kernel_named("mine", ["mine.py"]).name == "mine"
+    (project / "mine.py").write_text(KERNEL_FILE.format(name="edited"))
+    os.utime(project / "mine.py", ns=(1, 1))
+    assert [kernel.name for kernel in find_kernels(["mine.py"])] == ["edited"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (None, "no-kernel-file"),
+        ("KERNELS = ()\n", "no-kernels"),
+        ("KERNELS = ('a',)\n", "no-kernels"),
+        ("x = 1\n", "no-kernels"),
+        ("import nowhere_at_all\n", "kernel-file-fails"),
+        ("def (\n", "kernel-file-fails"),
+        (KERNEL_FILE.format(name="mine"), "duplicate-kernel"),
+    ],
+)
+def test_unusable_file_is_refused(project, text, code):
+    if text is not None:
+        (project / "other.py").write_text(text)
+    with pytest.raises(RefsimError) as caught:
+        find_kernels(["mine.py", "other.py"])
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("text", ["[tool.refsim\n", "[tool.refsim]\nkernels = 'mine.py'\n"])
+def test_unusable_pyproject_is_refused(project, text):
+    (project / "pyproject.toml").write_text(text)
+    with pytest.raises(RefsimError, match="bad-pyproject"):
+        find_kernels()
+
+
+def test_unknown_kernel_shows_the_nearest(project):
+    with pytest.raises(RefsimError, match="nearest: mine"):
+        kernel_named("mien", ["mine.py"])
+
+
+def test_missing_file_is_unreadable():
+    with pytest.raises(RefsimError) as caught:
+        find_kernels(["/nowhere/bindings.py"])
+    assert caught.value.exit_code == UNREADABLE

@@ -1,0 +1,83 @@
+"""Each law passes on the right kernel and fails on the one that breaks it."""
+
+from dataclasses import replace
+
+import pytest
+
+from refsim.errors import RefsimError
+from refsim.kernels import Promise
+from refsim.testing import laws
+from refsim.testing.assertions import BitsDiffer
+from refsim.testing.recipes import Tensor
+
+PROBLEM = Tensor(40, "bf16", "specials")
+ALL = (laws.agrees_with_oracle, laws.deterministic, laws.inputs_unchanged)
+
+
+@pytest.mark.parametrize("law", ALL)
+def test_right_kernel_obeys(law, halve_kernel, fake_device):
+    law(halve_kernel, PROBLEM, fake_device())
+
+
+def test_wrong_value_disagrees_with_the_oracle(halve_kernel, fake_device, right_halve):
+    def off_by_one(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(y)[33] ^= 1
+
+    with pytest.raises(BitsDiffer, match=r"first   y\[33\]") as caught:
+        laws.agrees_with_oracle(halve_kernel, PROBLEM, fake_device(off_by_one))
+    assert caught.value.mismatch.first.owner.startswith("written by block 1, thread 1, address 0x1")
+    laws.inputs_unchanged(halve_kernel, PROBLEM, fake_device(off_by_one))
+
+
+def test_changing_result_is_not_deterministic(halve_kernel, fake_device, right_halve):
+    runs = []
+
+    def counts(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        runs.append(0)
+        launcher.view(y)[0] = len(runs)
+
+    with pytest.raises(BitsDiffer, match="two runs of halve differ"):
+        laws.deterministic(halve_kernel, PROBLEM, fake_device(counts))
+
+
+def test_written_input_is_found(halve_kernel, fake_device, right_halve):
+    def scribbles(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(x)[39] = 5
+
+    with pytest.raises(BitsDiffer, match=r"input x\[39\]"):
+        laws.inputs_unchanged(halve_kernel, PROBLEM, fake_device(scribbles))
+    laws.agrees_with_oracle(halve_kernel, PROBLEM, fake_device(scribbles))
+
+
+def test_promise_decides_what_counts(halve_kernel, fake_device, right_halve):
+    def other_nan(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        codes = launcher.view(y)
+        codes[(codes & 0x7FFF) > 0x7F80] ^= 0x8000
+
+    relaxed = replace(halve_kernel, promise=Promise.BITWISE_EXCEPT_NAN_PAYLOAD)
+    laws.agrees_with_oracle(relaxed, PROBLEM, fake_device(other_nan))
+    with pytest.raises(BitsDiffer):
+        laws.agrees_with_oracle(halve_kernel, PROBLEM, fake_device(other_nan))
+
+
+def test_declared_owner_stands_in_where_the_device_cannot_tell(halve_kernel, fake_device, monkeypatch):
+    def wrong(launcher, x, n, y):
+        launcher.view(y)[:] = 1
+
+    device = fake_device(wrong)
+    with device.launcher(None) as launcher:
+        monkeypatch.setattr(type(launcher), "owner_of", None)
+    declared = replace(halve_kernel, owner=lambda problem, output, index: (7, index))
+    seen = laws.observe(declared, PROBLEM, device)
+    assert seen.mismatches[0].first.owner == "written by block 7, thread 0"
+
+
+def test_undeclared_outputs_and_foreign_problems_are_refused(halve_kernel, fake_device):
+    with pytest.raises(RefsimError, match="outputs-differ"):
+        laws.observe(replace(halve_kernel, outputs={"z": "bf16"}), PROBLEM, fake_device())
+    with pytest.raises(RefsimError, match="bad-recipe"):
+        laws.observe(halve_kernel, 7, fake_device())
