@@ -1,0 +1,5 @@
+"""The command line: `main` runs one command and returns its exit code."""
+
+from refsim.cli.program import main
+
+__all__ = ["main"]

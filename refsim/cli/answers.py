@@ -1,0 +1,117 @@
+"""What every command has in common: --as, -o, --source, and the way of an answer to its reader."""
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from refsim.cli import console
+from refsim.cli.session import Session
+from refsim.errors import RefsimError, unknown
+from refsim.render import FORMS, Document, rendered
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+AGREED, FAILED = 0, 1
+STDOUT = (None, "-", "/dev/stdout")  # opening /dev/stdout would truncate the file behind it
+SUFFIXES = {".txt": "text", **{f".{form}": form for form in FORMS if form != "text"}}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A document and the exit code that goes with it: 0 agreed, 1 a comparison failed, 5 inconclusive."""
+
+    document: Document
+    exit_code: int = AGREED
+
+
+def answers(function: Callable[..., Document | Answer]) -> Callable[..., int]:
+    """Makes a function that returns a Document (or an Answer) the body of a command.
+
+    It adds --as, -o and --source, renders, writes, and ends a failure with the command that repeats it.
+    """
+
+    @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=Form())
+    @click.option("-o", "--output", metavar="FILE", help="Write to FILE; its suffix chooses the form.")
+    @click.option("--source", "citations", is_flag=True, help="Cite the documents behind the answer.")
+    @click.pass_obj
+    @functools.wraps(function)
+    def run(session: Session, /, form: str | None, output: str | None, citations: bool, **arguments: Any) -> int:
+        chosen = form or _form_of(output)
+        found = function(**arguments)
+        answer = found if isinstance(found, Answer) else Answer(found)
+        _deliver(answer.document, chosen, output, citations)
+        if answer.exit_code != AGREED:
+            console.tell(f"again: {session.command_line}")
+        return answer.exit_code
+
+    return run
+
+
+class Form(click.ParamType):  # type: ignore[type-arg]
+    """The name of an output form."""
+
+    name = "form"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in FORMS:
+            raise unknown("output form", str(value), list(FORMS), where="--as")
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(form) for form in FORMS if form.startswith(incomplete)]
+
+
+def _form_of(output: str | None) -> str:
+    if output in STDOUT:
+        return "text"
+    suffix = Path(output).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise RefsimError(
+            "unknown-suffix",
+            f"the suffix {suffix!r} names no output form" if suffix else "the name has no suffix to choose a form by",
+            where=f"-o {output}",
+            rule=f"suffixes are {', '.join(SUFFIXES)}",
+            help="name the form with --as",
+        )
+    return SUFFIXES[suffix]
+
+
+def _deliver(document: Document, form: str, output: str | None, citations: bool) -> None:
+    to_file = output not in STDOUT
+    colour = not to_file and console.takes_colour(sys.stdout)
+    body, hints = rendered(
+        document, form, width=None if to_file else console.width(), colour=colour, citations=citations
+    )
+    if output is not None and to_file:
+        _save(Path(output), body.encode())
+    else:
+        console.answer(body)
+    for hint in hints:
+        console.tell(hint)
+
+
+def _save(path: Path, content: bytes) -> None:
+    """All of `content` under that name, or nothing: pipes and devices are written to, files are replaced."""
+    from refsim.files.access import write_atomically
+
+    if path.exists() and not path.is_file() and not path.is_dir():
+        try:
+            path.write_bytes(content)
+        except BrokenPipeError:
+            return
+        except OSError as problem:
+            raise RefsimError("cannot-write", f"cannot write: {problem.strerror}", where=str(path)) from problem
+        return
+
+    def fill(stream: BinaryIO) -> None:
+        stream.write(content)
+
+    write_atomically(path, fill, overwrite=True)

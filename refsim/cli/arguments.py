@@ -1,0 +1,167 @@
+"""Arguments that several commands share: format names, codes, and where lists of them come from."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.errors import UNREADABLE, RefsimError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from refsim.files import Stored
+    from refsim.formats import Format
+
+MOST_WORDS = 1 << 16
+ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
+_LARGEST_CODE_DIGITS = 64
+
+
+class Name(click.ParamType):  # type: ignore[type-arg]
+    """A name that the model checks; `known` lists the names for completion and is called only then."""
+
+    def __init__(self, name: str, known: Callable[[], Iterable[str]]) -> None:
+        self.name = name
+        self.known = known
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name) for name in self.known() if name.startswith(incomplete)]
+
+
+class FormatName(Name):
+    """The name of a number format, turned into its row."""
+
+    def __init__(self) -> None:
+        super().__init__("format", format_names)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "Format":
+        from refsim.formats import format_named
+
+        return format_named(value)
+
+
+def format_names() -> list[str]:
+    """The names of all formats, in the order of their rows."""
+    from refsim.formats import FORMATS
+
+    return [row.name for row in FORMATS]
+
+
+def format_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """-t FORMAT."""
+    note = "Number format, such as e4m3, bf16, f32." if required else "Number format, where the files do not name it."
+    return click.option("-t", "--format", "row", metavar="FORMAT", required=required, type=FormatName(), help=note)
+
+
+def parse_code(word: str, row: "Format") -> int:
+    """A code in hexadecimal (0x7e), binary (0b0111_1110) or decimal; it must be one that the format has.
+
+    Raises RefsimError bad-code and code-out-of-range.
+    """
+    try:
+        code = int(word, 0) if len(word) <= _LARGEST_CODE_DIGITS else None
+    except ValueError:
+        code = None
+    if code is None:
+        hexadecimal = re.fullmatch(r"[0-9a-fA-F]{1,8}", word)
+        raise RefsimError(
+            "bad-code",
+            f"{_shortened(word)!r} is no code",
+            rule="a code is hexadecimal (0x7e), binary (0b01111110) or decimal (126)",
+            help=f"0x{word} if it is hexadecimal"
+            if hexadecimal
+            else f"refsim encode -t {row} VALUE turns a value into a code",
+        )
+    if not 0 <= code < row.code_limit:
+        raise RefsimError(
+            "code-out-of-range",
+            f"{_shortened(word)} is no code of {row}",
+            rule=f"codes of {row} have {row.bits + row.padding_bits} bits: 0 to {row.code_limit - 1:#x}",
+        )
+    return code
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= 40 else f"{word[:37]}..."
+
+
+def codes_in(words: Iterable[str], row: "Format") -> list[int]:
+    """The codes that the words of a command line stand for: codes, `-` for those on standard input, files of codes.
+
+    A file of text holds codes between blanks; npy, npz, safetensors and raw files are read by refsim.files.
+    """
+    codes: list[int] = []
+    for word in words:
+        if word == "-":
+            codes += [parse_code(each, row) for each in _words(sys.stdin.buffer.read(), "standard input")]
+        elif word.endswith(ARRAY_SUFFIXES):
+            codes += _codes_of_array(Path(word), row)
+        elif not word[:1].isdigit() and Path(word).is_file():
+            codes += [parse_code(each, row) for each in _words_of_file(Path(word))]
+        else:
+            codes.append(parse_code(word, row))
+        require_few(len(codes), f"refsim.decode(codes, {str(row)!r}) in Python takes arrays of any size")
+    return codes
+
+
+def require_few(count: int, otherwise: str) -> None:
+    """Refuses lists that nobody reads."""
+    if count > MOST_WORDS:
+        raise RefsimError(
+            "too-many", f"{count} items are too many for a printed answer", rule=f"at most {MOST_WORDS}", help=otherwise
+        )
+
+
+def load_codes(path: Path, row: "Format | None", key: str | None = None) -> "Stored":
+    """One tensor of a file; what refsim.files asks for by keyword is named here by its option."""
+    from refsim import files
+
+    try:
+        return files.load(path, format=row, key=key)
+    except RefsimError as error:
+        for keyword, option in (("format=", "-t FORMAT"), ("key=", "--key NAME")):
+            error.help = error.help.replace(f"pass {keyword}", f"give {option}")
+        raise
+
+
+def _codes_of_array(path: Path, row: "Format") -> list[int]:
+    stored = load_codes(path, row)
+    require_few(stored.codes.size, f"refsim.decode(codes, {str(row)!r}) in Python takes arrays of any size")
+    return [int(code) for code in stored.codes.reshape(-1)]
+
+
+def words_in(words: Iterable[str]) -> Iterator[str]:
+    """The words themselves, with those on standard input in the place of `-`."""
+    for word in words:
+        if word == "-":
+            yield from _words(sys.stdin.buffer.read(), "standard input")
+        else:
+            yield word
+
+
+def _words_of_file(path: Path) -> list[str]:
+    try:
+        return _words(path.read_bytes(), str(path))
+    except OSError as problem:
+        raise RefsimError(
+            "unreadable", f"cannot read: {(problem.strerror or str(problem)).lower()}", str(path), exit_code=UNREADABLE
+        ) from problem
+
+
+def _words(content: bytes, where: str) -> list[str]:
+    try:
+        return content.decode().split()
+    except UnicodeDecodeError as problem:
+        raise RefsimError(
+            "not-text",
+            f"byte {problem.start} is not text",
+            where,
+            help=f"arrays of codes are read by their suffix: {', '.join(ARRAY_SUFFIXES)}",
+            exit_code=UNREADABLE,
+        ) from problem

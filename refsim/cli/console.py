@@ -1,0 +1,67 @@
+"""The terminal: its width, whether it takes colour, and writing to it when the other end may be gone."""
+
+import os
+import sys
+from typing import TextIO
+
+from refsim.errors import RefsimError
+
+
+def width() -> int | None:
+    """Columns of the terminal on standard output, or None where the output is not read on one.
+
+    COLUMNS, where it is set to a number, comes first, so that a pager or a test can ask for a width.
+    """
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
+def takes_colour(stream: TextIO) -> bool:
+    """Whether escapes are welcome: a terminal that is not dumb, and no NO_COLOR."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def answer(body: str) -> None:
+    """`body` on standard output. When the reader has gone (`| head -1`) the rest is not an error."""
+    _write(sys.stdout, body, "standard output")
+
+
+def tell(line: str) -> None:
+    """A line beside the answer: hints and headings go to standard error."""
+    _write(sys.stderr, line + "\n", "standard error")
+
+
+def tell_error(error: RefsimError) -> None:
+    """An error's four lines on standard error, its code in bold red where the terminal takes colour."""
+    record = str(error)
+    if takes_colour(sys.stderr):
+        label = f"[{error.code}]"
+        record = f"\x1b[1;31m{label}\x1b[0m{record.removeprefix(label)}"
+    tell(record)
+
+
+def _write(stream: TextIO, text: str, name: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        abandon(stream)
+    except OSError as problem:
+        abandon(stream)
+        raise RefsimError(
+            "cannot-write", f"cannot write: {(problem.strerror or str(problem)).lower()}", name
+        ) from problem
+
+
+def abandon(stream: TextIO) -> None:
+    """Sends what is still buffered nowhere, so that the interpreter does not fail over it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

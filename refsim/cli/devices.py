@@ -1,0 +1,49 @@
+"""Which device a command runs on, and what must be installed for it."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli import console
+from refsim.errors import MISSING, RefsimError
+
+if TYPE_CHECKING:
+    from refsim.device import Device
+
+
+def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--device and --target."""
+    function = click.option(
+        "--target", metavar="SM", help="Architecture to compile for, such as sm_90a (default: the device's own)."
+    )(function)
+    return click.option(
+        "--device", "device_name", metavar="NAME", default="auto", show_default=True,
+        help="sim, cuda, cuda:1; auto takes a real GPU where there is one, else the simulated one.",
+    )(function)  # fmt: skip
+
+
+def opened(device_name: str, target: str | None) -> "Device":
+    """The device of that name; "auto" falls back to the simulated GPU and says why on standard error."""
+    from refsim import device
+
+    if device_name != "auto":
+        return device.open(device_name, target)
+    try:
+        return device.open("cuda", target)
+    except RefsimError as error:
+        if error.exit_code != MISSING:
+            raise
+        console.tell(f"simulated GPU: {error.what}")
+        return device.open("sim", target)
+
+
+def need(extra: str, *modules: str) -> None:
+    """RefsimError (exit 4) with the pip line where a module of an extra is not installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise RefsimError(
+                "missing-extra", f"this command needs {module}, which is not installed",
+                help=f"pip install 'refsim[{extra}]'", exit_code=MISSING,
+            )  # fmt: skip

@@ -1,0 +1,145 @@
+"""The program: a group whose commands load when used, and the place where every failure becomes four lines."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli import console
+from refsim.cli.registry import COMMANDS, SECTIONS
+from refsim.cli.session import Session
+from refsim.errors import USAGE, RefsimError, unknown
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+OUR_BUG = 70
+INTERRUPTED = 130
+
+
+class Program(click.Group):
+    """A group that knows its commands from the registry and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return COMMANDS[cmd_name].load(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise unknown("command", args[0], list(COMMANDS))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        margin = max(map(len, COMMANDS))
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(f"{name:{margin}}", listing.summary) for name, listing in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=listing.summary)
+            for name, listing in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        import refsim
+
+        click.echo(f"refsim {refsim.__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 agreed, 1 a comparison failed, 2 usage, 3 unreadable input, 4 something needed is missing "
+    "here, 5 inconclusive, 70 a bug of refsim, 130 interrupted.",
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_obj
+def program(session: Session, debug: bool) -> None:
+    """The golden model for low-precision GPU kernels, bit for bit.
+
+    Answers go to standard output, hints and errors to standard error. Every command takes --as
+    text|json|jsonl|csv|md|html, -o FILE and --source.
+    """
+    session.debug = debug
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line (by default the process's own) and returns its exit code; errors are printed, not raised.
+
+    0 agreed, 1 a comparison failed, 2 usage, 3 unreadable input, 4 missing,
+    5 inconclusive, 70 our bug, 130 interrupted.
+    """
+    session = Session(tuple(sys.argv[1:] if arguments is None else arguments))
+    stdout = sys.stdout
+    try:
+        result = program.main(list(session.arguments), prog_name="refsim", standalone_mode=False, obj=session)
+        return result if isinstance(result, int) else 0
+    except SystemExit as ended:
+        if sys.stdout is stdout:
+            return ended.code if isinstance(ended.code, int) else 0
+        # click met a closed pipe while it printed a help page, and put its own stream in the place of stdout
+        sys.stdout = stdout
+        console.abandon(stdout)
+        return 0
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as asked:
+        console.tell(asked.ctx.get_help() if asked.ctx else "")
+        return USAGE
+    except Exception as problem:
+        return _failed(problem, session)
+
+
+def _failed(problem: Exception, session: Session) -> int:
+    if session.debug:
+        console.tell("".join(traceback.format_exception(problem)).rstrip())
+    error = _as_error(problem, session)
+    console.tell_error(error)
+    return error.exit_code
+
+
+def _as_error(problem: Exception, session: Session) -> RefsimError:
+    if isinstance(problem, RefsimError):
+        return problem
+    if isinstance(problem, click.UsageError):
+        return _usage_error(problem)
+    frames = traceback.extract_tb(problem.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return RefsimError(
+        "internal-error",
+        f"{type(problem).__name__}: {problem}".rstrip(": "),
+        where=place,
+        rule="this is a bug of refsim, not of your input",
+        help=f"{session.command_line.replace('refsim', 'refsim --debug', 1)} shows the traceback to report",
+        exit_code=OUR_BUG,
+    )
+
+
+def _usage_error(problem: click.UsageError) -> RefsimError:
+    where = problem.ctx.command_path if problem.ctx else "refsim"
+    manual = f"{where} --help"
+    if isinstance(problem, click.NoSuchOption):
+        known = [name for each in (problem.ctx.command.params if problem.ctx else []) for name in each.opts]
+        error = unknown("option", problem.option_name, [name for name in known if name.startswith("-")], where=where)
+        return RefsimError(error.code, error.what, where=where, help=f"{error.help} ({manual})")
+    code = "missing-argument" if isinstance(problem, click.MissingParameter) else "usage"
+    sentence = problem.format_message().rstrip(".")
+    return RefsimError(code, sentence[:1].lower() + sentence[1:], where=where, help=manual)

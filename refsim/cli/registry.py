@@ -1,0 +1,56 @@
+"""Every command of the program: its name, where it is defined, and one line for the help page.
+
+Adding a command is one line here. The module is imported when the command is used, never for `refsim --help`.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+import click
+
+
+@dataclass(frozen=True)
+class Listing:
+    """`target` is module:function of a click command or group, `summary` its line on the help page."""
+
+    target: str
+    summary: str
+
+    def load(self, name: str) -> click.Command:
+        """The command itself, under the name that the registry gives it."""
+        module, _, function = self.target.partition(":")
+        command: click.Command = getattr(import_module(module), function)
+        command.name = name
+        return command
+
+
+SECTIONS: dict[str, dict[str, Listing]] = {
+    "Numbers": {
+        "formats": Listing("refsim.cli.formats:command", "All number formats, or all that is derived of one."),
+        "decode": Listing("refsim.cli.decode:command", "What codes stand for: fields, value, neighbours, interval."),
+        "encode": Listing("refsim.cli.encode:command", "The code of a value, and how far off it is."),
+        "table": Listing("refsim.cli.table:command", "The value of every code of a narrow format."),
+        "diffpolicy": Listing(
+            "refsim.cli.diffpolicy:command", "Where two libraries convert the same number differently."
+        ),
+    },
+    "Comparing": {
+        "diff": Listing("refsim.cli.diff:command", "Two files of codes, bit for bit."),
+    },
+    "Kernels": {
+        "kernels": Listing("refsim.cli.kernels:command", "The kernels that are declared here."),
+        "verify": Listing("refsim.cli.verify:verify", "Compiled kernels against their oracles, bit for bit."),
+        "replay": Listing("refsim.cli.verify:replay", "One failed case again."),
+    },
+    "Simulated GPU": {
+        "simulate": Listing("refsim.cli.simulate:command", "One launch of an entry of a PTX or CUDA file."),
+        "ptx": Listing("refsim.cli.ptx:command", "Instruction forms: coverage, explain."),
+    },
+    "About": {
+        "doctor": Listing("refsim.cli.doctor:command", "What is installed here, and what is missing."),
+        "sources": Listing("refsim.cli.sources:command", "The documents that the model cites."),
+        "completion": Listing("refsim.cli.completion:command", "The script that completes arguments in your shell."),
+    },
+}
+
+COMMANDS = {name: listing for section in SECTIONS.values() for name, listing in section.items()}

@@ -1,0 +1,95 @@
+"""Values as people write them, kept exact: decimals, hexadecimal floats, bit patterns of another format."""
+
+import math
+import re
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from refsim.cli.anatomy import exact_value
+from refsim.cli.arguments import parse_code
+from refsim.conversions import round_to_odd
+from refsim.errors import RefsimError
+from refsim.formats import format_named
+
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e([+-]?\d+))?", re.IGNORECASE)
+_HEXADECIMAL = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)p([+-]?\d+)", re.IGNORECASE)
+_SPECIAL = re.compile(r"([+-]?)(inf|infinity|nan)", re.IGNORECASE)
+_MOST_DIGITS = 4000
+_LARGEST_EXPONENT = 4000
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value and how it was written; `exact` is a Fraction, or a float for -0, the infinities and NaN."""
+
+    written: str
+    exact: Fraction | float
+
+    @property
+    def is_nan(self) -> bool:
+        return isinstance(self.exact, float) and math.isnan(self.exact)
+
+
+def parse_value(word: str) -> Value:
+    """A decimal (0.3, 1e-9), a hexadecimal float (0x1.8p3), nan, inf, or a bit pattern (f32:0x3f800000).
+
+    0x1.8p3 is 12. Nothing is rounded here. Raises RefsimError bad-number.
+    """
+    if ":" in word:
+        name, _, pattern = word.partition(":")
+        row = format_named(name)
+        value = exact_value(parse_code(pattern, row), row)
+        return Value(word, Fraction(value) if math.isfinite(value) and value else value)
+    if special := _SPECIAL.fullmatch(word):
+        return Value(word, float(word) if special[1] != "-" or special[2].lower() != "nan" else -math.nan)
+    fraction = _fraction(word)
+    return Value(word, -0.0 if fraction == 0 and word.startswith("-") else fraction)
+
+
+def _fraction(word: str) -> Fraction:
+    if len(word) > _MOST_DIGITS:
+        raise _bad_number(f"{word[:37]}...", f"a number has at most {_MOST_DIGITS} characters")
+    if found := _HEXADECIMAL.fullmatch(word):
+        sign, whole, digits, power = found.groups()
+        if (whole or digits) and abs(int(power)) <= _LARGEST_EXPONENT:
+            magnitude = Fraction(int(whole + digits, 16)) * Fraction(2) ** (int(power) - 4 * len(digits))
+            return -magnitude if sign == "-" else magnitude
+    elif (found := _DECIMAL.fullmatch(word)) and abs(int(found[3] or 0)) <= _LARGEST_EXPONENT:
+        return Fraction(word)
+    if re.fullmatch(r"[+-]?0x[0-9a-f.]+", word, re.IGNORECASE):
+        raise RefsimError(
+            "bad-number",
+            f"{word} may be a value or a code",
+            rule="a hexadecimal value has an exponent, a bit pattern the name of its format",
+            help=f"{word}p0 for the value, f32:{word} for the pattern of a float32",
+        )
+    raise _bad_number(word, f"decimal exponents are at most {_LARGEST_EXPONENT}")
+
+
+def _bad_number(word: str, limit: str) -> RefsimError:
+    return RefsimError(
+        "bad-number",
+        f"{word!r} is no number",
+        rule=f"a value is decimal (0.3, 1e-9), hexadecimal (0x1.8p3), nan, inf or a pattern (f32:0x3f800000); {limit}",
+        help="refsim encode --help shows examples",
+    )
+
+
+def to_double(value: Value) -> float:
+    """The value as a double that rounds to every format as the value itself: inexact ones are rounded to odd.
+
+    0.1 becomes 0x1.9999999999999p-4, whose odd last bit stands for all the digits below it.
+    """
+    if isinstance(value.exact, float):
+        return value.exact
+    try:
+        nearest = float(value.exact)
+    except OverflowError:
+        return sys.float_info.max if value.exact > 0 else -sys.float_info.max
+    lost = value.exact - Fraction(nearest)
+    if not lost:
+        return nearest
+    return float(round_to_odd(np.array([nearest]), np.array([math.copysign(1e-300, lost)]))[0])

@@ -1,0 +1,109 @@
+"""refsim verify and refsim replay: compiled kernels against their oracles, on a simulated or a real GPU."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.answers import Answer, answers
+from refsim.cli.arguments import Name
+from refsim.cli.devices import device_options, need, opened
+from refsim.cli.progress import reporting
+from refsim.render import Column, Document, Statement, Table
+
+if TYPE_CHECKING:
+    from refsim.testing import Verdict
+
+COLUMNS = (
+    Column("status", strong=True),
+    Column("kernel"),
+    Column("cases", align="right"),
+    Column("elements", align="right"),
+    Column("differing", label="differing", align="right"),
+    Column("seconds", align="right", unit="s", drop=2),
+    Column("promise", drop=3),
+)
+_HASH_KEYS = ("device", "driver", "compiler", "ptx_flags", "ptx_sha256", "assembler", "cubin_flags", "cubin_sha256")
+_SEVERITY = (70, 1, 4, 5)
+
+
+def _kernel_names() -> list[str]:
+    from refsim.testing import find_kernels
+
+    return [kernel.name for kernel in find_kernels()]
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[KERNEL...]", type=Name("kernel", _kernel_names))
+@device_options
+@click.option("--profile", default="quick", show_default=True, help="quick, ci or night: how many cases are generated.")
+@click.option("--cases", type=click.IntRange(0), help="Generated cases of each kernel, instead of the profile's.")
+@click.option("--seed", type=click.IntRange(0), help="Draw the cases of this seed.")
+@click.option("--failures", type=click.Path(path_type=Path, file_okay=False), default=Path("failures"),
+              show_default=True, help="Where replay cases are written.")  # fmt: skip
+@click.option("--kernels", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="Declare kernels: a Python file with KERNELS (default: [tool.refsim], else the bundled ones).")  # fmt: skip
+@answers
+def verify(
+    names: tuple[str, ...], device_name: str, target: str | None, profile: str, cases: int | None, seed: int | None,
+    failures: Path, files: tuple[Path, ...],
+) -> Answer:  # fmt: skip
+    """Run compiled kernels on generated problems and compare every bit with the oracle.
+
+    Special values come first (NaN, infinities, ties, near-overflow, odd sizes and offsets, more than 2^20 elements), then
+    problems that Hypothesis generates. A failure is shrunk and written as a case that `refsim replay` repeats.
+
+    \b
+      refsim verify
+      refsim verify fp8_quantize --device cuda --profile ci
+    """
+    need("testing", "hypothesis")
+    from refsim.testing import find_kernels, kernel_named, run_campaign
+
+    chosen = [kernel_named(name, files or None) for name in names] if names else find_kernels(files or None)
+    device = opened(device_name, target)
+    verdicts = []
+    with reporting() as report:
+        for kernel in chosen:
+            verdicts.append(
+                run_campaign(
+                    kernel, device, profile=profile, cases=cases, seed=seed, failures_dir=failures, on_progress=report
+                )  # fmt: skip
+            )
+    return _answer(verdicts)
+
+
+@click.command()
+@click.argument("case", type=click.Path(path_type=Path))
+@device_options
+@answers
+def replay(case: Path, device_name: str, target: str | None) -> Answer:
+    """Run the one problem of a CASE file that a failed `refsim verify` wrote.
+
+    The case names the Python file that declares its kernel; that file is executed.
+    """
+    need("testing", "hypothesis")
+    from refsim.testing import replay_case
+
+    return _answer([replay_case(case, opened(device_name, target))])
+
+
+def _answer(verdicts: "list[Verdict]") -> Answer:
+    rows = tuple(
+        (
+            verdict.status, verdict.kernel, verdict.cases, verdict.elements,
+            verdict.mismatch.count if verdict.mismatch else 0, f"{verdict.seconds:.1f}", verdict.promise,
+        )
+        for verdict in verdicts
+    )  # fmt: skip
+    parts: list[Table | Statement] = [Table(COLUMNS, rows, key="verdicts")]
+    for verdict in verdicts:
+        if not verdict:
+            parts.append(Statement(("", *verdict.lines()), verdict.to_json(), key=verdict.kernel))
+    if verdicts:
+        facts = dict(verdicts[-1].device)
+        width = max(map(len, facts))
+        lines = ("", *(f"{key:{width}}  {facts[key]}" for key in _HASH_KEYS if key in facts))
+        parts.append(Statement(lines, facts, key="device"))
+    codes = {verdict.exit_code for verdict in verdicts} - {0}
+    return Answer(Document(tuple(parts), "verdicts"), next((code for code in _SEVERITY if code in codes), 0))

@@ -1,0 +1,61 @@
+"""Answers as small view models, and their renderings: text, json, jsonl, csv, md, html."""
+
+from refsim.errors import unknown
+from refsim.render.cells import number
+from refsim.render.view import (
+    BitFields,
+    Bits,
+    Cell,
+    Coded,
+    Column,
+    Document,
+    Entry,
+    Grid,
+    Interval,
+    Number,
+    Part,
+    Record,
+    Statement,
+    Table,
+)
+
+__all__ = [
+    "FORMS",
+    "BitFields",
+    "Bits",
+    "Cell",
+    "Coded",
+    "Column",
+    "Document",
+    "Entry",
+    "Grid",
+    "Interval",
+    "Number",
+    "Part",
+    "Record",
+    "Statement",
+    "Table",
+    "number",
+    "rendered",
+]
+
+FORMS = ("text", "json", "jsonl", "csv", "md", "html")
+
+
+def rendered(
+    document: Document, form: str = "text", *, width: int | None = None, colour: bool = False, citations: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """The document in one of FORMS, ending in a newline, and hints to show beside it, never in it.
+
+    `width` (columns) and `colour` matter to text alone. `citations` adds the sources.
+    Raises RefsimError for an unknown form and for a document that the form cannot hold (several tables as csv).
+    """
+    from importlib import import_module
+
+    if form not in FORMS:
+        raise unknown("output form", form, list(FORMS))
+    module = import_module(f"refsim.render.{form}")
+    if form == "text":
+        body, hints = module.write(document, width=width, colour=colour, citations=citations)
+        return body, hints
+    return module.write(document, citations=citations), document.hints

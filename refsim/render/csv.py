@@ -1,0 +1,48 @@
+"""Documents as comma-separated values: one table, the names of its columns in the first line."""
+
+import csv
+import io
+from typing import Any
+
+from refsim.errors import RefsimError
+from refsim.render.json import rows
+from refsim.render.view import Document
+
+
+def write(document: Document, *, citations: bool = False) -> str:
+    """The one part of the document, one row a line.
+
+    Objects take a column per key (nearest_even_low), lists of objects one per place (neighbours_0_code); lists of
+    plain values share a cell, with spaces between. Raises RefsimError for a document with several parts.
+    """
+    if len(document.parts) != 1:
+        raise RefsimError(
+            "csv-needs-one-table",
+            f"this answer has {len(document.parts)} parts, and CSV holds one table",
+            help="--as json or --as jsonl holds all of them",
+        )
+    flat = [dict(_flat("", row)) for row in rows(document.parts[0], citations)]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    # a column without a value in one row (the neighbours of a NaN) is absent there, not a column of its own
+    names = [name for name in names if not any(other.startswith(f"{name}_") for other in names) or _filled(name, flat)]
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, names, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return lines.getvalue()
+
+
+def _filled(name: str, flat: list[dict[str, Any]]) -> bool:
+    return any(row.get(name) is not None for row in flat)
+
+
+def _flat(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        inner = value.items()
+    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        inner = {str(place): each for place, each in enumerate(value)}.items()
+    elif isinstance(value, list):
+        return [(prefix, " ".join(map(str, value)))]
+    else:
+        return [(prefix, str(value).lower() if isinstance(value, bool) else value)]
+    return [pair for key, each in inner for pair in _flat(f"{prefix}_{key}" if prefix else key, each)]

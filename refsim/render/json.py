@@ -1,0 +1,55 @@
+"""Documents as one JSON object: the keys of their parts, and `sources` on request."""
+
+import json
+from typing import Any
+
+from refsim.render.cells import plain
+from refsim.render.view import Document, Grid, Part, Record, Statement, Table
+from refsim.sources import Source
+
+
+def write(document: Document, *, citations: bool = False) -> str:
+    """Indented JSON with a newline at the end; NaN and infinities are the words "nan", "inf" and "-inf"."""
+    return json.dumps(tree(document, citations=citations), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def tree(document: Document, *, citations: bool = False) -> dict[str, Any]:
+    """The document as plain dicts, lists, strings and numbers."""
+    found: dict[str, Any] = {}
+    for part in document.parts:
+        if isinstance(part, Record | Statement) and not part.key:
+            found |= rows(part, citations)[0]
+        elif isinstance(part, Record | Statement):
+            found[part.key] = rows(part, citations)[0]
+        else:
+            found[part.key] = rows(part, citations)
+    if citations and document.sources:
+        found["sources"] = [source_fields(source) for source in document.sources]
+    return found
+
+
+def rows(part: Part, citations: bool) -> list[dict[str, Any]]:
+    """A part as flat objects: one a row of a table, one a code of a grid, one for a record."""
+    match part:
+        case Table():
+            shown = part.shown(citations)
+            return [{part.columns[place].name: plain(row[place]) for place in shown} for row in part.rows]
+        case Grid():
+            return [
+                {"code": str(part.code(position)), "value": plain(value)} for position, value in enumerate(part.values)
+            ]
+        case Record():
+            return [{entry.name: plain(entry.value) for entry in part.entries}]
+        case Statement():
+            return [dict(part.facts)]
+
+
+def source_fields(source: Source) -> dict[str, str]:
+    """A citation by its parts."""
+    cited = source.document
+    return {
+        "document": cited.key,
+        "title": f"{cited.title} {cited.edition}".strip(),
+        "place": source.place,
+        "address": cited.address,
+    }

@@ -1,0 +1,46 @@
+"""Parts of a document as rows of plain strings: what Markdown and HTML share."""
+
+from dataclasses import dataclass
+
+from refsim.render import cells
+from refsim.render.view import Grid, Record, Table
+
+
+@dataclass(frozen=True)
+class Tabular:
+    """Strings under headings; `right` says which columns are aligned to the right."""
+
+    headings: list[str]
+    rows: list[list[str]]
+    right: list[bool]
+
+
+def tabular(part: Table | Grid | Record, citations: bool) -> Tabular:
+    """The strings of a part: a grid keeps its widest form, a record becomes two columns."""
+    match part:
+        case Table():
+            shown = [place for place in part.shown(citations) if part.columns[place].text]
+            columns = [part.columns[place] for place in shown]
+            rows = [[cells.text(row[place]) for place in shown] for row in part.rows]
+            headings = [column.heading if part.headings else column.name for column in columns]
+            return Tabular(headings, rows, [column.align == "right" for column in columns])
+        case Grid():
+            spelled = [str(value) for value in part.values]
+            rows = [
+                [str(part.code(start)), *spelled[start : start + part.columns]]
+                for start in range(0, len(spelled), part.columns)
+            ]
+            return Tabular(
+                ["", *(f"+{place:x}" for place in range(part.columns))], rows, [False] + [True] * part.columns
+            )
+        case Record():
+            return Tabular(["", ""], [list(pair) for pair in record_pairs(part)], [False, False])
+
+
+def record_pairs(record: Record) -> list[tuple[str, str]]:
+    """Label and value, with its unit, of every entry that has a value."""
+    return [
+        (entry.heading, f"{cells.text(entry.value)} {entry.unit}".rstrip())
+        for entry in record.entries
+        if entry.value is not None
+    ]

@@ -1,0 +1,218 @@
+"""Documents as plain text: aligned, never wider than asked, a grid never wrapped."""
+
+import textwrap
+from dataclasses import dataclass
+
+from refsim.render import cells
+from refsim.render.tabular import record_pairs
+from refsim.render.view import Cell, Column, Document, Grid, Part, Record, Statement, Table
+
+NARROWEST = 20
+
+
+@dataclass(frozen=True)
+class Style:
+    """Terminal escapes, or none of them."""
+
+    colour: bool = False
+
+    def strong(self, line: str) -> str:
+        return f"\x1b[1m{line}\x1b[0m" if self.colour and line else line
+
+    def faint(self, line: str) -> str:
+        return f"\x1b[2m{line}\x1b[0m" if self.colour and line else line
+
+
+def write(
+    document: Document, *, width: int | None = None, colour: bool = False, citations: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """The text of a document and what to tell beside it, such as which columns did not fit into `width`.
+
+    `width` None leaves lines as long as they are. Tables first lose the columns that may be dropped, then become one
+    record a row; sentences continue on the next line between two of their cells.
+    """
+    style, room = Style(colour), None if width is None else max(width, NARROWEST)
+    blocks, hints = [], list(document.hints)
+    for part in document.parts:
+        lines, dropped = _part(part, room, style, citations)
+        blocks.append("\n".join(line.rstrip() for line in lines))
+        if dropped:
+            hints.append(
+                f"left out at {width} columns: {', '.join(dropped)} (all of it: a wider terminal, or --as json)"
+            )
+    if citations and document.sources:
+        cited = [(str(source), source.document.address) for source in document.sources]
+        blocks.append(
+            "\n".join(line for source in cited for line in _labelled([("source", "  ".join(source))], room, style))
+        )
+    return "".join(block + "\n" for block in _spaced(blocks)), tuple(hints)
+
+
+def _spaced(blocks: list[str]) -> list[str]:
+    return [block if place == 0 else f"\n{block}" for place, block in enumerate(block for block in blocks if block)]
+
+
+def _part(part: Part, width: int | None, style: Style, citations: bool) -> tuple[list[str], list[str]]:
+    match part:
+        case Table() if part.headings:
+            return _headed(part, width, style, citations)
+        case Table():
+            return _sentences(part, width, style), []
+        case Grid():
+            return _grid(part, width, style), []
+        case Record():
+            return _labelled(record_pairs(part), width, style), []
+        case Statement():
+            return [piece for line in part.lines for piece in _wrapped(cells.printable(line), width, "  ")], []
+
+
+def _wrapped(line: str, width: int | None, indent: str) -> list[str]:
+    if width is None or len(line) <= width:
+        return [line]
+    return textwrap.wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+
+
+def _labelled(pairs: list[tuple[str, str]], width: int | None, style: Style) -> list[str]:
+    margin = max((len(label) for label, _ in pairs), default=0) + 2
+    lines = []
+    for label, value in pairs:
+        room = None if width is None else max(width - margin, NARROWEST)
+        first, *others = _wrapped(value, room, "") or [""]
+        lines.append(style.faint(label) + " " * (margin - len(label)) + first)
+        lines += [" " * margin + other for other in others]
+    return lines
+
+
+def _headed(table: Table, width: int | None, style: Style, citations: bool) -> tuple[list[str], list[str]]:
+    shown = [place for place in table.shown(citations) if table.columns[place].text]
+    spelled = {place: [cells.text(row[place]) or "-" for row in table.rows] for place in shown}
+    widths = {place: max(map(len, [table.columns[place].heading, *spelled[place]])) for place in shown}
+    dropped: list[str] = []
+    while width is not None and _total(table, shown, widths) > width:
+        droppable = [place for place in shown if table.columns[place].drop]
+        if not droppable:
+            return _records(table, citations, width, style), []
+        victim = max(droppable, key=lambda place: table.columns[place].drop)
+        shown.remove(victim)
+        dropped.append(table.columns[victim].heading)
+    lines = [_line(table, shown, [(table.columns[place].heading, widths[place]) for place in shown], style, True)]
+    for row in range(len(table.rows)):
+        lines.append(_line(table, shown, [(spelled[place][row], widths[place]) for place in shown], style, False))
+    return lines, dropped
+
+
+def _total(table: Table, shown: list[int], widths: dict[int, int]) -> int:
+    return sum(widths[place] + table.columns[place].gap for place in shown) - table.columns[shown[0]].gap
+
+
+def _line(table: Table, shown: list[int], spelled: list[tuple[str, int]], style: Style, heading: bool) -> str:
+    line = ""
+    for place, (word, width) in zip(shown, spelled, strict=True):
+        column = table.columns[place]
+        padding = " " * (width - len(word))
+        inked = style.faint(word) if heading else style.strong(word) if column.strong else word
+        line += " " * (column.gap if line else 0) + (padding + inked if column.align == "right" else inked + padding)
+    return line
+
+
+def _records(table: Table, citations: bool, width: int, style: Style) -> list[str]:
+    lines: list[str] = []
+    shown = [place for place in table.shown(citations) if table.columns[place].text]
+    for row in table.rows:
+        pairs = [(table.columns[place].heading, cells.text(row[place])) for place in shown if row[place] is not None]
+        lines += ["", *_labelled(pairs, width, style)]
+    return lines[1:]
+
+
+def _sentences(table: Table, width: int | None, style: Style) -> list[str]:
+    shown = [
+        place
+        for place, column in enumerate(table.columns)
+        if column.text and not column.citation and any(row[place] is not None for row in table.rows)
+    ]
+    sentences = [_said_once([_phrase(table.columns[place], row[place]) for place in shown]) for row in table.rows]
+    spelled = dict(zip(shown, zip(*sentences, strict=True), strict=True))
+    widths = {place: max(map(len, spelled[place]), default=0) for place in shown}
+    if width is None or not shown or _total(table, shown, widths) <= width:
+        return [
+            _inked(table, shown, [(spelled[place][row], widths[place]) for place in shown], style)
+            for row in range(len(table.rows))
+        ]
+    lines = []
+    for row in range(len(table.rows)):
+        lines += _folded(table, [(place, spelled[place][row]) for place in shown], width, widths[shown[0]], style)
+    return lines
+
+
+def _said_once(phrases: list[str]) -> list[str]:
+    """The phrases without those that repeat what was said just before them: the class of a NaN is its value."""
+    said = ""
+    for place, phrase in enumerate(phrases):
+        if phrase == said:
+            phrases[place] = ""
+        said = phrase or said
+    return phrases
+
+
+def _phrase(column: Column, cell: Cell) -> str:
+    if cell is None:
+        return ""
+    return " ".join(filter(None, (column.label, cells.text(cell), column.unit)))
+
+
+def _inked(table: Table, shown: list[int], spelled: list[tuple[str, int]], style: Style) -> str:
+    line = ""
+    for place, (phrase, width) in zip(shown, spelled, strict=True):
+        line += " " * (table.columns[place].gap if line else 0) + _ink(table.columns[place], phrase, style)
+        line += " " * (width - len(phrase))
+    return line
+
+
+def _ink(column: Column, phrase: str, style: Style) -> str:
+    if column.strong or not column.label or not phrase:
+        return style.strong(phrase) if column.strong else phrase
+    return style.faint(column.label) + phrase.removeprefix(column.label)
+
+
+def _folded(table: Table, phrases: list[tuple[int, str]], width: int, first: int, style: Style) -> list[str]:
+    """One sentence over several lines, broken between cells; `first` is the width of its first cell."""
+    (place, phrase), *others = phrases
+    lines, line, used = [], _ink(table.columns[place], phrase, style) + " " * (first - len(phrase)), first
+    margin = first + 2
+    for place, phrase in others:
+        column = table.columns[place]
+        if not phrase:
+            continue
+        gap = column.gap
+        if used + gap + len(phrase) > width:
+            lines.append(line)
+            line, used, gap = " " * margin, margin, 0
+        line += " " * gap + _ink(column, phrase, style)
+        used += gap + len(phrase)
+    return [*lines, line]
+
+
+def _grid(grid: Grid, width: int | None, style: Style) -> list[str]:
+    """The widest form that fits: fewer columns come after exact short spellings, nothing is rounded or cut."""
+    label = len(str(grid.code(0)))
+    columns = min(grid.columns, len(grid.values))
+    while True:
+        for spelled in ([each.text for each in grid.values], [each.short or each.text for each in grid.values]):
+            widths = [max(map(len, spelled[place::columns])) for place in range(columns)]
+            widths = [max(each, len(f"+{place:x}")) for place, each in enumerate(widths)]
+            if width is None or columns == 1 or label + sum(widths) + 2 * columns <= width:
+                return _grid_lines(grid, columns, widths, spelled, style)
+        columns //= 2
+
+
+def _grid_lines(grid: Grid, columns: int, widths: list[int], spelled: list[str], style: Style) -> list[str]:
+    label = len(str(grid.code(0)))
+    headings = "".join(f"  {f'+{place:x}':>{width}}" for place, width in enumerate(widths))
+    lines = [style.faint(" " * label + headings)] if columns > 1 else []
+    for start in range(0, len(spelled), columns):
+        row = spelled[start : start + columns]
+        values = "".join(f"  {value:>{width}}" for value, width in zip(row, widths, strict=False))
+        lines.append(style.strong(str(grid.code(start))) + values)
+    return lines

@@ -1,0 +1,176 @@
+"""What a command answers: a document of tables, grids, records and statements, before any output format is chosen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+from refsim.sources import Source
+
+
+@dataclass(frozen=True)
+class Bits:
+    """A code of `width` bits: Bits(0x7e, 8) is written 0x7e, in text and JSON alike."""
+
+    code: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"0x{self.code:0{(self.width + 3) // 4}x}"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A value and how it is spelled; `text` starts with ~ where it is not exact.
+
+    `short` is another exact spelling for places that are too narrow: 0.001953125 and 1/512.
+    """
+
+    value: float | Fraction
+    text: str
+    short: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A value with its code: text shows the value, JSON both."""
+
+    code: Bits
+    value: Number
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A range of reals with open or closed ends: [432, 464]."""
+
+    low: Number
+    high: Number
+    low_closed: bool
+    high_closed: bool
+
+    def __str__(self) -> str:
+        return f"{'(['[self.low_closed]}{self.low}, {self.high}{')]'[self.high_closed]}"
+
+
+@dataclass(frozen=True)
+class BitFields:
+    """The fields of a code from the top bit down, each with its name and binary digits: 0 1111 110."""
+
+    parts: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return " ".join(digits for _, digits in self.parts)
+
+
+Cell: TypeAlias = bool | int | str | Bits | Number | Coded | Interval | BitFields | Source | tuple["Cell", ...] | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: `key` names it in JSON and CSV, `label` in text, `unit` is appended to both.
+
+    In a narrow terminal the column with the highest `drop` is left out first, those with 0 never. `gap` is the space
+    before it. A `citation` is shown only on request; with `text` False the column is in machine formats alone.
+    """
+
+    key: str
+    label: str = ""
+    unit: str = ""
+    align: Literal["left", "right"] = "left"
+    drop: int = 0
+    gap: int = 2
+    strong: bool = False
+    citation: bool = False
+    text: bool = True
+
+    @property
+    def name(self) -> str:
+        """The key in JSON and CSV: error with unit ulp is error_ulp."""
+        return f"{self.key}_{self.unit}" if self.unit else self.key
+
+    @property
+    def heading(self) -> str:
+        """What stands above the column: error [ulp]."""
+        heading = self.label or self.key
+        return f"{heading} [{self.unit}]" if self.unit else heading
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns. Without `headings` each row reads as a sentence, labels before their cells."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    key: str = "rows"
+    headings: bool = True
+
+    def shown(self, citations: bool) -> list[int]:
+        """The positions of the columns that machine formats show."""
+        return [place for place, column in enumerate(self.columns) if citations or not column.citation]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The value of every code, `columns` codes a row in the widest form; narrower forms take half as many."""
+
+    values: tuple[Number, ...]
+    columns: int
+    width: int
+    key: str = "codes"
+
+    def code(self, position: int) -> Bits:
+        return Bits(position, self.width)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a record: `key` names it in JSON, `label` in text."""
+
+    key: str
+    value: Cell
+    label: str = ""
+    unit: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.key}_{self.unit}" if self.unit else self.key
+
+    @property
+    def heading(self) -> str:
+        return self.label or self.key
+
+
+@dataclass(frozen=True)
+class Record:
+    """Keys and values of one thing. With an empty `key` its entries stand at the top of the JSON object."""
+
+    entries: tuple[Entry, ...]
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Lines that the model itself has worded, and the same facts by name (plain JSON values)."""
+
+    lines: tuple[str, ...]
+    facts: Mapping[str, Any]
+    key: str = ""
+
+
+Part: TypeAlias = Table | Grid | Record | Statement
+
+
+@dataclass(frozen=True)
+class Document:
+    """An answer. `hints` go to standard error in every format and are no part of the answer."""
+
+    parts: tuple[Part, ...]
+    title: str = ""
+    sources: tuple[Source, ...] = field(default=())
+    hints: tuple[str, ...] = field(default=())
