@@ -5,14 +5,15 @@
 //   fp8_dequantize_<fmt>_<out>                                  y = round(fl(q * scale))
 //
 // in, out: bf16 | f16 | f32.  fmt: e4m3 (MAX 448) | e5m2 (MAX 57344).
-// Every rounding is to nearest even and is written as an intrinsic, so no flag (--use_fast_math, -fmad) moves a bit.
+// Every operation is an intrinsic that rounds to nearest even, so neither -fmad nor -prec-div moves a bit. -ftz=true, a
+// part of --use_fast_math, would: it makes even those intrinsics flush subnormals.
 //
 // Launch: one-dimensional, the block a multiple of 32 up to 1024, any grid of at least one block, any n (0 included).
 // Every pointer needs the alignment of its element and no more. The caller writes 0 to amax_bits before fp8_amax.
 //
 // The picture: x is cut into a head of less than one vector, vectors of 16 aligned bytes, and a tail.
 //
-//     x  | head |  vector 0  |  vector 1  | ... | tail |       a tile is blockDim.x * kUnroll vectors
+//     x  | head |  vector 0  |  vector 1  | ... | tail |       a tile is blockDim.x * unroll vectors
 //     q  | head |  codes 0   |  codes 1   | ... | tail |       codes start wherever the head leaves them
 //
 // The wide side (x, or y of the dequantiser) decides the head; the codes are then moved in the widest pieces that
@@ -22,6 +23,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
+
+#if __CUDA_FTZ  // NVRTC says so; nvcc has no such macro
+#error "compiled with -ftz=true or --use_fast_math: subnormals would be flushed"
+#endif
 
 namespace fp8 {
 
@@ -35,12 +40,12 @@ using cuda::std::uintptr_t;
 // Enumerators, because a constexpr variable may leave a .global of its own in the PTX.
 enum : int { kMaxBlock = 1024, kWarp = 32 };
 
-// Independent 16-byte loads in flight per thread. Below sm_89 the cast is some forty integer instructions and not a
-// matter of memory, and unrolled it would only make the code long.
+// Vectors a thread moves at a time, so many loads in flight: the fastest of 1, 2, 4 and 8 on an H200, as is one block a
+// tile. Below sm_89 the cast is some forty integer instructions and no matter of memory; unrolled it would only be long.
 #if __CUDA_ARCH__ >= 890
-enum : int { kUnroll = 4 };
+enum : int { kQuantizeUnroll = 4, kDequantizeUnroll = 2 };
 #else
-enum : int { kUnroll = 1 };
+enum : int { kQuantizeUnroll = 1, kDequantizeUnroll = 1 };
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -232,7 +237,6 @@ inline __device__ int64_t edge_index(const Shares& shares, int64_t i, int per_ve
 
 inline __device__ int64_t thread_in_grid() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 inline __device__ int64_t threads_in_grid() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
-inline __device__ int64_t tile_vectors() { return static_cast<int64_t>(blockDim.x) * kUnroll; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Stage 1: the largest magnitude. Non-negative floats order as their bits do, so one integer atomicMax per block ends it.
@@ -267,20 +271,20 @@ template <class T>
 __device__ void amax(const T* __restrict__ x, uint64_t n, uint32_t* __restrict__ amax_bits) {
     const Shares shares = share_out(x, n);
     const uint4* vectors = reinterpret_cast<const uint4*>(x + shares.head);
-    const int64_t tile = tile_vectors();
+    const int64_t tile = int64_t{blockDim.x} * kQuantizeUnroll;
 
     typename Wide<T>::Peak peak = Wide<T>::no_peak();
     for (int64_t begin = blockIdx.x * tile; begin < shares.vectors; begin += gridDim.x * tile) {
-        if (kUnroll > 1 && begin + tile <= shares.vectors) {
-            uint4 loaded[kUnroll];
+        if (kQuantizeUnroll > 1 && begin + tile <= shares.vectors) {
+            uint4 loaded[kQuantizeUnroll];
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u) loaded[u] = vectors[begin + threadIdx.x + u * blockDim.x];
+            for (int u = 0; u < kQuantizeUnroll; ++u) loaded[u] = vectors[begin + threadIdx.x + u * blockDim.x];
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u) peak = vector_peak<T>(peak, loaded[u]);
+            for (int u = 0; u < kQuantizeUnroll; ++u) peak = vector_peak<T>(peak, loaded[u]);
         } else {
+            const int64_t end = min(begin + tile, shares.vectors);
 #pragma unroll 1
-            for (int64_t v = begin + threadIdx.x; v < shares.vectors; v += blockDim.x)
-                peak = vector_peak<T>(peak, vectors[v]);
+            for (int64_t v = begin + threadIdx.x; v < end; v += blockDim.x) peak = vector_peak<T>(peak, vectors[v]);
         }
     }
 
@@ -314,8 +318,8 @@ __device__ Codes<Wide<T>::kPerVector> encode_vector(uint4 vector, float scale) {
     return codes;
 }
 
-// Tiles descend: the first ones are still in the L2 cache from stage 1, which read them last. The loads and stores are
-// streaming (evict first), so that the codes do not push out what is still to be read.
+// Tiles descend: the first ones are still in the L2 cache from stage 1, which read them last. The codes are stored with
+// the streaming hint, so that they do not push out what is still to be read; a streaming load would cost 5 %.
 template <class T, __nv_fp8_interpretation_t kFormat>
 __device__ void quantize(const T* __restrict__ x, uint64_t n, const uint32_t* __restrict__ amax_bits,
                          uint8_t* __restrict__ q, float* __restrict__ scale_out, float eps) {
@@ -324,26 +328,26 @@ __device__ void quantize(const T* __restrict__ x, uint64_t n, const uint32_t* __
     const uint4* vectors = reinterpret_cast<const uint4*>(x + shares.head);
     uint8_t* codes = q + shares.head;
     const int width = access_width<kPerVector>(codes);
-    const int64_t tile = tile_vectors();
+    const int64_t tile = int64_t{blockDim.x} * kQuantizeUnroll;
 
     // An infinite amax gives scale 0: finite x become 0, infinities NaN (inf * 0), and scale_out is infinite.
     const float scale = __fdiv_rn(largest<kFormat>(), fmaxf(__uint_as_float(*amax_bits), eps));
     if (thread_in_grid() == 0) *scale_out = __frcp_rn(scale);
 
     for (int64_t end = shares.vectors - blockIdx.x * tile; end > 0; end -= gridDim.x * tile) {
-        if (kUnroll > 1 && end >= tile && width == kPerVector) {
+        if (kQuantizeUnroll > 1 && end >= tile && width == kPerVector) {
             const int64_t first = end - tile + threadIdx.x;
-            uint4 loaded[kUnroll];
+            uint4 loaded[kQuantizeUnroll];
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u) loaded[u] = __ldcs(vectors + first + u * blockDim.x);
+            for (int u = 0; u < kQuantizeUnroll; ++u) loaded[u] = vectors[first + u * blockDim.x];
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u)
+            for (int u = 0; u < kQuantizeUnroll; ++u)
                 store_whole(codes + (first + u * blockDim.x) * kPerVector,
                             encode_vector<T, kFormat>(loaded[u], scale));
         } else {
 #pragma unroll 1
             for (int64_t v = max(end - tile, int64_t{0}) + threadIdx.x; v < end; v += blockDim.x)
-                store_codes(codes + v * kPerVector, encode_vector<T, kFormat>(__ldcs(vectors + v), scale), width);
+                store_codes(codes + v * kPerVector, encode_vector<T, kFormat>(vectors[v], scale), width);
         }
     }
 
@@ -379,18 +383,18 @@ __device__ void dequantize(const uint8_t* __restrict__ q, uint64_t n, const floa
     const uint8_t* codes = q + shares.head;
     uint4* vectors = reinterpret_cast<uint4*>(y + shares.head);
     const int width = access_width<kPerVector>(codes);
-    const int64_t tile = tile_vectors();
+    const int64_t tile = int64_t{blockDim.x} * kDequantizeUnroll;
     const float scale = *scale_in;
 
     for (int64_t begin = blockIdx.x * tile; begin < shares.vectors; begin += gridDim.x * tile) {
-        if (kUnroll > 1 && begin + tile <= shares.vectors && width == kPerVector) {
+        if (kDequantizeUnroll > 1 && begin + tile <= shares.vectors && width == kPerVector) {
             const int64_t first = begin + threadIdx.x;
-            Codes<kPerVector> loaded[kUnroll];
+            Codes<kPerVector> loaded[kDequantizeUnroll];
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u)
+            for (int u = 0; u < kDequantizeUnroll; ++u)
                 load_whole(codes + (first + u * blockDim.x) * kPerVector, loaded[u]);
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u)
+            for (int u = 0; u < kDequantizeUnroll; ++u)
                 __stcs(vectors + first + u * blockDim.x, decode_vector<T, kFormat>(loaded[u], scale));
         } else {
             const int64_t end = min(begin + tile, shares.vectors);

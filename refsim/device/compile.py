@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,17 @@ def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
         image = _run_ptxas(program, text, flags)
         cache.write_entry("cubin", key, image)
     return Cubin(image, _sha256(image), _sha256(text.encode()), row.name, flags, assembler)
+
+
+def assembler_version() -> str:
+    """The ptxas that `assemble` uses, "ptxas 13.0.88"; RefsimError `assembler-missing` if there is none."""
+    return _ptxas_version(_find_ptxas())
+
+
+def bundled_targets() -> list[str]:
+    """The targets for which PTX came with the package; empty in an installation that is damaged."""
+    names = {file.name for directory in _bundled_directories() if directory.is_dir() for file in directory.iterdir()}
+    return [row.name for row in TARGETS if any(name.endswith(f".{row.name}.ptx") for name in names)]
 
 
 def bundled_text(compiled: CompiledPtx) -> str:
@@ -294,12 +306,12 @@ def _compiled(text: str, unit: _Unit, target: str, flags: tuple[str, ...], origi
 
 
 def _bundled(source: Path, unit: _Unit, target: str, flags: tuple[str, ...]) -> CompiledPtx:
-    """The text under gpu/ptx of the checkout that holds the source, or of the installed package."""
+    """The text under ptx beside the directory of the source, of the checkout or of the installed package."""
     name = f"{source.stem}.{target}.ptx"
-    beside = source.resolve().parent.parent / "ptx" / name
-    packaged = importlib.resources.files("refsim") / "_bundled" / "gpu" / "ptx" / name
+    beside = source.resolve().parent.parent / "ptx"
     reason = f"no bundled PTX is called {name}"
-    for candidate in (beside, packaged):
+    for directory in (beside, *_bundled_directories()):
+        candidate = directory / name
         if not candidate.is_file():
             continue
         first, _, text = candidate.read_bytes().decode().replace("\r\n", "\n").partition("\n")
@@ -314,6 +326,12 @@ def _bundled(source: Path, unit: _Unit, target: str, flags: tuple[str, ...]) -> 
         help=_INSTALL,
         exit_code=MISSING,
     )
+
+
+def _bundled_directories() -> tuple[Traversable, ...]:
+    """gpu/ptx of the checkout that holds this file, and of the installed package."""
+    package = importlib.resources.files("refsim")
+    return Path(__file__).resolve().parents[2] / "gpu" / "ptx", package / "_bundled" / "gpu" / "ptx"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

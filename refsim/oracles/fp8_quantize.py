@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import convert, decode, round_bits
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, E5M2, F16, F32, Format, format_named
+from refsim.numerics.ieee import maximum
 
 WIDE = (BF16, F16, F32)
 NARROW = (E4M3, E5M2)
@@ -78,11 +79,11 @@ def dequantize(q: ArrayLike, scale: float | np.float32, fmt: str | Format, out_f
 
 
 def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
-    """fl(MAX / max(amax, eps)), where the maximum of a NaN and a number is the number."""
+    """fl(MAX / max(amax, eps)), where the maximum of a NaN and a number is the number, and of -0 and +0 is +0."""
     if not eps >= 0 or np.signbit(eps):
         raise RefsimError("eps", f"eps is {eps!r}", rule="eps bounds a magnitude from below: 0 or more")
-    magnitude = np.array(amax_bits, np.uint32).view(np.float32)
-    return np.float32(np.float32(to.max_value) / np.fmax(magnitude, np.float32(eps)))
+    magnitude = np.array([amax_bits], np.uint32).view(np.float32)
+    return np.float32(np.float32(to.max_value) / maximum(magnitude, np.array([eps], np.float32))[0])
 
 
 def _wide_values(codes: ArrayLike, in_format: str | Format) -> NDArray[Any]:

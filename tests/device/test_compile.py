@@ -1,0 +1,282 @@
+"""CUDA source to PTX to cubin: hashes, fallback, errors, the cache, and the PTX that is kept under gpu/ptx."""
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from refsim.device import cache, compile
+from refsim.device.compile import TARGETS, CompiledPtx, assemble, bundled_text, compile_ptx
+from refsim.errors import MISSING, UNREADABLE, USAGE, RefsimError
+
+ROOT = Path(__file__).resolve().parents[2]
+QUANTIZE = ROOT / "gpu" / "kernels" / "fp8_quantize.cu"
+KERNELS = sorted((ROOT / "gpu" / "kernels").glob("*.cu"))
+SMALL = 'extern "C" __global__ void fill(unsigned* to) { to[threadIdx.x] = VALUE; }\n'
+
+
+def installed(*names: str) -> bool:
+    try:
+        return bool([metadata.version(name) for name in names])
+    except metadata.PackageNotFoundError:
+        return False
+
+
+needs_nvrtc = pytest.mark.skipif(
+    not installed("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl"),
+    reason="NVRTC and its headers are not installed: pip install 'refsim[sim]'",
+)
+needs_ptxas = pytest.mark.skipif(
+    not installed("nvidia-cuda-nvcc"), reason="ptxas is not installed: pip install 'nvidia-cuda-nvcc==13.0.*'"
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is read from or left in the user's cache."""
+    directory = tmp_path / "cache"
+    monkeypatch.setattr(cache, "cache_directory", lambda: directory)
+    return directory
+
+
+@pytest.fixture
+def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile, "_toolchain", lambda: None)
+
+
+def small(directory: Path, text: str = SMALL) -> Path:
+    path = directory / "kernels" / "small.cu"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The bundled PTX
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("target", [row.name for row in TARGETS])
+@pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
+def test_bundled_ptx_is_what_nvrtc_returns(source: Path, target: str) -> None:
+    compiled = compile_ptx(source, target)
+    kept = (ROOT / "gpu" / "ptx" / f"{source.stem}.{target}.ptx").read_text()
+    if f'"{compiled.compiler}"' not in kept.partition("\n")[0]:
+        pytest.skip(f"the bundled PTX was made by another compiler than {compiled.compiler}")
+    assert kept == bundled_text(compiled), "run: python gpu/refresh_ptx.py"
+
+
+@pytest.mark.parametrize("target", [row.name for row in TARGETS])
+def test_bundled_ptx_serves_without_nvrtc(target: str, without_nvrtc: None) -> None:
+    compiled = compile_ptx(QUANTIZE, target)
+    assert compiled.origin == "bundled"
+    assert compiled.compiler == "NVRTC 13.0.88"
+    assert f".target {target}\n" in compiled.text
+    assert "fp8_quantize_bf16_e4m3(" in compiled.text
+    assert not compiled.text.startswith("// bundled")
+
+
+def test_every_target_is_bundled() -> None:
+    assert compile.bundled_targets() == [row.name for row in TARGETS]
+
+
+def test_bundled_ptx_of_an_edited_source_is_refused(tmp_path: Path, without_nvrtc: None) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "ptx").mkdir()
+    edited = tmp_path / "kernels" / QUANTIZE.name
+    edited.write_text(QUANTIZE.read_text() + "// edited\n")
+    kept = ROOT / "gpu" / "ptx" / "fp8_quantize.sm_90a.ptx"
+    (tmp_path / "ptx" / kept.name).write_text(kept.read_text())
+    with pytest.raises(RefsimError, match="made from another source") as caught:
+        compile_ptx(edited)
+    assert caught.value.exit_code == MISSING
+    assert "pip install" in caught.value.help
+
+
+def test_bundled_ptx_survives_other_line_ends(tmp_path: Path, without_nvrtc: None) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "ptx").mkdir()
+    kept = ROOT / "gpu" / "ptx" / "fp8_quantize.sm_90a.ptx"
+    for path, to in ((QUANTIZE, tmp_path / "kernels"), (kept, tmp_path / "ptx")):
+        (to / path.name).write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert compile_ptx(tmp_path / "kernels" / QUANTIZE.name) == compile_ptx(QUANTIZE)
+
+
+def test_bundled_ptx_is_not_taken_for_other_flags(without_nvrtc: None) -> None:
+    with pytest.raises(RefsimError) as caught:
+        compile_ptx(QUANTIZE, options=("-DX=1",))
+    assert caught.value.code == "compiler-missing"
+
+
+def test_bundled_ptx_has_lines_and_no_paths() -> None:
+    for path in (ROOT / "gpu" / "ptx").glob("*.ptx"):
+        text = path.read_text()
+        files = [line.split('"')[1] for line in text.splitlines() if line.lstrip().startswith(".file")]
+        assert f"{path.name.split('.')[0]}.cu" in files
+        assert not [name for name in files if "/" in name or "\\" in name]
+        assert "\t.loc\t1 " in text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NVRTC
+
+
+@needs_nvrtc
+def test_compiled_ptx_does_not_depend_on_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = []
+    for name in ("one", "another/place"):
+        directory = tmp_path / name
+        directory.mkdir(parents=True)
+        source = directory / "small.cu"
+        source.write_text("namespace { __device__ unsigned hidden[4]; }\n" + SMALL.replace("VALUE", "hidden[0]++"))
+        monkeypatch.chdir(directory)
+        texts.append(compile._run_nvrtc(*unit_of(source)))
+    assert texts[0] == texts[1]
+    assert '.file\t1 "small.cu"' in texts[0]
+
+
+def unit_of(source: Path) -> tuple[compile._Unit, tuple[str, ...], tuple[str, ...]]:
+    toolchain = compile._toolchain()
+    assert toolchain is not None
+    return compile._read_unit(source), compile.COMPILE_FLAGS, toolchain[1]
+
+
+@needs_nvrtc
+def test_options_headers_and_hashes(tmp_path: Path) -> None:
+    source = small(tmp_path, '#include "value.h"\n' + SMALL)
+    header = source.parent / "value.h"
+    header.write_text('#include "deep/more.h"\n#define VALUE MORE\n')
+    (source.parent / "deep").mkdir()
+    (source.parent / "deep" / "more.h").write_text("#define MORE 41\n")
+    first = compile_ptx(source, "sm_80")
+    assert "41;" in first.text
+    assert first.flags[-1] == "--gpu-architecture=compute_80"
+    (source.parent / "deep" / "more.h").write_text("#ifndef MORE\n#define MORE 42\n#endif\n")
+    second = compile_ptx(source, "sm_80")
+    assert "42;" in second.text
+    assert second.source_sha256 != first.source_sha256
+    third = compile_ptx(source, "sm_80", options=("-DMORE=43",))
+    assert "43;" in third.text
+    assert third.source_sha256 == second.source_sha256
+    assert third.sha256 != second.sha256
+
+
+@needs_nvrtc
+def test_cache_answers_a_second_time(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = small(tmp_path)
+    first = compile_ptx(source, options=("-DVALUE=7",))
+    assert cache.cache_size()[0] == 1
+
+    def refuse(*_: object) -> str:
+        raise AssertionError("compiled again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compile, "_run_nvrtc", refuse)
+        assert compile_ptx(source, options=("-DVALUE=7",)) == first
+        with pytest.raises(AssertionError, match="compiled again"):
+            compile_ptx(source, options=("-DVALUE=8",))
+    (entry,) = (own_cache / "ptx").iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1])
+    assert compile_ptx(source, options=("-DVALUE=7",)) == first, "a damaged entry is made anew"
+    assert cache.clear_cache() == 1
+    assert cache.cache_size() == (0, 0)
+
+
+@needs_nvrtc
+def test_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, own_cache: Path) -> None:
+    own_cache.write_text("a file where the directory should be")
+    assert compile_ptx(small(tmp_path), options=("-DVALUE=7",)).origin == "nvrtc"
+
+
+@needs_nvrtc
+def test_compile_error_shows_the_log(tmp_path: Path) -> None:
+    source = small(tmp_path, 'extern "C" __global__ void broken() { int x = missing; }\n')
+    with pytest.raises(RefsimError) as caught:
+        compile_ptx(source)
+    assert caught.value.code == "compile-error"
+    assert 'small.cu(1): error: identifier "missing" is undefined' in caught.value.where
+    assert caught.value.exit_code == UNREADABLE
+
+
+@needs_nvrtc
+def test_two_headers_of_one_name_are_refused(tmp_path: Path) -> None:
+    source = small(tmp_path, '#include "a/a.h"\n#include "name.h"\n')
+    (source.parent / "a").mkdir()
+    (source.parent / "a" / "a.h").write_text('#include "name.h"\n')
+    (source.parent / "a" / "name.h").write_text("// one\n")
+    (source.parent / "name.h").write_text("// another\n")
+    with pytest.raises(RefsimError, match="two files are included as"):
+        compile_ptx(source)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Mistakes that need no compiler
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options", "code", "exit_code"),
+    [
+        (QUANTIZE, "sm_90", (), "unknown-target", USAGE),
+        (QUANTIZE, "sm_90a", "-DX", "compile-options", USAGE),
+        (ROOT / "gpu" / "kernels" / "absent.cu", "sm_90a", (), "source-unreadable", UNREADABLE),
+    ],
+)
+def test_user_mistakes_are_named(
+    source: Path, target: str, options: tuple[str, ...], code: str, exit_code: int
+) -> None:
+    with pytest.raises(RefsimError) as caught:
+        compile_ptx(source, target, options)
+    assert (caught.value.code, caught.value.exit_code) == (code, exit_code)
+
+
+def test_missing_assembler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str, _: str) -> Path:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(compile, "_wheel_root", absent)
+    monkeypatch.setattr(compile.shutil, "which", lambda _: None)
+    with pytest.raises(RefsimError) as caught:
+        assemble("", "sm_90a")
+    assert (caught.value.code, caught.value.exit_code) == ("assembler-missing", MISSING)
+    assert "nvidia-cuda-nvcc" in caught.value.help
+
+
+def test_assemble_of_a_bare_text_needs_a_target() -> None:
+    with pytest.raises(RefsimError) as caught:
+        assemble(".version 9.0\n")
+    assert caught.value.code == "assemble-target"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# ptxas
+
+
+@needs_ptxas
+@pytest.mark.parametrize("target", [row.name for row in TARGETS])
+def test_assembled_cubin_is_an_elf_of_that_ptx(target: str, without_nvrtc: None) -> None:
+    ptx: CompiledPtx = compile_ptx(QUANTIZE, target)
+    cubin = assemble(ptx)
+    assert cubin.image.startswith(b"\x7fELF")
+    assert cubin.ptx_sha256 == ptx.sha256
+    assert cubin.target == target
+    assert cubin.assembler == compile.assembler_version()
+    assert cubin.assembler.startswith("ptxas 13.")
+    assert cache.clear_cache() == 1
+    assert assemble(ptx.text, target) == cubin, "assembled twice, the image is the same"
+
+
+@needs_ptxas
+def test_assemble_error_shows_the_log() -> None:
+    with pytest.raises(RefsimError) as caught:
+        assemble(".version 9.0\n.target sm_90a\n.address_size 64\n.entry f() { bogus.u32 1; }\n", "sm_90a")
+    assert caught.value.code == "assemble-error"
+    assert "bogus" in caught.value.where
+
+
+def test_digest_separates_its_parts() -> None:
+    assert cache.digest("ab", "c") != cache.digest("a", "bc")
+
+
+def test_cache_refuses_what_is_no_key() -> None:
+    with pytest.raises(RefsimError):
+        cache.read_entry("ptx", "../outside")

@@ -1,0 +1,297 @@
+"""refsim.device.cuda: guards, uploads, messages; on a machine with a GPU also the real thing."""
+
+import importlib
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim.device import cuda
+from refsim.errors import MISSING, RefsimError
+
+BASE = 0x7F0000000000
+
+
+class PlainMemory:
+    """A Driver over one byte array; `kernel` is called as the launch and may write anywhere in it."""
+
+    def __init__(self, kernel=lambda memory, args: None):
+        self.memory = np.zeros(1 << 16, np.uint8)
+        self.used = 0
+        self.freed = []
+        self.kernel = kernel
+        self.launches = []
+
+    def allocate(self, size):
+        address, self.used = BASE + self.used, self.used + -(-size // 256) * 256
+        return address
+
+    def free(self, address):
+        self.freed.append(address)
+
+    def write(self, address, content):
+        self.memory[address - BASE : address - BASE + content.size] = content
+
+    def read(self, address, size):
+        return self.memory[address - BASE : address - BASE + size].copy()
+
+    def run(self, entry, grid, block, args, shared_bytes):
+        self.launches.append((entry, grid, block, args, shared_bytes))
+        self.kernel(self.memory, [int(value) - BASE for value in args if value.dtype == np.uint64])
+
+
+def launcher(kernel=lambda memory, args: None):
+    return cuda.CudaLauncher("sm_90a", PlainMemory(kernel))
+
+
+def test_upload_reads_back_and_keeps_its_type():
+    gpu = launcher()
+    values = np.arange(6, dtype=np.int16).reshape(2, 3)
+    buffer = gpu.upload(values, name="x")
+    got = gpu.read(buffer)
+    assert got.dtype == np.int16
+    assert got.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_output_holds_poison_and_misalignment_is_honoured():
+    gpu = launcher()
+    buffer = gpu.output(3, np.uint32, name="y", misalign_bytes=12)
+    assert (buffer.address - cuda.GUARD_BYTES) % 256 == 12
+    assert [hex(word) for word in gpu.read(buffer)] == ["0xe50ddcba"] * 3
+    assert gpu.read(gpu.output(0, np.uint32, name="empty")).size == 0
+
+
+def test_launch_passes_addresses_and_scalars():
+    gpu = launcher()
+    x = gpu.output(1, np.uint8, name="x")
+    gpu.launch("entry", (4,), (32, 2), [x, np.uint32(7)], shared_bytes=64)
+    entry, grid, block, args, shared = gpu.driver.launches[0]
+    assert (entry, grid, block, shared) == ("entry", (4, 1, 1), (32, 2, 1), 64)
+    assert args == [x.address, 7]
+    assert [value.dtype for value in args] == [np.dtype(np.uint64), np.dtype(np.uint32)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"),
+    [
+        (10, ["1 bytes", "nearest 0 bytes past its end", "ee"]),
+        (13, ["nearest 3 bytes past its end"]),
+        (-1, ["nearest 1 bytes before its first byte"]),
+        (-64, ["nearest 64 bytes before its first byte"]),
+        (10 + cuda.GUARD_BYTES - 1, ["nearest 4095 bytes past its end"]),
+    ],
+)
+def test_guard_names_buffer_side_and_distance(offset, words):
+    def overrun(memory, args):
+        memory[args[0] + offset] = 0xEE if memory[args[0] + offset] != 0xEE else 0xEF
+
+    gpu = launcher(overrun)
+    gpu.upload(np.zeros(5, np.uint8), name="other")
+    y = gpu.output(10, np.uint8, name="y", misalign_bytes=3)
+    with pytest.raises(RefsimError) as caught:
+        gpu.launch("scribble", (1,), (1,), [y])
+    text = str(caught.value)
+    assert caught.value.code == "guard-violated"
+    assert caught.value.exit_code == 1
+    assert "scribble wrote outside buffer 'y'" in text
+    assert [word for word in words if word not in text] == []
+
+
+def test_guard_pattern_has_no_two_equal_neighbours():
+    pattern = cuda.guard_pattern(cuda.GUARD_BYTES)
+    assert pattern[:3].tolist() == [77, 228, 123]
+    assert np.all(pattern[1:] != pattern[:-1])
+
+
+def test_changed_upload_is_an_error_unless_writable():
+    def write_into(memory, args):
+        memory[args[0] + 5] ^= 1
+
+    gpu = launcher(write_into)
+    gpu.launch("k", (1,), (1,), [gpu.upload(np.zeros(8, np.uint32), name="inout", writable=True)])
+    fixed = gpu.upload(np.zeros(8, np.uint32), name="x")
+    with pytest.raises(RefsimError, match="k changed 1 bytes of upload 'x'") as caught:
+        gpu.launch("k", (1,), (1,), [fixed])
+    assert "byte 5, element 1" in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda gpu: gpu.launch("k", (0,), (1,), []), "bad-extent"),
+        (lambda gpu: gpu.launch("k", 4, (1,), []), "bad-extent"),
+        (lambda gpu: gpu.launch("k", (1,), (1, 1, 1, 1), []), "bad-extent"),
+        (lambda gpu: gpu.launch("k", (1,), (1,), [7]), "untyped-argument"),
+        (lambda gpu: gpu.launch("k", (1,), (1,), [], shared_bytes=-1), "bad-shared-bytes"),
+        (lambda gpu: gpu.output(-1, np.uint8, name="y"), "bad-count"),
+        (lambda gpu: gpu.output(2.0, np.uint8, name="y"), "bad-count"),
+        (lambda gpu: gpu.output(1, object, name="y"), "bad-dtype"),
+        (lambda gpu: gpu.output(1, np.uint8, name="y", misalign_bytes=-4), "bad-misalignment"),
+        (lambda gpu: gpu.read(launcher().output(1, np.uint8, name="y")), "foreign-buffer"),
+        (lambda gpu: gpu.launch("k", (1,), (1,), [launcher().output(1, np.uint8, name="y")]), "foreign-buffer"),
+    ],
+)
+def test_wrong_arguments_are_named(call, code):
+    with pytest.raises(RefsimError) as caught:
+        call(launcher())
+    assert caught.value.code == code
+
+
+def test_close_frees_every_buffer():
+    gpu = launcher()
+    bases = [gpu.output(4, np.uint8, name=name).address - cuda.GUARD_BYTES for name in "ab"]
+    gpu.close()
+    assert gpu.driver.freed == bases
+    assert gpu.allocations == []
+
+
+def test_missing_pycuda_gives_the_pip_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pycuda", None)
+    with pytest.raises(RefsimError) as caught:
+        cuda.open_device()
+    assert caught.value.code == "no-pycuda"
+    assert caught.value.exit_code == MISSING
+    assert "pip install 'refsim[gpu]'" in caught.value.help
+
+
+def test_missing_driver_is_one_clear_sentence_without_warning(monkeypatch):
+    real = importlib.import_module
+
+    def import_module(name):
+        if name == "pycuda.driver":
+            import warnings
+
+            warnings.warn("Failed to import the CUDA driver interface: mismatch of headers", stacklevel=1)
+            raise ImportError("libcuda.so.1: cannot open shared object file")
+        return types.ModuleType(name) if name == "pycuda" else real(name)
+
+    monkeypatch.setattr(cuda.importlib, "import_module", import_module)
+    with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
+        cuda.open_device()
+    assert (caught.value.code, caught.value.exit_code) == ("no-cuda-driver", MISSING)
+
+
+@pytest.mark.parametrize(
+    ("capability", "target", "expected"),
+    [
+        ((9, 0), None, "sm_90a"),
+        ((9, 0), "sm_90a", "sm_90a"),
+        ((8, 6), None, "sm_80"),
+        ((8, 9), None, "sm_89"),
+        ((8, 9), "sm_80", "sm_80"),
+        ((10, 0), None, "sm_100a"),
+    ],
+)
+def test_target_of_a_gpu(capability, target, expected):
+    assert cuda._target_for(capability, target) == expected
+
+
+@pytest.mark.parametrize(("capability", "target"), [((9, 0), "sm_80"), ((8, 0), "sm_89"), ((7, 5), None)])
+def test_target_that_a_gpu_does_not_run(capability, target):
+    with pytest.raises(RefsimError, match="does not run on compute capability") as caught:
+        cuda._target_for(capability, target)
+    assert caught.value.code == "target-mismatch"
+
+
+# ---- with a GPU ------------------------------------------------------------------------------------------------------
+
+KERNEL = """
+extern "C" __global__ void add(const unsigned* x, unsigned* y, unsigned short step, double scale, unsigned n) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + step + (unsigned)scale;
+}
+extern "C" __global__ void overrun(const unsigned* x, unsigned* y, unsigned n) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= n) y[i] = 0x01020304;
+}
+extern "C" __global__ void scribble(unsigned* x) { x[3] = 9; }
+extern "C" __global__ void shared(unsigned* y) {
+    extern __shared__ unsigned words[];
+    words[16383 + threadIdx.x] = 41 + threadIdx.x;
+    __syncthreads();
+    if (threadIdx.x == 0) y[0] = words[16384];
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def device():
+    try:
+        return cuda.open_device()
+    except RefsimError as reason:
+        pytest.skip(f"needs a GPU: {reason.what}")
+
+
+@pytest.fixture
+def real(device, tmp_path):
+    source = Path(tmp_path) / "small.cu"
+    source.write_text(KERNEL)
+    with device.launcher(source) as gpu:
+        yield gpu
+
+
+def test_gpu_runs_the_kernel(real, device):
+    x = real.upload(np.arange(1000, dtype=np.uint32), name="x")
+    y = real.output(1000, np.uint32, name="y", misalign_bytes=4)
+    real.launch("add", (4,), (256,), [x, y, np.uint16(5), np.float64(100.5), np.uint32(999)])
+    assert real.read(y)[:999].tolist() == list(range(105, 1104))
+    assert hex(real.read(y)[999]) == "0xe50ddcba"
+    described = device.describe()
+    assert len(described["ptx_sha256"]) == len(described["cubin_sha256"]) == 64
+    assert described["target"] == device.target
+    print(described)
+
+
+def test_gpu_guard_catches_one_element_too_many(real):
+    x = real.upload(np.zeros(1000, np.uint32), name="x")
+    y = real.output(1000, np.uint32, name="y")
+    with pytest.raises(RefsimError) as caught:
+        real.launch("overrun", (4,), (256,), [x, y, np.uint32(1000)])
+    assert caught.value.code == "guard-violated"
+    assert "'y': 4 bytes, nearest 0 bytes past its end" in caught.value.what
+    assert "after the buffer, bytes there now: 04 03 02 01" in caught.value.where
+
+
+def test_gpu_changed_upload_is_an_error(real):
+    with pytest.raises(RefsimError, match="scribble changed 1 bytes of upload 'x'"):
+        real.launch("scribble", (1,), (1,), [real.upload(np.zeros(4, np.uint32), name="x")])
+
+
+def test_gpu_large_shared_memory(real):
+    y = real.output(1, np.uint32, name="y")
+    real.launch("shared", (1,), (2,), [y], shared_bytes=16385 * 4)
+    assert real.read(y).tolist() == [42]
+
+
+def test_gpu_refusals_are_named(real):
+    y = real.output(1, np.uint32, name="y")
+    with pytest.raises(RefsimError, match="no entry 'missing'"):
+        real.launch("missing", (1,), (1,), [y])
+    with pytest.raises(RefsimError) as caught:
+        real.launch("shared", (1,), (2048,), [y])
+    assert caught.value.code == "launch-refused"
+
+
+WILD_STORE = """
+import pathlib, sys
+import numpy as np
+from refsim.device import cuda
+from refsim.errors import RefsimError
+with cuda.open_device().launcher(pathlib.Path(sys.argv[1])) as gpu:
+    try:
+        gpu.launch("add", (1,), (32,), [np.uint64(64), np.uint64(64), np.uint16(0), np.float64(0), np.uint32(1)])
+    except RefsimError as fault:
+        print(fault.code, fault.what)
+"""
+
+
+def test_gpu_fault_of_a_kernel_is_named(device, tmp_path):
+    """In a process of its own, because the fault takes the context with it."""
+    source = Path(tmp_path) / "small.cu"
+    source.write_text(KERNEL)
+    ran = subprocess.run([sys.executable, "-c", WILD_STORE, str(source)], capture_output=True, text=True, check=False)
+    assert ran.stdout.startswith("launch-failed the kernel did not come to its end"), ran.stderr
+    assert "illegal memory access" in ran.stdout
