@@ -17,6 +17,7 @@ from refsim.numerics.ieee.patterns import (
     Signs,
     check_rounding,
     flushed,
+    flushed_result,
     kind_of,
     narrow,
     rectified,
@@ -36,24 +37,33 @@ def check_modifiers(kind: Kind, *, ftz: bool, sat: bool, relu: bool = False) -> 
         raise RefsimError("modifier", ".sat and .relu exclude each other", rule="PTX ISA, fma")
 
 
-def finished(values: Array, operands: tuple[Array, ...], kind: Kind, *, ftz: bool, sat: bool, relu: bool) -> Array:
-    """The register's value: saturated, rounded to the kind, NaN in the hardware's pattern, subnormals flushed."""
-    # Saturating before rounding is the same as after it: 0 and 1 are representable and rounding is monotonic.
+def finished(values: Array, operands: tuple[Array, ...], kind: Kind, *, sat: bool, relu: bool = False) -> Array:
+    """The register's value: saturated, rounded to the kind, NaN as the hardware writes it.
+
+    `operands` are those whose NaN f64 passes on, in rising priority. Saturating before rounding is the same as after
+    it: 0 and 1 are representable and rounding is monotonic.
+    """
     if sat:
         values = saturated(values)
     elif relu:
         values = rectified(values)
-    result = with_nan(narrow(values, kind), operands, kind)
-    return flushed(result, kind) if ftz else result
+    return with_nan(narrow(values, kind), operands, kind)
 
 
 @dataclass(frozen=True)
 class _Operation:
-    """`nearest` computes the result rounded to nearest, `excess` the sign of what the exact result has more."""
+    """One operation: its nearest result, and what a directed mode and the NaN of f64 need.
+
+    `single_excess` and `double_excess` give the sign of exact - nearest. `cancels` says for which signs of the operands
+    an exact zero is -0 in rm (None: the sign is that of the nearest result). `priority` orders the operands as
+    with_nan does.
+    """
 
     nearest: Callable[..., Array]
     single_excess: Callable[..., Signs]
     double_excess: Callable[..., Signs]
+    cancels: Callable[[Array, Array], Array] | None = None
+    priority: tuple[int, ...] = (0, 1)
 
 
 def _double(*arrays: Array) -> tuple[Array, ...]:
@@ -69,6 +79,14 @@ def _add_excess(a: Array, b: Array, result: Array) -> Signs:
 
 def _add_double_excess(a: Array, b: Array, result: Array) -> Signs:
     return sign_of(ordered_sum_error(a, b, result), np.zeros(1))
+
+
+def _sub_excess(a: Array, b: Array, result: Array) -> Signs:
+    return _add_excess(a, -b, result)
+
+
+def _sub_double_excess(a: Array, b: Array, result: Array) -> Signs:
+    return _add_double_excess(a, -b, result)
 
 
 def _mul_excess(a: Array, b: Array, result: Array) -> Signs:
@@ -108,37 +126,45 @@ def _sqrt_double_excess(a: Array, result: Array) -> Signs:
     return -side(*product(scaled, scaled), np.ldexp(x, odd))
 
 
-_ADD = _Operation(np.add, _add_excess, _add_double_excess)
+_ADD = _Operation(np.add, _add_excess, _add_double_excess, cancels=np.not_equal)
+_SUB = _Operation(np.subtract, _sub_excess, _sub_double_excess, cancels=np.equal)
 _MUL = _Operation(np.multiply, _mul_excess, _mul_double_excess)
-_DIV = _Operation(np.divide, _div_excess, _div_double_excess)
-_SQRT = _Operation(np.sqrt, _sqrt_excess, _sqrt_double_excess)
+_DIV = _Operation(np.divide, _div_excess, _div_double_excess, priority=(1, 0))
+_SQRT = _Operation(np.sqrt, _sqrt_excess, _sqrt_double_excess, priority=(0,))
 
 
 def _rounded(operation: _Operation, operands: tuple[Array, ...], rounding: str, kind: Kind) -> Array:
     # f16 and bf16 are computed in float32 and rounded again: 24 bits are at least 2p + 2 for p = 11 and p = 8, which
-    # makes the second rounding harmless for + - * / and the root (Figueroa); sums and products in the subnormal range
-    # of f16 are exact in float32, and float32 keeps 16 bits more than bf16 there, as many as a product has.
+    # makes the second rounding harmless for sums and products (Figueroa). In the subnormal range of f16 both are exact
+    # in float32; in that of bf16 sums are, and float32 keeps 16 bits more, as many as a product has.
     nearest = operation.nearest(*operands)
     if rounding == NEAREST:
         return nearest
     excess = operation.double_excess if kind is DOUBLE else operation.single_excess
     result = stepped(nearest, excess(*operands, nearest), rounding, kind)
-    if operation is _ADD and rounding == "rm":
-        a, b = operands
-        return np.where((result == 0) & (np.signbit(a) != np.signbit(b)), result.dtype.type(-0.0), result)
-    return result
+    if rounding != "rm" or operation.cancels is None:
+        return result
+    cancelled = (result == 0) & operation.cancels(*(np.signbit(operand) for operand in operands))
+    directed: Array = np.where(cancelled, result.dtype.type(-0.0), result)
+    return directed
 
 
 def _entry(
-    operation: _Operation, operands: tuple[Array, ...], rounding: str, ftz: bool, sat: bool, relu: bool = False
+    operation: _Operation, operands: tuple[Array, ...], rounding: str, *, ftz: bool = False, sat: bool = False
 ) -> Array:
     kind = kind_of(*operands)
     check_rounding(rounding, kind)
-    check_modifiers(kind, ftz=ftz, sat=sat, relu=relu)
+    check_modifiers(kind, ftz=ftz, sat=sat)
     if ftz:
         operands = tuple(flushed(operand, kind) for operand in operands)
-    values = _rounded(operation, tuple(widen(operand, kind) for operand in operands), rounding, kind)
-    return finished(values, operands, kind, ftz=ftz, sat=sat, relu=relu)
+    wide = tuple(widen(operand, kind) for operand in operands)
+    values = _rounded(operation, wide, rounding, kind)
+    result = finished(values, tuple(operands[i] for i in operation.priority), kind, sat=sat)
+    if not ftz:
+        return result
+    # Near the smallest normal number, sums and products are exact in float64, and a quotient of 24-bit numbers that is
+    # not a number of 26 bits is 2^-51 away from it, more than its rounding to float64 moves it.
+    return flushed_result(result, lambda: operation.nearest(*_double(*wide)), rounding, kind)
 
 
 @np.errstate(all="ignore")
@@ -150,46 +176,40 @@ def add(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False, sat: 
     (not f64) clamps to [+0, 1] with NaN giving +0. 1.0f + 2^-30 in rp is 0x3f800001. Raises RefsimError for a dtype,
     rounding or modifier that the instruction lacks. Source: PTX ISA, add; IEEE 754 section 6.3.
     """
-    return _entry(_ADD, (a, b), rounding, ftz, sat)
+    return _entry(_ADD, (a, b), rounding, ftz=ftz, sat=sat)
 
 
 @np.errstate(all="ignore")
 def sub(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
     """a - b, rounded once: the sum of a and b with its sign turned. Arguments, errors and source as for add."""
-    return _entry(_ADD, (a, negated(b)), rounding, ftz, sat)
-
-
-def negated(a: Array) -> Array:
-    """The sign bit turned, of NaN as well."""
-    kind = kind_of(a)
-    return (a.view(kind.unsigned) ^ kind.unsigned.type(kind.sign)).view(kind.dtype)
+    return _entry(_SUB, (a, b), rounding, ftz=ftz, sat=sat)
 
 
 @np.errstate(all="ignore")
 def mul(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
     """a * b, rounded once: 0x00000001 squared in rp is 0x00000001. Arguments and errors as for add; PTX ISA, mul."""
-    return _entry(_MUL, (a, b), rounding, ftz, sat)
+    return _entry(_MUL, (a, b), rounding, ftz=ftz, sat=sat)
 
 
 @np.errstate(all="ignore")
 def div(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False) -> Array:
     """a / b for f32 and f64, rounded once: 1 / 3 in rp is 0x3eaaaaab. Errors as for add; PTX ISA, div with .rnd."""
     _only_wide("div", a)
-    return _entry(_DIV, (a, b), rounding, ftz, False)
+    return _entry(_DIV, (a, b), rounding, ftz=ftz)
 
 
 @np.errstate(all="ignore")
 def rcp(a: Array, rounding: str = NEAREST, *, ftz: bool = False) -> Array:
     """1 / a for f32 and f64, rounded once; -0 gives -infinity. Errors as for add; PTX ISA, rcp with .rnd."""
     _only_wide("rcp", a)
-    return _entry(_DIV, (np.ones(1, a.dtype), a), rounding, ftz, False)
+    return _entry(_DIV, (np.ones(1, a.dtype), a), rounding, ftz=ftz)
 
 
 @np.errstate(all="ignore")
 def sqrt(a: Array, rounding: str = NEAREST, *, ftz: bool = False) -> Array:
     """The square root for f32 and f64, rounded once; -0 stays, below 0 it is NaN. PTX ISA, sqrt with .rnd."""
     _only_wide("sqrt", a)
-    return _entry(_SQRT, (a,), rounding, ftz, False)
+    return _entry(_SQRT, (a,), rounding, ftz=ftz)
 
 
 def _only_wide(name: str, a: Array) -> None:

@@ -1,13 +1,14 @@
 """min, max, abs, neg and the comparisons of setp: order and signs, no rounding."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
-from refsim.numerics.ieee.arithmetic import check_modifiers, negated
-from refsim.numerics.ieee.patterns import Array, Kind, flushed, is_nan, kind_of, widen, with_nan
+from refsim.numerics.ieee.arithmetic import check_modifiers
+from refsim.numerics.ieee.patterns import BRAIN, Array, Kind, flushed, is_nan, kind_of, widen, with_nan
 
 _ORDERED: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
@@ -30,7 +31,8 @@ def minimum(
     (.abs), `xorsign` then gives a result that is no NaN the exclusive or of the operands' signs (.xorsign.abs, two
     operands). min(-0, +0) is -0. Raises RefsimError for another number of operands. Source: PTX ISA, min.
     """
-    return _extremum(np.minimum, operands, ftz, nan, xorsign, absolute)
+    kind, terms = _terms(operands, ftz=ftz, xorsign=xorsign, absolute=absolute)
+    return _extremum(_SMALLEST, terms, kind, nan=nan, signs=operands if xorsign else ())
 
 
 @np.errstate(all="ignore")
@@ -38,17 +40,11 @@ def maximum(
     *operands: Array, ftz: bool = False, nan: bool = False, xorsign: bool = False, absolute: bool = False
 ) -> Array:
     """The largest of two or three operands, +0 above -0; arguments, NaN and errors as for minimum. PTX ISA, max."""
-    return _extremum(np.maximum, operands, ftz, nan, xorsign, absolute)
+    kind, terms = _terms(operands, ftz=ftz, xorsign=xorsign, absolute=absolute)
+    return _extremum(_LARGEST, terms, kind, nan=nan, signs=operands if xorsign else ())
 
 
-def _extremum(
-    choose: Callable[[Array, Array], Array],
-    operands: tuple[Array, ...],
-    ftz: bool,
-    nan: bool,
-    xorsign: bool,
-    absolute: bool,
-) -> Array:
+def _terms(operands: tuple[Array, ...], *, ftz: bool, xorsign: bool, absolute: bool) -> tuple[Kind, tuple[Array, ...]]:
     if len(operands) not in (2, 3) or (xorsign and not (absolute and len(operands) == 2)):
         raise RefsimError(
             "operand-count",
@@ -59,57 +55,81 @@ def _extremum(
     check_modifiers(kind, ftz=ftz, sat=False)
     if ftz:
         operands = tuple(flushed(operand, kind) for operand in operands)
-    signs = operands[0].view(kind.unsigned)
-    for operand in operands[1:]:
-        signs = signs ^ operand.view(kind.unsigned)
-    terms = tuple(_magnitude(operand, kind) for operand in operands) if absolute else operands
-    result = terms[0]
-    for term in terms[1:]:
-        result = _chosen(choose, result, term, kind, nan)
-    result = with_nan(result, operands, kind)
-    if not xorsign:
+    return kind, tuple(_magnitude(operand, kind) for operand in operands) if absolute else operands
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which of two floats an instruction returns, a NaN where there is one, and the bits of two zeros combined."""
+
+    of_floats: Callable[[Array, Array], Array]
+    of_zeros: Callable[[Array, Array], Array]
+
+
+# NumPy leaves the order of -0 and +0 open. -0 | +0 is -0, the smaller; -0 & +0 is +0.
+_SMALLEST = _Choice(np.minimum, np.bitwise_or)
+_LARGEST = _Choice(np.maximum, np.bitwise_and)
+
+
+def _extremum(choice: _Choice, terms: tuple[Array, ...], kind: Kind, *, nan: bool, signs: tuple[Array, ...]) -> Array:
+    wide = [_as_floats(term, kind) for term in terms]
+    chosen = wide[0]
+    for term in wide[1:]:
+        chosen = _chosen(choice, chosen, term, nan)
+    if kind is BRAIN:
+        chosen = (chosen.view(np.uint32) >> 16).astype(np.uint16)
+    result = with_nan(chosen, terms, kind)
+    if not signs:
         return result
-    number = np.where(is_nan(result, kind), 0, signs & kind.unsigned.type(kind.sign)).astype(kind.unsigned)
-    return (result.view(kind.unsigned) | number).view(kind.dtype)
+    a, b = (operand.view(kind.unsigned) for operand in signs)
+    sign = np.where(is_nan(result, kind), 0, (a ^ b) & kind.unsigned.type(kind.sign)).astype(kind.unsigned)
+    signed: Array = (result.view(kind.unsigned) | sign).view(kind.dtype)
+    return signed
 
 
-def _chosen(choose: Callable[[Array, Array], Array], a: Array, b: Array, kind: Kind, nan: bool) -> Array:
-    result = _from_order(choose(_order(a, kind), _order(b, kind)), kind)
-    a_nan, b_nan = is_nan(a, kind), is_nan(b, kind)
-    if not (a_nan.any() or b_nan.any()):
+def _as_floats(a: Array, kind: Kind) -> Array:
+    return widen(a, kind) if kind is BRAIN else a
+
+
+def _chosen(choice: _Choice, a: Array, b: Array, nan: bool) -> Array:
+    result = choice.of_floats(a, b)
+    if not result.all():
+        unsigned = f"u{a.dtype.itemsize}"
+        zeros: Array = choice.of_zeros(a.view(unsigned), b.view(unsigned)).view(a.dtype)
+        result = np.where((a == 0) & (b == 0), zeros, result)
+    # numpy.fmin would ignore NaN, but takes a signalling one for a number in some lanes and not in others.
+    if nan or not np.isnan(result).any():
         return result
-    # One NaN: the other operand, or with .NaN the NaN itself. Both: a NaN either way.
-    return np.where(a_nan, a if nan else b, np.where(b_nan, b if nan else a, result))
-
-
-def _order(a: Array, kind: Kind) -> Array:
-    """A signed integer that sorts like the value, -0 just below +0: negative patterns have their magnitude inverted."""
-    bits = a.view(kind.signed)
-    return bits ^ ((bits >> (8 * kind.dtype.itemsize - 1)) & kind.signed.type(kind.sign - 1))
-
-
-def _from_order(order: Array, kind: Kind) -> Array:
-    return _order(order.view(kind.dtype), kind).view(kind.dtype)
+    numbers: Array = np.where(np.isnan(a), b, np.where(np.isnan(b), a, result))
+    return numbers
 
 
 def _magnitude(a: Array, kind: Kind) -> Array:
-    return (a.view(kind.unsigned) & kind.unsigned.type(kind.sign - 1)).view(kind.dtype)
+    magnitude: Array = (a.view(kind.unsigned) & kind.unsigned.type(kind.sign - 1)).view(kind.dtype)
+    return magnitude
 
 
 @np.errstate(all="ignore")
 def absolute(a: Array, *, ftz: bool = False) -> Array:
-    """The sign bit cleared, also of NaN; `ftz` (f32, f16) flushes a subnormal. -1.0f gives 0x3f800000. PTX ISA, abs."""
+    """The sign bit cleared; NaN as in arithmetic, so that one of f64 keeps its sign (measured on an H200).
+
+    `ftz` (f32, f16) flushes a subnormal. -1.0f gives 0x3f800000. Source: PTX ISA, abs.
+    """
     kind = kind_of(a)
     check_modifiers(kind, ftz=ftz, sat=False)
-    return _magnitude(flushed(a, kind) if ftz else a, kind)
+    return with_nan(_magnitude(flushed(a, kind) if ftz else a, kind), (a,), kind)
 
 
 @np.errstate(all="ignore")
 def negate(a: Array, *, ftz: bool = False) -> Array:
-    """The sign bit turned, also of NaN; `ftz` (f32, f16) flushes a subnormal. +0 gives 0x80000000. PTX ISA, neg."""
+    """The sign bit turned; NaN as in arithmetic, so that one of f64 keeps its sign (measured on an H200).
+
+    `ftz` (f32, f16) flushes a subnormal. +0.0f gives 0x80000000. Source: PTX ISA, neg.
+    """
     kind = kind_of(a)
     check_modifiers(kind, ftz=ftz, sat=False)
-    return negated(flushed(a, kind) if ftz else a)
+    bits = (flushed(a, kind) if ftz else a).view(kind.unsigned) ^ kind.unsigned.type(kind.sign)
+    return with_nan(bits.view(kind.dtype), (a,), kind)
 
 
 @np.errstate(all="ignore")
@@ -133,10 +153,11 @@ def compare(comparison: str, a: Array, b: Array, *, ftz: bool = False) -> NDArra
     unordered: NDArray[np.bool_] = np.isnan(x) | np.isnan(y)
     match comparison:
         case "nan":
-            return unordered
+            holds = unordered
         case "num":
-            return ~unordered
+            holds = ~unordered
         case "ne":
-            return (x != y) & ~unordered
+            holds = (x != y) & ~unordered
         case _:
-            return _ORDERED[comparison[:-1]](x, y) | unordered
+            holds = _ORDERED[comparison[:-1]](x, y) | unordered
+    return holds

@@ -10,7 +10,9 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import format_named
 from refsim.numerics.ieee.exact import side, stepped
 from refsim.numerics.ieee.patterns import (
+    BRAIN,
     DOUBLE,
+    HALF,
     KINDS,
     NEAREST,
     ROUNDINGS,
@@ -18,6 +20,7 @@ from refsim.numerics.ieee.patterns import (
     Array,
     Kind,
     flushed,
+    flushed_result,
     is_nan,
     kind_of,
     narrow,
@@ -29,6 +32,7 @@ from refsim.numerics.ieee.patterns import (
 
 INTEGRAL: dict[str, Callable[[Array], Array]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _TARGETS = {kind.name: kind for kind in KINDS}
+_MOVES = ((SINGLE, SINGLE), (DOUBLE, DOUBLE), (BRAIN, SINGLE))
 
 
 @np.errstate(all="ignore")
@@ -44,30 +48,59 @@ def float_to_float(
 ) -> Array:
     """Each value as a number of the format `to`, rounded once; widening is exact.
 
-    `a` is float16, float32, float64 or bf16 patterns in uint16; `to` is f16, bf16, f32, f64 or tf32, whose results are
-    float16, uint16, float32, float64 and uint32 patterns. `rounding` rn, rz, rm, rp, rna. Overflow gives infinity (in
-    rz, and in the mode that points to zero, the largest value); `satfinite` the largest value. `sat` clamps to [+0, 1],
-    `relu` gives +0 for negative values, `ftz` flushes a subnormal f32 source or result. NaN gives the canonical NaN.
-    65520.0f to f16 is infinity in rn and 0x7bff in rz. Raises RefsimError for an unknown name. Source: PTX ISA, cvt.
+    `a` is float16, float32, float64 or bf16 patterns in uint16; `to` is f16, bf16, f32 or f64, whose results have those
+    dtypes. `rounding` rn, rz, rm, rp, rna. Overflow gives infinity (in rz, and in the mode that points to zero, the
+    largest value); `satfinite` the largest value. `sat` clamps to [+0, 1], `relu` gives +0 for negative values, `ftz`
+    flushes a subnormal f32 source or result. NaN gives the canonical NaN; from and to f64 it keeps its sign and upper
+    payload and becomes quiet; bf16 to f32, and a format to itself for f32 and f64, only move bits (measured on an
+    H200). 65520.0f to f16 is infinity in rn and 0x7bff in rz. Raises RefsimError for an unknown name. Source: PTX ISA,
+    cvt; tf32 and the narrow formats are in refsim.conversions.
     """
     if rounding not in (*ROUNDINGS, "rna"):
         raise unknown("rounding", rounding, [*ROUNDINGS, "rna"])
-    if to not in (*_TARGETS, "tf32"):
-        raise unknown("target format", to, [*_TARGETS, "tf32"])
-    source = kind_of(a)
-    values = widen(flushed(a, source) if ftz and source is SINGLE else a, source)
+    source, target = kind_of(a), _target(to)
+    if (source, target) in _MOVES and not (ftz or sat or relu):
+        return widen(a, source)
+    # Silicon ignores .ftz from f32 to f16: 0x00000001 in rp gives 0x0001 on an H200.
+    flush = ftz and source is SINGLE and target is not HALF
+    values = widen(with_nan(flushed(a, source), (), source) if flush else a, source)
     if sat:
         values = saturated(values)
     elif relu:
         values = rectified(values)
-    if to == "f64":
-        return with_nan(values.astype(np.float64), (values.astype(np.float64),), DOUBLE)
-    codes = round_bits(values, format_named(to), rounding, satfinite=satfinite)
-    if to == "tf32":
-        return codes
-    target = _TARGETS[to]
-    result = codes.view(target.dtype)
-    return flushed(result, SINGLE) if ftz and target is SINGLE else result
+    result = _as_kind(values, target, rounding, satfinite=satfinite)
+    return flushed_result(result, lambda: values, rounding, SINGLE) if ftz and target is SINGLE else result
+
+
+def _target(to: str) -> Kind:
+    target = _TARGETS.get(to)
+    if target is None:
+        raise unknown("target format", to, list(_TARGETS))
+    return target
+
+
+def _as_kind(values: Array, target: Kind, rounding: str, *, satfinite: bool = False) -> Array:
+    wide = values.dtype == np.float64
+    if target is DOUBLE:
+        result: Array = values.astype(np.float64)
+    else:
+        result = round_bits(values, format_named(target.name), rounding, satfinite=satfinite).view(target.dtype)
+    nan = np.isnan(values) if wide or target is DOUBLE else None
+    if nan is None or not nan.any():
+        return result
+    moved = _moved_nan(values, DOUBLE if wide else SINGLE, target)
+    kept: Array = np.where(nan, moved, result.view(target.unsigned)).view(target.dtype)
+    return kept
+
+
+def _moved_nan(a: Array, source: Kind, target: Kind) -> Array:
+    """The quiet NaN of `target` with the sign of `a` and the upper bits of its payload."""
+    bits = a.view(source.unsigned).astype(np.uint64)
+    fraction = (bits & np.uint64((1 << source.mantissa_bits) - 1)) << np.uint64(52 - source.mantissa_bits)
+    payload = (fraction | np.uint64(1 << 51)) >> np.uint64(52 - target.mantissa_bits)
+    sign = np.where(np.signbit(a), np.uint64(target.sign), np.uint64(0))
+    moved: Array = (sign | np.uint64(target.infinity) | payload).astype(target.unsigned)
+    return moved
 
 
 @np.errstate(all="ignore")
@@ -102,19 +135,14 @@ def float_to_integer(a: Array, to: DTypeLike, rounding: str, *, ftz: bool = Fals
     # The largest 64-bit integers are no float64, but one more than them is; below it the cast is exact.
     above, below = values >= float(limits.max) + (target.itemsize < 8), values < float(limits.min)
     inside = np.where(above | below | np.isnan(values), 0.0, values).astype(target)
-    result = np.where(above, target.type(limits.max), np.where(below, target.type(limits.min), inside))
+    result: Array = np.where(above, target.type(limits.max), np.where(below, target.type(limits.min), inside))
     nan = is_nan(a, kind)
     if not nan.any():
         return result
-    return np.where(nan, _nan_integer(kind, target), result)
-
-
-def _nan_integer(source: Kind, target: np.dtype[np.generic]) -> np.generic:
-    """What NaN becomes: 0, unless 64 bits are involved; then the top bit alone."""
-    if source is not DOUBLE and target.itemsize < 8:
-        return target.type(0)
-    unsigned = np.array(1 << (8 * target.itemsize - 1), f"u{target.itemsize}")
-    return unsigned.view(target)[()]
+    top_bit = kind is DOUBLE or target.itemsize == 8
+    pattern = np.array([1 << (8 * target.itemsize - 1) if top_bit else 0], f"u{target.itemsize}")
+    replaced: Array = np.where(nan, pattern.view(target), result)
+    return replaced
 
 
 @np.errstate(all="ignore")
@@ -127,9 +155,7 @@ def integer_to_float(a: Array, to: str, rounding: str = NEAREST, *, sat: bool = 
     """
     if rounding not in ROUNDINGS:
         raise unknown("rounding", rounding, list(ROUNDINGS))
-    target = _TARGETS.get(to)
-    if target is None:
-        raise unknown("target format", to, list(_TARGETS))
+    target = _target(to)
     if a.dtype.kind not in "iu":
         raise RefsimError("value-type", f"{a.dtype} is no integer type", rule="PTX ISA, cvt from .u8 to .s64")
     if sat:

@@ -28,7 +28,8 @@ def sum_error(a: Array, b: Array, total: Array) -> Array:
     For float64 operands that stay below 2^1022 (those that come from float32, or are guarded) nothing overflows.
     """
     part = total - a
-    return (a - (total - part)) + (b - part)
+    error: Array = (a - (total - part)) + (b - part)
+    return error
 
 
 def ordered_sum_error(a: Array, b: Array, total: Array) -> Array:
@@ -38,7 +39,8 @@ def ordered_sum_error(a: Array, b: Array, total: Array) -> Array:
     """
     swap = np.abs(a) < np.abs(b)
     large, small = np.where(swap, b, a), np.where(swap, a, b)
-    return small - (total - large)
+    error: Array = small - (total - large)
+    return error
 
 
 def product(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:

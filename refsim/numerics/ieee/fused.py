@@ -16,6 +16,7 @@ from refsim.numerics.ieee.patterns import (
     Array,
     check_rounding,
     flushed,
+    flushed_result,
     kind_of,
     widen,
 )
@@ -44,15 +45,31 @@ def fma(
     kind = kind_of(a, b, c)
     check_rounding(rounding, kind)
     check_modifiers(kind, ftz=ftz, sat=sat, relu=relu)
-    operands = (a, b, c)
     if ftz:
-        operands = tuple(flushed(operand, kind) for operand in operands)
+        a, b, c = flushed(a, kind), flushed(b, kind), flushed(c, kind)
     if kind is DOUBLE:
-        values = _fma_double(*np.broadcast_arrays(*operands), rounding)
-    else:
-        x, y, z = (widen(operand, kind).astype(np.float64) for operand in operands)
-        values = _fma_single(x, y, z, rounding) if kind is SINGLE else _fma_narrow(x, y, z)
-    return finished(values, operands, kind, ftz=ftz, sat=sat, relu=relu)
+        return finished(_fma_double(*_three(a, b, c), rounding), (a, c, b), kind, sat=sat, relu=relu)
+    x, y, z = (widen(operand, kind).astype(np.float64) for operand in (a, b, c))
+    values = _fma_single(x, y, z, rounding) if kind is SINGLE else float32_to_odd(_odd_sum(x, y, z))
+    result = finished(values, (a, c, b), kind, sat=sat, relu=relu)
+    return flushed_result(result, lambda: _odd_sum(x, y, z), rounding, kind) if ftz else result
+
+
+def _three(a: Doubles, b: Doubles, c: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+    x, y, z = np.broadcast_arrays(a, b, c)
+    return x, y, z
+
+
+def _odd_sum(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
+    """a * b + c rounded to odd, for operands of at most 24 bits that come from float32.
+
+    The product is exact. 53 bits keep a sticky bit for every narrower format: a further rounding to odd in float32 and
+    one to f16 or bf16 (24 bits are at least 11 + 2) give the rounding of the exact sum.
+    """
+    exact = a * b
+    total = exact + c
+    error = sum_error(exact, c, total)
+    return round_to_odd(total, error) if error.any() else total
 
 
 def _fma_single(a: Doubles, b: Doubles, c: Doubles, rounding: str) -> NDArray[np.float32]:
@@ -84,15 +101,6 @@ def _without_double_rounding(
     exact, c, total = np.broadcast_to(exact, again.shape)[again], np.broadcast_to(c, again.shape)[again], total[again]
     result[again] = round_to_odd(total, sum_error(exact, c, total)).astype(np.float32)
     return result
-
-
-def _fma_narrow(a: Doubles, b: Doubles, c: Doubles) -> NDArray[np.float32]:
-    # The product of two 11-bit significands is exact. The sum, rounded to odd in float64 and again in float32, keeps
-    # its sticky bit: 24 bits are at least 11 + 2, so the rounding to f16 or bf16 that follows is the only one.
-    exact = a * b
-    total = exact + c
-    error = sum_error(exact, c, total)
-    return float32_to_odd(round_to_odd(total, error) if error.any() else total)
 
 
 def _fma_double(a: Doubles, b: Doubles, c: Doubles, rounding: str) -> Doubles:

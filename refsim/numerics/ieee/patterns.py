@@ -1,5 +1,6 @@
 """The arrays that the arithmetic works on: one dtype per format, special values and flushing by bit pattern."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +102,7 @@ def narrow(values: Array, kind: Kind) -> Array:
 def is_nan(a: Array, kind: Kind) -> NDArray[np.bool_]:
     """Where the pattern is a NaN, of either sign and any payload."""
     if kind is BRAIN:
-        return (a & 0x7FFF) > kind.infinity
+        a = (a.astype(np.uint32) << 16).view(np.float32)
     return np.isnan(a)
 
 
@@ -112,7 +113,29 @@ def flushed(a: Array, kind: Kind) -> Array:
     subnormal = (bits & exponent) == 0
     if not subnormal.any():
         return a
-    return np.where(subnormal, bits & kind.unsigned.type(kind.sign), bits).view(kind.dtype)
+    zeroed: Array = np.where(subnormal, bits & kind.unsigned.type(kind.sign), bits).view(kind.dtype)
+    return zeroed
+
+
+def flushed_result(result: Array, exact: Callable[[], Array], rounding: str, kind: Kind) -> Array:
+    """Results below the smallest normal number become zero of the same sign, as .ftz has it.
+
+    Below means: after rounding with an exponent range without end (measured on an H200). So 2^-126 in f32 stays where
+    it is the rounding of 2^-126 (1 - 2^-26), and becomes 0 where it came from 2^-126 (1 - 2^-24), a value with 24 bits
+    of its own that only the coarser subnormal unit rounds up. `exact` gives the exact values, or float64 on the same
+    side of every number of at most 26 bits; it is called only where a result is the smallest normal number.
+    """
+    result = flushed(result, kind)
+    bits = result.view(kind.unsigned)
+    smallest = (bits & kind.unsigned.type(kind.sign - 1)) == (1 << kind.mantissa_bits)
+    if not smallest.any():
+        return result
+    normal = 2.0 ** (1 - (kind.infinity >> (kind.mantissa_bits + 1)))
+    unit = 2.0 ** -(kind.mantissa_bits + 1)
+    values = np.abs(exact().astype(np.float64))
+    tiny = values < normal * (1 - unit / 2) if rounding == NEAREST else values <= normal * (1 - unit)
+    zeroed: Array = np.where(smallest & tiny, bits & kind.unsigned.type(kind.sign), bits).view(kind.dtype)
+    return zeroed
 
 
 def with_nan(result: Array, operands: tuple[Array, ...], kind: Kind) -> Array:
@@ -135,9 +158,11 @@ def with_nan(result: Array, operands: tuple[Array, ...], kind: Kind) -> Array:
 
 def saturated(values: Array) -> Array:
     """Clamped to [+0, 1]: NaN, -0 and negative values give +0."""
-    return np.where(values > 0, np.minimum(values, values.dtype.type(1)), values.dtype.type(0))
+    clamped: Array = np.where(values > 0, np.minimum(values, values.dtype.type(1)), values.dtype.type(0))
+    return clamped
 
 
 def rectified(values: Array) -> Array:
     """Negative values and -0 give +0; NaN stays."""
-    return np.where(values <= 0, values.dtype.type(0), values)
+    clamped: Array = np.where(values <= 0, values.dtype.type(0), values)
+    return clamped

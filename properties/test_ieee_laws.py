@@ -1,0 +1,518 @@
+"""Laws of refsim.numerics.ieee: every function against exact rational arithmetic and one rounding by integers."""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refsim.numerics import ieee
+
+INFINITY = "infinity"
+MODES = ("rn", "rz", "rm", "rp")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers of a binary format, defined without the code under test: patterns to rationals and back."""
+
+    name: str
+    dtype: type
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def width(self) -> int:
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def sign(self) -> int:
+        return 1 << (self.width - 1)
+
+    @property
+    def infinity(self) -> int:
+        return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
+
+    @property
+    def lowest_exponent(self) -> int:
+        return 2 - (1 << (self.exponent_bits - 1))
+
+    def is_nan(self, pattern: int) -> bool:
+        return pattern & (self.sign - 1) > self.infinity
+
+    def negative(self, pattern: int) -> bool:
+        return bool(pattern & self.sign)
+
+    def value(self, pattern: int) -> Fraction | str:
+        """The exact magnitude with its sign, or INFINITY (of either sign); patterns of NaN have none."""
+        magnitude = pattern & (self.sign - 1)
+        if magnitude == self.infinity:
+            return INFINITY
+        field, fraction = magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1)
+        integer = fraction if field == 0 else fraction + (1 << self.mantissa_bits)
+        exact = Fraction(integer) * Fraction(2) ** (self.lowest_exponent + max(field - 1, 0) - self.mantissa_bits)
+        return -exact if self.negative(pattern) else exact
+
+    def rounded(self, exact: Fraction, mode: str, *, ftz: bool = False) -> int:
+        """The pattern of a nonzero rational, rounded once; ftz: zero where 2^emin is not reached by its own bits."""
+        sign = self.sign if exact < 0 else 0
+        if ftz and abs(_to_digits(exact, self.mantissa_bits, mode)) < Fraction(2) ** self.lowest_exponent:
+            return sign
+        unit = max(_exponent(exact), self.lowest_exponent) - self.mantissa_bits
+        count = _whole(abs(exact) / Fraction(2) ** unit, mode, exact < 0)
+        pattern = count + ((unit + self.mantissa_bits - self.lowest_exponent) << self.mantissa_bits)
+        if pattern < self.infinity:
+            return sign | pattern
+        inward = mode == "rz" or mode == ("rp" if exact < 0 else "rm")
+        return sign | (self.infinity - 1 if inward else self.infinity)
+
+
+F16, BF16 = Grid("f16", np.float16, 5, 10), Grid("bf16", np.uint16, 8, 7)
+F32, F64 = Grid("f32", np.float32, 8, 23), Grid("f64", np.float64, 11, 52)
+GRIDS = {grid.name: grid for grid in (F16, BF16, F32, F64)}
+
+
+def _exponent(exact: Fraction) -> int:
+    """The power of two at or below the magnitude."""
+    guess = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
+    return guess if Fraction(2) ** guess <= abs(exact) else guess - 1
+
+
+def _whole(magnitude: Fraction, mode: str, negative: bool) -> int:
+    kept, rest = divmod(magnitude, 1)
+    if mode in ("rm", "rp"):
+        return int(kept) + int(rest > 0 and negative == (mode == "rm"))
+    if mode == "rz":
+        return int(kept)
+    return int(kept) + int(rest > Fraction(1, 2) or (rest == Fraction(1, 2) and (mode == "rna" or kept % 2 == 1)))
+
+
+def _to_digits(exact: Fraction, mantissa_bits: int, mode: str) -> Fraction:
+    unit = Fraction(2) ** (_exponent(exact) - mantissa_bits)
+    return _whole(abs(exact) / unit, mode, exact < 0) * unit
+
+
+# What each operation is: (grid, patterns, mode) -> pattern, or None for NaN. Zeros and infinities by IEEE 754 section 6.
+
+
+def _define_add(grid: Grid, a: int, b: int, mode: str, ftz: bool) -> int | None:
+    x, y = grid.value(a), grid.value(b)
+    if x == INFINITY or y == INFINITY:
+        if x == y and grid.negative(a) != grid.negative(b):
+            return None
+        return a if x == INFINITY else b
+    if x + y == 0:
+        if grid.negative(a) == grid.negative(b):
+            return a & grid.sign
+        return grid.sign if mode == "rm" else 0
+    return grid.rounded(x + y, mode, ftz=ftz)
+
+
+def _define_sub(grid: Grid, a: int, b: int, mode: str, ftz: bool) -> int | None:
+    return _define_add(grid, a, b ^ grid.sign, mode, ftz)
+
+
+def _define_mul(grid: Grid, a: int, b: int, mode: str, ftz: bool) -> int | None:
+    x, y, sign = grid.value(a), grid.value(b), (a ^ b) & grid.sign
+    if x == INFINITY or y == INFINITY:
+        return None if 0 in (x, y) else sign | grid.infinity
+    return sign if x * y == 0 else grid.rounded(x * y, mode, ftz=ftz)
+
+
+def _define_div(grid: Grid, a: int, b: int, mode: str, ftz: bool) -> int | None:
+    x, y, sign = grid.value(a), grid.value(b), (a ^ b) & grid.sign
+    if x == y and (x == INFINITY or x == 0):
+        return None
+    if x == INFINITY or y == 0:
+        return sign | grid.infinity
+    return sign if y == INFINITY or x == 0 else grid.rounded(x / y, mode, ftz=ftz)
+
+
+def _define_rcp(grid: Grid, a: int, mode: str, ftz: bool) -> int | None:
+    one = ((1 << (grid.exponent_bits - 1)) - 1) << grid.mantissa_bits
+    return _define_div(grid, one, a, mode, ftz)
+
+
+def _define_sqrt(grid: Grid, a: int, mode: str, ftz: bool) -> int | None:
+    x = grid.value(a)
+    if x == 0:
+        return a
+    if grid.negative(a):
+        return None
+    if x == INFINITY:
+        return a
+    # An irrational root lies strictly inside its interval of 2^-700, no number of the format or midpoint does.
+    square = x * 4**700
+    root = math.isqrt(square.numerator // square.denominator)
+    inside = 0 if root * root == square else Fraction(1, 2)
+    return grid.rounded((root + inside) / Fraction(2) ** 700, mode, ftz=ftz)
+
+
+def _define_fma(grid: Grid, a: int, b: int, c: int, mode: str, ftz: bool) -> int | None:
+    x, y, z, sign = grid.value(a), grid.value(b), grid.value(c), (a ^ b) & grid.sign
+    if x == INFINITY or y == INFINITY:
+        opposed = z == INFINITY and sign != c & grid.sign
+        return None if 0 in (x, y) or opposed else sign | grid.infinity
+    if z == INFINITY:
+        return c
+    if x * y + z == 0:
+        if sign == c & grid.sign:
+            return sign
+        return grid.sign if mode == "rm" else 0
+    return grid.rounded(x * y + z, mode, ftz=ftz)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: the function under test, its definition, how many operands, whose NaN f64 passes on first."""
+
+    function: Callable[..., np.ndarray]
+    definition: Callable[..., int | None]
+    operands: int
+    priority: tuple[int, ...]
+
+
+OPERATIONS = {
+    "add": Operation(ieee.add, _define_add, 2, (1, 0)),
+    "sub": Operation(ieee.sub, _define_sub, 2, (1, 0)),
+    "mul": Operation(ieee.mul, _define_mul, 2, (1, 0)),
+    "fma": Operation(ieee.fma, _define_fma, 3, (1, 2, 0)),
+    "div": Operation(ieee.div, _define_div, 2, (0, 1)),
+    "rcp": Operation(ieee.rcp, _define_rcp, 1, (0,)),
+    "sqrt": Operation(ieee.sqrt, _define_sqrt, 1, (0,)),
+}
+CASES = [
+    (name, grid, mode)
+    for name, grid in itertools.product(OPERATIONS, (F32, F64))
+    for mode in MODES
+] + [(name, grid, "rn") for name, grid in itertools.product(("add", "sub", "mul", "fma"), (F16, BF16))]  # fmt: skip
+FLUSHING = [case for case in CASES if case[1] in (F32, F16)]
+
+
+def _nan_pattern(grid: Grid, operands: tuple[int, ...], priority: tuple[int, ...]) -> int:
+    if grid is not F64:
+        return grid.sign - 1
+    found = [operands[i] | 1 << 51 for i in priority if grid.is_nan(operands[i])]
+    return found[0] if found else 0xFFF8 << 48
+
+
+def _flush(grid: Grid, pattern: int) -> int:
+    return pattern if pattern & grid.infinity else pattern & grid.sign
+
+
+def defined(name: str, grid: Grid, operands: tuple[int, ...], mode: str, *, ftz: bool = False) -> int:
+    """The pattern that the operation must give, from rationals."""
+    operation = OPERATIONS[name]
+    if ftz:
+        operands = tuple(_flush(grid, pattern) for pattern in operands)
+    result = None
+    if not any(grid.is_nan(pattern) for pattern in operands):
+        result = operation.definition(grid, *operands, mode, ftz)
+    return _nan_pattern(grid, operands, operation.priority) if result is None else result
+
+
+def as_array(grid: Grid, patterns: list[int]) -> np.ndarray:
+    return np.array(patterns, dtype=f"u{grid.width // 8}").view(grid.dtype)
+
+
+def as_patterns(array: np.ndarray) -> list[int]:
+    return [int(pattern) for pattern in array.view(f"u{array.dtype.itemsize}").ravel()]
+
+
+def assert_defined(name: str, grid: Grid, lanes: list[tuple[int, ...]], mode: str, *, ftz: bool = False) -> None:
+    columns = [as_array(grid, list(column)) for column in zip(*lanes, strict=True)]
+    options = {"ftz": True} if ftz else {}
+    got = as_patterns(OPERATIONS[name].function(*columns, mode, **options))
+    want = [defined(name, grid, lane, mode, ftz=ftz) for lane in lanes]
+    wrong = [(*map(hex, lane), hex(g), hex(w)) for lane, g, w in zip(lanes, got, want, strict=True) if g != w]
+    assert not wrong, f"{name}.{mode}.{grid.name}{' ftz' * ftz}: (operands, got, want) {wrong[:5]}"
+
+
+def corners(grid: Grid) -> list[int]:
+    """Patterns where rounding, range and special values change, of both signs."""
+    m, one = grid.mantissa_bits, ((1 << (grid.exponent_bits - 1)) - 1) << grid.mantissa_bits
+    low = [0, 1, 2, 3, (1 << m) - 1, 1 << m, (1 << m) + 1, (2 << m) + 1]
+    middle = [one - 2, one - 1, one, one + 1, one + 2, one + (1 << m) - 1, one + (1 << (m // 2)), one - (1 << (m // 2))]
+    far = [one - (m << m), one + (m << m), one - ((m + 1) << m) + 1, one + ((m + 1) << m), one // 2, one + one // 2]
+    high = [grid.infinity - 1, grid.infinity - (1 << m), grid.infinity]
+    nan = [grid.infinity + 1, grid.infinity | 1 << (m - 1), grid.sign - 1]
+    return [pattern | sign for pattern in low + middle + far + high + nan for sign in (0, grid.sign)]
+
+
+@st.composite
+def lanes_of(draw: st.DrawFn, grid: Grid, operands: int) -> list[tuple[int, ...]]:
+    """Operand patterns, corners and sparse mantissas weighted in; a third operand that often cancels the product."""
+    m = grid.mantissa_bits
+    one = (1 << (grid.exponent_bits - 1)) - 1
+    any_pattern = st.integers(0, (1 << grid.width) - 1)
+    sparse = st.builds(
+        lambda field, bit, other, sign: field << m | 1 << bit | 1 << other | sign,
+        st.integers(0, (1 << grid.exponent_bits) - 2), st.integers(0, m - 1), st.integers(0, m - 1),
+        st.sampled_from([0, grid.sign]),
+    )  # fmt: skip
+    close = st.builds(
+        lambda field, fraction, sign: (one + field) << m | fraction | sign,
+        st.integers(-3, 3), st.integers(0, (1 << m) - 1), st.sampled_from([0, grid.sign]),
+    )  # fmt: skip
+    pattern = st.one_of(st.sampled_from(corners(grid)), any_pattern, sparse, close)
+    lanes = draw(st.lists(st.tuples(*[pattern] * operands), min_size=1, max_size=10))
+    if operands < 3 or not draw(st.booleans()):
+        return lanes
+    steps = draw(st.integers(-2, 2))
+    product = [defined("mul", grid, lane[:2], "rn") for lane in lanes]
+    return [
+        (a, b, max((p ^ grid.sign) + steps, 0) % (1 << grid.width)) for (a, b, _), p in zip(lanes, product, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("name", "grid", "mode"), CASES, ids=lambda part: getattr(part, "name", part))
+@settings(deadline=None)
+@given(draws=st.data())
+def test_operation_is_the_exact_value_rounded_once(name: str, grid: Grid, mode: str, draws: st.DataObject) -> None:
+    assert_defined(name, grid, draws.draw(lanes_of(grid, OPERATIONS[name].operands)), mode)
+
+
+@pytest.mark.parametrize(("name", "grid", "mode"), FLUSHING, ids=lambda part: getattr(part, "name", part))
+@settings(deadline=None, max_examples=30)
+@given(draws=st.data())
+def test_flushing_drops_what_its_own_bits_leave_below_the_normal_range(
+    name: str, grid: Grid, mode: str, draws: st.DataObject
+) -> None:
+    assert_defined(name, grid, draws.draw(lanes_of(grid, OPERATIONS[name].operands)), mode, ftz=True)
+
+
+@pytest.mark.parametrize(("name", "grid", "mode"), CASES, ids=lambda part: getattr(part, "name", part))
+def test_operation_at_every_pair_of_corners(name: str, grid: Grid, mode: str) -> None:
+    count = OPERATIONS[name].operands
+    pairs = list(itertools.product(corners(grid), repeat=min(count, 2)))
+    if count == 3:
+        pairs = [(a, b, c) for (a, b), c in zip(pairs, itertools.cycle(corners(grid)[::-1] + [0]), strict=False)]
+    assert_defined(name, grid, pairs, mode)
+    if grid in (F32, F16):
+        assert_defined(name, grid, pairs, mode, ftz=True)
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "fma"])
+def test_half_precision_on_a_grid_of_all_exponents(name: str) -> None:
+    patterns = np.arange(0, 1 << 16, 331, dtype=np.uint16)
+    a, b = (side.ravel() for side in np.meshgrid(patterns, patterns))
+    count = OPERATIONS[name].operands
+    chosen = np.random.default_rng(3).permutation(a.size)[:4000]
+    columns = [a[chosen], b[chosen], np.roll(a[chosen], 7)][:count]
+    assert_defined(name, F16, list(zip(*(column.tolist() for column in columns), strict=True)), "rn")
+
+
+@pytest.mark.parametrize("grid", [F32, F64], ids=lambda grid: grid.name)
+@pytest.mark.parametrize(
+    ("name", "function"), [("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div", np.divide)]
+)
+@settings(deadline=None)
+@given(draws=st.data())
+def test_nearest_operation_is_that_of_the_processor(
+    name: str, function: np.ufunc, grid: Grid, draws: st.DataObject
+) -> None:
+    a, b = (as_array(grid, list(c)) for c in zip(*draws.draw(lanes_of(grid, 2)), strict=True))
+    with np.errstate(all="ignore"):
+        want = function(a, b)
+    got = OPERATIONS[name].function(a, b)
+    number = ~np.isnan(want)
+    assert (np.isnan(got) == ~number).all()
+    assert as_patterns(got[number]) == as_patterns(want[number])
+
+
+def _define_extremum(grid: Grid, lane: tuple[int, ...], largest: bool, nan: bool, xorsign: bool, absolute: bool) -> int:
+    terms = [pattern & (grid.sign - 1) for pattern in lane] if absolute else list(lane)
+    numbers = [pattern for pattern in terms if not grid.is_nan(pattern)]
+    if not numbers or (nan and len(numbers) < len(terms)):
+        return _nan_pattern(grid, tuple(terms), tuple(range(len(terms)))[::-1])
+    # As integers, patterns without sign sort by value, and those with one the other way round, -0 before +0.
+    ordered = sorted(numbers, key=lambda p: p if p < grid.sign else -(p - grid.sign) - 1)
+    chosen = ordered[-1 if largest else 0]
+    return chosen | ((lane[0] ^ lane[1]) & grid.sign) if xorsign else chosen
+
+
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@pytest.mark.parametrize("largest", [False, True], ids=["min", "max"])
+@settings(deadline=None)
+@given(draws=st.data(), operands=st.integers(2, 3), nan=st.booleans(), modifier=st.integers(0, 2), ftz=st.booleans())
+def test_extremum_orders_zeros_and_handles_nan(
+    grid: Grid, largest: bool, draws: st.DataObject, operands: int, nan: bool, modifier: int, ftz: bool
+) -> None:
+    lanes = draws.draw(lanes_of(grid, operands))
+    ftz = ftz and grid in (F32, F16)
+    nan = nan and grid is not F64
+    absolute, xorsign = modifier > 0, modifier > 1 and operands == 2
+    function = ieee.maximum if largest else ieee.minimum
+    columns = [as_array(grid, list(column)) for column in zip(*lanes, strict=True)]
+    got = function(*columns, ftz=ftz, nan=nan, xorsign=xorsign, absolute=absolute)
+    flushed = [tuple(_flush(grid, p) for p in lane) if ftz else lane for lane in lanes]
+    assert as_patterns(got) == [_define_extremum(grid, lane, largest, nan, xorsign, absolute) for lane in flushed]
+
+
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@settings(deadline=None)
+@given(draws=st.data(), comparison=st.sampled_from(ieee.COMPARISONS), ftz=st.booleans())
+def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject, comparison: str, ftz: bool) -> None:
+    ftz = ftz and grid in (F32, F16)
+    lanes = draws.draw(lanes_of(grid, 2))
+    a, b = (as_array(grid, list(column)) for column in zip(*lanes, strict=True))
+    want = []
+    for x, y in lanes:
+        unordered = grid.is_nan(x) or grid.is_nan(y)
+        if comparison in ("num", "nan"):
+            want.append(unordered == (comparison == "nan"))
+        elif unordered:
+            want.append(comparison.endswith("u"))
+        else:
+            x, y = (_flush(grid, p) if ftz else p for p in (x, y))
+            left, right = (_extended(grid, p) for p in (x, y))
+            holds = {
+                "eq": left == right, "ne": left != right, "lt": left < right, "le": left <= right,
+                "gt": left > right, "ge": left >= right,
+            }  # fmt: skip
+            want.append(holds[comparison[:2]])
+    assert ieee.compare(comparison, a, b, ftz=ftz).tolist() == want
+
+
+def _extended(grid: Grid, pattern: int) -> Fraction | float:
+    value = grid.value(pattern)
+    return value if isinstance(value, Fraction) else (-math.inf if grid.negative(pattern) else math.inf)
+
+
+@pytest.mark.parametrize("target", GRIDS.values(), ids=lambda grid: grid.name)
+@pytest.mark.parametrize("source", GRIDS.values(), ids=lambda grid: grid.name)
+@settings(deadline=None)
+@given(draws=st.data(), mode=st.sampled_from((*MODES, "rna")))
+def test_conversion_between_floats_rounds_once(source: Grid, target: Grid, draws: st.DataObject, mode: str) -> None:
+    lanes = [lane for lane in draws.draw(lanes_of(source, 1)) if not source.is_nan(lane[0])] or [(0,)]
+    got = as_patterns(ieee.float_to_float(as_array(source, [p for (p,) in lanes]), target.name, mode))
+    want = []
+    for (pattern,) in lanes:
+        value, sign = source.value(pattern), target.sign if source.negative(pattern) else 0
+        exact = value == INFINITY or value == 0
+        want.append(
+            sign | (target.infinity if value == INFINITY else 0) if exact else target.rounded(Fraction(value), mode)
+        )
+    assert got == want
+
+
+@pytest.mark.parametrize("mode", ["rni", "rzi", "rmi", "rpi"])
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@settings(deadline=None)
+@given(draws=st.data(), to=st.sampled_from(["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]))
+def test_conversion_to_integer_rounds_and_clamps(grid: Grid, mode: str, draws: st.DataObject, to: str) -> None:
+    lanes = draws.draw(lanes_of(grid, 1))
+    limits = np.iinfo(to)
+    want = []
+    for (pattern,) in lanes:
+        if grid.is_nan(pattern):
+            top = 1 << (limits.bits - 1)
+            want.append((-top if to[0] == "i" else top) if grid is F64 or limits.bits == 64 else 0)
+            continue
+        exact = _extended(grid, pattern)
+        if isinstance(exact, float):
+            want.append(int(limits.max if exact > 0 else limits.min))
+            continue
+        whole = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode](exact)
+        want.append(min(max(whole, int(limits.min)), int(limits.max)))
+    got = ieee.float_to_integer(as_array(grid, [p for (p,) in lanes]), to, mode)
+    assert got.dtype == np.dtype(to)
+    assert got.tolist() == want
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@settings(deadline=None)
+@given(draws=st.data(), source=st.sampled_from(["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]))
+def test_conversion_from_integer_rounds_once(grid: Grid, mode: str, draws: st.DataObject, source: str) -> None:
+    limits = np.iinfo(source)
+    near_power = st.builds(
+        lambda power, half, step, sign: sign * ((1 << power) + (1 << power >> half) + step),
+        st.integers(0, limits.bits), st.integers(1, 60), st.integers(-1, 1), st.sampled_from([1, -1]),
+    )  # fmt: skip
+    number = st.one_of(st.integers(int(limits.min), int(limits.max)), near_power)
+    values = [min(max(n, int(limits.min)), int(limits.max)) for n in draws.draw(st.lists(number, min_size=1))]
+    got = as_patterns(ieee.integer_to_float(np.array(values, source), grid.name, mode))
+    assert got == [0 if n == 0 else grid.rounded(Fraction(n), mode) for n in values]
+
+
+@pytest.mark.parametrize("mode", ["rni", "rzi", "rmi", "rpi"])
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@settings(deadline=None)
+@given(draws=st.data())
+def test_integral_rounding_keeps_the_sign_of_zero(grid: Grid, mode: str, draws: st.DataObject) -> None:
+    lanes = [lane for lane in draws.draw(lanes_of(grid, 1)) if not grid.is_nan(lane[0])] or [(0,)]
+    got = as_patterns(ieee.round_to_integral(as_array(grid, [p for (p,) in lanes]), mode))
+    want = []
+    for (pattern,) in lanes:
+        value = grid.value(pattern)
+        if value == INFINITY:
+            want.append(pattern)
+            continue
+        whole = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode](value)
+        want.append(grid.rounded(Fraction(whole), "rn") if whole else pattern & grid.sign)
+    assert got == want
+
+
+@pytest.mark.parametrize("grid", [F16, BF16, F32], ids=lambda grid: grid.name)
+@settings(deadline=None)
+@given(draws=st.data())
+def test_clamping_follows_the_rounding(grid: Grid, draws: st.DataObject) -> None:
+    lanes = draws.draw(lanes_of(grid, 3))
+    columns = [as_array(grid, list(column)) for column in zip(*lanes, strict=True)]
+    one = ((1 << (grid.exponent_bits - 1)) - 1) << grid.mantissa_bits
+    plain = [defined("fma", grid, lane, "rn") for lane in lanes]
+    clamped = [0 if grid.is_nan(p) or grid.negative(p) else min(p, one) for p in plain]
+    rectified = [0 if grid.negative(p) else p for p in plain]
+    assert as_patterns(ieee.fma(*columns, sat=True)) == clamped
+    assert as_patterns(ieee.fma(*columns, relu=True)) == rectified
+
+
+def _fma_with_two_roundings(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str) -> np.ndarray:
+    return (a.astype(np.float64) * b + c).astype(a.dtype)
+
+
+def _fma_by_parts(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str) -> np.ndarray:
+    return ieee.add(ieee.mul(a, b), c)
+
+
+def _add_that_truncates_the_nearest(a: np.ndarray, b: np.ndarray, mode: str) -> np.ndarray:
+    return (a.astype(np.float64) + b).astype(np.float32)
+
+
+def _add_without_directed_zero(a: np.ndarray, b: np.ndarray, mode: str) -> np.ndarray:
+    return ieee.add(a, b, mode) + np.float32(0.0)
+
+
+def _mul_that_flushes_late(a: np.ndarray, b: np.ndarray, mode: str, *, ftz: bool) -> np.ndarray:
+    product = ieee.mul(a, b, mode)
+    return np.where(np.abs(product) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), product), product)
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "mode", "lane", "mutant"),
+    [
+        # 24929 * 673 = 2^24 + 1 is a midpoint of f32, and 2^-30 beyond it is lost in float64.
+        ("fma", F32, "rn", (0x46C2C200, 0x44284000, 0x30800000), _fma_with_two_roundings),
+        ("fma", F64, "rn", (0x3FF0000002000000, 0x3FF0000002000000, 0xBFF0000004000000), _fma_by_parts),
+        ("fma", F16, "rn", (0x4200, 0x6156, 0x0400), _fma_by_parts),
+        ("add", F32, "rz", (0x3F800000, 0x33C00000), _add_that_truncates_the_nearest),
+        ("add", F32, "rm", (0x3F800000, 0xBF800000), _add_without_directed_zero),
+        ("mul", F32, "rn", (0x00800000, 0x3F7FFFFF), _mul_that_flushes_late),
+    ],
+)
+def test_definition_catches_a_mutant(
+    monkeypatch: pytest.MonkeyPatch, name: str, grid: Grid, mode: str, lane: tuple[int, ...],
+    mutant: Callable[..., np.ndarray],
+) -> None:  # fmt: skip
+    flushing = mutant is _mul_that_flushes_late
+    assert_defined(name, grid, [lane], mode, ftz=flushing)
+    real = OPERATIONS[name]
+    monkeypatch.setitem(OPERATIONS, name, Operation(mutant, real.definition, real.operands, real.priority))
+    with pytest.raises(AssertionError, match=name):
+        assert_defined(name, grid, [lane], mode, ftz=flushing)
