@@ -31,17 +31,26 @@ PTX = Document("ptx", "PTX ISA", "9.0", "https://docs.nvidia.com/cuda/parallel-t
 OCP_OFP8 = Document(
     "ocp-ofp8", "OCP 8-bit Floating Point Specification", "1.0", "https://www.opencompute.org/documents"
 )
-OCP_MX = Document("ocp-mx", "OCP Microscaling Formats (MX) Specification", "1.0", "https://www.opencompute.org/documents")
-IEEE754 = Document("ieee754", "IEEE 754", "2019", "https://doi.org/10.1109/IEEESTD.2019.8766229")
-CUDA_HEADERS = Document(
-    "cuda-headers", "CUDA Toolkit headers", "13.0", "https://docs.nvidia.com/cuda/cuda-math-api/"
+OCP_MX = Document(
+    "ocp-mx", "OCP Microscaling Formats (MX) Specification", "1.0", "https://www.opencompute.org/documents"
 )
-CUDA_GUIDE = Document("cuda-guide", "CUDA C++ Programming Guide", "13.0", "https://docs.nvidia.com/cuda/cuda-c-programming-guide/")
+IEEE754 = Document("ieee754", "IEEE 754", "2019", "https://doi.org/10.1109/IEEESTD.2019.8766229")
+CUDA_HEADERS = Document("cuda-headers", "CUDA Toolkit headers", "13.0", "https://docs.nvidia.com/cuda/cuda-math-api/")
+CUDA_GUIDE = Document(
+    "cuda-guide", "CUDA C++ Programming Guide", "13.0", "https://docs.nvidia.com/cuda/cuda-c-programming-guide/"
+)
 ML_DTYPES = Document("ml-dtypes", "ml_dtypes", "0.6", "https://github.com/jax-ml/ml_dtypes")
 TORCH = Document("torch", "PyTorch", "2.13", "https://docs.pytorch.org/docs/stable/tensor_attributes.html")
-FNUZ = Document("fnuz", "8-bit Numerical Formats for Deep Neural Networks", "arXiv 2206.02915", "https://arxiv.org/abs/2206.02915")
+FNUZ = Document(
+    "fnuz", "8-bit Numerical Formats for Deep Neural Networks", "arXiv 2206.02915", "https://arxiv.org/abs/2206.02915"
+)
 CUTE_DSL = Document("cute-dsl", "CUTLASS CuTe DSL", "4", "https://docs.nvidia.com/cutlass/")
-NUMPY = Document("npy", "NumPy, numpy.lib.format", "1.0 to 3.0", "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html")
+NUMPY = Document(
+    "npy",
+    "NumPy, numpy.lib.format",
+    "1.0 to 3.0",
+    "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html",
+)
 SAFETENSORS = Document("safetensors", "safetensors format", "0.8", "https://github.com/huggingface/safetensors")
 MEASURED_H200 = Document("measured-h200", "Measured on an NVIDIA H200", "", "conformance/reports/h200")
 

@@ -20,10 +20,11 @@ def reporting() -> "Iterator[Callable[[Progress], None] | None]":
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
+    from rich.progress import TaskID
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(progress: "Progress") -> None:
             if progress.kernel not in tasks:
@@ -33,7 +34,7 @@ def reporting() -> "Iterator[Callable[[Progress], None] | None]":
                 tasks[progress.kernel],
                 description=label,
                 completed=progress.done,
-                total=progress.planned,  # type: ignore[arg-type]
+                total=progress.planned,
             )
 
         yield report

@@ -1,8 +1,9 @@
 """refsim ptx: which instructions the simulator knows, and what one of them means."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,11 @@ from refsim.cli.arguments import Name
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.render import Column, Document, Entry, Record, Table
 
+if TYPE_CHECKING:
+    from refsim.ptx.isa.forms import Instruction, OperandForm
+    from refsim.ptx.types import PtxType
+    from refsim.render import Cell
+
 FORMS = (
     Column("family", strong=True),
     Column("form"),
@@ -18,7 +24,19 @@ FORMS = (
     Column("exact", drop=1),
     Column("source", citation=True),
 )
-OPCODES = (Column("opcode", strong=True), Column("count", align="right"), Column("form"), Column("exact", drop=1))
+FAMILIES = (
+    Column("family", strong=True),
+    Column("mnemonics"),
+    Column("forms", align="right"),
+    Column("inexact", label="marked inexact", align="right", drop=1),
+)
+OPCODES = (
+    Column("opcode", strong=True),
+    Column("count", align="right"),
+    Column("clause"),
+    Column("exact", drop=1),
+    Column("form", text=False),
+)
 
 
 @click.group()
@@ -34,22 +52,34 @@ def _opcodes() -> list[str]:
 
 @command.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE...]")
+@click.option("--forms", is_flag=True, help="Every form on a line of its own.")
 @answers
-def coverage(files: tuple[Path, ...]) -> Document | Answer:
-    """Every instruction form that has a clause; with PTX FILEs, the opcodes they use and which have none (exit 5)."""
+def coverage(files: tuple[Path, ...], forms: bool) -> Document | Answer:
+    """The instructions that have a clause; with PTX FILEs, the opcodes they use and which have none (exit 5)."""
     from refsim.ptx.isa.forms import clauses
 
     if files:
         return _coverage_of(files)
+    known = clauses()
+    hints = (f"{len(known)} forms of {len({clause.mnemonic for clause in known})} mnemonics",)
+    if not forms:
+        return Document((Table(FAMILIES, tuple(_families(known)), key="families"),), "coverage", hints=hints)
     rows = tuple(
         (_family(clause), clause.form, clause.since, "no" if clause.inexact else "yes", clause.source)
-        for clause in clauses()
+        for clause in known
     )
-    return Document((Table(FORMS, rows, key="forms"),), "instruction forms", hints=(f"{len(rows)} forms",))
+    return Document((Table(FORMS, rows, key="forms"),), "instruction forms", hints=hints)
 
 
-def _family(clause: Any) -> str:
+def _family(clause: "Instruction") -> str:
     return str(clause.function.__module__.rpartition(".")[2])
+
+
+def _families(known: "list[Instruction]") -> "Iterator[tuple[Cell, ...]]":
+    for family in sorted({_family(clause) for clause in known}):
+        members = [clause for clause in known if _family(clause) == family]
+        mnemonics = sorted({clause.mnemonic for clause in members})
+        yield family, " ".join(mnemonics), len(members), sum(clause.inexact for clause in members)
 
 
 def _coverage_of(files: tuple[Path, ...]) -> Answer:
@@ -60,17 +90,19 @@ def _coverage_of(files: tuple[Path, ...]) -> Answer:
     for path in files:
         module = ptx.load(path).module
         counts.update(step.opcode for function in module.functions.values() for step in function.statements)
-    rows, missing = [], 0
+    rows: list[tuple[Cell, ...]] = []
+    missing = 0
     for opcode, count in sorted(counts.items()):
         try:
             clause, _ = find(opcode)
-            rows.append((opcode, count, clause.form, "no" if clause.inexact else "yes"))
+            exact = "no" if clause.inexact else "yes"
+            rows.append((opcode, count, f"{_family(clause)}.{clause.mnemonic}", exact, clause.form))
         except RefsimError as error:
             missing += 1
-            rows.append((opcode, count, f"none; {error.help}", ""))
+            rows.append((opcode, count, "none", "", error.help))
     hints = (f"{len(rows) - missing} of {len(rows)} opcodes have a clause",)
-    return Answer(Document((Table(OPCODES, tuple(rows), key="opcodes"),), "coverage", hints=hints),
-                  INCONCLUSIVE if missing else 0)  # fmt: skip
+    document = Document((Table(OPCODES, tuple(rows), key="opcodes"),), "coverage", hints=hints)
+    return Answer(document, INCONCLUSIVE if missing else 0)
 
 
 @command.command()
@@ -99,7 +131,7 @@ def explain(opcode: str) -> Document:
     return Document((Record(tuple(entries)),), opcode, (clause.source,))
 
 
-def _kind(form: Any, type: Any) -> str:
+def _kind(form: "OperandForm", type: "PtxType") -> str:
     if form.address:
         return "address"
     return f"{type.name}{' or a vector of it' if form.many else ''}{' (optional)' if form.optional else ''}"

@@ -58,6 +58,7 @@ def verify(
       refsim verify fp8_quantize --device cuda --profile ci
     """
     need("testing", "hypothesis")
+    _quiet_hypothesis()
     from refsim.testing import find_kernels, kernel_named, run_campaign
 
     chosen = [kernel_named(name, files or None) for name in names] if names else find_kernels(files or None)
@@ -83,9 +84,19 @@ def replay(case: Path, device_name: str, target: str | None) -> Answer:
     The case names the Python file that declares its kernel; that file is executed.
     """
     need("testing", "hypothesis")
+    _quiet_hypothesis()
     from refsim.testing import replay_case
 
     return _answer([replay_case(case, opened(device_name, target))])
+
+
+def _quiet_hypothesis() -> None:
+    """Hypothesis keeps notes of its own beside the working directory, even without a database: put them in the cache."""
+    from hypothesis.configuration import set_hypothesis_home_dir
+
+    from refsim.device.cache import cache_directory
+
+    set_hypothesis_home_dir(cache_directory() / "hypothesis")
 
 
 def _answer(verdicts: "list[Verdict]") -> Answer:

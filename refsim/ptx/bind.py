@@ -21,6 +21,11 @@ class Bound:
     operands: tuple[tuple[OperandForm, PtxType], ...]
 
     @property
+    def since(self) -> str:
+        """The first target that has the opcode."""
+        return self.clause.first_target(self.opcode)
+
+    @property
     def results(self) -> list[tuple[OperandForm, PtxType]]:
         return [pair for pair in self.operands if pair[0].is_result]
 
@@ -41,9 +46,12 @@ def _resolve(operand: OperandForm, modifiers: dict[str, Any]) -> PtxType:
     return TYPES.get(name, TYPES["b32"])
 
 
-def bind(opcode: str, where: str = "") -> Bound:
-    """Find the clause of an opcode and resolve the type of each operand; unknown opcodes are RefsimError."""
-    clause, modifiers = find(opcode, where)
+def bind(opcode: str, where: str = "", operands: int | None = None) -> Bound:
+    """Find the clause of an opcode (for that many operands in the text) and resolve the type of each operand.
+
+    Raises RefsimError for an unknown opcode.
+    """
+    clause, modifiers = find(opcode, where, operands)
     operands = tuple((operand, _resolve(operand, modifiers)) for operand in clause.operands)
     return Bound(opcode, clause, modifiers, operands)
 

@@ -30,7 +30,7 @@ from refsim.ptx.syntax import (
     Symbol,
     Vector,
 )
-from refsim.ptx.types import UNSIGNED, PtxType
+from refsim.ptx.types import TYPES, PtxType
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ def lower(function: Function, target: str) -> Code:
 
 def _step(statement: Statement, function: Function, target: str, carry: int) -> Step:
     where = f"PTX line {statement.line}" + (f" ({statement.location})" if statement.location else "")
-    bound = bind(statement.opcode, where)
-    if not supports(target, bound.clause.since):
+    bound = bind(statement.opcode, where, len(statement.operands))
+    if not supports(target, bound.since):
         raise RefsimError(
-            "unsupported-target", f"{statement.opcode} exists from {bound.clause.since} on, the target is {target}",
+            "unsupported-target", f"{statement.opcode} exists from {bound.since} on, the target is {target}",
             where=where, rule=str(bound.clause.source), help="compile or load for a newer target",
         )  # fmt: skip
     operands = list(statement.operands)
@@ -152,7 +152,7 @@ def _step(statement: Statement, function: Function, target: str, carry: int) -> 
         operands[:1] = [operands[0].first, operands[0].second]
         given_results = 2
     else:
-        given_results = min(1, sum(not form.name == "dcc" for form, _ in bound.results))
+        given_results = min(1, sum(form.name != "dcc" for form, _ in bound.results))
     results: list[Any] = [
         (_result(operand, form, statement), type)
         for operand, (form, type) in zip(operands[:given_results], bound.results, strict=False)
@@ -213,7 +213,7 @@ def _source(
     raise malformed(f"operand {form.name!r} of {statement.opcode} is of the wrong kind", statement.line)
 
 
-_B64 = PtxType("b64", 64, UNSIGNED[64])
+_B64 = TYPES["b64"]
 
 
 def constant_bits(constant: Immediate, type: PtxType) -> NDArray[Any]:

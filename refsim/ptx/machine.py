@@ -131,8 +131,11 @@ class Machine:
                 pc, ids = self.pick()
                 block = self.code.blocks[pc]
                 if monotonic() > deadline:
-                    statement = (block.steps or [block.terminator])[0].statement  # type: ignore[union-attr]
-                    raise fault("timeout", f"the launch ran longer than {self.checks.seconds:g} s", statement)
+                    raise fault(
+                        "timeout",
+                        f"the launch ran longer than {self.checks.seconds:g} s",
+                        self.code.steps[pc].statement,
+                    )
                 self.run_block(block, ids)
         if self.alive.any():
             self.report_deadlock()
@@ -238,7 +241,9 @@ class Machine:
         absent = (mask >> lanes.laneid) & 1 == 0
         if absent.any():
             who = int(np.flatnonzero(absent)[0])
-            raise lanes.fault("divergent-sync", who, f"member mask {int(mask[who]):#010x} does not name the lane itself")
+            raise lanes.fault(
+                "divergent-sync", who, f"member mask {int(mask[who]):#010x} does not name the lane itself"
+            )
         return mask
 
     def wake(self) -> bool:
@@ -315,4 +320,6 @@ def special_register(machine: Machine, name: str) -> NDArray[Any]:
         masks = {"eq": lane, "lt": lane - 1, "le": 2 * lane - 1, "gt": ~(2 * lane - 1), "ge": ~(lane - 1)}
         if stem[9:] in masks:
             return (masks[stem[9:]] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    raise RefsimError("unknown-special-register", f"the simulator does not model {name}", rule="PTX ISA, special registers")
+    raise RefsimError(
+        "unknown-special-register", f"the simulator does not model {name}", rule="PTX ISA, special registers"
+    )

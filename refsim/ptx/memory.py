@@ -92,7 +92,9 @@ class Space:
             shared = None
         if width > 1 and (misaligned := at & (width - 1)).any():
             lane = int(np.flatnonzero(misaligned)[0])
-            raise AccessError("misaligned", lane, f"address {self.address(at[lane])} is not a multiple of {width} bytes")
+            raise AccessError(
+                "misaligned", lane, f"address {self.address(at[lane])} is not a multiple of {width} bytes"
+            )
         if store and (shared is None or not shared.writable):
             for lane, position in enumerate(at):
                 region = self.region_at(int(position))
@@ -132,7 +134,7 @@ class Space:
 
     def check_initialised(self, at: Addresses, index: Addresses, width: int) -> None:
         narrow = min(width, 8)
-        marks = self.shadow.view(_ITEM[width]).take(index).view(_ITEM[narrow])
+        marks: NDArray[np.unsignedinteger] = self.shadow.view(_ITEM[width]).take(index).view(_ITEM[narrow])
         whole = int.from_bytes(b"\1" * narrow, "little")
         if (bad := (marks != whole).reshape(len(at), -1).any(axis=1)).any():
             lane = int(np.flatnonzero(bad)[0])

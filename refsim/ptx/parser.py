@@ -193,7 +193,9 @@ class _Parser:
                 count = len(initial) // width
         if not 0 <= count * width <= MAX_VARIABLE_BYTES:
             raise malformed(f"variable {name!r} of {count * width} bytes is beyond the limit", line)
-        return Variable(name, space, count * width, max(align, width if width in (1, 2, 4, 8, 16) else 1), initial, external)
+        return Variable(
+            name, space, count * width, max(align, width if width in (1, 2, 4, 8, 16) else 1), initial, external
+        )
 
     def initializer(self, width: int) -> bytes:
         values, depth = bytearray(), 0
@@ -511,4 +513,3 @@ def _type_bits(token: Token) -> int:
     if width not in (8, 16, 32, 64, 128):
         raise malformed(f"{token.text!r} is not a type", token.line)
     return width
-

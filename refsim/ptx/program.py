@@ -130,7 +130,9 @@ class Program:
             symbols[variable.name] = SHARED_BASE + _align(sizes["shared"], max(variable.align, 16))
         static = _align(sizes["shared"], 16) if externals else sizes["shared"]
         if static + dynamic > MAX_SHARED:
-            raise RefsimError("out-of-shared-memory", f"{static + dynamic} B of shared memory: the limit is {MAX_SHARED} B")
+            raise RefsimError(
+                "out-of-shared-memory", f"{static + dynamic} B of shared memory: the limit is {MAX_SHARED} B"
+            )
         if sizes["local"] > MAX_LOCAL:
             raise RefsimError("out-of-local-memory", f"{sizes['local']} B of local memory: the limit is {MAX_LOCAL} B")
         offset = 0
@@ -154,7 +156,11 @@ class Program:
 def extents(what: str, shape: Sequence[int]) -> tuple[int, int, int]:
     """Up to three positive launch extents, filled with ones."""
     numbers = [int(extent) for extent in shape]
-    if not 1 <= len(numbers) <= 3 or any(extent < 1 for extent in numbers) or any(extent >= 2**31 for extent in numbers):
+    if (
+        not 1 <= len(numbers) <= 3
+        or any(extent < 1 for extent in numbers)
+        or any(extent >= 2**31 for extent in numbers)
+    ):
         raise RefsimError("bad-launch", f"{what}={tuple(shape)}", rule="one to three extents, each from 1 to 2^31 - 1")
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
@@ -174,7 +180,9 @@ def pack_parameters(
         if isinstance(argument, np.ndarray) and argument.ndim > 0 and parameter.size == 8:
             if not argument.flags.c_contiguous or not argument.flags.writeable:
                 raise RefsimError("bad-argument", f"argument {position} must be a contiguous, writable array")
-            address = device.allocate(argument.nbytes, f"argument {position}", initial=argument.reshape(-1).view(np.uint8))
+            address = device.allocate(
+                argument.nbytes, f"argument {position}", initial=argument.reshape(-1).view(np.uint8)
+            )
             arrays.append((argument, address))
             raw = address.to_bytes(8, "little")
         elif isinstance(argument, np.generic | np.ndarray):
@@ -213,7 +221,9 @@ def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Prog
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise RefsimError("unreadable-file", f"cannot read {str(text_or_path)!r} as PTX: {error}", exit_code=UNREADABLE) from None
+            raise RefsimError(
+                "unreadable-file", f"cannot read {str(text_or_path)!r} as PTX: {error}", exit_code=UNREADABLE
+            ) from None
     module = parse(text)
     chosen = target or module.target or DEFAULT_TARGET
     if module.target and not supports(chosen, module.target):

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.lanes import Lanes
-from refsim.ptx.lower import Block, Code, Constant, Place, Register, Source, Special, Step, Symbol, Target
-from refsim.ptx.syntax import Negated
+from refsim.ptx.lower import Block, Code, Constant, Place, Source, Step, Target
+from refsim.ptx.syntax import Negated, Register, Special, Symbol
 from refsim.ptx.types import PtxType, unview, view
 
 Array = NDArray[Any]

@@ -1,12 +1,18 @@
 """PTX types: how wide a value is, and which NumPy view of a register's bits a clause works on."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bits = NDArray[np.unsignedinteger]
-UNSIGNED = {8: np.dtype(np.uint8), 16: np.dtype(np.uint16), 32: np.dtype(np.uint32), 64: np.dtype(np.uint64)}
+UNSIGNED: dict[int, np.dtype[Any]] = {
+    8: np.dtype(np.uint8),
+    16: np.dtype(np.uint16),
+    32: np.dtype(np.uint32),
+    64: np.dtype(np.uint64),
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def view(bits: Bits, type: PtxType) -> NDArray[np.generic]:
 def unview(values: NDArray[np.generic], type: PtxType, register_bits: int) -> Bits:
     """The bits of a result, extended to the register's width: by sign for signed types, else by zeros."""
     if type.name == "pred":
-        return np.asarray(values, dtype=np.bool_)  # type: ignore[return-value]
+        return np.asarray(values, dtype=np.bool_)
     values = np.ascontiguousarray(values, dtype=type.dtype)
     if type.is_signed and register_bits > type.bits:
         return values.astype(f"i{register_bits // 8}").view(UNSIGNED[register_bits])

@@ -20,7 +20,9 @@ def program(body: str, declarations: str = "") -> ptx.Program:
     return ptx.load(f"{HEAD}{declarations}.visible .entry k(.param .u64 out)\n{{{PROLOGUE}{body}\n}}\n")
 
 
-def run(body: str, threads: int, grid: int = 1, *, policy: str = "eager", seed: int = 0, declarations: str = "") -> np.ndarray:
+def run(
+    body: str, threads: int, grid: int = 1, *, policy: str = "eager", seed: int = 0, declarations: str = ""
+) -> np.ndarray:
     out = np.zeros(threads, np.uint32)
     program(body, declarations).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed)
     return out

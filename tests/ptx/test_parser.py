@@ -15,7 +15,9 @@ def statements(body: str, parameters: str = "") -> list:
 
 
 def test_registers_come_from_ranges_and_names():
-    function = parse(HEAD + ".entry k()\n{\n.reg .b32 %r<3>, %x;\n.reg .pred %p;\n@!%p add.s32 %r2, %x, -7;\n}").functions["k"]
+    function = parse(
+        HEAD + ".entry k()\n{\n.reg .b32 %r<3>, %x;\n.reg .pred %p;\n@!%p add.s32 %r2, %x, -7;\n}"
+    ).functions["k"]
     (add,) = function.statements
     assert function.register_bits == [32, 1, 32]
     assert function.register_names == ["%x", "%p", "%r2"]
@@ -53,14 +55,18 @@ def test_labels_are_scoped_by_braces():
 
 
 def test_a_location_is_what_the_user_wrote_even_where_a_header_was_inlined():
-    body = '.loc 1 7 3\nret;\n.loc 2 99 1, function_name $L, inlined_at 1 8 5\nret;\n'
-    first, second = parse(HEAD + ".entry k()\n{\n" + body + '}\n.file 1 "dir/k.cu"\n.file 2 "h.hpp"\n').functions["k"].statements
+    body = ".loc 1 7 3\nret;\n.loc 2 99 1, function_name $L, inlined_at 1 8 5\nret;\n"
+    first, second = (
+        parse(HEAD + ".entry k()\n{\n" + body + '}\n.file 1 "dir/k.cu"\n.file 2 "h.hpp"\n').functions["k"].statements
+    )
     assert first.location == Location("k.cu", 7)
     assert second.location == Location("k.cu", 8)
 
 
 def test_parameters_with_alignment_and_pointer_attributes():
-    module = parse(HEAD + ".entry k(.param .u64 .ptr .global .align 16 a, .param .align 64 .b8 map[128], .param .f32 s)\n{ret;}")
+    module = parse(
+        HEAD + ".entry k(.param .u64 .ptr .global .align 16 a, .param .align 64 .b8 map[128], .param .f32 s)\n{ret;}"
+    )
     sizes = [(variable.name, variable.size, variable.align) for variable in module.functions["k"].parameters]
     assert sizes == [("a", 8, 16), ("map", 128, 64), ("s", 4, 4)]
 

@@ -16,11 +16,13 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 Update = Callable[[Array, Array, Array | None], Array]
 
-_ORDER = "{.order:relaxed|acquire|release|acq_rel}{.scope:cta|cluster|gpu|sys}"
-_SPACE = "{.space:global|shared::cta|shared::cluster|shared}"
-_INTEGER = f"{_ORDER}{_SPACE}.{{operation:and|or|xor|add|inc|dec|min|max}}{{.L2::cache_hint}}.{{type:b32|b64|u32|u64|s32|s64}}"
-_REAL = f"{_ORDER}{_SPACE}.add{{.noftz}}{{.L2::cache_hint}}.{{type:f32|f64|f16|f16x2|bf16|bf16x2}}"
-_HINTS = ("order", "scope", "l2_cache_hint")
+_SPACES = ("{.space:global}{.l2:L2::cache_hint}", ".{space:shared::cta|shared::cluster|shared}")
+_ORDERS = {"atom": "relaxed|acquire|release|acq_rel", "red": "relaxed|release"}
+_LATER = {
+    "cluster": "sm_90", "shared::cluster": "sm_90", "L2::cache_hint": "sm_80", "bf16": "sm_90", "bf16x2": "sm_90",
+    **dict.fromkeys(("relaxed", "acquire", "release", "acq_rel"), "sm_70"),
+}  # fmt: skip
+_HINTS = ("order", "scope", "l2")
 
 # Operations whose order does not matter, as NumPy spells them: a chain of them is one accumulate.
 _UFUNC = {
@@ -92,6 +94,14 @@ def _chain(
     first.store(space, at, chain[-1:].view(row.bits_dtype), row.bits // 8)
 
 
+def _forms(mnemonic: str, operation: str, types: str) -> list[str]:
+    """The opcodes of an operation: the ISA's order of modifiers, and the one that libcu++ writes, operation first."""
+    rank = f"{{.order:{_ORDERS[mnemonic]}}}{{.scope:cta|cluster|gpu|sys}}"
+    found = []
+    for space in _SPACES:
+        place, hint = space.split("{.l2", 1) if "{.l2" in space else (space, "")
+        found.append(f"{mnemonic}{rank}{place}.{operation}{hint and '{.l2' + hint}.{{type:{types}}}")
+    return [*found, f"{mnemonic}.{operation}{rank}{_SPACES[0].partition('{.l2')[0]}.{{type:{types}}}"]
 @instruction(f"atom{_INTEGER} d, [a], b, policy:b64?", ignores=_HINTS, source=PTX["atom"])
 def atom(lanes: Lanes, address: Array, b: Array, policy: Any, *, space: str | None, operation: str, type: str) -> Array:
     """Integer and bitwise updates; the result is the value that was found."""

@@ -18,6 +18,8 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 
 _INTEGERS = "u8|u16|u32|u64|s8|s16|s32|s64"
+_INTEGRAL = "{rounding:rni|rzi|rmi|rpi}"
+_REAL = "{rounding:rn|rz|rm|rp}"
 
 
 def _conversion_row(row: Conversion) -> None:
@@ -45,37 +47,69 @@ for _row in CONVERSIONS.values():
         _conversion_row(_row)
 
 
-@instruction(f"cvt{{.sat}}.{{to:{_INTEGERS}}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), source=PTX["cvt"])
-def cvt_integer(a: Array, *, sat: bool, to: str) -> Array:
-    """Between integer widths: the low bits, extended by the source's sign; .sat clamps to the result's range."""
-    dtype = TYPES[to].dtype
-    if sat:
-        have, want = np.iinfo(a.dtype), np.iinfo(dtype)
-        a = np.clip(a, a.dtype.type(max(have.min, want.min)), a.dtype.type(min(have.max, want.max)))
-    return a.astype(dtype)
+def _holds(to: str, from_: str) -> bool:
+    """Whether every value of one integer type is a value of another."""
+    have, want = np.iinfo(TYPES[from_].dtype), np.iinfo(TYPES[to].dtype)
+    return bool(want.min <= have.min and have.max <= want.max)
+
+
+@instruction(f"cvt.{{to:{_INTEGERS}}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), source=PTX["cvt"])
+def cvt_integer(a: Array, *, to: str) -> Array:
+    """Between integer widths: the low bits, extended by the source's sign."""
+    return a.astype(TYPES[to].dtype)
+
+
+def _clamped(a: Array, to: str) -> Array:
+    have, want = np.iinfo(a.dtype), np.iinfo(TYPES[to].dtype)
+    return np.clip(a, a.dtype.type(max(have.min, want.min)), a.dtype.type(min(have.max, want.max))).astype(want.dtype)
+
+
+def _saturating(to: str) -> None:
+    """cvt.sat exists from those types that hold more than the result's type does."""
+    sources = "|".join(name for name in _INTEGERS.split("|") if not _holds(to, name))
+
+    @instruction(f"cvt.sat.{{to:{to}}}.{{from_:{sources}}} d:to, a:from_", ignores=("from_",), source=PTX["cvt"])
+    def cvt_integer_clamped(a: Array, *, to: str) -> Array:
+        """Between integer types, clamped to the result's range."""
+        return _clamped(a, to)
+
+
+for _name in _INTEGERS.split("|"):
+    _saturating(_name)
 
 
 @instruction(
-    f"cvt.{{rounding:rni|rzi|rmi|rpi}}{{.ftz}}{{.sat}}.{{to:{_INTEGERS}}}.{{from_:f16|f32|f64}} d:to, a:from_",
-    ignores=("from_", "sat"), source=PTX["cvt"],
+    f"cvt.{_INTEGRAL}{{.ftz}}{{.sat}}.{{to:{_INTEGERS}}}.f32 d:to, a:f32", ignores=("sat",), source=PTX["cvt"],
 )  # fmt: skip
-def cvt_to_integer(a: Array, *, rounding: str, ftz: bool, to: str) -> Array:
+def cvt_single_to_integer(a: Array, *, rounding: str, ftz: bool, to: str) -> Array:
     """To the nearest integer in the mode's sense; a value out of range is clamped, with .sat or without."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding, ftz=ftz)
 
 
 @instruction(
-    f"cvt.{{rounding:rni|rzi|rmi|rpi}}.{{to:{_INTEGERS}}}.{{from_:bf16}} d:to, a:from_", ignores=("from_",),
-    since="sm_90", source=PTX["cvt"],
+    f"cvt.{_INTEGRAL}{{.sat}}.{{to:{_INTEGERS}}}.{{from_:f16|f64}} d:to, a:from_", ignores=("from_", "sat"), source=PTX["cvt"],
 )  # fmt: skip
+def cvt_to_integer(a: Array, *, rounding: str, to: str) -> Array:
+    """To the nearest integer in the mode's sense; a value out of range is clamped, with .sat or without."""
+    return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
+
+
+@instruction(f"cvt.{_INTEGRAL}.{{to:{_INTEGERS}}}.bf16 d:to, a:bf16", since="sm_90", source=PTX["cvt"])
 def cvt_bfloat_to_integer(a: Array, *, rounding: str, to: str) -> Array:
     """As from f32: every bf16 is one."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
 
 
 @instruction(
-    f"cvt.{{rounding:rn|rz|rm|rp}}{{.sat}}.{{to:f16|f32|f64}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",),
-    source=PTX["cvt"],
+    f"cvt.{_REAL}{{.ftz}}{{.sat}}.f32.{{from_:{_INTEGERS}}} d:f32, a:from_", ignores=("from_", "ftz"), source=PTX["cvt"],
+)  # fmt: skip
+def cvt_integer_to_single(a: Array, *, rounding: str, sat: bool) -> Array:
+    """An integer rounded once; .sat clamps to [0, 1]; no result is subnormal."""
+    return ieee.integer_to_float(a, "f32", rounding, sat=sat)
+
+
+@instruction(
+    f"cvt.{_REAL}{{.sat}}.{{to:f16|f64}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), source=PTX["cvt"],
 )  # fmt: skip
 def cvt_from_integer(a: Array, *, rounding: str, sat: bool, to: str) -> Array:
     """An integer rounded once; .sat clamps to [0, 1]."""
@@ -83,49 +117,70 @@ def cvt_from_integer(a: Array, *, rounding: str, sat: bool, to: str) -> Array:
 
 
 @instruction(
-    f"cvt.{{rounding:rn|rz|rm|rp}}.{{to:bf16}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), since="sm_90",
-    source=PTX["cvt"],
+    f"cvt.{_REAL}.bf16.{{from_:{_INTEGERS}}} d:bf16, a:from_", ignores=("from_",), since="sm_90", source=PTX["cvt"],
 )  # fmt: skip
-def cvt_integer_to_bfloat(a: Array, *, rounding: str, to: str) -> Array:
+def cvt_integer_to_bfloat(a: Array, *, rounding: str) -> Array:
     """An integer rounded once."""
-    return ieee.integer_to_float(a, to, rounding)
+    return ieee.integer_to_float(a, "bf16", rounding)
 
 
-@instruction(
-    "cvt.{rounding:rni|rzi|rmi|rpi}{.ftz}{.sat}.{to:f16|f32|f64}.{from_:f16|f32|f64} d:to, a:from_", ignores=("from_",),
-    source=PTX["cvt"],
-)  # fmt: skip
-def cvt_integral(a: Array, *, rounding: str, ftz: bool, sat: bool, to: str) -> Array:
-    """To an integral value of the same format."""
-    return ieee.float_to_float(ieee.round_to_integral(a, rounding, ftz=ftz, sat=sat), to)
+def _integral(type: str, modifiers: str, since: str = "sm_50") -> None:
+    """cvt.rni and its kind between equal types round to an integral value."""
+
+    @instruction(f"cvt.{_INTEGRAL}{modifiers}.{type}.{type} d:{type}, a:{type}", since=since, source=PTX["cvt"])
+    def cvt_integral(a: Array, *, rounding: str, ftz: bool = False, sat: bool = False) -> Array:
+        return ieee.round_to_integral(a, rounding, ftz=ftz, sat=sat)
 
 
-@instruction(
-    "cvt{.rounding:rn|rz|rm|rp}{.ftz}{.sat}.{to:f16|f32|f64}.{from_:f16|f32|f64} d:to, a:from_", ignores=("from_",),
-    source=PTX["cvt"],
-)  # fmt: skip
-def cvt_real(a: Array, *, rounding: str | None, ftz: bool, sat: bool, to: str) -> Array:
-    """Between float widths; narrowing needs a mode, widening is exact."""
-    return ieee.float_to_float(a, to, rounding or "rn", ftz=ftz, sat=sat)
+_integral("f32", "{.ftz}{.sat}")
+_integral("f16", "{.sat}")
+_integral("f64", "{.sat}")
+_integral("bf16", "", since="sm_90")
 
 
-@instruction(
-    "cvt{.ftz}{.sat}.{to:f32|f64}.{from_:bf16} d:to, a:from_", ignores=("from_",), since="sm_80", source=PTX["cvt"]
-)
-def cvt_from_bfloat(a: Array, *, ftz: bool, sat: bool, to: str) -> Array:
-    """Exact: a bf16 is the upper half of an f32."""
-    return ieee.float_to_float(a, to, ftz=ftz, sat=sat)
+def _real(to: str, from_: str, modifiers: str, since: str = "sm_50", later: dict[str, str] | None = None) -> None:
+    """Between float types: narrowing takes a rounding mode, the rest is exact."""
+
+    @instruction(f"cvt{modifiers}.{to}.{from_} d:{to}, a:{from_}", since=since, later=later, source=PTX["cvt"])
+    def cvt_real(a: Array, *, rounding: str = "rn", ftz: bool = False, sat: bool = False) -> Array:
+        return ieee.float_to_float(a, to, rounding, ftz=ftz, sat=sat)
+
+
+_real("f32", "f64", f".{_REAL}{{.ftz}}{{.sat}}")
+_real("f16", "f64", f".{_REAL}{{.sat}}")
+_real("f16", "f32", f".{_REAL}{{.ftz}}{{.sat}}")
+for _to, _from, _modifiers in (
+    ("f32", "f16", "{.ftz}{.sat}"), ("f64", "f32", "{.ftz}{.sat}"), ("f64", "f16", "{.sat}"), ("f32", "f32", "{.ftz}{.sat}"),
+    ("f64", "f64", "{.sat}"), ("f16", "f16", "{.sat}"),
+):  # fmt: skip
+    _real(_to, _from, _modifiers)
+for _from in ("f16", "f64", "f32"):
+    _real("bf16", _from, f".{_REAL}", since="sm_90")
+_real("f16", "bf16", f".{_REAL}", since="sm_90")
+_real("f32", "bf16", "{.ftz}", since="sm_80", later={"ftz": "sm_90"})
+_real("f64", "bf16", "", since="sm_90")
+_real("bf16", "bf16", "", since="sm_90")
 
 
 @instruction("cvt.pack.sat.{to:u16|s16}.s32 d:b32, a:s32, b:s32", since="sm_72", source=PTX["cvt.pack"])
 def cvt_pack(a: Array, b: Array, *, to: str) -> Array:
     """Two integers clamped into the halves of a register, a in the upper one."""
-    upper, lower = (cvt_integer(value, sat=True, to=to).view(np.uint16).astype(np.uint32) for value in (a, b))
+    upper, lower = (_clamped(value, to).view(np.uint16).astype(np.uint32) for value in (a, b))
     return (upper << np.uint32(16)) | lower
 
 
 @instruction("cvt.pack.sat.{to:u8|s8}.s32.b32 d:b32, a:s32, b:s32, c:b32", since="sm_72", source=PTX["cvt.pack"])
 def cvt_pack_bytes(a: Array, b: Array, c: Array, *, to: str) -> Array:
     """Two integers clamped into the low bytes, a above b, behind the low half of c."""
-    upper, lower = (cvt_integer(value, sat=True, to=to).view(np.uint8).astype(np.uint32) for value in (a, b))
+    upper, lower = (_clamped(value, to).view(np.uint8).astype(np.uint32) for value in (a, b))
     return (c << np.uint32(16)) | (upper << np.uint32(8)) | lower
+
+
+@instruction("cvt.pack.sat.{to:u4|s4|u2|s2}.s32.b32 d:b32, a:s32, b:s32, c:b32", since="sm_75", source=PTX["cvt.pack"])
+def cvt_pack_small(a: Array, b: Array, c: Array, *, to: str) -> Array:
+    """Two integers clamped to 4 or 2 bits into the low places, a above b, behind the low bits of c."""
+    bits = int(to[1])
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
+    mask = np.uint32((1 << bits) - 1)
+    upper, lower = (np.clip(value, np.int32(low), np.int32(high)).view(np.uint32) & mask for value in (a, b))
+    return (c << np.uint32(2 * bits)) | (upper << np.uint32(bits)) | lower

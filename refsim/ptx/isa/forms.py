@@ -18,6 +18,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from refsim.errors import RefsimError, nearest
@@ -60,6 +61,7 @@ class Instruction:
     operands: tuple[OperandForm, ...]
     function: Clause
     since: str
+    later: dict[str, str]
     source: Source
     wants_lanes: bool
     rendezvous: str | None = None
@@ -72,6 +74,17 @@ class Instruction:
     def ends_block(self) -> bool:
         """Whether the scheduler decides, after this instruction, which lanes go on where."""
         return self.flow or self.rendezvous is not None
+
+    def first_target(self, opcode: str) -> str:
+        """The first target that has an opcode of this clause: sm_90 for `xorsign` from sm_86 and `bf16` from sm_90."""
+        targets = [self.since, *(self.later[word] for word in opcode.split(".") if word in self.later)]
+        return max(targets, key=lambda target: (int(re.sub(r"\D", "", target)), target))
+
+    def takes(self, operands: int) -> bool:
+        """Whether so many operands may stand in the text; results d|dq count as one, the carry flag is never there."""
+        sources = [form for form in self.operands if not form.is_result and form.name != "cc"]
+        results = int(any(form.is_result and form.name != "dcc" for form in self.operands))
+        return sum(not form.optional for form in sources) <= operands - results <= len(sources)
 
     def modifiers(self, match: re.Match[str]) -> dict[str, Any]:
         """The keyword arguments that an opcode gives to the clause."""
@@ -121,12 +134,15 @@ def instruction(
     *,
     source: Source,
     since: str = "sm_50",
+    later: dict[str, str] | None = None,
     ignores: tuple[str, ...] = (),
     rendezvous: str | None = None,
     flow: bool = False,
     inexact: bool = False,
 ) -> Callable[[Clause], Clause]:
     """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
+
+    since: the first target that has it; later: of single words of the opcode, where they came after that.
 
     A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.lanes.Lanes`), a keyword `results` the
     number of registers that a vector result has. An operand that is left out arrives as None.
@@ -143,7 +159,7 @@ def instruction(
         assert not unread, f"{form}: modifiers {sorted(unread)} change nothing; name them in ignores= if so"
         mnemonic = re.split(r"[.{]", opcode, maxsplit=1)[0]
         clause = Instruction(
-            form, mnemonic, re.compile(pattern), kinds, operand_forms, function, since, source,
+            form, mnemonic, re.compile(pattern), kinds, operand_forms, function, since, later or {}, source,
             parameters[:1] == ["lanes"], rendezvous, flow, inexact, keywords,
             "results" in parameters,
         )  # fmt: skip
@@ -165,16 +181,23 @@ def _load() -> None:
     isa.load_families()
 
 
-def find(opcode: str, where: str = "") -> tuple[Instruction, dict[str, Any]]:
+@lru_cache(maxsize=4096)
+def _matches(opcode: str) -> list[tuple[Instruction, dict[str, Any]]]:
+    _load()
+    candidates = _CLAUSES.get(opcode.split(".", 1)[0], [])
+    return [(clause, clause.modifiers(match)) for clause in candidates if (match := clause.pattern.fullmatch(opcode))]
+
+
+def find(opcode: str, where: str = "", operands: int | None = None) -> tuple[Instruction, dict[str, Any]]:
     """The clause of a full opcode such as `add.rn.f32`, and the modifiers it is to be called with.
 
-    Raises RefsimError `unknown-instruction` with the nearest known form.
+    Two clauses may differ in the number of operands alone: `max.f32` has two sources, or three. Raises RefsimError `unknown-instruction` with the nearest known form.
     """
-    _load()
     mnemonic = opcode.split(".", 1)[0]
-    for clause in _CLAUSES.get(mnemonic, []):
-        if match := clause.pattern.fullmatch(opcode):
-            return clause, clause.modifiers(match)
+    matches = _matches(opcode)
+    for clause, modifiers in matches:
+        if operands is None or len(matches) == 1 or clause.takes(operands):
+            return clause, modifiers
     family = [clause.form for clause in _CLAUSES.get(mnemonic, [])] or [clause.form for clause in clauses()]
     raise RefsimError(
         "unknown-instruction",

@@ -12,6 +12,7 @@ from refsim.sources import PTX
 
 Array = NDArray[Any]
 
+_OUT_OF_BOUNDS = 0x7FF7
 _F16, _BF16 = ".{type:f16|f16x2}", ".{type:bf16|bf16x2}"
 
 
@@ -50,6 +51,14 @@ def fma_bfloat(a: Array, b: Array, c: Array, *, relu: bool) -> Array:
     return ieee.fma(a, b, c, relu=relu)
 
 
+@instruction(f"fma.rn.oob{{.relu}}{_F16[:-1]}|bf16|bf16x2}} d, a, b, c", since="sm_90", source=PTX["fma (half)"])
+def fma_out_of_bounds(a: Array, b: Array, c: Array, *, relu: bool, type: str) -> Array:
+    """The product counts as zero where a factor is the NaN 0x7ff7 or 0xfff7, the fill of out-of-bounds loads."""
+    factors = (a.view(np.uint16) & 0x7FFF, b.view(np.uint16) & 0x7FFF)
+    outside = (factors[0] == _OUT_OF_BOUNDS) | (factors[1] == _OUT_OF_BOUNDS)
+    return np.where(outside, a.dtype.type(0), ieee.fma(a, b, c, relu=relu))
+
+
 def _mixed(name: str, compute: Callable[..., Array]) -> None:
     """An f16 or bf16 operand widened into f32 arithmetic."""
 
@@ -76,18 +85,23 @@ def fma_mixed(a: Array, b: Array, c: Array, *, rounding: str, sat: bool) -> Arra
 
 def _extremum(name: str, compute: Callable[..., Array]) -> None:
     """min and max: a NaN is ignored unless .NaN; -0 is below +0."""
+    section = PTX[f"{name} (half)"]
 
-    @instruction(
-        f"{name}{{.ftz}}{{.NaN}}{{.sign:xorsign.abs}}{_F16} d, a, b", ignores=("type",), since="sm_80", source=PTX[f"{name} (half)"]
-    )
-    def half(a: Array, b: Array, *, ftz: bool, nan: bool, sign: str | None) -> Array:
-        return compute(a, b, ftz=ftz, nan=nan, xorsign=sign is not None, absolute=sign is not None)
+    @instruction(f"{name}{{.ftz}}{{.NaN}}{_F16} d, a, b", ignores=("type",), since="sm_80", source=section)
+    def half(a: Array, b: Array, *, ftz: bool, nan: bool) -> Array:
+        return compute(a, b, ftz=ftz, nan=nan)
 
-    @instruction(
-        f"{name}{{.NaN}}{{.sign:xorsign.abs}}{_BF16} d, a, b", ignores=("type",), since="sm_80", source=PTX[f"{name} (half)"]
-    )
-    def bfloat(a: Array, b: Array, *, nan: bool, sign: str | None) -> Array:
-        return compute(a, b, nan=nan, xorsign=sign is not None, absolute=sign is not None)
+    @instruction(f"{name}{{.NaN}}{_BF16} d, a, b", ignores=("type",), since="sm_80", source=section)
+    def bfloat(a: Array, b: Array, *, nan: bool) -> Array:
+        return compute(a, b, nan=nan)
+
+    @instruction(f"{name}{{.ftz}}{{.NaN}}.xorsign.abs{_F16} d, a, b", ignores=("type",), since="sm_86", source=section)
+    def half_signed(a: Array, b: Array, *, ftz: bool, nan: bool) -> Array:
+        return compute(a, b, ftz=ftz, nan=nan, xorsign=True, absolute=True)
+
+    @instruction(f"{name}{{.NaN}}.xorsign.abs{_BF16} d, a, b", ignores=("type",), since="sm_86", source=section)
+    def bfloat_signed(a: Array, b: Array, *, nan: bool) -> Array:
+        return compute(a, b, nan=nan, xorsign=True, absolute=True)
 
 
 _extremum("min", ieee.minimum)
@@ -111,12 +125,14 @@ _sign("neg", ieee.negate)
 
 
 def _function(form: str, since: str, section: str, compute: Callable[[Array], Array]) -> None:
-    """ex2 and tanh: computed in float64, rounded once, always inexact."""
+    """ex2 and tanh: computed in float64, rounded once, always inexact; their NaN is the canonical one."""
 
     @instruction(f"{form} d, a", since=since, inexact=True, source=PTX[f"{section} (half)"])
     def approximate(a: Array, *, type: str) -> Array:
-        wide = ieee.float_to_float(a, "f64")
-        return ieee.float_to_float(compute(wide), type.removesuffix("x2"))
+        values = compute(ieee.float_to_float(a, "f64"))
+        result = ieee.float_to_float(values, type.removesuffix("x2"))
+        bits: Array = np.where(np.isnan(values), np.uint16(0x7FFF), result.view(np.uint16))
+        return bits.view(a.dtype)
 
 
 _function("ex2.approx.{type:f16|f16x2}", "sm_75", "ex2", np.exp2)

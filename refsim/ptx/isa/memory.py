@@ -12,15 +12,20 @@ from refsim.sources import PTX
 
 Array = NDArray[Any]
 
-_TYPE = "{type:b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64|f16|bf16}"
-_ORDER = "{.order:weak|volatile|relaxed|acquire|release|mmio.relaxed}{.scope:cta|cluster|gpu|sys}"
-_EVICT = (
-    "{.level1:L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate}"
-    "{.level2:L2::evict_normal|L2::evict_first|L2::evict_last}{.L2::cache_hint}"
-)
-_PREFETCH = "{.prefetch:L2::64B|L2::128B|L2::256B}"
-_HINTS = ("order", "scope", "level1", "level2", "l2_cache_hint")
 _WIDEST = 16
+_NARROW, _WIDE = "b8|b16|b32|u8|u16|u32|s8|s16|s32|f32", "b64|u64|s64|f64"
+_SHAPES = (f"{{.vec:v2|v4}}.{{type:{_NARROW}}}", f"{{.vec:v2}}.{{type:{_WIDE}}}")
+_SHAPES_32_BYTES = (".{vec:v8}.{type:b32|u32|s32|f32}", f".{{vec:v4}}.{{type:{_WIDE}}}")
+_SCALAR = f".{{type:{_NARROW}|{_WIDE}}}"
+
+_SHARED = "shared::cta|shared::cluster|shared"
+_GLOBAL = "{.space:global}"
+_SCOPE = ".{scope:cta|cluster|gpu|sys}"
+_L1 = "{.level1:L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate}"
+_L2 = "{.level2:L2::evict_normal|L2::evict_first|L2::evict_last}"
+_CACHE_HINT, _PREFETCH = "{.L2::cache_hint}", "{.prefetch:L2::64B|L2::128B|L2::256B}"
+_LATER = {"cluster": "sm_90", "shared::cluster": "sm_90", "L2::cache_hint": "sm_80", "L2::256B": "sm_80"}
+_HINTS = ("weak", "order", "scope", "cop", "level1", "level2", "l2_cache_hint", "prefetch")
 
 
 def space_of(space: str | None) -> str:
@@ -28,20 +33,54 @@ def space_of(space: str | None) -> str:
     return "generic" if space is None else space.partition("::")[0]
 
 
-@instruction(
-    f"ld{_ORDER}{{.space:global|shared::cta|shared::cluster|shared|local|param::entry|param::func|param|const}}"
-    f"{{.cop:ca|cg|cs|lu|cv}}{{.nc}}{_EVICT}{_PREFETCH}{{.vec:v2|v4|v8}}.{_TYPE} d*, [a], policy:b64?",
-    ignores=(*_HINTS, "cop", "nc", "prefetch"), source=PTX["ld, ld.global.nc"],
-)  # fmt: skip
-def ld(lanes: Lanes, address: Array, policy: Any, *, space: str | None, vec: str | None, type: str) -> list[Array]:
-    """Little-endian bytes from memory; a vector is one access and must be aligned to its whole size."""
-    row, count = TYPES[type], int(vec[1]) if vec else 1
-    total = row.bits // 8 * count
-    if total <= _WIDEST:
-        return _columns(lanes.load(space_of(space), address, total), row.dtype, count)
-    _aligned(lanes, address, total)
-    halves = [lanes.load(space_of(space), address + offset, _WIDEST) for offset in (0, _WIDEST)]
-    return [column for half in halves for column in _columns(half, row.dtype, count // 2)]
+def _forms(places: str, cops: str, orders: str, prefetch: str, others: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What stands behind ld or st, with the first target that has it: the ISA's grammar, cut where its parts exclude
+    each other. Cache hints belong to global and generic addresses, vectors of 32 bytes and priorities in L2 as well."""
+    plain = [
+        (f"{{.weak}}{{.space:{places}}}{{.cop:{cops}}}", "sm_50"),
+        (f".volatile{{.space:{_SHARED}}}", "sm_50"),
+        (f".{{order:{orders}}}{_SCOPE}.{{space:{_SHARED}}}", "sm_70"),
+    ]
+    hinted = [
+        (f"{{.weak}}{_GLOBAL}{{.cop:{cops}}}", _CACHE_HINT + prefetch, "sm_50"),
+        (f"{{.weak}}{_GLOBAL}{_L1}", _CACHE_HINT + prefetch, "sm_70"),
+        (f".volatile{_GLOBAL}", prefetch, "sm_50"),
+        (f".{{order:{orders}}}{_SCOPE}{_GLOBAL}{_L1}", _CACHE_HINT + prefetch, "sm_70"),
+        *((head, _CACHE_HINT + prefetch, since) for head, since in others),
+    ]
+    found = [(head + shape, since) for head, since in plain for shape in _SHAPES]
+    found += [(head + hints + shape, since) for head, hints, since in hinted for shape in _SHAPES]
+    for head, hints, _ in hinted:
+        level2 = _L2 if head.endswith(_L1) else ""
+        found += [(head + level2 + hints + shape, "sm_100") for shape in _SHAPES_32_BYTES]
+    return [*found, (f".mmio.relaxed.sys{_GLOBAL}{_SCALAR}", "sm_70")]
+
+
+def _ignored(form: str) -> tuple[str, ...]:
+    return tuple(hint for hint in _HINTS if f"{hint}:" in form or f"{{.{hint}}}" in form.lower().replace("::", "_"))
+
+
+def _loads() -> list[tuple[str, str]]:
+    others = [(".{space:global}{.cop:ca|cg|cs}.nc", "sm_50"), (f".{{space:global}}.nc{_L1}", "sm_70")]
+    places = f"{_SHARED}|local|const|param::entry|param::func|param"
+    forms = [(f"ld{form}", since) for form, since in _forms(places, "ca|cg|cs|lu|cv", "relaxed|acquire", _PREFETCH, others)]
+    return forms + [(f"ldu{_GLOBAL}{shape}", "sm_50") for shape in _SHAPES]
+
+
+for _form, _since in _loads():
+
+    @instruction(f"{_form} d*, [a], policy:b64?", ignores=_ignored(_form), since=_since, later=_LATER, source=PTX["ld, ldu"])
+    def ld(
+        lanes: Lanes, address: Array, policy: Any, *, type: str, space: str | None = None, vec: str | None = None
+    ) -> list[Array]:
+        """Little-endian bytes from memory; a vector is one access and must be aligned to its whole size."""
+        row, count = TYPES[type], int(vec[1]) if vec else 1
+        total = row.bits // 8 * count
+        if total <= _WIDEST:
+            return _columns(lanes.load(space_of(space), address, total), row.dtype, count)
+        _aligned(lanes, address, total)
+        halves = [lanes.load(space_of(space), address + offset, _WIDEST) for offset in (0, _WIDEST)]
+        return [column for half in halves for column in _columns(half, row.dtype, count // 2)]
 
 
 def _columns(items: Array, dtype: np.dtype[Any], count: int) -> list[Array]:
@@ -56,25 +95,24 @@ def _aligned(lanes: Lanes, address: Array, size: int) -> None:
         raise lanes.fault("misaligned", int(np.argmax(stray)), f"a vector of {size} bytes at an address not a multiple of it")
 
 
-@instruction(
-    f"st{_ORDER}{{.space:global|shared::cta|shared::cluster|shared|local|param::func|param}}"
-    f"{{.cop:wb|cg|cs|wt}}{_EVICT}{{.vec:v2|v4|v8}}.{_TYPE} [a], b*, policy:b64?",
-    ignores=(*_HINTS, "cop"), source=PTX["st"],
-)  # fmt: skip
-def st(
-    lanes: Lanes, address: Array, b: list[Array], policy: Any, *, space: str | None, vec: str | None, type: str
-) -> None:
-    """Little-endian bytes to memory; when lanes hit one address, one of them wins (here the last)."""
-    row = TYPES[type]
-    words = [column.view(row.bits_dtype) for column in b]
-    total = row.bits // 8 * len(words)
-    if total <= _WIDEST:
-        lanes.store(space_of(space), address, _items(lanes, words, total), total)
-        return
-    _aligned(lanes, address, total)
-    half = len(words) // 2
-    for part, offset in ((words[:half], 0), (words[half:], _WIDEST)):
-        lanes.store(space_of(space), address + offset, _items(lanes, part, _WIDEST), _WIDEST)
+for _form, _since in _forms(f"{_SHARED}|local|param::func|param", "wb|cg|cs|wt", "relaxed|release", "", []):
+
+    @instruction(f"st{_form} [a], b*, policy:b64?", ignores=_ignored(_form), since=_since, later=_LATER, source=PTX["st"])
+    def st(
+        lanes: Lanes, address: Array, b: list[Array], policy: Any, *, type: str, space: str | None = None,
+        vec: str | None = None,
+    ) -> None:  # fmt: skip
+        """Little-endian bytes to memory; when lanes hit one address, one of them wins (here the last)."""
+        row = TYPES[type]
+        words = [column.view(row.bits_dtype) for column in b]
+        total = row.bits // 8 * len(words)
+        if total <= _WIDEST:
+            lanes.store(space_of(space), address, _items(lanes, words, total), total)
+            return
+        _aligned(lanes, address, total)
+        half = len(words) // 2
+        for part, offset in ((words[:half], 0), (words[half:], _WIDEST)):
+            lanes.store(space_of(space), address + offset, _items(lanes, part, _WIDEST), _WIDEST)
 
 
 def _items(lanes: Lanes, words: list[Array], total: int) -> Array:
@@ -87,11 +125,30 @@ def _items(lanes: Lanes, words: list[Array], total: int) -> Array:
     return rows.reshape(-1).view({2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}[total])
 
 
-@instruction(
-    "prefetch{.space:global|local}.{level:L1|L2|L2::evict_last|L2::evict_normal} [a]",
-    ignores=("space", "level"), source=PTX["prefetch"],
-)  # fmt: skip
+@instruction("prefetch{.space:global|local}.{level:L1|L2} [a]", ignores=("space", "level"), source=PTX["prefetch"])
 def prefetch(address: Array) -> tuple[()]:
+    """A hint; nothing moves that a program could see."""
+    return ()
+
+
+@instruction(
+    "prefetch{.global}.{level:L2::evict_last|L2::evict_normal} [a]", ignores=("global", "level"), since="sm_80",
+    source=PTX["prefetch"],
+)  # fmt: skip
+def prefetch_priority(address: Array) -> tuple[()]:
+    """A hint; nothing moves that a program could see."""
+    return ()
+
+
+@instruction("prefetchu.L1 [a]", source=PTX["prefetchu"])
+def prefetch_uniform(address: Array) -> tuple[()]:
+    """A hint; nothing moves that a program could see."""
+    return ()
+
+
+@instruction("applypriority{.global}.L2::evict_normal [a], size:b32", ignores=("global",), since="sm_80",
+             source=PTX["applypriority"])  # fmt: skip
+def applypriority(address: Array, size: Array) -> tuple[()]:
     """A hint; nothing moves that a program could see."""
     return ()
 
@@ -102,11 +159,30 @@ def discard(address: Array, size: Array) -> tuple[()]:
     return ()
 
 
+_PRIMARY = "{primary:L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged}"
+_SECONDARY = "{.secondary:L2::evict_first|L2::evict_unchanged}"
+_PRIORITIES = ("primary", "secondary")
+
+
 @instruction(
-    "createpolicy.fractional.{primary:L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged}"
-    "{.secondary:L2::evict_first|L2::evict_unchanged}.b64 d:b64, fraction:f32?",
-    ignores=("primary", "secondary"), since="sm_80", source=PTX["createpolicy"],
+    f"createpolicy.fractional.{_PRIMARY}{_SECONDARY}.b64 d:b64, fraction:f32?", ignores=_PRIORITIES, since="sm_80",
+    source=PTX["createpolicy"],
 )  # fmt: skip
-def createpolicy(fraction: Any) -> Array:
+def createpolicy_fractional(fraction: Any) -> Array:
+    """An opaque cache policy: it changes no value."""
+    return np.zeros(1, np.uint64)
+
+
+@instruction(
+    f"createpolicy.range{{.global}}.{_PRIMARY}{_SECONDARY}.b64 d:b64, [a], primary_size:b32, total_size:b32",
+    ignores=("global", *_PRIORITIES), since="sm_80", source=PTX["createpolicy"],
+)  # fmt: skip
+def createpolicy_range(address: Array, primary_size: Array, total_size: Array) -> Array:
+    """An opaque cache policy: it changes no value."""
+    return np.zeros(1, np.uint64)
+
+
+@instruction("createpolicy.cvt.L2.b64 d:b64, a:b64", since="sm_80", source=PTX["createpolicy"])
+def createpolicy_cvt(a: Array) -> Array:
     """An opaque cache policy: it changes no value."""
     return np.zeros(1, np.uint64)

@@ -79,10 +79,17 @@ def div_double(a: Array, b: Array, *, rounding: str) -> Array:
     return ieee.div(a, b, rounding)
 
 
-@instruction("div.{kind:approx|full}{.ftz}.f32 d:f32, a:f32, b:f32", ignores=("kind",), inexact=True, source=PTX["div"])
-def div_approximate(a: Array, b: Array, *, ftz: bool) -> Array:
+@instruction("div.full{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, source=PTX["div"])
+def div_full(a: Array, b: Array, *, ftz: bool) -> Array:
     """Within 2 ulp on silicon; here the IEEE quotient."""
     return ieee.div(a, b, ftz=ftz)
+
+
+@instruction("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, source=PTX["div"])
+def div_approximate(a: Array, b: Array, *, ftz: bool) -> Array:
+    """Within 2 ulp on silicon, here the IEEE quotient; a divisor above 2^126 counts as infinity."""
+    unbounded = np.where(np.abs(b) > np.float32(2.0**126), np.copysign(np.float32(np.inf), b), b)
+    return ieee.div(a, unbounded, ftz=ftz)
 
 
 def _unary(name: str, compute: Callable[..., Array]) -> None:
@@ -105,44 +112,67 @@ _unary("rcp", ieee.rcp)
 _unary("sqrt", ieee.sqrt)
 
 
-def _function(form: str, section: str, compute: Callable[[Array], Array]) -> None:
-    """A transcendental function: computed in float64, rounded once, always inexact."""
+def _function(form: str, section: str, compute: Callable[[Array], Array], *, since: str = "sm_50") -> None:
+    """A transcendental function: computed in float64, rounded once, always inexact; its NaN is the canonical one."""
 
-    @instruction(f"{form} d:f32, a:f32", inexact=True, source=PTX[section])
+    @instruction(f"{form} d:f32, a:f32", inexact=True, since=since, source=PTX[section])
     def approximate(a: Array, *, ftz: bool = False) -> Array:
-        flushed = ieee.add(a, np.zeros(1, a.dtype), ftz=True) if ftz else a
-        return ieee.float_to_float(compute(flushed.astype(np.float64)), "f32", ftz=ftz)
+        operand = ieee.mul(a, np.ones(1, a.dtype), ftz=True) if ftz else a
+        values = compute(operand.astype(np.float64))
+        return np.where(np.isnan(values), _NAN, ieee.float_to_float(values, "f32", ftz=ftz))
 
+
+_NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)
+_NAN_UPPER = np.uint64(0x7FFFFFFF << 32)
 
 _function("rsqrt.approx{.ftz}.f32", "rsqrt", lambda a: 1 / np.sqrt(a))
 _function("sin.approx{.ftz}.f32", "sin", np.sin)
 _function("cos.approx{.ftz}.f32", "cos", np.cos)
 _function("lg2.approx{.ftz}.f32", "lg2", np.log2)
 _function("ex2.approx{.ftz}.f32", "ex2", np.exp2)
+_function("tanh.approx.f32", "tanh", np.tanh, since="sm_75")
 
 
-@instruction("tanh.approx.f32 d:f32, a:f32", since="sm_75", inexact=True, source=PTX["tanh"])
-def tanh(a: Array) -> Array:
-    """Within 2^-11 relative on silicon; here rounded once."""
-    return ieee.float_to_float(np.tanh(a.astype(np.float64)), "f32")
+@instruction("rcp.approx.ftz.f64 d:f64, a:f64", inexact=True, source=PTX["rcp.approx.ftz.f64"])
+def rcp_approximate_double(a: Array) -> Array:
+    """About 20 correct bits on silicon, the lower word zero; here the reciprocal rounded to its upper word."""
+    return _upper_word(ieee.rcp(_normal_double(a)))
 
 
-@instruction("{name:rcp|rsqrt}.approx.ftz.f64 d:f64, a:f64", inexact=True, source=PTX["rcp.approx.ftz.f64"])
-def reciprocal_double(a: Array, *, name: str) -> Array:
-    """About 20 correct bits on silicon."""
-    return ieee.rcp(a if name == "rcp" else ieee.sqrt(a))
+@instruction("rsqrt.approx{.ftz}.f64 d:f64, a:f64", inexact=True, source=PTX["rsqrt.approx.ftz.f64"])
+def rsqrt_approximate_double(a: Array, *, ftz: bool) -> Array:
+    """About 20 correct bits on silicon, with .ftz the lower word zero; here the rounded value."""
+    result = ieee.rcp(ieee.sqrt(_normal_double(a) if ftz else a))
+    return _upper_word(result) if ftz else result
+
+
+def _normal_double(a: Array) -> Array:
+    """Subnormal operands count as zero of their sign."""
+    return np.where(np.abs(a) < np.finfo(np.float64).smallest_normal, np.copysign(0.0, a), a)
+
+
+def _upper_word(a: Array) -> Array:
+    """Rounded to the upper 32 bits; a subnormal becomes zero of its sign, every NaN 0x7fffffff00000000."""
+    words: Array = (_normal_double(a).view(np.uint64) + np.uint64(1 << 31)) & np.uint64(0xFFFFFFFF << 32)
+    return np.where(np.isnan(a), _NAN_UPPER, words).view(np.float64)
 
 
 def _extremum(name: str, compute: Callable[..., Array]) -> None:
     """min and max: a NaN is ignored unless .NaN; -0 is below +0."""
 
-    @instruction(
-        f"{name}{{.ftz}}{{.NaN}}{{.sign:xorsign.abs}}.{{type:f32}} d, a, b", ignores=("type",), source=PTX[name]
-    )
-    def single(a: Array, b: Array, *, ftz: bool, nan: bool, sign: str | None) -> Array:
-        return compute(a, b, ftz=ftz, nan=nan, xorsign=sign is not None, absolute=sign is not None)
+    @instruction(f"{name}{{.ftz}}.f32 d:f32, a:f32, b:f32", source=PTX[name])
+    def single(a: Array, b: Array, *, ftz: bool) -> Array:
+        return compute(a, b, ftz=ftz)
 
-    @instruction(f"{name}{{.ftz}}{{.NaN}}{{.abs}}.{{type:f32}} d, a, b, c", ignores=("type",), since="sm_100", source=PTX[name])
+    @instruction(f"{name}{{.ftz}}.NaN.f32 d:f32, a:f32, b:f32", since="sm_80", source=PTX[name])
+    def single_nan(a: Array, b: Array, *, ftz: bool) -> Array:
+        return compute(a, b, ftz=ftz, nan=True)
+
+    @instruction(f"{name}{{.ftz}}{{.NaN}}.xorsign.abs.f32 d:f32, a:f32, b:f32", since="sm_86", source=PTX[name])
+    def single_signed(a: Array, b: Array, *, ftz: bool, nan: bool) -> Array:
+        return compute(a, b, ftz=ftz, nan=nan, xorsign=True, absolute=True)
+
+    @instruction(f"{name}{{.ftz}}{{.NaN}}{{.abs}}.f32 d:f32, a:f32, b:f32, c:f32", since="sm_100", source=PTX[name])
     def three(a: Array, b: Array, c: Array, *, ftz: bool, nan: bool, abs: bool) -> Array:
         return compute(a, b, c, ftz=ftz, nan=nan, absolute=abs)
 
@@ -155,16 +185,20 @@ _extremum("min", ieee.minimum)
 _extremum("max", ieee.maximum)
 
 
-@instruction("abs{.ftz}.{type:f32|f64} d, a", ignores=("type",), source=PTX["abs"])
-def absolute(a: Array, *, ftz: bool) -> Array:
-    """The sign cleared."""
-    return ieee.absolute(a, ftz=ftz)
+def _sign(name: str, compute: Callable[..., Array]) -> None:
+    """abs and neg."""
+
+    @instruction(f"{name}{{.ftz}}.f32 d:f32, a:f32", source=PTX[name])
+    def single(a: Array, *, ftz: bool) -> Array:
+        return compute(a, ftz=ftz)
+
+    @instruction(f"{name}.f64 d:f64, a:f64", source=PTX[name])
+    def double(a: Array) -> Array:
+        return compute(a)
 
 
-@instruction("neg{.ftz}.{type:f32|f64} d, a", ignores=("type",), source=PTX["neg"])
-def negate(a: Array, *, ftz: bool) -> Array:
-    """The sign flipped."""
-    return ieee.negate(a, ftz=ftz)
+_sign("abs", ieee.absolute)
+_sign("neg", ieee.negate)
 
 
 @instruction("copysign.{type:f32|f64} d, a, b", ignores=("type",), source=PTX["copysign"])
@@ -178,7 +212,7 @@ def copysign(a: Array, b: Array) -> Array:
     source=PTX["testp"],
 )  # fmt: skip
 def testp(a: Array, *, test: str) -> Array:
-    """What kind of number a float is; zero is neither normal nor subnormal."""
+    """What kind of number a float is; zero counts as normal."""
     smallest = np.finfo(a.dtype).smallest_normal
     match test:
         case "finite":
@@ -190,6 +224,6 @@ def testp(a: Array, *, test: str) -> Array:
         case "notanumber":
             return np.isnan(a)
         case "normal":
-            return np.isfinite(a) & (np.abs(a) >= smallest)
+            return np.isfinite(a) & ((np.abs(a) >= smallest) | (a == 0))
         case _:
             return (np.abs(a) < smallest) & (a != 0)
