@@ -291,7 +291,7 @@ def test_operation_at_every_pair_of_corners(name: str, grid: Grid, mode: str) ->
     count = OPERATIONS[name].operands
     pairs = list(itertools.product(corners(grid), repeat=min(count, 2)))
     if count == 3:
-        pairs = [(a, b, c) for (a, b), c in zip(pairs, itertools.cycle(corners(grid)[::-1] + [0]), strict=False)]
+        pairs = [(a, b, c) for (a, b), c in zip(pairs, itertools.cycle([*corners(grid)[::-1], 0]), strict=False)]
     assert_defined(name, grid, pairs, mode)
     if grid in (F32, F16):
         assert_defined(name, grid, pairs, mode, ftz=True)
