@@ -1,6 +1,7 @@
 """What every command has in common: --as, -o, --source, and the way of an answer to its reader."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,16 +103,16 @@ def _save(path: Path, content: bytes) -> None:
     """All of `content` under that name, or nothing: pipes and devices are written to, files are replaced."""
     from refsim.files.access import write_atomically
 
-    if path.exists() and not path.is_file() and not path.is_dir():
-        try:
-            path.write_bytes(content)
-        except BrokenPipeError:
-            return
-        except OSError as problem:
-            raise RefsimError("cannot-write", f"cannot write: {problem.strerror}", where=str(path)) from problem
-        return
-
     def fill(stream: BinaryIO) -> None:
         stream.write(content)
 
-    write_atomically(path, fill, overwrite=True)
+    try:
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            path.write_bytes(content)
+        else:
+            write_atomically(path, fill, overwrite=True)
+    except BrokenPipeError:
+        return
+    except OSError as problem:
+        reason = (problem.strerror or str(problem)).lower()
+        raise RefsimError("cannot-write", f"cannot write: {reason}", where=str(path)) from problem

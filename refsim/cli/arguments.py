@@ -1,5 +1,6 @@
 """Arguments that several commands share: format names, codes, and where lists of them come from."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -64,10 +65,7 @@ def parse_code(word: str, row: "Format") -> int:
 
     Raises RefsimError bad-code and code-out-of-range.
     """
-    try:
-        code = int(word, 0) if len(word) <= _LARGEST_CODE_DIGITS else None
-    except ValueError:
-        code = None
+    code = _integer(word)
     if code is None:
         hexadecimal = re.fullmatch(r"[0-9a-fA-F]{1,8}", word)
         raise RefsimError(
@@ -87,6 +85,13 @@ def parse_code(word: str, row: "Format") -> int:
     return code
 
 
+def _integer(word: str) -> int | None:
+    try:
+        return int(word, 0) if len(word) <= _LARGEST_CODE_DIGITS else None
+    except ValueError:
+        return None
+
+
 def _shortened(word: str) -> str:
     return word if len(word) <= 40 else f"{word[:37]}..."
 
@@ -102,7 +107,7 @@ def codes_in(words: Iterable[str], row: "Format") -> list[int]:
             codes += [parse_code(each, row) for each in _words(sys.stdin.buffer.read(), "standard input")]
         elif word.endswith(ARRAY_SUFFIXES):
             codes += _codes_of_array(Path(word), row)
-        elif not word[:1].isdigit() and Path(word).is_file():
+        elif _integer(word) is None and os.path.isfile(word):
             codes += [parse_code(each, row) for each in _words_of_file(Path(word))]
         else:
             codes.append(parse_code(word, row))

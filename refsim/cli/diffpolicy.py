@@ -63,13 +63,13 @@ def command(row: "Format | None", policy: str | None, other: str | None) -> Docu
         Column("inputs", strong=True),
         Column("count", align="right"),
         Column("first_bits", label="first", drop=1),
-        Column("first_value", label="value"),
+        Column("first_value", label=" ", gap=1),
         Column("policy", text=False),
         Column("code", label=policy),
-        Column("value", label="value", drop=2),
+        Column("value", label=" ", gap=1, drop=2),
         Column("other_policy", text=False),
         Column("other_code", label=other),
-        Column("other_value", label="value", drop=2),
+        Column("other_value", label=" ", gap=1, drop=2),
     )
     table = Table(columns, tuple(_cells(each, row) for each in found), key="differences")
     return Answer(Document((table,), title), FAILED)

@@ -1,9 +1,8 @@
 """The program: a group whose commands load when used, and the place where every failure becomes four lines."""
 
+import os
 import sys
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -110,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(problem: Exception, session: Session) -> int:
     if session.debug:
+        import traceback
+
         console.tell("".join(traceback.format_exception(problem)).rstrip())
     error = _as_error(problem, session)
     console.tell_error(error)
@@ -121,8 +122,10 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
         return problem
     if isinstance(problem, click.UsageError):
         return _usage_error(problem)
+    import traceback
+
     frames = traceback.extract_tb(problem.__traceback__)
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return RefsimError(
         "internal-error",
         f"{type(problem).__name__}: {problem}".rstrip(": "),

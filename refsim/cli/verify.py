@@ -20,7 +20,7 @@ COLUMNS = (
     Column("cases", align="right"),
     Column("elements", align="right"),
     Column("differing", label="differing", align="right"),
-    Column("seconds", align="right", unit="s", drop=2),
+    Column("seconds", label="time", align="right", unit="s", drop=2),
     Column("promise", drop=3),
 )
 _HASH_KEYS = ("device", "driver", "compiler", "ptx_flags", "ptx_sha256", "assembler", "cubin_flags", "cubin_sha256")
@@ -110,11 +110,11 @@ def _answer(verdicts: "list[Verdict]") -> Answer:
     parts: list[Table | Statement] = [Table(COLUMNS, rows, key="verdicts")]
     for verdict in verdicts:
         if not verdict:
-            parts.append(Statement(("", *verdict.lines()), verdict.to_json(), key=verdict.kernel))
+            parts.append(Statement(tuple(verdict.lines()), verdict.to_json(), key=verdict.kernel))
     if verdicts:
         facts = dict(verdicts[-1].device)
         width = max(map(len, facts))
-        lines = ("", *(f"{key:{width}}  {facts[key]}" for key in _HASH_KEYS if key in facts))
+        lines = tuple(f"{key:{width}}  {facts[key]}" for key in _HASH_KEYS if key in facts)
         parts.append(Statement(lines, facts, key="device"))
     codes = {verdict.exit_code for verdict in verdicts} - {0}
     return Answer(Document(tuple(parts), "verdicts"), next((code for code in _SEVERITY if code in codes), 0))

@@ -5,6 +5,7 @@ must every upload that was not declared writable. Outputs begin as POISON, so th
 PyCUDA is imported when a device is opened, and nowhere else in refsim.
 """
 
+import hashlib
 import importlib
 import re
 import warnings
@@ -205,18 +206,12 @@ def _extent(label: str, extent: tuple[int, ...]) -> tuple[int, int, int]:
 class PyCudaDriver:
     """Driver over PyCUDA, in a context that the caller made current."""
 
-    def __init__(self, pycuda: ModuleType, image: bytes, source: str) -> None:
+    def __init__(self, pycuda: ModuleType, module: Any, source: str) -> None:
         self.pycuda = pycuda
+        self.module = module
         self.source = source
         self.broken = False
         self.allocations: dict[int, Any] = {}
-        try:
-            self.module = pycuda.module_from_buffer(image)
-        except pycuda.Error as fault:
-            raise RefsimError(
-                "module-refused", f"the driver does not load the cubin: {fault}", where=source,
-                help="compile for this GPU's compute capability",
-            ) from fault  # fmt: skip
 
     def allocate(self, size: int) -> int:
         try:
@@ -281,6 +276,8 @@ class CudaDevice:
     pycuda: ModuleType
     device: Any
     built: dict[str, str] = field(default_factory=dict)
+    context: Any = None
+    modules: dict[str, Any] = field(default_factory=dict)
 
     def describe(self) -> dict[str, str]:
         """Device, driver and compute capability; after a launcher also PTX, cubin, flags and tools, with hashes."""
@@ -315,20 +312,47 @@ class CudaDevice:
     @contextmanager
     def loaded(self, image: bytes, source: str) -> Iterator[CudaLauncher]:
         """A launcher over a cubin that is already assembled; `source` names it in errors."""
-        context = self.device.retain_primary_context()
+        context = self._context()
         context.push()
         driver = None
         launcher = None
         try:
-            driver = PyCudaDriver(self.pycuda, image, source)
+            driver = PyCudaDriver(self.pycuda, self._module(image, source), source)
             launcher = CudaLauncher(self.target, driver)
             yield launcher
         finally:
             if launcher is not None:
                 launcher.close()
+            broken = driver is not None and driver.broken
             del launcher, driver
             self.pycuda.Context.pop()
-            context.detach()
+            if broken:
+                self._forget()
+
+    def _context(self) -> Any:
+        """The primary context, retained once: making it anew takes longer than most campaigns' cases."""
+        if self.context is None:
+            self.context = self.device.retain_primary_context()
+        return self.context
+
+    def _module(self, image: bytes, source: str) -> Any:
+        """The cubin, loaded once for as long as the context lives."""
+        key = hashlib.sha256(image).hexdigest()
+        if key not in self.modules:
+            try:
+                self.modules[key] = self.pycuda.module_from_buffer(image)
+            except self.pycuda.Error as fault:
+                raise RefsimError(
+                    "module-refused", f"the driver does not load the cubin: {fault}", where=source,
+                    help="compile for this GPU's compute capability",
+                ) from fault  # fmt: skip
+        return self.modules[key]
+
+    def _forget(self) -> None:
+        """A failed launch takes the context with it, and every module in it."""
+        self.modules.clear()
+        context, self.context = self.context, None
+        context.detach()
 
 
 def open_device(index: int = 0, target: str | None = None) -> CudaDevice:
