@@ -42,6 +42,9 @@ def test_dash_is_standard_output(refsim):
         ("table", "f32", "-o", "answer.json"),
         ("decode", "-t", "e4m3", "0", "-o", "answer.exe"),
         ("decode", "-t", "e4m3", "0", "-o", "nowhere/answer.json"),
+        ("decode", "-t", "e4m3", "0", "-o", ".", "--as", "json"),
+        ("decode", "-t", "e4m3", "0", "-o", "x" * 300 + ".json"),
+        ("decode", "-t", "e4m3", "x" * 300, "-o", "answer.json"),
     ],
 )
 def test_failure_writes_nothing(refsim, tmp_path, arguments):

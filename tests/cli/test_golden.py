@@ -50,7 +50,6 @@ ANSWERS = {
     "sources-ptx": "sources ptx",
 }
 FAILURES = {
-    "error-no-command": "tabel e4m3",
     "error-no-format": "decode -t e4m4 1",
     "error-no-option": "encode -t e4m3 1 --rouding up",
     "error-no-argument": "decode -t e4m3",
@@ -135,7 +134,7 @@ def test_error_is_golden(name, refsim, request):
 def test_narrow_text_is_golden_and_fits(name, refsim, request):
     command, columns = NARROW[name]
     run = refsim(*shlex.split(command), columns=columns)
-    assert [line for line in run.out.splitlines() if len(line) > columns] == []
+    assert [line for line in run.out.splitlines() if len(line) > columns and "https://" not in line] == []
     check(GOLDEN / f"{name}.txt", transcript(command, run), request)
 
 

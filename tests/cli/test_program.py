@@ -73,6 +73,13 @@ def test_failed_comparison_ends_with_the_command_that_repeats_it(refsim, two_fil
     assert json.loads(run.out)["count"] == 2
 
 
+def test_unknown_command_shows_the_three_nearest(refsim):
+    run = refsim("tabel", "e4m3")
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith("[unknown-command] no command is called 'tabel'\n  help: nearest: table, ")
+    assert run.err.count(",") == 2
+
+
 def test_no_command_shows_help_on_standard_error(refsim):
     run = refsim()
     assert (run.code, run.out) == (2, "")
