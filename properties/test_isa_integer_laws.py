@@ -200,7 +200,7 @@ def by_halves(definition: Callable[..., Any]) -> Callable[..., Any]:
 def test_clause_equals_its_definition(clause: Instruction) -> None:
     definition, bounds = DEFINITIONS[clause.function.__name__], instances(clause)
 
-    @settings(max_examples=max(2, 60 // len(bounds)), derandomize=True, deadline=None)
+    @settings(max_examples=max(3, 60 // len(bounds)), derandomize=True, deadline=None)
     @given(drawn=operand_words())
     def law(drawn: list[Words]) -> None:
         for bound in bounds:

@@ -1,13 +1,13 @@
 // Every conversion to and from a narrow format, one instruction per kernel, over its whole input space.
 //
 // A kernel named after its opcode (dots become underscores) runs that single instruction through inline PTX. Kernels
-// named `header_*` call the conversions of cuda_fp8.h, cuda_fp6.h and cuda_fp4.h that have no instruction on sm_90a, so
-// they record NVIDIA's own compiled software.
+// named `header_*` call the conversions of cuda_fp8.h, cuda_fp6.h and cuda_fp4.h: NVIDIA's own software, compiled, except
+// that FP8 with saturation is the instruction.
 //
 // Over float32 the input space has 2^32 patterns: block c takes the 65,536 patterns whose upper half is c and writes
 // one digest, sum of weight(i) * result(i) mod 2^64; a 64-bit result counts as two words, the upper one under
-// weight(65536 + i) (refsim/testing/vectors.py is the definition). The second
-// operand of a pair is pattern ^ PARTNER, another permutation of all patterns. Over 16-bit inputs every result is kept.
+// weight(65536 + i) (refsim/testing/vectors.py is the definition). The second operand of a pair is pattern ^ PARTNER,
+// another permutation of all patterns. Over 16-bit inputs every result is kept.
 //
 // Compile: nvcc -cubin -std=c++17 -gencode arch=compute_90a,code=sm_90a
 

@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from refsim.ptx.machine import Machine
 
 BARRIERS = 16
-RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a multiple of the warp size"
+RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a positive multiple of the warp size"
 
 
 class Barriers:
     """The 16 barriers of every CTA that runs.
 
-    A barrier without a count completes when all threads of the CTA that have not exited are there; with a count, when
-    that many threads are, each warp counting 32. `bar.arrive` adds a warp without making it wait.
+    A warp arrives when all its lanes that have not exited are at the barrier. Without a count the barrier completes when
+    every warp of the CTA is there that still runs; with one, when so many threads are, each warp counting 32. The lanes
+    of `bar.arrive` go on as soon as their warp has arrived.
     """
 
     def __init__(self, machine: "Machine") -> None:
@@ -28,6 +29,7 @@ class Barriers:
         self.slot = np.full(lanes, -1, np.int64)
         self.pc = np.zeros(lanes, np.int64)
         self.value = np.zeros(lanes, np.bool_)
+        self.passes = np.zeros(lanes, np.bool_)
         self.arrived_warps = np.zeros(slots, np.int64)
         self.expected = np.zeros(slots, np.int64)
 
@@ -35,52 +37,54 @@ class Barriers:
         self, lanes: Lanes, number: NDArray[np.uint32], count: NDArray[np.uint32] | None, *, wait: bool,
         value: NDArray[np.bool_] | None = None,
     ) -> None:  # fmt: skip
-        """Warps arrive at barrier `number` expecting `count` threads (None: all of the CTA)."""
+        """Lanes arrive at barrier `number` expecting `count` threads (None: all of the CTA)."""
         barrier = lanes.full(number).astype(np.int64)
         if (barrier >= BARRIERS).any():
-            raise lanes.fault(
-                "barrier-misuse", int(np.argmax(barrier >= BARRIERS)), f"barrier {barrier.max()} of 16", RULE
-            )
+            raise lanes.fault("barrier-misuse", int(np.argmax(barrier >= BARRIERS)), f"barrier {barrier.max()} of 16", RULE)
         slot = lanes.cta * BARRIERS + barrier
         expected = np.zeros(1, np.int64) if count is None else count.astype(np.int64)
-        if (expected % 32 != 0).any():
-            raise lanes.fault("barrier-misuse", 0, f"a thread count of {int(expected[0])}", RULE)
+        if (stray := (expected % 32 != 0) | ((expected == 0) & (count is not None))).any():
+            place = int(np.argmax(stray))
+            raise lanes.fault("barrier-misuse", place, f"a thread count of {int(expected[place])}", RULE)
         self.expected[slot] = expected
-        if wait:
-            self.slot[lanes.ids], self.pc[lanes.ids] = slot, lanes.pc
-            if value is not None:
-                self.value[lanes.ids] = value
-        else:
-            _, first = np.unique(lanes.warp, return_index=True)
-            np.add.at(self.arrived_warps, slot[first], 1)
-            self.machine.go(lanes.pc + 1, lanes.ids)
+        self.slot[lanes.ids], self.pc[lanes.ids], self.passes[lanes.ids] = slot, lanes.pc, not wait
+        if value is not None:
+            self.value[lanes.ids] = value
         self.release()
 
     def release(self) -> None:
-        """Let go every barrier that is complete."""
-        waiting = np.flatnonzero(self.slot >= 0)
-        if not len(waiting):
-            return
-        complete = self.complete(waiting)
-        leaving = waiting[complete[self.slot[waiting]]]
-        if not len(leaving):
-            return
-        slots = np.unique(self.slot[leaving])
-        self.arrived_warps[slots] = 0
-        for pc in np.unique(self.pc[leaving]):
-            self.finish(int(pc), leaving[self.pc[leaving] == pc], leaving)
-        self.slot[leaving] = -1
+        """Let go every barrier that is complete, until none is: warps beyond a count wait for its next phase."""
+        while len(leaving := self.leaving()):
+            for pc in np.unique(self.pc[leaving]):
+                self.finish(int(pc), leaving[self.pc[leaving] == pc], leaving)
+            self.slot[leaving] = -1
 
-    def complete(self, waiting: Ids) -> NDArray[np.bool_]:
-        """Which barrier slots have everybody they expect."""
-        geometry, machine = self.machine.geometry, self.machine
+    def leaving(self) -> Ids:
+        """The lanes that may go on now; their warps are counted as gone."""
+        geometry, alive = self.machine.geometry, self.machine.alive
+        waiting = np.flatnonzero(self.slot >= 0)
+        all_warps = geometry.warps * geometry.count
+        living = np.bincount(geometry.warp[alive], minlength=all_warps)
+        pairs, pair, lanes = np.unique(
+            self.slot[waiting] * all_warps + geometry.warp[waiting], return_inverse=True, return_counts=True
+        )
+        slot, whole = pairs // all_warps, lanes == living[pairs % all_warps]
+        passing = np.zeros(len(pairs), np.bool_)
+        passing[pair[self.passes[waiting]]] = True
+        np.add.at(self.arrived_warps, slot[passing & whole], 1)
         slots = len(self.expected)
-        threads = np.bincount(self.slot[waiting], minlength=slots)
-        pairs = np.unique(self.slot[waiting] * geometry.warps * geometry.count + geometry.warp[waiting])
-        warps = np.bincount(pairs // (geometry.warps * geometry.count), minlength=slots) + self.arrived_warps
-        living = np.bincount(geometry.cta[np.flatnonzero(machine.alive)], minlength=geometry.count)
-        all_there = (threads == np.repeat(living, BARRIERS)) & (threads > 0)
-        return np.where(self.expected > 0, warps * 32 >= self.expected, all_there)
+        ready = np.flatnonzero(whole & ~passing)
+        there = np.bincount(slot[ready], minlength=slots)
+        living_warps = np.count_nonzero(living.reshape(geometry.count, geometry.warps), axis=1)
+        needed = np.where(self.expected > 0, self.expected // 32, np.repeat(living_warps, BARRIERS))
+        complete = (there + self.arrived_warps >= needed) & (there + self.arrived_warps > 0)
+        taken = np.where(complete, np.maximum(needed - self.arrived_warps, 0), 0)
+        self.arrived_warps = np.where(complete, np.maximum(self.arrived_warps - needed, 0), self.arrived_warps)
+        rank = np.arange(len(ready)) - np.searchsorted(slot[ready], slot[ready])
+        going = passing & whole
+        going[ready[rank < taken[slot[ready]]]] = True
+        leaving: Ids = waiting[going[pair]]
+        return leaving
 
     def finish(self, pc: int, ids: Ids, everyone: Ids) -> None:
         """Lanes that waited at one instruction go on; a reduction gets its result over everyone at its barrier."""

@@ -52,8 +52,8 @@ def bind(opcode: str, where: str = "", operands: int | None = None) -> Bound:
     Raises RefsimError for an unknown opcode.
     """
     clause, modifiers = find(opcode, where, operands)
-    operands = tuple((operand, _resolve(operand, modifiers)) for operand in clause.operands)
-    return Bound(opcode, clause, modifiers, operands)
+    typed = tuple((operand, _resolve(operand, modifiers)) for operand in clause.operands)
+    return Bound(opcode, clause, modifiers, typed)
 
 
 def pure_function(bound: Bound, source_count: int, result_bits: list[int]) -> Callable[..., list[Bits]]:

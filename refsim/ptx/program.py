@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from refsim.errors import UNREADABLE, RefsimError, unknown
 from refsim.ptx.contraction import Contraction, contractions
 from refsim.ptx.faults import place
+from refsim.ptx.inline import inline
 from refsim.ptx.isa.forms import supports
 from refsim.ptx.lanes import Geometry
 from refsim.ptx.lower import Code, lower
@@ -67,7 +68,7 @@ class Program:
         if entry not in self.entries:
             raise unknown("entry", entry, list(self.entries))
         if entry not in self._codes:
-            self._codes[entry] = lower(self.module.functions[entry], self.target)
+            self._codes[entry] = lower(inline(self.module, self.module.functions[entry]), self.target)
         return self._codes[entry]
 
     def launch(

@@ -216,7 +216,7 @@ class _Writer:
         for index in sorted(self.changed & self.block.live_out):
             self.lines.append(f"put(lanes, {index}, r{index})")
         body = "\n    ".join(self.lines or ["pass"])
-        exec(compile(f"def block(lanes):\n    {body}\n", f"<block {self.block.pc}>", "exec"), self.names)  # noqa: S102
+        exec(compile(f"def block(lanes):\n    {body}\n", f"<block {self.block.pc}>", "exec"), self.names)
         run: Callable[[Lanes], None] = self.names["block"]
         return run
 

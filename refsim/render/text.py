@@ -96,7 +96,7 @@ def _headed(table: Table, width: int | None, style: Style, citations: bool) -> t
             return _records(table, citations, width, style), []
         victim = max(droppable, key=lambda place: table.columns[place].drop)
         shown.remove(victim)
-        dropped.append(table.columns[victim].heading)
+        dropped.append(table.columns[victim].spoken)
     lines = [_line(table, shown, [(table.columns[place].heading, widths[place]) for place in shown], style, True)]
     for row in range(len(table.rows)):
         lines.append(_line(table, shown, [(spelled[place][row], widths[place]) for place in shown], style, False))
@@ -121,7 +121,7 @@ def _records(table: Table, citations: bool, width: int, style: Style) -> list[st
     lines: list[str] = []
     shown = [place for place in table.shown(citations) if table.columns[place].text]
     for row in table.rows:
-        pairs = [(table.columns[place].heading, cells.text(row[place])) for place in shown if row[place] is not None]
+        pairs = [(table.columns[place].spoken, cells.text(row[place])) for place in shown if row[place] is not None]
         lines += ["", *_labelled(pairs, width, style)]
     return lines[1:]
 
@@ -177,21 +177,33 @@ def _ink(column: Column, phrase: str, style: Style) -> str:
 
 
 def _folded(table: Table, phrases: list[tuple[int, str]], width: int, first: int, style: Style) -> list[str]:
-    """One sentence over several lines, broken between cells; `first` is the width of its first cell."""
+    """One sentence over several lines, broken between cells; `first` is the width of its first cell.
+
+    Cells with a gap of one space belong together: `448 = 1.110b x 2^8` is broken only where a line cannot hold it.
+    """
     (place, phrase), *others = phrases
     lines, line, used = [], _ink(table.columns[place], phrase, style) + " " * (first - len(phrase)), first
     margin = first + 2
-    for place, phrase in others:
-        column = table.columns[place]
-        if not phrase:
-            continue
-        gap = column.gap
-        if used + gap + len(phrase) > width:
+    for unit in _units(table, [(place, phrase) for place, phrase in others if phrase], width - margin):
+        gap = table.columns[unit[0][0]].gap
+        length = sum(len(phrase) for _, phrase in unit) + len(unit) - 1
+        if used + gap + length > width:
             lines.append(line)
             line, used, gap = " " * margin, margin, 0
-        line += " " * gap + _ink(column, phrase, style)
-        used += gap + len(phrase)
+        line += " " * gap + " ".join(_ink(table.columns[place], phrase, style) for place, phrase in unit)
+        used += gap + length
     return [*lines, line]
+
+
+def _units(table: Table, phrases: list[tuple[int, str]], room: int) -> list[list[tuple[int, str]]]:
+    units: list[list[tuple[int, str]]] = []
+    for place, phrase in phrases:
+        together = sum(len(each) + 1 for _, each in units[-1]) + len(phrase) if units else 0
+        if units and table.columns[place].gap == 1 and together <= room:
+            units[-1].append((place, phrase))
+        else:
+            units.append([(place, phrase)])
+    return units
 
 
 def _grid(grid: Grid, width: int | None, style: Style) -> list[str]:

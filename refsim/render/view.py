@@ -96,9 +96,14 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """What stands above the column: error [ulp]."""
+        """What stands above the column: error [ulp]. A blank label leaves it empty, beside the column it belongs to."""
         heading = self.label or self.key
         return f"{heading} [{self.unit}]" if self.unit else heading
+
+    @property
+    def spoken(self) -> str:
+        """The heading, or the key where that is blank."""
+        return self.heading if self.heading.strip() else self.key
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def test_fma_is_rounded_once() -> None:
     # A product beyond the range of f64 does not beat an infinite addend, and may come back into the range.
     assert ieee.fma(f64(0x7FE << 52), f64(0x7FE << 52), f64(0xFFF << 52)).item() == -np.inf
     huge = np.array([2.0**1023])
-    assert ieee.fma(huge, np.array([2.0]), -np.array([np.finfo(np.float64).max])).item() == 2.0**970
+    assert ieee.fma(huge, np.array([2.0]), -np.array([np.finfo(np.float64).max])).item() == 2.0**971
 
 
 def test_integers_are_rounded_once() -> None:
@@ -161,7 +161,9 @@ def test_no_warning_is_emitted_for_special_values() -> None:
         (lambda: ieee.mul(f16(0), f16(0), "rz"), "rounding-mode"),
         (lambda: ieee.add(f64(0), f64(0), ftz=True), "modifier"),
         (lambda: ieee.mul(f64(0), f64(0), sat=True), "modifier"),
+        (lambda: ieee.add(bf16(0), bf16(0), sat=True), "modifier"),
         (lambda: ieee.fma(f16(0), f16(0), f16(0), sat=True, relu=True), "modifier"),
+        (lambda: ieee.fma(f32(0), f32(0), f32(0), relu=True), "modifier"),
         (lambda: ieee.div(f16(0), f16(0)), "operand-type"),
         (lambda: ieee.minimum(f32(0)), "operand-count"),
         (lambda: ieee.maximum(f32(0), f32(0), xorsign=True), "operand-count"),

@@ -8,6 +8,7 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.numerics.ieee.exact import ordered_sum_error, product, side, sign_of, stepped, sum_error
 from refsim.numerics.ieee.patterns import (
+    BRAIN,
     DOUBLE,
     HALF,
     NEAREST,
@@ -31,10 +32,14 @@ def check_modifiers(kind: Kind, *, ftz: bool, sat: bool, relu: bool = False) -> 
     """Raises RefsimError for a modifier that the kind's instructions do not have."""
     if ftz and kind not in (SINGLE, HALF):
         raise RefsimError("modifier", f"{kind.name} has no .ftz", rule="PTX ISA: .ftz belongs to f32 and f16")
-    if sat and kind is DOUBLE:
-        raise RefsimError("modifier", "f64 has no .sat", rule="PTX ISA: .sat belongs to f32, f16 and bf16")
-    if sat and relu:
-        raise RefsimError("modifier", ".sat and .relu exclude each other", rule="PTX ISA, fma")
+    if sat and kind not in (SINGLE, HALF):
+        raise RefsimError("modifier", f"{kind.name} has no .sat", rule="PTX ISA: .sat belongs to f32 and f16")
+    if relu and (sat or kind not in (HALF, BRAIN)):
+        raise RefsimError(
+            "modifier",
+            f".relu on {kind.name}, sat={sat}",
+            rule="PTX ISA, fma: .relu belongs to f16 and bf16, without .sat",
+        )
 
 
 def finished(values: Array, operands: tuple[Array, ...], kind: Kind, *, sat: bool, relu: bool = False) -> Array:
@@ -173,7 +178,7 @@ def add(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False, sat: 
 
     Arrays of one dtype (float16, float32, float64, bf16 as uint16 patterns) that broadcast; the result has that
     dtype. `rounding` rn, rz, rm, rp (f16 and bf16: rn). `ftz` (f32, f16) flushes subnormal operands and results, `sat`
-    (not f64) clamps to [+0, 1] with NaN giving +0. 1.0f + 2^-30 in rp is 0x3f800001. Raises RefsimError for a dtype,
+    (f32, f16) clamps to [+0, 1] with NaN giving +0. 1.0f + 2^-30 in rp is 0x3f800001. Raises RefsimError for a dtype,
     rounding or modifier that the instruction lacks. Source: PTX ISA, add; IEEE 754 section 6.3.
     """
     return _entry(_ADD, (a, b), rounding, ftz=ftz, sat=sat)

@@ -21,7 +21,7 @@ from refsim.numerics.ieee.patterns import (
     widen,
 )
 
-_EXPONENTS = np.uint32(0x7F800000)
+_MAGNITUDE, _SMALLEST_NORMAL = np.uint32(0x7FFFFFFF), np.uint32(0x00800000)
 
 
 @np.errstate(all="ignore")
@@ -38,8 +38,8 @@ def fma(
     """a * b + c, rounded once.
 
     Arrays of one dtype (float16, float32, float64, bf16 as uint16 patterns) that broadcast; the result has that
-    dtype. `rounding` rn, rz, rm, rp (f16 and bf16: rn). `ftz` (f32, f16), `sat` (not f64) as for add; `relu` turns
-    negative results and -0 into +0. In f32, (1 + 2^-12)^2 - (1 + 2^-11) is 2^-24, where two roundings give 0.
+    dtype. `rounding` rn, rz, rm, rp (f16 and bf16: rn). `ftz` and `sat` (f32, f16) as for add; `relu` (f16, bf16)
+    turns negative results and -0 into +0. In f32, (1 + 2^-12)^2 - (1 + 2^-11) is 2^-24, where two roundings give 0.
     Raises RefsimError for a dtype, rounding or modifier that the instruction lacks. Source: PTX ISA, fma.
     """
     kind = kind_of(a, b, c)
@@ -92,10 +92,11 @@ def _without_double_rounding(
 ) -> NDArray[np.float32]:
     # The cast of `total` differs from the rounding of the exact sum only where `total` is a midpoint of two float32:
     # midpoints are float64 numbers, so rounding to float64 never carries a sum across one. A midpoint of normal
-    # float32 has its low 29 bits 1 0...0; in the subnormal binade every lane is rounded again. 53 bits rounded to odd
-    # are at least 24 + 2: the second rounding is then the only one (Boldo, Melquiond).
+    # float32 has its low 29 bits 1 0...0; lanes up to the smallest normal result, where the unit no longer shrinks, are
+    # all rounded again. 53 bits rounded to odd are at least 24 + 2: that rounding is then the only one (Boldo,
+    # Melquiond).
     low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)
-    again = (low == 0x10000000) | ((result.view(np.uint32) & _EXPONENTS) == 0)
+    again = (low == 0x10000000) | ((result.view(np.uint32) & _MAGNITUDE) <= _SMALLEST_NORMAL)
     if not again.any():
         return result
     exact, c, total = np.broadcast_to(exact, again.shape)[again], np.broadcast_to(c, again.shape)[again], total[again]

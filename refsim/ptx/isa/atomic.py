@@ -1,6 +1,6 @@
 """Atomic read-modify-write: lanes that hit one address follow each other in lane order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,25 +10,32 @@ from refsim.numerics import ieee
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.lanes import Lanes
+from refsim.ptx.memory import WINDOW_SIZE, WINDOWS
 from refsim.ptx.types import TYPES, PtxType
 from refsim.sources import PTX
 
 Array = NDArray[Any]
 Update = Callable[[Array, Array, Array | None], Array]
 
-_SPACES = ("{.space:global}{.l2:L2::cache_hint}", ".{space:shared::cta|shared::cluster|shared}")
 _ORDERS = {"atom": "relaxed|acquire|release|acq_rel", "red": "relaxed|release"}
 _LATER = {
     "cluster": "sm_90", "shared::cluster": "sm_90", "L2::cache_hint": "sm_80", "bf16": "sm_90", "bf16x2": "sm_90",
     **dict.fromkeys(("relaxed", "acquire", "release", "acq_rel"), "sm_70"),
 }  # fmt: skip
-_HINTS = ("order", "scope", "l2")
 
-# Operations whose order does not matter, as NumPy spells them: a chain of them is one accumulate.
-_UFUNC = {
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "add": np.add,
-    "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
+
+def _forms(mnemonic: str, operation: str, types: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The opcodes of an operation, with the modifiers that change no value.
+
+    Cache hints belong to global and generic addresses. The ISA's order comes first; the assembler takes any, so that
+    libcu++ writes the operation in front and nvcc the state space.
+    """
+    rank = f"{{.order:{_ORDERS[mnemonic]}}}{{.scope:cta|cluster|gpu|sys}}"
+    hint = "" if operation == "cas" else "{.L2::cache_hint}"
+    yield f"{mnemonic}{rank}{{.space:global}}.{operation}{hint}{types}", ("order", "scope", "l2_cache_hint")
+    yield f"{mnemonic}{rank}.{{space:shared::cta|shared::cluster|shared}}.{operation}{types}", ("order", "scope")
+    yield f"{mnemonic}.{operation}{rank}{types}", ("order", "scope")
+    yield f"{mnemonic}.{{space:global|shared::cta|shared::cluster|shared}}{rank}.{operation}{types}", ("order", "scope")
 
 
 def _inc(old: Array, b: Array, _: Array | None) -> Array:
@@ -43,36 +50,33 @@ def _swap(old: Array, b: Array, c: Array | None) -> Array:
     return b if c is None else np.where(old == b, c, old)
 
 
-def _update_of(operation: str) -> Update:
-    if operation in ("inc", "dec"):
-        return _inc if operation == "inc" else _dec
-    ufunc = _UFUNC[operation]
-    return lambda old, b, _: ufunc(old, b)
-
-
 def read_modify_write(
     lanes: Lanes, space: str | None, address: Array, update: Update, row: PtxType, b: Array, c: Array | None = None,
     ufunc: "np.ufunc | None" = None,
 ) -> Array:  # fmt: skip
-    """Apply `update` lane after lane; the value that each lane found."""
+    """Apply `update` lane after lane; the value that each lane found.
+
+    ufunc: NumPy's name for an `update` that is associative, so that many lanes on one address are one accumulate.
+    """
     name, width = space_of(space), row.bits // 8
     where = lanes.full(address).astype(np.int64)
     order = np.argsort(where, kind="stable") if (where[1:] < where[:-1]).any() else np.arange(len(where))
     sorted_addresses = where[order]
     starts = np.flatnonzero(np.r_[True, sorted_addresses[1:] != sorted_addresses[:-1]])
     counts = np.diff(np.r_[starts, len(where)])
-    operands = [None if operand is None else np.broadcast_to(operand, (lanes.count, *operand.shape[1:])) for operand in (b, c)]
-    found = np.empty_like(operands[0])  # type: ignore[arg-type]
+    b = np.broadcast_to(b, (lanes.count, *b.shape[1:]))
+    c = None if c is None else np.broadcast_to(c, (lanes.count, *c.shape[1:]))
+    found = np.empty_like(b)
     if ufunc is not None and len(starts) < counts.max():
         for start, count in zip(starts, counts, strict=True):
-            _chain(lanes, name, order[start : start + count], where, ufunc, row, operands[0], found)
+            _chain(lanes, name, order[start : start + count], where, ufunc, row, b, found)
         return found
     for turn in range(int(counts.max())):
         chosen = np.sort(order[starts[counts > turn] + turn])
         now = Lanes(lanes.machine, lanes.ids[chosen], lanes.statement) if len(chosen) < lanes.count else lanes
         old = lanes_items(now, name, where[chosen], row)
         found[chosen] = old
-        new = update(old, operands[0][chosen], None if operands[1] is None else operands[1][chosen])  # type: ignore[index]
+        new = update(old, b[chosen], None if c is None else c[chosen])
         now.store(name, where[chosen], np.ascontiguousarray(new).reshape(-1).view(row.bits_dtype), width)
     return found
 
@@ -94,54 +98,158 @@ def _chain(
     first.store(space, at, chain[-1:].view(row.bits_dtype), row.bits // 8)
 
 
-def _forms(mnemonic: str, operation: str, types: str) -> list[str]:
-    """The opcodes of an operation: the ISA's order of modifiers, and the one that libcu++ writes, operation first."""
-    rank = f"{{.order:{_ORDERS[mnemonic]}}}{{.scope:cta|cluster|gpu|sys}}"
-    found = []
-    for space in _SPACES:
-        place, hint = space.split("{.l2", 1) if "{.l2" in space else (space, "")
-        found.append(f"{mnemonic}{rank}{place}.{operation}{hint and '{.l2' + hint}.{{type:{types}}}")
-    return [*found, f"{mnemonic}.{operation}{rank}{_SPACES[0].partition('{.l2')[0]}.{{type:{types}}}"]
-@instruction(f"atom{_INTEGER} d, [a], b, policy:b64?", ignores=_HINTS, source=PTX["atom"])
-def atom(lanes: Lanes, address: Array, b: Array, policy: Any, *, space: str | None, operation: str, type: str) -> Array:
-    """Integer and bitwise updates; the result is the value that was found."""
-    return read_modify_write(
-        lanes, space, address, _update_of(operation), TYPES[type], b, ufunc=_UFUNC.get(operation)
-    )  # fmt: skip
+# ---- integers
+_INTEGER: dict[str, tuple[str, "np.ufunc | None", Update]] = {
+    "add": ("u32|s32|u64", np.add, lambda old, b, _: old + b),
+    "min": ("u32|s32|u64|s64", np.minimum, lambda old, b, _: np.minimum(old, b)),
+    "max": ("u32|s32|u64|s64", np.maximum, lambda old, b, _: np.maximum(old, b)),
+    "and": ("b32|b64", np.bitwise_and, lambda old, b, _: old & b),
+    "or": ("b32|b64", np.bitwise_or, lambda old, b, _: old | b),
+    "xor": ("b32|b64", np.bitwise_xor, lambda old, b, _: old ^ b),
+    "inc": ("u32", None, _inc),
+    "dec": ("u32", None, _dec),
+    "exch": ("b32|b64", None, _swap),
+}
 
 
-@instruction(f"red{_INTEGER} [a], b, policy:b64?", ignores=_HINTS, source=PTX["red"])
-def red(lanes: Lanes, address: Array, b: Array, policy: Any, *, space: str | None, operation: str, type: str) -> None:
-    """An update whose old value nobody wants."""
-    read_modify_write(lanes, space, address, _update_of(operation), TYPES[type], b, ufunc=_UFUNC.get(operation))
+def _integer(operation: str, types: str, ufunc: "np.ufunc | None", update: Update) -> None:
+    for form, ignored in _forms("atom", operation, f".{{type:{types}}}"):
+
+        @instruction(f"{form} d, [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["atom"])
+        def atom(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
+            """An integer or bitwise update; the result is the value that was found."""
+            return read_modify_write(lanes, space, address, update, TYPES[type], b, ufunc=ufunc)
+
+    for form, ignored in _forms("red", operation, f".{{type:{types}}}") if operation != "exch" else ():
+
+        @instruction(f"{form} [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["red"])
+        def red(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
+            """An update whose old value nobody wants."""
+            read_modify_write(lanes, space, address, update, TYPES[type], b, ufunc=ufunc)
 
 
-@instruction(f"atom{_ORDER}{_SPACE}.exch{{.L2::cache_hint}}.{{type:b32|b64}} d, [a], b, policy:b64?",
-             ignores=_HINTS, source=PTX["atom"])  # fmt: skip
-def atom_exch(lanes: Lanes, address: Array, b: Array, policy: Any, *, space: str | None, type: str) -> Array:
-    """Write b, return what was there."""
-    return read_modify_write(lanes, space, address, _swap, TYPES[type], b)
+for _operation, (_types, _ufunc, _update) in _INTEGER.items():
+    _integer(_operation, _types, _ufunc, _update)
 
 
-@instruction(f"atom{_ORDER}{_SPACE}.cas{{.L2::cache_hint}}.{{type:b16|b32|b64}} d, [a], b, c, policy:b64?",
-             ignores=_HINTS, source=PTX["atom"])  # fmt: skip
-def atom_cas(lanes: Lanes, address: Array, b: Array, c: Array, policy: Any, *, space: str | None, type: str) -> Array:
-    """Write c where memory holds b; return what was there."""
-    return read_modify_write(lanes, space, address, _swap, TYPES[type], b, c)
+for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64}"):
+
+    @instruction(f"{_form} d, [a], b, c", ignores=_ignored, later={**_LATER, "b16": "sm_70"}, source=PTX["atom"])
+    def atom_cas(lanes: Lanes, address: Array, b: Array, c: Array, *, type: str, space: str | None = None) -> Array:
+        """Write c where memory holds b; return what was there."""
+        return read_modify_write(lanes, space, address, _swap, TYPES[type], b, c)
 
 
+# ---- floats. Their sum depends on the order of arrival, which hardware leaves open: such results are marked inexact.
 def _add_real(old: Array, b: Array, _: Array | None) -> Array:
     return ieee.add(old, b)
 
 
-# The sum of floats depends on the order of arrival, which hardware leaves open: such results are marked inexact.
-@instruction(f"atom{_REAL} d, [a], b, policy:b64?", ignores=(*_HINTS, "noftz"), inexact=True, source=PTX["atom"])
-def atom_add_real(lanes: Lanes, address: Array, b: Array, policy: Any, *, space: str | None, type: str) -> Array:
-    """Float sums in lane order, each rounded to nearest even."""
-    return read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
+def _add_single(old: Array, b: Array, in_shared: Array | None) -> Array:
+    return np.where(np.asarray(in_shared), ieee.add(old, b), ieee.add(old, b, ftz=True))
 
 
-@instruction(f"red{_REAL} [a], b, policy:b64?", ignores=(*_HINTS, "noftz"), inexact=True, source=PTX["red"])
-def red_add_real(lanes: Lanes, address: Array, b: Array, policy: Any, *, space: str | None, type: str) -> None:
-    """Float sums in lane order, each rounded to nearest even."""
-    read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
+def _add_double(old: Array, b: Array, in_shared: Array | None) -> Array:
+    """Of two NaN, shared memory keeps its own, quieted; elsewhere the added one wins as it is (measured on an H200)."""
+    total = ieee.add(b, old).view(np.uint64)
+    raw: Array = np.where(np.isnan(b), b.view(np.uint64), old.view(np.uint64))
+    kept = (np.isnan(old) | np.isnan(b)) & ~np.asarray(in_shared)
+    return np.where(kept, raw, total).view(np.float64)
+
+
+def _in_shared(lanes: Lanes, address: Array, space: str | None) -> Array:
+    """Which lanes address shared memory: it keeps subnormal numbers where atom.global.add.f32 flushes them."""
+    if space is not None:
+        return np.array([space.startswith("shared")])
+    start = WINDOWS["shared"]
+    at = lanes.full(address).astype(np.int64)
+    return (at >= start) & (at < start + WINDOW_SIZE)
+
+
+def _add_wide(lanes: Lanes, address: Array, b: Array, type: str, space: str | None) -> Array:
+    update = _add_single if type == "f32" else _add_double
+    return read_modify_write(lanes, space, address, update, TYPES[type], b, _in_shared(lanes, address, space))
+
+
+_ADD_WIDE, _ADD_HALF = ("add", ".{type:f32|f64}"), ("add.noftz", ".{type:f16|f16x2|bf16|bf16x2}")
+_LATER_REAL = {**_LATER, "f64": "sm_60", "f16": "sm_70", "f16x2": "sm_60"}
+
+for _form, _ignored in _forms("atom", *_ADD_WIDE):
+
+    @instruction(f"{_form} d, [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["atom"])
+    def atom_add_wide(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
+        """Sums in lane order, each rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
+        return _add_wide(lanes, address, b, type, space)
+
+
+for _form, _ignored in _forms("red", *_ADD_WIDE):
+
+    @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"])
+    def red_add_wide(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
+        """Sums in lane order, each rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
+        _add_wide(lanes, address, b, type, space)
+
+
+for _form, _ignored in _forms("atom", *_ADD_HALF):
+
+    @instruction(f"{_form} d, [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["atom"])
+    def atom_add_half(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
+        """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
+        return read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
+
+
+for _form, _ignored in _forms("red", *_ADD_HALF):
+
+    @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"])
+    def red_add_half(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
+        """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
+        read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
+
+
+# ---- vectors of floats: every element is an update of its own, the vector is aligned to its whole size
+_EXTREMUM: dict[str, Callable[..., Array]] = {"min": ieee.minimum, "max": ieee.maximum}
+_VECTORS = (
+    ("{operation:add}", ".{vec:v2|v4}.{type:f32}"),
+    ("{operation:add|min|max}.noftz", ".{vec:v2|v4|v8}.{type:f16|bf16}"),
+    ("{operation:add|min|max}.noftz", ".{vec:v2|v4}.{type:f16x2|bf16x2}"),
+)
+
+
+def _update_vector(
+    lanes: Lanes, address: Array, b: list[Array], operation: str, type: str, vec: str, space: str | None
+) -> list[Array]:
+    row, size = TYPES[type], TYPES[type].bits // 8
+    where = lanes.full(address).astype(np.int64)
+    if (stray := where % (size * int(vec[1])) != 0).any():
+        raise lanes.fault("misaligned", int(np.argmax(stray)), f"a vector of {size * int(vec[1])} bytes not aligned to its size")
+    places = [where + size * place for place in range(len(b))]
+    if operation == "add" and type == "f32":
+        return [_add_wide(lanes, place, element, type, space) for place, element in zip(places, b, strict=True)]
+    update = _add_real if operation == "add" else lambda old, b, _: _EXTREMUM[operation](old, b)
+    return [
+        read_modify_write(lanes, space, place, update, row, element) for place, element in zip(places, b, strict=True)
+    ]
+
+
+def _vector(operation: str, types: str) -> None:
+    form, ignored = next(_forms("atom", operation, types))
+
+    @instruction(f"{form} d*, [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["atom"])
+    def atom_vector(
+        lanes: Lanes, address: Array, b: list[Array], policy: Any, *, operation: str, type: str, vec: str, space: str | None
+    ) -> list[Array]:
+        """Element after element; the elements of a vector are updated together on no hardware."""
+        return _update_vector(lanes, address, b, operation, type, vec, space)
+
+    form, ignored = next(_forms("red", operation, types))
+
+    @instruction(f"{form} [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["red"])
+    def red_vector(
+        lanes: Lanes, address: Array, b: list[Array], policy: Any, *, operation: str, type: str, vec: str, space: str | None
+    ) -> None:
+        """Element after element; the elements of a vector are updated together on no hardware."""
+        _update_vector(lanes, address, b, operation, type, vec, space)
+
+
+for _operations, _types in _VECTORS:
+    _vector(_operations, _types)

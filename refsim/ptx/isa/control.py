@@ -45,7 +45,7 @@ def trap(lanes: Lanes) -> None:
     raise lanes.fault("trap", 0, "the kernel executed trap")
 
 
-@instruction("nanosleep.u32 a:u32", source=PTX["nanosleep"])
+@instruction("nanosleep.u32 a:u32", since="sm_70", source=PTX["nanosleep"])
 def nanosleep(a: NDArray[Any]) -> tuple[()]:
     """Time does not pass in the simulator."""
     return ()
@@ -54,4 +54,10 @@ def nanosleep(a: NDArray[Any]) -> tuple[()]:
 @instruction("brkpt", source=PTX["brkpt"])
 def brkpt() -> tuple[()]:
     """Without a debugger a breakpoint does nothing."""
+    return ()
+
+
+@instruction("pmevent{.mask} event:u32", ignores=("mask",), source=PTX["pmevent"])
+def pmevent(event: NDArray[Any]) -> tuple[()]:
+    """Nobody counts events."""
     return ()

@@ -10,8 +10,8 @@ prints, as a small grammar:
 `{.name}` is an optional flag (True or False), `.{name:x|y}` a required choice, `{.name:x|y}` an optional one (or None).
 Operands whose names begin with `d` are results, all others are read; `name:T` gives the PTX type (a literal type, or the
 name of a choice, or `wide`: twice the width of `type`), no `:T` means `type`; a trailing `?` may be absent, `[a]` is an
-address, `a*` one register or a vector of them (a list, also for one). The function gets one array per source in order, viewed as that type,
-then the modifiers as keywords, and returns one array per result. `::` in a flag becomes `_` in its keyword.
+address, `a*` one register or a vector of them (a list, also for one). The function gets one array per source in order,
+viewed as that type, then the modifiers as keywords, and returns one array per result. `::` in a flag becomes `_` in its keyword.
 """
 
 import inspect
@@ -191,7 +191,8 @@ def _matches(opcode: str) -> list[tuple[Instruction, dict[str, Any]]]:
 def find(opcode: str, where: str = "", operands: int | None = None) -> tuple[Instruction, dict[str, Any]]:
     """The clause of a full opcode such as `add.rn.f32`, and the modifiers it is to be called with.
 
-    Two clauses may differ in the number of operands alone: `max.f32` has two sources, or three. Raises RefsimError `unknown-instruction` with the nearest known form.
+    Two clauses may differ in the number of operands alone: `max.f32` has two sources, or three. Raises RefsimError
+    `unknown-instruction` with the nearest known form.
     """
     mnemonic = opcode.split(".", 1)[0]
     matches = _matches(opcode)

@@ -19,11 +19,13 @@ _F16, _BF16 = ".{type:f16|f16x2}", ".{type:bf16|bf16x2}"
 def _binary(name: str, compute: Callable[..., Array]) -> None:
     """add, sub and mul."""
 
-    @instruction(f"{name}{{.rn}}{{.ftz}}{{.sat}}{_F16} d, a, b", ignores=("rn", "type"), since="sm_53", source=PTX[f"{name} (half)"])
+    ignored, section = ("rn", "type"), PTX[f"{name} (half)"]
+
+    @instruction(f"{name}{{.rn}}{{.ftz}}{{.sat}}{_F16} d, a, b", ignores=ignored, since="sm_53", source=section)
     def half(a: Array, b: Array, *, ftz: bool, sat: bool) -> Array:
         return compute(a, b, ftz=ftz, sat=sat)
 
-    @instruction(f"{name}{{.rn}}{_BF16} d, a, b", ignores=("rn", "type"), since="sm_90", source=PTX[f"{name} (half)"])
+    @instruction(f"{name}{{.rn}}{_BF16} d, a, b", ignores=ignored, since="sm_90", source=section)
     def bfloat(a: Array, b: Array) -> Array:
         return compute(a, b)
 

@@ -1,83 +1,107 @@
 """Every opcode that a clause covers, and the PTX text that uses one: the grammar of a form, expanded."""
 
+import math
 import re
 from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.ptx.bind import Bound, bind
-from refsim.ptx.isa.forms import FIELD, Instruction
+from refsim.ptx.isa.forms import FIELD, Instruction, OperandForm
 from refsim.ptx.types import PtxType
 
 CARRY = ("cc", "dcc")
 FIRST_LINE = 6
 
 
-def opcodes(clause: Instruction) -> list[str]:
-    """The opcodes that the form of a clause spells, in the order of its choices: 9 for popc.{b32|b64} with 8 more.
-
-    `add{.sat}.{type:u32|s32}` spells add.u32, add.s32, add.sat.u32 and add.sat.s32.
-    """
+def _words(clause: Instruction) -> list[list[str]]:
+    """An opcode as words in a row, each with its spellings: `add{.sat}.s32` is [add], ["", .sat], [.s32]."""
     opcode = clause.form.partition(" ")[0]
-    choices: list[list[str]] = []
+    words: list[list[str]] = []
     position = 0
     for piece in FIELD.finditer(opcode):
-        choices.append([opcode[position : piece.start()]])
+        words.append([opcode[position : piece.start()]])
         position = piece.end()
         if piece["need"]:
-            choices.append([f".{choice}" for choice in piece["needs"].split("|")])
+            words.append([f".{choice}" for choice in piece["needs"].split("|")])
         elif piece["maybe"]:
-            choices.append(["", *(f".{choice}" for choice in piece["mays"].split("|"))])
+            words.append(["", *(f".{choice}" for choice in piece["mays"].split("|"))])
         else:
-            choices.append(["", f".{piece['flag']}"])
-    return ["".join(words) for words in product(*choices, [opcode[position:]])]
+            words.append(["", f".{piece['flag']}"])
+    return [*words, [opcode[position:]]]
 
 
-def instances(clause: Instruction) -> list[Bound]:
-    """One bound instruction for each opcode of a clause: the opcode, its modifiers and the type of every operand.
+def opcode_count(clause: Instruction) -> int:
+    """How many opcodes the form of a clause spells: 4 for add{.sat}.{type:u32|s32}."""
+    return math.prod(map(len, _words(clause)))
 
-    An opcode that an earlier clause answers is bound to that one; `bound.clause is clause` tells.
+
+def opcodes(clause: Instruction, most: int = 1024) -> list[str]:
+    """The opcodes that the form of a clause spells, in the order of its choices.
+
+    `add{.sat}.{type:u32|s32}` spells add.u32, add.s32, add.sat.u32 and add.sat.s32. Of a form that spells more than
+    `most` come the first one and each that differs from it in one word, so that every choice is in one at least.
     """
-    return [bind(opcode) for opcode in opcodes(clause)]
+    words = _words(clause)
+    if opcode_count(clause) <= most:
+        return ["".join(chosen) for chosen in product(*words)]
+    first = [spellings[0] for spellings in words]
+    varied = ([*first[:at], word, *first[at + 1 :]] for at, spellings in enumerate(words) for word in spellings[1:])
+    return ["".join(chosen) for chosen in (first, *varied)]
+
+
+def instances(clause: Instruction, most: int = 1024) -> list[Bound]:
+    """One bound instruction for each of `opcodes(clause)`: the opcode, its modifiers and the type of every operand.
+
+    Optional operands are left out. What an earlier clause answers is bound to that one; `bound.clause is clause` tells.
+    """
+    required = [form for form in clause.operands if not (form.is_result or form.optional or form.name in CARRY)]
+    written = len(required) + any(form.is_result and form.name not in CARRY for form in clause.operands)
+    return [bind(opcode, operands=written) for opcode in opcodes(clause, most)]
 
 
 def register_type(type: PtxType) -> str:
-    """The PTX type of a register that holds a value: pred, or b16, b32, b64 (8 bits lie in b16)."""
-    return "pred" if type.name == "pred" else f"b{max(type.bits, 16)}"
+    """The PTX type of a register that holds a value: pred, b8, b16, b32 or b64."""
+    return "pred" if type.name == "pred" else f"b{type.bits}"
+
+
+def _written(bound: Bound) -> list[tuple[OperandForm, PtxType]]:
+    """The operands that stand in the text of an instruction without its optional ones."""
+    if any(operand.address or operand.many for operand, _ in bound.operands):
+        raise RefsimError("needs-machine", f"{bound.opcode} has an address or a vector of registers")
+    return [(operand, type) for operand, type in bound.operands if not (operand.optional or operand.name in CARRY)]
+
+
+def _register(operand: OperandForm, type: PtxType) -> str:
+    return f"{operand.name}_{register_type(type)}"
 
 
 def statement(bound: Bound, names: dict[str, str] | None = None) -> str:
-    """One PTX statement with a pure instruction: `add.s32 d, a, b;`.
+    """One PTX statement with a pure instruction: `add.s32 d_b32, a_b32, b_b32;`.
 
     names: the register or constant to write for an operand, by its name in the form; without one, its own name with
-    the width behind (`a_b32`), and 0xca for a table. The carry operands cc and dcc are not part of the text. Raises
-    RefsimError `needs-machine` for an instruction with an address or a vector of registers.
+    the width behind, and 0xca for a table. Optional operands and the carry are not written. Raises RefsimError
+    `needs-machine` for an instruction with an address or a vector of registers.
     """
-    if any(operand.address or operand.many for operand, _ in bound.operands):
-        raise RefsimError("needs-machine", f"{bound.opcode} has an address or a vector of registers")
-    words = {"immLut": "0xca"} | {operand.name: f"{operand.name}_{register_type(type)}" for operand, type in
-                                  bound.operands if operand.name != "immLut"} | (names or {})  # fmt: skip
-    results = [words[operand.name] for operand, _ in bound.results if operand.name not in CARRY]
-    sources = [words[operand.name] for operand, _ in bound.sources if operand.name not in CARRY]
-    return f"{bound.opcode} {', '.join(['|'.join(results), *sources])};"
+    words = {operand.name: _register(operand, type) for operand, type in _written(bound)} | {"immLut": "0xca"}
+    words |= names or {}
+    results = "|".join(words[operand.name] for operand, _ in _written(bound) if operand.is_result)
+    sources = [words[operand.name] for operand, _ in _written(bound) if not operand.is_result]
+    return f"{bound.opcode} {', '.join([results, *sources] if results else sources)};"
 
 
 def listing(bounds: list[Bound], target: str, version: str = "9.0") -> str:
     """A PTX module with one entry that uses each bound instruction once, for an assembler to accept or refuse.
 
-    Statement number i (from 0) stands on line FIRST_LINE + i; the registers are declared behind the last statement's
-    scope opening, on one line.
+    Statement number i (from 0) stands on line FIRST_LINE + i, behind one line that declares every register.
     """
-    registers = sorted(
-        {
-            (f"{operand.name}_{register_type(type)}", register_type(type))
-            for bound in bounds
-            for operand, type in bound.operands
-            if operand.name not in (*CARRY, "immLut")
-        }
-    )
-    declared = " ".join(f".reg .{type} {name};" for name, type in registers)
-    head = [f".version {version}", f".target {target}", ".address_size 64", ".visible .entry forms() {", declared]
-    return "\n".join([*head, *map(statement, bounds), "ret;", "}", ""])
+    declared = {
+        f".reg .{register_type(type)} {_register(operand, type)};"
+        for bound in bounds
+        for operand, type in _written(bound)
+        if operand.name != "immLut"
+    }
+    head = [f".version {version}", f".target {target}", ".address_size 64", ".visible .entry forms() {"]
+    return "\n".join([*head, " ".join(sorted(declared)), *map(statement, bounds), "ret;", "}", ""])
 
 
 def refused(messages: str, count: int) -> dict[int, str]:

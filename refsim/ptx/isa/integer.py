@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return"
 """Integer arithmetic: what each instruction returns, modulo two to the width unless it saturates.
 
 Sums and products of NumPy integers wrap as PTX registers do, so most clauses are one expression. NumPy shifts by the

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return"
 """Logic and shifts: bits in, bits out; a shift by the width or more empties the register."""
 
 from typing import Any
@@ -131,11 +130,13 @@ def prmt(a: Array, b: Array, c: Array, *, mode: str | None) -> Array:
     """
     if mode:
         c = np.array(_SELECTORS[mode], dtype=np.uint32)[c & 3]
-    both = a.astype(np.uint64) | b.astype(np.uint64) << 32
+    difference = a ^ b
     result: Array = np.zeros(1, dtype=np.uint32)
     for place in range(0, 16, 4):
         nibble = c >> place
-        byte = (both >> ((nibble & 7) << 3)).astype(np.uint32) & 0xFF
-        signs = (byte >> 7) * np.uint32(0xFF)
-        result = result | np.where(nibble & 8, signs, byte) << (2 * place)
+        word = a ^ (difference & -(nibble >> 2 & 1))
+        byte = word >> ((nibble & 3) << 3) & 0xFF
+        if (nibble & 8).any():
+            byte = np.where(nibble & 8, (byte >> 7) * np.uint32(0xFF), byte)
+        result = result | byte << (2 * place)
     return result

@@ -168,7 +168,7 @@ _PRIORITIES = ("primary", "secondary")
     f"createpolicy.fractional.{_PRIMARY}{_SECONDARY}.b64 d:b64, fraction:f32?", ignores=_PRIORITIES, since="sm_80",
     source=PTX["createpolicy"],
 )  # fmt: skip
-def createpolicy_fractional(fraction: Any) -> Array:
+def createpolicy_fractional(fraction: Array | None = None) -> Array:
     """An opaque cache policy: it changes no value."""
     return np.zeros(1, np.uint64)
 

@@ -14,8 +14,14 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 
 
-@instruction("mov.{type:pred|b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64} d*, a*", source=PTX["mov"])
-def mov(a: list[Array], *, type: str, results: int) -> list[Array]:
+@instruction("mov.{type:pred|u16|u32|u64|s16|s32|s64|f32|f64} d, a", ignores=("type",), source=PTX["mov"])
+def mov(a: Array) -> Array:
+    """A copy: of a register, a special register, or the address of a variable."""
+    return a
+
+
+@instruction("mov.{type:b16|b32|b64} d*, a*", source=PTX["mov"])
+def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
     """A copy; a vector on one side packs or unpacks, the first element in the lowest bits."""
     if len(a) == results:
         return a
@@ -31,23 +37,21 @@ def mov(a: list[Array], *, type: str, results: int) -> list[Array]:
     return [packed]
 
 
-@instruction(
-    "cvta{.to}.{space:global|shared::cta|shared::cluster|shared|local|const|param::entry|param}.{type:u32|u64} d, a",
-    source=PTX["cvta"],
-)
+_SPACES = "shared::cta|shared::cluster|shared|local|const|global|param::entry|param"
+_LATER = {"shared::cluster": "sm_90"}
+
+
+@instruction(f"cvta{{.to}}.{{space:{_SPACES}}}.u64 d:u64, a:u64", later=_LATER, source=PTX["cvta"])
 def cvta(a: Array, *, to: bool, space: str) -> Array:
     """Between a state space and generic addresses; global and const addresses are generic as they are."""
     window = WINDOWS.get(space.partition("::")[0])
     if window is None:
         return a
-    shift = a.dtype.type(window & (2 ** (8 * a.dtype.itemsize) - 1))
-    return a - shift if to else a + shift
+    shift = np.uint64(window)
+    return np.subtract(a, shift) if to else np.add(a, shift)
 
 
-@instruction(
-    "isspacep.{space:const|global|local|shared::cta|shared::cluster|shared|param::entry|param} d:pred, a:b64",
-    source=PTX["isspacep"],
-)
+@instruction(f"isspacep.{{space:{_SPACES}}} d:pred, a:b64", later=_LATER, source=PTX["isspacep"])
 def isspacep(a: Array, *, space: str) -> Array:
     """Whether a generic address falls into the window of a state space."""
     inside = {name: (a >= np.uint64(start)) & (a < np.uint64(start + WINDOW_SIZE)) for name, start in WINDOWS.items()}

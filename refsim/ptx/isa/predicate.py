@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-any-return"
 """Comparison and selection: predicates from numbers, and values chosen by predicates."""
 
 import operator
@@ -163,20 +162,27 @@ def set_pair_masks(
     return set_pairs(a, b, c, test=test, dtype="u16", type=type, ftz=ftz, boolean=boolean)
 
 
+def _selected(c: Array, a: Array, b: Array) -> Array:
+    """a where c holds, else b, by masks: several times as fast as np.where on predicates without a pattern."""
+    bits = f"u{a.dtype.itemsize}"
+    first, second = a.view(bits), b.view(bits)
+    return (second ^ ((first ^ second) & -c.astype(bits))).view(a.dtype)
+
+
 @instruction(f"selp.{_SELECTED} d, a, b, c:pred", source=PTX["selp"])
 def selp(a: Array, b: Array, c: Array) -> Array:
     """a where the predicate holds, else b; the bits are not touched."""
-    return np.where(c, a, b)
+    return _selected(c, a, b)
 
 
 @instruction(f"slct.{_SELECTED}.s32 d, a, b, c:s32", source=PTX["slct"])
 @instruction(f"slct.{_SELECTED}.f32 d, a, b, c:f32", source=PTX["slct"])
 def slct(a: Array, b: Array, c: Array) -> Array:
     """a where c >= 0, else b: -0.0 chooses a, NaN chooses b."""
-    return np.where(c >= 0, a, b)
+    return _selected(c >= 0, a, b)
 
 
 @instruction(f"slct.ftz.{_SELECTED}.f32 d, a, b, c:f32", source=PTX["slct"])
 def slct_ftz(a: Array, b: Array, c: Array) -> Array:
     """slct with a subnormal c read as 0: -1e-40 chooses a."""
-    return np.where(_numbers(c, "f32", True) >= 0, a, b)
+    return _selected(_numbers(c, "f32", True) >= 0, a, b)

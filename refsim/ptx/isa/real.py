@@ -224,6 +224,8 @@ def testp(a: Array, *, test: str) -> Array:
         case "notanumber":
             return np.isnan(a)
         case "normal":
-            return np.isfinite(a) & ((np.abs(a) >= smallest) | (a == 0))
+            normal: Array = np.isfinite(a) & ((np.abs(a) >= smallest) | (a == 0))
+            return normal
         case _:
-            return (np.abs(a) < smallest) & (a != 0)
+            subnormal: Array = (np.abs(a) < smallest) & (a != 0)
+            return subnormal

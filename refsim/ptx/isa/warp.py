@@ -42,7 +42,8 @@ def _take(lanes: Lanes, values: Array, source: Array, mask: Array) -> Array:
     here = lanes.machine.warp_bits(lanes.ids)[lanes.warp] & lanes.full(mask).astype(np.int64)
     taken = whole[lanes.ids - lanes.laneid + source]
     absent = (here >> source) & 1 == 0
-    return np.where(absent, whole[-1], taken) if absent.any() else taken
+    result: Array = np.where(absent, whole[-1], taken)
+    return result
 
 
 def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
@@ -52,6 +53,8 @@ def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     return group, np.int64(1) << lanes.laneid
 
 
+# CUDA's own headers write the mode of a ballot in front of .sync; the assembler takes both.
+@instruction("vote.ballot.sync.b32 d:b32, a:pred, mask:b32", rendezvous="mask", source=PTX["vote.sync"])
 @instruction("vote.sync.ballot.b32 d:b32, a:pred, mask:b32", rendezvous="mask", source=PTX["vote.sync"])
 def vote_ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     """Bit i is the predicate of lane i."""
@@ -69,9 +72,14 @@ def _ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
 def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
     """Whether all, any, or all-or-none of the lanes have a true predicate."""
     votes, members = _ballot(lanes, a, mask), _ballot(lanes, np.array([True]), mask)
-    if mode == "any":
-        return votes != 0
-    return votes == members if mode == "all" else (votes == members) | (votes == 0)
+    everyone, nobody = np.equal(votes, members), np.equal(votes, 0)
+    match mode:
+        case "any":
+            return np.logical_not(nobody)
+        case "all":
+            return everyone
+        case _:
+            return np.logical_or(everyone, nobody)
 
 
 @instruction("match.any.sync.{type:b32|b64} d:b32, a, mask:b32", rendezvous="mask", since="sm_70", source=PTX["match.sync"])

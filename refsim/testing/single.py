@@ -1,0 +1,224 @@
+"""One PTX instruction alone: a program around it that the simulator runs, and a module of many for an assembler.
+
+The program gives every lane its own operands and, for an instruction with an address, a pool of bytes in the state
+space that the opcode names. What the pool holds afterwards comes back: one pool, or one per lane for local memory.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim import ptx
+from refsim.errors import RefsimError
+from refsim.ptx.bind import Bound, bind
+from refsim.ptx.isa.forms import supports
+from refsim.ptx.isa.instances import CARRY, FIRST_LINE, register_type
+from refsim.ptx.types import TYPES, PtxType
+
+Bits = NDArray[np.unsignedinteger]
+_TARGETS = ("sm_75", "sm_80", "sm_90a", "sm_100a")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one instruction left: an array of bits per result register, and the pool that its address pointed into."""
+
+    results: tuple[Bits, ...]
+    pool: NDArray[np.uint8]
+    trace: ptx.Trace
+
+
+@dataclass(frozen=True)
+class Written:
+    """One operand as it stands in the text: its registers, how they are put together, and what they hold."""
+
+    name: str
+    type: PtxType
+    count: int
+    address: bool
+    is_result: bool
+
+    def registers(self, suffix: str = "") -> list[str]:
+        return [f"{self.name}{'' if self.count == 1 else place}{suffix}" for place in range(self.count)]
+
+    def text(self, suffix: str = "") -> str:
+        names = ", ".join(self.registers(suffix))
+        return f"[{names}]" if self.address else f"{{{names}}}" if self.count > 1 else names
+
+
+def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
+    """The operands that stand in the text: `ld.global.v2.f32` has d (two registers) and the address a.
+
+    Optional operands count only where `optional` names them; a cache hint names its own policy.
+    """
+    wanted = (*optional, "policy") if "cache_hint" in bound.opcode else optional
+    count = int((bound.modifiers.get("vec") or "v1")[1:]) if bound.clause.mnemonic != "cvt" else 4
+    found = []
+    for operand, type in bound.operands:
+        if operand.name in CARRY or (operand.optional and operand.name not in wanted):
+            continue
+        held = TYPES["u64"] if operand.address else type
+        found.append(Written(operand.name, held, count if operand.many else 1, operand.address, operand.is_result))
+    return found
+
+
+def statement(bound: Bound, optional: tuple[str, ...] = (), *, typed: bool = False, words: dict[str, str] | None = None) -> str:
+    """One PTX statement with any instruction: `atom.global.add.u32 d, [a], b;`.
+
+    typed: register names end in their type, so that statements of all types may share a function. words: the text of
+    an operand, by its name in the form. Optional operands are left out unless named.
+    """
+    texts = {
+        operand.name: (words or {}).get(operand.name) or operand.text(f"_{register_type(operand.type)}" if typed else "")
+        for operand in written(bound, optional)
+    }
+    results = "|".join(texts[operand.name] for operand in written(bound, optional) if operand.is_result)
+    sources = [texts[operand.name] for operand in written(bound, optional) if not operand.is_result]
+    return f"{bound.opcode} {', '.join([results, *sources] if results else sources)}".rstrip() + ";"
+
+
+def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = None) -> str:
+    """A PTX module that uses each instruction once, number i (from 0) on line FIRST_LINE + i, for an assembler.
+
+    words: as for `statement`. Loads from .param read the entry's parameter.
+    """
+    declared = {
+        f".reg .{register_type(operand.type)} {name};"
+        for bound in bounds
+        for operand in written(bound)
+        for name in operand.registers(f"_{register_type(operand.type)}")
+    }
+    head = [".version 9.0", f".target {target}", ".address_size 64", ".entry forms(.param .align 32 .b8 parameter[64]) {"]
+    body = []
+    for bound in bounds:
+        from_parameter = {"a": "[parameter]"} if bound.clause.mnemonic == "ld" and ".param" in bound.opcode else {}
+        body.append(statement(bound, typed=True, words=(words or {}) | from_parameter))
+    assert len(head) + 2 == FIRST_LINE
+    return "\n".join([*head, " ".join(sorted(declared)), *body, "ret;", "}", ""])
+
+
+def run(
+    opcode: str, *sources: Any, pool: NDArray[np.uint8] | None = None, active: NDArray[np.bool_] | None = None,
+    policy: str = "eager", seed: int = 0, operands: int | None = None, immediate: dict[str, str] | None = None,
+    result_bits: int | None = None,
+) -> Ran:  # fmt: skip
+    """Execute one instruction in one block, a lane for each element of the sources, through parser and machine.
+
+    sources: one array of unsigned bits (bool for predicates) per source register, all of one length up to 1024;
+    vectors give one array per element, an address the byte's place in the pool. pool: bytes of the state space, shape
+    (size,), or (lanes, size) for local memory; a copy comes back. active: the lanes that execute it (default all).
+    immediate: constants to write for operands, by name; such an operand takes no array. result_bits: the width of
+    the result registers, where it is not the type's own. Results of lanes that are not active are 0. Raises whatever
+    the launch raises, and RefsimError `source-count` for a wrong number of arrays.
+    """
+    bound = bind(opcode, operands=operands)
+    optional = tuple(form.name for form, _ in bound.operands if form.optional and operands == len(bound.operands))
+    text = _Program(bound, optional, immediate or {}, pool, result_bits)
+    arrays = [np.ascontiguousarray(source) for source in sources]
+    if len(arrays) != len(text.inputs):
+        raise RefsimError("source-count", f"{opcode} takes {len(text.inputs)} arrays, {len(arrays)} were given")
+    lanes = len(arrays[0]) if arrays else 32
+    flags = np.ones(lanes, np.uint8) if active is None else active.astype(np.uint8)
+    contents = np.zeros(16, np.uint8) if pool is None else pool.copy()
+    given = [array.astype(np.uint8) if array.dtype == np.bool_ else array.copy() for array in arrays]
+    results = [np.zeros(lanes, np.uint8 if type.name == "pred" else type.bits_dtype) for _, type in text.outputs]
+    parameters = [flags, contents, *given, *results]
+    if text.space == "param":
+        parameters.append(contents)
+    trace = ptx.load(text.module()).launch("single", (1,), (lanes,), parameters, policy=policy, seed=seed)
+    typed: list[Any] = [
+        array.astype(np.bool_) if type.name == "pred" else array
+        for array, (_, type) in zip(results, text.outputs, strict=True)
+    ]
+    return Ran(tuple(typed), contents, trace)
+
+
+class _Program:
+    """The PTX text around one instruction."""
+
+    def __init__(
+        self, bound: Bound, optional: tuple[str, ...], immediate: dict[str, str], pool: NDArray[np.uint8] | None,
+        result_bits: int | None,
+    ) -> None:  # fmt: skip
+        self.bound, self.optional, self.immediate, self.pool = bound, optional, immediate, pool
+        self.size = 0 if pool is None else pool.shape[-1]
+        self.operands = [operand for operand in written(bound, optional) if operand.name not in immediate]
+        space = bound.modifiers.get("space")
+        self.space = str(space).partition("::")[0] if space and self.size else "generic"
+        self.inputs = [(name, operand.type) for operand in self.operands if not operand.is_result for name in operand.registers()]
+        self.outputs = [
+            (name, TYPES[f"b{result_bits}"] if result_bits and operand.type.name != "pred" else operand.type)
+            for operand in self.operands if operand.is_result for name in operand.registers()
+        ]  # fmt: skip
+
+    def module(self) -> str:
+        target = next(t for t in _TARGETS if supports(t, self.bound.since))
+        names = ["active", "pool", *(f"in_{name}" for name, _ in self.inputs), *(f"out_{name}" for name, _ in self.outputs)]
+        parameters = [f".param .u64 {name}" for name in names]
+        if self.space == "param":
+            parameters.append(f".param .align 32 .b8 window[{self.size}]")
+        constants = ""
+        if self.space == "const" and self.pool is not None:
+            constants = f".const .align 32 .b8 window[{self.size}] = {{{', '.join(map(str, self.pool.tolist()))}}};"
+        return "\n".join([
+            ".version 9.0", f".target {target}", ".address_size 64", constants,
+            f".entry single({', '.join(parameters)})", "{", *self.body(), "}", "",
+        ])  # fmt: skip
+
+    def body(self) -> list[str]:
+        registers = [f".reg .{register_type(type)} {name};" for name, type in [*self.inputs, *self.outputs]]
+        lines = [*registers, ".reg .b64 %at, %base, %to, %end;", ".reg .b32 %lane;", ".reg .b16 %flag;", ".reg .pred %p;"]
+        lines += ["mov.u32 %lane, %tid.x;", *self.window()]
+        for name, type in self.inputs:
+            lines += self.element(f"in_{name}", type)
+            if type.name == "pred":
+                lines += ["ld.global.u8 %flag, [%at];", f"setp.ne.b16 {name}, %flag, 0;"]
+            else:
+                lines.append(f"ld.global.b{type.bits} {name}, [%at];")
+        for operand in self.operands:
+            if operand.address:
+                lines.append(f"add.u64 {operand.name}, {operand.name}, %base;")
+        lines += [*self.element("active", TYPES["u8"]), "ld.global.u8 %flag, [%at];"]
+        lines += ["setp.eq.b16 %p, %flag, 0;", "@%p bra DONE;"]
+        lines.append(statement(self.bound, self.optional, words=self.immediate))
+        for name, type in self.outputs:
+            lines += self.element(f"out_{name}", type)
+            if type.name == "pred":
+                lines += [f"selp.b16 %flag, 1, 0, {name};", "st.global.u8 [%at], %flag;"]
+            else:
+                lines.append(f"st.global.b{type.bits} [%at], {name};")
+        return [*lines, "DONE:", *self.copy_back(), "ret;"]
+
+    def element(self, array: str, type: PtxType) -> list[str]:
+        """%at becomes the address of the lane's element of an array."""
+        return [f"ld.param.u64 %at, [{array}];", f"mad.wide.u32 %at, %lane, {max(type.bits // 8, 1)}, %at;"]
+
+    def window(self) -> list[str]:
+        """%base becomes the address of the pool in the instruction's state space, filled."""
+        if self.space in ("generic", "global"):
+            return ["ld.param.u64 %base, [pool];"]
+        if self.space in ("const", "param"):
+            return ["mov.u64 %base, window;"]
+        lines = [f".{self.space} .align 32 .b8 window[{self.size}];", "mov.u64 %base, window;"]
+        if self.space == "shared":
+            return [*lines, *self.copy("FILL", "shared", fill=True), "bar.sync 0;"]
+        return [*lines, *self.copy("FILL", "local", fill=True)]
+
+    def copy_back(self) -> list[str]:
+        if self.space == "shared":
+            return ["bar.sync 0;", *self.copy("SAVE", "shared", fill=False)]
+        return self.copy("SAVE", "local", fill=False) if self.space == "local" else []
+
+    def copy(self, label: str, space: str, *, fill: bool) -> list[str]:
+        """A loop over the bytes of the pool: every lane copies all of them, its own part for local memory."""
+        row = f"mad.wide.u32 %at, %lane, {self.size}, %at;" if space == "local" else ""
+        move = (
+            ["ld.global.u8 %flag, [%at];", f"st.{space}.u8 [%to], %flag;"] if fill
+            else [f"ld.{space}.u8 %flag, [%to];", "st.global.u8 [%at], %flag;"]
+        )  # fmt: skip
+        return [
+            "ld.param.u64 %at, [pool];", row, "mov.u64 %to, %base;", f"add.u64 %end, %base, {self.size};", f"{label}:",
+            *move, "add.u64 %at, %at, 1;", "add.u64 %to, %to, 1;", "setp.lt.u64 %p, %to, %end;", f"@%p bra {label};",
+        ]  # fmt: skip

@@ -1,0 +1,177 @@
+"""Floating-point arithmetic a second time, over fractions: slow, without NumPy, and sharing no line with refsim.numerics.
+
+A number is a sign and a magnitude: a Fraction, math.inf or math.nan. Every operation is exact on these; rounding happens
+once, when a number becomes a pattern of a format.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+Magnitude = Fraction | float
+
+
+class Number(NamedTuple):
+    """A signed number, exact: zero has a sign, infinity and NaN are floats."""
+
+    negative: bool
+    magnitude: Magnitude
+
+    @property
+    def is_nan(self) -> bool:
+        return isinstance(self.magnitude, float) and math.isnan(self.magnitude)
+
+    @property
+    def is_infinite(self) -> bool:
+        return isinstance(self.magnitude, float) and math.isinf(self.magnitude)
+
+    @property
+    def signed(self) -> Magnitude:
+        return -self.magnitude if self.negative else self.magnitude
+
+
+NAN, ONE = Number(False, math.nan), Number(False, Fraction(1))
+
+
+def whole(exact: Fraction, mode: str, negative: bool) -> int:
+    """A magnitude rounded to an integer: 5/2 is 2 in rn, 3 in rp, 2 in rp where the number is negative."""
+    floor, rest = exact.numerator // exact.denominator, exact - exact.numerator // exact.denominator
+    upward = mode == ("rm" if negative else "rp") or (
+        mode == "rn" and (rest > Fraction(1, 2) or (rest == Fraction(1, 2) and floor % 2 == 1))
+    )
+    return floor + (rest > 0 and upward)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The patterns of a binary format: decode and encode, from the field widths alone."""
+
+    exponent_bits: int
+    mantissa_bits: int
+    nan: int
+
+    @property
+    def sign(self) -> int:
+        return 1 << (self.exponent_bits + self.mantissa_bits)
+
+    @property
+    def infinity(self) -> int:
+        return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
+
+    @property
+    def lowest(self) -> int:
+        """The exponent of the smallest normal number."""
+        return 2 - (1 << (self.exponent_bits - 1))
+
+    def decode(self, pattern: int, *, ftz: bool = False) -> Number:
+        """0x3f800000 of f32 is 1; ftz reads subnormal numbers as zero."""
+        negative, magnitude = bool(pattern & self.sign), pattern & (self.sign - 1)
+        if magnitude >= self.infinity:
+            return Number(negative, math.nan if magnitude > self.infinity else math.inf)
+        field, fraction = magnitude >> self.mantissa_bits, magnitude % (1 << self.mantissa_bits)
+        if field == 0:
+            return Number(negative, Fraction(0) if ftz else fraction * power(self.lowest - self.mantissa_bits))
+        integer = fraction + (1 << self.mantissa_bits)
+        return Number(negative, integer * power(field - 1 + self.lowest - self.mantissa_bits))
+
+    def encode(self, number: Number, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> int:
+        """The pattern of a number, rounded once; NaN is canonical. ftz gives zero for what stays below 2^lowest once it
+        is rounded to the format's digits, whatever its exponent; sat clamps to [+0, 1], NaN to +0."""
+        if sat and (number.is_nan or number.negative):
+            return 0
+        if number.is_nan:
+            return self.nan
+        sign = self.sign if number.negative else 0
+        if number.magnitude == 0 or isinstance(number.magnitude, float):
+            pattern = self.infinity if number.magnitude else 0
+        else:
+            pattern = self._rounded(number.magnitude, mode, number.negative, ftz=ftz)
+        one = ((1 << (self.exponent_bits - 1)) - 1) << self.mantissa_bits
+        return min(pattern, one) if sat else sign | pattern
+
+    def _rounded(self, magnitude: Fraction, mode: str, negative: bool, *, ftz: bool) -> int:
+        exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+        exponent -= magnitude < power(exponent)
+        if ftz:
+            unit = power(exponent - self.mantissa_bits)
+            if whole(magnitude / unit, mode, negative) * unit < power(self.lowest):
+                return 0
+        at = max(exponent, self.lowest)
+        count = whole(magnitude / power(at - self.mantissa_bits), mode, negative)
+        pattern = ((at - self.lowest) << self.mantissa_bits) + count
+        if pattern < self.infinity:
+            return pattern
+        inward = mode in ("rz", "rp" if negative else "rm")
+        return self.infinity - inward
+
+
+GRIDS = {
+    "f16": Grid(5, 10, 0x7FFF),
+    "bf16": Grid(8, 7, 0x7FFF),
+    "f32": Grid(8, 23, 0x7FFFFFFF),
+    "f64": Grid(11, 52, 0xFFF8 << 48),
+}
+
+
+def power(exponent: int) -> Fraction:
+    """2^exponent."""
+    return Fraction(1 << exponent) if exponent >= 0 else Fraction(1, 1 << -exponent)
+
+
+def negated(x: Number) -> Number:
+    return Number(not x.negative, x.magnitude)
+
+
+def add(x: Number, y: Number, mode: str = "rn") -> Number:
+    """x + y; a zero sum of different signs is +0, in rm -0."""
+    if x.is_nan or y.is_nan or (x.is_infinite and y.is_infinite and x.negative != y.negative):
+        return NAN
+    if x.is_infinite or y.is_infinite:
+        return x if x.is_infinite else y
+    total = x.signed + y.signed
+    return Number(total < 0 if total else x.negative if x.negative == y.negative else mode == "rm", abs(total))
+
+
+def mul(x: Number, y: Number) -> Number:
+    """x * y."""
+    negative = x.negative != y.negative
+    if x.is_nan or y.is_nan or (x.is_infinite and y.magnitude == 0) or (y.is_infinite and x.magnitude == 0):
+        return NAN
+    return Number(negative, math.inf if x.is_infinite or y.is_infinite else x.magnitude * y.magnitude)
+
+
+def fma(x: Number, y: Number, z: Number, mode: str = "rn") -> Number:
+    """x * y + z, exact."""
+    return add(mul(x, y), z, mode)
+
+
+def div(x: Number, y: Number) -> Number:
+    """x / y."""
+    negative = x.negative != y.negative
+    if x.is_nan or y.is_nan or (x.is_infinite and y.is_infinite) or (x.magnitude == 0 and y.magnitude == 0):
+        return NAN
+    if x.is_infinite or y.magnitude == 0:
+        return Number(negative, math.inf)
+    return Number(negative, Fraction(0) if y.is_infinite else x.magnitude / y.magnitude)
+
+
+def sqrt(x: Number) -> Number:
+    """The square root to 300 bits behind the binary point's scale, odd in the last where it is not exact."""
+    if x.is_nan or x.magnitude == 0:
+        return x
+    if x.negative:
+        return NAN
+    if isinstance(x.magnitude, float):
+        return x
+    scaled = x.magnitude * power(2 * 1400)
+    root = math.isqrt(scaled.numerator // scaled.denominator)
+    return Number(False, Fraction(2 * root + (root * root != scaled), 2) * power(-1400))
+
+
+def extremum(numbers: list[Number], largest: bool, *, nan: bool = False) -> Number:
+    """The smallest or largest, -0 below +0; NaN counts only with `nan`, or where there is nothing else."""
+    present = [number for number in numbers if not number.is_nan]
+    if not present or (nan and len(present) < len(numbers)):
+        return NAN
+    return (max if largest else min)(present, key=lambda number: (number.signed, not number.negative))

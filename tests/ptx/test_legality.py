@@ -1,0 +1,144 @@
+"""Every form of the float, conversion, move, memory, atomic, warp, barrier and control families, put to ptxas.
+
+The forms must be ones that the assembler takes for their first target and refuses for the target before it; and every
+clause must run in a program as it evaluates alone.
+"""
+
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim.ptx.bind import Bound, evaluate
+from refsim.ptx.isa.forms import clauses, find, supports
+from refsim.ptx.isa.instances import instances, refused
+from refsim.testing import single
+
+FAMILIES = ("real", "half", "convert", "move", "memory", "atomic", "warp", "barrier", "control")
+OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
+OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]
+# Labels need a place to go, so that branches have a test of their own below.
+BRANCHES = ("bra", "brx")
+INSTANCES = [
+    bound for clause in OURS if clause.mnemonic not in BRANCHES for bound in instances(clause, 64) if bound.clause is clause
+]
+BEFORE = {"sm_80": "sm_75", "sm_86": "sm_80", "sm_89": "sm_86", "sm_90": "sm_89", "sm_100": "sm_90", "sm_100a": "sm_90a"}
+# What ptxas 13.0 takes although the ISA dates it later: .satfinite came to f16 with sm_80.
+TAKEN_EARLIER = {"cvt.rn.satfinite.f16.f32", "cvt.rz.satfinite.f16.f32"}
+# Operands that the ISA wants constant.
+WORDS = {"size": "128", "event": "1"}
+
+
+def assembler() -> str:
+    """ptxas on the path or in the nvidia-cuda-nvcc wheel."""
+    if found := shutil.which("ptxas"):
+        return found
+    package = find_spec("nvidia")
+    for root in package.submodule_search_locations or () if package else ():
+        for path in Path(root).glob("*/bin/ptxas"):
+            return str(path)
+    pytest.skip("ptxas is not here: pip install nvidia-cuda-nvcc")
+
+
+def refusals(bounds: list[Bound], target: str, folder: Path) -> dict[str, str]:
+    """What ptxas refuses for a target, with its message; it reports some errors only once others are gone."""
+    found: dict[str, str] = {}
+    while bounds := [bound for bound in bounds if bound.opcode not in found]:
+        text = folder / f"{target}.ptx"
+        text.write_text(single.listing(bounds, target, WORDS))
+        command = [assembler(), "-arch", target, "-c", str(text), "-o", str(folder / "forms.cubin")]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode == 0:
+            break
+        messages = refused(ended.stdout + ended.stderr, len(bounds))
+        assert messages, ended.stderr[:2000]
+        found |= {bounds[at].opcode: message for at, message in messages.items()}
+    return found
+
+
+def is_written_to_a_callee(bound: Bound) -> bool:
+    """st.param writes the arguments of a call: not to be had in a listing without one."""
+    return bound.clause.mnemonic == "st" and ".param" in bound.opcode
+
+
+TARGETS = sorted({bound.since for bound in INSTANCES if supports("sm_100a", bound.since) or bound.since == "sm_100a"})
+
+
+@pytest.mark.parametrize("since", TARGETS)
+def test_ptxas_takes_every_form_from_its_first_target_on_and_not_before(since: str, tmp_path: Path) -> None:
+    target = since if int("".join(filter(str.isdigit, since))) >= 75 else "sm_75"
+    bounds = [bound for bound in INSTANCES if bound.since == since and not is_written_to_a_callee(bound)]
+    assert refusals(bounds, target, tmp_path) == {}
+    if since in BEFORE:
+        early = {bound.opcode for bound in bounds} - refusals(bounds, BEFORE[since], tmp_path).keys()
+        assert early <= TAKEN_EARLIER
+
+
+def test_ptxas_takes_branches_and_calls(tmp_path: Path) -> None:
+    text = tmp_path / "branches.ptx"
+    text.write_text(
+        """.version 9.0
+.target sm_75
+.address_size 64
+.func (.param .b32 r) f(.param .b32 x) { .reg .b32 %a; ld.param.b32 %a, [x]; st.param.b32 [r], %a; ret.uni; }
+.entry k() {
+    .reg .b32 %i; .reg .pred %p;
+    TABLE: .branchtargets A, B;
+    mov.u32 %i, %tid.x; setp.eq.u32 %p, %i, 0;
+    @%p bra A; bra.uni B;
+    A: brx.idx %i, TABLE;
+    B: brx.idx.uni %i, TABLE;
+    { .param .b32 q; .param .b32 s; st.param.b32 [q], %i; call.uni (s), f, (q); ld.param.b32 %i, [s]; }
+    ret;
+}
+"""
+    )
+    subprocess.run([assembler(), "-arch", "sm_75", str(text), "-o", str(tmp_path / "out.cubin")], check=True)
+
+
+def _is_pure(bound: Bound) -> bool:
+    clause = bound.clause
+    written = [form for form, _ in bound.operands if not form.optional]
+    return not (clause.wants_lanes or clause.ends_block or any(form.address or form.many for form in written))
+
+
+# One opcode of every clause that depends on its operands alone.
+PURE = {
+    clause.form: bound
+    for clause in clauses()
+    for bound in instances(clause)
+    if bound.clause is clause and bound.results and _is_pure(bound)
+}
+
+
+@pytest.mark.parametrize("family", sorted({bound.clause.function.__module__.rsplit(".", 1)[1] for bound in PURE.values()}))
+def test_a_clause_runs_in_a_program_as_it_evaluates_alone(family: str) -> None:
+    """Parser, lowering, translation and machine add nothing to a clause: one opcode of each, the last of its form."""
+    generator = np.random.default_rng(7)
+    for bound in PURE.values():
+        carries = any(form.name in ("cc", "dcc") for form, _ in bound.operands)
+        if bound.clause.function.__module__.rsplit(".", 1)[1] != family or carries:
+            continue
+        sources = [
+            generator.integers(0, 2, 40).astype(np.bool_) if type.name == "pred"
+            else generator.integers(0, 1 << 63, 40, dtype=np.uint64).astype(type.bits_dtype)
+            for form, type in bound.sources if form.name != "immLut" and not form.optional
+        ]  # fmt: skip
+        constant = {"immLut": "0x96"} if "immLut" in [form.name for form, _ in bound.sources] else {}
+        table = [np.array([0x96], np.uint32)] if constant else []
+        got = single.run(bound.opcode, *sources, immediate=constant).results
+        place = [form.name for form, _ in bound.sources].index("immLut") if constant else len(sources)
+        want = evaluate(bound.opcode, *sources[:place], *table, *sources[place:])
+        for one, other in zip(got, want, strict=True):
+            assert np.array_equal(one, np.broadcast_to(other, one.shape)), bound.opcode
+
+
+def test_extremum_of_three_is_a_form_of_its_own() -> None:
+    """max.f32 takes two sources, or three from sm_100 on: the number of operands decides."""
+    assert find("max.f32", operands=3)[0].since == "sm_50"
+    assert find("max.f32", operands=4)[0].since == "sm_100"
+    sources = [np.array([value], np.float32).view(np.uint32) for value in (1.0, 3.0, 2.0)]
+    assert single.run("max.f32", *sources, operands=4).results[0].view(np.float32)[0] == 3.0
