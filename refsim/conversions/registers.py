@@ -9,7 +9,7 @@ from refsim.conversions.coding import Codes, Values, decode, encode_rule
 from refsim.conversions.rounding import STOCHASTIC, encode_exact
 from refsim.conversions.rows import Conversion, conversion_named, slot_bits
 from refsim.errors import RefsimError
-from refsim.formats import BF16, F16, F32
+from refsim.formats import BF16, F16, F32, Format
 
 _TYPED = {F32: "float32", F16: "float16", BF16: "bfloat16"}
 
@@ -105,6 +105,8 @@ def _values(elements: NDArray[np.unsignedinteger], row: Conversion) -> Values:
 def _encode_elements(elements: NDArray[np.unsignedinteger], row: Conversion, random: list[NDArray[np.uint32]]) -> Codes:
     """Codes of (elements, ...) values, each place with its own random bits where the row rounds stochastically."""
     values = _values(elements, row)
+    if row.cut_specials is not None:
+        return _with_cut_specials(encode_rule(values, row.rule), elements, row.to, row.cut_specials)
     if row.rounding != STOCHASTIC:
         return encode_rule(values, row.rule)
     with np.errstate(invalid="ignore"):
@@ -115,6 +117,14 @@ def _encode_elements(elements: NDArray[np.unsignedinteger], row: Conversion, ran
         rounded = encode_exact(exact[place].reshape(-1), row.rule, field, len(positions))
         codes[place] = rounded.reshape(values.shape[1:])
     return codes
+
+
+def _with_cut_specials(codes: Codes, patterns: NDArray[np.unsignedinteger], to: Format, less: int) -> Codes:
+    """Codes in which infinities and NaNs are their own pattern without padding bits, less a constant."""
+    pattern = np.ascontiguousarray(patterns).reshape(patterns.shape).view(np.uint32)
+    padding = np.uint32((1 << to.padding_bits) - 1)
+    special = (pattern & np.uint32(0x7F800000)) == 0x7F800000
+    return np.where(special, (pattern & ~padding) - np.uint32(less), codes)
 
 
 def gather_bits(register: NDArray[np.uint32], positions: tuple[int, ...]) -> NDArray[np.uint32]:

@@ -81,7 +81,7 @@ def evaluate(opcode: str, *sources: Any) -> tuple[Bits, ...]:
     unsigned array per result, each as wide as its PTX type. Raises RefsimError for an unknown opcode or an
     instruction that needs a machine (memory, warp, control flow).
     """
-    bound = bind(opcode)
+    bound = bind(opcode, operands=1 + len(sources))
     if bound.clause.wants_lanes or bound.clause.ends_block:
         raise RefsimError("needs-machine", f"{opcode} depends on more than its operands: launch a program instead")
     widths = [type.bits for _, type in bound.results]

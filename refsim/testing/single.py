@@ -119,7 +119,7 @@ def run(
     arrays = [np.ascontiguousarray(source) for source in sources]
     if len(arrays) != len(text.inputs):
         raise RefsimError("source-count", f"{opcode} takes {len(text.inputs)} arrays, {len(arrays)} were given")
-    lanes = len(arrays[0]) if arrays else 32
+    lanes = len(arrays[0]) if arrays else 32 if active is None else len(active)
     flags = np.ones(lanes, np.uint8) if active is None else active.astype(np.uint8)
     contents = np.zeros(16, np.uint8) if pool is None else pool.copy()
     given = [array.astype(np.uint8) if array.dtype == np.bool_ else array.copy() for array in arrays]

@@ -129,7 +129,7 @@ def add(x: Number, y: Number, mode: str = "rn") -> Number:
         return NAN
     if x.is_infinite or y.is_infinite:
         return x if x.is_infinite else y
-    total = x.signed + y.signed
+    total = Fraction(x.signed) + Fraction(y.signed)
     return Number(total < 0 if total else x.negative if x.negative == y.negative else mode == "rm", abs(total))
 
 
@@ -138,7 +138,8 @@ def mul(x: Number, y: Number) -> Number:
     negative = x.negative != y.negative
     if x.is_nan or y.is_nan or (x.is_infinite and y.magnitude == 0) or (y.is_infinite and x.magnitude == 0):
         return NAN
-    return Number(negative, math.inf if x.is_infinite or y.is_infinite else x.magnitude * y.magnitude)
+    product: Magnitude = math.inf if x.is_infinite or y.is_infinite else x.magnitude * y.magnitude
+    return Number(negative, product)
 
 
 def fma(x: Number, y: Number, z: Number, mode: str = "rn") -> Number:
