@@ -215,14 +215,15 @@ class Machine:
         """Park the lanes that arrive; the ones whose partners are all there, or None."""
         ids = union(self.parked.pop(pc), lanes.ids) if pc in self.parked else lanes.ids
         arrived = lanes if len(ids) == lanes.count else Lanes(self, ids, step.statement)
+        named = self.member_mask(step, arrived) if step.bound.clause.rendezvous == "mask" else None
         if arrived.count == np.count_nonzero(self.alive):
             return arrived
         geometry = self.geometry
         present, living = self.warp_bits(ids), self.warp_bits(np.flatnonzero(self.alive))
         warps = geometry.warp[ids]
         needed = living[warps]
-        if step.bound.clause.rendezvous == "mask":
-            needed = needed & self.member_mask(step, arrived)
+        if named is not None:
+            needed = needed & named
         ready = (needed & ~present[warps]) == 0
         if not ready.all():
             self.parked[pc] = ids[~ready]
@@ -235,9 +236,12 @@ class Machine:
         return bits
 
     def member_mask(self, step: Step, lanes: Lanes) -> NDArray[np.int64]:
-        """The `mask` operand of each lane, which must name the lane itself."""
+        """The `mask` operand of each lane, or (1,) if it names all; it must name the lane itself."""
         position = [form.name for form, _ in step.bound.sources].index("mask")
-        mask = lanes.full(fetch(lanes, *step.sources[position])).astype(np.int64)
+        given = fetch(lanes, *step.sources[position]).astype(np.int64)
+        if len(given) == 1 and given[0] == 0xFFFFFFFF:
+            return np.asarray(given)
+        mask = lanes.full(given)
         absent = (mask >> lanes.laneid) & 1 == 0
         if absent.any():
             who = int(np.flatnonzero(absent)[0])
