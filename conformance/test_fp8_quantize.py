@@ -10,7 +10,7 @@ from refsim.testing import laws, run_campaign
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels())
-CASES = {"quick": 6, "ci": 40, "night": 1000}  # generated for each of the 15 variants, beside the corpus
+CASES = {"quick": 36, "ci": 60, "night": 1000}  # generated for each of the 15 variants, beside the corpus
 VARIANTS = [
     *(
         pytest.param(bindings.FP8_AMAX, bindings.amax_problems((wide,)), id=f"amax-{wide}")

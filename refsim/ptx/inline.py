@@ -151,7 +151,9 @@ def _insert(out: Function, call: Statement, callee: Function) -> None:
         out.statements.append(replace(call, opcode="bra", operands=(Label(end),), guard=around))
     start = len(out.statements)
     for statement in callee.statements:
-        copied = replace(statement, operands=tuple(map(copy.operand, statement.operands)), guard=copy.guard(statement.guard))
+        copied = replace(
+            statement, operands=tuple(map(copy.operand, statement.operands)), guard=copy.guard(statement.guard)
+        )
         if statement.opcode in ("ret", "ret.uni"):
             copied = replace(copied, opcode="bra", operands=(Label(end),))
         out.statements.append(_local(copied, lambda _: True))
