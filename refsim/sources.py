@@ -54,4 +54,28 @@ NUMPY = Document(
 SAFETENSORS = Document("safetensors", "safetensors format", "0.8", "https://github.com/huggingface/safetensors")
 MEASURED_H200 = Document("measured-h200", "Measured on an NVIDIA H200", "", "conformance/reports/h200")
 
+CUTLASS = Document("cutlass", "CUTLASS and CuTe headers", "4.2", "https://github.com/NVIDIA/cutlass")
+CUDA_DRIVER = Document(
+    "cuda-driver",
+    "CUDA driver API, cuda.h",
+    "13.0",
+    "https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html",
+)
+CUBLAS = Document("cublas", "cuBLAS library", "13.0", "https://docs.nvidia.com/cuda/cublas/")
+FLASHINFER = Document("flashinfer", "FlashInfer", "fb28d72", "https://github.com/flashinfer-ai/flashinfer")
+DEEPGEMM = Document("deepgemm", "DeepGEMM", "54e2261", "https://github.com/deepseek-ai/DeepGEMM")
+AITER = Document("aiter", "AITER", "e404860", "https://github.com/ROCm/aiter")
+MIRAGE = Document("mirage", "Mirage", "324b691", "https://github.com/mirage-project/mirage")
+TRITON = Document("triton", "Triton", "3.9", "https://github.com/triton-lang/triton")
+
+CDNA = Document(
+    "cdna-isa",
+    "AMD Instinct Instruction Set Architecture",
+    "CDNA3 and CDNA4",
+    "https://gpuopen.com/amd-isa-documentation/",
+)
+COMPOSABLE_KERNEL = Document(
+    "composable-kernel", "Composable Kernel", "7.0", "https://github.com/ROCm/composable_kernel"
+)
+
 DOCUMENTS = tuple(value for value in dict(globals()).values() if isinstance(value, Document))

@@ -1,0 +1,177 @@
+"""Shared-memory bank conflicts: 32 banks of 4 bytes, served in phases of lanes, one word a bank a wavefront."""
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.errors import RefsimError
+from refsim.layouts.tiles import Tile
+from refsim.layouts.whole import whole
+from refsim.sources import CUDA_GUIDE, Source
+
+BANKS, BANK_BYTES, WARP = 32, 4, 32
+PHASE_BYTES = BANKS * BANK_BYTES
+WIDTHS = (1, 2, 4, 8, 16)
+SOURCE: Source = CUDA_GUIDE["shared memory: 32 banks, 64- and 128-bit accesses by half and quarter warps"]
+
+_VECTOR = re.compile(r"(?:ld|st)\.shared(?:::cta)?(?:\.v([24]))?\.[a-z]+?(8|16|32|64|128)(?:x2)?")
+_MATRIX = re.compile(r"(?:ld|st)matrix\.(m8n8|m8n16|m16n8|m16n16)\.x([124])((?:\.[a-z0-9_]+)*)")
+
+
+class Holds(Protocol):
+    """What a fragment tells: which element each thread's values are."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def values(self) -> int: ...
+    def coord(self, thread: ArrayLike, value: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+
+
+@dataclass(frozen=True)
+class Collision:
+    """One bank asked for several words in one phase: `words` are the word addresses in bytes, `lanes` who asks."""
+
+    phase: int
+    bank: int
+    words: tuple[int, ...]
+    lanes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class BankConflicts:
+    """What one or more warp accesses cost: `wavefronts` (..., phases), at least `ideal` (phases,) each.
+
+    `addresses` (..., lanes) and `width` are the access; a phase holds `phase_lanes` lanes.
+    """
+
+    addresses: NDArray[np.int64]
+    width: int
+    phase_lanes: int
+    wavefronts: NDArray[np.int64]
+    source: Source = SOURCE
+
+    @property
+    def ideal(self) -> NDArray[np.int64]:
+        """Wavefronts of each phase if no lane collided: 1, as a phase never asks for more than 128 bytes."""
+        return np.ones(self.wavefronts.shape[-1], np.int64)
+
+    @property
+    def total(self) -> int:
+        """Wavefronts of all accesses together."""
+        return int(self.wavefronts.sum())
+
+    @property
+    def excess(self) -> float:
+        """total / ideal - 1: 0 without conflicts, 7 for an 8-way conflict in every phase."""
+        return self.total / self.wavefronts.size - 1 if self.wavefronts.size else 0.0
+
+    def collisions(self, access: int = 0) -> tuple[Collision, ...]:
+        """Which lanes collide in which bank, in order of phase and bank, for one of the accesses (flat index)."""
+        flat = self.addresses.reshape(-1, self.addresses.shape[-1])
+        lanes = flat[int(whole("access", access, limit=len(flat)))].tolist()
+        found = []
+        for phase in range(self.wavefronts.shape[-1]):
+            asked: dict[int, dict[int, list[int]]] = {}
+            for lane in range(phase * self.phase_lanes, min(len(lanes), (phase + 1) * self.phase_lanes)):
+                for word in _words_of(lanes[lane], self.width):
+                    asked.setdefault(word % BANKS, {}).setdefault(word * BANK_BYTES, []).append(lane)
+            for bank, words in sorted(asked.items()):
+                if len(words) > 1:
+                    order = tuple(sorted(words))
+                    found.append(Collision(phase, bank, order, tuple(tuple(words[word]) for word in order)))
+        return tuple(found)
+
+    def __str__(self) -> str:
+        accesses = self.wavefronts[..., 0].size
+        text = f"{self.total} wavefronts for {accesses} access{'es' * (accesses > 1)} of {self.width} bytes a lane"
+        return f"{text}, {self.wavefronts.size} without conflicts"
+
+
+def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts:
+    """Wavefronts of warp accesses to shared memory, by phase, and who collides.
+
+    `addresses` (..., lanes): the byte address of each of up to 32 active lanes, leading axes are separate accesses.
+    `width` in bytes a lane, or an instruction ("ld.shared.v4.b32", "ldmatrix.m8n8.x4.b16": 16 lanes ... 32 lanes).
+    16 bytes are served 8 lanes at a time, 8 bytes 16 lanes, up to 4 bytes all 32; a phase takes as many wavefronts as
+    the most distinct words any one bank must give, and lanes that ask for the same word share it. 8 rows of 128 bytes,
+    one 16-byte chunk each, without swizzle: 8 wavefronts; with swizzle 128B: 1.
+    Raises RefsimError for misaligned addresses, more than 32 lanes and unknown instructions.
+    """
+    size = access_width(width) if isinstance(width, str) else width
+    if size not in WIDTHS:
+        raise RefsimError("access-width", f"a lane accesses 1, 2, 4, 8 or 16 bytes, not {size}")
+    lanes = np.atleast_1d(whole("address", addresses))
+    if not 1 <= lanes.shape[-1] <= WARP:
+        raise RefsimError("access-lanes", f"a warp has 1 to {WARP} lanes, not {lanes.shape[-1]}", where="the last axis")
+    if isinstance(width, str) and (rows := _matrix_rows(width)) not in (None, lanes.shape[-1]):
+        raise RefsimError("access-lanes", f"{width} takes {rows} row addresses, not {lanes.shape[-1]}")
+    if (lanes % size).any():
+        wrong = int(lanes[lanes % size != 0].flat[0])
+        raise RefsimError("access-misaligned", f"address {wrong} is no multiple of the {size} bytes of the access")
+    phase_lanes = min(WARP, PHASE_BYTES // max(size, BANK_BYTES))
+    return BankConflicts(lanes, size, phase_lanes, _wavefronts(lanes, size, phase_lanes))
+
+
+def access_width(instruction: str) -> int:
+    """Bytes a lane accesses in one go: 16 for ld.shared.v4.b32, and for the rows of ldmatrix and stmatrix."""
+    if _matrix_rows(instruction) is not None:
+        return 16
+    match = _VECTOR.fullmatch(instruction)
+    if match is None:
+        raise RefsimError(
+            "access-instruction",
+            f"{instruction!r} is no shared-memory access that is known here",
+            help="ld.shared.v4.b32, st.shared.b64, ldmatrix.m8n8.x4.b16, stmatrix.m16n8.x2.trans.b8",
+        )
+    elements = int(match[1] or 1)
+    packed = 2 if instruction.endswith("x2") else 1
+    return elements * int(match[2]) * packed // 8
+
+
+def layout_conflicts(fragment: Holds, tile: Tile, width: int | None = None, start: int = 0) -> BankConflicts:
+    """The cost of a warp by warp access in which each thread takes its values of `fragment` straight from `tile`.
+
+    `width` bytes at a time (default: one element), so width / element_bytes values that must be neighbours in the
+    tile. The result's axes are (warp, group of values, phase). Raises RefsimError if the values of a group do not lie
+    side by side. mma A fragments of bf16 from a 128B-swizzled tile, 4 bytes at a time: 1 wavefront each.
+    """
+    size = tile.element_bytes if width is None else width
+    per = size // tile.element_bytes
+    if per < 1 or fragment.values % per or fragment.threads % WARP:
+        raise RefsimError(
+            "access-width", f"{fragment.values} values of {tile.element_bytes} bytes are not taken {size} at a time"
+        )
+    held = fragment.coord(np.arange(fragment.threads)[:, None], np.arange(fragment.values)[None, :])
+    places = tile.address(*held, start=start).reshape(fragment.threads // WARP, WARP, fragment.values // per, per)
+    if (np.diff(places, axis=-1) != tile.element_bytes).any():
+        raise RefsimError("access-split", f"the values that {size} bytes would hold do not lie side by side")
+    return bank_conflicts(places[..., 0].swapaxes(1, 2), size)
+
+
+def _matrix_rows(instruction: str) -> int | None:
+    match = _MATRIX.fullmatch(instruction)
+    if match is None:
+        return None
+    return int(match[2]) * (16 if match[1] == "m16n16" else 8)
+
+
+def _words_of(address: int, width: int) -> range:
+    return range(address // BANK_BYTES, (address + max(width, 1) - 1) // BANK_BYTES + 1)
+
+
+def _wavefronts(lanes: NDArray[np.int64], width: int, phase_lanes: int) -> NDArray[np.int64]:
+    phases = -(-lanes.shape[-1] // phase_lanes)
+    words = lanes[..., None] // BANK_BYTES + np.arange(max(1, width // BANK_BYTES))
+    padding = phases * phase_lanes - lanes.shape[-1]
+    if padding:  # absent lanes ask for what the last lane asks for: the same words cost nothing
+        words = np.concatenate([words, np.repeat(words[..., -1:, :], padding, axis=-2)], axis=-2)
+    grouped = np.sort(words.reshape(*lanes.shape[:-1], phases, -1), axis=-1).reshape(-1, phase_lanes * words.shape[-1])
+    first = np.ones(grouped.shape, bool)
+    first[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
+    bank = grouped % BANKS + np.arange(len(grouped))[:, None] * BANKS
+    counts = np.bincount(bank[first], minlength=len(grouped) * BANKS).reshape(len(grouped), BANKS)
+    return np.asarray(counts.max(axis=1).reshape(*lanes.shape[:-1], phases), np.int64)

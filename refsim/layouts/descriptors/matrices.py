@@ -1,0 +1,117 @@
+"""Shared-memory matrix descriptors of wgmma and tcgen05, and the word that describes a canonical tile."""
+
+from refsim.errors import RefsimError, unknown
+from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
+from refsim.layouts.swizzles import swizzle
+from refsim.layouts.tiles import K, Tile
+from refsim.layouts.whole import whole
+from refsim.sources import PTX
+
+UNIT = 16
+
+
+def _no_base_offset_without_swizzle(fields: Fields) -> str | None:
+    if fields["swizzle"] == "none" and fields["base_offset"]:
+        return f"base_offset {fields['base_offset']} without a swizzle pattern that it could move"
+    return None
+
+
+def _absolute_mode(fields: Fields) -> str | None:
+    """The restrictions that PTX puts on the absolute address of the second chunk."""
+    if fields["leading_mode"] == "absolute" and (fields["swizzle"] != "128B" or fields["base_offset"]):
+        return "leading_mode absolute needs swizzle 128B and base_offset 0"
+    return None
+
+
+def _pattern_start(fields: Fields) -> str | None:
+    if not isinstance(name := fields["swizzle"], str) or name == "none":
+        return None
+    repeat, start, past = swizzle(name).repeat_bytes, int(fields["start_address"]), 128 * int(fields["base_offset"])
+    where = f"start {start:#x} lies {(start - past) % repeat} bytes into the {repeat}-byte pattern of {name}"
+    if past:
+        return f"{where}, which begins {past} bytes past a {repeat}-byte boundary (base_offset {past // 128})"
+    return f"{where}: right if the tile begins at a {repeat}-byte boundary" if start % repeat else None
+
+
+def _matrix_fields(codes: tuple[tuple[int, Value], ...], low: int) -> tuple[Field, ...]:
+    return (
+        Field("start_address", 0, 14, "first byte of the matrix in shared memory", UNIT, default=None),
+        Field(
+            "leading_byte_offset", 16, 14,
+            "bytes between core matrices along K (no swizzle) or between swizzle spans along MN (MN-major); "
+            "unused K-major with swizzle", UNIT,
+        ),
+        Field(
+            "stride_byte_offset", 32, 14,
+            "bytes between groups of 8 rows (K-major), of 8 k (MN-major), or of core matrices along MN (no swizzle)",
+            UNIT,
+        ),
+        Field("base_offset", 49, 3, "where the swizzle pattern begins, in 128 bytes past its own boundary"),
+        Field("swizzle", low, 64 - low, "swizzle mode", names=codes, default=None),
+    )  # fmt: skip
+
+
+WGMMA_SMEM = Descriptor(
+    "wgmma-smem",
+    64,
+    _matrix_fields(((0, "none"), (1, "128B"), (2, "64B"), (3, "32B")), 62),
+    PTX["wgmma, matrix descriptor format"],
+    "an operand of wgmma in shared memory (sm_90a)",
+    rules=(_no_base_offset_without_swizzle,),
+    remarks=(_pattern_start,),
+    operand_of="wgmma",
+)
+TCGEN05_SMEM = Descriptor(
+    "tcgen05-smem",
+    64,
+    (
+        *_matrix_fields(((0, "none"), (1, "128B_32B_atom"), (2, "128B"), (4, "64B"), (6, "32B")), 61),
+        Field("version", 46, 3, "constant 0b001", default=1, fixed=True),
+        Field(
+            "leading_mode", 52, 1, "leading_byte_offset is a distance, or (sm_103a, 48 bytes of K) an address",
+            names=((0, "relative"), (1, "absolute")), default="relative",
+        ),
+    ),
+    PTX["tcgen05, shared memory descriptor"],
+    "an operand of tcgen05.mma in shared memory (sm_100a and later)",
+    rules=(_no_base_offset_without_swizzle, _absolute_mode),
+    remarks=(_pattern_start,),
+    operand_of="tcgen05",
+)  # fmt: skip
+MATRIX_DESCRIPTORS = (WGMMA_SMEM, TCGEN05_SMEM)
+
+
+def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0, k: int = 0) -> int:
+    """The word for the part of a tile that begins at element (mn, k): what a kernel computes for each K step.
+
+    kind "wgmma-smem" or "tcgen05-smem". For a bf16 tile, K-major 128B, at byte 1024, k = 16 starts 32 bytes on:
+    start_address 1056, stride 1024. Hardware swizzles the final address, so the start is not swizzled.
+    Raises RefsimError if (mn, k) is not the corner of a core matrix, or lies past the tile.
+    """
+    rows = {row.kind: row for row in MATRIX_DESCRIPTORS}
+    if kind not in rows:
+        raise unknown("matrix descriptor", kind, list(rows))
+    if int(whole("start address", start_address)) % tile.swizzle.repeat_bytes:
+        raise RefsimError(
+            "tile-start",
+            f"start address {start_address} is no multiple of the {tile.swizzle.repeat_bytes}-byte pattern",
+            where=f"swizzle {tile.swizzle}",
+            help="align the tile: operand_descriptor writes base_offset 0",
+        )
+    offset = int(tile.offset(mn, k))
+    if offset % UNIT or (mn if tile.major == K else k) % tile.atom_rows:
+        raise RefsimError("tile-corner", f"({mn}, {k}) is not the corner of a core matrix of this tile")
+    leading, stride = _offsets(tile)
+    return rows[kind].encode(
+        start_address=start_address + offset,
+        leading_byte_offset=leading,
+        stride_byte_offset=stride,
+        swizzle=tile.swizzle.name,
+    )
+
+
+def _offsets(tile: Tile) -> tuple[int, int]:
+    """Leading and stride byte offset: which of the tile's strides each is depends on major and swizzle."""
+    if tile.swizzle.name == "none":
+        return tile.k_stride_bytes, tile.mn_stride_bytes
+    return (UNIT, tile.mn_stride_bytes) if tile.major == K else (tile.mn_stride_bytes, tile.k_stride_bytes)

@@ -1,0 +1,143 @@
+"""The tensor map as a descriptor: its parameters by name on one side, the driver's integers on the other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refsim.errors import RefsimError, unknown
+from refsim.layouts.descriptors.fields import Explanation, Reading
+from refsim.layouts.evidence import Evidence
+from refsim.layouts.evidence import evidence as evidence_of
+from refsim.layouts.swizzles import swizzle
+from refsim.layouts.tma import (
+    DATA_TYPES,
+    INTERLEAVES,
+    L2_PROMOTIONS,
+    OOB_FILLS,
+    SWIZZLE_MODES,
+    Placement,
+    TensorMap,
+    tensor_map,
+)
+from refsim.sources import CUDA_DRIVER, Source
+
+Arguments = Mapping[str, int | Sequence[int]]
+
+# driver argument, our name, names in code order (empty: the number itself)
+_ARGUMENTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("tensorDataType", "data_type", tuple(row.name for row in DATA_TYPES)),
+    ("tensorRank", "rank", ()),
+    ("globalAddress", "address", ()),
+    ("globalDim", "dims", ()),
+    ("globalStrides", "strides", ()),
+    ("boxDim", "box", ()),
+    ("elementStrides", "element_strides", ()),
+    ("interleave", "interleave", INTERLEAVES),
+    ("swizzle", "swizzle", SWIZZLE_MODES),
+    ("l2Promotion", "l2_promotion", L2_PROMOTIONS),
+    ("oobFill", "oob_fill", OOB_FILLS),
+)
+_MEANINGS = {
+    "data_type": "element type",
+    "rank": "dimensions",
+    "address": "first byte of the tensor in global memory",
+    "dims": "elements along each dimension, innermost first",
+    "strides": "bytes from one index to the next, dimensions 1 and up",
+    "box": "elements that one copy spans along each dimension",
+    "element_strides": "step along each dimension, the innermost ignored",
+    "interleave": "interleaved layout (NC/8HWC8)",
+    "swizzle": "how shared memory is swizzled",
+    "l2_promotion": "bytes that L2 fetches at once",
+    "oob_fill": "what elements outside the tensor become",
+}
+
+
+@dataclass(frozen=True)
+class TensorMapForm:
+    """cuTensorMapEncodeTiled: encode names to the driver's arguments, decode them back, explain and walk.
+
+    The 128 bytes that the driver makes of them are opaque and have no published layout: they are not decoded.
+    """
+
+    kind: str
+    source: Source
+    summary: str
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the row rests on: its formula, an independent package, or a run on a chip."""
+        return evidence_of(self.kind)
+
+    def encode(self, **fields: Any) -> dict[str, int | tuple[int, ...]]:
+        """The driver's arguments for the fields of `tma.tensor_map`; raises RefsimError with the rule broken.
+
+        encode(data_type="uint8", dims=(256, 64), box=(128, 64), swizzle="128B")["swizzle"] is 3.
+        """
+        made = _built(fields)
+        values = {**vars(made), "rank": len(made.dims), "data_type": made.data_type.name}
+        return {argument: names.index(values[name]) if names else values[name] for argument, name, names in _ARGUMENTS}
+
+    def decode(self, arguments: Arguments) -> TensorMap:
+        """The checked tensor map of a call's arguments (`tensorDataType`, `globalDim` ... as logged).
+
+        Raises RefsimError for missing or unknown arguments, codes without meaning and every broken rule.
+        """
+        known = [argument for argument, _, _ in _ARGUMENTS]
+        for argument in arguments:
+            if argument not in known:
+                raise unknown("driver argument", argument, known)
+        fields: dict[str, Any] = {}
+        for argument, name, names in _ARGUMENTS:
+            if argument not in arguments:
+                raise RefsimError("descriptor-field", f"{argument} is needed", where=self.kind)
+            value = arguments[argument]
+            if names:
+                if not isinstance(value, int) or not 0 <= value < len(names):
+                    raise RefsimError("descriptor-value", f"{argument} {value!r} is outside 0..{len(names) - 1}")
+                fields[name] = names[value]
+            else:
+                fields[name] = value
+        rank = fields.pop("rank")
+        if rank != len(fields["dims"]):
+            raise RefsimError("tensormap-rank", f"tensorRank {rank} with {len(fields['dims'])} dimensions")
+        return _built(fields)
+
+    def explain(self, arguments: Arguments) -> Explanation:
+        """The arguments in words; str() prints them. What the driver would refuse is raised, not explained."""
+        made = self.decode(arguments)
+        readings = []
+        for argument, name, _ in _ARGUMENTS:
+            code = arguments[argument]
+            value = {"rank": len(made.dims), "data_type": made.data_type.name}.get(name, getattr(made, name, ""))
+            stored = code if isinstance(code, int) else 0
+            readings.append(Reading(argument, name, stored, str(value), _MEANINGS[name]))
+        return Explanation(self.kind, f"rank {len(made.dims)}", tuple(readings), _notes(made), (), self.source)
+
+    def walk(self, arguments: Arguments, coordinates: Sequence[int], shared_address: int = 0) -> Placement:
+        """Where the box at `coordinates` comes from and goes: see `tma.TensorMap.place`."""
+        return self.decode(arguments).place(coordinates, shared_address)
+
+
+def _built(fields: Mapping[str, Any]) -> TensorMap:
+    names = [name for _, name, _ in _ARGUMENTS if name != "rank"]
+    for name in fields:
+        if name not in names:
+            raise unknown("tensor map field", name, names)
+    for name in ("data_type", "dims", "box"):
+        if name not in fields:
+            raise RefsimError("descriptor-field", f"{name} is needed", where="tensormap")
+    return tensor_map(**fields)
+
+
+def _notes(made: TensorMap) -> tuple[str, ...]:
+    notes = [f"one box is {made.box_bytes} bytes of shared memory, rows {made.pitch_bytes} bytes apart"]
+    if made.swizzle in ("32B", "64B", "128B", "128B_32B_atom"):
+        notes.append(f"the pattern repeats every {swizzle(made.swizzle).repeat_bytes} bytes: align the box to that")
+    if made.data_type.padded:
+        notes.append("groups of 16 elements are padded to 16 bytes; the pads are undefined")
+    return tuple(notes)
+
+
+TENSORMAP = TensorMapForm(
+    "tensormap", CUDA_DRIVER["cuTensorMapEncodeTiled"], "what TMA copies: a box of a tensor in global memory"
+)

@@ -1,0 +1,271 @@
+"""From a matrix descriptor and an instruction to every byte that is read: addresses, banks, overlaps, out of range."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.layouts.banks import BANK_BYTES, BANKS, BankConflicts, bank_conflicts
+from refsim.layouts.descriptors.fields import Descriptor, Fields
+from refsim.layouts.swizzles import Swizzle, swizzle
+from refsim.layouts.tiles import MAJORS, K, atom_rows, check_major
+from refsim.layouts.whole import whole
+from refsim.sources import PTX
+
+CHUNK_BYTES = 16
+# 227 KiB, the most that one block may have on sm_90 and sm_100
+SHARED_BYTES = 232_448
+K_BYTES = 32
+
+_NAME = re.compile(r"(wgmma|tcgen05)\.m(\d+)n(\d+)k(\d+)\.([a-z0-9.]+)\.([ab])")
+_WGMMA_BITS = {
+    "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8,
+}  # fmt: skip
+# kind: (bits of an element's container in shared memory, element types narrower than it with their bits)
+_TCGEN05_KINDS: dict[str, tuple[int, dict[str, int]]] = {
+    "f16": (16, {"f16": 16, "bf16": 16}),
+    "tf32": (32, {"tf32": 32}),
+    "i8": (8, {"s8": 8, "u8": 8}),
+    "f8f6f4": (8, {"e4m3": 8, "e5m2": 8, "e2m3": 6, "e3m2": 6, "e2m1": 4}),
+    "mxf8f6f4": (8, {"e4m3": 8, "e5m2": 8, "e2m3": 6, "e3m2": 6, "e2m1": 4}),
+    "mxf4": (4, {"e2m1": 4}),
+    "mxf4nvf4": (4, {"e2m1": 4}),
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What an instruction reads through one descriptor: `rows` of M or N by `k`, elements of `element_bits`.
+
+    Elements stand in containers of `container_bits`: 16-byte chunks hold 128 / container_bits of them, packed at the
+    chunk's low end (e2m1 of kind::f8f6f4: 16 elements in 8 bytes, then 8 bytes that are not used).
+    """
+
+    name: str
+    unit: str
+    rows: int
+    k: int
+    element_bits: int
+    container_bits: int
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What is read: `bits` (rows, k) is the absolute bit address in shared memory at which each element begins.
+
+    Row r and column c of `bits` are element (r, c) of A, or (n, k) of B. `window` is the legal byte range.
+    """
+
+    descriptor: Descriptor
+    word: int
+    operand: Operand
+    major: str
+    bits: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    window: tuple[int, int]
+    problems: tuple[str, ...]
+
+    @property
+    def addresses(self) -> NDArray[np.int64]:
+        """(rows, k): the byte in which each element begins."""
+        return self.bits // 8
+
+    @property
+    def banks(self) -> NDArray[np.int64]:
+        """(rows, k): the bank of that byte."""
+        return self.addresses // BANK_BYTES % BANKS
+
+    @cached_property
+    def bytes_read(self) -> NDArray[np.int64]:
+        """Every byte address that holds a part of an element, ascending, once."""
+        last = (self.bits + self.operand.element_bits - 1) // 8
+        width = int((last - self.addresses).max()) + 1
+        reach = self.addresses[..., None] + np.arange(width)
+        return np.unique(reach[reach <= last[..., None]])
+
+    @cached_property
+    def overlaps(self) -> NDArray[np.int64]:
+        """The byte addresses of elements that two or more elements are read from, ascending: empty if sound."""
+        found, counts = np.unique(self.bits, return_counts=True)
+        return np.unique(found[counts > 1] // 8)
+
+    @cached_property
+    def out_of_range(self) -> NDArray[np.int64]:
+        """Bytes read outside `window`, ascending."""
+        return self.bytes_read[(self.bytes_read < self.window[0]) | (self.bytes_read >= self.window[1])]
+
+    @cached_property
+    def conflicts(self) -> BankConflicts:
+        """Wavefronts of each core matrix (8 chunks of 16 bytes), as ldmatrix would fetch them.
+
+        How tensor cores fetch is not documented: a layout with 1 wavefront here is the one the guides call conflict-free.
+        """
+        return bank_conflicts(self.chunks, width=CHUNK_BYTES)
+
+    def readers(self, byte_address: int) -> list[tuple[int, int]]:
+        """The elements (row, k) that are read from the byte at an address."""
+        begin, end = int(whole("byte address", byte_address)) * 8, byte_address * 8 + 8
+        hit = (self.bits < end) & (self.bits + self.operand.element_bits > begin)
+        return [(int(row), int(k)) for row, k in np.argwhere(hit)]
+
+    def __str__(self) -> str:
+        rows, k = self.bits.shape
+        read = self.bytes_read
+        lines = [
+            f"{self.operand.name}, {self.major}-major: {rows} x {k} elements of {self.operand.element_bits} bits",
+            f"  reads {read.size} bytes from {read[0]:#x} to {read[-1]:#x}, {self.conflicts}",
+            f"  {self.overlaps.size} bytes are read as two elements, {self.out_of_range.size} lie out of range",
+        ]
+        return "\n".join([*lines, *(f"  problem: {problem}" for problem in self.problems)])
+
+
+def operand_named(name: str, ctas: int = 1) -> Operand:
+    """The operand of an instruction: "wgmma.m64n128k32.e4m3.b", "tcgen05.m128n256k32.f8f6f4.e2m1.a".
+
+    For tcgen05 the kind comes first; the element type may follow it (default: the kind's widest). `ctas` 2 is
+    cta_group::2, where each block's descriptor covers half of M (for a) or half of N (for b).
+    Raises RefsimError for shapes and types that the unit does not have.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise RefsimError(
+            "operand-name", f"{name!r} names no operand in shared memory",
+            help="wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b",
+        )  # fmt: skip
+    unit, m, n, k, types, side = match[1], int(match[2]), int(match[3]), int(match[4]), match[5], match[6]
+    if ctas not in (1, 2) or (ctas == 2 and unit == "wgmma"):
+        raise RefsimError("operand-ctas", f"{unit} has no group of {ctas} blocks", where=name)
+    element_bits, container_bits = _wgmma_bits(types, name) if unit == "wgmma" else _tcgen05_bits(types, name)
+    legal_m = (64,) if unit == "wgmma" else (32, 64, 128) if ctas == 1 else (128, 256)
+    legal_k = K_BYTES * 8 // container_bits
+    step = 8 * ctas
+    if m not in legal_m or k != legal_k or n not in range(step, 257, step):
+        legal = f"m {' or '.join(map(str, legal_m))}, n {step}..256 in steps of {step}, k {legal_k}"
+        raise RefsimError(
+            "operand-shape",
+            f"{unit} has no m{m}n{n}k{k} of {types}" + (" over two blocks" if ctas == 2 else ""),
+            where=name,
+            rule=f"{PTX[f'{unit}, matrix shapes']}: {legal}",
+        )
+    return Operand(name, unit, (m if side == "a" else n) // ctas, k, element_bits, container_bits)
+
+
+def walk_operand(
+    descriptor: Descriptor,
+    word: int,
+    operand: str,
+    *,
+    major: str = K,
+    ctas: int = 1,
+    window: tuple[int, int] | None = None,
+) -> Walk:
+    """Every address that one instruction reads through a matrix descriptor.
+
+    `operand` as in `operand_named`, `major` "K" or "MN", `window` the bytes [first, end) that may be read (default all
+    232,448 of a block). Address of 16-byte chunk c of row r, K-major with swizzle: start + (r / 8) stride +
+    (r % 8) span + 16 c, swizzled as an absolute address. An illegal word is refused with what is wrong in it.
+    Source: PTX ISA, strides and canonical layouts; CUTLASS, make_gmma_desc and make_umma_desc.
+    """
+    if descriptor.operand_of is None:
+        raise RefsimError("descriptor-walk", f"{descriptor.kind} describes no memory: there is nothing to walk")
+    shape = operand_named(operand, ctas)
+    if shape.unit != descriptor.operand_of:
+        raise RefsimError("descriptor-walk", f"{descriptor.kind} is no operand of {shape.unit}", where=operand)
+    if wrong := descriptor.problems(word):
+        raise RefsimError(
+            "descriptor-word", wrong[0], where=f"{descriptor.kind} {word:#x}", rule=str(descriptor.source)
+        )
+    fields = descriptor.decode(word)
+    pattern = swizzle(str(fields["swizzle"]))
+    _check_major(shape, pattern, major, fields)
+    chunks = _chunks(fields, pattern, shape, major)
+    return Walk(
+        descriptor, word, shape, major, _element_bits(chunks, shape, major), _core_matrices(chunks),
+        window or (0, SHARED_BYTES), _problems(fields, pattern, shape, major),
+    )  # fmt: skip
+
+
+def _wgmma_bits(types: str, name: str) -> tuple[int, int]:
+    bits = {_WGMMA_BITS.get(part, 0) for part in types.split(".")}
+    if len(bits) != 1 or 0 in bits:
+        raise RefsimError("operand-type", f"wgmma multiplies no {types}", where=name, help=", ".join(_WGMMA_BITS))
+    return (width := bits.pop()), width
+
+
+def _tcgen05_bits(types: str, name: str) -> tuple[int, int]:
+    kind, _, element = types.partition(".")
+    container, elements = _TCGEN05_KINDS.get(kind, (0, {}))
+    if not container or (element and element not in elements):
+        raise RefsimError(
+            "operand-type",
+            f"tcgen05.mma has no kind {kind}" if not container else f"kind::{kind} has no elements of {element}",
+            where=name,
+            help=", ".join(elements or _TCGEN05_KINDS),
+        )
+    return elements.get(element, container), container
+
+
+def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -> None:
+    if major not in MAJORS:
+        raise RefsimError("tile-major", f"major is K or MN, not {major!r}")
+    check_major(major, pattern)
+    if major != K and (shape.element_bits < 8 or (shape.unit == "wgmma" and shape.element_bits != 16)):
+        raise RefsimError(
+            "tile-major",
+            f"{shape.name} is read K-major only",
+            rule="wgmma transposes 16-bit operands alone; tcgen05 none of 4 or 6 bits",
+        )
+    if fields.get("leading_mode") == "absolute":
+        raise RefsimError(
+            "descriptor-walk", "leading_mode absolute is for K of 48 bytes, which this instruction does not have"
+        )
+
+
+def _chunks(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> NDArray[np.int64]:
+    """Absolute addresses (groups along the major dimension, lines across it) of every 16-byte chunk, swizzled."""
+    start, leading, stride, base = (
+        int(fields[name]) for name in ("start_address", "leading_byte_offset", "stride_byte_offset", "base_offset")
+    )
+    along, across = (shape.k, shape.rows) if major == K else (shape.rows, shape.k)
+    chunk = np.arange(-(-along * shape.container_bits // (CHUNK_BYTES * 8)))[:, None]
+    line = np.arange(across)[None, :]
+    lines, span = atom_rows(pattern), pattern.span_bytes
+    linear = start + line % lines * span
+    if pattern.bits == 0:  # LBO steps along K, SBO along MN, whichever of them is contiguous
+        linear = linear + (chunk * leading + line // 8 * stride if major == K else chunk * stride + line // 8 * leading)
+    elif major == K:
+        linear = linear + chunk * CHUNK_BYTES + line // lines * stride
+    else:
+        per_span = span // CHUNK_BYTES
+        linear = linear + chunk % per_span * CHUNK_BYTES + chunk // per_span * leading + line // lines * stride
+    moved = base * 128  # the pattern begins there: swizzle distances from it, not from 0
+    return np.asarray(pattern(linear - moved + pattern.repeat_bytes * 8) + moved - pattern.repeat_bytes * 8)
+
+
+def _element_bits(chunks: NDArray[np.int64], shape: Operand, major: str) -> NDArray[np.int64]:
+    """(rows, k): where each element begins within its chunk, in bits from address 0."""
+    per_chunk = CHUNK_BYTES * 8 // shape.container_bits
+    index = np.arange(shape.k if major == K else shape.rows)
+    begins = chunks[index // per_chunk] * 8 + (index % per_chunk * shape.element_bits)[:, None]
+    return begins.T if major == K else begins
+
+
+def _core_matrices(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Chunk addresses eight lines at a time: (chunks x lines / 8, 8)."""
+    return chunks.reshape(-1, 8)
+
+
+def _problems(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> tuple[str, ...]:
+    """What is legal to write but reads nonsense."""
+    found = []
+    start, span = int(fields["start_address"]) - 128 * int(fields["base_offset"]), pattern.span_bytes
+    if pattern.bits and major == K and start % span + K_BYTES > span:
+        found.append(f"{K_BYTES} bytes of K from byte {start % span} of a {span}-byte row run into the next row")
+    if pattern.bits and start % (span * atom_rows(pattern)) >= span and major == K:
+        found.append(f"start_address {start:#x} is not in the first row of an atom: rows of one group cross atoms")
+    if major == K and shape.rows > 8 and int(fields["stride_byte_offset"]) == 0:
+        found.append("stride_byte_offset 0: every group of 8 rows is the first one")
+    return tuple(found)

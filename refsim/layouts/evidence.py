@@ -1,0 +1,92 @@
+"""How sure each layout is, as data: a formula alone, an independent implementation that agrees, or silicon."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from fnmatch import fnmatchcase
+from functools import cache
+
+
+class Level(IntEnum):
+    """What a layout rests on, weakest first."""
+
+    FORMULA = 1
+    INDEPENDENT = 2
+    SILICON = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on a chip whose recording, `vectors`, replays in the conformance suite."""
+
+    device: str
+    date: str
+    vectors: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a layout rests on beside its source: `packages` that agree with it in a test, and runs on chips.
+
+    Evidence(packages=("triton",)).level is Level.INDEPENDENT; with a run it is Level.SILICON.
+    """
+
+    packages: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def level(self) -> Level:
+        return Level.SILICON if self.runs else Level.INDEPENDENT if self.packages else Level.FORMULA
+
+    def __str__(self) -> str:
+        spoken = [f"{run.device} {run.date}" for run in self.runs] + list(self.packages)
+        return ", ".join(spoken) if spoken else "formula only"
+
+
+FORMULA = Evidence()
+CUTE = "cute"
+TENSOR_LAYOUTS = "tensor-layouts"
+TRITON = "triton"
+COMPOSABLE_KERNEL = "composable_kernel"
+
+# Package -> the names that a test compares with it, as patterns of fnmatch.
+AGREES: dict[str, tuple[str, ...]] = {
+    CUTE: (
+        "mma.m8n8k*", "mma.m16n8k[48].*", "mma.m16n8k16.[bfsu]*", "mma.m16n8k32.e*", "mma.m16n8k32.[su]8.*",
+        "mma.m16n8k32.[su]4.[acd]", "mma.m16n8k64.[esu]*", "mma.m16n8k128.*", "mma.m16n8k256.*", "wgmma.m64n*k8.*",
+        "wgmma.m64n*k16.*", "wgmma.m64n*k32.*", "ldmatrix.m8n*",
+        "stmatrix.*", "tcgen05.[ls][dt].*", "tcgen05.m*.d", "tcgen05.m*.?x.sfa", "tcgen05.n32.?x.sfb",
+        "tcgen05.n64.?x.sfb", "tcgen05.n96.?x.sfb", "tcgen05.n128.?x.sfb", "tcgen05.n160.?x.sfb", "tcgen05.n192.?x.sfb",
+        "tcgen05.n224.?x.sfb", "tcgen05.n256.?x.sfb", "tcgen05.n*.?x.sfb.2x2", "swizzle.*", "wgmma-smem",
+        "tcgen05-smem", "tcgen05-instr*",
+    ),
+    TENSOR_LAYOUTS: (
+        "mma.m8n8k4.*", "mma.m8n8k16.s8.*", "mma.m8n8k32.s4.*", "mma.m8n8k128.*", "mma.m16n8k[48].*", "mma.m16n8k16.[bf]*",
+        "mma.m16n8k16.s8.*", "mma.m16n8k32.s8.*", "mma.m16n8k32.s4.[acd]", "mma.m16n8k32.e[45]m*", "mma.m16n8k64.s4.*",
+        "mma.m16n8k128.*", "mma.m16n8k256.*", "wgmma.m64n8k16.f16.d.f16", "wgmma.m64n16k16.f16.d.f16",
+        "wgmma.m64n32k16.f16.d.f16", "wgmma.m64n64k16.f16.d.f16", "wgmma.m64n128k16.f16.d.f16",
+        "wgmma.m64n256k16.f16.d.f16", "ldmatrix.m8n8.*", "stmatrix.m8n8.*",
+    ),
+    TRITON: (
+        "mma.m16n8k16.f16.*", "mma.m16n8k16.bf16.*", "mma.m16n8k32.[su]8.*", "mma.m16n8k32.e[45]m*", "mma.m16n8k8.tf32.*",
+        "wgmma.m64n*k16.*.a", "wgmma.m64n*k32.*.a", "wgmma.m64n8k[138]*.d*", "wgmma.m64n16k[138]*.d*",
+        "wgmma.m64n32k[138]*.d*", "wgmma.m64n64k[138]*.d*", "wgmma.m64n128k[138]*.d*", "wgmma.m64n256k[138]*.d*",
+        "tcgen05.m*n16.[12]sm.d", "tcgen05.m*n32.[12]sm.d", "tcgen05.m*n64.[12]sm.d", "tcgen05.m*n128.[12]sm.d",
+        "tcgen05.m*n256.[12]sm.d", "tcgen05.m128.4x.sfa", "tcgen05.n128.4x.sfb", "tcgen05.n256.4x.sfb", "mfma.*.[abcd]",
+        "mfma.*.fp4", "mfma.*.sf[ab]", "swizzle.32B", "swizzle.64B", "swizzle.128B",
+    ),
+    COMPOSABLE_KERNEL: ("mfma.*.f8f6f4.[ab]", "mfma.*.f8f6f4.[ab].fp[46]"),
+}  # fmt: skip
+# Run on a chip -> the names that its recording covers.
+RECORDED: dict[Run, tuple[str, ...]] = {}
+
+
+@cache
+def evidence(name: str) -> Evidence:
+    """What the layout of that name rests on; evidence("mfma.16x16x32.fp8.a").packages is ("triton",)."""
+    packages = [package for package, patterns in AGREES.items() if _any(name, patterns)]
+    runs = [run for run, patterns in RECORDED.items() if _any(name, patterns)]
+    return Evidence(tuple(packages), tuple(runs)) if packages or runs else FORMULA
+
+
+def _any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

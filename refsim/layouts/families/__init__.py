@@ -1,0 +1,60 @@
+"""Fragments by name: which thread, and which of its values, holds which element of a matrix.
+
+A name is family.shape.type.operand, with a suffix where an instruction offers a choice: mma.m16n8k16.f16.d.f16.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+
+from refsim.errors import RefsimError, unknown
+from refsim.layouts.families.core import Fragment
+
+__all__ = ["FAMILIES", "Fragment", "fragment", "fragments"]
+
+# family -> the module that has its rows; a module is imported when one of its names is asked for
+_MODULES = {
+    "mma": "mma",
+    "wgmma": "wgmma",
+    "ldmatrix": "ldmatrix",
+    "stmatrix": "ldmatrix",
+    "tcgen05": "tcgen05",
+    "mfma": "mfma",
+}
+FAMILIES = tuple(_MODULES)
+
+
+def fragments(family: str | None = None) -> tuple[str, ...]:
+    """The names of every fragment, or of one family of FAMILIES ("wgmma"), in the order of the rows.
+
+    An unknown family raises RefsimError with the nearest.
+    """
+    if family is not None and family not in _MODULES:
+        raise unknown("fragment family", family, list(FAMILIES))
+    chosen = FAMILIES if family is None else (family,)
+    return tuple(name for key in chosen for name in _builders(_MODULES[key]) if name.split(".", 1)[0] == key)
+
+
+@cache
+def fragment(name: str) -> Fragment:
+    """The fragment of that name: fragment("mma.m16n8k16.bf16.a").coord(5, 3) is (9, 3).
+
+    A combination that no instruction has raises RefsimError "illegal-fragment" with the rule it breaks; any other
+    unknown name one with the three nearest.
+    """
+    if not isinstance(name, str):
+        raise RefsimError("fragment-name", f"a fragment is asked for by name, not by {name!r}")
+    family = name.split(".", 1)[0]
+    if family in _MODULES:
+        build = _builders(_MODULES[family]).get(name)
+        if build is not None:
+            return build()
+        refusal: RefsimError | None = import_module(f"{__name__}.{_MODULES[family]}").refusal(name)
+        if refusal is not None:
+            raise refusal
+    raise unknown("fragment", name, list(fragments(family if family in _MODULES else None)))
+
+
+@cache
+def _builders(module: str) -> dict[str, Callable[[], Fragment]]:
+    return dict(import_module(f"{__name__}.{module}").rows())

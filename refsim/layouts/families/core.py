@@ -1,0 +1,142 @@
+"""The Fragment type: a closed formula from (thread, value) to (row, col), and the inverse derived from it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.errors import RefsimError
+from refsim.layouts.evidence import Evidence
+from refsim.layouts.evidence import evidence as evidence_of
+from refsim.layouts.whole import whole
+from refsim.sources import Source
+
+Integers = NDArray[np.int64]
+Formula = Callable[[Integers, Integers], tuple[Integers, Integers]]
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """How a matrix lies across threads: `coord(thread, value)` is the (row, col) of that thread's value.
+
+    `shape` is (rows, cols): A is M x K, B is K x N, C and D are M x N; scale factors are M x blocks and blocks x N.
+    `value` counts elements within a thread from the lowest register and bit up, so value // per_register is the register.
+    An element of `element_bits` stands at bit `element_shift` of its slot of register_bits // per_register bits.
+    `units` names the two hardware coordinates: TMEM layouts have ("TMEM lane", "column") instead of threads and values.
+    `memory_bits` is the width of an element in the 16-byte row that ldmatrix reads or stmatrix writes, else 0.
+    `since` is the first target that has the instruction.
+    A place that holds no element (a scale register that the instruction ignores) has row = col = -1.
+    wgmma.m64n128k32.e4m3.d: thread 37 = warp 1 lane 5, value 20 is D[17, 42].
+    """
+
+    name: str
+    shape: tuple[int, int]
+    threads: int
+    values: int
+    formula: Formula
+    source: Source
+    since: str
+    per_register: int = 1
+    register_bits: int = 32
+    element_bits: int = 32
+    element_shift: int = 0
+    memory_bits: int = 0
+    units: tuple[str, str] = ("thread", "value")
+    summary: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fragment) and other.name == self.name
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the row rests on: its formula, an independent package, or a run on a chip."""
+        return evidence_of(self.name)
+
+    @property
+    def slot_bits(self) -> int:
+        """Bits of a register that one element occupies: 8 for the FP4 containers of mma.m16n8k32.e2m1.a."""
+        return self.register_bits // self.per_register
+
+    @property
+    def registers(self) -> int:
+        """Registers per thread: 4 for mma.m16n8k16.bf16.a."""
+        return -(-self.values // self.per_register)
+
+    def coord(self, thread: ArrayLike, value: ArrayLike) -> tuple[Integers, Integers]:
+        """The row and column of a thread's value; arrays broadcast. (-1, -1) where the place holds no element.
+
+        Raises RefsimError when a thread or value is out of range.
+        """
+        return self.formula(
+            self._checked(self.units[0], thread, self.threads), self._checked(self.units[1], value, self.values)
+        )
+
+    def holder(self, row: ArrayLike, col: ArrayLike) -> tuple[Integers, Integers]:
+        """The first (thread, value) that holds an element; arrays broadcast. `holders` gives all of them."""
+        threads, values = self.holders(row, col)
+        return threads[..., 0][()], values[..., 0][()]
+
+    def holders(self, row: ArrayLike, col: ArrayLike) -> tuple[Integers, Integers]:
+        """Every (thread, value) that holds an element, on a last axis of length `copies`, in thread order."""
+        place = self._places[self._checked("row", row, self.shape[0]), self._checked("col", col, self.shape[1])]
+        return place // self.values, place % self.values
+
+    @cached_property
+    def elements(self) -> tuple[Integers, Integers]:
+        """Row and column of every place, two arrays of shape (threads, values)."""
+        thread, value = np.arange(self.threads)[:, None], np.arange(self.values)[None, :]
+        rows, cols = np.broadcast_arrays(*self.formula(thread, value))
+        rows.setflags(write=False)
+        cols.setflags(write=False)
+        return rows, cols
+
+    @property
+    def copies(self) -> int:
+        """How many places hold each element: 1, but 4 for tcgen05 scale factors, which each warp's lanes repeat."""
+        return int(self._places.shape[-1])
+
+    @cached_property
+    def _places(self) -> Integers:
+        """Per element the places thread * values + value that hold it, ascending: the inverse, derived by sorting."""
+        rows, cols = self.elements
+        used = np.flatnonzero(rows.ravel() >= 0)
+        element = (rows * self.shape[1] + cols).ravel()[used]
+        count = np.bincount(element, minlength=self.shape[0] * self.shape[1])
+        if count.min() != count.max():
+            raise RuntimeError(f"{self.name}: elements have between {count.min()} and {count.max()} holders")
+        return used[np.argsort(element, kind="stable")].reshape(*self.shape, int(count[0]))
+
+    def _checked(self, what: str, number: ArrayLike, limit: int) -> Integers:
+        try:
+            return whole(what, number, limit=limit)
+        except RefsimError as error:
+            error.where = self.name
+            raise
+
+
+Row = tuple[str, Callable[[], Fragment]]
+
+
+def group(lane: Integers) -> Integers:
+    """The quad of a lane within its warp, 0 to 7: lane 5 is in quad 1."""
+    return (lane >> 2) & 7
+
+
+def within(lane: Integers) -> Integers:
+    """The place of a lane within its quad, 0 to 3: lane 5 is the second, 1."""
+    return lane & 3
+
+
+def only(used: NDArray[np.bool_], row: Integers, col: Integers) -> tuple[Integers, Integers]:
+    """(row, col) where `used`, else (-1, -1): that place holds no element."""
+    return np.where(used, row, -1), np.where(used, col, -1)
+
+
+def refuse(name: str, what: str, rule: str, help: str = "") -> RefsimError:
+    """The error for a name whose grammar is right and whose combination no instruction has."""
+    return RefsimError("illegal-fragment", what, where=name, rule=rule, help=help)

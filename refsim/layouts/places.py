@@ -1,0 +1,63 @@
+"""Where an element is held, in words and by name: warp, lane, value, register and its bits."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+WARP, WAVE = 32, 64
+THREADS = ("thread", "value")
+
+
+class Held(Protocol):
+    """What naming a place needs of a fragment."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def per_register(self) -> int: ...
+    @property
+    def slot_bits(self) -> int: ...
+    @property
+    def element_bits(self) -> int: ...
+    @property
+    def element_shift(self) -> int: ...
+    @property
+    def units(self) -> tuple[str, str]: ...
+    @property
+    def since(self) -> str: ...
+
+
+def warp_lanes(fragment: object) -> int:
+    """Lanes that run together: 64 on AMD (targets gfx...), 32 on NVIDIA."""
+    return WAVE if str(getattr(fragment, "since", "")).startswith("gfx") else WARP
+
+
+def places(fragment: Held, thread: NDArray[np.int64], value: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """The names of a place, in the order in which they are said, each with an array of the arguments' shape.
+
+    wgmma.m64n128k32.e4m3.d: thread 37, value 20 is warp 1, lane 5, value 20, thread 37. Tensor memory has a TMEM lane
+    and a column; a value that shares its register is also named by it.
+    """
+    if fragment.units != THREADS:
+        return {fragment.units[0]: thread, fragment.units[1]: value}
+    lanes = warp_lanes(fragment)
+    found = {} if lanes == WAVE else {"warp": thread // lanes}
+    found |= {"lane": thread % lanes, "value": value}
+    return found | ({"register": value // fragment.per_register} if fragment.per_register > 1 else {})
+
+
+def bits_of(fragment: Held, value: int) -> tuple[int, int]:
+    """The lowest and the highest bit of a value in its register: (16, 31) for the second bf16 of a pair."""
+    low = value % fragment.per_register * fragment.slot_bits + fragment.element_shift
+    return low, low + fragment.element_bits - 1
+
+
+def spoken(layout: object, thread: int, value: int) -> str:
+    """Who holds a value, for a sentence: "warp 1, lane 5, value 20"; any layout with a holder will do."""
+    units: Any = getattr(layout, "units", THREADS)
+    if units != THREADS:
+        return f"{units[0]} {thread}, {units[1]} {value}"
+    lanes = warp_lanes(layout)
+    warp = "" if lanes == WAVE else f"warp {thread // lanes}, "
+    return f"{warp}lane {thread % lanes}, value {value}"

@@ -1,0 +1,27 @@
+"""Whole-number arguments: checked in one place, with the value that failed."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.errors import RefsimError
+
+
+def whole(what: str, value: ArrayLike, *, limit: int | None = None, least: int = 0) -> NDArray[np.int64]:
+    """`value` (any shape) as int64, if every number in it is whole and in least .. limit - 1.
+
+    whole("row", [3, 7], limit=8) passes; whole("row", 8, limit=8) is the error "row 8 is outside 0..7".
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" and array.size:
+        raise RefsimError("not-whole", f"{what} is {_shown(array)}: a whole number is needed")
+    if array.size and (int(array.min()) < least or (limit is not None and int(array.max()) >= limit)):
+        wrong = (array < least) | (array >= limit) if limit is not None else array < least
+        bounds = f"outside {least}..{limit - 1}" if limit is not None else f"less than {least}"
+        raise RefsimError(f"{what.replace(' ', '-')}-range", f"{what} {int(array[wrong].flat[0])} is {bounds}")
+    if array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise RefsimError(f"{what.replace(' ', '-')}-range", f"{what} {int(array.max())} needs more than 63 bits")
+    return array.astype(np.int64)
+
+
+def _shown(array: NDArray[np.generic]) -> str:
+    return repr(array.flat[0].item()) if array.dtype.kind != "O" else repr(array.flat[0])

@@ -1,0 +1,361 @@
+"""Descriptors against C bit fields and CuTe's canonical layouts, and walks against tiles and planted faults."""
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor, operand_descriptor, operand_named
+from refsim.layouts.tiles import tile
+
+WGMMA, TCGEN05 = descriptor("wgmma-smem"), descriptor("tcgen05-smem")
+WORDS = [row for row in DESCRIPTORS if isinstance(row, Descriptor)]
+BASE = 1024
+
+
+class UmmaMatrix(ctypes.LittleEndianStructure):
+    """The members of UMMA::SmemDescriptor, in order: the compiler lays them out, not we."""
+
+    _fields_ = (
+        ("start_address", ctypes.c_uint64, 14), ("a", ctypes.c_uint64, 2), ("leading_byte_offset", ctypes.c_uint64, 14),
+        ("b", ctypes.c_uint64, 2), ("stride_byte_offset", ctypes.c_uint64, 14), ("version", ctypes.c_uint64, 2),
+        ("c", ctypes.c_uint64, 1), ("base_offset", ctypes.c_uint64, 3), ("leading_mode", ctypes.c_uint64, 1),
+        ("d", ctypes.c_uint64, 8), ("swizzle", ctypes.c_uint64, 3),
+    )  # fmt: skip
+
+
+class GmmaMatrix(ctypes.LittleEndianStructure):
+    """The members of GmmaDescriptor, in order."""
+
+    _fields_ = (
+        ("start_address", ctypes.c_uint64, 14), ("a", ctypes.c_uint64, 2), ("leading_byte_offset", ctypes.c_uint64, 14),
+        ("b", ctypes.c_uint64, 2), ("stride_byte_offset", ctypes.c_uint64, 14), ("c", ctypes.c_uint64, 2),
+        ("d", ctypes.c_uint64, 1), ("base_offset", ctypes.c_uint64, 3), ("e", ctypes.c_uint64, 10),
+        ("swizzle", ctypes.c_uint64, 2),
+    )  # fmt: skip
+
+
+class UmmaInstruction(ctypes.LittleEndianStructure):
+    """The members of UMMA::InstrDescriptor, in order."""
+
+    _fields_ = (
+        ("sparsity_selector", ctypes.c_uint32, 2), ("sparse", ctypes.c_uint32, 1), ("saturate", ctypes.c_uint32, 1),
+        ("d_format", ctypes.c_uint32, 2), ("a", ctypes.c_uint32, 1), ("a_format", ctypes.c_uint32, 3),
+        ("b_format", ctypes.c_uint32, 3), ("negate_a", ctypes.c_uint32, 1), ("negate_b", ctypes.c_uint32, 1),
+        ("a_major", ctypes.c_uint32, 1), ("b_major", ctypes.c_uint32, 1), ("n", ctypes.c_uint32, 6),
+        ("b", ctypes.c_uint32, 1), ("m", ctypes.c_uint32, 5), ("c", ctypes.c_uint32, 1),
+        ("max_shift", ctypes.c_uint32, 2),
+    )  # fmt: skip
+
+
+class UmmaScaled(ctypes.LittleEndianStructure):
+    """The members of UMMA::InstrDescriptorBlockScaled, in order."""
+
+    _fields_ = (
+        ("a", ctypes.c_uint32, 2), ("sparse", ctypes.c_uint32, 1), ("b", ctypes.c_uint32, 1),
+        ("b_scale_id", ctypes.c_uint32, 2), ("c", ctypes.c_uint32, 1), ("a_format", ctypes.c_uint32, 3),
+        ("b_format", ctypes.c_uint32, 3), ("negate_a", ctypes.c_uint32, 1), ("negate_b", ctypes.c_uint32, 1),
+        ("a_major", ctypes.c_uint32, 1), ("b_major", ctypes.c_uint32, 1), ("n", ctypes.c_uint32, 6),
+        ("scale_format", ctypes.c_uint32, 1), ("m", ctypes.c_uint32, 5), ("a_scale_id", ctypes.c_uint32, 2),
+        ("k", ctypes.c_uint32, 1),
+    )  # fmt: skip
+
+
+def packed(structure: type[ctypes.LittleEndianStructure], **members: int) -> int:
+    return int.from_bytes(bytes(structure(**members)), "little")
+
+
+@pytest.mark.parametrize(
+    ("word", "want"),
+    [
+        (
+            WGMMA.encode(start_address=0x12340, leading_byte_offset=16, stride_byte_offset=1024, swizzle="128B"),
+            packed(GmmaMatrix, start_address=0x1234, leading_byte_offset=1, stride_byte_offset=64, swizzle=1),
+        ),
+        (
+            WGMMA.encode(start_address=512, stride_byte_offset=512, base_offset=4, swizzle="64B"),
+            packed(GmmaMatrix, start_address=32, stride_byte_offset=32, base_offset=4, swizzle=2),
+        ),
+        (
+            TCGEN05.encode(start_address=0x3FFF0, leading_byte_offset=4096, stride_byte_offset=256, swizzle="32B"),
+            packed(
+                UmmaMatrix, start_address=0x3FFF, leading_byte_offset=256, stride_byte_offset=16, version=1, swizzle=6
+            ),
+        ),
+        (
+            TCGEN05.encode(start_address=0, leading_byte_offset=2048, leading_mode="absolute", swizzle="128B"),
+            packed(UmmaMatrix, leading_byte_offset=128, version=1, leading_mode=1, swizzle=2),
+        ),
+        (
+            TCGEN05.encode(start_address=0, swizzle="128B_32B_atom", base_offset=3),
+            packed(UmmaMatrix, version=1, base_offset=3, swizzle=1),
+        ),
+        (
+            descriptor("tcgen05-instr.f16").encode(
+                a_format="bf16", b_format="f16", d_format="f32", m=64, n=8, b_major="MN"
+            ),
+            packed(UmmaInstruction, a_format=1, d_format=1, m=4, n=1, b_major=1),
+        ),
+        (
+            descriptor("tcgen05-instr.tf32").encode(m=128, n=256, max_shift=32, negate_a=1),
+            packed(UmmaInstruction, a_format=2, b_format=2, d_format=1, m=8, n=32, max_shift=3, negate_a=1),
+        ),
+        (
+            descriptor("tcgen05-instr.f8f6f4").encode(
+                a_format="e3m2", b_format="e2m1", d_format="f16", m=256, n=16, sparse=1, sparsity_selector=2
+            ),
+            packed(UmmaInstruction, a_format=4, b_format=5, m=16, n=2, sparse=1, sparsity_selector=2),
+        ),
+        (
+            descriptor("tcgen05-instr.i8").encode(a_format="u8", b_format="s8", m=128, n=64, saturate=1),
+            packed(UmmaInstruction, b_format=1, d_format=2, m=8, n=8, saturate=1),
+        ),
+        (
+            descriptor("tcgen05-instr.mxf8f6f4").encode(
+                a_format="e4m3", b_format="e2m3", m=256, n=128, a_scale_id=3, b_scale_id=1
+            ),
+            packed(UmmaScaled, b_format=3, m=16, n=16, scale_format=1, a_scale_id=3, b_scale_id=1),
+        ),
+        (
+            descriptor("tcgen05-instr.mxf4nvf4").encode(m=128, n=256, scale_format="ue4m3", k=96),
+            packed(UmmaScaled, a_format=1, b_format=1, m=8, n=32, k=1),
+        ),
+        (
+            descriptor("tcgen05-instr.mxf4").encode(m=128, n=256, b_scale_id=2),
+            packed(UmmaScaled, a_format=1, b_format=1, m=8, n=32, scale_format=1, b_scale_id=2),
+        ),
+    ],
+)
+def test_word_equals_the_bit_fields_of_cutlass(word: int, want: int) -> None:
+    assert hex(word) == hex(want)
+
+
+def test_nvfp4_word_of_a_published_kernel() -> None:
+    word = descriptor("tcgen05-instr.mxf4nvf4").encode(m=128, n=128, scale_format="ue4m3")
+    assert word == 1 << 7 | 1 << 10 | 128 >> 3 << 17 | 128 >> 7 << 27
+
+
+@pytest.mark.parametrize("row", WORDS, ids=lambda row: row.kind)
+def test_fields_do_not_overlap_and_rows_cite(row: Descriptor) -> None:
+    covered = 0
+    for field in row.fields:
+        mask = (1 << field.width) - 1 << field.low
+        assert not covered & mask
+        assert mask < 1 << row.bits
+        covered |= mask
+    assert row.source.place
+    assert row.summary
+
+
+def cute(layout: str, *coordinate: NDArray[np.int64], **strides: int) -> NDArray[np.int64]:
+    """The offset of a coordinate in a CuTe layout string with named strides."""
+    shape, stride = (eval(part, {}, {"n": 1 << 20, "k": 1 << 20, "X": 0, **strides}) for part in layout.split(":"))
+    total = np.zeros(1, np.int64)
+    for extents, steps, along in zip(shape, stride, coordinate, strict=True):
+        index = along
+        for extent, step in zip(np.atleast_1d(extents).tolist(), np.atleast_1d(steps).tolist(), strict=True):
+            total, index = total + index % extent * step, index // extent
+    return total
+
+
+# make_gmma_desc and make_umma_desc: canonical layouts in units of 16 bytes, (MN, K); the row stride of the last is that
+# of Layout_MN_SW128_32B_Atom_Bits
+CANONICAL = [
+    ("K", "none", "((8,n),2):((1,SBO),LBO)"),
+    ("K", "32B", "((8,n),2):((2,SBO),1)"),
+    ("K", "64B", "((8,n),2):((4,SBO),1)"),
+    ("K", "128B", "((8,n),2):((8,SBO),1)"),
+    ("MN", "none", "((1,n),(8,k)):((X,SBO),(1,LBO))"),
+    ("MN", "32B", "((2,n),(8,k)):((1,LBO),(2,SBO))"),
+    ("MN", "64B", "((4,n),(8,k)):((1,LBO),(4,SBO))"),
+    ("MN", "128B", "((8,n),(8,k)):((1,LBO),(8,SBO))"),
+    ("MN", "128B_32B_atom", "((8,n),(4,k)):((1,LBO),(8,SBO))"),
+]
+SWIZZLES = {"none": (0, 4, 3), "32B": (1, 4, 3), "64B": (2, 4, 3), "128B": (3, 4, 3), "128B_32B_atom": (2, 5, 2)}
+
+
+@pytest.mark.parametrize(("major", "mode", "layout"), CANONICAL)
+@pytest.mark.parametrize("unit", ["wgmma", "tcgen05"])
+def test_walk_equals_the_canonical_layout(unit: str, major: str, mode: str, layout: str) -> None:
+    if unit == "wgmma" and mode == "128B_32B_atom":
+        with pytest.raises(RefsimError, match="no swizzle is called"):
+            WGMMA.encode(start_address=0, swizzle=mode)
+        return
+    leading, stride = 8192, 4096
+    row = WGMMA if unit == "wgmma" else TCGEN05
+    word = row.encode(start_address=BASE, leading_byte_offset=leading, stride_byte_offset=stride, swizzle=mode)
+    name = "wgmma.m64n64k16.bf16.b" if unit == "wgmma" else "tcgen05.m128n64k16.f16.b"
+    got = row.walk(word, name, major=major, window=(0, 1 << 20)).addresses
+    mn, k = np.mgrid[:64, :16]
+    units = (mn, k // 8) if major == "K" else (mn // 8, k)
+    linear = BASE + cute(layout, *units, LBO=leading // 16, SBO=stride // 16) * 16
+    bits, base, shift = SWIZZLES[mode]
+    want = (linear ^ (linear >> shift & (1 << bits) - 1 << base)) + (k if major == "K" else mn) % 8 * 2
+    assert (got == want).all()
+
+
+@pytest.mark.parametrize(
+    ("unit", "operand", "element_bytes"),
+    [
+        ("wgmma", "wgmma.m64n128k16.f16.b", 2), ("wgmma", "wgmma.m64n128k32.e4m3.b", 1),
+        ("wgmma", "wgmma.m64n128k8.tf32.b", 4), ("tcgen05", "tcgen05.m128n64k32.f8f6f4.a", 1),
+        ("tcgen05", "tcgen05.m128n128k8.tf32.b", 4), ("tcgen05", "tcgen05.m128n64k16.f16.a", 2),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["none", "32B", "64B", "128B", "128B_32B_atom"])
+@pytest.mark.parametrize("major", ["K", "MN"])
+def test_every_k_step_of_a_tile_is_walked_right(
+    unit: str, operand: str, element_bytes: int, mode: str, major: str
+) -> None:
+    """operand_descriptor and walk against the tile itself: every element of every K step at its own address."""
+    narrow = unit == "wgmma" and element_bytes != 2
+    if mode == "128B_32B_atom" and (major == "K" or unit == "wgmma"):
+        return
+    made = tile(major, mode, element_bytes, (128, 128))
+    shape = operand_named(operand)
+    row = WGMMA if unit == "wgmma" else TCGEN05
+    for k in range(0, 128, shape.k):
+        word = operand_descriptor(f"{unit}-smem", made, BASE, k=k)
+        if narrow and major == "MN":
+            with pytest.raises(RefsimError, match="K-major only"):
+                row.walk(word, operand, major=major)
+            return
+        walk = row.walk(word, operand, major=major)
+        mn, step = np.ogrid[:128, k : k + shape.k]
+        assert (walk.addresses == made.address(mn, step, start=BASE)).all()
+        assert walk.bytes_read.size == 128 * 32
+        assert walk.problems == ()
+        assert walk.overlaps.size == walk.out_of_range.size == 0
+        assert (walk.banks == walk.addresses // 4 % 32).all()
+        if mode == "128B":
+            assert walk.conflicts.excess == 0
+
+
+def test_walk_finds_planted_faults() -> None:
+    good = {"start_address": BASE, "leading_byte_offset": 16, "stride_byte_offset": 1024, "swizzle": "128B"}
+    name = "wgmma.m64n64k16.bf16.a"
+    zero = WGMMA.walk(WGMMA.encode(**{**good, "stride_byte_offset": 0}), name)
+    assert zero.overlaps.size == 8 * 16
+    assert "stride_byte_offset 0" in zero.problems[0]
+    assert zero.readers(BASE) == [(row, 0) for row in range(0, 64, 8)]
+    swapped = WGMMA.walk(WGMMA.encode(**{**good, "stride_byte_offset": 16}), name)
+    assert swapped.overlaps.size
+    past = WGMMA.walk(WGMMA.encode(**good), name, window=(0, BASE + 7 * 1024))
+    assert past.out_of_range.min() >= BASE + 7 * 1024
+    assert past.out_of_range.size == 8 * 32
+    late = WGMMA.walk(WGMMA.encode(**{**good, "start_address": BASE + 112}), name)
+    assert "run into the next row" in late.problems[0]
+    unaligned = WGMMA.walk(WGMMA.encode(**{**good, "start_address": BASE + 256}), name)
+    assert "not in the first row" in unaligned.problems[0]
+    unswizzled = WGMMA.walk(WGMMA.encode(**{**good, "swizzle": "none", "leading_byte_offset": 128}), name)
+    assert (unswizzled.addresses != WGMMA.walk(WGMMA.encode(**good), name).addresses).any()
+    assert "0 bytes are read as two elements" in str(unswizzled)
+
+
+def test_base_offset_moves_the_pattern() -> None:
+    """A tile at 1024 + 256 whose pattern starts there is the tile at 1024, 256 bytes further on."""
+    aligned = WGMMA.encode(start_address=1024, stride_byte_offset=1024, swizzle="128B")
+    moved = WGMMA.encode(start_address=1280, stride_byte_offset=1024, base_offset=2, swizzle="128B")
+    first, second = (WGMMA.walk(word, "wgmma.m64n64k16.bf16.a") for word in (aligned, moved))
+    assert (second.addresses - first.addresses == 256).all()
+    assert second.problems == ()
+    assert "base_offset 2" in str(WGMMA.explain(moved))
+
+
+def test_narrow_elements_stand_in_their_chunks() -> None:
+    """kind::f8f6f4: 16 elements of 4 or 6 bits at the low end of 16 bytes; mxf4: 32 elements fill them."""
+    word = TCGEN05.encode(start_address=BASE, stride_byte_offset=1024, swizzle="128B")
+    four = TCGEN05.walk(word, "tcgen05.m128n8k32.f8f6f4.e2m1.b")
+    assert four.bits[0, :18].tolist() == [8 * BASE + 4 * k for k in range(16)] + [8 * BASE + 128, 8 * BASE + 132]
+    assert (four.bytes_read.size, four.overlaps.size) == (8 * 16, 0)
+    six = TCGEN05.walk(word, "tcgen05.m128n8k32.mxf8f6f4.e3m2.b")
+    assert six.bytes_read.size == 8 * 24
+    assert six.readers(BASE + 1) == [(0, 1), (0, 2)]
+    packed_four = TCGEN05.walk(word, "tcgen05.m128n8k64.mxf4nvf4.b")
+    assert packed_four.bits[0, 31] == 8 * BASE + 124
+    assert packed_four.bytes_read.size == 8 * 32
+
+
+def test_two_blocks_halve_the_rows() -> None:
+    assert operand_named("tcgen05.m256n128k16.f16.a", ctas=2).rows == 128
+    assert operand_named("tcgen05.m256n128k16.f16.b", ctas=2).rows == 64
+
+
+def test_explanation_reads_aloud() -> None:
+    word = WGMMA.encode(start_address=1056, leading_byte_offset=16, stride_byte_offset=1024, swizzle="128B")
+    text = str(WGMMA.explain(word))
+    assert text.startswith("wgmma-smem 0x4000004000010042\n")
+    assert "bits 0..13   start_address        1056: first byte" in text
+    assert "start 0x420 lies 32 bytes into the 1024-byte pattern of 128B" in text
+    assert "problem" not in text
+    assert "problem: bit 3 (saturate) must hold 0, not 1" in str(descriptor("tcgen05-instr.f16").explain(8))
+
+
+def test_problems_name_bits() -> None:
+    word = TCGEN05.encode(start_address=0, swizzle="128B")
+    assert TCGEN05.problems(word) == ()
+    assert TCGEN05.problems(word | 3 << 14) == ("reserved bits 14..15 must be 0",)
+    assert TCGEN05.problems(word | 1 << 61) == ("bits 61..63 (swizzle) hold 3, which has no meaning",)
+    assert TCGEN05.problems(word & ~(1 << 46)) == ("bits 46..48 (version) must hold 1, not 0",)
+    assert TCGEN05.decode(word | 1 << 61)["swizzle"] == 3
+    instruction = descriptor("tcgen05-instr.mxf8f6f4")
+    assert "bits 27..28 (m) hold 0, outside 128..256" in instruction.problems(0)
+    generic = descriptor("tcgen05-instr")
+    assert generic.decode(generic.encode(a_format=5, b_format=3, d_format="f32", m=128, n=64))["a_format"] == 5
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "says"),
+    [
+        (lambda: WGMMA.encode(start_address=8, swizzle="none"), "descriptor-quantum", "bits 0..13"),
+        (lambda: WGMMA.encode(start_address=1 << 18, swizzle="none"), "descriptor-range", "bits 0..13"),
+        (lambda: WGMMA.encode(start_address=-16, swizzle="none"), "descriptor-range", "0..262128"),
+        (lambda: WGMMA.encode(start_address="x", swizzle="none"), "descriptor-value", "bits 0..13"),
+        (lambda: WGMMA.encode(start_address=0), "descriptor-field", "swizzle is needed"),
+        (lambda: WGMMA.encode(start_address=0, swizzle="128"), "unknown-swizzle", "128B"),
+        (lambda: WGMMA.encode(start_address=0, swizzle=1), "descriptor-value", "128B"),
+        (lambda: WGMMA.encode(start_address=0, swizzle="none", lbo=0), "unknown-descriptor-field", "leading"),
+        (lambda: WGMMA.encode(start_address=0, swizzle="none", base_offset=1), "descriptor-combination", "base_offset"),
+        (lambda: TCGEN05.encode(start_address=0, swizzle="64B", leading_mode="absolute"), "descriptor-combination", ""),
+        (lambda: WGMMA.decode(1 << 64), "descriptor-word", "64-bit"),
+        (lambda: WGMMA.decode("0x0"), "descriptor-word", "64-bit"),  # type: ignore[arg-type]
+        (lambda: descriptor("wgmma"), "unknown-descriptor", "wgmma-smem"),
+        (lambda: descriptor("tcgen05-instr.tf32").encode(m=128, n=12), "descriptor-quantum", "bits 17..22"),
+        (lambda: descriptor("tcgen05-instr.tf32").encode(m=128, n=264), "descriptor-range", "8..256"),
+        (lambda: descriptor("tcgen05-instr.tf32").encode(m=96, n=64), "descriptor-value", "bits 24..28"),
+        (lambda: descriptor("tcgen05-instr.mxf4").encode(m=128, n=64, a_scale_id=1), "descriptor-value", "0, 2"),
+        (lambda: descriptor("tcgen05-instr.mxf4").encode(m=128, n=64, k=96, sparse=1), "descriptor-combination", "96"),
+        (lambda: descriptor("tcgen05-instr.mxf8f6f4").encode(
+            a_format="e2m1", b_format="e4m3", m=128, n=64, a_major="MN"), "descriptor-combination", "a_major"),
+        (lambda: descriptor("tcgen05-instr.tf32").encode(m=256, n=64, max_shift=8), "descriptor-combination", ".ws"),
+        (lambda: descriptor("tcgen05-instr.tf32").encode(
+            m=128, n=64, sparsity_selector=1), "descriptor-combination", "dense"),
+        (lambda: descriptor("tcgen05-instr.tf32").walk(0, "tcgen05.m128n64k8.tf32.a"), "descriptor-walk", "no memory"),
+        (lambda: WGMMA.walk(0, "tcgen05.m128n64k8.tf32.a"), "descriptor-walk", "tcgen05"),
+        (lambda: WGMMA.walk(3 << 14, "wgmma.m64n64k8.tf32.a"), "descriptor-word", "bits 14..15"),
+        (lambda: WGMMA.walk(0, "wgmma.m64n64k8.tf32.a", major="N"), "tile-major", "K or MN"),
+        (lambda: TCGEN05.walk(1 << 46, "tcgen05.m128n8k64.mxf4.b", major="MN"), "tile-major", "K-major only"),
+        (lambda: TCGEN05.walk(TCGEN05.encode(start_address=0, swizzle="128B", leading_mode="absolute"),
+            "tcgen05.m128n8k64.mxf4.b"), "descriptor-walk", "48 bytes"),
+        (lambda: operand_named("wgmma.m64n12k16.bf16.a"), "operand-shape", "steps of 8"),
+        (lambda: operand_named("wgmma.m64n64k16.e4m3.a"), "operand-shape", "k 32"),
+        (lambda: operand_named("wgmma.m64n64k16.e4m3.bf16.a"), "operand-type", "wgmma"),
+        (lambda: operand_named("tcgen05.m128n64k16.bf16.a"), "operand-type", "kind"),
+        (lambda: operand_named("tcgen05.m128n64k32.i8.e4m3.a"), "operand-type", "s8"),
+        (lambda: operand_named("tcgen05.m64n64k16.f16.a", ctas=2), "operand-shape", "two blocks"),
+        (lambda: operand_named("wgmma.m64n64k16.f16.a", ctas=2), "operand-ctas", "wgmma"),
+        (lambda: operand_named("mma.m16n8k16.bf16.a"), "operand-name", "wgmma"),
+        (lambda: operand_descriptor("tcgen05-instr", tile("K", "128B", 2, (8, 64)), 0), "unknown-matrix-descriptor", ""),
+        (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 512), "tile-start", "1024"),
+        (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 0, k=4), "tile-corner", "corner"),
+        (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 0, mn=1), "tile-corner", "corner"),
+    ],
+)  # fmt: skip
+def test_misuse_is_refused(call: Callable[[], object], code: str, says: str) -> None:
+    with pytest.raises(RefsimError) as caught:
+        call()
+    assert caught.value.code == code
+    assert says in str(caught.value)

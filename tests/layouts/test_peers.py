@@ -1,0 +1,534 @@
+"""Every fragment that an independent implementation also has, compared place by place; the evidence column follows.
+
+Peers: CuTe's layout strings (CUTLASS 4.2 include/cute/atom, evaluated here), tensor-layouts, Triton's linear layouts, and
+the register tables that composable_kernel's MX tests are written by. Left out where they are wrong: B of the m16n8k32 s4
+atom of CuTe and tensor-layouts, the AMD atoms of tensor-layouts, and its m16n8k64 e4m3, which is no instruction.
+"""
+
+import ast
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from refsim.layouts import fragment, fragments
+from refsim.layouts.evidence import COMPOSABLE_KERNEL, CUTE, TENSOR_LAYOUTS, TRITON
+
+Places = tuple[NDArray[np.int64], NDArray[np.int64]]  # row and column of every (thread, value), -1 for none
+Peer = dict[str, Callable[[], Places]]
+
+
+def needed(module: str) -> None:
+    """Go on only where an optional package is; its absence fails in CI and is a stated reason elsewhere."""
+    if find_spec(module) is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"needed in CI: {module}")
+        pytest.skip(f"{module} is not installed: nothing to compare with")
+
+
+# CuTe: a layout is shape:stride, coordinates count up in the first mode first.
+
+
+def offsets(shape: Any, stride: Any) -> NDArray[np.int64]:
+    """Every offset of a mode, in the order of its coordinates."""
+    if isinstance(shape, int):
+        return np.arange(shape) * stride
+    total = np.zeros(1, dtype=np.int64)
+    for inner, step in zip(shape, stride, strict=True):
+        total = (offsets(inner, step)[:, None] + total[None, :]).ravel()
+    return total
+
+
+def cute(text: str) -> NDArray[np.int64]:
+    """The offset of every (thread, value) of a CuTe layout string."""
+    shape, stride = (ast.literal_eval(part) for part in text.split(":"))
+    return offsets(shape[0], stride[0])[:, None] + offsets(shape[1], stride[1])[None, :]
+
+
+def down_columns(offset: NDArray[np.int64], rows: int) -> Places:
+    """A and D: the offset counts down the columns of a matrix of so many rows."""
+    return offset % rows, offset // rows
+
+
+def across(offset: NDArray[np.int64], columns: int) -> Places:
+    """B: CuTe counts down an N x K matrix, refsim names (k, n)."""
+    return offset // columns, offset % columns
+
+
+def bits(offset: NDArray[np.int64], row_bits: int, element_bits: int, register_bits: int) -> Places:
+    """Copies count bits of rows laid end to end; every `register_bits`-th value begins an element."""
+    first = offset[:, ::register_bits]
+    return first // row_bits, first % row_bits // element_bits
+
+
+D8, D16 = "((4,8),2):((16,1),8)", "((4,8),(2,2)):((32,1),(16,8))"
+K8 = ("((4,8),(2,2)):((32,1),(16,8))", "((4,8),2):((16,1),8)")
+K16 = ("((4,8),(2,2,2)):((32,1),(16,8,128))", "((4,8),(2,2)):((16,1),(8,64))")
+BYTES = ("((4,8),(4,2,2)):((64,1),(16,8,256))", "((4,8),(4,2)):((32,1),(8,128))")
+NIBBLES = ("((4,8),(8,2,2)):((128,1),(16,8,512))", "((4,8),(8,2)):((64,1),(8,256))")
+CUTE_S4_B = "((4,8),8):((32,1),8)"  # gives one element to two lanes: left out, as in tensor-layouts, which copied it
+# shape -> types, A, B, D; MMA_Traits of sm80, sm89, sm90 and sm120
+CUTE_MMA = [
+    ("m8n8k4", ["f64"], "((4,8),1):((8,1),0)", "((4,8),1):((8,1),0)", D8),
+    ("m8n8k16", ["s8", "u8"], "((4,8),4):((32,1),8)", "((4,8),4):((32,1),8)", D8),
+    ("m8n8k32", ["s4", "u4"], "((4,8),8):((64,1),8)", "((4,8),8):((64,1),8)", D8),
+    ("m8n8k128", ["b1"], "((4,8),32):((256,1),8)", "((4,8),32):((256,1),8)", D8),
+    ("m16n8k4", ["tf32", "f64"], "((4,8),2):((16,1),8)", "((4,8),1):((8,1),0)", D16),
+    ("m16n8k8", ["f16", "bf16"], *K8, D16),
+    ("m16n8k8", ["tf32", "f64"], "((4,8),(2,2)):((16,1),(8,64))", "((4,8),2):((8,1),32)", D16),
+    ("m16n8k16", ["f16", "bf16"], *K16, D16),
+    ("m16n8k16", ["s8", "u8"], "((4,8),(4,2)):((64,1),(16,8))", "((4,8),4):((32,1),8)", D16),
+    ("m16n8k16", ["f64"], "((4,8),(2,4)):((16,1),(8,64))", "((4,8),4):((8,1),32)", D16),
+    ("m16n8k32", ["s8", "u8", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"], *BYTES, D16),
+    ("m16n8k32", ["s4", "u4"], "((4,8),(8,2)):((128,1),(16,8))", CUTE_S4_B, D16),
+    ("m16n8k64", ["s4", "u4", "e2m1"], *NIBBLES, D16),
+    ("m16n8k128", ["b1"], "((4,8),(32,2)):((512,1),(16,8))", "((4,8),32):((256,1),8)", D16),
+    ("m16n8k256", ["b1"], "((4,8),(32,2,2)):((512,1),(16,8,2048))", "((4,8),(32,2)):((256,1),(8,1024))", D16),
+]
+# Volta's atoms speak of one quad pair
+CUTE_VOLTA = {
+    "a": "(8,4):(1,8)", "a.col": "((4,2),4):((8,4),1)", "b": "(8,4):(1,8)", "b.row": "((4,2),4):((8,4),1)",
+    "d": "((2,2,2),(2,2,2)):((1,16,4),(8,2,32))", "d.f16": "(8,8):(1,8)",
+}  # fmt: skip
+CUTE_WGMMA_A = {
+    8: "((4,8,4),(2,2)):((64,1,16),(8,256))",
+    16: "((4,8,4),(2,2,2)):((128,1,16),(64,8,512))",
+    32: "((4,8,4),(4,2,2)):((256,1,16),(64,8,1024))",
+}
+CUTE_COPIES = [
+    (["ldmatrix.m8n8.x{n}.b16", "stmatrix.m8n8.x{n}.b16"], "(32,(32,{n})):(32,(1,1024))", (128, 16, 16)),
+    (
+        ["ldmatrix.m8n8.x{n}.b16.trans", "stmatrix.m8n8.x{n}.b16.trans"],
+        "((4,8),(16,2,{n})):((256,16),(1,128,1024))", (128, 16, 16),
+    ),
+    (["ldmatrix.m8n16.x{n}.b8x16.b6x16_p32", "ldmatrix.m8n16.x{n}.b8x16.b4x16_p64"], "(32,(32,{n})):(32,(1,1024))", (128, 8, 8)),
+    (["stmatrix.m16n8.x{n}.b8.trans"], "((4,8),(8,2,2,{n})):((256,8),(1,128,64,1024))", (128, 8, 8)),
+]  # fmt: skip
+# Shape -> bits of one TMEM row of .x1, layout of .xn by thread stride and row bits (r of .xn); Copy_Traits of sm100
+CUTE_MOVES = {
+    "16x256b": (256, "((4,8),(64,2,{n})):((64,{r}),(1,{r8},256))"),
+    "16x128b": (128, "((4,8),(32,2,{n})):((32,{r}),(1,{r8},128))"),
+    "16x64b": (64, "((2,2,8),(32,{n})):(({r8},32,{r}),(1,64))"),
+    "16x32bx2": (64, "((16,2),{half}):(({r},{half}),1)"),
+    "32x32b": (32, "(32,{r}):({r},1)"),
+}
+# (m, n) -> lane + 128 * column, of one CTA; tmem_frg and tmem_frg_ws
+CUTE_TMEM = {
+    "m64n{n}.1sm": "((16,4),{n}):((1,32),128)", "m128n{n}.1sm": "(128,{n}):(1,128)", "m128n{n}.2sm": "(64,({h},2)):(1,(128,64))",
+    "m256n{n}.2sm": "(128,{n}):(1,128)", "m32n{n}.ws": "(32,({q},4)):(1,(128,32))", "m64n{n}.ws": "(64,({h},2)):(1,(128,64))",
+    "m128n{n}.ws": "(128,{n}):(1,128)",
+}  # fmt: skip
+# (row and copy, K-block) -> lane + 128 * byte; tmem_sf_frg
+CUTE_SCALES = "(((32,{groups}),4),{blocks}):(((1,512),32),128)"
+CUTE_SCALES_2X2 = "(((32,{groups}),2,2),{blocks}):(((1,512),64,32),128)"
+
+
+def cute_peer() -> Peer:
+    return cute_mma() | cute_wgmma() | cute_copies() | cute_tmem()
+
+
+def cute_mma() -> Peer:
+    found: Peer = {}
+    for shape, types, a, b, d in CUTE_MMA:
+        m = int(shape[1:].split("n")[0])
+        for type in types:
+            found[f"mma.{shape}.{type}.a"] = partial(down_columns, cute(a), m)
+            if b != CUTE_S4_B:
+                found[f"mma.{shape}.{type}.b"] = partial(across, cute(b), 8)
+            found |= dict.fromkeys(accumulators(f"mma.{shape}.{type}"), partial(down_columns, cute(d), m))
+    for operand, text in CUTE_VOLTA.items():
+        found |= dict.fromkeys(volta_names(operand), partial(four_pairs, cute(text), operand))
+    return found
+
+
+def cute_wgmma() -> Peer:
+    found: Peer = {}
+    for name in fragments("wgmma"):
+        n, k, operand = wgmma_parts(name)
+        if k < 256:
+            text = CUTE_WGMMA_A[k] if operand == "a" else f"((4,8,4),(2,2,{n // 8})):((128,1,16),(64,8,512))"
+            found[name] = partial(down_columns, cute(text), 64)
+    return found
+
+
+def cute_copies() -> Peer:
+    found: Peer = {}
+    for names, text, widths in CUTE_COPIES:
+        for n in (1, 2, 4):
+            places = partial(bits, cute(text.format(n=n)), *widths)
+            found |= dict.fromkeys((name.format(n=n) for name in names), places)
+    for name in fragments("tcgen05"):
+        _, direction, shape, count = [*name.split("."), ""][:4]
+        if direction in ("ld", "st"):
+            row_bits, text = CUTE_MOVES[shape]
+            r = row_bits * int(count[1:])
+            found[name] = partial(bits, cute(text.format(n=count[1:], r=r, r8=8 * r, half=r // 2)), r, 32, 32)
+    return found
+
+
+def cute_tmem() -> Peer:
+    """Accumulators of every N; scales from sf_id 0 on where the rows are whole groups of 32."""
+    found: Peer = {}
+    for name in fragments("tcgen05"):
+        if name.endswith(".d"):
+            found[name] = partial(tmem_accumulator, name)
+        elif ".sf" in name and ".id" not in name and int(name.split(".")[1][1:]) % 32 == 0:
+            found[name] = partial(tmem_scales, name)
+    return found
+
+
+def accumulators(stem: str) -> Iterator[str]:
+    return (name for name in fragments("mma") if name.startswith((f"{stem}.c", f"{stem}.d")))
+
+
+def volta_names(operand: str) -> list[str]:
+    """C lies as D does."""
+    return [f"mma.m8n8k4.f16.{name}" for name in {operand, operand.replace("d", "c", 1)}]
+
+
+def wgmma_parts(name: str) -> tuple[int, int, str]:
+    """N, K and operand of a name."""
+    _, shape, _, operand, *_ = name.split(".")
+    n, k = shape.removeprefix("m64n").split("k")
+    return int(n), int(k), operand
+
+
+def four_pairs(offset: NDArray[np.int64], operand: str) -> Places:
+    """The layout of one quad pair, set out over the four pairs of a warp."""
+    lane, pair = np.arange(32), np.arange(32) >> 2 & 3
+    row, col = down_columns(offset[(lane & 3) + 4 * (lane >> 4)], 8)
+    row = row + 8 * pair[:, None]
+    return (col, row) if operand[0] == "b" else (row, col)
+
+
+def tmem_accumulator(name: str) -> Places:
+    _, shape, variant, _ = name.split(".")
+    m, n = (int(part) for part in shape[1:].split("n"))
+    text = CUTE_TMEM[f"m{m}n{{n}}.{variant}"].format(n=n, h=n // 2, q=n // 4)
+    places = cute(text)
+    ctas, columns = (2, places.max() // 128 + 1) if variant == "2sm" else (1, places.max() // 128 + 1)
+    rows, cols = (np.full((128 * ctas, columns), -1) for _ in range(2))
+    for cta in range(ctas):
+        lane, column = places % 128 + 128 * cta, places // 128
+        rows[lane, column] = np.arange(len(places))[:, None] + cta * len(places)
+        cols[lane, column] = np.arange(n)[None, :]
+    return rows, cols
+
+
+def tmem_scales(name: str) -> Places:
+    side, vector, halves = name.split(".")[1], int(name.split(".")[2][0]), name.endswith("2x2")
+    extent = int(side[1:])
+    text = CUTE_SCALES_2X2 if halves else CUTE_SCALES
+    places = cute(text.format(groups=extent // 64 if halves else extent // 32, blocks=vector))
+    rows, cols = (np.full((128, extent // (16 if halves else 8)), -1) for _ in range(2))
+    rows[places % 128, places // 128] = (np.arange(len(places)) % extent)[:, None]
+    cols[places % 128, places // 128] = np.arange(vector)[None, :]
+    return (rows, cols) if side[0] == "m" else (cols, rows)
+
+
+# tensor-layouts
+
+
+TENSOR_LAYOUTS_MMA = {
+    "SM75_16x8x8_F32F16F16F32_TN": "m16n8k8.f16", "SM75_8x8x16_S32S8S8S32_TN": "m8n8k16.s8",
+    "SM80_16x8x8_F16F16F16F16_TN": "m16n8k8.f16", "SM80_16x8x16_F16F16F16F16_TN": "m16n8k16.f16",
+    "SM80_16x8x8_F32F16F16F32_TN": "m16n8k8.f16", "SM80_16x8x16_F32F16F16F32_TN": "m16n8k16.f16",
+    "SM80_16x8x8_F32BF16BF16F32_TN": "m16n8k8.bf16", "SM80_16x8x16_F32BF16BF16F32_TN": "m16n8k16.bf16",
+    "SM80_16x8x4_F32TF32TF32F32_TN": "m16n8k4.tf32", "SM80_16x8x8_F32TF32TF32F32_TN": "m16n8k8.tf32",
+    "SM80_8x8x4_F64F64F64F64_TN": "m8n8k4.f64", "SM80_8x8x16_S32S8S8S32_TN": "m8n8k16.s8",
+    "SM80_16x8x16_S32S8S8S32_TN": "m16n8k16.s8", "SM80_16x8x32_S32S8S8S32_TN": "m16n8k32.s8",
+    "SM80_8x8x32_S32S4S4S32_TN": "m8n8k32.s4", "SM80_16x8x32_S32S4S4S32_TN": "m16n8k32.s4",
+    "SM80_16x8x64_S32S4S4S32_TN": "m16n8k64.s4", "SM80_8x8x128_S32U1U1S32_TN_XORPOPC": "m8n8k128.b1",
+    "SM80_16x8x128_S32U1U1S32_TN_XORPOPC": "m16n8k128.b1", "SM80_16x8x256_S32U1U1S32_TN_XORPOPC": "m16n8k256.b1",
+    "SM89_16x8x32_F32E4M3E4M3F32_TN": "m16n8k32.e4m3", "SM89_16x8x32_F16E4M3E4M3F16_TN": "m16n8k32.e4m3",
+    "SM89_16x8x32_F32E5M2E5M2F32_TN": "m16n8k32.e5m2", "SM89_16x8x32_F16E5M2E5M2F16_TN": "m16n8k32.e5m2",
+    "SM90_16x8x4_F64F64F64F64_TN": "m16n8k4.f64", "SM90_16x8x8_F64F64F64F64_TN": "m16n8k8.f64",
+    "SM90_16x8x16_F64F64F64F64_TN": "m16n8k16.f64",
+}  # fmt: skip
+TENSOR_LAYOUTS_VOLTA = {
+    "SM70_8x8x4_F32F16F16F32_TN": ("a", "b", "d"), "SM70_8x8x4_F16F16F16F16_NT": ("a.col", "b.row", "d.f16"),
+}  # fmt: skip
+TENSOR_LAYOUTS_COPIES = {
+    "SM75_U32x{n}_LDSM_N": "ldmatrix.m8n8.x{n}.b16", "SM75_U16x{t}_LDSM_T": "ldmatrix.m8n8.x{n}.b16.trans",
+    "SM90_U32x{n}_STSM_N": "stmatrix.m8n8.x{n}.b16", "SM90_U16x{t}_STSM_T": "stmatrix.m8n8.x{n}.b16.trans",
+}  # fmt: skip
+
+
+def atom_offsets(atom: str, member: str) -> NDArray[np.int64]:
+    """Every offset of one layout of a tensor-layouts atom, evaluated by its own code."""
+    from tensor_layouts import atoms_nv, size
+
+    layout = getattr(getattr(atoms_nv, atom), member)
+    threads, values = size(layout.shape[0]), size(layout.shape[1])
+    return np.array([[layout(thread, value) for value in range(values)] for thread in range(threads)])
+
+
+def atom_places(place: Callable[..., Places], atom: str, member: str, *arguments: Any) -> Places:
+    return place(atom_offsets(atom, member), *arguments)
+
+
+def tensor_layouts_peer() -> Peer:
+    found: Peer = {}
+    for atom, stem in TENSOR_LAYOUTS_MMA.items():
+        m = int(stem[1:].split("n")[0])
+        found[f"mma.{stem}.a"] = partial(atom_places, down_columns, atom, "a_layout", m)
+        if stem != "m16n8k32.s4":
+            found[f"mma.{stem}.b"] = partial(atom_places, across, atom, "b_layout", 8)
+        for operand in "cd":
+            name = f"mma.{stem}.{operand}" + ".f16" * ("_F16" in atom)
+            found[name] = partial(atom_places, down_columns, atom, "c_layout", m)
+    for atom, operands in TENSOR_LAYOUTS_VOLTA.items():
+        for operand in operands:
+            places = partial(atom_places, four_pairs, atom, "abcd"["abd".index(operand[0])] + "_layout", operand)
+            found |= dict.fromkeys(volta_names(operand), places)
+    for n in (8, 16, 32, 64, 128, 256):
+        atom = f"SM90_64x{n}x16_F16F16F16_SS"
+        found[f"wgmma.m64n{n}k16.f16.d.f16"] = partial(atom_places, down_columns, atom, "c_layout", 64)
+    for atom, name in TENSOR_LAYOUTS_COPIES.items():
+        for n in (1, 2, 4):
+            member = "src_layout_bits" if "STSM" in atom else "dst_layout_bits"
+            found[name.format(n=n)] = partial(atom_places, bits, atom.format(n=n, t=2 * n), member, 128, 16, 16)
+    return found
+
+
+# Triton's linear layouts: the coordinates of the bits of register, lane and warp, which combine by XOR.
+
+
+class Gluon:
+    """Triton's layouts on a machine without a GPU: one MLIR context, one builder."""
+
+    def __init__(self) -> None:
+        from triton._C.libtriton import gluon_ir, ir
+
+        self.context = ir.context()  # the builder does not keep it alive
+        ir.load_dialects(self.context)
+        self.ir, self.builder = gluon_ir, gluon_ir.GluonOpBuilder(self.context)
+
+    def places(self, layout: Any, shape: list[int]) -> Places:
+        """Rows and columns of every (thread, value) of a layout over a tensor of that shape."""
+        linear = self.builder.to_linear_layout(layout._to_ir(self.builder), shape)
+        if hasattr(linear, "rows"):
+            return spread(linear.rows, linear.cols)
+        return spread(linear.lane_bases + linear.warp_bases, linear.reg_bases)
+
+
+def spread(threads: list[list[int]], values: list[list[int]]) -> Places:
+    def combined(bases: list[list[int]], axis: int) -> NDArray[np.int64]:
+        total = np.zeros(1 << len(bases), dtype=np.int64)
+        for bit, basis in enumerate(bases):
+            total ^= np.where(np.arange(len(total)) >> bit & 1, basis[axis], 0)
+        return total
+
+    row, col = (combined(threads, axis)[:, None] ^ combined(values, axis)[None, :] for axis in (0, 1))
+    return row, col
+
+
+gluon = cache(Gluon)  # nanobind's report of leaks, after the tests, is about Triton's own bindings
+
+
+def nvidia(version: int, warps: int, shape: list[int], operand: int | None, width: int, extent: list[int]) -> Places:
+    from triton.experimental.gluon import language as gl
+
+    layout: Any = gl.NVMMADistributedLayout([version, 0], [warps, 1], shape)
+    if operand is not None:
+        layout = gl.DotOperandLayout(operand, layout, width)
+    return gluon().places(layout, extent)
+
+
+def triton_tmem(m: int, n: int, ctas: int) -> Places:
+    from triton.experimental.gluon.language.nvidia.blackwell import TensorMemoryLayout
+
+    layout = TensorMemoryLayout((m // ctas, n), 1, two_ctas=ctas == 2, cga_layout=[[1, 0]] if ctas == 2 else [])
+    return gluon().places(layout, [m, n])
+
+
+def triton_scales(extent: int, operand: str) -> Places:
+    from triton.experimental.gluon.language.nvidia.blackwell import TensorMemoryScalesLayout
+
+    row, col = gluon().places(TensorMemoryScalesLayout(), [extent, 4])
+    return (row, col) if operand == "sfa" else (col, row)
+
+
+def amd(version: int, mn: int, k: int, operand: int | None, width: int, bitwidth: int = 32, packed: int = 1) -> Places:
+    """`packed` elements share what Triton counts as one: fp4 pairs share a byte."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.amd import AMDMFMALayout
+
+    layout: Any = AMDMFMALayout(version, [mn, mn, k], False, [1, 1], element_bitwidth=bitwidth)
+    if operand is None:
+        return gluon().places(layout, [mn, mn])
+    along = k // packed
+    row, col = gluon().places(gl.DotOperandLayout(operand, layout, width), [mn, along] if operand == 0 else [along, mn])
+    return unpacked(row, packed if operand == 1 else 1, packed), unpacked(col, packed if operand == 0 else 1, packed)
+
+
+def unpacked(axis: NDArray[np.int64], stretch: int, packed: int) -> NDArray[np.int64]:
+    """The coordinate of each of `packed` elements, which run along the axis that is stretched."""
+    parts = np.arange(packed) if stretch > 1 else np.zeros(packed, dtype=np.int64)
+    return (axis[..., None] * stretch + parts).reshape(len(axis), -1)
+
+
+def amd_scales(mn: int, blocks: int, operand: int) -> Places:
+    linear = gluon().ir.get_amd_mfma_scale_layout(operand, [mn, blocks], mn, [1, 1], [1, 1])
+    row, col = spread(linear.lane_bases, linear.reg_bases)
+    byte = np.arange(4)[None, :] == 0
+    row, col = np.where(byte, row, -1), np.where(byte, col, -1)
+    return (row, col) if operand == 0 else (col, row)
+
+
+# version, MN, K, types, consecutive k of a lane
+TRITON_MFMA = [
+    (3, 32, 8, ["f16", "bf16"], 4), (3, 16, 16, ["f16", "bf16"], 4), (3, 32, 16, ["i8", "fp8", "bf8"], 8),
+    (3, 16, 32, ["i8", "fp8", "bf8"], 8), (4, 32, 16, ["f16", "bf16"], 8), (4, 16, 32, ["f16", "bf16"], 8),
+    (4, 32, 32, ["i8"], 16), (4, 16, 64, ["i8"], 16), (4, 32, 64, ["f8f6f4"], 16), (4, 16, 128, ["f8f6f4"], 16),
+    (3, 32, 2, ["f32"], 1), (3, 16, 4, ["f32"], 1), (3, 32, 4, ["xf32"], 2), (3, 16, 8, ["xf32"], 2), (3, 16, 4, ["f64"], 1),
+]  # fmt: skip
+TRITON_MMA = [
+    ("m16n8k16", ["f16", "bf16"], 2, 16), ("m16n8k32", ["s8", "u8", "e4m3", "e5m2"], 4, 32), ("m16n8k8", ["tf32"], 1, 8),
+]  # fmt: skip
+
+
+def triton_peer() -> Peer:
+    return triton_nvidia() | triton_tensor_memory() | triton_amd()
+
+
+def triton_nvidia() -> Peer:
+    found: Peer = {}
+    for shape, types, width, k in TRITON_MMA:
+        for type in types:
+            stem = f"mma.{shape}.{type}"
+            found[f"{stem}.a"] = partial(nvidia, 2, 1, [16, 8], 0, width, [16, k])
+            found[f"{stem}.b"] = partial(nvidia, 2, 1, [16, 8], 1, width, [k, 8])
+            found |= dict.fromkeys(accumulators(stem), partial(nvidia, 2, 1, [16, 8], None, 0, [16, 8]))
+    for name in fragments("wgmma"):
+        n, k, operand = wgmma_parts(name)
+        if operand == "a" and k in (16, 32):
+            found[name] = partial(nvidia, 3, 4, [16, 64, k], 0, k // 8, [64, k])
+        elif operand == "d" and n & (n - 1) == 0 and k < 256:
+            found[name] = partial(nvidia, 3, 4, [16, n, 16], None, 0, [64, n])
+    return found
+
+
+def triton_tensor_memory() -> Peer:
+    found: Peer = {}
+    for n in (16, 32, 64, 128, 256):
+        for m, ctas in ((64, 1), (128, 1), (128, 2), (256, 2)):
+            found[f"tcgen05.m{m}n{n}.{ctas}sm.d"] = partial(triton_tmem, m, n, ctas)
+    found["tcgen05.m128.4x.sfa"] = partial(triton_scales, 128, "sfa")
+    for n in (128, 256):
+        found[f"tcgen05.n{n}.4x.sfb"] = partial(triton_scales, n, "sfb")
+    return found
+
+
+def triton_amd() -> Peer:
+    found: Peer = {}
+    for version, mn, k, types, width in TRITON_MFMA:
+        for type in types:
+            stem = f"mfma.{mn}x{mn}x{k}.{type}"
+            places = partial(amd, version, mn, k, None, 0, 64 if type == "f64" else 32)
+            found |= dict.fromkeys((f"{stem}.c", f"{stem}.d"), places)
+            for index, operand in enumerate("ab"):
+                found[f"{stem}.{operand}"] = partial(amd, version, mn, k, index, width)
+                if type == "f8f6f4":
+                    found[f"{stem}.{operand}.fp4"] = partial(amd, version, mn, k, index, 16, packed=2)
+                    found[f"{stem}.sf{operand}"] = partial(amd_scales, mn, k // 32, index)
+    return found
+
+
+# composable_kernel, test/mx_mfma_op/mx_mfma_op.hpp: first k of every run that lane group 0, 1, ... holds, and its length
+CK_RUNS = {
+    ("16x16x128", ""): (16, [[0, 64], [16, 80], [32, 96], [48, 112]]),
+    ("32x32x64", ""): (16, [[0, 32], [16, 48]]),
+    ("16x16x128", ".fp6"): (32, [[0], [32], [64], [96]]),
+    ("32x32x64", ".fp6"): (32, [[0], [32]]),
+    ("16x16x128", ".fp4"): (32, [[0], [32], [64], [96]]),
+    ("32x32x64", ".fp4"): (32, [[0], [32]]),
+}
+
+
+def composable_kernel_peer() -> Peer:
+    found: Peer = {}
+    for (shape, suffix), (length, runs) in CK_RUNS.items():
+        for operand in "ab":
+            found[f"mfma.{shape}.f8f6f4.{operand}{suffix}"] = partial(ck_places, operand, int(shape[:2]), length, runs)
+    return found
+
+
+def ck_places(operand: str, mn: int, length: int, runs: list[list[int]]) -> Places:
+    k = np.array([[start + step for start in starts for step in range(length)] for starts in runs])
+    lane = np.arange(64)
+    outer, along = np.broadcast_to((lane % mn)[:, None], (64, k.shape[1])), k[lane // mn]
+    return (outer, along) if operand == "a" else (along, outer)
+
+
+PEERS: dict[str, tuple[str, Callable[[], Peer]]] = {
+    CUTE: ("", cute_peer),
+    TENSOR_LAYOUTS: ("tensor_layouts", tensor_layouts_peer),
+    TRITON: ("triton", triton_peer),
+    COMPOSABLE_KERNEL: ("", composable_kernel_peer),
+}
+
+
+@pytest.mark.parametrize("package", PEERS)
+def test_every_common_fragment_agrees(package: str) -> None:
+    """Row and column of every place are those of the peer; places without an element are not the peer's to say."""
+    module, peer = PEERS[package]
+    if module:
+        needed(module)
+    wrong, entries = [], 0
+    for name, places in peer().items():
+        rows, cols = fragment(name).elements
+        peer_rows, peer_cols = places()
+        threads = len(peer_rows)  # Triton speaks of the first CTA of two
+        used = rows[:threads] >= 0
+        entries += int(used.sum())
+        same = (
+            (peer_rows == rows[:threads]) & (peer_cols == cols[:threads])
+            if peer_rows.shape == rows[:threads].shape
+            else np.zeros(1, bool)
+        )
+        if same.shape != used.shape or not same[used].all():
+            wrong.append(name)
+    print(f"{package}: {len(peer())} fragments, {entries} places, {len(wrong)} disagree")
+    assert not wrong
+
+
+def test_evidence_is_what_the_peers_compare() -> None:
+    """The evidence column names exactly the packages that have the fragment, and nothing else is claimed."""
+    having = {package: set(peer()) for package, (_, peer) in PEERS.items()}
+    assert set().union(*having.values()) <= set(fragments())
+    wrong = {
+        name: (fragment(name).evidence.packages, expected)
+        for name in fragments()
+        if set(fragment(name).evidence.packages)
+        != (expected := {package for package in PEERS if name in having[package]})
+    }
+    print(Counter(len(fragment(name).evidence.packages) for name in fragments()))
+    assert not wrong
+
+
+def test_the_s4_atom_left_out_is_no_fragment() -> None:
+    """256 places, 160 elements: CuTe's B of m16n8k32 s4 lets neighbouring lanes share half their k. Ours is a bijection."""
+    assert cute(CUTE_S4_B).size == 256
+    assert len(np.unique(cute(CUTE_S4_B))) == 160
+    assert fragment("mma.m16n8k32.s4.b").copies == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mma.m16n8k32.mxf8f6f4.1x.sfa", "((2,2,8),1):((8,0,1),0)"), ("mma.m16n8k64.mxf4.2x.sfa", "((2,2,8),1):((8,0,1),0)"),
+        ("mma.m16n8k32.mxf8f6f4.1x.sfb", "((4,8),1):((0,1),0)"), ("mma.m16n8k64.mxf4nvf4.4x.sfb", "((4,8),1):((0,1),0)"),
+    ],
+)  # fmt: skip
+def test_scale_lanes_have_the_rows_that_cute_loads(name: str, text: str) -> None:
+    """CuTe loads a scale into every lane that a thread-id could choose; lanes of thread-id 0 must have that row."""
+    outer = fragment(name).elements[1 if name.endswith("sfb") else 0]
+    lanes = np.flatnonzero((outer >= 0).any(axis=1))
+    np.testing.assert_array_equal(outer[lanes].max(axis=1), cute(text)[lanes, 0])
