@@ -34,7 +34,9 @@ TESTS: dict[str, Callable[[Number, slow.Grid], bool]] = {
     "infinite": lambda x, grid: x.is_infinite,
     "number": lambda x, grid: not x.is_nan,
     "notanumber": lambda x, grid: x.is_nan,
-    "normal": lambda x, grid: not (x.is_nan or x.is_infinite) and (x.magnitude == 0 or x.magnitude >= slow.power(grid.lowest)),
+    "normal": lambda x, grid: (
+        not (x.is_nan or x.is_infinite) and (x.magnitude == 0 or x.magnitude >= slow.power(grid.lowest))
+    ),
     "subnormal": lambda x, grid: not x.is_nan and 0 < x.magnitude < slow.power(grid.lowest),
 }
 
@@ -109,7 +111,9 @@ FUNCTIONS: dict[str, Callable[..., float]] = {
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 @settings(max_examples=10, derandomize=True, deadline=None)
 @given(a=words(), b=words())
-def test_approximate_forms_are_the_rounded_function_where_it_is_ordinary(name: str, a: np.ndarray, b: np.ndarray) -> None:
+def test_approximate_forms_are_the_rounded_function_where_it_is_ordinary(
+    name: str, a: np.ndarray, b: np.ndarray
+) -> None:
     """Within one unit of Python's own function; exponents small enough that no bound of the ISA ends there."""
     a, b = (((x & 0x807FFFFF) | 0x3F000000).astype(np.uint32) + (x >> 9 & 0x01800000).astype(np.uint32) for x in (a, b))
     if name in ("rsqrt", "sqrt", "lg2"):

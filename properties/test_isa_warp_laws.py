@@ -66,7 +66,9 @@ def test_shuffle_reads_the_lane_of_the_pseudo_code(
     active, masks = meeting
     clamp = u32(c) if width == 0 else np.full(LANES, (32 - width) << 8 | (0 if mode == "up" else 31), np.uint32)
     policy, seed = SCHEDULES[schedule]
-    ran = single.run(f"shfl.sync.{mode}.b32", u32(values), u32(b), clamp, masks, active=active, policy=policy, seed=seed)
+    ran = single.run(
+        f"shfl.sync.{mode}.b32", u32(values), u32(b), clamp, masks, active=active, policy=policy, seed=seed
+    )
     for group in groups(active, masks):
         for lane in group:
             source, inside = shuffled(mode, lane % 32, int(b[lane]) % (1 << 32), int(clamp[lane]))
@@ -86,7 +88,9 @@ def test_votes_count_the_lanes_of_the_mask(meeting: Any, raw: np.ndarray, bias: 
     predicate = {"any": raw % 2 == 1, "all": raw % 50 != 0, "none": raw % 50 == 0}[bias]
     policy, seed = SCHEDULES[schedule]
     opcodes = ("vote.sync.ballot.b32", "vote.sync.all.pred", "vote.sync.any.pred", "vote.sync.uni.pred")
-    got = [single.run(opcode, predicate, masks, active=active, policy=policy, seed=seed).results[0] for opcode in opcodes]
+    got = [
+        single.run(opcode, predicate, masks, active=active, policy=policy, seed=seed).results[0] for opcode in opcodes
+    ]
     for group in groups(active, masks):
         votes = [bool(predicate[lane]) for lane in group]
         want = (ballot(group, dict(zip(group, votes, strict=True))), all(votes), any(votes), len(set(votes)) == 1)
@@ -97,7 +101,9 @@ def test_votes_count_the_lanes_of_the_mask(meeting: Any, raw: np.ndarray, bias: 
 @pytest.mark.parametrize("bits", [32, 64])
 @settings(max_examples=15, derandomize=True, deadline=None)
 @given(meeting=gathering(), raw=words(LANES), kinds=st.integers(1, 5), schedule=ROW)
-def test_match_names_the_lanes_with_one_value(bits: int, meeting: Any, raw: np.ndarray, kinds: int, schedule: int) -> None:
+def test_match_names_the_lanes_with_one_value(
+    bits: int, meeting: Any, raw: np.ndarray, kinds: int, schedule: int
+) -> None:
     active, masks = meeting
     values = (raw % np.uint64(kinds) * np.uint64(0x1_0000_0001_0001)).astype(f"u{bits // 8}")
     policy, seed = SCHEDULES[schedule]
@@ -106,7 +112,9 @@ def test_match_names_the_lanes_with_one_value(bits: int, meeting: Any, raw: np.n
     for group in groups(active, masks):
         equal = len({int(values[lane]) for lane in group}) == 1
         for lane in group:
-            assert int(same.results[0][lane]) == sum(1 << other % 32 for other in group if values[other] == values[lane])
+            assert int(same.results[0][lane]) == sum(
+                1 << other % 32 for other in group if values[other] == values[lane]
+            )
             assert bool(every.results[1][lane]) == equal
             assert int(every.results[0][lane]) == (sum(1 << other % 32 for other in group) if equal else 0)
 
@@ -144,10 +152,15 @@ def test_redux_folds_the_lanes_of_the_mask(operation: str, meeting: Any, values:
         assert {int(got[lane]) for lane in group} == {want}
 
 
-@pytest.mark.parametrize("opcode", [f"redux.sync.{name}{abs}{nan}.f32" for name in ("min", "max") for abs in ("", ".abs") for nan in ("", ".NaN")])
+@pytest.mark.parametrize(
+    "opcode",
+    [f"redux.sync.{name}{abs}{nan}.f32" for name in ("min", "max") for abs in ("", ".abs") for nan in ("", ".NaN")],
+)
 @settings(max_examples=6, derandomize=True, deadline=None)
 @given(meeting=gathering(), values=words(LANES), schedule=ROW)
-def test_redux_of_floats_is_the_extremum_of_the_lanes(opcode: str, meeting: Any, values: np.ndarray, schedule: int) -> None:
+def test_redux_of_floats_is_the_extremum_of_the_lanes(
+    opcode: str, meeting: Any, values: np.ndarray, schedule: int
+) -> None:
     active, masks = meeting
     grid = slow.GRIDS["f32"]
     (got,) = single.run(opcode, u32(values), masks, active=active, policy=SCHEDULES[schedule][0]).results

@@ -40,7 +40,9 @@ class Barriers:
         """Lanes arrive at barrier `number` expecting `count` threads (None: all of the CTA)."""
         barrier = lanes.full(number).astype(np.int64)
         if (barrier >= BARRIERS).any():
-            raise lanes.fault("barrier-misuse", int(np.argmax(barrier >= BARRIERS)), f"barrier {barrier.max()} of 16", RULE)
+            raise lanes.fault(
+                "barrier-misuse", int(np.argmax(barrier >= BARRIERS)), f"barrier {barrier.max()} of 16", RULE
+            )
         slot = lanes.cta * BARRIERS + barrier
         expected = np.zeros(1, np.int64) if count is None else count.astype(np.int64)
         if (stray := (expected % 32 != 0) | ((expected == 0) & (count is not None))).any():

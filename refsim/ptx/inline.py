@@ -26,7 +26,7 @@ from refsim.ptx.syntax import (
     Vector,
 )
 
-MAX_STATEMENTS = 1 << 20
+MAX_STATEMENTS = 100_000
 RULE = "device functions are inlined: PTX ISA, call"
 
 
@@ -34,7 +34,7 @@ def inline(module: Module, function: Function) -> Function:
     """A function without calls that does what the given one does; the same object if it calls nothing.
 
     Raises RefsimError: `recursive-call`, `indirect-call`, `unsupported-call` (a function without a body in the module,
-    or arguments that are no .param variables), `too-many-calls` (the bodies together exceed 2^20 statements).
+    or arguments that are no .param variables), `too-many-calls` (the bodies together exceed 100,000 statements).
     """
     return _expand(module, function, (function.name,), {})
 
@@ -94,10 +94,12 @@ def _expand(module: Module, function: Function, callers: tuple[str, ...], done: 
             out.statements += stand_in(statement)
         else:
             callee = _expand(module, _callee(module, statement, callers), (*callers, _callee_name(statement)), done)
+            if len(out.statements) + len(callee.statements) > MAX_STATEMENTS:
+                raise RefsimError(
+                    "too-many-calls", f"{function.name} has more than {MAX_STATEMENTS} statements once its calls are inlined",
+                    where=place(statement), rule=RULE,
+                )  # fmt: skip
             _insert(out, statement, callee)
-        if len(out.statements) > MAX_STATEMENTS:
-            raise RefsimError("too-many-calls", f"{function.name} has more than {MAX_STATEMENTS} statements once its calls are "
-                              "inlined", where=place(statement), rule=RULE)  # fmt: skip
     moved.append(len(out.statements))
     out.labels.update({label: moved[at] for label, at in function.labels.items()})
     done[function.name] = out
@@ -114,7 +116,7 @@ def _callee_name(statement: Statement) -> str:
 
 
 def _has_body(module: Module, name: str) -> bool:
-    return name in module.functions and bool(module.functions[name].statements)
+    return name in module.functions and module.functions[name].is_defined
 
 
 def _callee(module: Module, statement: Statement, callers: tuple[str, ...]) -> Function:

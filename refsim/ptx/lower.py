@@ -123,6 +123,11 @@ class Code:
 
 def lower(function: Function, target: str) -> Code:
     """Bind every statement of a function and cut it into blocks; unknown or ill-formed instructions are RefsimError."""
+    if max(function.register_bits, default=0) > 64:
+        wide = function.register_names[int(np.argmax(function.register_bits))]
+        raise RefsimError(
+            "unsupported-register", f"{function.name} uses {wide}, of 128 bits", rule="registers have up to 64 bits"
+        )
     carry = len(function.register_bits)
     register_bits = [*function.register_bits, 1]
     steps = [_step(statement, function, target, carry) for statement in function.statements]
@@ -147,6 +152,9 @@ def _step(statement: Statement, function: Function, target: str, carry: int) -> 
             "unsupported-target", f"{statement.opcode} exists from {bound.since} on, the target is {target}",
             where=where, rule=str(bound.clause.source), help="compile or load for a newer target",
         )  # fmt: skip
+    _check_vectors(statement, bound)
+    if statement.guard:
+        _check_register(statement.guard.register, TYPES["pred"], function, statement)
     operands = list(statement.operands)
     if operands and isinstance(operands[0], Dual):
         operands[:1] = [operands[0].first, operands[0].second]
@@ -154,7 +162,7 @@ def _step(statement: Statement, function: Function, target: str, carry: int) -> 
     else:
         given_results = min(1, sum(form.name != "dcc" for form, _ in bound.results))
     results: list[Any] = [
-        (_result(operand, form, statement), type)
+        (_result(operand, form, type, function, statement), type)
         for operand, (form, type) in zip(operands[:given_results], bound.results, strict=False)
     ]
     forms = bound.sources
@@ -180,13 +188,39 @@ def _step(statement: Statement, function: Function, target: str, carry: int) -> 
     return Step(statement, bound, tuple(sources), tuple(results), statement.guard)
 
 
-def _result(operand: Operand | None, form: OperandForm, statement: Statement) -> Any:
+def _check_vectors(statement: Statement, bound: Bound) -> None:
+    """Vectors have as many elements as the opcode says; mov has one on one side, whose elements share its bits."""
+    counts = [len(operand.elements) for operand in statement.operands if isinstance(operand, Vector)]
+    many = sum(form.many for form, _ in bound.operands)
+    if bound.clause.mnemonic == "mov" and many:
+        bits = bound.operands[0][1].bits
+        fits = not counts or (len(counts) == 1 and counts[0] in (2, 4, 8) and bits // counts[0] >= 8)
+    elif "vec" in bound.clause.flags:
+        length = int((bound.modifiers["vec"] or "v1")[1:])
+        fits = counts == ([] if length == 1 else [length] * many)
+    else:
+        fits = counts == [4] * many
+    if not fits:
+        raise malformed(f"{statement.opcode} has vectors of {counts or 'no'} elements", statement.line)
+
+
+def _check_register(register: Register, type: PtxType, function: Function, statement: Statement) -> None:
+    """A predicate stands where the instruction wants one, and nowhere else."""
+    if (function.register_bits[register.index] == 1) != (type.name == "pred"):
+        wanted = "a predicate" if type.name == "pred" else f"a value of type {type.name}"
+        name = function.register_names[register.index]
+        raise malformed(f"{statement.opcode} wants {wanted}, {name} is none", statement.line)
+
+
+def _result(operand: Operand | None, form: OperandForm, type: PtxType, function: Function, statement: Statement) -> Any:
     if operand is None:
         return None
     if isinstance(operand, Register):
+        _check_register(operand, type, function, statement)
         return (operand.index,) if form.many else operand.index
     if form.many and isinstance(operand, Vector):
-        return tuple(_result(element, OperandForm(form.name, form.type), statement) for element in operand.elements)
+        single = OperandForm(form.name, form.type)
+        return tuple(_result(element, single, type, function, statement) for element in operand.elements)
     raise malformed(f"operand {form.name!r} of {statement.opcode} must be a register", statement.line)
 
 
@@ -197,20 +231,37 @@ def _source(
         elements = operand.elements if isinstance(operand, Vector) else (operand,)
         single = OperandForm(form.name, form.type)
         return tuple(_source(element, single, type, function, statement) for element in elements)
+    if form.name in ("target", "targets"):
+        return _target(operand, form, function, statement)
     match operand:
         case Immediate():
             return Constant(constant_bits(operand, type))
-        case Label(name):
-            if name in function.branch_tables:
+        case Address(base, offset):
+            return Place(_source(base, OperandForm("a", "b64"), _B64, function, statement), offset)
+        case Register():
+            _check_register(operand, type, function, statement)
+            return operand
+        case Negated(register):
+            _check_register(register, type, function, statement)
+            return operand
+        case Special() | Symbol():
+            return operand
+    raise malformed(f"operand {form.name!r} of {statement.opcode} is of the wrong kind", statement.line)
+
+
+def _target(operand: Operand | None, form: OperandForm, function: Function, statement: Statement) -> Source:
+    """Where a branch goes: the statement behind a label, or those of a table."""
+    is_table = form.name == "targets"
+    match operand:
+        case Label(name) if (name in function.branch_tables) == is_table:
+            if is_table:
                 return tuple(Target(function.labels[label]) for label in function.branch_tables[name])
             if name not in function.labels:
                 raise malformed(f"label {name!r} stands nowhere", statement.line)
             return Target(function.labels[name])
-        case Address(base, offset):
-            return Place(_source(base, OperandForm("a", "b64"), _B64, function, statement), offset)
-        case Register() | Negated() | Special() | Symbol():
-            return operand
-    raise malformed(f"operand {form.name!r} of {statement.opcode} is of the wrong kind", statement.line)
+    raise malformed(
+        f"{statement.opcode} takes a {'table of labels' if is_table else 'label of this function'}", statement.line
+    )
 
 
 _B64 = TYPES["b64"]

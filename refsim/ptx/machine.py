@@ -23,6 +23,7 @@ from refsim.ptx.types import UNSIGNED
 
 FAIRNESS = 1024
 RANDOM_SPLIT = 0.5
+AXES = "xyz"
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,13 @@ class Machine:
         ]
         self.registers = Registers(arrays, [False] * len(arrays))
         self.alive = np.ones(geometry.lanes, np.bool_)
-        self.groups: dict[int, Ids] = {0: np.arange(geometry.lanes, dtype=np.int64)}
+        self.groups: dict[int, Ids] = {}
         self.parked: dict[int, Ids] = {}
         self.barriers = Barriers(self)
         self.functions: dict[int, Any] = {}
         self.specials: dict[str, NDArray[np.uint32]] = {}
         self.clock = 0
+        self.go(0, np.arange(geometry.lanes, dtype=np.int64))
 
     # ---- what clauses ask for
     @property
@@ -93,7 +95,7 @@ class Machine:
         """The address of a variable within its state space, shape (1,)."""
         if name not in self.symbols:
             raise RefsimError("unknown-symbol", f"the kernel refers to {name!r}, which the module does not define")
-        return np.array([self.symbols[name] + offset], np.uint64)
+        return np.array([(self.symbols[name] + offset) % (1 << 64)], np.uint64)
 
     def special(self, lanes: Lanes, name: str) -> NDArray[Any]:
         """A special register for a set of lanes."""
@@ -295,7 +297,9 @@ def special_register(machine: Machine, name: str) -> NDArray[Any]:
     """
     geometry = machine.geometry
     stem, _, axis = name[1:].partition(".")
-    at = "xyz".find(axis) if axis else 0
+    if axis and axis not in AXES:
+        raise _unmodelled(name)
+    at = AXES.find(axis) if axis else 0
     uniform: dict[str, int] = {
         "nctaid": geometry.grid[at], "ntid": geometry.block[at], "nwarpid": geometry.warps, "nsmid": 132, "gridid": 0,
         "clock": machine.clock, "clock_hi": 0, "clock64": machine.clock, "globaltimer": machine.clock,
@@ -324,6 +328,10 @@ def special_register(machine: Machine, name: str) -> NDArray[Any]:
         masks = {"eq": lane, "lt": lane - 1, "le": 2 * lane - 1, "gt": ~(2 * lane - 1), "ge": ~(lane - 1)}
         if stem[9:] in masks:
             return (masks[stem[9:]] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    raise RefsimError(
+    raise _unmodelled(name)
+
+
+def _unmodelled(name: str) -> RefsimError:
+    return RefsimError(
         "unknown-special-register", f"the simulator does not model {name}", rule="PTX ISA, special registers"
     )

@@ -25,6 +25,7 @@ from refsim.ptx.syntax import (
 
 MAX_DEPTH = 64
 MAX_VARIABLE_BYTES = 1 << 30
+MAX_ALIGN = 1 << 16
 SPACES = (".global", ".const", ".shared", ".local", ".param")
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
 _SPECIAL_FAMILIES = (
@@ -56,7 +57,7 @@ class _Parser(Cursor):
         self.out = Module("", "", 64, {}, {})
         self.function: Function | None = None
         self.scopes: list[Scope] = []
-        self.scope_count = 0
+        self.labels_of: dict[int, dict[str, str]] = {}
         self.location: Location | None = None
 
     # ---- module level
@@ -120,6 +121,8 @@ class _Parser(Cursor):
             directive = self.take()
             if directive.text == ".align":
                 align = self.integer()
+                if not 0 < align <= MAX_ALIGN or align & (align - 1):
+                    raise malformed(f"alignment {align} is no power of two up to {MAX_ALIGN}", directive.line)
             elif directive.text == ".ptr":
                 continue
             elif directive.text in (".v2", ".v4"):
@@ -146,6 +149,8 @@ class _Parser(Cursor):
                 count = len(initial) // width
         if not 0 <= count * width <= MAX_VARIABLE_BYTES:
             raise malformed(f"variable {name!r} of {count * width} bytes is beyond the limit", line)
+        if initial is not None and len(initial) > count * width:
+            raise malformed(f"variable {name!r} of {count * width} bytes has {len(initial)} initial ones", line)
         return Variable(
             name, space, count * width, max(align, width if width in (1, 2, 4, 8, 16) else 1), initial, external
         )
@@ -179,11 +184,15 @@ class _Parser(Cursor):
                 if not self.accept(","):
                     numbers.append(self.integer())
             function.directives[directive] = tuple(numbers)
-        self.out.functions.setdefault(name, function)
+        known = self.out.functions.setdefault(name, function)
         if self.accept(";"):
             return
+        if known.is_defined:
+            raise malformed(f"function {name!r} has a second body", line)
+        function.is_defined = True
         self.out.functions[name] = function
         self.function, self.location = function, None
+        self.labels_of = self.labels_ahead()
         self.block(line)
         self.function = None
 
@@ -198,26 +207,33 @@ class _Parser(Cursor):
         return tuple(found)
 
     def block(self, line: int) -> None:
+        start = self.at
         self.expect("{")
         if len(self.scopes) >= MAX_DEPTH:
             raise malformed(f"braces are nested deeper than {MAX_DEPTH}", line)
-        scope = Scope(labels=self.labels_ahead())
+        scope = Scope(labels=self.labels_of.get(start, {}))
         self.scopes.append(scope)
         while not self.accept("}"):
             self.statement(scope)
         self.scopes.pop()
 
-    def labels_ahead(self) -> dict[str, str]:
-        """The labels of the scope that starts here, made unique: the same name may stand in sibling scopes."""
-        labels, depth, at = {}, 0, self.at
-        self.scope_count += 1
-        while depth >= 0 and at < len(self.tokens):
+    def labels_ahead(self) -> dict[int, dict[str, str]]:
+        """The labels of each scope of the function that starts here, by the place of its brace; made unique, since the
+        same name may stand in sibling scopes."""
+        found: dict[int, dict[str, str]] = {}
+        inside: list[int] = []
+        for at in range(self.at, len(self.tokens)):
             token = self.tokens[at]
-            depth += (token.text == "{") - (token.text == "}")
-            if depth == 0 and token.kind == "word" and self.tokens[at + 1].text == ":":
-                labels[token.text] = f"{token.text}@{self.scope_count}"
-            at += 1
-        return labels
+            if token.text == "{":
+                inside.append(at)
+                found[at] = {}
+            elif token.text == "}" and inside:
+                inside.pop()
+            elif inside and token.kind == "word" and self.tokens[at + 1].text == ":":
+                found[inside[-1]][token.text] = f"{token.text}@{inside[-1]}"
+            if not inside:
+                break
+        return found
 
     def statement(self, scope: Scope) -> None:
         assert self.function is not None
@@ -231,7 +247,10 @@ class _Parser(Cursor):
             if self.token.text in (".branchtargets", ".calltargets", ".callprototype"):
                 self.label_table(token.text)
             else:
-                self.function.labels[scope.labels[token.text]] = len(self.function.statements)
+                label = self.label(token.text)
+                if label in self.function.labels:
+                    raise malformed(f"label {token.text!r} stands twice in one scope", token.line)
+                self.function.labels[label] = len(self.function.statements)
         elif not self.accept(";"):
             self.instruction()
 
@@ -253,7 +272,7 @@ class _Parser(Cursor):
             self.registers(scope)
         elif token.text in SPACES:
             for variable in self.variables():
-                unique = f"{variable.name}@{self.function.name}@{self.scope_count}"
+                unique = f"{variable.name}@{self.function.name}@{len(self.function.variables)}"
                 scope.names[variable.name] = unique
                 self.function.variables.append(
                     Variable(unique, variable.space, variable.size, variable.align, variable.initial)
@@ -359,18 +378,23 @@ class _Parser(Cursor):
             self.accept(",")
         return Vector(tuple(found))
 
-    def operand(self) -> Operand | None:
+    def operand(self, *, inner: bool = False) -> Operand | None:
+        """One operand; an `inner` one stands in an address, in a vector or behind '!', where no other of these may."""
         token = self.token
+        if inner and token.text in ("[", "{", "!"):
+            raise malformed(f"{token.text!r} cannot stand inside an operand", token.line)
         if self.accept("["):
             return self.address()
         if self.accept("{"):
             elements = []
             while not self.accept("}"):
-                elements.append(self.operand())
+                elements.append(self.operand(inner=True))
                 self.accept(",")
+            if not elements:
+                raise malformed("a vector without elements", token.line)
             return Vector(tuple(elements))
         if self.accept("!"):
-            register = self.operand()
+            register = self.operand(inner=True)
             if not isinstance(register, Register):
                 raise malformed("'!' stands in front of something that is no predicate", token.line)
             return Negated(register)
@@ -379,7 +403,7 @@ class _Parser(Cursor):
         return self.number()
 
     def address(self) -> Address:
-        base = self.operand()
+        base = self.operand(inner=True)
         if isinstance(base, Symbol):
             base, offset = Symbol(base.name), base.offset
         elif isinstance(base, Register | Immediate):
@@ -388,6 +412,7 @@ class _Parser(Cursor):
             raise malformed("an address must start with a register, a name or a number", self.token.line)
         while sign := self.accept("+", "-"):
             offset += self.integer() * (1 if sign == "+" else -1)
+        self.check_offset(offset)
         self.expect("]")
         return Address(base, offset)
 
@@ -416,7 +441,12 @@ class _Parser(Cursor):
         while self.token.text in ("+", "-") and self.tokens[self.at + 1].kind == "integer":
             sign = 1 if self.take().text == "+" else -1
             offset += sign * self.integer()
+        self.check_offset(offset)
         return Symbol(name, offset)
+
+    def check_offset(self, offset: int) -> None:
+        if not -(1 << 32) < offset < 1 << 32:
+            raise malformed(f"offset {offset} is beyond 32 bits", self.token.line)
 
 
 def _file_names(tokens: list[Token]) -> dict[int, str]:

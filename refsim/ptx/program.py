@@ -176,6 +176,8 @@ def pack_parameters(
             "argument-count", f"{function.name} takes {len(function.parameters)} arguments, {len(args)} were given",
             rule=", ".join(f"{parameter.name}: {parameter.size} B" for parameter in function.parameters),
         )  # fmt: skip
+    if (size := sum(parameter.size for parameter in function.parameters)) > MAX_PARAMETERS:
+        raise RefsimError("too-many-parameters", f"{size} B of parameters: the limit is {MAX_PARAMETERS} B")
     packed, arrays = bytearray(), []
     for position, (parameter, argument) in enumerate(zip(function.parameters, args, strict=True)):
         if isinstance(argument, np.ndarray) and argument.ndim > 0 and parameter.size == 8:
@@ -199,8 +201,6 @@ def pack_parameters(
                 f"{parameter.size} B", help="give a numpy scalar of that size, such as np.uint64(n)",
             )  # fmt: skip
         packed += bytes(_align(len(packed), parameter.align) - len(packed)) + raw
-    if len(packed) > MAX_PARAMETERS:
-        raise RefsimError("too-many-parameters", f"{len(packed)} B of parameters: the limit is {MAX_PARAMETERS} B")
     space = Space("param", 0)
     space.bytes = np.frombuffer(bytes(packed).ljust(-(-len(packed) // 16) * 16 + 16, b"\0"), np.uint8).copy()
     space.shadow = np.ones_like(space.bytes)
@@ -226,6 +226,10 @@ def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Prog
                 "unreadable-file", f"cannot read {str(text_or_path)!r} as PTX: {error}", exit_code=UNREADABLE
             ) from None
     module = parse(text)
+    if module.address_bits != 64:
+        raise RefsimError(
+            "unsupported-address-size", f"addresses of {module.address_bits} bits", rule="addresses have 64 bits"
+        )
     chosen = target or module.target or DEFAULT_TARGET
     if module.target and not supports(chosen, module.target):
         raise RefsimError("wrong-target", f"the module is for {module.target}, the target asked for is {chosen}")

@@ -131,6 +131,7 @@ class Function:
     branch_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    is_defined: bool = False
 
 
 @dataclass

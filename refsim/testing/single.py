@@ -64,14 +64,17 @@ def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
     return found
 
 
-def statement(bound: Bound, optional: tuple[str, ...] = (), *, typed: bool = False, words: dict[str, str] | None = None) -> str:
+def statement(
+    bound: Bound, optional: tuple[str, ...] = (), *, typed: bool = False, words: dict[str, str] | None = None
+) -> str:
     """One PTX statement with any instruction: `atom.global.add.u32 d, [a], b;`.
 
     typed: register names end in their type, so that statements of all types may share a function. words: the text of
     an operand, by its name in the form. Optional operands are left out unless named.
     """
     texts = {
-        operand.name: (words or {}).get(operand.name) or operand.text(f"_{register_type(operand.type)}" if typed else "")
+        operand.name: (words or {}).get(operand.name)
+        or operand.text(f"_{register_type(operand.type)}" if typed else "")
         for operand in written(bound, optional)
     }
     results = "|".join(texts[operand.name] for operand in written(bound, optional) if operand.is_result)
@@ -90,7 +93,12 @@ def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = Non
         for operand in written(bound)
         for name in operand.registers(f"_{register_type(operand.type)}")
     }
-    head = [".version 9.0", f".target {target}", ".address_size 64", ".entry forms(.param .align 32 .b8 parameter[64]) {"]
+    head = [
+        ".version 9.0",
+        f".target {target}",
+        ".address_size 64",
+        ".entry forms(.param .align 32 .b8 parameter[64]) {",
+    ]
     body = []
     for bound in bounds:
         from_parameter = {"a": "[parameter]"} if bound.clause.mnemonic == "ld" and ".param" in bound.opcode else {}
@@ -108,7 +116,8 @@ def run(
 
     sources: one array of unsigned bits (bool for predicates) per source register, all of one length up to 1024;
     vectors give one array per element, an address the byte's place in the pool. pool: bytes of the state space, shape
-    (size,), or (lanes, size) for local memory; a copy comes back. active: the lanes that execute it (default all).
+    (size,), or (lanes, size) for local memory, size a multiple of 4; a copy comes back. active: the lanes that execute
+    it (default all).
     immediate: constants to write for operands, by name; such an operand takes no array. result_bits: the width of
     the result registers, where it is not the type's own. Results of lanes that are not active are 0. Raises whatever
     the launch raises, and RefsimError `source-count` for a wrong number of arrays.
@@ -147,7 +156,9 @@ class _Program:
         self.operands = [operand for operand in written(bound, optional) if operand.name not in immediate]
         space = bound.modifiers.get("space")
         self.space = str(space).partition("::")[0] if space and self.size else "generic"
-        self.inputs = [(name, operand.type) for operand in self.operands if not operand.is_result for name in operand.registers()]
+        self.inputs = [
+            (name, operand.type) for operand in self.operands if not operand.is_result for name in operand.registers()
+        ]
         self.outputs = [
             (name, TYPES[f"b{result_bits}"] if result_bits and operand.type.name != "pred" else operand.type)
             for operand in self.operands if operand.is_result for name in operand.registers()
@@ -155,7 +166,12 @@ class _Program:
 
     def module(self) -> str:
         target = next(t for t in _TARGETS if supports(t, self.bound.since))
-        names = ["active", "pool", *(f"in_{name}" for name, _ in self.inputs), *(f"out_{name}" for name, _ in self.outputs)]
+        names = [
+            "active",
+            "pool",
+            *(f"in_{name}" for name, _ in self.inputs),
+            *(f"out_{name}" for name, _ in self.outputs),
+        ]
         parameters = [f".param .u64 {name}" for name in names]
         if self.space == "param":
             parameters.append(f".param .align 32 .b8 window[{self.size}]")
@@ -169,7 +185,13 @@ class _Program:
 
     def body(self) -> list[str]:
         registers = [f".reg .{register_type(type)} {name};" for name, type in [*self.inputs, *self.outputs]]
-        lines = [*registers, ".reg .b64 %at, %base, %to, %end;", ".reg .b32 %lane;", ".reg .b16 %flag;", ".reg .pred %p;"]
+        lines = [
+            *registers,
+            ".reg .b64 %at, %base, %to, %end;",
+            ".reg .b32 %lane, %word;",
+            ".reg .b16 %flag;",
+            ".reg .pred %p;",
+        ]
         lines += ["mov.u32 %lane, %tid.x;", *self.window()]
         for name, type in self.inputs:
             lines += self.element(f"in_{name}", type)
@@ -212,13 +234,13 @@ class _Program:
         return self.copy("SAVE", "local", fill=False) if self.space == "local" else []
 
     def copy(self, label: str, space: str, *, fill: bool) -> list[str]:
-        """A loop over the bytes of the pool: every lane copies all of them, its own part for local memory."""
+        """A loop over the words of the pool: every lane copies all of them, its own part for local memory."""
         row = f"mad.wide.u32 %at, %lane, {self.size}, %at;" if space == "local" else ""
         move = (
-            ["ld.global.u8 %flag, [%at];", f"st.{space}.u8 [%to], %flag;"] if fill
-            else [f"ld.{space}.u8 %flag, [%to];", "st.global.u8 [%at], %flag;"]
+            ["ld.global.b32 %word, [%at];", f"st.{space}.b32 [%to], %word;"] if fill
+            else [f"ld.{space}.b32 %word, [%to];", "st.global.b32 [%at], %word;"]
         )  # fmt: skip
         return [
             "ld.param.u64 %at, [pool];", row, "mov.u64 %to, %base;", f"add.u64 %end, %base, {self.size};", f"{label}:",
-            *move, "add.u64 %at, %at, 1;", "add.u64 %to, %to, 1;", "setp.lt.u64 %p, %to, %end;", f"@%p bra {label};",
+            *move, "add.u64 %at, %at, 4;", "add.u64 %to, %to, 4;", "setp.lt.u64 %p, %to, %end;", f"@%p bra {label};",
         ]  # fmt: skip

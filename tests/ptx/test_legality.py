@@ -23,9 +23,20 @@ OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and c
 # Labels need a place to go, so that branches have a test of their own below.
 BRANCHES = ("bra", "brx")
 INSTANCES = [
-    bound for clause in OURS if clause.mnemonic not in BRANCHES for bound in instances(clause, 64) if bound.clause is clause
+    bound
+    for clause in OURS
+    if clause.mnemonic not in BRANCHES
+    for bound in instances(clause, 64)
+    if bound.clause is clause
 ]
-BEFORE = {"sm_80": "sm_75", "sm_86": "sm_80", "sm_89": "sm_86", "sm_90": "sm_89", "sm_100": "sm_90", "sm_100a": "sm_90a"}
+BEFORE = {
+    "sm_80": "sm_75",
+    "sm_86": "sm_80",
+    "sm_89": "sm_86",
+    "sm_90": "sm_89",
+    "sm_100": "sm_90",
+    "sm_100a": "sm_90a",
+}
 # What ptxas 13.0 takes although the ISA dates it later: .satfinite came to f16 with sm_80.
 TAKEN_EARLIER = {"cvt.rn.satfinite.f16.f32", "cvt.rz.satfinite.f16.f32"}
 # Operands that the ISA wants constant.
@@ -114,7 +125,9 @@ PURE = {
 }
 
 
-@pytest.mark.parametrize("family", sorted({bound.clause.function.__module__.rsplit(".", 1)[1] for bound in PURE.values()}))
+@pytest.mark.parametrize(
+    "family", sorted({bound.clause.function.__module__.rsplit(".", 1)[1] for bound in PURE.values()})
+)
 def test_a_clause_runs_in_a_program_as_it_evaluates_alone(family: str) -> None:
     """Parser, lowering, translation and machine add nothing to a clause: one opcode of each, the last of its form."""
     generator = np.random.default_rng(7)

@@ -60,9 +60,10 @@ def read_modify_write(
     """
     name, width = space_of(space), row.bits // 8
     where = lanes.full(address).astype(np.int64)
-    order = np.argsort(where, kind="stable") if (where[1:] < where[:-1]).any() else np.arange(len(where))
-    sorted_addresses = where[order]
-    starts = np.flatnonzero(np.r_[True, sorted_addresses[1:] != sorted_addresses[:-1]])
+    cells = _cells(lanes, name, where)
+    order = np.argsort(cells, kind="stable") if (cells[1:] < cells[:-1]).any() else np.arange(len(cells))
+    in_order = cells[order]
+    starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
     counts = np.diff(np.r_[starts, len(where)])
     b = np.broadcast_to(b, (lanes.count, *b.shape[1:]))
     c = None if c is None else np.broadcast_to(c, (lanes.count, *c.shape[1:]))
@@ -79,6 +80,15 @@ def read_modify_write(
         new = update(old, b[chosen], None if c is None else c[chosen])
         now.store(name, where[chosen], np.ascontiguousarray(new).reshape(-1).view(row.bits_dtype), width)
     return found
+
+
+def _cells(lanes: Lanes, space: str, where: Array) -> Array:
+    """A number for the place in memory that each lane means: shared address 0 of two CTAs is two places."""
+    cells = np.empty(lanes.count, np.int64)
+    for number, (part, name, at, mask) in enumerate(lanes.parts(space, where)):
+        state, owner = part.space(name)
+        cells[slice(None) if mask is None else mask] = at + owner * state.stride + (number << 48)
+    return cells
 
 
 def lanes_items(lanes: Lanes, space: str, address: Array, row: PtxType) -> Array:
@@ -176,8 +186,12 @@ _LATER_REAL = {**_LATER, "f64": "sm_60", "f16": "sm_70", "f16x2": "sm_60"}
 
 for _form, _ignored in _forms("atom", *_ADD_WIDE):
 
-    @instruction(f"{_form} d, [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["atom"])
-    def atom_add_wide(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
+    @instruction(
+        f"{_form} d, [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["atom"]
+    )
+    def atom_add_wide(
+        lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
+    ) -> Array:
         """Sums in lane order, each rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
         return _add_wide(lanes, address, b, type, space)
 
@@ -185,15 +199,21 @@ for _form, _ignored in _forms("atom", *_ADD_WIDE):
 for _form, _ignored in _forms("red", *_ADD_WIDE):
 
     @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"])
-    def red_add_wide(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
+    def red_add_wide(
+        lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
+    ) -> None:
         """Sums in lane order, each rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
         _add_wide(lanes, address, b, type, space)
 
 
 for _form, _ignored in _forms("atom", *_ADD_HALF):
 
-    @instruction(f"{_form} d, [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["atom"])
-    def atom_add_half(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
+    @instruction(
+        f"{_form} d, [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["atom"]
+    )
+    def atom_add_half(
+        lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
+    ) -> Array:
         """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
         return read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
 
@@ -201,7 +221,9 @@ for _form, _ignored in _forms("atom", *_ADD_HALF):
 for _form, _ignored in _forms("red", *_ADD_HALF):
 
     @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"])
-    def red_add_half(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
+    def red_add_half(
+        lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
+    ) -> None:
         """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
         read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
 
@@ -221,7 +243,9 @@ def _update_vector(
     row, size = TYPES[type], TYPES[type].bits // 8
     where = lanes.full(address).astype(np.int64)
     if (stray := where % (size * int(vec[1])) != 0).any():
-        raise lanes.fault("misaligned", int(np.argmax(stray)), f"a vector of {size * int(vec[1])} bytes not aligned to its size")
+        raise lanes.fault(
+            "misaligned", int(np.argmax(stray)), f"a vector of {size * int(vec[1])} bytes not aligned to its size"
+        )
     places = [where + size * place for place in range(len(b))]
     if operation == "add" and type == "f32":
         return [_add_wide(lanes, place, element, type, space) for place, element in zip(places, b, strict=True)]
@@ -236,7 +260,15 @@ def _vector(operation: str, types: str) -> None:
 
     @instruction(f"{form} d*, [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["atom"])
     def atom_vector(
-        lanes: Lanes, address: Array, b: list[Array], policy: Any, *, operation: str, type: str, vec: str, space: str | None
+        lanes: Lanes,
+        address: Array,
+        b: list[Array],
+        policy: Any,
+        *,
+        operation: str,
+        type: str,
+        vec: str,
+        space: str | None,
     ) -> list[Array]:
         """Element after element; the elements of a vector are updated together on no hardware."""
         return _update_vector(lanes, address, b, operation, type, vec, space)
@@ -245,7 +277,15 @@ def _vector(operation: str, types: str) -> None:
 
     @instruction(f"{form} [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["red"])
     def red_vector(
-        lanes: Lanes, address: Array, b: list[Array], policy: Any, *, operation: str, type: str, vec: str, space: str | None
+        lanes: Lanes,
+        address: Array,
+        b: list[Array],
+        policy: Any,
+        *,
+        operation: str,
+        type: str,
+        vec: str,
+        space: str | None,
     ) -> None:
         """Element after element; the elements of a vector are updated together on no hardware."""
         _update_vector(lanes, address, b, operation, type, vec, space)

@@ -25,7 +25,9 @@ def _family(name: str, suffix: str, rendezvous: str | None) -> None:
         """Wait until all threads of the CTA, or `count` of them, are at barrier `number`."""
         lanes.machine.barriers.arrive(lanes, number, count, wait=True)
 
-    @instruction(f"{name}arrive{tail} a:u32, b:u32", rendezvous=rendezvous, flow=True, ignores=("cta",), source=_SECTION)
+    @instruction(
+        f"{name}arrive{tail} a:u32, b:u32", rendezvous=rendezvous, flow=True, ignores=("cta",), source=_SECTION
+    )
     def arrive(lanes: Lanes, number: Array, count: Array) -> None:
         """Arrive without waiting for other warps."""
         lanes.machine.barriers.arrive(lanes, number, count, wait=False)

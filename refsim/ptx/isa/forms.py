@@ -26,7 +26,9 @@ from refsim.sources import Source
 
 Clause = Callable[..., Any]
 
-FIELD = re.compile(r"\.\{(?P<need>\w+):(?P<needs>[^}]*)\}|\{\.(?P<maybe>\w+):(?!:)(?P<mays>[^}]*)\}|\{\.(?P<flag>[\w:]+)\}")
+FIELD = re.compile(
+    r"\.\{(?P<need>\w+):(?P<needs>[^}]*)\}|\{\.(?P<maybe>\w+):(?!:)(?P<mays>[^}]*)\}|\{\.(?P<flag>[\w:]+)\}"
+)
 _OPERAND = re.compile(r"(?P<open>\[?)(?P<name>\w+)(?::(?P<type>\w+))?\]?(?P<many>\*?)(?P<optional>\??)$")
 
 
@@ -123,7 +125,11 @@ def _parse_operands(text: str) -> tuple[OperandForm, ...]:
         assert piece, f"operand {word!r} of a form does not parse"
         forms.append(
             OperandForm(
-                piece["name"], piece["type"] or "type", bool(piece["open"]), bool(piece["many"]), bool(piece["optional"])
+                piece["name"],
+                piece["type"] or "type",
+                bool(piece["open"]),
+                bool(piece["many"]),
+                bool(piece["optional"]),
             )
         )
     return tuple(forms)
@@ -210,5 +216,6 @@ def find(opcode: str, where: str = "", operands: int | None = None) -> tuple[Ins
 
 def supports(target: str, since: str) -> bool:
     """Whether a target such as sm_90a has what came with `since`; `sm_100a` features exist on that target alone."""
-    number, needed = int(re.sub(r"\D", "", target)), int(re.sub(r"\D", "", since))
-    return target == since if since.endswith("a") else number >= needed
+    if not (match := re.fullmatch(r"sm_(\d{2,4})[af]?", target)):
+        raise RefsimError("unknown-target", f"{target!r} is no target", help="give one such as sm_90a")
+    return target == since if since.endswith("a") else int(match[1]) >= int(re.sub(r"\D", "", since))

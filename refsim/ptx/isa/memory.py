@@ -63,13 +63,17 @@ def _ignored(form: str) -> tuple[str, ...]:
 def _loads() -> list[tuple[str, str]]:
     others = [(".{space:global}{.cop:ca|cg|cs}.nc", "sm_50"), (f".{{space:global}}.nc{_L1}", "sm_70")]
     places = f"{_SHARED}|local|const|param::entry|param::func|param"
-    forms = [(f"ld{form}", since) for form, since in _forms(places, "ca|cg|cs|lu|cv", "relaxed|acquire", _PREFETCH, others)]
+    forms = [
+        (f"ld{form}", since) for form, since in _forms(places, "ca|cg|cs|lu|cv", "relaxed|acquire", _PREFETCH, others)
+    ]
     return forms + [(f"ldu{_GLOBAL}{shape}", "sm_50") for shape in _SHAPES]
 
 
 for _form, _since in _loads():
 
-    @instruction(f"{_form} d*, [a], policy:b64?", ignores=_ignored(_form), since=_since, later=_LATER, source=PTX["ld, ldu"])
+    @instruction(
+        f"{_form} d*, [a], policy:b64?", ignores=_ignored(_form), since=_since, later=_LATER, source=PTX["ld, ldu"]
+    )
     def ld(
         lanes: Lanes, address: Array, policy: Any, *, type: str, space: str | None = None, vec: str | None = None
     ) -> list[Array]:
@@ -92,12 +96,16 @@ def _columns(items: Array, dtype: np.dtype[Any], count: int) -> list[Array]:
 
 def _aligned(lanes: Lanes, address: Array, size: int) -> None:
     if (stray := lanes.full(address) % size != 0).any():
-        raise lanes.fault("misaligned", int(np.argmax(stray)), f"a vector of {size} bytes at an address not a multiple of it")
+        raise lanes.fault(
+            "misaligned", int(np.argmax(stray)), f"a vector of {size} bytes at an address not a multiple of it"
+        )
 
 
 for _form, _since in _forms(f"{_SHARED}|local|param::func|param", "wb|cg|cs|wt", "relaxed|release", "", []):
 
-    @instruction(f"st{_form} [a], b*, policy:b64?", ignores=_ignored(_form), since=_since, later=_LATER, source=PTX["st"])
+    @instruction(
+        f"st{_form} [a], b*, policy:b64?", ignores=_ignored(_form), since=_since, later=_LATER, source=PTX["st"]
+    )
     def st(
         lanes: Lanes, address: Array, b: list[Array], policy: Any, *, type: str, space: str | None = None,
         vec: str | None = None,

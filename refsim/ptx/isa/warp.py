@@ -82,7 +82,9 @@ def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
             return np.logical_or(everyone, nobody)
 
 
-@instruction("match.any.sync.{type:b32|b64} d:b32, a, mask:b32", rendezvous="mask", since="sm_70", source=PTX["match.sync"])
+@instruction(
+    "match.any.sync.{type:b32|b64} d:b32, a, mask:b32", rendezvous="mask", since="sm_70", source=PTX["match.sync"]
+)
 def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
     """The lanes whose value equals this lane's."""
     group, bit = _voters(lanes, mask)
@@ -94,7 +96,10 @@ def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
 
 
 @instruction(
-    "match.all.sync.{type:b32|b64} d:b32|dp:pred, a, mask:b32", rendezvous="mask", since="sm_70", source=PTX["match.sync"]
+    "match.all.sync.{type:b32|b64} d:b32|dp:pred, a, mask:b32",
+    rendezvous="mask",
+    since="sm_70",
+    source=PTX["match.sync"],
 )
 def match_all(lanes: Lanes, a: Array, mask: Array) -> tuple[Array, Array]:
     """The member mask if all lanes hold one value, else 0."""
@@ -161,5 +166,3 @@ def elect(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     members = _ballot(lanes, np.array([True]), mask)
     lowest = np.log2((members & -members).astype(np.float64)).astype(np.int64)
     return lowest.astype(np.uint32), lanes.laneid == lowest
-
-
