@@ -116,15 +116,17 @@ class _Parser(Cursor):
     def variables(self, external: bool = False, *, single: bool = False) -> list[Variable]:
         """The variables of one declaration; in a parameter list (`single`) a comma starts the next declaration."""
         space = self.take().text[1:]
-        align, width = 0, 0
+        align, width, pointee = 0, 0, False
         while self.token.kind == "directive":
             directive = self.take()
             if directive.text == ".align":
-                align = self.integer()
-                if not 0 < align <= MAX_ALIGN or align & (align - 1):
-                    raise malformed(f"alignment {align} is no power of two up to {MAX_ALIGN}", directive.line)
+                given = self.integer()
+                if not 0 < given <= MAX_ALIGN or given & (given - 1):
+                    raise malformed(f"alignment {given} is no power of two up to {MAX_ALIGN}", directive.line)
+                # Behind .ptr it is the alignment of what the parameter points to, not of the parameter.
+                align = align if pointee else given
             elif directive.text == ".ptr":
-                continue
+                pointee = True
             elif directive.text in (".v2", ".v4"):
                 width = int(directive.text[2])
             elif directive.text not in (*SPACES, ".unified", ".managed", ".attribute"):

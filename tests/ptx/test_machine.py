@@ -226,7 +226,8 @@ def test_unknown_instructions_name_the_nearest_form_and_the_line():
 
 
 def test_instructions_of_newer_targets_are_refused():
-    text = f"{HEAD.replace('sm_90a', 'sm_80')}.entry k()\n{{.reg .b16 %h; .reg .b32 %f;\ncvt.rn.satfinite.e4m3x2.f32 %h, %f, %f;}}"
+    body = ".reg .b16 %h; .reg .b32 %f;\ncvt.rn.satfinite.e4m3x2.f32 %h, %f, %f;"
+    text = f"{HEAD.replace('sm_90a', 'sm_80')}.entry k()\n{{{body}}}"
     with pytest.raises(RefsimError) as caught:
         ptx.load(text).launch("k", (1,), (32,), [])
     assert caught.value.code == "unsupported-target"

@@ -68,7 +68,7 @@ def test_parameters_with_alignment_and_pointer_attributes():
         HEAD + ".entry k(.param .u64 .ptr .global .align 16 a, .param .align 64 .b8 map[128], .param .f32 s)\n{ret;}"
     )
     sizes = [(variable.name, variable.size, variable.align) for variable in module.functions["k"].parameters]
-    assert sizes == [("a", 8, 16), ("map", 128, 64), ("s", 4, 4)]
+    assert sizes == [("a", 8, 8), ("map", 128, 64), ("s", 4, 4)]
 
 
 def test_initialised_variables():
