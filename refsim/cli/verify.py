@@ -23,7 +23,17 @@ COLUMNS = (
     Column("seconds", label="time", align="right", unit="s", drop=2),
     Column("promise", drop=3),
 )
-_HASH_KEYS = ("device", "driver", "compiler", "ptx_origin", "ptx_flags", "ptx_sha256", "assembler", "cubin_flags", "cubin_sha256")
+_HASH_KEYS = (
+    "device",
+    "driver",
+    "compiler",
+    "ptx_origin",
+    "ptx_flags",
+    "ptx_sha256",
+    "assembler",
+    "cubin_flags",
+    "cubin_sha256",
+)
 _SEVERITY = (70, 1, 4, 5)
 
 
