@@ -17,12 +17,12 @@ _HOMES = {
     ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("compare", "device", "files", "oracles", "ptx", "testing")
+_MODULES = ("compare", "device", "files", "layouts", "numerics", "oracles", "ptx", "testing")
 
 __all__ = ["__version__", *_HOME_OF, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
-    from refsim import compare, device, files, oracles, ptx, testing
+    from refsim import compare, device, files, layouts, numerics, oracles, ptx, testing
     from refsim.conversions import convert, decode, encode, pack, unpack
     from refsim.errors import RefsimError
     from refsim.formats import (

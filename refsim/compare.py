@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
 from refsim.formats import FORMATS, Format, format_named
+from refsim.layouts.places import spoken
 
 Codes = NDArray[np.unsignedinteger]
 Owner = Callable[..., "str | Mapping[str, object] | None"]
@@ -372,7 +373,7 @@ def _attribution(index: tuple[int, ...], layout: Layout | None, owner: Owner | N
     parts = []
     if layout is not None:
         thread, value = layout.holder(*index)
-        parts.append(f"held by warp {int(thread) // 32}, lane {int(thread) % 32}, value {int(value)}")
+        parts.append(f"held by {spoken(layout, int(thread), int(value))}")
     named = owner(*index) if owner is not None else None
     if isinstance(named, Mapping):
         shown = {key: hex(at) if key == "address" and isinstance(at, int) else at for key, at in named.items()}

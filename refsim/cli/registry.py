@@ -34,7 +34,15 @@ SECTIONS: dict[str, dict[str, Listing]] = {
             "refsim.cli.diffpolicy:command", "Where two libraries convert the same number differently."
         ),
     },
-    "Comparing": {
+    "Layouts": {
+        "layout": Listing("refsim.cli.layout:command", "Who holds an element, and what a thread holds."),
+        "swizzle": Listing("refsim.cli.swizzle:command", "Where a swizzle moves bytes of shared memory."),
+        "banks": Listing("refsim.cli.banks:command", "Bank conflicts of an access to shared memory."),
+        "scales": Listing("refsim.cli.scales:command", "Where scale factors lie; shuffle and unshuffle them."),
+        "desc": Listing("refsim.cli.desc:command", "Descriptors: decode, encode, walk the bytes they name."),
+    },
+    "Dumps": {
+        "show": Listing("refsim.cli.show:command", "A dump as numbers, through format, layout and scales."),
         "diff": Listing("refsim.cli.diff:command", "Two files of codes, bit for bit."),
     },
     "Kernels": {

@@ -14,6 +14,7 @@ _HOMES = {
     ),
     "refsim.layouts.evidence": ("Evidence", "Level"),
     "refsim.layouts.families": ("FAMILIES", "Fragment", "fragment", "fragments"),
+    "refsim.layouts.pictures": ("Drawing", "draw"),
     "refsim.layouts.scales": ("SCALE_LAYOUTS", "ScaleLayout", "scale_layout"),
     "refsim.layouts.swizzles": ("SWIZZLES", "Swizzle", "swizzle"),
     "refsim.layouts.tiles": ("MAJORS", "Tile", "tile"),
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from refsim.layouts.evidence import Evidence, Level
     from refsim.layouts.families import FAMILIES, Fragment, fragment, fragments
+    from refsim.layouts.pictures import Drawing, draw
     from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout, scale_layout
     from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
     from refsim.layouts.tiles import MAJORS, Tile, tile

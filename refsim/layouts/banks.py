@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
+from refsim.layouts.notebook import drawn
 from refsim.layouts.tiles import Tile
 from refsim.layouts.whole import whole
 from refsim.sources import CUDA_GUIDE, Source
@@ -41,6 +42,7 @@ class Collision:
     lanes: tuple[tuple[int, ...], ...]
 
 
+@drawn
 @dataclass(frozen=True)
 class BankConflicts:
     """What one or more warp accesses cost: `wavefronts` (..., phases), at least `ideal` (phases,) each.

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
+from refsim.layouts.notebook import drawn
 from refsim.layouts.whole import whole
 from refsim.sources import AITER, CUBLAS, DEEPGEMM, FLASHINFER, MIRAGE, TRITON, Source
 
@@ -18,6 +19,7 @@ Shape = tuple[int, int]
 Place = Callable[[Indices, Indices, Shape], Indices]
 
 
+@drawn
 @dataclass(frozen=True)
 class ScaleLayout:
     """A layout of (rows, blocks) elements: padded to multiples of `tile`, then placed by `place`.

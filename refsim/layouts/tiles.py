@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError, unknown
+from refsim.layouts.notebook import drawn
 from refsim.layouts.swizzles import Swizzle, swizzle
 from refsim.layouts.whole import whole
 from refsim.sources import CUTLASS, PTX, Source
@@ -18,6 +19,7 @@ ATOM_ROWS = 8
 ATOM_32B = "128B_32B_atom"
 
 
+@drawn
 @dataclass(frozen=True)
 class Tile:
     """An MN x K operand made of atoms: `mn_stride_bytes` from atom to atom along MN, `k_stride_bytes` along K.

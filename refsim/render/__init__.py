@@ -1,8 +1,10 @@
-"""Answers as small view models, and their renderings: text, json, jsonl, csv, md, html."""
+"""Answers as small view models, and their renderings: text, json, jsonl, csv, md, svg, html."""
 
 from refsim.errors import unknown
 from refsim.render.cells import number
 from refsim.render.view import (
+    ALERT,
+    EMPTY,
     BitFields,
     Bits,
     Cell,
@@ -10,16 +12,20 @@ from refsim.render.view import (
     Column,
     Document,
     Entry,
+    Fact,
     Grid,
     Interval,
     Number,
     Part,
+    Picture,
     Record,
     Statement,
     Table,
 )
 
 __all__ = [
+    "ALERT",
+    "EMPTY",
     "FORMS",
     "BitFields",
     "Bits",
@@ -28,10 +34,12 @@ __all__ = [
     "Column",
     "Document",
     "Entry",
+    "Fact",
     "Grid",
     "Interval",
     "Number",
     "Part",
+    "Picture",
     "Record",
     "Statement",
     "Table",
@@ -39,7 +47,7 @@ __all__ = [
     "rendered",
 ]
 
-FORMS = ("text", "json", "jsonl", "csv", "md", "html")
+FORMS = ("text", "json", "jsonl", "csv", "md", "svg", "html")
 
 
 def rendered(

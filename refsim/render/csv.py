@@ -6,22 +6,23 @@ from typing import Any
 
 from refsim.errors import RefsimError
 from refsim.render.json import rows
-from refsim.render.view import Document
+from refsim.render.view import Document, Part, Record, Statement
 
 
 def write(document: Document, *, citations: bool = False) -> str:
-    """The one part of the document, one row a line.
+    """The one part of the document, one row a line; what only stands at the top of the JSON object is left out beside it.
 
     Objects take a column per key (nearest_even_low), lists of objects one per place (neighbours_0_code); lists of
     plain values share a cell, with spaces between. Raises RefsimError for a document with several parts.
     """
-    if len(document.parts) != 1:
+    parts = [part for part in document.parts if not _headline(part)] or document.parts
+    if len(parts) != 1:
         raise RefsimError(
             "csv-needs-one-table",
-            f"this answer has {len(document.parts)} parts, and CSV holds one table",
+            f"this answer has {len(parts)} parts, and CSV holds one table",
             help="--as json or --as jsonl holds all of them",
         )
-    flat = [dict(_flat("", row)) for row in rows(document.parts[0], citations)]
+    flat = [dict(_flat("", row)) for row in rows(parts[0], citations)]
     names = list(dict.fromkeys(name for row in flat for name in row))
     # a column without a value in one row (the neighbours of a NaN) is absent there, not a column of its own
     names = [name for name in names if not any(other.startswith(f"{name}_") for other in names) or _filled(name, flat)]
@@ -30,6 +31,10 @@ def write(document: Document, *, citations: bool = False) -> str:
     writer.writeheader()
     writer.writerows(flat)
     return lines.getvalue()
+
+
+def _headline(part: Part) -> bool:
+    return isinstance(part, Record | Statement) and not part.key
 
 
 def _filled(name: str, flat: list[dict[str, Any]]) -> bool:

@@ -2,9 +2,9 @@
 
 from html import escape
 
-from refsim.render import cells
+from refsim.render import cells, svg
 from refsim.render.tabular import Tabular, tabular
-from refsim.render.view import Document, Part, Statement
+from refsim.render.view import Document, Part, Picture, Statement
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --line: #d8d8d8; --faint: #666 }
@@ -20,7 +20,8 @@ td, th { padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--line); w
 def write(document: Document, *, citations: bool = False) -> str:
     """The page: no script, nothing fetched, every text escaped."""
     title = escape(document.title or "refsim")
-    body = "\n".join(f"<div>{_part(part, citations)}</div>" for part in document.parts)
+    parts = [document.drawing, *document.parts] if document.drawing else document.parts
+    body = "\n".join(f"<div>{_part(part, citations)}</div>" for part in parts)
     if citations and document.sources:
         items = [
             f'<li><a href="{escape(each.document.address)}">{escape(str(each))}</a></li>' for each in document.sources
@@ -36,6 +37,8 @@ def write(document: Document, *, citations: bool = False) -> str:
 def _part(part: Part, citations: bool) -> str:
     if isinstance(part, Statement):
         return f"<pre>{escape(chr(10).join(cells.printable(line) for line in part.lines))}</pre>"
+    if isinstance(part, Picture):
+        return svg.write(Document((part,)))
     return _table(tabular(part, citations))
 
 

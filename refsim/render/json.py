@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from refsim.render.cells import plain
-from refsim.render.view import Document, Grid, Part, Record, Statement, Table
+from refsim.render.view import EMPTY, Document, Grid, Part, Picture, Record, Statement, Table
 from refsim.sources import Source
 
 
@@ -22,6 +22,8 @@ def tree(document: Document, *, citations: bool = False) -> dict[str, Any]:
         elif isinstance(part, Record | Statement):
             found[part.key] = rows(part, citations)[0]
         else:
+            if isinstance(part, Picture):
+                found |= {entry.name: plain(entry.value) for entry in part.about}
             found[part.key] = rows(part, citations)
     if citations and document.sources:
         found["sources"] = [source_fields(source) for source in document.sources]
@@ -29,7 +31,7 @@ def tree(document: Document, *, citations: bool = False) -> dict[str, Any]:
 
 
 def rows(part: Part, citations: bool) -> list[dict[str, Any]]:
-    """A part as flat objects: one a row of a table, one a code of a grid, one for a record."""
+    """A part as flat objects: one a row of a table, one a code of a grid, one a cell of a picture, one for a record."""
     match part:
         case Table():
             shown = part.shown(citations)
@@ -38,10 +40,23 @@ def rows(part: Part, citations: bool) -> list[dict[str, Any]]:
             return [
                 {"code": str(part.code(position)), "value": plain(value)} for position, value in enumerate(part.values)
             ]
+        case Picture():
+            return _cells(part)
         case Record():
             return [{entry.name: plain(entry.value) for entry in part.entries}]
         case Statement():
             return [dict(part.facts)]
+
+
+def _cells(picture: Picture) -> list[dict[str, Any]]:
+    places = [{picture.axes[0]: row, picture.axes[1]: col} for row in picture.row_labels for col in picture.col_labels]
+    names = [fact.name for fact in picture.facts]
+    columns = [fact.values for fact in picture.facts]
+    return [
+        place | {name: plain(value) for name, value in zip(names, values, strict=True) if value is not None}
+        for place, colour, *values in zip(places, picture.colours, *columns, strict=True)
+        if colour != EMPTY
+    ]
 
 
 def source_fields(source: Source) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from refsim.render import cells
-from refsim.render.view import Grid, Record, Table
+from refsim.render.view import EMPTY, Grid, Picture, Record, Table
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Tabular:
     right: list[bool]
 
 
-def tabular(part: Table | Grid | Record, citations: bool) -> Tabular:
+def tabular(part: Table | Grid | Record | Picture, citations: bool) -> Tabular:
     """The strings of a part: a grid keeps its widest form, a record becomes two columns."""
     match part:
         case Table():
@@ -33,6 +33,11 @@ def tabular(part: Table | Grid | Record, citations: bool) -> Tabular:
             return Tabular(
                 ["", *(f"+{place:x}" for place in range(part.columns))], rows, [False] + [True] * part.columns
             )
+        case Picture():
+            wide = len(part.col_labels)
+            words = cell_words(part, ":")
+            rows = [[str(label), *words[wide * at : wide * at + wide]] for at, label in enumerate(part.row_labels)]
+            return Tabular([corner(part), *map(str, part.col_labels)], rows, [True] * (wide + 1))
         case Record():
             return Tabular(["", ""], [list(pair) for pair in record_pairs(part)], [False, False])
 
@@ -44,3 +49,19 @@ def record_pairs(record: Record) -> list[tuple[str, str]]:
         for entry in record.entries
         if entry.value is not None
     ]
+
+
+def cell_words(picture: Picture, between: str) -> list[str]:
+    """What is written into each cell, several facts with `between` between them; a cell that is not there is blank."""
+    columns = [picture.fact(name).values for name in picture.written]
+    return [
+        "" if colour == EMPTY else between.join(map(cells.text, each))
+        for colour, *each in zip(picture.colours, *columns, strict=True)
+    ]
+
+
+def corner(picture: Picture) -> str:
+    """What the cells of a grid hold, for its corner: t:v for thread and value."""
+    if len(picture.written) == 1:
+        return picture.written[0]
+    return ":".join(picture.fact(name).symbol or name for name in picture.written)

@@ -4,10 +4,11 @@ import textwrap
 from dataclasses import dataclass
 
 from refsim.render import cells
-from refsim.render.tabular import record_pairs
-from refsim.render.view import Cell, Column, Document, Grid, Part, Record, Statement, Table
+from refsim.render.tabular import cell_words, corner, record_pairs
+from refsim.render.view import COLOURS, EMPTY, Cell, Column, Document, Grid, Part, Picture, Record, Statement, Table
 
 NARROWEST = 20
+HUES = (34, 36, 32, 33, 31, 35, 94, 96)  # the terminal's own colours, for the eight hues of a picture
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,12 @@ class Style:
 
     def faint(self, line: str) -> str:
         return f"\x1b[2m{line}\x1b[0m" if self.colour and line else line
+
+    def hue(self, colour: int, line: str) -> str:
+        """The line in the hue of a picture's colour; an alert is inverse."""
+        if not self.colour or colour == EMPTY:
+            return line
+        return f"\x1b[{HUES[colour // 4] if colour < COLOURS else 7}m{line}\x1b[0m"
 
 
 def write(
@@ -60,6 +67,8 @@ def _part(part: Part, width: int | None, style: Style, citations: bool) -> tuple
             return _sentences(part, width, style), []
         case Grid():
             return _grid(part, width, style), []
+        case Picture():
+            return _picture(part, width, style)
         case Record():
             return _labelled(record_pairs(part), width, style), []
         case Statement():
@@ -228,3 +237,24 @@ def _grid_lines(grid: Grid, columns: int, widths: list[int], spelled: list[str],
         values = "".join(f"  {value:>{width}}" for value, width in zip(row, widths, strict=False))
         lines.append(style.strong(str(grid.code(start))) + values)
     return lines
+
+
+def _picture(picture: Picture, width: int | None, style: Style) -> tuple[list[str], list[str]]:
+    """As many columns as fit, from the first on; nothing wraps, and what is left out is said."""
+    words, wide = cell_words(picture, ":"), len(picture.col_labels)
+    above = corner(picture)
+    margin = max(len(above), *(len(str(label)) for label in picture.row_labels))
+    widths = [max(map(len, [str(label), *words[at::wide]])) for at, label in enumerate(picture.col_labels)]
+    fitting, gap = wide, 2
+    while width is not None and margin + fitting * (max(widths[:fitting]) + gap) > width and fitting > 1:
+        fitting, gap = (fitting, 1) if gap == 2 else (fitting - 1, 1)
+    room = gap + max(widths[:fitting])
+    heading = "".join(f"{label:>{room}}" for label in picture.col_labels[:fitting])
+    lines = [style.faint(f"{above:>{margin}}{heading}")]
+    for at, label in enumerate(picture.row_labels):
+        places = range(at * wide, at * wide + fitting)
+        inked = "".join(style.hue(picture.colours[at], f"{words[at]:>{room}}") for at in places)
+        lines.append(style.strong(f"{label:>{margin}}") + inked)
+    rest = picture.col_labels[fitting:]
+    left_out = f"{picture.axes[1]} {rest[0]}" + (f" to {rest[-1]}" if len(rest) > 1 else "") if rest else ""
+    return lines, [left_out] if rest else []

@@ -1,6 +1,6 @@
 """What a command answers: a document of tables, grids, records and statements, before any output format is chosen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
@@ -168,14 +168,58 @@ class Statement:
     key: str = ""
 
 
-Part: TypeAlias = Table | Grid | Record | Statement
+@dataclass(frozen=True)
+class Fact:
+    """What one property is in every cell of a picture, row by row; a cell without it has None.
+
+    A `symbol` marks the facts that are written into the cells: thread 37 with symbol t is t37. Without `tip` a fact
+    is left out of the drawing's tooltips.
+    """
+
+    name: str
+    values: Sequence[Cell]
+    symbol: str = ""
+    tip: bool = True
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A matrix of cells: a grid in text, a row a cell in JSON and CSV, a drawing in SVG and HTML.
+
+    `written` names the facts that stand in each cell, `together` the one whose equal cells light up as one. `colours`
+    are 0 to 31 (eight hues of four shades: a lane, or a bank), ALERT, or EMPTY for a cell that is not there. Labels
+    of rows and columns are their numbers; a stronger line stands before every number that `blocks` divides.
+    """
+
+    row_labels: Sequence[int]
+    col_labels: Sequence[int]
+    facts: tuple[Fact, ...]
+    written: tuple[str, ...]
+    colours: Sequence[int]
+    together: str
+    axes: tuple[str, str] = ("row", "col")
+    blocks: tuple[int, int] = (8, 8)
+    about: tuple[Entry, ...] = ()
+    key: str = "cells"
+
+    def fact(self, name: str) -> Fact:
+        return next(fact for fact in self.facts if fact.name == name)
+
+
+COLOURS, ALERT, EMPTY = 32, 32, -1
+
+Part: TypeAlias = Table | Grid | Record | Statement | Picture
 
 
 @dataclass(frozen=True)
 class Document:
-    """An answer. `hints` go to standard error in every format and are no part of the answer."""
+    """An answer. `hints` go to standard error in every format and are no part of the answer.
+
+    `drawing` shows the same in the forms that draw, SVG and HTML, above the parts.
+    """
 
     parts: tuple[Part, ...]
     title: str = ""
     sources: tuple[Source, ...] = field(default=())
     hints: tuple[str, ...] = field(default=())
+    drawing: Picture | None = None

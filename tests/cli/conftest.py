@@ -50,3 +50,37 @@ def two_files(tmp_path: Path) -> None:
     got[5, 1] = 0x7FC0
     np.save(tmp_path / "want.npy", want)
     np.save(tmp_path / "got.npy", got)
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> None:
+    """What a kernel leaves behind, each of the matrix value = row + col / 8, and pieces and variants of it.
+
+    acc.bin: registers of mma.m16n8k16.bf16.d; tile.bin: an 8 x 64 bf16 tile in shared memory, 128B; sf.bin: scales of
+    it, nvidia_128x4, padded with NaN; tags.npy and wrong.npy: the elements that threads of mma.m16n8k16.bf16.a hold,
+    and those of ldmatrix with the registers in another order.
+    """
+    from refsim import encode
+    from refsim.layouts.families import fragment
+    from refsim.layouts.scales import scale_layout
+    from refsim.layouts.tiles import tile
+
+    row, col = fragment("mma.m16n8k16.bf16.d").elements
+    (row + col / 8).astype("<f4").tofile(tmp_path / "acc.bin")
+    (tmp_path / "cut.bin").write_bytes((tmp_path / "acc.bin").read_bytes()[:100])
+    mn, k = np.ogrid[:8, :64]
+    made = tile("K", "128B", 2, (8, 64))
+    memory = np.zeros(made.size_bytes // 2, "<u2")
+    memory[made.address(mn, k) // 2] = encode(mn + k / 8, "bf16")
+    memory.tofile(tmp_path / "tile.bin")
+    scales = (126 + np.arange(16).reshape(8, 2) % 4).astype(np.uint8)
+    scale_layout("nvidia_128x4").shuffle(scales, fill=0xFF).tofile(tmp_path / "sf.bin")
+    np.save(tmp_path / "scales.npy", scales)
+    row, col = fragment("mma.m16n8k16.bf16.a").elements
+    np.save(tmp_path / "tags.npy", 16 * row + col)
+    np.save(tmp_path / "wrong.npy", (16 * row + col)[:, [0, 1, 4, 5, 2, 3, 6, 7]])
+    np.save(tmp_path / "turned.npy", 16 * col + row)
+    accumulated = np.arange(128, dtype=np.uint16).reshape(16, 8) + 0x3F80
+    np.save(tmp_path / "d-want.npy", accumulated)
+    accumulated[9, 3] += 1
+    np.save(tmp_path / "d-got.npy", accumulated)

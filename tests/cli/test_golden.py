@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+BOX = (
+    "tensorDataType=9 tensorRank=2 globalAddress=0 globalDim=16,4 globalStrides=32 boxDim=8,2 elementStrides=1,1 "
+    "interleave=0 swizzle=0 l2Promotion=0 oobFill=0"
+)
+SCALED = "tile.bin -t bf16 --layout 128B --shape 8x64 --scales sf.bin --scale-format e8m0 --scale-layout nvidia_128x4"
 ANSWERS = {
     "formats": "formats",
     "formats-source": "formats e4m3 --source",
@@ -48,8 +53,90 @@ ANSWERS = {
     "diff-within": "diff got.npy want.npy -t bf16 --within 2",
     "diff-agrees": "diff want.npy want.npy -t bf16",
     "sources-ptx": "sources ptx",
+    "layout-list": "layout list 'ldmatrix.m8n8.*' --source",
+    "layout-where": "layout where wgmma.m64n128k32.e4m3.d 17 42",
+    "layout-where-packed": "layout where mma.m16n8k16.bf16.a 9 3 --source",
+    "layout-where-copies": "layout where tcgen05.m64.1x.sfa 9 0",
+    "layout-where-amd": "layout where mfma.32x32x64.f8f6f4.a 17 42",
+    "layout-holds": "layout holds mma.m16n8k16.bf16.a 5",
+    "layout-holds-one": "layout holds wgmma.m64n128k32.e4m3.d 1:5 20",
+    "layout-show": "layout show mma.m16n8k16.bf16.a --rows 0:4 --cols 0:6",
+    "layout-show-hardware": "layout show mma.m16n8k16.bf16.a --view hardware --rows 0:6",
+    "layout-check": "layout check mma.m16n8k16.bf16.a",
+    "layout-check-agrees": "layout check mma.m16n8k16.bf16.a tags.npy",
+    "layout-check-differs": "layout check mma.m16n8k16.bf16.a wrong.npy",
+    "layout-check-turned": "layout check mma.m16n8k16.bf16.a turned.npy",
+    "swizzle": "swizzle --source",
+    "swizzle-addresses": "swizzle 128B 0x3a0 976",
+    "swizzle-pattern": "swizzle 64B",
+    "swizzle-tile": "swizzle 128B --tile 8x64 -t bf16 --cols 0:8",
+    "banks-conflict": "banks --stride 128 --lanes 8",
+    "banks-swizzled": "banks --stride 128 --lanes 8 --swizzle 128B",
+    "banks-addresses": "banks 0 4 8 128 256 --width 4 --source",
+    "banks-layout": "banks --layout mma.m16n8k16.bf16.b --swizzle 32B --width 4",
+    "scales": "scales show",
+    "scales-show": "scales show nvidia_128x4 --rows 0:4",
+    "scales-hardware": "scales show nvidia_128x4 --shape 120x3 --view hardware --rows 23:26",
+    "scales-where": "scales where nvidia_128x4 33 5 --shape 128x8",
+    "scales-byte": "scales where nvidia_128x4 --byte 533 --shape 33x5",
+    "scales-shuffle": "scales shuffle nvidia_128x4 scales.npy new.bin -t e8m0 --fill 0xff",
+    "scales-unshuffle": "scales unshuffle nvidia_128x4 sf.bin new.npy -t e8m0 --shape 8x2",
+    "desc-decode": "desc decode wgmma-smem 0x4000004000000041 --source",
+    "desc-decode-illegal": "desc decode tcgen05-smem 0x4000004000000040",
+    "desc-encode": "desc encode wgmma-smem start_address=1024 swizzle=128B stride_byte_offset=1024",
+    "desc-encode-tensormap": "desc encode tensormap data_type=bfloat16 dims=256,64 box=64,8 swizzle=128B",
+    "desc-walk": "desc walk wgmma-smem 0x4000004000000040 wgmma.m64n8k16.bf16.b",
+    "desc-walk-overlap": "desc walk wgmma-smem 0x4000000000000040 wgmma.m64n16k16.bf16.b",
+    "desc-walk-box": f"desc walk tensormap {BOX} --at 12,3 --start 1024",
+    "show-registers": "show acc.bin -t f32 --layout mma.m16n8k16.bf16.d --rows 0:4",
+    "show-scaled": f"show {SCALED} --rows 0:3 --cols 28:36",
+    "show-scales": "show sf.bin -t e8m0 --layout nvidia_128x4 --shape 8x2",
+    "show-plain": "show want.npy -t bf16",
+    "diff-layout": "diff d-got.npy d-want.npy -t bf16 --layout mma.m16n8k16.bf16.d",
+}
+SVGS = {
+    "layout-show": "layout show mma.m16n8k16.bf16.a",
+    "layout-where": "layout where mma.m16n8k16.bf16.a 9 3",
+    "swizzle-pattern": "swizzle 128B",
+    "swizzle-tile": "swizzle 128B --tile 8x64 -t bf16 --cols 0:16",
+    "banks-conflict": "banks --stride 128 --lanes 8",
+    "scales-hardware": "scales show nvidia_128x4 --shape 120x3 --view hardware --rows 20:28",
+    "desc-walk": "desc walk wgmma-smem 0x4000004000000040 wgmma.m64n8k16.bf16.b",
+    "desc-decode": "desc decode wgmma-smem 0x4000004000000041 --source",
+    "show-scaled": f"show {SCALED} --cols 24:40",
+    "layout-check-differs": "layout check mma.m16n8k16.bf16.a wrong.npy",
 }
 FAILURES = {
+    "error-layout": "layout where mma.m16n8k16.bf16 0 0",
+    "error-layout-type": "layout where mma.m16n8k16.bf17.a 0 0",
+    "error-layout-illegal": "layout show wgmma.m64n12k16.bf16.d",
+    "error-row": "layout where wgmma.m64n128k32.e4m3.d 64 0",
+    "error-thread": "layout holds mma.m16n8k16.bf16.a 32",
+    "error-lane": "layout holds wgmma.m64n128k32.e4m3.d 1:32",
+    "error-value": "layout holds mma.m16n8k16.bf16.a 5 -1",
+    "error-span": "layout show mma.m16n8k16.bf16.a --rows 16:20",
+    "error-view": "layout show mma.m16n8k16.bf16.a --view tread",
+    "error-list": "layout list wgma",
+    "error-map": "layout check mma.m16n8k16.bf16.b tags.npy",
+    "error-swizzle": "swizzle 256B",
+    "error-swizzle-bits": "swizzle 'Swizzle<4,4,3>'",
+    "error-address": "swizzle 128B 0xfg",
+    "error-banks": "banks",
+    "error-misaligned": "banks 2 --width 4",
+    "error-scale-layout": "scales where nvidia_128x5 0 0",
+    "error-block": "scales where nvidia_128x4 0 9 --shape 128x8",
+    "error-shape-of-scales": "scales where nvidia_128x4 0 4",
+    "error-byte": "scales where nvidia_128x4 --byte 512",
+    "error-descriptor": "desc decode wgmma 1",
+    "error-word": "desc decode wgmma-smem 0x1ffffffffffffffff",
+    "error-quantum": "desc encode wgmma-smem start_address=1025 swizzle=128B",
+    "error-field": "desc encode wgmma-smem start=1024",
+    "error-operand": "desc walk wgmma-smem 0x4000004000000040 wgmma.m64n8k16.bf16.d",
+    "error-truncated-registers": "show cut.bin -t f32 --layout mma.m16n8k16.bf16.d",
+    "error-truncated-tile": "show tile.bin -t bf16 --layout 128B --shape 16x64",
+    "error-truncated-scales": "scales unshuffle nvidia_128x4 sf.bin new.npy -t e8m0 --shape 129x2",
+    "error-shape-needed": "show tile.bin -t bf16 --layout 128B",
+    "error-diff-layout": "diff got.npy want.npy -t bf16 --layout mma.m16n8k16.bf16.d",
     "error-no-format": "decode -t e4m4 1",
     "error-no-option": "encode -t e4m3 1 --rouding up",
     "error-no-argument": "decode -t e4m3",
@@ -82,6 +169,19 @@ NARROW = {
         "narrow-diffpolicy": "diffpolicy e4m3 ml_dtypes cuda.satfinite",
         "narrow-sources": "sources",
         "narrow-diff": "diff got.npy want.npy -t bf16",
+        "narrow-layout-list": "layout list 'stmatrix.m8n8.*'",
+        "narrow-layout-where": "layout where mma.m16n8k16.bf16.a 9 3",
+        "narrow-layout-holds": "layout holds mma.m16n8k8.f16.a 5",
+        "narrow-layout-show": "layout show mma.m16n8k16.bf16.a",
+        "narrow-layout-check": "layout check mma.m16n8k16.bf16.a wrong.npy",
+        "narrow-swizzle": "swizzle",
+        "narrow-swizzle-pattern": "swizzle 128B",
+        "narrow-banks": "banks --stride 128 --lanes 8",
+        "narrow-scales": "scales show",
+        "narrow-scales-where": "scales where nvidia_128x4 33 5 --shape 128x8",
+        "narrow-desc-decode": "desc decode wgmma-smem 0x4000004000000041",
+        "narrow-desc-walk": "desc walk wgmma-smem 0x4000004000000040 wgmma.m64n8k16.bf16.b",
+        "narrow-show": f"show {SCALED}",
     }.items()
 }
 
@@ -104,7 +204,7 @@ def check(path, found, request):
     assert found == wanted, "\n".join(lines)
 
 
-@pytest.mark.usefixtures("two_files")
+@pytest.mark.usefixtures("two_files", "dumps")
 @pytest.mark.parametrize("name", ANSWERS)
 def test_text_is_golden(name, refsim, request):
     run = refsim(*shlex.split(ANSWERS[name]))
@@ -112,7 +212,7 @@ def test_text_is_golden(name, refsim, request):
     check(GOLDEN / f"{name}.txt", transcript(ANSWERS[name], run), request)
 
 
-@pytest.mark.usefixtures("two_files")
+@pytest.mark.usefixtures("two_files", "dumps")
 @pytest.mark.parametrize("name", ANSWERS)
 def test_json_is_golden(name, refsim, request):
     run = refsim(*shlex.split(ANSWERS[name]), "--as", "json")
@@ -120,7 +220,7 @@ def test_json_is_golden(name, refsim, request):
     check(GOLDEN / f"{name}.json", run.out, request)
 
 
-@pytest.mark.usefixtures("two_files")
+@pytest.mark.usefixtures("two_files", "dumps")
 @pytest.mark.parametrize("name", FAILURES)
 def test_error_is_golden(name, refsim, request):
     run = refsim(*shlex.split(FAILURES[name]))
@@ -129,7 +229,7 @@ def test_error_is_golden(name, refsim, request):
     check(GOLDEN / f"{name}.txt", transcript(FAILURES[name], run), request)
 
 
-@pytest.mark.usefixtures("two_files")
+@pytest.mark.usefixtures("two_files", "dumps")
 @pytest.mark.parametrize("name", NARROW)
 def test_narrow_text_is_golden_and_fits(name, refsim, request):
     command, columns = NARROW[name]
@@ -138,8 +238,17 @@ def test_narrow_text_is_golden_and_fits(name, refsim, request):
     check(GOLDEN / f"{name}.txt", transcript(command, run), request)
 
 
+@pytest.mark.usefixtures("dumps")
+@pytest.mark.parametrize("name", SVGS)
+def test_svg_is_golden(name, refsim, request):
+    run = refsim(*shlex.split(SVGS[name]), "--as", "svg")
+    assert run.code in (0, 1)
+    check(GOLDEN / "svg" / f"{name}.svg", run.out, request)
+
+
 def test_every_golden_file_has_its_command():
     wanted = {f"{name}.{suffix}" for name in ANSWERS for suffix in ("txt", "json")}
     wanted |= {f"{name}.txt" for name in (*FAILURES, *NARROW)}
     found = {path.name for path in GOLDEN.iterdir() if path.name != "svg"}
     assert found == wanted
+    assert {path.stem for path in (GOLDEN / "svg").iterdir()} == set(SVGS)

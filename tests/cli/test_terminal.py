@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -58,6 +59,22 @@ def test_colour_is_left_out_where_it_is_unwelcome(changes):
     assert "\x1b" not in out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "colour"), [("layout show wgmma.m64n128k32.e4m3.d", "\x1b[34m   0:0"), ("swizzle 128B", "\x1b[36m")]
+)
+def test_pictures_are_coloured_and_never_wrap(arguments, colour):
+    for columns in (60, 33):
+        code, out = in_terminal(arguments.split(), columns)
+        assert code == 0
+        assert colour in out or columns == 33
+        plain = re.sub(r"\x1b\[\d+m", "", out)
+        assert "\x1b" not in plain
+        assert max(map(len, plain.splitlines())) <= columns
+        assert len(plain.splitlines()) in (9, 65)
+        code, bare = in_terminal(arguments.split(), columns, NO_COLOR="1")
+        assert (code, bare) == (0, plain)
+
+
 def test_pipe_has_neither_colour_nor_a_width():
     run = subprocess.run(
         [*PROGRAM, "table", "e4m3"], capture_output=True, text=True, env=environment(), check=True, timeout=30
@@ -67,7 +84,17 @@ def test_pipe_has_neither_colour_nor_a_width():
     assert run.stderr == ""
 
 
-@pytest.mark.parametrize("arguments", ["table e4m3 --as json", "--help", "decode --help", "table e4m4"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "table e4m3 --as json",
+        "layout show wgmma.m64n128k32.e4m3.d --as svg",
+        "layout list",
+        "--help",
+        "decode --help",
+        "table e4m4",
+    ],
+)
 def test_closed_pipe_is_silent(arguments):
     reading, writing = os.pipe()
     os.close(reading)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.layouts.banks import BANK_BYTES, BANKS, BankConflicts, bank_conflicts
 from refsim.layouts.descriptors.fields import Descriptor, Fields
+from refsim.layouts.notebook import drawn
 from refsim.layouts.swizzles import Swizzle, swizzle
 from refsim.layouts.tiles import MAJORS, K, atom_rows, check_major
 from refsim.layouts.whole import whole
@@ -52,6 +53,7 @@ class Operand:
     container_bits: int
 
 
+@drawn
 @dataclass(frozen=True)
 class Walk:
     """What is read: `bits` (rows, k) is the absolute bit address in shared memory at which each element begins.

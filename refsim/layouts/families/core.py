@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.errors import RefsimError
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
+from refsim.layouts.notebook import drawn
 from refsim.layouts.whole import whole
 from refsim.sources import Source
 
@@ -17,6 +18,7 @@ Integers = NDArray[np.int64]
 Formula = Callable[[Integers, Integers], tuple[Integers, Integers]]
 
 
+@drawn
 @dataclass(frozen=True)
 class Fragment:
     """How a matrix lies across threads: `coord(thread, value)` is the (row, col) of that thread's value.

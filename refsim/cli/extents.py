@@ -1,0 +1,89 @@
+"""Arguments with extents: shapes (128x4), ranges of rows or columns (8:16), addresses (0x3a0)."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.errors import RefsimError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LARGEST = 1 << 40
+_NUMBER = r"(0x[0-9a-fA-F]+|[0-9]+)"
+
+
+class Shape(click.ParamType):  # type: ignore[type-arg]
+    """ROWSxCOLS, turned into two numbers."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,12})\s*[xX,]\s*(\d{1,12})", str(value))
+        if match is None or "0" in (match[1], match[2]):
+            raise RefsimError("bad-shape", f"{value!r} is no shape", rule="a shape is ROWSxCOLS, as 128x4")
+        return int(match[1]), int(match[2])
+
+
+class Span(click.ParamType):  # type: ignore[type-arg]
+    """FROM:TO (TO not included), FROM:, :TO or one number."""
+
+    name = "range"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> slice:
+        if isinstance(value, slice):
+            return value
+        match = re.fullmatch(r"(\d{0,12})(:?)(\d{0,12})", str(value))
+        if match is None or value in ("", ":"):
+            raise RefsimError("bad-range", f"{value!r} is no range", rule="a range is FROM:TO, as 8:16, or one number")
+        first = int(match[1] or 0)
+        return slice(first, first + 1) if not match[2] else slice(first, int(match[3]) if match[3] else None)
+
+
+class Address(click.ParamType):  # type: ignore[type-arg]
+    """A byte address, decimal or hexadecimal."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return value if isinstance(value, int) else parse_address(str(value))
+
+
+def parse_address(word: str) -> int:
+    """A whole number from 0, decimal or hexadecimal: 0x3a0 is 928."""
+    match = re.fullmatch(_NUMBER, word)
+    if match is None or int(word, 0) >= LARGEST:
+        raise RefsimError(
+            "bad-address",
+            f"{word[:40]!r} is no address",
+            rule="an address is a number of bytes from 0, as 928 or 0x3a0",
+        )
+    return int(word, 0)
+
+
+def parse_whole(word: str, what: str) -> int:
+    """A whole number, negative ones too, which the model refuses with the range that it has."""
+    if not re.fullmatch(r"-?\d{1,12}", word):
+        if word.startswith("-"):
+            raise click.NoSuchOption(word, ctx=click.get_current_context())
+        raise RefsimError("not-whole", f"{what} is {word[:40]!r}: a whole number is needed")
+    return int(word)
+
+
+def chosen(span: slice | None, extent: int, what: str) -> "Sequence[int]":
+    """The numbers of a range that an extent has; a range that begins past it is refused."""
+    if span is None:
+        return range(extent)
+    if span.start >= extent or (span.stop is not None and span.stop <= span.start):
+        raise RefsimError(f"{what}-range", f"{what}s {span.start}:{span.stop or ''} are outside 0..{extent - 1}")
+    return range(span.start, extent if span.stop is None else min(span.stop, extent))
+
+
+def window(function: Any) -> Any:
+    """--rows and --cols: the part of a grid to show."""
+    for what in ("cols", "rows"):
+        function = click.option(f"--{what}", metavar="FROM:TO", type=Span(), help=f"Only these {what}.")(function)
+    return function

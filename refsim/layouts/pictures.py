@@ -1,0 +1,279 @@
+"""Layouts drawn: fragments, tiles, swizzles, scales, accesses and walks as matrices of cells.
+
+In a notebook `draw(fragment)` shows the drawing; in Python `draw(fragment).svg()` is its text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import unknown
+from refsim.layouts.places import THREADS, places
+from refsim.render import ALERT, EMPTY, Document, Entry, Fact, Picture, rendered
+
+if TYPE_CHECKING:
+    from refsim.layouts.banks import BankConflicts
+    from refsim.layouts.descriptors.walking import Walk
+    from refsim.layouts.families import Fragment
+    from refsim.layouts.scales import ScaleLayout
+    from refsim.layouts.swizzles import Swizzle
+    from refsim.layouts.tiles import Tile
+
+CHUNK_BYTES, LINE_BYTES, BANK_BYTES, BANKS = 16, 128, 4, 32
+TENSOR, HARDWARE = "tensor", "hardware"
+VIEWS = (TENSOR, HARDWARE)
+_SYMBOLS = {"thread": "t", "value": "v", "TMEM lane": "t", "column": "c", "byte": "b"}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture under a title, as notebooks show it."""
+
+    title: str
+    picture: Picture
+
+    def svg(self) -> str:
+        """The drawing as SVG text."""
+        return rendered(Document((self.picture,), self.title), "svg")[0]
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def _repr_html_(self) -> str:
+        return f'<div style="overflow-x:auto">{self.svg()}</div>'
+
+
+def draw(thing: "Fragment | Tile | Swizzle | ScaleLayout | BankConflicts | Walk") -> Drawing:
+    """The drawing of a fragment, a tile, a swizzle, a scale layout (its first tile), an access or a walk."""
+    kind = type(thing).__name__
+    painters = {
+        "Fragment": fragment_picture, "Tile": tile_picture, "Swizzle": swizzle_picture, "ScaleLayout": scale_picture,
+        "BankConflicts": access_picture, "Walk": walk_picture,
+    }  # fmt: skip
+    if kind not in painters:
+        raise unknown("drawable layout", kind, list(painters))
+    title = f"swizzle {thing}" if kind == "Swizzle" else getattr(thing, "name", "") or str(thing).partition("\n")[0]
+    return Drawing(title, painters[kind](thing))  # type: ignore[operator]
+
+
+def fragment_picture(
+    fragment: "Fragment",
+    *,
+    view: str = TENSOR,
+    by: str = "thread",
+    rows: Sequence[int] | None = None,
+    cols: Sequence[int] | None = None,
+    thread: int | None = None,
+    memory: "Tile | None" = None,
+) -> Picture:
+    """Who holds each element (view "tensor"), or which element each place holds ("hardware").
+
+    `rows` and `cols` choose labels of the picture's axes, `thread` leaves only what one thread holds. `by` is the
+    fact that colours and lights up: thread, warp, value, register, or bank of a tile in `memory`, which adds the byte
+    at which each element lies there. wgmma.m64n128k32.e4m3.d has t37 v20 at row 17, col 42.
+    """
+    if view == HARDWARE:
+        return _places_picture(fragment, rows, cols)
+    down, across = _chosen(rows, fragment.shape[0]), _chosen(cols, fragment.shape[1])
+    grid = np.array(down)[:, None], np.array(across)[None, :]
+    threads, values = fragment.holder(*grid)
+    named = places(fragment, threads, values)
+    if fragment.units == THREADS:
+        named["thread"] = threads
+    if memory is not None:
+        named["byte"] = memory.address(*grid)
+        named["bank"] = named["byte"] // BANK_BYTES % BANKS
+    key = fragment.units[0] if by == "thread" else by
+    if key not in named:
+        raise unknown("fact of this picture", by, list(named), where=fragment.name)
+    spread = {"warp": 4, "register": 1}.get(key, 1)
+    colours = np.where(threads == thread, named[key] * spread % BANKS, EMPTY) if thread is not None else (
+        named[key] * spread % BANKS
+    )  # fmt: skip
+    facts = tuple(
+        Fact(name, _flat(each), _SYMBOLS.get(name, "") if name in fragment.units else "", tip=name != "thread")
+        for name, each in named.items()
+    )
+    about = (
+        Entry("shape", fragment.shape),
+        Entry(
+            "held_by", f"{fragment.threads} {fragment.units[0]}s of {fragment.values} {fragment.units[1]}s", "held by"
+        ),
+        Entry("copies", fragment.copies if fragment.copies > 1 else None, "copies, the first shown:"),
+        Entry("since", fragment.since),
+        Entry("evidence", str(fragment.evidence)),
+    )
+    return Picture(down, across, facts, fragment.units, _flat(colours), key, about=_given(about))
+
+
+def _places_picture(fragment: "Fragment", rows: Sequence[int] | None, cols: Sequence[int] | None) -> Picture:
+    down, across = _chosen(rows, fragment.threads), _chosen(cols, fragment.values)
+    row, col = (each[np.ix_(np.array(down), np.array(across))] for each in fragment.elements)
+    colours = np.where(row < 0, EMPTY, row % 8 * 4 + col % 4)
+    facts = (Fact("row", _flat(row), "r"), Fact("col", _flat(col), "c"))
+    about = (Entry("shape", fragment.shape), Entry("evidence", str(fragment.evidence)))
+    blocks = (4 if fragment.units == THREADS else 32, fragment.per_register if fragment.per_register > 1 else 8)
+    return Picture(
+        down, across, facts, ("row", "col"), _flat(colours), "row", axes=fragment.units, blocks=blocks, about=about
+    )
+
+
+def swizzle_picture(swizzle: "Swizzle", start: int = 0, lines: int | None = None) -> Picture:
+    """What lies in each chunk of at most 16 bytes of shared memory, 128 bytes (all banks) a line; columns have colours.
+
+    A chunk is named by its column in a tile of 128-byte rows and by the address that it has before the swizzle.
+    """
+    size = min(CHUNK_BYTES, swizzle.chunk_bytes)
+    down = range(lines or max(min(swizzle.repeat_bytes, 64 * LINE_BYTES) // LINE_BYTES, 8))
+    across = range(LINE_BYTES // size)
+    at = start + np.array(down)[:, None] * LINE_BYTES + np.array(across)[None, :] * size
+    logical = swizzle(at)
+    column = logical % LINE_BYTES // size
+    facts = (
+        Fact("column", _flat(column), "c"), Fact("address", _flat(logical), "@"), Fact("byte", _flat(at)),
+        Fact("bank", _flat(at // BANK_BYTES % BANKS)),
+    )  # fmt: skip
+    about = (
+        Entry("repeat", swizzle.repeat_bytes, "repeats every", "B"), Entry("evidence", str(swizzle.evidence)),
+    )  # fmt: skip
+    return Picture(
+        down,
+        across,
+        facts,
+        ("column", "address"),
+        _flat(column % 8 * 4 + 1),
+        "column",
+        axes=("line", "chunk"),
+        about=about,
+    )
+
+
+def tile_picture(
+    tile: "Tile", start: int = 0, rows: Sequence[int] | None = None, cols: Sequence[int] | None = None
+) -> Picture:
+    """The byte and the bank of every element of an operand tile."""
+    down, across = _chosen(rows, tile.shape[0]), _chosen(cols, tile.shape[1])
+    byte = tile.address(np.array(down)[:, None], np.array(across)[None, :], start=start)
+    bank = byte // BANK_BYTES % BANKS
+    facts = (Fact("byte", _flat(byte), "@"), Fact("bank", _flat(bank), "b"))
+    about = (
+        Entry("tile", f"{tile.major}-major, swizzle {tile.swizzle}, {tile.element_bytes}-byte elements"),
+        Entry("size", tile.size_bytes, unit="B"), Entry("evidence", str(tile.swizzle.evidence)),
+    )  # fmt: skip
+    return Picture(
+        down, across, facts, ("byte", "bank"), _flat(bank), "bank", axes=("mn", "k"), blocks=tile.atom, about=about
+    )
+
+
+def scale_picture(
+    layout: "ScaleLayout", shape: tuple[int, int] | None = None, *, view: str = TENSOR,
+    rows: Sequence[int] | None = None, cols: Sequence[int] | None = None,
+) -> Picture:  # fmt: skip
+    """Where each scale lies ("tensor"), or which scale lies in each byte ("hardware"), pads in the colour of an alert."""
+    shape = shape or layout.tile
+    padded = layout.padded(shape)
+    about = (
+        Entry("shape", shape), Entry("padded", padded),
+        Entry("size", layout.size_bytes(shape), unit="B"), Entry("evidence", str(layout.evidence)),
+    )  # fmt: skip
+    if view == HARDWARE:
+        width = max(CHUNK_BYTES // layout.element_bytes, 1)
+        down, across = _chosen(rows, -(-padded[0] * padded[1] // width)), _chosen(cols, width)
+        index = np.array(down)[:, None] * width + np.array(across)[None, :]
+        there = index < padded[0] * padded[1]
+        row, block = layout.coord(np.where(there, index, 0) * layout.element_bytes, shape)
+        colours = np.where(there, _scale_colours(row, block, shape, layout.tile), EMPTY)
+        byte = index * layout.element_bytes
+        held = (Fact("row", _flat(row), "r"), Fact("block", _flat(block), "k"), Fact("byte", _flat(byte)))
+        return Picture(
+            down, across, held, ("row", "block"), _flat(colours), "row", ("line", "place"), (32, 4), about=about
+        )
+    down, across = _chosen(rows, padded[0]), _chosen(cols, padded[1])
+    row, block = np.broadcast_arrays(np.array(down)[:, None], np.array(across)[None, :])
+    byte = layout.offset(row, block, shape)
+    colours = _scale_colours(row, block, shape, layout.tile)
+    facts = (Fact("byte", _flat(byte), "@"), Fact("line", _flat(byte // CHUNK_BYTES)))
+    return Picture(
+        down, across, facts, ("byte",), _flat(colours), "line", ("row", "block"), (32, layout.tile[1]), about=about
+    )
+
+
+def _scale_colours(
+    row: NDArray[np.int64], block: NDArray[np.int64], shape: tuple[int, int], tile: tuple[int, int]
+) -> NDArray[np.int64]:
+    """A hue for each eighth of a tile's rows, a shade for each block; pads alert."""
+    colour = row % tile[0] * 8 // max(tile[0], 8) * 4 + block % 4
+    return np.where((row < shape[0]) & (block < shape[1]), colour, ALERT)
+
+
+def access_picture(found: "BankConflicts", access: int = 0) -> Picture:
+    """The wavefronts of one access from top to bottom: which lane each bank serves in each of them.
+
+    The n-th word that lanes of a phase want from a bank is served in the phase's n-th wavefront. A conflict is more
+    than one line in a phase; lanes that share a word share its cell.
+    """
+    lanes = found.addresses.reshape(-1, found.addresses.shape[-1])[access].tolist()
+    served: list[tuple[int, dict[int, tuple[int, list[int]]]]] = []
+    for phase in range(found.wavefronts.shape[-1]):
+        wanted: dict[int, dict[int, list[int]]] = {}
+        for lane in range(phase * found.phase_lanes, min(len(lanes), (phase + 1) * found.phase_lanes)):
+            first, last = lanes[lane] // BANK_BYTES, (lanes[lane] + found.width - 1) // BANK_BYTES
+            for word in range(first, last + 1):
+                wanted.setdefault(word % BANKS, {}).setdefault(word, []).append(lane)
+        for turn in range(max((len(words) for words in wanted.values()), default=0)):
+            line = {bank: list(words.items())[turn] for bank, words in wanted.items() if turn < len(words)}
+            served.append((phase, line))
+    cells = [(phase, line.get(bank)) for phase, line in served for bank in range(BANKS)]
+    facts = (
+        Fact("lanes", ["+".join(map(str, cell[1])) if cell else None for _, cell in cells], "t"),
+        Fact("lane", [cell[1][0] if cell else None for _, cell in cells], tip=False),
+        Fact("phase", [phase for phase, _ in cells]),
+        Fact("byte", [cell[0] * BANK_BYTES if cell else None for _, cell in cells]),
+    )
+    turns = {sum(1 for served_in, _ in served if served_in == phase) for phase, _ in served}
+    blocks = (turns.pop() if len(turns) == 1 else len(served), 4)
+    about = (
+        Entry("width", found.width, "each lane asks for", "B"),
+        Entry("phase_lanes", found.phase_lanes, "lanes of a phase"),
+    )
+    colours = [cell[1][0] % BANKS if cell else EMPTY for _, cell in cells]
+    return Picture(
+        range(len(served)), range(BANKS), facts, ("lanes",), colours, "lane", ("wavefront", "bank"), blocks, about
+    )
+
+
+def walk_picture(walk: "Walk") -> Picture:
+    """The address of every 16-byte chunk that an instruction reads through a descriptor; overlaps alert."""
+    per = CHUNK_BYTES * 8 // walk.operand.container_bits
+    along_k = walk.major == "K"
+    byte = walk.addresses[:, ::per] if along_k else walk.addresses[::per, :]
+    rows, k = byte.shape
+    bank = byte // BANK_BYTES % BANKS
+    wrong = np.isin(byte, walk.overlaps) | np.isin(byte, walk.out_of_range)
+    facts = (Fact("byte", _flat(byte), "@"), Fact("bank", _flat(bank), "b"), Fact("line", _flat(byte // LINE_BYTES)))
+    about = (
+        Entry("operand", walk.operand.name),
+        Entry("major", walk.major),
+        Entry("chunk", f"{per} elements along {walk.major}"),
+    )
+    down, across = (1, per) if along_k else (per, 1)
+    colours = _flat(np.where(wrong, ALERT, bank))
+    return Picture(
+        range(0, rows * down, down), range(0, k * across, across), facts, ("byte", "bank"), colours, "bank", ("mn", "k"),
+        about=about,
+    )  # fmt: skip
+
+
+def _chosen(labels: Sequence[int] | None, extent: int) -> Sequence[int]:
+    return range(extent) if labels is None else labels
+
+
+def _flat(array: NDArray[np.int64]) -> list[int]:
+    return [int(each) for each in array.ravel()] if array.dtype == object else array.ravel().tolist()
+
+
+def _given(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in entries if entry.value is not None)
