@@ -1,8 +1,9 @@
 """How sure each layout is, as data: a formula alone, an independent implementation that agrees, or silicon."""
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import cache
 
 
@@ -76,8 +77,51 @@ AGREES: dict[str, tuple[str, ...]] = {
     ),
     COMPOSABLE_KERNEL: ("mfma.*.f8f6f4.[ab]", "mfma.*.f8f6f4.[ab].fp[46]"),
 }  # fmt: skip
-# Run on a chip -> the names that its recording covers.
-RECORDED: dict[Run, tuple[str, ...]] = {}
+# Chip -> the names that its recording covers.
+RECORDED: dict[Run, tuple[str, ...]] = {
+    Run("H200", "2026-11-21", "conformance/vectors/h200/layouts.npz"): (
+        "mma.m8n8k*",
+        "mma.m16n8k[48].*",
+        "mma.m16n8k16.*",
+        "mma.m16n8k32.[su][48].*",
+        "mma.m16n8k32.e[45]m*",
+        "mma.m16n8k64.[su]4.*",
+        "mma.m16n8k128.*",
+        "mma.m16n8k256.*",
+        "ldmatrix.m8n8.*",
+        "stmatrix.m8n8.*",
+        "wgmma.m64n*k8.tf32.[ad]",
+        "wgmma.m64n*k16.[bf]*16.[ad]",
+        "wgmma.m64n8k32.[es][48]*.[ad]",
+        "wgmma.m64n16k32.[es][48]*.[ad]",
+        "wgmma.m64n24k32.[es][48]*.[ad]",
+        "wgmma.m64n32k32.[es][48]*.[ad]",
+        "wgmma.m64n64k32.[es][48]*.[ad]",
+        "wgmma.m64n96k32.[es][48]*.[ad]",
+        "wgmma.m64n128k32.[es][48]*.[ad]",
+        "wgmma.m64n192k32.[es][48]*.[ad]",
+        "wgmma.m64n256k32.[es][48]*.[ad]",
+        "wgmma.m64n8k16.f16.d.f16",
+        "wgmma.m64n8k32.e4m3.d.f16",
+        "wgmma.m64n8k32.e5m2.[ad]",
+        "wgmma.m64n8k32.u8.[ad]",
+        "wgmma.m64n64k16.f16.d.f16",
+        "wgmma.m64n64k32.e4m3.d.f16",
+        "wgmma.m64n64k32.e5m2.[ad]",
+        "wgmma.m64n64k32.u8.[ad]",
+        "wgmma.m64n256k16.f16.d.f16",
+        "wgmma.m64n256k32.e4m3.d.f16",
+        "wgmma.m64n256k32.e5m2.[ad]",
+        "wgmma.m64n256k32.u8.[ad]",
+        "wgmma.m64n8k256.b1.[ad]",
+        "swizzle.none",
+        "swizzle.32B",
+        "swizzle.64B",
+        "swizzle.128B",
+        "wgmma-smem",
+        "tensormap",
+    ),
+}
 
 
 @cache
@@ -89,4 +133,9 @@ def evidence(name: str) -> Evidence:
 
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return _expression(patterns).match(name) is not None
+
+
+@cache
+def _expression(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)))

@@ -269,11 +269,11 @@ def test_layouts_exports_are_there_twice() -> None:
 
 
 def test_evidence_names_what_it_rests_on() -> None:
-    assert fragment("mma.m16n8k16.e4m3.a").evidence is FORMULA
+    assert fragment("mfma.32x32x64.f8f6f4.sfa.byte1").evidence is FORMULA
     assert str(FORMULA) == "formula only"
     assert FORMULA.level is Level.FORMULA
     assert evidence("mfma.16x16x32.fp8.a") == Evidence(packages=("triton",))
     assert evidence("mfma.16x16x32.fp8.a").level is Level.INDEPENDENT
-    assert str(fragment("mma.m16n8k16.bf16.a").evidence) == "cute, tensor-layouts, triton"
+    assert str(fragment("mma.m16n8k16.bf16.a").evidence) == "H200 2026-11-21, cute, tensor-layouts, triton"
     measured = Evidence(packages=("cute",), runs=(Run("H200", "2026-11-21", "conformance/vectors/x.npz"),))
     assert (measured.level, str(measured)) == (Level.SILICON, "H200 2026-11-21, cute")

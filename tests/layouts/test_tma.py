@@ -179,9 +179,9 @@ MAP = tensor_map("uint8", (256, 64), (64, 8))
         (lambda: MAP.place((0, 0)).load(np.zeros(64, np.uint8)), "tma-memory"),
         (
             lambda: (
-                tensor_map("float16", (64, 8), (64, 8), oob_fill="nan_request_zero_fma")
+                tensor_map("float64", (64, 8), (16, 8), oob_fill="nan_request_zero_fma")
                 .place((0, 4))
-                .load(np.zeros(1024, np.uint8))
+                .load(np.zeros(4096, np.uint8))
             ),
             "tma-fill",
         ),
