@@ -8,6 +8,7 @@ import click
 from refsim.cli.answers import AGREED, FAILED, Answer, answers
 from refsim.cli.arguments import Name
 from refsim.cli.extents import Address
+from refsim.cli.group import Group
 from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Entry, Record, Statement, Table
 
@@ -47,7 +48,7 @@ class Kind(Name):
 _kind = click.argument("kind", metavar="KIND", type=Kind())
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Descriptors in words: wgmma-smem, tcgen05-smem, tcgen05-instr.f8f6f4 and its kin, tensormap.
 

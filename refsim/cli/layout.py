@@ -8,6 +8,7 @@ import click
 from refsim.cli.answers import Answer, answers
 from refsim.cli.arguments import Name
 from refsim.cli.extents import chosen, parse_whole, window
+from refsim.cli.group import Group
 from refsim.errors import RefsimError
 from refsim.render import ALERT, Column, Document, Table
 
@@ -38,7 +39,7 @@ def _fragment_names() -> list[str]:
     return list(fragments())
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Which thread holds which element: mma, wgmma, ldmatrix, stmatrix, tcgen05 and mfma.
 

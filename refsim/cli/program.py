@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli import console
+from refsim.cli.group import Group
 from refsim.cli.registry import COMMANDS, SECTIONS
 from refsim.cli.session import Session
 from refsim.errors import USAGE, RefsimError, unknown
@@ -19,7 +20,7 @@ OUR_BUG = 70
 INTERRUPTED = 130
 
 
-class Program(click.Group):
+class Program(Group):
     """A group that knows its commands from the registry and imports one only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -27,13 +28,6 @@ class Program(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return COMMANDS[cmd_name].load(cmd_name) if cmd_name in COMMANDS else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise unknown("command", args[0], list(COMMANDS))
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         margin = max(map(len, COMMANDS))

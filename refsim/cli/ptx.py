@@ -9,6 +9,7 @@ import click
 
 from refsim.cli.answers import Answer, answers
 from refsim.cli.arguments import Name
+from refsim.cli.group import Group
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.render import Column, Document, Entry, Record, Table
 
@@ -39,7 +40,7 @@ OPCODES = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """What the simulated GPU executes."""
 

@@ -8,6 +8,7 @@ import click
 from refsim.cli.answers import answers
 from refsim.cli.arguments import Name, format_option, load_codes, require_few
 from refsim.cli.extents import Address, Shape, chosen, parse_whole, window
+from refsim.cli.group import Group
 from refsim.errors import UNREADABLE, RefsimError
 from refsim.render import Bits, Column, Document, Statement, Table
 
@@ -62,7 +63,7 @@ _layout = click.argument("layout", metavar="NAME", type=ScaleLayoutName())
 _shape = click.option("--shape", metavar="ROWSxBLOCKS", type=Shape(), help="The matrix of scales; one tile by default.")
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Where scale factors lie in memory: nvidia_128x4, cdna4_32, deepgemm_mn_f32 and others."""
 

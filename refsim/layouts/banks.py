@@ -89,7 +89,7 @@ class BankConflicts:
 
     def __str__(self) -> str:
         accesses = self.wavefronts[..., 0].size
-        text = f"{self.total} wavefronts for {accesses} access{'es' * (accesses > 1)} of {self.width} bytes a lane"
+        text = f"{self.total} wavefront{'s' * (self.total != 1)} for {accesses} access{'es' * (accesses > 1)} of {self.width} bytes a lane"
         return f"{text}, {self.wavefronts.size} without conflicts"
 
 

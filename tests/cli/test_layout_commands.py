@@ -232,3 +232,12 @@ def test_input_beyond_reason_is_an_error_of_the_user(arguments, code, error, ref
     run = refsim(*arguments.split())
     assert run.code == code
     assert run.err.startswith(f"[{error}")
+
+
+@pytest.mark.parametrize("group", ["layout", "scales", "desc", "ptx"])
+def test_a_mistyped_subcommand_shows_the_nearest(refsim, group):
+    run = refsim(group, "xplain")
+    assert run.code == 2
+    assert "[unknown-command]" in run.err
+    assert f"at: refsim {group}" in run.err
+    assert "nearest:" in run.err
