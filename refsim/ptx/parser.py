@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from refsim.ptx.cursor import Cursor
+from refsim.ptx.declarations import MAX_DEPTH, SPACES, Declarations, type_bits
 from refsim.ptx.lexer import Token, malformed, tokenize
 from refsim.ptx.syntax import (
     Address,
@@ -23,10 +23,6 @@ from refsim.ptx.syntax import (
     Vector,
 )
 
-MAX_DEPTH = 64
-MAX_VARIABLE_BYTES = 1 << 30
-MAX_ALIGN = 1 << 16
-SPACES = (".global", ".const", ".shared", ".local", ".param")
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
 _SPECIAL_FAMILIES = (
     "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "lanemask", "clock",
@@ -50,7 +46,7 @@ def parse(text: str) -> Module:
     return _Parser(tokenize(text)).module()
 
 
-class _Parser(Cursor):
+class _Parser(Declarations):
     def __init__(self, tokens: list[Token]) -> None:
         super().__init__(tokens)
         self.files = _file_names(tokens)
@@ -111,67 +107,6 @@ class _Parser(Cursor):
                 self.out.variables[variable.name] = variable
         else:
             raise malformed(f"expected a directive, found {self.token.text!r}", self.token.line)
-
-    # ---- variables
-    def variables(self, external: bool = False, *, single: bool = False) -> list[Variable]:
-        """The variables of one declaration; in a parameter list (`single`) a comma starts the next declaration."""
-        space = self.take().text[1:]
-        align, width, pointee = 0, 0, False
-        while self.token.kind == "directive":
-            directive = self.take()
-            if directive.text == ".align":
-                given = self.integer()
-                if not 0 < given <= MAX_ALIGN or given & (given - 1):
-                    raise malformed(f"alignment {given} is no power of two up to {MAX_ALIGN}", directive.line)
-                # Behind .ptr it is the alignment of what the parameter points to, not of the parameter.
-                align = align if pointee else given
-            elif directive.text == ".ptr":
-                pointee = True
-            elif directive.text in (".v2", ".v4"):
-                width = int(directive.text[2])
-            elif directive.text not in (*SPACES, ".unified", ".managed", ".attribute"):
-                width = max(width, 1) * _type_bits(directive) // 8
-        found = []
-        while True:
-            found.append(self.variable(space, max(width, 1), align, external))
-            if single or not self.accept(","):
-                break
-        self.accept(";")
-        return found
-
-    def variable(self, space: str, width: int, align: int, external: bool) -> Variable:
-        line, name, count = self.token.line, self.word(), 1
-        while self.accept("["):
-            count *= 0 if self.token.text == "]" else self.integer()
-            self.expect("]")
-        initial = None
-        if self.accept("="):
-            initial = self.initializer(width)
-            if count == 0:
-                count = len(initial) // width
-        if not 0 <= count * width <= MAX_VARIABLE_BYTES:
-            raise malformed(f"variable {name!r} of {count * width} bytes is beyond the limit", line)
-        if initial is not None and len(initial) > count * width:
-            raise malformed(f"variable {name!r} of {count * width} bytes has {len(initial)} initial ones", line)
-        return Variable(
-            name, space, count * width, max(align, width if width in (1, 2, 4, 8, 16) else 1), initial, external
-        )
-
-    def initializer(self, width: int) -> bytes:
-        values, depth = bytearray(), 0
-        while True:
-            token = self.token
-            if self.accept("{"):
-                depth += 1
-                if depth > MAX_DEPTH:
-                    raise malformed("an initialiser is nested too deeply", token.line)
-            elif self.accept("}"):
-                depth -= 1
-            elif not self.accept(","):
-                operand = self.number()
-                values += (operand.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-            if depth == 0:
-                return bytes(values)
 
     # ---- functions
     def function_definition(self, *, is_entry: bool) -> None:
@@ -300,7 +235,7 @@ class _Parser(Cursor):
 
     def registers(self, scope: Scope) -> None:
         self.take()
-        bits = _type_bits(self.take())
+        bits = type_bits(self.take())
         while True:
             name = self.word()
             if self.accept("<"):
@@ -458,15 +393,3 @@ def _file_names(tokens: list[Token]) -> dict[int, str]:
         if token.text == ".file" and tokens[at + 1].text.isdigit() and tokens[at + 2].kind == "string":
             names[int(tokens[at + 1].text[:9])] = tokens[at + 2].text.strip('"').rsplit("/", 1)[-1]
     return names
-
-
-def _type_bits(token: Token) -> int:
-    name = token.text[1:]
-    if name == "pred":
-        return 1
-    digits = name.lstrip("bufs")
-    widths = {"16x2": 32, "e4m3x2": 16, "texref": 64, "samplerref": 64, "surfref": 64}
-    width = widths.get(digits) or widths.get(name) or (int(digits) if digits.isdigit() and len(digits) < 4 else 0)
-    if width not in (8, 16, 32, 64, 128):
-        raise malformed(f"{token.text!r} is not a type", token.line)
-    return width
