@@ -100,7 +100,8 @@ def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts
     `width` in bytes a lane, or an instruction ("ld.shared.v4.b32", "ldmatrix.m8n8.x4.b16": 16 lanes ... 32 lanes).
     16 bytes are served 8 lanes at a time, 8 bytes 16 lanes, up to 4 bytes all 32; a phase takes as many wavefronts as
     the most distinct words any one bank must give, and lanes that ask for the same word share it. 8 rows of 128 bytes,
-    one 16-byte chunk each, without swizzle: 8 wavefronts; with swizzle 128B: 1.
+    one 16-byte chunk each, without swizzle: 8 wavefronts; with swizzle 128B: 1. An H200 is better than this in one case
+    it was seen in: 8- and 16-byte loads whose lanes 2i and 2i + 1 share an address take half as many.
     Raises RefsimError for misaligned addresses, more than 32 lanes and unknown instructions.
     """
     size = access_width(width) if isinstance(width, str) else width

@@ -115,7 +115,8 @@ class TensorMap:
 
         `shared_address` is a multiple of 128 bytes; the swizzle acts on absolute addresses. bf16, box (64, 8), 128B at
         byte 0: element (k=8, row=1) goes to (128 + 16) ^ 16 = 128. Raises RefsimError for a wrong number of
-        coordinates, a misaligned destination and modes without a published pattern.
+        coordinates, a misaligned destination and modes without a published pattern. A store goes the other way, from
+        coordinates of 0 up: on an H200 a negative one is an illegal instruction that ends the context.
         Source: PTX ISA, tensors and bounding boxes; CUDA C++ Programming Guide, tensor memory access.
         """
         self._check_place(coordinates, shared_address)
