@@ -89,8 +89,9 @@ class BankConflicts:
 
     def __str__(self) -> str:
         accesses = self.wavefronts[..., 0].size
-        text = f"{self.total} wavefront{'s' * (self.total != 1)} for {accesses} access{'es' * (accesses > 1)} of {self.width} bytes a lane"
-        return f"{text}, {self.wavefronts.size} without conflicts"
+        asked = f"{accesses} access{'es' * (accesses > 1)} of {self.width} bytes a lane"
+        needed = f"{self.total} wavefront{'s' * (self.total != 1)}"
+        return f"{needed} for {asked}, {self.wavefronts.size} without conflicts"
 
 
 def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts:
