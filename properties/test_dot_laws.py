@@ -1,0 +1,287 @@
+"""Laws of refsim.numerics: the arrays equal the definition over integers, bit for bit, for every profile."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from refsim.conversions import decode
+from refsim.formats import Format, format_named
+from refsim.numerics import error_bound, exact_product, mma
+from refsim.numerics.dot.chains import accumulator
+from refsim.numerics.dot.definition import dot_product
+from refsim.numerics.profiles import F64, INTEGER, INTEGERS, PROFILES, Level, Profile
+
+ROWS, COLUMNS = 2, 3
+OPERANDS = (
+    "codes",
+    "sparse",
+    "subnormal",
+    "largest",
+    "extremes",
+    "zeros",
+    "cancelling",
+    "specials",
+    "moderate",
+    "vanishing",
+)
+ACCUMULATORS = ("none", "words", "near", "subnormal", "specials", "zeros")
+SCALES = ("codes", "moderate", "tiny", "specials")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A problem: which instruction, how long a chain, what kind of numbers, and the seed they are drawn from."""
+
+    a_format: str
+    b_format: str
+    k: int
+    chain: int
+    a: str
+    b: str
+    c: str
+    scale_format: str | None
+    block: int
+    scales: str
+    seed: int
+
+
+@st.composite
+def recipes(draw: st.DrawFn, row: Profile) -> Recipe:
+    scale_format, block = draw(st.sampled_from(row.scales)) if row.scales else (None, 1)
+    return Recipe(
+        draw(st.sampled_from(row.a_formats)), draw(st.sampled_from(row.b_formats)), draw(st.sampled_from(row.k)),
+        draw(st.integers(1, 2)), draw(st.sampled_from(OPERANDS)), draw(st.sampled_from(OPERANDS)),
+        draw(st.sampled_from(ACCUMULATORS)), scale_format, block, draw(st.sampled_from(SCALES)), draw(st.integers(0, 1 << 32)),
+    )  # fmt: skip
+
+
+def drawn(format: Format, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
+    """Codes of one class; bit layout alone is used, so that formats without specials have every class."""
+    mantissa, top = format.mantissa_bits, (1 << format.exponent_bits) - 1
+    width = format.bits + format.padding_bits
+    codes = random.integers(0, 1 << 63, shape, np.uint64) << np.uint64(1) >> np.uint64(64 - width)
+    sign = codes >> np.uint64(width - 1) << np.uint64(width - 1) if format.signed else np.zeros_like(codes)
+    low = codes & np.uint64((1 << (mantissa + format.padding_bits)) - 1)
+
+    def with_field(field: int) -> NDArray[np.uint64]:
+        return sign | np.uint64(field << (mantissa + format.padding_bits)) | low
+
+    match kind:
+        case "zeros":
+            codes = sign
+        case "sparse":
+            codes = np.where(random.random(shape) < 0.9, sign, codes)
+        case "subnormal" | "tiny":
+            codes = with_field(0)
+        case "largest":
+            codes = with_field(max(top - 1, 0))
+        case "extremes":
+            codes = random.choice([sign, with_field(0), with_field(max(top - 1, 0)), with_field(format.bias)])
+        case "cancelling":
+            half = shape[-1] // 2
+            codes[..., half : 2 * half] = codes[..., :half]
+        case "moderate" | "near":
+            codes = sign | random.integers(max(format.bias - 3, 0), format.bias + 3, shape).astype(np.uint64) << np.uint64(
+                mantissa + format.padding_bits
+            ) | low  # fmt: skip
+        case "vanishing":
+            centre = format.bias - int(random.choice([75, 64, 11]))  # products near the smallest f32 or f16
+            fields = np.clip(random.integers(centre - 4, centre + 4, shape), 0, top - 1).astype(np.uint64)
+            codes = sign | fields << np.uint64(mantissa + format.padding_bits) | low
+        case "specials":
+            codes = np.where(random.random(shape) < 0.1, with_field(top), codes)
+        case _:
+            pass
+    return codes & np.uint64((1 << width) - 1)
+
+
+def operand(name: str, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
+    if name in INTEGERS:
+        return random.integers(0, 256, shape, np.uint8)
+    format = F64 if name == F64.name else format_named(name)
+    codes = drawn(format, kind, shape, random)
+    return codes.astype(np.uint64 if format is F64 else format.code_dtype)
+
+
+def addend(row: Profile, kind: str, random: np.random.Generator) -> NDArray[Any] | None:
+    format = accumulator(row)
+    if kind == "none":
+        return None
+    if format is None:
+        return random.integers(-(1 << 31), 1 << 31, (ROWS, COLUMNS)).astype(np.int32)
+    codes = drawn(format, kind, (ROWS, COLUMNS), random)
+    kinds = {16: (np.uint16, np.float16), 32: (np.uint32, np.float32), 64: (np.uint64, np.float64)}[format.bits]
+    return codes.astype(kinds[0]).view(kinds[1])
+
+
+def codes_of(array: NDArray[Any]) -> NDArray[Any]:
+    return array if array.dtype == np.int32 else array.view(f"u{array.dtype.itemsize}")
+
+
+def listed(array: NDArray[Any] | None, row: int) -> Sequence[int]:
+    return () if array is None else [int(code) for code in array[row]]
+
+
+def problem_of(recipe: Recipe, row: Profile) -> tuple[dict[str, Any], NDArray[Any] | None]:
+    """The arguments of mma but C, and C."""
+    random = np.random.default_rng(recipe.seed)
+    length = recipe.k * recipe.chain
+    a = operand(recipe.a_format, recipe.a, (ROWS, length), random)
+    b = operand(recipe.b_format, recipe.b, (COLUMNS, length), random)
+    if recipe.a == "cancelling" and recipe.a_format not in (*INTEGERS, F64.name):
+        a[..., : length // 2] ^= a.dtype.type(format_named(recipe.a_format).sign_mask)
+        b[..., length // 2 : 2 * (length // 2)] = b[..., : length // 2]
+    c = addend(row, recipe.c, random)
+    scales: list[NDArray[Any] | None] = [None, None]
+    if recipe.scale_format:
+        scales = [
+            operand(recipe.scale_format, recipe.scales, (m, length // recipe.block), random) for m in (ROWS, COLUMNS)
+        ]
+    arguments = {
+        "a": a, "b": b, "unit": row.unit, "a_format": recipe.a_format, "b_format": recipe.b_format, "target": row.target,
+        "d_format": row.d_format, "k": recipe.k, "a_scale": scales[0], "b_scale": scales[1],
+        "scale_format": recipe.scale_format,
+    }  # fmt: skip
+    return arguments, c
+
+
+@pytest.mark.filterwarnings("ignore::refsim.numerics.UnverifiedProfileWarning")
+@pytest.mark.parametrize("row", PROFILES, ids=lambda row: row.name)
+def test_arrays_equal_the_definition(row: Profile) -> None:
+    @settings(max_examples=15, deadline=None)
+    @given(recipe=recipes(row))
+    def law(recipe: Recipe) -> None:
+        problem, c = problem_of(recipe, row)
+        a, b, scales = problem["a"], problem["b"], (problem["a_scale"], problem["b_scale"])
+        got = mma(c=c, **problem)
+        start = (
+            np.zeros((ROWS, COLUMNS), np.int32 if row.d_format == "s32" else np.uint64) if c is None else codes_of(c)
+        )
+        want = [
+            [
+                dot_product(
+                    listed(a, m), listed(b, n), int(start[m, n]), row, recipe.k, a_format=recipe.a_format,
+                    b_format=recipe.b_format, a_scale=listed(scales[0], m), b_scale=listed(scales[1], n),
+                    scale_format=recipe.scale_format,
+                ).result
+                for n in range(COLUMNS)
+            ]
+            for m in range(ROWS)
+        ]  # fmt: skip
+        assert codes_of(got).tolist() == want
+
+    law()
+
+
+@given(seed=st.integers(0, 1 << 32), chain=st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_order_of_k_within_a_step_never_matters(seed: int, chain: int) -> None:
+    random = np.random.default_rng(seed)
+    a, b = (random.integers(0, 256, (4, 32 * chain), np.uint8) for _ in range(2))
+    c = random.standard_normal((4, 4)).astype(np.float32)
+    places = np.concatenate([32 * part + random.permutation(32) for part in range(chain)])
+    kinds = {"unit": "wgmma", "a_format": "e4m3", "b_format": "e4m3", "d_format": "f32"}
+    got, want = mma(a[:, places], b[:, places], c, **kinds), mma(a, b, c, **kinds)
+    assert (got.view(np.uint32) == want.view(np.uint32)).all()
+
+
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=20, deadline=None)
+def test_negating_both_operands_changes_nothing_and_one_with_c_turns_the_sign(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    a, b = (random.integers(0, 1 << 16, (4, 32), np.uint16) for _ in range(2))
+    c = random.integers(0, 1 << 32, (4, 4), np.uint32).view(np.float32)
+    kinds = {"unit": "wgmma", "a_format": "bf16", "b_format": "bf16", "d_format": "f32"}
+    plain = mma(a, b, c, **kinds).view(np.uint32)
+    assert (mma(a, b, c, negate_a=True, negate_b=True, **kinds).view(np.uint32) == plain).all()
+    turned = mma(a, b, (c.view(np.uint32) ^ 0x80000000).view(np.float32), negate_a=True, **kinds).view(np.uint32)
+    kept = (plain == 0) | (plain == 0x7FFFFFFF)
+    assert (turned == np.where(kept, plain, plain ^ 0x80000000)).all()
+
+
+def test_unverified_rows_are_only_those_of_cdna4() -> None:
+    assert {row.target for row in PROFILES if row.evidence.level is Level.UNVERIFIED} == {"gfx950"}
+
+
+def fractions(codes: NDArray[Any], name: str) -> list[list[Fraction]]:
+    values = codes.view(np.float64) if name == F64.name else decode(codes, name)
+    return [[Fraction(float(value)) for value in row] for row in values]
+
+
+def scale_values(
+    codes: NDArray[Any] | None, name: str | None, block: int, rows: int, length: int
+) -> list[list[Fraction]]:
+    if codes is None or name is None:
+        return [[Fraction(1)] * length for _ in range(rows)]
+    return [[scale for scale in row for _ in range(block)] for row in fractions(codes, name)]
+
+
+@pytest.mark.filterwarnings("ignore::refsim.numerics.UnverifiedProfileWarning")
+@pytest.mark.parametrize("row", [row for row in PROFILES if row.method != INTEGER], ids=lambda row: row.name)
+def test_error_stays_within_the_bound(row: Profile) -> None:
+    @settings(max_examples=12, deadline=None)
+    @given(recipe=recipes(row))
+    def law(recipe: Recipe) -> None:
+        problem, c = problem_of(recipe, row)
+        a, b, scales = problem["a"], problem["b"], (problem["a_scale"], problem["b_scale"])
+        bound = error_bound(c=c, **problem)
+        got = mma(c=c, **problem)
+        assert (np.isfinite(bound) <= np.isfinite(got)).all()
+        finite = np.argwhere(np.isfinite(bound))
+        if not finite.size:
+            return
+        length = recipe.k * recipe.chain
+        nan_free = [np.nan_to_num(x, posinf=0, neginf=0) for x in (np.zeros((ROWS, COLUMNS)) if c is None else c,)]
+        wide = [clean(a, recipe.a_format), clean(b, recipe.b_format)]
+        s, t = (
+            scale_values(
+                None if x is None else clean(x, recipe.scale_format), recipe.scale_format, recipe.block, m, length
+            )
+            for x, m in zip(scales, (ROWS, COLUMNS), strict=True)
+        )
+        x, y = fractions(wide[0], recipe.a_format), fractions(wide[1], recipe.b_format)
+        for m, n in finite:
+            terms = [p * q * u * v for p, q, u, v in zip(x[m], y[n], s[m], t[n], strict=True)]
+            exact = Fraction(float(nan_free[0][m, n])) + sum(terms)
+            assert abs(Fraction(float(got[m, n])) - exact) <= Fraction(float(bound[m, n]))
+
+    law()
+
+
+def clean(codes: NDArray[Any], name: str | None) -> NDArray[Any]:
+    """The codes with NaN and infinity replaced by zero: outputs that they reach have no finite bound."""
+    values = codes.view(np.float64) if name == F64.name else decode(codes, str(name))
+    return np.where(np.isfinite(values), codes, 0).astype(codes.dtype)
+
+
+@given(
+    seed=st.integers(0, 1 << 32),
+    format=st.sampled_from(["e4m3", "e5m2", "bf16", "f16", "e2m1"]),
+    d=st.sampled_from([np.float32, np.float16]),
+)
+@settings(max_examples=60, deadline=None)
+def test_exact_product_is_the_number_nearest_to_the_rational_sum(seed: int, format: str, d: type) -> None:
+    random = np.random.default_rng(seed)
+    row = format_named(format)
+    a, b = (drawn(row, "moderate" if seed % 2 else "codes", (2, 24), random).astype(row.code_dtype) for _ in range(2))
+    a, b = clean(a, format), clean(b, format)
+    c = random.standard_normal((2, 2)).astype(d)
+    got = exact_product(a, b, c, a_format=format, b_format=format, d_format="f32" if d is np.float32 else "f16")
+    x, y = fractions(a, format), fractions(b, format)
+    for (m, n), value in np.ndenumerate(got):
+        exact = Fraction(float(c[m, n])) + sum(p * q for p, q in zip(x[m], y[n], strict=True))
+        with np.errstate(over="ignore", under="ignore"):
+            neighbours = [np.nextafter(value, d(limit)) for limit in (-np.inf, np.inf)]
+        if np.isfinite([value, *neighbours]).all():
+            error, others = abs(Fraction(float(value)) - exact), [abs(Fraction(float(v)) - exact) for v in neighbours]
+            even = not value.view(np.uint32 if d is np.float32 else np.uint16) & 1
+            assert error <= min(others) if even else error < min(others)
+        else:
+            assert abs(exact) >= Fraction(float(np.finfo(d).max))

@@ -1,0 +1,259 @@
+"""What a tensor core's result is compared with: the exact sum, a sequential float32 FMA, and a proven error bound."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.conversions import decode
+from refsim.errors import RefsimError, unknown
+from refsim.formats import F16, F32, Format, format_named
+from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
+from refsim.numerics.dot.chains import floats, matrix_product
+from refsim.numerics.dot.terms import ROUNDINGS, Rounding
+from refsim.numerics.multiply import CONTAINERS, Problem, checked, fitted, format_name
+from refsim.numerics.profiles import (
+    EXACT,
+    F64,
+    FLUSHED_TREE,
+    FMA_CHAIN,
+    GROUPED,
+    INTEGER,
+    INTEGERS,
+    LATE,
+    LATE_EVEN_ODD,
+    LATE_TRUNCATED,
+    RNE_F16,
+    RNE_F32,
+    RNE_F64,
+    TRUNCATED,
+    Evidence,
+    Level,
+    Profile,
+)
+from refsim.sources import IEEE754
+
+Doubles = NDArray[np.float64]
+_NEAREST = {F32.name: RNE_F32, F16.name: RNE_F16, F64.name: RNE_F64}
+_DEFINED = Evidence(Level.MODEL, "defined by IEEE 754")
+_SLACK = 1 + 2.0**-30  # above the rounding of the bound's own float64 sums for K up to 2^20
+
+
+def exact_product(
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None = None,
+    *,
+    a_format: str | Format,
+    b_format: str | Format,
+    d_format: str | Format = "f32",
+    a_scale: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None,
+    scale_format: str | Format | None = None,
+) -> NDArray[Any]:
+    """A B^T + C summed exactly over all of K and rounded once to nearest even; an exact zero is +0.
+
+    Arguments as for `mma`; `d_format` f32, f16 or f64, scales in blocks of any size. 2^23 + 2^-1 - 2^23 is 2^-1.
+    Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 4.3.1.
+    """
+    x, y, d = (format_name(name) for name in (a_format, b_format, d_format))
+    if d not in _NEAREST:
+        raise unknown("result format", d, list(_NEAREST))
+    length = np.shape(a)[-1] if np.ndim(a) else 0
+    blocks = np.shape(a_scale)[-1] if a_scale is not None and np.ndim(a_scale) else 0
+    scales = ((format_name(scale_format), length // blocks),) if blocks and scale_format is not None else ()
+    row = Profile(
+        "exact", "sum", (x,), (y,), d, (length,), EXACT, length, _NEAREST[d], IEEE754["section 4.3.1"], _DEFINED, scales=scales
+    )  # fmt: skip
+    return _computed(row, a, b, c, (a_scale, b_scale, scale_format))
+
+
+def fma_product(
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None = None,
+    *,
+    a_format: str | Format,
+    b_format: str | Format,
+) -> NDArray[Any]:
+    """A B^T + C by one float32 FMA per k in ascending order, as a loop on a CUDA core computes it.
+
+    Arguments as for `mma`; C and the result are float32. With C = 2^24 two products of 1 leave 2^24, their exact sum
+    is 2^24 + 2. Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 5.4.1.
+    """
+    x, y = format_name(a_format), format_name(b_format)
+    row = Profile(
+        "float32", "fma", (x,), (y,), F32.name, (1,), FMA_CHAIN, 1, RNE_F32, IEEE754["section 5.4.1"], _DEFINED
+    )  # fmt: skip
+    return _computed(row, a, b, c, (None, None, None))
+
+
+def _computed(
+    row: Profile, a: ArrayLike, b: ArrayLike, c: ArrayLike | None,
+    scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None],
+) -> NDArray[Any]:  # fmt: skip
+    formats = (row.a_formats[0], row.b_formats[0])
+    wide = [name for name in formats if name in INTEGERS or (name == F64.name and row.d_format == F32.name)]
+    if wide:
+        raise RefsimError(
+            "operand-format", f"{wide[0]} operands are not offered here", row.name, help="use numerics.mma"
+        )
+    problem = fitted(row, a, b, c, formats, scales, row.k[0])
+    codes = matrix_product(problem.operands, problem.c, row, problem.k)
+    return codes.reshape(problem.shape).view(CONTAINERS[row.d_format])
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Upper bounds of one step for every (m, n): the sum of |products|, the part of it that comes of subnormal operands
+    (it may be flushed), and the largest product exponent."""
+
+    magnitude: Doubles
+    subnormal: Doubles
+    exponent: NDArray[np.int64]
+    terms: int
+
+
+def error_bound(
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None,
+    *,
+    unit: str,
+    a_format: str | Format,
+    b_format: str | Format,
+    d_format: str | Format,
+    target: str = "sm_90a",
+    a_scale: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None,
+    scale_format: str | Format | None = None,
+    k: int | None = None,
+) -> Doubles:
+    """An upper bound of |mma(...) - (A B^T + C)| for every output, derived from the row and the operands' magnitudes.
+
+    Arguments as for `mma`; the result is float64 of shape (..., M, N). A step that aligns n terms to exponent E cuts
+    each by less than 2^(E - F); rounding loses less than one unit of the result (half a unit to nearest). E is at most
+    the largest exponent of the products, of the bound U = |C| + sum of |products| and of the zero exponent. The losses
+    of the steps add. Where the result may overflow, or an operand is not finite, the bound is infinite; integers are
+    exact, 0. Hopper's FP8 wgmma with 32 products of 1 and C = 0: 33 x 2^-13 + 2^-8 = 0.0079346, because E = 0 and U = 32.
+    Raises RefsimError as `mma` does. Source: the profile's row.
+    """
+    problem = checked(a, b, c, unit, (a_format, b_format, d_format), target, (a_scale, b_scale, scale_format), k)
+    if problem.row.method == INTEGER:
+        return np.zeros(problem.shape)
+    with np.errstate(all="ignore"):
+        bound = _bounded(problem)
+    return np.where(np.isfinite(bound), bound * _SLACK, np.inf).reshape(problem.shape)
+
+
+def _bounded(problem: Problem) -> Doubles:
+    row, rounding = problem.row, ROUNDINGS[problem.row.rounding]
+    reach = np.abs(floats(problem.c, rounding.format.name).astype(np.float64))
+    error = np.zeros_like(reach)
+    late = row.c_enters == LATE and row.method == TRUNCATED
+    for start in range(0, problem.operands.a.shape[-1], problem.k):
+        inner = np.zeros_like(reach) if late else reach
+        for places in row.steps(problem.k):
+            sizes = _sizes(problem, [start + place for place in places])
+            loss = _LOSSES[row.method](sizes, inner, row, rounding)
+            inner, error = (inner + sizes.magnitude) * _SLACK + loss, error + loss
+        if late:
+            inner = (inner + reach) * _SLACK
+            loss = _rounding_loss(inner, rounding.format, rounding.format.mantissa_bits + 1)
+            inner, error = inner + loss, error + loss
+        reach = inner
+    largest = 2.0**rounding.format.bias * (2 - 2.0 ** (-rounding.fraction_bits - 1))
+    return np.where(reach * _SLACK < largest, error, np.inf)
+
+
+def _sizes(problem: Problem, places: list[int]) -> _Sizes:
+    """The bounds of a step; FP4 groups align by their scales alone."""
+    operands, row = problem.operands, problem.row
+    flushes = row.method == FLUSHED_TREE
+    values, exponents = [], []
+    sides = ((operands.a, operands.a_format, operands.a_scale), (operands.b, operands.b_format, operands.b_scale))
+    for codes, name, scale in sides:
+        part = codes[..., places]
+        value = np.abs(floats(part, name).astype(np.float64))
+        if name == F64.name or row.method in (FMA_CHAIN, EXACT):
+            exponent = np.zeros(part.shape, np.int64)
+        else:
+            exponent = operand_fields(part, format_named(name), row).exponent
+        if scale is not None:
+            block = np.asarray(places) // (codes.shape[-1] // scale.shape[-1])
+            factor = scale[..., block]
+            value = value * decode(factor, operands.scale_format or "")
+            own = fields(factor, format_named(operands.scale_format or "")).exponent
+            exponent = own if row.method == GROUPED else exponent + own
+        values.append(value)
+        exponents.append(exponent)
+    top = np.full((*values[0].shape[:-1], values[1].shape[-2]), ABSENT)
+    for place in range(len(places)):
+        top = np.maximum(top, exponents[0][:, :, None, place] + exponents[1][:, None, :, place])
+    x, y = values[0], values[1].swapaxes(-1, -2)
+    small = [np.where(value < _smallest(operands.a_format), value, 0) for value in (x, y)] if flushes else []
+    subnormal = (small[0] @ y + x @ small[1]) * _SLACK if flushes else np.zeros(top.shape)
+    return _Sizes((x @ y) * _SLACK, subnormal, top, len(places))
+
+
+def _smallest(name: str) -> float:
+    return format_named(name).min_normal
+
+
+def _exponent(magnitude: Doubles, format: Format) -> NDArray[np.int64]:
+    """floor(log2) of a magnitude, at least the exponent of the format's subnormals."""
+    result: NDArray[np.int64] = np.maximum(np.frexp(magnitude)[1].astype(np.int64) - 1, 1 - format.bias)
+    return result
+
+
+def _power(exponent: NDArray[np.int64]) -> Doubles:
+    """2^exponent, rounded up to the smallest float64."""
+    return np.maximum(np.ldexp(1.0, exponent), 5e-324)
+
+
+def _rounding_loss(magnitude: Doubles, format: Format, fraction_bits: int) -> Doubles:
+    return _power(_exponent(magnitude, format) - fraction_bits)
+
+
+def _truncated_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Rounding) -> Doubles:
+    assert row.fraction is not None
+    assert row.zero_exponent is not None
+    top = np.maximum(np.maximum(sizes.exponent, _exponent(reach, rounding.format)), row.zero_exponent)
+    terms = sizes.terms // 16 if row.method == GROUPED else sizes.terms
+    total = (reach + sizes.magnitude) * _SLACK
+    return (terms + 1) * _power(top - row.fraction) + _rounding_loss(
+        total, rounding.format, rounding.fraction_bits + rounding.nearest
+    )
+
+
+def _nearest_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Rounding) -> Doubles:
+    return _rounding_loss((reach + sizes.magnitude) * _SLACK, rounding.format, rounding.fraction_bits + 1)
+
+
+def _flushed_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Rounding) -> Doubles:
+    """Every product and sum of the tree is rounded and flushed; a flushed operand loses its product."""
+    total = (reach + sizes.magnitude) * 2
+    operations = 2 * sizes.terms + 1
+    return operations * (_rounding_loss(total, rounding.format, 24) + F32.min_normal) + sizes.subnormal
+
+
+def _late_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Rounding) -> Doubles:
+    """Products cut toward zero, halves and C rounded down, the sum rounded down and then to nearest."""
+    assert row.fraction is not None
+    top = np.maximum(sizes.exponent, _exponent(reach, rounding.format))
+    cut = (sizes.terms + 4) * _power(top - row.fraction)
+    total = (reach + sizes.magnitude) * _SLACK + cut
+    return cut + 2 * _rounding_loss(total, rounding.format, rounding.fraction_bits + 1)
+
+
+_LOSSES: dict[str, Callable[[_Sizes, Doubles, Profile, Rounding], Doubles]] = {
+    TRUNCATED: _truncated_loss,
+    GROUPED: _truncated_loss,
+    FMA_CHAIN: _nearest_loss,
+    EXACT: _nearest_loss,
+    FLUSHED_TREE: _flushed_loss,
+    LATE_TRUNCATED: _late_loss,
+    LATE_EVEN_ODD: _late_loss,
+}

@@ -1,0 +1,168 @@
+"""Whole matrix products: the steps of a profile chained over K, in tiles of bounded memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import decode
+from refsim.formats import Format, format_named
+from refsim.numerics import ieee, profiles
+from refsim.numerics.dot.amd import flushed, flushed_tree, late_step
+from refsim.numerics.dot.arrays import Codes, Fields, added, grouped_step, operand_fields, scaled, truncated_step
+from refsim.numerics.dot.exact import exact_step
+from refsim.numerics.dot.terms import ROUNDINGS
+from refsim.numerics.profiles import (
+    EXACT,
+    F64,
+    GROUPED,
+    INTEGER,
+    INTEGERS,
+    LATE,
+    TRUNCATED,
+    Profile,
+)
+
+_TILE = 1 << 19  # products in flight: about 4 MiB an intermediate array
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Code arrays of one product: a (batch, M, K), b (batch, N, K), their formats, and scale codes where there are any."""
+
+    a: Codes
+    b: Codes
+    a_format: str
+    b_format: str
+    a_scale: Codes | None = None
+    b_scale: Codes | None = None
+    scale_format: str | None = None
+
+    def tile(self, batch: slice, rows: slice) -> "Operands":
+        """The part that a tile of outputs needs: some of the batch, some rows of A."""
+        a_scale = None if self.a_scale is None else self.a_scale[batch, rows]
+        b_scale = None if self.b_scale is None else self.b_scale[batch]
+        return Operands(
+            self.a[batch, rows], self.b[batch], self.a_format, self.b_format, a_scale, b_scale, self.scale_format
+        )
+
+    def chunk(self, start: int, k: int) -> "Operands":
+        """The part of K that one instruction takes, with its scales."""
+        scales: list[Codes | None] = [None, None]
+        for side, scale in enumerate((self.a_scale, self.b_scale)):
+            if scale is not None:
+                block = self.a.shape[-1] // scale.shape[-1]
+                scales[side] = scale[..., start // block : (start + k) // block]
+        part = slice(start, start + k)
+        return Operands(self.a[..., part], self.b[..., part], self.a_format, self.b_format, *scales, self.scale_format)
+
+
+def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
+    """d (batch, M, N): C and result are codes of the accumulator's format, int32 for integers."""
+    match profile.method:
+        case profiles.INTEGER:
+            return _integer(operands, c)
+        case profiles.FMA_CHAIN:
+            return _fma_chain(operands, c, profile)
+        case profiles.FLUSHED_TREE:
+            return _flushed_chain(operands, c, profile)
+        case _:
+            return _fused_chain(operands, c, profile, k)
+
+
+def _fused_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
+    late = profile.c_enters == LATE and profile.method == TRUNCATED
+    for start in range(0, operands.a.shape[-1], k):
+        part = operands.chunk(start, k)
+        a, b = _fields(part, profile)
+        d = np.zeros_like(c) if late else c
+        for places in profile.steps(k):
+            chosen = _contiguous(places)
+            d = _tiled_step(part, a.take(chosen), b.take(chosen), d, profile)
+        c = added(d, c, ROUNDINGS[profile.rounding].format) if late else d
+    return c
+
+
+def _tiled_step(operands: Operands, a: Fields, b: Fields, d: Codes, profile: Profile) -> Codes:
+    """One step for all outputs, some batches or rows at a time: an array of products never passes the tile by much."""
+    result = np.empty_like(d)
+    batch, m, n = d.shape
+    length = max(n * a.magnitude.shape[-1], 1)
+    rows = max(1, min(m, _TILE // length))
+    parts = max(1, _TILE // (length * rows)) if rows == m else 1
+    for start in range(0, batch, parts):
+        some = slice(start, start + parts)
+        for row in range(0, m, rows):
+            place = (some, slice(row, row + rows))
+            result[place] = _step(operands.tile(*place), a.part(place), b.part((some,)), d[place], profile)
+    return result
+
+
+def _contiguous(places: list[int]) -> list[int] | slice:
+    run = slice(places[0], places[-1] + 1)
+    return run if len(places) == run.stop - run.start else places
+
+
+def _fields(operands: Operands, profile: Profile) -> tuple[Fields, Fields]:
+    a = operand_fields(operands.a, format_named(operands.a_format), profile)
+    b = operand_fields(operands.b, format_named(operands.b_format), profile)
+    if profile.scales and profile.method != GROUPED:
+        assert operands.a_scale is not None
+        assert operands.b_scale is not None
+        format = format_named(operands.scale_format or "")
+        return scaled(a, operands.a_scale, format), scaled(b, operands.b_scale, format)
+    return a, b
+
+
+def _step(operands: Operands, a: Fields, b: Fields, d: Codes, profile: Profile) -> Codes:
+    if profile.method == TRUNCATED:
+        return truncated_step(a, b, d, profile)
+    if profile.method == EXACT:
+        return exact_step(a, b, d, ROUNDINGS[profile.rounding])
+    if profile.method != GROUPED:
+        return late_step(a, b, d, profile)
+    assert operands.a_scale is not None
+    assert operands.b_scale is not None
+    scales = (operands.a_scale, operands.b_scale)
+    return grouped_step(a, b, scales, format_named(operands.scale_format or ""), d, profile)
+
+
+def floats(codes: Codes, name: str) -> NDArray[Any]:
+    """The exact values of codes: float64 for f64, float32 otherwise."""
+    return codes.view(np.float64) if name == F64.name else decode(codes, name, np.float32)
+
+
+def _fma_chain(operands: Operands, c: Codes, profile: Profile) -> Codes:
+    a, b = floats(operands.a, operands.a_format), floats(operands.b, operands.b_format)
+    d = c.view(a.dtype)
+    for i in range(a.shape[-1]):
+        d = ieee.fma(a[:, :, None, i], b[:, None, :, i], d)
+    result: Codes = np.where(np.isnan(d), c.dtype.type(ROUNDINGS[profile.rounding].nan), d.view(c.dtype))
+    return result
+
+
+def _flushed_chain(operands: Operands, c: Codes, profile: Profile) -> Codes:
+    a, b = (
+        flushed(decode(codes, name, np.float32), keep_sign=False, smallest=format_named(name).min_normal)
+        for codes, name in ((operands.a, operands.a_format), (operands.b, operands.b_format))
+    )
+    d = c.view(np.float32)
+    for start in range(0, a.shape[-1], profile.length):
+        part = slice(start, start + profile.length)
+        d = flushed_tree(a[..., part], b[..., part], d)
+    return d.view(np.uint32)
+
+
+def _integer(operands: Operands, c: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Exact: a product is below 2^16, so that 2^37 of them fit float64; the sum wraps to 32 bits."""
+    a, b = (
+        (codes.view(np.int8) if INTEGERS[name][1] else codes).astype(np.float64)
+        for codes, name in ((operands.a, operands.a_format), (operands.b, operands.b_format))
+    )
+    return (c + (a @ b.swapaxes(-1, -2)).astype(np.int64)).astype(np.int32)
+
+
+def accumulator(profile: Profile) -> Format | None:
+    """The format of C and D; None for integers."""
+    return None if profile.method == INTEGER else ROUNDINGS[profile.rounding].format

@@ -1,0 +1,312 @@
+"""The definition: one dot product over Python integers, step by step, as the hardware is specified.
+
+Every function takes terms and gives a Step, which keeps what it went through. `refsim.numerics.dot.arrays` computes the
+same results on arrays and is held equal to this in properties.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from refsim.formats import F16, F32, format_named
+from refsim.numerics.dot.terms import (
+    FINITE,
+    INFINITE,
+    NAN,
+    ROUNDINGS,
+    Rounding,
+    Term,
+    decoded,
+    multiplied,
+    rounded,
+    shifted,
+)
+from refsim.numerics.profiles import (
+    EXACT,
+    F64,
+    FLUSHED_TREE,
+    FMA_CHAIN,
+    GROUPED,
+    INTEGER,
+    INTEGERS,
+    LATE,
+    LATE_EVEN_ODD,
+    LATE_TRUNCATED,
+    RNE_F16,
+    RNE_F32,
+    TRUNCATED,
+    Profile,
+)
+
+GROUP = 16  # FP4 products that one scale pair is multiplied into
+NO_PRODUCT = -999  # exponent of a CDNA3 sum without nonzero products
+FLOOR_BITS = 31  # fraction bits to which CDNA3 rounds its sum down before the last rounding
+
+
+@dataclass(frozen=True)
+class Step:
+    """One fused step: its terms, the exponent they were aligned to, the aligned integers, their sum and the result.
+
+    The last of `terms` and `aligned` is C. An aligned integer counts units of 2^(exponent - fraction). `exponent` is
+    None where a NaN or an infinity decided. `result` is the code of the rounded sum.
+    """
+
+    terms: tuple[Term, ...]
+    exponent: int | None
+    aligned: tuple[int, ...]
+    total: int
+    result: int
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """The steps of one dot product in order and the code it ends with."""
+
+    steps: tuple[Step, ...]
+    result: int
+
+
+def dot_product(
+    a: Sequence[int], b: Sequence[int], c: int, profile: Profile, k: int, *, a_format: str, b_format: str,
+    a_scale: Sequence[int] = (), b_scale: Sequence[int] = (), scale_format: str | None = None,
+) -> DotProduct:  # fmt: skip
+    """d = c + sum of a[i] b[i], as the instructions of `profile` with that `k` chain it over ascending i.
+
+    `a`, `b`: codes, one each for every i, a multiple of `k`; `c`: the code of the accumulator in the result's format;
+    scales: one code for each block. E4M3 ones (0x38) 32 times with C = 0 on wgmma give 0x42000000, 32.
+    Source: the profile's row.
+    """
+    if profile.method == INTEGER:
+        return _integer(a, b, c, a_format, b_format)
+    codes = [_terms(x, name, profile) for x, name in ((a, a_format), (b, b_format))]
+    scales = [[decoded(s, format_named(scale_format)) for s in row] for row in (a_scale, b_scale) if scale_format]
+    products = [multiplied(x, y) for x, y in zip(*codes, strict=True)]
+    steps: list[Step] = []
+    for start in range(0, len(products), k):
+        late = profile.c_enters == LATE and profile.method == TRUNCATED
+        d = 0 if late else c
+        for places in profile.steps(k):
+            chosen = [start + i for i in places]
+            terms = [products[i] for i in chosen]
+            if scales:
+                block = len(products) // len(scales[0])
+                factors = [multiplied(scales[0][i // block], scales[1][i // block]) for i in chosen]
+                terms = (_grouped if profile.method == GROUPED else _scaled)(terms, factors)
+            steps.append(_STEPS[profile.method](terms, d, profile))
+            d = steps[-1].result
+        if late:
+            steps.append(_added(d, c, profile))
+            d = steps[-1].result
+        c = d
+    return DotProduct(tuple(steps), c)
+
+
+def _terms(codes: Sequence[int], name: str, profile: Profile) -> list[Term]:
+    format = F64 if name == F64.name else format_named(name)
+    terms = [decoded(code, format) for code in codes]
+    if profile.operands == F16.name:
+        terms = [_as_half(term) for term in terms]
+    return [_without_subnormal(term) for term in terms] if profile.method == FLUSHED_TREE else terms
+
+
+def _as_half(term: Term) -> Term:
+    """An FP8 number converted to f16, which is exact: a subnormal E4M3 becomes normal."""
+    if term.exponent is None:
+        return term
+    return decoded(rounded(term.significand, term.exponent - term.fraction_bits, ROUNDINGS[RNE_F16]), F16)
+
+
+def _scaled(terms: list[Term], factors: list[Term]) -> list[Term]:
+    """The products of a step times the two scales of their block: exponents add, significands multiply.
+
+    A scale that is NaN makes a NaN whatever it multiplies.
+    """
+    return [
+        factor if factor.kind is NAN else multiplied(term, factor) for term, factor in zip(terms, factors, strict=True)
+    ]
+
+
+def _grouped(terms: list[Term], factors: list[Term]) -> list[Term]:
+    """FP4: 16 products that share their scales are one term whose exponent is that of the scales alone.
+
+    A group whose products are all zero is a zero; one that merely cancels keeps its exponent.
+    """
+    return [_one_term(terms[start : start + GROUP], factors[start]) for start in range(0, len(terms), GROUP)]
+
+
+def _one_term(group: list[Term], factor: Term) -> Term:
+    bits = group[0].fraction_bits
+    if factor.kind is NAN:
+        return factor
+    # E2M1 exponents are 0, 1 or 2: all products are integers of 2^-bits.
+    total = sum(term.significand << term.exponent for term in group if term.exponent is not None)
+    present = factor.exponent is not None and any(term.exponent is not None for term in group)
+    exponent = factor.exponent if present else None
+    return Term(total < 0, abs(total) * factor.magnitude, exponent, bits + factor.fraction_bits)
+
+
+def _special(terms: Sequence[Term], rounding: Rounding) -> Step | None:
+    """NaN, and infinities of both signs, give NaN; otherwise an infinity stands."""
+    signs = {term.negative for term in terms if term.kind is INFINITE}
+    if len(signs) == 2 or any(term.kind is NAN for term in terms):
+        return Step(tuple(terms), None, (), 0, rounding.nan)
+    if signs:
+        return Step(tuple(terms), None, (), 0, rounding.infinity | (rounding.sign if signs.pop() else 0))
+    return None
+
+
+def _aligned(terms: Sequence[Term], exponent: int, fraction: int) -> tuple[int, ...]:
+    """Every term as an integer of units 2^(exponent - fraction), cut toward zero."""
+    return tuple(
+        0
+        if term.exponent is None
+        else shifted(term.significand, term.exponent - term.fraction_bits - exponent + fraction)
+        for term in terms
+    )
+
+
+def _truncated(products: Sequence[Term], c: int, profile: Profile) -> Step:
+    """Align the products and C to the largest exponent, cut, sum, round."""
+    assert profile.fraction is not None
+    assert profile.zero_exponent is not None
+    rounding = ROUNDINGS[profile.rounding]
+    terms = (*products, decoded(c, rounding.format))
+    special = _special(terms, rounding)
+    if special:
+        return special
+    exponent = max(profile.zero_exponent if term.exponent is None else term.exponent for term in terms)
+    aligned = _aligned(terms, exponent, profile.fraction)
+    result = rounded(sum(aligned), exponent - profile.fraction, rounding)
+    return Step(terms, exponent, aligned, sum(aligned), result)
+
+
+def _exact(terms: Sequence[Term], rounding: Rounding) -> Step:
+    """The exact sum, rounded once; an exact zero is +0."""
+    special = _special(terms, rounding)
+    if special:
+        return special
+    bits = max(term.fraction_bits for term in terms)
+    lowest = min((term.exponent for term in terms if term.exponent is not None), default=0)
+    aligned = _aligned(terms, lowest, bits)
+    return Step(tuple(terms), lowest, aligned, sum(aligned), rounded(sum(aligned), lowest - bits, rounding))
+
+
+def _ieee(terms: Sequence[Term], rounding: Rounding) -> Step:
+    """The exact sum, rounded once, as IEEE 754 has it: a sum of negative zeros is -0."""
+    step = _exact(terms, rounding)
+    zeros = all(term.kind is FINITE and term.exponent is None and term.negative for term in terms)
+    return replace(step, result=rounding.sign) if zeros else step
+
+
+def _exact_step(products: Sequence[Term], c: int, profile: Profile) -> Step:
+    rounding = ROUNDINGS[profile.rounding]
+    return _exact((*products, decoded(c, rounding.format)), rounding)
+
+
+def _fma_step(products: Sequence[Term], c: int, profile: Profile) -> Step:
+    rounding = ROUNDINGS[profile.rounding]
+    return _ieee((*products, decoded(c, rounding.format)), rounding)
+
+
+def _added(d: int, c: int, profile: Profile) -> Step:
+    """The IEEE addition of C at the end of an instruction, to nearest even."""
+    rounding = ROUNDINGS[RNE_F16 if profile.d_format == F16.name else RNE_F32]
+    return _ieee((decoded(d, rounding.format), decoded(c, rounding.format)), rounding)
+
+
+def _without_subnormal(term: Term) -> Term:
+    """The operand with a subnormal replaced by +0."""
+    subnormal = term.kind is FINITE and term.magnitude < 1 << term.fraction_bits
+    return Term(False, 0, None, term.fraction_bits) if subnormal else term
+
+
+def _flushed_sum(terms: Sequence[Term]) -> Term:
+    """The float32 sum, to nearest even, with a subnormal result replaced by a zero of its sign."""
+    term = decoded(_ieee(terms, ROUNDINGS[RNE_F32]).result, F32)
+    subnormal = term.kind is FINITE and term.magnitude < 1 << F32.mantissa_bits
+    return Term(term.negative, 0, None, F32.mantissa_bits) if subnormal else term
+
+
+def _flushed_tree(products: Sequence[Term], c: int, profile: Profile) -> Step:
+    """Float32 arithmetic that flushes subnormals: products, their sum by pairs, then C."""
+    level = [_flushed_sum([term]) for term in products]
+    while len(level) > 1:
+        level = [_flushed_sum(level[i : i + 2]) for i in range(0, len(level), 2)]
+    terms = (*level, _without_subnormal(decoded(c, F32)))
+    total = _flushed_sum(terms)
+    rounding = ROUNDINGS[RNE_F32]
+    special = _special([total], rounding)
+    if special:
+        return special
+    sign = rounding.sign if total.negative else 0
+    code = 0 if total.exponent is None else rounded(total.magnitude, total.exponent - F32.mantissa_bits, rounding)
+    return Step(terms, total.exponent, (total.significand,), total.significand, code | sign)
+
+
+def _summed(products: Sequence[Term], fraction: int) -> tuple[int, int]:
+    """The truncated sum of products alone, in units of 2^(exponent - fraction), and that exponent."""
+    exponent = max((term.exponent for term in products if term.exponent is not None), default=NO_PRODUCT)
+    return sum(_aligned(products, exponent, fraction)), exponent
+
+
+def _floored(total: int, places: int) -> int:
+    """total x 2^places rounded down: _floored(-7, -1) is -4."""
+    return total << places if places >= 0 else total >> -places
+
+
+def _beyond(term: Term) -> Term:
+    """A product of 2^128 or more becomes infinite."""
+    large = term.exponent is not None and abs(term.value) >= 1 << 128
+    return Term(term.negative, 0, None, term.fraction_bits, INFINITE) if large else term
+
+
+def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
+    """CDNA3: the products are summed first; then their sum and C are rounded down at the larger of two exponents."""
+    assert profile.fraction is not None
+    rounding, fraction = ROUNDINGS[profile.rounding], profile.fraction
+    accumulator = decoded(c, rounding.format)
+    terms = (*(_beyond(term) for term in products), accumulator)
+    special = _special(terms, rounding)
+    if special:
+        return special
+    if profile.method == LATE_EVEN_ODD:
+        halves = [_summed(terms[start:-1:2], fraction) for start in (0, 1)]
+        dot_exponent = max(exponent for _, exponent in halves)
+        dot = sum(_floored(total, exponent - dot_exponent) for total, exponent in halves)
+    else:
+        dot, dot_exponent = _summed(terms[:-1], fraction)
+    own = 1 - rounding.format.bias if accumulator.exponent is None else accumulator.exponent
+    exponent = max(dot_exponent, own)
+    unit = exponent - FLOOR_BITS - 1
+    dot = _floored(dot, dot_exponent - fraction - unit)
+    added = _floored(accumulator.significand, own - accumulator.fraction_bits - exponent + fraction)
+    if profile.method == LATE_EVEN_ODD and own < exponent - fraction - 1:
+        added = 0
+    aligned = (dot, added << (FLOOR_BITS + 1 - fraction))
+    total = sum(aligned)
+    lowest = max(abs(total).bit_length() - 1 + unit, 1 - rounding.format.bias) - FLOOR_BITS
+    if lowest > unit:
+        total, unit = _floored(total, unit - lowest), lowest
+    return Step(terms, exponent, aligned, total, rounded(total, unit, rounding))
+
+
+def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: str, b_format: str) -> DotProduct:
+    """The exact integer sum, wrapped to 32 bits."""
+    products = [_signed(x, a_format) * _signed(y, b_format) for x, y in zip(a, b, strict=True)]
+    total = c + sum(products)
+    return DotProduct((), (total + (1 << 31)) % (1 << 32) - (1 << 31))
+
+
+def _signed(code: int, name: str) -> int:
+    bits, signed = INTEGERS[name]
+    return code - (1 << bits) if signed and code >> (bits - 1) else code
+
+
+_STEPS: dict[str, Callable[[Sequence[Term], int, Profile], Step]] = {
+    TRUNCATED: _truncated,
+    GROUPED: _truncated,
+    EXACT: _exact_step,
+    FMA_CHAIN: _fma_step,
+    FLUSHED_TREE: _flushed_tree,
+    LATE_TRUNCATED: _late,
+    LATE_EVEN_ODD: _late,
+}

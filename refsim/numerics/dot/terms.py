@@ -1,0 +1,142 @@
+"""Numbers as a tensor core holds them: a magnitude and an exponent that is never renormalised; and how sums are rounded."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from refsim.formats import F16, F32, Format, Specials
+from refsim.numerics.profiles import F64, RNE_F16, RNE_F32, RNE_F64, RZ_E8M13, RZ_F32
+
+FINITE, INFINITE, NAN = "finite", "infinite", "nan"
+
+
+@dataclass(frozen=True)
+class Term:
+    """(-1)^negative x magnitude x 2^(exponent - fraction_bits).
+
+    The exponent is the one the datapath aligns by: that of the format's field, so a subnormal E4M3 has -6. It is None
+    for a zero, which takes part with the zero exponent of its profile. E4M3 0x01 is 1 x 2^(-6 - 3).
+    """
+
+    negative: bool
+    magnitude: int
+    exponent: int | None
+    fraction_bits: int
+    kind: str = FINITE
+
+    @property
+    def significand(self) -> int:
+        return -self.magnitude if self.negative else self.magnitude
+
+    @property
+    def value(self) -> Fraction:
+        """The exact value of a finite term."""
+        return (
+            Fraction(0)
+            if self.exponent is None
+            else self.significand * Fraction(2) ** (self.exponent - self.fraction_bits)
+        )
+
+    def scaled(self, exponent: int) -> "Term":
+        """The term with a power of two multiplied into its exponent; a zero stays a zero."""
+        return self if self.exponent is None else replace(self, exponent=self.exponent + exponent)
+
+
+def decoded(code: int, format: Format) -> Term:
+    """The term of one code. Padding bits (tf32) are dropped before classification: a NaN of payload only is infinite."""
+    code >>= format.padding_bits
+    negative = format.signed and bool(code >> (format.bits - 1))
+    magnitude = code & (format.magnitude_limit - 1)
+    field, mantissa = magnitude >> format.mantissa_bits, magnitude & ((1 << format.mantissa_bits) - 1)
+    kind = _kind(format, negative, field, mantissa)
+    if kind is not FINITE:
+        return Term(negative, 0, None, format.mantissa_bits, kind)
+    if format.binades_from_zero:
+        return Term(False, 1, field - format.bias, 0)
+    significand = mantissa if field == 0 else mantissa | 1 << format.mantissa_bits
+    return Term(negative, significand, max(field, 1) - format.bias if significand else None, format.mantissa_bits)
+
+
+def _kind(format: Format, negative: bool, field: int, mantissa: int) -> str:
+    all_ones = field == (1 << format.exponent_bits) - 1
+    match format.specials:
+        case Specials.IEEE if all_ones:
+            return NAN if mantissa else INFINITE
+        case Specials.NAN_ALL_ONES if all_ones and mantissa == (1 << format.mantissa_bits) - 1:
+            return NAN
+        case Specials.NAN_NEGATIVE_ZERO if negative and field == 0 and mantissa == 0:
+            return NAN
+        case _:
+            return FINITE
+
+
+def multiplied(a: Term, b: Term) -> Term:
+    """The product: magnitudes multiply, exponents add, nothing is normalised. 1.5 x 1.5 is 2.25 with exponent 0."""
+    negative, bits = a.negative != b.negative, a.fraction_bits + b.fraction_bits
+    zero = any(term.kind is FINITE and term.exponent is None for term in (a, b))
+    if NAN in (a.kind, b.kind) or (INFINITE in (a.kind, b.kind) and zero):
+        return Term(negative, 0, None, bits, NAN)
+    if INFINITE in (a.kind, b.kind):
+        return Term(negative, 0, None, bits, INFINITE)
+    exponent = None if a.exponent is None or b.exponent is None else a.exponent + b.exponent
+    return Term(negative, a.magnitude * b.magnitude, exponent, bits)
+
+
+def shifted(significand: int, places: int) -> int:
+    """significand x 2^places with the lost bits of the magnitude cut: shifted(-7, -1) is -3."""
+    magnitude = abs(significand) << places if places >= 0 else abs(significand) >> -places
+    return -magnitude if significand < 0 else magnitude
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a sum becomes a result: `format` holds it, `fraction_bits` are kept, to nearest even or toward zero.
+
+    `signed_zero` keeps the sign of a sum that underflows; tensor cores of NVIDIA write +0.
+    """
+
+    format: Format
+    fraction_bits: int
+    nearest: bool
+    signed_zero: bool
+
+    @property
+    def nan(self) -> int:
+        """The NaN that is written: 0x7fffffff, 0x7fff; in f64 0xfff8000000000000."""
+        if self.format is F64:
+            return 0xFFF8 << 48
+        return self.format.magnitude_limit - 1
+
+    @property
+    def infinity(self) -> int:
+        return ((1 << self.format.exponent_bits) - 1) << self.format.mantissa_bits
+
+    @property
+    def sign(self) -> int:
+        return 1 << (self.format.bits - 1)
+
+
+ROUNDINGS = {
+    RZ_F32: Rounding(F32, 23, False, False),
+    RZ_E8M13: Rounding(F32, 13, False, False),
+    RNE_F16: Rounding(F16, 10, True, False),
+    RNE_F32: Rounding(F32, 23, True, True),
+    RNE_F64: Rounding(F64, 52, True, True),
+}
+
+
+def rounded(total: int, quantum: int, rounding: Rounding) -> int:
+    """The code of total x 2^quantum, rounded once. A finite sum beyond the range is infinite in every rounding.
+
+    rounded(5, -1, RZ_F32) is 0x40200000, 2.5.
+    """
+    format, magnitude = rounding.format, abs(total)
+    unit = max(magnitude.bit_length() - 1 + quantum, 1 - format.bias) - rounding.fraction_bits
+    kept = shifted(magnitude, quantum - unit)
+    if rounding.nearest and quantum < unit:
+        rest, half = magnitude - (kept << (unit - quantum)), 1 << (unit - quantum - 1)
+        kept += rest > half or (rest == half and kept & 1)
+    dropped = format.mantissa_bits - rounding.fraction_bits
+    lowest = 1 - format.bias - rounding.fraction_bits
+    code = (kept << dropped) + ((unit - lowest) << format.mantissa_bits) if kept else 0
+    keeps_sign = total < 0 and (kept != 0 or rounding.signed_zero)
+    return min(code, rounding.infinity) | (rounding.sign if keeps_sign else 0)

@@ -1,0 +1,370 @@
+"""What each tensor core does with a dot product: one row per chip, unit and types.
+
+The numbers are the parameters of refsim.numerics.dot; nothing here computes.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+
+from refsim.errors import RefsimError, unknown
+from refsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0,
+    F16,
+    F32,
+    TF32,
+    UE4M3,
+    Format,
+    Specials,
+)
+from refsim.sources import IEEE754, PTX, Document, Source
+
+XIE = Document(
+    "xie-mma", "Bit-Accurate Modeling of GPU Matrix Multiply-Accumulate Units", "2", "https://arxiv.org/abs/2511.10909"
+)
+MMA_SIM = Document("mma-sim", "MMA-Sim", "2.1.1", "https://github.com/microsoft/MMA-Sim")
+KHATTAK_MIKAITIS = Document(
+    "khattak-mikaitis", "Accurate Models of NVIDIA Tensor Cores", "2", "https://arxiv.org/abs/2512.07004"
+)
+TCGEN05_MODEL = Document("tcgen05-model", "tcgen05-model", "1.0.0", "https://github.com/sf-tensor/tcgen05")
+MMAEMU = Document("mmaemu", "mmaemu", "0.1.0", "https://pypi.org/project/mmaemu/")
+ROCJITSU = Document("rocjitsu", "rocjitsu", "", "https://github.com/ROCm/rocm-systems")
+
+F64 = Format("f64", 11, 52, 1023, Specials.IEEE, IEEE754["binary64"])
+INTEGERS = {"s8": (8, True), "u8": (8, False)}
+
+# How a step computes; refsim.numerics.dot defines each.
+TRUNCATED, GROUPED, INTEGER, FMA_CHAIN = "truncated", "grouped", "integer", "fma-chain"
+EXACT, FLUSHED_TREE, LATE_TRUNCATED, LATE_EVEN_ODD = "exact", "flushed-tree", "late-truncated", "late-even-odd"
+
+RZ_F32, RZ_E8M13, RNE_F16, RNE_F32, RNE_F64, WRAP_S32 = (
+    "rz-f32",
+    "rz-e8m13",
+    "rne-f16",
+    "rne-f32",
+    "rne-f64",
+    "wrap-s32",
+)
+ASCENDING, BYTE_PAIRS = "ascending", "byte-pairs"
+EARLY, LATE = "early", "late"
+
+
+class Level(Enum):
+    """What a row rests on, strongest first."""
+
+    SILICON = "silicon"
+    MODEL = "published model"
+    UNVERIFIED = "unverified"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How sure a row is: its level, and what was run or read."""
+
+    level: Level
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.level.value}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The arithmetic of one instruction family of one chip.
+
+    `a_formats` and `b_formats` may be mixed freely. `k` lists the K of the instructions, elements; a step takes
+    `length` products and C at once, keeps `fraction` bits below the largest exponent and rounds the sum by `rounding`.
+    A zero takes part in the alignment with `zero_exponent`. `order` says which products form a step, `c_enters` whether
+    C is aligned with the products (early) or added by one IEEE addition at the end of an instruction (late).
+    `operands` is the format that operands are converted to first. `blocks` and `scale_formats` are the block sizes and
+    scale types of block-scaled kinds. Hopper's FP8 wgmma: 32 products, 13 bits, rz-e8m13.
+    """
+
+    target: str
+    unit: str
+    a_formats: tuple[str, ...]
+    b_formats: tuple[str, ...]
+    d_format: str
+    k: tuple[int, ...]
+    method: str
+    length: int
+    rounding: str
+    source: Source
+    evidence: Evidence
+    fraction: int | None = None
+    zero_exponent: int | None = None
+    order: str = ASCENDING
+    c_enters: str = EARLY
+    operands: str | None = None
+    scales: tuple[tuple[str, int], ...] = ()
+    negates: bool = False
+
+    @property
+    def name(self) -> str:
+        """Chip, unit and types: "sm_90 wgmma e4m3|e5m2 -> f32"."""
+        a, b = "|".join(self.a_formats), "|".join(self.b_formats)
+        return f"{self.target} {self.unit} {a if a == b else f'{a} x {b}'} -> {self.d_format}"
+
+    def steps(self, k: int) -> list[list[int]]:
+        """The products of each step of one instruction, in order.
+
+        Byte pairs: of each four consecutive k the first two belong to the first step, the others to the second;
+        steps(8) is [[0, 1, 4, 5], [2, 3, 6, 7]].
+        """
+        if self.order == BYTE_PAIRS:
+            return [[i for i in range(k) if i % 4 // 2 == half] for half in (0, 1)]
+        length = min(self.length, k)
+        return [list(range(start, start + length)) for start in range(0, k, length)]
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.evidence}]"
+
+
+F8, F8F6F4 = (E4M3.name, E5M2.name), tuple(row.name for row in (E4M3, E5M2, E2M3, E3M2, E2M1))
+FNUZ8 = (E4M3FNUZ.name, E5M2FNUZ.name)
+INT8 = tuple(INTEGERS)
+_SCALES_32, _SCALES_16 = ((E8M0.name, 32),), ((E8M0.name, 32), (E8M0.name, 16), (UE4M3.name, 16))
+
+_MODEL = Evidence(Level.MODEL, "independent published models agree")
+_UNVERIFIED = Evidence(Level.UNVERIFIED, "no bit model is published; computed as a float32 FMA per k")
+_REWRITTEN = Evidence(
+    Level.MODEL, "the machine code that the assembler writes, and the published f16 results of H100 and H200"
+)
+_IEEE = Evidence(Level.MODEL, "IEEE 754 fused multiply-add in ascending k")
+_INTEGER = Evidence(Level.MODEL, "exact integers, by definition of the instruction")
+
+
+def _published(chips: str) -> Evidence:
+    return Evidence(Level.SILICON, f"reproduces every published dot product of {chips}")
+
+
+def _of_four(evidence: Evidence) -> Evidence:
+    """The published tf32 dot products have four elements."""
+    four = evidence.level is Level.SILICON
+    return Evidence(Level.SILICON, f"{evidence.what} (K = 4; longer steps by published models)") if four else evidence
+
+
+_XIE_NVIDIA, _SIM_NVIDIA = XIE["table 4"], MMA_SIM["nv_ptx/sim.py"]
+
+
+def _truncated(target: str, unit: str, formats: tuple[str, ...], d: str, k: tuple[int, ...], length: int, fraction: int,
+               zero: tuple[int, int], evidence: Evidence = _MODEL, *, source: Source = _XIE_NVIDIA, rounding: str = RZ_F32,
+               order: str = ASCENDING, c_enters: str = EARLY, operands: str | None = None,
+               scales: tuple[tuple[str, int], ...] = (), negates: bool = False) -> Profile:  # fmt: skip
+    """A row of the fused, truncated sum; `zero` holds the zero exponents of f32 and f16 results."""
+    half = d == F16.name
+    return Profile(
+        target, unit, formats, formats, d, k, TRUNCATED, length, RNE_F16 if half else rounding, source, evidence, fraction,
+        zero[half], order, c_enters, operands, scales, negates,
+    )  # fmt: skip
+
+
+def _both(*arguments: object, **options: object) -> list[Profile]:
+    """The f32 and the f16 form of a row."""
+    target, unit, formats, *rest = arguments
+    return [_truncated(target, unit, formats, d, *rest, **options) for d in (F32.name, F16.name)]  # type: ignore[arg-type]
+
+
+_VOLTA, _AMPERE, _HOPPER = (-131, -19), (-132, -20), (-133, -21)
+_CHECKED = {
+    "sm_70": "V100", "sm_80": "A100", "sm_86": "A2", "sm_89": "RTX 1000 Ada and L40S", "sm_90": "H100 and H200",
+    "sm_100": "B200",
+}  # fmt: skip
+
+
+def _halves(target: str, unit: str, k16: tuple[int, ...], k8: tuple[int, ...], length: int, fraction: int,
+            zero: tuple[int, int], evidence: Evidence, *, negates: bool = False) -> list[Profile]:  # fmt: skip
+    """f16, bf16 and tf32 of one chip: tf32 takes half as many products a step."""
+    shape = (length, fraction, zero, evidence)
+    return [
+        *_both(target, unit, (F16.name,), k16, *shape, negates=negates),
+        _truncated(target, unit, (BF16.name,), F32.name, k16, *shape, negates=negates),
+        _truncated(
+            target, unit, (TF32.name,), F32.name, k8, length // 2, fraction, zero, _of_four(evidence), negates=negates
+        ),
+    ]
+
+
+def _integer(target: str, unit: str, k: tuple[int, ...], source: Source) -> Profile:
+    return Profile(target, unit, INT8, INT8, "s32", k, INTEGER, max(k), WRAP_S32, source, _INTEGER)
+
+
+def _chain(
+    target: str, unit: str, format: str, k: tuple[int, ...], source: Source, evidence: Evidence = _IEEE
+) -> Profile:
+    rounding = RNE_F64 if format == F64.name else RNE_F32
+    return Profile(target, unit, (format,), (format,), format, k, FMA_CHAIN, 1, rounding, source, evidence)
+
+
+def _block_scaled(target: str, prefix: str) -> list[Profile]:
+    thor = Evidence(Level.MODEL, "independent published models agree; 36,864 words of an sm_110 chip reported equal")
+    fused = _truncated(target, f"{prefix}.mxf8f6f4", F8F6F4, F32.name, (32,), 32, 25, _HOPPER, thor, scales=_SCALES_32)
+    fp4 = [
+        Profile(
+            target, f"{prefix}.{kind}", (E2M1.name,), (E2M1.name,), F32.name, (64,), GROUPED, 64, RZ_F32, _SIM_NVIDIA,
+            _MODEL, 35, -139, scales=scales,
+        )
+        for kind, scales in (("mxf4", _SCALES_32), ("mxf4nvf4", _SCALES_16))
+    ]  # fmt: skip
+    return [fused, *fp4]
+
+
+def _warp_rows() -> list[Profile]:
+    """mma.sync of every chip but its block-scaled kinds."""
+    unit, rows = "mma.sync", list[Profile]()
+    rows += _both("sm_70", unit, (F16.name,), (4,), 4, 23, _VOLTA, _published("V100"))
+    rows += _both("sm_75", unit, (F16.name,), (4,), 4, 23, _VOLTA)
+    rows += _both("sm_75", unit, (F16.name,), (8,), 8, 24, _AMPERE)
+    for target in ("sm_80", "sm_86", "sm_89"):
+        rows += _halves(target, unit, (16, 8), (8, 4), 8, 24, _AMPERE, _published(_CHECKED[target]))
+    rows += _both("sm_89", unit, F8, (32, 16), 16, 13, _AMPERE, _published(_CHECKED["sm_89"]), rounding=RZ_E8M13)
+    for target in ("sm_90", "sm_100", "sm_120"):
+        evidence = _published(_CHECKED[target]) if target in _CHECKED else _MODEL
+        rows += _halves(target, unit, (16, 8), (8, 4), 16, 25, _HOPPER, evidence)
+    for target, d in product(("sm_90", "sm_100"), (F32.name, F16.name)):
+        unpublished = (target, d) == ("sm_90", F32.name)
+        rows.append(
+            _truncated(
+                target, unit, F8, d, (32, 16), 16, 25, _HOPPER, _REWRITTEN if unpublished else _published(_CHECKED[target]),
+                order=BYTE_PAIRS, c_enters=LATE, operands=F16.name, source=KHATTAK_MIKAITIS["figure 5c"],
+            )
+        )  # fmt: skip
+    rows += _both("sm_120", unit, F8, (32, 16), 32, 25, _HOPPER)
+    rows += _both("sm_120", unit, F8F6F4, (32,), 32, 25, _HOPPER)
+    for target in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"):
+        rows.append(_integer(target, unit, (16,) if target == "sm_75" else (32, 16), PTX["mma.sync, integer types"]))
+        if target != "sm_75":
+            k = (16, 8, 4) if target == "sm_90" else (4,)
+            rows.append(_chain(target, unit, F64.name, k, XIE["table 4"]))
+    return rows
+
+
+def _warpgroup_rows() -> list[Profile]:
+    hopper = Evidence(
+        Level.SILICON, "reproduces every published dot product of H100 and H200 (C = 0); C by published models"
+    )
+    rows = _halves("sm_90", "wgmma", (16,), (8,), 16, 25, _HOPPER, _MODEL, negates=True)
+    rows.append(
+        _truncated("sm_90", "wgmma", F8, F32.name, (32,), 32, 13, _HOPPER, hopper, rounding=RZ_E8M13, negates=True)
+    )
+    rows.append(_truncated("sm_90", "wgmma", F8, F16.name, (32,), 32, 13, _HOPPER, negates=True))
+    return [*rows, _integer("sm_90", "wgmma", (32,), PTX["wgmma.mma_async, integer types"])]
+
+
+def _tcgen05_rows() -> list[Profile]:
+    target, words = (
+        "sm_100",
+        Evidence(Level.MODEL, "independent published models agree; 46 million cases reported on B200"),
+    )
+    shape = (25, _HOPPER, words)
+    return [
+        *_both(target, "tcgen05.f16", (F16.name,), (16,), 16, *shape, negates=True, source=TCGEN05_MODEL["MODEL.md"]),
+        _truncated(target, "tcgen05.f16", (BF16.name,), F32.name, (16,), 16, *shape, negates=True),
+        _truncated(target, "tcgen05.tf32", (TF32.name,), F32.name, (8,), 8, *shape, negates=True),
+        *_both(target, "tcgen05.f8f6f4", F8F6F4, (32,), 32, *shape, negates=True, source=TCGEN05_MODEL["MODEL.md"]),
+        _integer(target, "tcgen05.i8", (32,), TCGEN05_MODEL["MODEL.md, section 6"]),
+        *_block_scaled(target, "tcgen05"),
+    ]
+
+
+def _amd_rows() -> list[Profile]:
+    """MFMA: gfx908 is CDNA1, gfx90a CDNA2, gfx942 CDNA3, gfx950 CDNA4."""
+    source, rows = MMA_SIM["amd/sim.py"], list[Profile]()
+
+    def row(
+        target: str, formats: tuple[str, ...], k: tuple[int, ...], method: str, length: int, unit: str = "mfma"
+    ) -> None:
+        late = method in (LATE_TRUNCATED, LATE_EVEN_ODD)
+        fraction, enters = (24, LATE) if late else (None, EARLY)
+        rows.append(
+            Profile(
+                target, unit, formats, formats, F32.name, k, method, length, RNE_F32, source, _MODEL, fraction,
+                c_enters=enters,
+            )
+        )  # fmt: skip
+
+    for target in ("gfx908", "gfx90a", "gfx942"):
+        rows.append(_chain(target, "mfma", F32.name, (4, 2, 1), XIE["table 6"]))
+        if target != "gfx908":
+            rows.append(_chain(target, "mfma", F64.name, (4,), XIE["table 6"]))
+    row("gfx908", (F16.name,), (16, 8, 4), EXACT, 4)
+    row("gfx908", (BF16.name,), (8, 4, 2), EXACT, 2)
+    row("gfx90a", (F16.name,), (16, 8, 4), FLUSHED_TREE, 4)
+    row("gfx90a", (BF16.name,), (8, 4, 2), FLUSHED_TREE, 2)
+    row("gfx90a", (BF16.name,), (16, 8, 4), FLUSHED_TREE, 4, "mfma.1k")
+    row("gfx942", (TF32.name,), (8, 4), LATE_TRUNCATED, 4)
+    row("gfx942", (F16.name,), (16, 8, 4), LATE_TRUNCATED, 8)
+    row("gfx942", (BF16.name,), (16, 8, 4), LATE_TRUNCATED, 8)
+    row("gfx942", FNUZ8, (32, 16), LATE_EVEN_ODD, 16)
+    for formats, k in (((F16.name,), (32, 16)), ((BF16.name,), (32, 16)), (F8, (32, 16)), (F8F6F4, (128, 64))):
+        rows.append(
+            Profile(
+                "gfx950", "mfma", formats, formats, F32.name, k, FMA_CHAIN, 1, RNE_F32,
+                ROCJITSU["matrix emulation, issues 10330 and 10344"], _UNVERIFIED,
+            )
+        )  # fmt: skip
+    return rows
+
+
+PROFILES: tuple[Profile, ...] = (
+    *_warp_rows(), *_warpgroup_rows(), *_tcgen05_rows(), *_block_scaled("sm_120", "mma.sync"), *_amd_rows(),
+)  # fmt: skip
+_BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}
+for _row in PROFILES:
+    for _a, _b in product(_row.a_formats, _row.b_formats):
+        _BY_KEY.setdefault((_row.target, _row.unit, _a, _b, _row.d_format), []).append(_row)
+
+
+def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]:
+    """The rows of a chip, a unit, both or all; rows_of("sm_90", "wgmma") has six."""
+    where = None if target is None else chip(target)
+    return [row for row in PROFILES if where in (None, row.target) and unit in (None, row.unit)]
+
+
+def chip(target: str) -> str:
+    """The target without its a or f suffix: "sm_90a" is the same silicon as "sm_90". Unknown targets are refused."""
+    known = list(dict.fromkeys(row.target for row in PROFILES))
+    name = target[:-1] if target.startswith("sm_") and target.endswith(("a", "f")) else target
+    if name not in known:
+        raise unknown("target", target, known)
+    return name
+
+
+def profile(target: str, unit: str, a_format: str, b_format: str, d_format: str, k: int | None = None) -> Profile:
+    """The row of an instruction; `k` chooses where a chip has several (None: the one with the largest K).
+
+    profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32").fraction is 13. Raises RefsimError with the known combinations.
+    """
+    name = chip(target)
+    if unit not in {row.unit for row in PROFILES}:
+        raise unknown("unit", unit, list(dict.fromkeys(row.unit for row in PROFILES)))
+    rows = _BY_KEY.get((name, unit, a_format, b_format, d_format), [])
+    if not rows:
+        raise _no_row(name, unit, f"{a_format} x {b_format} -> {d_format}")
+    rows = sorted(rows, key=lambda row: -max(row.k))
+    fitting = rows if k is None else [row for row in rows if k in row.k]
+    if not fitting:
+        sizes = sorted({size for row in rows for size in row.k})
+        raise RefsimError(
+            "instruction-k",
+            f"k={k} is not the K of an instruction",
+            rows[0].name,
+            help=f"k: {', '.join(map(str, sizes))}",
+        )
+    return fitting[0]
+
+
+def _no_row(target: str, unit: str, types: str) -> RefsimError:
+    here = rows_of(target, unit) or rows_of(target)
+    known = "; ".join(dict.fromkeys(row.name for row in here))
+    return RefsimError(
+        "unknown-arithmetic", f"{target} {unit} has no known arithmetic for {types}", help=f"known: {known}"
+    )

@@ -1,0 +1,127 @@
+"""The table of tensor-core arithmetic: coverage, parameters as published, look-up and refusal."""
+
+from itertools import product
+
+import pytest
+
+from refsim.errors import RefsimError
+from refsim.numerics.profiles import (
+    BYTE_PAIRS,
+    LATE,
+    PROFILES,
+    RNE_F16,
+    RZ_E8M13,
+    RZ_F32,
+    Level,
+    chip,
+    profile,
+    rows_of,
+)
+
+# chip, unit, type, result -> products a step, fraction bits, rounding, zero exponent
+PARAMETERS = {
+    ("sm_70", "mma.sync", "f16", "f32"): (4, 23, RZ_F32, -131),
+    ("sm_70", "mma.sync", "f16", "f16"): (4, 23, RNE_F16, -19),
+    ("sm_75", "mma.sync", "f16", "f32"): (8, 24, RZ_F32, -132),
+    ("sm_80", "mma.sync", "bf16", "f32"): (8, 24, RZ_F32, -132),
+    ("sm_86", "mma.sync", "f16", "f16"): (8, 24, RNE_F16, -20),
+    ("sm_80", "mma.sync", "tf32", "f32"): (4, 24, RZ_F32, -132),
+    ("sm_89", "mma.sync", "e4m3", "f32"): (16, 13, RZ_E8M13, -132),
+    ("sm_89", "mma.sync", "e5m2", "f16"): (16, 13, RNE_F16, -20),
+    ("sm_90a", "mma.sync", "f16", "f32"): (16, 25, RZ_F32, -133),
+    ("sm_90a", "mma.sync", "e4m3", "f32"): (16, 25, RZ_F32, -133),
+    ("sm_90a", "wgmma", "e4m3", "f32"): (32, 13, RZ_E8M13, -133),
+    ("sm_90a", "wgmma", "e5m2", "f16"): (32, 13, RNE_F16, -21),
+    ("sm_90a", "wgmma", "tf32", "f32"): (8, 25, RZ_F32, -133),
+    ("sm_100a", "tcgen05.f16", "bf16", "f32"): (16, 25, RZ_F32, -133),
+    ("sm_100a", "tcgen05.tf32", "tf32", "f32"): (8, 25, RZ_F32, -133),
+    ("sm_100a", "tcgen05.f8f6f4", "e3m2", "f16"): (32, 25, RNE_F16, -21),
+    ("sm_100a", "tcgen05.mxf8f6f4", "e2m3", "f32"): (32, 25, RZ_F32, -133),
+    ("sm_100a", "tcgen05.mxf4nvf4", "e2m1", "f32"): (64, 35, RZ_F32, -139),
+    ("sm_120a", "mma.sync", "e4m3", "f32"): (32, 25, RZ_F32, -133),
+    ("sm_120a", "mma.sync.mxf4", "e2m1", "f32"): (64, 35, RZ_F32, -139),
+}
+
+
+@pytest.mark.parametrize("key", PARAMETERS, ids=" ".join)
+def test_parameters_are_the_published_ones(key: tuple[str, str, str, str]) -> None:
+    target, unit, types, d_format = key
+    row = profile(target, unit, types, types, d_format)
+    assert (row.length, row.fraction, row.rounding, row.zero_exponent) == PARAMETERS[key]
+
+
+def test_every_row_says_where_it_is_from_and_how_sure_it_is() -> None:
+    for row in PROFILES:
+        assert str(row.source)
+        assert row.evidence.what
+        assert str(row).startswith(row.name)
+        assert row.evidence.level.value in str(row)
+
+
+def test_two_rows_for_one_instruction_agree() -> None:
+    seen: dict[tuple[object, ...], tuple[object, ...]] = {}
+    for row in PROFILES:
+        for key in product((row.target,), (row.unit,), row.a_formats, row.b_formats, (row.d_format,), row.k):
+            arithmetic = (
+                row.method,
+                row.length,
+                row.fraction,
+                row.rounding,
+                row.zero_exponent,
+                row.order,
+                row.c_enters,
+            )
+            assert seen.setdefault(key, arithmetic) == arithmetic
+
+
+def test_every_unit_of_the_interface_has_rows() -> None:
+    units = {row.unit for row in PROFILES}
+    kinds = {f"tcgen05.{kind}" for kind in ("f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4")}
+    assert units == kinds | {f"mma.sync.{kind}" for kind in ("mxf8f6f4", "mxf4", "mxf4nvf4")} | {
+        "mma.sync", "wgmma", "mfma", "mfma.1k",
+    }  # fmt: skip
+    targets = {row.target for row in rows_of(unit="mma.sync")}
+    assert targets == {"sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}
+    assert {row.target for row in rows_of(unit="mfma")} == {"gfx908", "gfx90a", "gfx942", "gfx950"}
+
+
+def test_hopper_fp8_mma_sync_is_two_f16_steps_and_a_late_addition() -> None:
+    row = profile("sm_90", "mma.sync", "e4m3", "e5m2", "f32", 32)
+    assert (row.order, row.c_enters, row.operands) == (BYTE_PAIRS, LATE, "f16")
+    assert row.steps(8) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert row.evidence.level is Level.MODEL  # only its f16 results are published
+
+
+def test_steps_ascend_and_cover_the_instruction() -> None:
+    for row in PROFILES:
+        for k in row.k:
+            assert sorted(place for step in row.steps(k) for place in step) == list(range(k))
+    assert profile("sm_80", "mma.sync", "f16", "f16", "f32").steps(16) == [list(range(8)), list(range(8, 16))]
+
+
+def test_k_chooses_between_rows_of_one_chip() -> None:
+    assert profile("sm_75", "mma.sync", "f16", "f16", "f32", 4).fraction == 23
+    assert profile("sm_75", "mma.sync", "f16", "f16", "f32").fraction == 24
+
+
+def test_suffixes_name_the_same_chip() -> None:
+    assert [chip(target) for target in ("sm_90", "sm_90a", "sm_100f")] == ["sm_90", "sm_90", "sm_100"]
+    assert chip("gfx90a") == "gfx90a"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (("sm_90", "wgmma", "e2m1", "e2m1", "f32"), "unknown-arithmetic", "sm_90 wgmma e4m3|e5m2 -> f32"),
+        (("sm_70", "wgmma", "f16", "f16", "f32"), "unknown-arithmetic", "sm_70 mma.sync f16 -> f32"),
+        (("sm_90", "wgmma", "f16", "bf16", "f32"), "unknown-arithmetic", "sm_90 wgmma bf16 -> f32"),
+        (("sm_61", "mma.sync", "f16", "f16", "f32"), "unknown-target", "sm_"),
+        (("sm_90", "wmma", "f16", "f16", "f32"), "unknown-unit", "wgmma"),
+        (("sm_90", "wgmma", "f16", "f16", "f32", 8), "instruction-k", "k: 16"),
+    ],
+)
+def test_unknown_combinations_are_refused_with_the_known_ones(arguments: tuple, code: str, part: str) -> None:
+    with pytest.raises(RefsimError) as error:
+        profile(*arguments)
+    assert error.value.code == code
+    assert part in error.value.help
