@@ -49,13 +49,18 @@ class Operands:
 
     def chunk(self, start: int, k: int) -> "Operands":
         """The part of K that one instruction takes, with its scales."""
-        scales: list[Codes | None] = [None, None]
-        for side, scale in enumerate((self.a_scale, self.b_scale)):
-            if scale is not None:
-                block = self.a.shape[-1] // scale.shape[-1]
-                scales[side] = scale[..., start // block : (start + k) // block]
         part = slice(start, start + k)
-        return Operands(self.a[..., part], self.b[..., part], self.a_format, self.b_format, *scales, self.scale_format)
+
+        def of(scale: Codes | None) -> Codes | None:
+            if scale is None:
+                return None
+            block = self.a.shape[-1] // scale.shape[-1]
+            return scale[..., start // block : (start + k) // block]
+
+        return Operands(
+            self.a[..., part], self.b[..., part], self.a_format, self.b_format, of(self.a_scale), of(self.b_scale),
+            self.scale_format,
+        )  # fmt: skip
 
 
 def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
