@@ -1,5 +1,6 @@
 """The public call: the bits that a tensor core returns for D = A B^T + C."""
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -223,4 +224,4 @@ def _flat(array: NDArray[Any] | None, batch: tuple[int, ...]) -> Any:
     """The array with its leading dimensions broadcast and made one."""
     if array is None:
         return None
-    return _broadcast(array, (*batch, *array.shape[-2:])).reshape(-1, *array.shape[-2:])
+    return _broadcast(array, (*batch, *array.shape[-2:])).reshape(math.prod(batch), *array.shape[-2:])

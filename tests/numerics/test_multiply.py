@@ -91,6 +91,12 @@ def test_leading_dimensions_broadcast() -> None:
     assert same(got[1, 0], numerics.mma(a[::-1], b, c, **FP8))
 
 
+def test_no_rows_give_no_results() -> None:
+    a, b, _ = random_problem()
+    assert numerics.mma(a[:0], b, None, **FP8).shape == (0, 7)
+    assert numerics.mma(np.stack([a])[:0], b, None, **FP8).shape == (0, 5, 7)
+
+
 def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c = random_problem(9, 5)
     stacked = (np.stack([a] * 3), np.stack([b, b[::-1], b]), np.stack([c] * 3))
