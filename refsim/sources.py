@@ -78,4 +78,14 @@ COMPOSABLE_KERNEL = Document(
     "composable-kernel", "Composable Kernel", "7.0", "https://github.com/ROCm/composable_kernel"
 )
 
+XIE = Document(
+    "xie-mma", "Bit-Accurate Modeling of GPU Matrix Multiply-Accumulate Units", "2", "https://arxiv.org/abs/2511.10909"
+)
+MMA_SIM = Document("mma-sim", "MMA-Sim", "2.1.1", "https://github.com/microsoft/MMA-Sim")
+KHATTAK_MIKAITIS = Document(
+    "khattak-mikaitis", "Accurate Models of NVIDIA Tensor Cores", "2", "https://arxiv.org/abs/2512.07004"
+)
+TCGEN05_MODEL = Document("tcgen05-model", "tcgen05-model", "1.0.0", "https://github.com/sf-tensor/tcgen05")
+ROCJITSU = Document("rocjitsu", "rocjitsu", "", "https://github.com/ROCm/rocm-systems")
+
 DOCUMENTS = tuple(value for value in dict(globals()).values() if isinstance(value, Document))

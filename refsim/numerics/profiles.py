@@ -25,18 +25,7 @@ from refsim.formats import (
     Format,
     Specials,
 )
-from refsim.sources import IEEE754, PTX, Document, Source
-
-XIE = Document(
-    "xie-mma", "Bit-Accurate Modeling of GPU Matrix Multiply-Accumulate Units", "2", "https://arxiv.org/abs/2511.10909"
-)
-MMA_SIM = Document("mma-sim", "MMA-Sim", "2.1.1", "https://github.com/microsoft/MMA-Sim")
-KHATTAK_MIKAITIS = Document(
-    "khattak-mikaitis", "Accurate Models of NVIDIA Tensor Cores", "2", "https://arxiv.org/abs/2512.07004"
-)
-TCGEN05_MODEL = Document("tcgen05-model", "tcgen05-model", "1.0.0", "https://github.com/sf-tensor/tcgen05")
-MMAEMU = Document("mmaemu", "mmaemu", "0.1.0", "https://pypi.org/project/mmaemu/")
-ROCJITSU = Document("rocjitsu", "rocjitsu", "", "https://github.com/ROCm/rocm-systems")
+from refsim.sources import IEEE754, KHATTAK_MIKAITIS, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
 
 F64 = Format("f64", 11, 52, 1023, Specials.IEEE, IEEE754["binary64"])
 INTEGERS = {"s8": (8, True), "u8": (8, False)}
