@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -13,193 +12,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim.numerics import ieee
+from refsim.testing import slow
+from refsim.testing.slow import GRIDS, Grid, Number
 
-INFINITY = "infinity"
 MODES = ("rn", "rz", "rm", "rp")
 INTEGRAL = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
 INTEGERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
+F16, BF16, F32, F64 = (GRIDS[name] for name in ("f16", "bf16", "f32", "f64"))
+NAMES = {grid: name for name, grid in GRIDS.items()}
+DTYPES = {F16: np.float16, BF16: np.uint16, F32: np.float32, F64: np.float64}
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The numbers of a binary format, defined without the code under test: patterns to rationals and back."""
-
-    name: str
-    dtype: type
-    exponent_bits: int
-    mantissa_bits: int
-
-    @property
-    def width(self) -> int:
-        return 1 + self.exponent_bits + self.mantissa_bits
-
-    @property
-    def sign(self) -> int:
-        return 1 << (self.width - 1)
-
-    @property
-    def infinity(self) -> int:
-        return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
-
-    @property
-    def lowest_exponent(self) -> int:
-        return 2 - (1 << (self.exponent_bits - 1))
-
-    def is_nan(self, pattern: int) -> bool:
-        return pattern & (self.sign - 1) > self.infinity
-
-    def negative(self, pattern: int) -> bool:
-        return bool(pattern & self.sign)
-
-    def value(self, pattern: int) -> Fraction | str:
-        """The exact magnitude with its sign, or INFINITY (of either sign); patterns of NaN have none."""
-        magnitude = pattern & (self.sign - 1)
-        if magnitude == self.infinity:
-            return INFINITY
-        field, fraction = magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1)
-        integer = fraction if field == 0 else fraction + (1 << self.mantissa_bits)
-        exact = Fraction(integer) * _power(self.lowest_exponent + max(field - 1, 0) - self.mantissa_bits)
-        return -exact if self.negative(pattern) else exact
-
-    def rounded(self, exact: Fraction, mode: str, *, ftz: bool = False) -> int:
-        """The pattern of a nonzero rational, rounded once; ftz: zero where 2^emin is not reached by its own bits."""
-        sign = self.sign if exact < 0 else 0
-        if ftz and abs(_to_digits(exact, self.mantissa_bits, mode)) < _power(self.lowest_exponent):
-            return sign
-        unit = max(_exponent(exact), self.lowest_exponent) - self.mantissa_bits
-        count = _whole(abs(exact) / _power(unit), mode, exact < 0)
-        pattern = count + ((unit + self.mantissa_bits - self.lowest_exponent) << self.mantissa_bits)
-        if pattern < self.infinity:
-            return sign | pattern
-        inward = mode in ("rz", "rp" if exact < 0 else "rm")
-        return sign | (self.infinity - 1 if inward else self.infinity)
+def width(grid: Grid) -> int:
+    return grid.sign.bit_length()
 
 
-F16, BF16 = Grid("f16", np.float16, 5, 10), Grid("bf16", np.uint16, 8, 7)
-F32, F64 = Grid("f32", np.float32, 8, 23), Grid("f64", np.float64, 11, 52)
-GRIDS = {grid.name: grid for grid in (F16, BF16, F32, F64)}
+def is_nan(grid: Grid, pattern: int) -> bool:
+    return grid.decode(pattern).is_nan
 
 
-@lru_cache(maxsize=1 << 13)
-def _power(exponent: int) -> Fraction:
-    return Fraction(2) ** exponent
-
-
-def _exponent(exact: Fraction) -> int:
-    """The power of two at or below the magnitude."""
-    guess = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
-    return guess if _power(guess) <= abs(exact) else guess - 1
-
-
-def _whole(magnitude: Fraction, mode: str, negative: bool) -> int:
-    kept, rest = divmod(magnitude, 1)
-    if mode in ("rm", "rp"):
-        return int(kept) + int(rest > 0 and negative == (mode == "rm"))
-    if mode == "rz":
-        return int(kept)
-    return int(kept) + int(rest > Fraction(1, 2) or (rest == Fraction(1, 2) and (mode == "rna" or kept % 2 == 1)))
-
-
-def _to_digits(exact: Fraction, mantissa_bits: int, mode: str) -> Fraction:
-    unit = _power(_exponent(exact) - mantissa_bits)
-    return _whole(abs(exact) / unit, mode, exact < 0) * unit
-
-
-# What each operation is: the pattern of the result, or None for NaN. Zeros and infinities by IEEE 754 section 6.
-
-
-def _define_add(grid: Grid, lane: tuple[int, ...], mode: str, ftz: bool) -> int | None:
-    a, b = lane
-    x, y = grid.value(a), grid.value(b)
-    if INFINITY in (x, y):
-        if x == y and grid.negative(a) != grid.negative(b):
-            return None
-        return a if x == INFINITY else b
-    if x + y == 0:
-        if grid.negative(a) == grid.negative(b):
-            return a & grid.sign
-        return grid.sign if mode == "rm" else 0
-    return grid.rounded(x + y, mode, ftz=ftz)
-
-
-def _define_sub(grid: Grid, lane: tuple[int, ...], mode: str, ftz: bool) -> int | None:
-    a, b = lane
-    return _define_add(grid, (a, b ^ grid.sign), mode, ftz)
-
-
-def _define_mul(grid: Grid, lane: tuple[int, ...], mode: str, ftz: bool) -> int | None:
-    a, b = lane
-    x, y, sign = grid.value(a), grid.value(b), (a ^ b) & grid.sign
-    if INFINITY in (x, y):
-        return None if 0 in (x, y) else sign | grid.infinity
-    return sign if x * y == 0 else grid.rounded(x * y, mode, ftz=ftz)
-
-
-def _define_div(grid: Grid, lane: tuple[int, ...], mode: str, ftz: bool) -> int | None:
-    a, b = lane
-    x, y, sign = grid.value(a), grid.value(b), (a ^ b) & grid.sign
-    if x == y and x in (INFINITY, 0):
-        return None
-    if x == INFINITY or y == 0:
-        return sign | grid.infinity
-    return sign if y == INFINITY or x == 0 else grid.rounded(x / y, mode, ftz=ftz)
-
-
-def _define_rcp(grid: Grid, lane: tuple[int, ...], mode: str, ftz: bool) -> int | None:
-    (a,) = lane
-    one = ((1 << (grid.exponent_bits - 1)) - 1) << grid.mantissa_bits
-    return _define_div(grid, (one, a), mode, ftz)
-
-
-def _define_sqrt(grid: Grid, lane: tuple[int, ...], mode: str, ftz: bool) -> int | None:
-    (a,) = lane
-    x = grid.value(a)
-    if x == 0:
-        return a
-    if grid.negative(a):
-        return None
-    if x == INFINITY:
-        return a
-    # An irrational root lies strictly inside its interval of 2^-700, no number of the format or midpoint does.
-    square = x * 4**700
-    root = math.isqrt(square.numerator // square.denominator)
-    inside = 0 if root * root == square else Fraction(1, 2)
-    return grid.rounded((root + inside) / _power(700), mode, ftz=ftz)
-
-
-def _define_fma(grid: Grid, lane: tuple[int, ...], mode: str, ftz: bool) -> int | None:
-    a, b, c = lane
-    x, y, z, sign = grid.value(a), grid.value(b), grid.value(c), (a ^ b) & grid.sign
-    if INFINITY in (x, y):
-        opposed = z == INFINITY and sign != c & grid.sign
-        return None if 0 in (x, y) or opposed else sign | grid.infinity
-    if z == INFINITY:
-        return c
-    if x * y + z == 0:
-        if sign == c & grid.sign:
-            return sign
-        return grid.sign if mode == "rm" else 0
-    return grid.rounded(x * y + z, mode, ftz=ftz)
+def title(part: object) -> object:
+    """The name of a grid, for the ids of tests."""
+    return NAMES[part] if isinstance(part, Grid) else part
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation: the function under test, its definition, how many operands, whose NaN f64 passes on first."""
+    """One operation: the function under test, its exact value, how many operands, whose NaN f64 passes on first."""
 
     function: Callable[..., np.ndarray]
-    definition: Callable[..., int | None]
+    value: Callable[..., Number]
     operands: int
     priority: tuple[int, ...]
 
 
 OPERATIONS = {
-    "add": Operation(ieee.add, _define_add, 2, (1, 0)),
-    "sub": Operation(ieee.sub, _define_sub, 2, (1, 0)),
-    "mul": Operation(ieee.mul, _define_mul, 2, (1, 0)),
-    "fma": Operation(ieee.fma, _define_fma, 3, (1, 2, 0)),
-    "div": Operation(ieee.div, _define_div, 2, (0, 1)),
-    "rcp": Operation(ieee.rcp, _define_rcp, 1, (0,)),
-    "sqrt": Operation(ieee.sqrt, _define_sqrt, 1, (0,)),
+    "add": Operation(ieee.add, slow.add, 2, (1, 0)),
+    "sub": Operation(ieee.sub, lambda x, y, mode: slow.add(x, slow.negated(y), mode), 2, (1, 0)),
+    "mul": Operation(ieee.mul, lambda x, y, mode: slow.mul(x, y), 2, (1, 0)),
+    "fma": Operation(ieee.fma, slow.fma, 3, (1, 2, 0)),
+    "div": Operation(ieee.div, lambda x, y, mode: slow.div(x, y), 2, (0, 1)),
+    "rcp": Operation(ieee.rcp, lambda x, mode: slow.div(slow.ONE, x), 1, (0,)),
+    "sqrt": Operation(ieee.sqrt, lambda x, mode: slow.sqrt(x), 1, (0,)),
 }
 CASES = [(name, grid) for name in OPERATIONS for grid in (F32, F64)]
 CASES += [(name, grid) for name in ("add", "sub", "mul", "fma") for grid in (F16, BF16)]
@@ -212,7 +66,7 @@ def modes_of(grid: Grid) -> tuple[str, ...]:
 def _nan_pattern(grid: Grid, operands: tuple[int, ...], priority: tuple[int, ...]) -> int:
     if grid is not F64:
         return grid.sign - 1
-    found = [operands[i] | 1 << 51 for i in priority if grid.is_nan(operands[i])]
+    found = [operands[i] | 1 << 51 for i in priority if is_nan(grid, operands[i])]
     return found[0] if found else 0xFFF8 << 48
 
 
@@ -225,14 +79,12 @@ def defined(name: str, grid: Grid, operands: tuple[int, ...], mode: str, *, ftz:
     operation = OPERATIONS[name]
     if ftz:
         operands = tuple(_flush(grid, pattern) for pattern in operands)
-    result = None
-    if not any(grid.is_nan(pattern) for pattern in operands):
-        result = operation.definition(grid, operands, mode, ftz)
-    return _nan_pattern(grid, operands, operation.priority) if result is None else result
+    exact = operation.value(*map(grid.decode, operands), mode)
+    return _nan_pattern(grid, operands, operation.priority) if exact.is_nan else grid.encode(exact, mode, ftz=ftz)
 
 
 def as_array(grid: Grid, patterns: list[int]) -> np.ndarray:
-    return np.array(patterns, dtype=f"u{grid.width // 8}").view(grid.dtype)
+    return np.array(patterns, dtype=f"u{width(grid) // 8}").view(DTYPES[grid])
 
 
 def as_patterns(array: np.ndarray) -> list[int]:
@@ -245,7 +97,7 @@ def assert_defined(name: str, grid: Grid, lanes: list[tuple[int, ...]], mode: st
     got = as_patterns(OPERATIONS[name].function(*columns, mode, **options))
     want = [defined(name, grid, lane, mode, ftz=ftz) for lane in lanes]
     wrong = [(*map(hex, lane), hex(g), hex(w)) for lane, g, w in zip(lanes, got, want, strict=True) if g != w]
-    assert not wrong, f"{name}.{mode}.{grid.name}{' ftz' * ftz}: (operands, got, want) {wrong[:5]}"
+    assert not wrong, f"{name}.{mode}.{NAMES[grid]}{' ftz' * ftz}: (operands, got, want) {wrong[:5]}"
 
 
 def corners(grid: Grid) -> list[int]:
@@ -264,7 +116,7 @@ def lanes_of(draw: st.DrawFn, grid: Grid, operands: int) -> list[tuple[int, ...]
     """Operand patterns, corners and sparse mantissas weighted in; a third operand that often cancels the product."""
     m = grid.mantissa_bits
     one = (1 << (grid.exponent_bits - 1)) - 1
-    any_pattern = st.integers(0, (1 << grid.width) - 1)
+    any_pattern = st.integers(0, (1 << width(grid)) - 1)
     sparse = st.builds(
         lambda field, bit, other, sign: field << m | 1 << bit | 1 << other | sign,
         st.integers(0, (1 << grid.exponent_bits) - 2), st.integers(0, m - 1), st.integers(0, m - 1),
@@ -281,11 +133,12 @@ def lanes_of(draw: st.DrawFn, grid: Grid, operands: int) -> list[tuple[int, ...]
     steps = draw(st.integers(-2, 2))
     product = [defined("mul", grid, lane[:2], "rn") for lane in lanes]
     return [
-        (a, b, max((p ^ grid.sign) + steps, 0) % (1 << grid.width)) for (a, b, _), p in zip(lanes, product, strict=True)
+        (a, b, max((p ^ grid.sign) + steps, 0) % (1 << width(grid)))
+        for (a, b, _), p in zip(lanes, product, strict=True)
     ]
 
 
-@pytest.mark.parametrize(("name", "grid"), CASES, ids=lambda part: getattr(part, "name", part))
+@pytest.mark.parametrize(("name", "grid"), CASES, ids=title)
 @settings(deadline=None)
 @given(draws=st.data())
 def test_operation_is_the_exact_value_rounded_once(name: str, grid: Grid, draws: st.DataObject) -> None:
@@ -294,7 +147,7 @@ def test_operation_is_the_exact_value_rounded_once(name: str, grid: Grid, draws:
     assert_defined(name, grid, draws.draw(lanes_of(grid, OPERATIONS[name].operands)), mode, ftz=ftz)
 
 
-@pytest.mark.parametrize(("name", "grid"), CASES, ids=lambda part: getattr(part, "name", part))
+@pytest.mark.parametrize(("name", "grid"), CASES, ids=title)
 def test_operation_at_pairs_of_corners(name: str, grid: Grid) -> None:
     count = OPERATIONS[name].operands
     lanes = list(itertools.product(corners(grid), repeat=min(count, 2)))
@@ -317,7 +170,7 @@ def test_half_precision_on_a_grid_of_all_exponents(name: str) -> None:
     assert_defined(name, F16, list(zip(*(column.tolist() for column in columns), strict=True)), "rn")
 
 
-@pytest.mark.parametrize("grid", [F32, F64], ids=lambda grid: grid.name)
+@pytest.mark.parametrize("grid", [F32, F64], ids=title)
 @pytest.mark.parametrize(
     ("name", "function"), [("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div", np.divide)]
 )
@@ -338,14 +191,11 @@ def test_nearest_operation_is_that_of_the_processor(
 def _define_extremum(
     grid: Grid, lane: tuple[int, ...], largest: bool, *, nan: bool, xorsign: bool, absolute: bool
 ) -> int:
-    terms = [pattern & (grid.sign - 1) for pattern in lane] if absolute else list(lane)
-    numbers = [pattern for pattern in terms if not grid.is_nan(pattern)]
-    if not numbers or (nan and len(numbers) < len(terms)):
-        return _nan_pattern(grid, tuple(terms), tuple(range(len(terms)))[::-1])
-    # As integers, patterns without sign sort by value, and those with one the other way round, -0 before +0.
-    ordered = sorted(numbers, key=lambda p: p if p < grid.sign else -(p - grid.sign) - 1)
-    chosen = ordered[-1 if largest else 0]
-    return chosen | ((lane[0] ^ lane[1]) & grid.sign) if xorsign else chosen
+    terms = tuple(pattern & (grid.sign - 1) for pattern in lane) if absolute else lane
+    exact = slow.extremum([grid.decode(pattern) for pattern in terms], largest, nan=nan)
+    if exact.is_nan:
+        return _nan_pattern(grid, terms, tuple(range(len(terms)))[::-1])
+    return grid.encode(exact) | ((lane[0] ^ lane[1]) & grid.sign if xorsign else 0)
 
 
 @st.composite
@@ -360,7 +210,7 @@ def modifiers(draw: st.DrawFn, grid: Grid, operands: int) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @pytest.mark.parametrize("largest", [False, True], ids=["min", "max"])
 @settings(deadline=None)
 @given(draws=st.data(), operands=st.integers(2, 3))
@@ -374,7 +224,7 @@ def test_extremum_orders_zeros_and_handles_nan(grid: Grid, largest: bool, draws:
     assert as_patterns(got) == [_define_extremum(grid, lane, largest, **options) for lane in lanes]
 
 
-@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @settings(deadline=None)
 @given(draws=st.data(), comparison=st.sampled_from(ieee.COMPARISONS), ftz=st.booleans())
 def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject, comparison: str, ftz: bool) -> None:
@@ -383,13 +233,13 @@ def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject
     a, b = (as_array(grid, list(column)) for column in zip(*lanes, strict=True))
     want = []
     for x, y in lanes:
-        unordered = grid.is_nan(x) or grid.is_nan(y)
+        unordered = is_nan(grid, x) or is_nan(grid, y)
         if comparison in ("num", "nan"):
             want.append(unordered == (comparison == "nan"))
         elif unordered:
             want.append(comparison.endswith("u"))
         else:
-            left, right = (_extended(grid, _flush(grid, p) if ftz else p) for p in (x, y))
+            left, right = (grid.decode(_flush(grid, p) if ftz else p).signed for p in (x, y))
             holds = {
                 "eq": left == right, "ne": left != right, "lt": left < right, "le": left <= right,
                 "gt": left > right, "ge": left >= right,
@@ -398,28 +248,16 @@ def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject
     assert ieee.compare(comparison, a, b, ftz=ftz).tolist() == want
 
 
-def _extended(grid: Grid, pattern: int) -> Fraction | float:
-    value = grid.value(pattern)
-    return value if isinstance(value, Fraction) else (-math.inf if grid.negative(pattern) else math.inf)
-
-
-@pytest.mark.parametrize("source", GRIDS.values(), ids=lambda grid: grid.name)
+@pytest.mark.parametrize("source", GRIDS.values(), ids=title)
 @settings(deadline=None)
 @given(draws=st.data(), target=st.sampled_from(list(GRIDS.values())), mode=st.sampled_from((*MODES, "rna")))
 def test_conversion_between_floats_rounds_once(source: Grid, target: Grid, draws: st.DataObject, mode: str) -> None:
-    lanes = [lane for lane in draws.draw(lanes_of(source, 1)) if not source.is_nan(lane[0])] or [(0,)]
-    got = as_patterns(ieee.float_to_float(as_array(source, [p for (p,) in lanes]), target.name, mode))
-    want = []
-    for (pattern,) in lanes:
-        value, sign = source.value(pattern), target.sign if source.negative(pattern) else 0
-        exact = value in (INFINITY, 0)
-        want.append(
-            sign | (target.infinity if value == INFINITY else 0) if exact else target.rounded(Fraction(value), mode)
-        )
-    assert got == want
+    lanes = [lane for lane in draws.draw(lanes_of(source, 1)) if not is_nan(source, lane[0])] or [(0,)]
+    got = as_patterns(ieee.float_to_float(as_array(source, [p for (p,) in lanes]), NAMES[target], mode))
+    assert got == [target.encode(source.decode(p), mode) for (p,) in lanes]
 
 
-@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @settings(deadline=None)
 @given(draws=st.data(), mode=st.sampled_from(list(INTEGRAL)), to=st.sampled_from(INTEGERS))
 def test_conversion_to_integer_rounds_and_clamps(grid: Grid, mode: str, draws: st.DataObject, to: str) -> None:
@@ -427,22 +265,22 @@ def test_conversion_to_integer_rounds_and_clamps(grid: Grid, mode: str, draws: s
     limits = np.iinfo(to)
     want = []
     for (pattern,) in lanes:
-        if grid.is_nan(pattern):
+        number = grid.decode(pattern)
+        if number.is_nan:
             top = 1 << (limits.bits - 1)
             want.append((-top if to[0] == "i" else top) if grid is F64 or limits.bits == 64 else 0)
             continue
-        exact = _extended(grid, pattern)
-        if isinstance(exact, float):
-            want.append(int(limits.max if exact > 0 else limits.min))
+        if number.is_infinite:
+            want.append(int(limits.min if number.negative else limits.max))
             continue
-        whole = INTEGRAL[mode](exact)
+        whole = INTEGRAL[mode](number.signed)
         want.append(min(max(whole, int(limits.min)), int(limits.max)))
     got = ieee.float_to_integer(as_array(grid, [p for (p,) in lanes]), to, mode)
     assert got.dtype == np.dtype(to)
     assert got.tolist() == want
 
 
-@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @settings(deadline=None)
 @given(draws=st.data(), mode=st.sampled_from(MODES), source=st.sampled_from(INTEGERS))
 def test_conversion_from_integer_rounds_once(grid: Grid, mode: str, draws: st.DataObject, source: str) -> None:
@@ -453,28 +291,25 @@ def test_conversion_from_integer_rounds_once(grid: Grid, mode: str, draws: st.Da
     )  # fmt: skip
     number = st.one_of(st.integers(int(limits.min), int(limits.max)), near_power)
     values = [min(max(n, int(limits.min)), int(limits.max)) for n in draws.draw(st.lists(number, min_size=1))]
-    got = as_patterns(ieee.integer_to_float(np.array(values, source), grid.name, mode))
-    assert got == [0 if n == 0 else grid.rounded(Fraction(n), mode) for n in values]
+    got = as_patterns(ieee.integer_to_float(np.array(values, source), NAMES[grid], mode))
+    assert got == [grid.encode(Number(n < 0, Fraction(abs(n))), mode) for n in values]
 
 
-@pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @settings(deadline=None)
 @given(draws=st.data(), mode=st.sampled_from(list(INTEGRAL)))
 def test_integral_rounding_keeps_the_sign_of_zero(grid: Grid, mode: str, draws: st.DataObject) -> None:
-    lanes = [lane for lane in draws.draw(lanes_of(grid, 1)) if not grid.is_nan(lane[0])] or [(0,)]
+    lanes = [lane for lane in draws.draw(lanes_of(grid, 1)) if not is_nan(grid, lane[0])] or [(0,)]
     got = as_patterns(ieee.round_to_integral(as_array(grid, [p for (p,) in lanes]), mode))
     want = []
     for (pattern,) in lanes:
-        value = grid.value(pattern)
-        if value == INFINITY:
-            want.append(pattern)
-            continue
-        whole = INTEGRAL[mode](value)
-        want.append(grid.rounded(Fraction(whole), "rn") if whole else pattern & grid.sign)
+        number = grid.decode(pattern)
+        whole = 0 if number.is_infinite else INTEGRAL[mode](number.signed)
+        want.append(pattern if number.is_infinite else grid.encode(Number(number.negative, Fraction(abs(whole)))))
     assert got == want
 
 
-@pytest.mark.parametrize("grid", [F16, BF16, F32], ids=lambda grid: grid.name)
+@pytest.mark.parametrize("grid", [F16, BF16, F32], ids=title)
 @settings(deadline=None)
 @given(draws=st.data())
 def test_clamping_follows_the_rounding(grid: Grid, draws: st.DataObject) -> None:
@@ -482,8 +317,8 @@ def test_clamping_follows_the_rounding(grid: Grid, draws: st.DataObject) -> None
     columns = [as_array(grid, list(column)) for column in zip(*lanes, strict=True)]
     one = ((1 << (grid.exponent_bits - 1)) - 1) << grid.mantissa_bits
     plain = [defined("fma", grid, lane, "rn") for lane in lanes]
-    clamped = [0 if grid.is_nan(p) or grid.negative(p) else min(p, one) for p in plain]
-    rectified = [0 if grid.negative(p) else p for p in plain]
+    clamped = [0 if is_nan(grid, p) or p & grid.sign else min(p, one) for p in plain]
+    rectified = [0 if p & grid.sign else p for p in plain]
     if grid is not BF16:
         assert as_patterns(ieee.fma(*columns, sat=True)) == clamped
     if grid is not F32:
@@ -544,7 +379,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.function.__name__[1:] + "_" + mutant.grid.name)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.function.__name__[1:] + "_" + NAMES[mutant.grid])
 def test_definition_catches_a_mutant(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
     def check() -> None:
         assert_defined(mutant.name, mutant.grid, [mutant.lane], mutant.mode, ftz=mutant.ftz)

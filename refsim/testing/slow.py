@@ -37,8 +37,9 @@ NAN, ONE = Number(False, math.nan), Number(False, Fraction(1))
 def whole(exact: Fraction, mode: str, negative: bool) -> int:
     """A magnitude rounded to an integer: 5/2 is 2 in rn, 3 in rp, 2 in rp where the number is negative."""
     floor, rest = exact.numerator // exact.denominator, exact - exact.numerator // exact.denominator
+    half = Fraction(1, 2)
     upward = mode == ("rm" if negative else "rp") or (
-        mode == "rn" and (rest > Fraction(1, 2) or (rest == Fraction(1, 2) and floor % 2 == 1))
+        mode in ("rn", "rna") and (rest > half or (rest == half and (mode == "rna" or floor % 2 == 1)))
     )
     return floor + (rest > 0 and upward)
 
