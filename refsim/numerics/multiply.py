@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, UE4M3, Format, format_named
-from refsim.numerics.dot.chains import Operands, accumulator, matrix_product
-from refsim.numerics.profiles import F64, INTEGERS, Level, Profile, profile
+from refsim.numerics.dot.chains import Operands, accumulator
+from refsim.numerics.fast.product import matrix_product
+from refsim.numerics.profiles import F64, INTEGERS, Level, Profile, operand_format, profile
 
 CONTAINERS = {F32.name: np.float32, F16.name: np.float16, F64.name: np.float64, "s32": np.int32}
 
@@ -110,7 +111,7 @@ def format_name(name: str | Format) -> str:
 def _operand(codes: ArrayLike, name: str, which: str, row: Profile, negate: bool) -> NDArray[Any]:
     """The codes of an operand, checked, with the sign turned where that was asked for."""
     array = np.asarray(codes)
-    format = None if name in INTEGERS else F64 if name == F64.name else format_named(name)
+    format = None if name in INTEGERS else operand_format(name)
     dtype = np.dtype(np.uint8 if format is None else np.uint64 if format is F64 else format.code_dtype)
     if array.dtype != dtype:
         raise RefsimError(

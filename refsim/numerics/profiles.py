@@ -3,7 +3,7 @@
 The numbers are the parameters of refsim.numerics.dot; nothing here computes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 
@@ -24,11 +24,18 @@ from refsim.formats import (
     UE4M3,
     Format,
     Specials,
+    format_named,
 )
-from refsim.sources import IEEE754, KHATTAK_MIKAITIS, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
+from refsim.sources import IEEE754, KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
 
 F64 = Format("f64", 11, 52, 1023, Specials.IEEE, IEEE754["binary64"])
 INTEGERS = {"s8": (8, True), "u8": (8, False)}
+
+
+def operand_format(name: str) -> Format:
+    """The row of a floating-point operand: f64, which refsim.formats does not list, or one of those."""
+    return F64 if name == F64.name else format_named(name)
+
 
 # How a step computes; refsim.numerics.dot defines each.
 TRUNCATED, GROUPED, INTEGER, FMA_CHAIN = "truncated", "grouped", "integer", "fma-chain"
@@ -74,7 +81,8 @@ class Profile:
     A zero takes part in the alignment with `zero_exponent`. `order` says which products form a step, `c_enters` whether
     C is aligned with the products (early) or added by one IEEE addition at the end of an instruction (late).
     `operands` is the format that operands are converted to first. `blocks` and `scale_formats` are the block sizes and
-    scale types of block-scaled kinds. Hopper's FP8 wgmma: 32 products, 13 bits, rz-e8m13.
+    scale types of block-scaled kinds. `keeps_nan`: of the NaNs of a multiply-add the first of B, C, A comes out, made
+    quiet; elsewhere every NaN is canonical. Hopper's FP8 wgmma: 32 products, 13 bits, rz-e8m13.
     """
 
     target: str
@@ -95,6 +103,7 @@ class Profile:
     operands: str | None = None
     scales: tuple[tuple[str, int], ...] = ()
     negates: bool = False
+    keeps_nan: bool = False
 
     @property
     def name(self) -> str:
@@ -124,9 +133,6 @@ _SCALES_32, _SCALES_16 = ((E8M0.name, 32),), ((E8M0.name, 32), (E8M0.name, 16), 
 
 _MODEL = Evidence(Level.MODEL, "independent published models agree")
 _UNVERIFIED = Evidence(Level.UNVERIFIED, "no bit model is published; computed as a float32 FMA per k")
-_REWRITTEN = Evidence(
-    Level.MODEL, "the machine code that the assembler writes, and the published f16 results of H100 and H200"
-)
 _IEEE = Evidence(Level.MODEL, "IEEE 754 fused multiply-add in ascending k")
 _INTEGER = Evidence(Level.MODEL, "exact integers, by definition of the instruction")
 
@@ -190,7 +196,10 @@ def _chain(
     target: str, unit: str, format: str, k: tuple[int, ...], source: Source, evidence: Evidence = _IEEE
 ) -> Profile:
     rounding = RNE_F64 if format == F64.name else RNE_F32
-    return Profile(target, unit, (format,), (format,), format, k, FMA_CHAIN, 1, rounding, source, evidence)
+    return Profile(
+        target, unit, (format,), (format,), format, k, FMA_CHAIN, 1, rounding, source, evidence,
+        keeps_nan=unit == "mma.sync",
+    )  # fmt: skip
 
 
 def _block_scaled(target: str, prefix: str) -> list[Profile]:
@@ -219,10 +228,10 @@ def _warp_rows() -> list[Profile]:
         evidence = _published(_CHECKED[target]) if target in _CHECKED else _MODEL
         rows += _halves(target, unit, (16, 8), (8, 4), 16, 25, _HOPPER, evidence)
     for target, d in product(("sm_90", "sm_100"), (F32.name, F16.name)):
-        unpublished = (target, d) == ("sm_90", F32.name)
+        wgmma = (target, d) == ("sm_90", F32.name)  # what was published for H100 and H200 is that unit's
         rows.append(
             _truncated(
-                target, unit, F8, d, (32, 16), 16, 25, _HOPPER, _REWRITTEN if unpublished else _published(_CHECKED[target]),
+                target, unit, F8, d, (32, 16), 16, 25, _HOPPER, _MODEL if wgmma else _published(_CHECKED[target]),
                 order=BYTE_PAIRS, c_enters=LATE, operands=F16.name, source=KHATTAK_MIKAITIS["figure 5c"],
             )
         )  # fmt: skip
@@ -231,20 +240,17 @@ def _warp_rows() -> list[Profile]:
     for target in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"):
         rows.append(_integer(target, unit, (16,) if target == "sm_75" else (32, 16), PTX["mma.sync, integer types"]))
         if target != "sm_75":
-            k = (16, 8, 4) if target == "sm_90" else (4,)
+            k = (16, 8, 4) if target in ("sm_90", "sm_100", "sm_120") else (4,)
             rows.append(_chain(target, unit, F64.name, k, XIE["table 4"]))
     return rows
 
 
 def _warpgroup_rows() -> list[Profile]:
-    hopper = Evidence(
-        Level.SILICON, "reproduces every published dot product of H100 and H200 (C = 0); C by published models"
-    )
     rows = _halves("sm_90", "wgmma", (16,), (8,), 16, 25, _HOPPER, _MODEL, negates=True)
-    rows.append(
-        _truncated("sm_90", "wgmma", F8, F32.name, (32,), 32, 13, _HOPPER, hopper, rounding=RZ_E8M13, negates=True)
-    )
-    rows.append(_truncated("sm_90", "wgmma", F8, F16.name, (32,), 32, 13, _HOPPER, negates=True))
+    for d, evidence in ((F32.name, _published(_CHECKED["sm_90"])), (F16.name, _MODEL)):
+        rows.append(
+            _truncated("sm_90", "wgmma", F8, d, (32,), 32, 13, _HOPPER, evidence, rounding=RZ_E8M13, negates=True)
+        )
     return [*rows, _integer("sm_90", "wgmma", (32,), PTX["wgmma.mma_async, integer types"])]
 
 
@@ -303,9 +309,33 @@ def _amd_rows() -> list[Profile]:
     return rows
 
 
-PROFILES: tuple[Profile, ...] = (
-    *_warp_rows(), *_warpgroup_rows(), *_tcgen05_rows(), *_block_scaled("sm_120", "mma.sync"), *_amd_rows(),
-)  # fmt: skip
+# Words of D that an H200 returned under each row, none of which differs: conformance/vectors/h200/numerics.json.
+MEASURED_WORDS = {
+    ("mma.sync", F16.name, F32.name): 16_421_376, ("mma.sync", F16.name, F16.name): 14_687_744,
+    ("mma.sync", BF16.name, F32.name): 16_946_688, ("mma.sync", TF32.name, F32.name): 16_798_208,
+    ("mma.sync", E4M3.name, F32.name): 64_189_952, ("mma.sync", E4M3.name, F16.name): 27_939_584,
+    ("mma.sync", "s8", "s32"): 28_311_552, ("mma.sync", F64.name, F64.name): 24_841_856,
+    ("wgmma", F16.name, F32.name): 30_945_792, ("wgmma", F16.name, F16.name): 27_478_528,
+    ("wgmma", BF16.name, F32.name): 32_094_720, ("wgmma", TF32.name, F32.name): 31_476_224,
+    ("wgmma", E4M3.name, F32.name): 118_701_056, ("wgmma", E4M3.name, F16.name): 95_745_536,
+    ("wgmma", "s8", "s32"): 28_311_552,
+}  # fmt: skip
+
+
+def _measured(row: Profile) -> Profile:
+    """The row with what an H200 says of it, where that was asked."""
+    words = MEASURED_WORDS.get((row.unit, row.a_formats[0], row.d_format)) if row.target == "sm_90" else None
+    if words is None:
+        return row
+    published = ", and the published dot products of H100 and H200" if row.evidence.level is Level.SILICON else ""
+    evidence = Evidence(Level.SILICON, f"{words:,} words of an H200, every bit equal{published}")
+    return replace(row, evidence=evidence, source=MEASURED_H200["numerics.md"])
+
+
+PROFILES: tuple[Profile, ...] = tuple(
+    _measured(row)
+    for row in (*_warp_rows(), *_warpgroup_rows(), *_tcgen05_rows(), *_block_scaled("sm_120", "mma.sync"), *_amd_rows())
+)
 _BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}
 for _row in PROFILES:
     for _a, _b in product(_row.a_formats, _row.b_formats):

@@ -26,6 +26,12 @@ def test_the_exact_product_rounds_once() -> None:
     assert numerics.exact_product(halfway, b, d_format="f16", **KINDS).item() == np.inf
 
 
+def test_the_exact_product_takes_doubles() -> None:
+    a, b = np.array([[2.0**-60, 1.0, -1.0]]), np.array([[1.0, 2.0**1000, 2.0**1000]])
+    got = numerics.exact_product(a.view(np.uint64), b.view(np.uint64), a_format="f64", b_format="f64", d_format="f64")
+    assert got.item() == 2.0**-60
+
+
 def test_the_exact_product_multiplies_scales() -> None:
     a, b = np.full((1, 32), 0x2, np.uint8), np.full((1, 32), 0x3, np.uint8)
     scales = [np.array([[0x39, 0x40]], np.uint8), np.array([[0x01, 0x00]], np.uint8)]

@@ -122,6 +122,16 @@ def test_cdna2_flushes_a_negative_result_to_negative_zero() -> None:
     assert d.view(np.uint32).item() == 0x80000000
 
 
+@pytest.mark.parametrize(("k", "word"), [(4, 0x80000000), (2, 0)])
+def test_cdna2_flushes_c_once_an_instruction(k: int, word: int) -> None:
+    """The first step ends with -0, and the second adds -0: within an instruction that is -0, but C of the next is +0."""
+    small = 2.0**-70
+    a, b = codes([[-1.0625 * 2.0**-63, 0, -small, -small]], "bf16"), codes([[2.0**-63, 0, small, small]], "bf16")
+    kinds = {"unit": "mfma", "a_format": "bf16", "b_format": "bf16", "d_format": "f32", "target": "gfx90a", "k": k}
+    d = numerics.mma(a, b, np.full((1, 1), 2.0**-126, np.float32), **kinds)
+    assert d.view(np.uint32).item() == word
+
+
 def test_integers_are_exact_and_wrap() -> None:
     a, b = np.full((1, 32), 0x80, np.uint8), np.full((1, 32), 0xFF, np.uint8)
     kinds = {"unit": "wgmma", "d_format": "s32"}

@@ -66,12 +66,13 @@ def flushed(values: NDArray[np.float32], *, keep_sign: bool, smallest: float) ->
 def flushed_tree(a: NDArray[np.float32], b: NDArray[np.float32], c: NDArray[np.float32]) -> NDArray[np.float32]:
     """CDNA2: products of flushed operands, their sum by pairs, then C; each operation rounds and flushes.
 
-    `a` (batch, M, L), `b` (batch, N, L), `c` (batch, M, N); L is a power of two. NaN is written as 0x7fffffff.
+    `a` (batch, M, L), `b` (batch, N, L), `c` (batch, M, N) without subnormals; L is a power of two. NaN is written as
+    0x7fffffff.
     """
     level = _flushed_result(a[:, :, None, :] * b[:, None, :, :])
     while level.shape[-1] > 1:
         level = _flushed_result(level[..., ::2] + level[..., 1::2])
-    total = _flushed_result(flushed(c, keep_sign=False, smallest=F32.min_normal) + level[..., 0])
+    total = _flushed_result(c + level[..., 0])
     total.view(np.uint32)[np.isnan(total)] = ROUNDINGS[RNE_F32].nan
     return total
 

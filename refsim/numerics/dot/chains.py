@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import decode
-from refsim.formats import Format, format_named
+from refsim.formats import F32, Format, format_named
 from refsim.numerics import ieee, profiles
 from refsim.numerics.dot.amd import flushed, flushed_tree, late_step
 from refsim.numerics.dot.arrays import Codes, Fields, added, grouped_step, operand_fields, scaled, truncated_step
@@ -22,6 +22,7 @@ from refsim.numerics.profiles import (
     LATE,
     TRUNCATED,
     Profile,
+    operand_format,
 )
 
 _TILE = 1 << 19  # products in flight: about 4 MiB an intermediate array
@@ -71,7 +72,7 @@ def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int
         case profiles.FMA_CHAIN:
             return _fma_chain(operands, c, profile)
         case profiles.FLUSHED_TREE:
-            return _flushed_chain(operands, c, profile)
+            return _flushed_chain(operands, c, profile, k)
         case _:
             return _fused_chain(operands, c, profile, k)
 
@@ -110,8 +111,8 @@ def _contiguous(places: list[int]) -> list[int] | slice:
 
 
 def _fields(operands: Operands, profile: Profile) -> tuple[Fields, Fields]:
-    a = operand_fields(operands.a, format_named(operands.a_format), profile)
-    b = operand_fields(operands.b, format_named(operands.b_format), profile)
+    a = operand_fields(operands.a, operand_format(operands.a_format), profile)
+    b = operand_fields(operands.b, operand_format(operands.b_format), profile)
     if profile.scales and profile.method != GROUPED:
         assert operands.a_scale is not None
         assert operands.b_scale is not None
@@ -143,11 +144,12 @@ def _fma_chain(operands: Operands, c: Codes, profile: Profile) -> Codes:
     d = c.view(a.dtype)
     for i in range(a.shape[-1]):
         d = ieee.fma(a[:, :, None, i], b[:, None, :, i], d)
-    result: Codes = np.where(np.isnan(d), c.dtype.type(ROUNDINGS[profile.rounding].nan), d.view(c.dtype))
+    canonical = np.isnan(d) & (not profile.keeps_nan)
+    result: Codes = np.where(canonical, c.dtype.type(ROUNDINGS[profile.rounding].nan), d.view(c.dtype))
     return result
 
 
-def _flushed_chain(operands: Operands, c: Codes, profile: Profile) -> Codes:
+def _flushed_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
     a, b = (
         flushed(decode(codes, name, np.float32), keep_sign=False, smallest=format_named(name).min_normal)
         for codes, name in ((operands.a, operands.a_format), (operands.b, operands.b_format))
@@ -155,6 +157,8 @@ def _flushed_chain(operands: Operands, c: Codes, profile: Profile) -> Codes:
     d = c.view(np.float32)
     for start in range(0, a.shape[-1], profile.length):
         part = slice(start, start + profile.length)
+        if start % k == 0:  # a step's own -0 stays; C, at the start of an instruction, is flushed to +0
+            d = flushed(d, keep_sign=False, smallest=F32.min_normal)
         d = flushed_tree(a[..., part], b[..., part], d)
     return d.view(np.uint32)
 

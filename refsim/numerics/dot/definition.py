@@ -35,6 +35,7 @@ from refsim.numerics.profiles import (
     RNE_F32,
     TRUNCATED,
     Profile,
+    operand_format,
 )
 
 GROUP = 16  # FP4 products that one scale pair is multiplied into
@@ -43,11 +44,27 @@ FLOOR_BITS = 31  # fraction bits to which CDNA3 rounds its sum down before the l
 
 
 @dataclass(frozen=True)
+class Sum:
+    """Terms cut onto one grid: `aligned` counts units of 2^quantum, `exponent` is the one that they were aligned to."""
+
+    terms: tuple[Term, ...]
+    exponent: int
+    quantum: int
+    aligned: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.aligned)
+
+
+@dataclass(frozen=True)
 class Step:
     """One fused step: its terms, the exponent they were aligned to, the aligned integers, their sum and the result.
 
-    The last of `terms` and `aligned` is C. An aligned integer counts units of 2^(exponent - fraction). `exponent` is
-    None where a NaN or an infinity decided. `result` is the code of the rounded sum.
+    The last of `terms` and `aligned` is C. An aligned integer counts units of 2^quantum, in a truncated step of
+    2^(exponent - fraction). `exponent` and `quantum` are None where a NaN or an infinity decided. `result` is the code
+    of the rounded sum. `places` are the i of the products; an addition of C alone has none. CDNA3 adds its products in
+    one or two `sums` first: there the two of `aligned` are the sum of products and C.
     """
 
     terms: tuple[Term, ...]
@@ -55,14 +72,18 @@ class Step:
     aligned: tuple[int, ...]
     total: int
     result: int
+    quantum: int | None = None
+    places: tuple[int, ...] = ()
+    sums: tuple[Sum, ...] = ()
 
 
 @dataclass(frozen=True)
 class DotProduct:
-    """The steps of one dot product in order and the code it ends with."""
+    """The steps of one dot product in order, the code it ends with, and its products before any scale, one for each i."""
 
     steps: tuple[Step, ...]
     result: int
+    products: tuple[Term, ...]
 
 
 def dot_product(
@@ -83,7 +104,7 @@ def dot_product(
     steps: list[Step] = []
     for start in range(0, len(products), k):
         late = profile.c_enters == LATE and profile.method == TRUNCATED
-        d = 0 if late else c
+        d = 0 if late else _entering(c, profile)
         for places in profile.steps(k):
             chosen = [start + i for i in places]
             terms = [products[i] for i in chosen]
@@ -91,21 +112,29 @@ def dot_product(
                 block = len(products) // len(scales[0])
                 factors = [multiplied(scales[0][i // block], scales[1][i // block]) for i in chosen]
                 terms = (_grouped if profile.method == GROUPED else _scaled)(terms, factors)
-            steps.append(_STEPS[profile.method](terms, d, profile))
+            step = _STEPS[profile.method](terms, d, profile)
+            kept = _kept_nan(b[chosen[0]], d, a[chosen[0]]) if profile.keeps_nan else None
+            steps.append(replace(step, places=tuple(chosen), result=step.result if kept is None else kept))
             d = steps[-1].result
         if late:
             steps.append(_added(d, c, profile))
             d = steps[-1].result
         c = d
-    return DotProduct(tuple(steps), c)
+    return DotProduct(tuple(steps), c, tuple(products))
 
 
 def _terms(codes: Sequence[int], name: str, profile: Profile) -> list[Term]:
-    format = F64 if name == F64.name else format_named(name)
+    format = operand_format(name)
     terms = [decoded(code, format) for code in codes]
     if profile.operands == F16.name:
         terms = [_as_half(term) for term in terms]
     return [_without_subnormal(term) for term in terms] if profile.method == FLUSHED_TREE else terms
+
+
+def _entering(c: int, profile: Profile) -> int:
+    """C as an instruction takes it: CDNA2 makes +0 of a subnormal and of -0, though not of the -0 of its own step."""
+    flushes = profile.method == FLUSHED_TREE and c & (F32.magnitude_limit - 1) < 1 << F32.mantissa_bits
+    return 0 if flushes else c
 
 
 def _as_half(term: Term) -> Term:
@@ -113,6 +142,12 @@ def _as_half(term: Term) -> Term:
     if term.exponent is None:
         return term
     return decoded(rounded(term.significand, term.exponent - term.fraction_bits, ROUNDINGS[RNE_F16]), F16)
+
+
+def _kept_nan(*codes: int) -> int | None:
+    """The first f64 NaN of the codes, made quiet: 0x7ff0000000000001 becomes 0x7ff8000000000001."""
+    quiet = 1 << (F64.mantissa_bits - 1)
+    return next((code | quiet for code in codes if decoded(code, F64).kind is NAN), None)
 
 
 def _scaled(terms: list[Term], factors: list[Term]) -> list[Term]:
@@ -174,9 +209,8 @@ def _truncated(products: Sequence[Term], c: int, profile: Profile) -> Step:
     if special:
         return special
     exponent = max(profile.zero_exponent if term.exponent is None else term.exponent for term in terms)
-    aligned = _aligned(terms, exponent, profile.fraction)
-    result = rounded(sum(aligned), exponent - profile.fraction, rounding)
-    return Step(terms, exponent, aligned, sum(aligned), result)
+    aligned, quantum = _aligned(terms, exponent, profile.fraction), exponent - profile.fraction
+    return Step(terms, exponent, aligned, sum(aligned), rounded(sum(aligned), quantum, rounding), quantum)
 
 
 def _exact(terms: Sequence[Term], rounding: Rounding) -> Step:
@@ -186,8 +220,8 @@ def _exact(terms: Sequence[Term], rounding: Rounding) -> Step:
         return special
     bits = max(term.fraction_bits for term in terms)
     lowest = min((term.exponent for term in terms if term.exponent is not None), default=0)
-    aligned = _aligned(terms, lowest, bits)
-    return Step(tuple(terms), lowest, aligned, sum(aligned), rounded(sum(aligned), lowest - bits, rounding))
+    aligned, quantum = _aligned(terms, lowest, bits), lowest - bits
+    return Step(tuple(terms), lowest, aligned, sum(aligned), rounded(sum(aligned), quantum, rounding), quantum)
 
 
 def _ieee(terms: Sequence[Term], rounding: Rounding) -> Step:
@@ -231,21 +265,22 @@ def _flushed_tree(products: Sequence[Term], c: int, profile: Profile) -> Step:
     level = [_flushed_sum([term]) for term in products]
     while len(level) > 1:
         level = [_flushed_sum(level[i : i + 2]) for i in range(0, len(level), 2)]
-    terms = (*level, _without_subnormal(decoded(c, F32)))
+    terms = (*level, decoded(c, F32))
     total = _flushed_sum(terms)
     rounding = ROUNDINGS[RNE_F32]
     special = _special([total], rounding)
     if special:
         return special
     sign = rounding.sign if total.negative else 0
-    code = 0 if total.exponent is None else rounded(total.magnitude, total.exponent - F32.mantissa_bits, rounding)
-    return Step(terms, total.exponent, (total.significand,), total.significand, code | sign)
+    quantum = None if total.exponent is None else total.exponent - F32.mantissa_bits
+    code = 0 if quantum is None else rounded(total.magnitude, quantum, rounding)
+    return Step(terms, total.exponent, (total.significand,), total.significand, code | sign, quantum)
 
 
-def _summed(products: Sequence[Term], fraction: int) -> tuple[int, int]:
-    """The truncated sum of products alone, in units of 2^(exponent - fraction), and that exponent."""
+def _summed(products: Sequence[Term], fraction: int) -> Sum:
+    """The truncated sum of products alone, in units of 2^(exponent - fraction)."""
     exponent = max((term.exponent for term in products if term.exponent is not None), default=NO_PRODUCT)
-    return sum(_aligned(products, exponent, fraction)), exponent
+    return Sum(tuple(products), exponent, exponent - fraction, _aligned(products, exponent, fraction))
 
 
 def _floored(total: int, places: int) -> int:
@@ -268,12 +303,10 @@ def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
     special = _special(terms, rounding)
     if special:
         return special
-    if profile.method == LATE_EVEN_ODD:
-        halves = [_summed(terms[start:-1:2], fraction) for start in (0, 1)]
-        dot_exponent = max(exponent for _, exponent in halves)
-        dot = sum(_floored(total, exponent - dot_exponent) for total, exponent in halves)
-    else:
-        dot, dot_exponent = _summed(terms[:-1], fraction)
+    parts = [terms[start:-1:2] for start in (0, 1)] if profile.method == LATE_EVEN_ODD else [terms[:-1]]
+    sums = tuple(_summed(part, fraction) for part in parts)
+    dot_exponent = max(each.exponent for each in sums)
+    dot = sum(_floored(each.total, each.exponent - dot_exponent) for each in sums)
     own = 1 - rounding.format.bias if accumulator.exponent is None else accumulator.exponent
     exponent = max(dot_exponent, own)
     unit = exponent - FLOOR_BITS - 1
@@ -283,17 +316,17 @@ def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
         added = 0
     aligned = (dot, added << (FLOOR_BITS + 1 - fraction))
     total = sum(aligned)
-    lowest = max(abs(total).bit_length() - 1 + unit, 1 - rounding.format.bias) - FLOOR_BITS
-    if lowest > unit:
-        total, unit = _floored(total, unit - lowest), lowest
-    return Step(terms, exponent, aligned, total, rounded(total, unit, rounding))
+    lowest = max(abs(total).bit_length() - 1 + unit, 1 - rounding.format.bias, unit + FLOOR_BITS) - FLOOR_BITS
+    code = rounded(_floored(total, unit - lowest), lowest, rounding)
+    return Step(terms, exponent, aligned, total, code, unit, sums=sums)
 
 
 def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: str, b_format: str) -> DotProduct:
     """The exact integer sum, wrapped to 32 bits."""
     products = [_signed(x, a_format) * _signed(y, b_format) for x, y in zip(a, b, strict=True)]
     total = c + sum(products)
-    return DotProduct((), (total + (1 << 31)) % (1 << 32) - (1 << 31))
+    terms = tuple(Term(value < 0, abs(value), 0 if value else None, 0) for value in products)
+    return DotProduct((), (total + (1 << 31)) % (1 << 32) - (1 << 31), terms)
 
 
 def _signed(code: int, name: str) -> int:

@@ -1,0 +1,338 @@
+"""Laws of refsim.numerics.fast: NumPy tiles and compiled loops equal the definition arrays, bit for bit, for every row."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from refsim.conversions import encode
+from refsim.formats import Format, format_named
+from refsim.numerics.dot import chains
+from refsim.numerics.dot.chains import Operands, accumulator
+from refsim.numerics.fast import compiled, groups, product, sides, tiles
+from refsim.numerics.fast.product import Course, fast_product
+from refsim.numerics.profiles import GROUPED, PROFILES, TRUNCATED, Profile
+
+OPERANDS = (
+    "codes",  # uniform code words, whatever they are
+    "gaussian",
+    "sparse",  # nine zeros of ten, of both signs
+    "subnormal",
+    "largest",  # the two largest binades
+    "extremes",  # zeros, subnormals, ones and the largest
+    "zeros",
+    "cancelling",  # the second half of K takes the first away
+    "sprinkled",  # NaN and infinities among all the others
+    "overflowing",  # the largest binades with infinities
+    "full",  # every product 4 - eps: all mantissa bits set, one exponent
+    "vanishing",  # products near the smallest results
+)
+ACCUMULATORS = ("none", "words", "near", "subnormal", "specials", "zeros", "full", "largest")
+SCALES = ("codes", "moderate", "tiny", "specials", "zeros")
+ROWS = [row for row in PROFILES if row.method in (TRUNCATED, GROUPED)]
+PATHS = [
+    "numpy",
+    pytest.param(
+        "compiled",
+        marks=pytest.mark.skipif(
+            compiled.kernels() is None, reason="numba is not installed: pip install 'refsim[fast]'"
+        ),
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A problem: formats, sizes, what kind of numbers, and the seed they are drawn from."""
+
+    formats: tuple[str, str]
+    k: int
+    chain: int
+    shape: tuple[int, int, int]
+    kinds: tuple[str, str, str]
+    scale: tuple[str, int] | None
+    scales: str
+    seed: int
+
+
+@st.composite
+def recipes(draw: st.DrawFn, row: Profile) -> Recipe:
+    columns = st.one_of(st.integers(1, 9), st.integers(126, 131))
+    kind = draw(st.sampled_from(OPERANDS))
+    return Recipe(
+        (draw(st.sampled_from(row.a_formats)), draw(st.sampled_from(row.b_formats))),
+        draw(st.sampled_from(row.k)),
+        draw(st.integers(1, 3)),
+        (draw(st.integers(1, 2)), draw(st.integers(1, 5)), draw(columns)),
+        (kind, draw(st.just(kind) | st.sampled_from(OPERANDS)), draw(st.sampled_from(ACCUMULATORS))),
+        draw(st.sampled_from(row.scales)) if row.scales else None,
+        draw(st.sampled_from(SCALES)),
+        draw(st.integers(0, 1 << 32)),
+    )
+
+
+def drawn(format: Format, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
+    """Codes of one class, by their bits."""
+    low_bits = format.mantissa_bits + format.padding_bits
+    width, top = format.bits + format.padding_bits, (1 << format.exponent_bits) - 1
+    codes = random.integers(0, 1 << width, shape, np.uint64)
+    sign = codes >> np.uint64(width - 1) << np.uint64(width - 1) if format.signed else np.zeros_like(codes)
+    low = codes & np.uint64((1 << low_bits) - 1)
+
+    def at(field: Any, mantissa: Any = None) -> NDArray[np.uint64]:
+        fields = np.broadcast_to(np.asarray(field, np.uint64), shape)
+        return sign | fields << np.uint64(low_bits) | (low if mantissa is None else np.asarray(mantissa, np.uint64))
+
+    around = random.integers(max(format.bias - 3, 0), min(format.bias + 3, top), shape)
+    match kind:
+        case "gaussian" if not format.binades_from_zero and format.signed:
+            return encode(random.standard_normal(shape), format, overflow="saturate").astype(np.uint64)
+        case "zeros":
+            return sign
+        case "sparse":
+            return np.where(random.random(shape) < 0.9, sign, codes)
+        case "subnormal" | "tiny":
+            return at(0, low >> random.integers(0, low_bits + 1, shape, np.uint64))
+        case "largest":
+            return at(top - random.integers(1, 3, shape))
+        case "overflowing":
+            return np.where(random.random(shape) < 0.04, at(top, 0), at(top - 1))
+        case "extremes":
+            return random.choice(np.stack([sign, at(0), at(top - 1), at(format.bias)]), axis=0)
+        case "full":
+            field = min(max(format.bias + int(random.integers(-40, 41)), 1), top - 1)
+            return at(field, (1 << low_bits) - 1) & ~sign
+        case "sprinkled" | "specials":
+            return np.where(random.random(shape) < 0.05, random.choice(np.stack([at(top, 0), at(top)]), axis=0), codes)
+        case "vanishing":
+            centre = format.bias - int(random.choice([75, 64, 11]))
+            return at(np.clip(random.integers(centre - 4, centre + 4, shape), 0, top - 1))
+        case "moderate" | "near" | "cancelling" | "gaussian":
+            return at(around)
+        case _:
+            return codes
+
+
+def at_exponents(format: Format, exponents: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+    """Codes of numbers with these exponents, of any sign and mantissa; too large ones are the largest, too small ones
+    subnormal."""
+    low_bits, top = format.mantissa_bits + format.padding_bits, (1 << format.exponent_bits) - 1
+    fields = np.clip(exponents + format.bias, 0, top - 1).astype(np.uint64) << np.uint64(low_bits)
+    sign = random.integers(0, 2, exponents.shape, np.uint64) * np.uint64(format.sign_mask)
+    return (sign | fields | random.integers(0, 1 << low_bits, exponents.shape, np.uint64)).astype(format.code_dtype)
+
+
+def problem_of(recipe: Recipe, row: Profile) -> tuple[Operands, NDArray[Any]]:
+    """Operands and codes of C."""
+    random = np.random.default_rng(recipe.seed)
+    batch, m, n = recipe.shape
+    length, sizes = recipe.k * recipe.chain, (m, n)
+    codes = []
+    for name, kind, size in zip(recipe.formats, recipe.kinds, sizes, strict=False):
+        format = format_named(name)
+        codes.append(drawn(format, kind, (batch, size, length), random).astype(format.code_dtype))
+    a, b = codes
+    if recipe.kinds[0] == "cancelling":
+        half = length // 2
+        a[..., half:] = a[..., :half] ^ a.dtype.type(format_named(recipe.formats[0]).sign_mask)
+        b[..., half:] = b[..., :half]
+    scales: list[NDArray[Any] | None] = [None, None]
+    if recipe.scale:
+        format, block = format_named(recipe.scale[0]), recipe.scale[1]
+        scales = [
+            drawn(format, recipe.scales, (batch, size, length // block), random).astype(np.uint8)
+            & np.uint8(format.code_limit - 1)
+            for size in sizes
+        ]
+    format = accumulator(row)
+    assert format is not None
+    c = np.zeros(recipe.shape, format.code_dtype)
+    if recipe.kinds[2] != "none":
+        c = drawn(format, recipe.kinds[2], recipe.shape, random).astype(format.code_dtype)
+    return Operands(a, b, *recipe.formats, *scales, recipe.scale[0] if recipe.scale else None), c
+
+
+def assert_same_bits(recipe: Recipe, row: Profile, course: Course) -> None:
+    operands, c = problem_of(recipe, row)
+    want = chains.matrix_product(operands, c.copy(), row, recipe.k)
+    got = fast_product(operands, c, replace(course, profile=row, k=recipe.k))
+    different = np.argwhere(got != want)
+    assert not len(different), f"{different[0]}: {got[tuple(different[0])]:#x}, want {want[tuple(different[0])]:#x}"
+
+
+def course(path: str, threads: int = 1) -> Course:
+    return Course(ROWS[0], 1, threads, path == "compiled", patient=True)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_path_equals_the_definition(row: Profile, path: str) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(recipe=recipes(row))
+    def law(recipe: Recipe) -> None:
+        assert_same_bits(recipe, row, course(path))
+
+    law()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_products_at_the_ends_of_float32_equal_the_definition(path: str) -> None:
+    """Where narrow arithmetic stops being exact, and where the smallest results begin: products near 2^-150 to 2^-100 and
+    2^95, with C near them, near the limits, or zero."""
+    rows = [row for row in ROWS if row.d_format == "f32" and {"bf16", "tf32"} & {*row.a_formats}]
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        row=st.sampled_from(rows),
+        product=st.integers(-150, -94) | st.integers(90, 128),
+        near=st.integers(-30, 30),
+        limit=st.sampled_from([None, -150, -110, 125, 127, "zero", "zero"]),
+        seed=st.integers(0, 1 << 32),
+    )
+    def law(row: Profile, product: int, near: int, limit: int | str | None, seed: int) -> None:
+        random, k = np.random.default_rng(seed), max(row.k)
+        format, f32 = format_named(row.a_formats[0]), format_named("f32")
+        half = product // 2
+        a, b = (at_exponents(format, e + random.integers(0, 3, (1, 5, 2 * k)), random) for e in (half, product - half))
+        centre = limit if isinstance(limit, int) else product + near
+        c = at_exponents(f32, centre + random.integers(0, 3, (1, 5, 5)), random)
+        if limit == "zero":
+            c[:] = 0
+        operands = Operands(a, b, format.name, format.name)
+        want = chains.matrix_product(operands, c, row, k)
+        assert (fast_product(operands, c, replace(course(path), profile=row, k=k)) == want).all()
+
+    law()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.d_format == "f16" and "f16" in row.a_formats], ids=lambda r: r.name
+)
+def test_the_least_exponents_of_f16_results_hold_to_the_bit(row: Profile, path: str) -> None:
+    """2^-25 is a tie between two results: one more product decides while the zero exponent, or that of a subnormal C,
+    keeps it."""
+    k = max(row.k)
+    a, b = np.zeros((1, 2, k), np.float64), np.zeros((1, 20, k), np.float64)
+    a[..., 0], b[..., 0] = 2.0**-12, 2.0**-13
+    a[..., 1], b[..., 1] = 2.0**-23, 2.0 ** -np.arange(5, 25)
+    operands = Operands(encode(a, "f16"), encode(b, "f16"), "f16", "f16")
+    c = np.repeat(np.array([[[0], [2]]], np.uint16), 20, axis=2)
+    want = chains.matrix_product(operands, c, row, k)
+    assert np.unique(want).tolist() == [0, 1, 2, 3]
+    assert (fast_product(operands, c, replace(course(path), profile=row, k=k)) == want).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.method == GROUPED], ids=lambda row: row.name)
+def test_the_zero_exponent_of_groups_holds_to_the_bit(row: Profile, path: str) -> None:
+    """2^-149 less a group that is kept is cut to 0; less one that is lost it stays."""
+    a, b = np.zeros((1, 1, 64), np.uint8), np.zeros((1, 16, 64), np.uint8)
+    a[..., [0, 32]], b[..., [0, 32]] = 0x2, [0x2, 0xA]  # 1 x 1 and 1 x -1
+    a_scale, b_scale = np.full((1, 1, 2), 127 - 80, np.uint8), np.full((1, 16, 2), 127 - 69, np.uint8)
+    b_scale[0, :, 1] = 127 - np.arange(85, 101)
+    operands = Operands(a, b, "e2m1", "e2m1", a_scale, b_scale, "e8m0")
+    c = np.zeros((1, 1, 16), np.uint32)
+    want = chains.matrix_product(operands, c, row, 64)
+    assert np.unique(want).tolist() == [0, 1]
+    assert (fast_product(operands, c, replace(course(path), profile=row, k=64)) == want).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_scaled_products_near_the_smallest_results_equal_the_definition(path: str) -> None:
+    """Scales of 2^-85 to 2^-60 each: where the zero exponent and the subnormals of C decide."""
+    rows = [row for row in ROWS if row.scales]
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        row=st.sampled_from(rows),
+        scale=st.integers(-85, -60),
+        kinds=st.tuples(
+            st.sampled_from(["codes", "sparse", "moderate"]), st.sampled_from(["none", "subnormal", "near"])
+        ),
+        seed=st.integers(0, 1 << 32),
+    )
+    def law(row: Profile, scale: int, kinds: tuple[str, str], seed: int) -> None:
+        name = row.a_formats[0]
+        recipe = Recipe(
+            (name, name), max(row.k), 2, (1, 5, 6), (kinds[0], kinds[0], kinds[1]), ("e8m0", 32), "codes", seed
+        )
+        random, (operands, c) = np.random.default_rng(seed), problem_of(recipe, row)
+        a_scale, b_scale = (
+            (127 + scale + random.integers(-2, 3, (1, rows, operands.a.shape[-1] // 32))).astype(np.uint8)
+            for rows in (5, 6)
+        )
+        operands = replace(operands, a_scale=a_scale, b_scale=b_scale)
+        want = chains.matrix_product(operands, c, row, recipe.k)
+        assert (fast_product(operands, c, replace(course(path), profile=row, k=recipe.k)) == want).all()
+
+    law()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_wide_arithmetic_equals_the_definition_on_narrow_operands(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (tiles, compiled):
+        monkeypatch.setattr(module, "narrow", lambda a, b: False)
+    rows = [row for row in ROWS if row.method == TRUNCATED and row.fraction != 13]
+
+    @settings(max_examples=120, deadline=None)
+    @given(choice=st.sampled_from(rows).flatmap(lambda row: st.tuples(st.just(row), recipes(row))))
+    def law(choice: tuple[Profile, Recipe]) -> None:
+        assert_same_bits(choice[1], choice[0], course(path))
+
+    law()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_tiles_and_threads_never_matter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, small in (("OUTPUTS", 64), ("COLUMNS", 5), ("ELEMENTS", 1 << 9)):
+        monkeypatch.setattr(product, name, small)
+    monkeypatch.setattr(tiles, "IN_FLIGHT", 192)
+    monkeypatch.setattr(tiles, "SERIAL", 1 << 10)
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        choice=st.sampled_from(ROWS).flatmap(lambda row: st.tuples(st.just(row), recipes(row))),
+        threads=st.integers(1, 3),
+    )
+    def law(choice: tuple[Profile, Recipe], threads: int) -> None:
+        assert_same_bits(choice[1], choice[0], course(path, threads))
+
+    law()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_terms_that_lose_no_bit_may_be_cut_one_by_one(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix product for sums that lose no bit is a shortcut; so is adding the largest terms in int32."""
+    for module in (tiles, groups):
+        monkeypatch.setattr(module, "on_grid", lambda *_: False)
+    rows = [row for row in ROWS if row.fraction is not None and row.fraction > 13]
+
+    @settings(max_examples=60, deadline=None)
+    @given(choice=st.sampled_from(rows).flatmap(lambda row: st.tuples(st.just(row), recipes(row))), full=st.booleans())
+    def law(choice: tuple[Profile, Recipe], full: bool) -> None:
+        row, recipe = choice
+        recipe = replace(recipe, kinds=("full", "full", recipe.kinds[2])) if full else recipe
+        assert_same_bits(recipe, row, course(path))
+
+    law()
+
+
+@given(seed=st.integers(0, 1 << 32), name=st.sampled_from(["e4m3", "e5m2", "f16", "bf16", "e2m1"]))
+@settings(max_examples=40, deadline=None)
+def test_a_table_and_the_fields_give_the_same_side(seed: int, name: str) -> None:
+    """Formats of more than 8 bits are decoded by a table only where there are many codes."""
+    random, format = np.random.default_rng(seed), format_named(name)
+    row = next(row for row in ROWS if name in row.a_formats)
+    few = random.integers(0, format.code_limit, (1, 3, 32)).astype(format.code_dtype)
+    many = np.resize(few, (1, -(-format.code_limit // 96) * 3, 32))
+    first, second = (sides.side(codes, name, None, None, row, 32) for codes in (few, many))
+    assert (second.values[..., :3] == first.values).all()
+    assert (second.exponents[..., :3] == first.exponents).all()
+    assert (second.special is None) == (first.special is None)
+    assert first.special is None or (second.special[..., :3] == first.special).all()
+    assert (second.low, second.high) == (first.low, first.high)

@@ -1,0 +1,118 @@
+"""Where numba takes over: packed tiles for the kernels, and when a problem is large enough for them."""
+
+import math
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.numerics.dot.terms import ROUNDINGS
+from refsim.numerics.fast import tiles
+from refsim.numerics.fast.reals import Values
+from refsim.numerics.fast.sides import GroupSide, Side, narrow
+from refsim.numerics.profiles import GROUPED, Profile
+
+WIDTH = 128  # columns of a tile, as in kernels
+FROM = 1 << 15  # products of one matrix product from which compiled loops win
+COMPILED_FROM = 1 << 29  # and from which loading or compiling them first wins: half a second in NumPy
+_NARROWEST = 32  # rows or columns; fewer leave most of a tile empty
+_MODULE = "refsim.numerics.fast.kernels"
+
+
+@lru_cache
+def kernels() -> ModuleType | None:
+    """The compiled loops; None where numba is not installed or finds no place to keep what it compiled."""
+    try:
+        return import_module(_MODULE)
+    except (ImportError, RuntimeError):
+        return None
+
+
+def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
+    """Whether kernels compute a product of that (batch, M, N) and K: large enough, and compiled if that takes longer."""
+    _, m, n = shape
+    if max(m, n) < _NARROWEST or m * n * length < FROM:
+        return False
+    if patient(shape, length):
+        return kernels() is not None
+    loaded = sys.modules.get(_MODULE)
+    return loaded is not None and _compiled(loaded.grouped if profile.method == GROUPED else loaded.narrow)
+
+
+def patient(shape: tuple[int, ...], length: int) -> bool:
+    """Whether a product is so large that compiling first does not matter."""
+    return math.prod(shape) * length >= COMPILED_FROM
+
+
+def _compiled(kernel: Any) -> bool:
+    return bool(kernel.signatures)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """B of one batch: each array of its side as tiles (tiles, K or K / 16, width), padded with zeros."""
+
+    side: Side | GroupSide
+    arrays: tuple[NDArray[Any], ...]
+
+
+def packed(side: Side | GroupSide) -> Packed:
+    """The arrays of a side, packed once for all rows of A."""
+    return Packed(side, tuple(_tiles(array) for array in _arrays(side)))
+
+
+def _arrays(side: Side | GroupSide) -> tuple[NDArray[Any], ...]:
+    """What the kernels read of a side, C-contiguous (K or K / 16, rows)."""
+    if isinstance(side, GroupSide):
+        arrays: tuple[NDArray[Any], ...] = (side.values, side.weights, side.exponents, side.present)
+    else:
+        arrays = (side.values, side.exponents) if side.offsets is None else (side.values, side.exponents, side.offsets)
+    return tuple(np.ascontiguousarray(array[:, 0]) for array in arrays)
+
+
+def _tiles(array: NDArray[Any]) -> NDArray[Any]:
+    """(places, columns) as (tiles, places, width)."""
+    places, columns = array.shape
+    count = -(-columns // WIDTH)
+    result = np.zeros((count, places, WIDTH), array.dtype)
+    for tile in range(count):
+        some = array[:, tile * WIDTH : (tile + 1) * WIDTH]
+        result[tile, :, : some.shape[1]] = some
+    return result
+
+
+def chain(a: Side | GroupSide, b: Packed, c: Values, profile: Profile, length: int, *, patient: bool) -> Values:
+    """The rounded sums of all steps from C (1, M, N), float32, on. Wide operands are left to NumPy if kernels for them
+    are not compiled yet and the problem is not worth it."""
+    module = kernels()
+    assert module is not None
+    sums, left, rule = _tiles(c[0]), _arrays(a), _rule(profile, length)
+    if isinstance(a, GroupSide):
+        sums = sums.astype(np.float64)
+        module.grouped(*left, *b.arrays, sums, rule)
+    elif isinstance(b.side, Side) and narrow(a, b.side):
+        module.narrow(left[0], left[2], b.arrays[0], b.arrays[2], a.low + b.side.low, sums, rule)
+    elif isinstance(b.side, Side) and not patient and not _compiled(module.wide):
+        return tiles.chain(a, b.side, c.astype(np.float64), profile, length)
+    else:
+        x, y = (values.astype(np.float64, copy=False) for values in (left[0], b.arrays[0]))
+        sums = sums.astype(np.float64)
+        module.wide(x, left[1], y, b.arrays[1], sums, rule)
+    return sums.transpose(1, 0, 2).reshape(1, c.shape[1], -1)[..., : c.shape[2]]
+
+
+def _rule(profile: Profile, length: int) -> tuple[int, int, int, int, int, int, int, bool]:
+    """A row as the kernels read it."""
+    rounding = ROUNDINGS[profile.rounding]
+    assert profile.fraction is not None
+    assert profile.zero_exponent is not None
+    together = length if profile.method == GROUPED else tiles.together(profile, length)
+    bias = rounding.format.bias
+    return (
+        length, together, profile.fraction, profile.zero_exponent, 1 - bias, bias, rounding.fraction_bits, rounding.nearest
+    )  # fmt: skip

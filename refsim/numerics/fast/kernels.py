@@ -1,0 +1,269 @@
+"""The steps as compiled loops over packed tiles: numba, imported only where it is installed.
+
+Every loop runs over the `WIDTH` columns of a tile, so that it becomes vector instructions. The arithmetic is that of
+`tiles` and `groups`; sums are float64 in all of them. Nothing here may be reassociated or contracted: no fastmath.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+WIDTH = 128  # columns of a tile
+_GROUP = 16
+_ABSENT = -(1 << 12)  # below the exponent of any product
+_FLOOR = -100  # least exponent of a narrow product
+_MANTISSA, _BIAS, _FIELD = 52, 1023, 2047
+
+Singles = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+# A step's numbers: products of a step, how many add up in int32, F, the zero exponent, the least and the largest
+# exponent of the result's format, the last, its kept fraction bits, and whether it is f16.
+Rule = tuple[int, int, int, int, int, int, int, bool]
+
+
+@njit(nogil=True, cache=True)
+def narrow(
+    a: Singles, a_offsets: NDArray[np.int8], b: Singles, b_offsets: NDArray[np.int8], low: int, c: Singles, rule: Rule
+) -> None:
+    """Float32 products, int32 terms: a (K, rows), b (tiles, K, WIDTH), c (tiles, rows, WIDTH) is overwritten.
+
+    `low`: the exponent of a product whose offsets are 0.
+    """
+    length, together = rule[0], rule[1]
+    top, total, sums = np.empty(WIDTH, np.int8), np.empty(WIDTH, np.int32), np.empty(WIDTH, np.float64)
+    scale, unit = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.float32)
+    for tile in range(len(b)):
+        for start in range(0, len(a), length):
+            for row in range(a.shape[1]):
+                _largest(a_offsets, b_offsets[tile], start, length, row, top)
+                _align_narrow(top, low, c[tile, row], rule, scale, unit)
+                _cut_narrow(a, b[tile], start, together, row, scale, total)
+                for j in range(WIDTH):
+                    sums[j] = total[j]
+                for first in range(start + together, start + length, together):
+                    _cut_narrow(a, b[tile], first, together, row, scale, total)
+                    for j in range(WIDTH):
+                        sums[j] += total[j]
+                _finish_narrow(sums, top, scale, unit, c[tile, row], rule)
+
+
+@njit(nogil=True, cache=True)
+def wide(
+    a: Doubles, a_exponents: NDArray[np.int16], b: Doubles, b_exponents: NDArray[np.int16], c: Doubles, rule: Rule,
+) -> None:  # fmt: skip
+    """The same with float64 products and exponents of any size."""
+    length = rule[0]
+    top, sums = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.float64)
+    scale, unit = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
+    for tile in range(len(b)):
+        for start in range(0, len(a), length):
+            for row in range(a.shape[1]):
+                _largest(a_exponents, b_exponents[tile], start, length, row, top)
+                _align(top, c[tile, row], rule, scale, unit)
+                _cut_wide(a, b[tile], start, length, row, scale, sums)
+                _finish(sums, scale, unit, c[tile, row], rule)
+                _in_range(c[tile, row], rule)
+
+
+@njit(nogil=True, cache=True)
+def grouped(
+    a: Singles, a_weights: Doubles, a_exponents: NDArray[np.int16], a_present: NDArray[np.uint16],
+    b: Singles, b_weights: Doubles, b_exponents: NDArray[np.int16], b_present: NDArray[np.uint16],
+    c: Doubles, rule: Rule,
+) -> None:  # fmt: skip
+    """FP4: numbers (K, rows) and (tiles, K, WIDTH); weights, exponents and presence of groups have K / 16."""
+    length = rule[0]
+    top, sums, group = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float32)
+    scale, unit = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
+    for tile in range(len(b)):
+        for start in range(0, len(a), length):
+            groups = range(start // _GROUP, (start + length) // _GROUP)
+            for row in range(a.shape[1]):
+                top[:] = _ABSENT
+                for g in groups:
+                    _largest_group(
+                        a_exponents[g, row], a_present[g, row], b_exponents[tile, g], b_present[tile, g], top
+                    )
+                _align(top, c[tile, row], rule, scale, unit)
+                sums[:] = 0.0
+                for g in groups:
+                    _group_sum(a, b[tile], g * _GROUP, row, group)
+                    _cut_group(group, a_weights[g, row], b_weights[tile, g], scale, sums)
+                _finish(sums, scale, unit, c[tile, row], rule)
+                _in_range(c[tile, row], rule)
+
+
+@njit(nogil=True, cache=True)
+def _largest(x: NDArray[Any], y: NDArray[Any], start: int, length: int, row: int, top: NDArray[Any]) -> None:
+    """top = the largest exponent of the products; sums stay within the type of `top`."""
+    kind = top.dtype.type
+    own = x[start, row]
+    for j in range(WIDTH):
+        top[j] = kind(own + y[start, j])
+    for k in range(start, start + length, 4):
+        p, q, r, s = x[k, row], x[k + 1, row], x[k + 2, row], x[k + 3, row]
+        for j in range(WIDTH):
+            first = max(kind(p + y[k, j]), kind(q + y[k + 1, j]))
+            second = max(kind(r + y[k + 2, j]), kind(s + y[k + 3, j]))
+            top[j] = max(top[j], first, second)
+
+
+@njit(nogil=True, cache=True)
+def _largest_group(
+    own: int, present: int, exponents: NDArray[np.int16], presents: NDArray[np.uint16], top: NDArray[np.int16]
+) -> None:
+    for j in range(WIDTH):
+        total = np.int16(own + exponents[j])
+        both = np.uint16(present & presents[j])
+        top[j] = max(top[j], total) if both != 0 else top[j]
+
+
+@njit(nogil=True, cache=True)
+def _align(top: NDArray[np.int16], c: Doubles, rule: Rule, scale: Doubles, unit: Doubles) -> None:
+    """One unit of the last kept bit, 2^(E - F), and its inverse. Where there is no product `top` is below all others."""
+    fraction, zero, smallest = rule[2], rule[3], rule[4]
+    bits, scales, units = c.view(np.int64), scale.view(np.int64), unit.view(np.int64)
+    for j in range(WIDTH):
+        own = ((bits[j] >> _MANTISSA) & _FIELD) - _BIAS
+        own = zero if c[j] == 0.0 else max(own, smallest)
+        shifted = max(np.int64(top[j]), own) - fraction
+        scales[j] = (_BIAS - shifted) << _MANTISSA
+        units[j] = (_BIAS + shifted) << _MANTISSA
+
+
+@njit(nogil=True, cache=True)
+def _align_narrow(top: NDArray[np.int8], low: int, c: Singles, rule: Rule, scale: Singles, unit: Singles) -> None:
+    """One unit of the last kept bit, 2^(E - F), and its inverse. A negative `top`: no product."""
+    half = rule[7]
+    bits, scales, units = c.view(np.int32), scale.view(np.int32), unit.view(np.int32)
+    # Where results are f32 every product is above 2^-101, and C's subnormals are below all that counts.
+    floor: Any = np.int32(rule[3] if half else _FLOOR)
+    smallest: Any = np.int32(rule[4] if half else _FLOOR)
+    lowest: Any = np.int32(low)
+    for j in range(WIDTH):
+        exponent: Any = np.int32(top[j] + lowest) if top[j] >= 0 else floor
+        own: Any = np.int32(np.int32(np.int32(bits[j] >> np.int32(23)) & np.int32(255)) - np.int32(127))
+        own = floor if c[j] == np.float32(0) else max(own, smallest)
+        shifted = np.int32(max(exponent, own) - np.int32(rule[2]))
+        scales[j] = np.int32(np.int32(127) - shifted) << np.int32(23)
+        units[j] = np.int32(np.int32(127) + shifted) << np.int32(23)
+
+
+@njit(nogil=True, cache=True)
+def _cut_narrow(
+    a: Singles, b: Singles, start: int, count: int, row: int, factor: Singles,
+    total: NDArray[np.int32],
+) -> None:  # fmt: skip
+    """total = the sum of the cut products; every one is exact in float32 and its integer part below 2^27."""
+    total[:] = 0
+    for k in range(start, start + count, 4):
+        p, q, r, s = a[k, row], a[k + 1, row], a[k + 2, row], a[k + 3, row]
+        for j in range(WIDTH):
+            scale = factor[j]
+            total[j] += (
+                np.int32((p * b[k, j]) * scale)
+                + np.int32((q * b[k + 1, j]) * scale)
+                + np.int32((r * b[k + 2, j]) * scale)
+                + np.int32((s * b[k + 3, j]) * scale)
+            )
+
+
+@njit(nogil=True, cache=True)
+def _cut_wide(a: Doubles, b: Doubles, start: int, count: int, row: int, scale: Doubles, sums: Doubles) -> None:
+    sums[:] = 0.0
+    for k in range(start, start + count, 4):
+        p, q, r, s = a[k, row], a[k + 1, row], a[k + 2, row], a[k + 3, row]
+        for j in range(WIDTH):
+            by = scale[j]
+            sums[j] += (
+                np.trunc((p * b[k, j]) * by)
+                + np.trunc((q * b[k + 1, j]) * by)
+                + np.trunc((r * b[k + 2, j]) * by)
+                + np.trunc((s * b[k + 3, j]) * by)
+            )
+
+
+@njit(nogil=True, cache=True)
+def _group_sum(a: Singles, b: Singles, start: int, row: int, group: Singles) -> None:
+    """Sixteen E2M1 products are quarters of integers up to 2304: exact in float32."""
+    group[:] = 0
+    for k in range(start, start + _GROUP, 4):
+        p, q, r, s = a[k, row], a[k + 1, row], a[k + 2, row], a[k + 3, row]
+        for j in range(WIDTH):
+            group[j] += p * b[k, j] + q * b[k + 1, j] + r * b[k + 2, j] + s * b[k + 3, j]
+
+
+@njit(nogil=True, cache=True)
+def _cut_group(group: Singles, weight: float, weights: Doubles, scale: Doubles, sums: Doubles) -> None:
+    for j in range(WIDTH):
+        sums[j] += np.trunc(group[j] * (weight * weights[j]) * scale[j])
+
+
+@njit(nogil=True, cache=True)
+def _finish_narrow(sums: Doubles, top: NDArray[np.int8], scale: Singles, unit: Singles, c: Singles, rule: Rule) -> None:
+    """As `_finish`; a step without products leaves C, cut, since its own last bit may be out of float32's reach."""
+    for j in range(WIDTH):
+        sums[j] = (np.float64(np.trunc(c[j] * scale[j])) + sums[j]) * np.float64(unit[j])
+    if rule[7]:
+        _to_nearest(sums, rule)
+        for j in range(WIDTH):
+            c[j] = np.float32(sums[j])
+        return
+    bits, kept = sums.view(np.int64), c.view(np.int32)
+    mask = np.int64(-1) << (_MANTISSA - rule[6])
+    mask_kept = np.int32(np.int64(-1) << (23 - rule[6]))
+    for j in range(WIDTH):
+        bits[j] &= mask
+        kept[j] &= mask_kept
+    for j in range(WIDTH):
+        c[j] = np.float32(sums[j]) if top[j] >= 0 else c[j] + np.float32(0)
+
+
+@njit(nogil=True, cache=True)
+def _finish(sums: Doubles, scale: Doubles, unit: Doubles, c: Doubles, rule: Rule) -> None:
+    """c = the sum of C, cut, and the products, rounded: toward zero by clearing bits, or to the nearest f16."""
+    for j in range(WIDTH):
+        c[j] = (np.trunc(c[j] * scale[j]) + sums[j]) * unit[j]
+    if rule[7]:
+        _to_nearest(c, rule)
+        return
+    bits = c.view(np.int64)
+    mask = np.int64(-1) << (_MANTISSA - rule[6])
+    for j in range(WIDTH):
+        bits[j] &= mask
+
+
+@njit(nogil=True, cache=True)
+def _to_nearest(c: Doubles, rule: Rule) -> None:
+    """The nearest f16, ties to even: 1.5 x 2^(e + 42) added and taken away leaves multiples of 2^(e - 10)."""
+    anchor = np.empty(WIDTH, np.float64)
+    bits, anchors = c.view(np.int64), anchor.view(np.int64)
+    for j in range(WIDTH):
+        own = ((bits[j] >> _MANTISSA) & _FIELD) - _BIAS
+        own = min(max(own, rule[4]), rule[5] + 1)
+        anchors[j] = (own + _BIAS + _MANTISSA - rule[6]) << _MANTISSA
+    for j in range(WIDTH):
+        value = (c[j] + 1.5 * anchor[j]) - 1.5 * anchor[j]
+        c[j] = np.copysign(np.inf, value) if abs(value) >= 65536.0 else value
+
+
+@njit(nogil=True, cache=True)
+def _in_range(c: Doubles, rule: Rule) -> None:
+    """The subnormals, the +0 and the infinities of f32."""
+    small, large = 2.0**-126, 2.0**128
+    found = False
+    for j in range(WIDTH):
+        magnitude = abs(c[j])
+        found |= (magnitude < small) | (magnitude >= large)
+    if not found:
+        return
+    least = small * 2.0 ** -rule[6]
+    for j in range(WIDTH):
+        magnitude = abs(c[j])
+        if magnitude < small:
+            c[j] = np.trunc(c[j] / least) * least + 0.0
+        elif magnitude >= large:
+            c[j] = np.copysign(np.inf, c[j])

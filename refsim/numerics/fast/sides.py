@@ -1,0 +1,120 @@
+"""One operand of a tile, ready to be multiplied: K first, exponents also as small offsets where their range allows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.formats import F16, format_named
+from refsim.numerics.dot.arrays import Codes
+from refsim.numerics.dot.definition import GROUP
+from refsim.numerics.fast.terms import NAN, ZERO, Exponents, Terms, Values, terms
+from refsim.numerics.profiles import BYTE_PAIRS, Profile
+
+# Offsets of two sides add up within int8; a zero's is below that of any product, alone and in sum.
+WIDEST_RANGE, ZERO_OFFSET = 63, -64
+# Float32 holds values and products exactly, and a sum never leaves the normal f32 numbers: with C near the largest f32
+# one unit of a step is at least 2^102, with C small a product's last kept bit is at least 2^-125.
+LOWEST, HIGHEST = -110, 120
+LOWEST_PRODUCT, HIGHEST_PRODUCT = -100, 95
+
+
+@dataclass(frozen=True)
+class Side:
+    """Terms of shape (K, batch, rows), the range of their exponents, and `offsets` from the lowest; None where too wide.
+
+    `fraction_bits`: a value is a multiple of 2^(exponent - fraction_bits).
+    """
+
+    values: Values
+    exponents: Exponents
+    special: NDArray[np.int8] | None
+    low: int
+    high: int
+    fraction_bits: int
+    offsets: NDArray[np.int8] | None
+
+
+def side(codes: Codes, name: str, scale: Codes | None, scale_name: str | None, profile: Profile, k: int) -> Side:
+    """The terms of codes (batch, rows, K) and their scales, in the order in which steps take them."""
+    found = _scaled(terms(_in_order(codes, profile, k), name, profile), scale, scale_name)
+    low, high = found.range()
+    bits = format_named(F16 if profile.operands == F16.name else name).mantissa_bits
+    if not (high - low <= WIDEST_RANGE and low >= LOWEST and high <= HIGHEST):
+        return Side(found.values, found.exponents, found.special, low, high, bits, None)
+    offsets = np.maximum(found.exponents - np.int16(low), np.int16(ZERO_OFFSET)).astype(np.int8)
+    values = found.values.astype(np.float32, copy=False)
+    return Side(values, found.exponents, found.special, low, high, bits, offsets)
+
+
+def _in_order(codes: Codes, profile: Profile, k: int) -> Codes:
+    first = np.moveaxis(codes, -1, 0)
+    if profile.order != BYTE_PAIRS:
+        return first
+    places = np.concatenate(profile.steps(k))
+    return first[(np.arange(0, len(first), k)[:, None] + places).ravel()]
+
+
+def _scaled(found: Terms, scale: Codes | None, scale_name: str | None) -> Terms:
+    """Powers of two multiplied in; a NaN scale makes NaN of its block."""
+    if scale is None or scale_name is None:
+        return found
+    factors = terms(np.moveaxis(scale, -1, 0), scale_name)
+    block = len(found.values) // len(factors.values)
+    exponents = np.repeat(factors.exponents, block, axis=0)
+    special = found.special
+    if factors.special is not None:
+        marks = np.repeat(factors.special, block, axis=0)
+        special = marks if special is None else np.where(marks == NAN, marks, special)
+    return Terms(
+        np.ldexp(found.values.astype(np.float64), exponents),
+        np.where(found.exponents == ZERO, np.int16(ZERO), found.exponents + exponents),
+        special,
+    )
+
+
+def narrow(a: Side, b: Side) -> bool:
+    """Whether float32 products, int32 terms and int8 exponents are exact for this pair."""
+    fits = a.low + b.low >= LOWEST_PRODUCT and a.high + b.high <= HIGHEST_PRODUCT
+    return a.offsets is not None and b.offsets is not None and fits
+
+
+@dataclass(frozen=True)
+class GroupSide:
+    """One operand: `values` (K, batch, rows), and for each group `weights`, `exponents`, `present` (K/16, batch, rows).
+
+    A weight is the scale's value, a double, an exponent that of the scale alone, `ZERO` where the group is all zeros;
+    bit i of `present` says that element i is not zero. `special` (K/16, batch, rows) marks NaN scales, None where there
+    are none. `low` is the least exponent; a value times its weight is a multiple of 2^(exponent - fraction_bits).
+    """
+
+    values: NDArray[np.float32]
+    weights: NDArray[np.float64]
+    exponents: NDArray[np.int16]
+    present: NDArray[np.uint16]
+    low: int
+    fraction_bits: int
+    special: NDArray[np.int8] | None
+
+    def weighted(self, part: slice) -> NDArray[np.float64]:
+        """The values of some places of K times their weights."""
+        groups = self.weights[part.start // GROUP : part.stop // GROUP]
+        result: NDArray[np.float64] = np.repeat(groups, GROUP, axis=0) * self.values[part]
+        return result
+
+
+def group_side(codes: Codes, name: str, scale: Codes, scale_name: str) -> GroupSide:
+    """The groups of codes (batch, rows, K) with scales (batch, rows, K / block)."""
+    numbers = terms(np.moveaxis(codes, -1, 0), name).values
+    factors = terms(np.moveaxis(scale, -1, 0), scale_name)
+    groups = numbers.reshape(-1, GROUP, *numbers.shape[1:])
+    repeat = len(groups) // len(factors.values)
+    weight = np.repeat(factors.values.astype(np.float64), repeat, axis=0)
+    bits = (groups != 0) & (weight != 0)[:, None]
+    present = np.bitwise_or.reduce(bits.astype(np.uint16) << np.arange(GROUP, dtype=np.uint16)[:, None, None], axis=1)
+    exponents = np.where(present != 0, np.repeat(factors.exponents, repeat, axis=0), np.int16(ZERO))
+    special = None if factors.special is None else np.repeat(factors.special, repeat, axis=0)
+    high = int(exponents.max(initial=ZERO))
+    low = int(exponents.min(where=exponents != ZERO, initial=high))
+    fraction_bits = format_named(name).mantissa_bits + format_named(scale_name).mantissa_bits
+    return GroupSide(numbers, weight, exponents, present, low, fraction_bits, special)

@@ -1,0 +1,174 @@
+"""When the fast paths are taken, what they do without numba, how much memory they use, and the cases they hand back."""
+
+import subprocess
+import sys
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from refsim.conversions import encode
+from refsim.numerics import mma, profile
+from refsim.numerics.dot import chains
+from refsim.numerics.fast import compiled, product
+from refsim.numerics.multiply import checked
+
+FP8 = profile("sm_90", "wgmma", "e4m3", "e4m3", "f32")
+FP4 = profile("sm_100", "tcgen05.mxf4nvf4", "e2m1", "e2m1", "f32")
+MODULE = "refsim.numerics.fast.kernels"
+
+
+def kernels(*signatures: str) -> Any:
+    """A stand-in for the compiled module, of which some kernels are compiled."""
+    return SimpleNamespace(
+        **{name: SimpleNamespace(signatures=[()] * (name in signatures)) for name in ("narrow", "wide", "grouped")}
+    )
+
+
+def e4m3(shape: tuple[int, ...], seed: int = 1) -> np.ndarray:
+    return encode(np.random.default_rng(seed).standard_normal(shape), "e4m3")
+
+
+def bf16(*values: float) -> np.ndarray:
+    """A row of bf16 codes, padded to two steps of 16."""
+    row = np.zeros((1, 32), np.float32)
+    row[0, : len(values)] = values
+    return encode(row, "bf16", overflow="inf")
+
+
+def test_small_problems_stay_in_numpy_until_the_loops_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    assert not compiled.wins((1, 64, 128), 128, FP8)
+    monkeypatch.setitem(sys.modules, MODULE, kernels("narrow"))
+    assert compiled.wins((1, 64, 128), 128, FP8)
+    assert not compiled.wins((1, 64, 128), 128, FP4)
+    assert not compiled.wins((1, 16, 32), 32, FP8), "too few products"
+    assert not compiled.wins((64, 8, 16), 1024, FP8), "too few rows and columns to fill a tile"
+
+
+def test_a_small_call_does_not_load_numba() -> None:
+    code = (
+        "import sys, numpy as np; from refsim.numerics import mma;"
+        "mma(np.zeros((64, 128), np.uint8), np.zeros((128, 128), np.uint8), None);"
+        "sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_large_problem_is_worth_compiling_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "kernels", kernels)
+    assert compiled.wins((1, 1024, 1024), 1024, FP8)
+    monkeypatch.setattr(compiled, "kernels", lambda: None)
+    assert not compiled.wins((1, 1024, 1024), 1024, FP8)
+
+
+def test_without_numba_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    compiled.kernels.cache_clear()
+    try:
+        assert compiled.kernels() is None
+        monkeypatch.setattr(compiled, "COMPILED_FROM", 1)
+        a, b = e4m3((40, 64)), e4m3((48, 64), 2)
+        course = product.chosen((1, 40, 48), 64, FP8, 32)
+        assert not course.compiled
+        problem = checked(a, b, None, "wgmma", ("e4m3", "e4m3", "f32"), "sm_90", (None, None, None), None)
+        want = chains.matrix_product(problem.operands, problem.c, FP8, 32)
+        assert (mma(a, b, None).view(np.uint32) == want[0]).all()
+    finally:
+        compiled.kernels.cache_clear()
+
+
+@pytest.mark.skipif(compiled.kernels() is None, reason="numba is not installed: pip install 'refsim[fast]'")
+def test_wide_operands_of_a_small_problem_do_not_wait_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for them may be missing where those for narrow ones are there: that tile is computed in NumPy."""
+    module = compiled.kernels()
+    assert module is not None
+    monkeypatch.setattr(module, "wide", kernels().wide)
+    a, b = bf16(2.0**-100, 1.0, 2.0**100), bf16(2.0**100, 2.0**-60, 2.0**20)
+    problem = checked(a, b, None, "wgmma", ("bf16", "bf16", "f32"), "sm_90", (None, None, None), None)
+    course = product.Course(problem.row, 16, 1, compiled=True, patient=False)
+    want = chains.matrix_product(problem.operands, problem.c, problem.row, 16)
+    assert (product.fast_product(problem.operands, problem.c, course) == want).all()
+
+
+def test_threads_and_kernels_only_where_they_pay() -> None:
+    small, large = product.chosen((1, 16, 8), 32, FP8, 32), product.chosen((1, 1024, 1024), 1024, FP8, 32)
+    assert (small.threads, small.compiled, small.patient) == (1, False, False)
+    assert large.threads >= 1
+    assert large.patient
+
+
+def test_memory_is_bounded_by_tiles_not_by_k() -> None:
+    a, b = e4m3((192, 8192)), e4m3((192, 8192), 2)
+    tracemalloc.start()
+    try:
+        mma(a, b, None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 80 << 20, f"{peak / 2**20:.0f} MiB"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "want"),
+    [
+        ([2.0**127] * 8 + [0.0] * 8 + [-np.inf], [2.0] * 8 + [0.0] * 8 + [1.0], 0x7FFFFFFF),
+        ([-np.inf] + [0.0] * 15 + [2.0**127] * 8, [1.0] + [0.0] * 15 + [2.0] * 8, 0xFF800000),
+        ([2.0**127] * 8 + [0.0] * 8 + [np.inf], [2.0] * 8 + [0.0] * 8 + [1.0], 0x7F800000),
+        ([np.inf, 1.0], [0.0, 1.0], 0x7FFFFFFF),
+        ([np.inf, 1.0], [-1.0, 1.0], 0xFF800000),
+    ],
+    ids=["overflow-then-opposite", "infinity-then-overflow", "overflow-then-same", "infinity-times-zero", "infinity"],
+)
+def test_infinities_meet_sums_that_overflow_in_their_order(a: list[float], b: list[float], want: int) -> None:
+    got = mma(bf16(*a), bf16(*b), None, unit="wgmma", a_format="bf16", b_format="bf16")
+    assert int(got.view(np.uint32)[0, 0]) == want
+
+
+def test_only_the_outputs_whose_order_counts_go_to_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    defined: list[int] = []
+
+    def recorded(operands: Any, *rest: Any) -> Any:
+        defined.append(len(operands.a))
+        return matrix_product(operands, *rest)
+
+    matrix_product = chains.matrix_product
+    monkeypatch.setattr(chains, "matrix_product", recorded)
+    a = np.concatenate([bf16(*[2.0**127] * 8, *[0.0] * 8, -np.inf), bf16(1.0)])
+    b = np.concatenate([bf16(*[2.0] * 8, *[0.0] * 8, 1.0), bf16(1.0)])
+    got = mma(a, b, None, unit="wgmma", a_format="bf16", b_format="bf16").view(np.uint32)
+    assert defined == [1]
+    assert got.tolist() == [[0x7FFFFFFF, 0x7FFFFFFF], [0x40000000, 0x3F800000]]
+
+
+def test_a_caller_who_lets_numpy_raise_is_not_disturbed() -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(0, 1 << 16, (40, 64)).astype(np.uint16) for _ in range(2))
+    c = rng.integers(0, 1 << 32, (40, 40), np.uint32).view(np.float32)
+    kinds = {"unit": "wgmma", "a_format": "bf16", "b_format": "bf16"}
+    want = mma(a, b, c, **kinds).view(np.uint32)
+    with np.errstate(all="raise"):
+        got = mma(a, b, c, **kinds).view(np.uint32)
+    assert (got == want).all()
+
+
+def test_batches_are_computed_together_and_come_out_apart() -> None:
+    a, b = e4m3((5, 16, 64)), e4m3((5, 8, 64), 2)
+    c = np.random.default_rng(4).standard_normal((5, 16, 8)).astype(np.float32)
+    together = mma(a, b, c).view(np.uint32)
+    apart = [mma(x, y, z).view(np.uint32) for x, y, z in zip(a, b, c, strict=True)]
+    assert (together == np.stack(apart)).all()
+
+
+def test_empty_products_are_empty() -> None:
+    assert mma(e4m3((0, 32)), e4m3((8, 32)), None).shape == (0, 8)
+    assert mma(e4m3((8, 32)), e4m3((0, 32)), None).shape == (8, 0)
+    assert mma(e4m3((0, 8, 32)), e4m3((0, 8, 32)), None).shape == (0, 8, 8)
+
+
+def test_rows_without_a_fast_step_are_those_of_the_definition() -> None:
+    a, b = encode(np.ones((2, 4)), "f16"), encode(np.full((3, 4), 2.0), "f16")
+    got = mma(a, b, None, unit="mfma", a_format="f16", b_format="f16", target="gfx908", k=4)
+    assert (got == 8).all()
