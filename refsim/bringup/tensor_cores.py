@@ -1,0 +1,281 @@
+"""The tensor-core instructions that the probe kernels hold, and one call that multiplies with any of them.
+
+Operands are codes; the fragments of `refsim.layouts` say which register takes which code. B of wgmma lies in shared
+memory as core matrices of 8 rows x 16 bytes: the two of a row group side by side, then the next 8 rows.
+"""
+
+import importlib.resources
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.errors import UNREADABLE, RefsimError, unknown
+from refsim.kernels import Buffer, Launcher
+from refsim.layouts.descriptors import descriptor
+from refsim.layouts.families import Fragment, fragment
+from refsim.numerics import Profile
+from refsim.numerics import profile as profile_of
+
+Codes = NDArray[np.unsignedinteger[Any]]
+
+ACCUMULATE, NEGATE_A, NEGATE_B = 1, 2, 4
+"""Flags of the wgmma entries: scale-d of the first step, imm-scale-a and imm-scale-b."""
+CORE_BYTES = 128
+K_BYTES = 32
+WGMMA_N = (8, 64, 256)
+CODE_BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16}
+"""Bits of one code; formats that are not listed have one byte."""
+FP8, INTEGERS, F8F6F4 = ("e4m3", "e5m2"), ("s8", "u8"), ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+_names = count()
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One tensor-core instruction: its PTX opcode, shape and formats, the entry of the probe file, its first target.
+
+    `unit` is that of `refsim.numerics`. `since` is the first target that has the instruction; with a suffix a, the
+    only one. wgmma m64n8k32 of E4M3 is wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3, since sm_90a.
+    """
+
+    name: str
+    unit: str
+    m: int
+    n: int
+    k: int
+    a_format: str
+    b_format: str
+    d_format: str
+    entry: str
+    since: str
+
+    @property
+    def threads(self) -> int:
+        return 128 if self.unit == "wgmma" else 32
+
+    @property
+    def negates(self) -> bool:
+        """Whether the instruction can turn the sign of an operand."""
+        return self.unit == "wgmma" and self.d_format != "s32"
+
+    def runs_on(self, target: str) -> bool:
+        """Whether a target has the instruction: sm_90a has wgmma, sm_90 has not."""
+        if self.since.endswith("a"):
+            return target == self.since
+        return _number(target) >= _number(self.since)
+
+    def profile(self, target: str) -> Profile:
+        """The row of `refsim.numerics` for this instruction on a target."""
+        return profile_of(target, self.unit, self.a_format, self.b_format, self.d_format, self.k)
+
+    def fragment(self, operand: str) -> Fragment:
+        """Who holds which element of "a", "b" (not of wgmma) or "d"."""
+        shape, unit = f"m{self.m}n{self.n}k{self.k}", "wgmma" if self.unit == "wgmma" else "mma"
+        type = self.b_format if operand == "b" else self.a_format
+        refined = operand == "d" and self.d_format == "f16"
+        return fragment(f"{unit}.{shape}.{type}.{operand}{'.f16' if refined else ''}")
+
+
+def kernel_file() -> Path:
+    """gpu/probes/tensor_cores.cu: inside the installed package, else in the checkout that refsim was imported from."""
+    package = Path(str(importlib.resources.files("refsim")))
+    for file in (package / "_bundled/gpu/probes/tensor_cores.cu", package.parent / "gpu/probes/tensor_cores.cu"):
+        if file.is_file():
+            return file
+    raise RefsimError("no-probe-file", f"{package} has no gpu/probes/tensor_cores.cu", exit_code=UNREADABLE)
+
+
+KERNEL_FILE = kernel_file()
+
+
+def instructions(target: str) -> tuple[Instruction, ...]:
+    """Every instruction that the probe file holds for a target; instructions("sm_80") has 21.
+
+    Raises RefsimError for a name that is no target from sm_80 on.
+    """
+    if not re.fullmatch(r"sm_\d+[af]?", target) or _number(target) < 80:
+        raise unknown("target", target, ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a"])
+    return tuple(row for row in _every() if row.runs_on(target))
+
+
+def instruction_named(name: str) -> Instruction:
+    """The instruction of an opcode; an unknown one is an error with the nearest."""
+    rows = {row.name: row for row in _every()}
+    if name not in rows:
+        raise unknown("instruction", name, list(rows))
+    return rows[name]
+
+
+def _number(target: str) -> int:
+    return int(target.removeprefix("sm_").rstrip("af"))
+
+
+@lru_cache(maxsize=1)
+def _every() -> tuple[Instruction, ...]:
+    return (*_warp_rows(), *_warpgroup_rows())
+
+
+def _warp(shape: tuple[int, int, int], d: str, a: str, b: str, since: str, kind: str = "") -> Instruction:
+    m, n, k = shape
+    size = f"m{m}n{n}k{k}"
+    modifier = f".kind::{kind}" if kind else ""
+    prefix = f"mma_{kind}_" if kind else "mma_"
+    name = f"mma.sync.aligned.{size}.row.col{modifier}.{d}.{a}.{b}.{d}"
+    return Instruction(name, "mma.sync", m, n, k, a, b, d, f"{prefix}{size}_{d}_{a}_{b}", since)
+
+
+def _warp_rows() -> Iterator[Instruction]:
+    for type, d, k in (*product(("f16",), ("f32", "f16"), (16, 8)), *product(("bf16",), ("f32",), (16, 8)),
+                       *product(("tf32",), ("f32",), (8, 4))):  # fmt: skip
+        yield _warp((16, 8, k), d, type, type, "sm_80")
+    yield _warp((8, 8, 4), "f64", "f64", "f64", "sm_80")
+    for k in (4, 8, 16):
+        yield _warp((16, 8, k), "f64", "f64", "f64", "sm_90")
+    for a, b in product(INTEGERS, INTEGERS):
+        for shape in ((16, 8, 32), (16, 8, 16), (8, 8, 16)):
+            yield _warp(shape, "s32", a, b, "sm_80")
+    for a, b, d, k in product(FP8, FP8, ("f32", "f16"), (32, 16)):
+        yield _warp((16, 8, k), d, a, b, "sm_89")
+    for a, b, d in product(F8F6F4, F8F6F4, ("f32", "f16")):
+        yield _warp((16, 8, 32), d, a, b, "sm_120a", "f8f6f4")
+
+
+def _warpgroup_rows() -> Iterator[Instruction]:
+    types = [("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("tf32", "tf32", "f32")]
+    types += list(product(FP8, FP8, ("f32", "f16")))
+    types += [(a, b, "s32") for a, b in product(INTEGERS, INTEGERS)]
+    for (a, b, d), n in product(types, WGMMA_N):
+        k = K_BYTES * 8 // _bits(a)
+        size = f"m64n{n}k{k}"
+        name = f"wgmma.mma_async.sync.aligned.{size}.{d}.{a}.{b}"
+        yield Instruction(name, "wgmma", 64, n, k, a, b, d, f"wgmma_{size}_{d}_{a}_{b}", "sm_90a")
+
+
+def _bits(format: str) -> int:
+    return CODE_BITS.get(format, 8)
+
+
+def _dtype(format: str) -> np.dtype[Any]:
+    return np.dtype(f"u{_bits(format) // 8}")
+
+
+# ---- one product -----------------------------------------------------------------------------------------------------
+
+
+def products(
+    launcher: Launcher,
+    instruction: Instruction,
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None = None,
+    *,
+    negate_a: bool = False,
+    negate_b: bool = False,
+) -> Codes:
+    """D = A B^T + C of every product of a batch, as codes (batch, M, N), chained over K inside one launch.
+
+    `a` (batch, M, K) and `b` (batch, N, K): codes, unsigned integers of the format's width (s8 and u8 as bytes, tf32 as
+    words); K is any multiple of the instruction's. `c` (batch, M, N): codes of D's format, or None: scale-d = 0 for
+    wgmma, a C of zeros for mma.sync. `negate_a`, `negate_b`: imm-scale-a, imm-scale-b = -1, wgmma of floats only.
+    Every call leaves its buffers in the launcher: open a new one after a few. Raises RefsimError for arguments that do
+    not fit. Rule: `numerics.mma` with the instruction's unit, formats and k.
+    """
+    x, y, z = _checked(instruction, a, b, c)
+    if (negate_a or negate_b) and not instruction.negates:
+        raise RefsimError(
+            "negate", "the instruction turns no sign", instruction.name, "imm-scale belongs to wgmma of floats"
+        )
+    number, batch, steps = next(_names), x.shape[0], x.shape[-1] // instruction.k
+    warpgroup = instruction.unit == "wgmma"
+    images = {"a": packed(instruction.fragment("a"), _by_step(x, instruction.k))}
+    by_step = _by_step(y, instruction.k)
+    images["b"] = _tiles(by_step) if warpgroup else packed(instruction.fragment("b"), by_step.swapaxes(-1, -2))
+    layout = instruction.fragment("d")
+    if z is None:
+        z = np.zeros((0 if warpgroup else batch, instruction.m, instruction.n), _dtype(instruction.d_format))
+    images["c"] = packed(layout, z) if z.size else np.zeros(1, np.uint32)
+    buffers = [launcher.upload(image, name=f"{name}{number}") for name, image in images.items()]
+    word = np.dtype(f"u{layout.register_bits // 8}")
+    d = launcher.output(batch * layout.threads * layout.registers, word, name=f"d{number}")
+    flags = ACCUMULATE * (c is not None) | NEGATE_A * negate_a | NEGATE_B * negate_b
+    arguments: list[Buffer | np.number[Any]] = [*buffers, d]
+    arguments += (
+        [np.uint64(_descriptor_word()), np.uint32(steps), np.uint32(flags)] if warpgroup else [np.uint32(steps)]
+    )
+    launcher.launch(instruction.entry, (batch,), (instruction.threads,), arguments)
+    return unpacked(layout, launcher.read(d), _dtype(instruction.d_format))
+
+
+def _checked(
+    instruction: Instruction, a: ArrayLike, b: ArrayLike, c: ArrayLike | None
+) -> tuple[Codes, Codes, Codes | None]:
+    """The arrays of a call, or a RefsimError that names the one that does not fit."""
+    x, y = np.asarray(a), np.asarray(b)
+    z = None if c is None else np.asarray(c)
+    batch, k = (x.shape[0], x.shape[-1]) if x.ndim == 3 else (0, 0)
+    if batch == 0 or k == 0 or k % instruction.k:
+        raise RefsimError(
+            "operand-shape", f"a has shape {x.shape}", instruction.name,
+            f"(batch, {instruction.m}, K) with K a multiple of {instruction.k}",
+        )  # fmt: skip
+    m, n = instruction.m, instruction.n
+    wanted = [("a", x, instruction.a_format, (batch, m, k)), ("b", y, instruction.b_format, (batch, n, k))]
+    if z is not None:
+        wanted.append(("c", z, instruction.d_format, (batch, m, n)))
+    for name, array, format, shape in wanted:
+        if array.shape != shape:
+            raise RefsimError("operand-shape", f"{name} has shape {array.shape}, not {shape}", instruction.name)
+        if array.dtype != _dtype(format):
+            raise RefsimError(
+                "code-type", f"{name} holds {array.dtype}, codes of {format} are {_dtype(format)}", instruction.name,
+                "codes are unsigned integers, values are floats", "view a float's bits",
+            )  # fmt: skip
+    return x, y, z
+
+
+def _by_step(operand: Codes, k: int) -> Codes:
+    """(batch, rows, K) as (batch, steps, rows, k)."""
+    batch, rows, length = operand.shape
+    return operand.reshape(batch, rows, length // k, k).swapaxes(1, 2)
+
+
+def packed(layout: Fragment, codes: Codes) -> Codes:
+    """Matrices (..., rows, cols) as registers (..., threads, registers), as the fragment has them.
+
+    mma.m16n8k16.bf16.a: thread 5, register 1 is A[9, 2] in its lower half and A[9, 3] in its upper.
+    """
+    rows, cols = layout.elements
+    slots = codes[..., rows, cols].astype(f"u{layout.slot_bits // 8}") << layout.element_shift
+    registers: Codes = np.ascontiguousarray(slots).view(f"u{layout.register_bits // 8}")
+    return registers
+
+
+def unpacked(layout: Fragment, registers: Codes, dtype: np.dtype[Any]) -> Codes:
+    """The inverse for the batch of a launch: registers in a row become matrices (batch, rows, cols)."""
+    slots = registers.view(f"u{layout.slot_bits // 8}").reshape(-1, layout.threads, layout.values)
+    codes = np.zeros((len(slots), *layout.shape), dtype)
+    rows, cols = layout.elements
+    codes[:, rows, cols] = slots >> layout.element_shift
+    return codes
+
+
+def _tiles(b: Codes) -> Codes:
+    """B (batch, steps, N, k) as the words of shared memory (batch, steps, N * 8): core matrices without a swizzle."""
+    batch, steps, n, _ = b.shape
+    rows = np.ascontiguousarray(b).view(np.uint8).reshape(batch, steps, n // 8, 8, 2, 16)
+    words: Codes = np.ascontiguousarray(rows.swapaxes(3, 4)).view(np.uint32).reshape(batch, steps, -1)
+    return words
+
+
+@lru_cache(maxsize=1)
+def _descriptor_word() -> int:
+    """The matrix descriptor of such a tile at address 0."""
+    return descriptor("wgmma-smem").encode(
+        start_address=0, leading_byte_offset=CORE_BYTES, stride_byte_offset=2 * CORE_BYTES, swizzle="none"
+    )
