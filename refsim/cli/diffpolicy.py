@@ -99,5 +99,7 @@ def _all_policies() -> Document:
 
 def _policies_of(row: "Format") -> list[str]:
     from refsim.conversions import CONVERSIONS
+    from refsim.formats import F32
 
-    return list(dict.fromkeys(each.policy for each in CONVERSIONS.values() if each.policy and each.to == row))
+    rows = [each for each in CONVERSIONS.values() if each.policy and each.to == row and each.reads is F32]
+    return list(dict.fromkeys(each.policy for each in rows))

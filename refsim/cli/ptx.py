@@ -121,7 +121,7 @@ def explain(opcode: str) -> Document:
     entries = [
         Entry("opcode", opcode),
         Entry("meaning", " ".join((clause.function.__doc__ or "").split())),
-        Entry("results", ", ".join(f"{form.name}: {type.name}" for form, type in bound.results) or "none"),
+        Entry("results", ", ".join(f"{form.name}: {_kind(form, type)}" for form, type in bound.results) or "none"),
         Entry("operands", ", ".join(f"{form.name}: {_kind(form, type)}" for form, type in bound.sources) or "none"),
         Entry("modifiers", modifiers or "none"),
         Entry("since", clause.since),
@@ -135,4 +135,6 @@ def explain(opcode: str) -> Document:
 def _kind(form: "OperandForm", type: "PtxType") -> str:
     if form.address:
         return "address"
+    if form.count:
+        return f"vector of {form.count} {type.name}"
     return f"{type.name}{' or a vector of it' if form.many else ''}{' (optional)' if form.optional else ''}"

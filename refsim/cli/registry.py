@@ -45,10 +45,15 @@ SECTIONS: dict[str, dict[str, Listing]] = {
         "show": Listing("refsim.cli.show:command", "A dump as numbers, through format, layout and scales."),
         "diff": Listing("refsim.cli.diff:command", "Two files of codes, bit for bit."),
     },
+    "Tensor cores": {
+        "mma": Listing("refsim.cli.mma:command", "What a tensor core returns; with --explain why, step by step."),
+        "numerics": Listing("refsim.cli.numerics:command", "The arithmetic of every tensor core: list, bits."),
+    },
     "Kernels": {
         "kernels": Listing("refsim.cli.kernels:command", "The kernels that are declared here."),
         "verify": Listing("refsim.cli.verify:verify", "Compiled kernels against their oracles, bit for bit."),
         "replay": Listing("refsim.cli.verify:replay", "One failed case again."),
+        "bringup": Listing("refsim.cli.bringup:command", "Whether a GPU does what the model says, suite by suite."),
     },
     "Simulated GPU": {
         "simulate": Listing("refsim.cli.simulate:command", "One launch of an entry of a PTX or CUDA file."),

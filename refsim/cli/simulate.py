@@ -6,15 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.answers import answers
+from refsim.cli.answers import AGREED, FAILED, Answer, answers
 from refsim.errors import RefsimError
-from refsim.render import Document, Entry, Record
+from refsim.render import Column, Document, Entry, Record, Table
 
 if TYPE_CHECKING:
-    from refsim.ptx import Program
+    from refsim.ptx import BankUse, Program, Trace
+    from refsim.render import Cell
 
 _SCALARS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
-_ARGUMENT_RULE = "TYPE:VALUE (u64:1000, f32:1.5, u32:0x3f800000), FILE.npy (copied in and back), zeros:TYPE:COUNT"
+FINDINGS = (Column("check", strong=True), Column("where"), Column("what"))
+BANKS = (
+    Column("source", strong=True),
+    Column("instruction"),
+    Column("accesses", align="right", drop=2),
+    Column("wavefronts", align="right", drop=1),
+    Column("ways", align="right", label="wavefronts / needed"),
+)
+_ARGUMENT_RULE = (
+    "TYPE:VALUE (u64:1000, f32:1.5, u32:0x3f800000), FILE.npy or FORMAT:FILE.npy (bf16:x.npy; copied in and back), "
+    "zeros:TYPE:COUNT"
+)
 
 
 @dataclass(frozen=True)
@@ -44,38 +56,81 @@ class Extents:
 )
 @click.option("--shared", default=0, type=click.IntRange(0), help="Bytes of dynamic shared memory.")
 @click.option("--target", metavar="SM", help="Architecture, such as sm_90a (default: the file's own).")
-@click.option("--policy", default="eager", show_default=True, help="eager or random: the schedule of the threads.")
+@click.option(
+    "--policy",
+    default="eager",
+    show_default=True,
+    help="eager, lazy or random: the schedule of the threads, and when asynchronous copies arrive.",
+)
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of a random schedule.")
+@click.option(
+    "--arithmetic",
+    default="silicon",
+    show_default=True,
+    help="silicon or exact: matrices multiplied as the target does, or summed exactly (faster).",
+)
+@click.option("--banks/--no-banks", default=True, help="Count the bank conflicts of shared memory.")
 @answers
 def command(
     file: Path, entry: str, grid: str, block: str, arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
-    target: str | None, policy: str, seed: int,
-) -> Document:  # fmt: skip
+    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool,
+) -> Answer:  # fmt: skip
     """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
+
+    Findings that do not stop a kernel (races, reads of unwritten or unfinished bytes) are listed, and the exit code is 1.
 
     \b
       refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --save 2=y.npy
     """
     from refsim.files.access import write_atomically
+    from refsim.ptx import Checks
 
     program = _program(file, target)
     values = [_argument(position, text) for position, text in enumerate(arguments)]
     targets = [_save(text, values) for text in saves]
     trace = program.launch(
-        entry, Extents(grid).numbers, Extents(block).numbers, values, shared_bytes=shared, policy=policy, seed=seed
-    )
+        entry, Extents(grid).numbers, Extents(block).numbers, values, shared_bytes=shared, policy=policy, seed=seed,
+        arithmetic=arithmetic, checks=Checks("record", "record", "record", "record", banks=banks),
+    )  # fmt: skip
     for position, path in targets:
         _write_array(path, values[position], write_atomically)
     entries = [
         Entry("entry", entry),
         Entry("target", program.target),
+        Entry("policy", f"random, seed {seed}" if policy == "random" else policy),
+        Entry("arithmetic", arithmetic),
         Entry("thread_instructions", trace.instructions, label="thread-instructions"),
         Entry("exact", trace.is_exact),
-        Entry("inexact", trace.inexact),
+        Entry("inexact", trace.inexact + trace.idealised),
         Entry("contractions", tuple(map(str, trace.contractions))),
         Entry("saved", tuple(str(path) for _, path in targets)),
+        Entry("findings_count", len(trace.findings), label="findings"),
     ]
-    return Document((Record(tuple(entries)),), f"{entry} of {file}", hints=_previews(values))
+    parts: list[Record | Table] = [Record(tuple(entries))]
+    if trace.findings:
+        parts.append(Table(FINDINGS, _findings(trace), key="findings"))
+    if trace.banks:
+        parts.append(Table(BANKS, _banks(trace.banks), key="banks"))
+    document = Document(tuple(parts), f"{entry} of {file}", hints=_previews(values))
+    return Answer(document, FAILED if trace.findings else AGREED)
+
+
+def _findings(trace: "Trace") -> "tuple[tuple[Cell, ...], ...]":
+    return tuple((error.code, error.where, error.what) for error in trace.findings)
+
+
+def _banks(uses: "tuple[BankUse, ...]") -> "tuple[tuple[Cell, ...], ...]":
+    """One row for each source line and opcode: the copies of an unrolled loop are one instruction to its author."""
+    totals: dict[tuple[str, str], list[int]] = {}
+    for use in uses:
+        place = str(use.statement.location or f"PTX line {use.statement.line}")
+        row = totals.setdefault((place, use.statement.opcode), [0, 0, 0])
+        for column, count in enumerate((use.accesses, use.wavefronts, use.ideal)):
+            row[column] += count
+    return tuple(
+        (place, opcode, accesses, wavefronts, f"{wavefronts / ideal:.2f}")
+        for (place, opcode), (accesses, wavefronts, ideal) in totals.items()
+    )
 
 
 def _program(file: Path, target: str | None) -> "Program":
@@ -106,8 +161,10 @@ def _argument(position: int, text: str) -> Any:
             raise wrong from None
     if text.endswith(".npy"):
         from refsim import files
+        from refsim.formats import FORMATS
 
-        return files.load(Path(text)).codes.copy()
+        named = kind in {format.name for format in FORMATS}
+        return files.load(Path(value if named else text), format=kind if named else None).codes.copy()
     raise wrong
 
 
@@ -142,7 +199,7 @@ def _write_array(path: Path, array: Any, write: Any) -> None:
 
 def _previews(values: list[Any]) -> tuple[str, ...]:
     return tuple(
-        f"argument {position}: {' '.join(map(str, value[:8]))}{' ...' if len(value) > 8 else ''}"
+        f"argument {position}: {' '.join(map(str, value.reshape(-1)[:8]))}{' ...' if value.size > 8 else ''}"
         for position, value in enumerate(values)
-        if getattr(value, "ndim", 0) and len(value)
+        if getattr(value, "ndim", 0) and value.size
     )

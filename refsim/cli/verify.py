@@ -12,6 +12,8 @@ from refsim.cli.progress import reporting
 from refsim.render import Column, Document, Statement, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from refsim.testing import Verdict
 
 COLUMNS = (
@@ -121,10 +123,27 @@ def _answer(verdicts: "list[Verdict]") -> Answer:
     for verdict in verdicts:
         if not verdict:
             parts.append(Statement(tuple(verdict.lines()), verdict.to_json(), key=verdict.kernel))
-    if verdicts:
-        facts = dict(verdicts[-1].device)
-        width = max(map(len, facts))
-        lines = tuple(f"{key:{width}}  {facts[key]}" for key in _HASH_KEYS if key in facts)
-        parts.append(Statement(lines, facts, key="device"))
+    parts += _devices([verdict.device for verdict in verdicts])
     codes = {verdict.exit_code for verdict in verdicts} - {0}
     return Answer(Document(tuple(parts), "verdicts"), next((code for code in _SEVERITY if code in codes), 0))
+
+
+def _devices(devices: "list[Mapping[str, str]]") -> list[Statement]:
+    """What the kernels ran on; what differs from one kernel file to the next stands under its name."""
+    files = {facts.get("kernel_file", ""): dict(facts) for facts in devices}
+    if not files:
+        return []
+    first, *others = files.values()
+    shared = {key: value for key, value in first.items() if all(facts.get(key) == value for facts in others)}
+    of_files = {
+        name: {key: value for key, value in facts.items() if key not in shared} for name, facts in files.items()
+    }
+    whole = Statement(_hash_lines(shared), shared, key="device")
+    return [
+        whole,
+        *(Statement((name, *_hash_lines(facts)), facts, key=name) for name, facts in of_files.items() if facts),
+    ]
+
+
+def _hash_lines(facts: "Mapping[str, str]") -> tuple[str, ...]:
+    return tuple(f"{key:15}  {facts[key]}" for key in _HASH_KEYS if key in facts)

@@ -5,7 +5,20 @@ from dataclasses import dataclass
 
 from refsim.render import cells
 from refsim.render.tabular import cell_words, corner, record_pairs
-from refsim.render.view import COLOURS, EMPTY, Cell, Column, Document, Grid, Part, Picture, Record, Statement, Table
+from refsim.render.view import (
+    COLOURS,
+    EMPTY,
+    Cell,
+    Column,
+    Command,
+    Document,
+    Grid,
+    Part,
+    Picture,
+    Record,
+    Statement,
+    Table,
+)
 
 NARROWEST = 20
 HUES = (34, 36, 32, 33, 31, 35, 94, 96)  # the terminal's own colours, for the eight hues of a picture
@@ -72,7 +85,11 @@ def _part(part: Part, width: int | None, style: Style, citations: bool) -> tuple
         case Record():
             return _labelled(record_pairs(part), width, style), []
         case Statement():
-            return [piece for line in part.lines for piece in _wrapped(cells.printable(line), width, "  ")], []
+            return [piece for line in part.lines for piece in _stated(line, width)], []
+
+
+def _stated(line: str, width: int | None) -> list[str]:
+    return _wrapped(cells.printable(line), None if isinstance(line, Command) else width, "  ")
 
 
 def _wrapped(line: str, width: int | None, indent: str) -> list[str]:

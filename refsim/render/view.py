@@ -159,6 +159,10 @@ class Record:
     key: str = ""
 
 
+class Command(str):
+    """A line of a Statement that is typed again: it is never wrapped."""
+
+
 @dataclass(frozen=True)
 class Statement:
     """Lines that the model itself has worded, and the same facts by name (plain JSON values)."""

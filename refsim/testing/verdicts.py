@@ -6,6 +6,7 @@ from typing import Any
 
 from refsim.compare import Mismatch
 from refsim.errors import RefsimError, unknown
+from refsim.render import Command
 
 PASS, FAIL, INEXACT, UNOBSERVABLE = "pass", "fail", "inexact", "uninitialised-but-unobservable"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
@@ -60,7 +61,7 @@ class Verdict:
         ]
         lines += self.finding.splitlines()
         lines += [f"problem {self.problem_text}"] if self.problem_text else []
-        return lines + ([f"repeat  refsim replay {self.replay}"] if self.replay else [])
+        return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""

@@ -17,6 +17,7 @@ BOX = (
     "interleave=0 swizzle=0 l2Promotion=0 oobFill=0"
 )
 SCALED = "tile.bin -t bf16 --layout 128B --shape 8x64 --scales sf.bin --scale-format e8m0 --scale-layout nvidia_128x4"
+SMOKE = "--a=-8192,-0.5,-0.25,-0.125 --b 1024,1,1,1 --c 8388608"
 ANSWERS = {
     "formats": "formats",
     "formats-source": "formats e4m3 --source",
@@ -93,6 +94,20 @@ ANSWERS = {
     "show-scales": "show sf.bin -t e8m0 --layout nvidia_128x4 --shape 8x2",
     "show-plain": "show want.npy -t bf16",
     "diff-layout": "diff d-got.npy d-want.npy -t bf16 --layout mma.m16n8k16.bf16.d",
+    "mma": f"mma -t e5m2 {SMOKE} --source",
+    "mma-explain": f"mma --explain -t e5m2 {SMOKE}",
+    "mma-explain-chain": "mma --explain -t tf32 --unit mma.sync --target sm_80 --a 1,2,3,4,5,6 --b 1,1,1,1,1,0x1p-20",
+    "mma-explain-zeros": f"mma --explain --zeros -t f16 --unit mma.sync --target sm_70 {SMOKE}",
+    "mma-explain-late": "mma --explain -t e4m3 --unit mma.sync --target sm_90 --a 1.5,2,3 --b 1,1,-448 --c 8388608",
+    "mma-explain-groups": "mma --explain -t e2m1 --unit tcgen05.mxf4nvf4 --target sm_100a --a 1.5,6 --b 1,-0.5 "
+    "--a-scale 1,2,1,1 --b-scale 448,1,1,1 --scale-format ue4m3 --c 1",
+    "mma-explain-scaled": "mma --explain -t e4m3 --unit tcgen05.mxf8f6f4 --target sm_100a --a 1,2 --b 1,1 "
+    "--a-scale 2 --b-scale 0x7e",
+    "mma-explain-sums": "mma --explain -t e4m3fnuz --unit mfma --target gfx942 --a 1,2,-240 --b 1,1,0.0078125 --c -1",
+    "mma-explain-nan": "mma --explain -t e5m2 --a inf,1 --b 0x00,1",
+    "mma-explain-integer": "mma --explain -t s8 --a 127,-128 --b 127,1 --c 2147483647",
+    "numerics-list": "numerics list --target sm_90a --unit wgmma",
+    "numerics-bits": "numerics bits -t e4m3 --source",
 }
 SVGS = {
     "layout-show": "layout show mma.m16n8k16.bf16.a",
@@ -137,6 +152,11 @@ FAILURES = {
     "error-truncated-scales": "scales unshuffle nvidia_128x4 sf.bin new.npy -t e8m0 --shape 129x2",
     "error-shape-needed": "show tile.bin -t bf16 --layout 128B",
     "error-diff-layout": "diff got.npy want.npy -t bf16 --layout mma.m16n8k16.bf16.d",
+    "error-unit": "mma --unit wgma -t e4m3 --a 1 --b 1",
+    "error-arithmetic": "mma --a-format e4m3 --b-format f16 --a 1 --b 1",
+    "error-instruction-k": "mma -t e4m3 --k 16 --a 1 --b 1",
+    "error-inexact": "mma -t e4m3 --a 0.3 --b 1",
+    "error-filter": "numerics list --unit wgmma --target sm_80",
     "error-no-format": "decode -t e4m4 1",
     "error-no-option": "encode -t e4m3 1 --rouding up",
     "error-no-argument": "decode -t e4m3",
@@ -182,6 +202,10 @@ NARROW = {
         "narrow-desc-decode": "desc decode wgmma-smem 0x4000004000000041",
         "narrow-desc-walk": "desc walk wgmma-smem 0x4000004000000040 wgmma.m64n8k16.bf16.b",
         "narrow-show": f"show {SCALED}",
+        "narrow-mma-explain": f"mma --explain -t e5m2 {SMOKE}",
+        "narrow-mma-explain-chain": "mma --explain -t f16 --unit mma.sync --target sm_80 --a 1,2,3 --b 1,1,0x1p-20 --c 9",
+        "narrow-numerics-list": "numerics list --target sm_89",
+        "narrow-numerics-bits": "numerics bits -t e4m3",
     }.items()
 }
 

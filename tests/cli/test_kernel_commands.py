@@ -40,7 +40,8 @@ def run(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
 def test_kernels_lists_what_is_declared(capsys):
     code, out, _ = run(capsys, "kernels", "--as", "json")
     assert code == 0
-    assert [row["kernel"] for row in json.loads(out)["kernels"]] == ["fp8_amax", "fp8_quantize", "fp8_dequantize"]
+    names = [row["kernel"] for row in json.loads(out)["kernels"]]
+    assert names == ["fp8_amax", "fp8_quantize", "fp8_dequantize", "linear", "linear_fp8_weight"]
 
 
 def test_verify_passes_on_the_simulated_gpu(capsys):
@@ -178,5 +179,5 @@ def test_the_bundled_kernels_are_found_from_anywhere(capsys, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     code, out, _ = run(capsys, "kernels", "--as", "json")
     assert code == 0
-    assert len(json.loads(out)["kernels"]) == 3
+    assert len(json.loads(out)["kernels"]) == 5
     assert list(Path(tmp_path).iterdir()) == []

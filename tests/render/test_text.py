@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.render import Column, Document, Entry, Grid, Number, Record, Statement, Table, number, rendered
+from refsim.render import Column, Command, Document, Entry, Grid, Number, Record, Statement, Table, number, rendered
 from refsim.sources import PTX
 
 TABLE = Table(
@@ -98,6 +98,7 @@ def test_statement_is_worded_by_the_model():
     body, _ = write(Statement(("2 of 64 elements differ", "first x\x1b[2J"), {"count": 2}))
     assert body == "2 of 64 elements differ\nfirst x\\x1b[2J\n"
     assert write(Statement(("one two three four five",), {}), width=20)[0] == "one two three four\n  five\n"
+    assert write(Statement((Command("one two three four five"),), {}), width=20)[0] == "one two three four five\n"
 
 
 def test_parts_stand_apart():

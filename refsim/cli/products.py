@@ -1,0 +1,250 @@
+"""The operands of a matrix product as a command line gives them: lists of codes and values, or files."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes
+from refsim.cli.elements import WHOLE, code_of
+from refsim.errors import RefsimError
+from refsim.formats import F16, F32, format_named
+from refsim.numerics.multiply import CONTAINERS, format_name
+from refsim.numerics.profiles import F64, PROFILES, Profile, chip, profile, rows_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST_LISTED = 1 << 12
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options of `refsim mma` say, as words; None where one is not given."""
+
+    a: str
+    b: str
+    c: str | None
+    unit: str
+    target: str
+    a_format: str | None
+    b_format: str | None
+    d_format: str | None
+    k: int | None
+    a_scale: str | None
+    b_scale: str | None
+    scale_format: str | None
+    negate: tuple[bool, bool]
+    key: str | None
+
+
+@dataclass(frozen=True)
+class Product:
+    """The arguments of numerics.mma: codes a (M, K), b (N, K), c (M, N) as floats or integers, scales and names.
+
+    `given` is how many products a list had before zeros filled the K of the instruction, None for files.
+    """
+
+    a: "NDArray[Any]"
+    b: "NDArray[Any]"
+    c: "NDArray[Any] | None"
+    row: Profile
+    a_format: str
+    b_format: str
+    k: int
+    a_scale: "NDArray[Any] | None"
+    b_scale: "NDArray[Any] | None"
+    scale_format: str | None
+    negate: tuple[bool, bool]
+    unit: str
+    target: str
+    given: int | None = None
+
+    def at(self, row: int, col: int) -> "Product":
+        """The product of one row of A and one of B."""
+        m, n = self.a.shape[-2], self.b.shape[-2]
+        for place, extent, what in ((row, m, "row"), (col, n, "column")):
+            if not 0 <= place < extent:
+                raise RefsimError("at-range", f"{what} {place} is outside 0..{extent - 1}", f"the result is {m} x {n}")
+
+        def one(array: "NDArray[Any] | None", place: int) -> "NDArray[Any] | None":
+            return None if array is None else array[place : place + 1]
+
+        c = None if self.c is None else self.c[row : row + 1, col : col + 1]
+        return replace(
+            self, a=self.a[row : row + 1], b=self.b[col : col + 1], c=c, a_scale=one(self.a_scale, row),
+            b_scale=one(self.b_scale, col),
+        )  # fmt: skip
+
+    def arguments(self, *names: str) -> dict[str, Any]:
+        """Keyword arguments of a function of refsim.numerics."""
+        found = {
+            "unit": self.unit, "target": self.target, "a_format": self.a_format, "b_format": self.b_format,
+            "d_format": self.row.d_format, "k": self.k, "a_scale": self.a_scale, "b_scale": self.b_scale,
+            "scale_format": self.scale_format, "negate_a": self.negate[0], "negate_b": self.negate[1],
+        }  # fmt: skip
+        return {name: found[name] for name in names or found}
+
+
+def read(asked: Asked) -> Product:
+    """The product that a command line describes.
+
+    Two lists are filled with zeros up to the K of the instruction. Raises RefsimError where the words are no operands,
+    the combination has no known arithmetic, or shapes do not fit.
+    """
+    known(asked.unit, units(), "unit")
+    known(asked.target, targets(), "target", chip)
+    a, a_name = _operand(asked.a, asked.a_format, "--a", asked.key)
+    b, b_name = _operand(asked.b, asked.b_format, "--b", asked.key)
+    c, c_name = (None, None) if asked.c is None else _file_or_word(asked.c, asked.d_format, "--c", asked.key)
+    d_name = asked.d_format or c_name or _only_result(asked.target, asked.unit, a_name, b_name)
+    row = profile(asked.target, asked.unit, a_name, b_name, d_name, asked.k)
+    k, given = asked.k or max(row.k), None
+    if not _is_file(asked.a) and not _is_file(asked.b):
+        if a.shape[1] != b.shape[1]:
+            raise RefsimError("operand-shape", f"--a has {a.shape[1]} elements, --b has {b.shape[1]}", row.name)
+        given = a.shape[1]
+        missing = -given % k
+        a, b = (np.pad(codes, ((0, 0), (0, missing))) for codes in (a, b))
+    if not row.scales and (asked.a_scale or asked.b_scale or asked.scale_format):
+        raise RefsimError("scales", f"{row.unit} takes no scales", row.name, help="leave out the options of scales")
+    scale_name = asked.scale_format or _only_scale(row)
+    (a_scale, a_scale_name), (b_scale, b_scale_name) = (
+        _scale(word, scale_name, option, asked.key)
+        for word, option in ((asked.a_scale, "--a-scale"), (asked.b_scale, "--b-scale"))
+    )
+    scaled = asked.scale_format or a_scale_name or b_scale_name
+    m, n = a.shape[-2], b.shape[-2]
+    return Product(
+        a, b, None if c is None else _accumulator(c, row.d_format, (m, n)), row, a_name, b_name, k, a_scale, b_scale, scaled,
+        asked.negate, asked.unit, asked.target, given,
+    )  # fmt: skip
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith(ARRAY_SUFFIXES)
+
+
+def _operand(word: str, name: str | None, option: str, key: str | None) -> "tuple[NDArray[Any], str]":
+    """Codes as a matrix of rows, and the name of their format."""
+    if _is_file(word):
+        codes, found = _from_file(word, name, key)
+        return codes, found
+    if name is None:
+        raise RefsimError("format-needed", f"{option} is a list of codes or values", help="give -t FORMAT")
+    return _listed(word, name, option), name
+
+
+def _listed(word: str, name: str, option: str) -> "NDArray[Any]":
+    words = word.replace(",", " ").split()
+    if not 0 < len(words) <= MOST_LISTED:
+        raise RefsimError("list-length", f"{option} has {len(words)} elements", rule=f"1 to {MOST_LISTED}, or a file")
+    integer, wide = name in WHOLE, name == F64.name
+    dtype = np.uint8 if integer else np.uint64 if wide else format_named(name).code_dtype
+    return np.array([[_code(each, name, option) for each in words]], dtype)
+
+
+def _code(word: str, name: str, option: str) -> int:
+    try:
+        return code_of(word, name)
+    except RefsimError as error:
+        error.where = error.where or option
+        raise
+
+
+def _from_file(word: str, name: str | None, key: str | None) -> "tuple[NDArray[Any], str]":
+    if name is not None and (name in WHOLE or name == F64.name):
+        raise RefsimError(
+            "file-format", f"files of codes do not hold {name}", word, help="give a list, or call refsim.numerics.mma"
+        )
+    stored = load_codes(Path(word), None if name is None else format_named(name), key)
+    codes = stored.codes.reshape(1, -1) if stored.codes.ndim == 1 else stored.codes
+    if codes.ndim != 2 or not codes.size:
+        raise RefsimError("operand-shape", f"the file holds shape {stored.codes.shape}", word, "a matrix of rows x K")
+    return codes, stored.format.name
+
+
+def _file_or_word(word: str, name: str | None, option: str, key: str | None) -> "tuple[NDArray[Any] | str, str | None]":
+    return _from_file(word, name, key) if _is_file(word) else (word, None)
+
+
+def _accumulator(c: "NDArray[Any] | str", name: str, shape: tuple[int, int]) -> "NDArray[Any]":
+    """C as an array of the result's type; one element stands for all of them."""
+    dtype = CONTAINERS[name]
+    if not isinstance(c, str):
+        return np.ascontiguousarray(c).view(dtype)
+    unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    return np.full(shape, _code(c, name, "--c"), unsigned).view(dtype)
+
+
+def _scale(
+    word: str | None, name: str | None, option: str, key: str | None
+) -> "tuple[NDArray[Any] | None, str | None]":
+    if word is None:
+        return None, None
+    return _operand(word, name, option, key) if _is_file(word) or name else _no_scale_format(option)
+
+
+def _no_scale_format(option: str) -> Any:
+    raise RefsimError(
+        "format-needed", f"{option} is a list of codes or values", help="give --scale-format e8m0 or ue4m3"
+    )
+
+
+def _only_scale(row: Profile) -> str | None:
+    names = {name for name, _ in row.scales}
+    return names.pop() if len(names) == 1 else None
+
+
+def _only_result(target: str, unit: str, a: str, b: str) -> str:
+    """f32 where there is a choice, else the one type of result that the operands have."""
+    found = {row.d_format for row in rows_of(target, unit) if a in row.a_formats and b in row.b_formats}
+    return found.pop() if len(found) == 1 else F32.name
+
+
+def known(name: str, names: list[str], kind: str, canonical: Any = str) -> None:
+    """Refuses a name that no row has, with all that some row has."""
+    try:
+        unknown = canonical(name) not in names
+    except RefsimError:
+        unknown = True
+    if unknown:
+        raise RefsimError(
+            f"unknown-{'-'.join(kind.split())}", f"no {kind} is called {name!r}", help=f"known: {', '.join(names)}"
+        )
+
+
+def units() -> list[str]:
+    """The units of all rows: mma.sync, wgmma, ..."""
+    return list(dict.fromkeys(row.unit for row in PROFILES))
+
+
+def targets() -> list[str]:
+    """The chips of all rows: sm_70, ..."""
+    return list(dict.fromkeys(row.target for row in PROFILES))
+
+
+def operand_types() -> list[str]:
+    """The operand types of all rows."""
+    return list(dict.fromkeys(name for row in PROFILES for name in (*row.a_formats, *row.b_formats)))
+
+
+def result_types() -> list[str]:
+    """The result types of all rows: f32, f16, ..."""
+    return sorted({row.d_format for row in PROFILES}, key=[F32.name, F16.name, F64.name, "s32"].index)
+
+
+def scale_types() -> list[str]:
+    """The types of scales of all rows: e8m0, ue4m3."""
+    return list(dict.fromkeys(name for row in PROFILES for name, _ in row.scales))
+
+
+def type_name(name: str, names: list[str], kind: str) -> str:
+    """The name of a row's type for a name or an alias of a format; one that no row takes is refused."""
+    try:
+        found = format_name(name)
+    except RefsimError:
+        found = name
+    known(found, names, kind)
+    return found

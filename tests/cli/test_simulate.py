@@ -1,0 +1,85 @@
+"""refsim simulate on kernels that use shared memory: findings by check, bank conflicts by source line, policies."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim.cli import main
+
+PTX = """.version 9.0
+.target sm_90a
+.address_size 64
+.file 1 "swap.cu"
+.visible .entry swap(.param .u64 out)
+{{
+    .reg .b32 %r<8>; .reg .b64 %d<3>; .shared .align 4 .b8 tile[8192];
+    ld.param.u64 %d1, [out]; mov.u32 %r1, %tid.x; mad.wide.u32 %d2, %r1, 4, %d1;
+    mov.u32 %r2, tile; shl.b32 %r3, %r1, {shift}; add.u32 %r4, %r2, %r3;
+    .loc 1 5 1
+    st.shared.u32 [%r4], %r1;
+    {barrier}
+    xor.b32 %r5, %r3, {other}; add.u32 %r5, %r2, %r5;
+    .loc 1 7 1
+    ld.shared.u32 %r6, [%r5]; st.global.u32 [%d2], %r6; ret;
+}}
+"""
+OPTIONS = ("--block", "64", "--arg", "zeros:u32:64")
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def written(folder: Path, *, shift: int = 2, barrier: str = "bar.sync 0;") -> Path:
+    file = folder / "swap.ptx"
+    file.write_text(PTX.format(shift=shift, barrier=barrier, other=32 << shift))
+    return file
+
+
+def test_a_clean_kernel_agrees_and_shows_its_banks(capsys, tmp_path):
+    code, out, _ = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--as", "json")
+    answer = json.loads(out)
+    assert code == 0
+    assert (answer["findings_count"], answer["policy"], answer["arithmetic"]) == (0, "eager", "silicon")
+    assert [(row["source"], row["ways"]) for row in answer["banks"]] == [("swap.cu:5", "1.00"), ("swap.cu:7", "1.00")]
+
+
+def test_conflicts_are_shown_by_source_line(capsys, tmp_path):
+    code, out, _ = run(capsys, "simulate", written(tmp_path, shift=5), "swap", *OPTIONS)
+    assert code == 0
+    assert "swap.cu:5" in out
+    assert "8.00" in out
+    _, quiet, _ = run(capsys, "simulate", written(tmp_path, shift=5), "swap", *OPTIONS, "--no-banks")
+    assert "8.00" not in quiet
+
+
+@pytest.mark.parametrize("policy", ["eager", "lazy", "random"])
+def test_findings_are_listed_and_the_answer_is_a_failure(capsys, tmp_path, policy):
+    file = written(tmp_path, barrier="")
+    code, out, err = run(capsys, "simulate", file, "swap", *OPTIONS, "--policy", policy, "--seed", 3, "--as", "json")
+    answer = json.loads(out)
+    assert code == 1
+    assert {row["check"] for row in answer["findings"]} <= {"race", "uninitialised"}
+    assert "swap.cu:" in answer["findings"][0]["where"]
+    assert "again: refsim simulate" in err
+    assert answer["policy"] == ("random, seed 3" if policy == "random" else policy)
+
+
+def test_a_file_of_codes_is_an_argument_with_its_format(capsys, tmp_path):
+    file, codes = written(tmp_path), tmp_path / "codes.npy"
+    np.save(codes, np.zeros(128, np.uint16))
+    arguments = ("simulate", file, "swap", "--block", "64", "--as", "json", "--arg")
+    assert run(capsys, *arguments, f"bf16:{codes}")[0] == 0
+    code, _, err = run(capsys, *arguments, codes)
+    assert code != 0
+    assert "format" in err
+
+
+def test_an_unknown_arithmetic_names_the_known_ones(capsys, tmp_path):
+    code, _, err = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--arithmetic", "guess")
+    assert code == 2
+    assert "silicon" in err
