@@ -1,0 +1,120 @@
+"""A tensor core on the bench: dot products of chosen numbers in, exact numbers out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import decode, encode
+from refsim.errors import RefsimError
+from refsim.formats import Format
+
+Codes = NDArray[np.unsignedinteger[Any]]
+Dots = Callable[[Codes, Codes, Codes], Codes]
+"""A tensor core: a (batch, K), b (batch, K), c (batch,) codes to d (batch,) codes; K is that of one instruction."""
+WIDEST = 60
+"""The largest magnitude of an exponent that probes use, but for those of the least numbers."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Products by place of K, and C; all other products are zero."""
+
+    products: Mapping[int, Fraction]
+    c: Fraction = Fraction(0)
+
+
+def power(exponent: int) -> Fraction:
+    """2^exponent."""
+    return Fraction(2) ** exponent
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A tensor core with its formats, asked in numbers: which products it can be given and what came out."""
+
+    dots: Dots
+    a_format: Format
+    b_format: Format
+    d_format: Format
+    k: int
+
+    @property
+    def top(self) -> int:
+        """The largest exponent of a product that is used; the result holds it."""
+        return min(reach(self.a_format) + reach(self.b_format), reach(self.d_format) - 1, WIDEST)
+
+    @property
+    def bottom(self) -> int:
+        """The least exponent of a product that is a power of two and, alone, a result."""
+        return max(self.least, self.last_unit, -WIDEST)
+
+    @property
+    def last_unit(self) -> int:
+        """The exponent of the least result: -149 for f32."""
+        return exponent_of(Fraction(self.d_format.quantum))
+
+    @property
+    def least(self) -> int:
+        """The exponent of the least product, of two subnormal numbers."""
+        return sum(exponent_of(Fraction(format.quantum)) for format in (self.a_format, self.b_format))
+
+    @property
+    def normal_bottom(self) -> int:
+        """The least exponent of a product of normal operands."""
+        return sum(1 - format.bias for format in (self.a_format, self.b_format))
+
+    def factors(self, value: Fraction) -> tuple[int, int]:
+        """Codes of A and B whose product is +-2^e or +-1.5 x 2^e; normal operands where there are any."""
+        exponent = exponent_of(abs(value))
+        a_least, b_least = 1 - self.a_format.bias, 1 - self.b_format.bias
+        low, high = max(b_least, exponent - reach(self.a_format)), min(reach(self.b_format), exponent - a_least)
+        b_exponent = min(max(exponent // 2, low), high)
+        if low > high:  # one operand must be subnormal: first A, then both
+            b_exponent = min(b_least, exponent - exponent_of(Fraction(self.a_format.quantum)))
+        rest = value / power(exponent)
+        for a_value, b_value in ((rest, 1), (rest / abs(rest), abs(rest))):
+            numbers = (a_value * power(exponent - b_exponent), b_value * power(b_exponent))
+            codes = [
+                self._code(number, format)
+                for number, format in zip(numbers, (self.a_format, self.b_format), strict=True)
+            ]
+            if None not in codes:
+                return codes[0] or 0, codes[1] or 0
+        raise RefsimError(
+            "unreachable-product", f"no {self.a_format.name} times {self.b_format.name} is {float(value):g}"
+        )
+
+    @staticmethod
+    def _code(number: Fraction, format: Format) -> int | None:
+        """The code of a number; None where the format does not hold it."""
+        code = encode(np.array(float(number)), format)
+        return int(code) if Fraction(float(decode(code, format))) == number else None
+
+    def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
+        """The results; what is not finite counts as a value that no probe expects."""
+        a = np.zeros((len(probes), self.k), self.a_format.code_dtype)
+        b = np.zeros((len(probes), self.k), self.b_format.code_dtype)
+        c = encode(np.array([float(probe.c) for probe in probes]), self.d_format)
+        known: dict[Fraction, tuple[int, int]] = {}
+        for row, probe in enumerate(probes):
+            for place, value in probe.products.items():
+                if value not in known:
+                    known[value] = self.factors(value)
+                a[row, place], b[row, place] = known[value]
+        values = decode(self.dots(a, b, c), self.d_format)
+        return [Fraction(float(value)) if np.isfinite(value) else power(999) for value in values]
+
+
+def exponent_of(value: Fraction) -> int:
+    """floor(log2(value)) of a positive value."""
+    guess = value.numerator.bit_length() - value.denominator.bit_length()
+    return guess if power(guess) <= value else guess - 1
+
+
+def reach(format: Format) -> int:
+    """The exponent of the largest number: 8 for E4M3."""
+    return exponent_of(Fraction(format.max_value))

@@ -1,0 +1,397 @@
+"""Finds how an unknown tensor core adds, by probing alone: nothing here knows a chip.
+
+Products +V and -V cancel and leave what the chip did to a small third number; where that survives shows the steps, the
+bits below the largest exponent, how C takes part, the rounding and the exponent of a zero. What no operand of the given
+formats can show is None, and `unseen` says why; nothing is guessed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from refsim.bringup.bench import WIDEST, Bench, Dots, Probe, power, reach
+from refsim.errors import RefsimError
+from refsim.formats import F16, F32, format_named
+from refsim.numerics.profiles import (
+    ASCENDING,
+    BYTE_PAIRS,
+    EARLY,
+    LATE,
+    RNE_F16,
+    RNE_F32,
+    RZ_E8M13,
+    RZ_F32,
+    TRUNCATED,
+    Profile,
+)
+
+TOWARD_ZERO, NEAREST_EVEN, UP, DOWN = "toward-zero", "nearest-even", "up", "down"
+AWAY, TIES_AWAY, TIES_ZERO, TO_ODD = "away-from-zero", "nearest, ties away", "nearest, ties to zero", "to-odd"
+_ROUNDING_NAMES = {
+    (TOWARD_ZERO, 23, F32.name): RZ_F32,
+    (TOWARD_ZERO, 13, F32.name): RZ_E8M13,
+    (NEAREST_EVEN, 23, F32.name): RNE_F32,
+    (NEAREST_EVEN, 10, F16.name): RNE_F16,
+}
+# Units that the magnitude of (even + 1/2, odd + 1/2, -(even + 1/2), -(odd + 1/2)) grows by, and how 1/4 and 3/4 go on.
+_HALVES: dict[tuple[int, ...], tuple[tuple[int, int, str], ...]] = {
+    (0, 0, 0, 0): ((0, 0, TOWARD_ZERO), (0, 1, TIES_ZERO)),
+    (0, 1, 0, 1): ((0, 1, NEAREST_EVEN),),
+    (1, 1, 1, 1): ((1, 1, AWAY), (0, 1, TIES_AWAY)),
+    (1, 1, 0, 0): ((1, 1, UP),),
+    (0, 0, 1, 1): ((0, 0, DOWN),),
+    (1, 0, 1, 0): ((1, 1, TO_ODD),),
+}
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What probing showed of one instruction of a given K; None where its operands cannot show it.
+
+    `steps`: the places of K that are added together, in order; `c_enters` early or late; `fraction`: bits kept below
+    the largest exponent; `direction` and `kept`: the rounding of a sum and the fraction bits it keeps;
+    `zero_exponent`: the least exponent that a step aligns to when one of its terms is zero. Hopper's FP8 wgmma: one
+    step of 32, early, 13, toward-zero, 13, None.
+    """
+
+    k: int
+    d_format: str
+    steps: tuple[tuple[int, ...], ...] | None = None
+    c_enters: str | None = None
+    fraction: int | None = None
+    direction: str | None = None
+    kept: int | None = None
+    zero_exponent: int | None = None
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def length(self) -> int | None:
+        """Products of one step, where all steps have as many."""
+        sizes = {len(step) for step in self.steps or ()}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    @property
+    def order(self) -> str | None:
+        """ascending, byte-pairs, or other."""
+        if self.steps is None or self.length is None:
+            return None
+        if list(self.steps) == [tuple(range(i, i + self.length)) for i in range(0, self.k, self.length)]:
+            return ASCENDING
+        halves = [tuple(i for i in range(self.k) if i % 4 // 2 == half) for half in (0, 1)]
+        return BYTE_PAIRS if list(self.steps) == halves else "other"
+
+    @property
+    def rounding(self) -> str | None:
+        """The name of `refsim.numerics.profiles` for the rounding, or the rounding in words."""
+        if self.direction is None or self.kept is None:
+            return None
+        name = _ROUNDING_NAMES.get((self.direction, self.kept, self.d_format))
+        return name or f"{self.direction} to {self.kept} bits"
+
+    def parameters(self) -> dict[str, str | int | None]:
+        """The findings by name, plain."""
+        return {
+            "length": self.length, "order": self.order, "c_enters": self.c_enters, "fraction": self.fraction,
+            "rounding": self.rounding, "zero_exponent": self.zero_exponent,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        signs = {"length": "L", "fraction": "F", "zero_exponent": "zero exponent", "c_enters": "C"}
+        seen = {signs.get(key, key): value for key, value in self.parameters().items() if value is not None}
+        return ", ".join(f"{name} = {value}" for name, value in seen.items())
+
+    def contradicts(self, row: Profile) -> list[str]:
+        """What of a profile's row was seen to be otherwise, as "fraction 13, not 25"."""
+        said: dict[str, str | int | None] = {
+            "length": len(row.steps(self.k)[0]), "order": row.order, "c_enters": row.c_enters, "fraction": row.fraction,
+            "rounding": row.rounding, "zero_exponent": row.zero_exponent,
+        }  # fmt: skip
+        if self.steps is not None and len(self.steps) == 1:
+            del said["order"]
+        seen = self.parameters()
+        return [
+            f"{name} {seen[name]}, not {value}"
+            for name, value in said.items()
+            if seen[name] is not None and seen[name] != value
+        ]
+
+    def as_profile(self, like: Profile) -> Profile | None:
+        """A row with these parameters; what was not seen is taken from `like`. None where no row can say it."""
+        order, rounding = self.order or like.order, self.rounding or like.rounding
+        if order not in (ASCENDING, BYTE_PAIRS) or rounding not in _ROUNDING_NAMES.values():
+            return None
+        length = self.length or like.length
+        fraction = like.fraction if self.fraction is None else self.fraction
+        zero = like.zero_exponent if self.zero_exponent is None else self.zero_exponent
+        if fraction is None or zero is None or like.method != TRUNCATED:
+            return None
+        return replace(
+            like, length=length, order=order, rounding=rounding, fraction=fraction, zero_exponent=zero,
+            c_enters=self.c_enters or like.c_enters,
+        )  # fmt: skip
+
+
+def discover(dots: Dots, a_format: str, b_format: str, d_format: str, k: int) -> Discovery:
+    """The parameters of a tensor core that multiplies `a_format` by `b_format` into `d_format` (f32 or f16), K = `k`.
+
+    `dots(a, b, c)`: codes of shape (batch, k), (batch, k), (batch,) in, codes (batch,) out. About k^2 + 600 dot
+    products are asked. Raises RefsimError for other result formats. Source: the probes of XIE and MMA_SIM.
+    """
+    result = format_named(d_format)
+    if result not in (F32, F16):
+        raise RefsimError("discovery-format", f"sums in {d_format} are not probed", rule="results are f32 or f16")
+    bench = Bench(dots, format_named(a_format), format_named(b_format), result, k)
+    found = _Findings(bench, Discovery(k, d_format))
+    for probe in (_find_entry, _find_steps, _find_fraction, _find_rounding, _find_zero_exponent):
+        probe(found)
+    return replace(found.discovery, unseen=tuple(found.unseen))
+
+
+@dataclass
+class _Findings:
+    """The bench, what is known so far, and what could not be seen."""
+
+    bench: Bench
+    discovery: Discovery
+    unseen: list[str] = field(default_factory=list)
+
+    def add(self, **parameters: Any) -> None:
+        self.discovery = replace(self.discovery, **parameters)
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """The places of the last step: what comes out of it is not cut again."""
+        return (self.discovery.steps or (tuple(range(self.bench.k)),))[-1]
+
+    @property
+    def early(self) -> bool:
+        return self.discovery.c_enters == EARLY
+
+
+def _find_entry(found: _Findings) -> None:
+    """Products V and -V with a tiny C: a C that is aligned with them is lost, one that is added later survives."""
+    bench = found.bench
+    least = max(bench.last_unit, bench.top - 100)
+    (got,) = bench.ask([Probe({0: power(bench.top), 1: -power(bench.top)}, power(least))])
+    if got in (0, power(least)):
+        found.add(c_enters=LATE if got else EARLY)
+    else:
+        found.unseen.append(f"c_enters: V - V + C gave {float(got):g}, neither 0 nor C")
+
+
+def _find_steps(found: _Findings) -> None:
+    """A small number survives V and -V only in a step after both; C stands before all steps, products in theirs."""
+    bench, small, large = found.bench, power(found.bench.bottom), power(found.bench.top)
+    places = range(bench.k)
+    pairs: list[tuple[int, int | None]] = [(i, None) for i in places]
+    if not found.early:
+        pairs = [(i, i + 1) for i in places[:-1]]
+    asked = [(i, j, p) for i, j in pairs for p in places if p not in (i, j)]
+    probes = [
+        Probe({i: large, p: small}, -large) if j is None else Probe({i: large, j: -large, p: small})
+        for i, j, p in asked
+    ]
+    after: dict[int, set[int]] = {i: set() for i, _ in pairs}
+    for (i, _, p), got in zip(asked, bench.ask(probes), strict=True):
+        if got == small:
+            after[i].add(p)
+        elif got != 0:
+            found.unseen.append(f"steps: a sum that cancels gave {float(got):g}")
+            return
+    steps = _steps_of(set(places), list(after.values()))
+    ranks = {p: number for number, step in enumerate(steps or ()) for p in step}
+    first = {i: max(ranks[i], ranks[i if j is None else j]) for i, j in pairs} if steps else {}
+    if not steps or any((p in after[i]) != (ranks[p] > first[i]) for i, _, p in asked):
+        found.unseen.append(
+            f"steps: products span 2^{bench.bottom} to 2^{bench.top}, too little for the larger to hide the smaller"
+        )
+        return
+    found.add(steps=steps)
+
+
+def _steps_of(places: set[int], after: list[set[int]]) -> tuple[tuple[int, ...], ...] | None:
+    """The steps in order from the sets of places that come after something; None where these are not nested."""
+    sets = sorted({frozenset(each) for each in after}, key=len, reverse=True)
+    steps, rest = [], frozenset(places)
+    for later in sets:
+        if not later < rest:
+            return None
+        steps.append(tuple(sorted(rest - later)))
+        rest = later
+    return tuple([*steps, tuple(sorted(rest))] if rest else steps)
+
+
+def _find_fraction(found: _Findings) -> None:
+    """V, -V and 2^(E - x) in one step: the largest x that survives is the number of bits kept below E."""
+    bench, group = found.bench, found.group
+    seen: dict[str, int | None] = {}
+    if found.early and len(group) >= 2:
+        lowest = max(bench.last_unit, bench.top - WIDEST)
+        seen["C"] = _last_kept(bench, bench.top - lowest, lambda x: _cancelled(group, bench.top, c=x))
+    if len(group) >= 3:
+        seen["products"] = _last_kept(
+            bench, bench.top - bench.bottom, lambda x: _cancelled(group, bench.top, product=x)
+        )
+    kept = [x for x in seen.values() if x is not None]
+    if len(set(kept)) > 1:
+        found.unseen.append(f"fraction: products keep {seen['products']} bits, C keeps {seen['C']}")
+    elif kept:
+        found.add(fraction=kept[0])
+    else:
+        found.unseen.append(f"fraction: nothing was cut as far as {bench.top - bench.bottom} bits down")
+
+
+def _cancelled(group: Sequence[int], top: int, *, product: int | None = None, c: int | None = None) -> Probe:
+    """V and -V, and a number `product` or `c` bits below them."""
+    products = {group[0]: power(top), group[1]: -power(top)}
+    if product is not None:
+        products[group[2]] = power(top - product)
+    return Probe(products, Fraction(0) if c is None else power(top - c))
+
+
+def _last_kept(bench: Bench, limit: int, probe: Callable[[int], Probe]) -> int | None:
+    """The largest x up to `limit` whose number survives; None where all do, or not the first ones."""
+    results = bench.ask([probe(x) for x in range(limit + 1)])
+    kept = [got == power(bench.top - x) for x, got in enumerate(results)]
+    count = kept.index(False) if False in kept else len(kept)
+    return count - 1 if 0 < count < len(kept) and not any(kept[count:]) else None
+
+
+def _find_rounding(found: _Findings) -> None:
+    """2^j products V lift the leading bit j places, so that a sum has more bits than its result keeps."""
+    fraction = found.discovery.fraction
+    if fraction is None:
+        found.unseen.append("rounding: needs the fraction")
+        return
+    sums = _Sums(found.bench, found.group, found.early, fraction)
+    depths = range(1, sums.deepest + 1)
+    results = found.bench.ask([sums.probe(depth, 1) for depth in depths])
+    kept = 0
+    for depth, got in zip(depths, results, strict=True):
+        if got != sums.exact(depth, 1):
+            break
+        kept = depth
+    if kept == sums.deepest:
+        found.unseen.append(f"rounding: no sum has more than {kept} bits below its first, and all are kept")
+        return
+    found.add(kept=kept, direction=_direction(found, sums, kept))
+
+
+def _direction(found: _Findings, sums: "_Sums", kept: int) -> str | None:
+    """How half a unit goes, above even and odd units and below zero; a quarter and three quarters where they fit."""
+    bench = found.bench
+    asked = [(1, 1), (3, 1), (1, -1), (3, -1)]  # halves of a unit, and the sign
+    results = bench.ask([sums.probe(kept + 1, pieces, sign) for pieces, sign in asked])
+    grown = [sums.growth(kept + 1, got, kept) for got in results]
+    halves = tuple(units - pieces // 2 for units, (pieces, _) in zip(grown, asked, strict=True))
+    candidates = _HALVES.get(halves, ())
+    if sums.deepest >= kept + 2:
+        results = bench.ask([sums.probe(kept + 2, pieces) for pieces in (1, 3)])
+        quarters = tuple(sums.growth(kept + 2, got, kept) for got in results)
+        candidates = tuple(row for row in candidates if row[:2] == quarters)
+    elif len(candidates) > 1:
+        words = " or ".join(row[2] for row in candidates)
+        found.unseen.append(f"rounding: {words}; sums are one bit too short to tell")
+        return None
+    if not candidates:
+        found.unseen.append(f"rounding: halves of the last unit grow the result by {halves}, which no rounding does")
+        return None
+    return candidates[0][2]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums 2^j V + pieces x (a bit `depth` places below the leading one), all in one step."""
+
+    bench: Bench
+    group: tuple[int, ...]
+    early: bool
+    fraction: int
+
+    @property
+    def base(self) -> int:
+        """The exponent of V: 64 of them stay in the range of the result."""
+        return min(self.bench.top, reach(self.bench.d_format) - 7)
+
+    @property
+    def doublings(self) -> int:
+        room = len(self.group) if self.early else len(self.group) - 2
+        return max(room, 1).bit_length() - 1
+
+    @property
+    def deepest(self) -> int:
+        reach = self.fraction if self.early else min(self.fraction, self.base - self.bench.bottom)
+        return reach + self.doublings
+
+    def _copies(self, depth: int) -> int:
+        """j: as few doublings as bring the bit within the fraction."""
+        return max(0, depth - (self.deepest - self.doublings))
+
+    def leading(self, depth: int) -> Fraction:
+        return power(self.base + self._copies(depth))
+
+    def growth(self, depth: int, got: Fraction, kept: int) -> int:
+        """By how many units of a result with `kept` bits its magnitude passes the leading sum."""
+        return round((abs(got) / self.leading(depth) - 1) / power(-kept))
+
+    def exact(self, depth: int, pieces: int) -> Fraction:
+        return self.leading(depth) * (1 + pieces * power(-depth))
+
+    def probe(self, depth: int, pieces: int, sign: int = 1) -> Probe:
+        copies = 1 << self._copies(depth)
+        products = {place: sign * power(self.base) for place in self.group[:copies]}
+        added = sign * self.leading(depth) * power(-depth)
+        if self.early:
+            return Probe(products, pieces * added)
+        products[self.group[copies]] = added
+        if pieces == 3:
+            products[self.group[copies + 1]] = 2 * added
+        return Probe(products)
+
+
+def _find_zero_exponent(found: _Findings) -> None:
+    """Products so small that the exponent of a zero is the largest: beside a result's last unit a tiny one is cut."""
+    bench, known = found.bench, found.discovery
+    if known.fraction is None or len(found.group) < 2:
+        found.unseen.append("zero_exponent: needs the fraction, and steps of two products")
+        return
+    units = _least_units(bench, known.kept)
+    limit = -bench.least
+    deepest = min(limit, known.fraction - min(units) + 1)
+    showing = _showing(found, units, range(bench.d_format.bias - 1, deepest + 1))
+    last = max(showing, default=0)
+    reason = ""
+    if not showing or last >= limit:
+        reason = f"the least product, 2^{bench.least}, is too large to be cut"
+    elif known.fraction - last <= max(*units, bench.normal_bottom):  # subnormal operands have the least exponent
+        reason = f"at most {known.fraction - last}: the terms that show have that exponent themselves"
+    if reason:
+        found.unseen.append(f"zero_exponent: {reason}")
+    else:
+        found.add(zero_exponent=known.fraction - last)
+
+
+def _least_units(bench: Bench, kept: int | None) -> list[int]:
+    """Exponents of the last unit of a subnormal result: -149 for f32 with 23 bits; all that may be where unknown."""
+    bits = [kept] if kept is not None else range(10, bench.d_format.mantissa_bits + 1)
+    return [1 - bench.d_format.bias - each for each in bits]
+
+
+def _showing(found: _Findings, units: Sequence[int], depths: range) -> list[int]:
+    """The x for which +-2^-x changes the result of some sum of at most 1.5 last units."""
+    bench, (place, other) = found.bench, found.group[:2]
+    sums = [{}, *({place: base} for base in _bases(bench, units))]
+    tiny = [sign * power(-x) for x in depths for sign in (1, -1)]
+    results = bench.ask([Probe({**plain, **more}) for plain in sums for more in ({}, *({other: t} for t in tiny))])
+    rows = [results[i : i + 1 + len(tiny)] for i in range(0, len(results), 1 + len(tiny))]
+    changed = [any(row[0] != row[1 + i] for row in rows) for i in range(len(tiny))]
+    return [x for i, x in enumerate(depths) if changed[2 * i] or changed[2 * i + 1]]
+
+
+def _bases(bench: Bench, units: Sequence[int]) -> Iterator[Fraction]:
+    """One and one and a half of the last unit: the second is a tie for roundings to nearest."""
+    for unit in units:
+        if unit >= bench.least + 1:
+            yield power(unit)
+            yield power(unit) * Fraction(3, 2)

@@ -1,0 +1,336 @@
+"""A difference between a tensor core and its row: the smallest case that shows it, and which parameters reproduce it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from refsim.bringup.discovery import Discovery, discover
+from refsim.bringup.operands import Operands, format_of, shape_of
+from refsim.bringup.report import Difference
+from refsim.bringup.tensor_cores import Instruction
+from refsim.conversions import decode
+from refsim.errors import RefsimError
+from refsim.formats import F16, F32, Format
+from refsim.numerics.profiles import (
+    ASCENDING,
+    BYTE_PAIRS,
+    EARLY,
+    F64,
+    LATE,
+    PROFILES,
+    RNE_F16,
+    RNE_F32,
+    RZ_E8M13,
+    RZ_F32,
+    TRUNCATED,
+    Profile,
+)
+from refsim.testing.tensor_probe import Codes, code_dtype
+from refsim.testing.tensor_replay import modelled
+
+Products = Callable[[Codes, Codes, Codes | None], Codes]
+"""A tensor core or its model: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None to d (batch, m, n), all codes."""
+_SAMPLE = 96
+_SHOWN = 9
+
+
+def model_of(row: Profile, instruction: Instruction) -> Products:
+    """What a row says that the instruction returns; the row may be of another chip, or made up."""
+
+    def products(a: Codes, b: Codes, c: Codes | None) -> Codes:
+        return modelled(shape_of(instruction), row.unit, a, b, c, row=row)
+
+    return products
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One output of a product: its two rows of K codes, its C, and its place (row of A, row of B)."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    c: int
+    place: tuple[int, int]
+
+
+class Pair:
+    """A device and its model on one instruction, asked for single dot products at their places."""
+
+    def __init__(self, device: Products, model: Products, instruction: Instruction) -> None:
+        self.device, self.model, self.instruction = device, model, instruction
+
+    def ask(self, dots: Sequence[Dot]) -> list[tuple[int, int]]:
+        """(device, model) of each; rows and columns beside its place are zeros. All have one K."""
+        instruction, k = self.instruction, len(dots[0].a)
+        a = np.zeros((len(dots), instruction.m, k), code_dtype(instruction.a_format))
+        b = np.zeros((len(dots), instruction.n, k), code_dtype(instruction.b_format))
+        c = np.zeros((len(dots), instruction.m, instruction.n), code_dtype(instruction.d_format))
+        for i, dot in enumerate(dots):
+            m, n = dot.place
+            a[i, m], b[i, n], c[i, m, n] = dot.a, dot.b, dot.c
+        rows, columns = np.array([dot.place for dot in dots]).T
+        sides = [side(a, b, c)[np.arange(len(dots)), rows, columns].tolist() for side in (self.device, self.model)]
+        return list(zip(*sides, strict=True))
+
+    def differing(self, dots: Sequence[Dot]) -> Dot | None:
+        """The first whose results differ."""
+        if not dots:
+            return None
+        return next((dot for dot, (got, want) in zip(dots, self.ask(dots), strict=True) if got != want), None)
+
+
+def smallest(pair: Pair, dots: Sequence[Dot]) -> tuple[Dot, bool]:
+    """A dot product that still differs, with as few and as simple terms as were found, and whether it stands alone.
+
+    It begins with the first of `dots` that differs when all rows and columns beside its place are zero; where none does,
+    the first is returned as it was. Terms become zero in halves, quarters and so on, whole instructions go, then
+    operands become 1 or lose mantissa bits and signs.
+    """
+    dot = pair.differing(dots)
+    if dot is None:
+        return dots[0], False
+    dot = _fewer_steps(pair, _fewer_terms(pair, dot))
+    dot = pair.differing([replace(dot, c=0)]) or dot
+    while True:
+        simpler = pair.differing(list(_simpler(pair.instruction, dot)))
+        if simpler is None:
+            return dot, True
+        dot = simpler
+
+
+def _fewer_terms(pair: Pair, dot: Dot) -> Dot:
+    parts = 2
+    while True:
+        terms = [i for i, (x, y) in enumerate(zip(dot.a, dot.b, strict=True)) if x or y]
+        parts = min(parts, len(terms))
+        if parts < 1:
+            return dot
+        cuts = [terms[len(terms) * part // parts : len(terms) * (part + 1) // parts] for part in range(parts)]
+        found = pair.differing([_without(dot, cut) for cut in cuts if cut])
+        if found is not None:
+            dot, parts = found, 2
+        elif parts == len(terms):
+            return dot
+        else:
+            parts *= 2
+
+
+def _without(dot: Dot, places: Sequence[int]) -> Dot:
+    gone = set(places)
+    a, b = (tuple(0 if i in gone else code for i, code in enumerate(row)) for row in (dot.a, dot.b))
+    return replace(dot, a=a, b=b)
+
+
+def _fewer_steps(pair: Pair, dot: Dot) -> Dot:
+    """Leaves out instructions whose operands are all zero, where the difference does not need them."""
+    k, start = pair.instruction.k, 0
+    while start < len(dot.a) and len(dot.a) > k:
+        part = slice(start, start + k)
+        if not any(dot.a[part]) and not any(dot.b[part]):
+            a, b = (row[:start] + row[start + k :] for row in (dot.a, dot.b))
+            found = pair.differing([replace(dot, a=a, b=b)])
+            if found is not None:
+                dot = found
+                continue
+        start += k
+    return dot
+
+
+def _simpler(instruction: Instruction, dot: Dot) -> Iterator[Dot]:
+    """The dot products with one operand that is simpler."""
+    for i, code in enumerate(dot.a):
+        for other in _simpler_codes(code, format_of(instruction.a_format)):
+            yield replace(dot, a=(*dot.a[:i], other, *dot.a[i + 1 :]))
+    for i, code in enumerate(dot.b):
+        for other in _simpler_codes(code, format_of(instruction.b_format)):
+            yield replace(dot, b=(*dot.b[:i], other, *dot.b[i + 1 :]))
+    for other in _simpler_codes(dot.c, format_of(instruction.d_format)):
+        yield replace(dot, c=other)
+
+
+def _simpler_codes(code: int, format: Format | None) -> Iterator[int]:
+    """1, then the code without its mantissa, without a mantissa bit, without its sign; each costs less than `code`."""
+    if code == 0:
+        return
+    if format is None:
+        if code != 1:
+            yield from (1, code & (code - 1) or 1)
+        return
+    padding = format.padding_bits
+    wide = code >> padding
+    one = format.bias << format.mantissa_bits
+    mantissa = wide & ((1 << format.mantissa_bits) - 1)
+    sign = wide & 1 << (format.bits - 1)
+    if wide != one:
+        yield one << padding
+    if mantissa:
+        yield (wide & ~mantissa) << padding
+        yield (wide & (wide - 1)) << padding
+    if sign:
+        yield (wide ^ sign) << padding
+    if code != wide << padding:
+        yield wide << padding
+
+
+# ---- explanations ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the device returned for one class of operands."""
+
+    operands: Operands
+    got: Codes
+
+
+def reproduces(row: Profile, instruction: Instruction, seen: Sequence[Seen]) -> bool:
+    """Whether a row gives every bit that was seen."""
+    model = model_of(row, instruction)
+    return all(np.array_equal(model(each.operands.a, each.operands.b, each.operands.c), each.got) for each in seen)
+
+
+def known_rows(row: Profile | None, instruction: Instruction) -> list[Profile]:
+    """Rows of other chips and units that multiply these formats; those with the same steps stand once."""
+    found = [
+        other for other in PROFILES
+        if other.d_format == instruction.d_format and not other.scales and other is not row
+        and instruction.a_format in other.a_formats and instruction.b_format in other.b_formats
+    ]  # fmt: skip
+    return found
+
+
+def explain(
+    row: Profile, instruction: Instruction, device: Products, seen: Sequence[Seen], wrong: int
+) -> tuple[str, bool]:
+    """The words for what reproduces the device, and whether a known chip does it.
+
+    First the rows of other chips, then what discovery finds, then a grid of L, F, rounding, order and the way of C.
+    `wrong` is the class in `seen` with the most differences.
+    """
+    sample = _sample(row, instruction, seen[wrong])
+    matching = [other for other in known_rows(row, instruction) if _fits(other, instruction, sample, seen)]
+    if matching:
+        names = ", ".join(dict.fromkeys(f"{other.target} {other.unit}" for other in matching))
+        return f"matches {names}: {said(matching[0], instruction.k)}", True
+    made = _discovered(row, instruction, device)
+    if made is not None and _fits(made, instruction, sample, seen):
+        return f"no known chip; fits {said(made, instruction.k)}", False
+    for candidate in _grid(row, instruction):
+        if _fits(candidate, instruction, sample, seen):
+            return f"no known chip; fits {said(candidate, instruction.k)}", False
+    return "unexplained: no known chip, and no L, F, rounding, order or way of C reproduces it", False
+
+
+def said(row: Profile, k: int) -> str:
+    """The parameters of a row: L = 16, F = 13, rz-e8m13, zero exponent -132."""
+    if row.method != TRUNCATED:
+        return row.method
+    order = "" if row.order == ASCENDING else f", {row.order}"
+    late = "" if row.c_enters == EARLY else ", C late"
+    length = len(row.steps(k)[0])
+    return f"L = {length}, F = {row.fraction}, {row.rounding}, zero exponent {row.zero_exponent}{order}{late}"
+
+
+def _sample(row: Profile, instruction: Instruction, seen: Seen) -> Seen:
+    """Some outputs of one class as products of a single row and column: those that differ first."""
+    operands = seen.operands
+    want = model_of(row, instruction)(operands.a, operands.b, operands.c)
+    order = np.argsort(want.ravel() == seen.got.ravel(), kind="stable")[:_SAMPLE]
+    batch, m, n = np.unravel_index(order, want.shape)
+    a, b = operands.a[batch, m][:, None], operands.b[batch, n][:, None]
+    c = None if operands.c is None else operands.c[batch, m, n][:, None, None]
+    single = Operands(("a sample",) * len(order), a, b, c)
+    return Seen(single, seen.got[batch, m, n][:, None, None])
+
+
+def _fits(row: Profile, instruction: Instruction, sample: Seen, seen: Sequence[Seen]) -> bool:
+    return reproduces(row, instruction, [sample]) and reproduces(row, instruction, seen)
+
+
+def _discovered(row: Profile, instruction: Instruction, device: Products) -> Profile | None:
+    found = discovered(instruction, device)
+    return found.as_profile(row) if found is not None else None
+
+
+def is_probed(instruction: Instruction) -> bool:
+    """Whether discovery knows sums of this kind: floats in f32 or f16."""
+    return format_of(instruction.a_format) not in (None, F64) and format_of(instruction.d_format) in (F32, F16)
+
+
+def discovered(instruction: Instruction, device: Products) -> Discovery | None:
+    """What probing finds of the instruction; None where sums of its kind are not probed."""
+    if not is_probed(instruction):
+        return None
+
+    def dots(a: Codes, b: Codes, c: Codes) -> Codes:
+        wide = [
+            np.zeros((len(a), rows, instruction.k), x.dtype) for rows, x in ((instruction.m, a), (instruction.n, b))
+        ]
+        z = np.zeros((len(a), instruction.m, instruction.n), c.dtype)
+        wide[0][:, 0], wide[1][:, 0], z[:, 0, 0] = a, b, c
+        return device(wide[0], wide[1], z)[:, 0, 0]
+
+    try:
+        return discover(dots, instruction.a_format, instruction.b_format, instruction.d_format, instruction.k)
+    except RefsimError as error:
+        if error.code != "unreachable-product":
+            raise
+        return None
+
+
+def _grid(row: Profile, instruction: Instruction) -> Iterator[Profile]:
+    """Rows around `row`, with parameters that no chip need have."""
+    a, b = (format_of(name) for name in (instruction.a_format, instruction.b_format))
+    if row.method != TRUNCATED or row.fraction is None or a is None or b is None:
+        return
+    lengths = [length for length in (1, 2, 4, 8, 16, 32, 64) if length <= instruction.k]
+    roundings = (RNE_F16,) if instruction.d_format == F16.name else (RZ_F32, RZ_E8M13, RNE_F32)
+    fractions = sorted(range(a.mantissa_bits + b.mantissa_bits, 36), key=lambda f: abs(f - (row.fraction or 0)))
+    orders = (ASCENDING, BYTE_PAIRS) if instruction.k % 4 == 0 else (ASCENDING,)
+    for enters, order, rounding, fraction, length in product((EARLY, LATE), orders, roundings, fractions, lengths):
+        if order == BYTE_PAIRS and length != lengths[0]:
+            continue
+        yield replace(row, length=length, fraction=fraction, rounding=rounding, order=order, c_enters=enters)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def difference(pair: Pair, dots: Sequence[Dot], explanation: tuple[str, bool]) -> Difference:
+    """The smallest case in bits, with what the device and its row return."""
+    small, alone = smallest(pair, dots)
+    lines = list(_spelled(pair.instruction, small))
+    if not alone:
+        kept = [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} lines more"] if len(lines) > _SHOWN else lines
+        needs = "it differs beside other rows and columns only: each dot product alone agrees"
+        return Difference((*kept, needs), "-", "-", *explanation)
+    ((got, want),) = pair.ask([small])
+    bits = 8 * code_dtype(pair.instruction.d_format).itemsize
+    words = [_pattern(code, bits, pair.instruction.d_format) for code in (got, want)]
+    return Difference(tuple(lines), words[0], words[1], *explanation)
+
+
+def _spelled(instruction: Instruction, dot: Dot) -> Iterator[str]:
+    yield f"D[{dot.place[0]}, {dot.place[1]}] of K = {len(dot.a)}, all other operands zero"
+    bits = [
+        8 * code_dtype(name).itemsize for name in (instruction.a_format, instruction.b_format, instruction.d_format)
+    ]
+    for i, (x, y) in enumerate(zip(dot.a, dot.b, strict=True)):
+        if x or y:
+            sides = _pattern(x, bits[0], instruction.a_format), _pattern(y, bits[1], instruction.b_format)
+            yield f"k = {i}: {sides[0]} x {sides[1]}"
+    yield f"C = {_pattern(dot.c, bits[2], instruction.d_format)}"
+
+
+def _pattern(code: int, bits: int, name: str) -> str:
+    """0x38 (1): the bits, and the number that they stand for."""
+    format = format_of(name)
+    if format is None:
+        number: float = code - (1 << bits) if name != "u8" and code >> (bits - 1) else code
+    elif format is F64:
+        number = float(np.array(code, np.uint64).view(np.float64))
+    else:
+        number = float(decode(np.array(code, format.code_dtype), format))
+    return f"0x{code:0{bits // 4}x} ({number:.9g})"

@@ -1,0 +1,207 @@
+"""Who holds which element on a device: operands with a single 1 go in, and the place where it comes out is read.
+
+ldmatrix and stmatrix move the numbers of shared-memory slots (gpu/probes/layouts.cu). Tensor cores multiply a 1 at one
+place of each row of A with random B, so that D shows which k and which row met; the fragments of refsim.layouts pack
+and unpack, so a wrong one cannot give the right matrix.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.bringup import tensor_cores
+from refsim.bringup.explain import Products
+from refsim.bringup.numerics import on_device
+from refsim.bringup.operands import format_of
+from refsim.bringup.report import DIFFERS, PASS, Case, Difference
+from refsim.bringup.tasks import Task, hashed, outcome, probing
+from refsim.bringup.tensor_cores import Instruction
+from refsim.conversions import encode
+from refsim.device import Device
+from refsim.kernels import Launcher
+from refsim.layouts.families import fragment
+from refsim.numerics.profiles import F64
+from refsim.testing.tensor_probe import code_dtype
+
+PROBES = tensor_cores.KERNEL_FILE.parent / "layouts.cu"
+SLOTS = 40
+ROUNDS = 2
+_MATRICES = [
+    (f"{way}matrix_x{count}{trans}", f"{way}matrix.m8n8.x{count}.b16{trans.replace('_', '.')}", count)
+    for way in ("ld", "st") for trans in ("", "_trans") for count in (1, 2, 4)
+]  # fmt: skip
+
+
+def fingerprint() -> str:
+    return hashed([PROBES, tensor_cores.KERNEL_FILE])
+
+
+def tasks(device: Device) -> Sequence[Task]:
+    """ldmatrix, stmatrix, then the operands of every tensor-core instruction of the target."""
+    found = [Task(name, partial(_matrix_case, device, entry, name, count)) for entry, name, count in _MATRICES]
+    found += [
+        Task(instruction.name, partial(product_case, instruction, on_device(device, instruction)))
+        for instruction in tensor_cores.instructions(device.target)
+    ]
+    return found
+
+
+# ---- ldmatrix, stmatrix ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _matrix_launcher(device: Device) -> Iterator[Launcher]:
+    """The part of layouts.cu before TMA, without its generated products."""
+    with tempfile.TemporaryDirectory(prefix="refsim-") as folder:
+        part = Path(folder) / PROBES.name
+        part.write_text(PROBES.read_text("utf-8").partition("// ---- TMA ")[0], "utf-8")
+        (part.parent / "layouts_forms.inc").write_text("")
+        with probing(device).launcher(part) as launcher:
+            yield launcher
+
+
+def _matrix_case(device: Device, entry: str, name: str, count: int) -> Case:
+    """Lane i names 16-byte slot slots[i]; the halfwords of shared memory hold their own numbers."""
+    slots = np.array([(7 * lane + 3) % SLOTS for lane in range(32)], np.uint32)
+    words, dtype = (32 * count, np.uint32) if entry.startswith("ld") else (SLOTS * 8, np.uint16)
+    with _matrix_launcher(device) as launcher:
+        out = launcher.output(words, dtype, name="out")
+        launcher.launch(entry, (1,), (32,), [launcher.upload(slots, name="slots"), out])
+        got = launcher.read(out).view(np.uint16)
+    want = matrix_image(name, slots, got.size)
+    differ = np.flatnonzero(got != want)
+    if not differ.size:
+        return outcome(PASS, words=got.size, coverage="every halfword of every lane")
+    first = int(differ[0])
+    lines = (f"halfword {first} of {'the registers, lane by lane' if entry.startswith('ld') else 'shared memory'}",)
+    return outcome(
+        DIFFERS, words=got.size, differing=differ.size, coverage="every halfword of every lane",
+        difference=Difference(lines, f"element {int(got[first])}", f"element {int(want[first])}"),
+    )  # fmt: skip
+
+
+def matrix_image(name: str, slots: NDArray[np.uint32], size: int) -> NDArray[np.int64]:
+    """What the fragment says: registers of a load, or shared memory after a store, 0xffff where nothing is stored."""
+    rows, columns = fragment(name).elements
+    place = slots.astype(np.int64)[rows] * 8 + columns
+    if name.startswith("ld"):
+        return place.ravel()
+    image = np.full(size, 0xFFFF)
+    image[place.ravel()] = np.arange(place.size)
+    return image
+
+
+# ---- tensor cores ----------------------------------------------------------------------------------------------------
+
+
+def product_case(instruction: Instruction, products: Products) -> Case:
+    """One 1 in each row of A, at every k, against random B; the same of B; then C through a product of zeros."""
+    rng = np.random.default_rng(7)
+    compared, differing, first = 0, 0, ""
+    for label, (a, b, c, want) in trials(rng, instruction):
+        got = products(a, b, c)
+        wrong = got != want
+        compared, differing = compared + got.size, differing + int(wrong.sum())
+        if wrong.any() and not first:
+            first = label
+    coverage = "every place of A, B, C and D"
+    if not differing:
+        return outcome(PASS, words=compared, coverage=coverage)
+    return outcome(
+        DIFFERS,
+        words=compared,
+        differing=differing,
+        coverage=coverage,
+        difference=_misplaced(instruction, products, first),
+    )
+
+
+def trials(rng: np.random.Generator, instruction: Instruction) -> Iterator[tuple[str, tuple[Any, Any, Any, Any]]]:
+    """(label, (a, b, c, d)): products whose exact result is one operand's own numbers."""
+    m, n, k = instruction.m, instruction.n, instruction.k
+    ones = [_one(name) for name in (instruction.a_format, instruction.b_format)]
+    batch = ROUNDS * k
+    shapes = {"a": (batch, m, k), "b": (batch, n, k), "c": (batch, m, n)}
+    zeros = {
+        name: np.zeros(shapes[name], code_dtype(format))
+        for name, format in (("a", instruction.a_format), ("b", instruction.b_format), ("c", instruction.d_format))
+    }
+    rows = np.arange(batch)[:, None]
+    for side, one in (("a", ones[0]), ("b", ones[1])):
+        other = "b" if side == "a" else "a"
+        offsets = np.repeat(rng.integers(0, k, (ROUNDS, shapes[side][1])), k, axis=0)
+        places = (offsets + rows) % k
+        hot = zeros[side].copy()
+        hot[rows, np.arange(shapes[side][1])[None], places] = one
+        small = rng.integers(0, 8, shapes[other])
+        codes, results = _numbers(instruction, other, small)
+        met = results[rows[:, :, None], np.arange(shapes[other][1])[None, None, :], places[:, :, None]]
+        given = {side: hot, other: codes}
+        yield side, (given["a"], given["b"], zeros["c"], met if side == "a" else met.swapaxes(1, 2))
+    numbers = _result_codes(instruction, rng.integers(0, 512, shapes["c"]))
+    yield "c", (zeros["a"], zeros["b"], numbers, numbers)
+
+
+def _one(name: str) -> int:
+    format = format_of(name)
+    return 1 if format is None else format.bias << (format.mantissa_bits + format.padding_bits)
+
+
+def _numbers(instruction: Instruction, side: str, small: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Codes of an operand from numbers 0 to 7, and the codes of the same values as results.
+
+    Float formats take powers of two 2^0 to 2^2 and their sums that every format has: 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
+    """
+    name = instruction.a_format if side == "a" else instruction.b_format
+    if format_of(name) is None:
+        return small.astype(code_dtype(name)), _result_codes(instruction, small)
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[small]
+    return _float_codes(values, name), _result_codes(instruction, values)
+
+
+def _result_codes(instruction: Instruction, values: NDArray[Any]) -> NDArray[Any]:
+    if format_of(instruction.d_format) is None:
+        return values.astype(np.uint32)
+    return _float_codes(values.astype(np.float64), instruction.d_format)
+
+
+def _float_codes(values: NDArray[np.float64], name: str) -> NDArray[Any]:
+    return values.view(np.uint64) if format_of(name) is F64 else encode(values, name)
+
+
+def _misplaced(instruction: Instruction, products: Products, side: str) -> Difference:
+    """The first single 1 that comes out elsewhere: one 1 in A, one in B (or one in C alone)."""
+    m, n, k = instruction.m, instruction.n, instruction.k
+    one = _result_codes(instruction, np.array([1]))[0]
+    count = m * n if side == "c" else max(m, n) * k
+    a = np.zeros((count, m, k), code_dtype(instruction.a_format))
+    b = np.zeros((count, n, k), code_dtype(instruction.b_format))
+    c = np.zeros((count, m, n), code_dtype(instruction.d_format))
+    at = np.arange(count)
+    if side == "c":
+        places = np.stack([at // n, at % n], 1)
+        c[at, places[:, 0], places[:, 1]] = one
+        words = [f"C[{i}, {j}] = 1, all products zero" for i, j in places.tolist()]
+    else:
+        places = np.stack([at // k % m, at // k % n], 1)
+        a[at, places[:, 0], at % k] = _one(instruction.a_format)
+        b[at, places[:, 1], at % k] = _one(instruction.b_format)
+        words = [
+            f"A[{i}, {t}] = 1, B[{t}, {j}] = 1" for (i, j), t in zip(places.tolist(), (at % k).tolist(), strict=True)
+        ]
+    want = np.zeros_like(c)
+    want[at, places[:, 0], places[:, 1]] = one
+    got = products(a, b, c)
+    wrong = np.flatnonzero((got != want).any(axis=(1, 2)))
+    if not wrong.size:
+        return Difference((f"operand {side.upper()}: no single 1 goes astray, only several together",), "-", "-")
+    number = int(wrong[0])
+    out = [f"D[{i}, {j}] = 0x{int(got[number, i, j]):x}" for i, j in np.argwhere(got[number])[:4].tolist()]
+    i, j = places[number].tolist()
+    return Difference((words[number],), ", ".join(out) or "no 1 at all", f"D[{i}, {j}] = 0x{int(one):x}")

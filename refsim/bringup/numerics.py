@@ -1,0 +1,164 @@
+"""Tensor-core arithmetic on a device: every instruction of its target against its row, bit for bit, and discovery."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from refsim.bringup import tensor_cores
+from refsim.bringup.discovery import Discovery
+from refsim.bringup.explain import (
+    Dot,
+    Pair,
+    Products,
+    Seen,
+    difference,
+    discovered,
+    explain,
+    is_probed,
+    known_rows,
+    model_of,
+    reproduces,
+)
+from refsim.bringup.operands import NARROWEST, operand_classes
+from refsim.bringup.report import DIFFERS, PASS, Case
+from refsim.bringup.tasks import Task, hashed, outcome, probing
+from refsim.bringup.tensor_cores import Instruction
+from refsim.device import Device
+from refsim.errors import RefsimError
+from refsim.numerics.profiles import Profile, profile
+from refsim.testing.tensor_probe import Codes
+
+WORDS = 1 << 12
+"""Results of one class on a real GPU, at least one product; the simulated one computes a single product of each."""
+_TRIED = 64
+
+
+def fingerprint() -> str:
+    return hashed([tensor_cores.KERNEL_FILE])
+
+
+def on_device(device: Device, instruction: Instruction) -> Products:
+    """The instruction on a device, a launcher with empty memory for each call."""
+    prober = probing(device)
+
+    def products(a: Codes, b: Codes, c: Codes | None) -> Codes:
+        with prober.launcher(tensor_cores.KERNEL_FILE) as launcher:
+            return tensor_cores.products(launcher, instruction, a, b, c)
+
+    return products
+
+
+def row_of(instruction: Instruction, target: str) -> Profile | None:
+    """The row of an instruction; None where nobody knows this chip's arithmetic."""
+    try:
+        return instruction.profile(target)
+    except RefsimError as error:
+        if error.code not in ("unknown-arithmetic", "unknown-target", "instruction-k"):
+            raise
+        return None
+
+
+def tasks(device: Device) -> Sequence[Task]:
+    """A case for each instruction; one without a row is discovered instead."""
+    words = 1 if device.name == "sim" else WORDS
+    found = []
+    for instruction in tensor_cores.instructions(device.target):
+        row, products = row_of(instruction, device.target), on_device(device, instruction)
+        run = partial(discover_case, instruction, None, products) if row is None else partial(
+            compare_case, instruction, row, products, words
+        )  # fmt: skip
+        found.append(Task(instruction.name, run))
+    return found
+
+
+def discovery_tasks(device: Device) -> Sequence[Task]:
+    """Discovery of every instruction with float sums, in its narrowest shape: N decides nothing of one dot product."""
+    return [
+        Task(
+            instruction.name,
+            partial(discover_case, instruction, row_of(instruction, device.target), on_device(device, instruction)),
+        )
+        for instruction in tensor_cores.instructions(device.target)
+        if instruction.n == NARROWEST and is_probed(instruction)
+    ]
+
+
+def compare_case(instruction: Instruction, row: Profile, products: Products, words: int) -> Case:
+    """Every class of operands and of C, about `words` results each; a difference comes reduced and explained."""
+    per_class = max(1, words // (instruction.m * instruction.n))
+    model, seen, compared = model_of(row, instruction), list[Seen](), 0
+    differing: Counter[str] = Counter()
+    worst, most = 0, -1
+    for number, operands in enumerate(operand_classes(instruction, per_class)):
+        got, want = (side(operands.a, operands.b, operands.c) for side in (products, model))
+        seen.append(Seen(operands, got))
+        compared += got.size
+        wrong = np.count_nonzero(got != want, axis=(1, 2))
+        for i in np.flatnonzero(wrong).tolist():
+            differing[operands.labels[i]] += int(wrong[i])
+        if int(wrong.sum()) > most:
+            worst, most = number, int(wrong.sum())
+    classes = {label for each in seen for label in each.operands.labels}
+    probed = sum(label.startswith("feature") for label in classes)
+    coverage = f"{len(classes) - probed} classes of operands and C, {per_class} products each; {probed} feature probes"
+    if most == 0:
+        return outcome(PASS, words=compared, coverage=coverage, note=str(row.evidence))
+    pair = Pair(products, model, instruction)
+    told = explain(row, instruction, products, seen, worst)
+    where = ", ".join(f"{label}: {count}" for label, count in differing.most_common(6))
+    return outcome(
+        DIFFERS, words=compared, differing=differing.total(), coverage=coverage,
+        note=f"words that differ, by class: {where}{', ...' if len(differing) > 6 else ''}",
+        difference=difference(pair, failing(seen[worst], model), told),
+    )  # fmt: skip
+
+
+def failing(seen: Seen, model: Products) -> list[Dot]:
+    """Outputs of a launch that differ from the model, spread over its products; those with the fewest terms first."""
+    operands = seen.operands
+    want = model(operands.a, operands.b, operands.c)
+    places = np.argwhere(seen.got != want)
+    dots = []
+    for batch, m, n in places[:: max(1, len(places) // _TRIED)].tolist():
+        c = 0 if operands.c is None else int(operands.c[batch, m, n])
+        dots.append(Dot(tuple(operands.a[batch, m].tolist()), tuple(operands.b[batch, n].tolist()), c, (m, n)))
+    return sorted(dots, key=lambda dot: sum(1 for x, y in zip(dot.a, dot.b, strict=True) if x and y))
+
+
+def discover_case(instruction: Instruction, row: Profile | None, products: Products) -> Case:
+    """The parameters that probing finds, and whether they reproduce random products on the device."""
+    found = discovered(instruction, products)
+    if found is None:
+        raise RefsimError(
+            "not-probed", f"sums of {instruction.a_format} in {instruction.d_format} are not probed",
+            rule="discovery probes products of floats in f32 and f16",
+        )  # fmt: skip
+    candidates = [*([row] if row else []), *known_rows(row, instruction), _stand_in(instruction)]
+    made = [each for each in (found.as_profile(other) for other in candidates) if each is not None]
+    seen = [
+        Seen(operands, products(operands.a, operands.b, operands.c)) for operands in operand_classes(instruction, 1)
+    ]
+    words = sum(each.got.size for each in seen)
+    fitting = next((each for each in made if reproduces(each, instruction, seen)), None)
+    note = _summary(found, row, fitting is not None, words)
+    status = PASS if fitting is not None else DIFFERS
+    return outcome(status, words=words, note=note, parameters=dict(found.parameters()))
+
+
+def _stand_in(instruction: Instruction) -> Profile:
+    """A row of these formats, to take from it what was not seen."""
+    like = profile("sm_90", "mma.sync", "f16", "f16", instruction.d_format)
+    return replace(like, a_formats=(instruction.a_format,), b_formats=(instruction.b_format,))
+
+
+def _summary(found: Discovery, row: Profile | None, fits: bool, words: int) -> str:
+    """How what was found stands to the device and to the row, and what could not be seen."""
+    parts = [] if fits else [f"does not reproduce {words:,} random and feature words"]
+    if row is not None:
+        against = found.contradicts(row)
+        parts.append(f"its row says otherwise: {', '.join(against)}" if against else "as its row says")
+    parts += found.unseen
+    return "; ".join(parts)

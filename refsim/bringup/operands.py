@@ -1,0 +1,81 @@
+"""The products that a bring-up gives to a tensor core: the classes of refsim.testing.tensor_probe, in few launches."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from refsim.bringup.tensor_cores import Instruction
+from refsim.formats import Format
+from refsim.numerics.profiles import F64, INTEGERS
+from refsim.testing.tensor_features import features
+from refsim.testing.tensor_probe import Codes, Shape, cell_c, cell_operands, format_row
+from refsim.testing.tensor_replay import cells
+
+_INTEGER_FORMATS = (*INTEGERS, "s32")
+NARROWEST = 8
+"""The least N of an instruction."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Products that one launch makes: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None, all codes.
+
+    `labels` has the class of each product of the batch.
+    """
+
+    labels: tuple[str, ...]
+    a: Codes
+    b: Codes
+    c: Codes | None
+
+
+def format_of(name: str) -> Format | None:
+    """The format of an operand or a result; None for integers."""
+    return None if name in _INTEGER_FORMATS else format_row(name)
+
+
+def shape_of(instruction: Instruction) -> Shape:
+    row = instruction
+    return Shape(row.a_format, row.b_format, row.d_format, row.m, row.n, row.k)
+
+
+def operand_classes(instruction: Instruction, per_class: int) -> Iterator[Operands]:
+    """Every class of operands with every class of C, `per_class` products each, and the feature probes.
+
+    The same products on every call. Those of one K go together, those without C apart. Features are asked where sums are
+    fused, which leaves out integers and f64, and of the narrowest shape of each type only.
+    """
+    shape = shape_of(instruction)
+    groups: dict[tuple[int, bool], list[Operands]] = {}
+    for name, c_name in cells(shape):
+        a, b = cell_operands(shape, name, 0, batch=per_class)
+        c = cell_c(shape, name, c_name, 0, a, b)
+        some = Operands((f"{name}, C {c_name}",) * len(a), a, b, c)
+        groups.setdefault((a.shape[-1], c is None), []).append(some)
+    fused = format_of(instruction.a_format) not in (None, F64)
+    for some in _features(shape) if fused and instruction.n == NARROWEST else ():
+        groups.setdefault((some.a.shape[-1], some.c is None), []).append(some)
+    for group in groups.values():
+        labels = tuple(label for each in group for label in each.labels)
+        c = np.concatenate([each.c for each in group if each.c is not None]) if group[0].c is not None else None
+        yield Operands(
+            labels, np.concatenate([each.a for each in group]), np.concatenate([each.b for each in group]), c
+        )
+
+
+def _features(shape: Shape) -> Iterator[Operands]:
+    """Eight cases of a feature in a product: case i has row i of A, row i of B and its C at D[i, i]."""
+    for feature in features(shape).values():
+        if feature.negate_a or feature.negate_b:
+            continue
+        cases, length = feature.a.shape
+        batch = -(-cases // NARROWEST)
+        a = np.zeros((batch, shape.m, length), feature.a.dtype)
+        b = np.zeros((batch, shape.n, length), feature.b.dtype)
+        c = None if feature.c is None else np.zeros((batch, shape.m, shape.n), feature.c.dtype)
+        product, place = np.divmod(np.arange(cases), NARROWEST)
+        a[product, place], b[product, place] = feature.a, feature.b
+        if c is not None and feature.c is not None:
+            c[product, place, place] = feature.c
+        yield Operands((f"feature {feature.name}",) * batch, a, b, c)

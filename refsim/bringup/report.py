@@ -1,0 +1,215 @@
+"""What a bring-up found: cases under suites, with everything that a reader, a baseline or a later run needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from refsim.errors import UNREADABLE, RefsimError
+
+PASS, DIFFERS, UNSUPPORTED, NOT_RUN = "pass", "differs", "unsupported", "not run"
+STATUSES = (PASS, DIFFERS, UNSUPPORTED, NOT_RUN)
+KIND = "refsim-bringup"
+AGREED, UNEXPLAINED, OUR_BUG = 0, 1, 70
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The smallest case that shows a difference, in bits, and what explains it.
+
+    `smallest` is one line a term; `got` and `want` are patterns such as 0x3f800400. `explanation` names the parameters
+    that reproduce the device; `known` says that a row of another chip has them: such a difference is no fault.
+    """
+
+    smallest: tuple[str, ...]
+    got: str
+    want: str
+    explanation: str = ""
+    known: bool = False
+
+    def lines(self) -> list[str]:
+        """The terms, both results and the explanation."""
+        return [*self.smallest, f"got  {self.got}", f"want {self.want}", self.explanation or "unexplained"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the matrix: `words` results were compared and `differing` of them differ.
+
+    `coverage` says which inputs were tried, `note` why a case could not run or what else there is to know,
+    `parameters` what discovery found. `bug` marks a case that was not run because refsim itself failed.
+    """
+
+    suite: str
+    name: str
+    status: str
+    words: int = 0
+    differing: int = 0
+    seconds: float = 0.0
+    coverage: str = ""
+    note: str = ""
+    difference: Difference | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    bug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise RefsimError("bad-status", f"{self.status!r} is no status", rule=f"one of {', '.join(STATUSES)}")
+
+    @property
+    def key(self) -> str:
+        return f"{self.suite}: {self.name}"
+
+    @property
+    def unexplained(self) -> bool:
+        """A difference that no row of another chip explains."""
+        return self.status == DIFFERS and not (self.difference and self.difference.known)
+
+    @property
+    def shown(self) -> str:
+        """The status as the matrix has it: a difference says whether it is explained."""
+        return "explained" if self.status == DIFFERS and not self.unexplained else self.status
+
+    def to_json(self) -> dict[str, Any]:
+        record = {each.name: getattr(self, each.name) for each in fields(self)}
+        record["parameters"] = dict(self.parameters)
+        if self.difference:
+            record["difference"] = {each.name: getattr(self.difference, each.name) for each in fields(Difference)}
+            record["difference"]["smallest"] = list(self.difference.smallest)
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Case":
+        """The inverse of to_json; raises RefsimError for anything else."""
+        try:
+            content = dict(record)
+            if content.get("difference") is not None:
+                difference = dict(content["difference"])
+                content["difference"] = Difference(**{**difference, "smallest": tuple(difference["smallest"])})
+            case = cls(**content)
+            if not isinstance(case.words, int) or not isinstance(case.name, str) or not isinstance(case.suite, str):
+                raise TypeError("words is an integer, suite and name are texts")
+        except (TypeError, KeyError, ValueError) as error:
+            raise RefsimError("bad-case", f"not a case of a bring-up: {error}", exit_code=UNREADABLE) from error
+        return case
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is otherwise than in the baseline: a case, and both sides in a few words."""
+
+    case: str
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole bring-up: `facts` of device and toolchain, `cases` in order, `changes` since a baseline if one was given."""
+
+    facts: Mapping[str, str]
+    cases: tuple[Case, ...]
+    simulated: bool
+    changes: tuple[Change, ...] | None = None
+
+    @property
+    def title(self) -> str:
+        device = self.facts.get("device", "a device")
+        return f"Bring-up of {device}" + (" (simulated)" if self.simulated and "simulated" not in device else "")
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(case.suite for case in self.cases))
+
+    def of(self, suite: str) -> tuple[Case, ...]:
+        return tuple(case for case in self.cases if case.suite == suite)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Cases of each status; explained differences apart."""
+        names = (PASS, DIFFERS, "explained", UNSUPPORTED, NOT_RUN)
+        return {name: sum(case.shown == name for case in self.cases) for name in names}
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: "131 pass, 2 differ and are explained, 0 differ unexplained, ..."."""
+        counts = self.counts
+        words = sum(case.words for case in self.cases)
+        return (
+            f"{counts[PASS]} pass, {counts[DIFFERS]} differ unexplained, {counts['explained']} differ and are explained, "
+            f"{counts[UNSUPPORTED]} unsupported, {counts[NOT_RUN]} not run; {words:,} words compared"
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """1 if any difference is unexplained, 70 if a bug of refsim kept a case from running, else 0."""
+        if any(case.bug for case in self.cases):
+            return OUR_BUG
+        return UNEXPLAINED if any(case.unexplained for case in self.cases) else AGREED
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists, numbers and strings."""
+        record: dict[str, Any] = {
+            "kind": KIND, "simulated": self.simulated, "verdict": self.verdict, "exit_code": self.exit_code,
+            "counts": self.counts, "facts": dict(self.facts), "cases": [case.to_json() for case in self.cases],
+        }  # fmt: skip
+        if self.changes is not None:
+            record["changes"] = [{each.name: getattr(change, each.name) for each in fields(Change)}
+                                 for change in self.changes]  # fmt: skip
+        return record
+
+
+def read_report(path: Path) -> Report:
+    """The report in a JSON file that `refsim bringup` wrote; RefsimError (exit 3) for any other file."""
+    import json
+
+    def bad(what: str) -> RefsimError:
+        return RefsimError(
+            "bad-baseline", what, str(path), help="give the JSON of refsim bringup -o report.json", exit_code=UNREADABLE
+        )
+
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except OSError as problem:
+        raise bad(f"cannot read: {(problem.strerror or str(problem)).lower()}") from problem
+    except ValueError as problem:
+        raise bad(f"not JSON: {problem}") from problem
+    if not isinstance(record, dict) or record.get("kind") != KIND or not isinstance(record.get("cases"), list):
+        raise bad("not the report of a bring-up")
+    try:
+        cases = tuple(Case.from_json(each) for each in record["cases"])
+        return Report(dict(record["facts"]), cases, bool(record["simulated"]))
+    except (RefsimError, TypeError, KeyError, ValueError) as problem:
+        raise bad(f"not the report of a bring-up: {getattr(problem, 'what', problem)}") from problem
+
+
+def changes_since(old: Report, cases: tuple[Case, ...], facts: Mapping[str, str]) -> tuple[Change, ...]:
+    """What differs between two reports: facts, cases that came or went, statuses, counts, found parameters.
+
+    Suites that were not asked for this time are left out; seconds and words do not count as changes.
+    """
+    found = [
+        Change(name, old.facts.get(name, "-"), facts.get(name, "-"))
+        for name in dict.fromkeys([*old.facts, *facts])
+        if old.facts.get(name) != facts.get(name)
+    ]
+    suites = {case.suite for case in cases}
+    before = {case.key: case for case in old.cases if case.suite in suites}
+    now = {case.key: case for case in cases}
+    for key in dict.fromkeys([*now, *before]):
+        sides = [_in_short(before.get(key)), _in_short(now.get(key))]
+        if sides[0] != sides[1]:
+            found.append(Change(key, *sides))
+    return tuple(found)
+
+
+def _in_short(case: Case | None) -> str:
+    if case is None:
+        return "absent"
+    parts = [case.shown]
+    if case.differing:
+        parts.append(f"{case.differing} words")
+    if case.difference and case.difference.explanation:
+        parts.append(case.difference.explanation)
+    found = ", ".join(f"{name} {value}" for name, value in case.parameters.items() if value is not None)
+    return "; ".join([*parts, *([found] if found else [])])

@@ -1,0 +1,82 @@
+"""Finished cases on disk, so that an interrupted bring-up goes on where it stopped.
+
+One file per device and toolchain; each suite under the hash of what decides its results. Another hash, another file
+format or a damaged file count as nothing there: results are then made anew.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from refsim.bringup.report import NOT_RUN, Case
+from refsim.device.cache import cache_directory, digest
+from refsim.errors import RefsimError
+from refsim.files.access import write_atomically
+
+_FORM = 1
+
+
+class State:
+    """The cases of a bring-up that are finished; every change is on disk, whole, when the call returns."""
+
+    def __init__(self, folder: Path | None, facts: Mapping[str, str], suites: Mapping[str, str]) -> None:
+        """`facts` decide the file, `suites` (name to hash) which of its cases still hold."""
+        name = digest(*(part for pair in sorted(facts.items()) for part in pair))[:16]
+        self.path = (folder or cache_directory() / "bringup") / f"bringup-{name}.json"
+        self.hashes = dict(suites)
+        self.stored: dict[str, dict[str, Case]] = {}
+        self.discarded = 0
+        self._load()
+
+    def _load(self) -> None:
+        try:
+            record = json.loads(self.path.read_text("utf-8"))
+            suites = record["suites"] if record["form"] == _FORM else {}
+            for name, content in suites.items():
+                if self.hashes.get(name, content["hash"]) != content["hash"]:
+                    self.discarded += len(content["cases"])
+                    continue
+                self.hashes.setdefault(name, content["hash"])
+                self.stored[name] = {each["name"]: Case.from_json(each) for each in content["cases"]}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RefsimError):
+            self.stored = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self.stored.values()))
+
+    def find(self, suite: str, name: str) -> Case | None:
+        """The case as it ended before, or None."""
+        return self.stored.get(suite, {}).get(name)
+
+    def keep(self, case: Case) -> None:
+        """Adds a finished case; one that did not run is not finished. Raises RefsimError where the disk refuses."""
+        if case.status == NOT_RUN:
+            return
+        self.stored.setdefault(case.suite, {})[case.name] = case
+        content = {
+            "form": _FORM,
+            "suites": {
+                name: {"hash": self.hashes[name], "cases": [each.to_json() for each in cases.values()]}
+                for name, cases in self.stored.items()
+            },
+        }
+
+        def fill(stream: BinaryIO) -> None:
+            stream.write(json.dumps(content).encode())
+
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise RefsimError(
+                "cannot-write", f"cannot keep finished cases: {(problem.strerror or str(problem)).lower()}",
+                str(self.path), help="name a folder with --state",
+            ) from problem  # fmt: skip
+        write_atomically(self.path, fill, overwrite=True)
+
+    def clear(self) -> None:
+        """Forgets everything: the next bring-up starts anew."""
+        self.stored = {}
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()

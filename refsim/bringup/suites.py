@@ -1,0 +1,90 @@
+"""The suites of a bring-up, and the run through them: one case after the other, each finished on disk before the next."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from refsim.bringup import conversions, kernels, layouts, numerics
+from refsim.bringup.report import Case
+from refsim.bringup.state import State
+from refsim.bringup.tasks import Task, broken, refused
+from refsim.device import Device
+from refsim.errors import RefsimError, unknown
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite: its cases on a device, and the hash of the files (beside refsim itself) that decide its results."""
+
+    name: str
+    summary: str
+    tasks: Callable[[Device], Sequence[Task]]
+    fingerprint: Callable[[], str]
+
+
+SUITES = (
+    Suite("conversions", "every cvt, over all its inputs", conversions.tasks, conversions.fingerprint),
+    Suite("layouts", "who holds which element", layouts.tasks, layouts.fingerprint),
+    Suite("numerics", "what tensor cores return", numerics.tasks, numerics.fingerprint),
+    Suite("kernels", "compiled kernels against their oracles", kernels.tasks, kernels.fingerprint),
+    Suite("discovery", "how tensor cores add, found by probing", numerics.discovery_tasks, numerics.fingerprint),
+)
+ALWAYS = ("conversions", "layouts", "numerics", "kernels")
+
+
+def suite_named(name: str) -> Suite:
+    """The suite of that name; an unknown one is an error with the nearest."""
+    rows = {suite.name: suite for suite in SUITES}
+    if name not in rows:
+        raise unknown("suite", name, list(rows))
+    return rows[name]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a run stands: this case of `planned`, and whether its result is from before."""
+
+    suite: str
+    name: str
+    done: int
+    planned: int
+    kept: bool
+
+
+def run_suites(
+    device: Device, suites: Sequence[Suite], state: State, on_step: Callable[[Step], None] | None = None
+) -> Iterator[Case]:
+    """Runs the cases that `state` does not hold yet; yields all of them in order, and keeps each before the next begins."""
+    planned = [(suite, task) for suite in suites for task in _tasks(suite, device)]
+    for number, (suite, task) in enumerate(planned):
+        known = state.find(suite.name, task.name)
+        if on_step is not None:
+            on_step(Step(suite.name, task.name, number, len(planned), known is not None))
+        if known is None:
+            known = _timed(suite, task)
+            state.keep(known)
+        yield known
+
+
+def _tasks(suite: Suite, device: Device) -> Sequence[Task]:
+    """The cases of a suite; a suite that cannot even list them is one case that says why."""
+    try:
+        return suite.tasks(device)
+    except RefsimError as error:
+        found = refused(error)
+
+        def run() -> Case:
+            return replace(found, suite=suite.name, name="all")
+
+        return [Task("all", run)]
+
+
+def _timed(suite: Suite, task: Task) -> Case:
+    began = time.perf_counter()
+    try:
+        case = task.run()
+    except RefsimError as error:
+        case = refused(error)
+    except Exception as error:  # a long run goes on to the next case; the report ends with the exit code of a bug
+        case = broken(error)
+    return replace(case, suite=suite.name, name=task.name, seconds=round(time.perf_counter() - began, 3))

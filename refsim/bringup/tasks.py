@@ -1,0 +1,60 @@
+"""One case before it has run, and what an error makes of it."""
+
+import hashlib
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from refsim.bringup.report import DIFFERS, NOT_RUN, UNSUPPORTED, Case, Difference
+from refsim.device import Device
+from refsim.device.sim import SimDevice
+from refsim.errors import MISSING, RefsimError
+
+DEVICE_FAULT = 1  # the exit code of an error that blames what ran on the device
+
+
+@dataclass(frozen=True)
+class Task:
+    """A case by name; `run` returns it without suite, name and time, or raises RefsimError."""
+
+    name: str
+    run: Callable[[], Case]
+
+
+def probing(device: Device) -> Device:
+    """The device for probes of one instruction: the simulated GPU runs them under one schedule, since no other can matter."""
+    return replace(device, schedules=1) if isinstance(device, SimDevice) else device
+
+
+def outcome(status: str, **facts: object) -> Case:
+    """What a task returns: a Case whose suite and name are added by the run."""
+    return Case("", "", status, **facts)  # type: ignore[arg-type]
+
+
+def refused(error: RefsimError) -> Case:
+    """The case that ended in an error.
+
+    A fault on the device is a difference; a missing tool means that it was not run; anything else, that this device or
+    its compiler does not have what the case needs.
+    """
+    first = f"{error.what}" + (f" ({error.where.strip()})" if error.where and len(error.where) < 80 else "")
+    if error.exit_code == DEVICE_FAULT:
+        return outcome(DIFFERS, note=first, difference=Difference((str(error),), error.code, "a launch that ends"))
+    return outcome(NOT_RUN if error.exit_code == MISSING else UNSUPPORTED, note=first)
+
+
+def broken(error: Exception) -> Case:
+    """The case in which refsim itself failed: not run, with the place of the failure."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return outcome(NOT_RUN, note=f"a bug of refsim: {type(error).__name__}: {error}{place}", bug=True)
+
+
+def hashed(files: Sequence[Path]) -> str:
+    """SHA-256 over names and contents."""
+    state = hashlib.sha256()
+    for file in sorted(files):
+        state.update(f"{file.name} {file.stat().st_size}\n".encode())
+        state.update(file.read_bytes())
+    return state.hexdigest()
