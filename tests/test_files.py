@@ -165,14 +165,10 @@ TORCH_NAMES = {
 UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32"}
 
 
-@pytest.fixture(scope="module")
-def torch():
-    pytest.importorskip("safetensors.torch", reason="the peers extra (safetensors, torch) is not installed")
-    return pytest.importorskip("torch", reason="the peers extra (torch) is not installed")
-
-
+@pytest.mark.peers("torch", "safetensors")
 @pytest.mark.parametrize("name", TORCH_NAMES)
-def test_torch_and_refsim_write_the_same_safetensors_file(tmp_path, torch, name):
+def test_torch_and_refsim_write_the_same_safetensors_file(tmp_path, name):
+    import torch
     from safetensors import torch as peer
 
     codes = codes_of({row.name: row for row in FORMATS}[name], (4, 6))
@@ -191,7 +187,9 @@ def test_torch_and_refsim_write_the_same_safetensors_file(tmp_path, torch, name)
         np.testing.assert_array_equal(read.view(getattr(torch, UNSIGNED[codes.itemsize])).numpy(), codes)
 
 
-def test_torch_packs_e2m1_as_we_do(tmp_path, torch):
+@pytest.mark.peers("torch", "safetensors")
+def test_torch_packs_e2m1_as_we_do(tmp_path):
+    import torch
     from safetensors import torch as peer
 
     packed = torch.tensor([[0x21, 0x43], [0x65, 0x87]], dtype=torch.uint8)
@@ -203,9 +201,11 @@ def test_torch_packs_e2m1_as_we_do(tmp_path, torch):
     assert (tmp_path / "ours.safetensors").read_bytes() == (tmp_path / "theirs.safetensors").read_bytes()
 
 
+@pytest.mark.peers("safetensors")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_safetensors_for_numpy_agrees(tmp_path, dtype):
-    peer = pytest.importorskip("safetensors.numpy", reason="the peers extra (safetensors) is not installed")
+    from safetensors import numpy as peer
+
     values = np.random.default_rng(2).normal(size=(3, 4)).astype(dtype)
     files.save(tmp_path / "ours.safetensors", values.view(f"u{values.itemsize}"), dtype)
     assert peer.load_file(tmp_path / "ours.safetensors")["x"].tobytes() == values.tobytes()
@@ -213,12 +213,14 @@ def test_safetensors_for_numpy_agrees(tmp_path, dtype):
     assert files.load(tmp_path / "theirs.safetensors").codes.tobytes() == values.tobytes()
 
 
+@pytest.mark.peers("safetensors")
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_the_safetensors_package_accepts_every_format(tmp_path, format):
-    peer = pytest.importorskip("safetensors", reason="the peers extra (safetensors) is not installed")
+    import safetensors
+
     codes = codes_of(format, (4, 2))
     files.save(tmp_path / "w.safetensors", codes, format)
-    ((key, found),) = peer.deserialize((tmp_path / "w.safetensors").read_bytes())
+    ((key, found),) = safetensors.deserialize((tmp_path / "w.safetensors").read_bytes())
     assert key == "x"
     assert found["shape"] == [4, 2]
     assert len(found["data"]) == (6 if format.bits == 6 else 4 if format.bits == 4 else codes.nbytes)

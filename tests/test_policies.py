@@ -1,15 +1,18 @@
 """The library rows are the libraries: bit for bit on the complete set, and the table of differences is what they do."""
 
-import os
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim.conversions import CONVERSIONS, KNOWN_DIFFERENCES, convert, diff_policies, encode, policy_patterns
+from refsim.conversions import CONVERSIONS, KNOWN_DIFFERENCES, convert, decode, diff_policies, encode, policy_patterns
+from refsim.conversions.coding import encode_rule
 from refsim.conversions.policies import INPUT_CLASSES, classify, policy_row, tabulate_differences
+from refsim.conversions.rounding import ieee_rule
 from refsim.errors import RefsimError
-from refsim.formats import E2M1, E4M3
+from refsim.formats import BF16, E2M1, E4M3
+from refsim.numerics import ieee
 
 ML_DTYPES = {
     "ml_dtypes.e4m3fn": ml_dtypes.float8_e4m3fn,
@@ -22,6 +25,7 @@ ML_DTYPES = {
     "ml_dtypes.e8m0fnu": ml_dtypes.float8_e8m0fnu,
 }
 TORCH = [name for name, row in CONVERSIONS.items() if row.policy == "torch"]
+LIBRARIES = [*ML_DTYPES, *(pytest.param(name, marks=pytest.mark.peers("torch")) for name in TORCH)]
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +41,19 @@ def cast(name: str, patterns: np.ndarray) -> np.ndarray:
     if name.startswith("ml_dtypes"):
         with np.errstate(all="ignore"):
             return values.astype(ML_DTYPES[name]).view(np.uint8)
-    try:
-        import torch
-    except ImportError:
-        reason = "torch is not installed"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"needed in CI: {reason}")
-        pytest.skip(reason)
+    import torch
+
     target = getattr(torch, name.removeprefix("torch."))
     return torch.from_numpy(values.copy()).to(target).view(torch.uint8).numpy()
 
 
-@pytest.mark.parametrize("name", [*ML_DTYPES, *TORCH])
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_row_equals_the_library(name: str, patterns: np.ndarray) -> None:
     differ = np.flatnonzero(convert(name, patterns) != cast(name, patterns))
     assert [hex(pattern) for pattern in patterns[differ[:5]]] == []
 
 
-@pytest.mark.parametrize("name", [*ML_DTYPES, *TORCH])
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_known_differences_are_what_the_library_does(name: str) -> None:
     """Derived from the library's own output and NVIDIA's policy, class by class, and compared with the stored table."""
     row = CONVERSIONS[name]
@@ -110,3 +109,40 @@ def test_encode_default_is_the_cuda_satfinite_policy(patterns: np.ndarray) -> No
     for format in ("e4m3", "e5m2", "e2m1", "e2m3", "e3m2"):
         expected = convert(f"cuda.satfinite.{format}.f32", patterns)
         np.testing.assert_array_equal(encode(patterns.view(np.float32), format), expected)
+
+
+def test_weight_decoders_are_the_documented_bit_map() -> None:
+    """238 of 256 codes are right under Mirage's six instructions: zero, the subnormals and NaN are not."""
+    codes = np.arange(256, dtype=np.uint8)
+    exact, marlin, mirage = (convert(f"{policy}.bf16.e4m3", codes) for policy in ("exact", "marlin", "mirage"))
+    wide = codes.astype(np.uint16)
+    np.testing.assert_array_equal(mirage, (wide & 0x80) << 8 | (((wide & 0x7F) << 4) + 0x3C00))
+    wrong = [*range(8), 0x7F, *range(0x80, 0x88), 0xFF]
+    assert np.flatnonzero(mirage != exact).tolist() == wrong
+    assert np.flatnonzero(marlin != exact).tolist() == [0x7F, 0xFF]
+    assert decode(mirage[[0, 0x80, 1, 7, 0x7F, 0xFF]], "bf16").tolist() == [
+        2**-7, -(2**-7), 2**-7 * 1.125, 2**-7 * 1.875, 480, -480,
+    ]  # fmt: skip
+    np.testing.assert_array_equal(exact, encode(decode(codes, "e4m3"), "bf16"))
+
+
+def test_decoders_of_pairs_do_not_mix_their_lanes() -> None:
+    """The instructions work on two codes in one register: all 65,536 pairs give what the two codes give alone."""
+    pair = np.arange(1 << 16, dtype=np.uint32)
+    word = (pair & 0xFF) << 8 | (pair & 0xFF00) << 16
+    sign, magnitude = word & 0x80008000, word >> 4 & 0x07F007F0
+    low, high = (pair & 0xFF).astype(np.uint8), (pair >> 8).astype(np.uint8)
+    raised = sign | (magnitude + 0x3C003C00)
+    for lane, codes in ((raised & 0xFFFF, low), (raised >> 16, high)):
+        np.testing.assert_array_equal(lane, convert("mirage.bf16.e4m3", codes))
+    scale = np.uint16(0x7B80)  # 2^120
+    for lane, codes in (((sign | magnitude) & 0xFFFF, low), ((sign | magnitude) >> 16, high)):
+        product = ieee.mul(lane.astype(np.uint16), np.full(lane.shape, scale))
+        np.testing.assert_array_equal(product, convert("marlin.bf16.e4m3", codes))
+
+
+def test_overrides_of_a_wide_format_take_the_pattern_rounded_to_odd() -> None:
+    rule = replace(ieee_rule(BF16), overrides=((0x3F81, 0x3F81, 0x1234),))
+    patterns = np.array([0x3F800001, 0x3F810000, 0x3F80FFFF, 0x3F800000, 0x3F820000], np.uint32)
+    for values in (patterns.view(np.float32), patterns.view(np.float32).astype(np.float64)):
+        assert encode_rule(values, rule).tolist() == [0x1234, 0x1234, 0x1234, 0x3F80, 0x3F82]
