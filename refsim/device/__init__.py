@@ -2,6 +2,7 @@
 
 import re
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -27,16 +28,19 @@ class Device(Protocol):
 def open(name: str = "sim", target: str | None = None) -> Device:
     """The device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
 
+    "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" under one of them.
+
     Raises RefsimError: an unknown name (exit 2); no driver, no GPU or no PyCUDA (exit 4).
     """
-    if name == "sim":
+    if simulated := re.fullmatch(r"sim(?::(eager|lazy|random))?", name):
         from refsim.device.compile import target_named
         from refsim.device.sim import SimDevice
 
-        return SimDevice(target_named(target).name) if target else SimDevice()
+        device = SimDevice(name=name, policy=simulated[1])
+        return replace(device, target=target_named(target).name) if target else device
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if not match:
-        raise RefsimError("unknown-device", f"no device is called {name!r}", help="sim, cuda, cuda:1")
+        raise RefsimError("unknown-device", f"no device is called {name!r}", help="sim, sim:lazy, cuda, cuda:1")
     from refsim.device.cuda import open_device
 
     return open_device(int(match[1] or 0), target)

@@ -38,6 +38,7 @@ TARGETS = (
     Target("sm_89", "compute_89", _DIRECTIVE),
     Target("sm_90a", "compute_90a", _DIRECTIVE),
     Target("sm_100a", "compute_100a", _DIRECTIVE),
+    Target("sm_120a", "compute_120a", _DIRECTIVE),
 )
 
 # --fmad=true is the compilers' default and decides bits, so it is said; a kernel that must not care writes __fmul_rn.

@@ -1,8 +1,8 @@
 """The simulated GPU as a device: the kernel's own PTX, executed lane by lane, every access checked.
 
-A launch of moderate size runs under several schedules, from the same memory: the lowest program counter first, then random
-ones. A correct kernel writes the same bytes under all of them; a missing barrier shows as a difference or as a read of
-memory that nobody has written yet.
+A launch of moderate size runs under several schedules, from the same memory: the lowest program counter first; for kernels
+with asynchronous copies, the copies as late as they may come; then random ones. A correct kernel writes the same bytes
+under all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,7 @@ from refsim import ptx
 from refsim.device.compile import compile_ptx
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer
+from refsim.ptx.faults import place
 
 SCHEDULES = 3
 SCHEDULED_LANES = 4096
@@ -28,14 +29,22 @@ SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by at
 
 @dataclass
 class SimLauncher:
-    """One kernel file loaded on a simulated GPU with empty memory."""
+    """One kernel file loaded on a simulated GPU with empty memory.
+
+    A launch runs under the first `schedules` of its `orders`, or under one `policy` alone; `arithmetic` is how matrices are
+    multiplied. `traces` holds what each launch did, under its first order; with `count_banks` also how it used the banks.
+    """
 
     program: ptx.Program
     schedules: int
+    policy: str | None = None
+    arithmetic: str = "silicon"
     memory: ptx.GlobalMemory = field(default_factory=ptx.GlobalMemory)
     inexact: list[str] = field(default_factory=list)
     unobservable: list[str] = field(default_factory=list)
     instructions: int = 0
+    traces: list[ptx.Trace] = field(default_factory=list)
+    count_banks: bool = False
 
     @property
     def target(self) -> str:
@@ -64,12 +73,16 @@ class SimLauncher:
         return self.memory.read(buffer.address, buffer.count * buffer.dtype.itemsize).view(buffer.dtype)
 
     def owner_of(self, buffer: Buffer, index: int) -> dict[str, object]:
-        """Which thread last wrote an element (block and thread counted x first), and its address."""
+        """Which thread last wrote an element (block and thread counted x first), by which statement, and its address."""
         address = buffer.address + index * buffer.dtype.itemsize
         thread = self.memory.writer(address)
         if thread < 0:
             return {"address": address, "written": "never"}
-        return {"block": thread // self._threads, "thread": thread % self._threads, "address": address}
+        owner: dict[str, object] = {"block": thread // self._threads, "thread": thread % self._threads}
+        line = self.memory.writing_line(address)
+        functions = self.program.module.functions.values()
+        by = next((place(each) for function in functions for each in function.statements if each.line == line), "")
+        return {**owner, "address": address, **({"by": by} if by else {})}
 
     def launch(
         self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
@@ -80,13 +93,18 @@ class SimLauncher:
         if len(self.memory.space.bytes) <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()
 
-        def run(policy: str = "eager", seed: int = 0, initialised: str = "error") -> ptx.Trace:
+        (first, first_seed), *others = self.orders(entry)
+
+        def run(policy: str = first, seed: int = first_seed, initialised: str = "error") -> ptx.Trace:
+            banks = self.count_banks and policy == first
             return self.program.launch(
                 entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=policy, seed=seed,
-                checks=ptx.Checks(initialised, SECONDS),
+                arithmetic=self.arithmetic, checks=ptx.Checks(initialised, banks=banks, seconds=SECONDS),
             )  # fmt: skip
 
         small = int(np.prod(grid)) * self._threads <= SCHEDULED_LANES
+        # The module's own variables are part of the memory that every order begins with.
+        self.program.place_variables(self.program.code(entry).function, self.memory, shared_bytes)
         before = self.memory.snapshot() if small else None
         try:
             trace = run()
@@ -94,10 +112,26 @@ class SimLauncher:
             if error.code != "uninitialised" or before is None:
                 raise
             trace = self._settle_uninitialised(run, before, error)
+        self.traces.append(trace)
         self.instructions += trace.instructions
-        self.inexact += [f"{entry}: {line}" for line in (*trace.inexact, *map(str, trace.contractions))]
+        self.inexact += [
+            f"{entry}: {line}" for line in (*trace.inexact, *trace.idealised, *map(str, trace.contractions))
+        ]
         if before is not None and not trace.inexact and not trace.uninitialised:
-            self._try_schedules(run, before, entry)
+            self._try_schedules(run, before, entry, others)
+
+    @property
+    def conflicts(self) -> list[str]:
+        """Each instruction that took more wavefronts than it needed, where they were counted."""
+        uses = [use for trace in self.traces for use in trace.banks if use.wavefronts > use.ideal]
+        return [f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses]
+
+    def orders(self, entry: str) -> list[tuple[str, int]]:
+        """The policies and seeds that a launch of an entry is tried under."""
+        if self.policy is not None:
+            return [(self.policy, 1 if self.policy == "random" else 0)]
+        late = [("lazy", 0)] if self.program.code(entry).is_asynchronous else []
+        return [("eager", 0), *late, *(("random", seed) for seed in range(1, self.schedules))][: self.schedules]
 
     def _settle_uninitialised(self, run: Any, before: Any, error: RefsimError) -> ptx.Trace:
         """Run on with two different poisons: where all written bytes agree, nobody can observe the unwritten ones."""
@@ -112,21 +146,22 @@ class SimLauncher:
         self.unobservable.append(str(error))
         return trace
 
-    def _try_schedules(self, run: Any, before: Any, entry: str) -> None:
+    def _try_schedules(self, run: Any, before: Any, entry: str, orders: list[tuple[str, int]]) -> None:
         after, written = self.memory.snapshot()
-        for seed in range(1, self.schedules):
+        for policy, seed in orders:
+            schedule = f"random schedule {seed}" if policy == "random" else f"the {policy} policy"
             self.memory.restore(before)
             try:
-                run("random", seed)
+                run(policy, seed)
             except RefsimError as error:
-                error.rule = error.rule or f"found under random schedule {seed}: {SCHEDULE_RULE}"
+                error.rule = error.rule or f"found under {schedule}: {SCHEDULE_RULE}"
                 raise
             other, _ = self.memory.snapshot()
             if ((other != after) & (written == 1)).any():
                 position = int(np.flatnonzero((other != after) & (written == 1))[0])
                 region = self.memory.space.region_at(position)
                 raise RefsimError(
-                    "schedule-dependent", f"{entry} writes other bytes under random schedule {seed}",
+                    "schedule-dependent", f"{entry} writes other bytes under {schedule}",
                     where=f"byte {position - region.start} of {region.name}" if region else hex(position),
                     rule=SCHEDULE_RULE, exit_code=ptx.FAULT_EXIT,
                 )  # fmt: skip
@@ -134,11 +169,16 @@ class SimLauncher:
 
 @dataclass
 class SimDevice:
-    """A simulated GPU of a target; `schedules` is how many orders of execution a moderate launch is tried under."""
+    """A simulated GPU of a target; `schedules` is how many orders of execution a moderate launch is tried under.
+
+    policy: "eager", "lazy" or "random" where one alone is wanted; arithmetic: "silicon" or "exact" for matrices.
+    """
 
     target: str = ptx.DEFAULT_TARGET
     schedules: int = SCHEDULES
     name: str = "sim"
+    policy: str | None = None
+    arithmetic: str = "silicon"
     _programs: dict[str, ptx.Program] = field(default_factory=dict)
     _built: dict[str, str] = field(default_factory=dict)
 
@@ -161,4 +201,4 @@ class SimDevice:
     @contextmanager
     def launcher(self, kernel_file: Path) -> Iterator[SimLauncher]:
         """A launcher with empty memory; the program is kept for the next one."""
-        yield SimLauncher(self.program(kernel_file), self.schedules)
+        yield SimLauncher(self.program(kernel_file), self.schedules, self.policy, self.arithmetic)

@@ -38,7 +38,7 @@ class Barriers:
         value: NDArray[np.bool_] | None = None,
     ) -> None:  # fmt: skip
         """Lanes arrive at barrier `number` expecting `count` threads (None: all of the CTA)."""
-        barrier = lanes.full(number).astype(np.int64)
+        machine, barrier = self.machine, number.astype(np.int64)
         if (barrier >= BARRIERS).any():
             raise lanes.fault(
                 "barrier-misuse", int(np.argmax(barrier >= BARRIERS)), f"barrier {barrier.max()} of 16", RULE
@@ -49,10 +49,25 @@ class Barriers:
             place = int(np.argmax(stray))
             raise lanes.fault("barrier-misuse", place, f"a thread count of {int(expected[place])}", RULE)
         self.expected[slot] = expected
+        if wait and value is None and self.is_everyone(lanes, barrier, expected):
+            if machine.watch is not None:
+                machine.watch.everyone_met()
+            machine.go(lanes.pc + 1, lanes.ids)
+            return
         self.slot[lanes.ids], self.pc[lanes.ids], self.passes[lanes.ids] = slot, lanes.pc, not wait
         if value is not None:
             self.value[lanes.ids] = value
         self.release()
+
+    def is_everyone(self, lanes: Lanes, barrier: NDArray[np.int64], expected: NDArray[np.int64]) -> bool:
+        """Whether all threads that run are here at one barrier of their CTA, and nobody waits or has arrived elsewhere."""
+        threads = self.machine.geometry.threads
+        return bool(
+            len(barrier) == 1 and len(expected) == 1 and int(expected[0]) in (0, threads)
+            and (expected[0] == 0 or lanes.is_full)
+            and lanes.count == np.count_nonzero(self.machine.alive)
+            and not self.arrived_warps.any()
+        )  # fmt: skip
 
     def release(self) -> None:
         """Let go every barrier that is complete, until none is: warps beyond a count wait for its next phase."""
@@ -85,6 +100,8 @@ class Barriers:
         rank = np.arange(len(ready)) - np.searchsorted(slot[ready], slot[ready])
         going = passing & whole
         going[ready[rank < taken[slot[ready]]]] = True
+        if self.machine.watch is not None and going.any():
+            self.machine.watch.met(slot[going], pairs[going] % all_warps, ~passing[going])
         leaving: Ids = waiting[going[pair]]
         return leaving
 

@@ -46,12 +46,12 @@ def _resolve(operand: OperandForm, modifiers: dict[str, Any]) -> PtxType:
     return TYPES.get(name, TYPES["b32"])
 
 
-def bind(opcode: str, where: str = "", operands: int | None = None) -> Bound:
-    """Find the clause of an opcode (for that many operands in the text) and resolve the type of each operand.
+def bind(opcode: str, where: str = "", operands: int | None = None, predicates: int | None = None) -> Bound:
+    """Find the clause of an opcode (for so many operands and predicates in the text), resolve the type of each operand.
 
     Raises RefsimError for an unknown opcode.
     """
-    clause, modifiers = find(opcode, where, operands)
+    clause, modifiers = find(opcode, where, operands, predicates)
     typed = tuple((operand, _resolve(operand, modifiers)) for operand in clause.operands)
     return Bound(opcode, clause, modifiers, typed)
 

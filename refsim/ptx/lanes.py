@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.faults import fault
-from refsim.ptx.memory import WINDOW_SIZE, WINDOWS, AccessError, Addresses, Space
+from refsim.ptx.memory import ITEM, THREADS, WINDOW_SIZE, WINDOWS, AccessError, Addresses, Space
 from refsim.ptx.syntax import Statement
 
 if TYPE_CHECKING:
@@ -112,6 +112,23 @@ class Lanes:
         """Values (n,) or (1,) as one per lane of the set."""
         return np.broadcast_to(values, (self.count,)) if len(values) != self.count else values
 
+    @cached_property
+    def in_whole_warps(self) -> bool:
+        """Whether the set is whole warps of 32 lanes each."""
+        geometry = self.machine.geometry
+        if self.is_full:
+            return geometry.threads % 32 == 0
+        if self.count % 32:
+            return False
+        ids = self.ids.reshape(-1, 32)
+        return bool((geometry.laneid[ids[:, 0]] == 0).all() and (ids[:, 31] - ids[:, 0] == 31).all())
+
+    def arithmetic(self, *, is_settled: bool) -> str:
+        """The arithmetic of matrix products; one that the chip does not have is noted, unless it changes no result."""
+        if self.machine.arithmetic != "silicon" and not is_settled and self.statement is not None:
+            self.machine.findings.idealised.setdefault(self.statement.line, self.statement)
+        return self.machine.arithmetic
+
     # ---- identity
     @property
     def cta(self) -> Ids:
@@ -159,23 +176,49 @@ class Lanes:
         state, owner = lanes.space(space)
         if len(at) == 1 and state.stride:
             at = lanes.full(at)
+        machine = lanes.machine
         try:
-            return state.load(at, owner, width, checked=lanes.machine.checks.initialised != "off")
+            if space == "shared":
+                index = state.locate(at, owner, width, store=False)
+                if machine.watch is not None:
+                    machine.watch.read(lanes, index, width)
+                if machine.banks is not None:
+                    machine.banks.count(lanes, at, width)
+                return state.bytes.view(ITEM[width]).take(index)
+            return state.load(at, owner, width, checked=machine.checks.initialised != "off")
         except AccessError as error:
-            if error.code == "uninitialised" and lanes.machine.checks.initialised == "record":
-                lanes.machine.record(lanes.fault(error.code, error.lane, error.what))
+            found = lanes.fault(error.code, error.lane, error.what)
+            if error.code == "uninitialised" and machine.checks.initialised == "record":
+                machine.record(found, lanes.statement)
                 return state.load(at, owner, width, checked=False)
-            raise lanes.fault(error.code, error.lane, error.what) from None
+            raise found from None
 
     def store(self, space: str, addresses: NDArray[Any], items: NDArray[Any], width: int) -> None:
         """Write one item of `width` bytes per lane."""
         for lanes, name, at, mask in self.parts(space, addresses):
-            state, owner = lanes.space(name)
             part = items if mask is None or len(items) == 1 else items[mask]
             try:
-                state.store(lanes.full(at), owner, part, width, lanes.ids + lanes.machine.first_thread)
+                if name == "shared":
+                    lanes.store_shared(lanes.full(at), part, width)
+                else:
+                    state, owner = lanes.space(name)
+                    assert self.statement is not None
+                    writers = lanes.ids + (lanes.machine.first_thread + self.statement.line * THREADS)
+                    state.store(lanes.full(at), owner, part, width, writers)
             except AccessError as error:
                 raise lanes.fault(error.code, error.lane, error.what) from None
+
+    def store_shared(self, at: Addresses, items: NDArray[Any], width: int) -> None:
+        state, owner = self.space("shared")
+        index = state.locate(at, owner, width, store=True)
+        watch, banks = self.machine.watch, self.machine.banks
+        if watch is not None:
+            watch.before_write(self, index, width, items)
+        state.bytes.view(ITEM[width])[index] = items
+        if watch is not None:
+            watch.after_write(self, index, width, items)
+        if banks is not None:
+            banks.count(self, at, width)
 
     def parts(self, space: str, addresses: NDArray[Any]) -> list[tuple["Lanes", str, Addresses, Any]]:
         """Split generic addresses by the window they fall in: (lanes, space, positions, mask of the lanes or None)."""
@@ -198,3 +241,12 @@ class Lanes:
             if lanes is not None:
                 found.append((lanes, name, self.full(at)[chosen] - starts[name], None if chosen.all() else chosen))
         return found
+
+
+def union(first: Ids, second: Ids) -> Ids:
+    """Two disjoint sorted sets of lanes as one."""
+    if first[-1] < second[0]:
+        return np.concatenate([first, second])
+    if second[-1] < first[0]:
+        return np.concatenate([second, first])
+    return np.sort(np.concatenate([first, second]), kind="stable")

@@ -4,8 +4,9 @@ A block is a straight-line run: it starts at a label or behind a terminator and 
 a statement after which the scheduler decides who goes on (branches, exits, barriers, meetings of a warp).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.bind import Bound, bind
+from refsim.ptx.contraction import Contraction, contractions
 from refsim.ptx.isa.forms import OperandForm, supports
 from refsim.ptx.lexer import malformed
+from refsim.ptx.storage import shared_slots
 from refsim.ptx.syntax import (
     Address,
     Dual,
@@ -112,13 +115,45 @@ class Block:
 
 @dataclass
 class Code:
-    """An entry, lowered: blocks by first statement, and the register table (carry flag last)."""
+    """An entry, lowered: blocks by first statement, the register table (carry flag last), and where registers are kept."""
 
     function: Function
     blocks: dict[int, Block]
     register_bits: list[int]
     steps: list[Step]
     carry: int
+    slots: list[int] = field(default_factory=list)
+    slot_bits: list[int] = field(default_factory=list)
+    functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
+
+    @cached_property
+    def contractions(self) -> tuple[Contraction, ...]:
+        """The products that ptxas may fuse with a sum."""
+        return contractions(self.function)
+
+    @cached_property
+    def is_asynchronous(self) -> bool:
+        """Whether it starts copies that go on while threads compute."""
+        return any(step.statement.opcode.startswith("cp.async.") for step in self.steps)
+
+    @cached_property
+    def granule(self) -> int:
+        """The bytes of the narrowest access to shared memory, 16 where there is none: every access covers whole ones."""
+        return min((width for step in self.steps if (width := _shared_width(step))), default=16)
+
+
+def _shared_width(step: Step) -> int:
+    """The bytes of one access to what may be shared memory, by a load, a store, an atomic or a copy; 0 for all else."""
+    modifiers, mnemonic = step.bound.modifiers, step.bound.clause.mnemonic
+    if mnemonic == "cp":
+        sizes = [source for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True)
+                 if form.name == "bytes"]  # fmt: skip
+        return max((int(size.bits[0]) & 0b11100 for size in sizes if isinstance(size, Constant)), default=0)
+    space = modifiers.get("space")
+    if mnemonic not in ("ld", "st", "atom", "red") or not (space is None or space.startswith("shared")):
+        return 0
+    vector = modifiers.get("vec") if mnemonic in ("ld", "st") else None
+    return min(16, TYPES[modifiers["type"]].bits // 8 * int((vector or "v1")[1:]))
 
 
 def lower(function: Function, target: str) -> Code:
@@ -146,7 +181,7 @@ def lower(function: Function, target: str) -> Code:
 
 def _step(statement: Statement, function: Function, target: str, carry: int) -> Step:
     where = f"PTX line {statement.line}" + (f" ({statement.location})" if statement.location else "")
-    bound = bind(statement.opcode, where, len(statement.operands))
+    bound = bind(statement.opcode, where, len(statement.operands), _predicates(statement, function))
     if not supports(target, bound.since):
         raise RefsimError(
             "unsupported-target", f"{statement.opcode} exists from {bound.since} on, the target is {target}",
@@ -188,8 +223,17 @@ def _step(statement: Statement, function: Function, target: str, carry: int) -> 
     return Step(statement, bound, tuple(sources), tuple(results), statement.guard)
 
 
+def _predicates(statement: Statement, function: Function) -> int:
+    """How many operands behind the first are predicates."""
+    return sum(
+        isinstance(operand, Negated) or (isinstance(operand, Register) and function.register_bits[operand.index] == 1)
+        for operand in statement.operands[1:]
+    )
+
+
 def _check_vectors(statement: Statement, bound: Bound) -> None:
-    """Vectors have as many elements as the opcode says; mov has one on one side, whose elements share its bits."""
+    """Vectors have as many elements as the opcode says (a single register may stand in braces, as Triton writes it);
+    mov has one on one side, whose elements share its bits."""
     counts = [len(operand.elements) for operand in statement.operands if isinstance(operand, Vector)]
     many = sum(form.many for form, _ in bound.operands)
     if bound.clause.mnemonic == "mov" and many:
@@ -197,9 +241,9 @@ def _check_vectors(statement: Statement, bound: Bound) -> None:
         fits = not counts or (len(counts) == 1 and counts[0] in (2, 4, 8) and bits // counts[0] >= 8)
     elif "vec" in bound.clause.flags:
         length = int((bound.modifiers["vec"] or "v1")[1:])
-        fits = counts == ([] if length == 1 else [length] * many)
+        fits = counts == [length] * many or (length == 1 and not counts)
     else:
-        fits = counts == [4] * many
+        fits = counts == [form.count or 4 for form, _ in bound.operands if form.many]
     if not fits:
         raise malformed(f"{statement.opcode} has vectors of {counts or 'no'} elements", statement.line)
 
@@ -293,7 +337,7 @@ def _mark_live(code: Code) -> None:
             else:
                 writes |= set(step.writes())
         used[pc], killed[pc] = reads, writes
-        targets = [block.next_pc] if block.next_pc in code.blocks else []
+        targets = [block.next_pc] if block.next_pc in code.blocks and not _never_goes_on(block.terminator) else []
         if block.terminator:
             targets += [pc for source, _ in block.terminator.sources for pc in _targets(source)]
         successors[pc] = [target for target in targets if target in code.blocks]
@@ -310,6 +354,14 @@ def _mark_live(code: Code) -> None:
     for block in code.blocks.values():
         if block.terminator:
             block.live_out = block.live_out | set(block.terminator.reads()) | set(block.terminator.writes())
+    borders = [*live_in.values(), *(block.live_out for block in code.blocks.values())]
+    code.slots, code.slot_bits = shared_slots(code.register_bits, borders)
+
+
+def _never_goes_on(terminator: Step | None) -> bool:
+    """Whether no lane reaches the statement behind a terminator from it: a branch, or an exit, without a guard."""
+    leaving = ("bra", "brx", "ret", "exit", "trap")
+    return terminator is not None and terminator.guard is None and terminator.bound.clause.mnemonic in leaving
 
 
 def _targets(source: Source) -> Iterator[int]:

@@ -22,9 +22,11 @@ SHARED_BASE = 1024
 RED_ZONE = 512
 POISON = 0xA5
 MAX_BYTES = 16 << 30
+THREADS = 1 << 40  # a byte's writer is a PTX line * THREADS + the number of the thread in its grid
+_DOUBLED = 16 << 20
 
 # Items of one access, by width: one move per lane, whatever it holds. complex128 is NumPy's only 16-byte item.
-_ITEM = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+ITEM = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Space:
     regions: list[Region] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     initialised: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
 
     def add(self, region: Region) -> None:
         """Regions are added in rising order."""
@@ -130,11 +133,16 @@ class Space:
         index = self.index(at, owner, width)
         if checked and (region is None or region.name not in self.initialised):
             self.check_initialised(at, index, width)
-        return self.bytes.view(_ITEM[width]).take(index)
+        return self.bytes.view(ITEM[width]).take(index)
+
+    def locate(self, at: Addresses, owner: Addresses | int, width: int, *, store: bool) -> Addresses:
+        """The checked item numbers of an access."""
+        self.check(at, width, store=store)
+        return self.index(at, owner, width)
 
     def check_initialised(self, at: Addresses, index: Addresses, width: int) -> None:
         narrow = min(width, 8)
-        marks: NDArray[np.unsignedinteger] = self.shadow.view(_ITEM[width]).take(index).view(_ITEM[narrow])
+        marks: NDArray[np.unsignedinteger] = self.shadow.view(ITEM[width]).take(index).view(ITEM[narrow])
         whole = int.from_bytes(b"\1" * narrow, "little")
         if (bad := (marks != whole).reshape(len(at), -1).any(axis=1)).any():
             lane = int(np.flatnonzero(bad)[0])
@@ -146,15 +154,23 @@ class Space:
                 f"{width} B at {self.name} address {self.address(at[lane])} (byte {inside} of {name}) were never written",
             )  # fmt: skip
 
+    def note_stored(self, region: Region | None) -> None:
+        """Some bytes of a region were stored to; None: of several ones, so that any may have been."""
+        if region is not None:
+            self.stored.add(region.name)
+        else:
+            self.stored.update(one.name for one in self.regions if one.writable)
+
     def store(
         self, at: Addresses, owner: Addresses | int, items: NDArray[Any], width: int, writers: NDArray[np.int64]
     ) -> None:
         """Write one item per lane; lanes that hit the same address: the last lane stays."""
         region = self.check(at, width, store=True)
+        self.note_stored(region)
         index = self.index(at, owner, width)
-        self.bytes.view(_ITEM[width])[index] = items
+        self.bytes.view(ITEM[width])[index] = items
         if region is None or region.name not in self.initialised:
-            self.shadow.view(_ITEM[width])[index] = np.frombuffer(b"\1" * width, _ITEM[width])[0]
+            self.shadow.view(ITEM[width])[index] = np.frombuffer(b"\1" * width, ITEM[width])[0]
         if self.writer is not None:
             for byte in range(width):
                 self.writer[index * width + byte] = writers
@@ -178,8 +194,7 @@ class GlobalMemory:
         Raises RefsimError `out-of-memory` beyond 16 GiB.
         """
         space = self.space
-        end = space.regions[-1].end if space.regions else 0
-        start = -(-(end + RED_ZONE) // align) * align + offset
+        start = -(-(self.end + RED_ZONE) // align) * align + offset
         if start + size > MAX_BYTES:
             raise RefsimError("out-of-memory", f"{size} B for {name}: the simulated GPU has {MAX_BYTES} B")
         self.reserve(start + size + RED_ZONE)
@@ -191,12 +206,24 @@ class GlobalMemory:
             space.initialised.add(name)
         return start + GLOBAL_BASE
 
+    @property
+    def end(self) -> int:
+        """The byte position behind the last buffer."""
+        return self.space.regions[-1].end if self.space.regions else 0
+
+    def was_stored_to(self, address: int) -> bool:
+        """Whether a kernel may have written the buffer at an address."""
+        region = self.space.region_at(address - GLOBAL_BASE)
+        return region is None or region.name in self.space.stored
+
     def reserve(self, size: int) -> None:
+        """Make room up to a byte position; what is known to come is best reserved at once."""
         space = self.space
-        if size > len(space.bytes):
-            room = -(-max(size, 2 * len(space.bytes)) // 4096) * 4096
-            grown, shadow = np.full(room, POISON, np.uint8), np.zeros(room, np.uint8)
-            grown[: len(space.bytes)], shadow[: len(space.bytes)] = space.bytes, space.shadow
+        if size > (used := len(space.bytes)):
+            room = -(-max(size, 2 * used if used < _DOUBLED else used + _DOUBLED) // 4096) * 4096
+            grown, shadow = np.empty(room, np.uint8), np.zeros(room, np.uint8)
+            grown[used:] = POISON
+            grown[:used], shadow[:used] = space.bytes, space.shadow
             if space.writer is not None:
                 space.writer = np.concatenate([space.writer, np.full(room - len(space.bytes), -1, np.int64)])
             space.bytes, space.shadow = grown, shadow
@@ -228,26 +255,39 @@ class GlobalMemory:
         self.space.shadow = shadow.copy()
 
     def track_writers(self) -> None:
-        """From now on remember which lane wrote each byte; costs eight bytes a byte, for reports after a failure."""
+        """From now on remember who wrote each byte, and where; costs eight bytes a byte, for reports after a failure."""
         self.space.writer = np.full(len(self.space.bytes), -1, np.int64)
 
     def writer(self, address: int) -> int:
         """The global thread number that last wrote a byte, or -1."""
-        return -1 if self.space.writer is None else int(self.space.writer[address - GLOBAL_BASE])
+        return self._written(address)[1]
+
+    def writing_line(self, address: int) -> int:
+        """The PTX line of the statement that last wrote a byte, or -1."""
+        return self._written(address)[0]
+
+    def _written(self, address: int) -> tuple[int, int]:
+        found = -1 if self.space.writer is None else int(self.space.writer[address - GLOBAL_BASE])
+        return (-1, -1) if found < 0 else divmod(found, THREADS)
 
 
 def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def per_owner(name: str, owners: int, size: int, regions: list[Region], poison: int) -> Space:
-    """A space that each owner (CTA, lane) has for itself: `size` bytes each, regions in byte positions of one owner."""
+def per_owner(
+    name: str, owners: int, size: int, regions: list[Region], poison: int, *, has_shadow: bool = True
+) -> Space:
+    """A space that each owner (CTA, lane) has for itself: `size` bytes each, regions in byte positions of one owner.
+
+    Without a shadow nothing is known of which bytes were written: shared memory has a `refsim.ptx.watch.Watch` instead.
+    """
     stride = -(-(size + 16) // 16) * 16
     if owners * stride > MAX_BYTES:
         raise RefsimError("out-of-memory", f"{owners} x {stride} B of {name} memory: the limit is {MAX_BYTES} B")
     space = Space(name, 0, stride)
     space.bytes = np.full(owners * stride, poison, np.uint8)
-    space.shadow = np.zeros(owners * stride, np.uint8)
+    space.shadow = np.zeros(owners * stride if has_shadow else 0, np.uint8)
     for region in regions:
         space.add(region)
     return space

@@ -12,20 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import UNREADABLE, RefsimError, unknown
-from refsim.ptx.contraction import Contraction, contractions
+from refsim.ptx.asynchrony import POLICIES
+from refsim.ptx.checks import Checks, Findings
+from refsim.ptx.conflicts import BankUse
+from refsim.ptx.contraction import Contraction
 from refsim.ptx.faults import place
 from refsim.ptx.inline import inline
 from refsim.ptx.isa.forms import supports
 from refsim.ptx.lanes import Geometry
 from refsim.ptx.lower import Code, lower
-from refsim.ptx.machine import Checks, Findings, Machine
+from refsim.ptx.machine import Machine
 from refsim.ptx.memory import POISON, SHARED_BASE, GlobalMemory, Region, Space, per_owner
 from refsim.ptx.parser import parse
+from refsim.ptx.products import ARITHMETICS
 from refsim.ptx.syntax import Function, Module, Variable
 
 DEFAULT_TARGET = "sm_90a"
-POLICIES = ("eager", "random")
-WAVE_LANES = 1 << 15
+WAVE_LANES = 1 << 14
+WAVE_BYTES = 32 << 20  # shared and local memory of the CTAs that run at once; the rest of a large grid runs after them
 MAX_SHARED = 227 << 10
 MAX_LOCAL = 512 << 10
 MAX_PARAMETERS = 32764
@@ -34,19 +38,28 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True)
 class Trace:
-    """What one launch did: thread-instructions run, inexact instructions met, reads of unwritten memory recorded,
-    products that ptxas may contract."""
+    """What one launch did: thread-instructions run, inexact instructions met, findings that checks recorded (the first
+    of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
+    and matrix products that were summed exactly where the chip does not."""
 
     entry: str
     instructions: int
     inexact: tuple[str, ...]
-    uninitialised: tuple[RefsimError, ...]
+    findings: tuple[RefsimError, ...]
     contractions: tuple[Contraction, ...]
+    banks: tuple[BankUse, ...] = ()
+    idealised: tuple[str, ...] = ()
+
+    @property
+    def uninitialised(self) -> tuple[RefsimError, ...]:
+        """The recorded reads of memory that nobody had written."""
+        return tuple(error for error in self.findings if error.code == "uninitialised")
 
     @property
     def is_exact(self) -> bool:
-        """Whether every result is what silicon must return too: no `.approx`, no order-dependent sum, no contraction."""
-        return not self.inexact and not self.contractions
+        """Whether every result is what silicon must return too: no `.approx`, no order-dependent sum, no contraction, no
+        matrix product by another arithmetic than the chip's."""
+        return not (self.inexact or self.contractions or self.idealised)
 
 
 @dataclass
@@ -73,18 +86,22 @@ class Program:
 
     def launch(
         self, entry: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_bytes: int = 0,
-        memory: GlobalMemory | None = None, policy: str = "eager", checks: Checks | None = None, seed: int = 0,
+        memory: GlobalMemory | None = None, policy: str = "eager", arithmetic: str = "silicon",
+        checks: Checks | None = None, seed: int = 0,
     ) -> Trace:  # fmt: skip
         """Run one entry over a grid of blocks and return what happened.
 
         grid, block: up to three extents, x first. args: one per parameter; a numpy array is copied in and copied back,
         a numpy scalar must have the parameter's size (a pointer into `memory` is np.uint64). policy: "eager" runs the
-        lowest program counter first, "random" any schedule that the seed picks. Raises RefsimError: a fault of the
-        kernel (exit 1), a wrong argument (exit 2).
+        lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at the wait, "random"
+        picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target does, "exact"
+        sums exactly and rounds once. Raises RefsimError: a fault of the kernel (exit 1), a wrong argument (exit 2).
         """
         code = self.code(entry)
         if policy not in POLICIES:
             raise unknown("policy", policy, list(POLICIES))
+        if arithmetic not in ARITHMETICS:
+            raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
         grid3, block3 = extents("grid", grid), extents("block", block)
         if (threads := block3[0] * block3[1] * block3[2]) > MAX_THREADS:
             raise RefsimError("block-too-large", f"a block of {threads} threads: the limit is {MAX_THREADS}")
@@ -92,23 +109,28 @@ class Program:
         parameters, arrays = pack_parameters(code.function, args, device)
         symbols, shared_size, local_size = self.place_variables(code.function, device, shared_bytes)
         findings, poison = Findings(), (POISON + seed) & 0xFF
-        per_wave = max(1, WAVE_LANES // threads)
+        owned = SHARED_BASE + shared_size + threads * local_size
+        per_wave = max(1, min(WAVE_LANES // threads, WAVE_BYTES // owned))
         total = grid3[0] * grid3[1] * grid3[2]
         for first in range(0, total, per_wave):
             geometry = Geometry(grid3, block3, first, min(per_wave, total - first))
             owners = (geometry.count, geometry.lanes)
             shared = per_owner("shared", owners[0], SHARED_BASE + shared_size,
-                               [Region("shared memory", SHARED_BASE, SHARED_BASE + shared_size)], poison)  # fmt: skip
+                               [Region("shared memory", SHARED_BASE, SHARED_BASE + shared_size)], poison,
+                               has_shadow=False)  # fmt: skip
             local = per_owner("local", owners[1], local_size, [Region("local memory", 0, local_size)], poison)
             Machine(
                 code, geometry, device, shared, local, parameters, symbols, checks=checks or Checks(),
-                findings=findings, policy=policy, seed=seed + first,
+                findings=findings, policy=policy, seed=seed + first, target=self.target, arithmetic=arithmetic,
             ).run()  # fmt: skip
         for array, address in arrays:
-            array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
+            if device.was_stored_to(address):
+                array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
         return Trace(
             entry, findings.instructions, tuple(place(statement) for statement in findings.inexact.values()),
-            tuple(findings.recorded), contractions(code.function),
+            tuple(findings.recorded.values()), code.contractions,
+            tuple(findings.banks[line] for line in sorted(findings.banks)),
+            tuple(f"{place(statement)}: exact sums" for statement in findings.idealised.values()),
         )  # fmt: skip
 
     def place_variables(
@@ -179,6 +201,7 @@ def pack_parameters(
     if (size := sum(parameter.size for parameter in function.parameters)) > MAX_PARAMETERS:
         raise RefsimError("too-many-parameters", f"{size} B of parameters: the limit is {MAX_PARAMETERS} B")
     packed, arrays = bytearray(), []
+    device.reserve(device.end + sum(array.nbytes + 1024 for array in args if isinstance(array, np.ndarray)))
     for position, (parameter, argument) in enumerate(zip(function.parameters, args, strict=True)):
         if isinstance(argument, np.ndarray) and argument.ndim > 0 and parameter.size == 8:
             if not argument.flags.c_contiguous or not argument.flags.writeable:

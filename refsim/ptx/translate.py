@@ -5,6 +5,7 @@ do not run keep their registers: `put` writes only the set that ran.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from refsim.ptx.lanes import Lanes
 from refsim.ptx.lower import Block, Code, Constant, Place, Source, Step, Target
 from refsim.ptx.syntax import Negated, Register, Special, Symbol
-from refsim.ptx.types import PtxType, unview, view
+from refsim.ptx.types import PtxType, is_plain, unviewer, view, viewer
 
 Array = NDArray[Any]
 
@@ -22,11 +23,12 @@ def get(lanes: Lanes, index: int) -> Array:
     """A register's bits for a set of lanes: (n,), or (1,) when they are the same for all. Never a view that `put` may
     change: the whole array is given away only together with its ownership."""
     registers = lanes.machine.registers
-    array = registers.arrays[index]
+    slot = registers.slots[index]
+    array = registers.arrays[slot]
     if len(array) == 1:
         return array
     if lanes.is_full:
-        registers.owned[index] = False
+        registers.owned[slot] = False
         return array
     part = array[lanes.key]
     return part.copy() if isinstance(lanes.key, slice) else part
@@ -35,15 +37,16 @@ def get(lanes: Lanes, index: int) -> Array:
 def put(lanes: Lanes, index: int, bits: Array) -> None:
     """Write a register for a set of lanes."""
     registers = lanes.machine.registers
+    slot = registers.slots[index]
     if lanes.is_full:
-        registers.arrays[index] = bits
-        registers.owned[index] = False
+        registers.arrays[slot] = bits
+        registers.owned[slot] = False
         return
-    array = registers.arrays[index]
-    if not registers.owned[index]:
+    array = registers.arrays[slot]
+    if not registers.owned[slot]:
         array = np.broadcast_to(array, (lanes.machine.geometry.lanes,)).copy()
-        registers.arrays[index] = array
-        registers.owned[index] = True
+        registers.arrays[slot] = array
+        registers.owned[slot] = True
     array[lanes.key] = bits
 
 
@@ -75,52 +78,51 @@ def place(base: Array, offset: int) -> Array:
     return wide + offset if offset else wide
 
 
-def typed(source: Source, bits: Any, type: PtxType) -> Any:
-    """Fetched bits as the values that a clause takes."""
+def typed(source: Source, type: PtxType) -> Callable[[Any], Any]:
+    """The function from an operand's fetched bits to the values that a clause takes."""
     if isinstance(source, Place | Target) or source is None:
-        return bits
-    if isinstance(source, tuple):
-        return [typed(element, part, type) for element, part in zip(source, bits, strict=True)]
-    return view(bits, type)
+        return lambda bits: bits
+    values = viewer(type)
+    if not isinstance(source, tuple):
+        return values
+    if any(isinstance(element, Place | Target) or element is None for element in source):
+        parts = [typed(element, type) for element in source]
+        return lambda bits: [part(element) for part, element in zip(parts, bits, strict=True)]
+    return lambda bits: list(map(values, bits))
 
 
 def clause_function(step: Step, register_bits: list[int]) -> Callable[..., Any]:
     """The step's clause over register bits: one result as an array, several as a list; lanes first where it wants them."""
     bound = step.bound
     function, keywords, wants_lanes = bound.clause.function, dict(bound.keywords), bound.clause.wants_lanes
-    sources = step.sources
     if bound.clause.counts_results:
         result = step.results[0][0]
         keywords["results"] = len(result) if isinstance(result, tuple) else 1
-    plain = all(isinstance(source, Register | Negated | Constant | Special | Symbol) for source, _ in sources)
-    types = [type for _, type in sources]
-
-    def result_widths(result: Any, type: PtxType) -> Any:
-        if isinstance(result, tuple):
-            return [type.bits if index is None else register_bits[index] for index in result]
-        return type.bits if result is None else register_bits[result]
-
-    results = [(type, result_widths(result, type)) for result, type in step.results]
-
-    def out(value: Any, type: PtxType, width: Any) -> Any:
-        if isinstance(width, list):
-            return [unview(element, type, bits) for element, bits in zip(value, width, strict=True)]
-        return unview(value, type, width)
+    operands = [typed(source, type) for source, type in step.sources]
+    results = [_result_function(result, type, register_bits) for result, type in step.results]
+    is_silent = not results or bound.clause.flow
 
     def call(*arguments: Any) -> Any:
-        lanes, bits = (arguments[:1], arguments[1:]) if wants_lanes else ((), arguments)
-        if plain:
-            values = list(map(view, bits, types))
+        if wants_lanes:
+            lanes, *bits = arguments
+            value = function(lanes, *[part(one) for part, one in zip(operands, bits, strict=True)], **keywords)
         else:
-            values = [typed(source, part, type) for part, (source, type) in zip(bits, sources, strict=True)]
-        value = function(*lanes, *values, **keywords)
-        if not results or bound.clause.flow:
+            value = function(*[part(one) for part, one in zip(operands, arguments, strict=True)], **keywords)
+        if is_silent:
             return None
         if len(results) == 1:
-            return out(value[0] if isinstance(value, tuple) else value, *results[0])
-        return [out(part, *result) for part, result in zip(value, results, strict=False)]
+            return results[0](value[0] if isinstance(value, tuple) else value)
+        return [out(part) for part, out in zip(value, results, strict=False)]
 
     return call
+
+
+def _result_function(result: Any, type: PtxType, register_bits: list[int]) -> Callable[[Any], Any]:
+    """From a clause's values to the bits of a result register, or of a vector of them."""
+    if isinstance(result, tuple):
+        parts = [unviewer(type, type.bits if index is None else register_bits[index]) for index in result]
+        return lambda values: [part(value) for part, value in zip(parts, values, strict=True)]
+    return unviewer(type, type.bits if result is None else register_bits[result])
 
 
 class _Writer:
@@ -165,6 +167,9 @@ class _Writer:
         return "[" + ", ".join(self.expression(element) for element in source) + "]"
 
     def step(self, step: Step) -> None:
+        if self.is_simple(step):
+            self.simple(step)
+            return
         arguments = [self.expression(source) for source, _ in step.sources]
         function = self.constant(clause_function(step, self.code.register_bits))
         wants_lanes = step.bound.clause.wants_lanes
@@ -181,6 +186,36 @@ class _Writer:
             self.guarded(step, function, arguments, targets, left)
         self.held |= set(step.writes())
         self.changed |= set(step.writes())
+
+    def is_simple(self, step: Step) -> bool:
+        """Whether a step is one clause over whole operands with one result, for every lane that is here."""
+        clause = step.bound.clause
+        return (
+            step.guard is None and not clause.wants_lanes and not clause.counts_results and not clause.inexact
+            and len(step.results) == 1 and isinstance(step.results[0][0], int)
+            and (len(step.bound.results) == 1 or step.results[0][1].name == "pred")
+            and all(isinstance(source, Register | Negated | Constant | Special | Symbol) for source, _ in step.sources)
+        )  # fmt: skip
+
+    def simple(self, step: Step) -> None:
+        """One line without a call between the clause and its operands: `r3 = u0(f0(r1, v0(r2)))`."""
+        clause, ((index, type),) = step.bound.clause, step.results
+        function = partial(clause.function, **step.bound.keywords) if step.bound.keywords else clause.function
+        arguments = ", ".join(self.value(source, type) for source, type in step.sources)
+        assert isinstance(index, int)
+        unviewed = self.constant(first if type.name == "pred" else unviewer(type, self.code.register_bits[index]))
+        self.lines.append(f"r{index} = {unviewed}({self.constant(function)}({arguments}))")
+        self.held.add(index)
+        self.changed.add(index)
+
+    def value(self, source: Source, type: PtxType) -> str:
+        """An operand as the values of its type."""
+        match source:
+            case Constant(bits):
+                return self.constant(view(bits, type))
+            case Register(index) if is_plain(type, self.code.register_bits[index]):
+                return self.register(index)
+        return f"{self.constant(viewer(type))}({self.expression(source)})"
 
     def guarded(self, step: Step, function: str, arguments: list[str], targets: list[str], left: str) -> None:
         assert step.guard is not None
@@ -219,6 +254,11 @@ class _Writer:
         exec(compile(f"def block(lanes):\n    {body}\n", f"<block {self.block.pc}>", "exec"), self.names)
         run: Callable[[Lanes], None] = self.names["block"]
         return run
+
+
+def first(tests: Array | tuple[Array, ...]) -> Array:
+    """A predicate; a comparison gives its opposite beside it, which this statement does not want."""
+    return np.asarray(tests[0] if isinstance(tests, tuple) else tests, dtype=np.bool_)
 
 
 def part(lanes: Lanes, guard: Array, value: Any) -> Any:

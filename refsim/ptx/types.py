@@ -1,6 +1,8 @@
 """PTX types: how wide a value is, and which NumPy view of a register's bits a clause works on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,26 +61,53 @@ TYPES = _rows()
 WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
-def view(bits: Bits, type: PtxType) -> NDArray[np.generic]:
-    """Register bits (n,) as the values of a type: shape (n,), or (n, 2) for a packed pair.
+def is_plain(type: PtxType, register_bits: int) -> bool:
+    """Whether a value of this type is a register's own bits, as they are: u32 in a register of 32 bits."""
+    return type.lanes == 1 and type.bits == register_bits and (type.name == "pred" or type.dtype == type.bits_dtype)
+
+
+@cache
+def viewer(type: PtxType) -> Callable[[Bits], NDArray[Any]]:
+    """The function from register bits (n,) to the values of a type: shape (n,), or (n, 2) for a packed pair.
 
     A register wider than the type gives its low bits; a narrower one is zero-extended (the ISA allows both only where
     the instruction says so; the parser's caller checks).
     """
     if type.name == "pred":
-        return bits
-    if bits.dtype.itemsize * 8 != type.bits:
-        bits = bits.astype(type.bits_dtype)
-    values = bits.view(type.dtype)
-    return values.reshape(-1, type.lanes) if type.lanes > 1 else values
+        return lambda bits: bits
+    dtype, size, bits_dtype, lanes = type.dtype, type.bits // 8, type.bits_dtype, type.lanes
+
+    def values(bits: Bits) -> NDArray[Any]:
+        if bits.itemsize != size:
+            bits = bits.astype(bits_dtype)
+        viewed: NDArray[Any] = bits.view(dtype)
+        return viewed if lanes == 1 else viewed.reshape(-1, lanes)
+
+    return values
 
 
-def unview(values: NDArray[np.generic], type: PtxType, register_bits: int) -> Bits:
-    """The bits of a result, extended to the register's width: by sign for signed types, else by zeros."""
+@cache
+def unviewer(type: PtxType, register_bits: int) -> Callable[[NDArray[Any]], Bits]:
+    """The function from values to the bits of a register: extended by sign for signed types, else by zeros."""
     if type.name == "pred":
-        return np.asarray(values, dtype=np.bool_)
-    values = np.ascontiguousarray(values, dtype=type.dtype)
+        return lambda values: np.asarray(values, dtype=np.bool_)
+    dtype, bits_dtype = type.dtype, type.bits_dtype
     if type.is_signed and register_bits > type.bits:
-        return values.astype(f"i{register_bits // 8}").view(UNSIGNED[register_bits])
-    bits: Bits = values.reshape(-1).view(type.bits_dtype)
-    return bits if register_bits == type.bits else bits.astype(UNSIGNED[register_bits])
+        wide, unsigned = np.dtype(f"i{register_bits // 8}"), UNSIGNED[register_bits]
+        return lambda values: np.ascontiguousarray(values, dtype=dtype).astype(wide).view(unsigned)
+    if register_bits != type.bits:
+        narrow = UNSIGNED[register_bits]
+        return lambda values: np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(bits_dtype).astype(narrow)
+    if type.lanes > 1:
+        return lambda values: np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(bits_dtype)
+    return lambda values: np.ascontiguousarray(values, dtype=dtype).view(bits_dtype)
+
+
+def view(bits: Bits, type: PtxType) -> NDArray[Any]:
+    """Register bits as the values of a type, as `viewer` says."""
+    return viewer(type)(bits)
+
+
+def unview(values: NDArray[Any], type: PtxType, register_bits: int) -> Bits:
+    """The bits of a result, as `unviewer` says."""
+    return unviewer(type, register_bits)(values)

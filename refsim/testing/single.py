@@ -39,13 +39,14 @@ class Written:
     count: int
     address: bool
     is_result: bool
+    braced: bool = False
 
     def registers(self, suffix: str = "") -> list[str]:
         return [f"{self.name}{'' if self.count == 1 else place}{suffix}" for place in range(self.count)]
 
     def text(self, suffix: str = "") -> str:
         names = ", ".join(self.registers(suffix))
-        return f"[{names}]" if self.address else f"{{{names}}}" if self.count > 1 else names
+        return f"[{names}]" if self.address else f"{{{names}}}" if self.braced else names
 
 
 def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
@@ -60,7 +61,9 @@ def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
         if operand.name in CARRY or (operand.optional and operand.name not in wanted):
             continue
         held = TYPES["u64"] if operand.address else type
-        found.append(Written(operand.name, held, count if operand.many else 1, operand.address, operand.is_result))
+        registers = operand.count or (count if operand.many else 1)
+        braced = operand.count > 0 or registers > 1
+        found.append(Written(operand.name, held, registers, operand.address, operand.is_result, braced))
     return found
 
 

@@ -17,7 +17,7 @@ from refsim.ptx.isa.forms import clauses, find, supports
 from refsim.ptx.isa.instances import instances, refused
 from refsim.testing import single
 
-FAMILIES = ("real", "half", "convert", "move", "memory", "atomic", "warp", "barrier", "control")
+FAMILIES = ("real", "half", "convert", "move", "memory", "atomic", "warp", "barrier", "control", "matrix", "async_copy")
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
 OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]
 # Labels need a place to go, so that branches have a test of their own below.
@@ -40,7 +40,7 @@ BEFORE = {
 # What ptxas 13.0 takes although the ISA dates it later: .satfinite came to f16 with sm_80.
 TAKEN_EARLIER = {"cvt.rn.satfinite.f16.f32", "cvt.rz.satfinite.f16.f32"}
 # Operands that the ISA wants constant.
-WORDS = {"size": "128", "event": "1"}
+WORDS = {"size": "128", "event": "1", "bytes": "16", "n": "1"}
 
 
 def assembler() -> str:

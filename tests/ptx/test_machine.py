@@ -21,10 +21,11 @@ def program(body: str, declarations: str = "") -> ptx.Program:
 
 
 def run(
-    body: str, threads: int, grid: int = 1, *, policy: str = "eager", seed: int = 0, declarations: str = ""
-) -> np.ndarray:
+    body: str, threads: int, grid: int = 1, *, policy: str = "eager", seed: int = 0, declarations: str = "",
+    checks: ptx.Checks | None = None,
+) -> np.ndarray:  # fmt: skip
     out = np.zeros(threads, np.uint32)
-    program(body, declarations).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed)
+    program(body, declarations).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=checks)
     return out
 
 
@@ -97,16 +98,26 @@ def test_shared_memory_behind_a_barrier(policy, seed):
     assert (run(body, 128, policy=policy, seed=seed) == np.arange(128)[::-1]).all()
 
 
-def test_a_missing_barrier_shows_under_some_schedule():
-    body = """
-        .shared .align 4 .b8 tile[512];
-        mov.u32 %r2, tile; shl.b32 %r3, %r1, 2; add.s32 %r4, %r2, %r3; st.shared.u32 [%r4], %r1;
-        xor.b32 %r5, %r3, 508; add.s32 %r6, %r2, %r5; ld.shared.u32 %r7, [%r6]; st.global.u32 [%d3], %r7; ret;"""
-    assert (run(body, 128) == np.arange(128)[::-1]).all(), "in lockstep the race is invisible"
+MISSING_BARRIER = """
+    .shared .align 4 .b8 tile[512];
+    mov.u32 %r2, tile; shl.b32 %r3, %r1, 2; add.s32 %r4, %r2, %r3; st.shared.u32 [%r4], %r1;
+    xor.b32 %r5, %r3, 508; add.s32 %r6, %r2, %r5; ld.shared.u32 %r7, [%r6]; st.global.u32 [%d3], %r7; ret;"""
+
+
+@POLICIES
+def test_a_missing_barrier_is_found_under_every_schedule(policy, seed):
+    with pytest.raises(RefsimError) as caught:
+        run(MISSING_BARRIER, 128, policy=policy, seed=seed)
+    assert caught.value.code in ("race", "uninitialised")
+
+
+def test_without_the_race_check_a_missing_barrier_shows_under_some_schedule():
+    off = ptx.Checks(races="off")
+    assert (run(MISSING_BARRIER, 128, checks=off) == np.arange(128)[::-1]).all(), "in lockstep the race is invisible"
     caught = 0
     for seed in range(4):
         try:
-            run(body, 128, policy="random", seed=seed)
+            run(MISSING_BARRIER, 128, policy="random", seed=seed, checks=off)
         except RefsimError as error:
             assert error.code == "uninitialised"
             caught += 1

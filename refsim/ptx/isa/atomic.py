@@ -101,11 +101,15 @@ def _chain(
     lanes: Lanes, space: str, chosen: Array, where: Array, ufunc: np.ufunc, row: PtxType, b: Any, found: Array
 ) -> None:
     """All lanes that hit one address, at once: each finds what the ones before it made."""
+    everyone = Lanes(lanes.machine, np.sort(lanes.ids[chosen]), lanes.statement)
     first = Lanes(lanes.machine, lanes.ids[chosen[:1]], lanes.statement)
     at = where[chosen[:1]]
-    chain = ufunc.accumulate(np.concatenate([lanes_items(first, space, at, row), b[chosen]]), dtype=row.dtype)
+    old = lanes_items(everyone, space, np.repeat(at, len(chosen)), row)[:1]
+    chain = ufunc.accumulate(np.concatenate([old, b[chosen]]), dtype=row.dtype)
     found[chosen] = chain[:-1]
     first.store(space, at, chain[-1:].view(row.bits_dtype), row.bits // 8)
+    if lanes.machine.watch is not None and first.parts(space, at)[0][1] == "shared":
+        lanes.machine.watch.synchronise(everyone)
 
 
 # ---- integers

@@ -1,4 +1,4 @@
-"""Barriers of a CTA and of a warp, and fences."""
+"""Barriers of a CTA and of a warp, fences, and the order of launches."""
 
 from typing import Any
 
@@ -55,7 +55,9 @@ for _name, _suffix, _rendezvous in _ALIGNED:
 
 @instruction("bar.warp.sync mask:b32", rendezvous="mask", source=PTX["bar.warp.sync"])
 def bar_warp_sync(lanes: Lanes, mask: Array) -> None:
-    """The lanes of the mask meet here."""
+    """The lanes of the mask meet here: what one of them waited for is there for all."""
+    if lanes.machine.watch is not None:
+        lanes.machine.watch.landings.forget(lanes.ids)
 
 
 @instruction("membar.{level:cta|gl|sys}", ignores=("level",), source=PTX["membar, fence"])
@@ -76,4 +78,12 @@ def fence() -> tuple[()]:
 @instruction("fence.proxy.alias", since="sm_70", source=PTX["membar, fence"])
 def fence_alias() -> tuple[()]:
     """Two addresses of one place are one place in the simulator at any time."""
+    return ()
+
+
+@instruction(
+    "griddepcontrol.{action:launch_dependents|wait}", ignores=("action",), since="sm_90", source=PTX["griddepcontrol"]
+)
+def griddepcontrol() -> tuple[()]:
+    """Launches run one after another in the simulator: none begins early, and what came before is complete."""
     return ()

@@ -10,8 +10,9 @@ prints, as a small grammar:
 `{.name}` is an optional flag (True or False), `.{name:x|y}` a required choice, `{.name:x|y}` an optional one (or None).
 Operands whose names begin with `d` are results, all others are read; `name:T` gives the PTX type (a literal type, or the
 name of a choice, or `wide`: twice the width of `type`), no `:T` means `type`; a trailing `?` may be absent, `[a]` is an
-address, `a*` one register or a vector of them (a list, also for one). The function gets one array per source in order,
-viewed as that type, then the modifiers as keywords, and returns one array per result. `::` in a flag becomes `_` in its keyword.
+address, `a*` one register or a vector of them (a list, also for one), `a*4` a vector of four. The function gets one array
+per source in order, viewed as that type, then the modifiers as keywords, and returns one array per result. `::` in a flag
+becomes `_` in its keyword.
 """
 
 import inspect
@@ -29,18 +30,19 @@ Clause = Callable[..., Any]
 FIELD = re.compile(
     r"\.\{(?P<need>\w+):(?P<needs>[^}]*)\}|\{\.(?P<maybe>\w+):(?!:)(?P<mays>[^}]*)\}|\{\.(?P<flag>[\w:]+)\}"
 )
-_OPERAND = re.compile(r"(?P<open>\[?)(?P<name>\w+)(?::(?P<type>\w+))?\]?(?P<many>\*?)(?P<optional>\??)$")
+_OPERAND = re.compile(r"(?P<open>\[?)(?P<name>\w+)(?::(?P<type>\w+))?\]?(?P<many>\*\d*)?(?P<optional>\??)$")
 
 
 @dataclass(frozen=True)
 class OperandForm:
-    """One operand of a form: a result, a source, an address or a vector of registers."""
+    """One operand of a form: a result, a source, an address or a vector of registers (`count` of them, 0: the opcode says)."""
 
     name: str
     type: str
     address: bool = False
     many: bool = False
     optional: bool = False
+    count: int = 0
 
     @property
     def is_result(self) -> bool:
@@ -82,11 +84,17 @@ class Instruction:
         targets = [self.since, *(self.later[word] for word in opcode.split(".") if word in self.later)]
         return max(targets, key=lambda target: (int(re.sub(r"\D", "", target)), target))
 
-    def takes(self, operands: int) -> bool:
-        """Whether so many operands may stand in the text; results d|dq count as one, the carry flag is never there."""
+    def takes(self, operands: int, predicates: int | None = None) -> bool:
+        """Whether so many operands may stand in the text; results d|dq count as one, the carry flag is never there.
+
+        predicates: how many of the sources are predicates; None where that is not known.
+        """
         sources = [form for form in self.operands if not form.is_result and form.name != "cc"]
         results = int(any(form.is_result and form.name != "dcc" for form in self.operands))
-        return sum(not form.optional for form in sources) <= operands - results <= len(sources)
+        if not sum(not form.optional for form in sources) <= operands - results <= len(sources):
+            return False
+        flags = [form for form in sources if form.type == "pred"]
+        return predicates is None or sum(not form.optional for form in flags) <= predicates <= len(flags)
 
     def modifiers(self, match: re.Match[str]) -> dict[str, Any]:
         """The keyword arguments that an opcode gives to the clause."""
@@ -130,6 +138,7 @@ def _parse_operands(text: str) -> tuple[OperandForm, ...]:
                 bool(piece["open"]),
                 bool(piece["many"]),
                 bool(piece["optional"]),
+                int((piece["many"] or "*")[1:] or 0),
             )
         )
     return tuple(forms)
@@ -194,17 +203,20 @@ def _matches(opcode: str) -> list[tuple[Instruction, dict[str, Any]]]:
     return [(clause, clause.modifiers(match)) for clause in candidates if (match := clause.pattern.fullmatch(opcode))]
 
 
-def find(opcode: str, where: str = "", operands: int | None = None) -> tuple[Instruction, dict[str, Any]]:
+def find(
+    opcode: str, where: str = "", operands: int | None = None, predicates: int | None = None
+) -> tuple[Instruction, dict[str, Any]]:
     """The clause of a full opcode such as `add.rn.f32`, and the modifiers it is to be called with.
 
-    Two clauses may differ in the number of operands alone: `max.f32` has two sources, or three. Raises RefsimError
-    `unknown-instruction` with the nearest known form.
+    Two clauses may differ in their operands alone: `max.f32` has two sources, or three; the last one of `cp.async` is a
+    size or a predicate. Raises RefsimError `unknown-instruction` with the nearest known form.
     """
     mnemonic = opcode.split(".", 1)[0]
     matches = _matches(opcode)
-    for clause, modifiers in matches:
-        if operands is None or len(matches) == 1 or clause.takes(operands):
-            return clause, modifiers
+    for flags in (predicates, None):
+        for clause, modifiers in matches:
+            if operands is None or len(matches) == 1 or clause.takes(operands, flags):
+                return clause, modifiers
     family = [clause.form for clause in _CLAUSES.get(mnemonic, [])] or [clause.form for clause in clauses()]
     raise RefsimError(
         "unknown-instruction",

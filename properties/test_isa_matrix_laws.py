@@ -1,0 +1,303 @@
+"""Laws of ldmatrix, stmatrix and mma.sync: fragments by `refsim.layouts`, element by element, sums by `refsim.numerics`."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refsim import layouts, numerics, ptx
+from refsim.errors import RefsimError
+from refsim.formats import format_named
+from refsim.ptx import products
+from refsim.ptx.bind import Bound
+from refsim.ptx.isa.forms import clauses
+from refsim.ptx.isa.instances import instances
+from refsim.testing import single
+from refsim.testing.instructions import words
+
+WARPS = 2
+LANES = 32 * WARPS
+SCHEDULES = [("eager", 0), ("random", 1)]
+COUNTS, TRANS = (1, 2, 4), ("", ".trans")
+SUFFIXES = [(count, trans) for count in COUNTS for trans in TRANS]
+CODES = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "f64": np.uint64}
+VALUES = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "s32": np.int32}
+
+
+def row_addresses(raw: np.ndarray, pool: int) -> np.ndarray:
+    return raw % np.uint64(pool // 16) * np.uint64(16)
+
+
+@pytest.mark.parametrize(("count", "trans"), SUFFIXES)
+@pytest.mark.parametrize("space", ["shared", ""])
+@settings(max_examples=8, derandomize=True, deadline=None)
+@given(raw=words(128), places=words(LANES), schedule=st.sampled_from(SCHEDULES))
+def test_ldmatrix_gives_each_lane_what_its_fragment_says(
+    space: str, count: int, trans: str, raw: np.ndarray, places: np.ndarray, schedule: tuple[str, int]
+) -> None:
+    """Row i of a warp is the 16 bytes at lane i's address; other lanes' addresses may be anything."""
+    fragment = layouts.fragment(f"ldmatrix.m8n8.x{count}.b16{trans}")
+    pool, at = raw.view(np.uint8), row_addresses(places, 1024)
+    unread = np.arange(LANES) % 32 >= 8 * count
+    at[unread] += np.uint64(7)
+    opcode = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}{space and f'.{space}'}.b16"
+    got = single.run(opcode, at, pool=pool, policy=schedule[0], seed=schedule[1]).results
+    elements = pool.view(np.uint16)
+    for lane in range(LANES):
+        for value in range(2 * count):
+            row, col = fragment.coord(lane % 32, value)
+            start = int(at[lane - lane % 32 + int(row)]) // 2
+            assert int(got[value // 2][lane]) >> (16 * (value % 2)) & 0xFFFF == int(elements[start + int(col)])
+
+
+@pytest.mark.parametrize(("count", "trans"), SUFFIXES)
+@settings(max_examples=8, derandomize=True, deadline=None)
+@given(raw=words(128), values=words(LANES), shift=st.integers(0, 63))
+def test_stmatrix_writes_the_rows_of_its_fragment_and_nothing_else(
+    count: int, trans: str, raw: np.ndarray, values: np.ndarray, shift: int
+) -> None:
+    fragment = layouts.fragment(f"stmatrix.m8n8.x{count}.b16{trans}")
+    pool = raw.view(np.uint8)
+    at = np.roll(np.arange(LANES, dtype=np.uint64) * np.uint64(16), shift)
+    held = [np.roll(values, place).astype(np.uint32) for place in range(count)]
+    got = single.run(f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16", at, *held, pool=pool).pool
+    want = pool.copy()
+    for lane in range(LANES):
+        for value in range(2 * count):
+            row, col = fragment.coord(lane % 32, value)
+            start = int(at[lane - lane % 32 + int(row)]) + 2 * int(col)
+            code = int(held[value // 2][lane]) >> (16 * (value % 2)) & 0xFFFF
+            want[start : start + 2] = np.frombuffer(code.to_bytes(2, "little"), np.uint8)
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "opcode", ["ldmatrix.sync.aligned.m8n8.x4.shared.b16", "ldmatrix.sync.aligned.x4.m8n8.shared.b16"]
+)
+def test_a_row_must_be_aligned_to_its_16_bytes(opcode: str) -> None:
+    at = np.arange(32, dtype=np.uint64) * np.uint64(16)
+    at[9] += np.uint64(8)
+    with pytest.raises(RefsimError) as caught:
+        single.run(opcode, at, pool=np.zeros(1024, np.uint8))
+    assert caught.value.code == "misaligned"
+    assert "thread (9, 0, 0)" in str(caught.value)
+
+
+@pytest.mark.parametrize("lanes", [16, 40])
+def test_part_of_a_warp_is_a_fault(lanes: int) -> None:
+    with pytest.raises(RefsimError) as caught:
+        single.run(
+            "ldmatrix.sync.aligned.m8n8.x1.shared.b16", np.zeros(lanes, np.uint64), pool=np.zeros(1024, np.uint8)
+        )
+    assert caught.value.code == "divergent-sync"
+
+
+# ---- mma.sync
+MMA = {bound.opcode: bound for clause in clauses() if clause.mnemonic == "mma" for bound in instances(clause)}
+
+
+def formats(bound: Bound) -> tuple[str, str, str, str]:
+    """Shape, the formats of A and B, and of C and D: m16n8k16, bf16, bf16, f32."""
+    parts = [
+        word for word in bound.opcode.split(".") if word not in ("mma", "sync", "aligned", "row", "col", "satfinite")
+    ]
+    return parts[0], parts[2], parts[3], parts[1]
+
+
+def name_of(bound: Bound, operand: str) -> str:
+    """The fragment of an operand: accumulators other than the first of a shape have their type behind them."""
+    shape, a, b, d = formats(bound)
+    stem = f"mma.{shape}.{b if operand == 'b' else a}.{operand}"
+    return f"{stem}.f16" if operand in "cd" and d == "f16" else stem
+
+
+def held(fragment: layouts.Fragment, matrix: np.ndarray) -> list[np.ndarray]:
+    """The registers that hold a matrix of codes (warps, rows, cols): one array of lanes each."""
+    per, bits = fragment.per_register, fragment.register_bits // fragment.per_register
+    registers = [np.zeros(32 * len(matrix), f"u{fragment.register_bits // 8}") for _ in range(fragment.registers)]
+    for warp, lane, value in np.ndindex(len(matrix), 32, fragment.values):
+        row, col = fragment.coord(lane, value)
+        code = int(matrix[warp, int(row), int(col)]) << (bits * (value % per))
+        registers[value // per][32 * warp + lane] |= registers[0].dtype.type(code)
+    return registers
+
+
+def codes_of(name: str, shape: tuple[int, ...], draw: np.random.Generator, narrow: bool) -> np.ndarray:
+    """Codes: any at all, or finite ones whose exponents lie close together."""
+    dtype = np.dtype(CODES.get(name, np.uint8))
+    codes = draw.integers(0, 1 << 64, shape, dtype=np.uint64)
+    if not narrow or name in ("s8", "u8"):
+        return codes.astype(dtype)
+    format = numerics.profiles.F64 if name == "f64" else format_named(name)
+    field = np.uint64(format.bias - 2) + (codes >> np.uint64(60)) % np.uint64(4)
+    fraction = codes % np.uint64(1 << format.mantissa_bits)
+    sign = (codes >> np.uint64(63)) * np.uint64(format.sign_mask >> format.padding_bits)
+    word = sign | field << np.uint64(format.mantissa_bits) | fraction
+    return (word << np.uint64(format.padding_bits)).astype(dtype)
+
+
+def accumulators(name: str, shape: tuple[int, ...], draw: np.random.Generator, narrow: bool) -> np.ndarray:
+    if name == "s32" or not narrow:
+        itemsize = np.dtype(VALUES[name]).itemsize
+        return draw.integers(0, 1 << 64, shape, dtype=np.uint64).astype(f"u{itemsize}").view(VALUES[name])
+    return draw.integers(-32, 32, shape).astype(VALUES[name])
+
+
+def problem(bound: Bound, seed: int, narrow: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    _, a, b, d = formats(bound)
+    (m, k), (_, n) = layouts.fragment(name_of(bound, "a")).shape, layouts.fragment(name_of(bound, "b")).shape
+    draw = np.random.default_rng(seed)
+    left, right = codes_of(a, (WARPS, m, k), draw, narrow), codes_of(b, (WARPS, n, k), draw, narrow)
+    return left, right, accumulators(d, (WARPS, m, n), draw, narrow)
+
+
+def executed(bound: Bound, left: np.ndarray, right: np.ndarray, c: np.ndarray, **options: Any) -> np.ndarray:
+    """D (warps, M, N) of the instruction, read from the registers of its fragment."""
+    a, b, d = (layouts.fragment(name_of(bound, operand)) for operand in "abd")
+    unsigned = c.view(f"u{c.dtype.itemsize}")
+    sources = [*held(a, left), *held(b, right.swapaxes(1, 2)), *held(d, unsigned)]
+    registers = single.run(bound.opcode, *sources, **options).results
+    got = np.zeros_like(unsigned)
+    bits = d.register_bits // d.per_register
+    for warp, lane, value in np.ndindex(WARPS, 32, d.values):
+        row, col = d.coord(lane, value)
+        word = int(registers[value // d.per_register][32 * warp + lane])
+        got[warp, int(row), int(col)] = word >> (bits * (value % d.per_register)) & ((1 << bits) - 1)
+    return got
+
+
+@pytest.mark.parametrize("opcode", sorted(MMA))
+@settings(max_examples=2, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 1 << 32), narrow=st.booleans())
+def test_mma_multiplies_the_matrices_of_its_fragments_as_the_chip_does(opcode: str, seed: int, narrow: bool) -> None:
+    bound = MMA[opcode]
+    _, a, b, d = formats(bound)
+    left, right, c = problem(bound, seed, narrow)
+    got = executed(bound, left, right, c)
+    if d == "s32":
+        want = integers(left, right, c, a, b, satfinite="satfinite" in opcode)
+    else:
+        target = "sm_80" if bound.since in ("sm_75", "sm_80") else "sm_90a"
+        target = "sm_75" if bound.since == "sm_75" else target
+        want = numerics.mma(
+            left, right, c, unit="mma.sync", a_format=a, b_format=b, d_format=d, target=target, k=left.shape[-1]
+        )  # fmt: skip
+    assert np.array_equal(got, want.view(got.dtype))
+
+
+def integers(left: np.ndarray, right: np.ndarray, c: np.ndarray, a: str, b: str, *, satfinite: bool) -> np.ndarray:
+    """Python integers, wrapped or clamped."""
+    wide = [(codes.view(np.int8) if name == "s8" else codes).astype(object) for codes, name in ((left, a), (right, b))]
+    total = np.einsum("wmk,wnk->wmn", *wide) + c.astype(object)
+    low, high = -(1 << 31), (1 << 31) - 1
+    settle = (lambda x: min(max(x, low), high)) if satfinite else (lambda x: (x - low) % (1 << 32) + low)
+    return np.vectorize(settle, otypes=[np.int64])(total).astype(np.int32)
+
+
+def test_satfinite_clamps_where_the_plain_form_wraps() -> None:
+    opcode = "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
+    left, right = np.full((WARPS, 16, 32), 127, np.uint8), np.full((WARPS, 8, 32), 127, np.uint8)
+    c = np.full((WARPS, 16, 8), (1 << 31) - 1, np.int32)
+    assert (executed(MMA[opcode], left, right, c).view(np.int32) < 0).all()
+    clamped = executed(MMA[opcode.replace(".s32.s8", ".satfinite.s32.s8", 1)], left, right, c)
+    assert (clamped.view(np.int32) == (1 << 31) - 1).all()
+
+
+KINDS = [
+    ("bf16", "bf16", "f32", 16), ("f16", "f16", "f32", 16), ("f16", "f16", "f16", 16), ("tf32", "tf32", "f32", 8),
+    ("e4m3", "e5m2", "f32", 32), ("e5m2", "e4m3", "f16", 16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b", "d", "k"), KINDS)
+@settings(max_examples=12, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 1 << 32), spread=st.sampled_from(["any", "narrow", "zeros", "ties", "cancelling"]))
+def test_exact_arithmetic_is_the_exact_sum_rounded_once(a: str, b: str, d: str, k: int, seed: int, spread: str) -> None:
+    """float64 and its proofs against the definition over Python integers; a tie is where one error would show."""
+    draw = np.random.default_rng(seed)
+    left, right = (codes_of(name, (3, rows, k), draw, spread != "any") for name, rows in ((a, 16), (b, 8)))
+    c = accumulators(d, (3, 16, 8), draw, spread != "any")
+    if spread == "zeros":
+        left = np.where(draw.random(left.shape) < 0.7, 0, left).astype(left.dtype)
+    elif spread == "ties":
+        c = (c.astype(np.float64) * 2.0 ** {"f32": 17, "f16": 5}[d]).astype(VALUES[d])
+    elif spread == "cancelling":
+        left[..., 1::2], right[..., 1::2] = left[..., ::2], right[..., ::2]
+        right[..., 1::2] ^= right.dtype.type(1 << (8 * right.dtype.itemsize - 1))
+    with np.errstate(all="ignore"):
+        got = products.exact(left, right, c, products.Kind(a, b, d))
+    want = numerics.exact_product(left, right, c, a_format=a, b_format=b, d_format=d)
+    assert np.array_equal(got.view(f"u{c.dtype.itemsize}"), want.view(f"u{c.dtype.itemsize}"))
+
+
+@pytest.mark.parametrize("opcode", [opcode for opcode in sorted(MMA) if formats(MMA[opcode])[3] in ("f32", "f16")])
+@settings(max_examples=2, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 1 << 32), finite=st.booleans())
+def test_rows_of_zeros_change_nothing_but_the_time(opcode: str, seed: int, finite: bool) -> None:
+    """Zeros of both signs in A, +0 or -0 in C, NaN and infinities in B: the bits of the whole matrices, as the definition
+    has them."""
+    bound = MMA[opcode]
+    _, a, b, d = formats(bound)
+    left, right, c = problem(bound, seed, narrow=finite)
+    draw = np.random.default_rng(seed)
+    empty = draw.random(left.shape[1]) < 0.8
+    sign = left.dtype.type(1 << (8 * left.dtype.itemsize - 1))
+    left[:, empty] = np.where(draw.random(left[:, empty].shape) < 0.5, sign, left.dtype.type(0))
+    c[:, empty] = np.where(draw.random(c[:, empty].shape) < 0.02, c.dtype.type(-0.0), c.dtype.type(0))
+    target = "sm_90a" if bound.since == "sm_89" else "sm_80"
+    with np.errstate(all="ignore"):
+        for arithmetic in products.ARITHMETICS:
+            kind = products.Kind(a, b, d)
+            got = products.multiply(left, right, c, kind, left.shape[-1], target, arithmetic)
+            want = (
+                numerics.mma(left, right, c, unit="mma.sync", a_format=a, b_format=b, d_format=d, target=target, k=left.shape[-1])
+                if arithmetic == "silicon" else numerics.exact_product(left, right, c, a_format=a, b_format=b, d_format=d)
+            )  # fmt: skip
+            assert np.array_equal(got.view(f"u{c.dtype.itemsize}"), want.view(f"u{c.dtype.itemsize}")), arithmetic
+
+
+def test_the_target_decides_the_arithmetic_of_fp8() -> None:
+    """sm_89 cuts products 13 bits below C, so that 2^14 + 32 x 2^-4 stays 2^14; sm_90 adds C to the sum of products."""
+    text = """.version 9.0
+.target {target}
+.address_size 64
+.entry k(.param .u64 out) {{
+    .reg .b32 %r<4>; .reg .f32 %f<4>; .reg .b64 %d<3>;
+    mov.b32 %r1, 0x38383838; mov.b32 %r2, 0x18181818; mov.f32 %f0, 0f46800000;
+    mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {{%f0, %f1, %f2, %f3}}, {{%r1, %r1, %r1, %r1}}, {{%r2, %r2}},
+        {{%f0, %f0, %f0, %f0}};
+    ld.param.u64 %d1, [out]; mov.u32 %r3, %tid.x; mad.wide.u32 %d1, %r3, 4, %d1; st.global.f32 [%d1], %f0; ret;
+}}
+"""
+    found = {}
+    for target in ("sm_89", "sm_90a"):
+        out = np.zeros(32, np.float32)
+        ptx.load(text.format(target=target)).launch("k", (1,), (32,), [out])
+        found[target] = set(out.tolist())
+    assert found == {"sm_89": {16384.0}, "sm_90a": {16386.0}}
+
+
+@pytest.mark.parametrize(("target", "refused"), [("sm_80", True), ("sm_89", False)])
+def test_a_form_is_refused_before_its_first_target(target: str, refused: bool) -> None:
+    body = """.reg .b32 %r<4>; .reg .f32 %f<4>; mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f0, %f1, %f2, %f3},
+        {%r0, %r1, %r2, %r3}, {%r0, %r1}, {%f0, %f1, %f2, %f3}; ret;"""
+    program = ptx.load(f".version 9.0\n.target {target}\n.address_size 64\n.entry k() {{\n{body}\n}}\n")
+    if refused:
+        with pytest.raises(RefsimError, match="exists from sm_89 on") as caught:
+            program.launch("k", (1,), (32,), [])
+        assert caught.value.code == "unsupported-target"
+    else:
+        program.launch("k", (1,), (32,), [])
+
+
+def test_a_target_whose_sums_are_not_known_says_what_to_do() -> None:
+    body = """.reg .b32 %r<4>; .reg .f32 %f<4>; mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3},
+        {%r0, %r1, %r2, %r3}, {%r0, %r1}, {%f0, %f1, %f2, %f3}; ret;"""
+    program = ptx.load(f".version 9.0\n.target sm_103a\n.address_size 64\n.entry k() {{\n{body}\n}}\n")
+    with pytest.raises(RefsimError, match="sm_103a") as caught:
+        program.launch("k", (1,), (32,), [])
+    assert (caught.value.code, caught.value.exit_code) == ("unknown-arithmetic", 5)
+    assert "exact" in caught.value.help
+    assert program.launch("k", (1,), (32,), [], arithmetic="exact").idealised

@@ -1,0 +1,199 @@
+"""Copies on their way: cp.async from global to shared memory, in groups that each thread commits and waits for.
+
+When the bytes move is a policy. "eager" moves them at issue, "lazy" at the wait that covers them, "random" at a moment
+between the two that a seeded generator picks, for some warps of the instruction and not yet for others. What a correct
+kernel computes does not depend on it. For the checks a copy flies from its issue to that wait, whenever its bytes move.
+"""
+
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.faults import place
+from refsim.ptx.lanes import Lanes
+from refsim.ptx.memory import ITEM, AccessError, Addresses
+
+if TYPE_CHECKING:
+    from refsim.ptx.machine import Machine
+
+Array = NDArray[Any]
+
+POLICIES = ("eager", "lazy", "random")
+_AT_ISSUE = 0.3
+_DRIFT = 0.3
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One executed cp.async: `size` bytes to item `index` of shared memory per lane, the first `given` from `source`.
+
+    `group` is the lane's group, counted from 0; `moved` tells whether the bytes are in shared memory already.
+    """
+
+    lanes: Lanes
+    index: Addresses
+    source: Addresses
+    size: int
+    given: Array
+    group: NDArray[np.int64]
+    moved: bool = False
+
+    def part(self, mask: NDArray[np.bool_], *, moved: bool | None = None) -> "Copy | None":
+        """The copies of some lanes; None where there are none."""
+        if not mask.any():
+            return None
+        chosen = Lanes(self.lanes.machine, self.lanes.ids[mask], self.lanes.statement)
+        given = self.given if len(self.given) == 1 else self.given[mask]
+        where = (self.index[mask], self.source[mask])
+        return Copy(chosen, *where, self.size, given, self.group[mask], self.moved if moved is None else moved)
+
+
+@dataclass
+class Copies:
+    """The copies in flight of all lanes that run."""
+
+    machine: "Machine"
+    policy: str
+    choice: np.random.Generator | None
+    committed: NDArray[np.int64] = field(init=False)
+    flying: list[Copy] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.committed = np.zeros(self.machine.geometry.lanes, np.int64)
+
+    def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
+        """Lanes start copies of `size` bytes to shared addresses `to`; bytes beyond `given` become zero."""
+        state, owner = lanes.space("shared")
+        try:
+            index = state.locate(lanes.full(to.astype(np.int64, copy=False)), owner, size, store=True)
+        except AccessError as error:
+            raise lanes.fault(error.code, error.lane, error.what) from None
+        lanes = copy(lanes)  # the set goes on to other statements
+        flight = Copy(lanes, index, lanes.full(source), size, given, self.committed[lanes.key].copy())
+        self._check_source(flight)
+        if self.machine.watch is not None:
+            self.machine.watch.copy_issued(lanes, index, size)
+        at_once, later = self._at_issue(flight)
+        for part in (at_once, later):
+            if part is not None:
+                self.flying.append(part)
+        if at_once is not None:
+            self._move(at_once)
+
+    def _at_issue(self, flight: Copy) -> tuple[Copy | None, Copy | None]:
+        """Which lanes' bytes move now."""
+        if self.policy == "random" and self.choice is not None:
+            moves = self._some_warps(flight.lanes, _AT_ISSUE)
+        else:
+            moves = np.full(flight.lanes.count, self.policy == "eager")
+        if moves.all() or not moves.any():
+            whole = Copy(
+                flight.lanes, flight.index, flight.source, flight.size, flight.given, flight.group, bool(moves.any())
+            )
+            return (whole, None) if whole.moved else (None, whole)
+        return flight.part(moves, moved=True), flight.part(~moves)
+
+    def _some_warps(self, lanes: Lanes, share: float) -> NDArray[np.bool_]:
+        assert self.choice is not None
+        warps = lanes.warp - int(lanes.warp[0])
+        drawn: NDArray[np.bool_] = self.choice.random(int(warps[-1]) + 1) < share
+        return drawn[warps]
+
+    def commit(self, lanes: Lanes) -> None:
+        """All copies since the last commit are one group."""
+        self.committed[lanes.key] += 1
+
+    def wait(self, lanes: Lanes, pending: int) -> None:
+        """Lanes go on when at most `pending` of their newest groups are in flight."""
+        if not self.flying:
+            return
+        limit = np.full(len(self.committed), -1, np.int64)
+        limit[lanes.key] = self.committed[lanes.key] - pending
+        still: list[Copy] = []
+        for flight in self.flying:
+            done = flight.group < limit[flight.lanes.key]
+            if not done.any():
+                still.append(flight)
+                continue
+            finished = flight if done.all() else flight.part(done)
+            rest = None if done.all() else flight.part(~done)
+            if rest is not None:
+                still.append(rest)
+            assert finished is not None
+            self._land(finished)
+        self.flying = still
+
+    def drift(self) -> None:
+        """Time passes: under the random policy, some bytes that fly arrive."""
+        if self.choice is None or self.policy != "random" or self.choice.random() >= _DRIFT:
+            return
+        flying = [number for number, flight in enumerate(self.flying) if not flight.moved]
+        if flying:
+            number = flying[int(self.choice.integers(len(flying)))]
+            flight = self.flying[number]
+            moves = self._some_warps(flight.lanes, 0.5)
+            parts = [part for part in (flight.part(moves, moved=True), flight.part(~moves)) if part is not None]
+            self.flying[number : number + 1] = parts
+            if parts[0].moved:
+                self._move(parts[0])
+
+    def _land(self, flight: Copy) -> None:
+        if not flight.moved:
+            self._move(flight)
+        if self.machine.watch is not None:
+            self.machine.watch.copy_landed(flight.lanes, flight.index, flight.size, lambda: self._items(flight))
+
+    def _move(self, flight: Copy) -> None:
+        self.machine.shared.bytes.view(ITEM[flight.size])[flight.index] = self._items(flight)
+
+    def _items(self, flight: Copy) -> Array:
+        """The bytes that arrive: those of the source, then zeros."""
+        lanes, given, size = flight.lanes, flight.given, flight.size
+        if (given == size).all():
+            return lanes.load("global", flight.source, size)
+        amount, rows = lanes.full(given), np.zeros((lanes.count, size), np.uint8)
+        for count in np.unique(amount[amount > 0]).tolist():
+            chosen = amount == count
+            part = Lanes(lanes.machine, lanes.ids[chosen], lanes.statement)
+            if count == size:
+                items = part.load("global", flight.source[chosen], size)
+                rows[chosen] = items.view(np.uint8).reshape(-1, size)
+            else:
+                for byte in range(count):
+                    rows[chosen, byte] = part.load("global", flight.source[chosen] + byte, 1)
+        return rows.reshape(-1).view(ITEM[size])
+
+    def _check_source(self, flight: Copy) -> None:
+        """The source must exist when the flight is issued, whenever its bytes are read; nothing is read for zero bytes."""
+        if self.policy == "eager" and (flight.given == flight.size).all():
+            return  # the load itself comes now
+        lanes, amount = flight.lanes, flight.lanes.full(flight.given)
+        state, _ = lanes.space("global")
+        for count in np.unique(amount[amount > 0]).tolist():
+            chosen = np.flatnonzero(amount == count)
+            at = flight.source[chosen] - state.base
+            try:
+                if (stray := at % flight.size != 0).any():
+                    raise AccessError("misaligned", int(np.argmax(stray)), f"address {state.address(at[np.argmax(stray)])} "
+                                      f"is not a multiple of {flight.size} bytes")  # fmt: skip
+                for first in (0, count - 1):
+                    state.check(at + first, 1, store=False)
+            except AccessError as error:
+                raise lanes.fault(error.code, int(chosen[error.lane]), error.what) from None
+
+    def describe(self, start: int, width: int) -> str:
+        """The flight that flies to one of these bytes of the flat shared memory."""
+        for flight in reversed(self.flying):
+            first = flight.index * flight.size
+            there = (first < start + width) & (first + flight.size > start)
+            if there.any():
+                lane, lanes = int(np.argmax(there)), flight.lanes
+                assert lanes.statement is not None
+                who = self.machine.geometry.describe(int(lanes.ids[lane]))
+                behind = int(self.committed[lanes.ids[lane]] - flight.group[lane])
+                groups = "not committed" if behind == 0 else f"{behind} group{'s' * (behind > 1)} back"
+                return f"{place(lanes.statement)} of {who} ({groups})"
+        return "a cp.async"

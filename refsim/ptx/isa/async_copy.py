@@ -1,0 +1,78 @@
+"""cp.async: copies from global to shared memory that go on while the thread computes, in groups it can wait for."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.lanes import Lanes
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+
+SIZES = {"ca": (4, 8, 16), "cg": (16,)}
+_SECTION = PTX["cp.async"]
+_STEM = "cp.async.{cop:ca|cg}.{space:shared::cta|shared}.global"
+_PREFETCH = "{.prefetch:L2::64B|L2::128B|L2::256B}"
+# Cache hints and prefetch sizes change no value.
+_HINTS = ("space", "prefetch")
+
+
+def _start(lanes: Lanes, to: Array, source: Array, bytes_: Array, given: Array, cop: str) -> None:
+    count = int(bytes_[0])
+    if len(bytes_) != 1 or count not in SIZES[cop]:
+        allowed = " or ".join(map(str, SIZES[cop]))
+        raise lanes.fault(
+            "invalid-operand", 0, f"cp.async.{cop} of {count} bytes", f"PTX ISA, cp.async: {allowed} bytes"
+        )
+    if (given > count).any():
+        lane = int(np.argmax(lanes.full(given) > count))
+        raise lanes.fault("invalid-operand", lane, f"a source of {int(lanes.full(given)[lane])} bytes for a copy of {count}",
+                          "PTX ISA, cp.async: src-size is at most cp-size")  # fmt: skip
+    lanes.machine.copies.issue(lanes, to, source, count, given)
+
+
+for _hint, _policy in (("", ""), (".L2::cache_hint", ", policy:b64")):
+
+    @instruction(
+        f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, given:b32?{_policy}",
+        ignores=_HINTS,
+        since="sm_80",
+        source=_SECTION,
+    )
+    def cp_async(
+        lanes: Lanes, to: Array, source: Array, count: Array, given: Array | None, policy: Any = None, *, cop: str
+    ) -> None:
+        """`bytes` on their way to shared memory; with a source size, the bytes beyond it become zero."""
+        _start(lanes, to, source, count, count if given is None else given, cop)
+
+    @instruction(
+        f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, ignore:pred{_policy}",
+        ignores=_HINTS,
+        since="sm_80",
+        source=_SECTION,
+    )
+    def cp_async_ignoring(
+        lanes: Lanes, to: Array, source: Array, count: Array, ignore: Array, policy: Any = None, *, cop: str
+    ) -> None:
+        """`bytes` on their way to shared memory: zeros where `ignore` is true, and then no source is read."""
+        _start(lanes, to, source, count, np.where(ignore, np.uint32(0), count), cop)
+
+
+@instruction("cp.async.commit_group", since="sm_80", source=PTX["cp.async.commit_group"])
+def commit_group(lanes: Lanes) -> None:
+    """The thread's copies since its last commit become one group, which may be empty."""
+    lanes.machine.copies.commit(lanes)
+
+
+@instruction("cp.async.wait_group n:b32", since="sm_80", source=PTX["cp.async.wait_group, cp.async.wait_all"])
+def wait_group(lanes: Lanes, n: Array) -> None:
+    """The thread goes on when at most the `n` newest of its groups are in flight."""
+    lanes.machine.copies.wait(lanes, int(n[0]))
+
+
+@instruction("cp.async.wait_all", since="sm_80", source=PTX["cp.async.wait_group, cp.async.wait_all"])
+def wait_all(lanes: Lanes) -> None:
+    """The thread goes on when all of its copies are there, committed or not."""
+    lanes.machine.copies.wait(lanes, -1)

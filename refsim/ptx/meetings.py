@@ -1,0 +1,148 @@
+"""Where lanes of a warp meet: instructions that need their warp, or the lanes of a mask, together.
+
+Lanes that arrive are parked until their partners are there. When nothing else can run, lanes parked at different
+instructions of one opcode meet too, as the ISA allows for a member mask: `bar.warp.sync` in both arms of a branch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.faults import fault, place
+from refsim.ptx.lanes import Ids, Lanes, union
+from refsim.ptx.lower import Step
+from refsim.ptx.translate import fetch
+
+if TYPE_CHECKING:
+    from refsim.ptx.machine import Machine
+
+ALL = 0xFFFFFFFF
+RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expects must arrive"
+
+
+class Meetings:
+    """The lanes parked at each statement."""
+
+    def __init__(self, machine: "Machine") -> None:
+        self.machine = machine
+        self.parked: dict[int, Ids] = {}
+
+    def meet(self, pc: int, step: Step, lanes: Lanes) -> Lanes | None:
+        """Park the lanes that arrive; the ones whose partners are all there, or None."""
+        ids = union(self.parked.pop(pc), lanes.ids) if pc in self.parked else lanes.ids
+        arrived = lanes if len(ids) == lanes.count else Lanes(self.machine, ids, step.statement)
+        named = self.member_mask(step, arrived) if step.bound.clause.rendezvous == "mask" else None
+        whole = named is None or (len(named) == 1 and int(named[0]) == ALL)
+        if (whole and arrived.in_whole_warps) or arrived.count == np.count_nonzero(self.machine.alive):
+            return arrived
+        ready = self.is_complete(ids, named, self.machine.warp_bits(ids))
+        if not ready.all():
+            self.parked[pc] = ids[~ready]
+        return Lanes(self.machine, ids[ready], step.statement) if ready.any() else None
+
+    def is_complete(self, ids: Ids, named: NDArray[np.int64] | None, present: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the living partners of each lane are present (a bit mask for each warp)."""
+        warps = self.machine.geometry.warp[ids]
+        needed = self.machine.warp_bits(np.flatnonzero(self.machine.alive))[warps]
+        if named is not None:
+            needed = needed & named
+        complete: NDArray[np.bool_] = (needed & ~present[warps]) == 0
+        return complete
+
+    def member_mask(self, step: Step, lanes: Lanes) -> NDArray[np.int64]:
+        """The `mask` operand of each lane, or (1,) if it names all; it must name the lane itself."""
+        position = [form.name for form, _ in step.bound.sources].index("mask")
+        given = fetch(lanes, *step.sources[position]).astype(np.int64)
+        if len(given) == 1 and given[0] == ALL:
+            return np.asarray(given)
+        mask = lanes.full(given)
+        absent = (mask >> lanes.laneid) & 1 == 0
+        if absent.any():
+            who = int(np.flatnonzero(absent)[0])
+            raise lanes.fault(
+                "divergent-sync", who, f"member mask {int(mask[who]):#010x} does not name the lane itself"
+            )
+        return mask
+
+    def wake(self) -> None:
+        """Nothing can run: look again at the parked lanes, whose partners may have exited or wait elsewhere."""
+        machine = self.machine
+        for pc, ids in list(self.parked.items()):
+            step = machine.code.steps[pc]
+            del self.parked[pc]
+            ready = self.meet(pc, step, Lanes(machine, ids, step.statement))
+            if ready is not None:
+                machine.execute([(pc, ready)], ready)
+        if not machine.groups:
+            self.meet_across()
+        if not machine.groups and machine.checks.divergence != "error":
+            self.arrive_apart()
+
+    def meet_across(self) -> None:
+        """Lanes at several instructions of one opcode with a member mask: those that are complete together go on."""
+        places: dict[str, list[int]] = {}
+        for pc in sorted(self.parked):
+            step = self.machine.code.steps[pc]
+            if step.bound.clause.rendezvous == "mask":
+                places.setdefault(step.statement.opcode, []).append(pc)
+        for counters in places.values():
+            if len(counters) < 2:
+                continue
+            present = self.machine.warp_bits(np.sort(np.concatenate([self.parked[pc] for pc in counters])))
+            going: list[tuple[int, Lanes]] = []
+            for pc in counters:
+                step, ids = self.machine.code.steps[pc], self.parked[pc]
+                named = self.member_mask(step, Lanes(self.machine, ids, step.statement))
+                ready = self.is_complete(ids, named, present)
+                if ready.any():
+                    going.append((pc, Lanes(self.machine, ids[ready], step.statement)))
+                    self.parked[pc] = ids[~ready]
+                    if ready.all():
+                        del self.parked[pc]
+            if going:
+                everyone = np.sort(np.concatenate([lanes.ids for _, lanes in going]))
+                self.machine.execute(going, Lanes(self.machine, everyone, going[0][1].statement))
+
+    def arrive_apart(self) -> None:
+        """Parts of warps arrive at barriers of the CTA although these are aligned; the finding is recorded if asked for."""
+        code = self.machine.code
+        barriers = [pc for pc in sorted(self.parked) if code.steps[pc].bound.clause.mnemonic in ("bar", "barrier")]
+        for pc in barriers:
+            step = code.steps[pc]
+            if self.machine.checks.divergence == "record":
+                self.machine.record(self.report_deadlock(), step.statement)
+            lanes = Lanes(self.machine, self.parked.pop(pc), step.statement)
+            self.machine.execute([(pc, lanes)], lanes)
+
+    def report_deadlock(self) -> RefsimError:
+        """The error for lanes of which none can go on."""
+        machine, geometry = self.machine, self.machine.geometry
+        waiting = sorted([*self.parked.items(), *machine.barriers.waiting()], key=lambda pair: pair[0])
+        lines = []
+        for pc, ids in waiting:
+            warps = np.unique(geometry.warp[ids]) % geometry.warps
+            lines.append(
+                f"{len(ids)} threads (first {geometry.describe(int(ids[0]))}, warps "
+                f"{', '.join(map(str, warps[:8]))}) wait at {place(machine.code.steps[pc].statement)}"
+            )
+        exited = int(np.count_nonzero(~machine.alive))
+        statement = machine.code.steps[waiting[0][0]].statement
+        warps = np.concatenate([np.unique(geometry.warp[ids]) for _, ids in waiting])
+        apart = len(np.unique(warps)) < len(warps)
+        what = "the threads of a warp wait at different instructions" if apart else "no thread can go on"
+        end = f"; {exited} threads have exited" if exited else ""
+        return fault(
+            "divergent-sync" if apart else "deadlock", f"{what}: {'; '.join(lines)}{end}", statement, rule=RULE
+        )
+
+
+def merged(parts: list[tuple[Lanes, list[Any]]], everyone: Lanes) -> list[Any]:
+    """The operands of several sets of lanes, each fetched for itself, as operands of all of them."""
+    order = np.argsort(np.concatenate([lanes.ids for lanes, _ in parts]), kind="stable")
+    assert len(order) == everyone.count
+    return [
+        np.concatenate([lanes.full(arguments[place]) for lanes, arguments in parts])[order]
+        for place in range(len(parts[0][1]))
+    ]

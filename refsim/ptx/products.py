@@ -1,0 +1,226 @@
+"""The matrix products of one mma instruction, for all warps at once: as the chip computes them, or exactly.
+
+Silicon: `refsim.numerics.mma` with the program's target. Exact: all products and C summed exactly and rounded once to
+nearest even, as `refsim.numerics.exact_product` defines it, but by float64. Where all terms of a warp lie on a grid that
+53 bits span, the float64 sum is exact. Elsewhere it is off by at most e, and where s - e and s + e round to one number,
+that number is the answer; what is left is settled by the definition.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim import numerics
+from refsim.conversions import decode
+from refsim.formats import BF16, F16, TF32, Format, format_named
+
+Array = NDArray[Any]
+Doubles = NDArray[np.float64]
+
+ARITHMETICS = ("silicon", "exact")
+UNIT = "mma.sync"
+INTEGERS = ("s8", "u8")
+DOUBLE = "f64"
+SETTLED = ("s32", DOUBLE)  # accumulators whose results are the same in both arithmetics
+_RESULTS: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
+_CODES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.uint32), "f16": np.dtype(np.uint16)}
+_NAN = {"f32": 0x7FFFFFFF, "f16": 0x7FFF}
+_DOUBLE_BITS = 53
+# A float64 sum of n terms is off by less than n ulp of the largest partial sum: 2^-53 n (n + 1) of the largest term.
+_SLACK = 2.0**-52
+_ABSENT = 1 << 16
+_TILE = 64  # warps at once: arrays of 128 KiB stay in the cache, and the allocator keeps them
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one mma multiplies and the format of C and D; `satfinite` clamps an integer sum instead of wrapping it."""
+
+    a: str
+    b: str
+    d: str
+    satfinite: bool = False
+
+
+def multiply(a: Array, b: Array, c: Array, kind: Kind, k: int, target: str, arithmetic: str) -> Array:
+    """D (warps, M, N) = A B^T + C of one instruction of `k` products; a (warps, M, k), b (warps, N, k) are codes.
+
+    c and the result hold f32, f16, f64 or s32 values as `kind.d` says. Integers are exact in both arithmetics; f64 is a
+    chain of fused multiply-adds in both, as IEEE 754 defines them.
+    """
+    if kind.a in INTEGERS:
+        return _integers(a, b, c, kind)
+    if kind.d == DOUBLE:
+        return _silicon(a, b, c, kind, k, target)
+    rows = _live_rows(a, c, kind)
+    if len(rows) < a.shape[1] and _is_finite(b, kind.b):
+        d = np.zeros_like(c)
+        if len(rows):
+            some = np.ascontiguousarray(a[:, rows]), b, np.ascontiguousarray(c[:, rows])
+            d[:, rows] = exact(*some, kind) if arithmetic == "exact" else _silicon(*some, kind, k, target)
+        return d
+    return exact(a, b, c, kind) if arithmetic == "exact" else _silicon(a, b, c, kind, k, target)
+
+
+def _silicon(a: Array, b: Array, c: Array, kind: Kind, k: int, target: str) -> Array:
+    result: Array = numerics.mma(
+        a, b, c, unit=UNIT, a_format=kind.a, b_format=kind.b, d_format=kind.d, target=target, k=k
+    )
+    return result
+
+
+def _live_rows(a: Array, c: Array, kind: Kind) -> NDArray[np.int64]:
+    """The rows of A and C that hold anything but zeros in some warp. The others give +0 where B is finite: kernels fill
+    the rows beyond their batch with zeros, and of a batch of one 15 rows in 16 are such."""
+    held = np.bitwise_or.reduce(a, axis=0) & _magnitude_mask(kind.a)
+    return np.flatnonzero(held.any(axis=1) | np.bitwise_or.reduce(c.view(_CODES[kind.d]), axis=0).any(axis=1))
+
+
+def _is_finite(codes: Array, name: str) -> bool:
+    """Whether no code is a NaN or an infinity."""
+    format = format_named(name)
+    special = (
+        ((1 << format.exponent_bits) - 1) << format.mantissa_bits if format.has_infinity else format.magnitude_limit - 1
+    )
+    return int((codes & _magnitude_mask(name)).max()) < special << format.padding_bits
+
+
+@cache
+def _magnitude_mask(name: str) -> Any:
+    """All bits of a code that make its magnitude, as a scalar of its type."""
+    format = format_named(name)
+    return np.dtype(format.code_dtype).type((format.magnitude_limit - 1) << format.padding_bits)
+
+
+def _integers(a: Array, b: Array, c: Array, kind: Kind) -> Array:
+    """Products of 8-bit integers: a sum of 32 stays below 2^22, so that float64 holds it; 32 bits wrap or clamp."""
+    wide = [
+        (codes.view(np.int8) if name == "s8" else codes).astype(np.float64)
+        for codes, name in ((a, kind.a), (b, kind.b))
+    ]
+    total = np.matmul(wide[0], wide[1].swapaxes(-1, -2)).astype(np.int64) + c
+    if kind.satfinite:
+        total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+    result: Array = total.astype(np.int32)
+    return result
+
+
+def exact(a: Array, b: Array, c: Array, kind: Kind) -> Array:
+    """A B^T + C summed exactly and rounded once, to f32 or f16: the bits of `numerics.exact_product`."""
+    result = np.empty(c.shape, _RESULTS[kind.d])
+    unproven = _span(a, b, c, kind) > _DOUBLE_BITS
+    for start in range(0, len(a), _TILE):
+        tile = slice(start, start + _TILE)
+        x, y = values(a[tile], kind.a), values(b[tile], kind.b)
+        total = np.matmul(x, y.swapaxes(-1, -2))
+        total += c[tile]
+        result[tile] = _settled(total, kind.d)
+        if (some := np.flatnonzero(unproven[tile])).size:
+            part = tuple(array[tile][some] for array in (a, b, c))
+            wide = (x[some], y[some], part[2].astype(np.float64))
+            result[start + some] = _repaired(part, wide, total[some], kind)
+    return result
+
+
+def _span(a: Array, b: Array, c: Array, kind: Kind) -> NDArray[np.int64]:
+    """How many bits a sum of each warp needs at most: from the lowest bit of any term to the highest of the sum."""
+    (a_low, a_high), (b_low, b_high) = _extent(a, kind.a), _extent(b, kind.b)
+    c_low, c_high = _extent(c.view(_CODES[kind.d]), kind.d)
+    carries = (a.shape[-1] + 1).bit_length()
+    span: NDArray[np.int64] = np.maximum(a_high + b_high, c_high) + carries - np.minimum(a_low + b_low, c_low)
+    return span
+
+
+def _extent(codes: Array, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each warp the exponents of its lowest bit and of a power of two above every magnitude, zeros left out."""
+    format = format_named(name)
+    magnitude = codes.reshape(len(codes), -1) & _magnitude_mask(name)
+    shift = format.mantissa_bits + format.padding_bits
+    largest = magnitude.max(axis=1)
+    magnitude -= codes.dtype.type(1)  # a zero wraps to the largest number, so that the minimum passes it over
+    smallest = magnitude.min(axis=1) + codes.dtype.type(1)
+    high = np.maximum(largest.astype(np.int64) >> shift, 1) - format.bias + 1
+    low = np.maximum(smallest.astype(np.int64) >> shift, 1) - format.bias - format.mantissa_bits
+    return np.where(largest == 0, _ABSENT, low), np.where(largest == 0, -_ABSENT, high)
+
+
+def _repaired(codes: tuple[Array, ...], wide: tuple[Doubles, ...], total: Doubles, kind: Kind) -> Array:
+    """The results of warps whose float64 sums may be off."""
+    x, y, addend = wide
+    result, terms = _settled(total, kind.d), x.shape[-1] + 1
+    size = np.maximum(_largest(x)[:, None, None] * _largest(y)[:, None, None], np.abs(addend))
+    error = size * (_SLACK * terms * terms)
+    code = _CODES[kind.d]
+    low, high = (total - error).astype(result.dtype), (total + error).astype(result.dtype)
+    doubtful = (low.view(code) != high.view(code)) & np.isfinite(total)
+    if doubtful.any():
+        _decide(doubtful, codes, wide, result, kind)
+    return result
+
+
+def _settled(total: Doubles, name: str) -> Array:
+    """Sums rounded to nearest even; a zero is +0, a NaN the one that tensor cores write."""
+    result = (total + 0.0).astype(_RESULTS[name])
+    if (lost := np.isnan(total)).any():
+        result.view(_CODES[name])[lost] = _NAN[name]
+    return result
+
+
+def _largest(values: Doubles) -> Doubles:
+    """The largest finite magnitude of each warp's matrix."""
+    magnitude = np.abs(values).reshape(len(values), -1)
+    largest: Doubles = magnitude.max(axis=1)
+    if not np.isfinite(largest).all():
+        largest = np.where(np.isfinite(magnitude), magnitude, 0).max(axis=1)
+    return largest
+
+
+def _decide(
+    doubtful: NDArray[np.bool_], codes: tuple[Array, ...], wide: tuple[Doubles, ...], result: Array, kind: Kind
+) -> None:
+    """Settle the sums that float64's error might have moved: where all terms share a grid fine enough, none was."""
+    place = np.nonzero(doubtful)
+    warp, row, column = place
+    x, y, addend = wide[0][warp, row], wide[1][warp, column], wide[2][place]
+    grid = np.minimum(
+        _lowest_bit(x, kind.a).min(axis=1) + _lowest_bit(y, kind.b).min(axis=1), _lowest_bit(addend, kind.d)
+    )
+    _, highest = np.frexp((np.abs(x) * np.abs(y)).sum(axis=1) + np.abs(addend))
+    inexact = highest + 1 - grid > _DOUBLE_BITS
+    if inexact.any():
+        warp, row, column = (index[inexact] for index in place)
+        a, b, c = codes
+        single = _definition(a[warp, row][:, None], b[warp, column][:, None], c[warp, row, column][:, None, None], kind)
+        result[warp, row, column] = single[:, 0, 0]
+
+
+def _lowest_bit(values: Doubles, name: str) -> NDArray[np.int64]:
+    """An exponent whose power of two divides each value: that of the last bit of its significand; high for zero."""
+    _, exponent = np.frexp(values)
+    bits = format_named(name).mantissa_bits + 1
+    return np.where(values == 0, _ABSENT, exponent.astype(np.int64) - bits)
+
+
+def _definition(a: Array, b: Array, c: Array, kind: Kind) -> Array:
+    result: Array = numerics.exact_product(a, b, c, a_format=kind.a, b_format=kind.b, d_format=kind.d)
+    return result
+
+
+def values(codes: Array, name: str) -> Doubles:
+    """The numbers that codes mean, in float64, exactly."""
+    if name == BF16.name:
+        return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    if name == TF32.name:
+        return (codes & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    if name == F16.name:
+        return codes.view(np.float16).astype(np.float64)
+    return _table(name).take(codes)
+
+
+@cache
+def _table(name: str) -> Doubles:
+    format: Format = format_named(name)
+    return decode(np.arange(256, dtype=np.uint8), format).astype(np.float64)

@@ -1,0 +1,76 @@
+"""The simulated GPU as a device: what it tries, and what it can say about a kernel that went wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim import device
+from refsim.errors import RefsimError
+
+SOURCE = """
+__device__ unsigned offset = 5;
+extern "C" __global__ void stride(const unsigned* x, unsigned* y) {
+    __shared__ unsigned tile[32 * 32];
+    tile[threadIdx.x * 32] = x[threadIdx.x];
+    __syncwarp();
+    y[threadIdx.x] = tile[threadIdx.x * 32] + offset;
+}
+extern "C" __global__ void arrivals(unsigned* counter, unsigned* order) {
+    for (unsigned turn = 0; turn < 3; ++turn) order[turn * blockDim.x + threadIdx.x] = atomicAdd(counter, 1u);
+}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "kernels.cu"
+    path.write_text(SOURCE, "utf-8")
+    return path
+
+
+def test_owner_names_the_statement_that_wrote(file):
+    with device.open("sim").launcher(file) as launcher:
+        x, y = launcher.upload(np.arange(32, dtype=np.uint32), name="x"), launcher.output(33, np.uint32, name="y")
+        launcher.launch("stride", (1,), (32,), [x, y])
+        owner = launcher.owner_of(y, 7)
+        assert (owner["block"], owner["thread"], owner["address"]) == (0, 7, y.address + 28)
+        assert str(owner["by"]).startswith("st.global.")
+        assert str(owner["by"]).endswith("(kernels.cu:7)")
+        assert launcher.owner_of(y, 32) == {"address": y.address + 128, "written": "never"}
+
+
+def test_conflicts_are_counted_where_that_was_asked_for(file):
+    for asked in (False, True):
+        with device.open("sim").launcher(file) as launcher:
+            launcher.count_banks = asked
+            x, y = launcher.upload(np.arange(32, dtype=np.uint32), name="x"), launcher.output(32, np.uint32, name="y")
+            launcher.launch("stride", (1,), (32,), [x, y])
+            found = [(line.split()[0], line.split("(")[1]) for line in launcher.conflicts]
+            want = [("st.shared.u32", "kernels.cu:5): 32 wavefronts for each one needed"),
+                    ("ld.shared.u32", "kernels.cu:7): 32 wavefronts for each one needed")]  # fmt: skip
+            assert found == (want if asked else [])
+
+
+def test_module_variables_are_there_under_every_schedule(file):
+    with device.open("sim").launcher(file) as launcher:
+        x, y = launcher.upload(np.arange(32, dtype=np.uint32), name="x"), launcher.output(32, np.uint32, name="y")
+        launcher.launch("stride", (1,), (32,), [x, y])
+        np.testing.assert_array_equal(launcher.read(y), np.arange(32) + 5)
+
+
+@pytest.mark.parametrize("seed", [2, 4, 6])
+def test_one_warp_comes_last_under_an_even_seed(seed, file):
+    program = device.open("sim").program(file)
+    counter, order = np.zeros(1, np.uint32), np.zeros(3 * 128, np.uint32)
+    program.launch("arrivals", (1,), (128,), [counter, order], policy="random", seed=seed)
+    last = order.reshape(3, 4, 32).min(axis=(0, 2))  # the first arrival of each warp
+    assert (last >= 3 * 96).sum() == 1
+
+
+def test_results_that_depend_on_the_order_are_refused(file):
+    with device.open("sim").launcher(file) as launcher:
+        counter = launcher.upload(np.zeros(1, np.uint32), name="counter", writable=True)
+        order = launcher.output(3 * 128, np.uint32, name="order")
+        with pytest.raises(RefsimError, match="schedule-dependent"):
+            launcher.launch("arrivals", (1,), (128,), [counter, order])

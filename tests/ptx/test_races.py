@@ -1,0 +1,259 @@
+"""Shared memory watched: what each check finds, under every policy, and what it leaves alone; kernels of a few lines."""
+
+import numpy as np
+import pytest
+
+from refsim import ptx
+from refsim.errors import RefsimError
+
+POLICIES = pytest.mark.parametrize("policy", ptx.POLICIES)
+HEAD = """.version 9.0
+.target sm_90a
+.address_size 64
+.file 1 "kernel.cu"
+.visible .entry k(.param .u64 out) {
+    .reg .b32 %r<20>; .reg .b16 %h<4>; .reg .b64 %d<8>; .reg .pred %p<8>; .shared .align 16 .b8 tile[4096];
+    ld.param.u64 %d1, [out]; mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; add.s64 %d3, %d1, %d2;
+    mov.u32 %r2, tile; shl.b32 %r3, %r1, 2; add.s32 %r4, %r2, %r3; shr.u32 %r5, %r1, 5; and.b32 %r6, %r1, 31;
+    xor.b32 %r7, %r3, 128; add.s32 %r8, %r2, %r7; setp.lt.u32 %p1, %r1, 32; mov.u32 %r9, 7;
+"""
+
+
+def run(
+    body: str, threads: int = 64, *, policy: str = "eager", seed: int = 1, grid: int = 1, **checks: str
+) -> ptx.Trace:
+    """%r4 is the thread's own word of `tile`, %r8 that of its partner in the other warp, %r5 its warp."""
+    out = np.zeros(threads * 8, np.uint32)
+    lines = [f".loc 1 {number} 1\n{line}" for number, line in enumerate(body.strip().splitlines(), 1)]
+    return ptx.load("\n".join([HEAD, *lines, "ret;", "}", ""])).launch(
+        "k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=ptx.Checks(**checks)
+    )
+
+
+def finding(body: str, threads: int = 64, **options: str) -> RefsimError:
+    with pytest.raises(RefsimError) as caught:
+        run(body, threads, **options)
+    return caught.value
+
+
+READ_AFTER_WRITE = "st.shared.u32 [%r4], %r1;\nld.shared.u32 %r10, [%r8];"
+WRITE_AFTER_READ = "st.shared.u32 [%r4], %r1;\nbar.sync 0;\nld.shared.u32 %r10, [%r4];\nst.shared.u32 [%r8], %r9;"
+WRITE_AFTER_WRITE = "@%p1 st.shared.u32 [%r4], 1;\n@!%p1 st.shared.u32 [%r8], 2;"
+AT_ONCE = "st.shared.u32 [%r2], %r5;"
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "verb", "other"),
+    [
+        (READ_AFTER_WRITE, 2, "reads 4 B", "st.shared.u32 at PTX line 12 (kernel.cu:1) wrote"),
+        (WRITE_AFTER_READ, 4, "overwrites 4 B", "ld.shared.u32 at PTX line 16 (kernel.cu:3) reads"),
+        (WRITE_AFTER_WRITE, 2, "writes 4 B", "st.shared.u32 at PTX line 12 (kernel.cu:1) wrote"),
+        (AT_ONCE, 1, "writes 4 B", "by the same instruction"),
+    ],
+)
+def test_a_race_names_both_sides(body: str, line: int, verb: str, other: str) -> None:
+    error = finding(body)
+    assert error.code == "race"
+    assert f"(kernel.cu:{line})" in error.where
+    assert error.what.startswith(verb)
+    assert other in error.what
+    assert "warp" in error.what
+
+
+@POLICIES
+@pytest.mark.parametrize("body", [READ_AFTER_WRITE, WRITE_AFTER_READ, WRITE_AFTER_WRITE, AT_ONCE])
+def test_a_race_is_found_under_every_policy(body: str, policy: str) -> None:
+    for seed in (1, 2, 3):
+        assert finding(body, policy=policy, seed=seed).code in ("race", "uninitialised")
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    "body",
+    [
+        "st.shared.u32 [%r4], %r1;\nbar.sync 0;\nld.shared.u32 %r10, [%r8];",
+        "st.shared.u32 [%r4], %r1;\nbar.sync 0;\nld.shared.u32 %r10, [%r8];\nbar.sync 0;\nst.shared.u32 [%r4], 9;",
+        "st.shared.u32 [%r4], %r1;\nld.shared.u32 %r10, [%r4];\nst.shared.u32 [%r4], %r10;",
+        "st.shared.u32 [%r2], 3;\nld.shared.u32 %r10, [%r4+1024];".replace("ld.shared", "st.shared").replace(
+            "%r10, [%r4+1024]", "[%r4+1024], 3"
+        ),
+        "@%p1 st.shared.u32 [%r4], 1;\nbar.sync 0;\n@!%p1 st.shared.u32 [%r8], 2;",
+    ],
+)
+def test_ordered_and_separate_accesses_are_no_race(body: str, policy: str) -> None:
+    """Behind a barrier, by the same warp, of equal values, or elsewhere."""
+    assert run(body, policy=policy).findings == ()
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "@!%p1 ld.shared.u32 %r10, [%r8];\n@%p1 ld.shared.u32 %r10, [%r4];",
+        "@%p1 ld.shared.u32 %r10, [%r4];\n@!%p1 ld.shared.u32 %r10, [%r8];",
+        "and.b32 %r11, %r3, 127; add.s32 %r11, %r2, %r11; ld.shared.u32 %r10, [%r11];",
+    ],
+)
+def test_a_reader_is_not_hidden_by_one_of_the_writers_own_warp(reads: str, policy: str) -> None:
+    """Both warps read a word of warp 0, in either order or at once, and warp 0 overwrites it."""
+    body = f"st.shared.u32 [%r4], %r1;\nbar.sync 0;\n{reads}\n@%p1 st.shared.u32 [%r4], 99;"
+    assert finding(body, policy=policy, seed=2).code == "race"
+    assert run(body.replace("\n@%p1 st", "\nbar.sync 0;\n@%p1 st"), policy=policy).findings == ()
+
+
+def test_bytes_side_by_side_are_not_one_place() -> None:
+    """The granule of the check is the narrowest access of the kernel: here two bytes of one word belong to two warps."""
+    body = "add.s32 %r10, %r2, %r6;\nshl.b32 %r11, %r6, 1;\nadd.s32 %r11, %r2, %r11;\nadd.s32 %r11, %r11, %r5;\n"
+    assert run(body + "cvt.u16.u32 %h1, %r1;\nst.shared.u8 [%r11], %h1;\nld.shared.u8 %h2, [%r11];").findings == ()
+
+
+@POLICIES
+@pytest.mark.parametrize("consumer", ["bar.sync 3, 64", "barrier.sync 3, 64"])
+def test_a_named_barrier_orders_those_that_meet_there(consumer: str, policy: str) -> None:
+    """Warp 0 stores and arrives, warp 1 waits and reads; warp 2 is not at that barrier, and its read is a race."""
+    body = f"""setp.lt.u32 %p2, %r1, 64;
+        @%p1 st.shared.u32 [%r4], %r1;
+        @%p1 bar.arrive 3, 64;
+        @%p1 bra DONE;
+        @%p2 {consumer};
+        @%p2 ld.shared.u32 %r10, [%r8];
+        {{}}
+        DONE: st.global.u32 [%d3], 1;"""
+    assert run(body.format(""), 96, policy=policy).findings == ()
+    stray = "@!%p2 ld.shared.u32 %r10, [%r3+768];"
+    codes = {finding(body.format(stray), 96, policy=policy, seed=seed).code for seed in (1, 2, 3)}
+    assert codes <= {"race", "uninitialised"}
+
+
+def test_an_arrival_orders_nothing_that_comes_after_it() -> None:
+    body = """@%p1 st.shared.u32 [%r4], 1;
+        @%p1 bar.arrive 3, 64;
+        @%p1 st.shared.u32 [%r4+512], 1;
+        @!%p1 bar.sync 3, 64;
+        @!%p1 ld.shared.u32 %r10, [%r8];
+        @!%p1 ld.shared.u32 %r10, [%r8+512];"""
+    error = finding(body)
+    assert (error.code, "(kernel.cu:6)" in error.where, "(kernel.cu:3) wrote" in error.what) == ("race", True, True)
+
+
+@POLICIES
+def test_many_barriers_keep_their_order(policy: str) -> None:
+    """200 rounds of two warps: epochs are numbered anew several times, and a race at the end is still one."""
+    loop = """mov.u32 %r11, 0;
+        LOOP: st.shared.u32 [%r4], %r11;
+        bar.sync 0;
+        ld.shared.u32 %r12, [%r8];
+        bar.sync 0;
+        add.s32 %r11, %r11, 1; setp.lt.u32 %p3, %r11, 200; @%p3 bra LOOP;"""
+    assert run(loop, policy=policy).findings == ()
+    assert finding(f"{loop}\nst.shared.u32 [%r8], 77;\nld.shared.u32 %r12, [%r4];", policy=policy).code == "race"
+
+
+@POLICIES
+def test_rounds_of_named_barriers_alone_keep_their_order(policy: str) -> None:
+    """Two pairs of warps never meet all four; codes run out all the same."""
+    body = """shr.u32 %r11, %r5, 1; add.u32 %r13, %r11, 1; mov.u32 %r12, 0;
+        LOOP: st.shared.u32 [%r4], %r12;
+        bar.sync %r13, 64;
+        ld.shared.u32 %r14, [%r8];
+        bar.sync %r13, 64;
+        add.s32 %r12, %r12, 1; setp.lt.u32 %p3, %r12, 150; @%p3 bra LOOP;"""
+    assert run(body, 128, policy=policy).findings == ()
+
+
+@POLICIES
+def test_atomics_and_volatile_flags_order_what_comes_before_them(policy: str) -> None:
+    """Warp 0 writes data, then a flag; warp 1 spins on the flag and reads: no barrier, and no race."""
+    body = """@%p1 st.shared.u32 [%r4], %r1;
+        bar.warp.sync -1;
+        @%p1 st.volatile.shared.u32 [%r2+1024], 1;
+        @%p1 bra DONE;
+        SPIN: ld.volatile.shared.u32 %r10, [%r2+1024];
+        setp.eq.s32 %p2, %r10, 0; @%p2 bra SPIN;
+        ld.shared.u32 %r10, [%r8];
+        DONE: st.global.u32 [%d3], 1;"""
+    assert run(body, policy=policy, initialised="off").findings == ()
+    counted = """setp.eq.s32 %p2, %r1, 0; @%p2 st.shared.u32 [%r2], 0; bar.sync 0;
+        atom.shared.add.u32 %r10, [%r2], 1; bar.sync 0; ld.shared.u32 %r10, [%r2];"""
+    assert run(counted, policy=policy).findings == ()
+    assert finding(counted.replace("[%r2], 0; bar.sync 0;", "[%r2], 0;"), policy=policy).code in (
+        "race",
+        "uninitialised",
+    )
+
+
+def test_each_block_has_shared_memory_of_its_own() -> None:
+    body = "st.shared.u32 [%r4], %r1;\nbar.sync 0;\nld.shared.u32 %r10, [%r8];"
+    assert run(body, grid=5, policy="random").findings == ()
+
+
+COPY = """ld.param.u64 %d4, [out]; mad.wide.u32 %d5, %r1, 4, %d4;
+    cp.async.ca.shared.global [%r4], [%d5], 4; cp.async.commit_group;
+    WAIT
+    BARRIER
+    ld.shared.u32 %r10, [%r8];
+    {}"""
+
+
+def copying(wait: str, barrier: str, tail: str = "") -> str:
+    return COPY.replace("WAIT", wait).replace("BARRIER", barrier).format(tail)
+
+
+@POLICIES
+def test_a_copy_needs_its_wait_and_its_barrier(policy: str) -> None:
+    assert run(copying("cp.async.wait_group 0;", "bar.sync 0;"), policy=policy).findings == ()
+    for wait in ("", "cp.async.wait_group 1;"):
+        error = finding(copying(wait, "bar.sync 0;"), policy=policy)
+        assert error.code == "read-before-wait"
+        assert "cp.async.ca.shared.global at PTX line" in error.what
+        assert "(1 group back)" in error.what
+    error = finding(copying("cp.async.wait_all;", ""), policy=policy)
+    assert error.code in ("race", "read-before-wait"), "a warp may come before the other has waited"
+
+
+@POLICIES
+def test_the_thread_itself_must_wait_too(policy: str) -> None:
+    body = copying("", "").replace("[%r8]", "[%r4]")
+    assert finding(body, policy=policy).code == "read-before-wait"
+
+
+@POLICIES
+def test_a_copy_must_not_overwrite_what_others_may_still_read(policy: str) -> None:
+    again = "cp.async.ca.shared.global [%r4], [%d5], 4; cp.async.wait_all;"
+    error = finding(copying("cp.async.wait_all;", "bar.sync 0;", again), policy=policy)
+    assert error.code == "race"
+    assert "overwrites" in error.what or "reads" in error.what
+    assert run(copying("cp.async.wait_all;", "bar.sync 0;", f"bar.sync 0; {again}"), policy=policy).findings == ()
+
+
+@POLICIES
+@pytest.mark.parametrize("second", ["cp.async.ca.shared.global [%r4], [%d5], 4;", "st.shared.u32 [%r4], 5;"])
+def test_bytes_in_flight_must_be_left_alone(second: str, policy: str) -> None:
+    body = f"ld.param.u64 %d4, [out]; add.u64 %d5, %d4, 0;\ncp.async.ca.shared.global [%r4], [%d5], 4;\n{second}"
+    error = finding(body, policy=policy)
+    assert (error.code, "still writes them" in error.what) == ("race", True)
+
+
+@pytest.mark.parametrize(
+    ("check", "body", "code"),
+    [
+        ("races", READ_AFTER_WRITE, "race"),
+        ("copies", copying("", "bar.sync 0;"), "read-before-wait"),
+        ("initialised", "ld.shared.u32 %r10, [%r4];", "uninitialised"),
+    ],
+)
+def test_each_check_can_be_switched_off_and_recorded(check: str, body: str, code: str) -> None:
+    assert finding(body).code == code
+    assert run(body, **{check: "off"}).findings == ()
+    (found,) = run(body, **{check: "record"}).findings
+    assert found.code == code
+    assert "kernel.cu" in found.where
+    with pytest.raises(RefsimError, match="unknown-check"):
+        ptx.Checks(**{check: "maybe"})
+
+
+def test_a_finding_is_recorded_once_for_each_source_line() -> None:
+    body = "mov.u32 %r11, 0;\nLOOP: ld.shared.u32 %r10, [%r4]; add.s32 %r11, %r11, 1; setp.lt.u32 %p2, %r11, 9; @%p2 bra LOOP;"
+    trace = run(f"{body}\nld.shared.u32 %r10, [%r4];", initialised="record")
+    assert [error.code for error in trace.findings] == ["uninitialised", "uninitialised"]
+    assert trace.uninitialised == trace.findings
