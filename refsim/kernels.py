@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -84,14 +84,18 @@ class Kernel:
     """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every `problem`.
 
     `run(launcher, problem)` may launch several entries of `file` or none of them; `oracle(problem)` returns the same
-    keys. `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed into
-    it), `corpus` the recipes that every campaign runs first. `outputs` gives the format name of each output, "" for
+    keys; with `per_target` it is `oracle(problem, target)`, and so are `suspects`: tensor cores of two targets differ.
+    `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed into it),
+    `corpus` the recipes that every campaign runs first. `outputs` gives the format name of each output, "" for
     plain integers; it may be a function of the problem. `owner(problem, output, index)` says which (block, thread)
-    writes an element. `declared_in` is the file that a replay case names.
+    writes an element. `suspects` names mistakes and gives, for each, what a kernel that makes it would write: a report
+    of differing bits says which of them fits. `conflict_free` lists the beginnings of PTX opcodes ("ldmatrix") whose
+    accesses have no bank conflicts, which a device that counts them holds the kernel to. `declared_in` is the file that
+    a replay case names.
     """
 
     name: str
-    oracle: Callable[[Any], Outputs]
+    oracle: Callable[..., Outputs]
     problem: Any
     run: Callable[[Launcher, Any], Outputs]
     outputs: Mapping[str, str] | Callable[[Any], Mapping[str, str]]
@@ -102,14 +106,17 @@ class Kernel:
     entries: tuple[str, ...] = ()
     summary: str = ""
     owner: Callable[[Any, str, int], tuple[int, int]] | None = None
+    suspects: Mapping[str, Callable[..., Outputs]] = field(default_factory=dict)
+    per_target: bool = False
+    conflict_free: tuple[str, ...] = ()
     declared_in: Path | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise RefsimError("bad-kernel-name", f"{self.name!r} is not a name", rule=f"a name is {NAME.pattern}")
         where = f"kernel {self.name}"
-        for label in ("oracle", "run"):
-            given = getattr(self, label)
+        suspects = {f"suspect {name!r}": oracle for name, oracle in self.suspects.items()}
+        for label, given in {"oracle": self.oracle, "run": self.run, **suspects}.items():
             if not callable(given):
                 raise RefsimError("not-callable", f"{label} must be a function, not {given!r}", where=where)
         if not isinstance(self.promise, Promise):
@@ -121,6 +128,17 @@ class Kernel:
             raise RefsimError("bad-corpus", f"{strangers[0]!r} is no {self.recipe.__name__}", where=where)
         if not callable(self.outputs):
             self._checked(self.outputs)
+
+    def expected(self, problem: Any, target: str) -> Outputs:
+        """What the oracle says that the kernel writes on a target."""
+        return self._said(self.oracle, problem, target)
+
+    def mistaken(self, problem: Any, target: str) -> Mapping[str, Outputs]:
+        """What each of the `suspects` would have written."""
+        return {name: self._said(oracle, problem, target) for name, oracle in self.suspects.items()}
+
+    def _said(self, oracle: Callable[..., Outputs], problem: Any, target: str) -> Outputs:
+        return oracle(problem, target) if self.per_target else oracle(problem)
 
     def output_formats(self, problem: Any) -> Mapping[str, str]:
         """The format name of each output of a problem, "" where it holds plain integers."""

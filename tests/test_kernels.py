@@ -33,6 +33,7 @@ def test_declaration_keeps_what_it_was_given():
         ({"name": "../../etc"}, "bad-kernel-name"),
         ({"oracle": None}, "not-callable"),
         ({"run": "launch"}, "not-callable"),
+        ({"suspects": {"sign lost": {"y": 0}}}, "not-callable"),
         ({"outputs": {}}, "no-outputs"),
         ({"outputs": {"y": "bf17"}}, "unknown-format"),
         ({"promise": "bitwise"}, "bad-promise"),
@@ -51,6 +52,19 @@ def test_outputs_may_depend_on_the_problem():
     assert kernel.output_formats(Tensor(1, "f16")) == {"y": "f16"}
     with pytest.raises(RefsimError, match="no-outputs"):
         Kernel(**{**GOOD, "outputs": lambda problem: {}}).output_formats(Tensor(1, "f16"))
+
+
+def test_oracle_and_suspects_take_the_target_where_it_matters():
+    kernel = Kernel(**{**GOOD, "suspects": {"nothing": lambda problem: {"y": problem.n}}})
+    assert kernel.expected(Tensor(1, "f16"), "sm_80")["y"].tolist() == [0]
+    assert kernel.mistaken(Tensor(1, "f16"), "sm_80") == {"nothing": {"y": 1}}
+    said = {
+        "oracle": lambda problem, target: {"y": target},
+        "suspects": {"old": lambda problem, target: {"y": "sm_70"}},
+    }
+    kernel = Kernel(**{**GOOD, **said, "per_target": True})
+    assert kernel.expected(Tensor(1, "f16"), "sm_80") == {"y": "sm_80"}
+    assert kernel.mistaken(Tensor(1, "f16"), "sm_80") == {"old": {"y": "sm_70"}}
 
 
 def test_bound_needs_a_derivation():

@@ -153,7 +153,19 @@ def encode_rule(values: Values, rule: Rule) -> Codes:
             return _truncate_to_bf16(flat.view(np.uint32)).reshape(values.shape)
         if to is F32:
             return _cast_to_f32(flat).reshape(values.shape)
-    return encode_exact(_widened(flat), rule).reshape(values.shape)
+    codes = encode_exact(_widened(flat), rule)
+    if rule.overrides:
+        odd = _odd_halves(flat)
+        for first, last, code in rule.overrides:
+            codes[(odd >= first) & (odd <= last)] = code
+    return codes.reshape(values.shape)
+
+
+def _odd_halves(values: Values) -> NDArray[np.uint32]:
+    """The upper half of each float32 pattern, its last bit set where the lower half holds anything."""
+    pattern = (values if values.dtype == np.float32 else float32_to_odd(_widened(values))).view(np.uint32)
+    odd: NDArray[np.uint32] = (pattern >> np.uint32(16)) | ((pattern & np.uint32(0xFFFF)) != 0)
+    return odd
 
 
 def _widened(values: Values) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ class Rule:
     `overflow` says what |x| beyond the largest value becomes, infinity included. `nan` and `negative_nan` are the codes
     of a NaN input by its sign. `absolute` drops the sign first (E8M0); `relu` turns every code with a sign into 0.
     `overrides` lists (first, last, code): inputs whose float32 pattern, rounded to odd at 16 bits, lies in that range.
-    A rule with overrides applies to formats of at most 8 bits. E4M3 with SATURATE: 1e9 becomes 0x7e, 448.
+    E4M3 with SATURATE: 1e9 becomes 0x7e, 448.
     """
 
     to: Format

@@ -34,7 +34,7 @@ from refsim.formats import (
     TF32,
     Format,
 )
-from refsim.sources import CUDA_HEADERS, ML_DTYPES, PTX, TORCH, Source
+from refsim.sources import CUDA_HEADERS, MIRAGE, ML_DTYPES, PTX, TORCH, VLLM, Source
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,42 @@ def _libraries() -> Iterator[Conversion]:
     )  # fmt: skip
 
 
-_FAMILIES = (_to_narrow, _to_scale, _from_narrow, _to_half, _to_tf32, _stochastic, _cuda_headers, _libraries)
+_ABOVE_ZERO = 0x3C00  # bf16 2^-7, which the bits of E4M3 zero become when its exponent is raised by 120
+
+
+def _weight_decoders() -> Iterator[Conversion]:
+    """E4M3 weights to bf16 in registers, where targets below sm_89 have no cvt: every value of E4M3 is a bf16.
+
+    Mirage adds 120 to the exponent field of every code. What has exponent field 0 or is NaN is then wrong: 18 codes,
+    zero to 2^-7, the subnormal m * 2^-9 to (1 + m/8) * 2^-7, NaN to 480. Marlin shifts the code into place and
+    multiplies by 2^120: right but for NaN, which becomes 480.
+    """
+    small = E4M3.table[: 1 << E4M3.mantissa_bits].astype(np.float32).view(np.uint32) >> 16
+    raised = [(int(pattern), _ABOVE_ZERO + (place << 4)) for place, pattern in enumerate(small)]
+    wrong = tuple((at | sign, at | sign, code | sign) for sign in (0, BF16.sign_mask) for at, code in raised)
+    for policy, overrides, nan, source in (
+        ("exact", (), default_nan(BF16), CUDA_HEADERS["cuda_fp8.h, __nv_fp8_e4m3 to __nv_bfloat16"]),
+        ("marlin", (), 0x43F0, VLLM["marlin/dequant.h, dequant of kFE4M3fn to nv_bfloat162"]),
+        ("mirage", wrong, 0x43F0, MIRAGE["linear_fp8_weight, fp8x2 to bf16x2"]),
+    ):
+        negative_nan = None if policy == "exact" else nan | BF16.sign_mask
+        yield Conversion(
+            f"{policy}.bf16.e4m3", BF16, E4M3, NEAREST_EVEN, INFINITY, nan, source, negative_nan=negative_nan,
+            overrides=overrides, policy=policy,
+        )  # fmt: skip
+
+
+_FAMILIES = (
+    _to_narrow,
+    _to_scale,
+    _from_narrow,
+    _to_half,
+    _to_tf32,
+    _stochastic,
+    _cuda_headers,
+    _libraries,
+    _weight_decoders,
+)
 CONVERSIONS: dict[str, Conversion] = {row.name: row for family in _FAMILIES for row in family()}
 
 

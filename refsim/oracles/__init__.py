@@ -1,5 +1,6 @@
 """What a kernel must write, bit for bit: one file per kernel family, in the kernel's own order of operations."""
 
 from refsim.oracles import fp8_quantize
+from refsim.oracles.linear_layers import linear, linear_fp8_weight
 
-__all__ = ["fp8_quantize"]
+__all__ = ["fp8_quantize", "linear", "linear_fp8_weight"]

@@ -18,7 +18,7 @@ from refsim.kernels import Kernel
 def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...]:
     """The kernels that Python files declare as `KERNELS`; the files run, so they must be trusted.
 
-    Without `paths`: `[tool.refsim] kernels` of the pyproject.toml here, else the bundled gpu/bindings.py. Each kernel
+    Without `paths`: `[tool.refsim] kernels` of the pyproject.toml here, else the bundled files. Each kernel
     knows its file (`declared_in`). Raises RefsimError for files that cannot be read or declare no kernels, and for
     two kernels of one name.
     """
@@ -40,7 +40,7 @@ def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel
 
 
 def kernel_paths(folder: Path | None = None) -> list[Path]:
-    """The kernel files of a folder's pyproject.toml (default: the working directory), else the bundled one."""
+    """The kernel files of a folder's pyproject.toml (default: the working directory), else the bundled ones."""
     project = (folder or Path.cwd()) / "pyproject.toml"
     if project.is_file():
         try:
@@ -52,16 +52,16 @@ def kernel_paths(folder: Path | None = None) -> list[Path]:
             raise RefsimError("bad-pyproject", f"kernels must be a list of paths, not {listed!r}", where=str(project))
         if listed:
             return [project.parent / path for path in listed]
-    return [bundled_kernels()]
+    return sorted(bundled_kernels().parent.glob("*bindings.py"))
 
 
-def bundled_kernels() -> Path:
-    """gpu/bindings.py: inside the installed package, else in the checkout that refsim was imported from."""
+def bundled_kernels(name: str = "bindings.py") -> Path:
+    """A kernel file of gpu/: inside the installed package, else in the checkout that refsim was imported from."""
     package = Path(str(importlib.resources.files("refsim")))
-    for file in (package / "_bundled/gpu/bindings.py", package.parent / "gpu/bindings.py"):
+    for file in (package / "_bundled/gpu" / name, package.parent / "gpu" / name):
         if file.is_file():
             return file
-    raise RefsimError("no-bundled-kernels", f"{package} has no gpu/bindings.py", exit_code=UNREADABLE)
+    raise RefsimError("no-bundled-kernels", f"{package} has no gpu/{name}", exit_code=UNREADABLE)
 
 
 def load_kernel_file(path: str | Path) -> ModuleType:

@@ -1,13 +1,13 @@
 """The laws a kernel obeys on every problem: it agrees with its oracle, repeats itself, leaves its inputs alone."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.compare import Mismatch, Owner, bits
+from refsim.compare import Mismatch, Owner, bits, explained
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Promise
 from refsim.testing.assertions import BitsDiffer
@@ -19,7 +19,8 @@ class Observation:
     """One run of a kernel: what it wrote, what differs, and what the device says about the run.
 
     `inexact` lists .approx arithmetic on the data path, `unobservable` uninitialised reads that reached no output; both
-    are what the launcher offers under these names, if it does.
+    are what the launcher offers under these names, if it does. `conflicts` are the instructions of a kernel that promises
+    none which took more than one pass over the banks where one would do.
     """
 
     outputs: Outputs
@@ -27,6 +28,7 @@ class Observation:
     elements: int
     inexact: tuple[str, ...]
     unobservable: tuple[str, ...]
+    conflicts: tuple[str, ...] = ()
 
 
 @dataclass
@@ -76,17 +78,22 @@ def observe(kernel: Kernel, problem: Any, device: Any) -> Observation:
     formats = kernel.output_formats(problem)
     with device.launcher(kernel.file) as launcher:
         watched = _WatchedLauncher(launcher)
+        if kernel.conflict_free and hasattr(launcher, "count_banks"):
+            launcher.count_banks = True
         got = kernel.run(watched, problem)
-        want = kernel.oracle(problem)
+        want = kernel.expected(problem, launcher.target)
         for label, outputs in (("run", got), ("oracle", want)):
             if set(outputs) != set(formats):
                 what = f"{label} returns {sorted(outputs)}, declared are {sorted(formats)}"
                 raise RefsimError("outputs-differ", what, where=f"kernel {kernel.name}")
-        owners = {name: _owner(kernel, problem, name, watched) for name in formats}
+        owners = {name: _owner(kernel, problem, name, want[name].shape, watched) for name in formats}
         compared = [
             _compared(kernel.promise, got[name], want[name], format, name=name, owner=owners[name])
             for name, format in formats.items()
         ]
+        if any(compared):
+            mistaken = kernel.mistaken(problem, launcher.target)
+            compared = [_suspected(mismatch, got, want, mistaken) for mismatch in compared]
         changed = [_changed(launcher, buffer, array) for buffer, array in watched.inputs]
     return Observation(
         outputs=got,
@@ -94,6 +101,7 @@ def observe(kernel: Kernel, problem: Any, device: Any) -> Observation:
         elements=sum(mismatch.total for mismatch in compared),
         inexact=tuple(getattr(launcher, "inexact", ())),
         unobservable=tuple(getattr(launcher, "unobservable", ())),
+        conflicts=tuple(use for use in getattr(launcher, "conflicts", ()) if use.startswith(kernel.conflict_free)),
     )
 
 
@@ -134,20 +142,39 @@ def _compared(
     return bits(got, want, format or None, None, owner, nan=promise.nan, within_ulps=promise.within_ulps, name=name)
 
 
+def _suspected(mismatch: Mismatch, got: Outputs, want: Outputs, mistaken: Mapping[str, Outputs]) -> Mismatch:
+    """The mismatch with the mistakes that explain it."""
+    if not mismatch:
+        return mismatch
+    name = mismatch.name
+    candidates = {mistake: outputs[name] for mistake, outputs in mistaken.items() if name in outputs}
+    return replace(mismatch, suspects=explained(got[name], want[name], candidates))
+
+
 def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any]) -> Mismatch:
     unsigned = f"u{array.dtype.itemsize}"
     return bits(launcher.read(buffer).view(unsigned), array.reshape(-1).view(unsigned), name=f"{INPUT}{buffer.name}")
 
 
-def _owner(kernel: Kernel, problem: Any, name: str, watched: _WatchedLauncher) -> Owner | None:
-    """Who wrote an element: what the device saw (`owner_of`, the simulator has it), else what the kernel declares."""
+def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watched: _WatchedLauncher) -> Owner | None:
+    """Who wrote an element: what the device saw (`owner_of`, the simulator has it), else what the kernel declares.
+
+    The rows of an output may lie further apart in its buffer than they are long.
+    """
     buffer, seen = watched.buffers.get(name), getattr(watched.inner, "owner_of", None)
     if seen is not None and buffer is not None:
-        return lambda index: _written(seen(buffer, index))
+        pitch = buffer.count // shape[0] if shape and shape[0] else 0
+        apart = (shape[0], pitch) if len(shape) == 2 else shape
+        return lambda *index: _written(seen(buffer, int(np.ravel_multi_index(index, apart))))
     declared = kernel.owner
     if declared is None:
         return None
-    return lambda index: dict(zip(("block", "thread"), declared(problem, name, index), strict=True))
+
+    def declared_owner(*index: int) -> dict[str, int]:
+        flat = int(np.ravel_multi_index(index, shape))
+        return dict(zip(("block", "thread"), declared(problem, name, flat), strict=True))
+
+    return declared_owner
 
 
 def _written(place: dict[str, object]) -> "dict[str, object] | str":

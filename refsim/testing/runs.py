@@ -50,6 +50,8 @@ def examine(kernel: Kernel, problem: Any, device: Any) -> tuple[Finding | None, 
     if seen.mismatches:
         text = "\n".join(str(mismatch) for mismatch in seen.mismatches)
         finding = Finding(verdicts.FAIL, text, problem, seen.mismatches[0])
+    if seen.conflicts and finding is None:
+        finding = Finding(verdicts.FAIL, "\n".join(["[bank-conflicts] promised are none", *seen.conflicts]), problem)
     if seen.inexact:  # bits that are not fixed can neither confirm nor refute
         text = "\n".join(["inexact arithmetic on the data path", *seen.inexact, *([finding.text] if finding else [])])
         finding = Finding(verdicts.INEXACT, text, problem, finding.mismatch if finding else None)

@@ -28,6 +28,8 @@ class FakeLauncher:
     buffers: list[Buffer] = field(default_factory=list)
     inexact: tuple[str, ...] = ()
     unobservable: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    count_banks: bool = False
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         start = -(-(self.top + GUARD) // 256) * 256 + misalign_bytes

@@ -31,8 +31,15 @@ def test_table_of_the_project_names_the_files(project):
 def test_bundled_kernels_stand_in(project, text):
     if text is not None:
         (project / "pyproject.toml").write_text(text)
-    assert kernel_paths() == [bundled_kernels()]
-    assert {"fp8_amax", "fp8_quantize", "fp8_dequantize"} <= {kernel.name for kernel in find_kernels()}
+    names = ("bindings.py", "linear_bindings.py", "linear_fp8_bindings.py")
+    assert kernel_paths() == [bundled_kernels(name) for name in names]
+    kernels = [kernel.name for kernel in find_kernels()]
+    assert kernels == ["fp8_amax", "fp8_quantize", "fp8_dequantize", "linear", "linear_fp8_weight"]
+
+
+def test_missing_bundled_file_is_unreadable():
+    with pytest.raises(RefsimError, match="no-bundled-kernels"):
+        bundled_kernels("nothing.py")
 
 
 def test_edited_file_is_loaded_again(project):

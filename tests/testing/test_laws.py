@@ -9,6 +9,7 @@ from refsim.kernels import Promise
 from refsim.testing import laws
 from refsim.testing.assertions import BitsDiffer
 from refsim.testing.recipes import Tensor
+from refsim.testing.runs import examine
 
 PROBLEM = Tensor(40, "bf16", "specials")
 ALL = (laws.agrees_with_oracle, laws.deterministic, laws.inputs_unchanged)
@@ -74,6 +75,50 @@ def test_declared_owner_stands_in_where_the_device_cannot_tell(halve_kernel, fak
     declared = replace(halve_kernel, owner=lambda problem, output, index: (7, index))
     seen = laws.observe(declared, PROBLEM, device)
     assert seen.mismatches[0].first.owner == "written by block 7, thread 0"
+
+
+def test_mistake_that_fits_is_suspected(halve_kernel, fake_device, right_halve):
+    def forgets_the_sign(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(y)[:] &= 0x7FFF
+
+    def unsigned(problem):
+        return {"y": halve_kernel.oracle(problem)["y"] & 0x7FFF}
+
+    suspecting = replace(halve_kernel, suspects={"sign lost": unsigned, "all right": halve_kernel.oracle})
+    seen = laws.observe(suspecting, PROBLEM, fake_device(forgets_the_sign))
+    assert seen.mismatches[0].suspects == ("sign lost: bit for bit what that gives",)
+    assert str(seen.mismatches[0]).endswith("suspect sign lost: bit for bit what that gives")
+    assert laws.observe(suspecting, PROBLEM, fake_device()).mismatches == ()
+
+
+def test_promised_conflicts_are_a_finding(halve_kernel, fake_device):
+    device = fake_device(
+        conflicts=("ldmatrix.x4 at PTX line 3: 8 wavefronts", "st.shared.f32 at PTX line 9: 2 wavefronts")
+    )
+    device.flags["count_banks"] = False
+    promising = replace(halve_kernel, conflict_free=("ldmatrix",))
+    finding, _ = examine(promising, PROBLEM, device)
+    assert (finding.status, finding.mismatch) == ("fail", None)
+    assert finding.text.splitlines() == [
+        "[bank-conflicts] promised are none",
+        "ldmatrix.x4 at PTX line 3: 8 wavefronts",
+    ]
+    assert examine(halve_kernel, PROBLEM, device)[0] is None
+
+
+def test_owner_of_a_matrix_knows_how_far_its_rows_lie_apart(halve_kernel, fake_device, right_halve):
+    def wrong(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(y)[23] ^= 1
+
+    def first_columns(run):
+        return lambda *given: {"y": run(*given)["y"].reshape(4, 10)[:, :6]}
+
+    matrix = replace(halve_kernel, run=first_columns(halve_kernel.run), oracle=first_columns(halve_kernel.oracle))
+    (mismatch,) = laws.observe(matrix, PROBLEM, fake_device(wrong)).mismatches
+    whole = laws.observe(halve_kernel, PROBLEM, fake_device(wrong)).mismatches[0]
+    assert (mismatch.first.index, mismatch.first.owner) == ((2, 3), whole.first.owner)
 
 
 def test_undeclared_outputs_and_foreign_problems_are_refused(halve_kernel, fake_device):

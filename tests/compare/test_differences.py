@@ -7,7 +7,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim import compare
 from refsim.compare import Mismatch, bits
 from refsim.errors import RefsimError
 
@@ -30,6 +29,15 @@ def test_equal_arrays_are_falsy():
     assert not same
     assert str(same) == "2 elements of e4m3 agree"
     assert not bits(np.zeros(0, np.float32), np.zeros(0, np.float32))
+
+
+def test_a_whole_block_of_differences_is_named_however_large():
+    want = np.zeros((4, 40), np.uint16)
+    got = want.copy()
+    got[1:] = np.arange(1, 121, dtype=np.uint16).reshape(3, 40)
+    assert "all differences have row in 1..3 (the tail, one contiguous range)" in bits(got, want, "bf16").patterns
+    got[2, 7] = 0
+    assert not any("row" in text for text in bits(got, want, "bf16").patterns)
 
 
 def test_report_reads_like_the_example():
@@ -209,5 +217,5 @@ def test_code_beyond_the_format_is_reported_not_decoded():
 def test_ten_million_elements_take_seconds():
     want = np.random.default_rng(3).integers(0, 2**32, 10**7, dtype=np.uint32)
     started = time.perf_counter()
-    assert bits(~want, want, compare.format_named("f32")).count == 10**7
+    assert bits(~want, want, "f32").count == 10**7
     assert time.perf_counter() - started < 30

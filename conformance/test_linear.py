@@ -1,0 +1,62 @@
+"""The linear layers on a device: every entry, special problems and generated ones; not one bit may differ."""
+
+from dataclasses import replace
+
+import pytest
+
+import refsim.device
+from refsim.testing import laws, run_campaign
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+
+linear = load_kernel_file(bundled_kernels("linear_bindings.py"))
+fp8 = load_kernel_file(bundled_kernels("linear_fp8_bindings.py"))
+CASES = {"quick": 4, "ci": 50, "night": 350}  # generated for each entry of any shape, beside the corpus
+LAYERS = [
+    (linear.LINEAR, linear.linear_problems, linear.LINEAR_ENTRIES),
+    (fp8.LINEAR_FP8_WEIGHT, fp8.linear_fp8_weight_problems, fp8.ENTRIES),
+]
+KERNELS = [pytest.param(kernel, entries, id=kernel.name) for kernel, _, entries in LAYERS]
+VARIANTS = [
+    pytest.param(kernel, problems, name, id=name)
+    for kernel, problems, entries in LAYERS
+    for name, entry in entries.items()
+    if entry.shape is None
+]
+
+
+@pytest.mark.parametrize(("kernel", "problems", "entry"), VARIANTS)
+def test_problems_of_an_entry_agree(kernel, problems, entry, device, refsim_profile, refsim_failures):
+    """Tails, one tile, splits without a tile, odd strides and offsets; then what Hypothesis makes of them."""
+    corpus = tuple(problem for problem in kernel.corpus if problem.entry == entry)
+    variant = replace(kernel, problem=problems((entry,)), corpus=corpus)
+    cases = CASES[refsim_profile]
+    verdict = run_campaign(variant, device, profile=refsim_profile, cases=cases, failures_dir=refsim_failures)
+    assert verdict.status == "pass", str(verdict)
+    assert verdict.cases >= len(corpus) + cases
+
+
+@pytest.mark.parametrize(("kernel", "entries"), KERNELS)
+def test_entries_of_one_shape_agree(kernel, entries, device, refsim_profile, refsim_failures):
+    """4096 x 4096; the simulator takes seconds for a batch of 1, and more for others, which the quick profile leaves."""
+    quick = device.name == "sim" and refsim_profile == "quick"
+    of_one_shape = [problem for problem in kernel.corpus if entries[problem.entry].shape is not None]
+    corpus = tuple(problem for problem in of_one_shape if problem.batch == 1 or not quick)
+    verdict = run_campaign(replace(kernel, corpus=corpus), device, cases=0, failures_dir=refsim_failures)
+    assert verdict.status == "pass", str(verdict)
+    assert verdict.cases == len(corpus) > 0
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a"])
+@pytest.mark.parametrize(("kernel", "entries"), KERNELS)
+def test_other_targets_agree_on_the_simulator(kernel, entries, target):
+    """The same source for other tensor cores: the oracle takes the target's arithmetic, sm_80 decodes FP8 by integers."""
+    corpus = tuple(problem for problem in kernel.corpus if entries[problem.entry].shape is None)[::4]
+    verdict = run_campaign(replace(kernel, corpus=corpus), refsim.device.open("sim", target), cases=0)
+    assert verdict.status == "pass", str(verdict)
+
+
+@pytest.mark.parametrize("entry", ["linear_n64_blocks", "linear_n32_s2_blocks_bf16"])
+def test_second_run_writes_the_same_bits(entry, device):
+    """The block that adds the splits is the last one to arrive, whichever that is."""
+    problem = next(problem for problem in linear.LINEAR.corpus if problem.entry == entry and problem.batch > 3)
+    laws.deterministic(linear.LINEAR, problem, device)

@@ -1,0 +1,182 @@
+"""The linear layer with FP8 weights of kernels/linear_fp8_weight.cu, declared: Y = X V^T + R, V decoded and scaled.
+
+What a problem has in common with the layer in bf16 (entries, placement, launch) is in linear_bindings.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from refsim import oracles
+from refsim.errors import RefsimError
+from refsim.kernels import Kernel, Launcher, Outputs
+from refsim.layouts import scale_layout
+from refsim.testing.kernel_files import load_kernel_file
+from refsim.testing.matrices import Values, values
+from refsim.testing.recipes import in_range, spelled
+
+bf16 = load_kernel_file(Path(__file__).with_name("linear_bindings.py"))
+Placement = bf16.Placement
+SOURCE = Path(__file__).parent / "kernels/linear_fp8_weight.cu"
+ENTRIES = bf16.entries_of(SOURCE)
+SHUFFLE = scale_layout("mirage_fp8_16x16")
+STEP = 16
+ZEROS, ONES, CLOSE = Values(), Values("ones"), Placement()
+Codes = NDArray[np.unsignedinteger]
+
+
+@dataclass(frozen=True, repr=False)
+class LinearFp8Weight:
+    """Y = X V^T + R on one entry of linear_fp8_weight.cu, V = RNE_bf16(decode(W) * S) in groups of wb_n x wb_k.
+
+    `padding` is the code that fills the shuffled weights up to multiples of 16: no entry may let it through.
+    """
+
+    batch: int
+    output: int
+    reduction: int
+    x: Values = ZEROS
+    w: Values = ZEROS
+    scales: Values = ONES
+    r: Values | None = None
+    wb_n: int = 128
+    wb_k: int = 128
+    padding: int = 0x7F
+    entry: str = "linear_fp8_weight_n64_s1"
+    blocks: int = 1
+    place: Placement = CLOSE
+
+    def __post_init__(self) -> None:
+        bf16.check_shape(self, ENTRIES)
+        in_range("wb_n", self.wb_n, 1, 1 << 20)
+        in_range("wb_k", self.wb_k, STEP, 1 << 20)
+        in_range("padding", self.padding, 0, 0xFF)
+        if self.wb_k % STEP or (ENTRIES[self.entry].shape and (self.wb_n, self.wb_k) != (128, 128)):
+            raise RefsimError(
+                "bad-recipe", f"groups of {self.wb_n} x {self.wb_k} on {self.entry}",
+                rule="wb_k is a multiple of 16; an entry of one shape has groups of 128 x 128",
+            )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return spelled(self)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The shape of the scales."""
+        return -(-self.output // self.wb_n), -(-self.reduction // self.wb_k)
+
+
+def shuffled(problem: LinearFp8Weight, codes: Codes) -> Codes:
+    """The weights as the kernel reads them, `padding` up to multiples of 16."""
+    rows, columns = (-extent % STEP for extent in codes.shape)
+    padded = np.pad(codes, ((0, rows), (0, columns)), constant_values=np.uint8(problem.padding))
+    return np.asarray(SHUFFLE.shuffle(padded))
+
+
+def run_linear_fp8_weight(launcher: Launcher, problem: LinearFp8Weight) -> Outputs:
+    place, entry = problem.place, ENTRIES[problem.entry]
+    x = problem.x.codes("bf16", problem.batch, problem.reduction)
+    w = shuffled(problem, problem.w.codes("e4m3", problem.output, problem.reduction))
+    scales = problem.scales.codes("bf16", *problem.grid)
+    operands = [
+        bf16.upload(launcher, "x", x, "bf16", place.x, surrounded=place.surrounded),
+        bf16.upload(launcher, "w", w, "e4m3", place.w, surrounded=place.surrounded),
+        bf16.upload(launcher, "scales", scales, "bf16", 0, surrounded=place.surrounded),
+    ]
+    groups = [np.uint32(problem.wb_k), np.uint32(problem.wb_n)]
+    return bf16.run_entry(launcher, problem, entry, operands, groups)
+
+
+def linear_fp8_weight(
+    problem: LinearFp8Weight,
+    target: str,
+    *,
+    decode: str | None = None,
+    weights: Callable[[Codes], Codes] = np.asarray,
+    scales: Callable[[Codes], Codes] = np.asarray,
+) -> Outputs:
+    """What the kernel writes, or would write with another decoder, other weights or other scales."""
+    entry = ENTRIES[problem.entry]
+    y = oracles.linear_fp8_weight(
+        problem.x.codes("bf16", problem.batch, problem.reduction),
+        weights(problem.w.codes("e4m3", problem.output, problem.reduction)),
+        scales(problem.scales.codes("bf16", *problem.grid)),
+        None if problem.r is None else problem.r.codes("bf16", problem.batch, problem.output),
+        group=(problem.wb_n, problem.wb_k),
+        decode=decode or entry.decode,
+        target=target,
+        reduction=entry.reduction(problem.blocks),
+    )
+    return bf16.outputs_of(y, problem, entry)
+
+
+def read_in_order(problem: LinearFp8Weight, target: str) -> Outputs:
+    """What comes out if the shuffled weights are taken for weights in their places."""
+    return linear_fp8_weight(
+        problem, target, weights=lambda codes: shuffled(problem, codes)[: codes.shape[0], : codes.shape[1]]
+    )
+
+
+MISTAKES: dict[str, Callable[..., Outputs]] = {
+    "zero, subnormal and NaN codes decoded by adding 120 to the exponent": partial(linear_fp8_weight, decode="mirage"),
+    "NaN codes decoded to 480": partial(linear_fp8_weight, decode="marlin"),
+    "shuffled weights read as if they were in order": read_in_order,
+    "every group scaled as the first of its row": partial(
+        linear_fp8_weight, scales=lambda scales: np.repeat(scales[:, :1], scales.shape[1], axis=1)
+    ),
+    "every row of groups scaled as the first": partial(
+        linear_fp8_weight, scales=lambda scales: np.repeat(scales[:1], scales.shape[0], axis=0)
+    ),
+}
+
+
+@st.composite
+def linear_fp8_weight_problems(draw: st.DrawFn, entries: tuple[str, ...] | None = None) -> LinearFp8Weight:
+    """As linear_problems, with groups smaller and larger than a tile, and scales that tell groups apart."""
+    entry, blocks, shape, r, place = draw(bf16.frames(ENTRIES, entries))
+    scales = values("bf16", fills=("ones", "distinct", "gaussian", "bits", "specials"))
+    return LinearFp8Weight(
+        *shape, draw(values("bf16")), draw(values("e4m3")), draw(scales), r, draw(st.sampled_from([128, 1, 3, 16, 64])),
+        draw(st.sampled_from([128, 16, 32, 48, 64, 512])), draw(st.sampled_from([0x7F, 0xFF, 0x7E, 0x00])), entry, blocks, place,
+    )  # fmt: skip
+
+
+def _corpus() -> tuple[LinearFp8Weight, ...]:
+    """Beside the shapes: every code in one row of weights, and zero weights, which the trick makes 2^-7."""
+    found = []
+    for name, entry in ENTRIES.items():
+        for shape in [entry.shape] if entry.shape else bf16.corpus_shapes(entry):
+            x, w, r = bf16.corpus_values(len(found), shape[2])
+            group = (128, 128) if entry.shape else ((128, 128), (3, 16), (64, 48))[len(found) % 3]
+            scales, place = Values("distinct", len(found)), bf16.corpus_placement(entry, len(found))
+            found.append(LinearFp8Weight(*shape, x, w, scales, r, *group, 0x7F, name, bf16.blocks_of(entry), place))
+        if entry.shape is None:
+            counting = Values("zeros", patches=tuple((code, code) for code in range(256) if code % 128 != 127))
+            hot = Values("one-hot rows", len(found))
+            found.append(LinearFp8Weight(16, 16, 16, hot, counting, entry=name, blocks=bf16.blocks_of(entry)))
+            found.append(LinearFp8Weight(2, 24, 256, ONES, entry=name, blocks=bf16.blocks_of(entry)))
+    return tuple(found)
+
+
+LINEAR_FP8_WEIGHT = Kernel(
+    "linear_fp8_weight",
+    summary="Y = X V^T + R on tensor cores, V decoded from E4M3 and scaled by groups in registers",
+    file=SOURCE,
+    entries=tuple(ENTRIES),
+    recipe=LinearFp8Weight,
+    problem=linear_fp8_weight_problems(),
+    corpus=_corpus(),
+    run=run_linear_fp8_weight,
+    oracle=linear_fp8_weight,
+    outputs=bf16.OUTPUTS,
+    suspects=MISTAKES,
+    per_target=True,
+    conflict_free=("ldmatrix", "ld.shared.v2.b32"),
+)
+
+KERNELS = (LINEAR_FP8_WEIGHT,)

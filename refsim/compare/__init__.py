@@ -1,0 +1,7 @@
+"""The bit diff: which elements differ, by how many ulp, in which pattern, who wrote or holds them, and by which mistake."""
+
+from refsim.compare.differences import Layout, Owner, bits
+from refsim.compare.mismatch import Element, Mismatch
+from refsim.compare.suspects import explained
+
+__all__ = ["Element", "Layout", "Mismatch", "Owner", "bits", "explained"]

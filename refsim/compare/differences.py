@@ -1,0 +1,106 @@
+"""Two arrays, bit for bit: the elements that differ and who holds or wrote them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.compare.code_line import code_line, codes_of, distances
+from refsim.compare.mismatch import Element, Mismatch
+from refsim.compare.patterns import place_patterns, value_patterns
+from refsim.errors import RefsimError, unknown
+from refsim.formats import Format
+from refsim.layouts.places import spoken
+
+Owner = Callable[..., "str | Mapping[str, object] | None"]
+NAN_POLICIES = ("bitwise", "any-payload")
+
+
+class Layout(Protocol):
+    """What attribution needs of a fragment: its name, its shape, and who holds an element."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    def holder(self, row: int, col: int) -> tuple[Any, Any]: ...
+
+
+def bits(
+    got: NDArray[Any],
+    want: NDArray[Any],
+    format: str | Format | None = None,
+    layout: Layout | None = None,
+    owner: Owner | None = None,
+    *,
+    nan: str = "bitwise",
+    within_ulps: int = 0,
+    name: str = "",
+) -> Mismatch:
+    """Compares two arrays bit for bit: e4m3 0x7e against 0x7f is one difference, NaN against 448.
+
+    `got`, `want`: equal shapes; codes (unsigned), or floats that are viewed as codes. `format` names the codes when
+    the dtypes do not. `layout` (2-D) says which lane holds an element, `owner(*index)` who wrote it: a text, or a dict
+    such as {"block": 3, "thread": 17, "address": 0x7f00}. `nan="any-payload"` lets any NaN stand for any other.
+    `within_ulps` accepts that distance along the format's ordered codes; a NaN never stands for a number.
+    Raises RefsimError for shapes, dtypes or formats that do not match.
+    """
+    got, want = _array("got", got), _array("want", want)
+    if got.shape != want.shape:
+        raise RefsimError("shape-mismatch", f"got has shape {got.shape}, want has shape {want.shape}", where=name)
+    if nan not in NAN_POLICIES:
+        raise unknown("NaN policy", nan, list(NAN_POLICIES))
+    if isinstance(within_ulps, bool) or not isinstance(within_ulps, int) or within_ulps < 0:
+        raise RefsimError("bad-bound", f"within_ulps must be an integer from 0, not {within_ulps!r}")
+    if layout is not None and got.shape != tuple(layout.shape):
+        raise RefsimError("shape-mismatch", f"the array has shape {got.shape}, layout {layout.name} {layout.shape}")
+    line = code_line(got.dtype, want.dtype, format)
+    got_codes, want_codes = codes_of(got), codes_of(want)
+    flat = np.flatnonzero(got_codes != want_codes)
+    steps, unordered = distances(got_codes[flat], want_codes[flat], line)
+    if nan == "any-payload" or within_ulps:
+        same = line.is_nan(got_codes[flat]) & line.is_nan(want_codes[flat]) & (nan == "any-payload")
+        keep = ~same & (unordered | (steps > np.uint64(within_ulps)) | (within_ulps == 0))
+        flat, steps, unordered = flat[keep], steps[keep], unordered[keep]
+    found = Mismatch(len(flat), got.size, got.shape, line.name, line.bits, _label(name, layout), nan, within_ulps)
+    if not found:
+        return found
+    worst = int(np.argmax(np.where(unordered, np.uint64(2**64 - 1), steps)))
+
+    def element(position: int) -> Element:
+        index = tuple(int(i) for i in np.unravel_index(flat[position], got.shape))
+        pair = (got_codes[flat[position]], want_codes[flat[position]])
+        sign = 1 if line.order(pair[0]) >= line.order(pair[1]) else -1
+        return Element(
+            index, int(pair[0]), int(pair[1]), line.value(int(pair[0])), line.value(int(pair[1])),
+            None if unordered[position] else sign * int(steps[position]), _attribution(index, layout, owner),
+        )  # fmt: skip
+
+    patterns = place_patterns(flat, got.shape) + value_patterns(got_codes[flat], want_codes[flat], line)
+    return replace(found, first=element(0), worst=element(worst), patterns=tuple(patterns))
+
+
+def _array(label: str, array: object) -> NDArray[Any]:
+    if not isinstance(array, np.ndarray):
+        raise RefsimError("not-an-array", f"{label} must be a NumPy array, not {type(array).__name__}")
+    return array
+
+
+def _label(name: str, layout: Layout | None) -> str:
+    return name if name or layout is None else layout.name.rpartition(".")[2].upper()
+
+
+def _attribution(index: tuple[int, ...], layout: Layout | None, owner: Owner | None) -> str:
+    parts = []
+    if layout is not None:
+        thread, value = layout.holder(*index)
+        parts.append(f"held by {spoken(layout, int(thread), int(value))}")
+    named = owner(*index) if owner is not None else None
+    if isinstance(named, Mapping):
+        shown = {key: hex(at) if key == "address" and isinstance(at, int) else at for key, at in named.items()}
+        parts.append("written by " + ", ".join(f"{key} {at}" for key, at in shown.items()))
+    elif named:
+        parts.append(str(named))
+    return "; ".join(parts)

@@ -1,0 +1,83 @@
+"""Which mistake would have written exactly this: known wrong results, and rows or columns that took each other's place."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.compare.code_line import Codes
+from refsim.errors import RefsimError
+
+MOST = 0.9  # a wrong result is named if it explains this part of the wrong elements
+SHOWN = 4  # moves listed one by one
+
+
+def explained(
+    got: NDArray[np.generic], want: NDArray[np.generic], candidates: Mapping[str, NDArray[np.generic]] | None = None
+) -> tuple[str, ...]:
+    """The mistakes that explain `got`, the surest first; none where the arrays are equal.
+
+    `candidates`: what a kernel would write that makes the mistake of that name, each in the shape of `want`; it is named
+    where it holds the very bits of nine tenths of the wrong elements. In two dimensions also: a wrong row, or column,
+    that holds bit for bit what belongs to another one, or its own elements in another order. Rows [1, 2] and [3, 4]
+    written as [3, 4] and [3, 4] give "row 0 holds row 1".
+    Raises RefsimError for arrays of different shapes.
+    """
+    got_codes, want_codes = _codes(got), _codes(want)
+    for name, array in (("got", got), *(candidates or {}).items()):
+        if array.shape != want.shape:
+            raise RefsimError("shape-mismatch", f"{name!r} has shape {array.shape}, want has shape {want.shape}")
+    wrong = got_codes != want_codes
+    if not wrong.any():
+        return ()
+    found = []
+    for name, array in (candidates or {}).items():
+        codes = _codes(array)
+        agree = int((codes == got_codes)[wrong].sum())
+        if (codes == got_codes).all():
+            found.append((2.0, f"{name}: bit for bit what that gives"))
+        elif agree >= MOST * wrong.sum():
+            found.append((agree / wrong.sum(), f"{name}: explains {agree} of {wrong.sum()} wrong elements"))
+    texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
+    if want.ndim == 2:
+        axes = [("row", got_codes, want_codes), ("column", got_codes.T, want_codes.T)]
+        moved = [text for axis in axes if (text := _moved(*axis))]
+        texts += moved or [text for axis in axes if (text := _reordered(*axis))]
+    return tuple(texts)
+
+
+def _moved(name: str, got: Codes, want: Codes) -> str:
+    """What the wrong lines along the first axis hold, if each holds just what belongs to one other line of `want`."""
+    lines = np.flatnonzero((got != want).any(axis=1))
+    places: dict[bytes, list[int]] = {}
+    for line, content in enumerate(want):
+        places.setdefault(content.tobytes(), []).append(line)
+    homes = [places.get(got[line].tobytes(), []) for line in lines]
+    if _constant(got[lines]) or any(len(home) != 1 for home in homes):
+        return ""
+    return _moves(name, [(int(line), home[0]) for line, home in zip(lines, homes, strict=True)])
+
+
+def _reordered(name: str, got: Codes, want: Codes) -> str:
+    lines = np.flatnonzero((got != want).any(axis=1))
+    same = (np.sort(got[lines]) == np.sort(want[lines])).all()
+    return f"every wrong {name} holds its own elements in another order" if same and not _constant(got[lines]) else ""
+
+
+def _constant(lines: Codes) -> bool:
+    """Whether some line repeats one element: it could be anything."""
+    return bool((lines == lines[:, :1]).all(axis=1).any())
+
+
+def _moves(name: str, moves: list[tuple[int, int]]) -> str:
+    masks, steps = {line ^ home for line, home in moves}, {home - line for line, home in moves}
+    if len(moves) > 1 and len(masks) == 1:
+        return f"every wrong {name} n holds {name} n ^ {masks.pop()}"
+    if len(moves) > 1 and len(steps) == 1:
+        return f"every wrong {name} n holds {name} n {steps.pop():+d}"
+    shown = ", ".join(f"{name} {line} holds {name} {home}" for line, home in moves[:SHOWN])
+    return shown + (f" and {len(moves) - SHOWN} more" if len(moves) > SHOWN else "")
+
+
+def _codes(array: NDArray[np.generic]) -> Codes:
+    return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")

@@ -1,0 +1,227 @@
+"""Linear layers on tensor cores: Y = X W^T + R in bf16, W as bf16 or as FP8 codes with group scales.
+
+The order of operations is the contract. acc (f32, from +0) runs through mma.m16n8k16 in ascending K; y1 = RNE_bf16(acc)
+is the first rounding, RNE_bf16(y1 + r) the second, so the result is not RNE_bf16(acc + r): acc = 1.00390625 + 2^-20
+with r = 2^-8 is 0x3f82 here, 0x3f81 in one rounding. Without R, y1 itself is written and -0 survives.
+Rows beyond the batch and columns beyond K are zeros, which change no bit: an accumulator is never -0.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.conversions import CONVERSIONS, convert, round_bits
+from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, E4M3
+from refsim.numerics import ieee, mma
+from refsim.sources import MIRAGE, PTX, Source
+
+Codes = NDArray[np.unsignedinteger]
+Floats = NDArray[np.float32]
+MAX_BATCH = 16
+STEP = 16  # K of one mma.m16n8k16
+ROUNDINGS = ("f32", "bf16")
+
+
+def _from_zero(partials: Floats) -> Floats:
+    """((0 + p0) + p1) + p2: a lone -0 becomes +0."""
+    total: Floats = np.zeros(partials.shape[1:], np.float32)
+    for partial in partials:
+        total = ieee.add(total, partial)
+    return total
+
+
+def _ascending(partials: Floats) -> Floats:
+    """(p0 + p1) + p2."""
+    total: Floats = partials[0]
+    for partial in partials[1:]:
+        total = ieee.add(total, partial)
+    return total
+
+
+def _pairwise(partials: Floats) -> Floats:
+    """(p0 + p1) + (p2 + p3); an odd one out waits for the next level."""
+    level: list[Floats] = list(partials)
+    while len(level) > 1:
+        pairs = [ieee.add(level[at], level[at + 1]) for at in range(0, len(level) - 1, 2)]
+        level = pairs + level[len(level) - len(level) % 2 :]
+    return level[0]
+
+
+ORDERS: dict[str, Callable[[Floats], Floats]] = {
+    "from-zero": _from_zero,
+    "ascending": _ascending,
+    "pairwise": _pairwise,
+}
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How K is shared out to chains of mma and how the chains' sums meet: one row for each way a kernel is built.
+
+    K is cut into tiles of `tile` columns, a multiple of 16. Each of `splits` chains takes a range of ceil(tiles / splits)
+    tiles, the last ones fewer or none, or every splits-th tile (`in_turn`). A chain's sum is kept in f32 or rounded to
+    bf16 (`partial_rounding`), and the sums are added in f32, rounded each time, in an `order` of ORDERS. A chain without
+    a tile counts as +0. One chain alone is written as it is, without any addition.
+    Two splits of 5 tiles of 64: columns 0..191 make the first sum, 192..319 the second.
+    """
+
+    name: str
+    splits: int
+    tile: int
+    source: Source
+    in_turn: bool = False
+    partial_rounding: str = "f32"
+    order: str = "ascending"
+
+    def __post_init__(self) -> None:
+        if self.splits < 1 or self.tile < STEP or self.tile % STEP:
+            raise RefsimError(
+                "bad-reduction", f"{self.splits} splits of tiles of {self.tile} columns", where=self.name,
+                rule=f"1 split or more, a tile of {STEP} columns or a multiple",
+            )  # fmt: skip
+        if self.partial_rounding not in ROUNDINGS:
+            raise unknown("partial rounding", self.partial_rounding, list(ROUNDINGS), where=self.name)
+        if self.order not in ORDERS:
+            raise unknown("summation order", self.order, list(ORDERS), where=self.name)
+
+    def chain_of(self, columns: int) -> NDArray[np.int64]:
+        """The chain, 0 to splits - 1, that takes each column of K."""
+        tile = np.arange(columns) // self.tile
+        tiles = -(-columns // self.tile)
+        return tile % self.splits if self.in_turn else tile // max(1, -(-tiles // self.splits))
+
+
+ONE_CHAIN = Reduction("one_chain", 1, STEP, PTX["mma.m16n8k16, chained through its accumulator"])
+_WARPS = MIRAGE["linear_kernel, reduction over NUM_WARPS_K: each warp a part of every tile of 128"]
+REDUCTIONS = {
+    row.name: row
+    for row in (
+        ONE_CHAIN,
+        Reduction("mirage_2_warps", 2, 64, _WARPS, True, "bf16", "from-zero"),
+        Reduction("mirage_4_warps", 4, 32, _WARPS, True, "bf16", "from-zero"),
+    )
+}
+
+
+def linear(
+    x: ArrayLike,
+    w: ArrayLike,
+    residual: ArrayLike | None = None,
+    *,
+    target: str = "sm_90a",
+    reduction: str | Reduction = ONE_CHAIN,
+) -> NDArray[np.uint16]:
+    """The bf16 codes of Y = X W^T + R, shape (batch, output).
+
+    `x` (batch, K), `w` (output, K) and `residual` (batch, output), or None, are bf16 codes; batch is 1 to 16, output
+    and K are anything from 1. `target` decides the inside of one mma, `reduction` (a row of REDUCTIONS or your own) the
+    order between them. A NaN anywhere on the way to an element makes it 0x7fff, and only elements of its row of X, of
+    its row of W, or of its own place in R: inf - inf and inf * 0 are such NaNs.
+    linear([[1.0]], [[2.0]], [[0.5]]) is [[0x4020]], 2.5.
+    Raises RefsimError for arrays that are not such codes or shapes, unknown rows and targets.
+    Source: the row's; PTX ISA, mma, cvt.rn.bf16.f32 and add.rn.bf16.
+    """
+    x, w = _matrix("x", x, np.uint16), _matrix("w", w, np.uint16)
+    if x.shape[0] > MAX_BATCH:
+        raise RefsimError("batch", f"x has {x.shape[0]} rows", rule=f"a batch is 1 to {MAX_BATCH} rows: one fragment")
+    if x.shape[1] != w.shape[1]:
+        raise RefsimError("shape", f"x has K = {x.shape[1]}, w has K = {w.shape[1]}", rule="(batch, K), (output, K)")
+    row = reduction_named(reduction)
+    partials = _partials(x, w, row, target)
+    total = partials[0] if row.splits == 1 else ORDERS[row.order](partials)
+    y = round_bits(total, BF16).astype(np.uint16)
+    if residual is None:
+        return y
+    r = _matrix("residual", residual, np.uint16)
+    if r.shape != y.shape:
+        raise RefsimError("shape", f"residual has shape {r.shape}", rule=f"(batch, output) = {y.shape}")
+    return np.asarray(ieee.add(y, r))
+
+
+def linear_fp8_weight(
+    x: ArrayLike,
+    w: ArrayLike,
+    scales: ArrayLike,
+    residual: ArrayLike | None = None,
+    *,
+    group: tuple[int, int] = (128, 128),
+    decode: str = "exact",
+    target: str = "sm_90a",
+    reduction: str | Reduction = ONE_CHAIN,
+) -> NDArray[np.uint16]:
+    """The bf16 codes of Y = X V^T + R, where V = RNE_bf16(decode(W) * scale of its group), shape (batch, output).
+
+    `w` (output, K): E4M3 codes in their places; `layouts.scale_layout("mirage_fp8_16x16").unshuffle` brings them there.
+    `scales`: bf16 codes, shape (ceil(output / rows), ceil(K / columns)) for a `group` of (rows, columns). `decode` names
+    a policy from E4M3 to bf16: "exact"; "mirage", whose zero is 2^-7; "marlin", right but for NaN. The rest is `linear`.
+    linear_fp8_weight([[1.0]], [[0x00]], [[1.0]], decode="mirage") is [[0x3c00]], 2^-7.
+    Raises RefsimError as `linear` does, and for another number of scales. Source: the policy's row, PTX ISA, mul.rn.bf16.
+    """
+    return linear(x, weights(w, scales, group=group, decode=decode), residual, target=target, reduction=reduction)
+
+
+def weights(
+    w: ArrayLike, scales: ArrayLike, *, group: tuple[int, int] = (128, 128), decode: str = "exact"
+) -> NDArray[np.uint16]:
+    """V of `linear_fp8_weight`: the bf16 codes that the tensor core is given, shape (output, K); NaN is 0x7fff."""
+    codes, factors = _matrix("w", w, np.uint8), _matrix("scales", scales, np.uint16)
+    rows, columns = group
+    if rows < 1 or columns < 1:
+        raise RefsimError("group", f"a group of {rows} x {columns}", rule="rows and columns are 1 or more")
+    wanted = -(-codes.shape[0] // rows), -(-codes.shape[1] // columns)
+    if factors.shape != wanted:
+        raise RefsimError(
+            "scale-shape", f"scales have shape {factors.shape}, groups of {rows} x {columns} need {wanted}",
+            rule="(ceil(output / rows), ceil(K / columns))",
+        )  # fmt: skip
+    spread = factors[np.arange(codes.shape[0])[:, None] // rows, np.arange(codes.shape[1])[None, :] // columns]
+    decoded = convert(f"{_decoder(decode)}.bf16.e4m3", codes)
+    return np.asarray(ieee.mul(decoded, spread))
+
+
+def reduction_named(name: str | Reduction) -> Reduction:
+    """The row of a name, or the row itself; an unknown name is an error with the nearest."""
+    if isinstance(name, Reduction):
+        return name
+    if name not in REDUCTIONS:
+        raise unknown("reduction", str(name), list(REDUCTIONS))
+    return REDUCTIONS[name]
+
+
+def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:
+    """The sum of each chain, shape (splits, batch, output); a chain without a tile is +0."""
+    padding = ((0, 0), (0, -x.shape[1] % STEP))
+    x, w = np.pad(x, padding), np.pad(w, padding)
+    chain = row.chain_of(x.shape[1])
+    start = np.zeros((x.shape[0], w.shape[0]), np.float32)
+    partials = np.zeros((row.splits, *start.shape), np.float32)
+    for at in range(row.splits):
+        mine = chain == at
+        if mine.any():
+            partials[at] = mma(
+                x[:, mine], w[:, mine], start, unit="mma.sync", a_format=BF16, b_format=BF16, target=target, k=STEP
+            )
+    if row.partial_rounding == "bf16" and row.splits > 1:
+        partials = (round_bits(partials, BF16).astype(np.uint32) << 16).view(np.float32)
+    return partials
+
+
+def _decoder(policy: str) -> str:
+    known = [row.policy for row in CONVERSIONS.values() if row.policy and row.reads is E4M3 and row.to is BF16]
+    if policy not in known:
+        raise unknown("weight decoder", str(policy), known)
+    return policy
+
+
+def _matrix(name: str, codes: ArrayLike, dtype: Any) -> Codes:
+    array = np.asarray(codes)
+    if array.dtype != dtype:
+        wanted = np.dtype(dtype)
+        raise RefsimError("code-type", f"{name} holds {array.dtype}, its codes are {wanted}", help=f"view({wanted})")
+    if array.ndim != 2 or 0 in array.shape:
+        raise RefsimError("shape", f"{name} has shape {array.shape}", rule="two dimensions, neither of them empty")
+    return array

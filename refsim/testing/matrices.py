@@ -1,0 +1,94 @@
+"""Recipes of matrices: what one holds, made again from a seed, and the extents at which tiled kernels break."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from numpy.typing import NDArray
+
+from refsim.conversions import encode
+from refsim.errors import RefsimError, unknown
+from refsim.formats import Format, format_named
+from refsim.testing.recipes import FILLS, Codes, Tensor, in_range, spelled
+from refsim.testing.strategies import bit_patterns
+
+# Fills of rows: (generator, rows, columns) -> values.
+
+RowFill = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
+
+
+def _narrow(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
+    """Values of one binade and both signs: sums round at every step, and cancel."""
+    return np.asarray(generator.uniform(1, 2, (rows, columns)) * generator.choice([-1.0, 1.0], (rows, columns)))
+
+
+def _one_hot_rows(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
+    """A single one in each row: a product picks columns, so that a misplaced one shows."""
+    values = np.zeros((rows, columns))
+    values[np.arange(rows), generator.integers(columns, size=rows)] = 1.0
+    return values
+
+
+def _distinct(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
+    """Each of 512 neighbours another number from 1 to 15.9: a scale of another group shows."""
+    place = np.arange(rows * columns).reshape(rows, columns) + generator.integers(512)
+    return np.asarray((1 + place % 128 / 128) * 2.0 ** (place // 128 % 4))
+
+
+ROW_FILLS: dict[str, RowFill] = {"narrow": _narrow, "one-hot rows": _one_hot_rows, "distinct": _distinct}
+MATRIX_FILLS = (*FILLS, *ROW_FILLS)
+DRAWN_FILLS = tuple(name for name in MATRIX_FILLS if name not in ("ties", "near-overflow"))  # these aim at a cast
+
+
+@dataclass(frozen=True, repr=False)
+class Values:
+    """What a matrix holds, its shape and format apart: a fill of MATRIX_FILLS made from its seed, then patches.
+
+    `patches` are (index, code) of the flat matrix and wrap around, so that they stay where the shape shrinks.
+    Raises RefsimError for unknown fills and for seeds beyond 64 bits.
+    """
+
+    fill: str = "zeros"
+    seed: int = 0
+    patches: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.fill not in MATRIX_FILLS:
+            raise unknown("fill", str(self.fill), list(MATRIX_FILLS))
+        in_range("seed", self.seed, 0, (1 << 64) - 1)
+        for index, code in self.patches:
+            in_range("patch index", index, 0, (1 << 63) - 1)
+            in_range("patch code", code, 0, (1 << 64) - 1)
+
+    def __repr__(self) -> str:
+        return spelled(self)
+
+    def codes(self, format: str | Format, rows: int, columns: int) -> Codes:
+        """The codes, shape (rows, columns), in the unsigned dtype of the format."""
+        row = format_named(format)
+        if self.fill in ROW_FILLS:
+            generator = np.random.Generator(np.random.Philox(self.seed))
+            codes = encode(ROW_FILLS[self.fill](generator, rows, columns), row)
+        else:
+            codes = Tensor(rows * columns, row.name, self.fill, self.seed).codes().reshape(rows, columns)
+        for index, code in self.patches:
+            codes.flat[index % codes.size] = code % row.code_limit
+        return codes
+
+
+def values(format: str | Format, *, fills: Sequence[str] = DRAWN_FILLS, max_patches: int = 2) -> SearchStrategy[Values]:
+    """Values of any fill, with a few patches of special or random codes; they shrink towards the first fill."""
+    patch = st.tuples(st.integers(0, 1 << 16), bit_patterns(format))
+    patches = st.lists(patch, max_size=max_patches).map(tuple)
+    return st.builds(Values, st.sampled_from(list(fills)), st.integers(0, 2**16 - 1), patches)
+
+
+def extents(tile: int, most: int) -> SearchStrategy[int]:
+    """1 to `most`, often at or next to multiples of `tile`, often multiples of 8 (rows of whole 16-byte vectors)."""
+    if not 1 <= tile <= most or most < 8:
+        raise RefsimError("bad-size", f"extents up to {most} around tiles of {tile} do not exist")
+    beside = st.builds(lambda count, off: max(1, count * tile + off), st.integers(1, most // tile), st.integers(-1, 1))
+    return st.one_of(st.integers(1, most), beside, st.integers(1, most // 8).map(lambda count: 8 * count))

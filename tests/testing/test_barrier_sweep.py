@@ -1,0 +1,89 @@
+"""The sweep over barriers: what is needed is caught, what is not is named with the reason."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim.errors import RefsimError
+from refsim.kernels import Kernel
+from refsim.testing.barrier_sweep import NEVER_RUN, NO_DIFFERENCE, sweep, without
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+from refsim.testing.recipes import Tensor
+
+quantiser = load_kernel_file(bundled_kernels())
+
+# y[i] = x[63 - i] through shared memory: one barrier is needed, one is not, one is never reached.
+TURN = """
+extern "C" __global__ void turn(const unsigned* x, unsigned n, unsigned* y) {
+    __shared__ unsigned tile[64];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();  // needed
+    y[threadIdx.x] = tile[63 - threadIdx.x];
+    __syncthreads();  // not needed
+    if (n > 1000) {
+        __syncthreads();  // not reached
+        y[threadIdx.x] = 0;
+    }
+}
+"""
+
+
+def run(launcher, problem):
+    x = launcher.upload(problem.codes(), name="x")
+    y = launcher.output(64, np.uint32, name="y")
+    launcher.launch("turn", (1,), (64,), [x, np.uint32(problem.n), y])
+    return {"y": launcher.read(y)}
+
+
+def turned(problem):
+    return {"y": problem.codes()[::-1]}
+
+
+@pytest.fixture
+def turn(tmp_path: Path) -> Kernel:
+    file = tmp_path / "turn.cu"
+    file.write_text(TURN, "utf-8")
+    return Kernel("turn", turned, None, run, {"y": ""}, recipe=Tensor, file=file, entries=("turn",))
+
+
+def test_every_barrier_is_taken_away_and_judged(turn):
+    seen = []
+    removals = sweep(turn, [Tensor(64, "f32", "bits", 1)], on_removal=seen.append)
+    assert tuple(seen) == removals
+    assert [(removal.location, removal.caught) for removal in removals] == [
+        ("turn.cu:5", True), ("turn.cu:7", False), ("turn.cu:9", False),
+    ]  # fmt: skip
+    assert removals[0].finding.startswith(("[race]", "[uninitialised]"))
+    assert [removal.finding for removal in removals[1:]] == [NO_DIFFERENCE, NEVER_RUN]
+    needed, spare, _ = map(str, removals)
+    assert needed.startswith("caught  turn: bar.sync of turn.cu:5, PTX line ")
+    assert "turn.cu:6" in needed  # the read that came too early
+    assert spare.startswith("missed  turn: bar.sync of turn.cu:7")
+
+
+def test_barriers_of_the_quantiser_are_all_needed():
+    problems = [quantiser.Amax(Tensor(2049, wide, "bits", 3)) for wide in quantiser.WIDE]
+    removals = sweep(quantiser.FP8_AMAX, problems)
+    assert {removal.entry for removal in removals} == set(quantiser.FP8_AMAX.entries)
+    assert all(removal.caught for removal in removals), "\n".join(map(str, removals))
+
+
+def test_a_kernel_that_fails_anyway_is_refused(turn):
+    wrong = replace(turn, oracle=lambda problem: {"y": problem.codes()})
+    with pytest.raises(RefsimError, match="kernel-fails"):
+        sweep(wrong, [Tensor(64, "f32", "bits", 1)])
+
+
+def test_a_kernel_without_a_file_is_refused(turn):
+    with pytest.raises(RefsimError, match="no-kernel-file"):
+        sweep(replace(turn, file=None), [])
+
+
+def test_only_whole_single_statements_are_blanked():
+    assert without("a;\nbar.sync 0;\nb;", 2) == "a;\n\nb;"
+    assert without("a;\nbar.sync 0;\nb;", 2, "trap;") == "a;\ntrap;\nb;"
+    for line in (1, 2):
+        with pytest.raises(RefsimError, match="no-single-statement"):
+            without("a; b;\n.reg", line)
