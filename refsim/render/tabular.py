@@ -47,7 +47,7 @@ def record_pairs(record: Record) -> list[tuple[str, str]]:
     return [
         (entry.heading, f"{cells.text(entry.value)} {entry.unit}".rstrip())
         for entry in record.entries
-        if entry.value is not None
+        if entry.value is not None and entry.value != ()
     ]
 
 
