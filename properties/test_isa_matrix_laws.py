@@ -31,7 +31,7 @@ def row_addresses(raw: np.ndarray, pool: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("count", "trans"), SUFFIXES)
-@pytest.mark.parametrize("space", ["shared", ""])
+@pytest.mark.parametrize("space", ["shared", "shared::cta"])
 @settings(max_examples=8, derandomize=True, deadline=None)
 @given(raw=words(128), places=words(LANES), schedule=st.sampled_from(SCHEDULES))
 def test_ldmatrix_gives_each_lane_what_its_fragment_says(
@@ -42,7 +42,7 @@ def test_ldmatrix_gives_each_lane_what_its_fragment_says(
     pool, at = raw.view(np.uint8), row_addresses(places, 1024)
     unread = np.arange(LANES) % 32 >= 8 * count
     at[unread] += np.uint64(7)
-    opcode = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}{space and f'.{space}'}.b16"
+    opcode = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.{space}.b16"
     got = single.run(opcode, at, pool=pool, policy=schedule[0], seed=schedule[1]).results
     elements = pool.view(np.uint16)
     for lane in range(LANES):

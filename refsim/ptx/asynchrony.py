@@ -6,7 +6,7 @@ kernel computes does not depend on it. For the checks a copy flies from its issu
 """
 
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class Copies:
         flight = Copy(lanes, index, lanes.full(source), size, given, self.committed[lanes.key].copy())
         self._check_source(flight)
         if self.machine.watch is not None:
-            self.machine.watch.copy_issued(lanes, index, size)
+            self.machine.watch.copy_issued(lanes, index, size, lambda: self._items(flight))
         at_once, later = self._at_issue(flight)
         for part in (at_once, later):
             if part is not None:
@@ -89,11 +89,10 @@ class Copies:
             moves = self._some_warps(flight.lanes, _AT_ISSUE)
         else:
             moves = np.full(flight.lanes.count, self.policy == "eager")
-        if moves.all() or not moves.any():
-            whole = Copy(
-                flight.lanes, flight.index, flight.source, flight.size, flight.given, flight.group, bool(moves.any())
-            )
-            return (whole, None) if whole.moved else (None, whole)
+        if moves.all():
+            return replace(flight, moved=True), None
+        if not moves.any():
+            return None, flight
         return flight.part(moves, moved=True), flight.part(~moves)
 
     def _some_warps(self, lanes: Lanes, share: float) -> NDArray[np.bool_]:
@@ -144,7 +143,7 @@ class Copies:
         if not flight.moved:
             self._move(flight)
         if self.machine.watch is not None:
-            self.machine.watch.copy_landed(flight.lanes, flight.index, flight.size, lambda: self._items(flight))
+            self.machine.watch.copy_landed(flight.lanes, flight.index, flight.size)
 
     def _move(self, flight: Copy) -> None:
         self.machine.shared.bytes.view(ITEM[flight.size])[flight.index] = self._items(flight)

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.lanes import Ids, Lanes
+from refsim.ptx.order import BARRIERS
 from refsim.ptx.translate import put
 
 if TYPE_CHECKING:
     from refsim.ptx.machine import Machine
 
-BARRIERS = 16
-RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a positive multiple of the warp size"
+RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a positive multiple of the warp size, the same for all"
 
 
 class Barriers:
@@ -41,14 +41,14 @@ class Barriers:
         machine, barrier = self.machine, number.astype(np.int64)
         if (barrier >= BARRIERS).any():
             raise lanes.fault(
-                "barrier-misuse", int(np.argmax(barrier >= BARRIERS)), f"barrier {barrier.max()} of 16", RULE
+                "barrier-misuse", int(np.argmax(barrier >= BARRIERS)), f"barrier {barrier.max()} of {BARRIERS}", RULE
             )
         slot = lanes.cta * BARRIERS + barrier
         expected = np.zeros(1, np.int64) if count is None else count.astype(np.int64)
         if (stray := (expected % 32 != 0) | ((expected == 0) & (count is not None))).any():
             place = int(np.argmax(stray))
             raise lanes.fault("barrier-misuse", place, f"a thread count of {int(expected[place])}", RULE)
-        self.expected[slot] = expected
+        self.agree(lanes, slot, lanes.full(expected))
         if wait and value is None and self.is_everyone(lanes, barrier, expected):
             if machine.watch is not None:
                 machine.watch.everyone_met()
@@ -58,6 +58,21 @@ class Barriers:
         if value is not None:
             self.value[lanes.ids] = value
         self.release()
+
+    def agree(self, lanes: Lanes, slot: NDArray[np.int64], expected: NDArray[np.int64]) -> None:
+        """Note how many threads a barrier expects; those that have not completed it yet must all say the same."""
+        busy = self.arrived_warps > 0
+        busy[self.slot[self.slot >= 0]] = True
+        everyone = -(-self.machine.geometry.threads // 32) * 32
+        before = np.where(busy[slot], self.expected[slot], expected)
+        self.expected[slot] = expected
+        for other in (before, self.expected[slot]):
+            stray = np.where(other > 0, other, everyone) != np.where(expected > 0, expected, everyone)
+            if stray.any():
+                lane = int(np.argmax(stray))
+                mine, others = (f"{count or 'all'} threads" for count in (expected[lane], other[lane]))
+                what = f"barrier {slot[lane] % BARRIERS} for {mine}, while others wait there for {others}"
+                raise lanes.fault("barrier-misuse", lane, what, RULE)
 
     def is_everyone(self, lanes: Lanes, barrier: NDArray[np.int64], expected: NDArray[np.int64]) -> bool:
         """Whether all threads that run are here at one barrier of their CTA, and nobody waits or has arrived elsewhere."""

@@ -15,9 +15,10 @@ class Checks:
 
     "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: reads of bytes
     that nobody wrote (they read poison). copies: shared bytes read while a cp.async still writes them. races: accesses of
-    two warps to shared bytes, one of them a write, that no barrier orders. divergence: an aligned barrier of the CTA that
-    the threads of a warp reach at different instructions; without the check it gathers them, as chips do since sm_70.
-    banks: whether bank conflicts are counted. seconds: wall-clock limit of a launch.
+    two warps to shared bytes, one of them a write, that no barrier and no atomic or volatile access to shared memory orders
+    (a flag in global memory orders nothing here). divergence: an aligned barrier of the CTA that the threads of a warp
+    reach at different instructions; without the check it gathers them, as chips do since sm_70. banks: whether bank
+    conflicts are counted. seconds: wall-clock limit of a launch.
     """
 
     initialised: str = "error"
@@ -61,6 +62,14 @@ class Findings:
 
     def record(self, error: RefsimError, statement: Statement) -> None:
         self.recorded.setdefault((error.code, _line(statement)), error)
+
+    def summary(self) -> str:
+        """The first finding that was recorded, which often is why a launch fails later; empty if there is none."""
+        if not self.recorded:
+            return ""
+        first, *others = self.recorded.values()
+        more = f", and {len(others)} more findings" if others else ""
+        return f"recorded before: [{first.code}] {first.what}, at {first.where}{more}"
 
 
 def _line(statement: Statement) -> str:

@@ -1,6 +1,7 @@
 """Bank conflicts of shared memory, counted for each instruction of a launch."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,19 +39,29 @@ class BankCounter:
     def count(self, lanes: Lanes, at: Array, width: int) -> None:
         """One executed access: each warp's lanes at shared addresses `at`, `width` bytes each."""
         assert lanes.statement is not None
-        found = bank_conflicts(_by_warp(lanes, at), width)
+        rows, warps = _served(lanes, at, width)
+        found = bank_conflicts(rows, width)
         use = self.table.setdefault(lanes.statement.line, BankUse(lanes.statement))
-        use.accesses += len(found.wavefronts)
+        use.accesses += warps
         use.wavefronts += found.total
         use.ideal += found.wavefronts.size
 
 
-def _by_warp(lanes: Lanes, at: Array) -> Array:
-    """Addresses (warps, lanes); a lane that does not take part repeats the first one that does, which costs nothing."""
+def _served(lanes: Lanes, at: Array, width: int) -> tuple[Array, int]:
+    """Addresses (rows, lanes served together) and the number of warps: a row is a whole warp, or the part of a warp that
+    one phase serves. In it a lane that does not take part repeats one that does, and where none does there is no row."""
     if lanes.in_whole_warps:
-        return at.reshape(-1, WARP)
-    _, first, warp = np.unique(lanes.warp, return_index=True, return_inverse=True)
-    place = np.arange(lanes.count) - first[warp]
-    rows = np.repeat(at[first][:, None], place.max() + 1, axis=1)
-    rows[warp, place] = at
-    return rows
+        rows = at.reshape(-1, WARP)
+        return rows, len(rows)
+    names, warp = np.unique(lanes.warp, return_inverse=True)
+    held = np.full((len(names), WARP), -1, np.int64)
+    held[warp, lanes.laneid] = at
+    rows = held.reshape(-1, _phase_lanes(width))
+    anyone = rows.max(axis=1)
+    rows = np.where(rows < 0, anyone[:, None], rows)
+    return rows[anyone >= 0], len(names)
+
+
+@cache
+def _phase_lanes(width: int) -> int:
+    return bank_conflicts(np.zeros(1, np.int64), width).phase_lanes

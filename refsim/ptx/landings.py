@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+LISTED = 64
+
 
 class Landings:
-    """What has landed since its thread last met others: listed, and entered into a map only when somebody reads before."""
+    """What has landed since its thread last met others: listed, and entered into a map only when somebody reads before,
+    or when the list is long."""
 
     def __init__(self, machine: "Machine", granule: int) -> None:
         self.machine, self.granule = machine, granule
@@ -31,6 +34,8 @@ class Landings:
     def add(self, lanes: Lanes, index: Array, width: int) -> None:
         """Lanes have waited for their copies to these items."""
         self.recent.append((lanes.ids, index, width))
+        if len(self.recent) > LISTED:
+            self._enter()
 
     def forget(self, ids: Ids | None = None) -> None:
         """These lanes (None: all) met others: what they waited for is everybody's."""

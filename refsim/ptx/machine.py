@@ -28,7 +28,8 @@ from refsim.ptx.translate import clause_function, fetch, get, put, translate
 from refsim.ptx.types import UNSIGNED
 from refsim.ptx.watch import Watch
 
-FAIRNESS = 1024
+FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
+TURN = 32  # picks of such a turn: enough to leave a critical section
 RANDOM_SPLIT = 0.5
 LATER_SPLIT = 1 / 8
 RARE_SPLIT = 1 / 32
@@ -136,10 +137,15 @@ class Machine:
             raise self.meetings.report_deadlock()
 
     def pick(self) -> tuple[int, Ids]:
-        """The lowest counter; now and then the highest, so that a spinning group does not starve what it waits for."""
+        """The lowest counter; now and then another for a while, so that a spinning group does not starve what it waits
+        for: the highest, then the one below it, and so on, as groups may spin on both sides of it."""
         if self.choice is not None:
             return self.pick_early(self.choice) or self.pick_random(self.choice)
-        pc = max(self.groups) if self.clock % FAIRNESS == 0 else min(self.groups)
+        turn, picked = divmod(self.clock, FAIRNESS)
+        if turn and picked < TURN:
+            pc = sorted(self.groups)[-1 - (turn - 1) % len(self.groups)]
+        else:
+            pc = min(self.groups)
         return pc, self.groups.pop(pc)
 
     def choose_late(self, choice: np.random.Generator) -> NDArray[np.bool_] | None:

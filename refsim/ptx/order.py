@@ -15,7 +15,7 @@ from refsim.ptx.lanes import Geometry
 Array = NDArray[Any]
 
 NEVER, ORDERED, FIRST, LAST, IN_FLIGHT = 0, 1, 2, 254, 255
-BARRIERS = 16
+BARRIERS = 16  # of a CTA
 
 
 class Order:
@@ -55,17 +55,17 @@ class Order:
         self.seen[:] = np.repeat(newest, self.warps, axis=0)
         self.floor = self.next.copy()
 
-    def met(self, slot: Array, warps: Array, waited: Array, living: Array) -> None:
+    def met(self, slot: Array, warps: Array, waited: Array, everyone: Array) -> None:
         """Warps pass barriers `slot` (CTA * 16 + number): those that `waited` come after all that arrived there.
 
-        living: for each CTA how many of its warps still run.
+        everyone: for each barrier how many warps there must wait, so that nothing of the CTA is left unordered.
         """
         np.maximum.at(self.gathered, slot, self.seen[warps])
         waiting, at = warps[waited], slot[waited]
         self.seen[waiting] = np.maximum(self.seen[waiting], self.gathered[at])
         self.gathered[np.unique(at)] = 0
         left = np.bincount(at, minlength=len(self.gathered))
-        whole = np.flatnonzero((left > 0) & (left == np.repeat(living, BARRIERS))) // BARRIERS
+        whole = np.flatnonzero((left > 0) & (left == everyone)) // BARRIERS
         self.floor[whole] = self.next[whole]
 
     def release(self, warps: Array) -> None:

@@ -119,10 +119,15 @@ class Program:
                                [Region("shared memory", SHARED_BASE, SHARED_BASE + shared_size)], poison,
                                has_shadow=False)  # fmt: skip
             local = per_owner("local", owners[1], local_size, [Region("local memory", 0, local_size)], poison)
-            Machine(
+            machine = Machine(
                 code, geometry, device, shared, local, parameters, symbols, checks=checks or Checks(),
                 findings=findings, policy=policy, seed=seed + first, target=self.target, arithmetic=arithmetic,
-            ).run()  # fmt: skip
+            )  # fmt: skip
+            try:
+                machine.run()
+            except RefsimError as error:
+                error.help = error.help or findings.summary()
+                raise
         for array, address in arrays:
             if device.was_stored_to(address):
                 array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)

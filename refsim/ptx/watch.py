@@ -6,21 +6,19 @@ kernel: an access then covers whole granules, and its marks are one item as its 
 marked when a write comes before the next barrier, so that a kernel whose warps meet between reads and writes pays nothing.
 """
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.accesses import Access, Log
 from refsim.ptx.faults import place
 from refsim.ptx.landings import Landings
-from refsim.ptx.lanes import Ids, Lanes
+from refsim.ptx.lanes import Lanes
 from refsim.ptx.memory import ITEM, SHARED_BASE
-from refsim.ptx.order import IN_FLIGHT, NEVER, ORDERED, Order
-from refsim.ptx.syntax import Statement
+from refsim.ptx.order import BARRIERS, IN_FLIGHT, NEVER, ORDERED, Order
 
 if TYPE_CHECKING:
     from refsim.ptx.machine import Machine
@@ -33,20 +31,8 @@ COPY_RULE = (
 )
 _STRONG = frozenset({"atom", "red", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
 SEVERAL = IN_FLIGHT  # a mark that no epoch has: of reads by several warps
-_REMEMBERED = 1 << 22
+NARROWEST_COPY = 4
 _LISTED = 64
-
-
-@dataclass(frozen=True)
-class Access:
-    """One executed access: which lanes, at which items of `width` bytes, in which epochs."""
-
-    kind: str
-    statement: Statement
-    ids: Ids
-    index: Array
-    width: int
-    codes: Array
 
 
 @lru_cache(maxsize=1024)
@@ -66,9 +52,10 @@ class Watch:
         self.races = machine.checks.races != "off" and geometry.warps > 1
         self.size = -(-len(machine.shared.bytes) // granule // 16) * 16
         self.marks = self._views(np.zeros(self.size, np.uint8))
+        self.latest = np.zeros(len(machine.shared.bytes) // NARROWEST_COPY, np.int32)
         self.forget_readers()
         self.reads: list[Access] = []
-        self.log: deque[Access] = deque(maxlen=max(_LISTED, _REMEMBERED // geometry.lanes))
+        self.log = Log(geometry)
         self.epoch()
 
     def forget_readers(self) -> None:
@@ -151,21 +138,20 @@ class Watch:
         if lost is not None:
             self._examine_collision(lanes, index, width, lost & self._changes(index, width, items))
 
-    def copy_issued(self, lanes: Lanes, index: Array, width: int) -> None:
-        """A copy is on its way to these items."""
+    def copy_issued(self, lanes: Lanes, index: Array, width: int, items: Callable[[], Array]) -> None:
+        """A copy of `items` is on its way to these places."""
         assert lanes.statement is not None
         self.before_write(lanes, index, width, None)
+        self._examine_copies(lanes, index, width, items)
         count = width // self.granule
         self.marks[width][index] = np.full(count, IN_FLIGHT, np.uint8).view(ITEM[count])[0]
         if self.races:
             self.log.append(Access("write", lanes.statement, lanes.ids, index, width, self.lane_code[lanes.key]))
 
-    def copy_landed(self, lanes: Lanes, index: Array, width: int, items: Callable[[], Array]) -> None:
-        """The lanes have waited for their copies of `items`: from now on these are writes of theirs."""
-        lost = self._mark(lanes, index, width)
+    def copy_landed(self, lanes: Lanes, index: Array, width: int) -> None:
+        """The lanes have waited for their copies: from now on these are writes of theirs."""
+        self.marks[width][index] = self.codes(lanes, width)
         self.landings.add(lanes, index, width)
-        if lost is not None and self.races:
-            self._examine_collision(lanes, index, width, lost & self._changes(index, width, items()))
 
     def _mark(self, lanes: Lanes, index: Array, width: int) -> NDArray[np.bool_] | None:
         """Mark a write; the lanes whose mark another lane overwrote, if there are any."""
@@ -197,7 +183,10 @@ class Watch:
         self._mark_reads()
         geometry, alive = self.machine.geometry, self.machine.alive
         living = np.bincount(geometry.warp[alive], minlength=len(self.order.code)).reshape(geometry.count, -1)
-        self.order.met(slot, warps, waited, np.count_nonzero(living, axis=1))
+        # A barrier without a count completes when a warp has arrived or exited; one with a count does not ask who exited.
+        running = np.repeat(np.count_nonzero(living, axis=1), BARRIERS)
+        everyone = np.where(self.machine.barriers.expected > 0, geometry.warps, running)
+        self.order.met(slot, warps, waited, everyone)
         self._begin(np.unique(warps))
 
     def synchronise(self, lanes: Lanes) -> None:
@@ -337,6 +326,26 @@ class Watch:
                              f"warp {self.order.place[other]} writes by the same instruction", RULE)  # fmt: skip
                 return
 
+    def _examine_copies(self, lanes: Lanes, index: Array, width: int, items: Callable[[], Array]) -> None:
+        """Two lanes that copy to one place by one instruction: either may come last, also within a warp. There equal bytes
+        are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""
+        if not self._is_news("race", lanes):
+            return
+        numbers = np.arange(lanes.count, dtype=np.int32)
+        self.latest[index] = numbers
+        last = self.latest.take(index)
+        if not (last != numbers).any():
+            return
+        copied = items()
+        differ = _unequal(copied, copied[last]) | (lanes.warp != lanes.warp[last])
+        if differ.any():
+            lane = int(np.argmax(differ))
+            other = self.machine.geometry.describe(int(lanes.ids[last[lane]]))
+            what = (
+                f"copies to {self._bytes(lanes, index, width, lane)}, where {other} copies to by the same instruction"
+            )
+            self._report("race", lanes, lane, what, COPY_RULE)
+
     def _changes(self, index: Array, width: int, items: Array | None) -> NDArray[np.bool_]:
         """Which writes change what memory holds: the others are no race that anybody could see."""
         if items is None:
@@ -374,19 +383,13 @@ class Watch:
 
     def _other(self, lanes: Lanes, index: Array, width: int, lane: int, kind: str, warp: int | None = None) -> str:
         """The last access of another warp to a byte of that item: `thread (3, 0, 0) of block ... by st.shared.u32 at ...`."""
-        geometry, start = self.machine.geometry, int(index[lane]) * width
-        mine = int(lanes.warp[lane])
-        for access in reversed([*self.log, *self.reads]):
-            if access.kind != kind:
-                continue
-            first, warps = access.index * access.width, geometry.warp[access.ids]
-            there = (first < start + width) & (first + access.width > start) & (warps != mine)
-            if warp is not None:
-                there &= self.order.place[warps] == warp
-            if there.any():
-                who = geometry.describe(int(access.ids[np.argmax(there)]))
-                return f"{who} (warp {self.order.place[warps[np.argmax(there)]]}) by {place(access.statement)}"
-        return "a thread of another warp" if warp is None else f"a thread of warp {warp}"
+        mine, first = int(lanes.warp[lane]), int(index[lane]) * width
+        found = self.log.last(kind, range(first, first + width), mine, warp, self.reads)
+        if found is None:
+            return "a thread of another warp" if warp is None else f"a thread of warp {warp}"
+        other, statement = found
+        warp = int(self.order.place[self.machine.geometry.warp[other]])
+        return f"{self.machine.geometry.describe(other)} (warp {warp}) by {place(statement)}"
 
     def _copy(self, index: Array, width: int, lane: int) -> str:
         """The copy in flight to a byte of that item."""

@@ -19,6 +19,16 @@ extern "C" __global__ void stride(const unsigned* x, unsigned* y) {
 extern "C" __global__ void arrivals(unsigned* counter, unsigned* order) {
     for (unsigned turn = 0; turn < 3; ++turn) order[turn * blockDim.x + threadIdx.x] = atomicAdd(counter, 1u);
 }
+extern "C" __global__ void other_warps_first(unsigned* flag, unsigned* y, unsigned index) {
+    if (threadIdx.x == 0) atomicExch(flag, 1u);
+    if (threadIdx.x > 32 && threadIdx.x % 32 == 0 && atomicAdd(flag, 0u) == 0) y[index] = 1;
+    if (threadIdx.x == 1) y[0] = 1;
+}
+extern "C" __global__ void other_warps_first_inexact(unsigned* flag, float* y, unsigned index) {
+    if (threadIdx.x == 0) atomicExch(flag, 1u);
+    if (threadIdx.x > 32 && threadIdx.x % 32 == 0 && atomicAdd(flag, 0u) == 0) y[index] = 1;
+    if (threadIdx.x == 1) y[0] = __expf(y[1]);
+}
 """
 
 
@@ -74,3 +84,25 @@ def test_results_that_depend_on_the_order_are_refused(file):
         order = launcher.output(3 * 128, np.uint32, name="order")
         with pytest.raises(RefsimError, match="schedule-dependent"):
             launcher.launch("arrivals", (1,), (128,), [counter, order])
+
+
+def test_a_byte_that_is_written_under_some_orders_only_is_refused(file):
+    """The first order leaves y[1] alone; what was there before is no result."""
+    with device.open("sim").launcher(file) as launcher:
+        flag = launcher.upload(np.zeros(1, np.uint32), name="flag", writable=True)
+        y = launcher.output(2, np.uint32, name="y")
+        with pytest.raises(RefsimError, match="byte 4 of y") as caught:
+            launcher.launch("other_warps_first", (1,), (512,), [flag, y, np.uint32(1)])
+        assert caught.value.code == "schedule-dependent"
+
+
+def test_inexact_kernels_are_tried_under_every_order_for_faults(file):
+    """Their bytes are not compared, and those of the first order stay."""
+    with device.open("sim").launcher(file) as launcher:
+        flag = launcher.upload(np.zeros(1, np.uint32), name="flag", writable=True)
+        y = launcher.upload(np.zeros(2, np.float32), name="y", writable=True)
+        launcher.launch("other_warps_first_inexact", (1,), (512,), [flag, y, np.uint32(1)])
+        np.testing.assert_array_equal(launcher.read(y), [1, 0])
+        flag = launcher.upload(np.zeros(1, np.uint32), name="another flag", writable=True)
+        with pytest.raises(RefsimError, match="out-of-bounds"):
+            launcher.launch("other_warps_first_inexact", (1,), (512,), [flag, y, np.uint32(100)])

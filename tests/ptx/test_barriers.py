@@ -149,3 +149,19 @@ def test_misuse_is_named(statement: str, what: str) -> None:
     with pytest.raises(RefsimError, match=what) as caught:
         run(f"{statement} ret;", 64)
     assert caught.value.code == "barrier-misuse"
+
+
+@POLICIES
+@pytest.mark.parametrize("first", ["bar.sync 1, 64", "bar.arrive 1, 64"])
+@pytest.mark.parametrize("second", ["bar.sync 1, 96", "bar.sync 1"])
+def test_threads_that_wait_for_different_counts_are_named(first: str, second: str, policy: str, seed: int) -> None:
+    body = f"setp.lt.u32 %p1, %r1, 32; @%p1 {first}; @%p1 ret; {second}; ret;"
+    with pytest.raises(RefsimError, match="while others wait there for") as caught:
+        run(body, 96, policy=policy, seed=seed)
+    assert caught.value.code == "barrier-misuse"
+
+
+@POLICIES
+def test_all_threads_may_be_counted_or_not(policy: str, seed: int) -> None:
+    body = "setp.lt.u32 %p1, %r1, 32; @%p1 bra A; bar.sync 1, 96; bra B; A: bar.sync 1; B: st.global.u32 [%d3], 1; ret;"
+    assert (run(body, 96, policy=policy, seed=seed) == 1).all()

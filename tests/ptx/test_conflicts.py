@@ -67,5 +67,11 @@ def test_lanes_that_do_not_take_part_cost_nothing() -> None:
     assert (use.accesses, use.wavefronts) == (2, sum(want))
 
 
+def test_lanes_are_served_with_their_own_phase() -> None:
+    """Four lanes of each quarter of a warp take part, 16 bytes side by side: no phase has a conflict."""
+    (use,) = uses("ld.shared.v4.u32 {%r5, %r6, %r7, %r8}, [%r2];", np.arange(40) * 16, guard="@%p1")
+    assert (use.accesses, use.wavefronts, use.ideal) == (2, 5, 5), "eight lanes of the second warp are one phase"
+
+
 def test_nothing_is_counted_unless_asked() -> None:
     assert uses("st.shared.u32 [%r2], %r1;", np.arange(32) * 4, checks=ptx.Checks()) == ()

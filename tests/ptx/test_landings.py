@@ -1,12 +1,14 @@
 """What a wait makes visible: the bytes are there for the thread that waited, and for its warp behind a barrier."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx.landings import LISTED, Landings
 
 POLICIES = pytest.mark.parametrize("policy", ptx.POLICIES)
 HEAD = """.version 9.0
@@ -76,3 +78,23 @@ def test_it_can_be_recorded_or_left_unseen() -> None:
     (recorded,) = run(PARTNER, checks=ptx.Checks(copies="record"))
     assert recorded.code == "read-before-wait"
     assert run(PARTNER, checks=ptx.Checks(copies="off")) == ()
+
+
+def test_rounds_of_copies_without_a_barrier_are_not_listed_for_ever() -> None:
+    """Each thread waits for what it copied itself, round by round; what another lane copied is found at the end too."""
+    rounds = """mov.u32 %r11, 0;
+LOOP: cp.async.cg.shared.global [%r3], [%d2], 16; cp.async.wait_all;
+add.s32 %r11, %r11, 1; setp.lt.u32 %p2, %r11, 200; @%p2 bra LOOP;"""
+    listed = []
+    keep = Landings.add
+
+    def add(self: Landings, *arguments: Any) -> None:
+        keep(self, *arguments)
+        listed.append(len(self.recent))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Landings, "add", add)
+        assert run(f"{rounds}\n{OWN}") == ()
+    assert len(listed) > 200
+    assert max(listed) <= LISTED
+    assert "(kernel.cu:4)" in finding(f"{rounds}\n{PARTNER}").where

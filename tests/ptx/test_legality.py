@@ -149,6 +149,15 @@ def test_a_clause_runs_in_a_program_as_it_evaluates_alone(family: str) -> None:
             assert np.array_equal(one, np.broadcast_to(other, one.shape)), bound.opcode
 
 
+@pytest.mark.parametrize("mnemonic", ["ldmatrix", "stmatrix"])
+def test_the_shape_of_a_matrix_stands_before_behind_or_between_count_and_trans(mnemonic: str) -> None:
+    found = {
+        find(f"{mnemonic}.sync.aligned.{order}.shared.b16")[0].mnemonic
+        for order in ("m8n8.x4.trans", "x4.trans.m8n8", "x4.m8n8.trans")
+    }
+    assert found == {mnemonic}
+
+
 def test_extremum_of_three_is_a_form_of_its_own() -> None:
     """max.f32 takes two sources, or three from sm_100 on: the number of operands decides."""
     assert find("max.f32", operands=3)[0].since == "sm_50"

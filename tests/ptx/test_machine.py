@@ -5,6 +5,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx import machine
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 PROLOGUE = """
@@ -243,3 +244,40 @@ def test_instructions_of_newer_targets_are_refused():
         ptx.load(text).launch("k", (1,), (32,), [])
     assert caught.value.code == "unsupported-target"
     assert "sm_89" in caught.value.what
+
+
+def test_a_spinning_group_leaves_time_for_the_one_that_holds_the_lock(monkeypatch):
+    """The lock is given back at a counter above the loop that waits for it, several blocks later."""
+    monkeypatch.setattr(machine, "FAIRNESS", 128)
+    out = np.zeros(32 * 8, np.uint32)
+    body = """
+        mov.u32 %r2, lock; mov.u32 %r9, 0; and.b32 %r3, %r1, 31; setp.ne.s32 %p2, %r3, 0;
+        setp.eq.s32 %p1, %r1, 0; @%p1 st.shared.v2.u32 [%r2], {%r9, %r9};
+        bar.sync 0;
+        @%p2 bra JOIN;
+        SPIN: atom.shared.cas.b32 %r4, [%r2], 0, 1; setp.ne.s32 %p3, %r4, 0; @%p3 bra SPIN;
+        ld.shared.u32 %r5, [%r2+4]; add.s32 %r5, %r5, 1; bra A;
+        A: setp.eq.s32 %p4, %r5, 100; @%p4 bra B; add.s32 %r6, %r5, 0;
+        B: bra C;
+        C: st.shared.u32 [%r2+4], %r6; atom.shared.exch.b32 %r4, [%r2], 0;
+        JOIN: bar.sync 0;
+        ld.shared.u32 %r5, [%r2+4]; st.global.u32 [%d3], %r5; ret;"""
+    declared = ".shared .align 8 .b8 lock[8];\n"
+    trace = program(body, declared).launch("k", (1,), (len(out),), [out])
+    assert (out == 8).all()
+    assert trace.instructions < 12_000
+
+
+def test_a_group_between_two_that_spin_gets_its_turn(monkeypatch):
+    monkeypatch.setattr(machine, "FAIRNESS", 128)
+    body = """
+        mov.u32 %r2, flag; setp.eq.s32 %p1, %r1, 0; @%p1 st.shared.u32 [%r2], 0; bar.sync 0;
+        setp.ge.u32 %p2, %r1, 64; @%p2 bra HIGH; setp.ge.u32 %p2, %r1, 32; @%p2 bra WORK;
+        LOW: ld.volatile.shared.u32 %r3, [%r2]; setp.eq.s32 %p3, %r3, 0; @%p3 bra LOW; bra DONE;
+        WORK: mov.u32 %r4, 0;
+        LOOP: add.s32 %r4, %r4, 1; setp.lt.u32 %p3, %r4, 50; @%p3 bra LOOP;
+        st.volatile.shared.u32 [%r2], 1; bra DONE;
+        HIGH: ld.volatile.shared.u32 %r3, [%r2]; setp.eq.s32 %p3, %r3, 0; @%p3 bra HIGH;
+        DONE: mov.u32 %r5, 7; st.global.u32 [%d3], %r5; ret;"""
+    out = run(body, 96, declarations=".shared .align 4 .b8 flag[4];\n", checks=ptx.Checks(seconds=10))
+    assert (out == 7).all()

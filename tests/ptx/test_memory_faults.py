@@ -94,3 +94,28 @@ def test_the_writer_of_a_byte_is_known():
     )
     assert memory.writer(out + 4 * 37) == 37
     assert memory.writer(buffer) == -1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["ldmatrix.sync.aligned.m8n8.x1.b16 {%r1}, [%d3];", "stmatrix.sync.aligned.m8n8.x1.b16 [%d3], {%r5};"],
+)
+def test_matrices_lie_in_shared_memory_alone(statement: str) -> None:
+    """An address without a state space must fall into the window of shared memory."""
+    error = fault(statement, size=512)
+    assert error.code == "out-of-bounds"
+    assert "not in shared memory" in error.what
+
+
+def test_matrices_may_have_generic_addresses():
+    memory = ptx.GlobalMemory()
+    out = memory.allocate(4 * 32, "out")
+    body = """mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 3; mul.wide.u32 %d6, %r2, 16; mov.u64 %d5, tile;
+        cvta.shared.u64 %d5, %d5; add.s64 %d5, %d5, %d6; setp.lt.u32 %p1, %r1, 4;
+        add.u32 %r3, %r1, 100; @%p1 st.v4.u32 [%d5], {%r3, %r3, %r3, %r3}; bar.sync 0;
+        ldmatrix.sync.aligned.m8n8.x1.b16 {%r4}, [%d5];
+        mul.wide.u32 %d7, %r1, 4; add.s64 %d4, %d4, %d7; st.global.u32 [%d4], %r4;"""
+    text = TEXT.format(body=".reg .pred %p<2>; " + body)
+    ptx.load(text).launch("k", (1,), (32,), [np.uint64(0), np.uint64(0), np.uint64(out)], memory=memory)
+    rows = np.arange(32) // 4  # four lanes hold a row, and rows 4 to 7 are rows 0 to 3 again
+    np.testing.assert_array_equal(memory.read(out, 128).view(np.uint32), 100 + rows % 4)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim.ptx.lanes import Geometry
-from refsim.ptx.order import FIRST, IN_FLIGHT, LAST, NEVER, ORDERED, Order
+from refsim.ptx.order import BARRIERS, FIRST, IN_FLIGHT, LAST, NEVER, ORDERED, Order
 
 WARPS = 4
 EVENTS = st.lists(
@@ -37,7 +37,7 @@ def test_an_access_is_ordered_exactly_where_a_path_of_barriers_leads(
     order = Order(Geometry((1, 1, 1), (32 * WARPS, 1, 1), 0, 1))
     known: list[set[int]] = [set() for _ in range(WARPS)]
     marks: dict[int, int] = {}
-    living = np.array([WARPS])
+    everyone = np.full(BARRIERS, WARPS)
     for kind, who in events * repeat:
         if kind == "access":
             known[who].add(len(marks))
@@ -53,7 +53,7 @@ def test_an_access_is_ordered_exactly_where_a_path_of_barriers_leads(
             known[second] = set(both)
             if kind == "pair":
                 known[first] = set(both)
-            order.met(np.array([3, 3]), np.array([first, second]), waited, living)
+            order.met(np.array([3, 3]), np.array([first, second]), waited, everyone)
             begin(order, [first, second], marks)
     recent = list(marks)[-300:]
     for warp in range(WARPS):

@@ -150,6 +150,26 @@ def test_many_barriers_keep_their_order(policy: str) -> None:
 
 
 @POLICIES
+def test_a_barrier_with_a_count_does_not_order_warps_that_have_exited(policy: str) -> None:
+    """Warp 0 stores behind its arrival and exits; the others, all that still run, meet without waiting for that."""
+    body = """@%p1 bar.arrive 1, 96;
+        @%p1 st.shared.u32 [%r2+1024], %r6;
+        @%p1 ret;
+        bar.sync 1, 96;
+        ld.shared.u32 %r10, [%r2+1024];"""
+    assert finding(body, 96, policy=policy, initialised="off").code == "race"
+    before = body.replace("@%p1 bar.arrive 1, 96;\n        @%p1 st.shared.u32 [%r2+1024], %r6;",
+                          "@%p1 st.shared.u32 [%r2+1024], %r6;\n        @%p1 bar.arrive 1, 96;")  # fmt: skip
+    assert run(before, 96, policy=policy).findings == ()
+
+
+@POLICIES
+def test_a_barrier_of_the_cta_waits_for_warps_to_exit(policy: str) -> None:
+    body = "@%p1 st.shared.u32 [%r4], %r1;\n@%p1 ret;\nbar.sync 0;\nld.shared.u32 %r10, [%r8];"
+    assert run(body, policy=policy).findings == ()
+
+
+@POLICIES
 def test_rounds_of_named_barriers_alone_keep_their_order(policy: str) -> None:
     """Two pairs of warps never meet all four; codes run out all the same."""
     body = """shr.u32 %r11, %r5, 1; add.u32 %r13, %r11, 1; mov.u32 %r12, 0;
@@ -257,3 +277,25 @@ def test_a_finding_is_recorded_once_for_each_source_line() -> None:
     trace = run(f"{body}\nld.shared.u32 %r10, [%r4];", initialised="record")
     assert [error.code for error in trace.findings] == ["uninitialised", "uninitialised"]
     assert trace.uninitialised == trace.findings
+
+
+COPY_TO_ONE_PLACE = """ld.param.u64 %d4, [out]; mad.wide.u32 %d5, %r1, 4, %d4;
+    cp.async.ca.shared.global [%r2], [%d5], 4; cp.async.wait_all; bar.sync 0; ld.shared.u32 %r10, [%r2];"""
+
+
+@POLICIES
+def test_two_lanes_that_copy_to_one_place_are_a_race(policy: str) -> None:
+    """Nothing says which copy comes last, in one warp either; lanes of a warp may copy the same bytes."""
+    source = "st.global.u32 [%d3], %r1; bar.sync 0;\n"
+    error = finding(source + COPY_TO_ONE_PLACE, 32, policy=policy)
+    assert (error.code, "by the same instruction" in error.what) == ("race", True)
+    assert run(COPY_TO_ONE_PLACE, 32, policy=policy).findings == (), "zeros everywhere"
+    for seed in (1, 2, 3):
+        assert finding(COPY_TO_ONE_PLACE, 64, policy=policy, seed=seed).code == "race", "two warps"
+
+
+def test_a_launch_that_fails_later_tells_what_was_recorded_before() -> None:
+    error = finding(f"{READ_AFTER_WRITE}\ntrap;", races="record")
+    assert error.code == "trap"
+    assert error.help.startswith("recorded before: [race] reads 4 B")
+    assert finding("trap;", races="record").help == ""

@@ -15,6 +15,7 @@ from refsim.ptx.faults import place
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.lanes import Lanes
+from refsim.ptx.memory import WINDOW_SIZE, WINDOWS
 from refsim.ptx.products import INTEGERS, SETTLED, Kind, multiply
 from refsim.ptx.types import TYPES
 from refsim.sources import PTX
@@ -88,13 +89,17 @@ def registers_of(matrix: Array, packing: _Packing, dtype: Any) -> list[Array]:
 
 
 # ---- ldmatrix and stmatrix
-def _row_lanes(lanes: Lanes, address: Array, rows: int) -> tuple[Lanes, Array]:
+def _row_lanes(lanes: Lanes, address: Array, rows: int, space: str) -> tuple[Lanes, Array]:
     """The lanes that give the address of a row, the first `rows` of each warp, and their addresses."""
-    whole = lanes.full(address)
-    if rows == WARP:
-        return lanes, whole
-    giving = lanes.laneid < rows
-    return Lanes(lanes.machine, lanes.ids[giving], lanes.statement), whole[giving]
+    at = lanes.full(address)
+    if rows < WARP:
+        giving = lanes.laneid < rows
+        lanes, at = Lanes(lanes.machine, lanes.ids[giving], lanes.statement), at[giving]
+    start = WINDOWS["shared"]
+    if space == "generic" and (stray := (at < start) | (at >= start + WINDOW_SIZE)).any():
+        lane = int(np.argmax(stray))
+        raise lanes.fault("out-of-bounds", lane, f"a row at generic address {int(at[lane]):#x}, not in shared memory")
+    return lanes, at
 
 
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
@@ -102,9 +107,9 @@ _STATE = "{.space:shared::cta|shared}"
 
 
 def _orders(mnemonic: str, count: str, trans: str) -> Iterator[str]:
-    """The ISA puts the shape first; CUTLASS writes it behind the count and .trans, and the assembler takes both."""
-    yield f"{mnemonic}.sync.aligned.m8n8.{count}{trans}{_STATE}.b16"
-    yield f"{mnemonic}.sync.aligned.{count}{trans}.m8n8{_STATE}.b16"
+    """The ISA puts the shape first; CUTLASS writes it behind the count and .trans. The assembler takes any order."""
+    for order in dict.fromkeys((f"m8n8.{count}{trans}", f"{count}{trans}.m8n8", f"{count}.m8n8{trans}")):
+        yield f"{mnemonic}.sync.aligned.{order}{_STATE}.b16"
 
 
 def _matrix_moves(count: str, trans: str) -> None:
@@ -117,7 +122,7 @@ def _matrix_moves(count: str, trans: str) -> None:
         def ldmatrix(lanes: Lanes, address: Array, *, space: str | None) -> list[Array]:
             """Rows of 16 bytes from shared memory to the fragments of 8x8 matrices; lane i gives the address of row i."""
             warps = _whole_warps(lanes)
-            giving, at = _row_lanes(lanes, address, 8 * number)
+            giving, at = _row_lanes(lanes, address, 8 * number, space_of(space))
             rows = giving.load(space_of(space), at, ROW_BYTES)
             packing = _packing(f"ldmatrix.{suffix}", False)
             return registers_of(rows.view(packing.element).reshape(warps, -1), packing, np.uint32)
@@ -128,7 +133,7 @@ def _matrix_moves(count: str, trans: str) -> None:
         def stmatrix(lanes: Lanes, address: Array, b: list[Array], *, space: str | None) -> None:
             """Fragments of 8x8 matrices to rows of 16 bytes in shared memory; lane i gives the address of row i."""
             warps = _whole_warps(lanes)
-            giving, at = _row_lanes(lanes, address, 8 * number)
+            giving, at = _row_lanes(lanes, address, 8 * number, space_of(space))
             rows = matrices(b, _packing(f"stmatrix.{suffix}", False), warps)
             giving.store(space_of(space), at, rows.reshape(-1).view(np.complex128), ROW_BYTES)
 
