@@ -1,1 +1,1 @@
-"""Bringing up a GPU: what its tensor cores return, launched through the model's own layouts."""
+"""Bringing up a GPU: suites that ask whether a device does what the model says, and the report of what they found."""

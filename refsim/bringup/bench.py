@@ -34,13 +34,17 @@ def power(exponent: int) -> Fraction:
 
 @dataclass(frozen=True)
 class Bench:
-    """A tensor core with its formats, asked in numbers: which products it can be given and what came out."""
+    """A tensor core with its formats, asked in numbers: which products it can be given and what came out.
+
+    `floor` is the least exponent of a product that the core is known not to cut.
+    """
 
     dots: Dots
     a_format: Format
     b_format: Format
     d_format: Format
     k: int
+    floor: int = -WIDEST
 
     @property
     def top(self) -> int:
@@ -50,7 +54,7 @@ class Bench:
     @property
     def bottom(self) -> int:
         """The least exponent of a product that is a power of two and, alone, a result."""
-        return max(self.least, self.last_unit, -WIDEST)
+        return max(self.least, self.last_unit, self.floor)
 
     @property
     def last_unit(self) -> int:
@@ -107,6 +111,56 @@ class Bench:
                 a[row, place], b[row, place] = known[value]
         values = decode(self.dots(a, b, c), self.d_format)
         return [Fraction(float(value)) if np.isfinite(value) else power(999) for value in values]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums 2^j V + pieces x (a bit `depth` places below the leading one), all in one step."""
+
+    bench: Bench
+    group: tuple[int, ...]
+    early: bool
+    fraction: int
+
+    @property
+    def base(self) -> int:
+        """The exponent of V: 64 of them stay in the range of the result."""
+        return min(self.bench.top, reach(self.bench.d_format) - 7)
+
+    @property
+    def doublings(self) -> int:
+        room = len(self.group) if self.early else len(self.group) - 2
+        return max(room, 1).bit_length() - 1
+
+    @property
+    def deepest(self) -> int:
+        lowest = self.fraction if self.early else min(self.fraction, self.base - self.bench.bottom)
+        return lowest + self.doublings
+
+    def _copies(self, depth: int) -> int:
+        """j: as few doublings as bring the bit within the fraction."""
+        return max(0, depth - (self.deepest - self.doublings))
+
+    def leading(self, depth: int) -> Fraction:
+        return power(self.base + self._copies(depth))
+
+    def growth(self, depth: int, got: Fraction, kept: int) -> int:
+        """By how many units of a result with `kept` bits its magnitude passes the leading sum."""
+        return round((abs(got) / self.leading(depth) - 1) / power(-kept))
+
+    def exact(self, depth: int, pieces: int) -> Fraction:
+        return self.leading(depth) * (1 + pieces * power(-depth))
+
+    def probe(self, depth: int, pieces: int, sign: int = 1) -> Probe:
+        copies = 1 << self._copies(depth)
+        products = {place: sign * power(self.base) for place in self.group[:copies]}
+        added = sign * self.leading(depth) * power(-depth)
+        if self.early:
+            return Probe(products, pieces * added)
+        products[self.group[copies]] = added
+        if pieces == 3:
+            products[self.group[copies + 1]] = 2 * added
+        return Probe(products)
 
 
 def exponent_of(value: Fraction) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from refsim.bringup.bench import WIDEST, Bench, Dots, Probe, power, reach
+from refsim.bringup.bench import WIDEST, Bench, Dots, Probe, Sums, power
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, format_named
 from refsim.numerics.profiles import (
@@ -28,6 +28,7 @@ from refsim.numerics.profiles import (
 
 TOWARD_ZERO, NEAREST_EVEN, UP, DOWN = "toward-zero", "nearest-even", "up", "down"
 AWAY, TIES_AWAY, TIES_ZERO, TO_ODD = "away-from-zero", "nearest, ties away", "nearest, ties to zero", "to-odd"
+_PAIR = (0, 1)
 _ROUNDING_NAMES = {
     (TOWARD_ZERO, 23, F32.name): RZ_F32,
     (TOWARD_ZERO, 13, F32.name): RZ_E8M13,
@@ -135,13 +136,14 @@ class Discovery:
 def discover(dots: Dots, a_format: str, b_format: str, d_format: str, k: int) -> Discovery:
     """The parameters of a tensor core that multiplies `a_format` by `b_format` into `d_format` (f32 or f16), K = `k`.
 
-    `dots(a, b, c)`: codes of shape (batch, k), (batch, k), (batch,) in, codes (batch,) out. About k^2 + 600 dot
+    `dots(a, b, c)`: codes of shape (batch, k), (batch, k), (batch,) in, codes (batch,) out. About 2 k^2 + 900 dot
     products are asked. Raises RefsimError for other result formats. Source: the probes of XIE and MMA_SIM.
     """
     result = format_named(d_format)
     if result not in (F32, F16):
         raise RefsimError("discovery-format", f"sums in {d_format} are not probed", rule="results are f32 or f16")
     bench = Bench(dots, format_named(a_format), format_named(b_format), result, k)
+    bench = replace(bench, floor=_floor(bench))
     found = _Findings(bench, Discovery(k, d_format))
     for probe in (_find_entry, _find_steps, _find_fraction, _find_rounding, _find_zero_exponent):
         probe(found)
@@ -161,12 +163,20 @@ class _Findings:
 
     @property
     def group(self) -> tuple[int, ...]:
-        """The places of the last step: what comes out of it is not cut again."""
-        return (self.discovery.steps or (tuple(range(self.bench.k)),))[-1]
+        """The places of the last step: what comes out of it is not cut again. Without steps, a pair of one step."""
+        return (self.discovery.steps or (_PAIR,))[-1]
 
     @property
     def early(self) -> bool:
         return self.discovery.c_enters == EARLY
+
+
+def _floor(bench: Bench) -> int:
+    """The exponent from which on one product alone is its own result: less is cut below a zero or its own factors."""
+    exponents = range(bench.bottom, bench.top + 1)
+    results = bench.ask([Probe({0: power(exponent)}) for exponent in exponents])
+    lost = [exponent for exponent, got in zip(exponents, results, strict=True) if got != power(exponent)]
+    return min(lost[-1] + 1, bench.top) if lost else bench.bottom
 
 
 def _find_entry(found: _Findings) -> None:
@@ -174,38 +184,59 @@ def _find_entry(found: _Findings) -> None:
     bench = found.bench
     least = max(bench.last_unit, bench.top - 100)
     (got,) = bench.ask([Probe({0: power(bench.top), 1: -power(bench.top)}, power(least))])
-    if got in (0, power(least)):
-        found.add(c_enters=LATE if got else EARLY)
-    else:
+    if got == 0:
+        found.add(c_enters=EARLY)
+    elif got != power(least):
         found.unseen.append(f"c_enters: V - V + C gave {float(got):g}, neither 0 nor C")
+    elif bench.top - least > WIDEST or _rounds_before_c(bench):
+        found.add(c_enters=LATE)
+    else:
+        found.unseen.append(f"c_enters: late, or nothing is cut as far as {bench.top - least} bits down")
+
+
+def _rounds_before_c(bench: Bench) -> bool:
+    """Whether products are rounded before C joins: C completes their half unit to a whole one, or takes it away."""
+    half = power(bench.top - bench.d_format.mantissa_bits - 1)
+    if half < power(bench.bottom):
+        return False
+    whole = power(bench.top)
+    results = bench.ask([Probe({0: whole, 1: half}, c) for c in (half, -half)])
+    return results != [whole + 2 * half, whole]
 
 
 def _find_steps(found: _Findings) -> None:
-    """A small number survives V and -V only in a step after both; C stands before all steps, products in theirs."""
+    """A small number survives V and -V only in a step after both; C stands before all steps, products in theirs.
+
+    Where C is no help, V and -V are neighbours or half of K apart: a step of neighbours holds some of the former, one
+    that takes every other or every fourth place holds some of the latter.
+    """
     bench, small, large = found.bench, power(found.bench.bottom), power(found.bench.top)
     places = range(bench.k)
     pairs: list[tuple[int, int | None]] = [(i, None) for i in places]
     if not found.early:
-        pairs = [(i, i + 1) for i in places[:-1]]
+        pairs = [(i, i + apart) for apart in dict.fromkeys((1, bench.k // 2)) for i in places[: bench.k - apart]]
     asked = [(i, j, p) for i, j in pairs for p in places if p not in (i, j)]
     probes = [
         Probe({i: large, p: small}, -large) if j is None else Probe({i: large, j: -large, p: small})
         for i, j, p in asked
     ]
-    after: dict[int, set[int]] = {i: set() for i, _ in pairs}
-    for (i, _, p), got in zip(asked, bench.ask(probes), strict=True):
+    after: dict[tuple[int, int | None], set[int]] = {pair: set() for pair in pairs}
+    for (i, j, p), got in zip(asked, bench.ask(probes), strict=True):
         if got == small:
-            after[i].add(p)
+            after[i, j].add(p)
         elif got != 0:
             found.unseen.append(f"steps: a sum that cancels gave {float(got):g}")
             return
     steps = _steps_of(set(places), list(after.values()))
     ranks = {p: number for number, step in enumerate(steps or ()) for p in step}
-    first = {i: max(ranks[i], ranks[i if j is None else j]) for i, j in pairs} if steps else {}
-    if not steps or any((p in after[i]) != (ranks[p] > first[i]) for i, _, p in asked):
+    first = {(i, j): max(ranks[i], ranks[i if j is None else j]) for i, j in pairs} if steps else {}
+    if not steps or any((p in after[i, j]) != (ranks[p] > first[i, j]) for i, j, p in asked):
         found.unseen.append(
             f"steps: products span 2^{bench.bottom} to 2^{bench.top}, too little for the larger to hide the smaller"
         )
+        return
+    if not found.early and len({len(step) for step in steps}) > 1:
+        found.unseen.append("steps: V and -V never meet in the first of them, so that it is not told from the next")
         return
     found.add(steps=steps)
 
@@ -225,6 +256,9 @@ def _steps_of(places: set[int], after: list[set[int]]) -> tuple[tuple[int, ...],
 def _find_fraction(found: _Findings) -> None:
     """V, -V and 2^(E - x) in one step: the largest x that survives is the number of bits kept below E."""
     bench, group = found.bench, found.group
+    if found.discovery.steps is None:
+        _find_fraction_of_a_pair(found)
+        return
     seen: dict[str, int | None] = {}
     if found.early and len(group) >= 2:
         lowest = max(bench.last_unit, bench.top - WIDEST)
@@ -240,6 +274,18 @@ def _find_fraction(found: _Findings) -> None:
         found.add(fraction=kept[0])
     else:
         found.unseen.append(f"fraction: nothing was cut as far as {bench.top - bench.bottom} bits down")
+
+
+def _find_fraction_of_a_pair(found: _Findings) -> None:
+    """The fraction where the steps are not known: V, -V and C, if more survives of C than a result between steps holds."""
+    bench, kept = found.bench, None
+    if found.early:
+        limit = bench.top - max(bench.last_unit, bench.top - WIDEST)
+        kept = _last_kept(bench, limit, lambda x: _cancelled(_PAIR, bench.top, c=x))
+    if kept is not None and kept > bench.d_format.mantissa_bits:
+        found.add(fraction=kept)
+    else:
+        found.unseen.append("fraction: needs the steps" + (f"; it is at least {kept}" if kept is not None else ""))
 
 
 def _cancelled(group: Sequence[int], top: int, *, product: int | None = None, c: int | None = None) -> Probe:
@@ -264,7 +310,7 @@ def _find_rounding(found: _Findings) -> None:
     if fraction is None:
         found.unseen.append("rounding: needs the fraction")
         return
-    sums = _Sums(found.bench, found.group, found.early, fraction)
+    sums = Sums(found.bench, found.group, found.early, fraction)
     depths = range(1, sums.deepest + 1)
     results = found.bench.ask([sums.probe(depth, 1) for depth in depths])
     kept = 0
@@ -278,7 +324,7 @@ def _find_rounding(found: _Findings) -> None:
     found.add(kept=kept, direction=_direction(found, sums, kept))
 
 
-def _direction(found: _Findings, sums: "_Sums", kept: int) -> str | None:
+def _direction(found: _Findings, sums: Sums, kept: int) -> str | None:
     """How half a unit goes, above even and odd units and below zero; a quarter and three quarters where they fit."""
     bench = found.bench
     asked = [(1, 1), (3, 1), (1, -1), (3, -1)]  # halves of a unit, and the sign
@@ -298,56 +344,6 @@ def _direction(found: _Findings, sums: "_Sums", kept: int) -> str | None:
         found.unseen.append(f"rounding: halves of the last unit grow the result by {halves}, which no rounding does")
         return None
     return candidates[0][2]
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Sums 2^j V + pieces x (a bit `depth` places below the leading one), all in one step."""
-
-    bench: Bench
-    group: tuple[int, ...]
-    early: bool
-    fraction: int
-
-    @property
-    def base(self) -> int:
-        """The exponent of V: 64 of them stay in the range of the result."""
-        return min(self.bench.top, reach(self.bench.d_format) - 7)
-
-    @property
-    def doublings(self) -> int:
-        room = len(self.group) if self.early else len(self.group) - 2
-        return max(room, 1).bit_length() - 1
-
-    @property
-    def deepest(self) -> int:
-        reach = self.fraction if self.early else min(self.fraction, self.base - self.bench.bottom)
-        return reach + self.doublings
-
-    def _copies(self, depth: int) -> int:
-        """j: as few doublings as bring the bit within the fraction."""
-        return max(0, depth - (self.deepest - self.doublings))
-
-    def leading(self, depth: int) -> Fraction:
-        return power(self.base + self._copies(depth))
-
-    def growth(self, depth: int, got: Fraction, kept: int) -> int:
-        """By how many units of a result with `kept` bits its magnitude passes the leading sum."""
-        return round((abs(got) / self.leading(depth) - 1) / power(-kept))
-
-    def exact(self, depth: int, pieces: int) -> Fraction:
-        return self.leading(depth) * (1 + pieces * power(-depth))
-
-    def probe(self, depth: int, pieces: int, sign: int = 1) -> Probe:
-        copies = 1 << self._copies(depth)
-        products = {place: sign * power(self.base) for place in self.group[:copies]}
-        added = sign * self.leading(depth) * power(-depth)
-        if self.early:
-            return Probe(products, pieces * added)
-        products[self.group[copies]] = added
-        if pieces == 3:
-            products[self.group[copies + 1]] = 2 * added
-        return Probe(products)
 
 
 def _find_zero_exponent(found: _Findings) -> None:

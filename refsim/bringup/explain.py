@@ -192,13 +192,12 @@ def reproduces(row: Profile, instruction: Instruction, seen: Sequence[Seen]) -> 
 
 
 def known_rows(row: Profile | None, instruction: Instruction) -> list[Profile]:
-    """Rows of other chips and units that multiply these formats; those with the same steps stand once."""
-    found = [
+    """Rows of other chips and units that multiply these formats."""
+    return [
         other for other in PROFILES
         if other.d_format == instruction.d_format and not other.scales and other is not row
         and instruction.a_format in other.a_formats and instruction.b_format in other.b_formats
     ]  # fmt: skip
-    return found
 
 
 def explain(
@@ -301,15 +300,53 @@ def _grid(row: Profile, instruction: Instruction) -> Iterator[Profile]:
 def difference(pair: Pair, dots: Sequence[Dot], explanation: tuple[str, bool]) -> Difference:
     """The smallest case in bits, with what the device and its row return."""
     small, alone = smallest(pair, dots)
-    lines = list(_spelled(pair.instruction, small))
     if not alone:
-        kept = [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} lines more"] if len(lines) > _SHOWN else lines
         needs = "it differs beside other rows and columns only: each dot product alone agrees"
-        return Difference((*kept, needs), "-", "-", *explanation)
+        return Difference((*_cut(_spelled(pair.instruction, small)), needs), "-", "-", *explanation)
     ((got, want),) = pair.ask([small])
-    bits = 8 * code_dtype(pair.instruction.d_format).itemsize
-    words = [_pattern(code, bits, pair.instruction.d_format) for code in (got, want)]
-    return Difference(tuple(lines), words[0], words[1], *explanation)
+    words = [_result(code, pair.instruction) for code in (got, want)]
+    if got == want:
+        explanation = ("the device does not repeat itself: this differed, and asked once more agrees", False)
+    return Difference(tuple(_spelled(pair.instruction, small)), words[0], words[1], *explanation)
+
+
+def unsteady(pair: Pair, seen: Seen) -> Difference | None:
+    """The first result that is another one when its launch is made twice more; None where the device repeats itself."""
+    operands = seen.operands
+    for _ in range(2):
+        again = pair.device(operands.a, operands.b, operands.c)
+        places = np.argwhere(again != seen.got)
+        if len(places):
+            break
+    else:
+        return None
+    batch, m, n = places[0].tolist()
+    one = slice(batch, batch + 1)
+    want = pair.model(operands.a[one], operands.b[one], None if operands.c is None else operands.c[one])
+    first, second, model = (_result(int(word), pair.instruction) for word in (
+        seen.got[batch, m, n], again[batch, m, n], want[0, m, n],
+    ))  # fmt: skip
+    count = f"{len(places)} of {again.size} words"
+    return Difference(
+        tuple(_cut(_spelled(pair.instruction, dot_at(operands, batch, m, n)))), f"{first}, then {second}", model,
+        f"the device does not repeat itself: the same launch made again differs in {count}",
+    )  # fmt: skip
+
+
+def dot_at(operands: Operands, batch: int, m: int, n: int) -> Dot:
+    """One output of a launch."""
+    c = 0 if operands.c is None else int(operands.c[batch, m, n])
+    return Dot(tuple(operands.a[batch, m].tolist()), tuple(operands.b[batch, n].tolist()), c, (m, n))
+
+
+def _cut(lines: Iterator[str]) -> list[str]:
+    """The first lines, and how many more there are."""
+    found = list(lines)
+    return [*found[:_SHOWN], f"and {len(found) - _SHOWN} lines more"] if len(found) > _SHOWN else found
+
+
+def _result(code: int, instruction: Instruction) -> str:
+    return _pattern(code, 8 * code_dtype(instruction.d_format).itemsize, instruction.d_format)
 
 
 def _spelled(instruction: Instruction, dot: Dot) -> Iterator[str]:

@@ -11,7 +11,8 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def junit(report: Report) -> str:
     """The XML text: a suite of tests for each suite, a failure for each unexplained difference.
 
-    An explained difference passes with its explanation as output; what is unsupported or was not run is skipped.
+    An explained difference passes with its explanation as output; what is unsupported or was not run is skipped, and a
+    case that a bug of refsim kept from running is an error.
     """
     suites = "".join(_suite(report, name) for name in report.suites)
     counts = _totals(report.cases)
@@ -34,9 +35,10 @@ def _suite(report: Report, name: str) -> str:
 
 def _totals(cases: tuple[Case, ...]) -> str:
     failures = sum(case.unexplained for case in cases)
-    skipped = sum(case.status in (UNSUPPORTED, NOT_RUN) for case in cases)
+    errors = sum(case.bug for case in cases)
+    skipped = sum(case.status in (UNSUPPORTED, NOT_RUN) for case in cases) - errors
     seconds = sum(case.seconds for case in cases)
-    return f'tests="{len(cases)}" failures="{failures}" errors="0" skipped="{skipped}" time="{seconds:.3f}"'
+    return f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}" time="{seconds:.3f}"'
 
 
 def _case(case: Case, label: str) -> str:
@@ -45,6 +47,8 @@ def _case(case: Case, label: str) -> str:
     if case.unexplained:
         message = f"{case.differing} of {case.words} words differ"
         return f"{head}>\n    <failure message={_attribute(message)}>{_text(lines)}</failure>\n   </testcase>\n"
+    if case.bug:
+        return f"{head}>\n    <error message={_attribute(case.note)}/>\n   </testcase>\n"
     if case.status in (UNSUPPORTED, NOT_RUN):
         return f"{head}>\n    <skipped message={_attribute(f'{case.status}: {case.note}')}/>\n   </testcase>\n"
     if case.status == DIFFERS or lines:

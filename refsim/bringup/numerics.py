@@ -16,14 +16,17 @@ from refsim.bringup.explain import (
     Seen,
     difference,
     discovered,
+    dot_at,
     explain,
     is_probed,
     known_rows,
     model_of,
     reproduces,
+    said,
+    unsteady,
 )
 from refsim.bringup.operands import NARROWEST, operand_classes
-from refsim.bringup.report import DIFFERS, PASS, Case
+from refsim.bringup.report import DIFFERS, PASS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome, probing
 from refsim.bringup.tensor_cores import Instruction
 from refsim.device import Device
@@ -107,12 +110,14 @@ def compare_case(instruction: Instruction, row: Profile, products: Products, wor
     if most == 0:
         return outcome(PASS, words=compared, coverage=coverage, note=str(row.evidence))
     pair = Pair(products, model, instruction)
-    told = explain(row, instruction, products, seen, worst)
+    found = unsteady(pair, seen[worst])
+    if found is None:
+        found = difference(pair, failing(seen[worst], model), explain(row, instruction, products, seen, worst))
     where = ", ".join(f"{label}: {count}" for label, count in differing.most_common(6))
     return outcome(
         DIFFERS, words=compared, differing=differing.total(), coverage=coverage,
         note=f"words that differ, by class: {where}{', ...' if len(differing) > 6 else ''}",
-        difference=difference(pair, failing(seen[worst], model), told),
+        difference=found,
     )  # fmt: skip
 
 
@@ -121,15 +126,15 @@ def failing(seen: Seen, model: Products) -> list[Dot]:
     operands = seen.operands
     want = model(operands.a, operands.b, operands.c)
     places = np.argwhere(seen.got != want)
-    dots = []
-    for batch, m, n in places[:: max(1, len(places) // _TRIED)].tolist():
-        c = 0 if operands.c is None else int(operands.c[batch, m, n])
-        dots.append(Dot(tuple(operands.a[batch, m].tolist()), tuple(operands.b[batch, n].tolist()), c, (m, n)))
+    dots = [dot_at(operands, *place) for place in places[:: max(1, len(places) // _TRIED)].tolist()]
     return sorted(dots, key=lambda dot: sum(1 for x, y in zip(dot.a, dot.b, strict=True) if x and y))
 
 
 def discover_case(instruction: Instruction, row: Profile | None, products: Products) -> Case:
-    """The parameters that probing finds, and whether they reproduce random products on the device."""
+    """The parameters that probing finds, and whether they reproduce random products on the device.
+
+    Parameters that contradict the row are a difference, explained where another chip's row has them and its bits.
+    """
     found = discovered(instruction, products)
     if found is None:
         raise RefsimError(
@@ -143,9 +148,26 @@ def discover_case(instruction: Instruction, row: Profile | None, products: Produ
     ]
     words = sum(each.got.size for each in seen)
     fitting = next((each for each in made if reproduces(each, instruction, seen)), None)
-    note = _summary(found, row, fitting is not None, words)
-    status = PASS if fitting is not None else DIFFERS
-    return outcome(status, words=words, note=note, parameters=dict(found.parameters()))
+    note = _summary(found, row, made, fitting is not None, words)
+    contradiction = _contradiction(found, row, instruction, seen) if row and fitting is not None else None
+    status = PASS if fitting is not None and contradiction is None else DIFFERS
+    return outcome(
+        status, words=words, note=note, parameters=dict(found.parameters()), difference=contradiction
+    )  # fmt: skip
+
+
+def _contradiction(found: Discovery, row: Profile, instruction: Instruction, seen: Sequence[Seen]) -> Difference | None:
+    """What was found against what the row says; None where nothing of it is otherwise."""
+    against = found.contradicts(row)
+    if not against:
+        return None
+    matching = [
+        other for other in known_rows(row, instruction)
+        if not found.contradicts(other) and reproduces(other, instruction, seen)
+    ]  # fmt: skip
+    names = ", ".join(dict.fromkeys(f"{other.target} {other.unit}" for other in matching))
+    words = f"matches {names}" if names else "no known chip"
+    return Difference(tuple(against), str(found), said(row, instruction.k), words, bool(names))
 
 
 def _stand_in(instruction: Instruction) -> Profile:
@@ -154,9 +176,9 @@ def _stand_in(instruction: Instruction) -> Profile:
     return replace(like, a_formats=(instruction.a_format,), b_formats=(instruction.b_format,))
 
 
-def _summary(found: Discovery, row: Profile | None, fits: bool, words: int) -> str:
+def _summary(found: Discovery, row: Profile | None, made: Sequence[Profile], fits: bool, words: int) -> str:
     """How what was found stands to the device and to the row, and what could not be seen."""
-    parts = [] if fits else [f"does not reproduce {words:,} random and feature words"]
+    parts = [] if fits else [f"does not reproduce {words:,} random and feature words" if made else "no row can say it"]
     if row is not None:
         against = found.contradicts(row)
         parts.append(f"its row says otherwise: {', '.join(against)}" if against else "as its row says")

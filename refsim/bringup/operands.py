@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from refsim.bringup.tensor_cores import Instruction
+from refsim.errors import RefsimError
 from refsim.formats import Format
 from refsim.numerics.profiles import F64, INTEGERS
 from refsim.testing.tensor_features import features
@@ -44,8 +45,16 @@ def operand_classes(instruction: Instruction, per_class: int) -> Iterator[Operan
     """Every class of operands with every class of C, `per_class` products each, and the feature probes.
 
     The same products on every call. Those of one K go together, those without C apart. Features are asked where sums are
-    fused, which leaves out integers and f64, and of the narrowest shape of each type only.
+    fused, which leaves out integers and f64, and of the narrowest shape of each type only. An error is one of refsim, no
+    word about the device: RuntimeError.
     """
+    try:
+        yield from _classes(instruction, per_class)
+    except RefsimError as error:
+        raise RuntimeError(f"no operands for {instruction.name}: {error}") from error
+
+
+def _classes(instruction: Instruction, per_class: int) -> Iterator[Operands]:
     shape = shape_of(instruction)
     groups: dict[tuple[int, bool], list[Operands]] = {}
     for name, c_name in cells(shape):

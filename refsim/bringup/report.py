@@ -10,7 +10,7 @@ from refsim.errors import UNREADABLE, RefsimError
 PASS, DIFFERS, UNSUPPORTED, NOT_RUN = "pass", "differs", "unsupported", "not run"
 STATUSES = (PASS, DIFFERS, UNSUPPORTED, NOT_RUN)
 KIND = "refsim-bringup"
-AGREED, UNEXPLAINED, OUR_BUG = 0, 1, 70
+AGREED, UNEXPLAINED, INCONCLUSIVE, OUR_BUG = 0, 1, 5, 70
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,30 @@ class Case:
             if content.get("difference") is not None:
                 difference = dict(content["difference"])
                 content["difference"] = Difference(**{**difference, "smallest": tuple(difference["smallest"])})
+                _check_kinds(difference, _DIFFERENCE_KINDS)
+                if not all(isinstance(line, str) for line in difference["smallest"]):
+                    raise TypeError("smallest is a list of texts")
             case = cls(**content)
-            if not isinstance(case.words, int) or not isinstance(case.name, str) or not isinstance(case.suite, str):
-                raise TypeError("words is an integer, suite and name are texts")
+            _check_kinds(content, _CASE_KINDS)
         except (TypeError, KeyError, ValueError) as error:
             raise RefsimError("bad-case", f"not a case of a bring-up: {error}", exit_code=UNREADABLE) from error
         return case
+
+
+_CASE_KINDS: dict[str, type | tuple[type, ...]] = {
+    "suite": str, "name": str, "status": str, "words": int, "differing": int, "seconds": (int, float), "coverage": str,
+    "note": str, "parameters": dict, "bug": bool,
+}  # fmt: skip
+_DIFFERENCE_KINDS: dict[str, type | tuple[type, ...]] = {
+    "smallest": list, "got": str, "want": str, "explanation": str, "known": bool,
+}  # fmt: skip
+
+
+def _check_kinds(record: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]]) -> None:
+    """Raises TypeError for a value that to_json does not write."""
+    for name, kind in kinds.items():
+        if name in record and not isinstance(record[name], kind):
+            raise TypeError(f"{name} is {record[name]!r}")
 
 
 @dataclass(frozen=True)
@@ -142,10 +160,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """1 if any difference is unexplained, 70 if a bug of refsim kept a case from running, else 0."""
+        """70 if a bug of refsim kept a case from running, 1 if any difference is unexplained, 5 if no case ran, else 0."""
         if any(case.bug for case in self.cases):
             return OUR_BUG
-        return UNEXPLAINED if any(case.unexplained for case in self.cases) else AGREED
+        if any(case.unexplained for case in self.cases):
+            return UNEXPLAINED
+        return AGREED if any(case.status in (PASS, DIFFERS) for case in self.cases) else INCONCLUSIVE
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers and strings."""
@@ -172,13 +192,15 @@ def read_report(path: Path) -> Report:
         record = json.loads(path.read_text("utf-8"))
     except OSError as problem:
         raise bad(f"cannot read: {(problem.strerror or str(problem)).lower()}") from problem
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise bad(f"not JSON: {problem}") from problem
     if not isinstance(record, dict) or record.get("kind") != KIND or not isinstance(record.get("cases"), list):
         raise bad("not the report of a bring-up")
     try:
         cases = tuple(Case.from_json(each) for each in record["cases"])
-        return Report(dict(record["facts"]), cases, bool(record["simulated"]))
+        facts = dict(record["facts"])
+        _check_kinds(facts, dict.fromkeys(facts, str))
+        return Report(facts, cases, bool(record["simulated"]))
     except (RefsimError, TypeError, KeyError, ValueError) as problem:
         raise bad(f"not the report of a bring-up: {getattr(problem, 'what', problem)}") from problem
 

@@ -4,7 +4,6 @@ One file per device and toolchain; each suite under the hash of what decides its
 format or a damaged file count as nothing there: results are then made anew.
 """
 
-import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ class State:
         self._load()
 
     def _load(self) -> None:
+        asked = dict(self.hashes)
         try:
             record = json.loads(self.path.read_text("utf-8"))
             suites = record["suites"] if record["form"] == _FORM else {}
@@ -40,8 +40,8 @@ class State:
                     continue
                 self.hashes.setdefault(name, content["hash"])
                 self.stored[name] = {each["name"]: Case.from_json(each) for each in content["cases"]}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RefsimError):
-            self.stored = {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RefsimError):
+            self.stored, self.hashes, self.discarded = {}, asked, 0
 
     def __len__(self) -> int:
         return sum(map(len, self.stored.values()))
@@ -76,7 +76,12 @@ class State:
         write_atomically(self.path, fill, overwrite=True)
 
     def clear(self) -> None:
-        """Forgets everything: the next bring-up starts anew."""
+        """Forgets everything: the next bring-up starts anew. Raises RefsimError where the file stays."""
         self.stored = {}
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as problem:
+            raise RefsimError(
+                "cannot-write", f"cannot remove finished cases: {(problem.strerror or str(problem)).lower()}",
+                str(self.path), help="name a folder with --state",
+            ) from problem  # fmt: skip

@@ -43,7 +43,7 @@ def answers(function: Callable[..., Document | Answer]) -> Callable[..., int]:
     @click.pass_obj
     @functools.wraps(function)
     def run(session: Session, /, form: str | None, output: str | None, citations: bool, **arguments: Any) -> int:
-        chosen = form or _form_of(output)
+        chosen = form or form_of(output)
         found = function(**arguments)
         answer = found if isinstance(found, Answer) else Answer(found)
         _deliver(answer.document, chosen, output, citations)
@@ -70,7 +70,8 @@ class Form(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(form) for form in FORMS if form.startswith(incomplete)]
 
 
-def _form_of(output: str | None) -> str:
+def form_of(output: str | None) -> str:
+    """The form that a file's suffix chooses, text for standard output. Raises RefsimError unknown-suffix."""
     if output in STDOUT:
         return "text"
     suffix = Path(output).suffix.lower()
@@ -92,14 +93,14 @@ def _deliver(document: Document, form: str, output: str | None, citations: bool)
         document, form, width=None if to_file else console.width(), colour=colour, citations=citations
     )
     if output is not None and to_file:
-        _save(Path(output), body.encode())
+        save(Path(output), body.encode())
     else:
         console.answer(body)
     for hint in hints:
         console.tell(hint)
 
 
-def _save(path: Path, content: bytes) -> None:
+def save(path: Path, content: bytes) -> None:
     """All of `content` under that name, or nothing: pipes and devices are written to, files are replaced."""
     from refsim.files.access import write_atomically
 

@@ -1,14 +1,15 @@
 """refsim bringup: whether a GPU does what the model says, suite by suite."""
 
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 
 from refsim.cli import console
-from refsim.cli.answers import STDOUT, SUFFIXES, Form
+from refsim.cli.answers import STDOUT, Form, form_of, save
 from refsim.cli.arguments import Name
 from refsim.cli.devices import device_options, need, opened
 from refsim.cli.progress import reporting
@@ -149,12 +150,15 @@ def _planned_outputs(form: str | None, output: tuple[str, ...], xml: Path | None
     planned: list[tuple[str, str | None]] = []
     for name in output or ("-",):
         file = None if name in STDOUT else name
-        planned.append((form or ("text" if file is None else _form_of(name)), file))
-    for name in [*(file for _, file in planned if file), *([str(xml)] if xml else [])]:
-        if not Path(name).resolve().parent.is_dir() or Path(name).is_dir():
+        planned.append((form or form_of(name), file))
+    names = [*(file for _, file in planned if file), *([str(xml)] if xml else [])]
+    for name in names:
+        if not _can_be_written(Path(name).resolve()):
             raise RefsimError(
                 "cannot-write", "no file can be written there", where=name, help="name a file in a folder that exists"
             )
+        if sum(Path(each).resolve() == Path(name).resolve() for each in names) > 1:
+            raise RefsimError("usage", "two outputs have one name", where=name, help="give each output its own file")
     if any(each == "svg" for each, _ in planned):
         raise RefsimError(
             "form-does-not-fit", "a report is no drawing", where="--as svg", help="--as html has the matrix"
@@ -162,20 +166,17 @@ def _planned_outputs(form: str | None, output: tuple[str, ...], xml: Path | None
     return planned
 
 
-def _form_of(output: str) -> str:
-    suffix = Path(output).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise RefsimError(
-            "unknown-suffix", f"the suffix {suffix!r} names no output form" if suffix else "the name has no suffix",
-            where=f"-o {output}", rule=f"suffixes are {', '.join(SUFFIXES)}", help="name the form with --as",
-        )  # fmt: skip
-    return SUFFIXES[suffix]
+def _can_be_written(path: Path) -> bool:
+    """Whether a file can take that name, or a pipe or a device has it."""
+    if path.exists() and not path.is_file():
+        return not path.is_dir() and os.access(path, os.W_OK)
+    return path.parent.is_dir() and os.access(path.parent, os.W_OK)
 
 
 def _deliver(report: "Report", forms: list[tuple[str, str | None]], xml: Path | None, citations: bool) -> None:
     for form, file in forms:
         if file is not None:
-            _save(Path(file), _body(report, form, None, False, citations)[0])
+            save(Path(file), _body(report, form, None, False, citations)[0].encode())
             continue
         body, hints = _body(report, form, console.width(), console.takes_colour(sys.stdout), citations)
         console.answer(body)
@@ -184,18 +185,9 @@ def _deliver(report: "Report", forms: list[tuple[str, str | None]], xml: Path | 
     if xml is not None:
         from refsim.bringup.junit import junit
 
-        _save(xml, junit(report))
+        save(xml, junit(report).encode())
     if all(file is not None for _, file in forms):
         console.tell(f"{report.title}: {report.verdict}")
-
-
-def _save(path: Path, body: str) -> None:
-    from refsim.files.access import write_atomically
-
-    def fill(stream: BinaryIO) -> None:
-        stream.write(body.encode())
-
-    write_atomically(path, fill, overwrite=True)
 
 
 def _body(report: "Report", form: str, width: int | None, colour: bool, citations: bool) -> tuple[str, tuple[str, ...]]:

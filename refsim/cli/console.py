@@ -28,6 +28,13 @@ def takes_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
+def open_closed() -> None:
+    """Lets a standard output or error that the caller closed (`>&-`; Python has None there) swallow what is written."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
 def answer(body: str) -> None:
     """`body` on standard output. When the reader has gone (`| head -1`) the rest is not an error."""
     _write(sys.stdout, body, "standard output")

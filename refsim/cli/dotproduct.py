@@ -221,9 +221,10 @@ def compared(question: Question, result: int) -> Table:
         "unit", "target", "a_format", "b_format", "d_format", "a_scale", "b_scale", "scale_format", "k"
     )
     bound = numerics.error_bound(*operands, **wanted).item()
-    rows.append(
-        ("derived bound", None, None, Number(bound, f"at most {_upward(bound)}" if np.isfinite(bound) else "none"))
-    )
+    most = f"at most {_upward(bound)}" if np.isfinite(bound) else "none"
+    if row.method == INTEGER:
+        most += ", modulo 2^32"
+    rows.append(("derived bound", None, None, Number(bound, most)))
     return Table(COMPARED, tuple(rows), key="compared")
 
 

@@ -119,9 +119,10 @@ def command(
 ) -> Document:  # fmt: skip
     """The bits that a tensor core returns for D = A B^T + C; with --explain every step that leads to them.
 
-    A list is a row of A or a column of B; zeros fill it up to the K of the instruction. 0x38 and 0b111000 are codes,
-    1.5, -2 and inf values, which must be exact. Two files make a whole product: -o D.npy keeps its codes, --at picks
-    one element. A term shows its exponent, its integer of units 2^(E - F) and what was cut; E is the largest exponent.
+    A list is a row of A or a column of B, - one on standard input; zeros fill it up to the K of the instruction. 0x38
+    and 0b111000 are codes, 1.5, -2 and inf values, which must be exact. Two files make a whole product: -o D.npy
+    keeps its codes, --at picks one element. A term shows its exponent, its integer of units 2^(E - F) and what was
+    cut; E is the largest exponent.
 
     \b
       refsim mma --explain -t e4m3 --a 0x38,0x40,1.5 --b 0x38,0x01,-2 --c 0.001953125

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes
+from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
 from refsim.cli.elements import WHOLE, code_of
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, format_named
@@ -116,6 +116,9 @@ def read(asked: Asked) -> Product:
     )
     scaled = asked.scale_format or a_scale_name or b_scale_name
     m, n = a.shape[-2], b.shape[-2]
+    for array, option, wanted in ((a_scale, "--a-scale", m), (b_scale, "--b-scale", n)):
+        if array is not None and array.shape[0] != wanted:
+            raise RefsimError("operand-shape", f"{option} has {array.shape[0]} rows, its operand {wanted}", row.name)
     return Product(
         a, b, None if c is None else _accumulator(c, row.d_format, (m, n)), row, a_name, b_name, k, a_scale, b_scale, scaled,
         asked.negate, asked.unit, asked.target, given,
@@ -137,7 +140,7 @@ def _operand(word: str, name: str | None, option: str, key: str | None) -> "tupl
 
 
 def _listed(word: str, name: str, option: str) -> "NDArray[Any]":
-    words = word.replace(",", " ").split()
+    words = " ".join(words_in([word])).replace(",", " ").split()
     if not 0 < len(words) <= MOST_LISTED:
         raise RefsimError("list-length", f"{option} has {len(words)} elements", rule=f"1 to {MOST_LISTED}, or a file")
     integer, wide = name in WHOLE, name == F64.name
@@ -173,6 +176,8 @@ def _accumulator(c: "NDArray[Any] | str", name: str, shape: tuple[int, int]) -> 
     """C as an array of the result's type; one element stands for all of them."""
     dtype = CONTAINERS[name]
     if not isinstance(c, str):
+        if c.shape != shape:
+            raise RefsimError("operand-shape", f"--c has shape {c.shape}, the result {shape}", name)
         return np.ascontiguousarray(c).view(dtype)
     unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
     return np.full(shape, _code(c, name, "--c"), unsigned).view(dtype)

@@ -81,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     5 inconclusive, 70 our bug, 130 interrupted.
     """
     session = Session(tuple(sys.argv[1:] if arguments is None else arguments))
+    console.open_closed()
     stdout = sys.stdout
     try:
         result = program.main(list(session.arguments), prog_name="refsim", standalone_mode=False, obj=session)

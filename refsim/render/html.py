@@ -10,7 +10,8 @@ STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --line: #d8d8d8; --faint: #666 }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #16181a; --line: #3a3d40; --faint: #9a9a9a } }
 body { margin: 2rem; color: var(--ink); background: var(--paper); font: 15px/1.45 system-ui, sans-serif }
-div { overflow-x: auto; margin: 0 0 1.5rem } pre, td { font-family: ui-monospace, monospace; font-size: 13px }
+div { overflow-x: auto; margin: 0 0 1.5rem } pre { white-space: pre-wrap }
+pre, td { font-family: ui-monospace, monospace; font-size: 13px }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th { text-align: left; color: var(--faint); font-weight: 500 } .right { text-align: right }
 td, th { padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--line); white-space: nowrap }

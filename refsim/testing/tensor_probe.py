@@ -171,13 +171,18 @@ def class_codes(name: str, drawn: Words, format: Format, *, is_b: bool = False, 
     """Operand codes of one class; `lowered` binades less where a result in f16 would be infinite too often.
 
     B of "finite" and "large" stays near or below 1 in wide formats, for the same reason. Bits 44 to 62 of a word
-    decide, its low bits are the mantissa, its top bit is the sign.
+    decide, its low bits are the mantissa, its top bit is the sign. Formats of less than a byte take the low bits.
     """
+    codes = _class_codes(name, drawn, format, is_b, lowered)
+    return codes & codes.dtype.type(format.code_limit - 1)
+
+
+def _class_codes(name: str, drawn: Words, format: Format, is_b: bool, lowered: int) -> Codes:
     top = (1 << format.exponent_bits) - 1 - (format.specials is Specials.IEEE)
     last = top - (format.specials is Specials.NAN_ALL_ONES)  # the largest field without any special code
     choice = (drawn >> np.uint64(44) & np.uint64(0x7FFFF)).astype(np.int64)
     row = choice[..., :1]
-    reach = min(format.bias - 1, 14)
+    reach = max(min(format.bias - 1, 14), 1)
     modest = is_b and format.exponent_bits > 4
     spread = np.maximum(format.bias - reach + choice % (2 * reach) - lowered, 0)
     match name:

@@ -126,6 +126,71 @@ def test_narrow_products_cannot_show_the_steps():
     assert any("products span 2^-2 to 2^4" in line for line in discovery.unseen)
 
 
+@pytest.mark.parametrize(
+    ("format", "d", "k", "length", "fraction", "rounding", "zero"),
+    [
+        ("e2m3", "f32", 16, 8, 14, RZ_F32, -133),  # cut at 14 bits by every step: not a rounding to 14
+        ("e3m2", "f32", 32, 8, 19, RNE_F32, -135),
+        ("e2m1", "f32", 32, 16, 11, RZ_E8M13, -133),
+        ("e2m1", "f16", 16, 1, 34, RNE_F16, -21),  # a result of f16 between steps has 10 bits
+        ("e2m3", "f32", 16, 1, 34, RZ_F32, -133),
+    ],
+)
+def test_without_steps_no_fraction_is_taken_from_the_results_between_them(
+    format, d, k, length, fraction, rounding, zero
+):
+    discovery = check(made(format, d, length, fraction, rounding, zero), k)
+    assert (discovery.steps, discovery.fraction, discovery.rounding) == (None, None, None)
+    assert any("fraction: needs the steps" in line for line in discovery.unseen)
+
+
+def test_without_steps_more_bits_than_a_result_has_are_the_fraction():
+    discovery = check(made("e2m1", "f32", 16, 25, RZ_F32, -133), 32)
+    assert (discovery.steps, discovery.fraction, discovery.rounding) == (None, 25, RZ_F32)
+
+
+@pytest.mark.parametrize(
+    ("format", "k", "length", "fraction", "zero", "c_enters"),
+    [
+        ("f16", 8, 2, 17, -133, "early"),  # two subnormal factors are cut 17 bits below 2^-28
+        ("f16", 16, 8, 10, -129, "early"),
+        ("e5m2", 16, 2, 31, 0, LATE),
+        ("bf16", 16, 8, 28, -28, "early"),
+        ("tf32", 8, 4, 27, -15, LATE),
+    ],
+)
+def test_products_that_are_cut_even_alone_are_not_used(format, k, length, fraction, zero, c_enters):
+    discovery = check(made(format, "f32", length, fraction, RZ_F32, zero, c_enters=c_enters), k)
+    assert discovery.length == length
+    assert discovery.fraction in (fraction, None)
+
+
+@pytest.mark.parametrize(
+    ("format", "k", "fraction"), [("f16", 32, 38), ("e3m2", 8, 38), ("e2m3", 16, 38), ("e2m1", 16, 29)]
+)
+def test_a_c_that_no_distance_of_f16_can_hide_is_not_called_late(format, k, fraction):
+    assert check(made(format, "f16", 4, fraction, RNE_F16, -21), k).c_enters is None
+
+
+def test_c_after_a_rounding_to_f16_is_late():
+    assert check(made("e3m2", "f16", 4, 30, RNE_F16, -21, c_enters=LATE), 8).c_enters == LATE
+
+
+@pytest.mark.parametrize("c_enters", ["early", LATE])
+@pytest.mark.parametrize("apart", [2, 4, 8])
+def test_steps_that_take_every_other_place_are_found(c_enters, apart):
+    """A core of 16 products whose step i holds the places i, i + apart, i + 2 apart, ..."""
+    straight = core(made("bf16", "f32", 16 // apart, 20, RZ_F32, -133, c_enters=c_enters), 16)
+    places = np.arange(16).reshape(-1, apart).T.ravel()
+    found_steps = discover(lambda a, b, c: straight(a[:, places], b[:, places], c), "bf16", "bf16", "f32", 16).steps
+    assert found_steps == tuple(tuple(range(i, 16, apart)) for i in range(apart))
+
+
+def test_single_products_before_a_late_c_are_not_paired():
+    discovery = check(made("bf16", "f32", 1, 24, RZ_F32, -133, c_enters=LATE), 4)
+    assert discovery.steps is None
+
+
 def rational(fraction, kept, direction):
     """A core over fractions, written without the model: one step, cut to `fraction` bits, rounded in any direction."""
 

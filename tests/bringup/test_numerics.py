@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from refsim.bringup import operands
 from refsim.bringup.explain import Dot, Pair, difference, model_of, smallest
 from refsim.bringup.layouts import matrix_image, product_case, trials
 from refsim.bringup.numerics import compare_case, discover_case, row_of
@@ -91,6 +92,58 @@ def test_a_wrong_nan_is_unexplained_and_shown_in_bits():
     assert case.difference.got == "0x7fc00000 (nan)"
     assert case.difference.want == "0x7fffffff (nan)"
     assert case.difference.explanation.startswith("unexplained")
+
+
+def flaky(instruction, wrong_calls):
+    """The model, but for the lowest bit of one word in each of some calls."""
+    model, calls = right(instruction), iter(range(1 << 30))
+
+    def products(a, b, c):
+        d = model(a, b, c).copy()
+        if next(calls) in wrong_calls:
+            d[0, 3, 5] ^= 1
+        return d
+
+    return products
+
+
+@pytest.mark.parametrize("wrong_calls", [{0}, {1}, range(0, 1 << 20, 2)], ids=["once", "second", "every-other"])
+def test_a_device_that_does_not_repeat_itself_is_told_as_such(wrong_calls):
+    case = compare(BF16, flaky(BF16, wrong_calls))
+    assert case.unexplained
+    assert case.difference.smallest[0].startswith("D[3, 5] of K = ")
+    assert ", then 0x" in case.difference.got
+    assert case.difference.want in case.difference.got.split(", then ")
+    assert "the same launch made again differs in 1 of" in case.difference.explanation
+
+
+def test_a_word_that_agrees_when_asked_alone_once_more_has_no_smallest_case():
+    """Wrong on every call while it is reduced, right at the last, which is the one that is shown."""
+    model, dot = right(BF16), Dot((0x3F80,) + (0,) * 15, (0x3F80,) + (0,) * 15, 0, (0, 0))
+
+    def told(wrong_calls):
+        calls = []
+
+        def products(a, b, c):
+            calls.append(0)
+            return model(a, b, c) ^ np.uint32(len(calls) <= wrong_calls)
+
+        return difference(Pair(products, model, BF16), [dot], ("no known chip", False)), len(calls)
+
+    always, count = told(1 << 30)
+    assert (always.got, always.explanation) == ("0x00000001 (1.40129846e-45)", "no known chip")
+    found, _ = told(count - 1)
+    assert found.got == found.want
+    assert found.explanation.startswith("the device does not repeat itself")
+
+
+def test_operands_that_cannot_be_made_are_a_bug_of_refsim_not_of_the_device(monkeypatch):
+    def refuses(*arguments, **keywords):
+        raise RefsimError("code-out-of-range", "0x47 is no code of e3m2")
+
+    monkeypatch.setattr(operands, "cell_operands", refuses)
+    with pytest.raises(RuntimeError, match=r"no operands for mma\.sync.*0x47 is no code of e3m2"):
+        compare(FP8, right(FP8))
 
 
 def test_one_wrong_place_is_named():
@@ -222,6 +275,18 @@ def test_discovery_agrees_with_the_row_and_reproduces_the_device():
     assert case.status == PASS
     assert case.parameters["fraction"] == 13
     assert "as its row says" in case.note
+
+
+def test_discovery_that_contradicts_the_row_is_a_difference():
+    row = WGMMA.profile("sm_90a")
+    case = discover_case(WGMMA, row, right(WGMMA, fraction=12))
+    assert case.unexplained
+    assert case.difference.smallest == ("fraction 12, not 13",)
+    assert "F = 12" in case.difference.got
+    assert "F = 13" in case.difference.want
+    ada = discover_case(WGMMA, row, model_of(profile("sm_89", "mma.sync", "e4m3", "e4m3", "f32"), WGMMA))
+    assert (ada.status, ada.unexplained) == (DIFFERS, False)
+    assert ada.difference.explanation.startswith("matches sm_89 mma.sync")
 
 
 def test_an_instruction_without_a_row_is_discovered():

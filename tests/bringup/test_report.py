@@ -51,6 +51,12 @@ def test_only_unexplained_differences_fail():
     assert report((*FAILING, Case("kernels", "k", NOT_RUN, bug=True))).exit_code == 70
 
 
+def test_a_run_that_compared_nothing_does_not_agree():
+    assert report((CASES[2], CASES[3])).exit_code == 5
+    assert report(()).exit_code == 5
+    assert report(CASES[2:]).exit_code == 0
+
+
 def test_the_verdict_counts_explained_differences_apart():
     assert report().verdict == (
         "2 pass, 1 differ unexplained, 1 differ and are explained, 1 unsupported, 1 not run; 4,294,967,467 words compared"
@@ -67,7 +73,8 @@ def test_json_keeps_every_case(tmp_path):
     "content",
     ["", "[]", "{}", '{"kind": "refsim-bringup", "cases": 3}', '{"kind": "refsim-bringup", "cases": [{"suite": 1}]}',
      '{"kind": "refsim-bringup", "simulated": false, "facts": {}, "cases": [{"suite": "a", "name": "b", "status": "well"}]}',
-     "\udcff"],
+     "\udcff", "[" * 100_000],
+    ids=lambda content: content[:60],
 )  # fmt: skip
 def test_a_file_that_is_no_report_is_refused(tmp_path, content):
     path = tmp_path / "old.json"
@@ -75,6 +82,26 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, content):
     with pytest.raises(RefsimError) as caught:
         read_report(path)
     assert (caught.value.code, caught.value.exit_code, caught.value.where) == ("bad-baseline", 3, str(path))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("differing", "3"), ("seconds", None), ("note", 5), ("coverage", []), ("parameters", None), ("bug", "no"),
+     ("difference", {"smallest": [1], "got": "a", "want": "b"}), ("difference", {"smallest": "ab", "got": "a", "want": "b"}),
+     ("difference", {"smallest": ["a"], "got": 1, "want": "b"}), ("difference", 7), ("name", None), ("words", 1.5)],
+    ids=str,
+)  # fmt: skip
+def test_a_case_of_wrong_types_is_refused(place, value):
+    with pytest.raises(RefsimError) as caught:
+        Case.from_json({**CASES[0].to_json(), place: value})
+    assert (caught.value.code, caught.value.exit_code) == ("bad-case", 3)
+
+
+def test_facts_that_are_no_texts_are_refused(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({**report().to_json(), "facts": {"device": 5}}))
+    with pytest.raises(RefsimError, match="device is 5"):
+        read_report(path)
 
 
 def test_a_baseline_shows_what_changed_and_nothing_else():
@@ -118,6 +145,15 @@ def test_junit_is_xml_with_a_failure_for_each_unexplained_difference():
     assert skipped == ["mma.b", "fp8_amax"]
     (explained,) = [case for case in root.iter("testcase") if case.get("name") == "mma.a" and len(case)]
     assert "matches sm_89" in explained.find("system-out").text
+
+
+def test_junit_has_an_error_for_each_bug_of_refsim():
+    root = ElementTree.fromstring(
+        junit(report((*CASES, Case("kernels", "k", NOT_RUN, note="a bug of refsim", bug=True))))
+    )
+    assert (root.get("failures"), root.get("errors"), root.get("skipped")) == ("0", "1", "2")
+    (error,) = root.iter("error")
+    assert error.get("message") == "a bug of refsim"
 
 
 def test_junit_says_simulated():
@@ -252,7 +288,9 @@ def test_a_suite_that_was_not_asked_for_keeps_its_cases(tmp_path):
     assert len(ran) == 8
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"form": 1, "suites": {"numerics": {}}}', b"\xff\x00"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"form": 1, "suites": {"numerics": {}}}', b"\xff\x00", b"[" * 100_000]
+)
 def test_a_damaged_state_is_as_good_as_none(tmp_path, content):
     ran = []
     first = state(tmp_path)
@@ -260,6 +298,14 @@ def test_a_damaged_state_is_as_good_as_none(tmp_path, content):
     first.path.write_bytes(content)
     assert len(list(run_suites(None, [suite(ran)], state(tmp_path)))) == 4
     assert len(ran) == 8
+
+
+def test_a_state_that_cannot_be_removed_is_an_error_of_the_user(tmp_path):
+    kept = state(tmp_path)
+    kept.path.mkdir()
+    with pytest.raises(RefsimError) as caught:
+        kept.clear()
+    assert caught.value.code == "cannot-write"
 
 
 def test_clear_forgets_and_leaves_no_file(tmp_path):

@@ -166,6 +166,9 @@ def test_a_baseline_shows_what_changed(refsim, monkeypatch):
         (("-o", "report.doc"), 2, "the suffix '.doc' names no output form"),
         (("-o", "nowhere/report.json"), 2, "no file can be written there"),
         (("--junit", "nowhere/report.xml"), 2, "no file can be written there"),
+        (("-o", "cache/..", "--as", "json"), 2, "no file can be written there"),
+        (("-o", "r.json", "-o", "./r.json"), 2, "two outputs have one name"),
+        (("-o", "r.xml", "--as", "json", "--junit", "r.xml"), 2, "two outputs have one name"),
         (("-o", "report.svg"), 2, "a report is no drawing"),
         (("--target", "sm_1"), 2, "no target is called 'sm_1'"),
         (("--frehs",), 2, "--fresh"),
@@ -181,6 +184,16 @@ def test_bad_input_is_one_error_before_anything_runs(refsim, monkeypatch, tmp_pa
     assert (run.code, run.out) == (code, "")
     assert said in run.err
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []
+
+
+def test_a_device_takes_the_report_and_a_full_one_is_an_error(refsim, monkeypatch, tmp_path):
+    with_suite(monkeypatch, ("a", outcome(PASS)))
+    assert refsim(*SIM, "--suite", "numerics", "-o", "/dev/null", "--as", "json").code == 0
+    run = refsim(*SIM, "--suite", "numerics", "--state", "kept", "-o", "/dev/full", "--as", "json")
+    assert run.code == 2
+    assert "no space left" in run.err
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert refsim(*SIM, "--suite", "numerics", "--state", "kept").err.startswith("going on: 1 cases")
 
 
 def test_discovery_is_a_suite_of_its_own(refsim, monkeypatch):

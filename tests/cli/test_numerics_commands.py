@@ -208,6 +208,23 @@ def test_a_product_of_files_keeps_the_codes_of_the_model(refsim, matrices, tmp_p
     assert (files.load(tmp_path / "d.safetensors").codes == half).all()
 
 
+def test_a_list_may_come_from_standard_input(refsim):
+    line = ("mma", "-t", "e4m3", "--b", "1,2,3", "--as", "json")
+    piped = answer(refsim(*line, "--a", "-", stdin=b"0x38, 2\n3\n"))
+    assert piped == answer(refsim(*line, "--a", "1,2,3"))
+    run = refsim("mma", "-t", "e4m3", "--a", "-", "--b", "-", stdin=b"1 2")
+    assert (run.code, run.err.splitlines()[0]) == (2, "[list-length] --b has 0 elements")
+
+
+def test_the_bound_of_integers_says_that_they_wrap(refsim):
+    run = refsim("mma", "--explain", "-t", "s8", "--a", "127", "--b", "127", "--c", "2147483647")
+    assert run.out.splitlines()[-1].endswith("at most 0, modulo 2^32")
+
+
+def test_long_sentences_wrap_on_a_page(refsim):
+    assert "pre { white-space: pre-wrap }" in refsim("mma", "-t", "e4m3", "--a", "1", "--b", "1", "--as", "html").out
+
+
 def test_scales_of_files_belong_to_their_rows(refsim, tmp_path):
     random = np.random.default_rng(5)
     a, b = random.integers(0, 16, (3, 128), np.uint8), random.integers(0, 16, (5, 128), np.uint8)
@@ -219,6 +236,8 @@ def test_scales_of_files_belong_to_their_rows(refsim, tmp_path):
     line = "--a a.npy --b b.npy --a-scale sa.npy --b-scale sb.npy --unit tcgen05.mxf4nvf4 --target sm_100a"
     for explain in ("", "--explain"):
         assert int(asked(refsim, f"mma {line} --at 2,3 {explain}")["d"], 16) == want[2, 3]
+    run = refsim("mma", *line.replace("sb.npy", "sa.npy").split(), "--at", "2,2")
+    assert (run.code, run.err.splitlines()[0]) == (2, "[operand-shape] --b-scale has 3 rows, its operand 5")
     assert asked(refsim, f"mma {line} -o d.npz")["shape"] == [3, 5]
     assert (files.load(tmp_path / "d.npz").codes == want).all()
 
@@ -265,6 +284,7 @@ def test_scales_of_files_belong_to_their_rows(refsim, tmp_path):
         ("--a a.npy --b b.npy --c a.npy -o d.npy", 2, "unknown-arithmetic", "e4m3 x e4m3 -> e4m3"),
         ("--a a.npy --b b.npy --c c.npy -t bf16", 2, "format-mismatch", "e4m3"),
         ("--a b.npy --b a.npy --c c.npy -o d.npy", 2, "operand-shape", "c has shape (16, 8)"),
+        ("--a b.npy --b a.npy --c c.npy --at 1,1", 2, "operand-shape", "c has shape (16, 8)"),
         ("--a a.npy --b 1,2 -t e4m3 -o d.npy", 2, "operand-shape", "K = 2"),
         ("--a a3.npy --b b.npy -o d.npy", 2, "operand-shape", "(1, 16, 64)"),
         ("--a a.npy --b b.npy --at 1,1 --explain -o d.npy", 2, "usage", "the steps are no codes"),

@@ -128,6 +128,21 @@ def test_closed_standard_error_does_not_change_the_exit_code():
     assert (run.returncode, run.stdout) == (2, b"")
 
 
+@pytest.mark.parametrize(("closed", "word", "code"), [(1, "0x7e", 0), (1, "0x7x", 2), (2, "0x7x", 2)])
+def test_descriptor_that_the_caller_closed_does_not_change_the_exit_code(closed, word, code):
+    """`>&-` and `2>&-`: Python has no stream there."""
+    run = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *PROGRAM, "decode", "-t", "e4m3", word],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=30,
+        check=False,
+    )
+    assert run.returncode == code
+    assert "internal-error" not in run.stderr
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_full_disk_is_an_error_with_a_record():
     with open("/dev/full", "w") as full:
