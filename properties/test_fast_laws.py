@@ -61,13 +61,14 @@ class Recipe:
 
 @st.composite
 def recipes(draw: st.DrawFn, row: Profile) -> Recipe:
-    columns = st.one_of(st.integers(1, 9), st.integers(126, 131))
+    columns = draw(st.one_of(st.integers(1, 9), st.integers(126, 131)))
+    across = st.integers(columns + 1, columns + 3) if columns < 10 else st.nothing()  # loops run over the batch
     kind = draw(st.sampled_from(OPERANDS))
     return Recipe(
         (draw(st.sampled_from(row.a_formats)), draw(st.sampled_from(row.b_formats))),
         draw(st.sampled_from(row.k)),
         draw(st.integers(1, 3)),
-        (draw(st.integers(1, 2)), draw(st.integers(1, 5)), draw(columns)),
+        (draw(st.integers(1, 2) | across), draw(st.integers(1, 5)), columns),
         (kind, draw(st.just(kind) | st.sampled_from(OPERANDS)), draw(st.sampled_from(ACCUMULATORS))),
         draw(st.sampled_from(row.scales)) if row.scales else None,
         draw(st.sampled_from(SCALES)),

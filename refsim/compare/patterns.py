@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.compare.code_line import CodeLine, Codes
+from refsim.compare.code_line import CodeLine, Codes, distances
 from refsim.compare.mismatch import number
 
 CHANCE = 0.005  # a pattern is named only where random positions would show it more rarely than this
@@ -76,9 +76,13 @@ def value_patterns(got: Codes, want: Codes, line: CodeLine) -> list[str]:
     flipped = got ^ want
     if (flipped == flipped[0]).all():
         return [f"every difference is the bit mask 0x{int(flipped[0]):0{digits}x}"]
-    steps = line.order(got) - line.order(want)
-    if (steps == steps[0]).all():
-        return [f"every difference is {int(steps[0]):+d} ulp"]
-    if len(got) >= 8 and ((steps > 0).all() or (steps < 0).all()):
-        return [f"got is {'above' if steps[0] > 0 else 'below'} want in every difference"]
+    steps, unordered = distances(got, want, line)
+    if unordered.any():
+        return []
+    here, there = line.order(got), line.order(want)
+    below = here < there
+    if (steps == steps[0]).all() and (below == below[0]).all():
+        return [f"every difference is {'-' if below[0] else '+'}{int(steps[0])} ulp"]
+    if len(got) >= 8 and (below.all() or (here > there).all()):
+        return [f"got is {'below' if below[0] else 'above'} want in every difference"]
     return []

@@ -8,37 +8,30 @@ from numpy.typing import NDArray
 from refsim.compare.code_line import Codes
 from refsim.errors import RefsimError
 
-MOST = 0.9  # a wrong result is named if it explains this part of the wrong elements
 SHOWN = 4  # moves listed one by one
 
 
 def explained(
     got: NDArray[np.generic], want: NDArray[np.generic], candidates: Mapping[str, NDArray[np.generic]] | None = None
 ) -> tuple[str, ...]:
-    """The mistakes that explain `got`, the surest first; none where the arrays are equal.
+    """The mistakes that explain `got`, candidates first; none where the arrays are equal.
 
     `candidates`: what a kernel would write that makes the mistake of that name, each in the shape of `want`; it is named
-    where it holds the very bits of nine tenths of the wrong elements. In two dimensions also: a wrong row, or column,
-    that holds bit for bit what belongs to another one, or its own elements in another order. Rows [1, 2] and [3, 4]
-    written as [3, 4] and [3, 4] give "row 0 holds row 1".
-    Raises RefsimError for arrays of different shapes.
+    where `got` holds its very bits, in the wrong elements and in the right ones. In two dimensions also: a wrong row, or
+    column, that holds bit for bit what belongs to another one, or its own elements in another order. Rows [1, 2] and
+    [3, 4] written as [3, 4] and [3, 4] give "row 0 holds row 1".
+    Raises RefsimError for arrays of different shapes or element sizes.
     """
-    got_codes, want_codes = _codes(got), _codes(want)
     for name, array in (("got", got), *(candidates or {}).items()):
         if array.shape != want.shape:
             raise RefsimError("shape-mismatch", f"{name!r} has shape {array.shape}, want has shape {want.shape}")
-    wrong = got_codes != want_codes
-    if not wrong.any():
+        if array.dtype.itemsize != want.dtype.itemsize:
+            raise RefsimError("dtype-mismatch", f"{name!r} is {array.dtype}, want is {want.dtype}")
+    got_codes, want_codes = _codes(got), _codes(want)
+    if (got_codes == want_codes).all():
         return ()
-    found = []
-    for name, array in (candidates or {}).items():
-        codes = _codes(array)
-        agree = int((codes == got_codes)[wrong].sum())
-        if (codes == got_codes).all():
-            found.append((2.0, f"{name}: bit for bit what that gives"))
-        elif agree >= MOST * wrong.sum():
-            found.append((agree / wrong.sum(), f"{name}: explains {agree} of {wrong.sum()} wrong elements"))
-    texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
+    fitting = [name for name, array in (candidates or {}).items() if (_codes(array) == got_codes).all()]
+    texts = [f"{name}: bit for bit what that gives" for name in fitting]
     if want.ndim == 2:
         axes = [("row", got_codes, want_codes), ("column", got_codes.T, want_codes.T)]
         moved = [text for axis in axes if (text := _moved(*axis))]

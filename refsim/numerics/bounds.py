@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
-from refsim.formats import F16, F32, Format, format_named
+from refsim.formats import F16, F32, FORMATS, Format, format_named
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats, matrix_product
 from refsim.numerics.dot.terms import ROUNDINGS, Rounding
@@ -61,13 +61,31 @@ def exact_product(
     x, y, d = (format_name(name) for name in (a_format, b_format, d_format))
     if d not in _NEAREST:
         raise unknown("result format", d, list(_NEAREST))
-    length = np.shape(a)[-1] if np.ndim(a) else 0
-    blocks = np.shape(a_scale)[-1] if a_scale is not None and np.ndim(a_scale) else 0
-    scales = ((format_name(scale_format), length // blocks),) if blocks and scale_format is not None else ()
+    scales = () if scale_format is None else _any_block(format_named(format_name(scale_format)), a, a_scale)
+    length = _columns(a)
     row = Profile(
         "exact", "sum", (x,), (y,), d, (length,), EXACT, length, _NEAREST[d], IEEE754["section 4.3.1"], _DEFINED, scales=scales
     )  # fmt: skip
     return _computed(row, a, b, c, (a_scale, b_scale, scale_format))
+
+
+def _any_block(scale_format: Format, a: ArrayLike, a_scale: ArrayLike | None) -> tuple[tuple[str, int], ...]:
+    """The scales that a row takes if it takes blocks of any size; scale formats have no sign."""
+    if scale_format.signed or scale_format.bits > 8:
+        names = [row.name for row in FORMATS if not row.signed]
+        raise RefsimError(
+            "scales", f"{scale_format} is no format of scales", "exact sum", help=f"known: {', '.join(names)}"
+        )
+    length, blocks = (0 if array is None else _columns(array) for array in (a, a_scale))
+    return ((scale_format.name, length // blocks if blocks else 1),)
+
+
+def _columns(array: ArrayLike) -> int:
+    """The length of the last axis; 0 where there is none, which is refused later."""
+    try:
+        return np.shape(array)[-1] if np.ndim(array) else 0
+    except ValueError:
+        return 0
 
 
 def fma_product(
@@ -138,7 +156,7 @@ def error_bound(
     the largest exponent of the products, of the bound U = |C| + sum of |products| and of the zero exponent. The losses
     of the steps add. Where the result may overflow, or an operand is not finite, the bound is infinite; integers are
     exact, 0. Hopper's FP8 wgmma with 32 products of 1 and C = 0: 33 x 2^-13 + 2^-8 = 0.0079346, because E = 0 and U = 32.
-    Raises RefsimError as `mma` does. Source: the profile's row.
+    Raises RefsimError as `mma` does. Where `mma` warns, this bounds the placeholder. Source: the profile's row.
     """
     problem = checked(a, b, c, unit, (a_format, b_format, d_format), target, (a_scale, b_scale, scale_format), k)
     if problem.row.method == INTEGER:

@@ -81,7 +81,7 @@ def checked(
     """The problem that the arguments of `mma` describe; raises RefsimError where they describe none."""
     names = [format_name(name) for name in formats]
     row = profile(target, unit, names[0], names[1], names[2], k)
-    return fitted(row, a, b, c, (names[0], names[1]), scales, max(row.k) if k is None else k, negate)
+    return fitted(row, a, b, c, (names[0], names[1]), scales, max(row.k) if k is None else int(k), negate)
 
 
 def fitted(
@@ -103,14 +103,22 @@ def fitted(
 
 
 def format_name(name: str | Format) -> str:
+    """The name of a format of operands, scales or results, "s8" and "f64" among them."""
     if isinstance(name, str) and (name in INTEGERS or name in CONTAINERS):
         return name
-    return format_named(name).name
+    return format_named(name if isinstance(name, Format) else str(name)).name
+
+
+def _array(given: ArrayLike, which: str, row: Profile) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise RefsimError("operand-shape", f"the rows of {which} differ in length", row.name) from None
 
 
 def _operand(codes: ArrayLike, name: str, which: str, row: Profile, negate: bool) -> NDArray[Any]:
     """The codes of an operand, checked, with the sign turned where that was asked for."""
-    array = np.asarray(codes)
+    array = _array(codes, which, row)
     format = None if name in INTEGERS else operand_format(name)
     dtype = np.dtype(np.uint8 if format is None else np.uint64 if format is F64 else format.code_dtype)
     if array.dtype != dtype:
@@ -125,6 +133,8 @@ def _operand(codes: ArrayLike, name: str, which: str, row: Profile, negate: bool
             "illegal-code", f"{which} holds {int(array.max()):#x}", row.name, f"{name} has codes below {format.code_limit:#x}",
             "one code per element; unpack packed bytes with refsim.unpack",
         )  # fmt: skip
+    if not isinstance(negate, (bool, np.bool_)):
+        raise RefsimError("negate", f"negate_{which} is {negate!r}", row.name, "a flag is True or False")
     if not negate:
         return array
     if not row.negates or format is None:
@@ -162,8 +172,8 @@ def _scales(
         raise RefsimError(
             "scales", f"{row.unit} needs a_scale, b_scale and scale_format", row.name, help=f"known: {known}"
         )
-    name = format_named(scale_format).name
-    arrays = [np.asarray(scale) for scale in (a_scale, b_scale)]
+    name = format_name(scale_format)
+    arrays = [_array(scale, which, row) for scale, which in ((a_scale, "a_scale"), (b_scale, "b_scale"))]
     blocks = [length // array.shape[-1] if array.ndim >= 2 and array.shape[-1] else 0 for array in arrays]
     fits = all((name, block) in row.scales and array.shape[-1] * block == length
                for array, block in zip(arrays, blocks, strict=True))  # fmt: skip
@@ -189,7 +199,7 @@ def _accumulator(c: ArrayLike | None, row: Profile) -> NDArray[Any] | None:
     """The codes of C, or its integers."""
     if c is None:
         return None
-    array = np.asarray(c)
+    array = _array(c, "c", row)
     wanted = np.dtype(CONTAINERS[row.d_format])
     if array.dtype != wanted:
         raise RefsimError("accumulator-type", f"c is {array.dtype}, {row.d_format} is {wanted}", row.name)
@@ -218,7 +228,7 @@ def _batch(
 
 
 def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    return np.ascontiguousarray(np.broadcast_to(array, shape))
+    return np.ascontiguousarray(array if array.shape == shape else np.broadcast_to(array, shape))
 
 
 def _flat(array: NDArray[Any] | None, batch: tuple[int, ...]) -> Any:

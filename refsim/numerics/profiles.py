@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 
+import numpy as np
+
 from refsim.errors import RefsimError, unknown
 from refsim.formats import (
     BF16,
@@ -336,8 +338,9 @@ PROFILES: tuple[Profile, ...] = tuple(
     _measured(row)
     for row in (*_warp_rows(), *_warpgroup_rows(), *_tcgen05_rows(), *_block_scaled("sm_120", "mma.sync"), *_amd_rows())
 )
-_BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}
-for _row in PROFILES:
+_TARGETS, _UNITS = (list(dict.fromkeys(getattr(row, part) for row in PROFILES)) for part in ("target", "unit"))
+_BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}  # those with the largest K first
+for _row in sorted(PROFILES, key=lambda row: -max(row.k)):
     for _a, _b in product(_row.a_formats, _row.b_formats):
         _BY_KEY.setdefault((_row.target, _row.unit, _a, _b, _row.d_format), []).append(_row)
 
@@ -350,10 +353,10 @@ def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]
 
 def chip(target: str) -> str:
     """The target without its a or f suffix: "sm_90a" is the same silicon as "sm_90". Unknown targets are refused."""
-    known = list(dict.fromkeys(row.target for row in PROFILES))
-    name = target[:-1] if target.startswith("sm_") and target.endswith(("a", "f")) else target
-    if name not in known:
-        raise unknown("target", target, known)
+    given = str(target)
+    name = given[:-1] if given.startswith("sm_") and given.endswith(("a", "f")) else given
+    if name not in _TARGETS:
+        raise unknown("target", given, _TARGETS)
     return name
 
 
@@ -363,18 +366,18 @@ def profile(target: str, unit: str, a_format: str, b_format: str, d_format: str,
     profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32").fraction is 13. Raises RefsimError with the known combinations.
     """
     name = chip(target)
-    if unit not in {row.unit for row in PROFILES}:
-        raise unknown("unit", unit, list(dict.fromkeys(row.unit for row in PROFILES)))
+    if str(unit) not in _UNITS:
+        raise unknown("unit", str(unit), _UNITS)
     rows = _BY_KEY.get((name, unit, a_format, b_format, d_format), [])
     if not rows:
         raise _no_row(name, unit, f"{a_format} x {b_format} -> {d_format}")
-    rows = sorted(rows, key=lambda row: -max(row.k))
-    fitting = rows if k is None else [row for row in rows if k in row.k]
+    whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+    fitting = rows if k is None else [row for row in rows if whole and k in row.k]
     if not fitting:
         sizes = sorted({size for row in rows for size in row.k})
         raise RefsimError(
             "instruction-k",
-            f"k={k} is not the K of an instruction",
+            f"k={k!r} is not the K of an instruction",
             rows[0].name,
             help=f"k: {', '.join(map(str, sizes))}",
         )

@@ -58,6 +58,11 @@ ORDERS: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
+def _is_whole(count: object) -> bool:
+    """Whether something counts: an integer from 1."""
+    return isinstance(count, (int, np.integer)) and not isinstance(count, bool) and bool(count >= 1)
+
+
 @dataclass(frozen=True)
 class Reduction:
     """How K is shared out to chains of mma and how the chains' sums meet: one row for each way a kernel is built.
@@ -78,15 +83,15 @@ class Reduction:
     order: str = "ascending"
 
     def __post_init__(self) -> None:
-        if self.splits < 1 or self.tile < STEP or self.tile % STEP:
+        if not (_is_whole(self.splits) and _is_whole(self.tile)) or self.tile % STEP:
             raise RefsimError(
                 "bad-reduction", f"{self.splits} splits of tiles of {self.tile} columns", where=self.name,
                 rule=f"1 split or more, a tile of {STEP} columns or a multiple",
             )  # fmt: skip
-        if self.partial_rounding not in ROUNDINGS:
-            raise unknown("partial rounding", self.partial_rounding, list(ROUNDINGS), where=self.name)
-        if self.order not in ORDERS:
-            raise unknown("summation order", self.order, list(ORDERS), where=self.name)
+        if str(self.partial_rounding) not in ROUNDINGS:
+            raise unknown("partial rounding", str(self.partial_rounding), list(ROUNDINGS), where=self.name)
+        if str(self.order) not in ORDERS:
+            raise unknown("summation order", str(self.order), list(ORDERS), where=self.name)
 
     def chain_of(self, columns: int) -> NDArray[np.int64]:
         """The chain, 0 to splits - 1, that takes each column of K."""
@@ -130,16 +135,14 @@ def linear(
         raise RefsimError("batch", f"x has {x.shape[0]} rows", rule=f"a batch is 1 to {MAX_BATCH} rows: one fragment")
     if x.shape[1] != w.shape[1]:
         raise RefsimError("shape", f"x has K = {x.shape[1]}, w has K = {w.shape[1]}", rule="(batch, K), (output, K)")
+    r = None if residual is None else _matrix("residual", residual, np.uint16)
+    if r is not None and r.shape != (len(x), len(w)):
+        raise RefsimError("shape", f"residual has shape {r.shape}", rule=f"(batch, output) = {(len(x), len(w))}")
     row = reduction_named(reduction)
     partials = _partials(x, w, row, target)
     total = partials[0] if row.splits == 1 else ORDERS[row.order](partials)
     y = round_bits(total, BF16).astype(np.uint16)
-    if residual is None:
-        return y
-    r = _matrix("residual", residual, np.uint16)
-    if r.shape != y.shape:
-        raise RefsimError("shape", f"residual has shape {r.shape}", rule=f"(batch, output) = {y.shape}")
-    return np.asarray(ieee.add(y, r))
+    return y if r is None else np.asarray(ieee.add(y, r))
 
 
 def linear_fp8_weight(
@@ -169,13 +172,13 @@ def weights(
 ) -> NDArray[np.uint16]:
     """V of `linear_fp8_weight`: the bf16 codes that the tensor core is given, shape (output, K); NaN is 0x7fff."""
     codes, factors = _matrix("w", w, np.uint8), _matrix("scales", scales, np.uint16)
-    rows, columns = group
-    if rows < 1 or columns < 1:
-        raise RefsimError("group", f"a group of {rows} x {columns}", rule="rows and columns are 1 or more")
+    if np.shape(group) != (2,) or not all(map(_is_whole, group)):
+        raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
+    rows, columns = (min(size, extent) for size, extent in zip(group, codes.shape, strict=True))
     wanted = -(-codes.shape[0] // rows), -(-codes.shape[1] // columns)
     if factors.shape != wanted:
         raise RefsimError(
-            "scale-shape", f"scales have shape {factors.shape}, groups of {rows} x {columns} need {wanted}",
+            "scale-shape", f"scales have shape {factors.shape}, groups of {group[0]} x {group[1]} need {wanted}",
             rule="(ceil(output / rows), ceil(K / columns))",
         )  # fmt: skip
     spread = factors[np.arange(codes.shape[0])[:, None] // rows, np.arange(codes.shape[1])[None, :] // columns]
@@ -187,9 +190,9 @@ def reduction_named(name: str | Reduction) -> Reduction:
     """The row of a name, or the row itself; an unknown name is an error with the nearest."""
     if isinstance(name, Reduction):
         return name
-    if name not in REDUCTIONS:
+    if str(name) not in REDUCTIONS:
         raise unknown("reduction", str(name), list(REDUCTIONS))
-    return REDUCTIONS[name]
+    return REDUCTIONS[str(name)]
 
 
 def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:
@@ -218,7 +221,10 @@ def _decoder(policy: str) -> str:
 
 
 def _matrix(name: str, codes: ArrayLike, dtype: Any) -> Codes:
-    array = np.asarray(codes)
+    try:
+        array = np.asarray(codes)
+    except ValueError:
+        raise RefsimError("shape", f"the rows of {name} differ in length") from None
     if array.dtype != dtype:
         wanted = np.dtype(dtype)
         raise RefsimError("code-type", f"{name} holds {array.dtype}, its codes are {wanted}", help=f"view({wanted})")

@@ -219,3 +219,30 @@ def test_ten_million_elements_take_seconds():
     started = time.perf_counter()
     assert bits(~want, want, "f32").count == 10**7
     assert time.perf_counter() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "patterns"),
+    [
+        (np.linspace(2.0, 9.0, 16), -np.linspace(2.0, 9.0, 16)[::-1].copy(), ["got is above want in every difference"]),
+        (
+            np.array([2**64 - 4, 2**64 - 3], np.uint64),
+            np.array([1, 2], np.uint64),
+            [f"every difference is +{2**64 - 5} ulp"],
+        ),
+    ],
+    ids=["doubles", "integers"],
+)
+def test_steps_of_64_bits_do_not_wrap(got, want, patterns):
+    shown = [text for text in bits(got, want).patterns if "ulp" in text or "want" in text]
+    assert shown == patterns
+
+
+def test_a_nan_is_no_step_away_from_a_number():
+    """0x7f81 follows 0x7f80, infinity, along the codes only."""
+    report = bits(codes(0x7F81, 0x7F83, dtype=np.uint16), codes(0x7F80, 0x7F82, dtype=np.uint16), "bf16")
+    assert report.first.ulps is None
+    assert not [text for text in report.patterns if "ulp" in text]
+    many = np.arange(0x7F81, 0x7F91, dtype=np.uint16)
+    got_above = bits(many, np.arange(0x3F70, 0x3F90, 2, dtype=np.uint16), "bf16")
+    assert not [text for text in got_above.patterns if "above" in text]

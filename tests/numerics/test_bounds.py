@@ -10,6 +10,7 @@ from refsim import numerics
 from refsim.errors import RefsimError
 
 FP8 = {"unit": "wgmma", "a_format": "e4m3", "b_format": "e4m3", "d_format": "f32"}
+ONE = np.full((1, 1), 0x38, np.uint8)
 KINDS = {"a_format": "bf16", "b_format": "bf16"}
 
 
@@ -102,6 +103,10 @@ def test_integers_have_no_error() -> None:
         ({"a": np.zeros((1, 2), np.uint8)}, "code-type"),
         ({"b": bf16(1.0, 2.0, 3.0)}, "operand-shape"),
         ({"a_scale": np.zeros((1, 1), np.uint8)}, "scales"),
+        ({"a": [[1, 2], [3]]}, "operand-shape"),
+        ({"a_format": None}, "unknown-format"),
+        ({"a_scale": ONE, "b_scale": ONE, "scale_format": "e4m3"}, "scales"),  # its sign has no place in a scale
+        ({"a_scale": [[1], [1, 2]], "b_scale": ONE, "scale_format": "e8m0"}, "operand-shape"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(changes: dict[str, Any], code: str) -> None:

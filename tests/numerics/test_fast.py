@@ -12,7 +12,10 @@ import pytest
 from refsim.conversions import encode
 from refsim.numerics import mma, profile
 from refsim.numerics.dot import chains
+from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast import compiled, product
+from refsim.numerics.fast.sides import LOWEST_PRODUCT
+from refsim.numerics.fast.terms import ZERO
 from refsim.numerics.multiply import checked
 
 FP8 = profile("sm_90", "wgmma", "e4m3", "e4m3", "f32")
@@ -48,6 +51,13 @@ def test_small_problems_stay_in_numpy_until_the_loops_are_compiled(monkeypatch: 
     assert not compiled.wins((64, 8, 16), 1024, FP8), "too few rows and columns to fill a tile"
 
 
+def test_a_module_that_another_thread_is_loading_is_not_used_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in sys.modules before its kernels are defined."""
+    monkeypatch.setitem(sys.modules, MODULE, SimpleNamespace())
+    assert not compiled.wins((1, 64, 128), 128, FP8)
+    assert not compiled.wins((1, 64, 128), 128, FP4)
+
+
 def test_a_small_call_does_not_load_numba() -> None:
     code = (
         "import sys, numpy as np; from refsim.numerics import mma;"
@@ -78,6 +88,15 @@ def test_without_numba_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -
         assert (mma(a, b, None).view(np.uint32) == want[0]).all()
     finally:
         compiled.kernels.cache_clear()
+
+
+@pytest.mark.skipif(compiled.kernels() is None, reason="numba is not installed: pip install 'refsim[fast]'")
+def test_the_constants_of_the_kernels_are_those_of_numpy() -> None:
+    """They stand twice: numba's cache on disk does not see a change in another file."""
+    module = compiled.kernels()
+    assert module is not None
+    assert module.WIDTH == compiled.WIDTH
+    assert (module._GROUP, module._FLOOR, module._ABSENT) == (GROUP, LOWEST_PRODUCT, ZERO)
 
 
 @pytest.mark.skipif(compiled.kernels() is None, reason="numba is not installed: pip install 'refsim[fast]'")
@@ -154,12 +173,38 @@ def test_a_caller_who_lets_numpy_raise_is_not_disturbed() -> None:
     assert (got == want).all()
 
 
-def test_batches_are_computed_together_and_come_out_apart() -> None:
-    a, b = e4m3((5, 16, 64)), e4m3((5, 8, 64), 2)
-    c = np.random.default_rng(4).standard_normal((5, 16, 8)).astype(np.float32)
+@pytest.mark.parametrize("batch", [5, 17, 700])
+def test_batches_are_computed_together_and_come_out_apart(batch: int) -> None:
+    """Loops run over the columns, over the batch, and over parts of the batch."""
+    a, b = e4m3((batch, 16, 64)), e4m3((batch, 8, 64), 2)
+    c = np.random.default_rng(4).standard_normal((batch, 16, 8)).astype(np.float32)
     together = mma(a, b, c).view(np.uint32)
+    assert together.flags.c_contiguous
     apart = [mma(x, y, z).view(np.uint32) for x, y, z in zip(a, b, c, strict=True)]
     assert (together == np.stack(apart)).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "computed", "path"),
+    [
+        ((1, 16, 8), (1, 8, 16), "NumPy"),
+        ((700, 16, 8), (700, 16, 8), "NumPy"),  # over the batch
+        ((16, 2048, 8), (16, 8, 2048), "NumPy"),  # four of the batch at a time
+        ((16, 2048, 8), (16, 8, 2048), "compiled"),
+    ],
+)
+def test_loops_run_over_what_is_longest(
+    shape: tuple[int, int, int], computed: tuple[int, ...], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(product, "_fused", lambda operands, c, course: seen.append(c.shape) or c)
+    batch, m, n = shape
+    problem = checked(
+        e4m3((batch, m, 32)), e4m3((batch, n, 32)), None, "wgmma", ("e4m3", "e4m3", "f32"), "sm_90", (None, None, None), None
+    )  # fmt: skip
+    course = product.Course(FP8, 32, 1, compiled=path == "compiled", patient=True)
+    assert product.fast_product(problem.operands, problem.c, course).shape == shape
+    assert seen == [computed]
 
 
 def test_empty_products_are_empty() -> None:

@@ -159,8 +159,9 @@ def test_ue4m3_scales_ignore_their_top_bit_and_spread_nan() -> None:
 def test_cdna4_is_marked_unverified() -> None:
     kinds = {"unit": "mfma", "a_format": "f16", "b_format": "f16", "d_format": "f32", "target": "gfx950"}
     one = np.full((1, 32), 0x3C00, np.uint16)
-    with pytest.warns(numerics.UnverifiedProfileWarning, match="unverified"):
+    with pytest.warns(numerics.UnverifiedProfileWarning, match="unverified") as caught:
         assert numerics.mma(one, one, None, **kinds).item() == 32.0
+    assert caught[0].filename == __file__, "the warning points at the caller"
 
 
 E4M3, HALF, SCALE = np.zeros((2, 64), np.uint8), np.zeros((2, 64), np.uint16), np.zeros((2, 2), np.uint8)
@@ -185,6 +186,20 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("scales", {**MX, "a_scale": SCALE, "b_scale": SCALE[:, :1], "scale_format": "e8m0"}),
     ("scales", {**MX, "a_scale": SCALE, "b_scale": SCALE, "scale_format": "ue4m3"}),
     ("code-type", {**MX, "a_scale": SCALE.astype(np.float32), "b_scale": SCALE, "scale_format": "e8m0"}),
+    ("operand-shape", {"a": [[1, 2], [3]]}),
+    ("operand-shape", {"c": [[1.0, 2.0], [3.0]]}),
+    ("operand-shape", {**MX, "a_scale": [[1, 2], [3]], "b_scale": SCALE, "scale_format": "e8m0"}),
+    ("instruction-k", {"k": 32.0}),
+    ("instruction-k", {"k": np.array([32, 16])}),
+    ("instruction-k", {"k": True, "unit": "mfma", "a_format": "f32", "b_format": "f32", "target": "gfx942"}),
+    ("unknown-target", {"target": None}),
+    ("unknown-unit", {"unit": None}),
+    ("unknown-unit", {"unit": ["wgmma"]}),
+    ("unknown-format", {"a_format": None}),
+    ("unknown-format", {"d_format": np.float32}),
+    ("unknown-format", {**MX, "a_scale": SCALE, "b_scale": SCALE, "scale_format": 8}),
+    ("negate", {"negate_a": "no"}),
+    ("negate", {"negate_b": np.array([True, False])}),
     ("illegal-code", {"unit": "tcgen05.f8f6f4", "target": "sm_100a", "a_format": "e2m1", "a": E4M3 + np.uint8(0x10)}),
 ]
 

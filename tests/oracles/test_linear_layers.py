@@ -194,6 +194,11 @@ def test_scales_belong_to_groups_of_any_size() -> None:
     assert decode(y, "bf16").tolist() == [[3, 3, 6, 6, 9.5]]
 
 
+def test_a_group_may_be_larger_than_any_array() -> None:
+    w = np.full((2, 3), 0x38, np.uint8)
+    assert (weights(w, bf16([[2]]), group=(1 << 70, 1 << 70)) == TWO).all()
+
+
 def test_scaled_weight_is_rounded_to_bf16() -> None:
     third = bf16([[1 / 3]])
     v = weights(np.array([[0x3F]], np.uint8), third)  # 1.875
@@ -258,6 +263,9 @@ def test_shuffled_weights_put_a_lane_s_fragments_into_eight_bytes() -> None:
         ({"residual": np.zeros((2, 1), np.uint16)}, "shape"),
         ({"reduction": "one_chian"}, "unknown-reduction"),
         ({"target": "sm_70"}, "unknown-arithmetic"),
+        ({"target": None}, "unknown-target"),
+        ({"reduction": ["one_chain"]}, "unknown-reduction"),
+        ({"x": [[1], [2, 3]]}, "shape"),
     ],
 )
 def test_user_mistakes_are_named(arguments: dict[str, object], code: str) -> None:
@@ -273,6 +281,10 @@ def test_user_mistakes_are_named(arguments: dict[str, object], code: str) -> Non
         ({"scales": np.zeros((1, 2), np.uint16)}, "scale-shape"),
         ({"scales": np.zeros((1, 1), np.float16)}, "code-type"),
         ({"group": (0, 128)}, "group"),
+        ({"group": (2.0, 128)}, "group"),
+        ({"group": ("2", "128")}, "group"),
+        ({"group": (128,)}, "group"),
+        ({"group": 128}, "group"),
         ({"decode": "torch"}, "unknown-weight-decoder"),
     ],
 )
@@ -284,8 +296,12 @@ def test_mistakes_about_scales_are_named(arguments: dict[str, object], code: str
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"splits": 0}, {"tile": 24}, {"tile": 0}, {"partial_rounding": "f16"}, {"order": "descending"}]
-)
+    "wrong",
+    [
+        {"splits": 0}, {"splits": 1.5}, {"splits": "2"}, {"splits": True}, {"tile": 24}, {"tile": 0}, {"tile": None},
+        {"partial_rounding": "f16"}, {"partial_rounding": None}, {"order": "descending"}, {"order": ["ascending"]},
+    ],
+)  # fmt: skip
 def test_a_row_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(RefsimError):
         Reduction(**({"name": "mine", "splits": 2, "tile": 16, "source": HOW} | wrong))

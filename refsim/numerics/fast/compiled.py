@@ -41,7 +41,7 @@ def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
     if patient(shape, length):
         return kernels() is not None
     loaded = sys.modules.get(_MODULE)
-    return loaded is not None and _compiled(loaded.grouped if profile.method == GROUPED else loaded.narrow)
+    return _compiled(getattr(loaded, "grouped" if profile.method == GROUPED else "narrow", None))
 
 
 def patient(shape: tuple[int, ...], length: int) -> bool:
@@ -50,7 +50,8 @@ def patient(shape: tuple[int, ...], length: int) -> bool:
 
 
 def _compiled(kernel: Any) -> bool:
-    return bool(kernel.signatures)
+    """Whether a kernel can be called at once; None: its module is not loaded, or another thread is loading it."""
+    return kernel is not None and bool(kernel.signatures)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from refsim.numerics.profiles import EARLY, GROUPED, LATE, TRUNCATED, Profile
 OUTPUTS = 1 << 16  # of one tile: what a core's own cache holds
 COLUMNS = 1 << 10
 ELEMENTS = 1 << 22  # of B decoded at once
-FEW = 128  # columns; fewer are exchanged with the rows, if those are more, since loops run over columns
+FEW = 128  # columns; fewer are exchanged with the rows, if those are more, where loops run over columns
 THREADED = 1 << 22  # products from which threads pay
 MOST_THREADS = 8  # of NumPy alone; more wait for the interpreter's lock
 
@@ -67,7 +67,8 @@ def chosen(shape: tuple[int, ...], length: int, profile: Profile, k: int) -> Cou
 def fast_product(operands: Operands, c: Codes, course: Course) -> Codes:
     """A truncated or grouped row; C that enters late is added after each instruction."""
     profile, (_, m, n) = course.profile, c.shape
-    if n < min(m, FEW):
+    together = _extent(c.shape, operands.a.shape[-1], course)[0]
+    if n < min(m, FEW) and not _across(together, n, course):
         transposed = fast_product(_swapped(operands), np.ascontiguousarray(c.swapaxes(1, 2)), course)
         return np.ascontiguousarray(transposed.swapaxes(1, 2))
     if profile.c_enters != LATE:
@@ -88,13 +89,14 @@ def _swapped(operands: Operands) -> Operands:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some columns of some products: B decoded, C and the place of the result."""
+    """Some columns of some products: B decoded, C and the place of the result; `across`: loops run over the batch."""
 
     operands: Operands
     right: Side | GroupSide
     packed: Packed | None
     c: Codes
     result: Codes
+    across: bool
 
 
 def _fused(operands: Operands, c: Codes, course: Course) -> Codes:
@@ -114,16 +116,21 @@ def _fused(operands: Operands, c: Codes, course: Course) -> Codes:
 
 
 def _places(shape: tuple[int, ...], length: int, course: Course) -> list[tuple[slice, slice]]:
-    """Batches and columns that are computed together; the loops take one batch at a time."""
+    """Batches and columns that are computed together."""
+    parts, columns = _extent(shape, length, course)
+    return [
+        (slice(start, start + parts), slice(first, first + columns))
+        for start in range(0, shape[0], parts)
+        for first in range(0, shape[2], columns)
+    ]
+
+
+def _extent(shape: tuple[int, ...], length: int, course: Course) -> tuple[int, int]:
+    """How many batches and columns are computed together; the compiled loops take one batch at a time."""
     batch, m, n = shape
     columns = max(1, min(n, COLUMNS, ELEMENTS // length))
     most = 1 if course.compiled else OUTPUTS // max(m * columns, 1)
-    parts = max(1, min(batch, most, ELEMENTS // (length * max(columns, m, 1))))
-    return [
-        (slice(start, start + parts), slice(first, first + columns))
-        for start in range(0, batch, parts)
-        for first in range(0, n, columns)
-    ]
+    return max(1, min(batch, most, ELEMENTS // (length * max(columns, m, 1)))), columns
 
 
 def _row_tiles(block: _Block, course: Course) -> list[slice]:
@@ -135,19 +142,28 @@ def _row_tiles(block: _Block, course: Course) -> list[slice]:
 
 def _block(operands: Operands, c: Codes, result: Codes, place: tuple[slice, slice], course: Course) -> _Block:
     batch, columns = place
+    parts, _, width = c[batch, :, columns].shape
+    across = _across(parts, width, course)
     part = replace(
         operands.tile(batch, slice(None)), b=operands.b[place],
         b_scale=None if operands.b_scale is None else operands.b_scale[place],
     )  # fmt: skip
-    right = _side(part.b, part.b_format, part.b_scale, part.scale_format, course)
+    right = _side(part.b, part.b_format, part.b_scale, part.scale_format, course, across=across)
     outputs = (batch, slice(None), columns)
-    return _Block(part, right, compiled.packed(right) if course.compiled else None, c[outputs], result[outputs])
+    return _Block(part, right, compiled.packed(right) if course.compiled else None, c[outputs], result[outputs], across)
 
 
-def _side(codes: Codes, name: str, scale: Codes | None, scale_format: str | None, course: Course) -> Side | GroupSide:
+def _across(batch: int, columns: int, course: Course) -> bool:
+    """Whether loops run over the batch, of which more are computed together than columns; FP4 has no such loops."""
+    return course.profile.method != GROUPED and batch > columns
+
+
+def _side(
+    codes: Codes, name: str, scale: Codes | None, scale_format: str | None, course: Course, *, across: bool
+) -> Side | GroupSide:
     with np.errstate(all="ignore"):
         if course.profile.method != GROUPED:
-            return side(codes, name, scale, scale_format, course.profile, course.k)
+            return side(codes, name, scale, scale_format, course.profile, course.k, across=across)
         assert scale is not None
         assert scale_format is not None
         return group_side(codes, name, scale, scale_format)
@@ -156,13 +172,15 @@ def _side(codes: Codes, name: str, scale: Codes | None, scale_format: str | None
 def _rows(block: _Block, rows: slice, course: Course) -> None:
     """Compute the outputs of some rows and write them to the result."""
     some = block.operands.tile(slice(None), rows)
-    left = _side(some.a, some.a_format, some.a_scale, some.scale_format, course)
+    left = _side(some.a, some.a_format, some.a_scale, some.scale_format, course, across=block.across)
     with np.errstate(all="ignore"):
         block.result[:, rows] = _tile(block, some, left, block.c[:, rows], course)
 
 
 def _tile(block: _Block, operands: Operands, left: Side | GroupSide, c: Codes, course: Course) -> Codes:
     profile, right = course.profile, block.right
+    if block.across:
+        c = np.ascontiguousarray(c.transpose(1, 2, 0)).transpose(2, 0, 1)
     values, marks = values_of(c, profile, SINGLE if course.compiled else real_of(profile))
     if block.packed is not None:
         sums = compiled.chain(left, block.packed, values, profile, course.length, patient=course.patient)

@@ -35,20 +35,32 @@ class Side:
     offsets: NDArray[np.int8] | None
 
 
-def side(codes: Codes, name: str, scale: Codes | None, scale_name: str | None, profile: Profile, k: int) -> Side:
-    """The terms of codes (batch, rows, K) and their scales, in the order in which steps take them."""
-    found = _scaled(terms(_in_order(codes, profile, k), name, profile), scale, scale_name)
+def side(
+    codes: Codes, name: str, scale: Codes | None, scale_name: str | None, profile: Profile, k: int, *, across: bool = False
+) -> Side:  # fmt: skip
+    """The terms of codes (batch, rows, K) and their scales, in the order in which steps take them.
+
+    `across`: in memory the batch comes last, so that loops run over it.
+    """
+    axes = (2, 1, 0) if across else (2, 0, 1)
+    scales = None if scale is None else scale.transpose(axes)
+    found = _scaled(terms(_in_order(codes.transpose(axes), profile, k), name, profile), scales, scale_name)
     low, high = found.range()
     bits = format_named(F16 if profile.operands == F16.name else name).mantissa_bits
-    if not (high - low <= WIDEST_RANGE and low >= LOWEST and high <= HIGHEST):
-        return Side(found.values, found.exponents, found.special, low, high, bits, None)
-    offsets = np.maximum(found.exponents - np.int16(low), np.int16(ZERO_OFFSET)).astype(np.int8)
-    values = found.values.astype(np.float32, copy=False)
-    return Side(values, found.exponents, found.special, low, high, bits, offsets)
+    values, offsets = found.values, None
+    if high - low <= WIDEST_RANGE and low >= LOWEST and high <= HIGHEST:
+        offsets = np.clip(found.exponents - np.int16(low), np.int16(ZERO_OFFSET), np.int16(WIDEST_RANGE)).astype(
+            np.int8
+        )
+        values = values.astype(np.float32, copy=False)
+    if not across:
+        return Side(values, found.exponents, found.special, low, high, bits, offsets)
+    special, turned = (None if array is None else array.swapaxes(1, 2) for array in (found.special, offsets))
+    return Side(values.swapaxes(1, 2), found.exponents.swapaxes(1, 2), special, low, high, bits, turned)
 
 
-def _in_order(codes: Codes, profile: Profile, k: int) -> Codes:
-    first = np.moveaxis(codes, -1, 0)
+def _in_order(first: Codes, profile: Profile, k: int) -> Codes:
+    """Codes with K first, in the order of the steps."""
     if profile.order != BYTE_PAIRS:
         return first
     places = np.concatenate(profile.steps(k))
@@ -56,10 +68,10 @@ def _in_order(codes: Codes, profile: Profile, k: int) -> Codes:
 
 
 def _scaled(found: Terms, scale: Codes | None, scale_name: str | None) -> Terms:
-    """Powers of two multiplied in; a NaN scale makes NaN of its block."""
+    """Powers of two, K first, multiplied in; a NaN scale makes NaN of its block."""
     if scale is None or scale_name is None:
         return found
-    factors = terms(np.moveaxis(scale, -1, 0), scale_name)
+    factors = terms(scale, scale_name)
     block = len(found.values) // len(factors.values)
     exponents = np.repeat(factors.exponents, block, axis=0)
     special = found.special

@@ -70,5 +70,8 @@ def terms(codes: Codes, name: str, profile: Profile | None = None) -> Terms:
     places = places.astype(np.intp, order="C")
     assert table.special is not None
     exponents = np.take(table.exponents, places)
-    special = np.take(table.special, places) if exponents.min(initial=ZERO) < ZERO else None
-    return Terms(np.take(table.values, places), np.maximum(exponents, np.int16(ZERO), out=exponents), special)
+    special = None
+    if exponents.min(initial=ZERO) < ZERO:
+        special = np.take(table.special, places)
+        exponents[special != 0] = ZERO
+    return Terms(np.take(table.values, places), exponents, special)

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from refsim.formats import F16
 from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast.reals import DOUBLE, Real, Values, in_range, real_of, to_nearest_half, toward_zero
-from refsim.numerics.fast.sides import LOWEST_PRODUCT, GroupSide, Side, narrow
+from refsim.numerics.fast.sides import LOWEST_PRODUCT, ZERO_OFFSET, GroupSide, Side, narrow
+from refsim.numerics.fast.terms import ZERO
 from refsim.numerics.profiles import Profile
 
 IN_FLIGHT = 1 << 16  # products formed at once: what stays in a core's own cache
+TOGETHER = 8  # places of K from which one reduction is faster than an addition each
 SERIAL = 1 << 18  # multiplications up to which OpenBLAS stays on the calling thread
 
 
@@ -80,7 +82,7 @@ def _step(a: Side, b: Side, part: slice, c: Values, rule: Rule) -> None:
     scale = real.power(-exponent)
     np.multiply(c, scale, out=c)
     np.trunc(c, out=c)
-    if on_grid(coarsest, a, b):
+    if c.flags.c_contiguous and on_grid(coarsest, a, b):  # a matrix product of many small ones costs more than it saves
         c += _whole(a, b, part, c.shape, real) * scale
     else:
         _add_cut(a, b, part, scale, c, rule)
@@ -101,11 +103,24 @@ def finish(sums: Values, profile: Profile, real: Real, *, careful: bool) -> None
         in_range(sums, rounding)
 
 
-def _blocks(count: int, outputs: int) -> Iterator[slice]:
-    """Some products at a time, as many as stay in cache for that many outputs."""
-    size = max(1, min(count, IN_FLIGHT // outputs))
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
+def _products(combine: np.ufunc, x: Values, y: Values, outputs: int) -> Iterator[Values]:
+    """x (K, batch, M) combined with y (K, batch, N): (places, batch, M, N), in memory in the order of x and y.
+
+    Either several places of K at a time, as many as stay in cache for that many outputs, or one. The array is used again.
+    """
+    size = min(len(x), IN_FLIGHT // max(outputs, 1))
+    size = size if size >= min(TOGETHER, len(x)) else 1
+    result = combine(x[:size, :, :, None], y[:size, :, None, :])
+    yield result
+    for start in range(size, len(x), size):
+        some = result[: len(x) - start]
+        yield combine(x[start : start + size, :, :, None], y[start : start + size, :, None, :], out=some)
+
+
+def _reduced(combine: np.ufunc, terms: Values) -> Values:
+    """All places of K combined into one."""
+    result: Values = terms[0] if len(terms) == 1 else combine.reduce(terms, axis=0)
+    return result
 
 
 def _products_exponent(
@@ -119,10 +134,9 @@ def _products_exponent(
         y: NDArray[np.signedinteger[Any]] = b.offsets[part]
     else:
         x, y = a.exponents[part], b.exponents[part]
-    top = np.full(c.shape, np.iinfo(x.dtype).min, x.dtype)
-    for block in _blocks(len(x), c.size):
-        sums = x[block, :, :, None] + y[block, :, None, :]
-        np.maximum(top, sums[0] if len(sums) == 1 else np.maximum.reduce(sums, axis=0), out=top)
+    top = np.full_like(c, 2 * (ZERO_OFFSET if rule.narrow else ZERO), x.dtype)  # where both are zeros
+    for sums in _products(np.add, x, y, c.size):
+        np.maximum(top, _reduced(np.maximum, sums), out=top)
     exponent = top.astype(rule.real.bits)
     if not rule.narrow:
         return exponent, None
@@ -170,11 +184,10 @@ def _add_cut(a: Side, b: Side, part: slice, scale: Values, c: Values, rule: Rule
     x, y = a.values[part], b.values[part]
     if not rule.narrow:
         x, y = x.astype(DOUBLE.values, copy=False), y.astype(DOUBLE.values, copy=False)
-        for block in _blocks(len(x), 2 * c.size):
-            terms = x[block, :, :, None] * y[block, :, None, :]
-            terms *= scale
+        for terms in _products(np.multiply, x, y, 2 * c.size):
+            np.multiply(terms, scale, out=terms)
             np.trunc(terms, out=terms)
-            c += terms[0] if len(terms) == 1 else np.add.reduce(terms, axis=0)
+            c += _reduced(np.add, terms)
         return
     factor = scale.astype(np.float32, copy=False)
     count = together(rule.profile, rule.length)
@@ -183,18 +196,12 @@ def _add_cut(a: Side, b: Side, part: slice, scale: Values, c: Values, rule: Rule
 
 
 def _narrow_sum(x: Values, y: Values, scale: Values) -> NDArray[np.int32]:
-    total = np.empty(scale.shape, np.int32)
-    blocks = list(_blocks(len(x), scale.size))
-    shape = (blocks[0].stop, *scale.shape)
-    terms, integers = np.empty(shape, np.float32), np.empty(shape, np.int32)
-    for block in blocks:
-        count = block.stop - block.start
-        some, cut = terms[:count], integers[:count]
-        np.multiply(x[block, :, :, None], y[block, :, None, :], out=some)
-        some *= scale
-        np.copyto(cut, some, casting="unsafe")
-        if block.start == 0:
-            np.add.reduce(cut, axis=0, out=total)
-        else:
-            total += cut[0] if count == 1 else np.add.reduce(cut, axis=0)
+    total, cut = np.zeros_like(scale, np.int32), None
+    for terms in _products(np.multiply, x, y, scale.size):
+        np.multiply(terms, scale, out=terms)
+        if cut is None:
+            cut = np.empty_like(terms, np.int32)
+        some = cut[: len(terms)]
+        np.copyto(some, terms, casting="unsafe")
+        total += _reduced(np.add, some)
     return total
