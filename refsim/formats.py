@@ -55,7 +55,9 @@ class Format:
     def code_dtype(self) -> np.dtype[np.unsignedinteger]:
         """The unsigned integer that holds one code in an array."""
         width = self.bits + self.padding_bits
-        return np.dtype(np.uint8 if width <= 8 else np.uint16 if width <= 16 else np.uint32)
+        return np.dtype(
+            next(kind for kind in (np.uint8, np.uint16, np.uint32, np.uint64) if width <= np.iinfo(kind).bits)
+        )
 
     @property
     def sign_mask(self) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 from refsim.bringup.tensor_cores import Instruction
 from refsim.errors import RefsimError
 from refsim.formats import Format
-from refsim.numerics.profiles import F64, INTEGERS
+from refsim.numerics.profiles import F64, INTEGERS, operand_format
 from refsim.testing.tensor_features import features
-from refsim.testing.tensor_probe import Codes, Shape, cell_c, cell_operands, format_row
+from refsim.testing.tensor_probe import Codes, Shape, cell_c, cell_operands
 from refsim.testing.tensor_replay import cells
 
 _INTEGER_FORMATS = (*INTEGERS, "s32")
@@ -33,7 +33,7 @@ class Operands:
 
 def format_of(name: str) -> Format | None:
     """The format of an operand or a result; None for integers."""
-    return None if name in _INTEGER_FORMATS else format_row(name)
+    return None if name in _INTEGER_FORMATS else operand_format(name)
 
 
 def shape_of(instruction: Instruction) -> Shape:

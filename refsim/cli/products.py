@@ -11,7 +11,7 @@ from refsim.cli.elements import WHOLE, code_of
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, format_named
 from refsim.numerics.multiply import CONTAINERS, format_name
-from refsim.numerics.profiles import F64, PROFILES, Profile, chip, profile, rows_of
+from refsim.numerics.profiles import F64, PROFILES, Profile, chip, operand_format, profile, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,8 +143,7 @@ def _listed(word: str, name: str, option: str) -> "NDArray[Any]":
     words = " ".join(words_in([word])).replace(",", " ").split()
     if not 0 < len(words) <= MOST_LISTED:
         raise RefsimError("list-length", f"{option} has {len(words)} elements", rule=f"1 to {MOST_LISTED}, or a file")
-    integer, wide = name in WHOLE, name == F64.name
-    dtype = np.uint8 if integer else np.uint64 if wide else format_named(name).code_dtype
+    dtype = np.uint8 if name in WHOLE else operand_format(name).code_dtype
     return np.array([[_code(each, name, option) for each in words]], dtype)
 
 

@@ -120,7 +120,7 @@ def _operand(codes: ArrayLike, name: str, which: str, row: Profile, negate: bool
     """The codes of an operand, checked, with the sign turned where that was asked for."""
     array = _array(codes, which, row)
     format = None if name in INTEGERS else operand_format(name)
-    dtype = np.dtype(np.uint8 if format is None else np.uint64 if format is F64 else format.code_dtype)
+    dtype = np.dtype(np.uint8 if format is None else format.code_dtype)
     if array.dtype != dtype:
         raise RefsimError(
             "code-type", f"{which} holds {array.dtype}, codes of {name} are {dtype}", row.name,
@@ -192,7 +192,7 @@ def _scales(
 
 def _code_dtype(row: Profile) -> np.dtype[Any]:
     format = accumulator(row)
-    return np.dtype(np.int32 if format is None else np.uint64 if format is F64 else format.code_dtype)
+    return np.dtype(np.int32 if format is None else format.code_dtype)
 
 
 def _accumulator(c: ArrayLike | None, row: Profile) -> NDArray[Any] | None:

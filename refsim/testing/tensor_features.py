@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from refsim.conversions import decode, encode
 from refsim.formats import Format, Specials
-from refsim.numerics.profiles import F64
+from refsim.numerics.profiles import F64, operand_format
 from refsim.testing.tensor_probe import (
     Codes,
     Shape,
     class_codes,
     code_dtype,
-    format_row,
     special_codes,
     words,
 )
@@ -54,9 +53,9 @@ class _Cases:
     c: list[float] = field(default_factory=list)
 
     def add(self, vector: Vector | None, c: float = 0.0) -> None:
-        if vector is None or not holds(format_row(self.shape.d_format), c):
+        if vector is None or not holds(operand_format(self.shape.d_format), c):
             return
-        a, b = format_row(self.shape.a_format), format_row(self.shape.b_format)
+        a, b = operand_format(self.shape.a_format), operand_format(self.shape.b_format)
         if all(holds(a, x) and holds(b, y) for x, y in set(vector.values())):
             self.vectors.append(vector)
             self.c.append(c)
@@ -93,7 +92,7 @@ def coded(values: NDArray[np.float64], name: str) -> Codes:
 @cache
 def power(shape: Shape, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
     """Two operands whose product is factor x 2^exponent, or None; the factor is A's."""
-    a, b = format_row(shape.a_format), format_row(shape.b_format)
+    a, b = operand_format(shape.a_format), operand_format(shape.b_format)
     lowest = [1 - row.bias - row.mantissa_bits for row in (a, b)]
     highest = [math.frexp(_largest(row))[1] - 1 for row in (a, b)]
     first = min(max(exponent - exponent // 2, lowest[0]), highest[0])
@@ -145,7 +144,7 @@ def _top(shape: Shape) -> int:
 
 def _highest(shape: Shape) -> int:
     """The exponent of a large product; without C it need not be a number of D."""
-    ends = [math.frexp(_largest(format_row(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
+    ends = [math.frexp(_largest(operand_format(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
     return min(sum(ends), 20)
 
 
@@ -254,7 +253,7 @@ def _signed_zeros(shape: Shape) -> Feature | None:
 
 def _overflow(shape: Shape) -> Feature | None:
     """Sums at and beyond the largest number of D; C of the other sign brings some of them back."""
-    cases, row = _Cases(shape, shape.k), format_row(shape.d_format)
+    cases, row = _Cases(shape, shape.k), operand_format(shape.d_format)
     largest = _largest(row)
     edge = math.frexp(largest)[1] - 1
     half_ulp = edge - row.mantissa_bits - 1
@@ -278,12 +277,12 @@ def _smoke(shape: Shape) -> Feature | None:
 
 def _vectors(shape: Shape, length: int) -> list[tuple[Codes, Codes]]:
     """Four random vectors of A and of B: spread over many binades, cancelling, swamping, close together."""
-    lowered = 10 if shape.d_format == "f16" and format_row(shape.b_format).exponent_bits > 4 else 0
+    lowered = 10 if shape.d_format == "f16" and operand_format(shape.b_format).exponent_bits > 4 else 0
     found = []
     for number, name in enumerate(("spread", "cancelling", "swamping", "geometric")):
-        a = class_codes(name, words(0x700 + number, 1, 1, length), format_row(shape.a_format))
+        a = class_codes(name, words(0x700 + number, 1, 1, length), operand_format(shape.a_format))
         b = class_codes(
-            name, words(0x710 + number, 1, 1, length), format_row(shape.b_format), is_b=True, lowered=lowered
+            name, words(0x710 + number, 1, 1, length), operand_format(shape.b_format), is_b=True, lowered=lowered
         )
         found.append((a[0, 0], b[0, 0]))
     return found
@@ -320,7 +319,7 @@ def _permuted_chain(shape: Shape) -> Feature:
 
 def _c_alone(shape: Shape) -> Feature:
     """Products of zeros: what of C comes through, for every exponent, both signs and 16 or 8 mantissas."""
-    row = format_row(shape.d_format)
+    row = operand_format(shape.d_format)
     m, fields = row.mantissa_bits, 1 << row.exponent_bits
     mantissas = sorted({0, 1, 3, (1 << m) - 1, 1 << (m - 1), *((1 << i) for i in range(m - 8, m, 2)),
                         *((1 << m) - (1 << i) for i in range(0, m, 3))})  # fmt: skip
@@ -341,10 +340,10 @@ def decoded(codes: Codes, name: str) -> NDArray[Any]:
 
 def _specials(shape: Shape) -> Feature:
     """Corner against corner, with corners as C, and an infinity or a one of either sign as the second product."""
-    a, b, c = (corners(format_row(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
+    a, b, c = (corners(operand_format(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
     ones = [coded(np.array([1.0, -1.0]), name) for name in (shape.a_format, shape.b_format)]
     seconds = [(0, 0), (int(ones[0][0]), int(ones[1][0])), (int(ones[0][0]), int(ones[1][1]))]
-    row = format_row(shape.a_format)
+    row = operand_format(shape.a_format)
     if row.specials is Specials.IEEE:
         infinity = ((1 << row.exponent_bits) - 1) << row.mantissa_bits + row.padding_bits
         seconds += [(infinity, int(ones[1][0])), (infinity, int(ones[1][1]))]

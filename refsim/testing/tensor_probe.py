@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from refsim.conversions import decode
 from refsim.errors import unknown
-from refsim.formats import Format, Specials, format_named
-from refsim.numerics.profiles import F64, INTEGERS
+from refsim.formats import Format, Specials
+from refsim.numerics.profiles import F64, INTEGERS, operand_format
 from refsim.testing.vectors import splitmix64
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -66,16 +66,11 @@ class Shape:
         return len(self.classes) * len(self.c_classes) // CELLS_A_CHUNK
 
 
-def format_row(name: str) -> Format:
-    """The row of a floating-point format, f64 among them."""
-    return F64 if name == F64.name else format_named(name)
-
-
 def code_dtype(name: str) -> np.dtype[Any]:
     """The unsigned integer that holds a code: one byte for s8, four for s32."""
     if name in INTEGERS:
         return np.dtype(np.uint8)
-    return np.dtype(np.uint64 if name == F64.name else np.uint32 if name == "s32" else format_named(name).code_dtype)
+    return np.dtype(np.uint32) if name == "s32" else operand_format(name).code_dtype
 
 
 def cell_operands(shape: Shape, name: str, number: int, batch: int | None = None, rows: int | None = None,
@@ -93,10 +88,10 @@ def cell_operands(shape: Shape, name: str, number: int, batch: int | None = None
     a_words, b_words = words(key, sizes[0], sizes[1], k), words(key | 1, sizes[0], sizes[2], k)
     if shape.d_format == "s32":
         return _integers(name, a_words, shape.a_format), _integers(name, b_words, shape.b_format)
-    lowered = 10 if shape.d_format == "f16" and format_row(shape.b_format).exponent_bits > 4 else 0
-    a = class_codes(name, a_words, format_row(shape.a_format))
-    b = class_codes(name, b_words, format_row(shape.b_format), is_b=True, lowered=lowered)
-    return _cancelled(a, b, b_words, format_row(shape.b_format)) if name == "cancelling" else (a, b)
+    lowered = 10 if shape.d_format == "f16" and operand_format(shape.b_format).exponent_bits > 4 else 0
+    a = class_codes(name, a_words, operand_format(shape.a_format))
+    b = class_codes(name, b_words, operand_format(shape.b_format), is_b=True, lowered=lowered)
+    return _cancelled(a, b, b_words, operand_format(shape.b_format)) if name == "cancelling" else (a, b)
 
 
 def cell_c(shape: Shape, name: str, c_name: str, number: int, a: Codes, b: Codes) -> Codes | None:
@@ -112,7 +107,7 @@ def cell_c(shape: Shape, name: str, c_name: str, number: int, a: Codes, b: Codes
         limit = np.uint32(0x7FFFFFFF) + (drawn & np.uint64(0xFFFF)).astype(np.uint32) - np.uint32(0x8000)
         integers: Codes = limit if c_name == "limit" else drawn.astype(dtype)
         return integers
-    format = format_row(shape.d_format)
+    format = operand_format(shape.d_format)
     match c_name:
         case "zero":
             return _build(format, drawn, drawn & np.uint64(0), drawn & np.uint64(0))
@@ -160,11 +155,7 @@ def _build(format: Format, drawn: Words, exponent: NDArray[Any], mantissa: Words
     if format.padding_bits:
         code |= drawn >> np.uint64(30) & np.uint64((1 << format.padding_bits) - 1)
     sign = drawn >> np.uint64(63)
-    return (code | sign * np.uint64(format.sign_mask)).astype(format_dtype(format))
-
-
-def format_dtype(format: Format) -> np.dtype[Any]:
-    return np.dtype(np.uint64) if format is F64 else np.dtype(format.code_dtype)
+    return (code | sign * np.uint64(format.sign_mask)).astype(format.code_dtype)
 
 
 def class_codes(name: str, drawn: Words, format: Format, *, is_b: bool = False, lowered: int = 0) -> Codes:
@@ -187,7 +178,7 @@ def _class_codes(name: str, drawn: Words, format: Format, is_b: bool, lowered: i
     spread = np.maximum(format.bias - reach + choice % (2 * reach) - lowered, 0)
     match name:
         case "bits":
-            return drawn.astype(format_dtype(format))
+            return drawn.astype(format.code_dtype)
         case "finite":
             return _build(format, drawn, choice % (format.bias if modest else last + 1), drawn)
         case "narrow":
@@ -238,7 +229,7 @@ def _near(shape: Shape, format: Format, drawn: Words, a: Codes, b: Codes) -> Cod
     """C whose exponent is that of the first product, more or less: by 3 binades at most in half of all, by 30 in others."""
     exponents = []
     for codes, name in ((a[..., 0], shape.a_format), (b[..., 0], shape.b_format)):
-        row = format_row(name)
+        row = operand_format(name)
         magnitude = codes.astype(np.uint64) >> np.uint64(row.padding_bits) & np.uint64(row.magnitude_limit - 1)
         exponents.append((magnitude >> np.uint64(row.mantissa_bits)).astype(np.int64) - row.bias)
     choice = (drawn >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int64)
@@ -258,7 +249,7 @@ def _opposite(shape: Shape, drawn: Words, a: Codes, b: Codes) -> Codes:
     with np.errstate(all="ignore"):
         negated = (-values[0][:, :, None] * values[1][:, None, :]).astype(kind)
     codes: Codes = negated.view(code_dtype(shape.d_format))
-    return np.where(np.isnan(negated), codes.dtype.type(format_row(shape.d_format).magnitude_limit - 1), codes)
+    return np.where(np.isnan(negated), codes.dtype.type(operand_format(shape.d_format).magnitude_limit - 1), codes)
 
 
 def _integers(name: str, drawn: Words, format: str) -> Codes:

@@ -8,6 +8,7 @@ import pytest
 
 from refsim import decode
 from refsim.errors import RefsimError
+from refsim.numerics.profiles import operand_format
 from refsim.testing.tensor_features import features, holds, negated, power
 from refsim.testing.tensor_probe import (
     CELL_WORDS,
@@ -15,7 +16,6 @@ from refsim.testing.tensor_probe import (
     cell_c,
     cell_operands,
     code_dtype,
-    format_row,
     special_codes,
     words,
 )
@@ -61,7 +61,7 @@ def test_classes_hold_what_they_are_called_after(shape):
 
     assert np.isfinite(values("finite")).all()
     assert np.isnan(values("special")).any()
-    smallest = format_row(shape.a_format).min_normal
+    smallest = operand_format(shape.a_format).min_normal
     assert np.count_nonzero(np.abs(values("subnormal")) < smallest) > values("subnormal").size // 8
     assert np.count_nonzero(values("sparse") == 0) > values("sparse").size * 3 // 4
 
@@ -88,7 +88,7 @@ def test_operands_are_those_that_an_h200_was_given():
 
 
 def test_special_codes_of_e4m3():
-    assert special_codes(format_row("e4m3"))[::2] == [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7F, 0x7E]
+    assert special_codes(operand_format("e4m3"))[::2] == [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7F, 0x7E]
 
 
 @pytest.mark.parametrize("name", ["swamped", "none"])
@@ -101,8 +101,8 @@ def test_power_spells_a_product_in_both_factors():
     for exponent in range(-18, 17):
         x, y = power(WGMMA, exponent)
         assert x * y == 2.0**exponent
-        assert holds(format_row("e4m3"), x)
-        assert holds(format_row("e4m3"), y)
+        assert holds(operand_format("e4m3"), x)
+        assert holds(operand_format("e4m3"), y)
     assert power(WGMMA, 17) is None
     assert power(WGMMA, -19) is None
 

@@ -31,7 +31,7 @@ def exact_sums(a: Fields, b: Fields, c: Fields) -> tuple[Integers, int]:
 def rounded_sums(totals: Integers, quantum: int, rounding: Rounding) -> Codes:
     """The code of every total x 2^quantum."""
     codes: Codes = np.frompyfunc(lambda total: rounded(total, quantum, rounding), 1, 1)(totals).astype(
-        np.uint64 if rounding.format.bits > 32 else rounding.format.code_dtype
+        rounding.format.code_dtype
     )
     return codes
 
