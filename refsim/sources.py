@@ -66,7 +66,7 @@ FLASHINFER = Document("flashinfer", "FlashInfer", "fb28d72", "https://github.com
 DEEPGEMM = Document("deepgemm", "DeepGEMM", "54e2261", "https://github.com/deepseek-ai/DeepGEMM")
 AITER = Document("aiter", "AITER", "e404860", "https://github.com/ROCm/aiter")
 MIRAGE = Document("mirage", "Mirage", "324b691", "https://github.com/mirage-project/mirage")
-VLLM = Document("vllm", "vLLM", "0.11", "https://github.com/vllm-project/vllm")
+VLLM = Document("vllm", "vLLM", "58942ec", "https://github.com/vllm-project/vllm")
 TRITON = Document("triton", "Triton", "3.9", "https://github.com/triton-lang/triton")
 
 CDNA = Document(

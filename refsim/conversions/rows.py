@@ -285,7 +285,7 @@ def _weight_decoders() -> Iterator[Conversion]:
     wrong = tuple((at | sign, at | sign, code | sign) for sign in (0, BF16.sign_mask) for at, code in raised)
     for policy, overrides, nan, source in (
         ("exact", (), default_nan(BF16), CUDA_HEADERS["cuda_fp8.h, __nv_fp8_e4m3 to __nv_bfloat16"]),
-        ("marlin", (), 0x43F0, VLLM["marlin/dequant.h, dequant of kFE4M3fn to nv_bfloat162"]),
+        ("marlin", (), 0x43F0, VLLM["gptq_marlin/dequant.h, dequant of kFE4M3fn to nv_bfloat162"]),
         ("mirage", wrong, 0x43F0, MIRAGE["linear_fp8_weight, fp8x2 to bf16x2"]),
     ):
         negative_nan = None if policy == "exact" else nan | BF16.sign_mask
