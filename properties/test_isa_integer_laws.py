@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsim.ptx.bind import Bound, bind, evaluate
+from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import Instruction, clauses
 from refsim.ptx.isa.instances import instances
 from refsim.testing.instructions import Words, disagreements, fitted, operand_words, words

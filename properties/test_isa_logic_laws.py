@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsim.ptx.bind import Bound, evaluate
+from refsim.ptx.isa.binding import Bound, evaluate
 from refsim.ptx.isa.forms import Instruction, clauses
 from refsim.ptx.isa.instances import instances
 from refsim.testing.instructions import Words, disagreements, fitted, operand_words, words

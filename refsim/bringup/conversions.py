@@ -26,7 +26,7 @@ from refsim.device.cuda import CudaDevice
 from refsim.device.sim import SimLauncher
 from refsim.errors import MISSING, RefsimError
 from refsim.kernels import Launcher
-from refsim.ptx.bind import bind, evaluate
+from refsim.ptx.isa.binding import bind, evaluate
 from refsim.testing.scalar_probe import ScalarForm, probe_module
 from refsim.testing.vectors import (
     CHUNK,

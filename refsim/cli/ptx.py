@@ -15,7 +15,7 @@ from refsim.render import Column, Document, Entry, Record, Table
 
 if TYPE_CHECKING:
     from refsim.ptx.isa.forms import Instruction, OperandForm
-    from refsim.ptx.types import PtxType
+    from refsim.ptx.isa.types import PtxType
     from refsim.render import Cell
 
 FORMS = (
@@ -111,7 +111,7 @@ def _coverage_of(files: tuple[Path, ...]) -> Answer:
 @answers
 def explain(opcode: str) -> Document:
     """The form, the operands and the meaning of a full OPCODE such as cvt.rn.satfinite.e4m3x2.f32."""
-    from refsim.ptx.bind import bind
+    from refsim.ptx.isa.binding import bind
 
     bound = bind(opcode)
     clause = bound.clause

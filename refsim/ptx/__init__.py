@@ -1,13 +1,13 @@
 """A simulated GPU: it executes the PTX of a compiled kernel over all lanes at once in NumPy."""
 
-from refsim.ptx.asynchrony import POLICIES
-from refsim.ptx.checks import Checks
-from refsim.ptx.conflicts import BankUse
-from refsim.ptx.contraction import Contraction
-from refsim.ptx.faults import FAULT_CODES, FAULT_EXIT, is_fault
-from refsim.ptx.memory import GlobalMemory
-from refsim.ptx.products import ARITHMETICS
-from refsim.ptx.program import DEFAULT_TARGET, Program, Trace, load
+from refsim.ptx.async_ops.queue import POLICIES
+from refsim.ptx.checks.bank_conflicts import BankUse
+from refsim.ptx.checks.findings import FAULT_CODES, FAULT_EXIT, is_fault
+from refsim.ptx.checks.launch_checks import Checks
+from refsim.ptx.lowering.contraction import Contraction
+from refsim.ptx.machine.products import ARITHMETICS
+from refsim.ptx.machine.program import DEFAULT_TARGET, Program, Trace, load
+from refsim.ptx.memory.space import GlobalMemory
 
 __all__ = [
     "ARITHMETICS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "BankUse", "Checks", "Contraction",

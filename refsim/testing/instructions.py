@@ -1,6 +1,6 @@
 """Operands for one pure PTX instruction, drawn from Hypothesis, and its results as plain numbers of Python.
 
-A law compares `refsim.ptx.bind.evaluate` with a definition over integers, lane by lane: draw `operand_words()`, read
+A law compares `refsim.ptx.isa.binding.evaluate` with a definition over integers, lane by lane: draw `operand_words()`, read
 them as the sources of one instruction with `fitted(bound, drawn)`, then `disagreements(bound, sources, definition)`
 must be empty. One draw serves every instruction.
 """
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from numpy.typing import NDArray
 
-from refsim.ptx.bind import Bound, evaluate
-from refsim.ptx.types import PtxType
+from refsim.ptx.isa.binding import Bound, evaluate
+from refsim.ptx.isa.types import PtxType
 
 LANES = 64
 Definition = Callable[..., Any]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.ptx.contraction import contractions
-from refsim.ptx.inline import inline
+from refsim.ptx.lowering.contraction import contractions
+from refsim.ptx.text.inline import inline
 
 KERNELS = sorted((Path(__file__).parents[2] / "gpu" / "ptx").glob("*.ptx"))
 REGISTERS = {"f32": "b32", "f64": "b64", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.ptx.bind import Bound, bind, evaluate
+from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses, supports
 from refsim.ptx.isa.instances import FIRST_LINE, instances, listing, opcode_count, opcodes, refused, statement
 

@@ -8,7 +8,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.landings import LISTED, Landings
+from refsim.ptx.async_ops.copy_visibility import LISTED, Landings
 
 POLICIES = pytest.mark.parametrize("policy", ptx.POLICIES)
 HEAD = """.version 9.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsim.ptx.bind import Bound, evaluate
+from refsim.ptx.isa.binding import Bound, evaluate
 from refsim.ptx.isa.forms import clauses, find, supports
 from refsim.ptx.isa.instances import instances, refused
 from refsim.testing import single

@@ -5,7 +5,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx import machine
+from refsim.ptx.machine import scheduler as machine
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 PROLOGUE = """

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsim.ptx.lanes import Geometry
-from refsim.ptx.order import BARRIERS, FIRST, IN_FLIGHT, LAST, NEVER, ORDERED, Order
+from refsim.ptx.checks.happens_before import BARRIERS, FIRST, IN_FLIGHT, LAST, NEVER, ORDERED, Order
+from refsim.ptx.machine.lanes import Geometry
 
 WARPS = 4
 EVENTS = st.lists(

@@ -3,8 +3,8 @@
 import pytest
 
 from refsim.errors import UNREADABLE, RefsimError
-from refsim.ptx.parser import parse
-from refsim.ptx.syntax import Address, Dual, Immediate, Location, Register, Special, Symbol, Vector
+from refsim.ptx.text.parser import parse
+from refsim.ptx.text.syntax import Address, Dual, Immediate, Location, Register, Special, Symbol, Vector
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 

@@ -11,7 +11,7 @@ from refsim.conversions import encode
 from refsim.device.compile import compile_ptx
 from refsim.errors import MISSING, RefsimError
 from refsim.layouts import bank_conflicts
-from refsim.ptx import program as program_module
+from refsim.ptx.machine import program as program_module
 
 SOURCE = Path(__file__).with_name("pipeline.cu")
 SHARED = 3 * (16 + 64) * 256

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim import ptx
-from refsim.ptx.storage import shared_slots
+from refsim.ptx.lowering.register_slots import shared_slots
 
 WIDTHS = st.sampled_from([1, 16, 32, 64])
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.lanes import Lanes
+from refsim.ptx.machine.lanes import Lanes
 from refsim.sources import PTX
 
 Array = NDArray[Any]

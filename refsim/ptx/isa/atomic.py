@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from refsim.numerics import ieee
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
-from refsim.ptx.lanes import Lanes
-from refsim.ptx.memory import WINDOW_SIZE, WINDOWS
-from refsim.ptx.types import TYPES, PtxType
+from refsim.ptx.isa.types import TYPES, PtxType
+from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
 Array = NDArray[Any]

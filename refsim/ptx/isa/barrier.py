@@ -5,7 +5,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.lanes import Lanes
+from refsim.ptx.machine.lanes import Lanes
 from refsim.sources import PTX
 
 Array = NDArray[Any]

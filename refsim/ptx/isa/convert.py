@@ -12,7 +12,7 @@ from refsim.conversions import CONVERSIONS, Conversion, convert
 from refsim.conversions.rounding import STOCHASTIC
 from refsim.numerics import ieee
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.types import TYPES
+from refsim.ptx.isa.types import TYPES
 from refsim.sources import PTX
 
 Array = NDArray[Any]

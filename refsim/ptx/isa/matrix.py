@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.mma import SHAPES, Shape
-from refsim.ptx.faults import place
+from refsim.ptx.checks.findings import place
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
-from refsim.ptx.lanes import Lanes
-from refsim.ptx.memory import WINDOW_SIZE, WINDOWS
-from refsim.ptx.products import INTEGERS, SETTLED, Kind, multiply
-from refsim.ptx.types import TYPES
+from refsim.ptx.isa.types import TYPES
+from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.machine.products import INTEGERS, SETTLED, Kind, multiply
+from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
 Array = NDArray[Any]

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.lanes import Lanes
-from refsim.ptx.memory import WINDOW_SIZE, WINDOWS
-from refsim.ptx.types import TYPES
+from refsim.ptx.isa.types import TYPES
+from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
 Array = NDArray[Any]

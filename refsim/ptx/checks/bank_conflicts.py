@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.banks import bank_conflicts
-from refsim.ptx.lanes import Lanes
-from refsim.ptx.syntax import Statement
+from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 WARP = 32

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.lanes import Geometry, Ids
-from refsim.ptx.syntax import Statement
+from refsim.ptx.machine.lanes import Geometry, Ids
+from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 

@@ -1,7 +1,7 @@
 """What a simulated kernel does wrong, said so that its author can find it: PTX line, CUDA line, thread, block, address."""
 
 from refsim.errors import RefsimError
-from refsim.ptx.syntax import Statement
+from refsim.ptx.text.syntax import Statement
 
 FAULT_EXIT = 1
 FAULT_CODES = frozenset(

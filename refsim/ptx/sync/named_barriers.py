@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.lanes import Ids, Lanes
-from refsim.ptx.order import BARRIERS
-from refsim.ptx.translate import put
+from refsim.ptx.checks.happens_before import BARRIERS
+from refsim.ptx.lowering.codegen import put
+from refsim.ptx.machine.lanes import Ids, Lanes
 
 if TYPE_CHECKING:
-    from refsim.ptx.machine import Machine
+    from refsim.ptx.machine.scheduler import Machine
 
 RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a positive multiple of the warp size, the same for all"
 

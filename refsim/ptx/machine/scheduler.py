@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.asynchrony import Copies
-from refsim.ptx.barriers import Barriers
-from refsim.ptx.checks import Checks, Findings
-from refsim.ptx.conflicts import BankCounter
-from refsim.ptx.faults import fault
-from refsim.ptx.lanes import Geometry, Ids, Lanes, union
-from refsim.ptx.lower import Block, Code, Step
-from refsim.ptx.meetings import Meetings, merged
-from refsim.ptx.memory import POISON, GlobalMemory, Space
-from refsim.ptx.specials import special_register
-from refsim.ptx.syntax import Statement
-from refsim.ptx.translate import clause_function, fetch, get, put, translate
-from refsim.ptx.types import UNSIGNED
-from refsim.ptx.watch import Watch
+from refsim.ptx.async_ops.queue import Copies
+from refsim.ptx.checks.bank_conflicts import BankCounter
+from refsim.ptx.checks.findings import fault
+from refsim.ptx.checks.launch_checks import Checks, Findings
+from refsim.ptx.checks.races import Watch
+from refsim.ptx.isa.types import UNSIGNED
+from refsim.ptx.lowering.blocks import Block, Code, Step
+from refsim.ptx.lowering.codegen import clause_function, fetch, get, put, translate
+from refsim.ptx.machine.lanes import Geometry, Ids, Lanes, union
+from refsim.ptx.machine.special_registers import special_register
+from refsim.ptx.memory.space import POISON, GlobalMemory, Space
+from refsim.ptx.sync.named_barriers import Barriers
+from refsim.ptx.sync.warp_sync import Meetings, merged
+from refsim.ptx.text.syntax import Statement
 
 FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
 TURN = 32  # picks of such a turn: enough to leave a critical section

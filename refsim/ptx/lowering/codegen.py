@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.lanes import Lanes
-from refsim.ptx.lower import Block, Code, Constant, Place, Source, Step, Target
-from refsim.ptx.syntax import Negated, Register, Special, Symbol
-from refsim.ptx.types import PtxType, is_plain, unviewer, view, viewer
+from refsim.ptx.isa.types import PtxType, is_plain, unviewer, view, viewer
+from refsim.ptx.lowering.blocks import Block, Code, Constant, Place, Source, Step, Target
+from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
 Array = NDArray[Any]
 

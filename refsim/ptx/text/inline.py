@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from refsim.errors import RefsimError
-from refsim.ptx.faults import place
-from refsim.ptx.syntax import (
+from refsim.ptx.checks.findings import place
+from refsim.ptx.text.syntax import (
     Address,
     Dual,
     Function,

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.bind import Bound, bind
-from refsim.ptx.contraction import Contraction, contractions
+from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.isa.forms import OperandForm, supports
-from refsim.ptx.lexer import malformed
-from refsim.ptx.storage import shared_slots
-from refsim.ptx.syntax import (
+from refsim.ptx.isa.types import TYPES, PtxType
+from refsim.ptx.lowering.contraction import Contraction, contractions
+from refsim.ptx.lowering.register_slots import shared_slots
+from refsim.ptx.text.lexer import malformed
+from refsim.ptx.text.syntax import (
     Address,
     Dual,
     Function,
@@ -33,7 +34,6 @@ from refsim.ptx.syntax import (
     Symbol,
     Vector,
 )
-from refsim.ptx.types import TYPES, PtxType
 
 
 @dataclass(frozen=True)

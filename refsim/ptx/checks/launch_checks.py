@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from refsim.errors import RefsimError
-from refsim.ptx.conflicts import BankUse
-from refsim.ptx.syntax import Statement
+from refsim.ptx.checks.bank_conflicts import BankUse
+from refsim.ptx.text.syntax import Statement
 
 LEVELS = ("error", "record", "off")
 

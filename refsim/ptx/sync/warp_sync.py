@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.faults import fault, place
-from refsim.ptx.lanes import Ids, Lanes, union
-from refsim.ptx.lower import Step
-from refsim.ptx.translate import fetch
+from refsim.ptx.checks.findings import fault, place
+from refsim.ptx.lowering.blocks import Step
+from refsim.ptx.lowering.codegen import fetch
+from refsim.ptx.machine.lanes import Ids, Lanes, union
 
 if TYPE_CHECKING:
-    from refsim.ptx.machine import Machine
+    from refsim.ptx.machine.scheduler import Machine
 
 ALL = 0xFFFFFFFF
 RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expects must arrive"

@@ -8,7 +8,7 @@ import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.ptx.isa.forms import Instruction, OperandForm, find
-from refsim.ptx.types import TYPES, WIDE, Bits, PtxType, unview, view
+from refsim.ptx.isa.types import TYPES, WIDE, Bits, PtxType, unview, view
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
-    from refsim.ptx.machine import Machine
+    from refsim.ptx.machine.scheduler import Machine
 
 AXES = "xyz"
 

@@ -7,8 +7,8 @@ and the chip's one may differ. With `.rn` (or any other mode) it must not.
 import re
 from dataclasses import dataclass
 
-from refsim.ptx.faults import place
-from refsim.ptx.syntax import Function, Register, Statement
+from refsim.ptx.checks.findings import place
+from refsim.ptx.text.syntax import Function, Register, Statement
 from refsim.sources import PTX
 
 SOURCE = PTX["mul, add: instructions without rounding modifier may be contracted"]

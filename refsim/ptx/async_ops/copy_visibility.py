@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.lanes import Ids, Lanes
+from refsim.ptx.machine.lanes import Ids, Lanes
 
 if TYPE_CHECKING:
-    from refsim.ptx.machine import Machine
+    from refsim.ptx.machine.scheduler import Machine
 
 Array = NDArray[Any]
 

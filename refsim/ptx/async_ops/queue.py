@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.faults import place
-from refsim.ptx.lanes import Lanes
-from refsim.ptx.memory import ITEM, AccessError, Addresses
+from refsim.ptx.checks.findings import place
+from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.memory.space import ITEM, AccessError, Addresses
 
 if TYPE_CHECKING:
-    from refsim.ptx.machine import Machine
+    from refsim.ptx.machine.scheduler import Machine
 
 Array = NDArray[Any]
 

@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import UNREADABLE, RefsimError, unknown
-from refsim.ptx.asynchrony import POLICIES
-from refsim.ptx.checks import Checks, Findings
-from refsim.ptx.conflicts import BankUse
-from refsim.ptx.contraction import Contraction
-from refsim.ptx.faults import place
-from refsim.ptx.inline import inline
+from refsim.ptx.async_ops.queue import POLICIES
+from refsim.ptx.checks.bank_conflicts import BankUse
+from refsim.ptx.checks.findings import place
+from refsim.ptx.checks.launch_checks import Checks, Findings
 from refsim.ptx.isa.forms import supports
-from refsim.ptx.lanes import Geometry
-from refsim.ptx.lower import Code, lower
-from refsim.ptx.machine import Machine
-from refsim.ptx.memory import POISON, SHARED_BASE, GlobalMemory, Region, Space, per_owner
-from refsim.ptx.parser import parse
-from refsim.ptx.products import ARITHMETICS
-from refsim.ptx.syntax import Function, Module, Variable
+from refsim.ptx.lowering.blocks import Code, lower
+from refsim.ptx.lowering.contraction import Contraction
+from refsim.ptx.machine.lanes import Geometry
+from refsim.ptx.machine.products import ARITHMETICS
+from refsim.ptx.machine.scheduler import Machine
+from refsim.ptx.memory.space import POISON, SHARED_BASE, GlobalMemory, Region, Space, per_owner
+from refsim.ptx.text.inline import inline
+from refsim.ptx.text.parser import parse
+from refsim.ptx.text.syntax import Function, Module, Variable
 
 DEFAULT_TARGET = "sm_90a"
 WAVE_LANES = 1 << 14

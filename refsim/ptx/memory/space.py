@@ -280,7 +280,7 @@ def per_owner(
 ) -> Space:
     """A space that each owner (CTA, lane) has for itself: `size` bytes each, regions in byte positions of one owner.
 
-    Without a shadow nothing is known of which bytes were written: shared memory has a `refsim.ptx.watch.Watch` instead.
+    Without a shadow nothing is known of which bytes were written: shared memory has a `refsim.ptx.checks.races.Watch` instead.
     """
     stride = -(-(size + 16) // 16) * 16
     if owners * stride > MAX_BYTES:

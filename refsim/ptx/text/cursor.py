@@ -2,8 +2,8 @@
 
 import struct
 
-from refsim.ptx.lexer import Token, malformed
-from refsim.ptx.syntax import Immediate
+from refsim.ptx.text.lexer import Token, malformed
+from refsim.ptx.text.syntax import Immediate
 
 
 class Cursor:

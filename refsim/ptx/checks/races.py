@@ -1,8 +1,8 @@
 """Shared memory watched: for every byte who wrote and read it last, so that a read of nothing, of bytes in flight, or
 of bytes that no barrier orders is found when it happens.
 
-Marks are codes of refsim.ptx.order, one byte for each `granule` bytes of shared memory, the narrowest access of the
-kernel: an access then covers whole granules, and its marks are one item as its bytes are. Reads are only listed; they are
+Marks are codes of refsim.ptx.checks.happens_before, one byte for each `granule` bytes of shared memory, the narrowest
+access of the kernel: an access then covers whole granules, and its marks are one item as its bytes are. Reads are only listed; they are
 marked when a write comes before the next barrier, so that a kernel whose warps meet between reads and writes pays nothing.
 """
 
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.accesses import Access, Log
-from refsim.ptx.faults import place
-from refsim.ptx.landings import Landings
-from refsim.ptx.lanes import Lanes
-from refsim.ptx.memory import ITEM, SHARED_BASE
-from refsim.ptx.order import BARRIERS, IN_FLIGHT, NEVER, ORDERED, Order
+from refsim.ptx.async_ops.copy_visibility import Landings
+from refsim.ptx.checks.access_log import Access, Log
+from refsim.ptx.checks.findings import place
+from refsim.ptx.checks.happens_before import BARRIERS, IN_FLIGHT, NEVER, ORDERED, Order
+from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.memory.space import ITEM, SHARED_BASE
 
 if TYPE_CHECKING:
-    from refsim.ptx.machine import Machine
+    from refsim.ptx.machine.scheduler import Machine
 
 Array = NDArray[Any]
 

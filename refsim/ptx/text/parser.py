@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from refsim.ptx.declarations import MAX_DEPTH, SPACES, Declarations, type_bits
-from refsim.ptx.lexer import Token, malformed, tokenize
-from refsim.ptx.syntax import (
+from refsim.ptx.text.declarations import MAX_DEPTH, SPACES, Declarations, type_bits
+from refsim.ptx.text.lexer import Token, malformed, tokenize
+from refsim.ptx.text.syntax import (
     Address,
     Dual,
     Function,

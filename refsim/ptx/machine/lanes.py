@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.faults import fault
-from refsim.ptx.memory import ITEM, THREADS, WINDOW_SIZE, WINDOWS, AccessError, Addresses, Space
-from refsim.ptx.syntax import Statement
+from refsim.ptx.checks.findings import fault
+from refsim.ptx.memory.space import ITEM, THREADS, WINDOW_SIZE, WINDOWS, AccessError, Addresses, Space
+from refsim.ptx.text.syntax import Statement
 
 if TYPE_CHECKING:
-    from refsim.ptx.machine import Machine
+    from refsim.ptx.machine.scheduler import Machine
 
 Ids = NDArray[np.int64]
 

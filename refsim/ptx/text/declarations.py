@@ -1,8 +1,8 @@
 """Declarations of variables: state space, alignment, type, size, initial bytes."""
 
-from refsim.ptx.cursor import Cursor
-from refsim.ptx.lexer import Token, malformed
-from refsim.ptx.syntax import Variable
+from refsim.ptx.text.cursor import Cursor
+from refsim.ptx.text.lexer import Token, malformed
+from refsim.ptx.text.syntax import Variable
 
 MAX_DEPTH = 64
 MAX_VARIABLE_BYTES = 1 << 30

@@ -1,0 +1,1 @@
+"""What a launch checks, and what it found."""

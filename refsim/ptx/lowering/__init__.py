@@ -1,0 +1,1 @@
+"""Statements to blocks of bound steps, and blocks to Python functions."""
