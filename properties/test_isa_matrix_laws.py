@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from refsim import layouts, numerics, ptx
 from refsim.errors import RefsimError
 from refsim.formats import format_named
+from refsim.ptx.isa import products
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
-from refsim.ptx.machine import products
 from refsim.testing import single
 from refsim.testing.instructions import words
 

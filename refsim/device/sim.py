@@ -18,7 +18,7 @@ from refsim import ptx
 from refsim.device.compile import compile_ptx
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer
-from refsim.ptx.checks.findings import place
+from refsim.ptx.findings.faults import place
 
 SCHEDULES = 3
 SCHEDULED_LANES = 4096

@@ -1,11 +1,11 @@
 """A simulated GPU: it executes the PTX of a compiled kernel over all lanes at once in NumPy."""
 
 from refsim.ptx.async_ops.queue import POLICIES
-from refsim.ptx.checks.bank_conflicts import BankUse
-from refsim.ptx.checks.findings import FAULT_CODES, FAULT_EXIT, is_fault
-from refsim.ptx.checks.launch_checks import Checks
+from refsim.ptx.findings.faults import FAULT_CODES, FAULT_EXIT, is_fault
+from refsim.ptx.findings.record import BankUse
+from refsim.ptx.findings.table import Checks
+from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.contraction import Contraction
-from refsim.ptx.machine.products import ARITHMETICS
 from refsim.ptx.machine.program import DEFAULT_TARGET, Program, Trace, load
 from refsim.ptx.memory.space import GlobalMemory
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim.ptx.checks.happens_before import BARRIERS, FIRST, IN_FLIGHT, LAST, NEVER, ORDERED, Order
-from refsim.ptx.machine.lanes import Geometry
+from refsim.ptx.execution.geometry import Geometry
 
 WARPS = 4
 EVENTS = st.lists(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.machine.lanes import Ids, Lanes
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.lanes import Lanes
 
 if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.findings import place
-from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.findings.faults import place
 from refsim.ptx.memory.space import ITEM, AccessError, Addresses
 
 if TYPE_CHECKING:

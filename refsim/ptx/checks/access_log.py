@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.machine.lanes import Geometry, Ids
+from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]

@@ -8,26 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.banks import bank_conflicts
-from refsim.ptx.machine.lanes import Lanes
-from refsim.ptx.text.syntax import Statement
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.findings.record import BankUse
 
 Array = NDArray[Any]
 WARP = 32
-
-
-@dataclass
-class BankUse:
-    """What one instruction asked of the banks: `accesses` of a warp took `wavefronts`, `ideal` without conflicts."""
-
-    statement: Statement
-    accesses: int = 0
-    wavefronts: int = 0
-    ideal: int = 0
-
-    @property
-    def ways(self) -> float:
-        """Wavefronts for each one that is needed: 1 without conflicts, 8 where eight rows share a bank."""
-        return self.wavefronts / self.ideal if self.ideal else 1.0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.machine.lanes import Geometry
+from refsim.ptx.execution.geometry import Geometry
 
 Array = NDArray[Any]
 

@@ -2,8 +2,9 @@
 of bytes that no barrier orders is found when it happens.
 
 Marks are codes of refsim.ptx.checks.happens_before, one byte for each `granule` bytes of shared memory, the narrowest
-access of the kernel: an access then covers whole granules, and its marks are one item as its bytes are. Reads are only listed; they are
-marked when a write comes before the next barrier, so that a kernel whose warps meet between reads and writes pays nothing.
+access of the kernel: an access then covers whole granules, and its marks are one item as its bytes are. Reads are only
+listed; they are marked when a write comes before the next barrier, so that a kernel whose warps meet between reads and
+writes pays nothing.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from refsim.ptx.async_ops.copy_visibility import Landings
 from refsim.ptx.checks.access_log import Access, Log
-from refsim.ptx.checks.findings import place
 from refsim.ptx.checks.happens_before import BARRIERS, IN_FLIGHT, NEVER, ORDERED, Order
-from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.findings.faults import place
 from refsim.ptx.memory.space import ITEM, SHARED_BASE
 
 if TYPE_CHECKING:

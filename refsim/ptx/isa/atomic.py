@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.numerics import ieee
+from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.types import TYPES, PtxType
-from refsim.ptx.machine.lanes import Lanes
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 

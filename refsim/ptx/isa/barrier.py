@@ -4,8 +4,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.machine.lanes import Lanes
 from refsim.sources import PTX
 
 Array = NDArray[Any]

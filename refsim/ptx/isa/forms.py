@@ -159,7 +159,7 @@ def instruction(
 
     since: the first target that has it; later: of single words of the opcode, where they came after that.
 
-    A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.machine.lanes.Lanes`), a keyword `results` the
+    A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.execution.lanes.Lanes`), a keyword `results` the
     number of registers that a vector result has. An operand that is left out arrives as None.
     """
     opcode, _, operands = form.partition(" ")

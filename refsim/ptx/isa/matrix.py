@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.mma import SHAPES, Shape
-from refsim.ptx.checks.findings import place
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.findings.faults import place
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
+from refsim.ptx.isa.products import INTEGERS, SETTLED, Kind, multiply
 from refsim.ptx.isa.types import TYPES
-from refsim.ptx.machine.lanes import Lanes
-from refsim.ptx.machine.products import INTEGERS, SETTLED, Kind, multiply
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.types import TYPES
-from refsim.ptx.machine.lanes import Lanes
 from refsim.ptx.memory.space import POISON
 from refsim.sources import PTX
 

@@ -17,6 +17,7 @@ from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.isa.forms import OperandForm, supports
 from refsim.ptx.isa.types import TYPES, PtxType
 from refsim.ptx.lowering.contraction import Contraction, contractions
+from refsim.ptx.lowering.operands import Constant, Place, Source, Target, registers_of
 from refsim.ptx.lowering.register_slots import shared_slots
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
@@ -34,31 +35,6 @@ from refsim.ptx.text.syntax import (
     Symbol,
     Vector,
 )
-
-
-@dataclass(frozen=True)
-class Constant:
-    """An operand known when the program is loaded: one element, the same for all lanes."""
-
-    bits: NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Place:
-    """An address operand: fetched base plus a byte offset."""
-
-    base: "Source"
-    offset: int
-
-
-@dataclass(frozen=True)
-class Target:
-    """A branch target, as the number of the statement it leads to."""
-
-    pc: int
-
-
-Source = Constant | Register | Negated | Special | Symbol | Place | Target | tuple[Any, ...] | None
 
 
 @dataclass(frozen=True)
@@ -80,25 +56,12 @@ class Step:
         if self.guard:
             yield self.guard.register.index
         for source, _ in self.sources:
-            yield from _registers(source)
+            yield from registers_of(source)
 
     def writes(self) -> Iterator[int]:
         """Registers that the step writes."""
         for result, _ in self.results:
             yield from (index for index in (result if isinstance(result, tuple) else (result,)) if index is not None)
-
-
-def _registers(source: Source) -> Iterator[int]:
-    match source:
-        case Register(index):
-            yield index
-        case Negated(Register(index)):
-            yield index
-        case Place(base, _):
-            yield from _registers(base)
-        case tuple():
-            for element in source:
-                yield from _registers(element)
 
 
 @dataclass

@@ -11,71 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.registers import get, put
 from refsim.ptx.isa.types import PtxType, is_plain, unviewer, view, viewer
-from refsim.ptx.lowering.blocks import Block, Code, Constant, Place, Source, Step, Target
-from refsim.ptx.machine.lanes import Lanes
+from refsim.ptx.lowering.blocks import Block, Code, Step
+from refsim.ptx.lowering.operands import Constant, Place, Source, Target, place
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
 Array = NDArray[Any]
-
-
-def get(lanes: Lanes, index: int) -> Array:
-    """A register's bits for a set of lanes: (n,), or (1,) when they are the same for all. Never a view that `put` may
-    change: the whole array is given away only together with its ownership."""
-    registers = lanes.machine.registers
-    slot = registers.slots[index]
-    array = registers.arrays[slot]
-    if len(array) == 1:
-        return array
-    if lanes.is_full:
-        registers.owned[slot] = False
-        return array
-    part = array[lanes.key]
-    return part.copy() if isinstance(lanes.key, slice) else part
-
-
-def put(lanes: Lanes, index: int, bits: Array) -> None:
-    """Write a register for a set of lanes."""
-    registers = lanes.machine.registers
-    slot = registers.slots[index]
-    if lanes.is_full:
-        registers.arrays[slot] = bits
-        registers.owned[slot] = False
-        return
-    array = registers.arrays[slot]
-    if not registers.owned[slot]:
-        array = np.broadcast_to(array, (lanes.machine.geometry.lanes,)).copy()
-        registers.arrays[slot] = array
-        registers.owned[slot] = True
-    array[lanes.key] = bits
-
-
-def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
-    """An operand's value for a set of lanes, straight from the registers: what a terminator uses."""
-    match source:
-        case Constant(bits):
-            return bits
-        case Register(index):
-            return get(lanes, index)
-        case Negated(register):
-            return ~get(lanes, register.index)
-        case Special(name):
-            return lanes.machine.special(lanes, name)
-        case Symbol(name, offset):
-            return lanes.machine.symbol(name, offset)
-        case Target(pc):
-            return pc
-        case Place(base, offset):
-            return place(fetch(lanes, base, type), offset)
-        case None:
-            return None
-    return [fetch(lanes, element, type) for element in source]
-
-
-def place(base: Array, offset: int) -> Array:
-    """Byte addresses: a register, zero-extended, plus the offset."""
-    wide: Array = base.astype(np.int64, copy=False) if base.dtype != np.uint64 else base.view(np.int64)
-    return wide + offset if offset else wide
 
 
 def typed(source: Source, type: PtxType) -> Callable[[Any], Any]:

@@ -7,7 +7,7 @@ and the chip's one may differ. With `.rn` (or any other mode) it must not.
 import re
 from dataclasses import dataclass
 
-from refsim.ptx.checks.findings import place
+from refsim.ptx.findings.faults import place
 from refsim.ptx.text.syntax import Function, Register, Statement
 from refsim.sources import PTX
 

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from refsim.errors import UNREADABLE, RefsimError, unknown
 from refsim.ptx.async_ops.queue import POLICIES
-from refsim.ptx.checks.bank_conflicts import BankUse
-from refsim.ptx.checks.findings import place
-from refsim.ptx.checks.launch_checks import Checks, Findings
+from refsim.ptx.execution.geometry import Geometry
+from refsim.ptx.findings.faults import place
+from refsim.ptx.findings.record import BankUse, Findings
+from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.forms import supports
+from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.blocks import Code, lower
 from refsim.ptx.lowering.contraction import Contraction
-from refsim.ptx.machine.lanes import Geometry
-from refsim.ptx.machine.products import ARITHMETICS
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.space import POISON, SHARED_BASE, GlobalMemory, Region, Space, per_owner
 from refsim.ptx.text.inline import inline

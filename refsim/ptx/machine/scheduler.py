@@ -5,7 +5,6 @@ lanes that arrive until the others are there. Lanes parked when nothing else can
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -15,13 +14,17 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.queue import Copies
 from refsim.ptx.checks.bank_conflicts import BankCounter
-from refsim.ptx.checks.findings import fault
-from refsim.ptx.checks.launch_checks import Checks, Findings
 from refsim.ptx.checks.races import Watch
+from refsim.ptx.execution.geometry import Geometry, Ids, union
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.registers import Registers, get, put
+from refsim.ptx.findings.faults import fault
+from refsim.ptx.findings.record import Findings
+from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.types import UNSIGNED
 from refsim.ptx.lowering.blocks import Block, Code, Step
-from refsim.ptx.lowering.codegen import clause_function, fetch, get, put, translate
-from refsim.ptx.machine.lanes import Geometry, Ids, Lanes, union
+from refsim.ptx.lowering.codegen import clause_function, translate
+from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.memory.space import POISON, GlobalMemory, Space
 from refsim.ptx.sync.named_barriers import Barriers
@@ -34,15 +37,6 @@ RANDOM_SPLIT = 0.5
 LATER_SPLIT = 1 / 8
 RARE_SPLIT = 1 / 32
 FREELY = 48  # blocks of a random schedule that are parted freely
-
-
-@dataclass
-class Registers:
-    """One array per slot: (lanes,) or (1,); `owned` tells whether it may be written in place, `slots` who is kept where."""
-
-    slots: list[int]
-    arrays: list[NDArray[Any]]
-    owned: list[bool]
 
 
 class Machine:

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import BARRIERS
-from refsim.ptx.lowering.codegen import put
-from refsim.ptx.machine.lanes import Ids, Lanes
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.registers import put
 
 if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine

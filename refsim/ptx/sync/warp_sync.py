@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.checks.findings import fault, place
+from refsim.ptx.execution.geometry import Ids, union
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.findings.faults import fault, place
 from refsim.ptx.lowering.blocks import Step
-from refsim.ptx.lowering.codegen import fetch
-from refsim.ptx.machine.lanes import Ids, Lanes, union
+from refsim.ptx.lowering.operands import fetch
 
 if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from refsim.errors import RefsimError
-from refsim.ptx.checks.findings import place
+from refsim.ptx.findings.faults import place
 from refsim.ptx.text.syntax import (
     Address,
     Dual,

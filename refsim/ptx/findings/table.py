@@ -1,10 +1,8 @@
-"""What a launch checks, and what it saw."""
+"""What a launch checks."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from refsim.errors import RefsimError
-from refsim.ptx.checks.bank_conflicts import BankUse
-from refsim.ptx.text.syntax import Statement
 
 LEVELS = ("error", "record", "off")
 
@@ -44,33 +42,3 @@ class Checks:
     def watches_shared(self) -> bool:
         """Whether anything is to be known about who wrote shared memory."""
         return (self.initialised, self.copies, self.races) != ("off", "off", "off")
-
-
-@dataclass
-class Findings:
-    """What a launch saw besides its results: `recorded` holds the first finding of each code and source line."""
-
-    instructions: int = 0
-    inexact: dict[int, Statement] = field(default_factory=dict)
-    idealised: dict[int, Statement] = field(default_factory=dict)
-    recorded: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
-    banks: dict[int, BankUse] = field(default_factory=dict)
-
-    def is_known(self, code: str, statement: Statement) -> bool:
-        """Whether a finding of this code at this source line was recorded before."""
-        return (code, _line(statement)) in self.recorded
-
-    def record(self, error: RefsimError, statement: Statement) -> None:
-        self.recorded.setdefault((error.code, _line(statement)), error)
-
-    def summary(self) -> str:
-        """The first finding that was recorded, which often is why a launch fails later; empty if there is none."""
-        if not self.recorded:
-            return ""
-        first, *others = self.recorded.values()
-        more = f", and {len(others)} more findings" if others else ""
-        return f"recorded before: [{first.code}] {first.what}, at {first.where}{more}"
-
-
-def _line(statement: Statement) -> str:
-    return str(statement.location or statement.line)

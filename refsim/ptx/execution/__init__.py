@@ -1,0 +1,1 @@
+"""What executes: the shape of a launch, sets of lanes, their registers."""

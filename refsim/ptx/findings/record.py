@@ -1,0 +1,51 @@
+"""What a launch saw besides its results."""
+
+from dataclasses import dataclass, field
+
+from refsim.errors import RefsimError
+from refsim.ptx.text.syntax import Statement
+
+
+@dataclass
+class BankUse:
+    """What one instruction asked of the banks: `accesses` of a warp took `wavefronts`, `ideal` without conflicts."""
+
+    statement: Statement
+    accesses: int = 0
+    wavefronts: int = 0
+    ideal: int = 0
+
+    @property
+    def ways(self) -> float:
+        """Wavefronts for each one that is needed: 1 without conflicts, 8 where eight rows share a bank."""
+        return self.wavefronts / self.ideal if self.ideal else 1.0
+
+
+@dataclass
+class Findings:
+    """What a launch saw besides its results: `recorded` holds the first finding of each code and source line."""
+
+    instructions: int = 0
+    inexact: dict[int, Statement] = field(default_factory=dict)
+    idealised: dict[int, Statement] = field(default_factory=dict)
+    recorded: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
+    banks: dict[int, BankUse] = field(default_factory=dict)
+
+    def is_known(self, code: str, statement: Statement) -> bool:
+        """Whether a finding of this code at this source line was recorded before."""
+        return (code, _line(statement)) in self.recorded
+
+    def record(self, error: RefsimError, statement: Statement) -> None:
+        self.recorded.setdefault((error.code, _line(statement)), error)
+
+    def summary(self) -> str:
+        """The first finding that was recorded, which often is why a launch fails later; empty if there is none."""
+        if not self.recorded:
+            return ""
+        first, *others = self.recorded.values()
+        more = f", and {len(others)} more findings" if others else ""
+        return f"recorded before: [{first.code}] {first.what}, at {first.where}{more}"
+
+
+def _line(statement: Statement) -> str:
+    return str(statement.location or statement.line)

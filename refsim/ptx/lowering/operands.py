@@ -1,0 +1,82 @@
+"""How an operand of a step is fetched: a constant, a register, an address, a branch target."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.registers import get
+from refsim.ptx.isa.types import PtxType
+from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An operand known when the program is loaded: one element, the same for all lanes."""
+
+    bits: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address operand: fetched base plus a byte offset."""
+
+    base: "Source"
+    offset: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """A branch target, as the number of the statement it leads to."""
+
+    pc: int
+
+
+Source = Constant | Register | Negated | Special | Symbol | Place | Target | tuple[Any, ...] | None
+
+
+def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
+    """An operand's value for a set of lanes, straight from the registers: what a terminator uses."""
+    match source:
+        case Constant(bits):
+            return bits
+        case Register(index):
+            return get(lanes, index)
+        case Negated(register):
+            return ~get(lanes, register.index)
+        case Special(name):
+            return lanes.machine.special(lanes, name)
+        case Symbol(name, offset):
+            return lanes.machine.symbol(name, offset)
+        case Target(pc):
+            return pc
+        case Place(base, offset):
+            return place(fetch(lanes, base, type), offset)
+        case None:
+            return None
+    return [fetch(lanes, element, type) for element in source]
+
+
+def place(base: Array, offset: int) -> Array:
+    """Byte addresses: a register, zero-extended, plus the offset."""
+    wide: Array = base.astype(np.int64, copy=False) if base.dtype != np.uint64 else base.view(np.int64)
+    return wide + offset if offset else wide
+
+
+def registers_of(source: Source) -> Iterator[int]:
+    """The registers that an operand reads."""
+    match source:
+        case Register(index):
+            yield index
+        case Negated(Register(index)):
+            yield index
+        case Place(base, _):
+            yield from registers_of(base)
+        case tuple():
+            for element in source:
+                yield from registers_of(element)
