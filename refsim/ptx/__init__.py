@@ -7,7 +7,7 @@ from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.machine.program import DEFAULT_TARGET, Program, Trace, load
-from refsim.ptx.memory.space import GlobalMemory
+from refsim.ptx.memory.global_memory import GlobalMemory
 
 __all__ = [
     "ARITHMETICS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "BankUse", "Checks", "Contraction",

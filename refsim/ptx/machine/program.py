@@ -22,7 +22,8 @@ from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.blocks import Code, lower
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.machine.scheduler import Machine
-from refsim.ptx.memory.space import POISON, SHARED_BASE, GlobalMemory, Region, Space, per_owner
+from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.memory.space import POISON, SHARED_BASE, Region, Space, per_owner
 from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
 from refsim.ptx.text.syntax import Function, Module, Variable

@@ -26,7 +26,8 @@ from refsim.ptx.lowering.blocks import Block, Code, Step
 from refsim.ptx.lowering.codegen import clause_function, translate
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.machine.special_registers import special_register
-from refsim.ptx.memory.space import POISON, GlobalMemory, Space
+from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.memory.space import POISON, Space
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
