@@ -104,7 +104,7 @@ class SimLauncher:
 
         small = int(np.prod(grid)) * self._threads <= SCHEDULED_LANES
         # The module's own variables are part of the memory that every order begins with.
-        self.program.place_variables(self.program.code(entry).function, self.memory, shared_bytes)
+        self.program.prepare(entry, self.memory)
         before = self.memory.snapshot() if small else None
         try:
             trace = run()
