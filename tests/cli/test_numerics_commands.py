@@ -12,7 +12,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import warnings
 from fractions import Fraction
 from pathlib import Path
@@ -444,23 +443,18 @@ def test_the_section_of_the_readme_is_current(refsim, request):
 
 
 @pytest.mark.parametrize("name", ["mma", "numerics", "numerics list", "numerics bits"])
-def test_help_loads_nothing_heavy_and_is_fast(name):
+def test_help_loads_nothing_heavy(name):
     script = (
-        "import sys, time; start = time.perf_counter(); from refsim.cli import main; code = main(sys.argv[1:]);"
-        "print(code, time.perf_counter() - start, *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+        "import sys; from refsim.cli import main; code = main(sys.argv[1:]);"
+        "print(code, *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
-    took = []
-    for _ in range(3):
-        started = time.perf_counter()
-        run = subprocess.run(
-            [sys.executable, "-c", script, *name.split(), "--help"], capture_output=True, text=True, check=True, timeout=30,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        code, inside, *loaded = run.stderr.split()
-        took.append(min(float(inside), time.perf_counter() - started))
-        assert code == "0"
-        assert {"numpy", "ml_dtypes", "hypothesis", "rich"} & set(loaded) == set()
-    assert min(took) < 0.3, f"{name} --help took {min(took) * 1000:.0f} ms"
+    run = subprocess.run(
+        [sys.executable, "-c", script, *name.split(), "--help"], capture_output=True, text=True, check=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    code, *loaded = run.stderr.split()
+    assert code == "0"
+    assert {"numpy", "ml_dtypes", "hypothesis", "rich"} & set(loaded) == set()
 
 
 @pytest.mark.parametrize(

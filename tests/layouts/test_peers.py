@@ -6,11 +6,16 @@ atom of CuTe and tensor-layouts, the AMD atoms of tensor-layouts, and its m16n8k
 """
 
 import ast
+import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -297,89 +302,23 @@ def tensor_layouts_peer() -> Peer:
     return found
 
 
-# Triton's linear layouts: the coordinates of the bits of register, lane and warp, which combine by XOR.
+# Triton's linear layouts are asked by a program of their own: name -> the kind of question and its arguments.
+
+TRITON_PROGRAM = Path(__file__).with_name("triton_layouts.py")
 
 
-class Gluon:
-    """Triton's layouts on a machine without a GPU: one MLIR context, one builder."""
-
-    def __init__(self) -> None:
-        from triton._C.libtriton import gluon_ir, ir
-
-        self.context = ir.context()  # the builder does not keep it alive
-        ir.load_dialects(self.context)
-        self.ir, self.builder = gluon_ir, gluon_ir.GluonOpBuilder(self.context)
-
-    def places(self, layout: Any, shape: list[int]) -> Places:
-        """Rows and columns of every (thread, value) of a layout over a tensor of that shape."""
-        linear = self.builder.to_linear_layout(layout._to_ir(self.builder), shape)
-        if hasattr(linear, "rows"):
-            return spread(linear.rows, linear.cols)
-        return spread(linear.lane_bases + linear.warp_bases, linear.reg_bases)
-
-
-def spread(threads: list[list[int]], values: list[list[int]]) -> Places:
-    def combined(bases: list[list[int]], axis: int) -> NDArray[np.int64]:
-        total = np.zeros(1 << len(bases), dtype=np.int64)
-        for bit, basis in enumerate(bases):
-            total ^= np.where(np.arange(len(total)) >> bit & 1, basis[axis], 0)
-        return total
-
-    row, col = (combined(threads, axis)[:, None] ^ combined(values, axis)[None, :] for axis in (0, 1))
-    return row, col
-
-
-gluon = cache(Gluon)  # nanobind's report of leaks, after the tests, is about Triton's own bindings
-
-
-def nvidia(version: int, warps: int, shape: list[int], operand: int | None, width: int, extent: list[int]) -> Places:
-    from triton.experimental.gluon import language as gl
-
-    layout: Any = gl.NVMMADistributedLayout([version, 0], [warps, 1], shape)
-    if operand is not None:
-        layout = gl.DotOperandLayout(operand, layout, width)
-    return gluon().places(layout, extent)
-
-
-def triton_tmem(m: int, n: int, ctas: int) -> Places:
-    from triton.experimental.gluon.language.nvidia.blackwell import TensorMemoryLayout
-
-    layout = TensorMemoryLayout((m // ctas, n), 1, two_ctas=ctas == 2, cga_layout=[[1, 0]] if ctas == 2 else [])
-    return gluon().places(layout, [m, n])
-
-
-def triton_scales(extent: int, operand: str) -> Places:
-    from triton.experimental.gluon.language.nvidia.blackwell import TensorMemoryScalesLayout
-
-    row, col = gluon().places(TensorMemoryScalesLayout(), [extent, 4])
-    return (row, col) if operand == "sfa" else (col, row)
-
-
-def amd(version: int, mn: int, k: int, operand: int | None, width: int, bitwidth: int = 32, packed: int = 1) -> Places:
-    """`packed` elements share what Triton counts as one: fp4 pairs share a byte."""
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon.language.amd import AMDMFMALayout
-
-    layout: Any = AMDMFMALayout(version, [mn, mn, k], False, [1, 1], element_bitwidth=bitwidth)
-    if operand is None:
-        return gluon().places(layout, [mn, mn])
-    along = k // packed
-    row, col = gluon().places(gl.DotOperandLayout(operand, layout, width), [mn, along] if operand == 0 else [along, mn])
-    return unpacked(row, packed if operand == 1 else 1, packed), unpacked(col, packed if operand == 0 else 1, packed)
-
-
-def unpacked(axis: NDArray[np.int64], stretch: int, packed: int) -> NDArray[np.int64]:
-    """The coordinate of each of `packed` elements, which run along the axis that is stretched."""
-    parts = np.arange(packed) if stretch > 1 else np.zeros(packed, dtype=np.int64)
-    return (axis[..., None] * stretch + parts).reshape(len(axis), -1)
-
-
-def amd_scales(mn: int, blocks: int, operand: int) -> Places:
-    linear = gluon().ir.get_amd_mfma_scale_layout(operand, [mn, blocks], mn, [1, 1], [1, 1])
-    row, col = spread(linear.lane_bases, linear.reg_bases)
-    byte = np.arange(4)[None, :] == 0
-    row, col = np.where(byte, row, -1), np.where(byte, col, -1)
-    return (row, col) if operand == 0 else (col, row)
+@cache
+def triton_places() -> dict[str, Places]:
+    """Triton's answer to every question, from one run of the program."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "places.npz"
+        done = subprocess.run(
+            [sys.executable, str(TRITON_PROGRAM), str(file)],
+            input=json.dumps(triton_questions()), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        with np.load(file) as found:
+            return {name: (places[0], places[1]) for name, places in found.items()}
 
 
 # version, MN, K, types, consecutive k of a lane
@@ -395,49 +334,54 @@ TRITON_MMA = [
 
 
 def triton_peer() -> Peer:
+    return {name: partial(lambda name: triton_places()[name], name) for name in triton_questions()}
+
+
+@cache
+def triton_questions() -> dict[str, tuple[Any, ...]]:
     return triton_nvidia() | triton_tensor_memory() | triton_amd()
 
 
-def triton_nvidia() -> Peer:
-    found: Peer = {}
+def triton_nvidia() -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
     for shape, types, width, k in TRITON_MMA:
         for type in types:
             stem = f"mma.{shape}.{type}"
-            found[f"{stem}.a"] = partial(nvidia, 2, 1, [16, 8], 0, width, [16, k])
-            found[f"{stem}.b"] = partial(nvidia, 2, 1, [16, 8], 1, width, [k, 8])
-            found |= dict.fromkeys(accumulators(stem), partial(nvidia, 2, 1, [16, 8], None, 0, [16, 8]))
+            found[f"{stem}.a"] = ("nvidia", 2, 1, [16, 8], 0, width, [16, k])
+            found[f"{stem}.b"] = ("nvidia", 2, 1, [16, 8], 1, width, [k, 8])
+            found |= dict.fromkeys(accumulators(stem), ("nvidia", 2, 1, [16, 8], None, 0, [16, 8]))
     for name in fragments("wgmma"):
         n, k, operand = wgmma_parts(name)
         if operand == "a" and k in (16, 32):
-            found[name] = partial(nvidia, 3, 4, [16, 64, k], 0, k // 8, [64, k])
+            found[name] = ("nvidia", 3, 4, [16, 64, k], 0, k // 8, [64, k])
         elif operand == "d" and n & (n - 1) == 0 and k < 256:
-            found[name] = partial(nvidia, 3, 4, [16, n, 16], None, 0, [64, n])
+            found[name] = ("nvidia", 3, 4, [16, n, 16], None, 0, [64, n])
     return found
 
 
-def triton_tensor_memory() -> Peer:
-    found: Peer = {}
+def triton_tensor_memory() -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
     for n in (16, 32, 64, 128, 256):
         for m, ctas in ((64, 1), (128, 1), (128, 2), (256, 2)):
-            found[f"tcgen05.m{m}n{n}.{ctas}sm.d"] = partial(triton_tmem, m, n, ctas)
-    found["tcgen05.m128.4x.sfa"] = partial(triton_scales, 128, "sfa")
+            found[f"tcgen05.m{m}n{n}.{ctas}sm.d"] = ("tensor memory", m, n, ctas)
+    found["tcgen05.m128.4x.sfa"] = ("scales", 128, "sfa")
     for n in (128, 256):
-        found[f"tcgen05.n{n}.4x.sfb"] = partial(triton_scales, n, "sfb")
+        found[f"tcgen05.n{n}.4x.sfb"] = ("scales", n, "sfb")
     return found
 
 
-def triton_amd() -> Peer:
-    found: Peer = {}
+def triton_amd() -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
     for version, mn, k, types, width in TRITON_MFMA:
         for type in types:
             stem = f"mfma.{mn}x{mn}x{k}.{type}"
-            places = partial(amd, version, mn, k, None, 0, 64 if type == "f64" else 32)
-            found |= dict.fromkeys((f"{stem}.c", f"{stem}.d"), places)
+            sums = ("amd", version, mn, k, None, 0, 64 if type == "f64" else 32)
+            found |= dict.fromkeys((f"{stem}.c", f"{stem}.d"), sums)
             for index, operand in enumerate("ab"):
-                found[f"{stem}.{operand}"] = partial(amd, version, mn, k, index, width)
+                found[f"{stem}.{operand}"] = ("amd", version, mn, k, index, width)
                 if type == "f8f6f4":
-                    found[f"{stem}.{operand}.fp4"] = partial(amd, version, mn, k, index, 16, packed=2)
-                    found[f"{stem}.sf{operand}"] = partial(amd_scales, mn, k // 32, index)
+                    found[f"{stem}.{operand}.fp4"] = ("amd", version, mn, k, index, 16, 32, 2)
+                    found[f"{stem}.sf{operand}"] = ("amd scales", mn, k // 32, index)
     return found
 
 
