@@ -16,7 +16,7 @@ import pytest
 import refsim
 from refsim.layouts import fragment, fragments
 from refsim.layouts.banks import bank_conflicts
-from refsim.layouts.descriptors import DESCRIPTORS, descriptor
+from refsim.layouts.descriptors import DESCRIPTORS, descriptor, walk
 from refsim.layouts.evidence import evidence
 from refsim.layouts.swizzles import SWIZZLES, swizzle
 from refsim.layouts.tma import tensor_map
@@ -125,12 +125,9 @@ def in_shared(facts, operand):
     m, n, k = facts["shape"]
     name = f"wgmma.m{m}n{n}k{k}.{facts['type']}.{operand}"
     bits = {"f16": 16, "bf16": 16, "tf32": 32, "b1": 1}.get(facts["type"], 8)
-    if facts["type"] == "b1":  # the walk has no elements below a byte: bytes of 8 k each
-        name = f"wgmma.m{m}n{n}k32.s8.{operand}"
-    walk = descriptor("wgmma-smem").walk(int(facts[operand]["word"], 16), name, major=facts[operand]["major"])
-    places = walk.bits[..., None] + np.arange(8) if bits == 1 else walk.bits[..., None]
-    rows, columns = np.indices((places.shape[0], places.shape[1] * places.shape[2]))
-    slots = places.reshape(rows.shape) // bits
+    found = walk(descriptor("wgmma-smem"), int(facts[operand]["word"], 16), name, major=facts[operand]["major"])
+    rows, columns = np.indices(found.bits.shape)
+    slots = found.bits // bits
     order = np.argsort(slots, axis=None)
     rows, columns = rows.ravel()[order], columns.ravel()[order]
     return (slots.ravel()[order], rows, columns) if operand == "a" else (slots.ravel()[order], columns, rows)

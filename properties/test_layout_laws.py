@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from refsim.errors import RefsimError
 from refsim.layouts.banks import WIDTHS, bank_conflicts
-from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor, operand_descriptor, operand_named
+from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor, operand_descriptor, operand_named, walk
 from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
 from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
 from refsim.layouts.tiles import MAJORS, Tile, tile
@@ -213,10 +213,10 @@ def test_descriptor_of_a_tile_reads_the_tile(made: Tile, start: int, data: st.Da
     k = step * data.draw(st.integers(0, made.shape[1] // step - 1))
     operand = f"tcgen05.m128n{rows}k{step}.{kind}.b"
     word = operand_descriptor("tcgen05-smem", made, 1024 * start, k=k)
-    walk = descriptor("tcgen05-smem").walk(word, operand, major=made.major, window=(0, 1 << 20))
+    found = walk(descriptor("tcgen05-smem"), word, operand, major=made.major, window=(0, 1 << 20))
     assert operand_named(operand).rows == rows
-    assert (walk.addresses == made.address(*np.ogrid[:rows, k : k + step], start=1024 * start)).all()
-    assert not walk.overlaps.size
+    assert (found.addresses == made.address(*np.ogrid[:rows, k : k + step], start=1024 * start)).all()
+    assert not found.overlaps.size
 
 
 @given(

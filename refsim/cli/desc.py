@@ -123,6 +123,7 @@ def walk(
       refsim desc walk wgmma-smem 0x4000004000000040 wgmma.m64n128k16.bf16.a
     """
     from refsim.layouts.descriptors import TensorMapForm
+    from refsim.layouts.descriptors import walk as walked
 
     if isinstance(kind, TensorMapForm):
         from refsim.cli.boxes import placed
@@ -130,7 +131,7 @@ def walk(
         return Answer(placed(kind.walk(_arguments(words), _coordinates(words, at), start)))
     if len(words) != 2:
         raise click.UsageError("a WORD and an OPERAND are needed", ctx=click.get_current_context())
-    found = kind.walk(_word(words[:1], kind.kind), words[1], major=major, ctas=ctas)
+    found = walked(kind, _word(words[:1], kind.kind), words[1], major=major, ctas=ctas)
     return _walked(found)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from refsim.cli.arguments import load_codes
 from refsim.errors import UNREADABLE, RefsimError, unknown
-from refsim.layouts.places import THREADS, places
+from refsim.layouts.holders import THREADS, places
 from refsim.render import Fact
 
 if TYPE_CHECKING:

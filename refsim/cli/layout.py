@@ -145,7 +145,7 @@ def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
     \b
       refsim layout holds wgmma.m64n128k32.e4m3.d 1:5 20
     """
-    from refsim.layouts.places import bits_of
+    from refsim.layouts.holders import bits_of
 
     thread = _thread(fragment, place)
     wanted = range(fragment.values) if value is None else [parse_whole(value, fragment.units[1])]
@@ -191,7 +191,7 @@ def check(fragment: "Fragment", file: Path | None) -> Answer:
 
 def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
     """What names a place of that fragment, as the columns of a sentence."""
-    from refsim.layouts.places import THREADS, warp_lanes
+    from refsim.layouts.holders import THREADS, warp_lanes
 
     if fragment.units != THREADS:
         return tuple(Column(unit.lower().replace(" ", "_"), label=unit, strong=True) for unit in fragment.units)
@@ -207,7 +207,7 @@ def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
 
 def holder_cells(fragment: "Fragment", thread: int, value: int) -> "tuple[Cell, ...]":
     """The cells of `holder_columns` for one place."""
-    from refsim.layouts.places import THREADS, bits_of, warp_lanes
+    from refsim.layouts.holders import THREADS, bits_of, warp_lanes
 
     if fragment.units != THREADS:
         return (thread, value)
@@ -227,7 +227,7 @@ def _bits(ends: tuple[int, int]) -> str:
 
 
 def _thread(fragment: "Fragment", place: str) -> int:
-    from refsim.layouts.places import warp_lanes
+    from refsim.layouts.holders import warp_lanes
 
     warp, colon, lane = place.partition(":")
     if not colon:
@@ -241,7 +241,7 @@ def _thread(fragment: "Fragment", place: str) -> int:
 
 
 def _spoken_thread(fragment: "Fragment", thread: int) -> str:
-    from refsim.layouts.places import THREADS, warp_lanes
+    from refsim.layouts.holders import THREADS, warp_lanes
 
     lanes = warp_lanes(fragment)
     if fragment.units != THREADS or fragment.threads <= lanes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from refsim.cli.answers import AGREED, FAILED, Answer
 from refsim.errors import UNREADABLE, RefsimError
 from refsim.layouts.families import Fragment, fragment, fragments
-from refsim.layouts.places import spoken
+from refsim.layouts.holders import spoken
 from refsim.render import Document, Statement
 
 Map = tuple[NDArray[np.int64], NDArray[np.int64]]

@@ -12,7 +12,7 @@ from refsim.compare.mismatch import Element, Mismatch
 from refsim.compare.patterns import place_patterns, value_patterns
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format
-from refsim.layouts.places import spoken
+from refsim.layouts.holders import spoken
 
 Owner = Callable[..., "str | Mapping[str, object] | None"]
 NAN_POLICIES = ("bitwise", "any-payload")

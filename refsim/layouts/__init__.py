@@ -10,12 +10,12 @@ _HOMES = {
     "refsim.layouts.banks": ("BankConflicts", "Collision", "access_width", "bank_conflicts", "layout_conflicts"),
     "refsim.layouts.descriptors": (
         "DESCRIPTORS", "Descriptor", "Explanation", "Operand", "TensorMapForm", "Walk", "descriptor", "operand_descriptor",
-        "operand_named",
+        "operand_named", "walk",
     ),
+    "refsim.layouts.drawing": ("Drawing", "draw"),
     "refsim.layouts.evidence": ("Evidence", "Level"),
     "refsim.layouts.families": ("FAMILIES", "Fragment", "fragment", "fragments"),
-    "refsim.layouts.pictures": ("Drawing", "draw"),
-    "refsim.layouts.scales": ("SCALE_LAYOUTS", "ScaleLayout", "scale_layout"),
+        "refsim.layouts.scales": ("SCALE_LAYOUTS", "ScaleLayout", "scale_layout"),
     "refsim.layouts.swizzles": ("SWIZZLES", "Swizzle", "swizzle"),
     "refsim.layouts.tiles": ("MAJORS", "Tile", "tile"),
     "refsim.layouts.tma": ("DATA_TYPES", "Placement", "TensorMap", "tensor_map"),
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
         descriptor,
         operand_descriptor,
         operand_named,
+        walk,
     )
+    from refsim.layouts.drawing import Drawing, draw
     from refsim.layouts.evidence import Evidence, Level
     from refsim.layouts.families import FAMILIES, Fragment, fragment, fragments
-    from refsim.layouts.pictures import Drawing, draw
     from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout, scale_layout
     from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
     from refsim.layouts.tiles import MAJORS, Tile, tile

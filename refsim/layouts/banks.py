@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
-from refsim.layouts.notebook import drawn
+from refsim.layouts.drawing import drawn
+from refsim.layouts.integers import whole
 from refsim.layouts.tiles import Tile
-from refsim.layouts.whole import whole
 from refsim.sources import CUDA_GUIDE, Source
 
 BANKS, BANK_BYTES, WARP = 32, 4, 32
@@ -71,21 +71,32 @@ class BankConflicts:
         """total / ideal - 1: 0 without conflicts, 7 for an 8-way conflict in every phase."""
         return self.total / self.wavefronts.size - 1 if self.wavefronts.size else 0.0
 
-    def collisions(self, access: int = 0) -> tuple[Collision, ...]:
-        """Which lanes collide in which bank, in order of phase and bank, for one of the accesses (flat index)."""
+    def wanted(self, access: int = 0) -> tuple[dict[int, dict[int, tuple[int, ...]]], ...]:
+        """What one of the accesses (flat index) asks for: per phase, bank -> word (its first byte) -> lanes, as asked.
+
+        A phase takes as many wavefronts as its busiest bank has words: lanes 0 and 1 at
+        bytes 0 and 128 are {0: {0: (0,), 128: (1,)}}, two wavefronts.
+        """
         flat = self.addresses.reshape(-1, self.addresses.shape[-1])
         lanes = flat[int(whole("access", access, limit=len(flat)))].tolist()
-        found = []
-        for phase in range(self.wavefronts.shape[-1]):
-            asked: dict[int, dict[int, list[int]]] = {}
-            for lane in range(phase * self.phase_lanes, min(len(lanes), (phase + 1) * self.phase_lanes)):
+        phases = []
+        for first in range(0, self.wavefronts.shape[-1] * self.phase_lanes, self.phase_lanes):
+            asked: dict[int, dict[int, tuple[int, ...]]] = {}
+            for lane in range(first, min(len(lanes), first + self.phase_lanes)):
                 for word in _words_of(lanes[lane], self.width):
-                    asked.setdefault(word % BANKS, {}).setdefault(word * BANK_BYTES, []).append(lane)
-            for bank, words in sorted(asked.items()):
-                if len(words) > 1:
-                    order = tuple(sorted(words))
-                    found.append(Collision(phase, bank, order, tuple(tuple(words[word]) for word in order)))
-        return tuple(found)
+                    of_bank = asked.setdefault(word % BANKS, {})
+                    of_bank[word * BANK_BYTES] = (*of_bank.get(word * BANK_BYTES, ()), lane)
+            phases.append(asked)
+        return tuple(phases)
+
+    def collisions(self, access: int = 0) -> tuple[Collision, ...]:
+        """Which lanes collide in which bank, in order of phase and bank, for one of the accesses (flat index)."""
+        return tuple(
+            Collision(phase, bank, tuple(sorted(words)), tuple(words[word] for word in sorted(words)))
+            for phase, asked in enumerate(self.wanted(access))
+            for bank, words in sorted(asked.items())
+            if len(words) > 1
+        )
 
     def __str__(self) -> str:
         accesses = self.wavefronts[..., 0].size

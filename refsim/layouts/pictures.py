@@ -4,70 +4,37 @@ In a notebook `draw(fragment)` shows the drawing; in Python `draw(fragment).svg(
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import unknown
-from refsim.layouts.places import THREADS, places
-from refsim.render import ALERT, EMPTY, Document, Entry, Fact, Picture, rendered
+from refsim.layouts.banks import BANK_BYTES, BANKS, BankConflicts
+from refsim.layouts.descriptors.walking import Walk
+from refsim.layouts.drawing import paints
+from refsim.layouts.families.core import Fragment
+from refsim.layouts.holders import THREADS, places
+from refsim.layouts.scales import ScaleLayout
+from refsim.layouts.swizzles import Swizzle
+from refsim.layouts.tiles import Tile
+from refsim.render import ALERT, EMPTY, Entry, Fact, Picture
 
-if TYPE_CHECKING:
-    from refsim.layouts.banks import BankConflicts
-    from refsim.layouts.descriptors.walking import Walk
-    from refsim.layouts.families import Fragment
-    from refsim.layouts.scales import ScaleLayout
-    from refsim.layouts.swizzles import Swizzle
-    from refsim.layouts.tiles import Tile
-
-CHUNK_BYTES, LINE_BYTES, BANK_BYTES, BANKS = 16, 128, 4, 32
+CHUNK_BYTES, LINE_BYTES = 16, 128
 TENSOR, HARDWARE = "tensor", "hardware"
 VIEWS = (TENSOR, HARDWARE)
 _SYMBOLS = {"thread": "t", "value": "v", "TMEM lane": "t", "column": "c", "byte": "b"}
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A picture under a title, as notebooks show it."""
-
-    title: str
-    picture: Picture
-
-    def svg(self) -> str:
-        """The drawing as SVG text."""
-        return rendered(Document((self.picture,), self.title), "svg")[0]
-
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
-    def _repr_html_(self) -> str:
-        return f'<div style="overflow-x:auto">{self.svg()}</div>'
-
-
-def draw(thing: "Fragment | Tile | Swizzle | ScaleLayout | BankConflicts | Walk") -> Drawing:
-    """The drawing of a fragment, a tile, a swizzle, a scale layout (its first tile), an access or a walk."""
-    kind = type(thing).__name__
-    painters = {
-        "Fragment": fragment_picture, "Tile": tile_picture, "Swizzle": swizzle_picture, "ScaleLayout": scale_picture,
-        "BankConflicts": access_picture, "Walk": walk_picture,
-    }  # fmt: skip
-    if kind not in painters:
-        raise unknown("drawable layout", kind, list(painters))
-    title = f"swizzle {thing}" if kind == "Swizzle" else getattr(thing, "name", "") or str(thing).partition("\n")[0]
-    return Drawing(title, painters[kind](thing))  # type: ignore[operator]
-
-
+@paints(Fragment)
 def fragment_picture(
-    fragment: "Fragment",
+    fragment: Fragment,
     *,
     view: str = TENSOR,
     by: str = "thread",
     rows: Sequence[int] | None = None,
     cols: Sequence[int] | None = None,
     thread: int | None = None,
-    memory: "Tile | None" = None,
+    memory: Tile | None = None,
 ) -> Picture:
     """Who holds each element (view "tensor"), or which element each place holds ("hardware").
 
@@ -109,7 +76,7 @@ def fragment_picture(
     return Picture(down, across, facts, fragment.units, _flat(colours), key, about=_given(about))
 
 
-def _places_picture(fragment: "Fragment", rows: Sequence[int] | None, cols: Sequence[int] | None) -> Picture:
+def _places_picture(fragment: Fragment, rows: Sequence[int] | None, cols: Sequence[int] | None) -> Picture:
     down, across = _chosen(rows, fragment.threads), _chosen(cols, fragment.values)
     row, col = (each[np.ix_(np.array(down), np.array(across))] for each in fragment.elements)
     colours = np.where(row < 0, EMPTY, row % 8 * 4 + col % 4)
@@ -121,7 +88,8 @@ def _places_picture(fragment: "Fragment", rows: Sequence[int] | None, cols: Sequ
     )
 
 
-def swizzle_picture(swizzle: "Swizzle", start: int = 0, lines: int | None = None) -> Picture:
+@paints(Swizzle, title=lambda pattern: f"swizzle {pattern}")
+def swizzle_picture(swizzle: Swizzle, start: int = 0, lines: int | None = None) -> Picture:
     """What lies in each chunk of at most 16 bytes of shared memory, 128 bytes (all banks) a line; columns have colours.
 
     A chunk is named by its column in a tile of 128-byte rows and by the address that it has before the swizzle.
@@ -151,8 +119,9 @@ def swizzle_picture(swizzle: "Swizzle", start: int = 0, lines: int | None = None
     )
 
 
+@paints(Tile)
 def tile_picture(
-    tile: "Tile", start: int = 0, rows: Sequence[int] | None = None, cols: Sequence[int] | None = None
+    tile: Tile, start: int = 0, rows: Sequence[int] | None = None, cols: Sequence[int] | None = None
 ) -> Picture:
     """The byte and the bank of every element of an operand tile."""
     down, across = _chosen(rows, tile.shape[0]), _chosen(cols, tile.shape[1])
@@ -168,8 +137,9 @@ def tile_picture(
     )
 
 
+@paints(ScaleLayout)
 def scale_picture(
-    layout: "ScaleLayout", shape: tuple[int, int] | None = None, *, view: str = TENSOR,
+    layout: ScaleLayout, shape: tuple[int, int] | None = None, *, view: str = TENSOR,
     rows: Sequence[int] | None = None, cols: Sequence[int] | None = None,
 ) -> Picture:  # fmt: skip
     """Where each scale lies ("tensor"), or which scale lies in each byte ("hardware"), pads in the colour of an alert."""
@@ -209,20 +179,15 @@ def _scale_colours(
     return np.where((row < shape[0]) & (block < shape[1]), colour, ALERT)
 
 
-def access_picture(found: "BankConflicts", access: int = 0) -> Picture:
+@paints(BankConflicts)
+def access_picture(found: BankConflicts, access: int = 0) -> Picture:
     """The wavefronts of one access from top to bottom: which lane each bank serves in each of them.
 
     The n-th word that lanes of a phase want from a bank is served in the phase's n-th wavefront. A conflict is more
     than one line in a phase; lanes that share a word share its cell.
     """
-    lanes = found.addresses.reshape(-1, found.addresses.shape[-1])[access].tolist()
-    served: list[tuple[int, dict[int, tuple[int, list[int]]]]] = []
-    for phase in range(found.wavefronts.shape[-1]):
-        wanted: dict[int, dict[int, list[int]]] = {}
-        for lane in range(phase * found.phase_lanes, min(len(lanes), (phase + 1) * found.phase_lanes)):
-            first, last = lanes[lane] // BANK_BYTES, (lanes[lane] + found.width - 1) // BANK_BYTES
-            for word in range(first, last + 1):
-                wanted.setdefault(word % BANKS, {}).setdefault(word, []).append(lane)
+    served: list[tuple[int, dict[int, tuple[int, tuple[int, ...]]]]] = []
+    for phase, wanted in enumerate(found.wanted(access)):
         for turn in range(max((len(words) for words in wanted.values()), default=0)):
             line = {bank: list(words.items())[turn] for bank, words in wanted.items() if turn < len(words)}
             served.append((phase, line))
@@ -231,7 +196,7 @@ def access_picture(found: "BankConflicts", access: int = 0) -> Picture:
         Fact("lanes", ["+".join(map(str, cell[1])) if cell else None for _, cell in cells], "t"),
         Fact("lane", [cell[1][0] if cell else None for _, cell in cells], tip=False),
         Fact("phase", [phase for phase, _ in cells]),
-        Fact("byte", [cell[0] * BANK_BYTES if cell else None for _, cell in cells]),
+        Fact("byte", [cell[0] if cell else None for _, cell in cells]),
     )
     turns = {sum(1 for served_in, _ in served if served_in == phase) for phase, _ in served}
     blocks = (turns.pop() if len(turns) == 1 else len(served), 4)
@@ -245,7 +210,8 @@ def access_picture(found: "BankConflicts", access: int = 0) -> Picture:
     )
 
 
-def walk_picture(walk: "Walk") -> Picture:
+@paints(Walk)
+def walk_picture(walk: Walk) -> Picture:
     """The address of every 16-byte chunk that an instruction reads through a descriptor; overlaps alert."""
     per = CHUNK_BYTES * 8 // walk.operand.container_bits
     along_k = walk.major == "K"

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError, unknown
+from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
-from refsim.layouts.notebook import drawn
-from refsim.layouts.whole import whole
+from refsim.layouts.integers import whole
 from refsim.sources import CUDA_DRIVER, CUTLASS, PTX, Source
 
 _SPELLED = re.compile(r"\s*(?:swizzle|sw)\s*<\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*>\s*", re.IGNORECASE)

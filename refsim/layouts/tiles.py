@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError, unknown
-from refsim.layouts.notebook import drawn
+from refsim.layouts.drawing import drawn
+from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import Swizzle, swizzle
-from refsim.layouts.whole import whole
 from refsim.sources import CUTLASS, PTX, Source
 
 K, MN = "K", "MN"

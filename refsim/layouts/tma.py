@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
+from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import swizzle as swizzle_named
-from refsim.layouts.whole import whole
 from refsim.sources import CUDA_DRIVER, PTX, Source
 
 ZEROS, NAN = "zeros", "nan_request_zero_fma"

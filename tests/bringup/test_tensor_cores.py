@@ -21,7 +21,7 @@ from refsim.bringup.tensor_cores import (
 from refsim.device.compile import compile_ptx
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer
-from refsim.layouts.descriptors import descriptor
+from refsim.layouts.descriptors import descriptor, walk
 from refsim.layouts.families import fragment
 
 HOPPER = {row.name: row for row in instructions("sm_90a")}
@@ -110,7 +110,7 @@ def put(layout, image, number, matrix):
 def in_shared(row, image, word, number):
     """B as the descriptor finds it in the bytes of a tile."""
     tile = image[number * row.n * 8 : (number + 1) * row.n * 8].view(np.uint8)
-    places = descriptor("wgmma-smem").walk(word, f"wgmma.m64n{row.n}k{row.k}.{row.b_format}.b", major="K").bits
+    places = walk(descriptor("wgmma-smem"), word, f"wgmma.m64n{row.n}k{row.k}.{row.b_format}.b", major="K").bits
     dtype = np.dtype(code_dtype(row.b_format))
     return tile.view(dtype)[places.reshape(row.n, row.k) // (8 * dtype.itemsize)]
 

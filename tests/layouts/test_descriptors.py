@@ -1,6 +1,7 @@
 """Descriptors against C bit fields and CuTe's canonical layouts, and walks against tiles and planted faults."""
 
 import ctypes
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor, operand_descriptor, operand_named
+from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor, operand_descriptor, operand_named, walk
+from refsim.layouts.families import fragments
 from refsim.layouts.tiles import tile
 
 WGMMA, TCGEN05 = descriptor("wgmma-smem"), descriptor("tcgen05-smem")
@@ -188,7 +190,7 @@ def test_walk_equals_the_canonical_layout(unit: str, major: str, mode: str, layo
     row = WGMMA if unit == "wgmma" else TCGEN05
     word = row.encode(start_address=BASE, leading_byte_offset=leading, stride_byte_offset=stride, swizzle=mode)
     name = "wgmma.m64n64k16.bf16.b" if unit == "wgmma" else "tcgen05.m128n64k16.f16.b"
-    got = row.walk(word, name, major=major, window=(0, 1 << 20)).addresses
+    got = walk(row, word, name, major=major, window=(0, 1 << 20)).addresses
     mn, k = np.mgrid[:64, :16]
     units = (mn, k // 8) if major == "K" else (mn // 8, k)
     linear = BASE + cute(layout, *units, LBO=leading // 16, SBO=stride // 16) * 16
@@ -221,37 +223,37 @@ def test_every_k_step_of_a_tile_is_walked_right(
         word = operand_descriptor(f"{unit}-smem", made, BASE, k=k)
         if narrow and major == "MN":
             with pytest.raises(RefsimError, match="K-major only"):
-                row.walk(word, operand, major=major)
+                walk(row, word, operand, major=major)
             return
-        walk = row.walk(word, operand, major=major)
+        found = walk(row, word, operand, major=major)
         mn, step = np.ogrid[:128, k : k + shape.k]
-        assert (walk.addresses == made.address(mn, step, start=BASE)).all()
-        assert walk.bytes_read.size == 128 * 32
-        assert walk.problems == ()
-        assert walk.overlaps.size == walk.out_of_range.size == 0
-        assert (walk.banks == walk.addresses // 4 % 32).all()
+        assert (found.addresses == made.address(mn, step, start=BASE)).all()
+        assert found.bytes_read.size == 128 * 32
+        assert found.problems == ()
+        assert found.overlaps.size == found.out_of_range.size == 0
+        assert (found.banks == found.addresses // 4 % 32).all()
         if mode == "128B":
-            assert walk.conflicts.excess == 0
+            assert found.conflicts.excess == 0
 
 
 def test_walk_finds_planted_faults() -> None:
     good = {"start_address": BASE, "leading_byte_offset": 16, "stride_byte_offset": 1024, "swizzle": "128B"}
     name = "wgmma.m64n64k16.bf16.a"
-    zero = WGMMA.walk(WGMMA.encode(**{**good, "stride_byte_offset": 0}), name)
+    zero = walk(WGMMA, WGMMA.encode(**{**good, "stride_byte_offset": 0}), name)
     assert zero.overlaps.size == 8 * 16
     assert "stride_byte_offset 0" in zero.problems[0]
     assert zero.readers(BASE) == [(row, 0) for row in range(0, 64, 8)]
-    swapped = WGMMA.walk(WGMMA.encode(**{**good, "stride_byte_offset": 16}), name)
+    swapped = walk(WGMMA, WGMMA.encode(**{**good, "stride_byte_offset": 16}), name)
     assert swapped.overlaps.size
-    past = WGMMA.walk(WGMMA.encode(**good), name, window=(0, BASE + 7 * 1024))
+    past = walk(WGMMA, WGMMA.encode(**good), name, window=(0, BASE + 7 * 1024))
     assert past.out_of_range.min() >= BASE + 7 * 1024
     assert past.out_of_range.size == 8 * 32
-    late = WGMMA.walk(WGMMA.encode(**{**good, "start_address": BASE + 112}), name)
+    late = walk(WGMMA, WGMMA.encode(**{**good, "start_address": BASE + 112}), name)
     assert "run into the next row" in late.problems[0]
-    unaligned = WGMMA.walk(WGMMA.encode(**{**good, "start_address": BASE + 256}), name)
+    unaligned = walk(WGMMA, WGMMA.encode(**{**good, "start_address": BASE + 256}), name)
     assert "not in the first row" in unaligned.problems[0]
-    unswizzled = WGMMA.walk(WGMMA.encode(**{**good, "swizzle": "none", "leading_byte_offset": 128}), name)
-    assert (unswizzled.addresses != WGMMA.walk(WGMMA.encode(**good), name).addresses).any()
+    unswizzled = walk(WGMMA, WGMMA.encode(**{**good, "swizzle": "none", "leading_byte_offset": 128}), name)
+    assert (unswizzled.addresses != walk(WGMMA, WGMMA.encode(**good), name).addresses).any()
     assert "0 bytes are read as two elements" in str(unswizzled)
 
 
@@ -259,7 +261,7 @@ def test_base_offset_moves_the_pattern() -> None:
     """A tile at 1024 + 256 whose pattern starts there is the tile at 1024, 256 bytes further on."""
     aligned = WGMMA.encode(start_address=1024, stride_byte_offset=1024, swizzle="128B")
     moved = WGMMA.encode(start_address=1280, stride_byte_offset=1024, base_offset=2, swizzle="128B")
-    first, second = (WGMMA.walk(word, "wgmma.m64n64k16.bf16.a") for word in (aligned, moved))
+    first, second = (walk(WGMMA, word, "wgmma.m64n64k16.bf16.a") for word in (aligned, moved))
     assert (second.addresses - first.addresses == 256).all()
     assert second.problems == ()
     assert "base_offset 2" in str(WGMMA.explain(moved))
@@ -268,15 +270,32 @@ def test_base_offset_moves_the_pattern() -> None:
 def test_narrow_elements_stand_in_their_chunks() -> None:
     """kind::f8f6f4: 16 elements of 4 or 6 bits at the low end of 16 bytes; mxf4: 32 elements fill them."""
     word = TCGEN05.encode(start_address=BASE, stride_byte_offset=1024, swizzle="128B")
-    four = TCGEN05.walk(word, "tcgen05.m128n8k32.f8f6f4.e2m1.b")
+    four = walk(TCGEN05, word, "tcgen05.m128n8k32.f8f6f4.e2m1.b")
     assert four.bits[0, :18].tolist() == [8 * BASE + 4 * k for k in range(16)] + [8 * BASE + 128, 8 * BASE + 132]
     assert (four.bytes_read.size, four.overlaps.size) == (8 * 16, 0)
-    six = TCGEN05.walk(word, "tcgen05.m128n8k32.mxf8f6f4.e3m2.b")
+    six = walk(TCGEN05, word, "tcgen05.m128n8k32.mxf8f6f4.e3m2.b")
     assert six.bytes_read.size == 8 * 24
     assert six.readers(BASE + 1) == [(0, 1), (0, 2)]
-    packed_four = TCGEN05.walk(word, "tcgen05.m128n8k64.mxf4nvf4.b")
+    packed_four = walk(TCGEN05, word, "tcgen05.m128n8k64.mxf4nvf4.b")
     assert packed_four.bits[0, 31] == 8 * BASE + 124
     assert packed_four.bytes_read.size == 8 * 32
+
+
+def test_wgmma_operands_are_those_of_its_products() -> None:
+    """Every shape that has an accumulator has both operands, and no other shape has."""
+    accumulators = {name.removesuffix(".d") for name in fragments("wgmma") if name.endswith(".d")}
+    stems = {
+        (match[1], match[2]) for name in accumulators if (match := re.fullmatch(r"wgmma\.m64n\d+(k\d+)\.(\w+)", name))
+    }
+    assert ("k256", "b1") in stems
+    for k, type in stems:
+        for n in range(8, 257, 8):
+            stem = f"wgmma.m64n{n}{k}.{type}"
+            if stem in accumulators:
+                assert (operand_named(f"{stem}.a").rows, operand_named(f"{stem}.b").rows) == (64, n)
+            else:
+                with pytest.raises(RefsimError, match="operand-shape"):
+                    operand_named(f"{stem}.b")
 
 
 def test_two_blocks_halve_the_rows() -> None:
@@ -333,12 +352,12 @@ def test_problems_name_bits() -> None:
         (lambda: descriptor("tcgen05-instr.tf32").encode(m=256, n=64, max_shift=8), "descriptor-combination", ".ws"),
         (lambda: descriptor("tcgen05-instr.tf32").encode(
             m=128, n=64, sparsity_selector=1), "descriptor-combination", "dense"),
-        (lambda: descriptor("tcgen05-instr.tf32").walk(0, "tcgen05.m128n64k8.tf32.a"), "descriptor-walk", "no memory"),
-        (lambda: WGMMA.walk(0, "tcgen05.m128n64k8.tf32.a"), "descriptor-walk", "tcgen05"),
-        (lambda: WGMMA.walk(3 << 14, "wgmma.m64n64k8.tf32.a"), "descriptor-word", "bits 14..15"),
-        (lambda: WGMMA.walk(0, "wgmma.m64n64k8.tf32.a", major="N"), "tile-major", "K or MN"),
-        (lambda: TCGEN05.walk(1 << 46, "tcgen05.m128n8k64.mxf4.b", major="MN"), "tile-major", "K-major only"),
-        (lambda: TCGEN05.walk(TCGEN05.encode(start_address=0, swizzle="128B", leading_mode="absolute"),
+        (lambda: walk(descriptor("tcgen05-instr.tf32"), 0, "tcgen05.m128n64k8.tf32.a"), "descriptor-walk", "no memory"),
+        (lambda: walk(WGMMA, 0, "tcgen05.m128n64k8.tf32.a"), "descriptor-walk", "tcgen05"),
+        (lambda: walk(WGMMA, 3 << 14, "wgmma.m64n64k8.tf32.a"), "descriptor-word", "bits 14..15"),
+        (lambda: walk(WGMMA, 0, "wgmma.m64n64k8.tf32.a", major="N"), "tile-major", "K or MN"),
+        (lambda: walk(TCGEN05, 1 << 46, "tcgen05.m128n8k64.mxf4.b", major="MN"), "tile-major", "K-major only"),
+        (lambda: walk(TCGEN05, TCGEN05.encode(start_address=0, swizzle="128B", leading_mode="absolute"),
             "tcgen05.m128n8k64.mxf4.b"), "descriptor-walk", "48 bytes"),
         (lambda: operand_named("wgmma.m64n12k16.bf16.a"), "operand-shape", "steps of 8"),
         (lambda: operand_named("wgmma.m64n64k16.e4m3.a"), "operand-shape", "k 32"),
@@ -346,6 +365,9 @@ def test_problems_name_bits() -> None:
         (lambda: operand_named("tcgen05.m128n64k16.bf16.a"), "operand-type", "kind"),
         (lambda: operand_named("tcgen05.m128n64k32.i8.e4m3.a"), "operand-type", "s8"),
         (lambda: operand_named("tcgen05.m64n64k16.f16.a", ctas=2), "operand-shape", "two blocks"),
+        (lambda: operand_named("wgmma.m64n40k32.s8.b"), "operand-shape", "steps of 16, and 8 and 24"),
+        (lambda: operand_named("wgmma.m64n40k256.b1.b"), "operand-shape", "steps of 16, and 8 and 24"),
+        (lambda: operand_named("wgmma.m64n64k16.f16.bf16.b"), "operand-type", "wgmma multiplies no f16.bf16"),
         (lambda: operand_named("wgmma.m64n64k16.f16.a", ctas=2), "operand-ctas", "wgmma"),
         (lambda: operand_named("mma.m16n8k16.bf16.a"), "operand-name", "wgmma"),
         (lambda: operand_descriptor("tcgen05-instr", tile("K", "128B", 2, (8, 64)), 0), "unknown-matrix-descriptor", ""),

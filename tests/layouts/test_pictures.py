@@ -9,12 +9,12 @@ import pytest
 from refsim import layouts
 from refsim.errors import RefsimError
 from refsim.layouts.banks import bank_conflicts
-from refsim.layouts.descriptors import descriptor
+from refsim.layouts.descriptors import descriptor, walk
+from refsim.layouts.drawing import draw
 from refsim.layouts.families import fragment
 from refsim.layouts.pictures import (
     HARDWARE,
     access_picture,
-    draw,
     fragment_picture,
     scale_picture,
     swizzle_picture,
@@ -112,10 +112,10 @@ def test_access_picture_has_as_many_lines_as_wavefronts(stride, width):
 
 def test_walk_picture_marks_overlaps():
     form = descriptor("wgmma-smem")
-    sound = walk_picture(form.walk(0x4000004000000040, "wgmma.m64n16k16.bf16.b"))
+    sound = walk_picture(walk(form, 0x4000004000000040, "wgmma.m64n16k16.bf16.b"))
     assert sound.fact("byte").values[:3] == [1024, 1040, 1168]
     assert ALERT not in sound.colours
-    overlapping = walk_picture(form.walk(0x4000000000000040, "wgmma.m64n16k16.bf16.b"))
+    overlapping = walk_picture(walk(form, 0x4000000000000040, "wgmma.m64n16k16.bf16.b"))
     assert set(overlapping.colours) == {ALERT}
 
 
@@ -123,7 +123,7 @@ def test_walk_picture_marks_overlaps():
     "thing",
     [
         fragment("mma.m16n8k16.bf16.a"), swizzle("128B"), tile("K", "64B", 2, (8, 32)), scale_layout("nvidia_128x4"),
-        bank_conflicts([0, 128]), descriptor("wgmma-smem").walk(0x4000004000000040, "wgmma.m64n8k16.bf16.b"),
+        bank_conflicts([0, 128]), walk(descriptor("wgmma-smem"), 0x4000004000000040, "wgmma.m64n8k16.bf16.b"),
     ],
 )  # fmt: skip
 def test_notebooks_show_every_layout(thing):

@@ -7,7 +7,7 @@ from refsim.layouts.descriptors.fields import Descriptor, Explanation, Field, Re
 from refsim.layouts.descriptors.instructions import INSTRUCTION_DESCRIPTORS
 from refsim.layouts.descriptors.matrices import MATRIX_DESCRIPTORS, operand_descriptor
 from refsim.layouts.descriptors.tensormaps import TENSORMAP, TensorMapForm
-from refsim.layouts.descriptors.walking import Operand, Walk, operand_named
+from refsim.layouts.descriptors.walking import Operand, Walk, operand_named, walk
 
 __all__ = [
     "DESCRIPTORS",
@@ -21,6 +21,7 @@ __all__ = [
     "descriptor",
     "operand_descriptor",
     "operand_named",
+    "walk",
 ]
 
 DESCRIPTORS: tuple[Descriptor | TensorMapForm, ...] = (*MATRIX_DESCRIPTORS, *INSTRUCTION_DESCRIPTORS, TENSORMAP)
@@ -41,7 +42,7 @@ def descriptor(kind: str) -> Descriptor | TensorMapForm: ...
 
 
 def descriptor(kind: str) -> Descriptor | TensorMapForm:
-    """The descriptor of a kind: decode(word), encode(**fields), explain(word), walk(...).
+    """The descriptor of a kind: decode(word), encode(**fields), explain(word); `walk` reads memory through one.
 
     descriptor("wgmma-smem").decode(0x4000004000000040)["swizzle"] is "128B". An unknown kind is an error with the
     three nearest.

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.sources import Source
-
-if TYPE_CHECKING:
-    from refsim.layouts.descriptors.walking import Walk
 
 Value = int | str
 Fields = dict[str, Value]
@@ -208,14 +204,6 @@ class Descriptor:
         return Explanation(
             self.kind, f"{word:#0{self.bits // 4 + 2}x}", readings, notes, self.problems(word), self.source
         )
-
-    def walk(
-        self, word: int, operand: str, *, major: str = "K", ctas: int = 1, window: tuple[int, int] | None = None
-    ) -> "Walk":
-        """Every byte address that an instruction reads through this descriptor: see `walking.walk_operand`."""
-        from refsim.layouts.descriptors.walking import walk_operand
-
-        return walk_operand(self, word, operand, major=major, ctas=ctas, window=window)
 
     def _check_word(self, word: int) -> None:
         if not isinstance(word, int) or not 0 <= word < 1 << self.bits:

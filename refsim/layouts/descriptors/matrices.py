@@ -2,9 +2,9 @@
 
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
+from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import swizzle
 from refsim.layouts.tiles import K, Tile
-from refsim.layouts.whole import whole
 from refsim.sources import PTX
 
 UNIT = 16

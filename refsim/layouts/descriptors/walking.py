@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.layouts.banks import BANK_BYTES, BANKS, BankConflicts, bank_conflicts
 from refsim.layouts.descriptors.fields import Descriptor, Fields
-from refsim.layouts.notebook import drawn
+from refsim.layouts.drawing import drawn
+from refsim.layouts.families.mma import BITS
+from refsim.layouts.families.wgmma import PRODUCTS
+from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import Swizzle, swizzle
 from refsim.layouts.tiles import MAJORS, K, atom_rows, check_major
-from refsim.layouts.whole import whole
 from refsim.sources import PTX
 
 CHUNK_BYTES = 16
@@ -22,9 +24,6 @@ SHARED_BYTES = 232_448
 K_BYTES = 32
 
 _NAME = re.compile(r"(wgmma|tcgen05)\.m(\d+)n(\d+)k(\d+)\.([a-z0-9.]+)\.([ab])")
-_WGMMA_BITS = {
-    "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8,
-}  # fmt: skip
 # kind: (bits of an element's container in shared memory, element types narrower than it with their bits)
 _TCGEN05_KINDS: dict[str, tuple[int, dict[str, int]]] = {
     "f16": (16, {"f16": 16, "bf16": 16}),
@@ -140,22 +139,19 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     unit, m, n, k, types, side = match[1], int(match[2]), int(match[3]), int(match[4]), match[5], match[6]
     if ctas not in (1, 2) or (ctas == 2 and unit == "wgmma"):
         raise RefsimError("operand-ctas", f"{unit} has no group of {ctas} blocks", where=name)
-    element_bits, container_bits = _wgmma_bits(types, name) if unit == "wgmma" else _tcgen05_bits(types, name)
-    legal_m = (64,) if unit == "wgmma" else (32, 64, 128) if ctas == 1 else (128, 256)
-    legal_k = K_BYTES * 8 // container_bits
-    step = 8 * ctas
-    if m not in legal_m or k != legal_k or n not in range(step, 257, step):
-        legal = f"m {' or '.join(map(str, legal_m))}, n {step}..256 in steps of {step}, k {legal_k}"
+    made = _wgmma(types, name) if unit == "wgmma" else _tcgen05(types, name, ctas)
+    if m not in made.rows or k != made.k or n not in made.columns:
+        legal = f"m {' or '.join(map(str, made.rows))}, n {made.spoken_columns}, k {made.k}"
         raise RefsimError(
             "operand-shape",
             f"{unit} has no m{m}n{n}k{k} of {types}" + (" over two blocks" if ctas == 2 else ""),
             where=name,
             rule=f"{PTX[f'{unit}, matrix shapes']}: {legal}",
         )
-    return Operand(name, unit, (m if side == "a" else n) // ctas, k, element_bits, container_bits)
+    return Operand(name, unit, (m if side == "a" else n) // ctas, k, made.element_bits, made.container_bits)
 
 
-def walk_operand(
+def walk(
     descriptor: Descriptor,
     word: int,
     operand: str,
@@ -164,7 +160,7 @@ def walk_operand(
     ctas: int = 1,
     window: tuple[int, int] | None = None,
 ) -> Walk:
-    """Every address that one instruction reads through a matrix descriptor.
+    """Every address that one instruction reads through a matrix descriptor: walk(descriptor("wgmma-smem"), word, name).
 
     `operand` as in `operand_named`, `major` "K" or "MN", `window` the bytes [first, end) that may be read (default all
     232,448 of a block). Address of 16-byte chunk c of row r, K-major with swizzle: start + (r / 8) stride +
@@ -190,14 +186,30 @@ def walk_operand(
     )  # fmt: skip
 
 
-def _wgmma_bits(types: str, name: str) -> tuple[int, int]:
-    bits = {_WGMMA_BITS.get(part, 0) for part in types.split(".")}
-    if len(bits) != 1 or 0 in bits:
-        raise RefsimError("operand-type", f"wgmma multiplies no {types}", where=name, help=", ".join(_WGMMA_BITS))
-    return (width := bits.pop()), width
+@dataclass(frozen=True)
+class _Legal:
+    """What an instruction of some types multiplies: the legal M, N and K, and the bits of an element and its container."""
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    spoken_columns: str
+    k: int
+    element_bits: int
+    container_bits: int
 
 
-def _tcgen05_bits(types: str, name: str) -> tuple[int, int]:
+def _wgmma(types: str, name: str) -> _Legal:
+    """The types are one for both operands, or A's and B's: "e4m3", "e4m3.e5m2"; they share a row of PRODUCTS."""
+    parts = types.split(".")
+    row = next((row for row in PRODUCTS if {*parts} <= {*row.types}), None)
+    if row is None or len(parts) > 2:
+        have = ", ".join(type for row in PRODUCTS for type in row.types)
+        raise RefsimError("operand-type", f"wgmma multiplies no {types}", where=name, help=have)
+    bits = BITS[parts[0]]
+    return _Legal((64,), row.columns, row.spoken_columns, row.k, bits, bits)
+
+
+def _tcgen05(types: str, name: str, ctas: int) -> _Legal:
     kind, _, element = types.partition(".")
     container, elements = _TCGEN05_KINDS.get(kind, (0, {}))
     if not container or (element and element not in elements):
@@ -207,7 +219,11 @@ def _tcgen05_bits(types: str, name: str) -> tuple[int, int]:
             where=name,
             help=", ".join(elements or _TCGEN05_KINDS),
         )
-    return elements.get(element, container), container
+    step = 8 * ctas
+    return _Legal(
+        (32, 64, 128) if ctas == 1 else (128, 256), tuple(range(step, 257, step)), f"{step} to 256 in steps of {step}",
+        K_BYTES * 8 // container, elements.get(element, container), container,
+    )  # fmt: skip
 
 
 def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -> None:

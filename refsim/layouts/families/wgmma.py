@@ -20,6 +20,11 @@ class Product:
     accumulators: tuple[str, ...]
     columns: tuple[int, ...]
 
+    @property
+    def spoken_columns(self) -> str:
+        """The legal N in words."""
+        return f"8 to 256 in steps of {'8' if self.columns == EVERY_EIGHT else '16, and 8 and 24'}"
+
 
 EVERY_EIGHT = tuple(range(8, 257, 8))
 INTEGER = (8, 24, *range(16, 257, 16))
@@ -92,10 +97,8 @@ def refusal(name: str) -> RefsimError | None:
             name, f"wgmma of {type} has no shape m{m}n{n}k{k}", f"PTX ISA, wgmma.mma_async: {type} is m64nNk{row.k}"
         )
     if int(n) not in row.columns:
-        step = "8" if row.columns == EVERY_EIGHT else "16, and 8 and 24"
-        return refuse(
-            name, f"wgmma of {type} has no N = {n}", f"PTX ISA, wgmma.mma_async: N is 8 to 256 in steps of {step}"
-        )
+        rule = f"PTX ISA, wgmma.mma_async: N is {row.spoken_columns}"
+        return refuse(name, f"wgmma of {type} has no N = {n}", rule)
     if operand in "bc":
         what = "reads B from shared memory only" if operand == "b" else "has no C: it accumulates into D"
         return refuse(name, f"wgmma {what}", "PTX ISA, wgmma.mma_async: register operands are A and D")

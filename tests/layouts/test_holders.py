@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refsim.layouts.families import fragment
-from refsim.layouts.places import bits_of, places, spoken
+from refsim.layouts.holders import bits_of, places, spoken
 
 
 @pytest.mark.parametrize(
