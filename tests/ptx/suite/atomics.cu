@@ -1,0 +1,163 @@
+// Read-modify-write between warps and blocks: the last block, counters as barriers, words that hand over other words.
+#include "suite.cuh"
+
+// Every block leaves a partial sum; the last one to arrive adds them up.
+template <int LESS> __global__ void last_block(ARGS) {
+  __shared__ unsigned is_last;
+  const unsigned t = threadIdx.x;
+  unsigned *const arrived = work, *const partials = work + 64;
+  partials[64 * blockIdx.x + t] = in[t] + blockIdx.x;  // A1 A2 A3
+  if (LESS != 3) __syncthreads();
+  if (t == 0) {
+    if (LESS != 1) __threadfence();
+    is_last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;  // A4
+    if (LESS != 2) __threadfence();
+  }
+  if (LESS != 4) __syncthreads();
+  if (is_last) {  // B4
+    unsigned sum = 0;
+    for (unsigned b = 0; b < gridDim.x; ++b) sum += partials[64 * b + 63 - t];  // B1 B2 B3
+    out[t] = sum;
+  }
+}
+LESS_4(last_block)
+
+template <int LESS> __global__ void last_block_acq_rel(ARGS) {
+  unsigned *const arrived = work, *const partials = work + 8;
+  const unsigned t = threadIdx.x, b = blockIdx.x;
+  if (t == 0) {
+    unsigned before;
+    partials[b] = in[b];  // A1 A2 A3 A4
+    if (LESS == 1) ATOM("relaxed.gpu.global.add", before, arrived, 1);
+    else if (LESS == 2) ATOM("release.gpu.global.add", before, arrived, 1);
+    else if (LESS == 3) ATOM("acquire.gpu.global.add", before, arrived, 1);
+    else if (LESS == 4) ATOM("acq_rel.cta.global.add", before, arrived, 1);
+    else ATOM("acq_rel.gpu.global.add", before, arrived, 1);
+    if (before == gridDim.x - 1) {
+      unsigned sum = 0;
+      for (unsigned i = 0; i < gridDim.x; ++i) sum += partials[i] * (i + 1);  // B1 B2 B3 B4
+      out[0] = sum;
+    }
+  }
+}
+LESS_4(last_block_acq_rel)
+
+// Block 1 reads the total when all have added to it.
+template <int LESS> __global__ void total_of_blocks(ARGS) {
+  if (threadIdx.x == 0) {
+    unsigned before, seen = 0;
+    if (LESS == 1) ATOM("relaxed.cta.global.add", before, work, in[blockIdx.x]);  // A1 B1
+    else if (LESS == 2) work[0] += in[blockIdx.x];  // A2 B2
+    else ATOM("relaxed.gpu.global.add", before, work, in[blockIdx.x]);  // A3
+    RED("relaxed.gpu.global.add", work + 1, 1);
+    if (blockIdx.x == 1) {
+      while (seen != gridDim.x) LD("relaxed.gpu.global", seen, work + 1);
+      if (LESS == 3) seen = work[0];  // B3
+      else LD("relaxed.gpu.global", seen, work);
+      out[0] = seen < 1000;
+    }
+  }
+}
+LESS_3(total_of_blocks)
+
+// Warps of a block meet at a counter in shared memory.
+template <int LESS> __global__ void counter_barrier(ARGS) {
+  __shared__ unsigned tile[128], arrived;
+  const unsigned t = threadIdx.x, lane = t % 32;
+  if (t == 0) arrived = 0;
+  __syncthreads();
+  tile[t] = in[t];  // A1 A2 A3
+  __syncwarp();
+  if (lane == 0) {
+    unsigned seen;
+    if (LESS == 1 || LESS == 3) REDS("relaxed.cta.shared.add", &arrived, 1);
+    else REDS("release.cta.shared.add", &arrived, 1);
+    do {
+      if (LESS == 2 || LESS == 3) LDS("relaxed.cta", seen, &arrived);
+      else LDS("acquire.cta", seen, &arrived);
+    } while (seen != 4);
+  }
+  __syncwarp();
+  out[t] = tile[127 - t];  // B1 B2 B3
+}
+LESS_3(counter_barrier)
+
+// The same with atomics of both orders in one instruction, and the data in global memory.
+template <int LESS> __global__ void polled_by_atomics(ARGS) {
+  __shared__ unsigned arrived;
+  const unsigned t = threadIdx.x, lane = t % 32;
+  if (t == 0) arrived = 0;
+  __syncthreads();
+  work[t] = in[t];  // A1
+  __syncwarp();
+  if (lane == 0) {
+    if (LESS != 1) __threadfence_block();
+    atomicAdd(&arrived, 1);
+    while (atomicAdd(&arrived, 0) != 2) {}
+    if (LESS != 1) __threadfence_block();
+  }
+  __syncwarp();
+  out[t] = work[63 - t];  // B1
+}
+LESS_1(polled_by_atomics)
+
+// A node is filled and its index exchanged into a mailbox.
+template <int LESS> __global__ void mailbox(ARGS) {
+  unsigned *const box = work, *const nodes = work + 8;
+  if (threadIdx.x != 0) return;
+  unsigned node = 0;
+  if (blockIdx.x == 0) {
+    nodes[3] = in[9];  // A1 A2
+    if (LESS == 1) EXCHANGE("relaxed.gpu.global", node, box, 3);
+    else EXCHANGE("release.gpu.global", node, box, 3);
+  } else {
+    while (!node) {
+      if (LESS == 2) EXCHANGE("relaxed.gpu.global", node, box, 0);
+      else EXCHANGE("acquire.gpu.global", node, box, 0);
+    }
+    out[0] = nodes[node];  // B1 B2
+  }
+}
+LESS_2(mailbox)
+
+template <int LESS> __global__ void work_queue(ARGS) {
+  const unsigned lane = threadIdx.x % 32;
+  for (;;) {
+    unsigned item = 0;
+    if (lane == 0) item = atomicAdd(work, 1);
+    item = __shfl_sync(0xffffffff, item, 0);
+    if (item >= 8) break;
+    out[32 * item + lane] = in[lane] + item;
+  }
+}
+LESS_0(work_queue)
+
+template <int LESS> __global__ void extremes(ARGS) {
+  __shared__ unsigned low, high;
+  const unsigned t = threadIdx.x;
+  if (t == 0) low = ~0u;
+  if (t == 40) high = 0;
+  __syncthreads();
+  atomicMin(&low, in[t]);
+  atomicMax(&high, in[t]);
+  atomicMax(work, in[t]);
+  __syncthreads();
+  out[t] = high - low + work[0];
+}
+LESS_0(extremes)
+
+// The last of the warps to arrive reads what all have left in shared memory.
+template <int LESS> __global__ void last_warp(ARGS) {
+  __shared__ unsigned partials[4], arrived;
+  const unsigned t = threadIdx.x, lane = t % 32;
+  if (t == 0) arrived = 0;
+  __syncthreads();
+  if (lane == 0) {
+    partials[t / 32] = in[t];  // A1 A2
+    if (LESS != 1) __threadfence_block();
+    const unsigned before = atomicAdd(&arrived, 1);
+    if (LESS != 2) __threadfence_block();
+    if (before == 3) out[0] = partials[0] + 2 * partials[1] + 3 * partials[2] + 4 * partials[3];  // B1 B2
+  }
+}
+LESS_2(last_warp)

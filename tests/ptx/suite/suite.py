@@ -1,0 +1,128 @@
+"""What a row of the suite is, and how its kernel is run.
+
+The CUDA sources beside this file hold families of kernels: `name<0>` is right, `name<n>` is the same text less one edge,
+and the comments `An` and `Bn` stand at the two accesses that this edge kept apart.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim import ptx
+from refsim.device.compile import compile_ptx
+from refsim.ptx.memory.global_memory import GlobalMemory
+
+FOLDER = Path(__file__).parent
+TARGET = "sm_80"
+WORDS = 256  # of input: 1, 4, 7, ...
+WORK = 512  # words of scratch in global memory, zero unless a row says that nobody has written them
+Words = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Right:
+    """A kernel without a fault: `expected` makes its output from the input words."""
+
+    file: str
+    name: str
+    expected: Callable[[Words], Any]
+    block: int | tuple[int, int] = 32
+    grid: int = 1
+    is_work_written: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """The right kernel `less_of` without one edge, `missing`; `less` is the number of that instance.
+
+    code: of the finding; says: what its text must contain besides the two source lines. agents: "lanes" of one warp,
+    "warps" of one block, or "blocks". warned: the finding is a warning, for values that chips deliver all the same.
+    """
+
+    less_of: str
+    less: int
+    space: str
+    agents: str
+    missing: str
+    code: str = "race"
+    says: tuple[str, ...] = ()
+    warned: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.less_of}<{self.less}>"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@cache
+def program(file: str) -> ptx.Program:
+    """All kernels of a source, compiled and parsed once."""
+    return ptx.load(compile_ptx(FOLDER / file, TARGET).text, TARGET)
+
+
+def entry(kernel: Right, less: int = 0) -> str:
+    """The mangled name of an instance."""
+    stem = f"_Z{len(kernel.name)}{kernel.name}ILi{less}EE"
+    (found,) = (name for name in program(kernel.file).entries if name.startswith(stem))
+    return found
+
+
+def inputs() -> Words:
+    """Words of which no two are equal, and none is zero."""
+    return np.arange(1, 3 * WORDS, 3, dtype=np.uint32)
+
+
+def wanted(kernel: Right) -> Words:
+    """What the right kernel leaves in its output."""
+    return np.atleast_1d(np.asarray(kernel.expected(inputs()))).astype(np.uint32)
+
+
+def run(
+    kernel: Right,
+    policy: str,
+    seed: int = 1,
+    *,
+    less: int = 0,
+    checks: ptx.Checks,
+    device_ptx: ptx.Program | None = None,
+) -> tuple[Words, ptx.Trace]:
+    """Launch an instance; its output, and what the launch saw. device_ptx: another text of the same source."""
+    device = GlobalMemory()
+    x, y, work = inputs(), np.zeros(len(wanted(kernel)), np.uint32), np.zeros(WORK, np.uint32)
+    scratch = work if kernel.is_work_written else np.uint64(device.allocate(work.nbytes, "work"))
+    block = (kernel.block,) if isinstance(kernel.block, int) else kernel.block
+    trace = (device_ptx or program(kernel.file)).launch(
+        entry(kernel, less),
+        (kernel.grid,),
+        block,
+        [x, y, scratch],
+        memory=device,
+        policy=policy,
+        seed=seed,
+        checks=checks,
+    )
+    return y, trace
+
+
+@cache
+def source_lines(kernel: Right, less: int) -> tuple[str, str]:
+    """`warp.cu:9`, `warp.cu:11`: where the comments An and Bn stand in the text of the kernel."""
+    lines = (FOLDER / kernel.file).read_text("utf-8").splitlines()
+    (start,) = (n for n, line in enumerate(lines) if re.search(rf"__global__ void {kernel.name}\(", line))
+    end = next(n for n in range(start, len(lines)) if lines[n].startswith("LESS_"))
+    places = []
+    for side in "AB":
+        (place,) = (n for n in range(start, end) if re.search(rf"//.*\b{side}{less}\b", lines[n]))
+        places.append(f"{kernel.file}:{place + 1}")
+    return places[0], places[1]

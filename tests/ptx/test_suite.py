@@ -1,0 +1,62 @@
+"""Small right kernels and the same ones less one edge: the classes of races, of misuse of warps, and of unwritten bits."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim import ptx
+from refsim.testing.kernel_files import load_kernel_file
+
+table = load_kernel_file(Path(__file__).parent / "suite" / "table.py")
+suite = table.suite
+RIGHT, WRONG, RIGHT_BY_NAME = table.RIGHT, table.WRONG, table.RIGHT_BY_NAME
+RECORD = ptx.Checks(initialised="record", copies="record", races="record")
+MEETS = ("bar", "barrier", "shfl", "vote", "match", "redux", "mma")
+ACCESSES = ("ld", "st", "atom", "red", "cp", *MEETS)
+
+
+def schedules(profile: str) -> list[tuple[str, int]]:
+    """Policies and seeds of a profile."""
+    return [("eager", 1), ("lazy", 1), *(("random", seed) for seed in range(1, 3 if profile == "quick" else 11))]
+
+
+def test_the_suite_is_as_large_and_as_varied_as_it_says() -> None:
+    assert len(RIGHT) >= 60
+    assert len(WRONG) >= 70
+    assert len(RIGHT_BY_NAME) == len(RIGHT)
+    edges = Counter((wrong.space, wrong.agents, wrong.missing) for wrong in WRONG)
+    assert [edge for edge, count in edges.items() if count > 1] == []
+    assert {wrong.agents for wrong in WRONG} == {"lanes", "warps", "blocks"}
+
+
+def test_every_kernel_of_the_sources_is_in_the_table() -> None:
+    for file in {kernel.file for kernel in RIGHT}:
+        mine = [kernel for kernel in RIGHT if kernel.file == file]
+        instances = {suite.entry(kernel) for kernel in mine}
+        instances |= {
+            suite.entry(kernel, wrong.less) for kernel in mine for wrong in WRONG if wrong.less_of == kernel.name
+        }
+        assert set(suite.program(file).entries) == instances, file
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_what_is_marked_in_the_source_stands_in_the_code(wrong) -> None:
+    """The compiler has merged or dropped neither of the two accesses, and the right kernel has other code."""
+    kernel = RIGHT_BY_NAME[wrong.less_of]
+    program = suite.program(kernel.file)
+    statements = program.module.functions[suite.entry(kernel, wrong.less)].statements
+    for line in suite.source_lines(kernel, wrong.less):
+        families = {item.opcode.split(".")[0] for item in statements if str(item.location) == line}
+        assert families & set(ACCESSES), (line, families)
+    right = program.module.functions[suite.entry(kernel)].statements
+    shape = [[(item.opcode, str(item.operands)) for item in code] for code in (right, statements)]
+    assert shape[0] != shape[1]
+
+
+@pytest.mark.parametrize("kernel", RIGHT, ids=str)
+def test_a_right_kernel_computes_the_same_in_every_order(kernel, refsim_profile) -> None:
+    for policy, seed in schedules(refsim_profile):
+        output, _ = suite.run(kernel, policy, seed, checks=RECORD)
+        assert np.array_equal(output, suite.wanted(kernel)), (policy, seed)
