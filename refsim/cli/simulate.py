@@ -1,21 +1,24 @@
-"""refsim simulate: one launch of one entry on the simulated GPU."""
+"""refsim simulate: one entry on the simulated GPU, under one schedule or several."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from refsim.cli.answers import AGREED, FAILED, Answer, answers
+from refsim.cli.launches import ARGUMENT_RULE, Extents, argument, loaded, previews, saved, write_array
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Entry, Record, Table
 
 if TYPE_CHECKING:
-    from refsim.ptx import BankUse, Program, Trace
+    from refsim.device.schedules import Order, Outcome
+    from refsim.ptx import BankUse, GlobalMemory, Program, Trace
     from refsim.render import Cell
 
-_SCALARS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
+ALL = "all"
 FINDINGS = (Column("check", strong=True), Column("where"), Column("what"))
+UNDER = Column("under", drop=1)
+SCHEDULES = (Column("schedule", strong=True), Column("findings", align="right"), Column("bytes"))
 BANKS = (
     Column("source", strong=True),
     Column("instruction"),
@@ -23,26 +26,6 @@ BANKS = (
     Column("wavefronts", align="right", drop=1),
     Column("ways", align="right", label="wavefronts / needed"),
 )
-_ARGUMENT_RULE = (
-    "TYPE:VALUE (u64:1000, f32:1.5, u32:0x3f800000), FILE.npy or FORMAT:FILE.npy (bf16:x.npy; copied in and back), "
-    "zeros:TYPE:COUNT"
-)
-
-
-@dataclass(frozen=True)
-class Extents:
-    """1 to 3 positive extents: 4 or 2x3."""
-
-    text: str
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        parts = self.text.lower().split("x")
-        if not 1 <= len(parts) <= 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
-            raise RefsimError(
-                "bad-launch", f"{self.text!r} is no grid or block", rule="one to three extents: 4 or 2x3x1"
-            )
-        return tuple(map(int, parts))
 
 
 @click.command()
@@ -50,7 +33,7 @@ class Extents:
 @click.argument("entry")
 @click.option("--grid", default="1", show_default=True, help="Blocks: 4 or 2x3.")
 @click.option("--block", default="32", show_default=True, help="Threads of a block: 256 or 16x16.")
-@click.option("--arg", "arguments", multiple=True, metavar="ARG", help=_ARGUMENT_RULE)
+@click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
 @click.option(
     "--save", "saves", multiple=True, metavar="N=FILE.npy", help="Write argument N (from 0) after the launch."
 )
@@ -60,7 +43,8 @@ class Extents:
     "--policy",
     default="eager",
     show_default=True,
-    help="eager, lazy or random: the schedule of the threads, and when asynchronous copies arrive.",
+    help="eager, lazy or random: the schedule of the threads, and when asynchronous copies arrive; all: under each of "
+    "them, as verify does, and the same bytes must be written.",
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of a random schedule.")
 @click.option(
@@ -70,10 +54,17 @@ class Extents:
     help="silicon or exact: matrices multiplied as the target does, or summed exactly (faster).",
 )
 @click.option("--banks/--no-banks", default=True, help="Count the bank conflicts of shared memory.")
+@click.option(
+    "--seconds",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Time limit of a launch.",
+)
 @answers
 def command(
     file: Path, entry: str, grid: str, block: str, arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
-    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool,
+    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float,
 ) -> Answer:  # fmt: skip
     """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
 
@@ -81,42 +72,96 @@ def command(
 
     \b
       refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --save 2=y.npy
+      refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --policy all
     """
-    from refsim.files.access import write_atomically
-    from refsim.ptx import Checks
+    from refsim.device.schedules import outcomes
+    from refsim.ptx import Checks, GlobalMemory
 
-    program = _program(file, target)
-    values = [_argument(position, text) for position, text in enumerate(arguments)]
-    targets = [_save(text, values) for text in saves]
-    trace = program.launch(
-        entry, Extents(grid).numbers, Extents(block).numbers, values, shared_bytes=shared, policy=policy, seed=seed,
-        arithmetic=arithmetic, checks=Checks("record", "record", "record", "record", banks=banks),
-    )  # fmt: skip
+    program = loaded(file, target)
+    values = [argument(position, text) for position, text in enumerate(arguments)]
+    targets = [saved(text, values) for text in saves]
+    orders = _orders(program, entry, policy, seed)
+    originals = _copied(values) if len(orders) > 1 else values
+
+    def run(order: "Order") -> "tuple[Trace, GlobalMemory]":
+        memory, is_first = GlobalMemory(), order == orders[0]
+        trace = program.launch(
+            entry, Extents(grid).numbers, Extents(block).numbers, values if is_first else _copied(originals),
+            shared_bytes=shared, memory=memory, policy=order.policy, seed=order.seed, arithmetic=arithmetic,
+            checks=Checks("record", "record", "record", "record", banks=banks and is_first, seconds=seconds),
+        )  # fmt: skip
+        return trace, memory
+
+    tried = list(outcomes(run, entry, orders))
     for position, path in targets:
-        _write_array(path, values[position], write_atomically)
+        write_array(path, values[position])
+    findings, trace = _findings(tried), tried[0].trace
+    assert trace is not None
     entries = [
         Entry("entry", entry),
         Entry("target", program.target),
-        Entry("policy", f"random, seed {seed}" if policy == "random" else policy),
+        Entry("policy", ALL if policy == ALL else _named(orders[0])),
         Entry("arithmetic", arithmetic),
         Entry("thread_instructions", trace.instructions, label="thread-instructions"),
         Entry("exact", trace.is_exact),
         Entry("inexact", trace.inexact + trace.idealised),
         Entry("contractions", tuple(map(str, trace.contractions))),
         Entry("saved", tuple(str(path) for _, path in targets)),
-        Entry("findings_count", len(trace.findings), label="findings"),
+        Entry("findings_count", len(findings), label="findings"),
     ]
     parts: list[Record | Table] = [Record(tuple(entries))]
-    if trace.findings:
-        parts.append(Table(FINDINGS, _findings(trace), key="findings"))
+    if policy == ALL:
+        first = (_named(orders[0]), len(trace.findings), "what the others are compared with")
+        parts.append(Table(SCHEDULES, (first, *map(_schedule, tried[1:])), key="schedules"))
+    if findings:
+        columns = (*FINDINGS, UNDER) if policy == ALL else FINDINGS
+        rows = tuple((error.code, error.where, error.what, under)[: len(columns)] for error, under in findings)
+        parts.append(Table(columns, rows, key="findings"))
     if trace.banks:
         parts.append(Table(BANKS, _banks(trace.banks), key="banks"))
-    document = Document(tuple(parts), f"{entry} of {file}", hints=_previews(values))
-    return Answer(document, FAILED if trace.findings else AGREED)
+    document = Document(tuple(parts), f"{entry} of {file}", hints=previews(values))
+    return Answer(document, FAILED if findings else AGREED)
 
 
-def _findings(trace: "Trace") -> "tuple[tuple[Cell, ...], ...]":
-    return tuple((error.code, error.where, error.what) for error in trace.findings)
+def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[Order, ...]":
+    from refsim.device.schedules import Order, orders_of
+    from refsim.ptx import POLICIES
+
+    if policy not in (*POLICIES, ALL):
+        raise RefsimError("unknown-policy", f"no policy is called {policy!r}", help=", ".join((*POLICIES, ALL)))
+    return orders_of(program, entry, first_seed=seed or 1) if policy == ALL else (Order(policy, seed),)
+
+
+def _copied(values: list[Any]) -> list[Any]:
+    return [value.copy() if getattr(value, "ndim", 0) else value for value in values]
+
+
+def _named(order: "Order") -> str:
+    return f"random, seed {order.seed}" if order.policy == "random" else order.policy
+
+
+def _schedule(outcome: "Outcome") -> "tuple[Cell, ...]":
+    """One order: how much was found under it, and whether it wrote the bytes of the first."""
+    error, trace = outcome.error, outcome.trace
+    count = (0 if trace is None else len(trace.findings)) + (error is not None)
+    if trace is None:
+        said = f"stopped by {error.code}" if error else ""
+    elif error is not None:
+        said = f"differ: {error.where}"
+    elif outcome.is_compared:
+        said = "as under the first"
+    else:
+        said = "not compared: inexact" if trace.inexact else "not compared: unwritten bytes were read"
+    return _named(outcome.order), count, said
+
+
+def _findings(tried: "list[Outcome]") -> "list[tuple[RefsimError, str]]":
+    """Each finding once, by check and place, with the orders that it was found under."""
+    found: dict[tuple[str, str], tuple[RefsimError, list[str]]] = {}
+    for outcome in tried:
+        for error in (*(outcome.trace.findings if outcome.trace else ()), *([outcome.error] if outcome.error else [])):
+            found.setdefault((error.code, error.where), (error, []))[1].append(_named(outcome.order))
+    return [(error, "; ".join(under)) for error, under in found.values()]
 
 
 def _banks(uses: "tuple[BankUse, ...]") -> "tuple[tuple[Cell, ...], ...]":
@@ -130,76 +175,4 @@ def _banks(uses: "tuple[BankUse, ...]") -> "tuple[tuple[Cell, ...], ...]":
     return tuple(
         (place, opcode, accesses, wavefronts, f"{wavefronts / ideal:.2f}")
         for (place, opcode), (accesses, wavefronts, ideal) in totals.items()
-    )
-
-
-def _program(file: Path, target: str | None) -> "Program":
-    from refsim import ptx
-
-    if file.suffix == ".cu":
-        from refsim.device.compile import compile_ptx
-
-        compiled = compile_ptx(file, target or ptx.DEFAULT_TARGET)
-        return ptx.load(compiled.text, compiled.target)
-    return ptx.load(file, target)
-
-
-def _argument(position: int, text: str) -> Any:
-    import numpy as np
-
-    kind, _, value = text.partition(":")
-    wrong = RefsimError("bad-argument", f"argument {position}: {text!r} is no argument", rule=_ARGUMENT_RULE)
-    if kind == "zeros":
-        name, _, count = value.partition(":")
-        if name not in _SCALARS or not count.isdigit() or int(count) > 1 << 30:
-            raise wrong
-        return np.zeros(int(count), _dtype(name))
-    if kind in _SCALARS:
-        try:
-            return _scalar(kind, value)
-        except (ValueError, OverflowError):
-            raise wrong from None
-    if text.endswith(".npy"):
-        from refsim import files
-        from refsim.formats import FORMATS
-
-        named = kind in {format.name for format in FORMATS}
-        return files.load(Path(value if named else text), format=kind if named else None).codes.copy()
-    raise wrong
-
-
-def _dtype(name: str) -> str:
-    return {"u": "u", "s": "i", "f": "f"}[name[0]] + str(int(name[1:]) // 8)
-
-
-def _scalar(kind: str, value: str) -> Any:
-    """A scalar of a PTX type; a float may be given by its bits in hexadecimal."""
-    import numpy as np
-
-    dtype = np.dtype(_dtype(kind))
-    if dtype.kind == "f" and value.lower().startswith("0x"):
-        return np.array([int(value, 16)], f"u{dtype.itemsize}").view(dtype)[0]
-    return dtype.type(float(value) if dtype.kind == "f" else int(value, 0))
-
-
-def _save(text: str, values: list[Any]) -> tuple[int, Path]:
-    position, _, path = text.partition("=")
-    if not position.isdigit() or int(position) >= len(values) or not path.endswith(".npy"):
-        raise RefsimError("bad-save", f"{text!r} names no argument to save", rule="N=FILE.npy, N from 0")
-    if getattr(values[int(position)], "ndim", 0) == 0:
-        raise RefsimError("bad-save", f"argument {position} is a scalar", rule="only arrays are copied back")
-    return int(position), Path(path)
-
-
-def _write_array(path: Path, array: Any, write: Any) -> None:
-    import numpy as np
-
-    write(path, lambda stream: np.save(stream, array), overwrite=True)
-
-
-def _previews(values: list[Any]) -> tuple[str, ...]:
-    return tuple(
-        f"argument {position}: {' '.join(map(str, value.reshape(-1)[:8]))}{' ...' if value.size > 8 else ''}"
-        for position, value in enumerate(values)
-        if getattr(value, "ndim", 0) and value.size
     )

@@ -1,13 +1,12 @@
 """The simulated GPU as a device: the kernel's own PTX, executed lane by lane, every access checked.
 
-A launch of moderate size runs under several schedules, from the same memory: the lowest program counter first; for kernels
-with asynchronous copies, the copies as late as they may come; then random ones. A correct kernel writes the same bytes
-under all of them.
+A launch of moderate size runs under several schedules (`schedules.py`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,14 @@ from numpy.typing import NDArray
 
 from refsim import ptx
 from refsim.device.compile import compile_ptx
+from refsim.device.schedules import SCHEDULES, Order, Outcome, Snapshot, orders_of, outcomes
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer
 from refsim.ptx.findings.faults import place
 
-SCHEDULES = 3
 SCHEDULED_LANES = 4096
 WATCHED_BYTES = 8 << 20
 SECONDS = 600.0
-SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by atomics"
 
 
 @dataclass
@@ -93,32 +91,45 @@ class SimLauncher:
         if len(self.memory.space.bytes) <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()
 
-        (first, first_seed), *others = self.orders(entry)
-
-        def run(policy: str = first, seed: int = first_seed, initialised: str = "error") -> ptx.Trace:
-            banks = self.count_banks and policy == first
-            return self.program.launch(
-                entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=policy, seed=seed,
-                arithmetic=self.arithmetic, checks=ptx.Checks(initialised, banks=banks, seconds=SECONDS),
-            )  # fmt: skip
-
+        orders = self.orders(entry)
         small = int(np.prod(grid)) * self._threads <= SCHEDULED_LANES
         # The module's own variables are part of the memory that every order begins with.
         self.program.prepare(entry, self.memory)
         before = self.memory.snapshot() if small else None
-        try:
-            trace = run()
-        except RefsimError as error:
-            if error.code != "uninitialised" or before is None:
-                raise
-            trace = self._settle_uninitialised(run, before, error)
+
+        def launched(order: Order, seed: int, initialised: str) -> ptx.Trace:
+            return self.program.launch(
+                entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=order.policy,
+                seed=seed, arithmetic=self.arithmetic,
+                checks=ptx.Checks(initialised, banks=self.count_banks and order == orders[0], seconds=SECONDS),
+            )  # fmt: skip
+
+        def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
+            if order == orders[0]:
+                return self._first(partial(launched, order), order.seed, before), self.memory
+            assert before is not None
+            self.memory.restore(before)
+            return launched(order, order.seed, "error"), self.memory
+
+        self._judge(entry, outcomes(run, entry, orders if small else orders[:1]))
+
+    def _judge(self, entry: str, tried: Iterator[Outcome]) -> None:
+        """Note what the first order did, whose bytes stay; an error under any other is raised."""
+        trace = next(tried).trace
+        assert trace is not None
         self.traces.append(trace)
         self.instructions += trace.instructions
         self.inexact += [
             f"{entry}: {line}" for line in (*trace.inexact, *trace.idealised, *map(str, trace.contractions))
         ]
-        if before is not None and not trace.uninitialised:
-            self._try_schedules(run, before, entry, others, is_exact=not trace.inexact)
+        if trace.uninitialised:
+            return
+        after = self.memory.snapshot() if trace.inexact else None
+        for outcome in tried:
+            if outcome.error is not None:
+                raise outcome.error
+        if after is not None:
+            self.memory.restore(after)
 
     @property
     def conflicts(self) -> list[str]:
@@ -126,56 +137,31 @@ class SimLauncher:
         uses = [use for trace in self.traces for use in trace.banks if use.wavefronts > use.ideal]
         return [f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses]
 
-    def orders(self, entry: str) -> list[tuple[str, int]]:
-        """The policies and seeds that a launch of an entry is tried under."""
+    def orders(self, entry: str) -> tuple[Order, ...]:
+        """The orders that a launch of an entry is tried under."""
         if self.policy is not None:
-            return [(self.policy, 1 if self.policy == "random" else 0)]
-        late = [("lazy", 0)] if self.program.code(entry).is_asynchronous else []
-        return [("eager", 0), *late, *(("random", seed) for seed in range(1, self.schedules))][: self.schedules]
+            return (Order(self.policy, 1 if self.policy == "random" else 0),)
+        return orders_of(self.program, entry, self.schedules)
 
-    def _settle_uninitialised(self, run: Any, before: Any, error: RefsimError) -> ptx.Trace:
-        """Run on with two different poisons: where all written bytes agree, nobody can observe the unwritten ones."""
+    def _first(self, run: Callable[[int, str], ptx.Trace], seed: int, before: Snapshot | None) -> ptx.Trace:
+        """The first order. Where it reads unwritten bytes it runs on with two different poisons: where all written bytes
+        agree, nobody can observe the unwritten ones."""
+        try:
+            return run(seed, "error")
+        except RefsimError as error:
+            if error.code != "uninitialised" or before is None:
+                raise
+            unwritten = error
         finals = []
-        for seed in (1, 2):
-            self.memory.restore(before, poison=0x5A + seed)
-            trace: ptx.Trace = run(seed=seed, initialised="record")
+        for poison_seed in (1, 2):
+            self.memory.restore(before, poison=0x5A + poison_seed)
+            trace = run(poison_seed, "record")
             finals.append(self.memory.snapshot())
         (first, written), (second, _) = finals
         if (first[written == 1] != second[written == 1]).any():
-            raise error
-        self.unobservable.append(str(error))
+            raise unwritten
+        self.unobservable.append(str(unwritten))
         return trace
-
-    def _try_schedules(
-        self, run: Any, before: Any, entry: str, orders: list[tuple[str, int]], *, is_exact: bool
-    ) -> None:
-        """Run under other orders: no fault may show, and the bytes written are the same unless they are inexact anyway.
-
-        Inexact results, such as float sums of atomics, stay those of the first order.
-        """
-        after, written = self.memory.snapshot()
-        for policy, seed in orders:
-            schedule = f"random schedule {seed}" if policy == "random" else f"the {policy} policy"
-            self.memory.restore(before)
-            try:
-                run(policy, seed)
-            except RefsimError as error:
-                error.rule = error.rule or f"found under {schedule}: {SCHEDULE_RULE}"
-                raise
-            if not is_exact:
-                continue
-            other, other_written = self.memory.snapshot()
-            differ = (written != other_written) | ((other != after) & (written == 1))
-            if differ.any():
-                position = int(np.argmax(differ))
-                region = self.memory.space.region_at(position)
-                raise RefsimError(
-                    "schedule-dependent", f"{entry} writes other bytes under {schedule}",
-                    where=f"byte {position - region.start} of {region.name}" if region else hex(position),
-                    rule=SCHEDULE_RULE, exit_code=ptx.FAULT_EXIT,
-                )  # fmt: skip
-        if not is_exact:
-            self.memory.restore((after, written))
 
 
 @dataclass

@@ -83,3 +83,67 @@ def test_an_unknown_arithmetic_names_the_known_ones(capsys, tmp_path):
     code, _, err = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--arithmetic", "guess")
     assert code == 2
     assert "silicon" in err
+
+
+ARRIVALS = """.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry arrivals(.param .u64 counter, .param .u64 out)
+{
+    .reg .b32 %r<4>; .reg .b64 %d<4>; .reg .pred %p<2>;
+    ld.param.u64 %d1, [counter]; ld.param.u64 %d2, [out]; mov.u32 %r1, %tid.x;
+    atom.global.add.u32 %r2, [%d1], 1;
+    FAULT
+    mad.wide.u32 %d3, %r1, 4, %d2;
+    st.global.u32 [%d3], %r2; ret;
+}
+"""
+OF_ARRIVALS = ("arrivals", "--block", "128", "--arg", "zeros:u32:1", "--arg", "zeros:u32:128")
+
+
+def arrivals(folder: Path, fault: str = "") -> Path:
+    file = folder / "arrivals.ptx"
+    file.write_text(ARRIVALS.replace("FAULT", fault))
+    return file
+
+
+def test_all_policies_find_bytes_that_depend_on_the_schedule(capsys, tmp_path):
+    file, saved = arrivals(tmp_path), tmp_path / "order.npy"
+    assert run(capsys, "simulate", file, *OF_ARRIVALS)[0] == 0
+    code, out, _ = run(
+        capsys, "simulate", file, *OF_ARRIVALS, "--policy", "all", "--save", f"1={saved}", "--as", "json"
+    )
+    answer = json.loads(out)
+    assert code == 1
+    assert [row["schedule"] for row in answer["schedules"]] == ["eager", "random, seed 1", "random, seed 2"]
+    assert {row["check"] for row in answer["findings"]} == {"schedule-dependent"}
+    assert "of argument 1" in answer["findings"][0]["where"]
+    np.testing.assert_array_equal(np.load(saved), np.arange(128))
+
+
+def test_all_policies_agree_on_a_right_kernel(capsys, tmp_path):
+    code, out, _ = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--policy", "all", "--as", "json")
+    answer = json.loads(out)
+    assert code == 0
+    assert [row["bytes"] for row in answer["schedules"][1:]] == ["as under the first"] * 2
+
+
+def test_a_fault_that_one_schedule_alone_shows_names_it(capsys, tmp_path):
+    """Thread 0 traps unless it arrives first, which the lowest-counter schedule lets it."""
+    file = arrivals(tmp_path, "setp.ne.u32 %p1, %r1, %r2; @%p1 trap;")
+    assert run(capsys, "simulate", file, *OF_ARRIVALS)[0] == 0
+    code, out, _ = run(capsys, "simulate", file, *OF_ARRIVALS, "--policy", "all", "--as", "json")
+    answer = json.loads(out)
+    assert code == 1
+    stopped = [row["schedule"] for row in answer["schedules"] if row["bytes"] == "stopped by trap"]
+    assert stopped
+    assert {row["under"] for row in answer["findings"] if row["check"] == "trap"} <= {"; ".join(stopped), *stopped}
+
+
+def test_the_time_limit_is_an_option(capsys, tmp_path):
+    file = arrivals(tmp_path, "$loop: bra $loop;")
+    code, _, err = run(capsys, "simulate", file, *OF_ARRIVALS, "--seconds", "0.2")
+    assert code == 1
+    assert "[timeout]" in err
+    assert "longer than 0.2 s" in err
+    assert run(capsys, "simulate", file, *OF_ARRIVALS, "--seconds", "0")[0] == 2

@@ -170,7 +170,7 @@ def test_the_simulated_device_tries_the_policies(name: str, orders: list[str], t
     x, w = problem(2, 256, 64)
     simulated = device.open(name)
     with simulated.launcher(tmp_path / "pipeline.cu") as launcher:
-        assert [policy for policy, _ in launcher.orders("linear")] == orders
+        assert [order.policy for order in launcher.orders("linear")] == orders
         y = launcher.output(128, np.uint16, name="y")
         arguments = [launcher.upload(x, name="x"), launcher.upload(w, name="w"), y, *map(np.int32, (2, 256, 64))]
         launcher.launch("linear", (1,), (128,), arguments, shared_bytes=SHARED)

@@ -1,0 +1,111 @@
+"""What a launch is given on the command line: a file, extents, arguments, and where arrays are saved afterwards."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from refsim.errors import RefsimError
+
+if TYPE_CHECKING:
+    from refsim.ptx import Program
+
+_SCALARS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
+ARGUMENT_RULE = (
+    "TYPE:VALUE (u64:1000, f32:1.5, u32:0x3f800000), FILE.npy or FORMAT:FILE.npy (bf16:x.npy; copied in and back), "
+    "zeros:TYPE:COUNT"
+)
+
+
+@dataclass(frozen=True)
+class Extents:
+    """1 to 3 positive extents: 4 or 2x3."""
+
+    text: str
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        parts = self.text.lower().split("x")
+        if not 1 <= len(parts) <= 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
+            raise RefsimError(
+                "bad-launch", f"{self.text!r} is no grid or block", rule="one to three extents: 4 or 2x3x1"
+            )
+        return tuple(map(int, parts))
+
+
+def loaded(file: Path, target: str | None) -> "Program":
+    """A PTX file, or a CUDA file compiled, ready to launch."""
+    from refsim import ptx
+
+    if file.suffix == ".cu":
+        from refsim.device.compile import compile_ptx
+
+        compiled = compile_ptx(file, target or ptx.DEFAULT_TARGET)
+        return ptx.load(compiled.text, compiled.target)
+    return ptx.load(file, target)
+
+
+def argument(position: int, text: str) -> Any:
+    """An argument as ARGUMENT_RULE spells it."""
+    import numpy as np
+
+    kind, _, value = text.partition(":")
+    wrong = RefsimError("bad-argument", f"argument {position}: {text!r} is no argument", rule=ARGUMENT_RULE)
+    if kind == "zeros":
+        name, _, count = value.partition(":")
+        if name not in _SCALARS or not count.isdigit() or int(count) > 1 << 30:
+            raise wrong
+        return np.zeros(int(count), _dtype(name))
+    if kind in _SCALARS:
+        try:
+            return _scalar(kind, value)
+        except (ValueError, OverflowError):
+            raise wrong from None
+    if text.endswith(".npy"):
+        from refsim import files
+        from refsim.formats import FORMATS
+
+        named = kind in {format.name for format in FORMATS}
+        return files.load(Path(value if named else text), format=kind if named else None).codes.copy()
+    raise wrong
+
+
+def _dtype(name: str) -> str:
+    return {"u": "u", "s": "i", "f": "f"}[name[0]] + str(int(name[1:]) // 8)
+
+
+def _scalar(kind: str, value: str) -> Any:
+    """A scalar of a PTX type; a float may be given by its bits in hexadecimal."""
+    import numpy as np
+
+    dtype = np.dtype(_dtype(kind))
+    if dtype.kind == "f" and value.lower().startswith("0x"):
+        return np.array([int(value, 16)], f"u{dtype.itemsize}").view(dtype)[0]
+    return dtype.type(float(value) if dtype.kind == "f" else int(value, 0))
+
+
+def saved(text: str, values: list[Any]) -> tuple[int, Path]:
+    """N=FILE.npy: which argument is saved, and where."""
+    position, _, path = text.partition("=")
+    if not position.isdigit() or int(position) >= len(values) or not path.endswith(".npy"):
+        raise RefsimError("bad-save", f"{text!r} names no argument to save", rule="N=FILE.npy, N from 0")
+    if getattr(values[int(position)], "ndim", 0) == 0:
+        raise RefsimError("bad-save", f"argument {position} is a scalar", rule="only arrays are copied back")
+    return int(position), Path(path)
+
+
+def write_array(path: Path, array: Any) -> None:
+    """An array as an .npy file, whole or not at all."""
+    import numpy as np
+
+    from refsim.files.access import write_atomically
+
+    write_atomically(path, lambda stream: np.save(stream, array), overwrite=True)
+
+
+def previews(values: list[Any]) -> tuple[str, ...]:
+    """How each array begins."""
+    return tuple(
+        f"argument {position}: {' '.join(map(str, value.reshape(-1)[:8]))}{' ...' if value.size > 8 else ''}"
+        for position, value in enumerate(values)
+        if getattr(value, "ndim", 0) and value.size
+    )

@@ -1,0 +1,88 @@
+"""One launch under several schedules, each from the same memory: a correct kernel writes the same bytes under all of them.
+
+First the lowest program counter first; for kernels with asynchronous copies, the copies as late as they may come; then
+random schedules. `verify` and `simulate` both judge by what stands here.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim import ptx
+from refsim.errors import RefsimError
+
+SCHEDULES = 3
+SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by atomics"
+
+Snapshot = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A policy, and the seed of a random one."""
+
+    policy: str
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"random schedule {self.seed}" if self.policy == "random" else f"the {self.policy} policy"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one order. `error` is the fault that ended it, or says which byte differs from the first order's;
+    `is_compared` tells whether its bytes were compared at all: inexact results and bytes that nobody wrote are not."""
+
+    order: Order
+    trace: ptx.Trace | None
+    error: RefsimError | None = None
+    is_compared: bool = False
+
+
+Run = Callable[[Order], tuple[ptx.Trace, ptx.GlobalMemory]]
+
+
+def orders_of(program: ptx.Program, entry: str, count: int = SCHEDULES, first_seed: int = 1) -> tuple[Order, ...]:
+    """The orders that a launch of an entry is tried under."""
+    late = [Order("lazy")] if program.code(entry).is_asynchronous else []
+    random = (Order("random", first_seed + index) for index in range(count))
+    return (Order("eager"), *late, *random)[:count]
+
+
+def outcomes(run: Run, entry: str, orders: Sequence[Order]) -> Iterator[Outcome]:
+    """Run a launch under each order in turn; a fault under the first is raised, under the others it is their outcome.
+
+    run: executes one order, each time from the memory that the first one began with, and gives the memory afterwards.
+    Inexact results, such as float sums of atomics, may differ from order to order; so may bytes that nobody wrote.
+    """
+    trace, memory = run(orders[0])
+    yield Outcome(orders[0], trace)
+    if len(orders) == 1:
+        return
+    first, is_compared = memory.snapshot(), not trace.inexact and not trace.uninitialised
+    for order in orders[1:]:
+        try:
+            trace, memory = run(order)
+        except RefsimError as error:
+            error.rule = error.rule or f"found under {order}: {SCHEDULE_RULE}"
+            yield Outcome(order, None, error)
+            continue
+        compared = is_compared and not trace.uninitialised
+        yield Outcome(order, trace, _difference(first, memory, entry, order) if compared else None, compared)
+
+
+def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: Order) -> RefsimError | None:
+    """The error for the first byte that an order wrote otherwise, or wrote where the first order did not."""
+    (before, written), (after, other_written) = first, memory.snapshot()
+    differ = (written != other_written) | ((before != after) & (written == 1))
+    if not differ.any():
+        return None
+    position = int(np.argmax(differ))
+    region = memory.space.region_at(position)
+    return RefsimError(
+        "schedule-dependent", f"{entry} writes other bytes under {order}",
+        where=f"byte {position - region.start} of {region.name}" if region else hex(position),
+        rule=SCHEDULE_RULE, exit_code=ptx.FAULT_EXIT,
+    )  # fmt: skip
