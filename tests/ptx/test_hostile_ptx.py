@@ -169,7 +169,7 @@ REFUSED = {
     "call of nobody": "unsupported-call", "call of an entry": "recursive-call", "calls that double": "too-many-calls",
     "unknown instruction": "unknown-instruction", "unknown symbol": "unknown-symbol", "huge shared": "out-of-shared-memory",
     "huge local": "out-of-local-memory", "label nowhere": "malformed-ptx", "store to a constant": "read-only",
-    "shuffle with an empty mask": "divergent-sync", "register of 128 bits": "unsupported-register",
+    "shuffle with an empty mask": "divergent-sync", "register of 128 bits": "malformed-ptx",
     "unknown target": "unknown-target", "no instruction": "ran", "barrier nobody else reaches": "deadlock",
     "undeclared axis": "unknown-special-register", "address of 32 bits": "unsupported-address-size",
     **dict.fromkeys(

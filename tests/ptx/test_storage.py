@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim import ptx
+from refsim.ptx.lowering.liveness import mask_of
 from refsim.ptx.lowering.register_slots import shared_slots
 
 WIDTHS = st.sampled_from([1, 16, 32, 64])
@@ -15,7 +16,7 @@ WIDTHS = st.sampled_from([1, 16, 32, 64])
 def test_no_two_registers_that_are_live_at_once_share(widths: list[int], data: st.DataObject) -> None:
     register = st.integers(0, len(widths) - 1)
     borders = data.draw(st.lists(st.sets(register, max_size=8), max_size=8))
-    slots, slot_bits = shared_slots(widths, borders)
+    slots, slot_bits = shared_slots(widths, map(mask_of, borders))
     for live in borders:
         assert all(slots[index] >= 0 for index in live)
         assert len({slots[index] for index in live}) == len(live)

@@ -12,10 +12,14 @@ FAULT_CODES = frozenset(
 )  # fmt: skip
 
 
+def location_of(statement: Statement) -> str:
+    """The place in the CUDA source as it stands behind one in the PTX: ` (kernel.cu:17)`, or nothing."""
+    return f" ({statement.location})" if statement.location else ""
+
+
 def place(statement: Statement) -> str:
     """`add.f32 at PTX line 42 (kernel.cu:17)`."""
-    source = f" ({statement.location})" if statement.location else ""
-    return f"{statement.opcode} at PTX line {statement.line}{source}"
+    return f"{statement.opcode} at PTX line {statement.line}{location_of(statement)}"
 
 
 def fault(code: str, what: str, statement: Statement, who: str = "", rule: str = "", help: str = "") -> RefsimError:

@@ -31,7 +31,9 @@ class Bound:
 
     @property
     def sources(self) -> list[tuple[OperandForm, PtxType]]:
-        return [pair for pair in self.operands if not pair[0].is_result]
+        """What the clause gets, in its order: results that are read as well, then the other operands."""
+        both = [pair for pair in self.operands if pair[0].both]
+        return both + [pair for pair in self.operands if not pair[0].is_result]
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def _resolve(operand: OperandForm, modifiers: dict[str, Any]) -> PtxType:
     name = operand.type
     if name == "wide":
         return TYPES[WIDE[modifiers["type"]]]
-    name = modifiers.get(name, name)
+    name = modifiers["type"] if name == "part" else modifiers.get(name, name)
     return TYPES.get(name, TYPES["b32"])
 
 

@@ -10,9 +10,11 @@ prints, as a small grammar:
 `{.name}` is an optional flag (True or False), `.{name:x|y}` a required choice, `{.name:x|y}` an optional one (or None).
 Operands whose names begin with `d` are results, all others are read; `name:T` gives the PTX type (a literal type, or the
 name of a choice, or `wide`: twice the width of `type`), no `:T` means `type`; a trailing `?` may be absent, `[a]` is an
-address, `a*` one register or a vector of them (a list, also for one), `a*4` a vector of four. The function gets one array
-per source in order, viewed as that type, then the modifiers as keywords, and returns one array per result. `::` in a flag
-becomes `_` in its keyword.
+address, `a*` one register or a vector of them (a list, also for one), `a*4` a vector of four, `a**` a vector of as many
+as the clause accepts, `a:part*` one register or a vector whose elements share its bits. `[a, {c:s32}]` is an address with
+coordinates (a list), `+d` a result that is read as well: its values come first among the sources. The function gets one
+array per source in order, viewed as that type, then the modifiers as keywords, and returns one array per result. `::` in
+a flag becomes `_` in its keyword.
 """
 
 import inspect
@@ -30,12 +32,18 @@ Clause = Callable[..., Any]
 FIELD = re.compile(
     r"\.\{(?P<need>\w+):(?P<needs>[^}]*)\}|\{\.(?P<maybe>\w+):(?!:)(?P<mays>[^}]*)\}|\{\.(?P<flag>[\w:]+)\}"
 )
-_OPERAND = re.compile(r"(?P<open>\[?)(?P<name>\w+)(?::(?P<type>\w+))?\]?(?P<many>\*\d*)?(?P<optional>\??)$")
+_OPERAND = re.compile(
+    r"(?P<open>\[?)(?P<inside>\{?)(?P<both>\+?)(?P<name>\w+)(?::(?P<type>\w+))?\}?\]?(?P<many>\*\*|\*\d*)?(?P<optional>\??)$"
+)
 
 
 @dataclass(frozen=True)
 class OperandForm:
-    """One operand of a form: a result, a source, an address or a vector of registers (`count` of them, 0: the opcode says)."""
+    """One operand of a form: a result, a source, an address or a vector of registers (`count` of them, 0: the opcode says).
+
+    `inside` stands in the brackets of the address before it, `both` is a result that is read too, `any_count` a vector
+    whose length the clause checks.
+    """
 
     name: str
     type: str
@@ -43,10 +51,23 @@ class OperandForm:
     many: bool = False
     optional: bool = False
     count: int = 0
+    inside: bool = False
+    both: bool = False
+    any_count: bool = False
 
     @property
     def is_result(self) -> bool:
         return self.name.startswith("d")
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the clause gets its value."""
+        return self.both or not self.is_result
+
+    @property
+    def single(self) -> "OperandForm":
+        """The form of one element of a vector."""
+        return OperandForm(self.name, self.type)
 
 
 @dataclass(frozen=True)
@@ -136,9 +157,12 @@ def _parse_operands(text: str) -> tuple[OperandForm, ...]:
                 piece["name"],
                 piece["type"] or "type",
                 bool(piece["open"]),
-                bool(piece["many"]),
+                bool(piece["many"] or piece["inside"]),
                 bool(piece["optional"]),
-                int((piece["many"] or "*")[1:] or 0),
+                int((piece["many"] or "*").strip("*") or 0),
+                bool(piece["inside"]),
+                bool(piece["both"]),
+                piece["many"] == "**",
             )
         )
     return tuple(forms)
@@ -169,7 +193,7 @@ def instruction(
         parameters = list(inspect.signature(function).parameters)
         keywords = frozenset(name for name in kinds if name in parameters)
         operand_forms = _parse_operands(operands.strip())
-        typing = {operand.type.replace("wide", "type") for operand in operand_forms}
+        typing = {{"wide": "type", "part": "type"}.get(operand.type, operand.type) for operand in operand_forms}
         unread = set(kinds) - keywords - set(ignores) - typing
         assert not unread, f"{form}: modifiers {sorted(unread)} change nothing; name them in ignores= if so"
         mnemonic = re.split(r"[.{]", opcode, maxsplit=1)[0]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.isa.types import TYPES
+from refsim.ptx.isa.types import TYPES, UNSIGNED
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
@@ -35,6 +35,24 @@ def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
     for place, element in enumerate(a[1:], 1):
         packed = packed | (element << row.bits_dtype.type(step * place))
     return [packed]
+
+
+@instruction("mov.{type:b128} d:part*, a:part*", ignores=("type",), since="sm_70", source=PTX["mov"])
+def mov_wide(a: list[Array], *, results: int) -> list[Array]:
+    """A copy of 128 bits; a vector on one side packs or unpacks, the first element in the lowest bits."""
+    if len(a) == results:
+        return a
+    if len(a) == 1:
+        return list(a[0].view(UNSIGNED[128 // results]).reshape(-1, results).T)
+    return [np.stack(np.broadcast_arrays(*a), axis=1).reshape(-1).view(UNSIGNED[128])]
+
+
+for _shape in ("{vec:v2|v4}.{type:b16|b32|u16|u32|s16|s32|f32}", "{vec:v2}.{type:b64|u64|s64|f64}"):
+
+    @instruction(f"mov.{_shape} d*, a*", ignores=("vec", "type"), source=PTX["mov"])
+    def mov_vector(a: list[Array]) -> list[Array]:
+        """A copy of each element of a vector."""
+        return a
 
 
 _SPACES = "shared::cta|shared::cluster|shared|local|const|global|param::entry|param"

@@ -14,6 +14,7 @@ UNSIGNED: dict[int, np.dtype[Any]] = {
     16: np.dtype(np.uint16),
     32: np.dtype(np.uint32),
     64: np.dtype(np.uint64),
+    128: np.dtype(np.complex128),  # moved as a whole, never computed with: NumPy's only item of 16 bytes
 }
 
 
@@ -42,6 +43,7 @@ def _rows() -> dict[str, PtxType]:
         rows[f"b{bits}"] = PtxType(f"b{bits}", bits, UNSIGNED[bits])
         rows[f"u{bits}"] = PtxType(f"u{bits}", bits, UNSIGNED[bits])
         rows[f"s{bits}"] = PtxType(f"s{bits}", bits, np.dtype(f"i{bits // 8}"))
+    rows["b128"] = PtxType("b128", 128, UNSIGNED[128])
     rows["f16"] = PtxType("f16", 16, np.dtype(np.float16))
     rows["f32"] = PtxType("f32", 32, np.dtype(np.float32))
     rows["f64"] = PtxType("f64", 64, np.dtype(np.float64))

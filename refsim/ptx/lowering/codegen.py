@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get, put
 from refsim.ptx.isa.types import PtxType, is_plain, unviewer, view, viewer
-from refsim.ptx.lowering.blocks import Block, Code, Step
+from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.operands import Constant, Place, Source, Target, place
+from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
 Array = NDArray[Any]

@@ -6,22 +6,32 @@ registers conflict only where both are live at one border between blocks: 732 re
 
 from collections.abc import Iterable
 
+from refsim.ptx.lowering.liveness import registers_in
 
-def shared_slots(register_bits: list[int], borders: Iterable[set[int]]) -> tuple[list[int], list[int]]:
+MAX_PAIRS = 1 << 27  # bits of conflict sets; beyond, every register has a slot of its own
+
+
+def shared_slots(register_bits: list[int], borders: Iterable[int]) -> tuple[list[int], list[int]]:
     """The slot of each register (-1: it never crosses a border) and the width of each slot, in bits.
 
-    borders: the sets of registers that are live at once. Registers of different widths never share.
+    borders: the sets of registers that are live at once, as integers with a bit for each. Registers of different widths
+    never share.
     """
-    neighbours: dict[int, int] = {}
-    for mask in {sum(1 << index for index in live) for live in borders}:
-        rest = mask
-        while rest:
-            lowest = rest & -rest
-            index = lowest.bit_length() - 1
-            neighbours[index] = neighbours.get(index, 0) | mask
-            rest ^= lowest
+    masks = set(borders)
+    everything = 0
+    for mask in masks:
+        everything |= mask
+    crossing = registers_in(everything)
     slots, widths, members = [-1] * len(register_bits), list[int](), list[int]()
-    for index in sorted(neighbours):
+    if sum(mask.bit_count() for mask in masks) * everything.bit_length() > MAX_PAIRS:
+        for slot, index in enumerate(crossing):
+            slots[index] = slot
+        return slots, [register_bits[index] for index in crossing]
+    neighbours = dict.fromkeys(crossing, 0)
+    for mask in masks:
+        for index in registers_in(mask):
+            neighbours[index] |= mask
+    for index in crossing:
         slot = next(
             (
                 slot

@@ -22,9 +22,10 @@ from refsim.ptx.findings.faults import fault
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.types import UNSIGNED
-from refsim.ptx.lowering.blocks import Block, Code, Step
+from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.codegen import clause_function, translate
 from refsim.ptx.lowering.operands import fetch
+from refsim.ptx.lowering.steps import Step
 from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, Space
@@ -54,9 +55,9 @@ class Machine:
         self.target, self.arithmetic = target, arithmetic
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         self.late = self.choose_late(self.choice) if self.choice is not None and seed % 2 == 0 else None
-        poison = int.from_bytes(bytes([(POISON + seed) & 0xFF]) * 8, "little")
+        poison = bytes([(POISON + seed) & 0xFF])
         arrays: list[NDArray[Any]] = [
-            np.array([False]) if bits == 1 else np.array([poison & ((1 << min(bits, 64)) - 1)], UNSIGNED[min(bits, 64)])
+            np.array([False]) if bits == 1 else np.frombuffer(poison * (bits // 8), UNSIGNED[bits])
             for bits in code.slot_bits
         ]
         self.registers = Registers(code.slots, arrays, [False] * len(arrays))

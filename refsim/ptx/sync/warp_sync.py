@@ -13,8 +13,8 @@ from refsim.errors import RefsimError
 from refsim.ptx.execution.geometry import Ids, union
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.faults import fault, place
-from refsim.ptx.lowering.blocks import Step
 from refsim.ptx.lowering.operands import fetch
+from refsim.ptx.lowering.steps import Step
 
 if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine

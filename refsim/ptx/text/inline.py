@@ -58,10 +58,11 @@ class _Copy:
             case Symbol(name, offset) if name in self.symbols:
                 actual = self.symbols[name]
                 return Symbol(actual.name, actual.offset + offset)
-            case Address(base, offset):
+            case Address(base, offset, coordinates):
                 moved = self.operand(base)
                 assert isinstance(moved, Register | Symbol | Immediate)
-                return Address(moved, offset)
+                groups = (Vector(tuple(map(self.operand, group.elements))) for group in coordinates)
+                return Address(moved, offset, tuple(groups))
             case Vector(elements):
                 return Vector(tuple(map(self.operand, elements)))
             case Dual(first, second):

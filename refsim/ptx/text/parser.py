@@ -350,8 +350,12 @@ class _Parser(Declarations):
         while sign := self.accept("+", "-"):
             offset += self.integer() * (1 if sign == "+" else -1)
         self.check_offset(offset)
+        coordinates = []
+        while self.accept(","):
+            group = self.operand(inner=self.token.text != "{")
+            coordinates.append(group if isinstance(group, Vector) else Vector((group,)))
         self.expect("]")
-        return Address(base, offset)
+        return Address(base, offset, tuple(coordinates))
 
     def name(self) -> Operand | None:
         token = self.take()

@@ -5,13 +5,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the CUDA source, from a `.loc` directive."""
+    """A place in the CUDA source, from a `.loc` directive; inside an inlined function also its name and the call's place.
+
+    As text: `mine.cu:27 in block_sum, called at mine.cu:65`, for calls within calls one `called at` each.
+    """
 
     file: str
     line: int
+    function: str = ""
+    caller: "Location | None" = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        parts, at = [], self
+        while True:
+            parts.append(f"{at.file}:{at.line}" + (f" in {at.function}" if at.function else ""))
+            if at.caller is None:
+                return ", called at ".join(parts)
+            at = at.caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +63,14 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A memory operand [base + offset]; the base is a register, a symbol, or 0 for an absolute address."""
+    """A memory operand [base + offset]; the base is a register, a symbol, or 0 for an absolute address.
+
+    `coordinates` are what follows inside the brackets of a tensor: `[a, {x, y}]` has one group of two.
+    """
 
     base: "Register | Symbol | Immediate"
     offset: int
+    coordinates: tuple["Vector", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,15 @@ class Dual:
     second: "Operand | None"
 
 
-Operand = Dual | Register | Immediate | Special | Symbol | Label | Address | Vector | Negated
+@dataclass(frozen=True, slots=True)
+class Part:
+    """%r.b0: a byte or half of a register that a video instruction selects."""
+
+    register: Register
+    selector: str
+
+
+Operand = Dual | Register | Immediate | Special | Symbol | Label | Address | Vector | Negated | Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +126,22 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """Initial bytes that are an address: `width` bytes at `offset` hold (address of `symbol` + addend) >> shift."""
+
+    offset: int
+    width: int
+    symbol: Symbol
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable: its state space, size and alignment in bytes, and initial bytes if the file gives them."""
+    """A variable: its state space, size and alignment in bytes, and what it begins with if the file says so.
+
+    `initial` holds bytes up to the last one that is given (zeros follow); `references` are addresses within them, and
+    `element` is the bytes of one element of an array.
+    """
 
     name: str
     space: str
@@ -113,6 +149,20 @@ class Variable:
     align: int
     initial: bytes | None = None
     is_external: bool = False
+    references: tuple[Reference, ...] = ()
+    element: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prototype:
+    """What a function takes and gives: how an indirect call says which functions it may reach.
+
+    `targets` are the functions that a `.calltargets` names; empty for a `.callprototype`.
+    """
+
+    parameters: tuple[Variable, ...]
+    returns: tuple[Variable, ...]
+    targets: tuple[str, ...] = ()
 
 
 @dataclass
@@ -129,6 +179,7 @@ class Function:
     statements: list[Statement] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     branch_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    prototypes: dict[str, Prototype] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     is_defined: bool = False
@@ -136,10 +187,11 @@ class Function:
 
 @dataclass
 class Module:
-    """A PTX file: version, target, address size, module variables and functions by name."""
+    """A PTX file: version, target, address size, module variables and functions by name; `aliases` are other names."""
 
     version: str
     target: str
     address_bits: int
     variables: dict[str, Variable]
     functions: dict[str, Function]
+    aliases: dict[str, str] = field(default_factory=dict)

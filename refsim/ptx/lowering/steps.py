@@ -1,0 +1,266 @@
+"""One statement to a step: its clause found, every operand of the text matched to an operand of the form.
+
+The text gives operands in the order of the form. `d|p` are two results, an address with coordinates is an address and its
+groups, an operand that may be left out is absent when too few are given (the last ones first), and the carry flag `cc`
+never stands in the text. A result that is also read (`+d`) comes first among the sources as well.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.findings.faults import location_of
+from refsim.ptx.isa.binding import Bound, bind
+from refsim.ptx.isa.forms import OperandForm, supports
+from refsim.ptx.isa.types import TYPES, PtxType
+from refsim.ptx.lowering.operands import Constant, Place, Source, Target, registers_of
+from refsim.ptx.text.lexer import malformed
+from refsim.ptx.text.syntax import (
+    Address,
+    Dual,
+    Function,
+    Guard,
+    Immediate,
+    Label,
+    Negated,
+    Operand,
+    Register,
+    Special,
+    Statement,
+    Symbol,
+    Vector,
+)
+
+Result = int | tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement ready to run: its clause with modifiers, the sources to fetch and the registers to write."""
+
+    statement: Statement
+    bound: Bound
+    sources: tuple[tuple[Source, PtxType], ...]
+    results: tuple[tuple[Result, PtxType], ...]
+    guard: Guard | None
+
+    @property
+    def is_terminator(self) -> bool:
+        return self.bound.clause.ends_block
+
+    def reads(self) -> Iterator[int]:
+        """Registers that the step reads, its guard included."""
+        if self.guard:
+            yield self.guard.register.index
+        for source, _ in self.sources:
+            yield from registers_of(source)
+
+    def writes(self) -> Iterator[int]:
+        """Registers that the step writes."""
+        for result, _ in self.results:
+            yield from (index for index in (result if isinstance(result, tuple) else (result,)) if index is not None)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """One `{x, y}` inside the brackets of an address."""
+
+    elements: tuple[Operand | None, ...]
+
+
+def bind_statement(statement: Statement, function: Function, target: str, carry: int) -> Step:
+    """The step of a statement; `carry` is the register that keeps the carry flag.
+
+    Raises RefsimError: `unknown-instruction`, `unsupported-target`, or `malformed-ptx` for operands that do not fit.
+    """
+    given = _flat(statement.operands)
+    where = f"PTX line {statement.line}{location_of(statement)}"
+    bound = bind(statement.opcode, where, len(given), _predicates(statement, function))
+    if not supports(target, bound.since):
+        raise RefsimError(
+            "unsupported-target", f"{statement.opcode} exists from {bound.since} on, the target is {target}",
+            where=where, rule=str(bound.clause.source), help="compile or load for a newer target",
+        )  # fmt: skip
+    _check_vectors(statement, bound)
+    match = _Matcher(statement, function)
+    if statement.guard:
+        match.check(statement.guard.register, TYPES["pred"])
+    written, read = _split(given, bound)
+    typed = [(operand, form, _own(operand, form, type)) for operand, form, type in written]
+    results = [(match.result(operand, form, type), type) for operand, form, type in typed]
+    results += [(carry, type) for form, type in bound.results if form.name == "dcc"]
+    sources: list[tuple[Source, PtxType]] = [
+        (match.source(operand, form, type), type) for operand, form, type in typed if form.is_read
+    ]
+    for operand, form, type in match.paired(read, bound):
+        if form.name == "cc":
+            sources.append((Register(carry), type))
+        else:
+            own = _own(operand, form, type)
+            sources.append((None if operand is _ABSENT else match.source(operand, form, own), own))
+    return Step(statement, bound, tuple(sources), tuple(results), statement.guard)
+
+
+_ABSENT: Any = object()
+
+
+def _flat(operands: tuple[Operand | None, ...]) -> list[Any]:
+    """The operands with the groups of an address behind it, each as an operand of its own."""
+    found: list[Any] = []
+    for operand in operands:
+        found.append(operand)
+        if isinstance(operand, Address):
+            found += [_Group(group.elements) for group in operand.coordinates]
+    return found
+
+
+def _split(given: list[Any], bound: Bound) -> tuple[list[tuple[Any, OperandForm, PtxType]], list[Any]]:
+    """The results that stand in the text with their forms, and the operands behind them."""
+    forms = [(form, type) for form, type in bound.results if form.name != "dcc"]
+    if not forms or not given:
+        return [], given
+    first, *others = given
+    written = [first.first, first.second] if isinstance(first, Dual) else [first]
+    return [(operand, form, type) for operand, (form, type) in zip(written, forms, strict=False)], others
+
+
+def _own(operand: Any, form: OperandForm, type: PtxType) -> PtxType:
+    """The type of each element, where those of a vector share the bits of the form's type."""
+    if form.type != "part" or not isinstance(operand, Vector):
+        return type
+    return TYPES[f"b{type.bits // len(operand.elements)}"]
+
+
+def _predicates(statement: Statement, function: Function) -> int:
+    """How many operands behind the first are predicates."""
+    return sum(
+        isinstance(operand, Negated) or (isinstance(operand, Register) and function.register_bits[operand.index] == 1)
+        for operand in statement.operands[1:]
+    )
+
+
+def _check_vectors(statement: Statement, bound: Bound) -> None:
+    """Vectors have as many elements as the opcode says (a single register may stand in braces, as Triton writes it);
+    mov has one on one side, whose elements share its bits; where a form says `**` the clause itself decides."""
+    counts = [len(operand.elements) for operand in statement.operands if isinstance(operand, Vector)]
+    forms = [form for form, _ in bound.operands if form.many and not form.inside]
+    if any(form.any_count for form in forms):
+        fits = len(counts) == len(forms)
+    elif bound.clause.mnemonic == "mov" and forms and "vec" not in bound.clause.flags:
+        bits = bound.operands[0][1].bits
+        fits = not counts or (len(counts) == 1 and counts[0] in (2, 4, 8) and bits // counts[0] >= 8)
+    elif "vec" in bound.clause.flags:
+        length = int((bound.modifiers["vec"] or "v1")[1:])
+        fits = counts == [length] * len(forms) or (length == 1 and not counts)
+    else:
+        fits = counts == [form.count or 4 for form in forms]
+    if not fits:
+        raise malformed(f"{statement.opcode} has vectors of {counts or 'no'} elements", statement.line)
+
+
+class _Matcher:
+    """Operands of one statement against the operands of its form."""
+
+    def __init__(self, statement: Statement, function: Function) -> None:
+        self.statement, self.function = statement, function
+        self.opcode, self.line = statement.opcode, statement.line
+
+    def paired(self, given: list[Any], bound: Bound) -> Iterator[tuple[Any, OperandForm, PtxType]]:
+        """Each source of the form with the operand that was given for it; `_ABSENT` for one that was left out."""
+        forms = [(form, type) for form, type in bound.sources if not form.is_result]
+        in_text = [form for form, _ in forms if form.name != "cc"]
+        needed = sum(not form.optional for form in in_text)
+        if not needed <= len(given) <= len(in_text):
+            raise malformed(
+                f"{self.opcode} takes {bound.clause.form.partition(' ')[2]!r}, found {len(given)} sources", self.line
+            )
+        spare, rest = len(given) - needed, iter(given)
+        for form, type in forms:
+            if form.name == "cc" or (form.optional and not spare):
+                yield _ABSENT, form, type
+            else:
+                spare -= form.optional
+                yield next(rest), form, type
+
+    def check(self, register: Register, type: PtxType) -> None:
+        """A predicate, or a register of 128 bits, stands where the instruction wants one, and nowhere else."""
+        bits = self.function.register_bits[register.index]
+        if (bits == 1) != (type.name == "pred") or (bits == 128) != (type.bits == 128):
+            wanted = "a predicate" if type.name == "pred" else f"a value of type {type.name}"
+            raise malformed(
+                f"{self.opcode} wants {wanted}, {self.function.register_names[register.index]} is none", self.line
+            )
+
+    def result(self, operand: Operand | None, form: OperandForm, type: PtxType) -> Result:
+        """The register that an operand names, several for a vector, None for the sink."""
+        if not form.many:
+            return self.register(operand, form, type)
+        if isinstance(operand, Vector):
+            return tuple(self.register(element, form, type) for element in operand.elements)
+        return None if operand is None else (self.register(operand, form, type),)
+
+    def register(self, operand: Operand | None, form: OperandForm, type: PtxType) -> int | None:
+        """The number of a register that is written, None for the sink."""
+        if operand is None:
+            return None
+        if not isinstance(operand, Register):
+            raise malformed(f"operand {form.name!r} of {self.opcode} must be a register", self.line)
+        self.check(operand, type)
+        return operand.index
+
+    def source(self, operand: Any, form: OperandForm, type: PtxType) -> Source:
+        """How an operand is fetched; what a form does not take there is `malformed-ptx`."""
+        if form.inside:
+            if isinstance(operand, _Group):
+                return tuple(self.source(element, form.single, type) for element in operand.elements)
+        elif form.many:
+            elements = operand.elements if isinstance(operand, Vector) else (operand,)
+            return tuple(self.source(element, form.single, type) for element in elements)
+        elif form.name in ("target", "targets"):
+            return self.target(operand, is_table=form.name == "targets")
+        else:
+            match operand:
+                case Immediate():
+                    return Constant(constant_bits(operand, type))
+                case Address(base, offset):
+                    return Place(self.source(base, OperandForm("a", "b64"), TYPES["b64"]), offset)
+                case Register():
+                    self.check(operand, type)
+                    return operand
+                case Negated(register):
+                    self.check(register, type)
+                    return operand
+                case Special() | Symbol():
+                    return operand
+        raise malformed(f"operand {form.name!r} of {self.opcode} is of the wrong kind", self.line)
+
+    def target(self, operand: Operand | None, *, is_table: bool) -> Source:
+        """Where a branch goes: the statement behind a label, or those of a table."""
+        function = self.function
+        match operand:
+            case Label(name) if (name in function.branch_tables) == is_table:
+                if is_table:
+                    return tuple(Target(function.labels[label]) for label in function.branch_tables[name])
+                if name not in function.labels:
+                    raise malformed(f"label {name!r} stands nowhere", self.line)
+                return Target(function.labels[name])
+        raise malformed(
+            f"{self.opcode} takes a {'table of labels' if is_table else 'label of this function'}", self.line
+        )
+
+
+def constant_bits(constant: Immediate, type: PtxType) -> NDArray[Any]:
+    """The bits of a constant as an operand of a type, shape (1,): 1.0 written for f64 becomes 0x3f800000 for f32."""
+    value = constant.value
+    if type.name == "pred":
+        return np.array([bool(value)])
+    if constant.kind == "f64" and type.name in ("f32", "f16"):
+        double = np.array([value], np.uint64).view(np.float64)
+        return double.astype(type.dtype).view(type.bits_dtype)
+    if constant.kind == "int" and type.dtype.kind == "f":
+        return np.array([value], np.float64).astype(type.dtype).view(type.bits_dtype)
+    return np.frombuffer((value & ((1 << type.bits) - 1)).to_bytes(type.bits // 8, "little"), type.bits_dtype)
