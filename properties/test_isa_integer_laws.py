@@ -132,14 +132,15 @@ def mask_field(bound: Bound, a: int, b: int) -> int:
 
 
 def sum_and_carry(bound: Bound, *terms: int) -> list[int]:
-    """The sum of unsigned readings, and what it carries beyond the width (a borrow is a carry below zero)."""
+    """The sum of unsigned readings, and what it carries beyond the width."""
     total = sum(term % (1 << width(bound)) for term in terms)
     return [total, total >> width(bound)]
 
 
-def difference_and_borrow(bound: Bound, a: int, b: int, cc: int = 0) -> list[int]:
-    total = a % (1 << width(bound)) - b % (1 << width(bound)) - cc
-    return [total, total < 0]
+def difference_and_no_borrow(bound: Bound, a: int, b: int, cc: int = 1) -> list[int]:
+    """The difference of unsigned readings, less one where the flag is clear, and whether it needs no borrow."""
+    total = a % (1 << width(bound)) - b % (1 << width(bound)) - (1 - cc)
+    return [total, total >= 0]
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {
@@ -182,9 +183,9 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "add_cc": sum_and_carry,
     "addc_cc": sum_and_carry,
     "addc": lambda i, a, b, cc: sum_and_carry(i, a, b, cc)[0],
-    "sub_cc": difference_and_borrow,
-    "subc_cc": difference_and_borrow,
-    "subc": lambda i, a, b, cc: difference_and_borrow(i, a, b, cc)[0],
+    "sub_cc": difference_and_no_borrow,
+    "subc_cc": difference_and_no_borrow,
+    "subc": lambda i, a, b, cc: difference_and_no_borrow(i, a, b, cc)[0],
     "mad_cc": lambda i, a, b, c: sum_and_carry(i, half(i, a * b), c),
     "madc_cc": lambda i, a, b, c, cc: sum_and_carry(i, half(i, a * b), c, cc),
     "madc": lambda i, a, b, c, cc: half(i, a * b) + c + cc,

@@ -56,6 +56,23 @@ WORKED = [
 ]  # fmt: skip
 
 
+# Two instructions, the second with the flag of the first, as an H100 runs them: a, b, then 0 and 0.
+CHAINS = [
+    ("sub.cc", "addc", (5, 0x80000007), 0),
+    ("sub.cc", "addc", (0x80000007, 5), 1),
+    ("add.cc", "subc", (5, 7), 0xFFFFFFFF),
+    ("add.cc", "subc", (0xFFFFFFFF, 7), 0),
+    ("sub.cc", "subc", (5, 0x80000007), 0xFFFFFFFF),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "sources", "result"), CHAINS, ids=str)
+def test_flag_after_a_difference_is_no_borrow(first: str, second: str, sources: tuple[int, int], result: int) -> None:
+    _, flag = evaluate(f"{first}.u32", *(np.array([value], np.uint32) for value in sources))
+    zero = np.zeros(1, np.uint32)
+    assert evaluate(f"{second}.u32", zero, zero, flag)[0][0] == result
+
+
 @pytest.mark.parametrize(("opcode", "sources", "result"), WORKED, ids=str)
 def test_worked_number(opcode: str, sources: tuple[int, ...], result: int) -> None:
     arrays = [

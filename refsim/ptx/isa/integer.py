@@ -358,6 +358,7 @@ def vabsdiff2_add(a: Array, b: Array, c: Array) -> Array:
     return c + np.abs(_pieces(a, 2) - _pieces(b, 2)).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
+# The flag is the carry out of the adder whatever wrote it: chains may mix sums and differences.
 def _with_carry(a: Array, b: Array, carry: Array | None = None) -> tuple[Array, Array]:
     """a + b + carry modulo two to the width, and whether it passed the top of the unsigned range."""
     total = a + b
@@ -388,21 +389,23 @@ def addc(a: Array, b: Array, cc: Array) -> Array:
 
 @instruction("sub.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b", source=PTX["sub.cc"])
 def sub_cc(a: Array, b: Array) -> tuple[Array, Array]:
-    """The difference, and its borrow to the flag: 0 - 1 is 0xffffffff with the borrow set."""
-    return a - b, _unsigned(a) < _unsigned(b)
+    """a - b as a + ~b + 1, and the carry of that sum to the flag, which is *no borrow*: 0 - 1 leaves it clear.
+
+    The ISA calls the flag a borrow and does not say what an addition makes of it; silicon keeps the carry (H100).
+    """
+    return a - b, _unsigned(a) >= _unsigned(b)
 
 
 @instruction("subc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", source=PTX["subc"])
 def subc_cc(a: Array, b: Array, cc: Array) -> tuple[Array, Array]:
-    """a - (b + borrow of the flag), and its own borrow to it: 5 - (5 + 1) is 0xffffffff with the borrow set."""
-    x, y = _unsigned(a), _unsigned(b)
-    return a - b - cc.astype(a.dtype), (x < y) | ((x == y) & cc)
+    """a + ~b + the flag, and the carry of that sum to it: 5 - 5 with the flag clear is 0xffffffff, clear again."""
+    return _with_carry(a, ~b, cc)
 
 
 @instruction("subc.{type:u32|s32|u64|s64} d, a, b, cc:pred", source=PTX["subc"])
 def subc(a: Array, b: Array, cc: Array) -> Array:
-    """a - (b + borrow of the flag), which stays as it is: 5 - (3 + 1) is 1."""
-    return a - b - cc.astype(a.dtype)
+    """a + ~b + the flag, which stays as it is: 5 - 3 is 2 with the flag set, after an addition without carry 1."""
+    return a + ~b + cc.astype(a.dtype)
 
 
 @instruction("mad.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c", source=PTX["mad.cc"])
