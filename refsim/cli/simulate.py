@@ -1,31 +1,31 @@
 """refsim simulate: one entry on the simulated GPU, under one schedule or several."""
 
+import re
+from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from refsim.cli.answers import AGREED, FAILED, Answer, answers
+from refsim.cli.launch_views import (
+    banks_table,
+    findings_of,
+    findings_table,
+    order_name,
+    schedules_table,
+    steps_table,
+)
 from refsim.cli.launches import ARGUMENT_RULE, Extents, argument, loaded, previews, saved, write_array
 from refsim.errors import RefsimError
-from refsim.render import Column, Document, Entry, Record, Table
+from refsim.render import Document, Entry, Record, Table
 
 if TYPE_CHECKING:
     from refsim.device.schedules import Order, Outcome
-    from refsim.ptx import BankUse, GlobalMemory, Program, Trace
-    from refsim.render import Cell
+    from refsim.ptx import GlobalMemory, Program, Trace, WarpTrace
 
 ALL = "all"
-FINDINGS = (Column("check", strong=True), Column("where"), Column("what"))
-UNDER = Column("under", drop=1)
-SCHEDULES = (Column("schedule", strong=True), Column("findings", align="right"), Column("bytes"))
-BANKS = (
-    Column("source", strong=True),
-    Column("instruction"),
-    Column("accesses", align="right", drop=2),
-    Column("wavefronts", align="right", drop=1),
-    Column("ways", align="right", label="wavefronts / needed"),
-)
 
 
 @click.command()
@@ -61,10 +61,16 @@ BANKS = (
     type=click.FloatRange(0, min_open=True),
     help="Time limit of a launch.",
 )
+@click.option(
+    "--trace",
+    metavar="WARP[:FIRST-LAST]",
+    help="Registers that a warp wrote, statement by statement, at source lines FIRST to LAST. Warps count from 0, block "
+    "after block.",
+)
 @answers
 def command(
     file: Path, entry: str, grid: str, block: str, arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
-    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float,
+    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float, trace: str | None,
 ) -> Answer:  # fmt: skip
     """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
 
@@ -73,54 +79,98 @@ def command(
     \b
       refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --save 2=y.npy
       refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --policy all
+      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --trace 1:3-5
     """
-    from refsim.device.schedules import outcomes
-    from refsim.ptx import Checks, GlobalMemory
+    from refsim.device.schedules import Outcome, outcomes
+    from refsim.ptx import Checks, GlobalMemory, is_fault
 
     program = loaded(file, target)
     values = [argument(position, text) for position, text in enumerate(arguments)]
     targets = [saved(text, values) for text in saves]
     orders = _orders(program, entry, policy, seed)
     originals = _copied(values) if len(orders) > 1 else values
+    blocks, threads = Extents(grid).numbers, Extents(block).numbers
+    seen = _traced(program, entry, trace, prod(blocks), prod(threads)) if trace is not None else None
 
     def run(order: "Order") -> "tuple[Trace, GlobalMemory]":
         memory, is_first = GlobalMemory(), order == orders[0]
-        trace = program.launch(
-            entry, Extents(grid).numbers, Extents(block).numbers, values if is_first else _copied(originals),
-            shared_bytes=shared, memory=memory, policy=order.policy, seed=order.seed, arithmetic=arithmetic,
+        done = program.launch(
+            entry, blocks, threads, values if is_first else _copied(originals), shared_bytes=shared, memory=memory,
+            policy=order.policy, seed=order.seed, arithmetic=arithmetic, observer=seen if is_first else None,
             checks=Checks("record", "record", "record", "record", banks=banks and is_first, seconds=seconds),
         )  # fmt: skip
-        return trace, memory
+        return done, memory
 
-    tried = list(outcomes(run, entry, orders))
-    for position, path in targets:
-        write_array(path, values[position])
-    findings, trace = _findings(tried), tried[0].trace
-    assert trace is not None
-    entries = [
-        Entry("entry", entry),
-        Entry("target", program.target),
-        Entry("policy", ALL if policy == ALL else _named(orders[0])),
-        Entry("arithmetic", arithmetic),
+    try:
+        tried = list(outcomes(run, entry, orders))
+    except RefsimError as error:
+        if seen is None or not is_fault(error):
+            raise
+        tried = [Outcome(orders[0], None, error)]
+    if tried[0].trace is not None:
+        for position, path in targets:
+            write_array(path, values[position])
+    record = _record(entry, program.target, ALL if policy == ALL else order_name(orders[0]), arithmetic, tried, targets)
+    document = Document(
+        (record, *_tables(tried, seen, policy == ALL)), f"{entry} of {file}", hints=_hints(values, seen)
+    )
+    return Answer(document, _exit_code(tried))
+
+
+def _record(
+    entry: str, target: str, policy: str, arithmetic: str, tried: "list[Outcome]", targets: list[tuple[int, Path]]
+) -> Record:
+    trace = tried[0].trace
+    asked = [Entry("entry", entry), Entry("target", target), Entry("policy", policy), Entry("arithmetic", arithmetic)]
+    did = [] if trace is None else [
         Entry("thread_instructions", trace.instructions, label="thread-instructions"),
         Entry("exact", trace.is_exact),
         Entry("inexact", trace.inexact + trace.idealised),
         Entry("contractions", tuple(map(str, trace.contractions))),
         Entry("saved", tuple(str(path) for _, path in targets)),
-        Entry("findings_count", len(findings), label="findings"),
-    ]
-    parts: list[Record | Table] = [Record(tuple(entries))]
-    if policy == ALL:
-        first = (_named(orders[0]), len(trace.findings), "what the others are compared with")
-        parts.append(Table(SCHEDULES, (first, *map(_schedule, tried[1:])), key="schedules"))
+    ]  # fmt: skip
+    return Record((*asked, *did, Entry("findings_count", len(findings_of(tried)), label="findings")))
+
+
+def _tables(tried: "list[Outcome]", seen: "WarpTrace | None", by_order: bool) -> Iterator[Table]:
+    findings, trace = findings_of(tried), tried[0].trace
+    if by_order:
+        yield schedules_table(tried)
     if findings:
-        columns = (*FINDINGS, UNDER) if policy == ALL else FINDINGS
-        rows = tuple((error.code, error.where, error.what, under)[: len(columns)] for error, under in findings)
-        parts.append(Table(columns, rows, key="findings"))
-    if trace.banks:
-        parts.append(Table(BANKS, _banks(trace.banks), key="banks"))
-    document = Document(tuple(parts), f"{entry} of {file}", hints=previews(values))
-    return Answer(document, FAILED if findings else AGREED)
+        yield findings_table(findings, by_order=by_order)
+    if trace is not None and trace.banks:
+        yield banks_table(trace.banks)
+    if seen is not None:
+        yield steps_table(seen.ran)
+
+
+def _hints(values: list[Any], seen: "WarpTrace | None") -> tuple[str, ...]:
+    if seen is None or not seen.left_out:
+        return previews(values)
+    return (*previews(values), f"{seen.left_out} statements more: --trace {seen.warp}:FIRST-LAST chooses lines")
+
+
+def _exit_code(tried: "list[Outcome]") -> int:
+    """A fault's own code where one ended the launch, else whether anything was found."""
+    ended = [outcome.error.exit_code for outcome in tried if outcome.error is not None]
+    if ended:
+        return FAILED if FAILED in ended else ended[0]
+    return FAILED if findings_of(tried) else AGREED
+
+
+def _traced(program: "Program", entry: str, text: str, blocks: int, threads: int) -> "WarpTrace":
+    """WARP or WARP:FIRST-LAST as the observer of that warp."""
+    from refsim.ptx import WarpTrace
+
+    rule = "WARP or WARP:FIRST-LAST: a warp from 0, source lines from 1"
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9})(?:-(\d{1,9}))?)?", text)
+    if match is None:
+        raise RefsimError("bad-trace", f"{text!r} names no warp and lines", where="--trace", rule=rule)
+    warp, warps = int(match[1]), blocks * -(-threads // 32)
+    if warp >= warps:
+        raise RefsimError("bad-trace", f"warp {warp} of a launch of {warps}", where="--trace", rule=rule)
+    code = program.code(entry)
+    return WarpTrace(code, warp) if not match[2] else WarpTrace(code, warp, int(match[2]), int(match[3] or match[2]))
 
 
 def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[Order, ...]":
@@ -134,45 +184,3 @@ def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[Or
 
 def _copied(values: list[Any]) -> list[Any]:
     return [value.copy() if getattr(value, "ndim", 0) else value for value in values]
-
-
-def _named(order: "Order") -> str:
-    return f"random, seed {order.seed}" if order.policy == "random" else order.policy
-
-
-def _schedule(outcome: "Outcome") -> "tuple[Cell, ...]":
-    """One order: how much was found under it, and whether it wrote the bytes of the first."""
-    error, trace = outcome.error, outcome.trace
-    count = (0 if trace is None else len(trace.findings)) + (error is not None)
-    if trace is None:
-        said = f"stopped by {error.code}" if error else ""
-    elif error is not None:
-        said = f"differ: {error.where}"
-    elif outcome.is_compared:
-        said = "as under the first"
-    else:
-        said = "not compared: inexact" if trace.inexact else "not compared: unwritten bytes were read"
-    return _named(outcome.order), count, said
-
-
-def _findings(tried: "list[Outcome]") -> "list[tuple[RefsimError, str]]":
-    """Each finding once, by check and place, with the orders that it was found under."""
-    found: dict[tuple[str, str], tuple[RefsimError, list[str]]] = {}
-    for outcome in tried:
-        for error in (*(outcome.trace.findings if outcome.trace else ()), *([outcome.error] if outcome.error else [])):
-            found.setdefault((error.code, error.where), (error, []))[1].append(_named(outcome.order))
-    return [(error, "; ".join(under)) for error, under in found.values()]
-
-
-def _banks(uses: "tuple[BankUse, ...]") -> "tuple[tuple[Cell, ...], ...]":
-    """One row for each source line and opcode: the copies of an unrolled loop are one instruction to its author."""
-    totals: dict[tuple[str, str], list[int]] = {}
-    for use in uses:
-        place = str(use.statement.location or f"PTX line {use.statement.line}")
-        row = totals.setdefault((place, use.statement.opcode), [0, 0, 0])
-        for column, count in enumerate((use.accesses, use.wavefronts, use.ideal)):
-            row[column] += count
-    return tuple(
-        (place, opcode, accesses, wavefronts, f"{wavefronts / ideal:.2f}")
-        for (place, opcode), (accesses, wavefronts, ideal) in totals.items()
-    )

@@ -2,14 +2,15 @@
 
 from refsim.ptx.async_ops.queue import POLICIES
 from refsim.ptx.findings.faults import FAULT_CODES, FAULT_EXIT, is_fault
-from refsim.ptx.findings.record import BankUse
+from refsim.ptx.findings.record import BankUse, Crowd
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.machine.program import DEFAULT_TARGET, Program, Trace, load
 from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.observers.steps import WarpTrace
 
 __all__ = [
     "ARITHMETICS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "BankUse", "Checks", "Contraction",
-    "GlobalMemory", "Program", "Trace", "is_fault", "load",
+    "Crowd", "GlobalMemory", "Program", "Trace", "WarpTrace", "is_fault", "load",
 ]  # fmt: skip

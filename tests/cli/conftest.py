@@ -1,6 +1,7 @@
 """Running the command line within the test's process."""
 
 import io
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,13 @@ def refsim(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
         return Run(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> None:
+    """turn.ptx, whose two entries are a clean kernel with bank conflicts and one that depends on its schedule."""
+    for file in (Path(__file__).parent / "kernels").iterdir():
+        shutil.copy(file, tmp_path)
 
 
 @pytest.fixture

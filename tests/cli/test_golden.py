@@ -17,6 +17,7 @@ BOX = (
     "interleave=0 swizzle=0 l2Promotion=0 oobFill=0"
 )
 SCALED = "tile.bin -t bf16 --layout 128B --shape 8x64 --scales sf.bin --scale-format e8m0 --scale-layout nvidia_128x4"
+TURN = "--block 64 --arg zeros:f32:64"
 SMOKE = "--a=-8192,-0.5,-0.25,-0.125 --b 1024,1,1,1 --c 8388608"
 ANSWERS = {
     "formats": "formats",
@@ -108,6 +109,9 @@ ANSWERS = {
     "mma-explain-integer": "mma --explain -t s8 --a 127,-128 --b 127,1 --c 2147483647",
     "numerics-list": "numerics list --target sm_90a --unit wgmma",
     "numerics-bits": "numerics bits -t e4m3 --source",
+    "simulate": f"simulate turn.ptx turn {TURN}",
+    "simulate-trace": f"simulate turn.ptx turn {TURN} --no-banks --trace 1:6-9",
+    "simulate-all": "simulate turn.ptx arrivals --block 128 --arg zeros:u32:1 --arg zeros:u32:128 --policy all",
 }
 SVGS = {
     "layout-show": "layout show mma.m16n8k16.bf16.a",
@@ -152,6 +156,9 @@ FAILURES = {
     "error-truncated-scales": "scales unshuffle nvidia_128x4 sf.bin new.npy -t e8m0 --shape 129x2",
     "error-shape-needed": "show tile.bin -t bf16 --layout 128B",
     "error-diff-layout": "diff got.npy want.npy -t bf16 --layout mma.m16n8k16.bf16.d",
+    "error-policy-of-threads": "simulate turn.ptx turn --policy hasty",
+    "error-warp": f"simulate turn.ptx turn {TURN} --trace 2",
+    "error-trace": f"simulate turn.ptx turn {TURN} --trace 1:9-",
     "error-unit": "mma --unit wgma -t e4m3 --a 1 --b 1",
     "error-arithmetic": "mma --a-format e4m3 --b-format f16 --a 1 --b 1",
     "error-instruction-k": "mma -t e4m3 --k 16 --a 1 --b 1",
@@ -206,6 +213,7 @@ NARROW = {
         "narrow-mma-explain-chain": "mma --explain -t f16 --unit mma.sync --target sm_80 --a 1,2,3 --b 1,1,0x1p-20 --c 9",
         "narrow-numerics-list": "numerics list --target sm_89",
         "narrow-numerics-bits": "numerics bits -t e4m3",
+        "narrow-simulate": f"simulate turn.ptx turn {TURN} --trace 0:4",
     }.items()
 }
 
@@ -228,7 +236,7 @@ def check(path, found, request):
     assert found == wanted, "\n".join(lines)
 
 
-@pytest.mark.usefixtures("two_files", "dumps")
+@pytest.mark.usefixtures("two_files", "dumps", "kernels")
 @pytest.mark.parametrize("name", ANSWERS)
 def test_text_is_golden(name, refsim, request):
     run = refsim(*shlex.split(ANSWERS[name]))
@@ -236,7 +244,7 @@ def test_text_is_golden(name, refsim, request):
     check(GOLDEN / f"{name}.txt", transcript(ANSWERS[name], run), request)
 
 
-@pytest.mark.usefixtures("two_files", "dumps")
+@pytest.mark.usefixtures("two_files", "dumps", "kernels")
 @pytest.mark.parametrize("name", ANSWERS)
 def test_json_is_golden(name, refsim, request):
     run = refsim(*shlex.split(ANSWERS[name]), "--as", "json")
@@ -244,7 +252,7 @@ def test_json_is_golden(name, refsim, request):
     check(GOLDEN / f"{name}.json", run.out, request)
 
 
-@pytest.mark.usefixtures("two_files", "dumps")
+@pytest.mark.usefixtures("two_files", "dumps", "kernels")
 @pytest.mark.parametrize("name", FAILURES)
 def test_error_is_golden(name, refsim, request):
     run = refsim(*shlex.split(FAILURES[name]))
@@ -253,7 +261,7 @@ def test_error_is_golden(name, refsim, request):
     check(GOLDEN / f"{name}.txt", transcript(FAILURES[name], run), request)
 
 
-@pytest.mark.usefixtures("two_files", "dumps")
+@pytest.mark.usefixtures("two_files", "dumps", "kernels")
 @pytest.mark.parametrize("name", NARROW)
 def test_narrow_text_is_golden_and_fits(name, refsim, request):
     command, columns = NARROW[name]

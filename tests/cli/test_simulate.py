@@ -147,3 +147,34 @@ def test_the_time_limit_is_an_option(capsys, tmp_path):
     assert "[timeout]" in err
     assert "longer than 0.2 s" in err
     assert run(capsys, "simulate", file, *OF_ARRIVALS, "--seconds", "0")[0] == 2
+
+
+def test_a_trace_shows_what_led_to_a_fault(capsys, tmp_path):
+    """The answer is the statements up to the fault, and the fault as a finding."""
+    file = arrivals(tmp_path, "add.u64 %d2, %d2, 4096;")
+    code, out, err = run(capsys, "simulate", file, *OF_ARRIVALS, "--trace", "1", "--as", "json")
+    answer = json.loads(out)
+    assert code == 1
+    assert [row["check"] for row in answer["findings"]] == ["out-of-bounds"]
+    assert [row["instruction"] for row in answer["steps"]][-2:] == ["add.u64", "mad.wide.u32"]
+    assert answer["steps"][-1]["bits"][1] == "0x0000004000001584"
+    assert "again: refsim simulate" in err
+    code, out, err = run(capsys, "simulate", file, *OF_ARRIVALS, "--trace", "1", "--arg", "u32:1")
+    assert (code, out) == (2, "")
+    assert "argument-count" in err
+
+
+def test_a_trace_under_all_policies_is_of_the_first(capsys, tmp_path):
+    code, out, _ = run(
+        capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--policy", "all", "--trace", "1:5", "--as", "json"
+    )
+    answer = json.loads(out)
+    assert code == 0
+    assert [row["instruction"] for row in answer["steps"]] == [
+        "st.shared.u32",
+        "st.shared.u32",
+        "bar.sync",
+        "xor.b32",
+        "add.u32",
+    ]
+    assert len(answer["schedules"]) == 3

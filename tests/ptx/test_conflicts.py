@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from refsim import layouts, ptx
+from refsim.ptx.memory.space import SHARED_BASE
 
 ON = ptx.Checks(banks=True)
 
@@ -75,3 +76,30 @@ def test_lanes_are_served_with_their_own_phase() -> None:
 
 def test_nothing_is_counted_unless_asked() -> None:
     assert uses("st.shared.u32 [%r2], %r1;", np.arange(32) * 4, checks=ptx.Checks()) == ()
+
+
+@pytest.mark.parametrize(("statement", "width"), ACCESSES[:6])
+@pytest.mark.parametrize("stride", [1, 2, 8, 9])
+def test_the_lanes_that_collide_are_those_of_the_layout_model(statement: str, width: int, stride: int) -> None:
+    at = np.arange(64) * stride * width % 8192
+    (use,) = uses(statement, at)
+    found = layouts.bank_conflicts(at.reshape(2, 32), width)
+    collisions = [(warp, each) for warp in range(2) for each in found.collisions(warp)]
+    if not collisions:
+        assert use.worst is None
+        return
+    assert use.worst is not None
+    assert len(use.worst.words) == max(len(each.words) for _, each in collisions) == found.wavefronts.max()
+    base = SHARED_BASE
+    assert (use.worst.warp, use.worst.bank, tuple(word - base for word in use.worst.words), use.worst.lanes) in [
+        (warp, each.bank, each.words, each.lanes) for warp, each in collisions
+    ]
+
+
+def test_colliding_lanes_are_named_by_their_place_in_the_warp() -> None:
+    """Of the second warp lanes 1, 3, 5, 7 take part and ask for four words of one bank."""
+    at = np.where(np.arange(40) < 32, 0, np.arange(40) * 128)
+    (use,) = uses("ld.shared.u32 %r5, [%r2];", at, guard="@!%p1")
+    assert use.worst is not None
+    assert (use.worst.warp, use.worst.lanes) == (1, ((1,), (3,), (5,), (7,)))
+    assert np.diff(use.worst.words).tolist() == [256] * 3

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.layouts.banks import bank_conflicts
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.findings.record import BankUse
+from refsim.ptx.findings.record import BankUse, Crowd
 
 Array = NDArray[Any]
 WARP = 32
@@ -30,6 +30,8 @@ class BankCounter:
         use.accesses += warps
         use.wavefronts += found.total
         use.ideal += found.wavefronts.size
+        if int(found.wavefronts.max()) > (1 if use.worst is None else len(use.worst.words)):
+            use.worst = crowd(lanes, at, width)
 
 
 def _served(lanes: Lanes, at: Array, width: int) -> tuple[Array, int]:
@@ -50,3 +52,22 @@ def _served(lanes: Lanes, at: Array, width: int) -> tuple[Array, int]:
 @cache
 def _phase_lanes(width: int) -> int:
     return bank_conflicts(np.zeros(1, np.int64), width).phase_lanes
+
+
+def crowd(lanes: Lanes, at: Array, width: int) -> Crowd:
+    """The fullest bank that one of the warps meets in one phase of the access."""
+    geometry = lanes.machine.geometry
+    busiest: tuple[int, int, dict[int, tuple[int, ...]]] | None = None
+    for warp in np.unique(lanes.warp):
+        mine = lanes.warp == warp
+        for phase in np.unique(lanes.laneid[mine] // _phase_lanes(width)):
+            served = mine & (lanes.laneid // _phase_lanes(width) == phase)
+            (wanted,) = bank_conflicts(at[served], width).wanted()
+            names = lanes.laneid[served]
+            for bank, words in sorted(wanted.items()):
+                if busiest is None or len(words) > len(busiest[2]):
+                    asked = {word: tuple(int(names[lane]) for lane in who) for word, who in sorted(words.items())}
+                    busiest = (int(warp), bank, asked)
+    assert busiest is not None
+    warp, bank, words = busiest
+    return Crowd(warp + geometry.first * geometry.warps, bank, tuple(words), tuple(words.values()))

@@ -6,14 +6,31 @@ from refsim.errors import RefsimError
 from refsim.ptx.text.syntax import Statement
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """The lanes of one access that meet in one bank: `lanes[i]` ask for the word at byte `words[i]` of shared memory.
+
+    Each word is a wavefront of its own. `warp` is counted over the launch, block after block.
+    """
+
+    warp: int
+    bank: int
+    words: tuple[int, ...]
+    lanes: tuple[tuple[int, ...], ...]
+
+
 @dataclass
 class BankUse:
-    """What one instruction asked of the banks: `accesses` of a warp took `wavefronts`, `ideal` without conflicts."""
+    """What one instruction asked of the banks: `accesses` of a warp took `wavefronts`, `ideal` without conflicts.
+
+    `worst` is the first of the fullest banks that one access met, if any lanes collided.
+    """
 
     statement: Statement
     accesses: int = 0
     wavefronts: int = 0
     ideal: int = 0
+    worst: Crowd | None = None
 
     @property
     def ways(self) -> float:

@@ -15,6 +15,7 @@ from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, SHARED_BASE, Region, Space, per_owner
+from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.syntax import Function, Module, Variable
 
 WAVE_LANES = 1 << 14
@@ -40,6 +41,7 @@ class Launch:
     arithmetic: str
     seed: int
     target: str
+    observer: StepObserver | None = None
 
     @property
     def threads(self) -> int:
@@ -79,7 +81,7 @@ class Launch:
         return Machine(
             self.code, geometry, self.memory, shared, local, self.parameters, self.variables.symbols,
             checks=self.checks, findings=findings, policy=self.policy, seed=self.seed + geometry.first,
-            target=self.target, arithmetic=self.arithmetic,
+            target=self.target, arithmetic=self.arithmetic, observer=self.observer,
         )  # fmt: skip
 
 

@@ -19,8 +19,10 @@ from refsim.ptx.isa.forms import supports
 from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.blocks import Code, lower
 from refsim.ptx.lowering.contraction import Contraction
+from refsim.ptx.lowering.single_step import single_stepped
 from refsim.ptx.machine.launch import MAX_THREADS, Launch, extents, pack_parameters, place_variables
 from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
 from refsim.ptx.text.syntax import Module, Variable
@@ -81,6 +83,10 @@ class Program:
             self._codes[entry] = lower(inline(self.module, self.module.functions[entry]), self.target)
         return self._codes[entry]
 
+    def stepped(self, entry: str) -> Code:
+        """An entry in blocks of one statement, as an observer sees it."""
+        return single_stepped(self.code(entry))
+
     def prepare(self, entry: str, memory: GlobalMemory) -> None:
         """Place the module's variables in a memory, as the first launch of an entry would."""
         place_variables(self.module, self.code(entry).function, self.key, memory)
@@ -88,7 +94,7 @@ class Program:
     def launch(
         self, entry: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_bytes: int = 0,
         memory: GlobalMemory | None = None, policy: str = "eager", arithmetic: str = "silicon",
-        checks: Checks | None = None, seed: int = 0,
+        checks: Checks | None = None, seed: int = 0, observer: StepObserver | None = None,
     ) -> Trace:  # fmt: skip
         """Run one entry over a grid of blocks and return what happened.
 
@@ -96,9 +102,10 @@ class Program:
         a numpy scalar must have the parameter's size (a pointer into `memory` is np.uint64). policy: "eager" runs the
         lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at the wait, "random"
         picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target does, "exact"
-        sums exactly and rounds once. Raises RefsimError: a fault of the kernel (exit 1), a wrong argument (exit 2).
+        sums exactly and rounds once. observer: told of every statement; the entry then runs one statement at a time.
+        Raises RefsimError: a fault of the kernel (exit 1), a wrong argument (exit 2).
         """
-        code = self.code(entry)
+        code = self.code(entry) if observer is None else self.stepped(entry)
         if policy not in POLICIES:
             raise unknown("policy", policy, list(POLICIES))
         if arithmetic not in ARITHMETICS:
@@ -121,6 +128,7 @@ class Program:
             arithmetic,
             seed,
             self.target,
+            observer,
         ).run()
         for array, address in arrays:
             if device.was_stored_to(address):

@@ -29,6 +29,7 @@ from refsim.ptx.lowering.steps import Step
 from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, Space
+from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
@@ -47,12 +48,12 @@ class Machine:
     def __init__(
         self, code: Code, geometry: Geometry, memory: GlobalMemory, shared: Space, local: Space, parameters: Space,
         symbols: dict[str, int], *, checks: Checks, findings: Findings, policy: str, seed: int,
-        target: str, arithmetic: str,
+        target: str, arithmetic: str, observer: StepObserver | None = None,
     ) -> None:  # fmt: skip
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings
-        self.target, self.arithmetic = target, arithmetic
+        self.target, self.arithmetic, self.observer = target, arithmetic, observer
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         self.late = self.choose_late(self.choice) if self.choice is not None and seed % 2 == 0 else None
         poison = bytes([(POISON + seed) & 0xFF])
@@ -194,7 +195,11 @@ class Machine:
         if block.run is None:
             block.run = translate(block, self.code)
         lanes = Lanes(self, ids)
+        if self.observer is not None and block.steps:
+            self.observer.before(lanes, block.steps[0])
         block.run(lanes)
+        if self.observer is not None and block.steps:
+            self.observer.after(lanes, block.steps[0])
         self.findings.instructions += (len(block.steps) + (block.terminator is not None)) * lanes.count
         if block.terminator is None:
             self.go(block.next_pc, ids)
@@ -232,6 +237,7 @@ class Machine:
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)
         values = self.function(lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:
+            self.show(places)
             return
         found = [values] if len(step.results) == 1 else values or []
         for pc, part in places:
@@ -242,6 +248,13 @@ class Machine:
                     if index is not None:
                         put(part, index, bits if chosen is None or len(bits) == 1 else bits[chosen])
             self.go(pc + 1, part.ids)
+        self.show(places)
+
+    def show(self, places: list[tuple[int, Lanes]]) -> None:
+        """Tell the observer about a terminator that ran."""
+        if self.observer is not None:
+            for pc, lanes in places:
+                self.observer.after(lanes, self.code.steps[pc])
 
     def function(self, pc: int) -> Callable[..., Any]:
         """A terminator's clause over register bits, made once for all launches."""

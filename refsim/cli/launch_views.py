@@ -1,0 +1,175 @@
+"""What a launch did, as tables: findings, schedules, banks, the statements that a warp ran."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from refsim.render import Bits, Column, Table
+
+if TYPE_CHECKING:
+    from refsim.device.schedules import Order, Outcome
+    from refsim.errors import RefsimError
+    from refsim.ptx import BankUse, Crowd
+    from refsim.ptx.observers.steps import Held, Ran
+    from refsim.ptx.text.syntax import Statement
+    from refsim.render import Cell
+
+FINDINGS = (Column("check", strong=True), Column("where"), Column("what"))
+UNDER = Column("under", drop=1)
+SCHEDULES = (Column("schedule", strong=True), Column("findings", align="right"), Column("bytes"))
+BANKS = (
+    Column("source", strong=True),
+    Column("instruction"),
+    Column("accesses", align="right", drop=3),
+    Column("wavefronts", align="right", drop=2),
+    Column("ways", align="right", label="wavefronts / needed"),
+    Column("worst", label="lane @ byte in the fullest bank", drop=1),
+    Column("bank", text=False),
+    Column("warp", text=False),
+    Column("lanes", text=False),
+    Column("words", text=False),
+)
+STEPS = (
+    Column("source", strong=True),
+    Column("instruction"),
+    Column("lanes", drop=1),
+    Column("register", strong=True),
+    Column("value"),
+    Column("ptx_line", text=False),
+    Column("lane_numbers", text=False),
+    Column("is_written", text=False),
+    Column("bits", text=False),
+)
+SHOWN = 4
+
+
+def source_of(statement: "Statement") -> str:
+    """The source line of a statement; where the PTX names none, its own."""
+    return str(statement.location or f"PTX line {statement.line}")
+
+
+def order_name(order: "Order") -> str:
+    """A schedule as tables name it."""
+    return f"random, seed {order.seed}" if order.policy == "random" else order.policy
+
+
+def schedules_table(tried: "list[Outcome]") -> Table:
+    """One row for each order: how much was found under it, and whether it wrote the bytes of the first."""
+    return Table(
+        SCHEDULES, tuple((order_name(each.order), *_judged(each, each is tried[0])) for each in tried), "schedules"
+    )
+
+
+def _judged(outcome: "Outcome", is_first: bool) -> "tuple[Cell, ...]":
+    error, trace = outcome.error, outcome.trace
+    count = (0 if trace is None else len(trace.findings)) + (error is not None)
+    if error is not None:
+        said = f"stopped by {error.code}" if trace is None else f"differ: {error.where}"
+    elif is_first:
+        said = "what the others are compared with"
+    elif outcome.is_compared:
+        said = "as under the first"
+    else:
+        inexact = trace is not None and trace.inexact
+        said = f"not compared: {'inexact' if inexact else 'unwritten bytes were read'}"
+    return count, said
+
+
+def findings_of(tried: "list[Outcome]") -> "list[tuple[RefsimError, str]]":
+    """Each finding once, by check and place, with the orders that it was found under."""
+    found: dict[tuple[str, str], tuple[RefsimError, list[str]]] = {}
+    for outcome in tried:
+        for error in (*(outcome.trace.findings if outcome.trace else ()), *([outcome.error] if outcome.error else [])):
+            found.setdefault((error.code, error.where), (error, []))[1].append(order_name(outcome.order))
+    return [(error, "; ".join(under)) for error, under in found.values()]
+
+
+def findings_table(findings: "list[tuple[RefsimError, str]]", *, by_order: bool) -> Table:
+    """The findings; `by_order` adds the schedules that each was found under."""
+    columns = (*FINDINGS, UNDER) if by_order else FINDINGS
+    rows = ((error.code, error.where, error.what, under)[: len(columns)] for error, under in findings)
+    return Table(columns, tuple(rows), key="findings")
+
+
+def banks_table(uses: "tuple[BankUse, ...]") -> Table:
+    """One row for each source line and opcode: the copies of an unrolled loop are one instruction to its author."""
+    together: dict[tuple[str, str], list[BankUse]] = {}
+    for use in uses:
+        together.setdefault((source_of(use.statement), use.statement.opcode), []).append(use)
+    rows = []
+    for (source, opcode), group in together.items():
+        accesses, wavefronts, ideal = (
+            sum(each) for each in zip(*((use.accesses, use.wavefronts, use.ideal) for use in group), strict=True)
+        )
+        worst = max((use.worst for use in group if use.worst), key=lambda found: len(found.words), default=None)
+        rows.append((source, opcode, accesses, wavefronts, f"{wavefronts / ideal:.2f}", *_crowd(worst)))
+    collide = any(use.worst for use in uses)
+    columns = tuple(replace(each, text=each.text and (collide or each.key != "worst")) for each in BANKS)
+    return Table(columns, tuple(rows), key="banks")
+
+
+def _crowd(worst: "Crowd | None") -> "tuple[Cell, ...]":
+    """The lanes that collide: in text the first words of the fullest bank, all of them in machine forms."""
+    if worst is None:
+        return (None,) * 5
+    said = [f"{spans(lanes)} @ {word:#x}" for word, lanes in zip(worst.words, worst.lanes, strict=True)]
+    more = f", {len(said) - SHOWN} more" if len(said) > SHOWN else ""
+    words = tuple(Bits(word, 32) for word in worst.words)
+    return f"bank {worst.bank}: {', '.join(said[:SHOWN])}{more}", worst.bank, worst.warp, worst.lanes, words
+
+
+def steps_table(ran: "list[Ran]") -> Table:
+    """One row for each register that a statement of the warp wrote, or read if it writes none."""
+    rows: list[tuple[Cell, ...]] = []
+    for step in ran:
+        known = (source_of(step.statement), step.statement.opcode, spans(step.lanes))
+        rest = (step.statement.line, step.lanes)
+        for held in step.registers:
+            name = held.register if held.is_written else f"reads {held.register}"
+            bits = tuple(Bits(each, held.width) for each in held.bits)
+            rows.append((*known, name, _values(step.lanes, held), *rest, held.is_written, bits))
+        if not step.registers:
+            rows.append((*known, None, None, *rest, None, None))
+    return Table(STEPS, tuple(rows), key="steps")
+
+
+def spans(numbers: tuple[int, ...]) -> str:
+    """Ascending numbers as spans: 0-15, 24."""
+    spoken: list[list[int]] = []
+    for number in numbers:
+        if spoken and number == spoken[-1][1] + 1:
+            spoken[-1][1] = number
+        else:
+            spoken.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spoken)
+
+
+def _values(lanes: tuple[int, ...], held: "Held") -> str:
+    """One value if all lanes hold it, first and last where it grows evenly from lane to lane, else lanes with values."""
+    groups: dict[int, list[int]] = {}
+    for lane, bits in zip(lanes, held.bits, strict=True):
+        groups.setdefault(bits, []).append(lane)
+    if len(groups) == 1:
+        return _spelled(held.bits[0], held)
+    steps = {(after - before) % (1 << held.width) for before, after in zip(held.bits, held.bits[1:], strict=False)}
+    if len(steps) == 1 and len(held.bits) > 2 and held.type.dtype.kind in "ui":
+        return f"{_spelled(held.bits[0], held)} .. {_spelled(held.bits[-1], held)}, {_grown(steps.pop(), held.width)} a lane"
+    said = [f"{spans(tuple(who))}: {_spelled(bits, held)}" for bits, who in groups.items()]
+    more = f", {len(said) - SHOWN} more" if len(said) > SHOWN else ""
+    return ", ".join(said[:SHOWN]) + more
+
+
+def _grown(step: int, width: int) -> str:
+    return f"+{step}" if step < 1 << (width - 1) else f"-{(1 << width) - step}"
+
+
+def _spelled(bits: int, held: "Held") -> str:
+    """Bits, and the number that they are where the type says so: 0x3f800000 1.0; an address is best read as bits."""
+    import numpy as np
+
+    type, code = held.type, str(Bits(bits, held.width))
+    if type.name == "pred":
+        return str(bits)
+    if type.lanes > 1 or type.bits != held.width or type.name.startswith("b") or type.name == "tf32":
+        return code
+    value = np.array([bits], type.bits_dtype).view(type.dtype)[0]
+    return code if type.dtype.kind == "u" and value >= 1 << 32 else f"{code} {value}"

@@ -1,0 +1,125 @@
+"""The statements that one warp runs, with the registers that each of them wrote."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.registers import get
+from refsim.ptx.isa.types import TYPES, PtxType
+from refsim.ptx.lowering.blocks import Code
+from refsim.ptx.lowering.operands import Place, registers_of
+from refsim.ptx.lowering.steps import Step
+from refsim.ptx.text.syntax import Statement
+
+WARP = 32
+MOST = 4096
+
+
+class StepObserver(Protocol):
+    """Whoever wants to see statements run, one at a time: before one, with all lanes that are at it, and after it.
+
+    A statement that the scheduler ends a block with (a branch, a barrier, an instruction of a whole warp) is shown only
+    afterwards, with the lanes that ran it.
+    """
+
+    def before(self, lanes: Lanes, step: Step) -> None: ...
+    def after(self, lanes: Lanes, step: Step) -> None: ...
+
+
+@dataclass(frozen=True)
+class Held:
+    """A register of the lanes of a step, as bits: what was written, or read by a statement that writes none."""
+
+    register: str
+    is_written: bool
+    type: PtxType
+    width: int
+    bits: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One statement run by some lanes of the warp."""
+
+    statement: Statement
+    lanes: tuple[int, ...]
+    registers: tuple[Held, ...]
+
+
+@dataclass
+class WarpTrace:
+    """What one warp runs: warp `warp` of the launch, counted block after block, at source lines `first` to `last`.
+
+    Lines are those of the file that most of the entry's statements come from; of the PTX where it names no source. At most
+    `most` statements are kept, the others counted.
+    """
+
+    code: Code
+    warp: int
+    first: int = 0
+    last: int = 1 << 62
+    most: int = MOST
+    ran: list[Ran] = field(default_factory=list)
+    left_out: int = 0
+    _guard: NDArray[np.bool_] | None = None
+    _file: str | None = None
+
+    def __post_init__(self) -> None:
+        files = Counter(step.statement.location.file for step in self.code.steps if step.statement.location)
+        self._file = files.most_common(1)[0][0] if files else None
+
+    def before(self, lanes: Lanes, step: Step) -> None:
+        """Keep the guard: the statement may write its own."""
+        self._guard = None
+        if step.guard and self.is_wanted(step.statement):
+            guard = np.array(lanes.full(get(lanes, step.guard.register.index)))
+            self._guard = ~guard if step.guard.negated else guard
+
+    def after(self, lanes: Lanes, step: Step) -> None:
+        """Note the step if lanes of the warp ran it."""
+        guard, self._guard = self._guard, None
+        if not self.is_wanted(step.statement):
+            return
+        geometry = lanes.machine.geometry
+        mine = lanes.warp + geometry.first * geometry.warps == self.warp
+        if guard is not None:
+            mine = mine & guard
+        if not mine.any():
+            return
+        if len(self.ran) == self.most:
+            self.left_out += 1
+            return
+        names = tuple(int(lane) for lane in lanes.laneid[mine])
+        self.ran.append(Ran(step.statement, names, tuple(self._registers(lanes, step, mine))))
+
+    def is_wanted(self, statement: Statement) -> bool:
+        """Whether a statement stands at one of the lines."""
+        place = statement.location
+        if self._file is None:
+            return self.first <= statement.line <= self.last
+        return place is not None and place.file == self._file and self.first <= place.line <= self.last
+
+    def _registers(self, lanes: Lanes, step: Step, mine: NDArray[np.bool_]) -> list[Held]:
+        written = [(index, type) for result, type in step.results for index in _elements(result)]
+        if written:
+            return [self._held(lanes, index, type, mine, is_written=True) for index, type in written]
+        read = {
+            index: TYPES["b64"] if isinstance(source, Place) else type
+            for source, type in step.sources
+            for index in registers_of(source)
+        }
+        return [self._held(lanes, index, type, mine, is_written=False) for index, type in read.items()]
+
+    def _held(self, lanes: Lanes, index: int, type: PtxType, mine: NDArray[np.bool_], *, is_written: bool) -> Held:
+        names = self.code.function.register_names
+        bits: NDArray[Any] = lanes.full(get(lanes, index))[mine]
+        name = names[index] if index < len(names) else "carry"
+        return Held(name, is_written, type, self.code.register_bits[index], tuple(int(each) for each in bits))
+
+
+def _elements(result: int | tuple[int | None, ...] | None) -> list[int]:
+    return [index for index in (result if isinstance(result, tuple) else (result,)) if index is not None]
