@@ -22,6 +22,23 @@ template <int LESS> __global__ void last_block(ARGS) {
 }
 LESS_4(last_block)
 
+// __threadfence is a fence.sc: here every thread fences for itself, on this side and on that side of the barriers.
+template <int LESS> __global__ void fenced_by_all(ARGS) {
+  const unsigned t = threadIdx.x;
+  unsigned *const arrived = work, *const partials = work + 64;
+  partials[64 * blockIdx.x + t] = in[t] + blockIdx.x;
+  __threadfence();
+  __syncthreads();
+  const bool is_last = __syncthreads_or(t == 0 && atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1);
+  __threadfence();
+  if (is_last) {
+    unsigned sum = 0;
+    for (unsigned b = 0; b < gridDim.x; ++b) sum += partials[64 * b + 63 - t];
+    out[t] = sum;
+  }
+}
+LESS_0(fenced_by_all)
+
 template <int LESS> __global__ void last_block_acq_rel(ARGS) {
   unsigned *const arrived = work, *const partials = work + 8;
   const unsigned t = threadIdx.x, b = blockIdx.x;

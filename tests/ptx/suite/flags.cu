@@ -64,6 +64,7 @@ template <int LESS> __global__ void strong_flag(ARGS) {
 }
 LESS_1(strong_flag)
 
+// The third warp must not acquire while it polls: it might see the first warp's own write on the way.
 template <int LESS> __global__ void chained_flag(ARGS) {
   __shared__ unsigned data, turn;
   unsigned seen = 0;
@@ -77,7 +78,8 @@ template <int LESS> __global__ void chained_flag(ARGS) {
     if (LESS == 1) STS("relaxed.cta", &turn, 2);
     else REDS("relaxed.cta.shared.add", &turn, 1);
   } else if (threadIdx.x == 64) {
-    while (seen != 2) LDS("acquire.cta", seen, &turn);
+    while (seen != 2) LDS("relaxed.cta", seen, &turn);
+    LDS("acquire.cta", seen, &turn);
     out[0] = data;  // B1
   }
 }
@@ -253,10 +255,8 @@ template <int LESS> __global__ void chain_of_blocks(ARGS) {
     if (LESS == 1) ST("relaxed.gpu.global", turn, 2);
     else RED("relaxed.gpu.global.add", turn, 1);
   } else {
-    while (seen != 2) {
-      if (LESS == 2) LD("relaxed.gpu.global", seen, turn);
-      else LD("acquire.gpu.global", seen, turn);
-    }
+    while (seen != 2) LD("relaxed.gpu.global", seen, turn);
+    if (LESS != 2) LD("acquire.gpu.global", seen, turn);
     out[0] = *data;  // B1 B2 B3
   }
 }
@@ -311,7 +311,7 @@ template <int LESS> __global__ void last_seen(ARGS) {
   unsigned seen;
   if (LESS == 1 && blockIdx.x == 1) LD("relaxed.cta.global", seen, work);  // B1
   else LD("relaxed.gpu.global", seen, work);
-  if (t == 0) ST("relaxed.gpu.global", work, 1);  // A1
-  out[32 * blockIdx.x + t] = seen < 2;
+  if (t == 0) ST("relaxed.gpu.global", work, blockIdx.x + 1);  // A1
+  out[32 * blockIdx.x + t] = seen < 3;
 }
 LESS_1(last_seen)

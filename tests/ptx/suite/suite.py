@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from refsim import ptx
 from refsim.device.compile import compile_ptx
+from refsim.kernels import Kernel
 from refsim.ptx.memory.global_memory import GlobalMemory
 
 FOLDER = Path(__file__).parent
@@ -44,8 +45,8 @@ class Right:
 class Wrong:
     """The right kernel `less_of` without one edge, `missing`; `less` is the number of that instance.
 
-    code: of the finding; says: what its text must contain besides the two source lines. agents: "lanes" of one warp,
-    "warps" of one block, or "blocks". warned: the finding is a warning, for values that chips deliver all the same.
+    codes: those that the finding may have; says: what its text must contain besides the two source lines. agents: "lanes" of
+    one warp, "warps" of one block, or "blocks". warned: the finding is a warning, as chips deliver the value all the same.
     """
 
     less_of: str
@@ -53,7 +54,7 @@ class Wrong:
     space: str
     agents: str
     missing: str
-    code: str = "race"
+    codes: tuple[str, ...] = ("race",)
     says: tuple[str, ...] = ()
     warned: bool = False
 
@@ -76,6 +77,10 @@ def entry(kernel: Right, less: int = 0) -> str:
     stem = f"_Z{len(kernel.name)}{kernel.name}ILi{less}EE"
     (found,) = (name for name in program(kernel.file).entries if name.startswith(stem))
     return found
+
+
+def extents(kernel: Right) -> tuple[int, ...]:
+    return (kernel.block,) if isinstance(kernel.block, int) else kernel.block
 
 
 def inputs() -> Words:
@@ -101,17 +106,10 @@ def run(
     device = GlobalMemory()
     x, y, work = inputs(), np.zeros(len(wanted(kernel)), np.uint32), np.zeros(WORK, np.uint32)
     scratch = work if kernel.is_work_written else np.uint64(device.allocate(work.nbytes, "work"))
-    block = (kernel.block,) if isinstance(kernel.block, int) else kernel.block
     trace = (device_ptx or program(kernel.file)).launch(
-        entry(kernel, less),
-        (kernel.grid,),
-        block,
-        [x, y, scratch],
-        memory=device,
-        policy=policy,
-        seed=seed,
-        checks=checks,
-    )
+        entry(kernel, less), (kernel.grid,), extents(kernel), [x, y, scratch],
+        memory=device, policy=policy, seed=seed, checks=checks,
+    )  # fmt: skip
     return y, trace
 
 
@@ -126,3 +124,26 @@ def source_lines(kernel: Right, less: int) -> tuple[str, str]:
         (place,) = (n for n in range(start, end) if re.search(rf"//.*\b{side}{less}\b", lines[n]))
         places.append(f"{kernel.file}:{place + 1}")
     return places[0], places[1]
+
+
+@dataclass(frozen=True)
+class Once:
+    """The one problem of a kernel of the suite: its inputs are always the same."""
+
+
+def declared(kernel: Right) -> Kernel:
+    """A right kernel as an author would declare it, for the sweep."""
+
+    def launch(launcher: Any, _: Once) -> dict[str, Words]:
+        x = launcher.upload(inputs(), name="x")
+        y = launcher.upload(np.zeros_like(wanted(kernel)), name="y", writable=True)
+        if kernel.is_work_written:
+            work = launcher.upload(np.zeros(WORK, np.uint32), name="work", writable=True)
+        else:
+            work = launcher.output(WORK, np.uint32, name="work")
+        launcher.launch(entry(kernel), (kernel.grid,), extents(kernel), [x, y, work])
+        return {"y": launcher.read(y)}
+
+    return Kernel(
+        kernel.name, lambda _: {"y": wanted(kernel)}, None, launch, {"y": ""}, recipe=Once, file=FOLDER / kernel.file
+    )

@@ -227,7 +227,7 @@ LESS_1(lane_atomics_global)
 
 template <int LESS> __global__ void zeroed_by_one_lane(ARGS) {
   const unsigned t = threadIdx.x;
-  if (t == 0) work[3] = 10;  // A1
+  if (t == 0) work[3] = 11;  // A1
   if (LESS != 1) __syncwarp();
   atomicMax(work + 3, in[t]);  // B1
   __syncwarp();
