@@ -85,7 +85,7 @@ def statement(
     return f"{bound.opcode} {', '.join([results, *sources] if results else sources)}".rstrip() + ";"
 
 
-def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = None) -> str:
+def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = None, version: str = "9.0") -> str:
     """A PTX module that uses each instruction once, number i (from 0) on line FIRST_LINE + i, for an assembler.
 
     words: as for `statement`. Loads from .param read the entry's parameter.
@@ -97,7 +97,7 @@ def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = Non
         for name in operand.registers(f"_{register_type(operand.type)}")
     }
     head = [
-        ".version 9.0",
+        f".version {version}",
         f".target {target}",
         ".address_size 64",
         ".entry forms(.param .align 32 .b8 parameter[64]) {",

@@ -1,8 +1,6 @@
 """The integer, logic and predicate families: worked numbers, legality by ptxas, and the expansion of forms."""
 
-import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses, supports
 from refsim.ptx.isa.instances import FIRST_LINE, instances, listing, opcode_count, opcodes, refused, statement
+from refsim.testing.assembler import releases
 
 FAMILIES = ("integer", "logic", "predicate")
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
@@ -116,22 +115,11 @@ def test_every_opcode_finds_its_own_clause() -> None:
     assert [bound.opcode for clause in OURS for bound in instances(clause) if bound.clause is not clause] == []
 
 
-def assembler() -> str:
-    """ptxas on the path or in the nvidia-cuda-nvcc wheel."""
-    if found := shutil.which("ptxas"):
-        return found
-    package = find_spec("nvidia")
-    for root in package.submodule_search_locations or () if package else ():
-        for path in Path(root).glob("*/bin/ptxas"):
-            return str(path)
-    pytest.skip("ptxas is not here: pip install nvidia-cuda-nvcc")
-
-
 def refusals(bounds: list[Bound], target: str, folder: Path) -> set[str]:
     """The opcodes that ptxas refuses for a target, with its message."""
     text = folder / f"{target}.ptx"
     text.write_text(listing(bounds, target))
-    command = [assembler(), "-arch", target, str(text), "-o", str(folder / "forms.cubin")]
+    command = [releases()[-1][1], "-arch", target, str(text), "-o", str(folder / "forms.cubin")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     found = refused(ended.stdout + ended.stderr, len(bounds))
     assert bool(found) == bool(ended.returncode), ended.stderr

@@ -4,9 +4,7 @@ The forms must be ones that the assembler takes for their first target and refus
 clause must run in a program as it evaluates alone.
 """
 
-import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +12,9 @@ import pytest
 
 from refsim.ptx.isa.binding import Bound, evaluate
 from refsim.ptx.isa.forms import clauses, find, supports
-from refsim.ptx.isa.instances import instances, refused
+from refsim.ptx.isa.instances import instances
 from refsim.testing import single
+from refsim.testing.assembler import first_target, refusals, releases
 
 FAMILIES = ("real", "half", "convert", "move", "memory", "atomic", "warp", "barrier", "control", "matrix", "async_copy")
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
@@ -37,42 +36,14 @@ BEFORE = {
     "sm_100": "sm_90",
     "sm_100a": "sm_90a",
 }
-# What ptxas 13.0 takes although the ISA dates it later: .satfinite came to f16 with sm_80.
+# What ptxas takes although the ISA dates it later: .satfinite came to f16 with sm_80, one-sided fences with sm_90 (13.0).
 TAKEN_EARLIER = {"cvt.rn.satfinite.f16.f32", "cvt.rz.satfinite.f16.f32"}
-# Operands that the ISA wants constant.
-WORDS = {"size": "128", "event": "1", "bytes": "16", "n": "1"}
+TAKEN_EARLIER |= {f"fence.{side}.{scope}" for side in ("acquire", "release") for scope in ("cta", "gpu", "sys")}
 
 
-def assembler() -> str:
-    """ptxas on the path or in the nvidia-cuda-nvcc wheel."""
-    if found := shutil.which("ptxas"):
-        return found
-    package = find_spec("nvidia")
-    for root in package.submodule_search_locations or () if package else ():
-        for path in Path(root).glob("*/bin/ptxas"):
-            return str(path)
-    pytest.skip("ptxas is not here: pip install nvidia-cuda-nvcc")
-
-
-def refusals(bounds: list[Bound], target: str, folder: Path) -> dict[str, str]:
-    """What ptxas refuses for a target, with its message; it reports some errors only once others are gone."""
-    found: dict[str, str] = {}
-    while bounds := [bound for bound in bounds if bound.opcode not in found]:
-        text = folder / f"{target}.ptx"
-        text.write_text(single.listing(bounds, target, WORDS))
-        command = [assembler(), "-arch", target, "-c", str(text), "-o", str(folder / "forms.cubin")]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode == 0:
-            break
-        messages = refused(ended.stdout + ended.stderr, len(bounds))
-        assert messages, ended.stderr[:2000]
-        found |= {bounds[at].opcode: message for at, message in messages.items()}
-    return found
-
-
-def is_written_to_a_callee(bound: Bound) -> bool:
-    """st.param writes the arguments of a call: not to be had in a listing without one."""
-    return bound.clause.mnemonic == "st" and ".param" in bound.opcode
+def needs_a_function(bound: Bound) -> bool:
+    """st.param writes the arguments of a call, param::func reads those of a function: not to be had in an entry."""
+    return (bound.clause.mnemonic == "st" and ".param" in bound.opcode) or "param::func" in bound.opcode
 
 
 TARGETS = sorted({bound.since for bound in INSTANCES if supports("sm_100a", bound.since) or bound.since == "sm_100a"})
@@ -80,8 +51,8 @@ TARGETS = sorted({bound.since for bound in INSTANCES if supports("sm_100a", boun
 
 @pytest.mark.parametrize("since", TARGETS)
 def test_ptxas_takes_every_form_from_its_first_target_on_and_not_before(since: str, tmp_path: Path) -> None:
-    target = since if int("".join(filter(str.isdigit, since))) >= 75 else "sm_75"
-    bounds = [bound for bound in INSTANCES if bound.since == since and not is_written_to_a_callee(bound)]
+    target = first_target(since)
+    bounds = [bound for bound in INSTANCES if bound.since == since and not needs_a_function(bound)]
     assert refusals(bounds, target, tmp_path) == {}
     if since in BEFORE:
         early = {bound.opcode for bound in bounds} - refusals(bounds, BEFORE[since], tmp_path).keys()
@@ -107,7 +78,7 @@ def test_ptxas_takes_branches_and_calls(tmp_path: Path) -> None:
 }
 """
     )
-    subprocess.run([assembler(), "-arch", "sm_75", str(text), "-o", str(tmp_path / "out.cubin")], check=True)
+    subprocess.run([releases()[-1][1], "-arch", "sm_75", str(text), "-o", str(tmp_path / "out.cubin")], check=True)
 
 
 def _is_pure(bound: Bound) -> bool:
@@ -147,15 +118,6 @@ def test_a_clause_runs_in_a_program_as_it_evaluates_alone(family: str) -> None:
         want = evaluate(bound.opcode, *sources[:place], *table, *sources[place:])
         for one, other in zip(got, want, strict=True):
             assert np.array_equal(one, np.broadcast_to(other, one.shape)), bound.opcode
-
-
-@pytest.mark.parametrize("mnemonic", ["ldmatrix", "stmatrix"])
-def test_the_shape_of_a_matrix_stands_before_behind_or_between_count_and_trans(mnemonic: str) -> None:
-    found = {
-        find(f"{mnemonic}.sync.aligned.{order}.shared.b16")[0].mnemonic
-        for order in ("m8n8.x4.trans", "x4.trans.m8n8", "x4.m8n8.trans")
-    }
-    assert found == {mnemonic}
 
 
 def test_extremum_of_three_is_a_form_of_its_own() -> None:

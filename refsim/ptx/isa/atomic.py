@@ -27,15 +27,12 @@ _LATER = {
 def _forms(mnemonic: str, operation: str, types: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The opcodes of an operation, with the modifiers that change no value.
 
-    Cache hints belong to global and generic addresses. The ISA's order comes first; the assembler takes any, so that
-    libcu++ writes the operation in front and nvcc the state space.
+    Cache hints belong to global and generic addresses.
     """
     rank = f"{{.order:{_ORDERS[mnemonic]}}}{{.scope:cta|cluster|gpu|sys}}"
     hint = "" if operation == "cas" else "{.L2::cache_hint}"
     yield f"{mnemonic}{rank}{{.space:global}}.{operation}{hint}{types}", ("order", "scope", "l2_cache_hint")
     yield f"{mnemonic}{rank}.{{space:shared::cta|shared::cluster|shared}}.{operation}{types}", ("order", "scope")
-    yield f"{mnemonic}.{operation}{rank}{types}", ("order", "scope")
-    yield f"{mnemonic}.{{space:global|shared::cta|shared::cluster|shared}}{rank}.{operation}{types}", ("order", "scope")
 
 
 def _inc(old: Array, b: Array, _: Array | None) -> Array:

@@ -68,7 +68,7 @@ def membar() -> tuple[()]:
 
 @instruction(
     "fence{.sem:sc|acq_rel|acquire|release}.{scope:cta|cluster|gpu|sys}", ignores=("sem", "scope"), since="sm_70",
-    later={"cluster": "sm_90"}, source=PTX["membar, fence"],
+    later=dict.fromkeys(("cluster", "acquire", "release"), "sm_90"), source=PTX["membar, fence"],
 )  # fmt: skip
 def fence() -> tuple[()]:
     """Memory is sequentially consistent in the simulator: a fence has nothing to order."""

@@ -7,6 +7,7 @@ prints, as a small grammar:
     cvt.rn.satfinite{.relu}.{to:e4m3x2|e5m2x2}.f32 d:b16, a:f32, b:f32
     setp.{test:eq|ne}{.boolean:and|or|xor}.{type:b16|b32} dp:pred|dq:pred, a, b, c:pred?
 
+Modifiers may be written in other orders than the form's, as opcodes.py says.
 `{.name}` is an optional flag (True or False), `.{name:x|y}` a required choice, `{.name:x|y}` an optional one (or None).
 Operands whose names begin with `d` are results, all others are read; `name:T` gives the PTX type (a literal type, or the
 name of a choice, or `wide`: twice the width of `type`), no `:T` means `type`; a trailing `?` may be absent, `[a]` is an
@@ -25,13 +26,11 @@ from functools import lru_cache
 from typing import Any
 
 from refsim.errors import RefsimError, nearest
+from refsim.ptx.isa.opcodes import OpcodeForm, parse_opcode
 from refsim.sources import Source
 
 Clause = Callable[..., Any]
 
-FIELD = re.compile(
-    r"\.\{(?P<need>\w+):(?P<needs>[^}]*)\}|\{\.(?P<maybe>\w+):(?!:)(?P<mays>[^}]*)\}|\{\.(?P<flag>[\w:]+)\}"
-)
 _OPERAND = re.compile(
     r"(?P<open>\[?)(?P<inside>\{?)(?P<both>\+?)(?P<name>\w+)(?::(?P<type>\w+))?\}?\]?(?P<many>\*\*|\*\d*)?(?P<optional>\??)$"
 )
@@ -81,8 +80,8 @@ class Instruction:
 
     form: str
     mnemonic: str
-    pattern: re.Pattern[str]
-    flags: dict[str, str]
+    opcode: OpcodeForm
+    flags: frozenset[str]
     operands: tuple[OperandForm, ...]
     function: Clause
     since: str
@@ -117,34 +116,8 @@ class Instruction:
         flags = [form for form in sources if form.type == "pred"]
         return predicates is None or sum(not form.optional for form in flags) <= predicates <= len(flags)
 
-    def modifiers(self, match: re.Match[str]) -> dict[str, Any]:
-        """The keyword arguments that an opcode gives to the clause."""
-        found = match.groupdict()
-        return {
-            name: (found[name] is not None if kind == "flag" else found[name] and found[name].removeprefix("."))
-            for name, kind in self.flags.items()
-        }
-
 
 _CLAUSES: dict[str, list[Instruction]] = {}
-
-
-def _parse_opcode(form: str) -> tuple[str, dict[str, str]]:
-    pattern, kinds, position = "", {}, 0
-    for piece in FIELD.finditer(form):
-        pattern += re.escape(form[position : piece.start()])
-        position = piece.end()
-        if need := piece["need"]:
-            kinds[need] = "choice"
-            pattern += rf"\.(?P<{need}>{'|'.join(map(re.escape, piece['needs'].split('|')))})"
-        elif maybe := piece["maybe"]:
-            kinds[maybe] = "choice"
-            pattern += rf"(?P<{maybe}>{'|'.join(re.escape('.' + choice) for choice in piece['mays'].split('|'))})?"
-        else:
-            name = piece["flag"].replace("::", "_").lower()
-            kinds[name] = "flag"
-            pattern += rf"(?P<{name}>\.{re.escape(piece['flag'])})?"
-    return pattern + re.escape(form[position:]), kinds
 
 
 def _parse_operands(text: str) -> tuple[OperandForm, ...]:
@@ -186,23 +159,23 @@ def instruction(
     A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.execution.lanes.Lanes`), a keyword `results` the
     number of registers that a vector result has. An operand that is left out arrives as None.
     """
-    opcode, _, operands = form.partition(" ")
-    pattern, kinds = _parse_opcode(opcode)
+    text, _, operands = form.partition(" ")
+    opcode = parse_opcode(text)
+    kinds = frozenset(slot.keyword for slot in opcode.slots if slot.keyword is not None)
 
     def register(function: Clause) -> Clause:
         parameters = list(inspect.signature(function).parameters)
         keywords = frozenset(name for name in kinds if name in parameters)
         operand_forms = _parse_operands(operands.strip())
         typing = {{"wide": "type", "part": "type"}.get(operand.type, operand.type) for operand in operand_forms}
-        unread = set(kinds) - keywords - set(ignores) - typing
+        unread = kinds - keywords - set(ignores) - typing
         assert not unread, f"{form}: modifiers {sorted(unread)} change nothing; name them in ignores= if so"
-        mnemonic = re.split(r"[.{]", opcode, maxsplit=1)[0]
         clause = Instruction(
-            form, mnemonic, re.compile(pattern), kinds, operand_forms, function, since, later or {}, source,
+            form, opcode.mnemonic, opcode, kinds, operand_forms, function, since, later or {}, source,
             parameters[:1] == ["lanes"], rendezvous, flow, inexact, keywords,
             "results" in parameters,
         )  # fmt: skip
-        _CLAUSES.setdefault(mnemonic, []).append(clause)
+        _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
         return function
 
     return register
@@ -222,9 +195,12 @@ def _load() -> None:
 
 @lru_cache(maxsize=4096)
 def _matches(opcode: str) -> list[tuple[Instruction, dict[str, Any]]]:
+    """The clauses of an opcode, those that print its words in this order first."""
     _load()
-    candidates = _CLAUSES.get(opcode.split(".", 1)[0], [])
-    return [(clause, clause.modifiers(match)) for clause in candidates if (match := clause.pattern.fullmatch(opcode))]
+    mnemonic, *words = opcode.split(".")
+    found = [(clause, match) for clause in _CLAUSES.get(mnemonic, []) if (match := clause.opcode.match(words))]
+    found.sort(key=lambda pair: not pair[1][1])
+    return [(clause, modifiers) for clause, (modifiers, _) in found]
 
 
 def find(

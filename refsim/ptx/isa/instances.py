@@ -6,7 +6,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.ptx.isa.binding import Bound, bind
-from refsim.ptx.isa.forms import FIELD, Instruction, OperandForm
+from refsim.ptx.isa.forms import Instruction, OperandForm
 from refsim.ptx.isa.types import PtxType
 
 CARRY = ("cc", "dcc")
@@ -15,19 +15,7 @@ FIRST_LINE = 6
 
 def _words(clause: Instruction) -> list[list[str]]:
     """An opcode as words in a row, each with its spellings: `add{.sat}.s32` is [add], ["", .sat], [.s32]."""
-    opcode = clause.form.partition(" ")[0]
-    words: list[list[str]] = []
-    position = 0
-    for piece in FIELD.finditer(opcode):
-        words.append([opcode[position : piece.start()]])
-        position = piece.end()
-        if piece["need"]:
-            words.append([f".{choice}" for choice in piece["needs"].split("|")])
-        elif piece["maybe"]:
-            words.append(["", *(f".{choice}" for choice in piece["mays"].split("|"))])
-        else:
-            words.append(["", f".{piece['flag']}"])
-    return [*words, [opcode[position:]]]
+    return [[clause.mnemonic], *(slot.spellings for slot in clause.opcode.slots)]
 
 
 def opcode_count(clause: Instruction) -> int:

@@ -197,9 +197,8 @@ def min_(a: Array, b: Array) -> Array:
 
 
 @instruction("min.relu.{type:s16x2|s32} d, a, b", since="sm_90", source=PTX["min"])
-@instruction("min.{type:s16x2|s32}.relu d, a, b", since="sm_90", source=PTX["min"])
 def min_relu(a: Array, b: Array) -> Array:
-    """The smaller one, or 0 where that is negative: of -3 and 5 it is 0. Compilers write .relu behind the type, too."""
+    """The smaller one, or 0 where that is negative: of -3 and 5 it is 0."""
     return np.maximum(np.minimum(a, b), a.dtype.type(0))
 
 
@@ -211,7 +210,6 @@ def max_(a: Array, b: Array) -> Array:
 
 
 @instruction("max.relu.{type:s16x2|s32} d, a, b", since="sm_90", source=PTX["max"])
-@instruction("max.{type:s16x2|s32}.relu d, a, b", since="sm_90", source=PTX["max"])
 def max_relu(a: Array, b: Array) -> Array:
     """The larger one, or 0 where that is negative: of -3 and -5 it is 0."""
     return np.maximum(np.maximum(a, b), a.dtype.type(0))

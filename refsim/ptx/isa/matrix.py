@@ -106,36 +106,28 @@ _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 _STATE = "{.space:shared::cta|shared}"
 
 
-def _orders(mnemonic: str, count: str, trans: str) -> Iterator[str]:
-    """The ISA puts the shape first; CUTLASS writes it behind the count and .trans. The assembler takes any order."""
-    for order in dict.fromkeys((f"m8n8.{count}{trans}", f"{count}{trans}.m8n8", f"{count}.m8n8{trans}")):
-        yield f"{mnemonic}.sync.aligned.{order}{_STATE}.b16"
-
-
 def _matrix_moves(count: str, trans: str) -> None:
     number = _COUNTS[count]
     suffix = f"m8n8.{count}.b16{trans}"
 
-    for form in _orders("ldmatrix", count, trans):
+    form = f"sync.aligned.m8n8.{count}{trans}{_STATE}.b16"
 
-        @instruction(f"{form} d:b32*{number}, [a]", rendezvous="warp", since="sm_75", source=PTX["ldmatrix"])
-        def ldmatrix(lanes: Lanes, address: Array, *, space: str | None) -> list[Array]:
-            """Rows of 16 bytes from shared memory to the fragments of 8x8 matrices; lane i gives the address of row i."""
-            warps = _whole_warps(lanes)
-            giving, at = _row_lanes(lanes, address, 8 * number, space_of(space))
-            rows = giving.load(space_of(space), at, ROW_BYTES)
-            packing = _packing(f"ldmatrix.{suffix}", False)
-            return registers_of(rows.view(packing.element).reshape(warps, -1), packing, np.uint32)
+    @instruction(f"ldmatrix.{form} d:b32*{number}, [a]", rendezvous="warp", since="sm_75", source=PTX["ldmatrix"])
+    def ldmatrix(lanes: Lanes, address: Array, *, space: str | None) -> list[Array]:
+        """Rows of 16 bytes from shared memory to the fragments of 8x8 matrices; lane i gives the address of row i."""
+        warps = _whole_warps(lanes)
+        giving, at = _row_lanes(lanes, address, 8 * number, space_of(space))
+        rows = giving.load(space_of(space), at, ROW_BYTES)
+        packing = _packing(f"ldmatrix.{suffix}", False)
+        return registers_of(rows.view(packing.element).reshape(warps, -1), packing, np.uint32)
 
-    for form in _orders("stmatrix", count, trans):
-
-        @instruction(f"{form} [a], b:b32*{number}", rendezvous="warp", since="sm_90", source=PTX["stmatrix"])
-        def stmatrix(lanes: Lanes, address: Array, b: list[Array], *, space: str | None) -> None:
-            """Fragments of 8x8 matrices to rows of 16 bytes in shared memory; lane i gives the address of row i."""
-            warps = _whole_warps(lanes)
-            giving, at = _row_lanes(lanes, address, 8 * number, space_of(space))
-            rows = matrices(b, _packing(f"stmatrix.{suffix}", False), warps)
-            giving.store(space_of(space), at, rows.reshape(-1).view(np.complex128), ROW_BYTES)
+    @instruction(f"stmatrix.{form} [a], b:b32*{number}", rendezvous="warp", since="sm_90", source=PTX["stmatrix"])
+    def stmatrix(lanes: Lanes, address: Array, b: list[Array], *, space: str | None) -> None:
+        """Fragments of 8x8 matrices to rows of 16 bytes in shared memory; lane i gives the address of row i."""
+        warps = _whole_warps(lanes)
+        giving, at = _row_lanes(lanes, address, 8 * number, space_of(space))
+        rows = matrices(b, _packing(f"stmatrix.{suffix}", False), warps)
+        giving.store(space_of(space), at, rows.reshape(-1).view(np.complex128), ROW_BYTES)
 
 
 for _count in _COUNTS:

@@ -53,8 +53,6 @@ def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     return group, np.int64(1) << lanes.laneid
 
 
-# CUDA's own headers write the mode of a ballot in front of .sync; the assembler takes both.
-@instruction("vote.ballot.sync.b32 d:b32, a:pred, mask:b32", rendezvous="mask", source=PTX["vote.sync"])
 @instruction("vote.sync.ballot.b32 d:b32, a:pred, mask:b32", rendezvous="mask", source=PTX["vote.sync"])
 def vote_ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     """Bit i is the predicate of lane i."""
