@@ -178,3 +178,49 @@ template <int LESS> __global__ void last_warp(ARGS) {
   }
 }
 LESS_2(last_warp)
+
+// Compare-and-swap in a loop; what the first turn expects is read by a strong load.
+template <int LESS> __global__ void swapped_sum(ARGS) {
+  const unsigned t = threadIdx.x;
+  unsigned expected;
+  if (LESS == 1) expected = work[0];  // B1
+  else LD("relaxed.gpu.global", expected, work);
+  for (;;) {
+    const unsigned found = atomicCAS(work, expected, expected + in[t]);  // A1
+    if (found == expected) break;
+    expected = found;
+  }
+  if (t == 0 && blockIdx.x == 0) out[0] = 5;
+}
+LESS_1(swapped_sum)
+
+template <int LESS> __global__ void swapped_sum_shared(ARGS) {
+  __shared__ unsigned total;
+  const unsigned t = threadIdx.x;
+  if (t == 0) total = 0;
+  __syncthreads();
+  if (t % 32 == 0) {
+    unsigned expected = LESS == 1 ? total : atomicAdd(&total, 0);  // B1
+    for (;;) {
+      const unsigned found = atomicCAS(&total, expected, expected + in[t]);  // A1
+      if (found == expected) break;
+      expected = found;
+    }
+  }
+  __syncthreads();
+  out[t] = total;
+}
+LESS_1(swapped_sum_shared)
+
+// The lanes that happen to run together take their places by one atomic of a leader.
+template <int LESS> __global__ void places_taken(ARGS) {
+  const unsigned t = threadIdx.x, lane = t % 32;
+  if (in[t] % 2 == 0) {
+    const unsigned together = __activemask(), leader = __ffs(together) - 1;
+    unsigned first = 0;
+    if (lane == leader) first = atomicAdd(work, __popc(together));
+    first = __shfl_sync(together, first, leader);
+    out[first + __popc(together & ((1u << lane) - 1))] = 1;
+  }
+}
+LESS_0(places_taken)

@@ -341,3 +341,51 @@ template <int LESS> __global__ void pipeline(ARGS) {
   if (warp == 2) out[lane] = sum;
 }
 LESS_1(pipeline)
+
+// A store of 16 bytes, read word by word by four warps.
+template <int LESS> __global__ void wide_store(ARGS) {
+  __shared__ uint4 wide[32];
+  const unsigned t = threadIdx.x, lane = t % 32;
+  if (t < 32) wide[lane] = make_uint4(in[lane], in[lane] + 1, in[lane] + 2, in[lane] + 3);  // A1
+  if (LESS != 1) __syncthreads();
+  out[t] = reinterpret_cast<unsigned *>(wide)[127 - t];  // B1
+}
+LESS_1(wide_store)
+
+// Every warp writes what is there already while the others read it.
+template <int LESS> __global__ void rewritten(ARGS) {
+  __shared__ unsigned tile[32];
+  const unsigned t = threadIdx.x, lane = t % 32;
+  if (t < 32) tile[lane] = in[lane];
+  __syncthreads();
+  tile[lane] = in[lane] + (LESS == 1 ? t / 32 : 0);  // A1
+  out[t] = tile[31 - lane];  // B1
+}
+LESS_1(rewritten)
+
+template <int LESS> __global__ void matrices(ARGS) {
+  __shared__ __align__(16) unsigned tile[64][4];
+  const unsigned t = threadIdx.x, lane = t % 32;
+  for (unsigned i = 0; i < 4; ++i) tile[t][i] = in[4 * t + i];  // A1
+  if (LESS != 1) __syncthreads();
+  unsigned d[4];
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(AT(tile[63 - t])) : "memory");  // B1
+  out[t] = d[0] + 2 * d[1] + 3 * d[2] + 4 * d[3];
+}
+LESS_1(matrices)
+
+// The first warp makes a table that all use, over and over; the last use is over before it changes.
+template <int LESS> __global__ void broadcast(ARGS) {
+  __shared__ unsigned value;
+  const unsigned t = threadIdx.x;
+  unsigned sum = 0;
+  for (unsigned round = 0; round < 3; ++round) {
+    if (t == 0) value = in[round];
+    __syncthreads();
+    sum = sum * 2 + value;
+    __syncthreads();
+  }
+  out[t] = sum + t;
+}
+LESS_0(broadcast)

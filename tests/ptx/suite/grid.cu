@@ -165,3 +165,15 @@ template <int LESS> __global__ void block_bytes(ARGS) {
   else bytes[4 * t + b] = in[t] + b;  // B1
 }
 LESS_1(block_bytes)
+
+// More blocks than run at once: each has a tile and a part of a histogram of its own.
+template <int LESS> __global__ void many_blocks(ARGS) {
+  __shared__ unsigned tile[128];
+  const unsigned t = threadIdx.x, b = blockIdx.x;
+  tile[t] = in[t] + b;
+  __syncthreads();
+  if (t == 0) work[b] = tile[127 - b % 128];  // A1
+  if (LESS == 1 && t == 0 && b > 0) atomicAdd(out, work[b - 1]);  // B1
+  if (LESS == 0 && t == 0) atomicAdd(out, tile[b % 128]);
+}
+LESS_1(many_blocks)

@@ -102,6 +102,15 @@ def matched(x):
     return [sum(1 << int(lane) for lane in np.flatnonzero(x[:32] % 4 == word % 4)) for word in x[:32]]
 
 
+def matrices(x):
+    """Matrix i of a warp lies in the rows whose addresses lanes 8 i to 8 i + 7 give; lane l holds word l % 4 of row l // 4."""
+    tile, total = x.reshape(64, 4), np.zeros(64, np.uint32)
+    for thread in range(64):
+        warp, lane = divmod(thread, 32)
+        total[thread] = sum((i + 1) * tile[63 - (32 * warp + 8 * i + lane // 4), lane % 4] for i in range(4))
+    return total
+
+
 def mirrored(count):
     return lambda x: x[:count][::-1]
 
@@ -170,6 +179,10 @@ RIGHT = (
     Right("barriers.cu", "scan", lambda x: x[:128].cumsum(), 128),
     Right("barriers.cu", "unaligned", both_arms, 64),
     Right("barriers.cu", "pipeline", lambda x: x[:128].reshape(4, 32).sum(0) * 2, 96),
+    Right("barriers.cu", "wide_store", lambda x: (x[:32, None] + np.arange(4)).reshape(-1)[::-1], 128),
+    Right("barriers.cu", "rewritten", lambda x: np.tile(x[:32][::-1], 2), 64),
+    Right("barriers.cu", "matrices", matrices, 64),
+    Right("barriers.cu", "broadcast", lambda x: x[0] * 4 + x[1] * 2 + x[2] + T64, 64),
     Right("flags.cu", "fenced_flag", mirrored(32), 64),
     Right("flags.cu", "released_flag", mirrored(32), 64),
     Right("flags.cu", "strong_flag", lambda x: 1 + x[3], 64),
@@ -202,6 +215,9 @@ RIGHT = (
     Right("atomics.cu", "work_queue", lambda x: np.tile(x[:32], 8) + T256 // 32, 64, 2),
     Right("atomics.cu", "extremes", lambda x: np.full(64, 2 * x[63] - x[0]), 64),
     Right("atomics.cu", "last_warp", lambda x: (x[:128:32] * np.arange(1, 5)).sum(), 128),
+    Right("atomics.cu", "swapped_sum", lambda x: 5, 64, 2),
+    Right("atomics.cu", "swapped_sum_shared", lambda x: np.full(128, x[:128:32].sum()), 128),
+    Right("atomics.cu", "places_taken", lambda x: np.ones(64), 64, 2),
     Right("grid.cu", "grid_barrier", mirrored(256), 64, 4),
     Right("grid.cu", "grid_rounds", grid_rounds, 64, 4),
     Right("grid.cu", "fenced_grid_barrier", lambda x: x[::-1] * 2, 64, 4),
@@ -212,6 +228,13 @@ RIGHT = (
     Right("grid.cu", "found_flag", lambda x: x[:128] + 1, 32, 4),
     Right("grid.cu", "in_place", lambda x: x[:128] * 3 + 3, 64, 2),
     Right("grid.cu", "block_bytes", lambda x: bytes_of(x, 4, offset=1), 32, 4),
+    Right("grid.cu", "many_blocks", lambda x: sum(int(x[b % 128]) + b for b in range(300)), 128, 300),
+    Right("standard.cu", "standard_flag", mirrored(32), 32, 2),
+    Right("standard.cu", "sequential_flag", lambda x: x[:32][::-1] + 2, 32, 2),
+    Right("standard.cu", "standard_fences", mirrored(32), 64),
+    Right("standard.cu", "standard_lock", lambda x: 3 * x[2], 32, 4),
+    Right("standard.cu", "standard_counter", lambda x: (x[:4] * np.arange(1, 5)).sum(), 32, 4),
+    Right("standard.cu", "standard_wait", lambda x: x[7] + T32, 32, 2),
     Right("copies.cu", "copied_own", lambda x: x[:64], 64),
     Right("copies.cu", "copied_neighbour", swapped),
     Right("copies.cu", "copied_reverse", mirrored(64), 64),
@@ -319,6 +342,9 @@ WRONG = (
     Wrong("exit_after_arrival", 1, "shared", "warps", "write before the last arrival of a warp that exits"),
     Wrong("volatile_between", 1, "shared", "warps", "barrier, where an unrelated volatile access stands"),
     Wrong("pipeline", 1, "shared", "warps", "one beat between two stages"),
+    Wrong("wide_store", 1, "shared", "warps", "barrier behind a store of 16 bytes"),
+    Wrong("rewritten", 1, "shared", "warps", "the value that is there already"),
+    Wrong("matrices", 1, "shared", "warps", "barrier before ldmatrix"),
     Wrong("fenced_flag", 1, "shared", "warps", "fence before a volatile flag"),
     Wrong("fenced_flag", 2, "shared", "warps", "fence behind a volatile flag"),
     Wrong("fenced_flag", 3, "shared", "warps", "both fences of a volatile flag"),
@@ -347,6 +373,7 @@ WRONG = (
     Wrong("counter_barrier", 2, "shared", "warps", "acquire of a counter"),
     Wrong("counter_barrier", 3, "shared", "warps", "both orders of a counter"),
     Wrong("polled_by_atomics", 1, "global", "warps", "fences around relaxed atomics"),
+    Wrong("swapped_sum_shared", 1, "shared", "warps", "an atomic first read of a compare-and-swap loop"),
     Wrong("last_warp", 1, "shared", "warps", "fence before the counter of the last warp"),
     Wrong("last_warp", 2, "shared", "warps", "fence behind the counter of the last warp"),
     # blocks of a grid
@@ -394,6 +421,7 @@ WRONG = (
     Wrong("total_of_blocks", 3, "global", "blocks", "a strong read beside atomics"),
     Wrong("mailbox", 1, "global", "blocks", "release of an exchange"),
     Wrong("mailbox", 2, "global", "blocks", "acquire of an exchange"),
+    Wrong("swapped_sum", 1, "global", "blocks", "a strong first load of a compare-and-swap loop"),
     Wrong("grid_barrier", 1, "global", "blocks", "release of a grid barrier"),
     Wrong("grid_barrier", 2, "global", "blocks", "acquire of a grid barrier"),
     Wrong("grid_barrier", 3, "global", "blocks", "barrier of the block before a grid barrier"),
@@ -413,6 +441,7 @@ WRONG = (
     Wrong("own_element", 2, "global", "blocks", "an element of one's own to read"),
     Wrong("found_flag", 1, "global", "blocks", "one value of all writers"),
     Wrong("block_bytes", 1, "global", "blocks", "a store no wider than one's own byte"),
+    Wrong("many_blocks", 1, "global", "blocks", "a barrier, where one block often ends before the other begins"),
     # asynchronous copies
     Wrong("copied_own", 1, "shared", "lanes", "wait for one's own copy", EARLY),
     Wrong("copied_own", 2, "shared", "lanes", "commit before the wait", EARLY),
