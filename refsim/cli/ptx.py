@@ -35,8 +35,18 @@ OPCODES = (
     Column("opcode", strong=True),
     Column("count", align="right"),
     Column("clause"),
+    Column("since", drop=2),
     Column("exact", drop=1),
     Column("form", text=False),
+    Column("functions", text=False),
+)
+MISSING = (
+    Column("missing", strong=True),
+    Column("count", align="right"),
+    Column("since"),
+    Column("what"),
+    Column("functions", label="in", drop=1),
+    Column("source", citation=True),
 )
 
 
@@ -56,7 +66,7 @@ def _opcodes() -> list[str]:
 @click.option("--forms", is_flag=True, help="Every form on a line of its own.")
 @answers
 def coverage(files: tuple[Path, ...], forms: bool) -> Document | Answer:
-    """The instructions that have a clause; with PTX FILEs, the opcodes they use and which have none (exit 5)."""
+    """The instructions that have a clause; with PTX FILEs, which of their opcodes have none (exit 5)."""
     from refsim.ptx.isa.forms import clauses
 
     if files:
@@ -84,26 +94,40 @@ def _families(known: "list[Instruction]") -> "Iterator[tuple[Cell, ...]]":
 
 
 def _coverage_of(files: tuple[Path, ...]) -> Answer:
+    """What is missing stands first: the instruction, the first target that has it, and the functions that need it."""
     from refsim import ptx
     from refsim.ptx.isa.forms import find
 
     counts: Counter[str] = Counter()
+    users: dict[str, dict[str, None]] = {}
     for path in files:
-        module = ptx.load(path).module
-        counts.update(step.opcode for function in module.functions.values() for step in function.statements)
-    rows: list[tuple[Cell, ...]] = []
-    missing = 0
+        for function in ptx.load(path).module.functions.values():
+            for step in function.statements:
+                counts[step.opcode] += 1
+                users.setdefault(step.opcode, {})[function.name] = None
+    known: list[tuple[Cell, ...]] = []
+    missing: list[tuple[Cell, ...]] = []
     for opcode, count in sorted(counts.items()):
+        functions = tuple(users[opcode])
         try:
             clause, _ = find(opcode)
-            exact = "no" if clause.inexact else "yes"
-            rows.append((opcode, count, f"{_family(clause)}.{clause.mnemonic}", exact, clause.form))
         except RefsimError as error:
-            missing += 1
-            rows.append((opcode, count, "none", "", error.help))
-    hints = (f"{len(rows) - missing} of {len(rows)} opcodes have a clause",)
-    document = Document((Table(OPCODES, tuple(rows), key="opcodes"),), "coverage", hints=hints)
+            missing.append((opcode, count, *_lacking(opcode, error), functions, error.rule or None))
+            continue
+        exact, name = "no" if clause.inexact else "yes", f"{_family(clause)}.{clause.mnemonic}"
+        known.append((opcode, count, name, clause.first_target(opcode), exact, clause.form, functions))
+    tables = [Table(MISSING, tuple(missing), key="missing")] if missing else []
+    hints = (f"{len(known)} of {len(counts)} opcodes have a clause",)
+    document = Document((*tables, Table(OPCODES, tuple(known), key="opcodes")), "coverage", hints=hints)
     return Answer(document, INCONCLUSIVE if missing else 0)
+
+
+def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":
+    """The first target that has an opcode which this simulator does not model, and what it is."""
+    from refsim.ptx.isa.unmodelled import unmodelled
+
+    row = unmodelled(opcode)
+    return (row.since, f"{row.what}; not modelled by this simulator yet") if row else (None, error.help)
 
 
 @command.command()

@@ -153,7 +153,17 @@ def test_coverage_counts_opcodes_and_says_what_is_missing(capsys, tmp_path):
     source.write_text(PTX.replace("add.s32", "tensormap.replace.tile"))
     code, out, _ = run(capsys, "ptx", "coverage", source)
     assert code == 5
-    assert "none" in out
+    heading, first, *_ = out.splitlines()
+    assert heading.split()[0] == "missing"
+    assert first.split()[:3] == ["tensormap.replace.tile", "1", "sm_90a"]
+    assert "change of a tensor map; not modelled by this simulator yet" in first
+    assert first.split()[-1] == "add"
+    source.write_text(PTX.replace("add.s32", "add.sat.u32"))
+    code, out, _ = run(capsys, "ptx", "coverage", source, "--as", "json")
+    assert code == 5
+    (missing,) = json.loads(out)["missing"]
+    assert (missing["since"], missing["functions"]) == (None, ["add"])
+    assert "add.sat.s32" in missing["what"]
 
 
 def test_explain_says_form_operands_and_source(capsys):

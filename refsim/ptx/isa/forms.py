@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from refsim.errors import RefsimError, nearest
+from refsim.errors import RefsimError
 from refsim.ptx.isa.opcodes import OpcodeForm, parse_opcode
+from refsim.ptx.isa.unmodelled import missing
 from refsim.sources import Source
 
 Clause = Callable[..., Any]
@@ -209,7 +210,7 @@ def find(
     """The clause of a full opcode such as `add.rn.f32`, and the modifiers it is to be called with.
 
     Two clauses may differ in their operands alone: `max.f32` has two sources, or three; the last one of `cp.async` is a
-    size or a predicate. Raises RefsimError `unknown-instruction` with the nearest known form.
+    size or a predicate. Raises RefsimError `unknown-instruction`: what the instruction is, or the nearest known form.
     """
     mnemonic = opcode.split(".", 1)[0]
     matches = _matches(opcode)
@@ -217,13 +218,8 @@ def find(
         for clause, modifiers in matches:
             if operands is None or len(matches) == 1 or clause.takes(operands, flags):
                 return clause, modifiers
-    family = [clause.form for clause in _CLAUSES.get(mnemonic, [])] or [clause.form for clause in clauses()]
-    raise RefsimError(
-        "unknown-instruction",
-        f"the simulator has no clause for {opcode!r}",
-        where=where,
-        help=f"nearest known form: {'; '.join(nearest(opcode, family, 1))}",
-    )
+    family = [clause.form for clause in _CLAUSES.get(mnemonic, [])]
+    raise missing(opcode, where, family, [clause.form for clause in clauses()])
 
 
 def supports(target: str, since: str) -> bool:

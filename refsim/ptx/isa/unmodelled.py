@@ -1,0 +1,101 @@
+"""Instructions of the PTX ISA that no clause covers: what each is, and the first target that has it.
+
+A row is looked at only for an opcode that has no clause, so that a family may be modelled in part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from refsim.errors import RefsimError, nearest
+from refsim.sources import PTX, Source
+
+EVERY = "every target"
+
+
+@dataclass(frozen=True)
+class Unmodelled:
+    """Opcodes that begin with the words of `prefix` and, where it is given, contain the word `having`."""
+
+    prefix: str
+    what: str
+    since: str
+    source: Source
+    having: str = ""
+
+    def covers(self, opcode: str) -> bool:
+        """Whether an opcode is one of these."""
+        words = opcode.split(".")
+        own = self.prefix.split(".")
+        return words[: len(own)] == own and (not self.having or self.having in words)
+
+
+# Prefix, what it is, the first target, the section; a word that the opcode must contain. The first row that covers an opcode
+# tells what it is: longer prefixes stand before shorter ones.
+_TABLE: tuple[tuple[str, ...], ...] = (
+    ("wgmma", "product of matrices by a warpgroup", "sm_90a", "asynchronous warpgroup level matrix instructions"),
+    ("tcgen05", "fifth generation of tensor cores, and their memory", "sm_100a", "TensorCore 5th generation family"),
+    ("wmma", "product of matrices by a warp, in opaque fragments", "sm_70", "wmma"),
+    ("mma.sp", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
+    ("mma.sp::ordered_metadata", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
+    ("mma", "product of block-scaled matrices by a warp", "sm_120a", "mma with block scaling", "block_scale"),
+    ("movmatrix", "transposition of a matrix in registers", "sm_75", "movmatrix"),
+    ("cp.async.bulk.tensor", "copy of a tensor's box (TMA)", "sm_90", "cp.async.bulk.tensor"),
+    ("cp.reduce.async.bulk.tensor", "reduction of a box into a tensor (TMA)", "sm_90", "cp.reduce.async.bulk.tensor"),
+    ("cp.async.bulk", "asynchronous copy of a run of bytes", "sm_90", "cp.async.bulk"),
+    ("cp.reduce.async.bulk", "asynchronous reduction of a run of bytes", "sm_90", "cp.reduce.async.bulk"),
+    ("cp.async.mbarrier.arrive", "arrival at an mbarrier once copies land", "sm_80", "cp.async.mbarrier.arrive"),
+    ("st.async", "asynchronous store to a cluster's shared memory", "sm_90", "st.async"),
+    ("red.async", "asynchronous reduction in a cluster's shared memory", "sm_90", "red.async"),
+    ("st.bulk", "initialisation of a run of shared memory", "sm_100", "st.bulk"),
+    ("multimem", "access to memory of several devices at once", "sm_90", "multimem"),
+    ("mbarrier.try_wait", "wait at an mbarrier", "sm_90", "mbarrier.try_wait"),
+    ("mbarrier.expect_tx", "transactions that an mbarrier waits for", "sm_90", "mbarrier.expect_tx"),
+    ("mbarrier.complete_tx", "transactions that an mbarrier waits for", "sm_90", "mbarrier.complete_tx"),
+    ("mbarrier", "barrier in shared memory", "sm_80", "mbarrier"),
+    ("barrier.cluster", "barrier of a cluster", "sm_90", "barrier.cluster"),
+    ("fence.proxy.alias", "order between aliases of an address", "sm_70", "fence.proxy"),
+    ("fence.proxy", "order between ways to memory", "sm_90", "fence.proxy"),
+    ("fence.mbarrier_init", "order behind the initialisation of an mbarrier", "sm_90", "fence.mbarrier_init"),
+    ("mapa", "address in another block of the cluster", "sm_90", "mapa"),
+    ("getctarank", "block of the cluster that an address belongs to", "sm_90", "getctarank"),
+    ("setmaxnreg", "registers moved between warps", "sm_90a", "setmaxnreg"),
+    ("clusterlaunchcontrol", "blocks taken over by a running cluster", "sm_100", "clusterlaunchcontrol"),
+    ("tensormap.replace", "change of a tensor map", "sm_90a", "tensormap.replace"),
+    ("tensormap.cp_fenceproxy", "copy of a tensor map, with a fence", "sm_90", "tensormap.cp_fenceproxy"),
+    ("alloca", "memory on the stack", "sm_52", "alloca"),
+    ("stacksave", "the stack pointer, kept", "sm_52", "stacksave"),
+    ("stackrestore", "the stack pointer, put back", "sm_52", "stackrestore"),
+    *((name, "texture fetch or query", EVERY, "texture instructions") for name in ("tex", "tld4", "txq")),
+    *((name, "surface access or query", EVERY, "surface instructions") for name in ("suld", "sust", "sured", "suq")),
+    ("istypep", "test of a texture, sampler or surface reference", "sm_30", "istypep"),
+    *((f"v{name}", "video instruction", EVERY, "scalar video instructions")
+      for name in ("add", "sub", "absdiff", "min", "max", "shl", "shr", "mad", "set")),
+    *((f"v{name}{parts}", "video instruction on parts of a word", "sm_30", "SIMD video instructions")
+      for name in ("add", "sub", "avrg", "absdiff", "min", "max", "set") for parts in (2, 4)),
+)  # fmt: skip
+ROWS = tuple(Unmodelled(prefix, what, since, PTX[section], *having) for prefix, what, since, section, *having in _TABLE)
+
+
+def unmodelled(opcode: str) -> Unmodelled | None:
+    """What an opcode without a clause is; None where no row knows it."""
+    return next((row for row in ROWS if row.covers(opcode)), None)
+
+
+def missing(opcode: str, where: str, forms: Sequence[str], others: Sequence[str]) -> RefsimError:
+    """The error for an opcode without a clause: what it is and which target has it, else the form that comes nearest.
+
+    forms: those of the opcode's mnemonic; others: all forms, for an opcode whose mnemonic is unknown.
+    """
+    if row := unmodelled(opcode):
+        return RefsimError(
+            "unknown-instruction", f"this simulator does not model {opcode!r} yet: {row.what}, PTX of {_spoken(row.since)}",
+            where=where, rule=str(row.source),
+        )  # fmt: skip
+    return RefsimError(
+        "unknown-instruction", f"the simulator has no clause for {opcode!r}", where=where,
+        help=f"nearest known form: {'; '.join(nearest(opcode, list(forms or others), 1))}",
+    )  # fmt: skip
+
+
+def _spoken(since: str) -> str:
+    return since if since == EVERY else f"{since} and later" if not since.endswith("a") else since

@@ -1,0 +1,96 @@
+"""What is said of instructions that no clause covers: what they are, and the first target that has them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from refsim.device.compile import _find_ptxas
+from refsim.errors import RefsimError
+from refsim.ptx.isa.forms import find
+from refsim.ptx.isa.unmodelled import EVERY, ROWS, unmodelled
+
+EXAMPLES = {
+    "wgmma": "wgmma.fence.sync.aligned;",
+    "tcgen05": "tcgen05.fence::before_thread_sync;",
+    "wmma": "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8}, [%r9];",
+    "mma.sp::ordered_metadata": "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 "
+    "{%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r5,%r6,%r7,%r8}, {%f1,%f2,%f3,%f4}, %r9, 0;",
+    "movmatrix": "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;",
+    "cp.async.bulk.tensor": "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%d1, {%r1}], [%r2];",
+    "cp.async.bulk": "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], %r2;",
+    "cp.async.mbarrier.arrive": "cp.async.mbarrier.arrive.shared.b64 [%r1];",
+    "st.async": "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
+    "red.async": "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
+    "st.bulk": "st.bulk.weak.shared::cta [%r1], %d1, 0;",
+    "multimem": "multimem.red.relaxed.sys.global.add.u32 [%d1], %r1;",
+    "mbarrier.try_wait": "mbarrier.try_wait.shared::cta.b64 %p1, [%r1], %d1;",
+    "mbarrier.expect_tx": "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], %r2;",
+    "mbarrier": "mbarrier.init.shared.b64 [%r1], %r2;",
+    "barrier.cluster": "barrier.cluster.arrive;",
+    "fence.proxy": "fence.proxy.async;",
+    "fence.mbarrier_init": "fence.mbarrier_init.release.cluster;",
+    "mapa": "mapa.shared::cluster.u32 %r1, %r2, %r3;",
+    "getctarank": "getctarank.shared::cluster.u32 %r1, %r2;",
+    "setmaxnreg": "setmaxnreg.inc.sync.aligned.u32 64;",
+    "clusterlaunchcontrol": "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];",
+    "tensormap.replace": "tensormap.replace.tile.rank.global.b1024.b32 [%d1], %r1;",
+}
+# The newest target of the family before, which does not have it; ptxas 13 knows none before sm_75.
+BEFORE = {"sm_80": "sm_75", "sm_90": "sm_89", "sm_90a": "sm_90", "sm_100": "sm_90a", "sm_100a": "sm_100"}
+LISTING = """.version 9.0
+.target {target}
+.address_size 64
+.entry k() {{ .reg .b32 %r<10>; .reg .b64 %d<4>; .reg .f32 %f<5>; .reg .pred %p<3>; {statement} ret; }}
+"""
+
+
+@pytest.fixture(scope="module")
+def ptxas() -> str:
+    try:
+        return _find_ptxas()
+    except RefsimError as error:
+        pytest.skip(str(error))
+
+
+def is_taken(ptxas: str, statement: str, target: str, folder: Path) -> bool:
+    listing = folder / f"{target}.ptx"
+    listing.write_text(LISTING.format(target=target, statement=statement))
+    command = [ptxas, f"--gpu-name={target}", str(listing), "-o", str(folder / "out.cubin")]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("prefix", EXAMPLES)
+def test_ptxas_dates_an_instruction_as_its_row_does(prefix: str, ptxas: str, tmp_path: Path) -> None:
+    (row,) = [row for row in ROWS if row.prefix == prefix]
+    statement = EXAMPLES[prefix]
+    assert unmodelled(statement.split()[0].rstrip(";")) == row
+    target = max(row.since, "sm_75", key=lambda each: int("".join(filter(str.isdigit, each))))
+    assert is_taken(ptxas, statement, target, tmp_path)
+    if before := BEFORE.get(row.since):
+        assert not is_taken(ptxas, statement, before, tmp_path)
+
+
+def test_longer_prefixes_are_asked_first() -> None:
+    for place, row in enumerate(ROWS):
+        assert not [earlier.prefix for earlier in ROWS[:place] if not earlier.having and earlier.covers(row.prefix)]
+
+
+def test_the_error_says_what_is_missing_and_since_when() -> None:
+    with pytest.raises(RefsimError, match=r"does not model 'tcgen05.frob.sync' yet: .*, PTX of sm_100a") as caught:
+        find("tcgen05.frob.sync")
+    assert caught.value.code == "unknown-instruction"
+    assert "PTX ISA" in caught.value.rule
+    assert "wait for" not in str(caught.value)
+
+
+def test_a_block_scaled_product_is_not_called_any_product() -> None:
+    row = unmodelled("mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0")
+    assert row is not None
+    assert row.since == "sm_120a"
+    assert unmodelled("mma.sync.aligned.m16n8k99.row.col.f32.f16.f16.f32") is None
+
+
+def test_every_row_is_cited_and_dated() -> None:
+    assert len({row.prefix for row in ROWS}) == len(ROWS)
+    assert all(row.since == EVERY or row.since.startswith("sm_") for row in ROWS)
