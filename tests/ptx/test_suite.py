@@ -14,7 +14,7 @@ suite = table.suite
 RIGHT, WRONG, RIGHT_BY_NAME = table.RIGHT, table.WRONG, table.RIGHT_BY_NAME
 RECORD = ptx.Checks(initialised="record", copies="record", races="record")
 MEETS = ("bar", "barrier", "shfl", "vote", "match", "redux", "mma")
-ACCESSES = ("ld", "st", "atom", "red", "cp", *MEETS)
+ACCESSES = ("ld", "ldmatrix", "st", "atom", "red", "cp", *MEETS)
 
 
 def schedules(profile: str) -> list[tuple[str, int]]:

@@ -13,7 +13,8 @@ template <int LESS> __global__ void last_block(ARGS) {
     is_last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;  // A4
     if (LESS != 2) __threadfence();
   }
-  if (LESS != 4) __syncthreads();
+  if (LESS == 4) __syncwarp();
+  else __syncthreads();
   if (is_last) {  // B4
     unsigned sum = 0;
     for (unsigned b = 0; b < gridDim.x; ++b) sum += partials[64 * b + 63 - t];  // B1 B2 B3
@@ -181,16 +182,12 @@ LESS_2(last_warp)
 
 // Compare-and-swap in a loop; what the first turn expects is read by a strong load.
 template <int LESS> __global__ void swapped_sum(ARGS) {
-  const unsigned t = threadIdx.x;
-  unsigned expected;
+  unsigned expected, found, sum = in[blockIdx.x];
+  if (threadIdx.x != 0) return;
   if (LESS == 1) expected = work[0];  // B1
   else LD("relaxed.gpu.global", expected, work);
-  for (;;) {
-    const unsigned found = atomicCAS(work, expected, expected + in[t]);  // A1
-    if (found == expected) break;
-    expected = found;
-  }
-  if (t == 0 && blockIdx.x == 0) out[0] = 5;
+  while ((found = atomicCAS(work, expected, expected + sum)) != expected) expected = found;  // A1
+  if (found == 0) out[0] = 5;
 }
 LESS_1(swapped_sum)
 
