@@ -27,7 +27,7 @@ extern "C" __global__ void other_warps_first(unsigned* flag, unsigned* y, unsign
 extern "C" __global__ void other_warps_first_inexact(unsigned* flag, float* y, unsigned index) {
     if (threadIdx.x == 0) atomicExch(flag, 1u);
     if (threadIdx.x > 32 && threadIdx.x % 32 == 0 && atomicAdd(flag, 0u) == 0) y[index] = 1;
-    if (threadIdx.x == 1) y[0] = __expf(y[1]);
+    if (threadIdx.x == 1) y[0] = __expf((float)(index >> 31));
 }
 """
 

@@ -163,7 +163,7 @@ CORPUS = {
 
 
 REFUSED = {
-    "branch to itself": "timeout", "endless loop with a store": "timeout", "endless loop of barriers": "timeout",
+    "branch to itself": "timeout", "endless loop with a store": "race", "endless loop of barriers": "timeout",
     "null pointer": "out-of-bounds", "wild pointer": "out-of-bounds", "barrier 99": "barrier-misuse",
     "barrier of nobody": "barrier-misuse", "recursive call": "recursive-call", "call through a register": "indirect-call",
     "call of nobody": "unsupported-call", "call of an entry": "recursive-call", "calls that double": "too-many-calls",

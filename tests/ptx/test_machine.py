@@ -256,10 +256,10 @@ def test_a_spinning_group_leaves_time_for_the_one_that_holds_the_lock(monkeypatc
         bar.sync 0;
         @%p2 bra JOIN;
         SPIN: atom.shared.cas.b32 %r4, [%r2], 0, 1; setp.ne.s32 %p3, %r4, 0; @%p3 bra SPIN;
-        ld.shared.u32 %r5, [%r2+4]; add.s32 %r5, %r5, 1; bra A;
+        fence.acq_rel.cta; ld.shared.u32 %r5, [%r2+4]; add.s32 %r5, %r5, 1; bra A;
         A: setp.eq.s32 %p4, %r5, 100; @%p4 bra B; add.s32 %r6, %r5, 0;
         B: bra C;
-        C: st.shared.u32 [%r2+4], %r6; atom.shared.exch.b32 %r4, [%r2], 0;
+        C: st.shared.u32 [%r2+4], %r6; fence.acq_rel.cta; atom.shared.exch.b32 %r4, [%r2], 0;
         JOIN: bar.sync 0;
         ld.shared.u32 %r5, [%r2+4]; st.global.u32 [%d3], %r5; ret;"""
     declared = ".shared .align 8 .b8 lock[8];\n"

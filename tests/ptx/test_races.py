@@ -153,13 +153,13 @@ def test_many_barriers_keep_their_order(policy: str) -> None:
 def test_a_barrier_with_a_count_does_not_order_warps_that_have_exited(policy: str) -> None:
     """Warp 0 stores behind its arrival and exits; the others, all that still run, meet without waiting for that."""
     body = """@%p1 bar.arrive 1, 96;
-        @%p1 st.shared.u32 [%r2+1024], %r6;
+        @%p1 st.shared.u32 [%r2+1024], %r9;
         @%p1 ret;
         bar.sync 1, 96;
         ld.shared.u32 %r10, [%r2+1024];"""
     assert finding(body, 96, policy=policy, initialised="off").code == "race"
-    before = body.replace("@%p1 bar.arrive 1, 96;\n        @%p1 st.shared.u32 [%r2+1024], %r6;",
-                          "@%p1 st.shared.u32 [%r2+1024], %r6;\n        @%p1 bar.arrive 1, 96;")  # fmt: skip
+    before = body.replace("@%p1 bar.arrive 1, 96;\n        @%p1 st.shared.u32 [%r2+1024], %r9;",
+                          "@%p1 st.shared.u32 [%r2+1024], %r9;\n        @%p1 bar.arrive 1, 96;")  # fmt: skip
     assert run(before, 96, policy=policy).findings == ()
 
 
@@ -181,18 +181,26 @@ def test_rounds_of_named_barriers_alone_keep_their_order(policy: str) -> None:
     assert run(body, 128, policy=policy).findings == ()
 
 
-@POLICIES
-def test_atomics_and_volatile_flags_order_what_comes_before_them(policy: str) -> None:
-    """Warp 0 writes data, then a flag; warp 1 spins on the flag and reads: no barrier, and no race."""
-    body = """@%p1 st.shared.u32 [%r4], %r1;
+FLAG = """@%p1 st.shared.u32 [%r4], %r1;
         bar.warp.sync -1;
-        @%p1 st.volatile.shared.u32 [%r2+1024], 1;
+        {} @%p1 st.volatile.shared.u32 [%r2+1024], 1;
         @%p1 bra DONE;
         SPIN: ld.volatile.shared.u32 %r10, [%r2+1024];
         setp.eq.s32 %p2, %r10, 0; @%p2 bra SPIN;
-        ld.shared.u32 %r10, [%r8];
+        {} ld.shared.u32 %r10, [%r8];
         DONE: st.global.u32 [%d3], 1;"""
-    assert run(body, policy=policy, initialised="off").findings == ()
+
+
+@POLICIES
+def test_a_volatile_flag_orders_with_fences_on_both_sides(policy: str) -> None:
+    """Warp 0 writes data, then a flag; warp 1 spins on the flag and reads."""
+    assert run(FLAG.format("fence.acq_rel.cta;", "fence.acq_rel.cta;"), policy=policy, initialised="off").findings == ()
+    for fences in (("", ""), ("membar.cta;", ""), ("", "membar.gl;")):
+        assert finding(FLAG.format(*fences), policy=policy, initialised="off").code == "race"
+
+
+@POLICIES
+def test_atomics_race_with_plain_accesses_and_not_with_each_other(policy: str) -> None:
     counted = """setp.eq.s32 %p2, %r1, 0; @%p2 st.shared.u32 [%r2], 0; bar.sync 0;
         atom.shared.add.u32 %r10, [%r2], 1; bar.sync 0; ld.shared.u32 %r10, [%r2];"""
     assert run(counted, policy=policy).findings == ()

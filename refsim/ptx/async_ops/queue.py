@@ -66,16 +66,20 @@ class Copies:
 
     def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
         """Lanes start copies of `size` bytes to shared addresses `to`; bytes beyond `given` become zero."""
+        machine = self.machine
         state, owner = lanes.space("shared")
-        try:
-            index = state.locate(lanes.full(to.astype(np.int64, copy=False)), owner, size, store=True)
-        except AccessError as error:
-            raise lanes.fault(error.code, error.lane, error.what) from None
         lanes = copy(lanes)  # the set goes on to other statements
-        flight = Copy(lanes, index, lanes.full(source), size, given, self.committed[lanes.key].copy())
+        access = machine.port.intend(lanes, "shared", state, lanes.full(to.astype(np.int64, copy=False)), owner, size)
+        flight = Copy(lanes, access.index, lanes.full(source), size, given, self.committed[lanes.key].copy())
         self._check_source(flight)
-        if self.machine.watch is not None:
-            self.machine.watch.copy_issued(lanes, index, size, lambda: self._items(flight))
+        self._read_source(flight)
+        if machine.in_flight is not None:
+            machine.in_flight.before(access)
+        if machine.races is not None:
+            machine.races.copy_issued(access, lambda: self._items(flight))
+        if machine.in_flight is not None:
+            machine.in_flight.issued(access.index, size)
+        state.mark_written(access.index, size)
         at_once, later = self._at_issue(flight)
         for part in (at_once, later):
             if part is not None:
@@ -142,8 +146,10 @@ class Copies:
     def _land(self, flight: Copy) -> None:
         if not flight.moved:
             self._move(flight)
-        if self.machine.watch is not None:
-            self.machine.watch.copy_landed(flight.lanes, flight.index, flight.size)
+        if self.machine.in_flight is not None:
+            self.machine.in_flight.landed(flight.index, flight.size)
+        if self.machine.races is not None:
+            self.machine.races.copy_landed(flight.lanes, flight.index, flight.size)
 
     def _move(self, flight: Copy) -> None:
         self.machine.shared.bytes.view(ITEM[flight.size])[flight.index] = self._items(flight)
@@ -152,23 +158,32 @@ class Copies:
         """The bytes that arrive: those of the source, then zeros."""
         lanes, given, size = flight.lanes, flight.given, flight.size
         if (given == size).all():
-            return lanes.load("global", flight.source, size)
+            return self._held(flight.source, size)
         amount, rows = lanes.full(given), np.zeros((lanes.count, size), np.uint8)
         for count in np.unique(amount[amount > 0]).tolist():
             chosen = amount == count
-            part = Lanes(lanes.machine, lanes.ids[chosen], lanes.statement)
-            if count == size:
-                items = part.load("global", flight.source[chosen], size)
-                rows[chosen] = items.view(np.uint8).reshape(-1, size)
-            else:
-                for byte in range(count):
-                    rows[chosen, byte] = part.load("global", flight.source[chosen] + byte, 1)
+            for byte in range(count):
+                rows[chosen, byte] = self._held(flight.source[chosen] + byte, 1)
         return rows.reshape(-1).view(ITEM[size])
+
+    def _held(self, source: Array, width: int) -> Array:
+        state = self.machine.memory.space
+        return state.bytes.view(ITEM[width]).take(state.index(source.astype(np.int64) - state.base, 0, width))
+
+    def _read_source(self, flight: Copy) -> None:
+        """The copy reads its source from now on: an access of the lane that issued it, whenever the bytes move."""
+        lanes, amount = flight.lanes, flight.lanes.full(flight.given)
+        for count in np.unique(amount[amount > 0]).tolist():
+            chosen = amount == count
+            part = lanes if chosen.all() else Lanes(lanes.machine, lanes.ids[chosen], lanes.statement)
+            width = count if count in ITEM else 1
+            for first in range(0, count, width):
+                part.load("global", flight.source[chosen] + first, width)
 
     def _check_source(self, flight: Copy) -> None:
         """The source must exist when the flight is issued, whenever its bytes are read; nothing is read for zero bytes."""
-        if self.policy == "eager" and (flight.given == flight.size).all():
-            return  # the load itself comes now
+        if (flight.given == flight.size).all():
+            return  # reading it is the check
         lanes, amount = flight.lanes, flight.lanes.full(flight.given)
         state, _ = lanes.space("global")
         for count in np.unique(amount[amount > 0]).tolist():

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from refsim.layouts.banks import bank_conflicts
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.record import BankUse, Crowd
+from refsim.ptx.memory.access import Access
 
 Array = NDArray[Any]
 WARP = 32
@@ -21,17 +22,20 @@ class BankCounter:
 
     table: dict[int, BankUse]
 
-    def count(self, lanes: Lanes, at: Array, width: int) -> None:
-        """One executed access: each warp's lanes at shared addresses `at`, `width` bytes each."""
-        assert lanes.statement is not None
-        rows, warps = _served(lanes, at, width)
-        found = bank_conflicts(rows, width)
-        use = self.table.setdefault(lanes.statement.line, BankUse(lanes.statement))
+    def before(self, access: Access) -> None:
+        """Conflicts are counted once the access is made."""
+
+    def after(self, access: Access) -> None:
+        """One executed access: each warp's lanes at shared addresses, so many bytes each."""
+        assert isinstance(access.threads, Lanes)
+        rows, warps = _served(access.threads, access.at, access.width)
+        found = bank_conflicts(rows, access.width)
+        use = self.table.setdefault(access.statement.line, BankUse(access.statement))
         use.accesses += warps
         use.wavefronts += found.total
         use.ideal += found.wavefronts.size
         if int(found.wavefronts.max()) > (1 if use.worst is None else len(use.worst.words)):
-            use.worst = crowd(lanes, at, width)
+            use.worst = crowd(access.threads, access.at, access.width)
 
 
 def _served(lanes: Lanes, at: Array, width: int) -> tuple[Array, int]:

@@ -1,113 +1,316 @@
-"""Who happened before whom: vector clocks of the warps of each CTA, small enough to mark every byte of shared memory.
+"""Who happened before whom, as the PTX memory model says: barriers, and releases that acquires observe.
 
-A warp has an epoch that a barrier ends. Each epoch of a CTA has a code of one byte, rising with time; `seen[w, v]` is the
-newest code of warp v that happened before what warp w does now. Codes below the CTA's `floor` happened before everything
-that any of its warps does now; when codes run out, those become 1 and the others are numbered anew.
+Agents are lanes. What a lane knows of its own CTA is kept in arrays over all lanes, coarse first: of the whole CTA, of its
+own warp, then, made only when something partial happens, of every warp of the CTA and of every lane of the warp. What it
+learned from single threads or from other CTAs is a number of a `Knowledge`. A barrier of the CTA is one store; a kernel
+whose warps and CTAs meet by barriers alone pays for nothing else.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.execution.geometry import Geometry
+from refsim.ptx.checks.fence_order import FenceOrder
+from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released
+from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
-
-NEVER, ORDERED, FIRST, LAST, IN_FLIGHT = 0, 1, 2, 254, 255
+Key = tuple[str, int]
+WARP = 32
 BARRIERS = 16  # of a CTA
 
 
-class Order:
-    """The clocks of all CTAs that run; warps are numbered over all of them, `seen` has the warps of one CTA as columns."""
+@dataclass
+class Rows:
+    """For each lane, up to which access it comes after others; `own` is the lane's own part of a copy of such rows."""
 
-    def __init__(self, geometry: Geometry) -> None:
-        self.ctas, self.warps = geometry.count, geometry.warps
-        everyone = np.arange(self.ctas * self.warps)
-        self.cta, self.place = everyone // self.warps, everyone % self.warps
-        self.code = (FIRST + self.place).astype(np.uint8)
-        self.owner = np.zeros((self.ctas, 256), np.int64)
-        self.owner[self.cta, self.code] = self.place
-        self.seen = np.full((len(everyone), self.warps), ORDERED, np.uint8)
-        self.seen[everyone, self.place] = self.code
-        self.next = np.full(self.ctas, FIRST + self.warps)
-        self.floor = np.full(self.ctas, FIRST)
-        self.gathered = np.zeros((self.ctas * BARRIERS, self.warps), np.uint8)
-        self.strong = np.zeros((self.ctas, self.warps), np.uint8)
+    cta: Array
+    warp: Array
+    foreign: Array
+    own: Array
+    warps: Array | None = None
+    lanes: Array | None = None
 
-    def room(self, warps: Array) -> Array:
-        """The CTAs whose codes do not suffice for a new epoch of each of these warps."""
-        wanted = np.bincount(self.cta[warps], minlength=self.ctas)
-        return np.flatnonzero(self.next + wanted > LAST + 1)
+    @staticmethod
+    def empty(lanes: int) -> "Rows":
+        return Rows(*(np.zeros(lanes, np.int32) for _ in range(4)))
 
-    def begin(self, warps: Array) -> None:
-        """These warps, in rising order, begin new epochs; there must be `room`."""
-        cta = self.cta[warps]
-        codes = self.next[cta] + np.arange(len(warps)) - np.searchsorted(cta, cta)
-        self.next += np.bincount(cta, minlength=self.ctas)
-        self.code[warps] = codes
-        self.owner[cta, codes] = self.place[warps]
-        self.seen[warps, self.place[warps]] = codes
 
-    def everyone_met(self) -> None:
-        """All warps of all CTAs passed one barrier."""
-        newest = self.seen.reshape(self.ctas, self.warps, self.warps).max(axis=1)
-        self.seen[:] = np.repeat(newest, self.warps, axis=0)
-        self.floor = self.next.copy()
+@dataclass
+class Clocks:
+    """The order of one launch: rows of the lanes that run now, and what stands released at locations.
 
-    def met(self, slot: Array, warps: Array, waited: Array, everyone: Array) -> None:
-        """Warps pass barriers `slot` (CTA * 16 + number): those that `waited` come after all that arrived there.
+    `released` outlives the CTAs that run now for locations in global memory. Stamps are numbers of accesses.
+    """
 
-        everyone: for each barrier how many warps there must wait, so that nothing of the CTA is left unordered.
-        """
-        np.maximum.at(self.gathered, slot, self.seen[warps])
-        waiting, at = warps[waited], slot[waited]
-        self.seen[waiting] = np.maximum(self.seen[waiting], self.gathered[at])
-        self.gathered[np.unique(at)] = 0
-        left = np.bincount(at, minlength=len(self.gathered))
-        whole = np.flatnonzero((left > 0) & (left == everyone)) // BARRIERS
-        self.floor[whole] = self.next[whole]
+    geometry: Geometry
+    released: dict[Key, Released]
+    rows: Rows = field(init=False)
+    known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
+    learned: dict[tuple[int, int], tuple[int, Knowledge]] = field(default_factory=dict)
+    fences: dict[int, Rows] = field(default_factory=dict)
+    pending: dict[int, dict[int, Released]] = field(default_factory=dict)
+    gathered: dict[int, "Gathered"] = field(default_factory=dict)
+    fenced: FenceOrder = field(init=False)
 
-    def release(self, warps: Array) -> None:
-        """An atomic or volatile write: whoever reads one in this CTA later comes after it."""
-        np.maximum.at(self.strong, self.cta[warps], self.seen[warps])
+    def __post_init__(self) -> None:
+        self.rows = Rows.empty(self.geometry.lanes)
+        self.fenced = FenceOrder(self.geometry.lanes, self._at_fence)
 
-    def acquire(self, warps: Array) -> None:
-        """An atomic or volatile read comes after every such write of its CTA."""
-        self.seen[warps] = np.maximum(self.seen[warps], self.strong[self.cta[warps]])
+    # ---- questions
+    def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> NDArray[np.bool_]:
+        """Whether access number `stamp` of thread `agent` (of the grid) happened before what each lane does now."""
+        geometry, rows = self.geometry, self.rows
+        cta, thread = agent // geometry.threads, agent % geometry.threads
+        mine = geometry.cta[lanes] + geometry.first
+        inside, warp = cta == mine, thread // WARP
+        near = inside & (warp == geometry.thread[lanes] // WARP)
+        stamps = np.where(inside, rows.cta[lanes], 0)
+        stamps = np.where(near, np.maximum(stamps, rows.warp[lanes]), stamps)
+        if rows.warps is not None:
+            stamps = np.where(inside, np.maximum(stamps, rows.warps[lanes, warp]), stamps)
+        if rows.lanes is not None:
+            stamps = np.where(near, np.maximum(stamps, rows.lanes[lanes, thread % WARP]), stamps)
+        ordered = (stamp <= stamps) | (agent == self.thread(lanes))
+        foreign = rows.foreign[lanes]
+        for number in np.unique(foreign[~ordered & (foreign > 0)]).tolist():
+            some = np.flatnonzero(~ordered & (foreign == number))
+            known = self.known[number].stamps(cta[some], cta[some] * geometry.warps + warp[some], agent[some])
+            ordered[some] = stamp[some] <= known
+        return np.asarray(ordered)
 
-    def is_ordered(self, warp: Array, codes: Array) -> NDArray[np.bool_]:
-        """Whether accesses with these codes happened before what a warp of the same CTA does now."""
-        known = self.seen[warp, self.owner[self.cta[warp], codes]]
-        ordered: NDArray[np.bool_] = (codes <= ORDERED) | (codes <= known)
-        return ordered
+    def thread(self, lanes: Ids) -> Ids:
+        """The number of each lane's thread in the grid."""
+        return lanes + self.geometry.first * self.geometry.threads
 
-    def renumber(self, cta: int, living: Array) -> Array:
-        """New codes for all codes of a CTA (256,): 1 where every living warp comes after them.
+    def floor(self, alive: NDArray[np.bool_]) -> int:
+        """Every lane that runs comes after all accesses of its own CTA up to this one."""
+        return int(self.rows.cta[alive].min(initial=np.iinfo(np.int32).max))
 
-        Of the others, two of one warp that nobody's knowledge tells apart become one. Where that frees too few (many
-        warps that never meet), the older half is forgotten: a race with it goes unseen.
-        """
-        rows = slice(cta * self.warps, (cta + 1) * self.warps)
-        knowledge = (self.seen[rows], self.strong[cta : cta + 1], self.gathered[cta * BARRIERS : (cta + 1) * BARRIERS])
-        seen = knowledge[0][living] if living.any() else knowledge[0]
-        codes, owner = np.arange(256), self.owner[cta]
-        kept = np.flatnonzero((codes > seen.min(axis=0)[owner]) & (codes >= FIRST) & (codes < self.next[cta]))
-        known = np.concatenate(knowledge)[:, owner[kept]]
-        covering = np.where(known >= kept, known, IN_FLIGHT).min(axis=0)  # the oldest knowledge that includes the code
-        classes, number = np.unique(owner[kept] * 256 + covering, return_inverse=True)
-        if len(classes) > LAST - FIRST - 2 * self.warps:
-            recent = kept >= np.median(kept)
-            kept = kept[recent]
-            classes, number = np.unique((owner[kept] * 256 + covering[recent]), return_inverse=True)
-        table = np.where(codes == NEVER, NEVER, ORDERED).astype(np.uint8)
-        table[IN_FLIGHT] = IN_FLIGHT
-        table[kept] = FIRST + number
-        self.owner[cta] = 0
-        self.owner[cta, FIRST : FIRST + len(classes)] = classes // 256
-        for array in knowledge:
-            array[:] = table[array]
-        self.code[rows] = table[self.code[rows]]
-        self.next[cta] = FIRST + len(classes)
-        self.floor[cta] = FIRST
-        return table
+    # ---- meetings
+    def meet_cta(self, lanes: Ids, now: int) -> None:
+        """All threads of these lanes' CTAs that have not exited met, CTA by CTA."""
+        self.rows.cta[lanes] = now
+        self._share(lanes, self.geometry.cta[lanes])
+        self.fenced.share(lanes, self.geometry.cta[lanes])
+
+    def meet_warps(self, lanes: Ids, now: int) -> None:
+        """All lanes of these warps that have not exited met, warp by warp."""
+        self._share_rows(lanes, self.geometry.warp[lanes])
+        self.fenced.share(lanes, self.geometry.warp[lanes])
+        self.rows.warp[lanes] = now
+
+    def meet_lanes(self, lanes: Ids, group: Array, now: int) -> None:
+        """Lanes of one group, all of one warp, met."""
+        if self.rows.lanes is None:
+            self.rows.lanes = np.zeros((self.geometry.lanes, WARP), np.int32)
+        self._share_rows(lanes, group)
+        self.fenced.share(lanes, group)
+        for number in np.unique(group):
+            mine = lanes[group == number]
+            self.rows.lanes[np.ix_(mine, self.geometry.laneid[mine])] = now
+
+    def arrive(self, slot: int, lanes: Ids, now: int) -> None:
+        """Whole warps arrive at a barrier (CTA * 16 + number): whoever waits there comes after what they did so far."""
+        rows, found = self._with_warps(), self.gathered.setdefault(slot, Gathered(self.geometry.warps))
+        found.cta = max(found.cta, int(rows.cta[lanes].max()))
+        assert rows.warps is not None
+        np.maximum(found.warps, rows.warps[lanes].max(axis=0), out=found.warps)
+        found.warps[np.unique(self.geometry.thread[lanes] // WARP)] = now
+        found.foreign |= set(np.unique(rows.foreign[lanes]).tolist())
+        found.lanes.append(lanes)
+
+    def leave(self, slot: int, lanes: Ids) -> None:
+        """These lanes waited at the barrier until it was complete."""
+        rows, found = self._with_warps(), self.gathered.pop(slot, None)
+        if found is None:
+            return
+        assert rows.warps is not None
+        rows.cta[lanes] = np.maximum(rows.cta[lanes], found.cta)
+        rows.warps[lanes] = np.maximum(rows.warps[lanes], found.warps)
+        knowledge = NOTHING
+        for number in found.foreign:
+            knowledge = knowledge | self.known[number]
+        self._learn(lanes, knowledge)
+        if self.fenced.is_used:
+            everyone = np.unique(np.concatenate([*found.lanes, lanes]))
+            self.fenced.share(everyone, np.zeros(len(everyone), np.int64), np.isin(everyone, lanes))
+
+    def _with_warps(self) -> Rows:
+        if self.rows.warps is None:
+            self.rows.warps = np.zeros((self.geometry.lanes, self.geometry.warps), np.int32)
+        return self.rows
+
+    def _share_rows(self, lanes: Ids, group: Array) -> None:
+        """Lanes of one group know afterwards what any of them knew."""
+        rows = self.rows
+        for table in (rows.cta, rows.warp, rows.warps, rows.lanes):
+            if table is None:
+                continue
+            held = table[lanes]
+            if (held == held[:1]).all():
+                continue
+            starts, order = _runs(group)
+            most = np.maximum.reduceat(held[order], starts, axis=0)
+            table[lanes[order]] = np.repeat(most, np.diff(np.r_[starts, len(lanes)]), axis=0)
+        self._share(lanes, group)
+
+    def _share(self, lanes: Ids, group: Array) -> None:
+        if len(self.known) == 1:
+            return
+        foreign = self.rows.foreign[lanes]
+        if (foreign == foreign[0]).all():
+            return
+        for number in np.unique(group[foreign > 0]):
+            mine = lanes[group == number]
+            knowledge = NOTHING
+            for each in np.unique(self.rows.foreign[mine]).tolist():
+                knowledge = knowledge | self.known[each]
+            self._learn(mine, knowledge)
+
+    # ---- releases and acquires
+    def fence(self, lanes: Ids, meaning: Semantics, now: int) -> None:
+        """A fence of these lanes: a release of what they know now by their next strong write, an acquire of what their
+        strong reads observed."""
+        if meaning.acquires and self.pending:
+            for lane in lanes.tolist():
+                for found in self.pending.pop(lane, {}).values():
+                    self._acquire(lane, found, meaning.scope)
+        if meaning.sequential and meaning.scope >= GPU:
+            for lane in lanes[self.fenced.seen[lanes] > 0].tolist() if self.fenced.is_used else ():
+                self._learn(np.array([lane]), self.fenced.known[int(self.fenced.seen[lane])])
+            self.fenced.fence(lanes)
+        if meaning.releases:
+            for scope in range(min(meaning.scope, GPU) + 1):
+                self._note(self.fences.setdefault(scope, Rows.empty(self.geometry.lanes)), lanes, now)
+
+    def _at_fence(self, lane: int) -> Knowledge:
+        rows = self.fences[GPU]
+        return self._snapshot(rows, lane, int(rows.own[lane]))
+
+    def _note(self, to: Rows, lanes: Ids, now: int) -> None:
+        rows = self.rows
+        to.cta[lanes], to.warp[lanes], to.foreign[lanes] = rows.cta[lanes], rows.warp[lanes], rows.foreign[lanes]
+        to.own[lanes] = now
+        for name in ("warps", "lanes"):
+            table = getattr(rows, name)
+            if table is not None:
+                if getattr(to, name) is None:
+                    setattr(to, name, np.zeros_like(table))
+                getattr(to, name)[lanes] = table[lanes]
+
+    def read(self, lanes: Ids, keys: list[Key], meaning: Semantics) -> None:
+        """Strong reads observe what stands at these locations."""
+        if not self.released:
+            return
+        for lane, key in zip(lanes.tolist(), keys, strict=True):
+            found = self.released.get(key)
+            if found is None:
+                continue
+            self.fenced.see(lane, found.fenced)
+            if meaning.acquires:
+                self._acquire(lane, found, meaning.scope)
+            else:
+                self.pending.setdefault(lane, {})[id(found)] = found
+
+    def write(self, lanes: Ids, keys: list[Key], meaning: Semantics, now: int, *, update: bool) -> None:
+        """Writes to these locations, strong or weak: a read-modify-write continues a chain of releases, others end it."""
+        for lane, key in zip(lanes.tolist(), keys, strict=True):
+            before = self.released.get(key) if update else None
+            added = self._release(lane, meaning, now) if meaning.strong else None
+            fenced = self.fenced.covered(lane) if meaning.strong and self.fenced.is_used else NOTHING
+            if added is not None or fenced is not NOTHING:
+                self.released[key] = self._merged(before, *(added or (NOTHING, CTA)), fenced, lane)
+            elif before is None:
+                self.released.pop(key, None)
+
+    @property
+    def matters(self) -> bool:
+        """Whether a write may begin or end a chain of releases: without fences and releases none can."""
+        return bool(self.released or self.fences)
+
+    def _release(self, lane: int, meaning: Semantics, now: int) -> tuple[Knowledge, int] | None:
+        """What a strong write by a lane releases, and how far; the knowledge at its last fence, or at a release itself."""
+        if meaning.releases:
+            return self._snapshot(self.rows, lane, now), min(meaning.scope, GPU)
+        for scope in range(min(meaning.scope, GPU), -1, -1):
+            rows = self.fences.get(scope)
+            if rows is not None and rows.own[lane]:
+                return self._snapshot(rows, lane, int(rows.own[lane])), scope
+        return None
+
+    def _snapshot(self, rows: Rows, lane: int, now: int) -> Knowledge:
+        geometry = self.geometry
+        cta, warp = int(geometry.cta[lane]) + geometry.first, int(geometry.thread[lane]) // WARP
+        ctas, warps = {cta: int(rows.cta[lane])}, {cta * geometry.warps + warp: int(rows.warp[lane])}
+        threads = {int(self.thread(np.array(lane))): now}
+        if rows.warps is not None:
+            for number in np.flatnonzero(rows.warps[lane]).tolist():
+                name = cta * geometry.warps + number
+                warps[name] = max(warps.get(name, 0), int(rows.warps[lane, number]))
+        if rows.lanes is not None:
+            first = cta * geometry.threads + warp * WARP
+            for number in np.flatnonzero(rows.lanes[lane]).tolist():
+                threads[first + number] = max(threads.get(first + number, 0), int(rows.lanes[lane, number]))
+        return self.known[int(rows.foreign[lane])] | Knowledge(ctas, warps, threads)
+
+    def _merged(self, before: Released | None, added: Knowledge, scope: int, fenced: Knowledge, lane: int) -> Released:
+        before = before or Released()
+        cta = int(self.geometry.cta[lane]) + self.geometry.first
+        cluster = self.cluster(cta)
+        ctas = before.ctas | {cta: before.ctas.get(cta, NOTHING) | added}
+        clusters = before.clusters
+        if scope >= CLUSTER:
+            clusters = clusters | {cluster: clusters.get(cluster, NOTHING) | added}
+        everybody = before.everybody | added if scope >= GPU else before.everybody
+        return Released(everybody, before.fenced | fenced, clusters, ctas)
+
+    def cluster(self, cta: int) -> int:
+        """The cluster of a CTA of the grid."""
+        return cta
+
+    def _acquire(self, lane: int, found: Released, scope: int) -> None:
+        cta = int(self.geometry.cta[lane]) + self.geometry.first
+        knowledge = found.ctas.get(cta, NOTHING)
+        if scope >= CLUSTER:
+            knowledge = knowledge | found.clusters.get(self.cluster(cta), NOTHING)
+        if min(scope, SYS) >= GPU:
+            knowledge = knowledge | found.everybody
+        if knowledge is not NOTHING:
+            self._learn(np.array([lane]), knowledge)
+
+    def _learn(self, lanes: Ids, knowledge: Knowledge) -> None:
+        """Lanes come after what somebody else knew; equal joins are made once."""
+        if knowledge is NOTHING:
+            return
+        foreign = self.rows.foreign[lanes]
+        for number in np.unique(foreign).tolist():
+            pair = number, id(knowledge)
+            if pair not in self.learned:
+                self.known.append(self.known[number] | knowledge)
+                self.learned[pair] = len(self.known) - 1, knowledge  # kept, so that its id stays its own
+            self.rows.foreign[lanes[foreign == number]] = self.learned[pair][0]
+
+
+@dataclass
+class Gathered:
+    """What those that arrived at one barrier knew."""
+
+    count: int
+    cta: int = 0
+    foreign: set[int] = field(default_factory=set)
+    warps: Array = field(init=False)
+    lanes: list[Ids] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.warps = np.zeros(self.count, np.int32)
+
+
+def _runs(group: Array) -> tuple[Array, Array]:
+    """Where each group starts when lanes are put in order of their groups, and that order."""
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    return np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]), order

@@ -1,406 +1,469 @@
-"""Shared memory watched: for every byte who wrote and read it last, so that a read of nothing, of bytes in flight, or
-of bytes that no barrier orders is found when it happens.
+"""Races: two accesses of different threads to one byte, at least one a write, that nothing orders.
 
-Marks are codes of refsim.ptx.checks.happens_before, one byte for each `granule` bytes of shared memory, the narrowest
-access of the kernel: an access then covers whole granules, and its marks are one item as its bytes are. Reads are only
-listed; they are marked when a write comes before the next barrier, so that a kernel whose warps meet between reads and
-writes pays nothing.
+A read is compared with the writes that memory still holds, a write with them and with the reads since. Two strong accesses
+whose scopes include each other never race. A write of what is there already races with nobody. Reads are only listed; they
+are marked when a write comes before the next barrier of everybody, so that a kernel whose threads meet between reads and
+writes pays nothing, and so that a buffer which a launch only reads has no marks at all.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.async_ops.copy_visibility import Landings
-from refsim.ptx.checks.access_log import Access, Log
-from refsim.ptx.checks.happens_before import BARRIERS, IN_FLIGHT, NEVER, ORDERED, Order
+from refsim.ptx.checks.happens_before import Clocks, Key
+from refsim.ptx.checks.history import Event, History
+from refsim.ptx.checks.marks import Marks
+from refsim.ptx.checks.race_reports import Pair, Reporter
+from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.findings.faults import place
-from refsim.ptx.memory.space import ITEM, SHARED_BASE
+from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
+from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, Semantics, semantics
+from refsim.ptx.memory.space import Region, Space
 
 if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine
 
 Array = NDArray[Any]
-
-RULE = "threads of two warps that share memory must be ordered by a barrier"
-COPY_RULE = (
-    "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others behind a barrier"
-)
-_STRONG = frozenset({"atom", "red", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
-SEVERAL = IN_FLIGHT  # a mark that no epoch has: of reads by several warps
-NARROWEST_COPY = 4
-_LISTED = 64
+_PENDING = 1 << 21  # lanes of reads that wait to be marked
 
 
-@lru_cache(maxsize=1024)
-def is_strong(opcode: str) -> bool:
-    """Whether an access synchronises: atomics, volatile accesses, those with an order."""
-    return not _STRONG.isdisjoint(opcode.split("."))
+@dataclass(eq=False)
+class Area:
+    """Memory that is marked together: the shared memory of all CTAs that run, or one global buffer from byte `base` on."""
+
+    base: int
+    granule: int
+    writes: Marks
+    reads: Marks
+    is_shared: bool
+    waiting: list[tuple[Event, Array, int]] = field(default_factory=list)
+    lanes: int = 0
+
+    @staticmethod
+    def over(start: int, end: int, granule: int, *, is_shared: bool) -> "Area":
+        base = start // 16 * 16
+        granules = -(-(end - base) // 16) * 16 // granule
+        return Area(base, granule, Marks(granules), Marks(granules), is_shared)
+
+    def items(self, at: Array, width: int) -> Array:
+        """Numbers of items of a width from byte positions."""
+        return (at - self.base) // width
+
+    def mark_reads(self, floor: int, history: History) -> None:
+        """The reads listed so far become marks."""
+        for event, index, strength in self.waiting:
+            before = self.reads.lasts(index, event.count)
+            keep = before > floor
+            if keep.any():
+                self.reads.take_over(event, index, keep, strength)
+            else:
+                self.reads.put(event, index, strength)
+            event.shared = bool(self.reads.lost(event, index).any())
+            if event.shared:
+                self.reads.has_chains = True
+            history.list(event)
+        self.waiting.clear()
+        self.lanes = 0
 
 
-class Watch:
-    """The marks of the shared memory of all CTAs that run."""
+@dataclass(eq=False)
+class Part:
+    """The part of an access that falls in one area: its items there, and which lanes change what memory holds."""
 
-    def __init__(self, machine: "Machine", granule: int) -> None:
-        geometry = machine.geometry
-        self.machine, self.granule = machine, granule
-        self.landings = Landings(machine, granule)
-        self.order = Order(geometry)
-        self.races = machine.checks.races != "off" and geometry.warps > 1
-        self.size = -(-len(machine.shared.bytes) // granule // 16) * 16
-        self.marks = self._views(np.zeros(self.size, np.uint8))
-        self.latest = np.zeros(len(machine.shared.bytes) // NARROWEST_COPY, np.int32)
-        self.forget_readers()
-        self.reads: list[Access] = []
-        self.log = Log(geometry)
-        self.epoch()
+    area: Area
+    access: Access
+    index: Array
+    changed: NDArray[np.bool_] | None = None
 
-    def forget_readers(self) -> None:
-        """No read is marked: fresh zeros, which cost nothing until they are written to."""
-        planes = self.machine.geometry.warps if self.races else 0
-        self.last_reader = self._views(np.zeros(self.size, np.uint8))
-        self.readers = self._views(np.zeros(self.size * planes, np.uint8))
-        self.has_readers = self.has_new_readers = False
+    @property
+    def count(self) -> int:
+        """Granules of one item."""
+        return self.access.width // self.area.granule
 
-    def _views(self, marks: Array) -> dict[int, Array]:
-        """Marks by the width of an access in bytes."""
-        return {width: marks.view(ITEM[width // self.granule]) for width in ITEM if width >= self.granule}
+    @property
+    def strength(self) -> int:
+        """The element size of accesses that never race with each other: strong, and for the whole GPU; else 0."""
+        meaning = self.access.semantics
+        return self.access.width // meaning.elements if meaning.strong and meaning.scope >= GPU else 0
 
-    def epoch(self) -> None:
-        """Epochs have begun: what lanes mark from now on."""
-        runs = self.machine.alive.reshape(self.order.ctas, -1).any(axis=1)
-        self.low_floor = int(self.order.floor[runs].min(initial=IN_FLIGHT)) if self.races else IN_FLIGHT
-        code = self.order.code if self.races else np.full(len(self.order.code), ORDERED, np.uint8)
-        self.lane_code = code[self.machine.geometry.warp]
-        self.items: dict[int, Array] = {}
 
-    def codes(self, lanes: Lanes, width: int) -> Array:
-        """The marks that each lane's access of a width leaves, one item a lane."""
-        count = width // self.granule
-        if count not in self.items:
-            self.items[count] = np.repeat(self.lane_code, count).view(ITEM[count])
-        return self.items[count][lanes.key]
+class Races:
+    """Watches shared and global memory; the order comes from `strict`, `loose` also counts where a warp only converged."""
+
+    def __init__(self, machine: "Machine", history: History, granules: dict[str, int], *, converges: bool) -> None:
+        self.machine, self.history, self.granules = machine, history, granules
+        self.geometry = machine.geometry
+        strict, loose = history.released
+        self.strict = Clocks(self.geometry, strict)
+        self.loose = Clocks(self.geometry, loose) if converges else None
+        self.clocks = [self.strict] if self.loose is None else [self.strict, self.loose]
+        self.reporter = Reporter(machine, history)
+        self.shared = Area.over(0, len(machine.shared.bytes), granules["shared"], is_shared=True)
+        self.first = self.geometry.first * self.geometry.threads
+        self.floor = 0
+        self.parts: list[Part] = []
 
     # ---- accesses
-    def read(self, lanes: Lanes, index: Array, width: int) -> None:
-        """Lanes read items; a finding is raised or recorded."""
-        assert lanes.statement is not None
-        strong = is_strong(lanes.statement.opcode)
-        if strong and self.races:
-            self.order.acquire(np.unique(lanes.warp))
-        marks = self.marks[width].take(index)
-        found = marks.view(np.uint8)
-        if len(found) and (int(found.min()) == NEVER or self._may_be_late(marks, lanes, width)):
-            self._examine_read(lanes, index, width, found.reshape(len(index), -1))
-        if self.landings:
-            self._examine_landed(lanes, index, width)
-        if self.races and not strong:
-            self.reads.append(Access("read", lanes.statement, lanes.ids, index, width, self.lane_code[lanes.key]))
-            if len(self.reads) >= _LISTED:
-                self._mark_reads()
+    def before(self, access: Access) -> None:
+        self.parts = self._parts(access)
+        for part in self.parts:
+            self._examine(part)
 
-    def before_write(self, lanes: Lanes, index: Array, width: int, items: Array | None) -> None:
-        """Lanes will write items there (None: a copy will); a finding is raised or recorded."""
-        assert lanes.statement is not None
-        if self.races and is_strong(lanes.statement.opcode):
-            self.order.acquire(np.unique(lanes.warp))
-        marks = self.marks[width].take(index)
-        if self._may_be_late(marks, lanes, width):
-            self._examine_write(lanes, index, width, marks.view(np.uint8).reshape(len(index), -1), items)
-        if self.races:
-            self._mark_reads()
-            if self.has_new_readers:
-                last = self.last_reader[width].take(index)
-                if self._may_be_late(last, lanes, width):
-                    self._examine_readers(lanes, index, width, last.view(np.uint8).reshape(len(index), -1), items)
+    def after(self, access: Access) -> None:
+        for part in self.parts:
+            self._mark(part)
 
-    def _may_be_late(self, marks: Array, lanes: Lanes, width: int) -> bool:
-        """Whether some mark is neither older than the last barrier of everybody nor of the lane's own epoch."""
-        if len(marks) == 0 or int(marks.view(np.uint8).max()) < self.low_floor:
+    def _parts(self, access: Access) -> "list[Part]":
+        """An access by the area it falls in; nothing for memory that nobody writes."""
+        if access.name == "shared":
+            return [Part(self.shared, access, access.index)]
+        if access.region is not None:
+            return self._part(access, access.region)
+        at = access.threads.full(access.at)
+        found = []
+        starts = np.searchsorted(np.array(access.space.starts), at, side="right") - 1
+        for number in np.unique(starts).tolist():
+            found += self._part(access.of(starts == number), access.space.regions[number])
+        return found
+
+    def _part(self, access: Access, region: Region) -> "list[Part]":
+        if not region.writable:
+            return []
+        area = self.history.areas.get(region.start)
+        if area is None:
+            area = Area.over(region.start, region.end, self.granules["global"], is_shared=False)
+            self.history.areas[region.start] = area
+        return [Part(area, access, access.threads.full(area.items(access.at, access.width)))]
+
+    def _examine(self, part: "Part") -> None:
+        area, access = part.area, part.access
+        if access.kind == READ:
+            if area.writes.is_used and self.reporter.is_news(access.statement):
+                self._compare(part, area.writes, access.threads.ids, part.index)
+            return
+        part.changed = self._changes(access)
+        if not part.changed.any() or not self.reporter.is_news(access.statement):
+            return
+        lanes, index = access.threads.ids, part.index
+        if not part.changed.all():
+            lanes, index = lanes[part.changed], index[part.changed]
+        self._compare(part, area.writes, lanes, index)
+        area.mark_reads(self.floor if area.is_shared else 0, self.history)
+        if area.reads.is_used:
+            self._compare(part, area.reads, lanes, index)
+
+    def _mark(self, part: "Part") -> None:
+        access, meaning = part.access, part.access.semantics
+        number = self.history.number(access.statement, access.width // meaning.elements)
+        if access.kind == READ:
+            self._list_read(part, number, slice(None))
+        else:
+            self._mark_write(part, number)
+        if meaning.strong or (access.kind != READ and self.strict.matters):
+            self._synchronise(part)
+
+    def _list_read(self, part: "Part", number: int, chosen: Any) -> None:
+        area, index, count = part.area, part.index[chosen], part.count
+        event = Event(number, self._agents(part.access.threads.ids[chosen]), index * count, count)
+        area.waiting.append((event, index, part.strength))
+        area.lanes += len(index)
+        if area.lanes > _PENDING:
+            area.mark_reads(self.floor if area.is_shared else 0, self.history)
+
+    def _mark_write(self, part: "Part", number: int) -> None:
+        """Marks of the lanes that changed something, and of those that did not; a compare-and-swap that found another
+        value has only read."""
+        access, changed = part.access, part.changed
+        lanes = access.threads.ids
+        assert changed is not None
+        wrote = access.wrote
+        if wrote is not None and not wrote.all():
+            self._list_read(part, number, ~wrote)
+        if not changed.all():
+            benign = ~changed if wrote is None else wrote & ~changed
+            if benign.any():
+                self._put(part, number, lanes[benign], part.index[benign], benign=True)
+                number = self.history.number(access.statement, access.width // access.semantics.elements)
+        if changed.any():
+            chosen = slice(None) if changed.all() else changed
+            self._put(part, number, lanes[chosen], part.index[chosen], benign=False)
+
+    def _put(self, part: "Part", number: int, lanes: Ids, index: Array, *, benign: bool) -> None:
+        area, count, marks = part.area, part.count, part.area.writes
+        event = Event(number, self._agents(lanes), index * count, count, benign)
+        late = marks.lasts(index, count) > (self.floor if area.is_shared else 0)
+        strength = part.strength
+        if (benign or strength) and late.any():
+            marks.take_over(event, index, late, strength)
+        else:
+            marks.put(event, index, strength)
+        if not benign and area.reads.is_used:
+            self._forget_reads(area, index, count)
+        lost = marks.lost(event, index)
+        if lost.any():
+            event.shared = marks.has_chains = True
+            if not benign:
+                self._collide(part, event, lanes, index, lost)
+        self.history.list(event)
+
+    def _forget_reads(self, area: Area, index: Array, count: int) -> None:
+        """The reads before a write that was compared with them matter no more: who comes after the write does after them."""
+        area.reads.rows(area.reads.last, count)[index] = 0
+
+    def _collide(self, part: "Part", event: Event, lanes: Ids, index: Array, lost: NDArray[np.bool_]) -> None:
+        """Lanes that wrote to one place by one instruction: a race if the bytes differ, or a scope leaves one out."""
+        area, access = part.area, part.access
+        others = area.writes.rows(area.writes.agent, event.count).take(index, axis=0).reshape(len(index), -1)
+        meaning = access.semantics
+        if meaning.strong:
+            apart = event.agents // self.geometry.threads != others[:, 0] // self.geometry.threads
+            doubtful = lost & apart & (meaning.scope == CTA)
+        else:
+            doubtful = lost & self._differs(access, event)
+        if doubtful.any() and self.reporter.is_news(access.statement):
+            lane = int(np.argmax(doubtful))
+            place = int(np.argmax(others[lane] != event.agents[lane]))
+            pair = self._pair(int(lanes[lane]), [int(others[lane, place])], event.number, "write", same=True)
+            self.reporter.report(access, pair, self._position(area, int(index[lane]), access.width))
+
+    def _differs(self, access: Access, event: Event) -> NDArray[np.bool_]:
+        """Which lanes' items are not what memory holds after all have written."""
+        assert access.items is not None
+        lanes = np.isin(access.threads.ids + self.first, event.agents)
+        held, items = access.held()[lanes], np.broadcast_to(access.items, len(access.index))[lanes]
+        return unequal(held, items)
+
+    # ---- comparing
+    def _compare(self, part: "Part", marks: Marks, lanes: Ids, index: Array) -> None:
+        """Raise or record a race of these lanes with what is marked there."""
+        area, count = part.area, part.count
+        found = marks.lasts(index, count)
+        if int(found.max(initial=0)) <= (self.floor if area.is_shared else 0):
+            return
+        agents = marks.rows(marks.agent, count).take(index, axis=0).reshape(found.shape)
+        late = found > (self.strict.rows.cta[lanes][:, None] if area.is_shared else 0)
+        if not marks.has_chains:
+            late &= agents != self._agents(lanes)[:, None]
+        if part.strength:
+            late &= marks.rows(marks.strength, count).take(index, axis=0).reshape(found.shape) != part.strength
+        who, place = np.nonzero(late)
+        if not len(who):
+            return
+        granule = index[who] * count + place
+        doubtful = ~self.strict.is_ordered(lanes[who], agents[late], found[late])
+        if marks.has_chains:
+            doubtful |= (marks.since[granule] > 0) | self._are_shared(found[late])
+        for one in np.flatnonzero(doubtful).tolist():
+            pair = self._first_race(part, marks, int(lanes[who[one]]), int(granule[one]))
+            if pair is not None:
+                self.reporter.report(part.access, pair, self._position(area, int(granule[one]), area.granule))
+                if not self.reporter.is_news(part.access.statement):
+                    return
+
+    def _are_shared(self, numbers: Array) -> NDArray[np.bool_]:
+        names, back = np.unique(numbers, return_inverse=True)
+        events = [self.history.listed.get(name) for name in names.tolist()]
+        return np.array([event is not None and event.shared for event in events])[back]
+
+    def _first_race(self, part: "Part", marks: Marks, lane: int, granule: int) -> Pair | None:
+        """The newest access in a granule's chain that races with this lane's.
+
+        A read that comes after one of several writers of one value sees it whenever the others come; of several strong
+        writers each may have changed the value.
+        """
+        reading = part.access.kind == READ
+        for number, agents, benign in marks.chain(granule, self.history):
+            ordered = self.strict.is_ordered(np.full(len(agents), lane), agents, np.full(len(agents), number))
+            if reading and ordered.any() and (benign or not self._is_strong(number)):
+                return None
+            if reading and benign:
+                continue
+            others = agents[~ordered].tolist()
+            racing = [other for other in others if not self._is_morally_strong(part.access, lane, other, number)]
+            if racing:
+                return self._pair(lane, racing, number, "write" if marks is part.area.writes else "read")
+        return None
+
+    def _pair(self, lane: int, others: list[int], number: int, kind: str, *, same: bool = False) -> Pair:
+        """A race; only a matter of convergence where the order that counts it has them all in order."""
+        if self.loose is None or same:
+            return Pair(lane, others[0], number, kind, same=same)
+        for other in others:
+            if not self.loose.is_ordered(np.array([lane]), np.array([other]), np.array([number]))[0]:
+                return Pair(lane, other, number, kind)
+        return Pair(lane, others[0], number, kind, converged=True)
+
+    def _is_strong(self, number: int) -> bool:
+        made = self.history.made[number]
+        return made is not None and semantics(made[0].opcode).strong
+
+    def _is_morally_strong(self, access: Access, lane: int, other: int, number: int) -> bool:
+        """Whether two accesses are strong, of one size, and each within the other's scope."""
+        made = self.history.made[number]
+        assert made is not None
+        meaning, element = semantics(made[0].opcode), made[1]
+        mine = access.semantics
+        if not (mine.strong and meaning.strong) or element != access.width // mine.elements:
             return False
-        return bool(_unequal(marks, self.codes(lanes, width)).any())
+        scope = min(mine.scope, meaning.scope)
+        threads = self.geometry.threads
+        one, two = (lane + self.first) // threads, other // threads
+        return scope >= GPU or one == two or (scope == CLUSTER and self.strict.cluster(one) == self.strict.cluster(two))
 
-    def after_write(self, lanes: Lanes, index: Array, width: int, items: Array) -> None:
-        """Lanes have written items there: mark them, and find two warps that wrote one place at once."""
-        assert lanes.statement is not None
-        lost = self._mark(lanes, index, width)
-        if self.landings:
-            self.landings.overwrite(index, width)
-        if not self.races:
+    # ---- order
+    def _synchronise(self, part: "Part") -> None:
+        """What strong accesses acquire and release, and the chains that other writes end."""
+        access, meaning = part.access, part.access.semantics
+        if not (self.strict.matters or meaning.releases):
             return
-        if is_strong(lanes.statement.opcode):
-            self._release(np.unique(lanes.warp))
-            return
-        self.log.append(Access("write", lanes.statement, lanes.ids, index, width, self.lane_code[lanes.key]))
-        if lost is not None:
-            self._examine_collision(lanes, index, width, lost & self._changes(index, width, items))
+        lanes = access.threads.ids
+        keys = self._keys(part)
+        reads = meaning.strong and access.kind != WRITE and meaning.returns
+        for clocks in self.clocks:
+            if access.kind == UPDATE:
+                self._update(clocks, access, keys, reads=reads)
+            elif reads:
+                clocks.read(lanes, keys, meaning)
+            elif access.kind == WRITE:
+                clocks.write(lanes, keys, meaning, self.history.now, update=False)
 
-    def copy_issued(self, lanes: Lanes, index: Array, width: int, items: Callable[[], Array]) -> None:
-        """A copy of `items` is on its way to these places."""
-        assert lanes.statement is not None
-        self.before_write(lanes, index, width, None)
-        self._examine_copies(lanes, index, width, items)
-        count = width // self.granule
-        self.marks[width][index] = np.full(count, IN_FLIGHT, np.uint8).view(ITEM[count])[0]
-        if self.races:
-            self.log.append(Access("write", lanes.statement, lanes.ids, index, width, self.lane_code[lanes.key]))
+    def _update(self, clocks: Clocks, access: Access, keys: list[Key], *, reads: bool) -> None:
+        """Lane after lane: each observes what the ones before it left."""
+        lanes = access.threads.ids
+        for number, key in enumerate(keys):
+            one = lanes[number : number + 1]
+            if reads:
+                clocks.read(one, [key], access.semantics)
+            if access.wrote is None or access.wrote[number]:
+                clocks.write(one, [key], access.semantics, self.history.now, update=True)
+
+    def _keys(self, part: "Part") -> list[Key]:
+        """A name for the place that each lane means; shared memory belongs to a CTA."""
+        at = (part.index * part.access.width + part.area.base).tolist()
+        if not part.area.is_shared:
+            return [("global", place) for place in at]
+        stride, first = self.machine.shared.stride, self.geometry.first
+        return [("shared", (place // stride + first) * stride + place % stride) for place in at]
+
+    # ---- copies
+    def copy_issued(self, access: Access, items: Callable[[], Array]) -> None:
+        """A copy of `items` is on its way: from now on it may write there."""
+        part = Part(self.shared, access, access.index)
+        lanes = access.threads.ids
+        if self.reporter.is_news(access.statement):
+            self._compare(part, self.shared.writes, lanes, part.index)
+            self.shared.mark_reads(self.floor, self.history)
+            if self.shared.reads.is_used:
+                self._compare(part, self.shared.reads, lanes, part.index)
+            self._same_place(part, items)
 
     def copy_landed(self, lanes: Lanes, index: Array, width: int) -> None:
         """The lanes have waited for their copies: from now on these are writes of theirs."""
-        self.marks[width][index] = self.codes(lanes, width)
-        self.landings.add(lanes, index, width)
+        assert lanes.statement is not None
+        number = self.history.number(lanes.statement, width)
+        count = width // self.shared.granule
+        event = Event(number, self._agents(lanes.ids), index * count, count)
+        self.shared.writes.put(event, index, 0)
+        if self.shared.reads.is_used:
+            self._forget_reads(self.shared, index, count)
+        self.history.list(event)
 
-    def _mark(self, lanes: Lanes, index: Array, width: int) -> NDArray[np.bool_] | None:
-        """Mark a write; the lanes whose mark another lane overwrote, if there are any."""
-        codes, marks = self.codes(lanes, width), self.marks[width]
-        marks[index] = codes
-        if not self.races:
-            return None
-        lost = _unequal(marks.take(index), codes)
-        return lost if lost.any() else None
-
-    # ---- barriers
-    def everyone_met(self) -> None:
-        """All warps that run passed one barrier together."""
-        self.landings.forget()
-        if not self.races:
-            return
-        self.order.everyone_met()
-        self.has_new_readers = False
-        self.reads.clear()
-        self.log.clear()
-        self._begin(np.arange(len(self.order.code)))
-
-    def met(self, slot: Array, warps: Array, waited: Array) -> None:
-        """Some warps passed barriers."""
-        if self.landings:
-            self.landings.forget(np.flatnonzero(np.isin(self.machine.geometry.warp, warps)))
-        if not self.races or not len(warps):
-            return
-        self._mark_reads()
-        geometry, alive = self.machine.geometry, self.machine.alive
-        living = np.bincount(geometry.warp[alive], minlength=len(self.order.code)).reshape(geometry.count, -1)
-        # A barrier without a count completes when a warp has arrived or exited; one with a count does not ask who exited.
-        running = np.repeat(np.count_nonzero(living, axis=1), BARRIERS)
-        everyone = np.where(self.machine.barriers.expected > 0, geometry.warps, running)
-        self.order.met(slot, warps, waited, everyone)
-        self._begin(np.unique(warps))
-
-    def synchronise(self, lanes: Lanes) -> None:
-        """The warps of these lanes have updated one place by atomics: each comes after the ones before it."""
-        if self.races:
-            warps = np.unique(lanes.warp)
-            self._release(warps)
-            self.order.acquire(warps)
-
-    def _release(self, warps: Array) -> None:
-        self._mark_reads()
-        self.order.release(warps)
-        self._begin(warps)
-
-    def _begin(self, warps: Array) -> None:
-        for cta in self.order.room(warps):
-            self._renumber(int(cta))
-        self.order.begin(warps)
-        self.epoch()
-
-    def _renumber(self, cta: int) -> None:
-        geometry = self.machine.geometry
-        self._mark_reads()
-        first = cta * geometry.warps
-        living = np.isin(np.arange(first, first + geometry.warps), geometry.warp[self.machine.alive])
-        table = self.order.renumber(cta, living)
-        if self.has_readers and not self.has_new_readers:
-            self.forget_readers()
-        size = self.machine.shared.stride // self.granule
-        part = slice(cta * size, (cta + 1) * size)
-        flat = [self.marks[self.granule][part]]
-        if self.has_readers:
-            flat += [
-                self.last_reader[self.granule][part],
-                *self.readers[self.granule].reshape(geometry.warps, -1)[:, part],
-            ]
-        for marks in flat:
-            marks[:] = table[marks]
-
-    def _mark_reads(self) -> None:
-        """The reads listed so far become marks: in the plane of the reader's warp, and in `last_reader`, which says
-        SEVERAL where warps of one interval between barriers of everybody read."""
-        for access in self.reads:
-            count = access.width // self.granule
-            codes: Array = np.repeat(access.codes, count).view(ITEM[count])
-            last = self.last_reader[access.width]
-            before = last.take(access.index)
-            self.log.append(access)
-            if not _unequal(before, codes).any():
-                continue
-            last[access.index] = codes
-            own = access.codes[:, None]
-            bytes_before = before.view(np.uint8).reshape(len(own), -1)
-            others = (bytes_before >= self.low_floor) & (bytes_before != own)
-            lost = _unequal(last.take(access.index), codes)
-            if lost.any() or others.any():
-                both = np.where(others | lost[:, None], np.uint8(SEVERAL), own)
-                shared = (others.any(axis=1) | lost).nonzero()[0]
-                last[access.index[shared]] = np.ascontiguousarray(both[shared]).reshape(-1).view(ITEM[count])
-            place = self.order.place[self.machine.geometry.warp[access.ids]]
-            self.readers[access.width][access.index + place * len(last)] = codes
-        if self.reads:
-            self.has_readers = self.has_new_readers = True
-        self.reads.clear()
-
-    # ---- findings
-    def _examine_landed(self, lanes: Lanes, index: Array, width: int) -> None:
-        found = self.landings.foreign(lanes, index, width)
-        if found is not None and self._is_news("read-before-wait", lanes):
-            lane, owner = found
-            what = f"reads {self._bytes(lanes, index, width, lane)} that {self.machine.geometry.describe(owner)} copied and "
-            self._report(
-                "read-before-wait", lanes, lane, what + "waited for, with no barrier of the warp between", COPY_RULE
-            )
-
-    def _examine_read(self, lanes: Lanes, index: Array, width: int, found: Array) -> None:
-        never, flying = (found == NEVER).any(axis=1), (found == IN_FLIGHT).any(axis=1)
-        if never.any() and self._is_news("uninitialised", lanes):
-            lane = int(np.argmax(never))
-            self._report(
-                "uninitialised", lanes, lane, f"{self._bytes(lanes, index, width, lane)} were never written", ""
-            )
-        if flying.any() and self._is_news("read-before-wait", lanes):
-            lane = int(np.argmax(flying))
-            what = f"reads {self._bytes(lanes, index, width, lane)} while {self._copy(index, width, lane)} still writes them"
-            self._report("read-before-wait", lanes, lane, what, COPY_RULE)
-        if self.races and self._is_news("race", lanes):
-            late = self._first_unordered(lanes, found)
-            if late is not None:
-                writer = self._other(lanes, index, width, late, "write")
-                what = f"reads {self._bytes(lanes, index, width, late)} that {writer} wrote, with no barrier between"
-                self._report("race", lanes, late, what, RULE)
-
-    def _examine_write(self, lanes: Lanes, index: Array, width: int, found: Array, items: Array | None) -> None:
-        if not self._is_news("race", lanes):
-            return
-        flying = (found == IN_FLIGHT).any(axis=1)
-        if flying.any():
-            lane = int(np.argmax(flying))
-            what = f"writes {self._bytes(lanes, index, width, lane)} while {self._copy(index, width, lane)} still writes them"
-            self._report("race", lanes, lane, what, COPY_RULE)
-        if self.races:
-            changes = self._changes(index, width, items)
-            late = self._first_unordered(lanes, np.where(changes[:, None], found, ORDERED))
-            if late is not None:
-                writer = self._other(lanes, index, width, late, "write")
-                what = f"writes {self._bytes(lanes, index, width, late)} that {writer} wrote, with no barrier between"
-                self._report("race", lanes, late, what, RULE)
-
-    def _examine_readers(self, lanes: Lanes, index: Array, width: int, last: Array, items: Array | None) -> None:
-        """Other warps' reads that may come after this write as well as before it."""
-        late = (last >= self.order.floor[lanes.cta][:, None]) & (last != self.lane_code[lanes.key][:, None])
-        doubtful = np.flatnonzero(late.any(axis=1) & self._changes(index, width, items))
-        if not len(doubtful) or not self._is_news("race", lanes):
-            return
-        size, warp = len(self.last_reader[width]), lanes.warp[doubtful]
-        for reader in range(self.machine.geometry.warps):
-            held = self.readers[width].take(index[doubtful] + reader * size)
-            codes = held.view(np.uint8).reshape(len(doubtful), -1).max(axis=1)
-            unordered = ~self.order.is_ordered(warp, codes) & (self.order.place[warp] != reader)
-            if unordered.any():
-                lane = int(doubtful[np.argmax(unordered)])
-                who = self._other(lanes, index, width, lane, "read", reader)
-                what = f"overwrites {self._bytes(lanes, index, width, lane)} that {who} reads, with no barrier between"
-                self._report("race", lanes, lane, what, RULE)
-                return
-
-    def _examine_collision(self, lanes: Lanes, index: Array, width: int, lost: NDArray[np.bool_]) -> None:
-        """Two warps wrote different bytes to one place by one instruction."""
-        winner = dict(zip(index.tolist(), lanes.warp.tolist(), strict=True))
-        if not self._is_news("race", lanes):
-            return
-        for lane in np.flatnonzero(lost).tolist():
-            other = winner[int(index[lane])]
-            if other != int(lanes.warp[lane]):
-                self._report("race", lanes, lane, f"writes {self._bytes(lanes, index, width, lane)} that a thread of "
-                             f"warp {self.order.place[other]} writes by the same instruction", RULE)  # fmt: skip
-                return
-
-    def _examine_copies(self, lanes: Lanes, index: Array, width: int, items: Callable[[], Array]) -> None:
+    def _same_place(self, part: "Part", items: Callable[[], Array]) -> None:
         """Two lanes that copy to one place by one instruction: either may come last, also within a warp. There equal bytes
         are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""
-        if not self._is_news("race", lanes):
+        order = np.argsort(part.index, kind="stable")
+        ordered = part.index[order]
+        twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if not len(twice):
             return
-        numbers = np.arange(lanes.count, dtype=np.int32)
-        self.latest[index] = numbers
-        last = self.latest.take(index)
-        if not (last != numbers).any():
-            return
-        copied = items()
-        differ = _unequal(copied, copied[last]) | (lanes.warp != lanes.warp[last])
-        if differ.any():
-            lane = int(np.argmax(differ))
-            other = self.machine.geometry.describe(int(lanes.ids[last[lane]]))
-            what = (
-                f"copies to {self._bytes(lanes, index, width, lane)}, where {other} copies to by the same instruction"
-            )
-            self._report("race", lanes, lane, what, COPY_RULE)
+        first, second, lanes = order[twice], order[twice + 1], part.access.threads.ids
+        copied, warp = items(), self.geometry.warp[lanes]
+        differ = np.flatnonzero(unequal(copied[first], copied[second]) | (warp[first] != warp[second]))
+        if len(differ):
+            one, other = int(lanes[second[differ[0]]]), int(lanes[first[differ[0]]]) + self.first
+            number = self.history.number(part.access.statement, part.access.width)
+            pair = Pair(one, other, number, "write", same=True)
+            where = self._position(part.area, int(part.index[second[differ[0]]]), part.access.width)
+            self.reporter.report(part.access, pair, where)
 
-    def _changes(self, index: Array, width: int, items: Array | None) -> NDArray[np.bool_]:
-        """Which writes change what memory holds: the others are no race that anybody could see."""
-        if items is None:
-            return np.ones(len(index), np.bool_)
-        held: Array = self.machine.shared.bytes.view(ITEM[width]).take(index)
-        return _unequal(held, np.broadcast_to(items, held.shape).astype(held.dtype, copy=False))
+    # ---- fences and meetings
+    def fence(self, lanes: Ids, meaning: Semantics) -> None:
+        for clocks in self.clocks:
+            clocks.fence(lanes, meaning, self.history.now)
 
-    def _first_unordered(self, lanes: Lanes, found: Array) -> int | None:
-        """The first lane with a mark of another warp that its own warp does not come after."""
-        late = (found >= self.order.floor[lanes.cta][:, None]) & (found != IN_FLIGHT)
-        late &= found != self.lane_code[lanes.key][:, None]
-        some = np.flatnonzero(late.any(axis=1))
-        if len(some):
-            codes = np.where(late[some], found[some], ORDERED)
-            unordered = ~self.order.is_ordered(lanes.warp[some][:, None], codes)
-            if unordered.any():
-                return int(some[np.argmax(unordered.any(axis=1))])
-        return None
+    def everyone_met(self, lanes: Ids) -> None:
+        """All lanes that run passed one barrier of their CTAs together."""
+        for clocks in self.clocks:
+            clocks.meet_cta(lanes, self.history.now)
+        self.shared.waiting.clear()
+        self.shared.lanes = 0
+        self._lift_floor()
 
-    def _is_news(self, code: str, lanes: Lanes) -> bool:
-        """Whether a finding of this code would be raised, or recorded for the first time."""
-        level, statement = self.machine.checks.level(code), lanes.statement
-        assert statement is not None
-        return level == "error" or (level == "record" and not self.machine.findings.is_known(code, statement))
+    def _lift_floor(self) -> None:
+        self.floor = self.strict.floor(self.machine.alive)
 
-    def _report(self, code: str, lanes: Lanes, lane: int, what: str, rule: str) -> None:
-        error = lanes.fault(code, lane, what, rule)
-        if self.machine.checks.level(code) == "error":
-            raise error
-        self.machine.record(error, lanes.statement)
+    def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array) -> None:
+        """Warps pass barriers `slot` (CTA * 16 + number): those that `waited` come after all that arrived there.
 
-    def _bytes(self, lanes: Lanes, index: Array, width: int, lane: int) -> str:
-        at = int(index[lane]) * width - int(lanes.cta[lane]) * self.machine.shared.stride
-        return f"{width} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"
+        everyone: for each barrier how many warps there must wait so that nobody of the CTA is left out.
+        """
+        alive, whole = self.machine.alive, np.bincount(slot[waited], minlength=len(everyone)) == everyone
+        for number in np.unique(slot).tolist():
+            here, now = slot == number, self.history.now
+            lanes = np.flatnonzero(np.isin(self.geometry.warp, warps[here]) & alive)
+            waiting = np.flatnonzero(np.isin(self.geometry.warp, warps[here & waited]) & alive)
+            for clocks in self.clocks:
+                if whole[number]:
+                    clocks.leave(number, lanes)
+                    clocks.meet_cta(lanes, now)
+                    continue
+                clocks.arrive(number, lanes, now)
+                if len(waiting):
+                    clocks.leave(number, waiting)
+        if whole.any():
+            self._lift_floor()
 
-    def _other(self, lanes: Lanes, index: Array, width: int, lane: int, kind: str, warp: int | None = None) -> str:
-        """The last access of another warp to a byte of that item: `thread (3, 0, 0) of block ... by st.shared.u32 at ...`."""
-        mine, first = int(lanes.warp[lane]), int(index[lane]) * width
-        found = self.log.last(kind, range(first, first + width), mine, warp, self.reads)
-        if found is None:
-            return "a thread of another warp" if warp is None else f"a thread of warp {warp}"
-        other, statement = found
-        warp = int(self.order.place[self.machine.geometry.warp[other]])
-        return f"{self.machine.geometry.describe(other)} (warp {warp}) by {place(statement)}"
+    def warp_met(self, lanes: Ids, group: Array | None) -> None:
+        """Lanes met by bar.warp.sync: whole warps (group None), or those of one group each."""
+        for clocks in self.clocks:
+            self._meet(clocks, lanes, group)
 
-    def _copy(self, index: Array, width: int, lane: int) -> str:
-        """The copy in flight to a byte of that item."""
-        return self.machine.copies.describe(int(index[lane]) * width, width)
+    def converged(self, lanes: Ids, group: Array | None) -> None:
+        """Lanes met by an instruction that orders no memory."""
+        if self.loose is not None:
+            self._meet(self.loose, lanes, group)
+
+    def _meet(self, clocks: Clocks, lanes: Ids, group: Array | None) -> None:
+        if group is None:
+            clocks.meet_warps(lanes, self.history.now)
+        else:
+            clocks.meet_lanes(lanes, group, self.history.now)
+
+    # ---- places
+    def _agents(self, lanes: Ids) -> Array:
+        return (lanes + self.first).astype(np.int32)
+
+    def _changes(self, access: Access) -> NDArray[np.bool_]:
+        """Which lanes write something else than what is there."""
+        assert access.items is not None
+        changed = unequal(access.held(), np.broadcast_to(access.items, len(access.index)))
+        return changed if access.wrote is None else changed & access.wrote
+
+    def _position(self, area: Area, index: int, width: int) -> tuple[Space, int]:
+        """The space and the byte position, in its owner's part, of an item."""
+        flat = int(index) * width
+        if area.is_shared:
+            return self.machine.shared, flat % self.machine.shared.stride
+        return self.machine.memory.space, flat + area.base
 
 
-def _unequal(first: Array, second: Array) -> NDArray[np.bool_]:
+def unequal(first: Array, second: Array) -> NDArray[np.bool_]:
     """Which items differ in their bits; a 16-byte item is a complex number only for NumPy."""
     if first.dtype.itemsize == 16:
-        words = np.ascontiguousarray(first).view(np.uint64) != np.ascontiguousarray(second).view(np.uint64)
-        return np.asarray(words.reshape(-1, 2).any(axis=1))
+        one, two = (np.ascontiguousarray(items).view(np.uint64).reshape(-1, 2) for items in (first, second))
+        return np.asarray((one != two).any(axis=1))
     unequal: NDArray[np.bool_] = first != second
     return unequal

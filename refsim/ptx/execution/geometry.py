@@ -28,6 +28,11 @@ class Geometry:
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
+    def grid_threads(self) -> int:
+        """Threads of the whole launch."""
+        return self.grid[0] * self.grid[1] * self.grid[2] * self.threads
+
+    @property
     def lanes(self) -> int:
         return self.count * self.threads
 

@@ -4,7 +4,8 @@ lane = CTA x threads of a CTA + thread, CTAs and threads numbered with x fastest
 CTA. A set of lanes is a sorted array; when it has no gaps it is a slice, so that registers are read without a copy.
 """
 
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.findings.faults import fault
-from refsim.ptx.memory.space import ITEM, THREADS, WINDOW_SIZE, WINDOWS, AccessError, Addresses, Space
+from refsim.ptx.memory.semantics import Semantics, semantics
+from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
 from refsim.ptx.text.syntax import Statement
 
 if TYPE_CHECKING:
@@ -95,6 +97,12 @@ class Lanes:
         return fault(code, what, self.statement, who, rule)
 
     # ---- memory
+    @property
+    def semantics(self) -> Semantics:
+        """How the instruction at hand takes part in the memory model."""
+        assert self.statement is not None
+        return semantics(self.statement.opcode)
+
     def space(self, name: str) -> tuple[Space, Ids | int]:
         """A state space and the owner of each lane in it (its CTA for shared, itself for local)."""
         machine = self.machine
@@ -112,59 +120,35 @@ class Lanes:
         """One item of `width` bytes per lane from byte addresses (n,) or (1,); generic addresses are resolved."""
         parts = self.parts(space, addresses)
         if len(parts) == 1:
-            return self.load_part(*parts[0], width)
-        items = np.empty(self.count, self.load_part(*parts[0], width).dtype)
-        for lanes, name, part, mask in parts:
-            items[mask] = lanes.load_part(lanes, name, part, mask, width)
+            return self._load(*parts[0][1:3], width)
+        items: NDArray[Any] = np.empty(self.count, ITEM[width])
+        for lanes, name, at, mask in parts:
+            items[mask] = lanes._load(name, at, width)
         return items
 
-    def load_part(self, lanes: "Lanes", space: str, at: Addresses, mask: Any, width: int) -> NDArray[Any]:
-        state, owner = lanes.space(space)
+    def _load(self, name: str, at: Addresses, width: int) -> NDArray[Any]:
+        state, owner = self.space(name)
         if len(at) == 1 and state.stride:
-            at = lanes.full(at)
-        machine = lanes.machine
-        try:
-            if space == "shared":
-                index = state.locate(at, owner, width, store=False)
-                if machine.watch is not None:
-                    machine.watch.read(lanes, index, width)
-                if machine.banks is not None:
-                    machine.banks.count(lanes, at, width)
-                return state.bytes.view(ITEM[width]).take(index)
-            return state.load(at, owner, width, checked=machine.checks.initialised != "off")
-        except AccessError as error:
-            found = lanes.fault(error.code, error.lane, error.what)
-            if error.code == "uninitialised" and machine.checks.initialised == "record":
-                machine.record(found, lanes.statement)
-                return state.load(at, owner, width, checked=False)
-            raise found from None
+            at = self.full(at)
+        return self.machine.port.load(self, name, state, at, owner, width)
 
     def store(self, space: str, addresses: NDArray[Any], items: NDArray[Any], width: int) -> None:
         """Write one item of `width` bytes per lane."""
         for lanes, name, at, mask in self.parts(space, addresses):
+            state, owner = lanes.space(name)
             part = items if mask is None or len(items) == 1 else items[mask]
-            try:
-                if name == "shared":
-                    lanes.store_shared(lanes.full(at), part, width)
-                else:
-                    state, owner = lanes.space(name)
-                    assert self.statement is not None
-                    writers = lanes.ids + (lanes.machine.first_thread + self.statement.line * THREADS)
-                    state.store(lanes.full(at), owner, part, width, writers)
-            except AccessError as error:
-                raise lanes.fault(error.code, error.lane, error.what) from None
+            self.machine.port.store(lanes, name, state, lanes.full(at), owner, part, width)
 
-    def store_shared(self, at: Addresses, items: NDArray[Any], width: int) -> None:
-        state, owner = self.space("shared")
-        index = state.locate(at, owner, width, store=True)
-        watch, banks = self.machine.watch, self.machine.banks
-        if watch is not None:
-            watch.before_write(self, index, width, items)
-        state.bytes.view(ITEM[width])[index] = items
-        if watch is not None:
-            watch.after_write(self, index, width, items)
-        if banks is not None:
-            banks.count(self, at, width)
+    def update(
+        self, space: str, addresses: NDArray[Any], width: int,
+        compute: Callable[[Any, NDArray[Any], Addresses], tuple[NDArray[Any], NDArray[np.bool_] | None]],
+    ) -> None:  # fmt: skip
+        """Read-modify-write of one item per lane: `compute(chosen, held, place)` is called for each state space that the
+        addresses fall in, with the chosen lanes (a mask or a slice) and what `Port.update` says."""
+        for lanes, name, at, mask in self.parts(space, addresses):
+            state, owner = lanes.space(name)
+            chosen = slice(None) if mask is None else mask
+            self.machine.port.update(lanes, name, state, lanes.full(at), owner, width, partial(compute, chosen))
 
     def parts(self, space: str, addresses: NDArray[Any]) -> list[tuple["Lanes", str, Addresses, Any]]:
         """Split generic addresses by the window they fall in: (lanes, space, positions, mask of the lanes or None)."""
@@ -187,3 +171,18 @@ class Lanes:
             if lanes is not None:
                 found.append((lanes, name, self.full(at)[chosen] - starts[name], None if chosen.all() else chosen))
         return found
+
+
+ALL = 0xFFFFFFFF
+
+
+def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
+    """A number for each lane, equal for those of a warp that meet under one mask; None where whole warps meet.
+
+    mask: the member mask of each lane or of all; None where an instruction needs the whole warp.
+    """
+    if mask is None:
+        return None
+    if len(mask) == 1 and (int(mask[0]) == ALL or lanes.machine.has_whole_warps(lanes)):
+        return None
+    return lanes.warp << 32 | lanes.full(mask).astype(np.int64)

@@ -7,7 +7,7 @@ FAULT_EXIT = 1
 FAULT_CODES = frozenset(
     {
         "out-of-bounds", "misaligned", "uninitialised", "read-only", "deadlock", "divergent-sync", "trap", "timeout",
-        "barrier-misuse", "invalid-operand", "read-before-wait", "race",
+        "barrier-misuse", "invalid-operand", "read-before-wait", "race", "ordered-by-convergence",
     }
 )  # fmt: skip
 

@@ -46,7 +46,12 @@ class Findings:
     inexact: dict[int, Statement] = field(default_factory=dict)
     idealised: dict[int, Statement] = field(default_factory=dict)
     recorded: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
+    warnings: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
     banks: dict[int, BankUse] = field(default_factory=dict)
+
+    def warn(self, error: RefsimError, statement: Statement) -> None:
+        """Note what is no failure but should be read."""
+        self.warnings.setdefault((error.code, _line(statement)), error)
 
     def is_known(self, code: str, statement: Statement) -> bool:
         """Whether a finding of this code at this source line was recorded before."""

@@ -34,11 +34,10 @@ class Checks:
 
     def level(self, code: str) -> str:
         """What to do about a finding: "uninitialised" is governed by `initialised`."""
-        return {"uninitialised": self.initialised, "read-before-wait": self.copies, "race": self.races}.get(
-            code, "error"
-        )
-
-    @property
-    def watches_shared(self) -> bool:
-        """Whether anything is to be known about who wrote shared memory."""
-        return (self.initialised, self.copies, self.races) != ("off", "off", "off")
+        convergence = "off" if self.races == "off" else "warning"
+        return {
+            "uninitialised": self.initialised,
+            "read-before-wait": self.copies,
+            "race": self.races,
+            "ordered-by-convergence": convergence,
+        }.get(code, "error")

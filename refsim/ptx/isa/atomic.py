@@ -16,6 +16,7 @@ from refsim.sources import PTX
 
 Array = NDArray[Any]
 Update = Callable[[Array, Array, Array | None], Array]
+Chain = Callable[[Any, Array, Array | None], tuple[Array, Array]]
 
 _ORDERS = {"atom": "relaxed|acquire|release|acq_rel", "red": "relaxed|release"}
 _LATER = {
@@ -49,98 +50,116 @@ def _swap(old: Array, b: Array, c: Array | None) -> Array:
 
 def read_modify_write(
     lanes: Lanes, space: str | None, address: Array, update: Update, row: PtxType, b: Array, c: Array | None = None,
-    ufunc: "np.ufunc | None" = None,
+    chain: Chain | None = None,
 ) -> Array:  # fmt: skip
     """Apply `update` lane after lane; the value that each lane found.
 
-    ufunc: NumPy's name for an `update` that is associative, so that many lanes on one address are one accumulate.
+    chain: the same for many lanes on one place at once. A compare-and-swap (with `c`) that finds another value than `b`
+    writes nothing.
     """
-    name, width = space_of(space), row.bits // 8
-    where = lanes.full(address).astype(np.int64)
-    cells = _cells(lanes, name, where)
-    order = np.argsort(cells, kind="stable") if (cells[1:] < cells[:-1]).any() else np.arange(len(cells))
-    in_order = cells[order]
-    starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
-    counts = np.diff(np.r_[starts, len(where)])
     b = np.broadcast_to(b, (lanes.count, *b.shape[1:]))
     c = None if c is None else np.broadcast_to(c, (lanes.count, *c.shape[1:]))
-    found = np.empty_like(b)
-    if ufunc is not None and len(starts) < counts.max():
-        for start, count in zip(starts, counts, strict=True):
-            _chain(lanes, name, order[start : start + count], where, ufunc, row, b, found)
-        return found
-    for turn in range(int(counts.max())):
-        chosen = np.sort(order[starts[counts > turn] + turn])
-        now = Lanes(lanes.machine, lanes.ids[chosen], lanes.statement) if len(chosen) < lanes.count else lanes
-        old = lanes_items(now, name, where[chosen], row)
-        found[chosen] = old
-        new = update(old, b[chosen], None if c is None else c[chosen])
-        now.store(name, where[chosen], np.ascontiguousarray(new).reshape(-1).view(row.bits_dtype), width)
+    found = np.empty(b.shape, row.dtype)
+
+    def compute(chosen: Any, held: Array, place: Array) -> tuple[Array, Array | None]:
+        old = held.view(row.dtype)
+        operands = [old.reshape(-1, row.lanes) if row.lanes > 1 else old, b[chosen], None if c is None else c[chosen]]
+        before, after = _in_turn(place, operands, update, chain)
+        found[chosen] = before
+        items = np.ascontiguousarray(after, row.dtype).reshape(-1).view(row.bits_dtype)
+        return items, before == operands[1] if update is _swap and c is not None else None
+
+    lanes.update(space_of(space), lanes.full(address), row.bits // 8, compute)
     return found
 
 
-def _cells(lanes: Lanes, space: str, where: Array) -> Array:
-    """A number for the place in memory that each lane means: shared address 0 of two CTAs is two places."""
-    cells = np.empty(lanes.count, np.int64)
-    for number, (part, name, at, mask) in enumerate(lanes.parts(space, where)):
-        state, owner = part.space(name)
-        cells[slice(None) if mask is None else mask] = at + owner * state.stride + (number << 48)
-    return cells
+def _in_turn(place: Array, operands: list[Any], update: Update, chain: Chain | None) -> tuple[Array, Array]:
+    """What each lane finds and leaves at its place when lanes that share one come in lane order."""
+    held, b, c = operands
+    order = np.argsort(place, kind="stable") if (place[1:] < place[:-1]).any() else np.arange(len(place))
+    in_order = place[order]
+    starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
+    counts = np.diff(np.r_[starts, len(place)])
+    most = int(counts.max())
+    if most == 1:
+        return held, update(held, b, c)
+    before, after = np.empty_like(held), np.empty_like(held)
+    if chain is not None and len(starts) < most:
+        for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+            mine = order[start : start + count]
+            before[mine], after[mine] = chain(held[mine[0]], b[mine], None if c is None else c[mine])
+        return before, after
+    now = held[order[starts]]
+    for turn in range(most):
+        waiting = np.flatnonzero(counts > turn)
+        mine = order[starts[waiting] + turn]
+        before[mine] = now[waiting]
+        now[waiting] = after[mine] = update(now[waiting], b[mine], None if c is None else c[mine])
+    return before, after
 
 
-def lanes_items(lanes: Lanes, space: str, address: Array, row: PtxType) -> Array:
-    """One value of a type per lane."""
-    values = lanes.load(space, address, row.bits // 8).view(row.dtype)
-    return values.reshape(-1, row.lanes) if row.lanes > 1 else values
+def _accumulated(ufunc: np.ufunc) -> Chain:
+    """The chain of an associative operation that NumPy has."""
+
+    def chain(held: Any, b: Array, _: Array | None) -> tuple[Array, Array]:
+        values = ufunc.accumulate(np.concatenate([held[None], b]), dtype=b.dtype)
+        return values[:-1], values[1:]
+
+    return chain
 
 
-def _chain(
-    lanes: Lanes, space: str, chosen: Array, where: Array, ufunc: np.ufunc, row: PtxType, b: Any, found: Array
-) -> None:
-    """All lanes that hit one address, at once: each finds what the ones before it made."""
-    everyone = Lanes(lanes.machine, np.sort(lanes.ids[chosen]), lanes.statement)
-    first = Lanes(lanes.machine, lanes.ids[chosen[:1]], lanes.statement)
-    at = where[chosen[:1]]
-    old = lanes_items(everyone, space, np.repeat(at, len(chosen)), row)[:1]
-    chain = ufunc.accumulate(np.concatenate([old, b[chosen]]), dtype=row.dtype)
-    found[chosen] = chain[:-1]
-    first.store(space, at, chain[-1:].view(row.bits_dtype), row.bits // 8)
-    if lanes.machine.watch is not None and first.parts(space, at)[0][1] == "shared":
-        lanes.machine.watch.synchronise(everyone)
+def _exchanged(held: Any, b: Array, _: Array | None) -> tuple[Array, Array]:
+    """Each lane finds what the one before it left."""
+    return np.concatenate([held[None], b[:-1]]), b
+
+
+def _compared(held: Any, b: Array, c: Array | None) -> tuple[Array, Array]:
+    """Compare-and-swap by many lanes: from one that finds what it expects to the next."""
+    assert c is not None
+    before, after, start = np.empty_like(b), np.empty_like(b), 0
+    while start < len(b):
+        hits = np.flatnonzero(b[start:] == held)
+        stop = start + int(hits[0]) if len(hits) else len(b)
+        before[start:stop] = after[start:stop] = held
+        if stop < len(b):
+            before[stop], held = held, c[stop]
+            after[stop] = held
+        start = stop + 1
+    return before, after
 
 
 # ---- integers
-_INTEGER: dict[str, tuple[str, "np.ufunc | None", Update]] = {
-    "add": ("u32|s32|u64", np.add, lambda old, b, _: old + b),
-    "min": ("u32|s32|u64|s64", np.minimum, lambda old, b, _: np.minimum(old, b)),
-    "max": ("u32|s32|u64|s64", np.maximum, lambda old, b, _: np.maximum(old, b)),
-    "and": ("b32|b64", np.bitwise_and, lambda old, b, _: old & b),
-    "or": ("b32|b64", np.bitwise_or, lambda old, b, _: old | b),
-    "xor": ("b32|b64", np.bitwise_xor, lambda old, b, _: old ^ b),
+_INTEGER: dict[str, tuple[str, Chain | None, Update]] = {
+    "add": ("u32|s32|u64", _accumulated(np.add), lambda old, b, _: old + b),
+    "min": ("u32|s32|u64|s64", _accumulated(np.minimum), lambda old, b, _: np.minimum(old, b)),
+    "max": ("u32|s32|u64|s64", _accumulated(np.maximum), lambda old, b, _: np.maximum(old, b)),
+    "and": ("b32|b64", _accumulated(np.bitwise_and), lambda old, b, _: old & b),
+    "or": ("b32|b64", _accumulated(np.bitwise_or), lambda old, b, _: old | b),
+    "xor": ("b32|b64", _accumulated(np.bitwise_xor), lambda old, b, _: old ^ b),
     "inc": ("u32", None, _inc),
     "dec": ("u32", None, _dec),
-    "exch": ("b32|b64", None, _swap),
+    "exch": ("b32|b64", _exchanged, _swap),
 }
 
 
-def _integer(operation: str, types: str, ufunc: "np.ufunc | None", update: Update) -> None:
+def _integer(operation: str, types: str, chain: Chain | None, update: Update) -> None:
     for form, ignored in _forms("atom", operation, f".{{type:{types}}}"):
 
         @instruction(f"{form} d, [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["atom"])
         def atom(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
             """An integer or bitwise update; the result is the value that was found."""
-            return read_modify_write(lanes, space, address, update, TYPES[type], b, ufunc=ufunc)
+            return read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
 
     for form, ignored in _forms("red", operation, f".{{type:{types}}}") if operation != "exch" else ():
 
         @instruction(f"{form} [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["red"])
         def red(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
             """An update whose old value nobody wants."""
-            read_modify_write(lanes, space, address, update, TYPES[type], b, ufunc=ufunc)
+            read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
 
 
-for _operation, (_types, _ufunc, _update) in _INTEGER.items():
-    _integer(_operation, _types, _ufunc, _update)
+for _operation, (_types, _chain, _update) in _INTEGER.items():
+    _integer(_operation, _types, _chain, _update)
 
 
 for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64}"):
@@ -148,7 +167,7 @@ for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64}"):
     @instruction(f"{_form} d, [a], b, c", ignores=_ignored, later={**_LATER, "b16": "sm_70"}, source=PTX["atom"])
     def atom_cas(lanes: Lanes, address: Array, b: Array, c: Array, *, type: str, space: str | None = None) -> Array:
         """Write c where memory holds b; return what was there."""
-        return read_modify_write(lanes, space, address, _swap, TYPES[type], b, c)
+        return read_modify_write(lanes, space, address, _swap, TYPES[type], b, c, _compared)
 
 
 # ---- floats. Their sum depends on the order of arrival, which hardware leaves open: such results are marked inexact.

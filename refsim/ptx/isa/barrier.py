@@ -4,7 +4,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -55,24 +55,29 @@ for _name, _suffix, _rendezvous in _ALIGNED:
 
 @instruction("bar.warp.sync mask:b32", rendezvous="mask", source=PTX["bar.warp.sync"])
 def bar_warp_sync(lanes: Lanes, mask: Array) -> None:
-    """The lanes of the mask meet here: what one of them waited for is there for all."""
-    if lanes.machine.watch is not None:
-        lanes.machine.watch.landings.forget(lanes.ids)
+    """The lanes of the mask meet here: what each did before comes before what any of them does after."""
+    if lanes.machine.races is not None:
+        lanes.machine.races.warp_met(lanes.ids, groups(lanes, mask))
 
 
 @instruction("membar.{level:cta|gl|sys}", ignores=("level",), source=PTX["membar, fence"])
-def membar() -> tuple[()]:
-    """Memory is sequentially consistent in the simulator: a fence has nothing to order."""
-    return ()
+def membar(lanes: Lanes) -> None:
+    """Memory is sequentially consistent in the simulator: a fence orders accesses for the check of races alone."""
+    _fence(lanes)
 
 
 @instruction(
     "fence{.sem:sc|acq_rel|acquire|release}.{scope:cta|cluster|gpu|sys}", ignores=("sem", "scope"), since="sm_70",
     later=dict.fromkeys(("cluster", "acquire", "release"), "sm_90"), source=PTX["membar, fence"],
 )  # fmt: skip
-def fence() -> tuple[()]:
-    """Memory is sequentially consistent in the simulator: a fence has nothing to order."""
-    return ()
+def fence(lanes: Lanes) -> None:
+    """Memory is sequentially consistent in the simulator: a fence orders accesses for the check of races alone."""
+    _fence(lanes)
+
+
+def _fence(lanes: Lanes) -> None:
+    if lanes.machine.races is not None:
+        lanes.machine.races.fence(lanes.ids, lanes.semantics)
 
 
 @instruction("fence.proxy.alias", since="sm_70", source=PTX["membar, fence"])

@@ -13,7 +13,7 @@ from refsim.sources import PTX
 @instruction("bra{.uni} target", flow=True, ignores=("uni",), source=PTX["bra"])
 def bra(lanes: Lanes, target: int) -> None:
     """Every lane that runs goes to the label; a guard keeps the others back."""
-    lanes.machine.go(target, lanes.ids)
+    lanes.machine.branch(lanes, target)
 
 
 @instruction("brx.idx{.uni} index:u32, targets", flow=True, ignores=("uni",), source=PTX["brx.idx"])

@@ -100,6 +100,11 @@ class Instruction:
         """Whether the scheduler decides, after this instruction, which lanes go on where."""
         return self.flow or self.rendezvous is not None
 
+    @property
+    def converges(self) -> bool:
+        """Whether lanes of a warp meet here without any order of their accesses to memory."""
+        return self.rendezvous is not None and self.mnemonic not in ("bar", "barrier")
+
     def first_target(self, opcode: str) -> str:
         """The first target that has an opcode of this clause: sm_90 for `xorsign` from sm_86 and `bf16` from sm_90."""
         targets = [self.since, *(self.later[word] for word in opcode.split(".") if word in self.later)]

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from refsim.ptx.isa.types import TYPES
+import numpy as np
+
 from refsim.ptx.lowering.contraction import Contraction, contractions
 from refsim.ptx.lowering.liveness import Flow, live_registers, mask_of, registers_in
-from refsim.ptx.lowering.operands import Constant, Source, Target
+from refsim.ptx.lowering.operands import Source, Target
 from refsim.ptx.lowering.register_slots import shared_slots
 from refsim.ptx.lowering.steps import Step, bind_statement
+from refsim.ptx.memory.semantics import semantics
 from refsim.ptx.text.syntax import Function
 
 LEAVING = ("bra", "brx", "ret", "exit", "trap")
@@ -62,23 +64,25 @@ class Code:
         return any(step.statement.opcode.startswith("cp.async.") for step in self.steps)
 
     @cached_property
-    def granule(self) -> int:
-        """The bytes of the narrowest access to shared memory, 16 where there is none: every access covers whole ones."""
-        return min((width for step in self.steps if (width := _shared_width(step))), default=16)
+    def polls(self) -> frozenset[int]:
+        """The branches back to a loop that reads memory strongly: whoever takes one may wait for another thread."""
+        reads = np.cumsum([0, *(_polls(step) for step in self.steps)])
+        return frozenset(
+            pc for pc, step in enumerate(self.steps) for source, _ in step.sources
+            if step.bound.clause.mnemonic == "bra" and isinstance(source, Target) and source.pc <= pc
+            and reads[pc] > reads[source.pc]
+        )  # fmt: skip
+
+    @cached_property
+    def converges(self) -> bool:
+        """Whether lanes of a warp meet anywhere without ordering memory."""
+        return any(step.bound.clause.converges for step in self.steps)
 
 
-def _shared_width(step: Step) -> int:
-    """The bytes of one access to what may be shared memory, by a load, a store, an atomic or a copy; 0 for all else."""
-    modifiers, mnemonic = step.bound.modifiers, step.bound.clause.mnemonic
-    if mnemonic == "cp":
-        sizes = [source for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True)
-                 if form.name == "bytes"]  # fmt: skip
-        return max((int(size.bits[0]) & 0b11100 for size in sizes if isinstance(size, Constant)), default=0)
-    space = modifiers.get("space")
-    if mnemonic not in ("ld", "st", "atom", "red") or not (space is None or space.startswith("shared")):
-        return 0
-    vector = modifiers.get("vec") if mnemonic in ("ld", "st") else None
-    return min(16, TYPES[modifiers["type"]].bits // 8 * int((vector or "v1")[1:]))
+def _polls(step: Step) -> bool:
+    """Whether a step reads what other threads may write, and means to."""
+    meaning = semantics(step.statement.opcode)
+    return step.bound.clause.mnemonic in ("ld", "atom") and meaning.strong
 
 
 def lower(function: Function, target: str) -> Code:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.checks.history import History
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
@@ -60,9 +61,10 @@ class Launch:
 
     def run(self) -> Findings:
         """Run all CTAs, a wave after another; a fault of the kernel is RefsimError."""
-        findings = Findings()
+        findings, history = Findings(), History()
         for first in range(0, self.ctas, self.wave):
-            machine = self.machine(Geometry(self.grid, self.block, first, min(self.wave, self.ctas - first)), findings)
+            geometry = Geometry(self.grid, self.block, first, min(self.wave, self.ctas - first))
+            machine = self.machine(geometry, findings, history)
             try:
                 machine.run()
             except RefsimError as error:
@@ -70,18 +72,17 @@ class Launch:
                 raise
         return findings
 
-    def machine(self, geometry: Geometry, findings: Findings) -> Machine:
+    def machine(self, geometry: Geometry, findings: Findings, history: History) -> Machine:
         """The machine for some of the CTAs, with shared and local memory of their own."""
         shared_bytes, local_bytes = self.variables.shared_bytes, self.variables.local_bytes
         poison = (POISON + self.seed) & 0xFF
         shared = per_owner("shared", geometry.count, SHARED_BASE + shared_bytes,
-                           [Region("shared memory", SHARED_BASE, SHARED_BASE + shared_bytes)], poison,
-                           has_shadow=False)  # fmt: skip
+                           [Region("shared memory", SHARED_BASE, SHARED_BASE + shared_bytes)], poison)  # fmt: skip
         local = per_owner("local", geometry.lanes, local_bytes, [Region("local memory", 0, local_bytes)], poison)
         return Machine(
             self.code, geometry, self.memory, shared, local, self.parameters, self.variables.symbols,
             checks=self.checks, findings=findings, policy=self.policy, seed=self.seed + geometry.first,
-            target=self.target, arithmetic=self.arithmetic, observer=self.observer,
+            target=self.target, arithmetic=self.arithmetic, observer=self.observer, history=history,
         )  # fmt: skip
 
 

@@ -34,7 +34,8 @@ DEFAULT_TARGET = "sm_90a"
 class Trace:
     """What one launch did: thread-instructions run, inexact instructions met, findings that checks recorded (the first
     of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
-    and matrix products that were summed exactly where the chip does not."""
+    matrix products that were summed exactly where the chip does not,
+    and warnings, which are no failure but should be read."""
 
     entry: str
     instructions: int
@@ -43,6 +44,7 @@ class Trace:
     contractions: tuple[Contraction, ...]
     banks: tuple[BankUse, ...] = ()
     idealised: tuple[str, ...] = ()
+    warnings: tuple[RefsimError, ...] = ()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -138,6 +140,7 @@ class Program:
             tuple(findings.recorded.values()), code.contractions,
             tuple(findings.banks[line] for line in sorted(findings.banks)),
             tuple(f"{place(statement)}: exact sums" for statement in findings.idealised.values()),
+            tuple(findings.warnings.values()),
         )  # fmt: skip
 
 

@@ -14,9 +14,13 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.queue import Copies
 from refsim.ptx.checks.bank_conflicts import BankCounter
-from refsim.ptx.checks.races import Watch
+from refsim.ptx.checks.granules import granule
+from refsim.ptx.checks.history import History
+from refsim.ptx.checks.in_flight import InFlight
+from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.writers import Writers
 from refsim.ptx.execution.geometry import Geometry, Ids, union
-from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.execution.registers import Registers, get, put
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.findings.record import Findings
@@ -27,14 +31,16 @@ from refsim.ptx.lowering.codegen import clause_function, translate
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.machine.special_registers import special_register
+from refsim.ptx.memory.access import Access, Observer, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
-from refsim.ptx.memory.space import POISON, Space
+from refsim.ptx.memory.space import POISON, AccessError, Space
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
 
 FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
+PATIENCE = 50_000  # rounds of polling in which nobody writes anything, until that is a deadlock
 TURN = 32  # picks of such a turn: enough to leave a critical section
 RANDOM_SPLIT = 0.5
 LATER_SPLIT = 1 / 8
@@ -48,7 +54,7 @@ class Machine:
     def __init__(
         self, code: Code, geometry: Geometry, memory: GlobalMemory, shared: Space, local: Space, parameters: Space,
         symbols: dict[str, int], *, checks: Checks, findings: Findings, policy: str, seed: int,
-        target: str, arithmetic: str, observer: StepObserver | None = None,
+        target: str, arithmetic: str, observer: StepObserver | None = None, history: History | None = None,
     ) -> None:  # fmt: skip
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
@@ -64,9 +70,11 @@ class Machine:
         self.registers = Registers(code.slots, arrays, [False] * len(arrays))
         self.alive = np.ones(geometry.lanes, np.bool_)
         self.groups: dict[int, Ids] = {}
+        self.resting: dict[int, Ids] = {}
+        self.idle = self.seen_writes = 0
         self.copies = Copies(self, policy, self.choice)
-        self.watch = Watch(self, code.granule) if checks.watches_shared else None
-        self.banks = BankCounter(findings.banks) if checks.banks else None
+        self.races, self.in_flight = self._watchers(history or History())
+        self.port = Port(self._observers(), None if checks.initialised == "off" else self._read_unwritten)
         self.barriers = Barriers(self)
         self.meetings = Meetings(self)
         self.specials: dict[str, NDArray[np.uint32]] = {}
@@ -93,6 +101,54 @@ class Machine:
             return special_register(self, name)
         return lanes.of(self.specials[name])
 
+    def _watchers(self, history: History) -> tuple[Races | None, InFlight | None]:
+        checks, code = self.checks, self.code
+        grain = {space: granule(code, space) for space in ("shared", "global")}
+        copies = code.is_asynchronous and checks.copies != "off"
+        races = checks.races != "off" and self.geometry.grid_threads > 1
+        return (
+            Races(self, history, grain, converges=code.converges) if races else None,
+            InFlight(self, grain["shared"]) if copies else None,
+        )
+
+    def _observers(self) -> dict[str, list[Observer]]:
+        """Who watches which state space, in the order in which they look."""
+        found: dict[str, list[Observer]] = {"shared": [], "global": []}
+        if self.in_flight is not None:
+            found["shared"].append(self.in_flight)
+        if self.races is not None:
+            found["shared"].append(self.races)
+            found["global"].append(self.races)
+        if self.checks.banks:
+            found["shared"].append(BankCounter(self.findings.banks))
+        if self.memory.space.writer is not None:
+            found["global"].append(Writers(self.first_thread))
+        return {name: observers for name, observers in found.items() if observers}
+
+    def _read_unwritten(self, access: Access, error: AccessError) -> None:
+        """Bytes were read that nobody wrote."""
+        found = access.threads.fault(error.code, error.lane, error.what)
+        if self.checks.initialised != "record":
+            raise found from None
+        self.record(found, access.statement)
+
+    def has_whole_warps(self, lanes: Lanes) -> bool:
+        """Whether all lanes of their warps that have not exited are among these."""
+        if lanes.in_whole_warps:
+            return True
+        here = self.warp_bits(lanes.ids)
+        return bool((here == np.where(here > 0, self.warp_bits(np.flatnonzero(self.alive)), 0)).all())
+
+    def report(self, error: RefsimError, statement: Statement) -> None:
+        """Raise a finding, or note it and go on, as its check's level says; a warning never stops a launch."""
+        match self.checks.level(error.code):
+            case "error":
+                raise error
+            case "record":
+                self.findings.record(error, statement)
+            case "warning":
+                self.findings.warn(error, statement)
+
     def mark_inexact(self, statement: Statement) -> None:
         self.findings.inexact.setdefault(statement.line, statement)
 
@@ -112,12 +168,33 @@ class Machine:
         """These lanes have exited."""
         self.alive[ids] = False
 
+    def branch(self, lanes: Lanes, target: int) -> None:
+        """Lanes go to a statement. Those that go back to poll memory again rest until nobody else can run: what they wait
+        for is somebody's to do."""
+        if target <= lanes.pc and lanes.pc in self.code.polls:
+            self.resting[target] = union(self.resting[target], lanes.ids) if target in self.resting else lanes.ids
+        else:
+            self.go(target, lanes.ids)
+
     # ---- scheduling
+    def resume(self) -> bool:
+        """Lanes that rest look again; whether there are any. When nothing is written for long they wait for ever."""
+        if not self.resting:
+            return False
+        self.idle = 0 if self.port.writes != self.seen_writes else self.idle + 1
+        self.seen_writes = self.port.writes
+        if self.idle > PATIENCE:
+            raise self.meetings.report_deadlock()
+        for pc, ids in self.resting.items():
+            self.go(pc, ids)
+        self.resting = {}
+        return True
+
     def run(self) -> None:
         """Run until every lane has exited; a deadlock, a fault or the time limit is RefsimError."""
         deadline = monotonic() + self.checks.seconds
         with np.errstate(all="ignore"):
-            while self.groups or self.wake():
+            while self.groups or self.wake() or self.resume():
                 self.clock += 1
                 pc, ids = self.pick()
                 block = self.code.blocks[pc]
@@ -139,6 +216,8 @@ class Machine:
         if self.choice is not None:
             return self.pick_early(self.choice) or self.pick_random(self.choice)
         turn, picked = divmod(self.clock, FAIRNESS)
+        if turn and picked == 0:
+            self.resume()
         if turn and picked < TURN:
             pc = sorted(self.groups)[-1 - (turn - 1) % len(self.groups)]
         else:
@@ -169,6 +248,8 @@ class Machine:
 
     def pick_random(self, choice: np.random.Generator) -> tuple[int, Ids]:
         """A random group, of which sometimes only some warps run: a schedule that hardware may well choose."""
+        if self.resting and choice.random() < LATER_SPLIT:
+            self.resume()
         counters = sorted(self.groups)
         pc = counters[int(choice.integers(len(counters)))]
         ids = self.groups.pop(pc)
@@ -235,6 +316,8 @@ class Machine:
             (part, [fetch(part, source, type) for source, type in self.code.steps[pc].sources]) for pc, part in places
         ]
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)
+        if self.races is not None and self.races.loose is not None and step.bound.clause.converges:
+            self.races.converged(lanes.ids, groups(lanes, self.member_mask(step, arguments)))
         values = self.function(lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:
             self.show(places)
@@ -255,6 +338,12 @@ class Machine:
         if self.observer is not None:
             for pc, lanes in places:
                 self.observer.after(lanes, self.code.steps[pc])
+
+    @staticmethod
+    def member_mask(step: Step, arguments: list[Any]) -> NDArray[Any] | None:
+        """The `mask` operand among the arguments of a step; None where it has none."""
+        names = [form.name for form, _ in step.bound.sources]
+        return arguments[names.index("mask")] if "mask" in names else None
 
     def function(self, pc: int) -> Callable[..., Any]:
         """A terminator's clause over register bits, made once for all launches."""

@@ -37,6 +37,9 @@ class Region:
     writable: bool = True
 
 
+_WRITTEN = {width: np.frombuffer(bytes([1]) * width, item)[0] for width, item in ITEM.items()}
+
+
 class AccessError(Exception):
     """Which lane broke which rule; the machine adds the statement and the thread."""
 
@@ -125,18 +128,9 @@ class Space:
         flat = at + owner * self.stride if self.stride else at
         return flat if width == 1 else flat >> (width.bit_length() - 1)
 
-    def load(self, at: Addresses, owner: Addresses | int, width: int, *, checked: bool) -> NDArray[Any]:
-        """One item of `width` bytes per lane; `checked` demands that every byte was written before."""
-        region = self.check(at, width, store=False)
-        index = self.index(at, owner, width)
-        if checked and (region is None or region.name not in self.initialised):
-            self.check_initialised(at, index, width)
-        return self.bytes.view(ITEM[width]).take(index)
-
-    def locate(self, at: Addresses, owner: Addresses | int, width: int, *, store: bool) -> Addresses:
-        """The checked item numbers of an access."""
-        self.check(at, width, store=store)
-        return self.index(at, owner, width)
+    def is_initialised(self, region: Region | None) -> bool:
+        """Whether a region's bytes were all written by the host."""
+        return region is not None and region.name in self.initialised
 
     def check_initialised(self, at: Addresses, index: Addresses, width: int) -> None:
         narrow = min(width, 8)
@@ -159,34 +153,26 @@ class Space:
         else:
             self.stored.update(one.name for one in self.regions if one.writable)
 
-    def store(
-        self, at: Addresses, owner: Addresses | int, items: NDArray[Any], width: int, writers: NDArray[np.int64]
-    ) -> None:
-        """Write one item per lane; lanes that hit the same address: the last lane stays."""
-        region = self.check(at, width, store=True)
+    def put(self, region: Region | None, index: Addresses, items: NDArray[Any], width: int) -> None:
+        """Write items to places that were checked; where two are one place, the last item stays."""
         self.note_stored(region)
-        index = self.index(at, owner, width)
         self.bytes.view(ITEM[width])[index] = items
-        if region is None or region.name not in self.initialised:
-            self.shadow.view(ITEM[width])[index] = np.frombuffer(b"\1" * width, ITEM[width])[0]
-        if self.writer is not None:
-            for byte in range(width):
-                self.writer[index * width + byte] = writers
+        if not self.is_initialised(region):
+            self.mark_written(index, width)
+
+    def mark_written(self, index: Addresses, width: int) -> None:
+        """These items count as written from now on."""
+        self.shadow.view(ITEM[width])[index] = _WRITTEN[width]
 
 
-def per_owner(
-    name: str, owners: int, size: int, regions: list[Region], poison: int, *, has_shadow: bool = True
-) -> Space:
-    """A space that each owner (CTA, lane) has for itself: `size` bytes each, regions in byte positions of one owner.
-
-    Without a shadow nothing is known of which bytes were written: shared memory has a `refsim.ptx.checks.races.Watch` instead.
-    """
+def per_owner(name: str, owners: int, size: int, regions: list[Region], poison: int) -> Space:
+    """A space that each owner (CTA, lane) has for itself: `size` bytes each, regions in byte positions of one owner."""
     stride = -(-(size + 16) // 16) * 16
     if owners * stride > MAX_BYTES:
         raise RefsimError("out-of-memory", f"{owners} x {stride} B of {name} memory: the limit is {MAX_BYTES} B")
     space = Space(name, 0, stride)
     space.bytes = np.full(owners * stride, poison, np.uint8)
-    space.shadow = np.zeros(owners * stride if has_shadow else 0, np.uint8)
+    space.shadow = np.zeros(owners * stride, np.uint8)
     for region in regions:
         space.add(region)
     return space

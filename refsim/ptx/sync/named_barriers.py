@@ -51,8 +51,8 @@ class Barriers:
             raise lanes.fault("barrier-misuse", place, f"a thread count of {int(expected[place])}", RULE)
         self.agree(lanes, slot, lanes.full(expected))
         if wait and value is None and self.is_everyone(lanes, barrier, expected):
-            if machine.watch is not None:
-                machine.watch.everyone_met()
+            if machine.races is not None:
+                machine.races.everyone_met(lanes.ids)
             machine.go(lanes.pc + 1, lanes.ids)
             return
         self.slot[lanes.ids], self.pc[lanes.ids], self.passes[lanes.ids] = slot, lanes.pc, not wait
@@ -116,8 +116,11 @@ class Barriers:
         rank = np.arange(len(ready)) - np.searchsorted(slot[ready], slot[ready])
         going = passing & whole
         going[ready[rank < taken[slot[ready]]]] = True
-        if self.machine.watch is not None and going.any():
-            self.machine.watch.met(slot[going], pairs[going] % all_warps, ~passing[going])
+        if self.machine.races is not None and going.any():
+            # Without a count a barrier completes when a warp has arrived or exited; one with a count does not ask who exited.
+            running = np.repeat(np.count_nonzero(living.reshape(geometry.count, -1), axis=1), BARRIERS)
+            everyone = np.where(self.expected > 0, geometry.warps, running)
+            self.machine.races.barriers_met(slot[going], pairs[going] % all_warps, ~passing[going], everyone)
         leaving: Ids = waiting[going[pair]]
         return leaving
 

@@ -120,7 +120,8 @@ class Meetings:
     def report_deadlock(self) -> RefsimError:
         """The error for lanes of which none can go on."""
         machine, geometry = self.machine, self.machine.geometry
-        waiting = sorted([*self.parked.items(), *machine.barriers.waiting()], key=lambda pair: pair[0])
+        waiting = [*self.parked.items(), *machine.barriers.waiting(), *machine.resting.items()]
+        waiting.sort(key=lambda pair: pair[0])
         lines = []
         for pc, ids in waiting:
             warps = np.unique(geometry.warp[ids]) % geometry.warps

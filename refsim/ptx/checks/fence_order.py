@@ -1,0 +1,86 @@
+"""Sequentially consistent fences of the whole GPU that are apart from the accesses which carry the news.
+
+"All write; __threadfence(); __syncthreads(); thread 0 counts the block" releases by no pattern of one thread: the fences of
+the others stand before the barrier. It is right all the same. Were the fence of a reader before one of these in their one
+order, then the reader's look at the counter would come before the count that it saw. So a fence that happened before a
+strong write covers what a fence behind a strong read of it covers, however barriers lie between.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.knowledge import NOTHING, Knowledge
+from refsim.ptx.execution.geometry import Ids
+
+Array = NDArray[Any]
+
+
+@dataclass
+class FenceOrder:
+    """For each lane the knowledge of fences that happened before it, and of those before writes that were seen."""
+
+    lanes: int
+    snapshot: Callable[[int], Knowledge]
+    known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
+    before: Array = field(init=False)
+    seen: Array = field(init=False)
+    fresh: NDArray[np.bool_] = field(init=False)
+    is_used: bool = False
+
+    def __post_init__(self) -> None:
+        self.before, self.seen = np.zeros(self.lanes, np.int32), np.zeros(self.lanes, np.int32)
+        self.fresh = np.zeros(self.lanes, np.bool_)
+
+    def fence(self, lanes: Ids) -> None:
+        """These lanes fence; what each covers is taken when it writes or meets others."""
+        self.fresh[lanes] = self.is_used = True
+
+    def covered(self, lane: int) -> Knowledge:
+        """What fences that happened before a lane's next write cover."""
+        found = self.known[int(self.before[lane])]
+        return found | self.snapshot(lane) if self.fresh[lane] else found
+
+    def see(self, lane: int, found: Knowledge) -> None:
+        """A strong read by a lane saw a write that fences come before."""
+        if found is not NOTHING:
+            self.is_used = True
+            self.seen[lane] = self._number(self.known[int(self.seen[lane])] | found)
+
+    def share(self, lanes: Ids, group: Array, waited: NDArray[np.bool_] | None = None) -> None:
+        """Lanes of one group met; of those that only arrived (`waited` is false) the others learn alone."""
+        if not self.is_used:
+            return
+        for number in np.unique(group).tolist():
+            mine = lanes[group == number]
+            to = mine if waited is None else lanes[(group == number) & waited]
+            fresh = mine[self.fresh[mine]].tolist()
+            if fresh or (self.before[mine] != self.before[mine[0]]).any():
+                self._put(self.before, mine, to, [self.snapshot(lane) for lane in fresh])
+                self.fresh[to] = False
+            if (self.seen[mine] != self.seen[mine[0]]).any():
+                self._put(self.seen, mine, to, [])
+
+    def _put(self, table: Array, lanes: Ids, to: Ids, more: list[Knowledge]) -> None:
+        found = NOTHING
+        for number in np.unique(table[lanes]).tolist():
+            found = found | self.known[number]
+        table[to] = self._number(_merged([found, *more]))
+
+    def _number(self, found: Knowledge) -> int:
+        self.known.append(found)
+        return len(self.known) - 1
+
+
+def _merged(parts: list[Knowledge]) -> Knowledge:
+    """Many joins at once: the largest stamp of each name."""
+    tables: tuple[dict[int, int], ...] = ({}, {}, {})
+    for part in parts:
+        for table, stamps in zip(tables, (part.ctas, part.warps, part.threads), strict=True):
+            for name, stamp in stamps.items():
+                if stamp > table.get(name, 0):
+                    table[name] = stamp
+    return Knowledge(*tables)

@@ -1,0 +1,41 @@
+"""The grain of the marks: the narrowest access that a kernel makes to shared and to global memory."""
+
+from refsim.ptx.isa.types import TYPES
+from refsim.ptx.lowering.blocks import Code
+from refsim.ptx.lowering.operands import Constant
+from refsim.ptx.lowering.steps import Step
+
+WIDEST = 16
+
+
+def granule(code: Code, space: str) -> int:
+    """The bytes of the narrowest access to "shared" or "global" memory by any step, 16 where there is none; an access to
+    a generic address may be one to either."""
+    widths = [width for step in code.steps for width in _widths(step, space) if width]
+    return min([WIDEST, *widths])
+
+
+def _widths(step: Step, space: str) -> list[int]:
+    modifiers, mnemonic = step.bound.modifiers, step.bound.clause.mnemonic
+    if mnemonic == "cp":
+        return [_copied(step), _source_size(step)] if space == "global" else [_copied(step)]
+    named = modifiers.get("space")
+    if mnemonic not in ("ld", "ldu", "st", "atom", "red") or not (named is None or named.startswith(space)):
+        return []
+    vector = modifiers.get("vec") if mnemonic in ("ld", "ldu", "st") else None
+    type = TYPES.get(str(modifiers.get("type")))
+    return [min(WIDEST, type.bits // 8 * int((vector or "v1")[1:]))] if type else []
+
+
+def _copied(step: Step) -> int:
+    """The bytes that a cp.async writes; 0 where the text does not say."""
+    sizes = [source for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True)
+             if form.name == "bytes"]  # fmt: skip
+    return max((int(size.bits[0]) & 0b11100 for size in sizes if isinstance(size, Constant)), default=0)
+
+
+def _source_size(step: Step) -> int:
+    """A copy with a source size may read single bytes."""
+    given = [source for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True)
+             if form.name in ("given", "ignore")]  # fmt: skip
+    return 0 if all(source is None for source in given) else 1

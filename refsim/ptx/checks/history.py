@@ -1,0 +1,71 @@
+"""The accesses of one launch, numbered: who made them, by which statement, and what they replaced in the marks.
+
+Numbers rise with time over all CTAs, also over those that run one after another. What an access was stays for the whole
+launch; which lanes touched which places is kept for the newest ones, some 100 MB of them.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.knowledge import Released
+from refsim.ptx.text.syntax import Statement
+
+Array = NDArray[Any]
+_LANES = 1 << 22  # of all accesses that are listed together
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """One access, or the part of one that is marked alike: the threads (numbered over the grid) and their first granules.
+
+    `benign` marks a write that changed nothing, `shared` that several threads touched one granule. `replaced` holds, for
+    lanes and granules, the marks (last, agent, since) that stood there, where these are to be remembered.
+    """
+
+    number: int
+    agents: Array
+    first: Array
+    count: int
+    benign: bool = False
+    shared: bool = False
+    replaced: tuple[Array, Array, Array] | None = None
+
+    def at(self, granule: int) -> Array:
+        """The positions in `agents` of those that touched a granule."""
+        return np.flatnonzero((self.first <= granule) & (granule < self.first + self.count))
+
+
+@dataclass
+class History:
+    """What outlives the CTAs that run at one time: the numbering, the listed accesses, releases in global memory."""
+
+    made: list[tuple[Statement, int] | None] = field(default_factory=lambda: [None])
+    listed: dict[int, Event] = field(default_factory=dict)
+    order: deque[Event] = field(default_factory=deque)
+    lanes: int = 0
+    released: tuple[dict[tuple[str, int], Released], ...] = field(default_factory=lambda: ({}, {}))
+    areas: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def now(self) -> int:
+        """The number of the newest access."""
+        return len(self.made) - 1
+
+    def number(self, statement: Statement, element: int) -> int:
+        """The number of a new access by a statement to elements of so many bytes."""
+        self.made.append((statement, element))
+        return len(self.made) - 1
+
+    def list(self, event: Event) -> None:
+        """Remember who touched what; the oldest are forgotten when these are too many."""
+        self.listed[event.number] = event
+        self.order.append(event)
+        self.lanes += len(event.agents)
+        while self.lanes > _LANES:
+            oldest = self.order.popleft()
+            self.lanes -= len(oldest.agents)
+            self.listed.pop(oldest.number, None)

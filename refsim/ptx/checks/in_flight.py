@@ -1,0 +1,56 @@
+"""Shared bytes that a copy still writes: whoever reads them comes too early, whoever writes them races with the copy."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.memory.access import READ, Access
+from refsim.ptx.memory.space import SHARED_BASE
+
+if TYPE_CHECKING:
+    from refsim.ptx.machine.scheduler import Machine
+
+Array = NDArray[Any]
+RULE = (
+    "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others behind a barrier"
+)
+
+
+class InFlight:
+    """Which granules of shared memory a copy flies to, from its issue to the wait that covers it."""
+
+    def __init__(self, machine: "Machine", granule: int) -> None:
+        self.machine, self.granule = machine, granule
+        self.flying = np.zeros(len(machine.shared.bytes) // granule, np.bool_)
+        self.count = 0
+
+    def issued(self, index: Array, width: int) -> None:
+        self._rows(width)[index] = True
+        self.count += len(index)
+
+    def landed(self, index: Array, width: int) -> None:
+        self._rows(width)[index] = False
+        self.count -= len(index)
+
+    def before(self, access: Access) -> None:
+        if not self.count:
+            return
+        flying = self._rows(access.width).take(access.index, axis=0).any(axis=1)
+        if flying.any():
+            self._report(access, int(np.argmax(flying)))
+
+    def after(self, access: Access) -> None:
+        """A copy in flight stays one."""
+
+    def _rows(self, width: int) -> Array:
+        count = width // self.granule
+        return self.flying[: len(self.flying) // count * count].reshape(-1, count)
+
+    def _report(self, access: Access, lane: int) -> None:
+        at, width = int(access.at[lane]), access.width
+        copy = self.machine.copies.describe(int(access.index[lane]) * width, width)
+        code, verb = ("read-before-wait", "reads") if access.kind == READ else ("race", "writes")
+        where = f"{width} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"
+        what = f"{verb} {where} while {copy} still writes them"
+        self.machine.report(access.threads.fault(code, lane, what, RULE), access.statement)

@@ -1,0 +1,88 @@
+"""Marks on memory: for every granule who touched it last, and whom that one came after.
+
+A granule is the narrowest access of the kernel, so that every access covers whole ones. `last` is the number of the newest
+access, `agent` its thread, `since` the access by which that thread took over from another one that is still of interest:
+0 where nothing before matters, because it happened before everything to come. The chain behind it stands in the events.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.history import Event, History
+
+Array = NDArray[Any]
+
+
+class Marks:
+    """The marks of one kind, reads or writes, over `granules` places.
+
+    `strength` is the element size where all that is remembered was strong for the whole GPU, else 0.
+    """
+
+    def __init__(self, granules: int) -> None:
+        self.size = granules
+        self.last, self.agent, self.since = (np.zeros(granules, np.int32) for _ in range(3))
+        self.strength = np.zeros(granules, np.uint8)
+        self.is_used = self.has_chains = self.has_strong = False
+
+    def rows(self, table: Array, count: int) -> Array:
+        """A table as rows of the granules of one access."""
+        return table if count == 1 else table[: self.size // count * count].reshape(-1, count)
+
+    def lasts(self, index: Array, count: int) -> Array:
+        """The newest accesses to the granules of each item, (n, count)."""
+        found: Array = self.rows(self.last, count).take(index, axis=0)
+        return found.reshape(len(index), count)
+
+    def put(self, event: Event, index: Array, strength: int) -> None:
+        """The event is the last access to its items, and nothing before it matters."""
+        self.is_used = True
+        self.rows(self.last, event.count)[index] = event.number
+        if self.has_chains:
+            self.rows(self.since, event.count)[index] = 0
+        if strength or self.has_strong:
+            self.has_strong = True
+            self.rows(self.strength, event.count)[index] = strength
+        agents = self.rows(self.agent, event.count)
+        agents[index] = event.agents if event.count == 1 else event.agents[:, None]
+
+    def lost(self, event: Event, index: Array) -> NDArray[np.bool_]:
+        """Which lanes touched a granule that another lane of the event touched too, and does not stand there for."""
+        found = self.rows(self.agent, event.count).take(index, axis=0).reshape(len(index), event.count)
+        lost: NDArray[np.bool_] = (found != event.agents[:, None]).any(axis=1)
+        return lost
+
+    def take_over(self, event: Event, index: Array, keep: NDArray[np.bool_], strength: int) -> None:
+        """The event is the last access; where `keep` (n, count) says so the marks that stood there are remembered."""
+        granules = index[:, None] * event.count + np.arange(event.count)
+        before = tuple(table[granules] for table in (self.last, self.agent, self.since))
+        own = before[1] == event.agents[:, None]
+        event.replaced = before[0], before[1], before[2]
+        weaker = granules[keep & (self.strength[granules] != strength)]
+        self.put(event, index, strength)
+        self.strength[weaker] = 0
+        self.has_chains = True
+        same = keep & own
+        self.since[granules[same]] = before[2][same]
+        self.since[granules[keep & ~own]] = event.number
+
+    def chain(self, granule: int, history: History) -> Iterator[tuple[int, Array, bool]]:
+        """What touched a granule, the newest first, as far as it matters: number, agents, whether it changed nothing."""
+        number, agent, since = (int(table[granule]) for table in (self.last, self.agent, self.since))
+        while number:
+            event = history.listed.get(number)
+            agents = np.array([agent])
+            if event is not None and event.shared:
+                agents = event.agents[event.at(granule)]
+            yield number, agents, event is not None and event.benign
+            taken = history.listed.get(since) if since else None
+            if taken is None or taken.replaced is None:
+                return
+            where = taken.at(granule)
+            if since != number and taken.shared:
+                yield since, taken.agents[where], taken.benign
+            lane, place = int(where[0]), granule - int(taken.first[where[0]])
+            number, agent, since = (int(table[lane, place]) for table in taken.replaced)

@@ -1,0 +1,97 @@
+"""What is said of a race: both accesses with their threads and source lines, and the order that is missing."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refsim.ptx.checks.history import History
+from refsim.ptx.findings.faults import place
+from refsim.ptx.memory.access import READ, Access
+from refsim.ptx.memory.semantics import GPU, semantics
+from refsim.ptx.memory.space import SHARED_BASE, Space
+from refsim.ptx.text.syntax import Statement
+
+if TYPE_CHECKING:
+    from refsim.ptx.machine.scheduler import Machine
+
+RULE = "PTX ISA, memory consistency model: conflicting accesses of two threads need an order, or strength on both sides"
+CONVERGENCE_RULE = (
+    "PTX ISA: shfl, vote, match, redux and matrix instructions make lanes meet but order no memory; "
+    "only bar.warp.sync (__syncwarp) does"
+)
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A lane that runs now, and the thread (of the grid) whose access `number` it races with."""
+
+    lane: int
+    other: int
+    number: int
+    kind: str  # what the other did: "read" or "write"
+    converged: bool = False
+    same: bool = False
+
+    @property
+    def code(self) -> str:
+        return "ordered-by-convergence" if self.converged else "race"
+
+
+class Reporter:
+    """Raises or records races, one for each statement and code."""
+
+    def __init__(self, machine: "Machine", history: History) -> None:
+        self.machine, self.history = machine, history
+
+    def is_news(self, statement: Statement) -> bool:
+        """Whether a race at this statement would be raised, or recorded for the first time."""
+        return self.machine.checks.level("race") == "error" or not self.machine.findings.is_known("race", statement)
+
+    def report(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
+        """Raise or record what the checks of the launch say about it."""
+        lane = int(np.searchsorted(access.threads.ids, pair.lane))
+        made = self.history.made[pair.number]
+        assert made is not None
+        verb = "reads" if access.kind == READ else "overwrites" if pair.kind == "read" else "writes"
+        done = "reads" if pair.kind == "read" else "writes" if pair.same else "wrote"
+        by = "by the same instruction" if pair.same else f"by {place(made[0])}"
+        size = access.width // access.semantics.elements
+        between = "" if pair.same else f", with no {self.missing(access, pair)} between"
+        act = f"{done} {by}" if pair.same else f"{by} {done}"
+        error = access.threads.fault(
+            pair.code, lane, f"{verb} {size} B at {self._place(*where)} that {self._who(pair.other)} {act}{between}",
+            CONVERGENCE_RULE if pair.converged else RULE,
+        )  # fmt: skip
+        self.machine.report(error, access.statement)
+
+    def _place(self, space: Space, position: int) -> str:
+        region = space.region_at(position)
+        inside = position - (region.start if region else 0)
+        if space.name == "shared":
+            return f"shared address {position:#x} (byte {position - SHARED_BASE} of shared memory)"
+        return f"{space.name} address {space.address(position)} (byte {inside} of {region.name if region else '?'})"
+
+    def _who(self, thread: int) -> str:
+        geometry = self.machine.geometry
+        described = geometry.describe(thread - geometry.first * geometry.threads)
+        return f"{described} (warp {thread % geometry.threads // WARP})"
+
+    def missing(self, access: Access, pair: Pair) -> str:
+        """The edge that would put the two in order, by how far the threads stand apart."""
+        geometry, threads = self.machine.geometry, self.machine.geometry.threads
+        lane = pair.lane + geometry.first * threads
+        if lane // threads != pair.other // threads:
+            return self._between_blocks(access, pair)
+        if lane % threads // WARP == pair.other % threads // WARP:
+            return "bar.warp.sync (__syncwarp)"
+        return "barrier"
+
+    def _between_blocks(self, access: Access, pair: Pair) -> str:
+        made = self.history.made[pair.number]
+        assert made is not None
+        other, mine = semantics(made[0].opcode), access.semantics
+        if mine.strong and other.strong and min(mine.scope, other.scope) < GPU:
+            return "scope that includes both blocks (.gpu), nor a release that the other acquires,"
+        return "release (fence and strong write) that the other acquires"

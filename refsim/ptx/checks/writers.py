@@ -1,0 +1,30 @@
+"""Who wrote each byte of global memory last, for reports after a failure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from refsim.ptx.memory.access import READ, Access
+from refsim.ptx.memory.space import THREADS
+
+
+@dataclass(frozen=True)
+class Writers:
+    """Keeps `Space.writer`: the PTX line and the number of the thread in its grid; lane 0 is thread `first`."""
+
+    first: int
+
+    def before(self, access: Access) -> None:
+        """A write is noted once it is made."""
+
+    def after(self, access: Access) -> None:
+        table = access.space.writer
+        if access.kind == READ or table is None:
+            return
+        threads: NDArray[Any] = access.threads.ids + (self.first + access.statement.line * THREADS)
+        index = access.index
+        if access.wrote is not None:
+            index, threads = index[access.wrote], threads[access.wrote]
+        for byte in range(access.width):
+            table[index * access.width + byte] = threads

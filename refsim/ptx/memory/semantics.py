@@ -1,0 +1,65 @@
+"""How an instruction takes part in the memory model: weak or strong, what it orders, and for whom.
+
+Sources: PTX ISA, memory consistency model, and the sections of ld, st, atom, red, membar and fence. A modifier is a word of
+the opcode whatever its place, so that every order the assembler takes means the same.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+CTA, CLUSTER, GPU, SYS = range(4)
+SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": SYS}
+_ATOMIC = frozenset({"atom", "red"})
+_ACQUIRES, _RELEASES = frozenset({"acquire", "acq_rel", "sc"}), frozenset({"release", "acq_rel", "sc"})
+_STRONG = frozenset({"relaxed", "volatile", "mmio"}) | _ACQUIRES | _RELEASES
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """What one opcode promises. `scope` counts only where it is `strong`; a vector is `elements` accesses; `returns` is
+    false for red, which is a write that reads nothing for its thread; `sequential` marks fence.sc and membar."""
+
+    strong: bool = False
+    acquires: bool = False
+    releases: bool = False
+    scope: int = SYS
+    atomic: bool = False
+    elements: int = 1
+    returns: bool = True
+    sequential: bool = False
+
+
+WEAK = Semantics()
+
+
+@lru_cache(maxsize=4096)
+def semantics(opcode: str) -> Semantics:
+    """The semantics of a load, a store, an atomic or a fence: volatile is relaxed.sys, atom and red are relaxed.gpu unless
+    they say more, a fence without a word is acq_rel, membar is a fence.sc."""
+    mnemonic, *words = opcode.split(".")
+    named = frozenset(words)
+    scope = next((SCOPES[word] for word in words if word in SCOPES), None)
+    elements = next((_VECTORS[word] for word in words if word in _VECTORS), 1)
+    if mnemonic in ("membar", "fence"):
+        if "proxy" in named or "mbarrier_init" in named:
+            return WEAK
+        plain = mnemonic == "membar" or named.isdisjoint(_ACQUIRES | _RELEASES)
+        acquires, releases = (plain or not named.isdisjoint(kind) for kind in (_ACQUIRES, _RELEASES))
+        sequential = mnemonic == "membar" or "sc" in named
+        return Semantics(True, acquires, releases, SYS if scope is None else scope, sequential=sequential)
+    if mnemonic in _ATOMIC:
+        acquires = mnemonic == "atom" and not named.isdisjoint(_ACQUIRES)
+        return Semantics(
+            True,
+            acquires,
+            not named.isdisjoint(_RELEASES),
+            GPU if scope is None else scope,
+            True,
+            elements,
+            mnemonic == "atom",
+        )
+    if named.isdisjoint(_STRONG):
+        return Semantics(elements=elements) if elements > 1 else WEAK
+    acquires, releases = "acquire" in named, "release" in named
+    return Semantics(True, acquires, releases, SYS if scope is None else scope, False, elements)
