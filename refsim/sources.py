@@ -39,6 +39,7 @@ CUDA_HEADERS = Document("cuda-headers", "CUDA Toolkit headers", "13.0", "https:/
 CUDA_GUIDE = Document(
     "cuda-guide", "CUDA C++ Programming Guide", "13.0", "https://docs.nvidia.com/cuda/cuda-c-programming-guide/"
 )
+CUDA_PRODUCTS = Document("cuda-products", "NVIDIA product specifications", "", "https://developer.nvidia.com/cuda/gpus")
 ML_DTYPES = Document("ml-dtypes", "ml_dtypes", "0.6", "https://github.com/jax-ml/ml_dtypes")
 TORCH = Document("torch", "PyTorch", "2.13", "https://docs.pytorch.org/docs/stable/tensor_attributes.html")
 FNUZ = Document(

@@ -8,7 +8,6 @@ import hashlib
 import importlib.resources
 import json
 import re
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 from refsim.device import cache
 from refsim.errors import MISSING, UNREADABLE, RefsimError, unknown
+from refsim.ptx.machine.resources import find_ptxas
 from refsim.sources import PTX, Source
 
 
@@ -340,12 +340,7 @@ def _bundled_directories() -> tuple[Traversable, ...]:
 
 
 def _find_ptxas() -> str:
-    for name in ("bin/ptxas", "bin/ptxas.exe"):
-        try:
-            return str(_wheel_root("nvidia-cuda-nvcc", name) / name)
-        except ImportError:
-            continue
-    found = shutil.which("ptxas")
+    found = find_ptxas()
     if found is None:
         raise RefsimError(
             "assembler-missing",

@@ -76,31 +76,34 @@ class SimLauncher:
         thread = self.memory.writer(address)
         if thread < 0:
             return {"address": address, "written": "never"}
-        owner: dict[str, object] = {"block": thread // self._threads, "thread": thread % self._threads}
+        owner: dict[str, object] = {
+            "block": self._shape.block_number(thread // self._shape.threads), "thread": thread % self._shape.threads,
+        }  # fmt: skip
         line = self.memory.writing_line(address)
         functions = self.program.module.functions.values()
         by = next((place(each) for function in functions for each in function.statements if each.line == line), "")
         return {**owner, "address": address, **({"by": by} if by else {})}
 
     def launch(
-        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
-    ) -> None:
+        self, entry: str, grid: ptx.Extents, block: ptx.Extents, args: Sequence[Any], shared_bytes: int = 0, *,
+        cluster: ptx.Extents | None = None, cooperative: bool = False,
+    ) -> None:  # fmt: skip
         """Run an entry under one or more schedules; faults are RefsimError."""
         scalars = [np.uint64(argument.address) if isinstance(argument, Buffer) else argument for argument in args]
-        self._threads = int(np.prod(block))
+        self._shape = self.program.shape(entry, grid, block, cluster)
         if len(self.memory.space.bytes) <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()
 
         orders = self.orders(entry)
-        small = int(np.prod(grid)) * self._threads <= SCHEDULED_LANES
+        small = self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
         # The module's own variables are part of the memory that every order begins with.
-        self.program.prepare(entry, self.memory)
+        self.program.prepare(entry, self.memory, cooperative=cooperative)
         before = self.memory.snapshot() if small else None
 
         def launched(order: Order, seed: int, initialised: str) -> ptx.Trace:
             return self.program.launch(
                 entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=order.policy,
-                seed=seed, arithmetic=self.arithmetic,
+                seed=seed, arithmetic=self.arithmetic, cluster=cluster, cooperative=cooperative,
                 checks=ptx.Checks(initialised, banks=self.count_banks and order == orders[0], seconds=SECONDS),
             )  # fmt: skip
 

@@ -6,11 +6,12 @@ from refsim.ptx.findings.record import BankUse, Crowd
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.contraction import Contraction
+from refsim.ptx.machine.launch_rules import Extents
 from refsim.ptx.machine.program import DEFAULT_TARGET, Program, Trace, load
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.observers.steps import WarpTrace
 
 __all__ = [
     "ARITHMETICS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "BankUse", "Checks", "Contraction",
-    "Crowd", "GlobalMemory", "Program", "Trace", "WarpTrace", "is_fault", "load",
+    "Crowd", "Extents", "GlobalMemory", "Program", "Trace", "WarpTrace", "is_fault", "load",
 ]  # fmt: skip

@@ -230,11 +230,7 @@ def test_user_mistakes_are_named(
 
 
 def test_missing_assembler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str, _: str) -> Path:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(compile, "_wheel_root", absent)
-    monkeypatch.setattr(compile.shutil, "which", lambda _: None)
+    monkeypatch.setattr(compile, "find_ptxas", lambda: None)
     with pytest.raises(RefsimError) as caught:
         assemble("", "sm_90a")
     assert (caught.value.code, caught.value.exit_code) == ("assembler-missing", MISSING)

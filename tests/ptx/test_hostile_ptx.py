@@ -68,7 +68,7 @@ CORPUS = {
     "zero alignment": HEAD + ".global .align 0 .b8 t[4];\n" + entry("mov.u64 %d1, t; ret;")[len(HEAD) :],
     "negative alignment": HEAD + ".shared .align -4 .b8 t[4];\n" + entry("mov.u64 %d1, t; ret;")[len(HEAD) :],
     "odd alignment": HEAD + ".shared .align 3 .b8 t[4];\n" + entry("mov.u64 %d1, t; ret;")[len(HEAD) :],
-    "huge shared": HEAD + ".shared .b8 t[1000000000];\n" + entry("ret;")[len(HEAD) :],
+    "huge shared": HEAD + ".shared .b8 t[1000000000];\n" + entry("mov.u64 %d1, t; ret;")[len(HEAD) :],
     "huge local": entry(".local .b8 t[1000000000]; ret;"),
     "many registers": entry(".reg .b32 %x<2000000000>; mov.u32 %x1999999999, 1; ret;"),
     "negative registers": entry(".reg .b32 %x<-3>; mov.u32 %x1, 1; ret;"),

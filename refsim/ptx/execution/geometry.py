@@ -1,7 +1,8 @@
 """The shape of a launch: grid, CTAs, warps and lanes; arithmetic only.
 
-lane = CTA x threads of a CTA + thread, CTAs and threads numbered with x fastest. A warp is 32 consecutive threads of one
-CTA. A set of lanes is a sorted array.
+lane = CTA x threads of a CTA + thread. A warp is 32 consecutive threads of one CTA. CTAs run, and are counted, cluster by
+cluster (x fastest among clusters and within one), so that a cluster is consecutive CTAs; without clusters, or where they
+extend along x alone, that is their number in the grid. A set of lanes is a sorted array.
 """
 
 from dataclasses import dataclass
@@ -11,16 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
+Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a launch and of the part of it that runs at once: CTAs [first, first + count)."""
+    """The shape of a launch and of the part of it that runs at once: CTAs [first, first + count), whole clusters."""
 
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    grid: Shape
+    block: Shape
     first: int
     count: int
+    cluster: Shape = (1, 1, 1)
+    is_explicit_cluster: bool = False
 
     @property
     def threads(self) -> int:
@@ -40,6 +44,21 @@ class Geometry:
     def warps(self) -> int:
         """Warps of one CTA."""
         return -(-self.threads // 32)
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of a cluster: 1 where the launch has none."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+    @cached_property
+    def ranks(self) -> Ids:
+        """The rank in its cluster of each CTA that runs now."""
+        return np.arange(self.count, dtype=np.int64) % self.cluster_ctas
+
+    @cached_property
+    def numbers(self) -> Ids:
+        """The number in the grid, x fastest, of each CTA that runs now."""
+        return grid_number(np.arange(self.first, self.first + self.count, dtype=np.int64), self.grid, self.cluster)
 
     @cached_property
     def cta(self) -> Ids:
@@ -62,11 +81,27 @@ class Geometry:
 
     def describe(self, lane: int) -> str:
         """`thread (5, 0, 0) of block (2, 0, 0)`."""
-        cta, thread = self.first + lane // self.threads, lane % self.threads
+        cta, thread = int(self.numbers[lane // self.threads]), lane % self.threads
         return f"thread {_unflatten(thread, self.block)} of block {_unflatten(cta, self.grid)}"
 
 
-def _unflatten(index: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+def grid_number(order: Ids, grid: Shape, cluster: Shape) -> Ids:
+    """The numbers in the grid of CTAs given by when they run.
+
+    Grid 4 x 4 in clusters of 2 x 2: the first cluster is CTAs 0, 1, 4 and 5 of the grid.
+    """
+    if cluster[1] * cluster[2] == 1:
+        return order
+    which, rank = np.divmod(order, cluster[0] * cluster[1] * cluster[2])
+    clusters = (grid[0] // cluster[0], grid[1] // cluster[1])
+    corner = (which % clusters[0], which // clusters[0] % clusters[1], which // (clusters[0] * clusters[1]))
+    inside = (rank % cluster[0], rank // cluster[0] % cluster[1], rank // (cluster[0] * cluster[1]))
+    x, y, z = (corner[axis] * cluster[axis] + inside[axis] for axis in range(3))
+    numbers: Ids = x + grid[0] * (y + grid[1] * z)
+    return numbers
+
+
+def _unflatten(index: int, shape: Shape) -> tuple[int, int, int]:
     return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
 
 

@@ -31,4 +31,4 @@ def fault(code: str, what: str, statement: Statement, who: str = "", rule: str =
 
 def is_fault(error: RefsimError) -> bool:
     """Whether an error says that the kernel is wrong, rather than the request."""
-    return error.code in FAULT_CODES
+    return error.code in FAULT_CODES and error.exit_code == FAULT_EXIT

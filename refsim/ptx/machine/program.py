@@ -20,7 +20,9 @@ from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.blocks import Code, lower
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.lowering.single_step import single_stepped
-from refsim.ptx.machine.launch import MAX_THREADS, Launch, extents, pack_parameters, place_variables
+from refsim.ptx.machine.arguments import pack_parameters
+from refsim.ptx.machine.launch import Launch, place_variables, place_workspace
+from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_parameters, launch_shape
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.inline import inline
@@ -65,6 +67,7 @@ class Program:
     module: Module
     target: str
     sha256: str
+    text: str = field(repr=False)
     _codes: dict[str, Code] = field(default_factory=dict)
 
     @cached_property
@@ -89,49 +92,53 @@ class Program:
         """An entry in blocks of one statement, as an observer sees it."""
         return single_stepped(self.code(entry))
 
-    def prepare(self, entry: str, memory: GlobalMemory) -> None:
-        """Place the module's variables in a memory, as the first launch of an entry would."""
-        place_variables(self.module, self.code(entry).function, self.key, memory)
+    def shape(self, entry: str, grid: Extents, block: Extents, cluster: Extents | None = None) -> LaunchShape:
+        """The shape of a launch; one that the target or the entry's directives refuse is RefsimError."""
+        return launch_shape(self.code(entry).function, self.target, grid, block, cluster)
+
+    def prepare(self, entry: str, memory: GlobalMemory, *, cooperative: bool = False) -> None:
+        """Place in a memory what the first launch of an entry would place there: the module's variables, the workspace."""
+        place_variables(self.module, self.code(entry).function, self.key, self.target, memory)
+        if cooperative:
+            place_workspace(memory)
 
     def launch(
-        self, entry: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_bytes: int = 0,
+        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], *, shared_bytes: int = 0,
         memory: GlobalMemory | None = None, policy: str = "eager", arithmetic: str = "silicon",
-        checks: Checks | None = None, seed: int = 0, observer: StepObserver | None = None,
+        checks: Checks | None = None, seed: int = 0, cluster: Extents | None = None, cooperative: bool = False,
+        observer: StepObserver | None = None,
     ) -> Trace:  # fmt: skip
         """Run one entry over a grid of blocks and return what happened.
 
-        grid, block: up to three extents, x first. args: one per parameter; a numpy array is copied in and copied back,
-        a numpy scalar must have the parameter's size (a pointer into `memory` is np.uint64). policy: "eager" runs the
-        lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at the wait, "random"
-        picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target does, "exact"
-        sums exactly and rounds once. observer: told of every statement; the entry then runs one statement at a time.
-        Raises RefsimError: a fault of the kernel (exit 1), a wrong argument (exit 2).
+        grid, block, cluster: a number or up to three extents, x first; without `cluster` the entry's own directive holds.
+        args: one per parameter; a numpy array is copied in and copied back, a numpy scalar must have the parameter's size
+        (a pointer into `memory` is np.uint64), a struct is bytes, a structured scalar or an object that bytes() takes.
+        policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at
+        the wait, "random" picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target
+        does, "exact" sums exactly and rounds once. cooperative: all blocks are resident at once and may meet at a grid
+        barrier. observer: told of every statement; the entry then runs one statement at a time. Raises RefsimError: a
+        fault of the kernel (exit 1), a wrong argument or launch (exit 2), a timeout of a grid that did not run at once
+        (exit 5).
         """
         code = self.code(entry) if observer is None else self.stepped(entry)
         if policy not in POLICIES:
             raise unknown("policy", policy, list(POLICIES))
         if arithmetic not in ARITHMETICS:
             raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
-        grid3, block3 = extents("grid", grid), extents("block", block)
-        if (threads := block3[0] * block3[1] * block3[2]) > MAX_THREADS:
-            raise RefsimError("block-too-large", f"a block of {threads} threads: the limit is {MAX_THREADS}")
+        if shared_bytes < 0:
+            raise RefsimError("bad-launch", f"shared_bytes={shared_bytes}", rule="bytes of dynamic shared memory")
+        shape = self.shape(entry, grid, block, cluster)
+        check_parameters(code.function, self.module.version, self.target)
         device = memory or GlobalMemory()
+        variables = place_variables(self.module, code.function, self.key, self.target, device, shared_bytes)
         parameters, arrays = pack_parameters(code.function, args, device)
-        variables = place_variables(self.module, code.function, self.key, device, shared_bytes)
+        if cooperative:
+            high, low = divmod(place_workspace(device), 1 << 32)
+            variables.symbols.update({"%envreg1": high, "%envreg2": low})
         findings = Launch(
-            code,
-            grid3,
-            block3,
-            device,
-            parameters,
-            variables,
-            checks or Checks(),
-            policy,
-            arithmetic,
-            seed,
-            self.target,
-            observer,
-        ).run()
+            code, shape, device, parameters, variables, checks or Checks(), policy, arithmetic, seed, self.target,
+            self.text, cooperative, observer,
+        ).run()  # fmt: skip
         for array, address in arrays:
             if device.was_stored_to(address):
                 array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
@@ -165,4 +172,4 @@ def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Prog
     chosen = target or module.target or DEFAULT_TARGET
     if module.target and not supports(chosen, module.target):
         raise RefsimError("wrong-target", f"the module is for {module.target}, the target asked for is {chosen}")
-    return Program(module, chosen, hashlib.sha256(text.encode()).hexdigest())
+    return Program(module, chosen, hashlib.sha256(text.encode()).hexdigest(), text)

@@ -54,12 +54,14 @@ class Machine:
     def __init__(
         self, code: Code, geometry: Geometry, memory: GlobalMemory, shared: Space, local: Space, parameters: Space,
         symbols: dict[str, int], *, checks: Checks, findings: Findings, policy: str, seed: int,
-        target: str, arithmetic: str, observer: StepObserver | None = None, history: History | None = None,
+        target: str, arithmetic: str, deadline: float, observer: StepObserver | None = None,
+        history: History | None = None,
     ) -> None:  # fmt: skip
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings
         self.target, self.arithmetic, self.observer = target, arithmetic, observer
+        self.deadline = deadline
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         self.late = self.choose_late(self.choice) if self.choice is not None and seed % 2 == 0 else None
         poison = bytes([(POISON + seed) & 0xFF])
@@ -191,14 +193,13 @@ class Machine:
         return True
 
     def run(self) -> None:
-        """Run until every lane has exited; a deadlock, a fault or the time limit is RefsimError."""
-        deadline = monotonic() + self.checks.seconds
+        """Run until every lane has exited; a deadlock, a fault or the time limit of the launch is RefsimError."""
         with np.errstate(all="ignore"):
             while self.groups or self.wake() or self.resume():
                 self.clock += 1
                 pc, ids = self.pick()
                 block = self.code.blocks[pc]
-                if monotonic() > deadline:
+                if monotonic() > self.deadline:
                     raise fault(
                         "timeout",
                         f"the launch ran longer than {self.checks.seconds:g} s",

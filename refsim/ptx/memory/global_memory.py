@@ -24,6 +24,7 @@ class GlobalMemory:
 
     def __init__(self) -> None:
         self.space = Space("global", GLOBAL_BASE)
+        self._by_name: dict[str, Region] = {}
 
     def allocate(self, size: int, name: str, *, initial: bytes | NDArray[Any] | None = None, align: int = 256,
                  offset: int = 0, writable: bool = True) -> int:  # fmt: skip
@@ -37,13 +38,19 @@ class GlobalMemory:
         if start + size > MAX_BYTES:
             raise RefsimError("out-of-memory", f"{size} B for {name}: the simulated GPU has {MAX_BYTES} B")
         self.reserve(start + size + RED_ZONE)
-        space.add(Region(name, start, start + size, writable))
+        region = Region(name, start, start + size, writable)
+        space.add(region)
+        self._by_name[name] = region
         if initial is not None:
             raw = np.frombuffer(initial, np.uint8) if isinstance(initial, bytes) else _raw(initial)
             space.bytes[start : start + size] = raw
             space.shadow[start : start + size] = 1
             space.initialised.add(name)
         return start + GLOBAL_BASE
+
+    def named(self, name: str) -> Region | None:
+        """The latest buffer of a name, or None."""
+        return self._by_name.get(name)
 
     @property
     def end(self) -> int:

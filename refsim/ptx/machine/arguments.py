@@ -1,0 +1,71 @@
+"""The arguments of a launch as parameter bytes: arrays are copied in, scalars and structs stand for themselves."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.machine.limits import round_up
+from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.memory.space import Region, Space
+from refsim.ptx.text.syntax import Function, Variable
+
+RULE = (
+    "an argument is a numpy array (copied in and back), a numpy scalar of the parameter's size, or the bytes of a struct: "
+    "bytes, a structured numpy scalar, or an object that bytes() takes and whose `align` says how it is aligned"
+)
+
+
+def pack_parameters(
+    function: Function, args: Sequence[Any], device: GlobalMemory
+) -> tuple[Space, list[tuple[NDArray[Any], int]]]:
+    """The parameter bytes of a launch, and the arrays that must be copied back with their addresses."""
+    if len(args) != len(function.parameters):
+        raise RefsimError(
+            "argument-count", f"{function.name} takes {len(function.parameters)} arguments, {len(args)} were given",
+            rule=", ".join(f"{parameter.name}: {parameter.size} B" for parameter in function.parameters),
+        )  # fmt: skip
+    packed, arrays = bytearray(), []
+    device.reserve(device.end + sum(array.nbytes + 1024 for array in args if isinstance(array, np.ndarray)))
+    for position, (parameter, argument) in enumerate(zip(function.parameters, args, strict=True)):
+        if isinstance(argument, np.ndarray) and argument.ndim > 0 and parameter.size == 8:
+            if not argument.flags.c_contiguous or not argument.flags.writeable:
+                raise RefsimError("bad-argument", f"argument {position} must be a contiguous, writable array")
+            address = device.allocate(
+                argument.nbytes, f"argument {position}", initial=argument.reshape(-1).view(np.uint8)
+            )
+            arrays.append((argument, address))
+            raw = address.to_bytes(8, "little")
+        else:
+            raw = _value(f"argument {position} of {function.name}", parameter, argument)
+        packed += bytes(round_up(len(packed), parameter.align) - len(packed)) + raw
+    space = Space("param", 0)
+    space.bytes = np.frombuffer(bytes(packed).ljust(round_up(len(packed), 16) + 16, b"\0"), np.uint8).copy()
+    space.shadow = np.ones_like(space.bytes)
+    space.add(Region("parameters", 0, len(packed), writable=False))
+    return space, arrays
+
+
+def _value(name: str, parameter: Variable, argument: Any) -> bytes:
+    """The bytes of a scalar or a struct, which must have the size of the parameter and ask for no more alignment."""
+    align = 1
+    if isinstance(argument, np.generic | np.ndarray):
+        raw = argument.tobytes()
+        align = argument.dtype.alignment if argument.dtype.names else 1
+    elif isinstance(argument, bytes | bytearray | memoryview) or hasattr(argument, "__bytes__"):
+        raw, align = bytes(argument), int(getattr(argument, "align", 1))
+    else:
+        raise RefsimError("bad-argument", f"{name} is a {type(argument).__name__}", rule=RULE)
+    if len(raw) != parameter.size:
+        raise RefsimError(
+            "argument-size", f"{name} has {len(raw)} B, {parameter.name} takes {parameter.size} B", rule=RULE,
+            help="give a numpy scalar of that size, such as np.uint64(n), or all bytes of the struct",
+        )  # fmt: skip
+    if align > parameter.align:
+        raise RefsimError(
+            "argument-alignment", f"{name} is aligned to {align} B, {parameter.name} to {parameter.align} B",
+            rule="a struct lies in the parameters as its type is aligned: the two declarations differ",
+        )  # fmt: skip
+    return raw

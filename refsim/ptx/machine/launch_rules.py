@@ -1,0 +1,230 @@
+"""What a launch must keep: its shape, the directives of the entry, and the limits of the target; checked before it runs.
+
+Each rule is one function that raises one RefsimError. The assembler lets most of this through (`.maxntid 2048`,
+`.reqnctapercluster 32`): the driver refuses the launch, and so do these.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from operator import index
+from typing import SupportsIndex
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.ptx.execution.geometry import Shape, grid_number
+from refsim.ptx.machine.limits import (
+    CLUSTER_SOURCE,
+    MAX_BLOCK,
+    MAX_GRID,
+    MAX_LOCAL,
+    MAX_STATIC_SHARED,
+    MAX_THREADS,
+    PARAMETER_SOURCE,
+    REGISTERS,
+    SHARED_SOURCE,
+    THREAD_SOURCE,
+    limits_of,
+    parameter_limit,
+    round_up,
+    warp_registers,
+)
+from refsim.ptx.text.syntax import Function
+from refsim.sources import PTX
+
+Extents = SupportsIndex | Sequence[SupportsIndex]
+_PERFORMANCE = PTX["performance-tuning directives"]
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """Grid, block and cluster of a launch, in CTAs and threads; `is_explicit_cluster` where somebody asked for one."""
+
+    grid: Shape
+    block: Shape
+    cluster: Shape
+    is_explicit_cluster: bool
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA."""
+        return prod(self.block)
+
+    @property
+    def ctas(self) -> int:
+        return prod(self.grid)
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of one cluster."""
+        return prod(self.cluster)
+
+    def block_number(self, order: int) -> int:
+        """The number in the grid, x fastest, of the CTA that runs as number `order`."""
+        return int(grid_number(np.array([order]), self.grid, self.cluster)[0])
+
+
+def extents(what: str, shape: Extents) -> Shape:
+    """Up to three positive launch extents, filled with ones; a number alone is the first."""
+    try:
+        numbers = [index(shape)] if isinstance(shape, SupportsIndex) else [index(extent) for extent in shape]
+    except TypeError:
+        numbers = []
+    if not 1 <= len(numbers) <= 3 or any(not 1 <= extent < 2**31 for extent in numbers):
+        raise RefsimError("bad-launch", f"{what}={shape}", rule="one to three whole extents, each from 1 to 2^31 - 1")
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
+
+
+def launch_shape(
+    function: Function, target: str, grid: Extents, block: Extents, cluster: Extents | None
+) -> LaunchShape:
+    """The shape of a launch that keeps all rules of `target` and of the entry's directives.
+
+    A cluster that the launch does not name is the one of `.reqnctapercluster`; with `.blocksareclusters` the grid counts
+    clusters.
+    """
+    where = f"launch of {function.name}"
+    required = _directive(function, "reqnctapercluster")
+    explicit = cluster is not None or required is not None
+    cluster3 = extents("cluster", cluster) if cluster is not None else required or (1, 1, 1)
+    grid3, block3 = extents("grid", grid), extents("block", block)
+    if "blocksareclusters" in function.directives:
+        grid3 = (grid3[0] * cluster3[0], grid3[1] * cluster3[1], grid3[2] * cluster3[2])
+    shape = LaunchShape(grid3, block3, cluster3, explicit)
+    _check_grid(shape, where)
+    _check_block(function, shape, where)
+    if explicit:
+        _check_cluster(target, shape, where)
+        _check_cluster_directives(function, shape, where)
+    elif "explicitcluster" in function.directives:
+        raise RefsimError(
+            "missing-cluster", f"{function.name} has to be launched with a cluster, and none was given", where,
+            str(CLUSTER_SOURCE) + ": .explicitcluster", "give cluster=",
+        )  # fmt: skip
+    return shape
+
+
+def _directive(function: Function, name: str) -> Shape | None:
+    """The extents of a directive, filled with ones; None where the entry has no such directive."""
+    if name not in function.directives:
+        return None
+    x, y, z = (*function.directives[name], 1, 1, 1)[:3]
+    return x, y, z
+
+
+def _check_grid(shape: LaunchShape, where: str) -> None:
+    for axis, extent, most in zip("xyz", shape.grid, MAX_GRID, strict=True):
+        if extent > most:
+            raise RefsimError(
+                "grid-too-large", f"a grid of {extent:,} blocks along {axis}: the limit is {most:,}", where,
+                str(THREAD_SOURCE), "put the long axis first: x goes to 2^31 - 1",
+            )  # fmt: skip
+
+
+def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
+    for axis, extent, most in zip("xyz", shape.block, MAX_BLOCK, strict=True):
+        if extent > most:
+            raise RefsimError(
+                "block-too-large", f"a block of {extent} threads along {axis}: the limit is {most}", where,
+                str(THREAD_SOURCE),
+            )  # fmt: skip
+    if shape.threads > MAX_THREADS:
+        raise RefsimError(
+            "block-too-large", f"a block of {shape.threads} threads: the limit is {MAX_THREADS}", where,
+            str(THREAD_SOURCE),
+        )  # fmt: skip
+    required, largest = _directive(function, "reqntid"), _directive(function, "maxntid")
+    if required is not None and shape.block != required:
+        raise RefsimError(
+            "wrong-block", f"a block of {_text(shape.block)} threads: the entry requires {_text(required)}", where,
+            f"{_PERFORMANCE}: .reqntid", f"launch with block={required}",
+        )  # fmt: skip
+    if largest is not None and shape.threads > prod(largest):
+        raise RefsimError(
+            "block-too-large", f"a block of {shape.threads} threads: the entry was compiled for at most {prod(largest)}",
+            where, f"{_PERFORMANCE}: .maxntid {_text(largest)} (__launch_bounds__)",
+        )  # fmt: skip
+
+
+def _check_cluster(target: str, shape: LaunchShape, where: str) -> None:
+    most = limits_of(target).cluster
+    if most == 0:
+        raise RefsimError(
+            "no-clusters", f"a cluster of {_text(shape.cluster)} on {target}, which has no clusters", where,
+            f"{CLUSTER_SOURCE}: sm_90 and newer",
+        )  # fmt: skip
+    if shape.cluster_ctas > most:
+        raise RefsimError(
+            "cluster-too-large", f"a cluster of {shape.cluster_ctas} blocks: {target} takes {most}", where,
+            f"{CLUSTER_SOURCE}; up to 8 are portable, 16 where the chip allows it",
+        )  # fmt: skip
+    if any(blocks % part for blocks, part in zip(shape.grid, shape.cluster, strict=True)):
+        raise RefsimError(
+            "grid-not-whole-clusters", f"a grid of {_text(shape.grid)} blocks in clusters of {_text(shape.cluster)}",
+            where, f"{CLUSTER_SOURCE}: a grid is whole clusters along each axis",
+        )  # fmt: skip
+
+
+def _check_cluster_directives(function: Function, shape: LaunchShape, where: str) -> None:
+    required = _directive(function, "reqnctapercluster")
+    if required is not None and shape.cluster != required:
+        raise RefsimError(
+            "wrong-cluster", f"a cluster of {_text(shape.cluster)} blocks: the entry requires {_text(required)}", where,
+            f"{CLUSTER_SOURCE}: .reqnctapercluster", f"launch with cluster={required}, or without one",
+        )  # fmt: skip
+    largest = function.directives.get("maxclusterrank")
+    if largest and shape.cluster_ctas > largest[0]:
+        raise RefsimError(
+            "cluster-too-large", f"a cluster of {shape.cluster_ctas} blocks: the entry takes at most {largest[0]}", where,
+            f"{CLUSTER_SOURCE}: .maxclusterrank",
+        )  # fmt: skip
+
+
+def check_memory(entry: str, target: str, static: int, dynamic: int, local: int) -> None:
+    """Shared memory of a CTA (bytes that the entry declares, bytes of the launch) and local memory of a thread."""
+    where, most = f"launch of {entry}", limits_of(target).opt_in
+    if static > MAX_STATIC_SHARED:
+        raise RefsimError(
+            "out-of-shared-memory", f"{static} B of static shared memory: the limit is {MAX_STATIC_SHARED} B", where,
+            f"{SHARED_SOURCE}, on every target", "declare it `extern __shared__` and give shared_bytes=",
+        )  # fmt: skip
+    if static + dynamic > most:
+        raise RefsimError(
+            "out-of-shared-memory",
+            f"{static + dynamic} B of shared memory ({static} static, {dynamic} dynamic): {target} has {most} B for a block",
+            where, str(SHARED_SOURCE),
+        )  # fmt: skip
+    if local > MAX_LOCAL:
+        raise RefsimError(
+            "out-of-local-memory", f"{local} B of local memory a thread: the limit is {MAX_LOCAL} B", where,
+            str(THREAD_SOURCE),
+        )  # fmt: skip
+
+
+def check_parameters(function: Function, version: str, target: str) -> None:
+    """Bytes of all parameters, each at its alignment."""
+    most, size = parameter_limit(version, target), 0
+    for parameter in function.parameters:
+        size = round_up(size, parameter.align) + parameter.size
+    if size > most:
+        raise RefsimError(
+            "too-many-parameters", f"{size} B of parameters: the limit is {most} B for PTX {version} on {target}",
+            f"launch of {function.name}", str(PARAMETER_SOURCE), "pass a pointer to a buffer",
+        )  # fmt: skip
+
+
+def check_registers(entry: str, threads: int, registers: int) -> None:
+    """Registers of a CTA: whole groups of four warps, as each of the four partitions of an SM takes a warp of them."""
+    needed = warp_registers(registers) * round_up(-(-threads // 32), 4)
+    if needed > REGISTERS:
+        raise RefsimError(
+            "too-many-registers", f"{threads} threads of {registers} registers take {needed:,}: an SM has {REGISTERS:,}",
+            f"launch of {entry}", "cuda_occupancy.h: registers of a warp x warps rounded up to 4",
+            "compile with __launch_bounds__ or --maxrregcount, or launch fewer threads",
+        )  # fmt: skip
+
+
+def _text(shape: Shape) -> str:
+    return " x ".join(map(str, shape))
