@@ -52,6 +52,11 @@ def order_name(order: "Order") -> str:
     return f"random, seed {order.seed}" if order.policy == "random" else order.policy
 
 
+def notes_table(notes: "tuple[RefsimError, ...]") -> Table:
+    """What makes no kernel wrong, and is worth knowing."""
+    return Table(FINDINGS, tuple((note.code, note.where, note.what) for note in notes), key="notes")
+
+
 def schedules_table(tried: "list[Outcome]") -> Table:
     """One row for each order: how much was found under it, and whether it wrote the bytes of the first."""
     return Table(

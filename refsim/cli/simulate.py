@@ -13,6 +13,7 @@ from refsim.cli.launch_views import (
     banks_table,
     findings_of,
     findings_table,
+    notes_table,
     order_name,
     schedules_table,
     steps_table,
@@ -74,7 +75,8 @@ def command(
 ) -> Answer:  # fmt: skip
     """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
 
-    Findings that do not stop a kernel (races, reads of unwritten or unfinished bytes) are listed, and the exit code is 1.
+    Findings that do not stop a kernel (races, unwritten bits that reach an output, reads of unfinished bytes) are listed,
+    and the exit code is 1. Unwritten memory that was read for nothing is a note.
 
     \b
       refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --save 2=y.npy
@@ -138,6 +140,8 @@ def _tables(tried: "list[Outcome]", seen: "WarpTrace | None", by_order: bool) ->
         yield schedules_table(tried)
     if findings:
         yield findings_table(findings, by_order=by_order)
+    if trace is not None and trace.notes:
+        yield notes_table(trace.notes)
     if trace is not None and trace.banks:
         yield banks_table(trace.banks)
     if seen is not None:

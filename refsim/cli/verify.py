@@ -121,7 +121,7 @@ def _answer(verdicts: "list[Verdict]") -> Answer:
     )  # fmt: skip
     parts: list[Table | Statement] = [Table(COLUMNS, rows, key="verdicts")]
     for verdict in verdicts:
-        if not verdict:
+        if not verdict or verdict.notes:
             parts.append(Statement(tuple(verdict.lines()), verdict.to_json(), key=verdict.kernel))
     parts += _devices([verdict.device for verdict in verdicts])
     codes = {verdict.exit_code for verdict in verdicts} - {0}

@@ -3,10 +3,9 @@
 A launch of moderate size runs under several schedules (`schedules.py`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from refsim import ptx
 from refsim.device.compile import compile_ptx
-from refsim.device.schedules import SCHEDULES, Order, Outcome, Snapshot, orders_of, outcomes
+from refsim.device.schedules import SCHEDULES, Order, Outcome, orders_of, outcomes
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer
 from refsim.ptx.findings.faults import place
@@ -39,7 +38,7 @@ class SimLauncher:
     arithmetic: str = "silicon"
     memory: ptx.GlobalMemory = field(default_factory=ptx.GlobalMemory)
     inexact: list[str] = field(default_factory=list)
-    unobservable: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     instructions: int = 0
     traces: list[ptx.Trace] = field(default_factory=list)
     count_banks: bool = False
@@ -100,19 +99,16 @@ class SimLauncher:
         self.program.prepare(entry, self.memory, cooperative=cooperative)
         before = self.memory.snapshot() if small else None
 
-        def launched(order: Order, seed: int, initialised: str) -> ptx.Trace:
-            return self.program.launch(
-                entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=order.policy,
-                seed=seed, arithmetic=self.arithmetic, cluster=cluster, cooperative=cooperative,
-                checks=ptx.Checks(initialised, banks=self.count_banks and order == orders[0], seconds=SECONDS),
-            )  # fmt: skip
-
         def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
-            if order == orders[0]:
-                return self._first(partial(launched, order), order.seed, before), self.memory
-            assert before is not None
-            self.memory.restore(before)
-            return launched(order, order.seed, "error"), self.memory
+            if order != orders[0]:
+                assert before is not None
+                self.memory.restore(before)
+            trace = self.program.launch(
+                entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=order.policy,
+                seed=order.seed, arithmetic=self.arithmetic, cluster=cluster, cooperative=cooperative,
+                checks=ptx.Checks(banks=self.count_banks and order == orders[0], seconds=SECONDS),
+            )  # fmt: skip
+            return trace, self.memory
 
         self._judge(entry, outcomes(run, entry, orders if small else orders[:1]))
 
@@ -125,8 +121,7 @@ class SimLauncher:
         self.inexact += [
             f"{entry}: {line}" for line in (*trace.inexact, *trace.idealised, *map(str, trace.contractions))
         ]
-        if trace.uninitialised:
-            return
+        self.notes += [f"{entry}: {note.what}, at {note.where}" for note in trace.notes]
         after = self.memory.snapshot() if trace.inexact else None
         for outcome in tried:
             if outcome.error is not None:
@@ -145,26 +140,6 @@ class SimLauncher:
         if self.policy is not None:
             return (Order(self.policy, 1 if self.policy == "random" else 0),)
         return orders_of(self.program, entry, self.schedules)
-
-    def _first(self, run: Callable[[int, str], ptx.Trace], seed: int, before: Snapshot | None) -> ptx.Trace:
-        """The first order. Where it reads unwritten bytes it runs on with two different poisons: where all written bytes
-        agree, nobody can observe the unwritten ones."""
-        try:
-            return run(seed, "error")
-        except RefsimError as error:
-            if error.code != "uninitialised" or before is None:
-                raise
-            unwritten = error
-        finals = []
-        for poison_seed in (1, 2):
-            self.memory.restore(before, poison=0x5A + poison_seed)
-            trace = run(poison_seed, "record")
-            finals.append(self.memory.snapshot())
-        (first, written), (second, _) = finals
-        if (first[written == 1] != second[written == 1]).any():
-            raise unwritten
-        self.unobservable.append(str(unwritten))
-        return trace
 
 
 @dataclass

@@ -122,7 +122,7 @@ def without(text: str, line: int, instead: str = "") -> str:
 
 def _entries(kernel: Kernel, problem: Any, program: ptx.Program) -> set[str]:
     device = ChangedDevice(program, schedules=2)
-    finding, _ = examine(kernel, problem, device)
+    finding, *_ = examine(kernel, problem, device)
     if finding is not None:
         raise RefsimError("kernel-fails", f"{kernel.name} fails before anything is removed: {finding.text}")
     return device.entries
@@ -132,7 +132,7 @@ def _removed(kernel: Kernel, entry: str, statement: Any, text: str, target: str,
     where = entry, statement.opcode, statement.line, str(statement.location or "no source line")
     changed = ChangedDevice(ptx.load(without(text, statement.line), target))
     for problem in problems:
-        finding, _ = examine(kernel, problem, changed)
+        finding, *_ = examine(kernel, problem, changed)
         if finding is not None and finding.status in (verdicts.FAIL, verdicts.TIMEOUT):
             return Removal(*where, True, finding.text, problem)
     trapping = ChangedDevice(ptx.load(without(text, statement.line, "trap;"), target), schedules=1)

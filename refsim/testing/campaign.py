@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class _Ledger:
     failure: Finding | None = None
     failed_at: float = 0.0
     doubt: Finding | None = None
+    notes: dict[str, None] = field(default_factory=dict)
 
     def check(self, problem: Any) -> bool:
         """Runs one problem; False when it fails. Raises _Stopped where going on would tell nothing new."""
@@ -78,7 +79,8 @@ class _Ledger:
         if not self.failure and now > self.deadline:
             self.doubt = Finding(verdicts.TIMEOUT, f"the time limit ended the campaign after {self.cases} cases", None)
             raise _Stopped
-        finding, elements = examine(self.kernel, problem, self.device)
+        finding, elements, notes = examine(self.kernel, problem, self.device)
+        self.notes |= dict.fromkeys(notes)
         if not self.failure:
             self.cases, self.elements = self.cases + 1, self.elements + elements
         self._report()
@@ -189,5 +191,5 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
         ledger.cases, ledger.elements, seconds, finding=found.text if found else "",
         mismatch=found.mismatch if found else None, problem=to_json(found.problem) if found and has_problem else None,
         problem_text=spelled(found.problem) if found and has_problem else "", replay=replay,
-        promise=str(kernel.promise),
+        promise=str(kernel.promise), notes=tuple(ledger.notes),
     )  # fmt: skip

@@ -18,16 +18,16 @@ from refsim.testing.recipes import spelled
 class Observation:
     """One run of a kernel: what it wrote, what differs, and what the device says about the run.
 
-    `inexact` lists .approx arithmetic on the data path, `unobservable` uninitialised reads that reached no output; both
-    are what the launcher offers under these names, if it does. `conflicts` are the instructions of a kernel that promises
-    none which took more than one pass over the banks where one would do.
+    `inexact` lists .approx arithmetic on the data path, `notes` what makes no kernel wrong, such as unwritten
+    memory that was read for nothing; both are what the launcher offers under these names, if it does. `conflicts` are the
+    instructions of a kernel that promises none which took more than one pass over the banks where one would do.
     """
 
     outputs: Outputs
     mismatches: tuple[Mismatch, ...]
     elements: int
     inexact: tuple[str, ...]
-    unobservable: tuple[str, ...]
+    notes: tuple[str, ...]
     conflicts: tuple[str, ...] = ()
 
 
@@ -100,7 +100,7 @@ def observe(kernel: Kernel, problem: Any, device: Any) -> Observation:
         mismatches=tuple(mismatch for mismatch in (*compared, *changed) if mismatch),
         elements=sum(mismatch.total for mismatch in compared),
         inexact=tuple(getattr(launcher, "inexact", ())),
-        unobservable=tuple(getattr(launcher, "unobservable", ())),
+        notes=tuple(dict.fromkeys(getattr(launcher, "notes", ()))),
         conflicts=tuple(use for use in getattr(launcher, "conflicts", ()) if use.startswith(kernel.conflict_free)),
     )
 

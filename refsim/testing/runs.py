@@ -28,21 +28,21 @@ class Finding:
 def run_problem(kernel: Kernel, problem: Any, device: Any, *, replay: str = "") -> Verdict:
     """The verdict of one problem, run once; nothing is generated or shrunk."""
     started = time.monotonic()
-    finding, elements = examine(kernel, problem, device)
+    finding, elements, notes = examine(kernel, problem, device)
     return Verdict(
         kernel.name, finding.status if finding else verdicts.PASS, describe(device), "replay", cases=1,
         elements=elements, seconds=time.monotonic() - started, finding=finding.text if finding else "",
         mismatch=finding.mismatch if finding else None, problem=to_json(problem), problem_text=spelled(problem),
-        replay=replay, promise=str(kernel.promise),
+        replay=replay, promise=str(kernel.promise), notes=notes,
     )  # fmt: skip
 
 
-def examine(kernel: Kernel, problem: Any, device: Any) -> tuple[Finding | None, int]:
-    """What one run of a problem shows (None: it agrees), and how many elements were compared."""
+def examine(kernel: Kernel, problem: Any, device: Any) -> tuple[Finding | None, int, tuple[str, ...]]:
+    """What one run of a problem shows (None: it agrees), how many elements were compared, and notes."""
     try:
         seen = observe(kernel, problem, device)
     except RefsimError as error:
-        return Finding(_blame(error), str(error), problem), 0
+        return Finding(_blame(error), str(error), problem), 0, ()
     except Exception as error:
         error.add_note(f"while {kernel.name} ran {spelled(problem)}")
         raise
@@ -55,9 +55,7 @@ def examine(kernel: Kernel, problem: Any, device: Any) -> tuple[Finding | None, 
     if seen.inexact:  # bits that are not fixed can neither confirm nor refute
         text = "\n".join(["inexact arithmetic on the data path", *seen.inexact, *([finding.text] if finding else [])])
         finding = Finding(verdicts.INEXACT, text, problem, finding.mismatch if finding else None)
-    elif seen.unobservable and finding is None:
-        finding = Finding(verdicts.UNOBSERVABLE, "\n".join(seen.unobservable), problem)
-    return finding, seen.elements
+    return finding, seen.elements, seen.notes
 
 
 def describe(device: Any) -> dict[str, str]:

@@ -8,9 +8,9 @@ from refsim.compare import Mismatch
 from refsim.errors import RefsimError, unknown
 from refsim.render import Command
 
-PASS, FAIL, INEXACT, UNOBSERVABLE = "pass", "fail", "inexact", "uninitialised-but-unobservable"
+PASS, FAIL, INEXACT = "pass", "fail", "inexact"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
-EXIT_CODES = {PASS: 0, FAIL: 1, INEXACT: 5, UNOBSERVABLE: 5, UNSUPPORTED: 5, TIMEOUT: 5, NOT_RUN: 4}
+EXIT_CODES = {PASS: 0, FAIL: 1, INEXACT: 5, UNSUPPORTED: 5, TIMEOUT: 5, NOT_RUN: 4}
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Verdict:
     """The outcome of a campaign: `status` is a key of EXIT_CODES, `exit_code` what a command returns for it.
 
     `cases` problems and `elements` output elements were compared. A finding has the smallest `problem` known (as JSON
-    and as text), the `finding` in words, the `mismatch` where bits differ, and the `replay` file. `device` describes
+    and as text), the `finding` in words, the `mismatch` where bits differ, and the `replay` file. `notes` are worth knowing
+    and make no kernel wrong: unwritten memory that was read and reached no output. `device` describes
     the device with hashes, flags and tools of what ran; `seconds` is wall-clock time.
     """
 
@@ -36,6 +37,7 @@ class Verdict:
     problem_text: str = ""
     replay: str = ""
     promise: str = "bitwise"
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in EXIT_CODES:
@@ -60,13 +62,14 @@ class Verdict:
             f"{self.seconds:.1f} s, profile {self.profile}{seed}"
         ]
         lines += self.finding.splitlines()
+        lines += [f"note  {line}" for line in self.notes]
         lines += [f"problem {self.problem_text}"] if self.problem_text else []
         return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""
         record = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        record |= {"device": dict(self.device), "exit_code": self.exit_code}
+        record |= {"device": dict(self.device), "exit_code": self.exit_code, "notes": list(self.notes)}
         return record | {"mismatch": self.mismatch.to_json() if self.mismatch else None}
 
     @staticmethod
@@ -80,4 +83,5 @@ class Verdict:
         if missing:
             raise RefsimError("missing-field", f"a verdict needs {missing[0]!r}")
         mismatch = known.get("mismatch")
+        known["notes"] = tuple(known.get("notes", ()))
         return Verdict(**{**known, "mismatch": Mismatch.from_json(mismatch) if mismatch else None})

@@ -51,7 +51,7 @@ def fault(body: str, offset: int = 0, size: int = 64, *, initial: bool = True, w
         ("ld.global.u32 %r1, [%d3];", 2, "misaligned", "not a multiple of 4"),
         ("ld.global.v2.u32 {%r1, %r2}, [%d3];", 4, "misaligned", "not a multiple of 8"),
         ("ld.shared.u32 %r1, [%r5+64];", 0, "out-of-bounds", "past the end of shared memory"),
-        ("ld.shared.u32 %r1, [%r5];", 0, "uninitialised", "byte 0 of shared memory"),
+        ("ld.shared.u32 %r1, [%r5]; ld.shared.u32 %r2, [%r1];", 0, "uninitialised", "byte 0 of shared memory"),
         ("ld.shared.u32 %r1, [0];", 0, "out-of-bounds", "shared"),
         ("atom.global.add.u32 %r1, [%d3], 1;", 64, "out-of-bounds", "past the end of x"),
     ],
@@ -63,7 +63,7 @@ def test_stray_accesses(body, offset, code, says):
 
 
 def test_reading_an_output_before_it_is_written():
-    error = fault("ld.global.u32 %r1, [%d3];", 8, initial=False)
+    error = fault("ld.global.u32 %r1, [%d3]; ld.shared.u32 %r2, [%r1];", 8, initial=False)
     assert error.code == "uninitialised"
     assert "byte 8 of x" in error.what
 
@@ -74,8 +74,8 @@ def test_writing_a_read_only_upload():
 
 def test_recording_instead_of_stopping():
     memory = ptx.GlobalMemory()
-    buffer, out = memory.allocate(64, "x"), memory.allocate(4, "out")
-    body = "ld.global.u32 %r1, [%d3]; st.global.u32 [%d4], 7;"
+    buffer, out = memory.allocate(64, "x"), memory.allocate(8, "out")
+    body = "ld.global.u32 %r1, [%d3]; st.global.u32 [%d4], 7; st.global.u32 [%d4+4], %r1;"
     trace = ptx.load(TEXT.format(body=body)).launch(
         "k", (1,), (32,), [np.uint64(buffer), np.uint64(0), np.uint64(out)], memory=memory, checks=ptx.Checks("record")
     )

@@ -267,7 +267,7 @@ def test_bytes_in_flight_must_be_left_alone(second: str, policy: str) -> None:
     [
         ("races", READ_AFTER_WRITE, "race"),
         ("copies", copying("", "bar.sync 0;"), "read-before-wait"),
-        ("initialised", "ld.shared.u32 %r10, [%r4];", "uninitialised"),
+        ("initialised", "ld.shared.u32 %r10, [%r4]; st.global.u32 [%d3], %r10;", "uninitialised"),
     ],
 )
 def test_each_check_can_be_switched_off_and_recorded(check: str, body: str, code: str) -> None:
@@ -281,8 +281,11 @@ def test_each_check_can_be_switched_off_and_recorded(check: str, body: str, code
 
 
 def test_a_finding_is_recorded_once_for_each_source_line() -> None:
-    body = "mov.u32 %r11, 0;\nLOOP: ld.shared.u32 %r10, [%r4]; add.s32 %r11, %r11, 1; setp.lt.u32 %p2, %r11, 9; @%p2 bra LOOP;"
-    trace = run(f"{body}\nld.shared.u32 %r10, [%r4];", initialised="record")
+    body = (
+        "mov.u32 %r11, 0;\nLOOP: ld.shared.u32 %r10, [%r4]; st.global.u32 [%d3], %r10; add.s32 %r11, %r11, 1; "
+        "setp.lt.u32 %p2, %r11, 9; @%p2 bra LOOP;"
+    )
+    trace = run(f"{body}\nld.shared.u32 %r10, [%r4]; st.global.u32 [%d3+256], %r10;", initialised="record")
     assert [error.code for error in trace.findings] == ["uninitialised", "uninitialised"]
     assert trace.uninitialised == trace.findings
 

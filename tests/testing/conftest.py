@@ -27,7 +27,7 @@ class FakeLauncher:
     top: int = 0
     buffers: list[Buffer] = field(default_factory=list)
     inexact: tuple[str, ...] = ()
-    unobservable: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     count_banks: bool = False
 

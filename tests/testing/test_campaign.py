@@ -171,14 +171,19 @@ def test_error_of_the_request_is_raised(halve_kernel, fake_device):
         run_campaign(halve_kernel, fake_device(lacks_compiler))
 
 
-@pytest.mark.parametrize(
-    ("flag", "status"), [("inexact", "inexact"), ("unobservable", "uninitialised-but-unobservable")]
-)
-def test_flag_of_the_launcher_makes_the_verdict_inconclusive(halve_kernel, fake_device, flag, status):
-    verdict = run_campaign(halve_kernel, fake_device(**{flag: ("rcp.approx.ftz.f32 at PTX line 7",)}))
-    assert verdict.status == status
+def test_inexact_arithmetic_makes_the_verdict_inconclusive(halve_kernel, fake_device):
+    verdict = run_campaign(halve_kernel, fake_device(inexact=("rcp.approx.ftz.f32 at PTX line 7",)))
+    assert verdict.status == "inexact"
     assert verdict.exit_code == INCONCLUSIVE
     assert "PTX line 7" in verdict.finding
+
+
+def test_a_note_is_passed_on_and_changes_no_verdict(halve_kernel, fake_device):
+    verdict = run_campaign(halve_kernel, fake_device(notes=("4 B of x were never written",)))
+    assert (verdict.status, verdict.exit_code, verdict.finding) == ("pass", 0, "")
+    assert verdict.notes == ("4 B of x were never written",)
+    assert "note  4 B of x were never written" in verdict.lines()
+    assert Verdict.from_json(verdict.to_json()) == verdict
 
 
 def test_time_limit_ends_a_campaign_inconclusively(halve_kernel, fake_device):

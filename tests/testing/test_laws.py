@@ -98,7 +98,7 @@ def test_promised_conflicts_are_a_finding(halve_kernel, fake_device):
     )
     device.flags["count_banks"] = False
     promising = replace(halve_kernel, conflict_free=("ldmatrix",))
-    finding, _ = examine(promising, PROBLEM, device)
+    finding, *_ = examine(promising, PROBLEM, device)
     assert (finding.status, finding.mismatch) == ("fail", None)
     assert finding.text.splitlines() == [
         "[bank-conflicts] promised are none",

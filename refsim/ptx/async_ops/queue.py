@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.undefined_memory import moved
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.faults import place
 from refsim.ptx.memory.space import ITEM, AccessError, Addresses
@@ -153,6 +154,8 @@ class Copies:
 
     def _move(self, flight: Copy) -> None:
         self.machine.shared.bytes.view(ITEM[flight.size])[flight.index] = self._items(flight)
+        if self.machine.tracking is not None:
+            moved(flight.lanes, flight.index, flight.source, flight.size, flight.given)
 
     def _items(self, flight: Copy) -> Array:
         """The bytes that arrive: those of the source, then zeros."""

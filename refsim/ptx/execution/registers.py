@@ -1,11 +1,12 @@
 """The registers of all lanes: untyped bits, one array per slot, read and written for a set of lanes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.undefined import Mask, UnwrittenReadError, mask_of
 from refsim.ptx.execution.lanes import Lanes
 
 Array = NDArray[Any]
@@ -13,11 +14,17 @@ Array = NDArray[Any]
 
 @dataclass
 class Registers:
-    """One array per slot: (lanes,) or (1,); `owned` tells whether it may be written in place, `slots` who is kept where."""
+    """One array per slot: (lanes,) or (1,); `owned` tells whether it may be written in place, `slots` who is kept where.
+
+    `unwritten` tells, of the registers that may be read before they are written, which lanes have not written them;
+    `masks` which of their bits are undefined, by slot, where that is followed.
+    """
 
     slots: list[int]
     arrays: list[NDArray[Any]]
     owned: list[bool]
+    unwritten: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    masks: dict[int, Mask] = field(default_factory=dict)
 
 
 def get(lanes: Lanes, index: int) -> Array:
@@ -49,3 +56,49 @@ def put(lanes: Lanes, index: int, bits: Array) -> None:
         registers.arrays[slot] = array
         registers.owned[slot] = True
     array[lanes.key] = bits
+
+
+# ---- registers that may be read before they are written
+def check_written(lanes: Lanes, index: int) -> None:
+    """Lanes read a register; one of them has not written it: the launch begins again and follows undefined bits."""
+    unwritten = lanes.machine.registers.unwritten
+    if unwritten and index in unwritten and unwritten[index][lanes.key].any():
+        raise UnwrittenReadError
+
+
+def mark_written(lanes: Lanes, index: int) -> None:
+    """Lanes have written a register."""
+    unwritten = lanes.machine.registers.unwritten
+    if unwritten and index in unwritten:
+        unwritten[index][lanes.key] = False
+        if not unwritten[index].any():
+            del unwritten[index]
+
+
+# ---- masks
+def get_mask(lanes: Lanes, index: int) -> Mask | None:
+    """The undefined bits of a register for a set of lanes."""
+    registers = lanes.machine.registers
+    held = registers.masks.get(registers.slots[index])
+    return None if held is None else held.part(lanes.key)
+
+
+def put_mask(lanes: Lanes, index: int, mask: Mask | None) -> None:
+    """Write the mask of a register for a set of lanes."""
+    registers, count = lanes.machine.registers, lanes.machine.geometry.lanes
+    slot = registers.slots[index]
+    held = registers.masks.get(slot)
+    if mask is None and held is None:
+        return
+    if lanes.is_full:
+        registers.masks.pop(slot, None)
+        if mask is not None:
+            registers.masks[slot] = mask
+        return
+    bits = held.bits.copy() if held is not None else np.zeros(count, mask.bits.dtype)  # type: ignore[union-attr]
+    origin = np.zeros(count, np.int32) if held is None else held.origin.copy()
+    bits[lanes.key], origin[lanes.key] = (0, 0) if mask is None else (mask.bits, mask.origin)
+    whole = mask_of(bits, origin)
+    registers.masks.pop(slot, None)
+    if whole is not None:
+        registers.masks[slot] = whole

@@ -40,13 +40,15 @@ class BankUse:
 
 @dataclass
 class Findings:
-    """What a launch saw besides its results: `recorded` holds the first finding of each code and source line."""
+    """What a launch saw besides its results: `recorded` holds the first finding of each code and source line, `notes` what
+    makes no kernel wrong."""
 
     instructions: int = 0
     inexact: dict[int, Statement] = field(default_factory=dict)
     idealised: dict[int, Statement] = field(default_factory=dict)
     recorded: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
     warnings: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
+    notes: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
     banks: dict[int, BankUse] = field(default_factory=dict)
 
     def warn(self, error: RefsimError, statement: Statement) -> None:
@@ -59,6 +61,10 @@ class Findings:
 
     def record(self, error: RefsimError, statement: Statement) -> None:
         self.recorded.setdefault((error.code, _line(statement)), error)
+
+    def note(self, remark: RefsimError, statement: Statement) -> None:
+        """Something worth knowing that makes no kernel wrong."""
+        self.notes.setdefault((remark.code, _line(statement)), remark)
 
     def summary(self) -> str:
         """The first finding that was recorded, which often is why a launch fails later; empty if there is none."""

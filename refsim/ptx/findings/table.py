@@ -11,12 +11,13 @@ LEVELS = ("error", "record", "off")
 class Checks:
     """What a launch checks beyond bounds and alignment, which are always checked.
 
-    "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: reads of bytes
-    that nobody wrote (they read poison). copies: shared bytes read while a cp.async still writes them. races: accesses of
-    two warps to shared bytes, one of them a write, that no barrier and no atomic or volatile access to shared memory orders
-    (a flag in global memory orders nothing here). divergence: an aligned barrier of the CTA that the threads of a warp
-    reach at different instructions; without the check it gathers them, as chips do since sm_70. banks: whether bank
-    conflicts are counted. seconds: wall-clock limit of a launch.
+    "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: bits that
+    nobody wrote and that reach an output, an address or a decision (what is read for nothing is a note). copies:
+    shared bytes read while a cp.async still writes them. races: accesses of two warps to shared bytes, one of them a
+    write, that no barrier and no atomic or volatile access to shared memory orders (a flag in global memory orders
+    nothing here). divergence: an aligned barrier of the CTA that the threads of a warp reach at different
+    instructions; without the check it gathers them, as chips do since sm_70. banks: whether bank conflicts are
+    counted. seconds: wall-clock limit of a launch.
     """
 
     initialised: str = "error"

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.undefined_memory import copied
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
@@ -39,6 +40,7 @@ for _hint, _policy in (("", ""), (".L2::cache_hint", ", policy:b64")):
         f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, given:b32?{_policy}",
         ignores=_HINTS,
         since="sm_80",
+        undefined=copied,
         source=_SECTION,
     )
     def cp_async(
@@ -51,6 +53,7 @@ for _hint, _policy in (("", ""), (".L2::cache_hint", ", policy:b64")):
         f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, ignore:pred{_policy}",
         ignores=_HINTS,
         since="sm_80",
+        undefined=copied,
         source=_SECTION,
     )
     def cp_async_ignoring(

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.numerics import ieee
+from refsim.ptx.checks.undefined_memory import updated
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
@@ -145,14 +146,16 @@ _INTEGER: dict[str, tuple[str, Chain | None, Update]] = {
 def _integer(operation: str, types: str, chain: Chain | None, update: Update) -> None:
     for form, ignored in _forms("atom", operation, f".{{type:{types}}}"):
 
-        @instruction(f"{form} d, [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["atom"])
+        @instruction(f"{form} d, [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["atom"],
+                     undefined=updated(operation))  # fmt: skip
         def atom(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
             """An integer or bitwise update; the result is the value that was found."""
             return read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
 
     for form, ignored in _forms("red", operation, f".{{type:{types}}}") if operation != "exch" else ():
 
-        @instruction(f"{form} [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["red"])
+        @instruction(f"{form} [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["red"],
+                     undefined=updated(operation))  # fmt: skip
         def red(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
             """An update whose old value nobody wants."""
             read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
@@ -164,7 +167,8 @@ for _operation, (_types, _chain, _update) in _INTEGER.items():
 
 for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64}"):
 
-    @instruction(f"{_form} d, [a], b, c", ignores=_ignored, later={**_LATER, "b16": "sm_70"}, source=PTX["atom"])
+    @instruction(f"{_form} d, [a], b, c", ignores=_ignored, later={**_LATER, "b16": "sm_70"}, source=PTX["atom"],
+                 undefined=updated("cas"))  # fmt: skip
     def atom_cas(lanes: Lanes, address: Array, b: Array, c: Array, *, type: str, space: str | None = None) -> Array:
         """Write c where memory holds b; return what was there."""
         return read_modify_write(lanes, space, address, _swap, TYPES[type], b, c, _compared)
@@ -207,7 +211,12 @@ _LATER_REAL = {**_LATER, "f64": "sm_60", "f16": "sm_70", "f16x2": "sm_60"}
 for _form, _ignored in _forms("atom", *_ADD_WIDE):
 
     @instruction(
-        f"{_form} d, [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["atom"]
+        f"{_form} d, [a], b, policy:b64?",
+        ignores=_ignored,
+        later=_LATER_REAL,
+        inexact=True,
+        source=PTX["atom"],
+        undefined=updated("add"),
     )
     def atom_add_wide(
         lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
@@ -218,7 +227,8 @@ for _form, _ignored in _forms("atom", *_ADD_WIDE):
 
 for _form, _ignored in _forms("red", *_ADD_WIDE):
 
-    @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"])
+    @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"],
+                 undefined=updated("add"))  # fmt: skip
     def red_add_wide(
         lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
     ) -> None:
@@ -229,7 +239,12 @@ for _form, _ignored in _forms("red", *_ADD_WIDE):
 for _form, _ignored in _forms("atom", *_ADD_HALF):
 
     @instruction(
-        f"{_form} d, [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["atom"]
+        f"{_form} d, [a], b, policy:b64?",
+        ignores=_ignored,
+        later=_LATER_REAL,
+        inexact=True,
+        source=PTX["atom"],
+        undefined=updated("add"),
     )
     def atom_add_half(
         lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
@@ -240,7 +255,8 @@ for _form, _ignored in _forms("atom", *_ADD_HALF):
 
 for _form, _ignored in _forms("red", *_ADD_HALF):
 
-    @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"])
+    @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"],
+                 undefined=updated("add"))  # fmt: skip
     def red_add_half(
         lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
     ) -> None:
@@ -278,7 +294,8 @@ def _update_vector(
 def _vector(operation: str, types: str) -> None:
     form, ignored = next(_forms("atom", operation, types))
 
-    @instruction(f"{form} d*, [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["atom"])
+    @instruction(f"{form} d*, [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["atom"],
+                 undefined=updated("add"))  # fmt: skip
     def atom_vector(
         lanes: Lanes,
         address: Array,
@@ -295,7 +312,8 @@ def _vector(operation: str, types: str) -> None:
 
     form, ignored = next(_forms("red", operation, types))
 
-    @instruction(f"{form} [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["red"])
+    @instruction(f"{form} [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["red"],
+                 undefined=updated("add"))  # fmt: skip
     def red_vector(
         lanes: Lanes,
         address: Array,

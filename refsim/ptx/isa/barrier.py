@@ -4,6 +4,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.undefined_warp import meeting, reduced
 from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
@@ -34,7 +35,7 @@ def _family(name: str, suffix: str, rendezvous: str | None) -> None:
 
     @instruction(
         f"{name}red.{{reduction:popc}}{suffix}u32 d:u32, a:u32, b:u32?, c:pred",
-        rendezvous=rendezvous, flow=True, ignores=("cta", "reduction"), source=_SECTION,
+        rendezvous=rendezvous, flow=True, ignores=("cta", "reduction"), undefined=reduced, source=_SECTION,
     )  # fmt: skip
     def popc(lanes: Lanes, number: Array, count: Array | None, value: Array) -> None:
         """Wait, then return how many threads had a true predicate."""
@@ -42,7 +43,7 @@ def _family(name: str, suffix: str, rendezvous: str | None) -> None:
 
     @instruction(
         f"{name}red.{{reduction:and|or}}{suffix}pred d:pred, a:u32, b:u32?, c:pred",
-        rendezvous=rendezvous, flow=True, ignores=("cta", "reduction"), source=_SECTION,
+        rendezvous=rendezvous, flow=True, ignores=("cta", "reduction"), undefined=reduced, source=_SECTION,
     )  # fmt: skip
     def vote(lanes: Lanes, number: Array, count: Array | None, value: Array) -> None:
         """Wait, then return whether all or any of the threads had a true predicate."""
@@ -53,7 +54,7 @@ for _name, _suffix, _rendezvous in _ALIGNED:
     _family(_name, _suffix, _rendezvous)
 
 
-@instruction("bar.warp.sync mask:b32", rendezvous="mask", source=PTX["bar.warp.sync"])
+@instruction("bar.warp.sync mask:b32", rendezvous="mask", undefined=meeting, source=PTX["bar.warp.sync"])
 def bar_warp_sync(lanes: Lanes, mask: Array) -> None:
     """The lanes of the mask meet here: what each did before comes before what any of them does after."""
     if lanes.machine.races is not None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from refsim.conversions import CONVERSIONS, Conversion, convert
 from refsim.conversions.rounding import STOCHASTIC
 from refsim.numerics import ieee
+from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.types import TYPES
 from refsim.sources import PTX
@@ -38,7 +39,8 @@ def _conversion_row(row: Conversion) -> None:
         return convert(row.name, *registers)
 
     clause.__doc__ = f"{row.reads} to {row.to}, {row.rounding}."
-    instruction(f"{row.name} d:{result}, {operands}", since=row.since, source=row.source)(clause)
+    rule = bits.packed(row.elements) if row.elements > 1 else "whole"
+    instruction(f"{row.name} d:{result}, {operands}", since=row.since, source=row.source, undefined=rule)(clause)
 
 
 def _real(to: str, from_: str, modifiers: str, since: str = "sm_50", later: dict[str, str] | None = None) -> None:
@@ -63,7 +65,8 @@ def _holds(to: str, from_: str) -> bool:
     return bool(want.min <= have.min and have.max <= want.max)
 
 
-@instruction(f"cvt.{{to:{_INTEGERS}}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), source=PTX["cvt"])
+@instruction(f"cvt.{{to:{_INTEGERS}}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), undefined=bits.moved("a"),
+             source=PTX["cvt"])  # fmt: skip
 def cvt_integer(a: Array, *, to: str) -> Array:
     """Between integer widths: the low bits, extended by the source's sign."""
     return a.astype(TYPES[to].dtype)
@@ -166,14 +169,24 @@ _real("f64", "bf16", "", since="sm_90")
 _real("bf16", "bf16", "", since="sm_90")
 
 
-@instruction("cvt.pack.sat.{to:u16|s16}.s32 d:b32, a:s32, b:s32", since="sm_72", source=PTX["cvt.pack"])
+@instruction(
+    "cvt.pack.sat.{to:u16|s16}.s32 d:b32, a:s32, b:s32",
+    since="sm_72",
+    undefined=bits.packed_below,
+    source=PTX["cvt.pack"],
+)
 def cvt_pack(a: Array, b: Array, *, to: str) -> Array:
     """Two integers clamped into the halves of a register, a in the upper one."""
     upper, lower = (_clamped(value, to).view(np.uint16).astype(np.uint32) for value in (a, b))
     return (upper << np.uint32(16)) | lower
 
 
-@instruction("cvt.pack.sat.{to:u8|s8}.s32.b32 d:b32, a:s32, b:s32, c:b32", since="sm_72", source=PTX["cvt.pack"])
+@instruction(
+    "cvt.pack.sat.{to:u8|s8}.s32.b32 d:b32, a:s32, b:s32, c:b32",
+    since="sm_72",
+    undefined=bits.packed_below,
+    source=PTX["cvt.pack"],
+)
 def cvt_pack_bytes(a: Array, b: Array, c: Array, *, to: str) -> Array:
     """Two integers clamped into the low bytes, a above b, behind the low half of c."""
     upper, lower = (_clamped(value, to).view(np.uint8).astype(np.uint32) for value in (a, b))
@@ -181,7 +194,12 @@ def cvt_pack_bytes(a: Array, b: Array, c: Array, *, to: str) -> Array:
     return packed
 
 
-@instruction("cvt.pack.sat.{to:u4|s4|u2|s2}.s32.b32 d:b32, a:s32, b:s32, c:b32", since="sm_75", source=PTX["cvt.pack"])
+@instruction(
+    "cvt.pack.sat.{to:u4|s4|u2|s2}.s32.b32 d:b32, a:s32, b:s32, c:b32",
+    since="sm_75",
+    undefined=bits.packed_below,
+    source=PTX["cvt.pack"],
+)
 def cvt_pack_small(a: Array, b: Array, c: Array, *, to: str) -> Array:
     """Two integers clamped to 4 or 2 bits into the low places, a above b, behind the low bits of c."""
     bits = int(to[1])

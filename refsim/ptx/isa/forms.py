@@ -31,6 +31,8 @@ from refsim.ptx.isa.unmodelled import missing
 from refsim.sources import Source
 
 Clause = Callable[..., Any]
+# How undefined bits pass an instruction, see refsim.ptx.checks.undefined_bits: "whole", or a function.
+Rule = str | Callable[..., Any]
 
 _OPERAND = re.compile(
     r"(?P<open>\[?)(?P<inside>\{?)(?P<both>\+?)(?P<name>\w+)(?::(?P<type>\w+))?\}?\]?(?P<many>\*\*|\*\d*)?(?P<optional>\??)$"
@@ -76,7 +78,8 @@ class Instruction:
 
     `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited,
     "mask" the lanes that its `mask` operand names. `flow` marks a clause that itself tells the machine where its lanes
-    go on. `inexact` marks results that the ISA leaves open (`.approx`).
+    go on. `inexact` marks results that the ISA leaves open (`.approx`). `undefined` says which bits of the results are
+    undefined where bits of the sources are: "whole", any makes all undefined, or a function.
     """
 
     form: str
@@ -94,6 +97,7 @@ class Instruction:
     inexact: bool = False
     keywords: frozenset[str] = field(default_factory=frozenset)
     counts_results: bool = False
+    undefined: Rule = "whole"
 
     @property
     def ends_block(self) -> bool:
@@ -157,10 +161,12 @@ def instruction(
     rendezvous: str | None = None,
     flow: bool = False,
     inexact: bool = False,
+    undefined: Rule = "whole",
 ) -> Callable[[Clause], Clause]:
     """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
 
     since: the first target that has it; later: of single words of the opcode, where they came after that.
+    undefined: what its results do not define when its sources are not, see `Instruction`.
 
     A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.execution.lanes.Lanes`), a keyword `results` the
     number of registers that a vector result has. An operand that is left out arrives as None.
@@ -179,7 +185,7 @@ def instruction(
         clause = Instruction(
             form, opcode.mnemonic, opcode, kinds, operand_forms, function, since, later or {}, source,
             parameters[:1] == ["lanes"], rendezvous, flow, inexact, keywords,
-            "results" in parameters,
+            "results" in parameters, undefined,
         )  # fmt: skip
         _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
         return function

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -257,7 +258,7 @@ def fns(mask: Array, base: Array, offset: Array) -> Array:
     return np.where(offset == _S32.min, np.uint32(0), place)
 
 
-@instruction("brev.{type:b32|b64} d, a", source=PTX["brev"])
+@instruction("brev.{type:b32|b64} d, a", undefined=bits.moved("a"), source=PTX["brev"])
 def brev(a: Array) -> Array:
     """The bits in reverse order: brev.b32 of 1 is 0x80000000."""
     return _REVERSED_BYTES[a.view(np.uint8)].view(a.dtype).byteswap()
@@ -271,7 +272,7 @@ def _place(count: Array, a: Array) -> Array:
     return (count & 0xFF if a.dtype.itemsize == 4 else count).astype(a.dtype)
 
 
-@instruction("bfe.{type:u32|u64|s32|s64} d, a, b:u32, c:u32", source=PTX["bfe"])
+@instruction("bfe.{type:u32|u64|s32|s64} d, a, b:u32, c:u32", undefined=bits.moved("a"), source=PTX["bfe"])
 def bfe(a: Array, b: Array, c: Array) -> Array:
     """c bits of a from bit b up, extended by their sign in s types: bfe.s32 of 0x80, 4 and 4 is -8.
 
@@ -281,7 +282,7 @@ def bfe(a: Array, b: Array, c: Array) -> Array:
     return a >> _place(b, a) << unused >> unused
 
 
-@instruction("bfi.{type:b32|b64} d, a, b, c:u32, count:u32", source=PTX["bfi"])
+@instruction("bfi.{type:b32|b64} d, a, b, c:u32, count:u32", undefined=bits.moved("a", "b"), source=PTX["bfi"])
 def bfi(a: Array, b: Array, c: Array, count: Array) -> Array:
     """b with its `count` bits from bit c up taken from the low bits of a: bfi.b32 of 3, 0xff00, 4 and 4 is 0xff30.
 
@@ -292,7 +293,9 @@ def bfi(a: Array, b: Array, c: Array, count: Array) -> Array:
     return b & ~field | a << start & field
 
 
-@instruction("szext.{mode:clamp|wrap}.{type:u32|s32} d, a, b:u32", since="sm_70", source=PTX["szext"])
+@instruction(
+    "szext.{mode:clamp|wrap}.{type:u32|s32} d, a, b:u32", since="sm_70", undefined=bits.moved("a"), source=PTX["szext"]
+)
 def szext(a: Array, b: Array, *, mode: str) -> Array:
     """The low b bits of a, extended by sign (s32) or zeros (u32): szext.clamp.s32 of 8 and 4 is -8.
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -22,31 +23,31 @@ _SELECTORS = {
 }
 
 
-@instruction("and.{type:pred|b16|b32|b64} d, a, b", source=PTX["and"])
+@instruction("and.{type:pred|b16|b32|b64} d, a, b", undefined=bits.and_bits, source=PTX["and"])
 def and_(a: Array, b: Array) -> Array:
     """Bits set in both: 0b1100 and 0b1010 give 0b1000."""
     return a & b
 
 
-@instruction("or.{type:pred|b16|b32|b64} d, a, b", source=PTX["or"])
+@instruction("or.{type:pred|b16|b32|b64} d, a, b", undefined=bits.or_bits, source=PTX["or"])
 def or_(a: Array, b: Array) -> Array:
     """Bits set in either: 0b1100 and 0b1010 give 0b1110."""
     return a | b
 
 
-@instruction("xor.{type:pred|b16|b32|b64} d, a, b", source=PTX["xor"])
+@instruction("xor.{type:pred|b16|b32|b64} d, a, b", undefined=bits.xor_bits, source=PTX["xor"])
 def xor(a: Array, b: Array) -> Array:
     """Bits set in one alone: 0b1100 and 0b1010 give 0b0110."""
     return a ^ b
 
 
-@instruction("not.{type:pred|b16|b32|b64} d, a", source=PTX["not"])
+@instruction("not.{type:pred|b16|b32|b64} d, a", undefined=bits.same_bits, source=PTX["not"])
 def not_(a: Array) -> Array:
     """Every bit turned: not.b16 of 0x00ff is 0xff00."""
     return ~a
 
 
-@instruction("cnot.{type:b16|b32|b64} d, a", source=PTX["cnot"])
+@instruction("cnot.{type:b16|b32|b64} d, a", undefined=bits.is_zero, source=PTX["cnot"])
 def cnot(a: Array) -> Array:
     """1 for 0, and 0 for all else."""
     return (a == 0).astype(a.dtype)
@@ -69,7 +70,7 @@ def _looked_up(table: int, operands: tuple[Array, ...]) -> Array:
     return _looked_up(low, rest) ^ (first & _looked_up(low ^ high, rest))
 
 
-@instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", source=PTX["lop3"])
+@instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", undefined=bits.table_bits, source=PTX["lop3"])
 def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     """Any function of three bits, by its table F(0xf0, 0xcc, 0xaa): 0x80 is a & b & c, 0x96 is a ^ b ^ c.
 
@@ -86,7 +87,7 @@ def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
 
 
 @instruction("lop3.{boolean:or|and}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, immLut:b32, q:pred", since="sm_70",
-             source=PTX["lop3"])  # fmt: skip
+             undefined=bits.table_and_test, source=PTX["lop3"])  # fmt: skip
 def lop3_boolean(a: Array, b: Array, c: Array, lut: Array, q: Array, *, boolean: str) -> tuple[Array, Array]:
     """The result of lop3, and whether it is not 0, combined with q."""
     found = lop3(a, b, c, lut)
@@ -98,19 +99,23 @@ def _amount(b: Array, a: Array) -> Array:
     return np.minimum(b, a.dtype.itemsize * 8).astype(a.dtype)
 
 
-@instruction("shl.{type:b16|b32|b64} d, a, b:u32", source=PTX["shl"])
+@instruction("shl.{type:b16|b32|b64} d, a, b:u32", undefined=bits.moved("a"), source=PTX["shl"])
 def shl(a: Array, b: Array) -> Array:
     """a moved up by b, zeros from below: by 32 or more, shl.b32 gives 0."""
     return a << _amount(b, a)
 
 
-@instruction("shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32", source=PTX["shr"])
+@instruction("shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32", undefined=bits.moved("a"), source=PTX["shr"])
 def shr(a: Array, b: Array) -> Array:
     """a moved down by b, zeros (s types: the sign) from above: by 32 or more, shr.s32 of -5 gives -1."""
     return a >> _amount(b, a)
 
 
-@instruction("shf.{direction:l|r}.{mode:clamp|wrap}.b32 d:b32, a:b32, b:b32, c:u32", source=PTX["shf"])
+@instruction(
+    "shf.{direction:l|r}.{mode:clamp|wrap}.b32 d:b32, a:b32, b:b32, c:u32",
+    undefined=bits.moved("a", "b"),
+    source=PTX["shf"],
+)
 def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
     """The 64 bits with b above a, moved by c: the upper word after l, the lower after r.
 
@@ -121,7 +126,11 @@ def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
     return b << amount | a >> opposite if direction == "l" else b << opposite | a >> amount
 
 
-@instruction("prmt.b32{.mode:f4e|b4e|rc8|ecl|ecr|rc16} d:b32, a:b32, b:b32, c:b32", source=PTX["prmt"])
+@instruction(
+    "prmt.b32{.mode:f4e|b4e|rc8|ecl|ecr|rc16} d:b32, a:b32, b:b32, c:b32",
+    undefined=bits.moved("a", "b"),
+    source=PTX["prmt"],
+)
 def prmt(a: Array, b: Array, c: Array, *, mode: str | None) -> Array:
     """Four bytes chosen among those of a (0 to 3) and b (4 to 7), one by each nibble of c from the lowest.
 

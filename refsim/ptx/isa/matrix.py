@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.mma import SHAPES, Shape
+from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.faults import place
 from refsim.ptx.isa.forms import instruction
@@ -112,7 +113,8 @@ def _matrix_moves(count: str, trans: str) -> None:
 
     form = f"sync.aligned.m8n8.{count}{trans}{_STATE}.b16"
 
-    @instruction(f"ldmatrix.{form} d:b32*{number}, [a]", rendezvous="warp", since="sm_75", source=PTX["ldmatrix"])
+    @instruction(f"ldmatrix.{form} d:b32*{number}, [a]", rendezvous="warp", since="sm_75", source=PTX["ldmatrix"],
+                 undefined=undefined.matrix_loaded(f"ldmatrix.{suffix}", number))  # fmt: skip
     def ldmatrix(lanes: Lanes, address: Array, *, space: str | None) -> list[Array]:
         """Rows of 16 bytes from shared memory to the fragments of 8x8 matrices; lane i gives the address of row i."""
         warps = _whole_warps(lanes)
@@ -121,7 +123,8 @@ def _matrix_moves(count: str, trans: str) -> None:
         packing = _packing(f"ldmatrix.{suffix}", False)
         return registers_of(rows.view(packing.element).reshape(warps, -1), packing, np.uint32)
 
-    @instruction(f"stmatrix.{form} [a], b:b32*{number}", rendezvous="warp", since="sm_90", source=PTX["stmatrix"])
+    @instruction(f"stmatrix.{form} [a], b:b32*{number}", rendezvous="warp", since="sm_90", source=PTX["stmatrix"],
+                 undefined=undefined.matrix_stored(f"stmatrix.{suffix}", number))  # fmt: skip
     def stmatrix(lanes: Lanes, address: Array, b: list[Array], *, space: str | None) -> None:
         """Fragments of 8x8 matrices to rows of 16 bytes in shared memory; lane i gives the address of row i."""
         warps = _whole_warps(lanes)
@@ -201,7 +204,9 @@ def _mma_family(shape: Shape, group: tuple[str, ...], accumulator: str) -> None:
     vectors = (_vector(shape, group[0], operand, accumulator) for operand in "dabc")
     operands = ", ".join(f"{name}:{type}*{count}" for name, (type, count) in zip("dabc", vectors, strict=True))
     opcode = f"mma.sync.aligned.{shape}.row.col{saturates}.{accumulator}.{types}.{accumulator}"
-    register = instruction(f"{opcode} {operands}", rendezvous="warp", since=shape.since, source=PTX["mma"])
+    a_name, b_name, c_name = (_fragment_name(shape, group[0], operand, accumulator) for operand in "abc")
+    register = instruction(f"{opcode} {operands}", rendezvous="warp", since=shape.since, source=PTX["mma"],
+                           undefined=undefined.multiplied((a_name, b_name, c_name)))  # fmt: skip
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
         """D = A B + C for the matrices of each warp: A row by row, B column by column."""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks import undefined_memory as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.types import TYPES
@@ -72,7 +73,12 @@ def _loads() -> list[tuple[str, str]]:
 for _form, _since in _loads():
 
     @instruction(
-        f"{_form} d*, [a], policy:b64?", ignores=_ignored(_form), since=_since, later=_LATER, source=PTX["ld, ldu"]
+        f"{_form} d*, [a], policy:b64?",
+        ignores=_ignored(_form),
+        since=_since,
+        later=_LATER,
+        source=PTX["ld, ldu"],
+        undefined=undefined.loaded,
     )
     def ld(
         lanes: Lanes, address: Array, policy: Any, *, type: str, space: str | None = None, vec: str | None = None
@@ -104,7 +110,12 @@ def _aligned(lanes: Lanes, address: Array, size: int) -> None:
 for _form, _since in _forms(f"{_SHARED}|local|param::func|param", "wb|cg|cs|wt", "relaxed|release", "", []):
 
     @instruction(
-        f"st{_form} [a], b*, policy:b64?", ignores=_ignored(_form), since=_since, later=_LATER, source=PTX["st"]
+        f"st{_form} [a], b*, policy:b64?",
+        ignores=_ignored(_form),
+        since=_since,
+        later=_LATER,
+        source=PTX["st"],
+        undefined=undefined.stored,
     )
     def st(
         lanes: Lanes, address: Array, b: list[Array], policy: Any, *, type: str, space: str | None = None,

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.types import TYPES, UNSIGNED
@@ -14,13 +15,18 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 
 
-@instruction("mov.{type:pred|u16|u32|u64|s16|s32|s64|f32|f64} d, a", ignores=("type",), source=PTX["mov"])
+@instruction(
+    "mov.{type:pred|u16|u32|u64|s16|s32|s64|f32|f64} d, a",
+    ignores=("type",),
+    undefined=bits.moved("a"),
+    source=PTX["mov"],
+)
 def mov(a: Array) -> Array:
     """A copy: of a register, a special register, or the address of a variable."""
     return a
 
 
-@instruction("mov.{type:b16|b32|b64} d*, a*", source=PTX["mov"])
+@instruction("mov.{type:b16|b32|b64} d*, a*", undefined=bits.moved("a"), source=PTX["mov"])
 def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
     """A copy; a vector on one side packs or unpacks, the first element in the lowest bits."""
     if len(a) == results:
@@ -77,7 +83,7 @@ def isspacep(a: Array, *, space: str) -> Array:
     return inside[stem] if stem in inside else ~np.logical_or.reduce(list(inside.values()))
 
 
-@instruction("activemask.b32 d:b32", source=PTX["activemask"])
+@instruction("activemask.b32 d:b32", undefined=bits.defined, source=PTX["activemask"])
 def activemask(lanes: Lanes) -> Array:
     """The lanes of the warp that execute this together now; which ones, no program may rely on."""
     return lanes.machine.warp_bits(lanes.ids)[lanes.warp].astype(np.uint32)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.sources import PTX, Source
 
@@ -62,9 +63,8 @@ def _comparison(
             alone = form.replace("TYPE", f"{{type:{types}}}")
             joined = alone.replace("TEST", "TEST.{boolean:and|or|xor}") + ", c:pred"
             for each in (alone, joined):
-                instruction(each.replace("TEST", f"{{test:{tests}}}"), source=source, since=since, ignores=ignores)(
-                    function
-                )
+                instruction(each.replace("TEST", f"{{test:{tests}}}"), source=source, since=since, ignores=ignores,
+                            undefined=bits.compared if form.startswith("setp") else "whole")(function)  # fmt: skip
         return function
 
     return register
@@ -169,20 +169,20 @@ def _selected(c: Array, a: Array, b: Array) -> Array:
     return (second ^ ((first ^ second) & -c.astype(bits))).view(a.dtype)
 
 
-@instruction(f"selp.{_SELECTED} d, a, b, c:pred", source=PTX["selp"])
+@instruction(f"selp.{_SELECTED} d, a, b, c:pred", undefined=bits.selected, source=PTX["selp"])
 def selp(a: Array, b: Array, c: Array) -> Array:
     """a where the predicate holds, else b; the bits are not touched."""
     return _selected(c, a, b)
 
 
-@instruction(f"slct.{_SELECTED}.s32 d, a, b, c:s32", source=PTX["slct"])
-@instruction(f"slct.{_SELECTED}.f32 d, a, b, c:f32", source=PTX["slct"])
+@instruction(f"slct.{_SELECTED}.s32 d, a, b, c:s32", undefined=bits.selected, source=PTX["slct"])
+@instruction(f"slct.{_SELECTED}.f32 d, a, b, c:f32", undefined=bits.selected, source=PTX["slct"])
 def slct(a: Array, b: Array, c: Array) -> Array:
     """a where c >= 0, else b: -0.0 chooses a, NaN chooses b."""
     return _selected(c >= 0, a, b)
 
 
-@instruction(f"slct.ftz.{_SELECTED}.f32 d, a, b, c:f32", source=PTX["slct"])
+@instruction(f"slct.ftz.{_SELECTED}.f32 d, a, b, c:f32", undefined=bits.selected, source=PTX["slct"])
 def slct_ftz(a: Array, b: Array, c: Array) -> Array:
     """slct with a subnormal c read as 0: -1e-40 chooses a."""
     return _selected(_numbers(c, "f32", True) >= 0, a, b)

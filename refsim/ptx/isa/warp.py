@@ -5,6 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks import undefined_warp as undefined
+from refsim.ptx.checks.undefined import mask_of, tracking_of
+from refsim.ptx.checks.undefined_bits import Operands
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.types import TYPES
@@ -14,15 +17,8 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 
 
-@instruction(
-    "shfl.sync.{mode:up|down|bfly|idx}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, mask:b32",
-    rendezvous="mask", source=PTX["shfl.sync"],
-)  # fmt: skip
-def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) -> tuple[Array, Array]:
-    """Read `a` from another lane of the segment; the predicate says whether that lane lies inside it.
-
-    A source lane that does not take part gives an undefined value: here poison.
-    """
+def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, Array]:
+    """The lane that each lane reads from, itself where that one lies outside its segment, and whether it lies inside."""
     lane = lanes.laneid
     step, clamp, segment = (b & 31).astype(np.int64), (c & 31).astype(np.int64), (c >> 8 & 31).astype(np.int64)
     first, last = lane & segment, (lane & segment) | (clamp & ~segment)
@@ -31,17 +27,57 @@ def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) 
         "idx": lambda: first | (step & ~segment),
     }[mode]()  # fmt: skip
     inside = source >= last if mode == "up" else source <= last
-    source = np.where(inside, source, lane)
-    return _take(lanes, lanes.full(a), source, mask), np.broadcast_to(inside, lane.shape)
+    return np.where(inside, source, lane), np.broadcast_to(inside, lane.shape)
 
 
-def _take(lanes: Lanes, values: Array, source: Array, mask: Array) -> Array:
-    """Each lane's value from lane `source` of its warp, poison where that lane does not take part."""
-    whole = np.full(lanes.machine.geometry.lanes + 32, int.from_bytes(bytes([POISON]) * 4, "little"), values.dtype)
-    whole[: lanes.machine.geometry.lanes][lanes.key] = values
+def _shuffled(operands: Operands) -> list[Any]:
+    """The mask of the source lane, all bits where that lane does not take part or the choice of it is undefined."""
+    undefined.members(operands)
+    lanes, (_, b, c, mask) = operands.lanes, operands.values
+    source, _ = _source_lanes(lanes, b, c, operands.keywords["mode"])
+    absent = _is_absent(lanes, source, mask)
+    value = operands.masks[0]
+    bits, origin = np.zeros(lanes.count, np.uint32), np.zeros(lanes.count, np.int32)
+    if value is not None:
+        bits, origin = (_take(lanes, each, source, absent) for each in (value.bits, value.origin))
+    if absent.any():
+        what = "the value that it takes from a lane which does not take part is undefined"
+        events = tracking_of(lanes).origins.add(lanes, absent, what)
+        bits, origin = np.where(absent, np.uint32(0xFFFFFFFF), bits), np.where(absent, events, origin)
+    choice = (operands.bits(1) | operands.bits(2)) != 0
+    events = np.maximum(*(np.zeros(1, np.int32) if held is None else held.origin for held in operands.masks[1:3]))
+    found = [mask_of(np.where(choice, np.uint32(0xFFFFFFFF), bits), np.where(choice, events, origin))]
+    return [*found, mask_of(choice, np.where(choice, events, 0))][: len(operands.results)]
+
+
+@instruction(
+    "shfl.sync.{mode:up|down|bfly|idx}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, mask:b32",
+    rendezvous="mask", undefined=_shuffled, source=PTX["shfl.sync"],
+)  # fmt: skip
+def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) -> tuple[Array, Array]:
+    """Read `a` from another lane of the segment; the predicate says whether that lane lies inside it.
+
+    A source lane that does not take part gives an undefined value: here poison.
+    """
+    source, inside = _source_lanes(lanes, b, c, mode)
+    absent = _is_absent(lanes, source, mask)
+    if absent.any():
+        lanes.machine.saw_unwritten()
+    return _take(lanes, lanes.full(a), source, absent), inside
+
+
+def _is_absent(lanes: Lanes, source: Array, mask: Array) -> Array:
+    """Which lanes read from one that the mask does not name, or that has exited."""
     here = lanes.machine.warp_bits(lanes.ids)[lanes.warp] & lanes.full(mask).astype(np.int64)
+    absent: Array = (here >> source) & 1 == 0
+    return absent
+
+
+def _take(lanes: Lanes, values: Array, source: Array, absent: Array) -> Array:
+    """Each lane's value from lane `source` of its warp, poison where that lane does not take part."""
+    whole = np.full(lanes.machine.geometry.lanes + 32, int.from_bytes(bytes([POISON]) * 4, "little"), np.uint32)
+    whole[: lanes.machine.geometry.lanes][lanes.key] = values
     taken = whole[lanes.ids - lanes.laneid + source]
-    absent = (here >> source) & 1 == 0
     result: Array = np.where(absent, whole[-1], taken)
     return result
 
@@ -53,7 +89,8 @@ def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     return group, np.int64(1) << lanes.laneid
 
 
-@instruction("vote.sync.ballot.b32 d:b32, a:pred, mask:b32", rendezvous="mask", source=PTX["vote.sync"])
+@instruction("vote.sync.ballot.b32 d:b32, a:pred, mask:b32", rendezvous="mask",
+             undefined=undefined.ballot, source=PTX["vote.sync"])  # fmt: skip
 def vote_ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     """Bit i is the predicate of lane i."""
     return _ballot(lanes, a, mask).astype(np.uint32)
@@ -66,7 +103,8 @@ def _ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     return bits[group]
 
 
-@instruction("vote.sync.{mode:all|any|uni}.pred d:pred, a:pred, mask:b32", rendezvous="mask", source=PTX["vote.sync"])
+@instruction("vote.sync.{mode:all|any|uni}.pred d:pred, a:pred, mask:b32", rendezvous="mask",
+             undefined=undefined.voted, source=PTX["vote.sync"])  # fmt: skip
 def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
     """Whether all, any, or all-or-none of the lanes have a true predicate."""
     votes, members = _ballot(lanes, a, mask), _ballot(lanes, np.array([True]), mask)
@@ -81,7 +119,11 @@ def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
 
 
 @instruction(
-    "match.any.sync.{type:b32|b64} d:b32, a, mask:b32", rendezvous="mask", since="sm_70", source=PTX["match.sync"]
+    "match.any.sync.{type:b32|b64} d:b32, a, mask:b32",
+    rendezvous="mask",
+    since="sm_70",
+    undefined=undefined.group_whole,
+    source=PTX["match.sync"],
 )
 def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
     """The lanes whose value equals this lane's."""
@@ -97,6 +139,7 @@ def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
     "match.all.sync.{type:b32|b64} d:b32|dp:pred, a, mask:b32",
     rendezvous="mask",
     since="sm_70",
+    undefined=undefined.group_whole,
     source=PTX["match.sync"],
 )
 def match_all(lanes: Lanes, a: Array, mask: Array) -> tuple[Array, Array]:
@@ -115,7 +158,7 @@ _REDUCE = {
 
 @instruction(
     "redux.sync.{operation:add|min|max}.{type:u32|s32} d, a, mask:b32",
-    rendezvous="mask", since="sm_80", source=PTX["redux.sync"],
+    undefined=undefined.group_whole, rendezvous="mask", since="sm_80", source=PTX["redux.sync"],
 )  # fmt: skip
 def redux(lanes: Lanes, a: Array, mask: Array, *, operation: str, type: str) -> Array:
     """One integer result over all lanes of the mask."""
@@ -124,7 +167,7 @@ def redux(lanes: Lanes, a: Array, mask: Array, *, operation: str, type: str) -> 
 
 @instruction(
     "redux.sync.{operation:and|or|xor}.b32 d:b32, a:b32, mask:b32",
-    rendezvous="mask", since="sm_80", source=PTX["redux.sync"],
+    undefined=undefined.group_bits, rendezvous="mask", since="sm_80", source=PTX["redux.sync"],
 )  # fmt: skip
 def redux_bits(lanes: Lanes, a: Array, mask: Array, *, operation: str) -> Array:
     """One bitwise result over all lanes of the mask."""
@@ -141,7 +184,7 @@ def _reduce(lanes: Lanes, a: Array, mask: Array, operation: str) -> Array:
 
 @instruction(
     "redux.sync.{operation:min|max}{.abs}{.nan:NaN}.f32 d:f32, a:f32, mask:b32",
-    rendezvous="mask", since="sm_100a", source=PTX["redux.sync"],
+    undefined=undefined.group_whole, rendezvous="mask", since="sm_100a", source=PTX["redux.sync"],
 )  # fmt: skip
 def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool, nan: str | None) -> Array:
     """The smallest or largest float of the lanes, NaN ignored unless .NaN."""
@@ -158,7 +201,8 @@ def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool
     return np.where(lost, 0x7FFFFFFF, back).astype(np.int64).astype(np.uint32).view(TYPES["f32"].dtype)
 
 
-@instruction("elect.sync d:b32|dp:pred, mask:b32", rendezvous="mask", since="sm_90", source=PTX["elect.sync"])
+@instruction("elect.sync d:b32|dp:pred, mask:b32", rendezvous="mask", since="sm_90",
+             undefined=undefined.elected, source=PTX["elect.sync"])  # fmt: skip
 def elect(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     """One lane of the mask is chosen: here the lowest."""
     members = _ballot(lanes, np.array([True]), mask)

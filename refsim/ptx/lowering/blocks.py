@@ -42,7 +42,10 @@ class Block:
 
 @dataclass
 class Code:
-    """An entry, lowered: blocks by first statement, the register table (carry flag last), and where registers are kept."""
+    """An entry, lowered: blocks by first statement, the register table (carry flag last), and where registers are kept.
+
+    `doubtful` are the registers that some path may read before any statement of it has written them.
+    """
 
     function: Function
     blocks: dict[int, Block]
@@ -51,7 +54,9 @@ class Code:
     carry: int
     slots: list[int] = field(default_factory=list)
     slot_bits: list[int] = field(default_factory=list)
+    doubtful: frozenset[int] = frozenset()
     functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    tracked: dict[int, Callable[..., Any]] = field(default_factory=dict)
 
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
@@ -116,6 +121,7 @@ def _keep_registers(code: Code) -> None:
             leaving[pc] |= mask_of({*block.terminator.reads(), *block.terminator.writes()})
         written = mask_of({index for step in block.everything() for index in step.writes()})
         block.live_out = set(registers_in(leaving[pc] & written))
+    code.doubtful = frozenset(registers_in(entering[0])) if entering else frozenset()
     code.slots, code.slot_bits = shared_slots(code.register_bits, [*entering.values(), *leaving.values()])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.registers import get, put
+from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.isa.types import PtxType, is_plain, unviewer, view, viewer
 from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.operands import Constant, Place, Source, Target, place
@@ -69,15 +69,17 @@ def _result_function(result: Any, type: PtxType, register_bits: list[int]) -> Ca
     return unviewer(type, type.bits if result is None else register_bits[result])
 
 
-class _Writer:
+class Writer:
     """Writes the text of one block's function."""
 
     def __init__(self, block: Block, code: Code) -> None:
         self.block, self.code = block, code
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {"get": get, "put": put, "place": place, "merge": merge, "part": part, "np": np}
+        self.names: dict[str, Any] = {"get": get, "put": put, "place": place, "merge": merge, "part": part, "np": np,
+                                      "check_written": check_written, "mark_written": mark_written}  # fmt: skip
         self.held: set[int] = set()
         self.changed: set[int] = set()
+        self.sure: set[int] = set()
 
     def constant(self, value: Any) -> str:
         name = f"k{len(self.names)}"
@@ -90,14 +92,22 @@ class _Writer:
             self.held.add(index)
         return f"r{index}"
 
+    def read(self, index: int) -> str:
+        """A register that an instruction reads, which is more than that its other lanes' bits are kept."""
+        name = self.register(index)
+        if index in self.code.doubtful and index not in self.sure:
+            self.lines.append(f"check_written(lanes, {index})")
+            self.sure.add(index)
+        return name
+
     def expression(self, source: Source) -> str:
         match source:
             case Constant(bits):
                 return self.constant(bits)
             case Register(index):
-                return self.register(index)
+                return self.read(index)
             case Negated(register):
-                return f"~{self.register(register.index)}"
+                return f"~{self.read(register.index)}"
             case Special(name):
                 return f"lanes.machine.special(lanes, {name!r})"
             case Symbol(name, offset):
@@ -128,8 +138,19 @@ class _Writer:
             self.lines.append(f"{left} = {call}" if left else call)
         else:
             self.guarded(step, function, arguments, targets, left)
-        self.held |= set(step.writes())
-        self.changed |= set(step.writes())
+        self.wrote(step)
+
+    def wrote(self, step: Step) -> None:
+        """The step has written its results; a register that only some lanes wrote may be unwritten in the others."""
+        written = set(step.writes())
+        self.held |= written
+        self.changed |= written
+        for index in sorted(written & self.code.doubtful):
+            self.lines.append(
+                f"{'' if step.guard is None else '    '}mark_written({'lanes' if step.guard is None else 'chosen'}, {index})"
+            )
+        if step.guard is None:
+            self.sure |= written
 
     def is_simple(self, step: Step) -> bool:
         """Whether a step is one clause over whole operands with one result, for every lane that is here."""
@@ -149,8 +170,7 @@ class _Writer:
         assert isinstance(index, int)
         unviewed = self.constant(first if type.name == "pred" else unviewer(type, self.code.register_bits[index]))
         self.lines.append(f"r{index} = {unviewed}({self.constant(function)}({arguments}))")
-        self.held.add(index)
-        self.changed.add(index)
+        self.wrote(step)
 
     def value(self, source: Source, type: PtxType) -> str:
         """An operand as the values of its type."""
@@ -158,12 +178,12 @@ class _Writer:
             case Constant(bits):
                 return self.constant(view(bits, type))
             case Register(index) if is_plain(type, self.code.register_bits[index]):
-                return self.register(index)
+                return self.read(index)
         return f"{self.constant(viewer(type))}({self.expression(source)})"
 
     def guarded(self, step: Step, function: str, arguments: list[str], targets: list[str], left: str) -> None:
         assert step.guard is not None
-        guard = self.register(step.guard.register.index)
+        guard = self.read(step.guard.register.index)
         guard = f"~{guard}" if step.guard.negated else guard
         for index in step.writes():
             self.register(index)
@@ -181,19 +201,23 @@ class _Writer:
             self.lines.append(f"    {inner} = {function}({', '.join(arguments)})")
             self.lines += [f"    {name} = np.where({guard}, n{name}, {name})" for name in targets]
 
-    def left_side(self, step: Step) -> str:
+    def left_side(self, step: Step, letter: str = "r") -> str:
         def name(result: Any) -> str:
             if isinstance(result, tuple):
                 return "[" + ", ".join(name(element) for element in result) + "]"
-            return "_" if result is None else f"r{result}"
+            return "_" if result is None else f"{letter}{result}"
 
         return ", ".join(name(result) for result, _ in step.results)
+
+    def keep(self, index: int) -> None:
+        """A register that later blocks read goes back to its place."""
+        self.lines.append(f"put(lanes, {index}, r{index})")
 
     def function(self) -> Callable[[Lanes], None]:
         for step in self.block.steps:
             self.step(step)
         for index in sorted(self.changed & self.block.live_out):
-            self.lines.append(f"put(lanes, {index}, r{index})")
+            self.keep(index)
         body = "\n    ".join(self.lines or ["pass"])
         exec(compile(f"def block(lanes):\n    {body}\n", f"<block {self.block.pc}>", "exec"), self.names)
         run: Callable[[Lanes], None] = self.names["block"]
@@ -223,4 +247,4 @@ def merge(lanes: Lanes, guard: Array, old: Array, new: Array) -> Array:
 
 def translate(block: Block, code: Code) -> Callable[[Lanes], None]:
     """The Python function that runs a block's steps (not its terminator) for a set of lanes."""
-    return _Writer(block, code).function()
+    return Writer(block, code).function()

@@ -14,7 +14,7 @@ def single_stepped(code: Code) -> Code:
     """
     blocks = {pc: _block(pc, step) for pc, step in enumerate(code.steps)}
     places = list(range(len(code.register_bits)))
-    return replace(code, blocks=blocks, slots=places, slot_bits=list(code.register_bits), functions={})
+    return replace(code, blocks=blocks, slots=places, slot_bits=list(code.register_bits), functions={}, tracked={})
 
 
 def _block(pc: int, step: Step) -> Block:

@@ -8,6 +8,7 @@ import numpy as np
 
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.ptx.checks.history import History
+from refsim.ptx.checks.undefined import Tracking, UnwrittenReadError
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
@@ -19,6 +20,7 @@ from refsim.ptx.machine.resources import registers_used
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, SHARED_BASE, Region, Space, per_owner
+from refsim.ptx.memory.undo import Undo
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.syntax import Address, Dual, Function, Module, Operand, Symbol, Variable, Vector
 
@@ -74,14 +76,33 @@ class Launch:
         return max(few, min(self.resident, affordable_ctas(shape, *owned, self.code)))
 
     def run(self) -> Findings:
-        """Run all CTAs, a wave after another, within the time limit; a fault of the kernel is RefsimError."""
+        """Run all CTAs within the time limit; a fault of the kernel is RefsimError.
+
+        A launch that reads what nobody wrote begins again from the memory it found, and follows undefined bits.
+        """
         self.check_resources()
-        findings, history, shape = Findings(), History(), self.shape
         deadline = monotonic() + self.checks.seconds
+        if self.checks.initialised == "off":
+            return self.attempt(Findings(), deadline)
+        with Undo(self.memory.space) as undo:
+            try:
+                return self.attempt(Findings(), deadline)
+            except UnwrittenReadError:
+                undo.restore()
+        if self.observer is not None:
+            self.observer.restart()
+        tracking = Tracking(self.checks.initialised, Findings())
+        findings = self.attempt(tracking.findings, deadline, tracking)
+        tracking.conclude()
+        return findings
+
+    def attempt(self, findings: Findings, deadline: float, tracking: Tracking | None = None) -> Findings:
+        """Run all CTAs, a wave after another."""
+        history, shape = History(), self.shape
         for first in range(0, shape.ctas, self.wave):
             geometry = Geometry(shape.grid, shape.block, first, min(self.wave, shape.ctas - first), shape.cluster,
                                 shape.is_explicit_cluster)  # fmt: skip
-            machine = self.machine(geometry, findings, history, deadline)
+            machine = self.machine(geometry, findings, history, deadline, tracking)
             try:
                 machine.run()
             except RefsimError as error:
@@ -121,7 +142,9 @@ class Launch:
             "launch no more blocks than are resident at once, or raise the time limit", INCONCLUSIVE,
         )  # fmt: skip
 
-    def machine(self, geometry: Geometry, findings: Findings, history: History, deadline: float) -> Machine:
+    def machine(
+        self, geometry: Geometry, findings: Findings, history: History, deadline: float, tracking: Tracking | None
+    ) -> Machine:
         """The machine for some of the CTAs, with shared and local memory of their own."""
         shared_bytes, local_bytes = self.variables.shared_bytes, self.variables.local_bytes
         poison = (POISON + self.seed) & 0xFF
@@ -132,7 +155,7 @@ class Launch:
             self.code, geometry, self.memory, shared, local, self.parameters, self.variables.symbols,
             checks=self.checks, findings=findings, policy=self.policy, seed=self.seed + geometry.first,
             target=self.target, arithmetic=self.arithmetic, deadline=deadline,
-            observer=self.observer, history=history,
+            observer=self.observer, history=history, tracking=tracking,
         )  # fmt: skip
 
 

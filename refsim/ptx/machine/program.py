@@ -36,8 +36,8 @@ DEFAULT_TARGET = "sm_90a"
 class Trace:
     """What one launch did: thread-instructions run, inexact instructions met, findings that checks recorded (the first
     of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
-    matrix products that were summed exactly where the chip does not,
-    and warnings, which are no failure but should be read."""
+    matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
+    and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing."""
 
     entry: str
     instructions: int
@@ -47,10 +47,11 @@ class Trace:
     banks: tuple[BankUse, ...] = ()
     idealised: tuple[str, ...] = ()
     warnings: tuple[RefsimError, ...] = ()
+    notes: tuple[RefsimError, ...] = ()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
-        """The recorded reads of memory that nobody had written."""
+        """The recorded reads of unwritten bits that reached an output, an address or a decision."""
         return tuple(error for error in self.findings if error.code == "uninitialised")
 
     @property
@@ -148,6 +149,7 @@ class Program:
             tuple(findings.banks[line] for line in sorted(findings.banks)),
             tuple(f"{place(statement)}: exact sums" for statement in findings.idealised.values()),
             tuple(findings.warnings.values()),
+            tuple(findings.notes.values()),
         )  # fmt: skip
 
 

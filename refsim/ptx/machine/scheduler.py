@@ -18,10 +18,11 @@ from refsim.ptx.checks.granules import granule
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.undefined import Tracking, UnwrittenReadError, undefined
 from refsim.ptx.checks.writers import Writers
 from refsim.ptx.execution.geometry import Geometry, Ids, union
 from refsim.ptx.execution.lanes import Lanes, groups
-from refsim.ptx.execution.registers import Registers, get, put
+from refsim.ptx.execution.registers import Registers, check_written, get, mark_written, put
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
@@ -30,6 +31,7 @@ from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.codegen import clause_function, translate
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
+from refsim.ptx.lowering.tracked import demand_guard, follow_terminator, translate_tracked
 from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.memory.access import Access, Observer, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
@@ -55,7 +57,7 @@ class Machine:
         self, code: Code, geometry: Geometry, memory: GlobalMemory, shared: Space, local: Space, parameters: Space,
         symbols: dict[str, int], *, checks: Checks, findings: Findings, policy: str, seed: int,
         target: str, arithmetic: str, deadline: float, observer: StepObserver | None = None,
-        history: History | None = None,
+        history: History | None = None, tracking: Tracking | None = None,
     ) -> None:  # fmt: skip
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
@@ -69,19 +71,35 @@ class Machine:
             np.array([False]) if bits == 1 else np.frombuffer(poison * (bits // 8), UNSIGNED[bits])
             for bits in code.slot_bits
         ]
+        self.tracking = tracking
         self.registers = Registers(code.slots, arrays, [False] * len(arrays))
+        self.begin_unwritten()
         self.alive = np.ones(geometry.lanes, np.bool_)
         self.groups: dict[int, Ids] = {}
         self.resting: dict[int, Ids] = {}
         self.idle = self.seen_writes = 0
         self.copies = Copies(self, policy, self.choice)
         self.races, self.in_flight = self._watchers(history or History())
-        self.port = Port(self._observers(), None if checks.initialised == "off" else self._read_unwritten)
+        self.port = Port(self._observers(), None if tracking or checks.initialised == "off" else self._read_unwritten)
         self.barriers = Barriers(self)
         self.meetings = Meetings(self)
         self.specials: dict[str, NDArray[np.uint32]] = {}
         self.clock = 0
         self.go(0, np.arange(geometry.lanes, dtype=np.int64))
+
+    def begin_unwritten(self) -> None:
+        """No lane has written the registers that it may read before: remember that, or follow their undefined bits."""
+        registers, doubtful = self.registers, self.code.doubtful
+        if self.tracking is not None:
+            for index in doubtful:
+                registers.masks[registers.slots[index]] = undefined(self.tracking, self, index)
+        elif self.checks.initialised != "off":
+            registers.unwritten = {index: np.ones(self.geometry.lanes, np.bool_) for index in doubtful}
+
+    def saw_unwritten(self) -> None:
+        """A lane is about to read bits that nobody wrote: what they reach decides, so the launch begins again to see it."""
+        if self.tracking is None and self.checks.initialised != "off":
+            raise UnwrittenReadError
 
     # ---- what clauses ask for
     @property
@@ -129,10 +147,7 @@ class Machine:
 
     def _read_unwritten(self, access: Access, error: AccessError) -> None:
         """Bytes were read that nobody wrote."""
-        found = access.threads.fault(error.code, error.lane, error.what)
-        if self.checks.initialised != "record":
-            raise found from None
-        self.record(found, access.statement)
+        self.saw_unwritten()
 
     def has_whole_warps(self, lanes: Lanes) -> bool:
         """Whether all lanes of their warps that have not exited are among these."""
@@ -274,12 +289,10 @@ class Machine:
         return RANDOM_SPLIT if self.clock < FREELY else LATER_SPLIT
 
     def run_block(self, block: Block, ids: Ids) -> None:
-        if block.run is None:
-            block.run = translate(block, self.code)
         lanes = Lanes(self, ids)
         if self.observer is not None and block.steps:
             self.observer.before(lanes, block.steps[0])
-        block.run(lanes)
+        self.block_function(block)(lanes)
         if self.observer is not None and block.steps:
             self.observer.after(lanes, block.steps[0])
         self.findings.instructions += (len(block.steps) + (block.terminator is not None)) * lanes.count
@@ -288,9 +301,25 @@ class Machine:
         else:
             self.terminate(block, block.terminator, lanes)
 
+    def block_function(self, block: Block) -> Callable[[Lanes], None]:
+        """A block's steps as one function, made once for all launches."""
+        if self.tracking is not None:
+            if block.pc not in self.code.tracked:
+                self.code.tracked[block.pc] = translate_tracked(block, self.code)
+            return self.code.tracked[block.pc]
+        if block.run is None:
+            block.run = translate(block, self.code)
+        run: Callable[[Lanes], None] = block.run
+        return run
+
     def terminate(self, block: Block, step: Step, lanes: Lanes) -> None:
         lanes.statement = step.statement
+        if self.registers.unwritten:
+            for index in step.reads():
+                check_written(lanes, index)
         if step.guard:
+            if self.tracking is not None:
+                demand_guard(lanes, step)
             guard = lanes.full(get(lanes, step.guard.register.index))
             guard = ~guard if step.guard.negated else guard
             chosen = lanes.select(guard)
@@ -319,6 +348,7 @@ class Machine:
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)
         if self.races is not None and self.races.loose is not None and step.bound.clause.converges:
             self.races.converged(lanes.ids, groups(lanes, self.member_mask(step, arguments)))
+        put_masks = None if self.tracking is None else follow_terminator(places, lanes, arguments, self.code)
         values = self.function(lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:
             self.show(places)
@@ -331,6 +361,10 @@ class Machine:
                 for index, bits in elements:
                     if index is not None:
                         put(part, index, bits if chosen is None or len(bits) == 1 else bits[chosen])
+                        mark_written(part, index)
+        if put_masks is not None:
+            put_masks()
+        for pc, part in places:
             self.go(pc + 1, part.ids)
         self.show(places)
 

@@ -94,11 +94,10 @@ class GlobalMemory:
         """Copies of all bytes and of which of them were written; `restore` puts them back."""
         return self.space.bytes.copy(), self.space.shadow.copy()
 
-    def restore(self, snapshot: tuple[NDArray[np.uint8], NDArray[np.uint8]], poison: int = POISON) -> None:
-        """Back to a snapshot; bytes that nobody wrote by then read as `poison` from now on."""
+    def restore(self, snapshot: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
+        """Back to a snapshot."""
         contents, shadow = snapshot
-        self.space.bytes = np.where(shadow == 0, np.uint8(poison), contents) if poison != POISON else contents.copy()
-        self.space.shadow = shadow.copy()
+        self.space.bytes, self.space.shadow = contents.copy(), shadow.copy()
 
     def track_writers(self) -> None:
         """From now on remember who wrote each byte, and where; costs eight bytes a byte, for reports after a failure."""

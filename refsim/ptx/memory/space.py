@@ -7,12 +7,15 @@ or a null pointer, hits nothing. Shared memory starts at SHARED_BASE within its 
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+
+if TYPE_CHECKING:
+    from refsim.ptx.memory.undo import Undo
 
 Addresses = NDArray[np.int64]
 GLOBAL_BASE = 0x0000_0040_0000_0000
@@ -62,6 +65,7 @@ class Space:
     starts: list[int] = field(default_factory=list)
     initialised: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
+    undo: Optional["Undo"] = None
 
     def add(self, region: Region) -> None:
         """Regions are added in rising order."""
@@ -156,6 +160,8 @@ class Space:
     def put(self, region: Region | None, index: Addresses, items: NDArray[Any], width: int) -> None:
         """Write items to places that were checked; where two are one place, the last item stays."""
         self.note_stored(region)
+        if self.undo is not None:
+            self.undo.before(region, index, width)
         self.bytes.view(ITEM[width])[index] = items
         if not self.is_initialised(region):
             self.mark_written(index, width)

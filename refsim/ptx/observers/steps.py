@@ -28,6 +28,8 @@ class StepObserver(Protocol):
 
     def before(self, lanes: Lanes, step: Step) -> None: ...
     def after(self, lanes: Lanes, step: Step) -> None: ...
+    def restart(self) -> None:
+        """The launch begins again from its first statement."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,11 @@ class WarpTrace:
             return
         names = tuple(int(lane) for lane in lanes.laneid[mine])
         self.ran.append(Ran(step.statement, names, tuple(self._registers(lanes, step, mine))))
+
+    def restart(self) -> None:
+        """What was seen of a launch that begins again is forgotten."""
+        self.ran.clear()
+        self.left_out, self._guard = 0, None
 
     def is_wanted(self, statement: Statement) -> bool:
         """Whether a statement stands at one of the lines."""

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import BARRIERS
+from refsim.ptx.checks.undefined_warp import barrier_result
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.registers import put
+from refsim.ptx.execution.registers import mark_written, put
 
 if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine
@@ -138,6 +139,10 @@ class Barriers:
             result = step.results[0][0]
             if isinstance(result, int):
                 put(lanes, result, value)
+                mark_written(lanes, result)
+                if machine.tracking is not None:
+                    bits = machine.code.register_bits[result]
+                    barrier_result(lanes, result, bits, self.slot, everyone)
         machine.go(pc + 1, ids)
 
     def waiting(self) -> list[tuple[int, Ids]]:

@@ -1,0 +1,266 @@
+"""Undefined bits followed through one launch: where they came from, where they are, and what they reach.
+
+A launch runs without any of this until a lane reads what nobody wrote. Then memory is put back and the launch runs again
+with a mask beside every register and every byte: a set bit says that the bit below it is undefined. Masks follow the rule
+of each clause (`undefined=` in refsim.ptx.isa); None stands for a mask without a set bit, so that what is defined costs
+little. Only what reaches an output, an address or a decision is a finding; unwritten memory that was read and reached
+nothing is a note.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.execution.geometry import Geometry
+from refsim.ptx.findings.faults import fault, place
+from refsim.ptx.isa.types import UNSIGNED
+from refsim.ptx.memory.space import Space
+from refsim.ptx.text.syntax import Statement
+
+if TYPE_CHECKING:
+    from refsim.ptx.execution.lanes import Lanes
+    from refsim.ptx.findings.record import Findings
+    from refsim.ptx.machine.scheduler import Machine
+
+Array = NDArray[Any]
+Origins = NDArray[np.int32]
+
+RULE = "undefined bits may be moved about and dropped; no output, address or decision may depend on them"
+KEPT = 1 << 22  # undefined reads that are remembered with thread and address; of later ones the statement alone
+LISTED = 4  # statements that stored what one statement read
+GRANULE = 4  # bytes of memory that share one origin
+
+
+class UnwrittenReadError(Exception):
+    """A lane is about to read what nobody wrote: the launch begins again, with masks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The undefined bits of one register of a set of lanes, (n,), and the event that each lane's came from (0: none)."""
+
+    bits: Array
+    origin: Origins
+
+    def part(self, chosen: Any) -> "Mask | None":
+        """The mask of some of the lanes."""
+        return mask_of(self.bits[chosen], self.origin[chosen])
+
+
+def nonzero(bits: Array) -> NDArray[np.bool_]:
+    """Which items have a bit set; one of 16 bytes is a complex number only for NumPy, to which -0 is 0."""
+    if bits.dtype.itemsize == 16:
+        return np.asarray(np.ascontiguousarray(bits).view(np.uint64).reshape(-1, 2).any(axis=1))
+    return np.asarray(bits != 0)
+
+
+def all_ones(dtype: "np.dtype[Any]") -> Array:
+    """An item with every bit set, shape (1,)."""
+    return np.array([True]) if dtype == np.bool_ else np.frombuffer(b"\xff" * dtype.itemsize, dtype)
+
+
+def either(first: Array, second: Array) -> Array:
+    """The bits set in one or the other."""
+    if first.dtype.itemsize < 16:
+        return np.asarray(first | second)
+    pair = (np.ascontiguousarray(each).view(np.uint64) for each in np.broadcast_arrays(first, second))
+    return np.bitwise_or(*pair).view(first.dtype)
+
+
+def mask_of(bits: Array, origin: Array) -> Mask | None:
+    """A mask, or None where no bit is set."""
+    set_ = nonzero(bits)
+    return Mask(bits, np.where(set_, origin, 0).astype(np.int32, copy=False)) if set_.any() else None
+
+
+def flat(masks: Any) -> Iterator[Mask]:
+    """The masks of an operand or of several, vectors included; None left out."""
+    if isinstance(masks, list | tuple):
+        for mask in masks:
+            yield from flat(mask)
+    elif masks is not None:
+        yield masks
+
+
+def joined(masks: Iterable[Mask], count: int) -> tuple[NDArray[np.bool_], Origins]:
+    """Which lanes have an undefined bit in any of the masks, and the first event that it came from."""
+    origin = np.zeros(count, np.int32)
+    for mask in masks:
+        origin = np.where(origin == 0, mask.origin, origin)
+    return origin != 0, origin
+
+
+def place_in(space: Space, position: int) -> str:
+    """`shared address 0x400 (byte 0 of shared memory)`."""
+    region = space.region_at(position)
+    inside = f" (byte {position - region.start} of {region.name})" if region else ""
+    return f"{space.name} address {space.address(position)}{inside}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One executed statement by which lanes read undefined bits or stored them; lane i has number `first` + i."""
+
+    first: int
+    statement: Statement
+    ids: Array
+    geometry: Geometry
+    what: str = ""
+    space: Space | None = None
+    at: Array | None = None
+    widths: Array | None = None
+
+    def who(self, number: int) -> str:
+        return self.geometry.describe(int(self.ids[number - self.first]))
+
+    def where(self, number: int) -> str:
+        """`ld.shared.u32 at PTX line 12 (kernel.cu:9), thread (0, 0, 0) of block (0, 0, 0)`."""
+        return f"{place(self.statement)}, {self.who(number)}" if len(self.ids) else place(self.statement)
+
+    def cause(self, number: int) -> str:
+        """`4 B at shared address 0x400 (byte 0 of shared memory) were never written`."""
+        if self.space is None or self.at is None or self.widths is None:
+            return self.what
+        lane = number - self.first
+        return f"{int(self.widths[lane])} B at {place_in(self.space, int(self.at[lane]))} were never written"
+
+
+@dataclass
+class Events:
+    """The events of a launch, by number from 1 on."""
+
+    events: list[Event] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    following: int = 1
+    last: dict[int, int] = field(default_factory=dict)
+
+    def add(
+        self, lanes: "Lanes", chosen: Array, what: str, space: Space | None = None, at: Array | None = None,
+        widths: Array | None = None,
+    ) -> Origins:  # fmt: skip
+        """A number for each of the chosen lanes (a mask over the set); 0 for the others.
+
+        at, widths: the bytes of each lane, if it is bytes of memory. what: what it is without thread and address.
+        """
+        statement = lanes.statement
+        assert statement is not None
+        geometry = lanes.machine.geometry
+        if self.following > KEPT:
+            if statement.line not in self.last:
+                self.last[statement.line] = self.append(
+                    Event(self.following, statement, np.zeros(0, np.int64), geometry, what, space), 1
+                )
+            return np.where(chosen, self.last[statement.line], 0).astype(np.int32)
+        ids = lanes.ids[chosen]
+        at, widths = (None if each is None else each[chosen] for each in (at, widths))
+        first = self.append(Event(self.following, statement, ids, geometry, what, space, at, widths), len(ids))
+        numbers = np.zeros(len(chosen), np.int32)
+        numbers[chosen] = np.arange(first, first + len(ids))
+        return numbers
+
+    def append(self, event: Event, count: int) -> int:
+        """Number an event of `count` lanes; its first number."""
+        self.events.append(event)
+        self.starts.append(event.first)
+        self.following = event.first + count
+        return event.first
+
+    def of(self, number: int) -> Event:
+        return self.events[bisect_right(self.starts, number) - 1]
+
+    def lines(self, numbers: Array) -> Array:
+        """The PTX line of each event."""
+        lines = np.array([event.statement.line for event in self.events], np.int64)
+        found: Array = lines[np.searchsorted(np.array(self.starts), numbers, side="right") - 1]
+        return found
+
+
+@dataclass
+class Tracking:
+    """The undefined bits of one launch: events, the masks of memory (see undefined_memory), and what was reported."""
+
+    level: str
+    findings: "Findings"
+    origins: Events = field(default_factory=Events)
+    stores: Events = field(default_factory=Events)
+    masks: dict[str, Any] = field(default_factory=dict)
+    blamed: set[int] = field(default_factory=set)
+    contributed: dict[int, int] = field(default_factory=dict)  # lanes of a barrier's reduction whose part is undefined
+
+    def reached(self, lanes: "Lanes", mask: Mask | None, what: str) -> None:
+        """Undefined bits decide something: the first lane's finding is raised or recorded."""
+        if mask is None:
+            return
+        lane = int(np.flatnonzero(mask.origin)[0])
+        assert lanes.statement is not None
+        who = lanes.machine.geometry.describe(int(lanes.ids[lane]))
+        self.report(int(mask.origin[lane]), f"{what}: {place(lanes.statement)}, {who}")
+
+    def report(self, number: int, reached: str) -> None:
+        """Raise or record that the bits of an event reached something."""
+        event = self.origins.of(number)
+        self.blamed.add(event.statement.line)
+        what = f"{event.cause(number)}; {'they' if event.space else 'it'} reached {reached}"
+        who = event.who(number) if len(event.ids) else ""
+        error = fault("uninitialised", what, event.statement, who, RULE)
+        if self.level == "error":
+            raise error
+        self.findings.record(error, event.statement)
+
+    def conclude(self) -> None:
+        """The launch has ended: report what still stands in global memory, and note what was read for nothing."""
+        for shadow in self.masks.values():
+            if shadow.is_output:
+                self.report_outputs(shadow.space, *shadow.outputs())
+        for event in self.origins.events:
+            if event.space is not None and event.statement.line not in self.blamed:
+                self.blamed.add(event.statement.line)
+                what = f"{event.cause(event.first)}; they reached no output, address or decision"
+                self.findings.note(
+                    RefsimError("uninitialised-unused", what, where=event.where(event.first)), event.statement
+                )
+
+    def report_outputs(self, space: Space, origin: Origins, store: Origins, position: Array) -> None:
+        """Undefined bytes stand at these positions of memory: one report for each statement that they come from, with
+        the statements that stored them."""
+        pairs = np.stack([self.origins.lines(origin), self.stores.lines(store)], axis=1)
+        reached: dict[int, list[int]] = {}
+        for first in np.sort(np.unique(pairs, axis=0, return_index=True)[1]).tolist():
+            reached.setdefault(int(pairs[first, 0]), []).append(first)
+        for places in reached.values():
+            texts = []
+            for first in places[:LISTED]:
+                number = int(store[first])
+                at = place_in(space, int(position[first]))
+                texts.append(f"an output at {at}: {self.stores.of(number).where(number)}")
+            self.report(int(origin[places[0]]), " and ".join(texts))
+
+
+def tracking_of(lanes: "Lanes") -> Tracking:
+    """What follows the undefined bits of the machine that these lanes run on, where something does."""
+    tracking = lanes.machine.tracking
+    assert tracking is not None
+    return tracking
+
+
+def undefined(tracking: Tracking, machine: "Machine", index: int) -> Mask:
+    """All bits of a register that nobody has written yet."""
+    code, lanes = machine.code, machine.geometry.lanes
+    bits = code.register_bits[index]
+    names = [*code.function.register_names, "the carry flag"]
+    ids = np.arange(lanes, dtype=np.int64)
+    event = Event(
+        tracking.origins.following,
+        code.steps[0].statement,
+        ids,
+        machine.geometry,
+        f"register {names[index]} was never written",
+    )
+    first = tracking.origins.append(event, lanes)
+    ones = all_ones(np.dtype(np.bool_) if bits == 1 else UNSIGNED[bits])
+    return Mask(np.repeat(ones, lanes), np.arange(first, first + lanes, dtype=np.int32))

@@ -1,0 +1,316 @@
+"""How undefined bits pass an instruction that needs its operands alone.
+
+"whole": a set bit in any source makes every bit of the results undefined; where sources and results are all pairs, for each
+half by itself. The functions here are finer, and never say less than what flipping an undefined bit can change.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined import Mask, all_ones, either, flat, joined, mask_of, nonzero, tracking_of
+from refsim.ptx.isa.types import PtxType, view
+
+if TYPE_CHECKING:
+    from refsim.ptx.execution.lanes import Lanes
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a rule sees of one executed instruction.
+
+    `values` are the sources as bits, as wide as their types (addresses as numbers, targets as they are), `masks` theirs,
+    `names` those of the form; a vector is a list. A rule returns a mask for each result, as wide as its type.
+    """
+
+    lanes: "Lanes"
+    function: Callable[..., Any]
+    keywords: dict[str, Any]
+    names: Sequence[str]
+    types: Sequence[PtxType]
+    values: Sequence[Any]
+    masks: Sequence[Any]
+    results: Sequence[tuple[Any, PtxType]]
+
+    def demand(self, mask: Any, what: str) -> None:
+        """What decides must be defined."""
+        for each in flat(mask):
+            tracking_of(self.lanes).reached(self.lanes, each, what)
+
+    def bits(self, position: int) -> Array:
+        """The mask of a source as bits, zeros where it is defined."""
+        mask = self.masks[position]
+        return self.zeros(position) if mask is None else mask.bits
+
+    def zeros(self, position: int) -> Array:
+        type = self.types[position]
+        return np.zeros(self.lanes.count, np.bool_ if type.name == "pred" else type.bits_dtype)
+
+    def unknown(self) -> tuple[Array, Array]:
+        """Which lanes have an undefined bit in any source, and its event."""
+        return joined(flat(self.masks), self.lanes.count)
+
+    def answer(self, *bits: Array) -> list[Mask | None]:
+        """Masks of the results; their events are those of the first undefined source."""
+        _, origin = self.unknown()
+        return [mask_of(np.broadcast_to(one, (self.lanes.count,)), origin) for one in bits]
+
+
+def full(unknown: Array, type: PtxType) -> Array:
+    """All bits of a type where something is unknown."""
+    if type.name == "pred":
+        return unknown
+    dtype = type.bits_dtype
+    return np.where(unknown, all_ones(dtype), np.zeros(1, dtype))
+
+
+def halves(bits: Array, count: int = 2) -> Array:
+    """The elements of packed bits, (n, count), lowest first."""
+    wide = np.ascontiguousarray(bits)
+    return wide.view(f"u{wide.dtype.itemsize // count}").reshape(-1, count)
+
+
+def whole(operands: Operands) -> list[Any]:
+    """Any undefined bit makes everything undefined; pairs are two instructions side by side."""
+    unknown, origin = operands.unknown()
+    if _is_paired(operands):
+        each = np.zeros((operands.lanes.count, 2), np.bool_)
+        for position, type in enumerate(operands.types):
+            if operands.masks[position] is not None:
+                bits = operands.bits(position)
+                each |= halves(bits) != 0 if type.lanes == 2 else bits[:, None]
+        (_, type) = operands.results[0]
+        element = np.dtype(f"u{type.bits // 16}")
+        packed = np.where(each, ~np.zeros(1, element), element.type(0)).view(type.bits_dtype).reshape(-1)
+        return [mask_of(packed, origin)]
+    return [
+        [mask_of(full(unknown, type), origin) for _ in result]
+        if isinstance(result, tuple)
+        else mask_of(full(unknown, type), origin)
+        for result, type in operands.results
+    ]
+
+
+def _is_paired(operands: Operands) -> bool:
+    types = [type for type in operands.types if type.name != "pred"]
+    return (
+        len(operands.results) == 1 and operands.results[0][1].lanes == 2 and all(type.lanes == 2 for type in types)
+        and not any(isinstance(value, list) for value in operands.values)
+    )  # fmt: skip
+
+
+def defined(operands: Operands) -> list[Any]:
+    """The results are defined whatever the sources are."""
+    return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in operands.results]
+
+
+# ---- bits that are only moved
+def moved(*names: str) -> Callable[[Operands], list[Any]]:
+    """The clause moves the bits of these sources to where the others say: it moves their masks alike.
+
+    One source at a time, zeros for the others, so that each bit keeps its event. An undefined bit of a source that says
+    where makes all of the result undefined.
+    """
+
+    def rule(operands: Operands) -> list[Any]:
+        controls = [mask for name, mask in zip(operands.names, operands.masks, strict=True) if name not in names]
+        unknown, origin = joined(flat(controls), operands.lanes.count)
+        found = [_Gathered(full(unknown, type), origin) for result, type in operands.results for _ in _each(result)]
+        for position, name in enumerate(operands.names):
+            for place, mask in enumerate(_each(operands.masks[position])) if name in names else ():
+                if mask is not None:
+                    for gathered, bits in zip(found, _carried(operands, names, position, place), strict=True):
+                        gathered.add(bits, mask.origin)
+        masks = iter([mask_of(gathered.bits, gathered.origin) for gathered in found])
+        return [
+            [next(masks) for _ in result] if isinstance(result, tuple) else next(masks)
+            for result, _ in operands.results
+        ]
+
+    return rule
+
+
+@dataclass
+class _Gathered:
+    bits: Array
+    origin: Array
+
+    def add(self, bits: Array, origin: Array) -> None:
+        self.origin = np.where((self.origin == 0) & nonzero(bits), origin, self.origin)
+        self.bits = either(self.bits, bits)
+
+
+def _each(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _carried(operands: Operands, names: tuple[str, ...], position: int, place: int) -> list[Array]:
+    """Where the clause moves the mask of one source register."""
+    arguments: list[Any] = []
+    for number, (name, type) in enumerate(zip(operands.names, operands.types, strict=True)):
+        held, mask = operands.values[number], operands.masks[number]
+        if name not in names:
+            arguments.append(view(held, type))
+            continue
+        parts = [
+            view(mask_part.bits if (number, at) == (position, place) else operands.zeros(number), type)
+            for at, mask_part in enumerate(_each(mask))
+        ]
+        arguments.append(parts if isinstance(held, list) else parts[0])
+    result = operands.function(*arguments, **operands.keywords)
+    types = [type for result_, type in operands.results for _ in _each(result_)]
+    results = result if isinstance(result, tuple | list) else [result]
+    return [
+        np.broadcast_to(one if type.name == "pred" else np.ascontiguousarray(one, type.dtype).view(type.bits_dtype),
+                        (operands.lanes.count,))
+        for one, type in zip(results, types, strict=False)
+    ]  # fmt: skip
+
+
+# ---- logic: a bit is undefined where the undefined bits of the sources can make it 0 and can make it 1
+def _can_be(operands: Operands, position: int) -> tuple[Array, Array]:
+    """The bits of a source that can be 0, and those that can be 1."""
+    value, mask = operands.values[position], operands.bits(position)
+    return ~value | mask, value | mask
+
+
+def and_bits(operands: Operands) -> list[Any]:
+    (a0, a1), (b0, b1) = _can_be(operands, 0), _can_be(operands, 1)
+    return operands.answer(a1 & b1 & (a0 | b0))
+
+
+def or_bits(operands: Operands) -> list[Any]:
+    (a0, a1), (b0, b1) = _can_be(operands, 0), _can_be(operands, 1)
+    return operands.answer(a0 & b0 & (a1 | b1))
+
+
+def xor_bits(operands: Operands) -> list[Any]:
+    return operands.answer(operands.bits(0) | operands.bits(1))
+
+
+def same_bits(operands: Operands) -> list[Any]:
+    return operands.answer(operands.bits(0))
+
+
+def _table_bits(operands: Operands) -> Array:
+    table = int(operands.values[3][0])
+    sources = [_can_be(operands, position) for position in range(3)]
+    can = [np.zeros(1, np.uint32), np.zeros(1, np.uint32)]
+    for row in range(8):
+        a, b, c = (sources[place][row >> 2 - place & 1] for place in range(3))
+        can[table >> row & 1] = can[table >> row & 1] | (a & b & c)
+    found: Array = can[0] & can[1]
+    return found
+
+
+def table_bits(operands: Operands) -> list[Any]:
+    """lop3: whether the rows of its table that the sources can choose hold both a 0 and a 1."""
+    return operands.answer(_table_bits(operands))
+
+
+def table_and_test(operands: Operands) -> list[Any]:
+    """lop3 with a predicate: whether its result is not 0, combined with q."""
+    bits = _table_bits(operands)
+    found, _ = operands.function(*operands.values, **operands.keywords)
+    test, unknown = _not_zero(found, bits)
+    return operands.answer(
+        bits, _combined(test, unknown, operands.values[4], operands.bits(4), operands.keywords["boolean"])
+    )
+
+
+def _not_zero(value: Array, mask: Array) -> tuple[Array, Array]:
+    """Whether a value is not 0, and where its undefined bits decide that: no defined bit is 1."""
+    return value != 0, (mask != 0) & ((value & ~mask) == 0)
+
+
+def is_zero(operands: Operands) -> list[Any]:
+    """cnot: bit 0 alone depends on the source."""
+    _, unknown = _not_zero(operands.values[0], operands.bits(0))
+    return operands.answer(unknown.astype(operands.results[0][1].bits_dtype))
+
+
+def _combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | None) -> Array:
+    """Where a test and a predicate, combined, are undefined."""
+    if boolean == "and":
+        return (test | unknown) & (c | mask) & (unknown | mask)
+    if boolean == "or":
+        return (~test | unknown) & (~c | mask) & (unknown | mask)
+    return unknown | mask
+
+
+# ---- comparison and selection
+def compared(operands: Operands) -> list[Any]:
+    """setp: the test as a whole (of each half by itself), combined with c bit by bit."""
+    sources = list(map(view, operands.values[:2], operands.types[:2]))
+    keywords = {**operands.keywords, "boolean": None}
+    boolean = operands.keywords.get("boolean")
+    outcomes = operands.function(*sources, **keywords)
+    if operands.types[0].lanes == 2:
+        each = (halves(operands.bits(0)) != 0) | (halves(operands.bits(1)) != 0)
+        unknown = [each[:, 0], each[:, 1]]
+    else:
+        unknown = [(operands.bits(0) != 0) | (operands.bits(1) != 0)] * 2
+    if boolean is not None:
+        c, mask = operands.values[2], operands.bits(2)
+        unknown = [
+            _combined(np.asarray(test), bits, c, mask, boolean) for test, bits in zip(outcomes, unknown, strict=True)
+        ]
+    return operands.answer(*unknown[: len(operands.results)])
+
+
+def selected(operands: Operands) -> list[Any]:
+    """selp, slct: the mask of what is chosen; where the choice is undefined, the bits in which both can differ."""
+    a, b = operands.values[:2]
+    first, second = operands.bits(0), operands.bits(1)
+    unknown = operands.bits(2) != 0
+    ones: Any = ~np.zeros(1, first.dtype)
+    chooses = operands.function(view(ones, operands.types[0]), view(ones ^ ones, operands.types[1]),
+                                view(operands.values[2], operands.types[2]))  # fmt: skip
+    is_first = np.ascontiguousarray(chooses).view(first.dtype) != 0
+    bits = np.where(unknown, first | second | (a ^ b), np.where(is_first, first, second))
+    origins = [np.zeros(operands.lanes.count, np.int32) if mask is None else mask.origin for mask in operands.masks[:3]]
+    chosen = np.where(is_first, origins[0], origins[1])
+    origin = np.where(unknown, origins[2], np.where(chosen == 0, np.maximum(origins[0], origins[1]), chosen))
+    return [mask_of(bits, origin)]
+
+
+# ---- conversions that pack
+def packed(elements: int) -> Callable[[Operands], list[Any]]:
+    """A conversion to a packed register: from one source each, the first in the highest place, or from a packed one."""
+
+    def rule(operands: Operands) -> list[Any]:
+        sources = [each for name, held in zip(operands.names, operands.masks, strict=True) if name != "random"
+                   for each in _each(held)]  # fmt: skip
+        rest = [mask for name, mask in zip(operands.names, operands.masks, strict=True) if name == "random"]
+        everywhere, _ = joined(flat(rest), operands.lanes.count)
+        type = operands.results[0][1]
+        size = type.bits // elements
+        bits = np.zeros(operands.lanes.count, type.bits_dtype)
+        for place in range(elements):
+            if len(sources) == elements:
+                mask = sources[elements - 1 - place]
+                unknown = everywhere if mask is None else everywhere | (mask.bits != 0)
+            else:
+                part = operands.types[0].bits // elements
+                held = operands.bits(0) >> operands.types[0].bits_dtype.type(part * place)
+                unknown = everywhere | (held & operands.types[0].bits_dtype.type((1 << part) - 1) != 0)
+            field = type.bits_dtype.type(((1 << size) - 1) << size * place)
+            bits = bits | np.where(unknown, field, type.bits_dtype.type(0))
+        return operands.answer(bits)
+
+    return rule
+
+
+def packed_below(operands: Operands) -> list[Any]:
+    """cvt.pack: a above b, behind the low bits of c, which are moved up."""
+    size = int(operands.keywords["to"][1:])
+    upper, lower = (np.where(operands.bits(place) != 0, np.uint32((1 << size) - 1), np.uint32(0)) for place in (0, 1))
+    bits = upper << np.uint32(size) | lower
+    if len(operands.names) > 2:
+        bits = bits | operands.bits(2) << np.uint32(2 * size)
+    return operands.answer(bits)

@@ -1,0 +1,340 @@
+"""Undefined bits in memory: a mask byte for each byte, the rules of what loads, stores, copies and updates it.
+
+The bytes of shared and local memory begin undefined; those of global memory are while their shadow says that nobody wrote
+them. A rule runs just before its instruction, so that an address which is undefined is told as such, whatever it hits.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined import GRANULE, Events, Mask, Tracking, joined, mask_of, nonzero, tracking_of
+from refsim.ptx.checks.undefined_bits import Operands, full
+from refsim.ptx.isa.types import TYPES, PtxType
+from refsim.ptx.memory.space import ITEM, Space
+
+if TYPE_CHECKING:
+    from refsim.ptx.execution.lanes import Lanes
+
+Array = NDArray[Any]
+UNWRITTEN = "memory was never written"
+ADDRESS, SIZE = "an address", "the size of a copy"
+_WIDEST = 16
+
+
+@dataclass
+class Shadow:
+    """The masks of one state space. Global memory also knows which store left undefined bits."""
+
+    space: Space
+    bits: NDArray[np.uint8] = field(init=False)
+    origin: NDArray[np.int32] = field(init=False)
+    store: NDArray[np.int32] = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = len(self.space.bytes)
+        self.bits = np.full(size, 0xFF, np.uint8) if self.is_owned else np.zeros(size, np.uint8)
+        self.origin = np.zeros(size // GRANULE, np.int32)
+        self.store = np.zeros(0 if self.is_owned else size // GRANULE, np.int32)
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether CTAs or lanes have it for themselves: it lives as long as they run, and nobody reads it afterwards."""
+        return self.space.stride > 0
+
+    def grow(self) -> None:
+        """The space may have become larger since."""
+        if (more := len(self.space.bytes) - len(self.bits)) > 0:
+            self.bits = np.concatenate([self.bits, np.zeros(more, np.uint8)])
+            self.origin, self.store = (
+                np.concatenate([numbers, np.zeros(more // GRANULE, np.int32)]) for numbers in (self.origin, self.store)
+            )
+
+    def read(self, flat: Array, width: int) -> NDArray[np.uint8] | None:
+        """The masks of `width` bytes from each flat position, (n, width); None where all bits are defined."""
+        self.grow()
+        rows = self._rows(self.bits, flat, width)
+        if not self.is_owned:
+            unwritten = self._rows(self.space.shadow, flat, width) == 0
+            if unwritten.any():
+                rows = np.where(unwritten & self._inside(flat, width)[:, None], np.uint8(0xFF), rows)
+        return rows if rows.any() else None
+
+    def _rows(self, held: NDArray[np.uint8], flat: Array, width: int) -> Array:
+        return held.view(ITEM[width]).take(flat // width, mode="clip").view(np.uint8).reshape(-1, width)
+
+    def _inside(self, flat: Array, width: int) -> Array:
+        """Positions that exist; an access elsewhere is a fault that the instruction itself tells."""
+        return (flat >= 0) & (flat + width <= len(self.bits))
+
+    def origins(self, flat: Array, width: int) -> Array:
+        """The event of each access: of any granule that it touches."""
+        found = self.origin.take(flat // GRANULE, mode="clip")
+        for offset in range(GRANULE, width, GRANULE):
+            found = np.maximum(found, self.origin.take((flat + offset) // GRANULE, mode="clip"))
+        return found
+
+    def write(self, flat: Array, width: int, rows: Array | None) -> None:
+        """The masks of `width` bytes at each flat position; None: all are defined."""
+        self.grow()
+        inside = self._inside(flat, width)
+        if rows is None:
+            self.bits.view(ITEM[width])[flat[inside] // width] = ITEM[width](0)
+            return
+        items: Array = np.ascontiguousarray(rows, np.uint8).view(ITEM[width]).reshape(-1)
+        self.bits.view(ITEM[width])[flat[inside] // width] = items[inside]
+
+    def blame(self, flat: Array, width: int, origin: Array, store: Array | None) -> None:
+        """Where undefined bits were stored (origin is not 0): which event they come from, and which store it was."""
+        some = (origin != 0) & self._inside(flat, width)
+        for offset in range(0, max(width, GRANULE), GRANULE):
+            granule = (flat[some] + offset) // GRANULE
+            self.origin[granule] = origin[some]
+            if store is not None and not self.is_owned:
+                self.store[granule] = store[some]
+
+    @property
+    def is_output(self) -> bool:
+        """Whether some undefined bits were stored where the host can see them."""
+        return bool(self.store.any())
+
+    def outputs(self) -> tuple[Array, Array, Array]:
+        """Event, store and position of each undefined byte that was stored and still stands."""
+        positions = np.flatnonzero(self.bits)
+        positions = positions[(self.space.shadow[positions] != 0) & (self.store[positions // GRANULE] != 0)]
+        return self.origin[positions // GRANULE], self.store[positions // GRANULE], positions
+
+
+def shadow_of(tracking: Tracking, lanes: "Lanes", name: str) -> Shadow | None:
+    """The masks of a state space; None for parameters, which are always defined."""
+    if name == "param":
+        return None
+    space, _ = lanes.space(name)
+    found: Shadow | None = tracking.masks.get(name)
+    if found is None or found.space is not space:
+        found = tracking.masks[name] = Shadow(space)
+    return found
+
+
+def _places(lanes: "Lanes", space: str, addresses: Array) -> Iterator[tuple["Lanes", Shadow, Array, Array, Any]]:
+    """For each state space that addresses fall in: its lanes, masks, positions, flat positions, and which lanes they are."""
+    tracking = tracking_of(lanes)
+    for part, name, at, chosen in lanes.parts(space, addresses):
+        shadow = shadow_of(tracking, part, name)
+        if shadow is not None:
+            position = part.full(at)
+            flat = position + part.space(name)[1] * shadow.space.stride
+            yield part, shadow, position, flat, slice(None) if chosen is None else chosen
+
+
+def read(lanes: "Lanes", space: str, addresses: Array, width: int, size: int) -> tuple[Array, Array] | None:
+    """The masks (n, width) of one access per lane and, for each element of `size` bytes, its event; None: all defined."""
+    found = None
+    for part, shadow, at, flat, chosen in _places(lanes, space, addresses):
+        rows = shadow.read(flat, width)
+        if rows is None:
+            continue
+        if found is None:
+            found = np.zeros((lanes.count, width), np.uint8), np.zeros((lanes.count, width // size), np.int32)
+        elements = rows.reshape(len(rows), -1, size).any(axis=2)
+        origin = np.stack([shadow.origins(flat + size * place, size) for place in range(width // size)], axis=1)
+        if (fresh := elements & (origin == 0)).any():
+            unwritten = rows != 0
+            events = tracking_of(part).origins.add(
+                part, fresh.any(axis=1), UNWRITTEN, shadow.space, at + unwritten.argmax(axis=1), unwritten.sum(axis=1)
+            )
+            origin = np.where(fresh, events[:, None], origin)
+        found[0][chosen], found[1][chosen] = rows, np.where(elements, origin, 0)
+    return found
+
+
+def write(lanes: "Lanes", space: str, addresses: Array, width: int, rows: Array | None, origin: Array | None) -> None:
+    """Store the masks (n, width) of one access per lane; `origin` (n, elements) names their events."""
+    for part, shadow, at, flat, chosen in _places(lanes, space, addresses):
+        shadow.write(flat, width, None if rows is None else rows[chosen])
+        if rows is None or origin is None:
+            continue
+        events = origin[chosen]
+        some = events.any(axis=1)
+        if some.any():
+            stores = None if shadow.is_owned else _stored(part, some, shadow.space, at, width)
+            size = width // events.shape[1]
+            for place in range(events.shape[1]):
+                shadow.blame(flat + size * place, size, events[:, place], stores)
+
+
+def _stored(lanes: "Lanes", some: Array, space: Space, at: Array, width: int) -> Array:
+    stores: Events = tracking_of(lanes).stores
+    return stores.add(lanes, some, "", space, at, np.full(len(at), width))
+
+
+# ---- rules
+def _space(operands: "Operands") -> str:
+    return (operands.keywords.get("space") or "generic").partition("::")[0]
+
+
+def loaded(operands: "Operands") -> list[Any]:
+    """ld: the masks of the bytes; an undefined address makes all of the result undefined."""
+    lanes, row = operands.lanes, TYPES[operands.keywords["type"]]
+    operands.demand(operands.masks[0], ADDRESS)
+    count = int((operands.keywords.get("vec") or "v1")[1:])
+    size, address = row.bits // 8, operands.values[0]
+    columns: list[Mask | None] = []
+    width = min(size * count, _WIDEST)
+    for offset in range(0, size * count, width):
+        found = read(lanes, _space(operands), address + offset, width, size)
+        columns += [None] * (width // size) if found is None else _columns(*found, row)
+    if (unknown := operands.masks[0]) is not None:
+        columns = [mask_of(full(nonzero(unknown.bits), row), unknown.origin)] * count
+    return [columns]
+
+
+def _columns(rows: Array, origin: Array, row: PtxType) -> list[Mask | None]:
+    bits = np.ascontiguousarray(rows).view(row.bits_dtype)
+    return [mask_of(np.ascontiguousarray(bits[:, place]), origin[:, place]) for place in range(bits.shape[1])]
+
+
+def stored(operands: "Operands") -> list[Any]:
+    """st: the masks of the operands go to the bytes."""
+    lanes, row = operands.lanes, TYPES[operands.keywords["type"]]
+    operands.demand(operands.masks[0], ADDRESS)
+    masks, size = operands.masks[1], row.bits // 8
+    width = min(size * len(masks), _WIDEST)
+    each = width // size
+    for start in range(0, len(masks), each):
+        rows, origin = _row(masks[start : start + each], row, lanes.count)
+        write(lanes, _space(operands), operands.values[0] + start * size, width, rows, origin)
+    return []
+
+
+def _row(masks: list[Mask | None], row: PtxType, count: int) -> tuple[Array | None, Array | None]:
+    """The masks of elements side by side, (n, bytes) and their events (n, elements); None where all are defined."""
+    if all(mask is None for mask in masks):
+        return None, None
+    bits, origin = np.zeros((count, len(masks)), row.bits_dtype), np.zeros((count, len(masks)), np.int32)
+    for place, mask in enumerate(masks):
+        if mask is not None:
+            bits[:, place] = mask.bits.astype(row.bits_dtype)
+            origin[:, place] = np.where(nonzero(bits[:, place]), mask.origin, 0)
+    return bits.view(np.uint8).reshape(count, -1), origin
+
+
+Update = Callable[[Array, Array, Array, Array], Array]
+
+
+def _whole(old: Array, b: Array, c: Array, value: Array) -> Array:
+    return np.where((old | b) != 0, ~np.zeros(1, old.dtype), old.dtype.type(0))
+
+
+# What an update leaves undefined in memory: of its masks (old, b, c) and the value of b. A compare-and-swap whose comparison
+# is defined leaves c or what was there.
+UPDATES: dict[str, Update] = {
+    "and": lambda old, b, c, value: (old | b) & (value | b),
+    "or": lambda old, b, c, value: (old | b) & (~value | b),
+    "xor": lambda old, b, c, value: old | b,
+    "exch": lambda old, b, c, value: b,
+    "cas": lambda old, b, c, value: _whole(old, b, c, value) | c,
+}
+
+
+def updated(operation: str) -> Callable[["Operands"], list[Any]]:
+    """The rule of atom and red: each lane finds what the lanes before it left at its place."""
+
+    def rule(operands: "Operands") -> list[Any]:
+        operands.demand(operands.masks[0], ADDRESS)
+        row = TYPES[operands.keywords["type"]]
+        is_vector = isinstance(operands.masks[1], list)
+        given = list(zip(*(operands.masks[1:3], operands.values[1:3]), strict=True))
+        elements: list[Mask | None] = []
+        for place in range(len(operands.masks[1]) if is_vector else 1):
+            (mask, value), *others = [
+                (m[place], v[place]) if is_vector and isinstance(m, list) else (m, v) for m, v in given
+            ]
+            third = others[0][0] if operation == "cas" else None
+            address = operands.values[0] + place * (row.bits // 8)
+            elements.append(_update(operands, address, row, (mask, third), value, UPDATES.get(operation, _whole)))
+        if not operands.results:
+            return []
+        return [elements if isinstance(operands.results[0][0], tuple) else elements[0]]
+
+    return rule
+
+
+def _update(
+    operands: "Operands",
+    address: Array,
+    row: PtxType,
+    masks: tuple[Mask | None, Mask | None],
+    value: Array,
+    update: Update,
+) -> Mask | None:
+    lanes, size, count = operands.lanes, row.bits // 8, operands.lanes.count
+    found = read(lanes, _space(operands), address, size, size)
+    if found is None and masks[0] is None and masks[1] is None:
+        return None  # what memory holds is defined and stays so
+    held = (
+        np.zeros(count, row.bits_dtype) if found is None else np.ascontiguousarray(found[0]).view(row.bits_dtype)[:, 0]
+    )
+    origin = np.zeros(count, np.int32) if found is None else found[1][:, 0]
+    b, c = (np.zeros(count, row.bits_dtype) if mask is None else mask.bits.astype(row.bits_dtype) for mask in masks)
+    _, own = joined([mask for mask in masks if mask is not None], count)
+    values = np.broadcast_to(np.asarray(value), (count, *np.shape(value)[1:])).astype(row.bits_dtype, copy=False)
+    before, after = np.zeros_like(held), np.zeros_like(held)
+    sources, results = np.zeros(count, np.int32), np.zeros(count, np.int32)
+    latest: dict[tuple[int, int], tuple[Any, int]] = {}
+    for lane, cell in enumerate(_cells(lanes, _space(operands), address)):
+        old, source = latest.get(cell, (held[lane], int(origin[lane])))
+        before[lane], sources[lane] = old, source
+        one = slice(lane, lane + 1)
+        after[lane] = update(before[one], b[one], c[one], values[one])[0]
+        results[lane] = (source or int(own[lane])) if after[lane] else 0
+        latest[cell] = after[lane], int(results[lane])
+    write(lanes, _space(operands), address, size, after.view(np.uint8).reshape(count, size), results[:, None])
+    return mask_of(before, sources)
+
+
+def _cells(lanes: "Lanes", space: str, addresses: Array) -> list[tuple[int, int]]:
+    """The place that each lane means: shared address 0 of two CTAs is two places."""
+    cells = [(-1, lane) for lane in range(lanes.count)]
+    for number, (_, _, _, flat, chosen) in enumerate(_places(lanes, space, addresses)):
+        for lane, position in zip(np.arange(lanes.count)[chosen].tolist(), flat.tolist(), strict=True):
+            cells[lane] = number, position
+    return cells
+
+
+def copied(operands: "Operands") -> list[Any]:
+    """cp.async: addresses and size must be defined; the masks follow when the bytes move, see `moved`."""
+    names = operands.names
+    for name, mask in zip(names, operands.masks, strict=True):
+        if name in ("a", "b"):
+            operands.demand(mask, ADDRESS)
+        elif name in ("given", "ignore"):
+            operands.demand(mask, SIZE)
+    return []
+
+
+def moved(lanes: "Lanes", index: Array, source: Array, size: int, given: Array) -> None:
+    """The bytes of a copy arrive at items `index` of shared memory: masks of the source, then zeros that are defined."""
+    tracking = tracking_of(lanes)
+    rows, origin = np.zeros((lanes.count, size), np.uint8), np.zeros((lanes.count, size), np.int32)
+    amount = lanes.full(given).astype(np.int64)
+    _fetch(lanes, source, amount == size, slice(0, size), rows, origin)
+    for byte in range(size if (amount % size).any() else 0):
+        _fetch(lanes, source, (amount > byte) & (amount < size), slice(byte, byte + 1), rows, origin)
+    shadow = shadow_of(tracking, lanes, "shared")
+    assert shadow is not None
+    shadow.write(index * size, size, rows)
+    for byte in range(0, size, GRANULE):
+        shadow.blame(index * size + byte, GRANULE, origin[:, byte : byte + GRANULE].max(axis=1), None)
+
+
+def _fetch(lanes: "Lanes", source: Array, some: Array, part: slice, rows: Array, origin: Array) -> None:
+    """The masks of some bytes of the source, for some lanes."""
+    chosen = lanes.select(some)
+    width = part.stop - part.start
+    found = None if chosen is None else read(chosen, "global", source[some] + part.start, width, min(width, GRANULE))
+    if found is not None:
+        rows[some, part], origin[some, part] = found[0], np.repeat(found[1], min(width, GRANULE), axis=1)

@@ -1,0 +1,246 @@
+"""How undefined bits pass instructions of a warp: votes, reductions, matrices by row and column."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.families import fragment as fragment_named
+from refsim.ptx.checks import undefined_memory as memory
+from refsim.ptx.checks.undefined import Mask, mask_of, tracking_of
+from refsim.ptx.checks.undefined_bits import Operands, full
+from refsim.ptx.execution.registers import put_mask
+from refsim.ptx.isa.types import UNSIGNED
+
+if TYPE_CHECKING:
+    from refsim.layouts.families.core import Fragment
+    from refsim.ptx.execution.lanes import Lanes
+
+Array = NDArray[Any]
+MEMBERS = "a member mask"
+WARP = 32
+ROW_BYTES = 16
+
+
+def members(operands: Operands) -> None:
+    """Who takes part must be defined."""
+    operands.demand(operands.masks[operands.names.index("mask")], MEMBERS)
+
+
+def meeting(operands: Operands) -> list[Any]:
+    """bar.warp.sync: nothing but its members."""
+    members(operands)
+    return []
+
+
+def _groups(lanes: "Lanes", mask: Array) -> Array:
+    """A number for the lanes that take part in one exchange together."""
+    _, group = np.unique(lanes.warp << 32 | lanes.full(mask).astype(np.int64), return_inverse=True)
+    return np.asarray(group)
+
+
+def _gather(operands: Operands, bits: Array, combine: "np.ufunc") -> Array:
+    """The combination of the bits of all lanes of each group, per lane."""
+    group = _groups(operands.lanes, operands.values[operands.names.index("mask")])
+    total = np.full(int(group.max()) + 1, combine.identity or 0, bits.dtype)
+    combine.at(total, group, bits)
+    return np.asarray(total[group])
+
+
+def _origins(operands: Operands) -> Array:
+    """The event of some undefined source of each group, per lane."""
+    _, origin = operands.unknown()
+    return _gather(operands, origin, np.maximum)
+
+
+def _answer(operands: Operands, *bits: Array) -> list[Mask | None]:
+    origin = _origins(operands)
+    return [mask_of(one, origin) for one in bits]
+
+
+def ballot(operands: Operands) -> list[Any]:
+    """Bit i is as undefined as the predicate of lane i."""
+    members(operands)
+    lane = np.uint32(1) << operands.lanes.laneid.astype(np.uint32)
+    return _answer(operands, _gather(operands, np.where(operands.bits(0), lane, np.uint32(0)), np.bitwise_or))
+
+
+def voted(operands: Operands) -> list[Any]:
+    """all and any are defined by one defined lane that decides them, uni by two that differ."""
+    members(operands)
+    unknown, value = operands.bits(0), operands.lanes.full(operands.values[0])
+    some_unknown = _gather(operands, unknown, np.logical_or)
+    some_true = _gather(operands, value & ~unknown, np.logical_or)
+    some_false = _gather(operands, ~value & ~unknown, np.logical_or)
+    decided = {"all": some_false, "any": some_true, "uni": some_false & some_true}[operands.keywords["mode"]]
+    return _answer(operands, some_unknown & ~decided)
+
+
+def group_whole(operands: Operands) -> list[Any]:
+    """An undefined bit of one lane makes the results of all its group undefined."""
+    members(operands)
+    unknown = _gather(operands, operands.unknown()[0], np.logical_or)
+    return _answer(operands, *(full(unknown, type) for _, type in operands.results))
+
+
+def group_bits(operands: Operands) -> list[Any]:
+    """redux of bits: and is defined by a 0, or by a 1, xor by neither."""
+    members(operands)
+    mask, value = operands.bits(0), operands.lanes.full(operands.values[0])
+    unknown = _gather(operands, mask, np.bitwise_or)
+    deciding = {"and": ~value, "or": value, "xor": value ^ value}[operands.keywords["operation"]]
+    return _answer(operands, unknown & ~_gather(operands, deciding & ~mask, np.bitwise_or))
+
+
+def elected(operands: Operands) -> list[Any]:
+    """Whoever is chosen, the choice is defined."""
+    members(operands)
+    return [None] * len(operands.results)
+
+
+def reduced(operands: Operands) -> list[Any]:
+    """bar.red: its number must be defined; what lanes contribute is remembered until the barrier completes."""
+    operands.demand(list(operands.masks[:-1]), "a barrier")
+    value = operands.masks[-1]
+    held = tracking_of(operands.lanes).contributed
+    for lane in operands.lanes.ids.tolist():
+        held.pop(lane, None)
+    if value is not None:
+        held.update(
+            {int(lane): int(origin) for lane, origin in zip(operands.lanes.ids, value.origin, strict=True) if origin}
+        )
+    return []
+
+
+def barrier_result(lanes: "Lanes", index: int, bits: int, slots: Array, everyone: Array) -> None:
+    """A reduction of a barrier is complete: its result is undefined if what any lane of it contributed was.
+
+    slots: the barrier of each lane of the machine; everyone: the lanes whose barriers complete now.
+    """
+    held = tracking_of(lanes).contributed
+    origin = np.zeros(int(slots.max()) + 1, np.int32)
+    for lane in everyone.tolist():
+        origin[slots[lane]] = max(origin[slots[lane]], held.get(lane, 0))
+    events = origin[slots[lanes.ids]]
+    ones = np.ones(1, np.bool_) if bits == 1 else np.array([0x7FF], np.uint32).astype(UNSIGNED[bits])
+    put_mask(lanes, index, mask_of(np.where(events != 0, ones, np.zeros_like(ones)), events))
+
+
+# ---- matrices: an element of a fragment is (warp, lane, value)
+def _elements(masks: list[Mask | None], fragment: "Fragment", count: int) -> tuple[Array, Array]:
+    """Which elements are undefined, and their events: (warps, lanes, values) from one mask for each register."""
+    per = fragment.per_register
+    bits = np.zeros((count // WARP, WARP, len(masks) * per), np.uint64)
+    origin = np.zeros(bits.shape, np.int32)
+    for register, mask in enumerate(masks):
+        if mask is None:
+            continue
+        for place in range(per):
+            width = fragment.register_bits // per
+            held = mask.bits.astype(np.uint64) >> np.uint64(width * place) & np.uint64((1 << width) - 1)
+            bits[..., register * per + place] = held.reshape(-1, WARP)
+            origin[..., register * per + place] = np.where(held != 0, mask.origin, 0).reshape(-1, WARP)
+    return bits, origin
+
+
+def _registers(bits: Array, origin: Array, fragment: "Fragment", dtype: Any) -> list[Mask | None]:
+    """The masks of the registers that hold these elements."""
+    per = fragment.per_register
+    width = fragment.register_bits // per
+    found: list[Mask | None] = []
+    for register in range(fragment.registers):
+        packed = np.zeros(bits.shape[0] * WARP, np.uint64)
+        source = np.zeros(len(packed), np.int32)
+        for place in range(per):
+            packed |= bits[..., register * per + place].reshape(-1) << np.uint64(width * place)
+            source = np.maximum(source, origin[..., register * per + place].reshape(-1))
+        found.append(mask_of(packed.astype(dtype), source))
+    return found
+
+
+def _is_whole(lanes: "Lanes") -> bool:
+    """Whether all warps are complete; if not, the instruction itself is the fault."""
+    return lanes.count % WARP == 0 and lanes.in_whole_warps
+
+
+def multiplied(names: tuple[str, str, str]) -> Callable[[Operands], list[Any]]:
+    """D = A B + C for the fragments of A, B and C (and D): an undefined element of row i of A makes row i of D undefined,
+    one of column j of B column j, one of C itself."""
+
+    def rule(operands: Operands) -> list[Any]:
+        if not _is_whole(operands.lanes) or not any(mask for held in operands.masks for mask in held):
+            return [[None] * len(operands.results[0][0])]
+        fragments = [fragment_named(name) for name in names]
+        warps, (rows, cols) = operands.lanes.count // WARP, fragments[2].shape
+        origin = np.zeros((warps, rows, cols), np.int32)
+        for axis, (fragment, masks) in enumerate(zip(fragments, operands.masks, strict=True)):
+            _, events = _elements(masks, fragment, operands.lanes.count)
+            row, col = fragment.elements
+            where = (np.arange(warps)[:, None, None], row[None], col[None])
+            if axis == 2:
+                np.maximum.at(origin, where, events)
+            else:
+                line = np.zeros((warps, (rows, cols)[axis]), np.int32)
+                np.maximum.at(line, (where[0], where[1 + axis]), events)
+                origin = np.maximum(origin, line[:, :, None] if axis == 0 else line[:, None, :])
+        row, col = fragments[2].elements
+        events = origin[:, row, col]
+        width = fragments[2].register_bits // fragments[2].per_register
+        bits = np.where(events != 0, np.uint64((1 << width) - 1), np.uint64(0))
+        return [_registers(bits, events, fragments[2], operands.results[0][1].bits_dtype)]
+
+    return rule
+
+
+def _rows(operands: Operands, number: int) -> tuple["Lanes", Array, str]:
+    """The lanes that give addresses of rows, the first 8 of each matrix, those addresses, and the state space."""
+    lanes, address = operands.lanes, operands.lanes.full(operands.values[0])
+    giving = lanes.laneid < 8 * number
+    part = lanes.select(giving)
+    assert part is not None
+    mask = operands.masks[0]
+    if mask is not None:
+        tracking_of(lanes).reached(part, mask.part(giving), memory.ADDRESS)
+    return part, address[giving], (operands.keywords.get("space") or "generic").partition("::")[0]
+
+
+def matrix_loaded(name: str, number: int) -> Callable[[Operands], list[Any]]:
+    """ldmatrix: the masks of the rows go where their elements go."""
+
+    def rule(operands: Operands) -> list[Any]:
+        nothing: list[Any] = [[None] * number]
+        if not _is_whole(operands.lanes):
+            return nothing
+        giving, address, space = _rows(operands, number)
+        found = memory.read(giving, space, address, ROW_BYTES, 2)
+        if found is None:
+            return nothing
+        fragment = fragment_named(name)
+        bits = np.ascontiguousarray(found[0]).view(np.uint16).reshape(-1, 8 * number, 8).astype(np.uint64)
+        row, col = fragment.elements
+        return [_registers(bits[:, row, col], found[1].reshape(bits.shape)[:, row, col], fragment, np.uint32)]
+
+    return rule
+
+
+def matrix_stored(name: str, number: int) -> Callable[[Operands], list[Any]]:
+    """stmatrix: the other way."""
+
+    def rule(operands: Operands) -> list[Any]:
+        if not _is_whole(operands.lanes):
+            return []
+        giving, address, space = _rows(operands, number)
+        if not any(operands.masks[1]):
+            memory.write(giving, space, address, ROW_BYTES, None, None)
+            return []
+        fragment = fragment_named(name)
+        elements, events = _elements(operands.masks[1], fragment, operands.lanes.count)
+        row, col = fragment.elements
+        bits = np.zeros((len(elements), 8 * number, 8), np.uint16)
+        origin = np.zeros(bits.shape, np.int32)
+        bits[:, row, col], origin[:, row, col] = elements, events
+        memory.write(giving, space, address, ROW_BYTES, bits.reshape(-1, 8).view(np.uint8), origin.reshape(-1, 8))
+        return []
+
+    return rule

@@ -1,0 +1,267 @@
+"""A block to a Python function that also follows undefined bits: a mask m3 beside every register r3.
+
+The line of an instruction's rule stands before that of the instruction: an undefined address is told before it is used,
+and the rule sees the sources even where the instruction overwrites one of them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks import undefined_bits
+from refsim.ptx.checks.undefined import Mask, all_ones, either, flat, joined, mask_of, tracking_of
+from refsim.ptx.checks.undefined_bits import Operands
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.registers import get_mask, put_mask
+from refsim.ptx.isa.types import UNSIGNED, PtxType
+from refsim.ptx.lowering.blocks import Block, Code
+from refsim.ptx.lowering.codegen import Writer, part
+from refsim.ptx.lowering.operands import Place, Source, Target
+from refsim.ptx.lowering.steps import Step
+from refsim.ptx.text.syntax import Negated, Register
+
+Array = NDArray[Any]
+Follow = Callable[[Lanes, list[Any], list[Any]], list[Any]]
+GUARD, BRANCH = "the guard of a store", "a branch"
+
+
+def follower(step: Step, register_bits: list[int]) -> Follow:
+    """The step's rule over masks of registers: from masks and fetched bits of its sources to the masks of its results."""
+    clause, keywords = step.bound.clause, dict(step.bound.keywords)
+    if clause.counts_results:
+        result = step.results[0][0]
+        keywords["results"] = len(result) if isinstance(result, tuple) else 1
+    rule: Callable[[Operands], list[Any]] = (
+        undefined_bits.whole if isinstance(clause.undefined, str) else clause.undefined
+    )
+    names = [form.name for form, _ in step.bound.sources]
+    types = [type for _, type in step.sources]
+    is_pure = not clause.wants_lanes
+    # All that a clause knows of its opcode may matter to a rule; the clause itself takes its keywords alone.
+    facts = keywords if is_pure else {**step.bound.modifiers, **keywords}
+
+    def follow(lanes: Lanes, masks: list[Any], values: list[Any]) -> list[Any]:
+        if is_pure and not any(True for _ in flat(masks)):
+            return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in step.results]
+        operands = Operands(
+            lanes, clause.function, facts, names, types,
+            [_cut(value, source, type) for value, (source, type) in zip(values, step.sources, strict=True)],
+            [_cut_mask(mask, source, type) for mask, (source, type) in zip(masks, step.sources, strict=True)],
+            step.results,
+        )  # fmt: skip
+        found = rule(operands)
+        return [
+            [_extended(one, type, index, register_bits) for one, index in zip(mask, result, strict=True)]
+            if isinstance(result, tuple)
+            else _extended(mask[0] if isinstance(mask, list) else mask, type, result, register_bits)
+            for mask, (result, type) in zip(found, step.results, strict=False)
+        ]
+
+    return follow
+
+
+def _cut(value: Any, source: Source, type: PtxType) -> Any:
+    """An operand's bits as wide as its type; addresses and branch targets as they are."""
+    if isinstance(value, list):
+        assert isinstance(source, tuple)
+        return [_cut(one, element, type) for one, element in zip(value, source, strict=True)]
+    if isinstance(source, Place | Target) or source is None or type.name == "pred":
+        return value
+    return value if value.dtype == type.bits_dtype else value.astype(type.bits_dtype)
+
+
+def _cut_mask(mask: Any, source: Source, type: PtxType) -> Any:
+    if isinstance(mask, list):
+        assert isinstance(source, tuple)
+        return [_cut_mask(one, element, type) for one, element in zip(mask, source, strict=True)]
+    if mask is None or isinstance(source, Place) or type.name == "pred" or mask.bits.dtype == type.bits_dtype:
+        return mask
+    return mask_of(mask.bits.astype(type.bits_dtype), mask.origin)
+
+
+def _extended(mask: Mask | None, type: PtxType, index: int | None, register_bits: list[int]) -> Mask | None:
+    """A mask as wide as its register: what a signed type repeats upwards is the mask of its sign."""
+    if mask is None or index is None or type.name == "pred" or register_bits[index] == type.bits:
+        return mask
+    dtype = UNSIGNED[register_bits[index]]
+    if type.is_signed and register_bits[index] > type.bits:
+        return Mask(mask.bits.view(type.dtype).astype(f"i{dtype.itemsize}").view(dtype), mask.origin)
+    return mask_of(mask.bits.astype(dtype), mask.origin)
+
+
+def guarded(
+    lanes: Lanes, step: Step, follow: Follow, guard: Array, doubt: Mask | None, masks: list[Any], values: list[Any],
+    old: list[Mask | None],
+) -> list[Mask | None]:  # fmt: skip
+    """The masks of the registers that a guarded step writes: new ones where its guard holds, old ones elsewhere. Where the
+    guard itself is undefined so are they, and what writes memory must not be guarded so."""
+    if doubt is not None and _writes_memory(step):
+        tracking_of(lanes).reached(lanes, doubt, GUARD)
+    chosen = lanes.select(lanes.full(guard))
+    if chosen is None:
+        fresh: list[Mask | None] = list(old)
+    else:
+        some = lanes.full(guard)
+        inner = [part_mask(one, some) for one in masks]
+        found = follow(chosen, inner, [part(lanes, guard, value) for value in values])
+        written = [one for result, (targets, _) in zip(found, step.results, strict=False)
+                   for one, index in zip(*_pairs(result, targets), strict=True) if index is not None]  # fmt: skip
+        fresh = [_merged(before, after, some, lanes.count) for before, after in zip(old, written, strict=True)]
+    return (
+        fresh
+        if doubt is None
+        else [_doubtful(mask, doubt, lanes, index) for mask, index in zip(fresh, step.writes(), strict=True)]
+    )
+
+
+def _writes_memory(step: Step) -> bool:
+    return step.bound.clause.wants_lanes and step.bound.clause.mnemonic not in ("ld", "ldu", "activemask")
+
+
+def _pairs(result: Any, targets: Any) -> tuple[list[Any], list[Any]]:
+    return (list(result), list(targets)) if isinstance(targets, tuple) else ([result], [targets])
+
+
+def part_mask(mask: Any, some: Array) -> Any:
+    """The masks of an operand for some of the lanes."""
+    if isinstance(mask, list):
+        return [part_mask(one, some) for one in mask]
+    return None if mask is None else mask.part(some)
+
+
+def _merged(before: Mask | None, after: Mask | None, some: Array, count: int) -> Mask | None:
+    if before is None and after is None:
+        return None
+    dtype = (after if before is None else before).bits.dtype  # type: ignore[union-attr]
+    bits = np.zeros(count, dtype) if before is None else before.bits.copy()
+    origin = np.zeros(count, np.int32) if before is None else before.origin.copy()
+    bits[some], origin[some] = (0, 0) if after is None else (after.bits, after.origin)
+    return mask_of(bits, origin)
+
+
+def _doubtful(mask: Mask | None, doubt: Mask, lanes: Lanes, index: int) -> Mask | None:
+    bits = lanes.machine.code.register_bits[index]
+    dtype = np.dtype(np.bool_) if bits == 1 else UNSIGNED[bits]
+    unknown = doubt.bits
+    everything = np.where(unknown, all_ones(dtype), np.zeros(1, dtype))
+    _, origin = joined([doubt, *flat(mask)], lanes.count)
+    return mask_of(everything if mask is None else either(everything, mask.bits), origin)
+
+
+class _Follower(Writer):
+    """Writes the text of a block's function, masks included."""
+
+    def __init__(self, block: Block, code: Code) -> None:
+        super().__init__(block, code)
+        self.names |= {"get_mask": get_mask, "put_mask": put_mask, "guarded": guarded}
+
+    def register(self, index: int) -> str:
+        if index not in self.held:
+            self.lines.append(f"m{index} = get_mask(lanes, {index})")
+        return super().register(index)
+
+    def mask(self, source: Source) -> str:
+        match source:
+            case Register(index) | Negated(Register(index)):
+                return f"m{index}"
+            case Place(base, _):
+                return self.mask(base)
+            case tuple():
+                return "[" + ", ".join(self.mask(element) for element in source) + "]"
+        return "None"
+
+    def step(self, step: Step) -> None:
+        values = "[" + ", ".join(self.expression(source) for source, _ in step.sources) + "]"
+        masks = "[" + ", ".join(self.mask(source) for source, _ in step.sources) + "]"
+        follow = self.constant(follower(step, self.code.register_bits))
+        self.lines.append(f"lanes.statement = {self.constant(step.statement)}")
+        if step.guard is None:
+            left = self.left_side(step, "m")
+            self.lines.append(f"{f'[{left}] = ' if left else ''}{follow}(lanes, {masks}, {values})")
+        else:
+            guard = self.register(step.guard.register.index)
+            writes = list(step.writes())
+            for index in writes:
+                self.register(index)
+            left = ", ".join(f"m{index}" for index in writes)
+            test, doubt = f"~{guard}" if step.guard.negated else guard, self.mask(step.guard.register)
+            self.lines.append(
+                f"{f'[{left}] = ' if left else ''}guarded(lanes, {self.constant(step)}, {follow}, {test}, {doubt}, "
+                f"{masks}, {values}, [{left}])"
+            )
+        super().step(step)
+
+    def keep(self, index: int) -> None:
+        super().keep(index)
+        self.lines.append(f"put_mask(lanes, {index}, m{index})")
+
+
+def translate_tracked(block: Block, code: Code) -> Callable[[Lanes], None]:
+    """The Python function that runs a block's steps and follows undefined bits through them."""
+    return _Follower(block, code).function()
+
+
+# ---- terminators
+def fetch_mask(lanes: Lanes, source: Source) -> Any:
+    """The mask of an operand, straight from the registers."""
+    match source:
+        case Register(index) | Negated(Register(index)):
+            return get_mask(lanes, index)
+        case Place(base, _):
+            return fetch_mask(lanes, base)
+        case tuple():
+            return [fetch_mask(lanes, element) for element in source]
+    return None
+
+
+def demand_guard(lanes: Lanes, step: Step) -> None:
+    """Which lanes execute a terminator must be defined."""
+    assert step.guard is not None
+    tracking_of(lanes).reached(lanes, get_mask(lanes, step.guard.register.index), BRANCH)
+
+
+def follow_terminator(
+    places: list[tuple[int, Lanes]], lanes: Lanes, arguments: list[Any], code: Code
+) -> Callable[[], None]:
+    """Apply the rule of a terminator, before it runs; what is returned puts the masks of its results, after that.
+
+    The lanes may stand at several instructions of one opcode, each with its own registers.
+    """
+    step = code.steps[places[0][0]]
+    position = [np.searchsorted(lanes.ids, part.ids) for _, part in places]
+    masks = [
+        _spread([fetch_mask(part, code.steps[pc].sources[number][0]) for pc, part in places], position, lanes.count)
+        for number in range(len(step.sources))
+    ]
+    if step.bound.clause.flow and isinstance(step.bound.clause.undefined, str):
+        for mask in flat(masks):
+            tracking_of(lanes).reached(lanes, mask, BRANCH)
+        return lambda: None
+    found = follower(step, code.register_bits)(lanes, masks, arguments)  # a barrier's results come when it completes
+
+    def put() -> None:
+        for (pc, some), at in zip(places, position, strict=True):
+            for (targets, _), result in zip(code.steps[pc].results, found, strict=False):
+                for mask, index in zip(*_pairs(result, targets), strict=True):
+                    if index is not None:
+                        put_mask(some, index, None if mask is None else mask.part(at))
+
+    return put
+
+
+def _spread(masks: list[Any], position: list[Array], count: int) -> Any:
+    """The masks of one operand, fetched by several sets of lanes, as that of all of them."""
+    if isinstance(masks[0], list):
+        return [_spread(list(each), position, count) for each in zip(*masks, strict=True)]
+    if len(masks) == 1:
+        return masks[0]
+    some = next(flat(masks), None)
+    if some is None:
+        return None
+    bits, origin = np.zeros(count, some.bits.dtype), np.zeros(count, np.int32)
+    for mask, at in zip(masks, position, strict=True):
+        if mask is not None:
+            bits[at], origin[at] = mask.bits, mask.origin
+    return Mask(bits, origin)

@@ -1,0 +1,62 @@
+"""What a launch has overwritten in global memory, kept until it ends: a launch that must begin again finds all as it was.
+
+Pages are copied just before the first store into them, so that a launch pays for what it writes and for nothing else.
+"""
+
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.memory.space import Region, Space
+
+PAGE = 1 << 20
+
+
+@dataclass
+class Undo:
+    """The old bytes of one space, and which of them were written, by page; a context that watches its stores."""
+
+    space: Space
+    pages: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
+    whole: set[int] = field(default_factory=set)
+    regions: list[Region] = field(default_factory=list)
+    initialised: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+
+    def __enter__(self) -> "Undo":
+        space = self.space
+        self.regions, self.initialised, self.stored = list(space.regions), set(space.initialised), set(space.stored)
+        space.undo = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.space.undo = None
+
+    def before(self, region: Region | None, index: NDArray[Any], width: int) -> None:
+        """Items `index` of some width are about to be written; region: the one that holds them all, if one does."""
+        if region is not None and region.start in self.whole:
+            return
+        if region is not None and region.end - region.start <= PAGE:
+            low, high = region.start, region.end
+            self.whole.add(region.start)
+        else:
+            low, high = int(index.min()) * width, (int(index.max()) + 1) * width
+        for page in range(low // PAGE, -(-high // PAGE)):
+            if page not in self.pages:
+                part = slice(page * PAGE, (page + 1) * PAGE)
+                self.pages[page] = self.space.bytes[part].copy(), self.space.shadow[part].copy()
+
+    def restore(self) -> None:
+        """Put everything back: bytes, which of them were written, and the buffers that existed."""
+        space = self.space
+        for page, (contents, shadow) in self.pages.items():
+            start = page * PAGE
+            space.bytes[start : start + len(contents)] = contents
+            space.shadow[start : start + len(shadow)] = shadow
+        space.regions, space.starts = list(self.regions), [region.start for region in self.regions]
+        space.initialised, space.stored = set(self.initialised), set(self.stored)
