@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 from refsim.render import Bits, Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from refsim.device.schedules import Order, Outcome
     from refsim.errors import RefsimError
     from refsim.ptx import BankUse, Crowd
+    from refsim.ptx.observers.accesses import Touched
     from refsim.ptx.observers.steps import Held, Ran
     from refsim.ptx.text.syntax import Statement
     from refsim.render import Cell
@@ -38,6 +41,20 @@ STEPS = (
     Column("lane_numbers", text=False),
     Column("is_written", text=False),
     Column("bits", text=False),
+)
+ACCESSES = (
+    Column("source", strong=True),
+    Column("instruction"),
+    Column("access", strong=True),
+    Column("threads"),
+    Column("address", drop=1),
+    Column("value"),
+    Column("ptx_line", text=False),
+    Column("thread_numbers", text=False),
+    Column("addresses", text=False),
+    Column("width", unit="B", text=False),
+    Column("bits", text=False),
+    Column("wrote", text=False),
 )
 SHOWN = 4
 
@@ -135,6 +152,34 @@ def steps_table(ran: "list[Ran]") -> Table:
         if not step.registers:
             rows.append((*known, None, None, *rest, None, None))
     return Table(STEPS, tuple(rows), key="steps")
+
+
+def accesses_table(touched: "list[Touched]", describe: "Callable[[int], str]") -> Table:
+    """One row for each executed access to the bytes that were asked for; `describe` names a thread of the launch."""
+    rows: list[tuple[Cell, ...]] = []
+    for each in touched:
+        first, last = min(each.addresses), max(each.addresses) + each.width - 1
+        bits = tuple(Bits(item, 8 * each.width) for item in each.bits)
+        kind = each.kind if any(each.wrote) or each.kind == "read" else "read, nothing written"
+        rows.append((
+            source_of(each.statement), each.statement.opcode, kind, _who(each.threads, describe), f"{first:#x}-{last:#x}",
+            _listed(bits), each.statement.line, each.threads, tuple(Bits(at, 40) for at in each.addresses), each.width,
+            bits, each.wrote,
+        ))  # fmt: skip
+    return Table(ACCESSES, tuple(rows), key="accesses")
+
+
+def _who(threads: tuple[int, ...], describe: "Callable[[int], str]") -> str:
+    first = describe(threads[0])
+    return first if len(threads) == 1 else f"{len(threads)} threads, first {first}"
+
+
+def _listed(bits: tuple[Bits, ...]) -> str:
+    """One value if all are equal, else the first few."""
+    if len(set(bits)) == 1:
+        return str(bits[0])
+    more = f", {len(bits) - SHOWN} more" if len(bits) > SHOWN else ""
+    return ", ".join(map(str, bits[:SHOWN])) + more
 
 
 def spans(numbers: tuple[int, ...]) -> str:

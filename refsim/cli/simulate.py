@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 
 from refsim.cli.answers import AGREED, FAILED, Answer, answers
 from refsim.cli.launch_views import (
+    accesses_table,
     banks_table,
     findings_of,
     findings_table,
@@ -24,9 +26,38 @@ from refsim.render import Document, Entry, Record, Table
 
 if TYPE_CHECKING:
     from refsim.device.schedules import Order, Outcome
-    from refsim.ptx import GlobalMemory, Program, Trace, WarpTrace
+    from refsim.ptx import AddressWatch, GlobalMemory, Program, Trace, WarpTrace
 
 ALL = "all"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the user asked to see of the first schedule: the statements of a warp, the accesses to some bytes."""
+
+    steps: "WarpTrace | None"
+    accesses: "AddressWatch | None"
+
+    def __bool__(self) -> bool:
+        return self.steps is not None or self.accesses is not None
+
+    def tables(self, grid: tuple[int, ...], block: tuple[int, ...]) -> Iterator[Table]:
+        """What was seen in a launch of that shape."""
+        from refsim.ptx.execution.geometry import Geometry
+        from refsim.ptx.machine.launch_rules import extents
+
+        if self.steps is not None:
+            yield steps_table(self.steps.ran)
+        if self.accesses is not None:
+            geometry = Geometry(extents("grid", grid), extents("block", block), 0, prod(grid))
+            yield accesses_table(self.accesses.touched, geometry.describe)
+
+    def hints(self) -> Iterator[str]:
+        """What was left out, and how to see it."""
+        if self.steps is not None and self.steps.left_out:
+            yield f"{self.steps.left_out} statements more: --trace {self.steps.warp}:FIRST-LAST chooses lines"
+        if self.accesses is not None and self.accesses.left_out:
+            yield f"{self.accesses.left_out} accesses more: --at ADDRESS+BYTES:BYTES chooses fewer bytes"
 
 
 @click.command()
@@ -68,10 +99,16 @@ ALL = "all"
     help="Registers that a warp wrote, statement by statement, at source lines FIRST to LAST. Warps count from 0, block "
     "after block.",
 )
+@click.option(
+    "--at",
+    metavar="ADDRESS|SYMBOL",
+    help="Who writes and who reads some bytes: an address, a variable, argN (the array of an argument); +BYTES from there, "
+    ":BYTES how many.",
+)
 @answers
 def command(
     file: Path, entry: str, grid: str, block: str, arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
-    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float, trace: str | None,
+    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float, trace: str | None, at: str | None,
 ) -> Answer:  # fmt: skip
     """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
 
@@ -82,9 +119,10 @@ def command(
       refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --save 2=y.npy
       refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --policy all
       refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --trace 1:3-5
+      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --at arg2+16
     """
     from refsim.device.schedules import Outcome, outcomes
-    from refsim.ptx import Checks, GlobalMemory, is_fault
+    from refsim.ptx import AddressWatch, Checks, GlobalMemory, is_fault, stretch_named
 
     program = loaded(file, target)
     values = [argument(position, text) for position, text in enumerate(arguments)]
@@ -92,13 +130,17 @@ def command(
     orders = _orders(program, entry, policy, seed)
     originals = _copied(values) if len(orders) > 1 else values
     blocks, threads = Extents(grid).numbers, Extents(block).numbers
-    seen = _traced(program, entry, trace, prod(blocks), prod(threads)) if trace is not None else None
+    seen = Seen(
+        None if trace is None else _traced(program, entry, trace, prod(blocks), prod(threads)),
+        None if at is None else AddressWatch(stretch_named(program, entry, at, shared)),
+    )
 
     def run(order: "Order") -> "tuple[Trace, GlobalMemory]":
         memory, is_first = GlobalMemory(), order == orders[0]
         done = program.launch(
             entry, blocks, threads, values if is_first else _copied(originals), shared_bytes=shared, memory=memory,
-            policy=order.policy, seed=order.seed, arithmetic=arithmetic, observer=seen if is_first else None,
+            policy=order.policy, seed=order.seed, arithmetic=arithmetic,
+            observer=seen.steps if is_first else None, watching=seen.accesses if is_first else None,
             checks=Checks("record", "record", "record", "record", banks=banks and is_first, seconds=seconds),
         )  # fmt: skip
         return done, memory
@@ -106,7 +148,7 @@ def command(
     try:
         tried = list(outcomes(run, entry, orders))
     except RefsimError as error:
-        if seen is None or not is_fault(error):
+        if not seen or not is_fault(error):
             raise
         tried = [Outcome(orders[0], None, error)]
     if tried[0].trace is not None:
@@ -114,7 +156,9 @@ def command(
             write_array(path, values[position])
     record = _record(entry, program.target, ALL if policy == ALL else order_name(orders[0]), arithmetic, tried, targets)
     document = Document(
-        (record, *_tables(tried, seen, policy == ALL)), f"{entry} of {file}", hints=_hints(values, seen)
+        (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads)),
+        f"{entry} of {file}",
+        hints=(*previews(values), *seen.hints()),
     )
     return Answer(document, _exit_code(tried))
 
@@ -134,7 +178,7 @@ def _record(
     return Record((*asked, *did, Entry("findings_count", len(findings_of(tried)), label="findings")))
 
 
-def _tables(tried: "list[Outcome]", seen: "WarpTrace | None", by_order: bool) -> Iterator[Table]:
+def _tables(tried: "list[Outcome]", by_order: bool) -> Iterator[Table]:
     findings, trace = findings_of(tried), tried[0].trace
     if by_order:
         yield schedules_table(tried)
@@ -144,14 +188,6 @@ def _tables(tried: "list[Outcome]", seen: "WarpTrace | None", by_order: bool) ->
         yield notes_table(trace.notes)
     if trace is not None and trace.banks:
         yield banks_table(trace.banks)
-    if seen is not None:
-        yield steps_table(seen.ran)
-
-
-def _hints(values: list[Any], seen: "WarpTrace | None") -> tuple[str, ...]:
-    if seen is None or not seen.left_out:
-        return previews(values)
-    return (*previews(values), f"{seen.left_out} statements more: --trace {seen.warp}:FIRST-LAST chooses lines")
 
 
 def _exit_code(tried: "list[Outcome]") -> int:

@@ -8,10 +8,12 @@ from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.machine.launch_rules import Extents
 from refsim.ptx.machine.program import DEFAULT_TARGET, Program, Trace, load
+from refsim.ptx.machine.stretches import stretch_named
 from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import WarpTrace
 
 __all__ = [
-    "ARITHMETICS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "BankUse", "Checks", "Contraction",
-    "Crowd", "Extents", "GlobalMemory", "Program", "Trace", "WarpTrace", "is_fault", "load",
+    "ARITHMETICS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "AddressWatch", "BankUse", "Checks",
+    "Contraction", "Crowd", "Extents", "GlobalMemory", "Program", "Trace", "WarpTrace", "is_fault", "load", "stretch_named",
 ]  # fmt: skip

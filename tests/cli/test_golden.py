@@ -111,6 +111,7 @@ ANSWERS = {
     "numerics-bits": "numerics bits -t e4m3 --source",
     "simulate": f"simulate turn.ptx turn {TURN}",
     "simulate-trace": f"simulate turn.ptx turn {TURN} --no-banks --trace 1:6-9",
+    "simulate-at": f"simulate turn.ptx turn {TURN} --no-banks --at tile+64:8",
     "simulate-all": "simulate turn.ptx arrivals --block 128 --arg zeros:u32:1 --arg zeros:u32:128 --policy all",
 }
 SVGS = {
@@ -157,6 +158,7 @@ FAILURES = {
     "error-shape-needed": "show tile.bin -t bf16 --layout 128B",
     "error-diff-layout": "diff got.npy want.npy -t bf16 --layout mma.m16n8k16.bf16.d",
     "error-policy-of-threads": "simulate turn.ptx turn --policy hasty",
+    "error-symbol": f"simulate turn.ptx turn {TURN} --at tiel",
     "error-warp": f"simulate turn.ptx turn {TURN} --trace 2",
     "error-trace": f"simulate turn.ptx turn {TURN} --trace 1:9-",
     "error-unit": "mma --unit wgma -t e4m3 --a 1 --b 1",

@@ -153,9 +153,12 @@ class Copies:
             self.machine.races.copy_landed(flight.lanes, flight.index, flight.size)
 
     def _move(self, flight: Copy) -> None:
-        self.machine.shared.bytes.view(ITEM[flight.size])[flight.index] = self._items(flight)
+        shared, items = self.machine.shared, self._items(flight)
+        shared.bytes.view(ITEM[flight.size])[flight.index] = items
         if self.machine.tracking is not None:
             moved(flight.lanes, flight.index, flight.source, flight.size, flight.given)
+        if self.machine.watching is not None:
+            self.machine.watching.moved(flight.lanes, flight.index * flight.size % shared.stride, flight.size, items)
 
     def _items(self, flight: Copy) -> Array:
         """The bytes that arrive: those of the source, then zeros."""

@@ -21,6 +21,7 @@ from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, SHARED_BASE, Region, Space, per_owner
 from refsim.ptx.memory.undo import Undo
+from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.syntax import Address, Dual, Function, Module, Operand, Symbol, Variable, Vector
 
@@ -53,6 +54,7 @@ class Launch:
     text: str
     is_cooperative: bool
     observer: StepObserver | None = None
+    watching: AddressWatch | None = None
 
     @cached_property
     def registers(self) -> int | None:
@@ -89,8 +91,9 @@ class Launch:
                 return self.attempt(Findings(), deadline)
             except UnwrittenReadError:
                 undo.restore()
-        if self.observer is not None:
-            self.observer.restart()
+        for watcher in (self.observer, self.watching):
+            if watcher is not None:
+                watcher.restart()
         tracking = Tracking(self.checks.initialised, Findings())
         findings = self.attempt(tracking.findings, deadline, tracking)
         tracking.conclude()
@@ -155,7 +158,7 @@ class Launch:
             self.code, geometry, self.memory, shared, local, self.parameters, self.variables.symbols,
             checks=self.checks, findings=findings, policy=self.policy, seed=self.seed + geometry.first,
             target=self.target, arithmetic=self.arithmetic, deadline=deadline,
-            observer=self.observer, history=history, tracking=tracking,
+            observer=self.observer, watching=self.watching, history=history, tracking=tracking,
         )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from refsim.ptx.machine.arguments import pack_parameters
 from refsim.ptx.machine.launch import Launch, place_variables, place_workspace
 from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_parameters, launch_shape
 from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
@@ -107,7 +108,7 @@ class Program:
         self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], *, shared_bytes: int = 0,
         memory: GlobalMemory | None = None, policy: str = "eager", arithmetic: str = "silicon",
         checks: Checks | None = None, seed: int = 0, cluster: Extents | None = None, cooperative: bool = False,
-        observer: StepObserver | None = None,
+        observer: StepObserver | None = None, watching: AddressWatch | None = None,
     ) -> Trace:  # fmt: skip
         """Run one entry over a grid of blocks and return what happened.
 
@@ -117,9 +118,9 @@ class Program:
         policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at
         the wait, "random" picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target
         does, "exact" sums exactly and rounds once. cooperative: all blocks are resident at once and may meet at a grid
-        barrier. observer: told of every statement; the entry then runs one statement at a time. Raises RefsimError: a
-        fault of the kernel (exit 1), a wrong argument or launch (exit 2), a timeout of a grid that did not run at once
-        (exit 5).
+        barrier. observer: told of every statement; the entry then runs one statement at a time. watching: told of
+        every access to some bytes. Raises RefsimError: a fault of the kernel (exit 1), a wrong argument or launch (exit
+        2), a timeout of a grid that did not run at once (exit 5).
         """
         code = self.code(entry) if observer is None else self.stepped(entry)
         if policy not in POLICIES:
@@ -138,7 +139,7 @@ class Program:
             variables.symbols.update({"%envreg1": high, "%envreg2": low})
         findings = Launch(
             code, shape, device, parameters, variables, checks or Checks(), policy, arithmetic, seed, self.target,
-            self.text, cooperative, observer,
+            self.text, cooperative, observer, watching,
         ).run()  # fmt: skip
         for array, address in arrays:
             if device.was_stored_to(address):

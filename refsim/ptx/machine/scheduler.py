@@ -36,6 +36,7 @@ from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.memory.access import Access, Observer, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, AccessError, Space
+from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.warp_sync import Meetings, merged
@@ -57,12 +58,12 @@ class Machine:
         self, code: Code, geometry: Geometry, memory: GlobalMemory, shared: Space, local: Space, parameters: Space,
         symbols: dict[str, int], *, checks: Checks, findings: Findings, policy: str, seed: int,
         target: str, arithmetic: str, deadline: float, observer: StepObserver | None = None,
-        history: History | None = None, tracking: Tracking | None = None,
+        history: History | None = None, tracking: Tracking | None = None, watching: AddressWatch | None = None,
     ) -> None:  # fmt: skip
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings
-        self.target, self.arithmetic, self.observer = target, arithmetic, observer
+        self.target, self.arithmetic, self.observer, self.watching = target, arithmetic, observer, watching
         self.deadline = deadline
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         self.late = self.choose_late(self.choice) if self.choice is not None and seed % 2 == 0 else None
@@ -143,6 +144,8 @@ class Machine:
             found["shared"].append(BankCounter(self.findings.banks))
         if self.memory.space.writer is not None:
             found["global"].append(Writers(self.first_thread))
+        if self.watching is not None:
+            found.setdefault(self.watching.stretch.space, []).append(self.watching)
         return {name: observers for name, observers in found.items() if observers}
 
     def _read_unwritten(self, access: Access, error: AccessError) -> None:
