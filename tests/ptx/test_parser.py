@@ -54,13 +54,35 @@ def test_labels_are_scoped_by_braces():
     assert function.labels[second.operands[0].name] == 1
 
 
-def test_a_location_is_what_the_user_wrote_even_where_a_header_was_inlined():
-    body = ".loc 1 7 3\nret;\n.loc 2 99 1, function_name $L, inlined_at 1 8 5\nret;\n"
-    first, second = (
-        parse(HEAD + ".entry k()\n{\n" + body + '}\n.file 1 "dir/k.cu"\n.file 2 "h.hpp"\n').functions["k"].statements
-    )
-    assert first.location == Location("k.cu", 7)
-    assert second.location == Location("k.cu", 8)
+INLINED = """.loc 1 7 3
+ret;
+.loc 2 99 1, function_name $L, inlined_at 1 8 5
+ret;
+.loc 3 4 1, function_name $L+8, inlined_at 2 99 1
+ret;
+.loc 1 9 3
+ret;
+}
+.file 1 "dir/k.cu"
+.file 2 "h.hpp"
+.section .debug_str
+{
+$L:
+.b8 95,90,49,102,80,102
+.b8 0,0,103,0
+}
+"""
+
+
+def test_a_location_names_the_inlined_function_and_the_place_of_its_call():
+    found = parse(HEAD + ".entry k()\n{\n" + INLINED).functions["k"].statements
+    assert [str(statement.location) for statement in found] == [
+        "k.cu:7",
+        "h.hpp:99 in f, called at k.cu:8",
+        "file 3:4 in g, called at h.hpp:99 in f, called at k.cu:8",
+        "k.cu:9",
+    ]
+    assert found[1].location == Location("h.hpp", 99, "f", Location("k.cu", 8))
 
 
 def test_parameters_with_alignment_and_pointer_attributes():

@@ -147,7 +147,10 @@ def test_bank_conflicts_are_counted_by_source_line(changes: dict[str, str], ways
     assert {use.ways for use in trace.banks} == {ways}
     assert sum(use.accesses for use in trace.banks) == 2 * 8 * 2 * 4, "two tiles of eight steps, A and B, four warps"
     calls = {number for number, line in enumerate(SOURCE.read_text().splitlines(), 1) if "load_matrices(" in line}
-    assert {use.statement.location.line for use in trace.banks if use.statement.location} <= calls
+    places = [use.statement.location for use in trace.banks if use.statement.location]
+    assert places
+    assert {place.function for place in places} == {"load_matrices"}
+    assert {place.caller.line for place in places if place.caller} <= calls
     rows = np.arange(8) * 256
     assert bank_conflicts(rows + (0 if changes else (np.arange(8) << 4)), 16).total == ways
 

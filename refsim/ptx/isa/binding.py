@@ -10,6 +10,8 @@ from refsim.errors import RefsimError
 from refsim.ptx.isa.forms import Instruction, OperandForm, find
 from refsim.ptx.isa.types import TYPES, WIDE, Bits, PtxType, unview, view
 
+STATE_SPACES = ("global", "shared", "local", "const", "param")
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -24,6 +26,11 @@ class Bound:
     def since(self) -> str:
         """The first target that has the opcode."""
         return self.clause.first_target(self.opcode)
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether the opcode names no state space, so that its addresses are generic ones."""
+        return not any(word.partition("::")[0] in STATE_SPACES for word in self.opcode.split("."))
 
     @property
     def results(self) -> list[tuple[OperandForm, PtxType]]:

@@ -86,7 +86,7 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
             where=where, rule=str(bound.clause.source), help="compile or load for a newer target",
         )  # fmt: skip
     _check_vectors(statement, bound)
-    match = _Matcher(statement, function)
+    match = _Matcher(statement, function, is_generic=bound.is_generic)
     if statement.guard:
         match.check(statement.guard.register, TYPES["pred"])
     written, read = _split(given, bound)
@@ -165,8 +165,8 @@ def _check_vectors(statement: Statement, bound: Bound) -> None:
 class _Matcher:
     """Operands of one statement against the operands of its form."""
 
-    def __init__(self, statement: Statement, function: Function) -> None:
-        self.statement, self.function = statement, function
+    def __init__(self, statement: Statement, function: Function, *, is_generic: bool) -> None:
+        self.function, self.is_generic = function, is_generic
         self.opcode, self.line = statement.opcode, statement.line
 
     def paired(self, given: list[Any], bound: Bound) -> Iterator[tuple[Any, OperandForm, PtxType]]:
@@ -222,12 +222,14 @@ class _Matcher:
             return tuple(self.source(element, form.single, type) for element in elements)
         elif form.name in ("target", "targets"):
             return self.target(operand, is_table=form.name == "targets")
-        else:
+        elif form.address == isinstance(operand, Address):
             match operand:
                 case Immediate():
                     return Constant(constant_bits(operand, type))
+                case Address(Symbol(name), offset) if self.is_generic:
+                    return Place(Symbol(f"generic({name})"), offset)
                 case Address(base, offset):
-                    return Place(self.source(base, OperandForm("a", "b64"), TYPES["b64"]), offset)
+                    return Place(self.source(base, form.single, TYPES["b64"]), offset)
                 case Register():
                     self.check(operand, type)
                     return operand

@@ -13,6 +13,7 @@ from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import Code
+from refsim.ptx.machine.addresses import function_addresses, generic_addresses, write_references
 from refsim.ptx.machine.launch_rules import LaunchShape, check_memory, check_registers
 from refsim.ptx.machine.limits import limits_of, round_up, total_shared
 from refsim.ptx.machine.residency import affordable_ctas, co_resident, few_ctas, may_wait_for_others
@@ -170,12 +171,15 @@ def place_variables(
     Shared and local variables of the module take room only where the entry names them. All external shared arrays begin
     at one address, behind what has a size.
     """
-    symbols, sizes = {}, {"shared": 0, "local": 0}
+    symbols, sizes = function_addresses(module), {"shared": 0, "local": 0}
+    variables = [*module.variables.values(), *function.variables]
     named = {name for statement in function.statements for name in _names(*statement.operands)}
     named.update(variable.name for variable in function.variables)
-    externals = []
-    for variable in [*module.variables.values(), *function.variables]:
+    externals, new = [], []
+    for variable in variables:
         if variable.space in ("global", "const"):
+            if device.named(f"{variable.name}@{key}") is None:
+                new.append(variable)
             symbols[variable.name] = place_global(variable, key, device)
         elif variable.space in sizes and variable.name in named:
             if variable.size == 0:
@@ -194,6 +198,9 @@ def place_variables(
         offset = round_up(offset, parameter.align)
         symbols[parameter.name] = offset
         offset += parameter.size
+    symbols |= generic_addresses(symbols, [*variables, *function.parameters])
+    for variable in new:
+        write_references(variable, symbols, device)
     symbols["%dynamic_smem_size"], symbols["%total_smem_size"] = dynamic, total_shared(shared)
     return Placement(symbols, shared, sizes["local"])
 

@@ -71,7 +71,8 @@ class WarpTrace:
     _file: str | None = None
 
     def __post_init__(self) -> None:
-        files = Counter(step.statement.location.file for step in self.code.steps if step.statement.location)
+        places = [step.statement.location for step in self.code.steps if step.statement.location]
+        files = Counter(list(place.places())[-1].file for place in places)
         self._file = files.most_common(1)[0][0] if files else None
 
     def before(self, lanes: Lanes, step: Step) -> None:
@@ -104,11 +105,13 @@ class WarpTrace:
         self.left_out, self._guard = 0, None
 
     def is_wanted(self, statement: Statement) -> bool:
-        """Whether a statement stands at one of the lines."""
+        """Whether a statement stands at one of the lines, or in a function that was inlined there."""
         place = statement.location
         if self._file is None:
             return self.first <= statement.line <= self.last
-        return place is not None and place.file == self._file and self.first <= place.line <= self.last
+        return place is not None and any(
+            one.file == self._file and self.first <= one.line <= self.last for one in place.places()
+        )
 
     def _registers(self, lanes: Lanes, step: Step, mine: NDArray[np.bool_]) -> list[Held]:
         written = [(index, type) for result, type in step.results for index in _elements(result)]

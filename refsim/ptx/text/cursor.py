@@ -1,9 +1,6 @@
-"""A position in a list of tokens: take, expect, skip, and read numbers."""
-
-import struct
+"""A position in a list of tokens: take, expect and skip."""
 
 from refsim.ptx.text.lexer import Token, malformed
-from refsim.ptx.text.syntax import Immediate
 
 
 class Cursor:
@@ -25,8 +22,10 @@ class Cursor:
         return token
 
     def accept(self, *texts: str) -> str | None:
-        if self.token.kind != "string" and self.token.text in texts:
-            return self.take().text
+        token = self.tokens[self.at]
+        if token.text in texts and token.kind not in ("string", "end"):
+            self.at += 1
+            return token.text
         return None
 
     def expect(self, text: str) -> None:
@@ -39,49 +38,15 @@ class Cursor:
             raise malformed(f"expected a name, found {token.text!r}", token.line)
         return token.text
 
-    def integer(self) -> int:
-        sign = -1 if self.accept("-") else 1
-        token = self.take()
-        if token.kind != "integer" or len(token.text) > 70:
-            raise malformed(f"expected an integer, found {token.text[:80]!r}", token.line)
-        return sign * int(token.text.rstrip("U"), 0) if token.text[0] != "0" else sign * _octal_or_prefixed(token)
-
-    def number(self) -> Immediate:
-        sign = -1 if self.accept("-") else 1
-        token = self.token
-        if token.kind == "integer":
-            return Immediate(sign * self.integer())
-        self.take()
-        if token.kind != "float" or len(token.text) > 70:
-            raise malformed(f"expected an operand, found {token.text[:80]!r}", token.line)
-        if token.text[:2] in ("0f", "0F"):
-            return Immediate(int(token.text[2:], 16) ^ (0x80000000 if sign < 0 else 0), "f32")
-        bits = int(token.text[2:], 16) if token.text[:2] in ("0d", "0D") else _double_bits(token)
-        return Immediate(bits ^ (1 << 63 if sign < 0 else 0), "f64")
-
     def skip_statement(self) -> None:
         while self.take().text != ";":
             pass
 
-    def skip_braces(self) -> None:
-        depth = 0
-        while True:
-            text = self.take().text
-            depth += (text == "{") - (text == "}")
-            if text == "}" and depth == 0:
-                return
-
-
-def _octal_or_prefixed(token: Token) -> int:
-    digits = token.text.rstrip("U")
-    try:
-        return int(digits, 0) if digits[1:2] in ("x", "X", "b", "B") else int(digits, 8)
-    except ValueError:
-        raise malformed(f"{token.text!r} is not a number", token.line) from None
-
-
-def _double_bits(token: Token) -> int:
-    try:
-        return int(struct.unpack("<Q", struct.pack("<d", float(token.text)))[0])
-    except (ValueError, OverflowError):
-        raise malformed(f"{token.text!r} is not a number", token.line) from None
+    def skip_group(self, opening: str, closing: str) -> None:
+        """Skip to the mark that closes the one which stands here."""
+        self.expect(opening)
+        depth = 1
+        while depth:
+            token = self.take()
+            if token.kind == "mark":
+                depth += (token.text == opening) - (token.text == closing)

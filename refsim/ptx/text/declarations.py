@@ -1,77 +1,209 @@
-"""Declarations of variables: state space, alignment, type, size, initial bytes."""
+"""Declarations of variables: state space, alignment, type, size, and what they begin with."""
 
-from refsim.ptx.text.cursor import Cursor
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from refsim.ptx.text.constants import MAX_DEPTH, Constants
 from refsim.ptx.text.lexer import Token, malformed
-from refsim.ptx.text.syntax import Variable
+from refsim.ptx.text.syntax import Reference, Symbol, Variable
 
-MAX_DEPTH = 64
-MAX_VARIABLE_BYTES = 1 << 30
+MAX_VARIABLE_BYTES = 1 << 34
+MAX_INITIAL_BYTES = 1 << 28  # how far the values that an initialiser gives may reach; zeros behind them cost nothing
 MAX_ALIGN = 1 << 16
 SPACES = (".global", ".const", ".shared", ".local", ".param")
+_WIDTHS = {"16x2": 32, "e4m3x2": 16, "texref": 64, "samplerref": 64, "surfref": 64}
 
 
-class Declarations(Cursor):
+@dataclass
+class _Initial:
+    """The bytes and addresses that an initialiser gives, while it is read."""
+
+    type: str
+    width: int
+    values: bytearray = field(default_factory=bytearray)
+    references: list[Reference] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What stands in front of the names of a declaration."""
+
+    space: str
+    type: str
+    width: int
+    vector: int
+    align: int
+
+
+class Declarations(Constants):
     """A cursor that reads declarations of variables."""
 
     def variables(self, external: bool = False, *, single: bool = False) -> list[Variable]:
         """The variables of one declaration; in a parameter list (`single`) a comma starts the next declaration."""
+        kind = self.variable_kind()
+        found = []
+        while True:
+            found.append(self.variable(kind, external))
+            if single or not self.accept(","):
+                break
+        if not single:
+            self.accept(";")
+        return found
+
+    def variable_kind(self) -> _Kind:
+        """Space, alignment, vector length and type; hints such as .ptr and .attribute are read and dropped."""
         space = self.take().text[1:]
-        align, width, pointee = 0, 0, False
+        type, width, vector, align, pointee = "", 1, 1, 0, False
         while self.token.kind == "directive":
             directive = self.take()
             if directive.text == ".align":
-                given = self.integer()
-                if not 0 < given <= MAX_ALIGN or given & (given - 1):
-                    raise malformed(f"alignment {given} is no power of two up to {MAX_ALIGN}", directive.line)
+                given = self.alignment(directive)
                 # Behind .ptr it is the alignment of what the parameter points to, not of the parameter.
                 align = align if pointee else given
             elif directive.text == ".ptr":
                 pointee = True
             elif directive.text in (".v2", ".v4"):
-                width = int(directive.text[2])
-            elif directive.text not in (*SPACES, ".unified", ".managed", ".attribute"):
-                width = max(width, 1) * type_bits(directive) // 8
-        found = []
-        while True:
-            found.append(self.variable(space, max(width, 1), align, external))
-            if single or not self.accept(","):
-                break
-        self.accept(";")
-        return found
+                vector = int(directive.text[2])
+            elif directive.text == ".attribute":
+                self.skip_group("(", ")")
+            elif directive.text not in SPACES:
+                type, width = directive.text[1:], max(1, type_bits(directive) // 8)
+        return _Kind(space, type, width, vector, align)
 
-    def variable(self, space: str, width: int, align: int, external: bool) -> Variable:
-        line, name, count = self.token.line, self.word(), 1
+    def alignment(self, directive: Token) -> int:
+        given = self.integer_constant()
+        if not 0 < given <= MAX_ALIGN or given & (given - 1):
+            raise malformed(f"alignment {given} is no power of two up to {MAX_ALIGN}", directive.line)
+        return given
+
+    def variable(self, kind: _Kind, external: bool) -> Variable:
+        """One name with its dimensions and what it begins with."""
+        line, name = self.token.line, self.word()
+        dimensions: list[int] = []
         while self.accept("["):
-            count *= 0 if self.token.text == "]" else self.integer()
+            dimensions.append(0 if self.token.text == "]" else self.integer_constant())
             self.expect("]")
-        initial = None
+        element, initial = kind.width * kind.vector, None
         if self.accept("="):
-            initial = self.initializer(width)
-            if count == 0:
-                count = len(initial) // width
-        if not 0 <= count * width <= MAX_VARIABLE_BYTES:
-            raise malformed(f"variable {name!r} of {count * width} bytes is beyond the limit", line)
-        if initial is not None and len(initial) > count * width:
-            raise malformed(f"variable {name!r} of {count * width} bytes has {len(initial)} initial ones", line)
+            shape = [*dimensions, *([kind.vector] if kind.vector > 1 else [])]
+            initial = self.initializer(_Initial(kind.type, kind.width), shape)
+            if dimensions and dimensions[0] == 0:
+                inner = element * _product(dimensions[1:])
+                dimensions[0] = -(-len(initial.values) // max(inner, 1))
+        size = element * _product(dimensions)
+        if not 0 <= size <= MAX_VARIABLE_BYTES:
+            raise malformed(f"variable {name!r} of {size} bytes is beyond the limit", line)
+        if initial is not None and len(initial.values) > size:
+            raise malformed(f"variable {name!r} of {size} bytes has {len(initial.values)} initial ones", line)
+        natural = element if element in (1, 2, 4, 8, 16) else 1
         return Variable(
-            name, space, count * width, max(align, width if width in (1, 2, 4, 8, 16) else 1), initial, external
-        )
+            name, kind.space, size, max(kind.align, natural), bytes(initial.values) if initial else None, external,
+            tuple(initial.references) if initial else (), element,
+        )  # fmt: skip
 
-    def initializer(self, width: int) -> bytes:
-        values, depth = bytearray(), 0
-        while True:
-            token = self.token
-            if self.accept("{"):
-                depth += 1
-                if depth > MAX_DEPTH:
-                    raise malformed("an initialiser is nested too deeply", token.line)
-            elif self.accept("}"):
-                depth -= 1
-            elif not self.accept(","):
-                operand = self.number()
-                values += (operand.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-            if depth == 0:
-                return bytes(values)
+    # ---- initialisers
+    def initializer(self, initial: _Initial, shape: Sequence[int]) -> _Initial:
+        """Read the values of a variable: one, or braces that follow the dimensions (an empty one is as long as needed)."""
+        if len(shape) > MAX_DEPTH:
+            raise malformed(f"a variable of {len(shape)} dimensions", self.token.line)
+        if self.token.text == "{":
+            self.nested(initial, shape or (1,), 0)
+        else:
+            self.value(initial, 0)
+        return initial
+
+    def nested(self, initial: _Initial, shape: Sequence[int], start: int) -> None:
+        """One pair of braces, whose first element is number `start`: an inner pair begins the next row."""
+        line, stride, at = self.token.line, _product(shape[1:]), 0
+        self.expect("{")
+        while not self.accept("}"):
+            if self.token.text == "{":
+                if len(shape) < 2:
+                    raise malformed("an initialiser is nested deeper than its variable", line)
+                at = -(-at // stride) * stride if stride else 0
+                self.nested(initial, shape[1:], start + at)
+                at += stride
+            else:
+                self.value(initial, start + at)
+                at += 1
+            if self.token.text != "}":
+                self.expect(",")
+        if shape[0] and at > shape[0] * stride:
+            raise malformed(f"{at} initial values for {shape[0] * stride}", line)
+
+    def value(self, initial: _Initial, index: int) -> None:
+        """One element: a constant, an address, a part of an address such as 0xff00(name)."""
+        token, offset = self.token, index * initial.width
+        if offset + initial.width > MAX_INITIAL_BYTES:
+            raise malformed(f"an initialiser reaches byte {offset}, beyond {MAX_INITIAL_BYTES}", token.line)
+        initial.values.extend(bytes(max(0, offset + initial.width - len(initial.values))))
+        if token.kind == "word" and token.text != "WARP_SZ":
+            initial.references.append(Reference(offset, initial.width, self.address_constant()))
+            return
+        given = self.constant()
+        if self.accept("("):
+            self.expect_mask(given.value, token)
+            shift = (given.value & -given.value).bit_length() - 1
+            initial.references.append(Reference(offset, initial.width, self.address_constant(), shift))
+            self.expect(")")
+            return
+        bits = _element_bits(given.value, given.kind, initial, token)
+        initial.values[offset : offset + initial.width] = bits.to_bytes(initial.width, "little")
+
+    def expect_mask(self, mask: int, token: Token) -> None:
+        """Only a whole byte of an address may be picked."""
+        if mask not in [0xFF << shift for shift in range(0, 64, 8)]:
+            raise malformed(f"{token.text!r} picks no byte of an address", token.line)
+
+    def address_constant(self) -> Symbol:
+        """`name`, `name+8`, `generic(name)`, `generic(name)+8`: addresses of globals are generic as they are."""
+        name = self.word()
+        if name == "generic" and self.token.text == "(":
+            self.take()
+            inner = self.address_constant()
+            self.expect(")")
+            return Symbol(inner.name, inner.offset + self.offset_behind())
+        return Symbol(self.variable_named(name), self.offset_behind())
+
+    def offset_behind(self) -> int:
+        """The constant behind an address: `+8`, `-4`, or 0 if there is none."""
+        if self.token.text not in ("+", "-"):
+            return 0
+        line = self.token.line
+        self.accept("+")
+        offset = self.integer_constant()
+        if not -(1 << 32) < offset < 1 << 32:
+            raise malformed(f"offset {offset} is beyond 32 bits", line)
+        return offset
+
+    def variable_named(self, name: str) -> str:
+        """The unique name of a variable; a module has no other."""
+        return name
+
+
+def _element_bits(value: int, kind: str, initial: _Initial, token: Token) -> int:
+    """The bits of one constant in a variable: doubles become floats in .f32 and .b32, integers lose what does not fit."""
+    if kind == "int":
+        if initial.type[0] == "f":
+            raise malformed(f"{token.text!r} initialises a variable of type {initial.type}", token.line)
+        return value & ((1 << 8 * initial.width) - 1)
+    if initial.type not in ("f32", "f64", "b32", "b64"):
+        raise malformed(f"{token.text!r} initialises a variable of type {initial.type}", token.line)
+    if kind == "f32" or initial.width == 8:
+        return value
+    with np.errstate(over="ignore"):
+        single = np.float32(struct.unpack("<d", value.to_bytes(8, "little"))[0])
+    return int.from_bytes(single.tobytes(), "little")
+
+
+def _product(dimensions: Sequence[int]) -> int:
+    product = 1
+    for dimension in dimensions:
+        product *= dimension
+    return product
 
 
 def type_bits(token: Token) -> int:
@@ -80,8 +212,7 @@ def type_bits(token: Token) -> int:
     if name == "pred":
         return 1
     digits = name.lstrip("bufs")
-    widths = {"16x2": 32, "e4m3x2": 16, "texref": 64, "samplerref": 64, "surfref": 64}
-    width = widths.get(digits) or widths.get(name) or (int(digits) if digits.isdigit() and len(digits) < 4 else 0)
+    width = _WIDTHS.get(digits) or _WIDTHS.get(name) or (int(digits) if digits.isdigit() and len(digits) < 4 else 0)
     if width not in (8, 16, 32, 64, 128):
         raise malformed(f"{token.text!r} is not a type", token.line)
     return width

@@ -1,44 +1,17 @@
 """Tokens to a Module: a recursive descent with the scopes of PTX (registers, variables and labels nest in braces)."""
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from refsim.ptx.text.declarations import MAX_DEPTH, SPACES, Declarations, type_bits
+from refsim.ptx.text.constants import MAX_DEPTH, unsigned_integer
+from refsim.ptx.text.declarations import SPACES, type_bits
 from refsim.ptx.text.lexer import Token, malformed, tokenize
-from refsim.ptx.text.syntax import (
-    Address,
-    Dual,
-    Function,
-    Guard,
-    Immediate,
-    Label,
-    Location,
-    Module,
-    Negated,
-    Operand,
-    Register,
-    Special,
-    Statement,
-    Symbol,
-    Variable,
-    Vector,
-)
+from refsim.ptx.text.operands import Operands
+from refsim.ptx.text.scopes import RegisterType, Scope, Scopes, labels_ahead
+from refsim.ptx.text.source_names import source_names
+from refsim.ptx.text.syntax import Function, Guard, Location, Module, Prototype, Register, Statement, Variable
 
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
-_SPECIAL_FAMILIES = (
-    "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "lanemask", "clock",
-    "globaltimer", "dynamic_smem_size", "total_smem_size", "aggr_smem_size", "cluster", "nclusterid", "is_explicit",
-    "current_graph_exec", "envreg", "pm", "reserved_smem",
-)  # fmt: skip
-
-
-@dataclass
-class Scope:
-    """The names that one pair of braces declares."""
-
-    registers: dict[str, int] = field(default_factory=dict)
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
+MAX_INLINED = 64  # calls within calls that a `.loc` may name
 
 
 def parse(text: str) -> Module:
@@ -46,15 +19,14 @@ def parse(text: str) -> Module:
     return _Parser(tokenize(text)).module()
 
 
-class _Parser(Declarations):
+class _Parser(Operands):
     def __init__(self, tokens: list[Token]) -> None:
         super().__init__(tokens)
-        self.files = _file_names(tokens)
+        self.names = source_names(tokens)
         self.out = Module("", "", 64, {}, {})
-        self.function: Function | None = None
-        self.scopes: list[Scope] = []
+        self.scopes = Scopes(Function("", False, (), (), 0))
         self.labels_of: dict[int, dict[str, str]] = {}
-        self.location: Location | None = None
+        self.locations: dict[tuple[int, int, int], Location] = {}
 
     # ---- module level
     def module(self) -> Module:
@@ -70,13 +42,15 @@ class _Parser(Declarations):
                     self.word()
             elif token.text == ".address_size":
                 self.take()
-                self.out.address_bits = self.integer()
+                self.out.address_bits = self.integer_constant()
             elif token.text == ".file":
                 self.file_directive()
             elif token.text == ".section":
-                self.skip_braces()
-            elif token.text in (".pragma", ".alias"):
+                self.section()
+            elif token.text == ".pragma":
                 self.skip_statement()
+            elif token.text == ".alias":
+                self.alias()
             elif token.text == ";":
                 self.take()
             else:
@@ -87,93 +61,121 @@ class _Parser(Declarations):
 
     def file_directive(self) -> None:
         self.take()
-        self.integer()
+        self.integer_constant()
         name = self.take()
         if name.kind != "string":
             raise malformed(f"expected a file name, found {name.text!r}", name.line)
         while self.accept(","):
-            self.integer()
+            self.integer_constant()
+
+    def section(self) -> None:
+        """What debuggers read; the names that it keeps are known already."""
+        self.take()
+        self.take()
+        self.skip_group("{", "}")
+
+    def alias(self) -> None:
+        self.take()
+        name = self.word()
+        self.expect(",")
+        self.out.aliases[name] = self.word()
+        self.expect(";")
+
+    def attributes(self) -> None:
+        while self.accept(".attribute"):
+            self.skip_group("(", ")")
 
     def definition(self) -> None:
         external = False
+        self.attributes()
         while linkage := self.accept(*_LINKAGE):
             external |= linkage == ".extern"
+            self.attributes()
         if self.accept(".entry"):
             self.function_definition(is_entry=True)
         elif self.accept(".func"):
             self.function_definition(is_entry=False)
         elif self.token.text in SPACES:
             for variable in self.variables(external):
-                self.out.variables[variable.name] = variable
+                self.elements[variable.name] = variable.element
+                known = self.out.variables.get(variable.name)
+                if known is None or known.is_external or not variable.is_external:
+                    self.out.variables[variable.name] = variable
         else:
             raise malformed(f"expected a directive, found {self.token.text!r}", self.token.line)
 
     # ---- functions
     def function_definition(self, *, is_entry: bool) -> None:
-        returns = self.parameter_list() if self.token.text == "(" else ()
-        line, name = self.token.line, self.word()
-        parameters = self.parameter_list() if self.token.text == "(" else ()
-        function = Function(name, is_entry, parameters, returns, line)
-        while self.token.kind == "directive":
-            directive = self.take().text[1:]
-            numbers = []
-            while self.token.kind in ("integer", "float") or self.token.text == ",":
-                if not self.accept(","):
-                    numbers.append(self.integer())
-            function.directives[directive] = tuple(numbers)
-        known = self.out.functions.setdefault(name, function)
+        self.attributes()
+        function = Function("", is_entry, (), (), self.token.line)
+        self.scopes, scope = Scopes(function), Scope()
+        self.scopes.inside.append(scope)
+        function.returns = self.parameter_list()
+        function.line, function.name = self.token.line, self.word()
+        function.parameters = self.parameter_list()
+        self.function_directives(function)
+        known = self.out.functions.setdefault(function.name, function)
         if self.accept(";"):
+            self.scopes.inside.pop()
             return
         if known.is_defined:
-            raise malformed(f"function {name!r} has a second body", line)
+            raise malformed(f"function {function.name!r} has a second body", function.line)
         function.is_defined = True
-        self.out.functions[name] = function
-        self.function, self.location = function, None
-        self.labels_of = self.labels_ahead()
-        self.block(line)
-        self.function = None
+        self.out.functions[function.name] = function
+        self.location = None
+        self.labels_of = labels_ahead(self.tokens, self.at)
+        self.block(function.line)
+        self.scopes.inside.pop()
+
+    def function_directives(self, function: Function) -> None:
+        """`.maxntid 256, 1, 1` and the like, with their numbers; a pragma is dropped."""
+        while self.token.kind == "directive":
+            if self.token.text == ".pragma":
+                self.skip_statement()
+                continue
+            directive, numbers = self.take().text[1:], []
+            while self.token.kind == "integer":
+                numbers.append(self.integer_constant())
+                self.accept(",")
+            function.directives[directive] = tuple(numbers)
 
     def parameter_list(self) -> tuple[Variable, ...]:
-        self.expect("(")
+        """Parameters between parentheses, if any stand here; one of space "reg" is a register of the function."""
+        if not self.accept("("):
+            return ()
         found: list[Variable] = []
         while not self.accept(")"):
             if self.token.text == ".reg":
-                raise malformed("register parameters are not supported: compile with the .param ABI", self.token.line)
-            found += self.variables(single=True)
-            self.accept(",")
+                self.take()
+                kind = self.register_type()
+                found.append(self.register_parameter(self.word(), kind))
+            elif self.token.text in SPACES:
+                found += self.variables(single=True)
+            else:
+                raise malformed(f"expected a parameter, found {self.token.text!r}", self.token.line)
+            if self.token.text != ")":
+                self.expect(",")
         return tuple(found)
+
+    def register_parameter(self, name: str, kind: RegisterType) -> Variable:
+        registers = self.scopes.declare(name, kind, self.token.line) if name != "_" else ()
+        if registers:
+            self.scopes.function.register_parameters[name] = registers
+        size = kind.count * max(1, kind.bits // 8)
+        return Variable(name, "reg", size, size, element=size)
 
     def block(self, line: int) -> None:
         start = self.at
         self.expect("{")
-        if len(self.scopes) >= MAX_DEPTH:
+        if len(self.scopes.inside) >= MAX_DEPTH:
             raise malformed(f"braces are nested deeper than {MAX_DEPTH}", line)
         scope = Scope(labels=self.labels_of.get(start, {}))
-        self.scopes.append(scope)
+        self.scopes.inside.append(scope)
         while not self.accept("}"):
             self.statement(scope)
-        self.scopes.pop()
-
-    def labels_ahead(self) -> dict[int, dict[str, str]]:
-        """The labels of each scope of the function that starts here, by the place of its brace; made unique, since the
-        same name may stand in sibling scopes."""
-        found: dict[int, dict[str, str]] = {}
-        inside: list[int] = []
-        for at in range(self.at, len(self.tokens)):
-            token = self.tokens[at]
-            if token.text == "{":
-                inside.append(at)
-                found[at] = {}
-            elif token.text == "}" and inside:
-                inside.pop()
-            elif inside and token.kind == "word" and self.tokens[at + 1].text == ":":
-                found[inside[-1]][token.text] = f"{token.text}@{inside[-1]}"
-            if not inside:
-                break
-        return found
+        self.scopes.inside.pop()
 
     def statement(self, scope: Scope) -> None:
-        assert self.function is not None
         token = self.token
         if token.text == "{":
             self.block(token.line)
@@ -181,219 +183,138 @@ class _Parser(Declarations):
             self.directive(scope)
         elif token.kind == "word" and self.tokens[self.at + 1].text == ":":
             self.at += 2
-            if self.token.text in (".branchtargets", ".calltargets", ".callprototype"):
-                self.label_table(token.text)
-            else:
-                label = self.label(token.text)
-                if label in self.function.labels:
-                    raise malformed(f"label {token.text!r} stands twice in one scope", token.line)
-                self.function.labels[label] = len(self.function.statements)
+            self.label_definition(token)
         elif not self.accept(";"):
             self.instruction()
 
-    def label_table(self, name: str) -> None:
-        assert self.function is not None
-        if self.take().text == ".branchtargets":
-            targets = [self.label(self.word())]
-            while self.accept(","):
-                targets.append(self.label(self.word()))
-            self.expect(";")
-            self.function.branch_tables[self.label(name)] = tuple(targets)
-        else:
-            self.skip_statement()
+    def label_definition(self, token: Token) -> None:
+        """A label, or the name of a table of branches, a prototype, a list of functions to call."""
+        function, label = self.scopes.function, self.label(token)
+        match self.token.text:
+            case ".branchtargets":
+                self.take()
+                targets = [self.label(self.take())]
+                while self.accept(","):
+                    targets.append(self.label(self.take()))
+                function.branch_tables[label] = tuple(targets)
+                self.expect(";")
+            case ".callprototype":
+                self.take()
+                function.prototypes[label] = self.prototype()
+            case ".calltargets":
+                self.take()
+                names = [self.word()]
+                while self.accept(","):
+                    names.append(self.word())
+                function.prototypes[label] = Prototype((), (), tuple(names))
+                self.expect(";")
+            case _:
+                if label in function.labels:
+                    raise malformed(f"label {token.text!r} stands twice in one scope", token.line)
+                function.labels[label] = len(function.statements)
+
+    def prototype(self) -> Prototype:
+        """`(.param .b32 _) _ (.param .b64 _) .noreturn;`"""
+        self.scopes.inside.append(Scope())
+        returns = self.parameter_list()
+        self.word()
+        parameters = self.parameter_list()
+        self.scopes.inside.pop()
+        self.skip_statement()
+        return Prototype(parameters, returns)
+
+    def label(self, token: Token) -> str:
+        found = self.scopes.label(token.text)
+        if found is None:
+            raise malformed(f"label {token.text!r} is not declared in this scope", token.line)
+        return found
 
     def directive(self, scope: Scope) -> None:
-        assert self.function is not None
-        token = self.token
+        token, function = self.token, self.scopes.function
         if token.text == ".reg":
             self.registers(scope)
-        elif token.text in SPACES:
+        elif token.text in SPACES or token.text == ".attribute":
+            self.attributes()
             for variable in self.variables():
-                unique = f"{variable.name}@{self.function.name}@{len(self.function.variables)}"
+                unique = f"{variable.name}@{function.name}@{len(function.variables)}"
                 scope.names[variable.name] = unique
-                self.function.variables.append(
-                    Variable(unique, variable.space, variable.size, variable.align, variable.initial)
-                )
+                self.elements[unique] = variable.element
+                function.variables.append(replace(variable, name=unique))
         elif token.text == ".loc":
             self.take()
-            number, line, _column = self.integer(), self.integer(), self.integer()
-            self.location = Location(self.files.get(number, f"file {number}"), line)
-            if self.accept(","):
-                self.inlined_location()
+            self.location = self.source_location()
         elif token.text in (".pragma", ".noreturn"):
             self.skip_statement()
         else:
             raise malformed(f"directive {token.text!r} is not known inside a function", token.line)
 
-    def inlined_location(self) -> None:
-        """`.loc ..., function_name $L, inlined_at file line column`: the place of the call is what a user wrote."""
-        line = self.token.line
-        while self.token.line == line and self.token.kind != "end":
-            if self.take().text == "inlined_at":
-                number, source_line, _column = self.integer(), self.integer(), self.integer()
-                self.location = Location(self.files.get(number, f"file {number}"), source_line)
+    def source_location(self) -> Location:
+        """`.loc file line column, function_name name, inlined_at file line column`: the place, and whence it was called.
+
+        The place of the call may itself lie in an inlined function: then a `.loc` before this one says so.
+        """
+        key = self.integer_constant(), self.integer_constant(), self.integer_constant()
+        function, caller = "", None
+        while self.accept(","):
+            word = self.word()
+            if word == "function_name":
+                label = self.word() if self.token.kind == "word" else ""
+                function = self.names.function(label, self.integer_constant() if not label else self.offset_behind())
+            elif word == "inlined_at":
+                called = self.integer_constant(), self.integer_constant(), self.integer_constant()
+                caller = self.locations.get(called) or Location(self.names.file(called[0]), called[1])
+                if sum(1 for _ in caller.places()) > MAX_INLINED:
+                    caller = replace(caller, caller=None)
+            else:
+                raise malformed(f"{word!r} is not known in .loc", self.token.line)
+        self.locations[key] = found = Location(self.names.file(key[0]), key[1], function, caller)
+        return found
 
     def registers(self, scope: Scope) -> None:
+        """`.reg .v4 .f32 a, b<9>;`"""
         self.take()
-        bits = type_bits(self.take())
+        kind = self.register_type()
         while True:
-            name = self.word()
+            line, name = self.token.line, self.word()
             if self.accept("<"):
-                scope.ranges[name] = (self.integer(), bits)
+                scope.ranges[name] = (self.integer_token(), kind)
                 self.expect(">")
             else:
-                scope.registers[name] = self.new_register(name, bits)
+                self.scopes.declare(name, kind, line)
             if not self.accept(","):
                 break
         self.expect(";")
 
-    def new_register(self, name: str, bits: int) -> int:
-        assert self.function is not None
-        self.function.register_bits.append(bits)
-        self.function.register_names.append(name)
-        return len(self.function.register_bits) - 1
+    def integer_token(self) -> int:
+        """A plain integer: an expression would read the mark behind it as a comparison."""
+        line, sign = self.token.line, -1 if self.accept("-") else 1
+        token = self.take()
+        if token.kind != "integer" or len(token.text) > 20:
+            raise malformed(f"expected an integer, found {token.text[:80]!r}", line)
+        return sign * unsigned_integer(token)
 
-    def find_register(self, name: str) -> int | None:
-        stem = name.rstrip("0123456789")
-        digits = name[len(stem) :]
-        for scope in reversed(self.scopes):
-            if name in scope.registers:
-                return scope.registers[name]
-            if digits and len(digits) < 12 and stem in scope.ranges and int(digits) < scope.ranges[stem][0]:
-                scope.registers[name] = self.new_register(name, scope.ranges[stem][1])
-                return scope.registers[name]
-        return None
-
-    def label(self, name: str) -> str:
-        for scope in reversed(self.scopes):
-            if name in scope.labels:
-                return scope.labels[name]
-        raise malformed(f"label {name!r} is not declared in this scope", self.token.line)
+    def register_type(self) -> RegisterType:
+        """`.v4 .f32`: how many, and how wide; an alignment says nothing about a register."""
+        count = 1
+        while self.token.text in (".v2", ".v4", ".align"):
+            directive = self.take()
+            if directive.text == ".align":
+                self.alignment(directive)
+            else:
+                count = int(directive.text[2])
+        return RegisterType(type_bits(self.take()), count)
 
     # ---- instructions
     def instruction(self) -> None:
-        assert self.function is not None
         line, guard = self.token.line, None
         if self.accept("@"):
             negated = self.accept("!") is not None
             name = self.word()
-            index = self.find_register(name)
-            if index is None:
+            found = self.scopes.registers(name)
+            if found is None:
                 raise malformed(f"predicate {name!r} is not declared", line)
-            guard = Guard(Register(index), negated)
-        opcode = self.word()
-        operands: list[Operand | None] = []
-        if opcode.split(".")[0] == "call":
-            operands = self.call_operands()
-        elif self.token.text != ";":
-            operands.append(self.operand())
-            if self.accept("|"):
-                operands.append(Dual(operands.pop(), self.operand()))
-            while self.accept(","):
-                operands.append(self.operand())
+            guard = Guard(Register(found[0]), negated)
+        self.opcode = opcode = self.word()
+        operands = self.call_operands() if opcode.partition(".")[0] == "call" else self.operands()
         self.expect(";")
-        self.function.statements.append(Statement(opcode, tuple(operands), guard, line, self.location))
-
-    def call_operands(self) -> list[Operand | None]:
-        """`call (results), function, (arguments)`: results and arguments become two vectors around the name."""
-        results = self.call_list() if self.token.text == "(" else Vector(())
-        self.accept(",")
-        callee = self.operand()
-        arguments = Vector(())
-        while self.accept(","):
-            if self.token.text == "(":
-                arguments = self.call_list()
-            else:
-                self.word()
-        return [results, callee, arguments]
-
-    def call_list(self) -> Vector:
-        self.expect("(")
-        found: list[Operand | None] = []
-        while not self.accept(")"):
-            found.append(self.operand())
-            self.accept(",")
-        return Vector(tuple(found))
-
-    def operand(self, *, inner: bool = False) -> Operand | None:
-        """One operand; an `inner` one stands in an address, in a vector or behind '!', where no other of these may."""
-        token = self.token
-        if inner and token.text in ("[", "{", "!"):
-            raise malformed(f"{token.text!r} cannot stand inside an operand", token.line)
-        if self.accept("["):
-            return self.address()
-        if self.accept("{"):
-            elements = []
-            while not self.accept("}"):
-                elements.append(self.operand(inner=True))
-                self.accept(",")
-            if not elements:
-                raise malformed("a vector without elements", token.line)
-            return Vector(tuple(elements))
-        if self.accept("!"):
-            register = self.operand(inner=True)
-            if not isinstance(register, Register):
-                raise malformed("'!' stands in front of something that is no predicate", token.line)
-            return Negated(register)
-        if token.kind == "word":
-            return self.name()
-        return self.number()
-
-    def address(self) -> Address:
-        base = self.operand(inner=True)
-        if isinstance(base, Symbol):
-            base, offset = Symbol(base.name), base.offset
-        elif isinstance(base, Register | Immediate):
-            offset = 0
-        else:
-            raise malformed("an address must start with a register, a name or a number", self.token.line)
-        while sign := self.accept("+", "-"):
-            offset += self.integer() * (1 if sign == "+" else -1)
-        self.check_offset(offset)
-        coordinates = []
-        while self.accept(","):
-            group = self.operand(inner=self.token.text != "{")
-            coordinates.append(group if isinstance(group, Vector) else Vector((group,)))
-        self.expect("]")
-        return Address(base, offset, tuple(coordinates))
-
-    def name(self) -> Operand | None:
-        token = self.take()
-        if token.text == "_":
-            return None
-        index = self.find_register(token.text)
-        if index is not None:
-            return Register(index)
-        if token.text.startswith("%"):
-            if not token.text[1:].startswith(_SPECIAL_FAMILIES):
-                raise malformed(f"register {token.text!r} is not declared", token.line)
-            return Special(token.text)
-        if token.text == "WARP_SZ":
-            return Immediate(32)
-        for scope in reversed(self.scopes):
-            if token.text in scope.labels:
-                return Label(scope.labels[token.text])
-            if token.text in scope.names:
-                return self.symbol(scope.names[token.text])
-        return self.symbol(token.text)
-
-    def symbol(self, name: str) -> Symbol:
-        offset = 0
-        while self.token.text in ("+", "-") and self.tokens[self.at + 1].kind == "integer":
-            sign = 1 if self.take().text == "+" else -1
-            offset += sign * self.integer()
-        self.check_offset(offset)
-        return Symbol(name, offset)
-
-    def check_offset(self, offset: int) -> None:
-        if not -(1 << 32) < offset < 1 << 32:
-            raise malformed(f"offset {offset} is beyond 32 bits", self.token.line)
-
-
-def _file_names(tokens: list[Token]) -> dict[int, str]:
-    """Source files by their number; `.file` directives may stand behind the `.loc` that use them."""
-    names = {}
-    for at, token in enumerate(tokens[:-2]):
-        if token.text == ".file" and tokens[at + 1].text.isdigit() and tokens[at + 2].kind == "string":
-            names[int(tokens[at + 1].text[:9])] = tokens[at + 2].text.strip('"').rsplit("/", 1)[-1]
-    return names
+        self.scopes.function.statements.append(Statement(opcode, tuple(operands), guard, line, self.location))

@@ -1,5 +1,6 @@
 """What a PTX file says: modules, functions, variables, statements, operands; nothing is executed here."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -15,13 +16,17 @@ class Location:
     function: str = ""
     caller: "Location | None" = None
 
-    def __str__(self) -> str:
-        parts, at = [], self
-        while True:
-            parts.append(f"{at.file}:{at.line}" + (f" in {at.function}" if at.function else ""))
-            if at.caller is None:
-                return ", called at ".join(parts)
+    def places(self) -> "Iterator[Location]":
+        """Itself, and the calls around it from the inside out."""
+        at: Location | None = self
+        while at is not None:
+            yield at
             at = at.caller
+
+    def __str__(self) -> str:
+        return ", called at ".join(
+            f"{at.file}:{at.line}" + (f" in {at.function}" if at.function else "") for at in self.places()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +185,7 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
     branch_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     prototypes: dict[str, Prototype] = field(default_factory=dict)
+    register_parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     is_defined: bool = False

@@ -1,0 +1,42 @@
+"""Addresses of names beside where they are placed: functions as values, symbols in generic accesses, tables of addresses.
+
+`mov.u64 r, s` gives the place of a shared variable within its window; `ld.u32 r, [s]` names no state space, and ptxas makes
+it an access to that window. So a variable has two addresses; the generic one is kept under `generic(s)`.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.memory.space import WINDOWS
+from refsim.ptx.text.syntax import Module, Variable
+
+FUNCTION_BASE = 0x0000_0010_0000_0000  # in no window: a load from a function's address is out of bounds
+FUNCTION_STEP = 16
+
+
+def function_addresses(module: Module) -> dict[str, int]:
+    """A number for each function of a module, for `mov` and for tables of functions."""
+    found = {name: FUNCTION_BASE + FUNCTION_STEP * place for place, name in enumerate(module.functions)}
+    return found | {alias: found[name] for alias, name in module.aliases.items() if name in found}
+
+
+def generic_addresses(symbols: Mapping[str, int], variables: Iterable[Variable]) -> dict[str, int]:
+    """The addresses of variables for accesses that name no state space, as `generic(name)`."""
+    return {f"generic({variable.name})": symbols[variable.name] + WINDOWS.get(variable.space, 0)
+            for variable in variables if variable.name in symbols}  # fmt: skip
+
+
+def write_references(variable: Variable, symbols: Mapping[str, int], device: GlobalMemory) -> None:
+    """Put the addresses that a variable begins with where they belong; every name is placed by now."""
+    for reference in variable.references:
+        name = reference.symbol.name
+        if name not in symbols:
+            raise RefsimError(
+                "unknown-symbol", f"{variable.name} begins with the address of {name!r}, which is nowhere"
+            )
+        address = (symbols[name] + reference.symbol.offset) % (1 << 64) >> reference.shift
+        content = np.frombuffer(address.to_bytes(8, "little")[: reference.width], np.uint8)
+        device.write(symbols[variable.name] + reference.offset, content)

@@ -1,0 +1,210 @@
+"""Operands of instructions: registers and their parts, constants, names, addresses, vectors.
+
+Two spellings that ptxas takes are written out as statements in front: `%r1+4` where a value stands is an addition, and
+`name[%r1]` the address of an element.
+"""
+
+from refsim.ptx.text.declarations import Declarations
+from refsim.ptx.text.lexer import Token, malformed
+from refsim.ptx.text.scopes import RegisterType, Scopes
+from refsim.ptx.text.syntax import (
+    Address,
+    Dual,
+    Immediate,
+    Label,
+    Location,
+    Negated,
+    Operand,
+    Part,
+    Register,
+    Special,
+    Statement,
+    Symbol,
+    Vector,
+)
+
+_SPECIAL_FAMILIES = (
+    "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "lanemask", "clock",
+    "globaltimer", "dynamic_smem_size", "total_smem_size", "aggr_smem_size", "cluster", "nclusterid", "is_explicit",
+    "current_graph_exec", "envreg", "pm", "reserved_smem",
+)  # fmt: skip
+
+
+class Operands(Declarations):
+    """A cursor that reads the operands of one function's instructions."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        super().__init__(tokens)
+        self.scopes: Scopes
+        self.location: Location | None = None
+        self.opcode = ""
+        self.elements: dict[str, int] = {}
+
+    def operands(self) -> list[Operand | None]:
+        """All operands of an instruction; `d|p` are two results in one."""
+        if self.token.text == ";":
+            return []
+        found = [self.operand()]
+        if self.accept("|"):
+            found.append(Dual(found.pop(), self.operand()))
+        while self.accept(","):
+            found.append(self.operand())
+        return found
+
+    def operand(self, *, inner: bool = False) -> Operand | None:
+        """One operand; an `inner` one stands in an address, in a vector or behind '!', where no other of these may."""
+        token = self.token
+        if inner and token.text in ("[", "{"):
+            raise malformed(f"{token.text!r} cannot stand inside an operand", token.line)
+        if token.kind == "word" and token.text != "WARP_SZ":
+            return self.named(inner=inner)
+        if self.accept("["):
+            return self.address()
+        if self.accept("{"):
+            return self.vector()
+        if token.text == "!" and self.tokens[self.at + 1].kind == "word" and self.tokens[self.at + 1].text != "WARP_SZ":
+            self.take()
+            register = self.operand(inner=True)
+            if not isinstance(register, Register):
+                raise malformed("'!' stands in front of something that is no predicate", token.line)
+            return Negated(register)
+        return self.constant()
+
+    def vector(self) -> Vector:
+        """What stands between braces, of which the first is taken."""
+        elements: list[Operand | None] = []
+        while not self.accept("}"):
+            elements.append(self.operand(inner=True))
+            if self.token.text != "}":
+                self.expect(",")
+        if not elements:
+            raise malformed("a vector without elements", self.token.line)
+        return Vector(tuple(elements))
+
+    def address(self) -> Address:
+        """What stands between brackets, of which the first is taken: a base, an offset, the coordinates of a tensor."""
+        line, base = self.token.line, self.base()
+        if isinstance(base, Immediate):
+            base, offset = Immediate(0), base.value
+            self.check_offset(offset, line)
+        else:
+            offset = self.offset_behind()
+        groups = []
+        while self.accept(","):
+            group = self.vector() if self.accept("{") else self.operand(inner=True)
+            groups.append(group if isinstance(group, Vector) else Vector((group,)))
+        self.expect("]")
+        return Address(base, offset, tuple(groups))
+
+    def base(self) -> Register | Symbol | Immediate:
+        """What an address begins with."""
+        token = self.token
+        if token.kind == "word" and token.text != "WARP_SZ":
+            found = self.known(self.take())
+        elif self.starts_constant() and token.text != "!":
+            found = self.constant()
+        else:
+            found = None
+        if not isinstance(found, Register | Symbol | Immediate):
+            raise malformed("an address must start with a register, a name or a number", token.line)
+        return found
+
+    def named(self, *, inner: bool) -> Operand | None:
+        """An operand that begins with a name, with what may stand behind one: `+4`, `[1]`, `[%r1+1]`."""
+        token = self.take()
+        found = self.known(token)
+        behind = self.token.text
+        if behind not in ("+", "-", "["):
+            return found
+        if isinstance(found, Symbol):
+            if behind == "[":
+                return self.element(found)
+            return Symbol(found.name, found.offset + self.offset_behind())
+        if isinstance(found, Register) and behind == "+" and not inner:
+            return self.sum(found)
+        raise malformed(f"{behind!r} cannot stand behind {token.text!r}", token.line)
+
+    def known(self, token: Token) -> Operand | None:
+        """What a name stands for: a register, a special register, a label, a variable or a function; None for `_`."""
+        name, scopes = token.text, self.scopes
+        if name == "_":
+            return None
+        if (registers := scopes.registers(name)) is not None:
+            return Register(registers[0]) if len(registers) == 1 else Vector(tuple(map(Register, registers)))
+        if "." in name and (part := scopes.part(name)) is not None:
+            return Part(Register(part[0]), part[1]) if part[1] else Register(part[0])
+        if name[0] == "%" and name[1:].startswith(_SPECIAL_FAMILIES):
+            return Special(name)
+        if (label := scopes.label(name)) is not None:
+            return Label(label)
+        if name[0] == "%":
+            raise malformed(f"register {name!r} is not declared", token.line)
+        return Symbol(scopes.variable(name))
+
+    def sum(self, register: Register) -> Register:
+        """`%r1+4` as a value: an addition in front, in the register's own width."""
+        self.expect("+")
+        return self.added(register, self.integer_constant())
+
+    def added(self, register: Register, offset: int) -> Register:
+        bits = max(16, self.scopes.function.register_bits[register.index])
+        if bits == 128:
+            raise malformed("nothing is added to a register of 128 bits", self.token.line)
+        (target,) = self.scopes.new_register("%sum", RegisterType(bits))
+        self.statement_in_front(f"add.u{bits}", (Register(target), register, Immediate(offset)))
+        return Register(target)
+
+    def element(self, symbol: Symbol) -> Operand:
+        """`name[3]` and `name[%r1+1]`: an element, which mov takes the address of and others access."""
+        self.expect("[")
+        is_value = self.opcode.startswith("mov.")
+        size = self.elements.get(symbol.name, 1)
+        token = self.token
+        if token.kind != "word" or token.text == "WARP_SZ":
+            offset = symbol.offset + size * self.integer_constant()
+            self.check_offset(offset, token.line)
+            self.expect("]")
+            return Symbol(symbol.name, offset) if is_value else Address(Symbol(symbol.name), offset)
+        index, offset = self.known(self.take()), self.offset_behind()
+        self.expect("]")
+        if not isinstance(index, Register) or self.scopes.function.register_bits[index.index] != 32:
+            raise malformed(f"{token.text!r} cannot index an array", token.line)
+        index = self.added(index, offset) if offset else index
+        (base,), (target,) = (self.scopes.new_register("%element", RegisterType(64)) for _ in range(2))
+        self.statement_in_front("mov.u64", (Register(base), symbol))
+        self.statement_in_front("mad.wide.u32", (Register(target), index, Immediate(size), Register(base)))
+        return Register(target) if is_value else Address(Register(target), 0)
+
+    def statement_in_front(self, opcode: str, operands: tuple[Operand, ...]) -> None:
+        """A statement that the one being read stands for in part."""
+        self.scopes.function.statements.append(Statement(opcode, operands, None, self.token.line, self.location))
+
+    def check_offset(self, offset: int, line: int) -> None:
+        if not -(1 << 32) < offset < 1 << 32:
+            raise malformed(f"offset {offset} is beyond 32 bits", line)
+
+    def variable_named(self, name: str) -> str:
+        return self.scopes.variable(name) if self.scopes.inside else name
+
+    # ---- calls
+    def call_operands(self) -> list[Operand | None]:
+        """`call (results), function, (arguments), prototype`: results, function, arguments, and the prototype if given."""
+        results = self.call_list() if self.token.text == "(" else Vector(())
+        self.accept(",")
+        callee, arguments = self.operand(), Vector(())
+        prototype: list[Operand | None] = []
+        while self.accept(","):
+            if self.token.text == "(":
+                arguments = self.call_list()
+            else:
+                prototype.append(self.operand())
+        return [results, callee, arguments, *prototype[:1]]
+
+    def call_list(self) -> Vector:
+        self.expect("(")
+        found: list[Operand | None] = []
+        while not self.accept(")"):
+            found.append(self.operand())
+            if self.token.text != ")":
+                self.expect(",")
+        return Vector(tuple(found))

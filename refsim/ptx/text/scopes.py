@@ -1,0 +1,103 @@
+"""What names mean inside a function: registers, variables and labels of the braces around a statement."""
+
+from dataclasses import dataclass, field
+
+from refsim.ptx.text.lexer import Token, malformed
+from refsim.ptx.text.syntax import Function
+
+_PARTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
+MAX_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterType:
+    """The width of a register in bits, and how many it is: four for `.reg .v4 .f32 v`."""
+
+    bits: int
+    count: int = 1
+
+
+@dataclass
+class Scope:
+    """The names that one pair of braces declares."""
+
+    registers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, RegisterType]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Scopes:
+    """The scopes around a statement of a function, the innermost last."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.inside: list[Scope] = []
+
+    def declare(self, name: str, kind: RegisterType, line: int) -> tuple[int, ...]:
+        """A register of the innermost scope."""
+        scope = self.inside[-1]
+        if name in scope.registers:
+            raise malformed(f"register {name!r} is declared twice in one scope", line)
+        scope.registers[name] = found = self.new_register(name, kind)
+        return found
+
+    def new_register(self, name: str, kind: RegisterType) -> tuple[int, ...]:
+        """Numbers for a register (several for a vector) in the function's table."""
+        function, first = self.function, len(self.function.register_bits)
+        function.register_bits += [kind.bits] * kind.count
+        function.register_names += [name] if kind.count == 1 else [f"{name}.{part}" for part in "xyzw"[: kind.count]]
+        return tuple(range(first, first + kind.count))
+
+    def registers(self, name: str) -> tuple[int, ...] | None:
+        """The register of a name, several numbers for a vector; one of a range gets its number when it is first named."""
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
+        for scope in reversed(self.inside):
+            if (known := scope.registers.get(name)) is not None:
+                return known
+            if digits and stem in scope.ranges and len(digits) <= MAX_DIGITS:
+                count, kind = scope.ranges[stem]
+                if int(digits) < count:
+                    scope.registers[name] = found = self.new_register(name, kind)
+                    return found
+        return None
+
+    def part(self, name: str) -> tuple[int, str] | None:
+        """`v.x` is an element of a vector, `%r.b0` a part of a register: its number, and the part if it is one."""
+        stem, dot, selector = name.rpartition(".")
+        found = self.registers(stem) if dot else None
+        if found is None:
+            return None
+        if len(found) == 1:
+            return found[0], selector
+        return (found[_PARTS[selector]], "") if _PARTS.get(selector, 4) < len(found) else None
+
+    def label(self, name: str) -> str | None:
+        """The unique name of a label that can be seen from here."""
+        return next((scope.labels[name] for scope in reversed(self.inside) if name in scope.labels), None)
+
+    def variable(self, name: str) -> str:
+        """The unique name of a variable; one that the function does not declare is the module's."""
+        return next((scope.names[name] for scope in reversed(self.inside) if name in scope.names), name)
+
+
+def labels_ahead(tokens: list[Token], start: int) -> dict[int, dict[str, str]]:
+    """The labels of each scope of the function whose brace stands at `start`, by the place of the scope's brace.
+
+    They are made unique, since the same name may stand in sibling scopes.
+    """
+    found: dict[int, dict[str, str]] = {}
+    inside: list[int] = []
+    for at in range(start, len(tokens)):
+        kind, text, _ = tokens[at]
+        if text == "{":
+            inside.append(at)
+            found[at] = {}
+        elif text == "}" and inside:
+            inside.pop()
+        elif inside and kind == "word" and tokens[at + 1].text == ":":
+            found[inside[-1]][text] = f"{text}@{inside[-1]}"
+        if not inside:
+            break
+    return found
