@@ -55,11 +55,14 @@ class Marks:
         lost: NDArray[np.bool_] = (found != event.agents[:, None]).any(axis=1)
         return lost
 
-    def take_over(self, event: Event, index: Array, keep: NDArray[np.bool_], strength: int) -> None:
+    def take_over(self, event: Event, index: Array, keep: NDArray[np.bool_], strength: int, history: History) -> None:
         """The event is the last access; where `keep` (n, count) says so the marks that stood there are remembered."""
         granules = index[:, None] * event.count + np.arange(event.count)
         before = tuple(table[granules] for table in (self.last, self.agent, self.since))
+        # A thread's own earlier access matters no more, unless this one is weaker evidence: strong, or a change of nothing.
         own = before[1] == event.agents[:, None]
+        if strength or event.benign:
+            own &= (self.strength[granules] == strength) & (self._are_benign(before[0], history) == event.benign)
         event.replaced = before[0], before[1], before[2]
         weaker = granules[keep & (self.strength[granules] != strength)]
         self.put(event, index, strength)
@@ -68,6 +71,12 @@ class Marks:
         same = keep & own
         self.since[granules[same]] = before[2][same]
         self.since[granules[keep & ~own]] = event.number
+
+    @staticmethod
+    def _are_benign(numbers: Array, history: History) -> NDArray[np.bool_]:
+        names, back = np.unique(numbers, return_inverse=True)
+        events = [history.listed.get(name) for name in names.tolist()]
+        return np.array([event is not None and event.benign for event in events])[back.reshape(numbers.shape)]
 
     def chain(self, granule: int, history: History) -> Iterator[tuple[int, Array, bool]]:
         """What touched a granule, the newest first, as far as it matters: number, agents, whether it changed nothing."""

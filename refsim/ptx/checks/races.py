@@ -58,7 +58,7 @@ class Area:
             before = self.reads.lasts(index, event.count)
             keep = before > floor
             if keep.any():
-                self.reads.take_over(event, index, keep, strength)
+                self.reads.take_over(event, index, keep, strength, history)
             else:
                 self.reads.put(event, index, strength)
             event.shared = bool(self.reads.lost(event, index).any())
@@ -77,6 +77,7 @@ class Part:
     access: Access
     index: Array
     changed: NDArray[np.bool_] | None = None
+    reads_are_ordered: bool = True
 
     @property
     def count(self) -> int:
@@ -153,7 +154,7 @@ class Races:
         self._compare(part, area.writes, lanes, index)
         area.mark_reads(self.floor if area.is_shared else 0, self.history)
         if area.reads.is_used:
-            self._compare(part, area.reads, lanes, index)
+            part.reads_are_ordered = self._compare(part, area.reads, lanes, index)
 
     def _mark(self, part: "Part") -> None:
         access, meaning = part.access, part.access.semantics
@@ -197,10 +198,10 @@ class Races:
         late = marks.lasts(index, count) > (self.floor if area.is_shared else 0)
         strength = part.strength
         if (benign or strength) and late.any():
-            marks.take_over(event, index, late, strength)
+            marks.take_over(event, index, late, strength, self.history)
         else:
             marks.put(event, index, strength)
-        if not benign and area.reads.is_used:
+        if not benign and area.reads.is_used and part.reads_are_ordered:
             self._forget_reads(area, index, count)
         lost = marks.lost(event, index)
         if lost.any():
@@ -237,21 +238,24 @@ class Races:
         return unequal(held, items)
 
     # ---- comparing
-    def _compare(self, part: "Part", marks: Marks, lanes: Ids, index: Array) -> None:
-        """Raise or record a race of these lanes with what is marked there."""
+    def _compare(self, part: "Part", marks: Marks, lanes: Ids, index: Array) -> bool:
+        """Raise or record a race of these lanes with what is marked there; whether all of that happened before."""
         area, count = part.area, part.count
         found = marks.lasts(index, count)
         if int(found.max(initial=0)) <= (self.floor if area.is_shared else 0):
-            return
+            return True
         agents = marks.rows(marks.agent, count).take(index, axis=0).reshape(found.shape)
         late = found > (self.strict.rows.cta[lanes][:, None] if area.is_shared else 0)
         if not marks.has_chains:
             late &= agents != self._agents(lanes)[:, None]
-        if part.strength:
-            late &= marks.rows(marks.strength, count).take(index, axis=0).reshape(found.shape) != part.strength
+        if part.strength and marks.has_strong:
+            strong = late & (
+                marks.rows(marks.strength, count).take(index, axis=0).reshape(found.shape) == part.strength
+            )
+            late &= ~strong
         who, place = np.nonzero(late)
         if not len(who):
-            return
+            return not (part.strength and marks.has_strong and strong.any())
         granule = index[who] * count + place
         doubtful = ~self.strict.is_ordered(lanes[who], agents[late], found[late])
         if marks.has_chains:
@@ -261,7 +265,8 @@ class Races:
             if pair is not None:
                 self.reporter.report(part.access, pair, self._position(area, int(granule[one]), area.granule))
                 if not self.reporter.is_news(part.access.statement):
-                    return
+                    break
+        return not doubtful.any()
 
     def _are_shared(self, numbers: Array) -> NDArray[np.bool_]:
         names, back = np.unique(numbers, return_inverse=True)
