@@ -41,4 +41,5 @@ class Checks:
             "read-before-wait": self.copies,
             "race": self.races,
             "ordered-by-convergence": convergence,
+            "divergent-sync": self.divergence,
         }.get(code, "error")

@@ -30,13 +30,13 @@ def brx_idx(lanes: Lanes, index: NDArray[Any], targets: list[int]) -> None:
 @instruction("ret{.uni}", flow=True, ignores=("uni",), source=PTX["ret"])
 def ret(lanes: Lanes) -> None:
     """An entry's return: the thread has finished."""
-    lanes.machine.retire(lanes.ids)
+    lanes.machine.retire(lanes.ids, lanes.pc)
 
 
 @instruction("exit", flow=True, source=PTX["exit"])
 def leave(lanes: Lanes) -> None:
     """The thread has finished."""
-    lanes.machine.retire(lanes.ids)
+    lanes.machine.retire(lanes.ids, lanes.pc)
 
 
 @instruction("trap", flow=True, source=PTX["trap"])

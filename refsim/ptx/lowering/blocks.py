@@ -57,6 +57,7 @@ class Code:
     doubtful: frozenset[int] = frozenset()
     functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
     tracked: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    led: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
@@ -67,6 +68,28 @@ class Code:
     def is_asynchronous(self) -> bool:
         """Whether it starts copies that go on while threads compute."""
         return any(step.statement.opcode.startswith("cp.async.") for step in self.steps)
+
+    def leads_to(self, pc: int, end: int) -> bool:
+        """Whether lanes at a statement may come to the block that ends with the one at `end`, and do something there."""
+        if (pc, end) not in self.led:
+            blocks = self.blocks.values()
+            last = next(
+                (block for block in blocks if block.next_pc == (end + 1 if end >= 0 else len(self.steps))), None
+            )
+            self.led[pc, end] = last is not None and len(last.steps) > 0 and last.pc in self._behind(pc)
+        return self.led[pc, end]
+
+    def _behind(self, pc: int) -> set[int]:
+        """The blocks that lanes may come to after a statement that ends its block."""
+        found: set[int] = set()
+        waiting = [pc + 1]
+        while waiting:
+            start = waiting.pop()
+            if start in found or start not in self.blocks:
+                continue
+            found.add(start)
+            waiting += successors(self.blocks[start])
+        return found
 
     @cached_property
     def polls(self) -> frozenset[int]:
@@ -135,10 +158,15 @@ def _flow(block: Block, blocks: dict[int, Block]) -> Flow:
             reads |= set(step.writes()) - writes
         else:
             writes |= set(step.writes())
+    return Flow(mask_of(reads), mask_of(writes), [target for target in successors(block) if target in blocks])
+
+
+def successors(block: Block) -> list[int]:
+    """The statements that may follow a block; one past the last statement of the function is its end."""
     targets = [] if _never_goes_on(block.terminator) else [block.next_pc]
     if block.terminator:
         targets += [pc for source, _ in block.terminator.sources for pc in _targets(source)]
-    return Flow(mask_of(reads), mask_of(writes), [target for target in targets if target in blocks])
+    return targets
 
 
 def _never_goes_on(terminator: Step | None) -> bool:

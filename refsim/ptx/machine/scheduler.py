@@ -76,6 +76,7 @@ class Machine:
         self.registers = Registers(code.slots, arrays, [False] * len(arrays))
         self.begin_unwritten()
         self.alive = np.ones(geometry.lanes, np.bool_)
+        self.exit_pc = np.zeros(geometry.lanes, np.int32)
         self.groups: dict[int, Ids] = {}
         self.resting: dict[int, Ids] = {}
         self.idle = self.seen_writes = 0
@@ -159,8 +160,9 @@ class Machine:
         here = self.warp_bits(lanes.ids)
         return bool((here == np.where(here > 0, self.warp_bits(np.flatnonzero(self.alive)), 0)).all())
 
-    def report(self, error: RefsimError, statement: Statement) -> None:
+    def report(self, error: RefsimError, statement: Statement | None) -> None:
         """Raise a finding, or note it and go on, as its check's level says; a warning never stops a launch."""
+        assert statement is not None
         match self.checks.level(error.code):
             case "error":
                 raise error
@@ -184,9 +186,10 @@ class Machine:
         elif len(ids):
             self.groups[pc] = union(self.groups[pc], ids) if pc in self.groups else ids
 
-    def retire(self, ids: Ids) -> None:
-        """These lanes have exited."""
+    def retire(self, ids: Ids, pc: int = -1) -> None:
+        """These lanes have exited, by the statement at a counter or behind the last one."""
         self.alive[ids] = False
+        self.exit_pc[ids] = pc
 
     def branch(self, lanes: Lanes, target: int) -> None:
         """Lanes go to a statement. Those that go back to poll memory again rest until nobody else can run: what they wait

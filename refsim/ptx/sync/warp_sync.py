@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine
 
 ALL = 0xFFFFFFFF
+MASK_RULE = "PTX ISA, .sync instructions: every lane that the member mask names executes it with the same mask"
 RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expects must arrive"
 
 
@@ -36,12 +37,48 @@ class Meetings:
         arrived = lanes if len(ids) == lanes.count else Lanes(self.machine, ids, step.statement)
         named = self.member_mask(step, arrived) if step.bound.clause.rendezvous == "mask" else None
         whole = named is None or (len(named) == 1 and int(named[0]) == ALL)
-        if (whole and arrived.in_whole_warps) or arrived.count == np.count_nonzero(self.machine.alive):
+        if whole and arrived.in_whole_warps:
             return arrived
         ready = self.is_complete(ids, named, self.machine.warp_bits(ids))
         if not ready.all():
             self.parked[pc] = ids[~ready]
-        return Lanes(self.machine, ids[ready], step.statement) if ready.any() else None
+        if not ready.any():
+            return None
+        meeting = Lanes(self.machine, ids[ready], step.statement)
+        if named is not None and len(named) > 1:
+            self.demand_one_mask(meeting, named[ready])
+        self.demand_everybody(pc, meeting, named if named is None or len(named) == 1 else named[ready])
+        return meeting
+
+    def demand_one_mask(self, lanes: Lanes, mask: NDArray[np.int64]) -> None:
+        """The lanes that a mask names give that mask too."""
+        alive = self.machine.warp_bits(np.flatnonzero(self.machine.alive))[lanes.warp]
+        names, group = np.unique(np.stack([lanes.warp, mask]), axis=1, return_inverse=True)
+        members = np.zeros(names.shape[1], np.int64)
+        np.bitwise_or.at(members, group, np.int64(1) << lanes.laneid)
+        stray = mask & alive & ~members[group]
+        if stray.any():
+            who = int(np.argmax(stray != 0))
+            other = int(stray[who] & -stray[who]).bit_length() - 1
+            what = f"member mask {int(mask[who]):#010x} names lane {other}, which comes with another mask"
+            self.machine.report(lanes.fault("divergent-sync", who, what, MASK_RULE), lanes.statement)
+
+    def demand_everybody(self, pc: int, lanes: Lanes, named: NDArray[np.int64] | None) -> None:
+        """Nobody has gone around: a lane that exited behind code to which this instruction leads has skipped it, while one
+        that left the kernel on a way of its own has not."""
+        machine = self.machine
+        if machine.alive.all():
+            return
+        exited = np.flatnonzero(~machine.alive & np.isin(machine.geometry.warp, np.unique(lanes.warp)))
+        if named is not None:
+            masks = np.zeros(machine.geometry.count * machine.geometry.warps, np.int64)
+            np.bitwise_or.at(masks, lanes.warp, named if len(named) > 1 else named[0])
+            exited = exited[(masks[machine.geometry.warp[exited]] >> machine.geometry.laneid[exited]) & 1 == 1]
+        around = [lane for lane in exited.tolist() if machine.code.leads_to(pc, int(machine.exit_pc[lane]))]
+        if around:
+            who = int(np.argmax(lanes.warp == machine.geometry.warp[around[0]]))
+            what = f"{machine.geometry.describe(around[0])} went around it and has exited; the lanes of a warp come together"
+            machine.report(lanes.fault("divergent-sync", who, what, RULE), lanes.statement)
 
     def is_complete(self, ids: Ids, named: NDArray[np.int64] | None, present: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the living partners of each lane are present (a bit mask for each warp)."""
