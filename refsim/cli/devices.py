@@ -1,12 +1,14 @@
 """Which device a command runs on, and what must be installed for it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from refsim.cli import console
+from refsim.cli.arguments import Name
 from refsim.errors import MISSING, RefsimError
 
 if TYPE_CHECKING:
@@ -24,8 +26,36 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)  # fmt: skip
 
 
-def opened(device_name: str, target: str | None) -> "Device":
-    """The device of that name; "auto" falls back to the simulated GPU and says why on standard error."""
+def without_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--without: checks of the simulated GPU that are not made."""
+    return click.option(
+        "--without", metavar="NAME", multiple=True, type=Name("check", _checks),
+        help="Leave out a check of the simulated GPU; `refsim ptx coverage --checks` lists them.",
+    )(function)  # fmt: skip
+
+
+def _checks() -> list[str]:
+    from refsim.ptx import CHECKS
+
+    return [row.name for row in CHECKS]
+
+
+def opened(device_name: str, target: str | None, without: tuple[str, ...] = ()) -> "Device":
+    """The device of that name; "auto" falls back to the simulated GPU and says why on standard error.
+
+    without: checks that a simulated GPU does not make; a real one makes none, and refuses them.
+    """
+    from refsim.device.sim import SimDevice
+
+    found = _opened(device_name, target)
+    if not without:
+        return found
+    if isinstance(found, SimDevice):
+        return replace(found, without=without)
+    raise RefsimError("unknown-check", "a real GPU makes no checks that could be left out", help="--device sim")
+
+
+def _opened(device_name: str, target: str | None) -> "Device":
     from refsim import device
 
     if device_name != "auto":

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from refsim.device.schedules import Order, Outcome
     from refsim.errors import RefsimError
-    from refsim.ptx import BankUse, Crowd
+    from refsim.ptx import BankUse, Crowd, Trace
     from refsim.ptx.observers.accesses import Touched
     from refsim.ptx.observers.steps import Held, Ran
     from refsim.ptx.text.syntax import Statement
@@ -57,6 +57,7 @@ ACCESSES = (
     Column("wrote", text=False),
 )
 SHOWN = 4
+SCHEDULE_DEPENDENT = "schedule-dependent"
 
 
 def source_of(statement: "Statement") -> str:
@@ -69,9 +70,10 @@ def order_name(order: "Order") -> str:
     return f"random, seed {order.seed}" if order.policy == "random" else order.policy
 
 
-def notes_table(notes: "tuple[RefsimError, ...]") -> Table:
-    """What makes no kernel wrong, and is worth knowing."""
-    return Table(FINDINGS, tuple((note.code, note.where, note.what) for note in notes), key="notes")
+def remarks_table(remarks: "tuple[RefsimError, ...]", key: str) -> Table:
+    """Warnings or notes: what makes no kernel wrong."""
+    columns = (replace(FINDINGS[0], label=key.removesuffix("s")), *FINDINGS[1:])
+    return Table(columns, tuple((each.code, each.where, each.what) for each in remarks), key)
 
 
 def schedules_table(tried: "list[Outcome]") -> Table:
@@ -91,9 +93,14 @@ def _judged(outcome: "Outcome", is_first: bool) -> "tuple[Cell, ...]":
     elif outcome.is_compared:
         said = "as under the first"
     else:
-        inexact = trace is not None and trace.inexact
-        said = f"not compared: {'inexact' if inexact else 'unwritten bytes were read'}"
+        said = f"not compared: {_why_not_compared(trace)}"
     return count, said
+
+
+def _why_not_compared(trace: "Trace | None") -> str:
+    if trace is not None and SCHEDULE_DEPENDENT in trace.off:
+        return f"without {SCHEDULE_DEPENDENT}"
+    return "inexact" if trace is not None and trace.inexact else "unwritten bits reached the output"
 
 
 def findings_of(tried: "list[Outcome]") -> "list[tuple[RefsimError, str]]":

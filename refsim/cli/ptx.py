@@ -40,6 +40,8 @@ OPCODES = (
     Column("form", text=False),
     Column("functions", text=False),
 )
+CHECKS = (Column("check", strong=True), Column("severity"), Column("finds"))
+STOPPED = (Column("stop", label="stops a launch", strong=True), Column("finds"))
 MISSING = (
     Column("missing", strong=True),
     Column("count", align="right"),
@@ -64,11 +66,14 @@ def _opcodes() -> list[str]:
 @command.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE...]")
 @click.option("--forms", is_flag=True, help="Every form on a line of its own.")
+@click.option("--checks", is_flag=True, help="Every check of a launch, its severity and the name that turns it off.")
 @answers
-def coverage(files: tuple[Path, ...], forms: bool) -> Document | Answer:
+def coverage(files: tuple[Path, ...], forms: bool, checks: bool) -> Document | Answer:
     """The instructions that have a clause; with PTX FILEs, which of their opcodes have none (exit 5)."""
     from refsim.ptx.isa.forms import clauses
 
+    if checks:
+        return _checks()
     if files:
         return _coverage_of(files)
     known = clauses()
@@ -80,6 +85,16 @@ def coverage(files: tuple[Path, ...], forms: bool) -> Document | Answer:
         for clause in known
     )
     return Document((Table(FORMS, rows, key="forms"),), "instruction forms", hints=hints)
+
+
+def _checks() -> Document:
+    from refsim.ptx import CHECKS as MADE
+    from refsim.ptx import STOPS
+
+    made = Table(CHECKS, tuple((row.name, row.severity, row.finds) for row in MADE), key="checks")
+    stops = Table(STOPPED, tuple((row.name, row.finds) for row in STOPS), key="stops")
+    hints = ("a failure makes the exit code 1; --without NAME turns a check off; what stops a launch cannot be",)
+    return Document((made, stops), "checks", hints=hints)
 
 
 def _family(clause: "Instruction") -> str:

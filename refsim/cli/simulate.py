@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.answers import AGREED, FAILED, Answer, answers
+from refsim.cli.devices import without_option
 from refsim.cli.launch_views import (
     accesses_table,
     banks_table,
     findings_of,
     findings_table,
-    notes_table,
     order_name,
+    remarks_table,
     schedules_table,
     steps_table,
 )
@@ -93,6 +94,7 @@ class Seen:
     type=click.FloatRange(0, min_open=True),
     help="Time limit of a launch.",
 )
+@without_option
 @click.option(
     "--trace",
     metavar="WARP[:FIRST-LAST]",
@@ -108,7 +110,8 @@ class Seen:
 @answers
 def command(
     file: Path, entry: str, grid: str, block: str, arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
-    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float, trace: str | None, at: str | None,
+    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float,
+    trace: str | None, at: str | None, without: tuple[str, ...],
 ) -> Answer:  # fmt: skip
     """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
 
@@ -141,7 +144,7 @@ def command(
             entry, blocks, threads, values if is_first else _copied(originals), shared_bytes=shared, memory=memory,
             policy=order.policy, seed=order.seed, arithmetic=arithmetic,
             observer=seen.steps if is_first else None, watching=seen.accesses if is_first else None,
-            checks=Checks("record", "record", "record", "record", banks=banks and is_first, seconds=seconds),
+            checks=Checks("record", "record", "record", "record", banks=banks and is_first, seconds=seconds, off=without),
         )  # fmt: skip
         return done, memory
 
@@ -173,6 +176,7 @@ def _record(
         Entry("exact", trace.is_exact),
         Entry("inexact", trace.inexact + trace.idealised),
         Entry("contractions", tuple(map(str, trace.contractions))),
+        Entry("without", trace.off),
         Entry("saved", tuple(str(path) for _, path in targets)),
     ]  # fmt: skip
     return Record((*asked, *did, Entry("findings_count", len(findings_of(tried)), label="findings")))
@@ -184,8 +188,10 @@ def _tables(tried: "list[Outcome]", by_order: bool) -> Iterator[Table]:
         yield schedules_table(tried)
     if findings:
         yield findings_table(findings, by_order=by_order)
+    if trace is not None and trace.warnings:
+        yield remarks_table(trace.warnings, "warnings")
     if trace is not None and trace.notes:
-        yield notes_table(trace.notes)
+        yield remarks_table(trace.notes, "notes")
     if trace is not None and trace.banks:
         yield banks_table(trace.banks)
 

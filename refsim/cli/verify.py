@@ -7,7 +7,7 @@ import click
 
 from refsim.cli.answers import Answer, answers
 from refsim.cli.arguments import Name
-from refsim.cli.devices import device_options, need, opened
+from refsim.cli.devices import device_options, need, opened, without_option
 from refsim.cli.progress import reporting
 from refsim.render import Column, Document, Statement, Table
 
@@ -27,6 +27,7 @@ COLUMNS = (
 )
 _HASH_KEYS = (
     "device",
+    "without",
     "driver",
     "compiler",
     "ptx_origin",
@@ -48,6 +49,7 @@ def _kernel_names() -> list[str]:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[KERNEL...]", type=Name("kernel", _kernel_names))
 @device_options
+@without_option
 @click.option("--profile", default="quick", show_default=True, help="quick, ci or night: how many cases are generated.")
 @click.option("--cases", type=click.IntRange(0), help="Generated cases of each kernel, instead of the profile's.")
 @click.option("--seed", type=click.IntRange(0), help="Draw the cases of this seed.")
@@ -58,7 +60,7 @@ def _kernel_names() -> list[str]:
 @answers
 def verify(
     names: tuple[str, ...], device_name: str, target: str | None, profile: str, cases: int | None, seed: int | None,
-    failures: Path, files: tuple[Path, ...],
+    failures: Path, files: tuple[Path, ...], without: tuple[str, ...],
 ) -> Answer:  # fmt: skip
     """Run compiled kernels on generated problems and compare every bit with the oracle.
 
@@ -74,7 +76,7 @@ def verify(
     from refsim.testing import find_kernels, kernel_named, run_campaign
 
     chosen = [kernel_named(name, files or None) for name in names] if names else find_kernels(files or None)
-    device = opened(device_name, target)
+    device = opened(device_name, target, without)
     verdicts = []
     with reporting() as report:
         for kernel in chosen:
@@ -89,8 +91,9 @@ def verify(
 @click.command()
 @click.argument("case", type=click.Path(path_type=Path))
 @device_options
+@without_option
 @answers
-def replay(case: Path, device_name: str, target: str | None) -> Answer:
+def replay(case: Path, device_name: str, target: str | None, without: tuple[str, ...]) -> Answer:
     """Run the one problem of a CASE file that a failed `refsim verify` wrote.
 
     The case names the Python file that declares its kernel; that file is executed.
@@ -99,7 +102,7 @@ def replay(case: Path, device_name: str, target: str | None) -> Answer:
     _quiet_hypothesis()
     from refsim.testing import replay_case
 
-    return _answer([replay_case(case, opened(device_name, target))])
+    return _answer([replay_case(case, opened(device_name, target, without))])
 
 
 def _quiet_hypothesis() -> None:

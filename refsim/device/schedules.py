@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx.findings.table import SCHEDULE_DEPENDENT
 
 SCHEDULES = 3
 SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by atomics"
@@ -33,7 +34,8 @@ class Order:
 @dataclass(frozen=True)
 class Outcome:
     """What came of one order. `error` is the fault that ended it, or says which byte differs from the first order's;
-    `is_compared` tells whether its bytes were compared at all: inexact results and bytes that nobody wrote are not."""
+    `is_compared` tells whether its bytes were compared at all: inexact results and bytes that nobody wrote are not,
+    and none are where that check is off."""
 
     order: Order
     trace: ptx.Trace | None
@@ -61,7 +63,8 @@ def outcomes(run: Run, entry: str, orders: Sequence[Order]) -> Iterator[Outcome]
     yield Outcome(orders[0], trace)
     if len(orders) == 1:
         return
-    first, is_compared = memory.snapshot(), not trace.inexact and not trace.uninitialised
+    first = memory.snapshot()
+    is_compared = not (trace.inexact or trace.uninitialised or SCHEDULE_DEPENDENT in trace.off)
     for order in orders[1:]:
         try:
             trace, memory = run(order)
@@ -82,7 +85,7 @@ def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: Or
     position = int(np.argmax(differ))
     region = memory.space.region_at(position)
     return RefsimError(
-        "schedule-dependent", f"{entry} writes other bytes under {order}",
+        SCHEDULE_DEPENDENT, f"{entry} writes other bytes under {order}",
         where=f"byte {position - region.start} of {region.name}" if region else hex(position),
         rule=SCHEDULE_RULE, exit_code=ptx.FAULT_EXIT,
     )  # fmt: skip

@@ -42,6 +42,7 @@ class SimLauncher:
     instructions: int = 0
     traces: list[ptx.Trace] = field(default_factory=list)
     count_banks: bool = False
+    without: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -106,7 +107,7 @@ class SimLauncher:
             trace = self.program.launch(
                 entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=order.policy,
                 seed=order.seed, arithmetic=self.arithmetic, cluster=cluster, cooperative=cooperative,
-                checks=ptx.Checks(banks=self.count_banks and order == orders[0], seconds=SECONDS),
+                checks=ptx.Checks(banks=self.count_banks and order == orders[0], seconds=SECONDS, off=self.without),
             )  # fmt: skip
             return trace, self.memory
 
@@ -121,7 +122,7 @@ class SimLauncher:
         self.inexact += [
             f"{entry}: {line}" for line in (*trace.inexact, *trace.idealised, *map(str, trace.contractions))
         ]
-        self.notes += [f"{entry}: {note.what}, at {note.where}" for note in trace.notes]
+        self.notes += [f"{entry}: {note.what}, at {note.where}" for note in (*trace.warnings, *trace.notes)]
         after = self.memory.snapshot() if trace.inexact else None
         for outcome in tried:
             if outcome.error is not None:
@@ -146,7 +147,8 @@ class SimLauncher:
 class SimDevice:
     """A simulated GPU of a target; `schedules` is how many orders of execution a moderate launch is tried under.
 
-    policy: "eager", "lazy" or "random" where one alone is wanted; arithmetic: "silicon" or "exact" for matrices.
+    policy: "eager", "lazy" or "random" where one alone is wanted; arithmetic: "silicon" or "exact" for matrices;
+    without: the names of checks that are not made.
     """
 
     target: str = ptx.DEFAULT_TARGET
@@ -154,12 +156,14 @@ class SimDevice:
     name: str = "sim"
     policy: str | None = None
     arithmetic: str = "silicon"
+    without: tuple[str, ...] = ()
     _programs: dict[str, ptx.Program] = field(default_factory=dict)
     _built: dict[str, str] = field(default_factory=dict)
 
     def describe(self) -> dict[str, str]:
         """What ran: the simulator and, after a launcher, the PTX with hash, flags and compiler."""
-        return {"device": f"simulated GPU ({self.target})", "target": self.target, **self._built}
+        off = {"without": ", ".join(off)} if (off := ptx.Checks(off=self.without).off) else {}
+        return {"device": f"simulated GPU ({self.target})", "target": self.target, **off, **self._built}
 
     def program(self, kernel_file: Path) -> ptx.Program:
         """A kernel file compiled and loaded, once per content."""
@@ -176,4 +180,4 @@ class SimDevice:
     @contextmanager
     def launcher(self, kernel_file: Path) -> Iterator[SimLauncher]:
         """A launcher with empty memory; the program is kept for the next one."""
-        yield SimLauncher(self.program(kernel_file), self.schedules, self.policy, self.arithmetic)
+        yield SimLauncher(self.program(kernel_file), self.schedules, self.policy, self.arithmetic, without=self.without)

@@ -3,7 +3,7 @@
 from refsim.ptx.async_ops.queue import POLICIES
 from refsim.ptx.findings.faults import FAULT_CODES, FAULT_EXIT, is_fault
 from refsim.ptx.findings.record import BankUse, Crowd
-from refsim.ptx.findings.table import Checks
+from refsim.ptx.findings.table import CHECKS, STOPS, Check, Checks
 from refsim.ptx.isa.products import ARITHMETICS
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.machine.launch_rules import Extents
@@ -14,6 +14,7 @@ from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import WarpTrace
 
 __all__ = [
-    "ARITHMETICS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "AddressWatch", "BankUse", "Checks",
-    "Contraction", "Crowd", "Extents", "GlobalMemory", "Program", "Trace", "WarpTrace", "is_fault", "load", "stretch_named",
+    "ARITHMETICS", "CHECKS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "STOPS", "AddressWatch",
+    "BankUse", "Check", "Checks", "Contraction", "Crowd", "Extents", "GlobalMemory", "Program", "Trace", "WarpTrace",
+    "is_fault", "load", "stretch_named",
 ]  # fmt: skip

@@ -1,15 +1,14 @@
 """What a simulated kernel does wrong, said so that its author can find it: PTX line, CUDA line, thread, block, address."""
 
 from refsim.errors import RefsimError
+from refsim.ptx.findings.table import CHECKS, NOTE, SCHEDULE_DEPENDENT, STOPS
 from refsim.ptx.text.syntax import Statement
 
 FAULT_EXIT = 1
+# What a launch itself finds wrong with a kernel; that schedules differ is found by comparing launches.
 FAULT_CODES = frozenset(
-    {
-        "out-of-bounds", "misaligned", "uninitialised", "read-only", "deadlock", "divergent-sync", "trap", "timeout",
-        "barrier-misuse", "invalid-operand", "read-before-wait", "race", "ordered-by-convergence",
-    }
-)  # fmt: skip
+    row.name for row in (*STOPS, *CHECKS) if row.severity != NOTE and row.name != SCHEDULE_DEPENDENT
+)
 
 
 def location_of(statement: Statement) -> str:

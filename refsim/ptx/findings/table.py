@@ -1,23 +1,66 @@
-"""What a launch checks."""
+"""Every check of a launch, what it finds and how severe that is; and what a launch is asked to check."""
 
 from dataclasses import dataclass
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, unknown
 
 LEVELS = ("error", "record", "off")
+STOP, FAILURE, WARNING, NOTE = "stop", "failure", "warning", "note"
+SCHEDULE_DEPENDENT = "schedule-dependent"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: the code that its findings carry, which is also what turns it off, and what it finds.
+
+    A stop ends the launch, which cannot go on: it is no choice. A failure makes the exit code 1; a warning and a note do
+    not. `level` is the field of `Checks` that governs it, `part_of` the check without which it cannot be made.
+    """
+
+    name: str
+    severity: str
+    finds: str
+    level: str = ""
+    part_of: str = ""
+
+
+CHECKS = (
+    Check("race", FAILURE, "two threads access bytes of shared or global memory, one of them writes, and nothing orders them",
+          "races"),
+    Check("ordered-by-convergence", WARNING, "two accesses that nothing orders but a shfl, vote, match or redux between them: "
+          "the threads meet there, and memory is not ordered", part_of="race"),
+    Check("read-before-wait", FAILURE, "shared bytes are read or written while a cp.async still writes them", "copies"),
+    Check("uninitialised", FAILURE, "bits that nobody wrote reach an output, an address, a branch or a decision",
+          "initialised"),
+    Check("uninitialised-unused", NOTE, "bits that nobody wrote are read, and reach none of these", part_of="uninitialised"),
+    Check("divergent-sync", FAILURE, "an aligned barrier or an instruction of a warp, which not all its threads reach together",
+          "divergence"),
+    Check(SCHEDULE_DEPENDENT, FAILURE, "a launch writes other bytes under another schedule"),
+    Check("bank-conflicts", NOTE, "lanes of a warp want several words of one bank of shared memory", "banks"),
+)  # fmt: skip
+STOPS = (
+    Check("out-of-bounds", STOP, "an access outside every buffer, variable and parameter"),
+    Check("misaligned", STOP, "an address that is no multiple of the bytes of the access"),
+    Check("read-only", STOP, "a write to an input, a constant or a parameter"),
+    Check("invalid-operand", STOP, "an operand that the instruction does not take"),
+    Check("barrier-misuse", STOP, "a barrier with a number or a thread count that it cannot have"),
+    Check("deadlock", STOP, "threads that wait, and nobody left who could let them go on"),
+    Check("trap", STOP, "the kernel executed trap, or failed an assertion"),
+    Check("timeout", STOP, "the time limit of the launch"),
+)
+_BY_NAME = {row.name: row for row in CHECKS}
 
 
 @dataclass(frozen=True)
 class Checks:
-    """What a launch checks beyond bounds and alignment, which are always checked.
+    """What a launch checks beyond what stops it anyway; the table of all checks is `CHECKS`.
 
-    "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: bits that
-    nobody wrote and that reach an output, an address or a decision (what is read for nothing is a note). copies:
-    shared bytes read while a cp.async still writes them. races: accesses of two warps to shared bytes, one of them a
-    write, that no barrier and no atomic or volatile access to shared memory orders (a flag in global memory orders
-    nothing here). divergence: an aligned barrier of the CTA that the threads of a warp reach at different
-    instructions; without the check it gathers them, as chips do since sm_70. banks: whether bank conflicts are
-    counted. seconds: wall-clock limit of a launch.
+    "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: bits that nobody
+    wrote and that reach an output, an address or a decision (what is read for nothing is a note). copies: shared bytes
+    read while a cp.async still writes them. races: accesses that nothing orders. divergence: an aligned barrier that the
+    threads of a warp reach at different instructions; without the check it gathers them, as chips do since sm_70. banks:
+    whether bank conflicts are counted. seconds: wall-clock limit of a launch. off: checks that are not made, by name; it
+    comes to hold all that are off, however that was said.
     """
 
     initialised: str = "error"
@@ -26,20 +69,41 @@ class Checks:
     divergence: str = "error"
     banks: bool = False
     seconds: float = 600.0
+    off: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("initialised", "copies", "races", "divergence"):
             level = getattr(self, name)
             if level not in LEVELS:
                 raise RefsimError("unknown-check", f"{name}={level!r}", help="error, record or off")
+        for name in self.off:
+            _named(name)
+        off = []
+        for row in CHECKS:
+            if row.name in self.off and row.level:
+                object.__setattr__(self, row.level, False if row.level == "banks" else "off")
+            if row.name in self.off or row.part_of in off or (row.level and getattr(self, row.level) == "off"):
+                off.append(row.name)
+        object.__setattr__(self, "off", tuple(off))
 
     def level(self, code: str) -> str:
-        """What to do about a finding: "uninitialised" is governed by `initialised`."""
-        convergence = "off" if self.races == "off" else "warning"
-        return {
-            "uninitialised": self.initialised,
-            "read-before-wait": self.copies,
-            "race": self.races,
-            "ordered-by-convergence": convergence,
-            "divergent-sync": self.divergence,
-        }.get(code, "error")
+        """What to do about a finding: "uninitialised" is governed by `initialised`; a warning is one unless it is off."""
+        row = _BY_NAME.get(code)
+        if row is None:
+            return "error"
+        if row.name in self.off:
+            return "off"
+        if row.severity in (WARNING, NOTE):
+            return row.severity
+        return getattr(self, row.level) if row.level else "error"
+
+
+def _named(name: str) -> Check:
+    """The check of that name; one that stops a launch cannot be turned off."""
+    if name in {row.name for row in STOPS}:
+        raise RefsimError(
+            "unknown-check", f"{name} stops a launch: it cannot be turned off", help=f"one of {', '.join(_BY_NAME)}"
+        )
+    if name not in _BY_NAME:
+        raise unknown("check", name, list(_BY_NAME))
+    return _BY_NAME[name]

@@ -38,7 +38,8 @@ class Trace:
     """What one launch did: thread-instructions run, inexact instructions met, findings that checks recorded (the first
     of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
     matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
-    and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing."""
+    and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing. `off` names the checks
+    that were not made."""
 
     entry: str
     instructions: int
@@ -49,6 +50,7 @@ class Trace:
     idealised: tuple[str, ...] = ()
     warnings: tuple[RefsimError, ...] = ()
     notes: tuple[RefsimError, ...] = ()
+    off: tuple[str, ...] = ()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -122,6 +124,7 @@ class Program:
         every access to some bytes. Raises RefsimError: a fault of the kernel (exit 1), a wrong argument or launch (exit
         2), a timeout of a grid that did not run at once (exit 5).
         """
+        made = checks or Checks()
         code = self.code(entry) if observer is None else self.stepped(entry)
         if policy not in POLICIES:
             raise unknown("policy", policy, list(POLICIES))
@@ -138,7 +141,7 @@ class Program:
             high, low = divmod(place_workspace(device), 1 << 32)
             variables.symbols.update({"%envreg1": high, "%envreg2": low})
         findings = Launch(
-            code, shape, device, parameters, variables, checks or Checks(), policy, arithmetic, seed, self.target,
+            code, shape, device, parameters, variables, made, policy, arithmetic, seed, self.target,
             self.text, cooperative, observer, watching,
         ).run()  # fmt: skip
         for array, address in arrays:
@@ -150,7 +153,8 @@ class Program:
             tuple(findings.banks[line] for line in sorted(findings.banks)),
             tuple(f"{place(statement)}: exact sums" for statement in findings.idealised.values()),
             tuple(findings.warnings.values()),
-            tuple(findings.notes.values()),
+            tuple(note for note in findings.notes.values() if made.level(note.code) != "off"),
+            made.off,
         )  # fmt: skip
 
 

@@ -1,0 +1,51 @@
+"""Checks on the command line: the table, the page that shows it, and checks left out."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
+MARKED = re.compile(r"(<!-- checks -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def test_the_page_holds_the_table(refsim, request):
+    """To write it anew: pytest tests/cli/test_checks.py --refresh-golden"""
+    table = refsim("ptx", "coverage", "--checks", "--as", "md").out.partition("\n\n")[2]
+    text = PAGE.read_text()
+    if request.config.getoption("--refresh-golden", default=False):
+        PAGE.write_text(MARKED.sub(lambda found: f"{found[1]}{table}{found[3]}", text))
+        return
+    assert MARKED.search(text)[2] == table
+
+
+def test_every_check_of_the_table_can_be_left_out(refsim, kernels):
+    rows = json.loads(refsim("ptx", "coverage", "--checks", "--as", "json").out)["checks"]
+    for row in rows:
+        run = refsim("simulate", "turn.ptx", "turn", "--arg", "zeros:f32:64", "--without", row["check"], "--as", "json")
+        assert row["check"] in json.loads(run.out)["without"]
+
+
+def test_a_launch_says_what_was_left_out(refsim, kernels):
+    command = ("simulate", "turn.ptx", "arrivals", "--block", "128", "--arg", "zeros:u32:1", "--arg", "zeros:u32:128")
+    assert refsim(*command, "--policy", "all").code == 1
+    run = refsim(*command, "--policy", "all", "--without", "schedule-dependent")
+    assert run.code == 0
+    assert "without              schedule-dependent" in run.out
+    assert "without schedule-dependent" in run.out.splitlines()[-1]
+
+
+def test_a_verdict_says_what_was_left_out(refsim):
+    run = refsim("verify", "fp8_amax", "--device", "sim", "--cases", "1", "--without", "race", "--as", "json")
+    assert run.code == 0
+    assert json.loads(run.out)["device"]["without"] == "race, ordered-by-convergence"
+    run = refsim("verify", "fp8_amax", "--device", "sim", "--cases", "1")
+    assert "without" not in run.out
+
+
+@pytest.mark.parametrize("name", ["trap", "rase"])
+def test_names_that_are_no_checks_are_refused(refsim, kernels, name):
+    run = refsim("simulate", "turn.ptx", "turn", "--without", name)
+    assert (run.code, run.out) == (2, "")
+    assert "unknown-check" in run.err

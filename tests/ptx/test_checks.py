@@ -1,0 +1,124 @@
+"""The table of checks: every finding has a row, every row can be turned off by its name, and the verdict says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from refsim import ptx
+from refsim.device.schedules import Order, outcomes
+from refsim.errors import RefsimError
+from refsim.ptx.findings.table import NOTE, SCHEDULE_DEPENDENT, STOP, WARNING
+
+HEAD = """.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+    .reg .b32 %r<8>; .reg .b64 %d<6>; .reg .pred %p<4>; .shared .align 16 .b8 tile[1024];
+    ld.param.u64 %d1, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mad.lo.u32 %r3, %r1, 4, %r2;
+    mad.wide.u32 %d2, %r1, 4, %d1;
+"""
+TAIL = "ret;\n}\n"
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A kernel that one check finds something in."""
+
+    body: str
+    threads: int = 64
+
+
+DEFECTS = {
+    "race": Defect(
+        "st.shared.u32 [%r3], %r1; xor.b32 %r4, %r3, 128; ld.shared.u32 %r5, [%r4]; st.global.u32 [%d2], %r5;"
+    ),
+    "ordered-by-convergence": Defect(
+        "st.shared.u32 [%r3], %r1; shfl.sync.idx.b32 %r6, %r1, 0, 31, -1; xor.b32 %r4, %r3, 4; ld.shared.u32 %r5, [%r4];"
+        "st.global.u32 [%d2], %r5;",
+        32,
+    ),
+    "read-before-wait": Defect(
+        "mad.lo.u32 %r4, %r1, 16, %r2; mul.wide.u32 %d3, %r1, 16; add.u64 %d3, %d3, %d1;"
+        "cp.async.ca.shared.global [%r4], [%d3], 16; ld.shared.u32 %r5, [%r4]; cp.async.wait_all; st.global.u32 [%d2], %r5;",
+        16,
+    ),
+    "uninitialised": Defect("ld.shared.u32 %r5, [%r3]; st.global.u32 [%d2], %r5;"),
+    "uninitialised-unused": Defect("ld.shared.u32 %r5, [%r3]; st.global.u32 [%d2], %r1;"),
+    "divergent-sync": Defect(
+        "setp.lt.u32 %p1, %r1, 7; @%p1 bra $low; bar.sync 0; bra $end; $low: bar.sync 0; $end: st.global.u32 [%d2], %r1;",
+        32,
+    ),
+    SCHEDULE_DEPENDENT: Defect("atom.global.add.u32 %r4, [%d1+512], 1; st.global.u32 [%d2], %r4;", 128),
+    "bank-conflicts": Defect(
+        "shl.b32 %r4, %r1, 7; and.b32 %r4, %r4, 1023; add.u32 %r4, %r4, %r2; ld.shared.u32 %r5, [%r4];"
+    ),
+}
+
+
+def found(name: str, *off: str) -> set[str]:
+    """The names under which anything is found in the defect of a check, under all orders, with some checks off."""
+    defect = DEFECTS[name]
+    program = ptx.load(HEAD + defect.body + TAIL)
+
+    def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
+        memory = ptx.GlobalMemory()
+        checks = ptx.Checks("record", "record", "record", "record", banks=True, off=off)
+        out = np.zeros(256, np.uint32)
+        trace = program.launch(
+            "k", (1,), (defect.threads,), [out], memory=memory, policy=order.policy, seed=order.seed, checks=checks
+        )
+        return trace, memory
+
+    names: set[str] = set()
+    for outcome in outcomes(run, "k", [Order("eager"), Order("random", 1), Order("random", 2)]):
+        trace = outcome.trace
+        assert trace is not None, outcome.error
+        names |= {each.code for each in (*trace.findings, *trace.warnings, *trace.notes)}
+        names |= {outcome.error.code} if outcome.error else set()
+        names |= {"bank-conflicts"} if any(use.ways > 1 for use in trace.banks) else set()
+        assert set(off) <= set(trace.off)
+    return names
+
+
+def test_every_check_has_a_defect_that_it_finds() -> None:
+    assert set(DEFECTS) == {row.name for row in ptx.CHECKS}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_check_finds_its_defect_until_it_is_turned_off(name: str) -> None:
+    assert name in found(name)
+    assert name not in found(name, name)
+
+
+@pytest.mark.parametrize("row", ptx.CHECKS, ids=lambda row: row.name)
+def test_off_says_all_that_is_off(row: ptx.Check) -> None:
+    off = ptx.Checks(off=(row.name,)).off
+    assert set(off) == {row.name} | {each.name for each in ptx.CHECKS if each.part_of == row.name}
+    if row.level and row.level != "banks":
+        assert ptx.Checks(**{row.level: "off"}).off == off
+    assert ptx.Checks().off == ()
+
+
+def test_every_fault_of_a_launch_has_a_row() -> None:
+    rows = {row.name: row for row in (*ptx.CHECKS, *ptx.STOPS)}
+    assert len(rows) == len(ptx.CHECKS) + len(ptx.STOPS)
+    assert set(rows) - ptx.FAULT_CODES == {
+        SCHEDULE_DEPENDENT,
+        *(row.name for row in ptx.CHECKS if row.severity == NOTE),
+    }
+    assert {row.severity for row in ptx.STOPS} == {STOP}
+    assert all(row.severity == WARNING for row in ptx.CHECKS if ptx.Checks().level(row.name) == "warning")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [(lambda: ptx.Checks(off=("trap",)), "stops a launch"), (lambda: ptx.Checks(off=("rase",)), "nearest: race"),
+     (lambda: ptx.Checks(races="maybe"), "error, record or off")],
+)  # fmt: skip
+def test_other_names_are_refused(make: Callable[[], ptx.Checks], says: str) -> None:
+    with pytest.raises(RefsimError, match=says) as caught:
+        make()
+    assert caught.value.code == "unknown-check"
