@@ -7,17 +7,13 @@ random schedules. `verify` and `simulate` both judge by what stands here.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.findings.table import SCHEDULE_DEPENDENT
+from refsim.ptx.memory.snapshot import Snapshot
 
 SCHEDULES = 3
 SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by atomics"
-
-Snapshot = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -78,11 +74,9 @@ def outcomes(run: Run, entry: str, orders: Sequence[Order]) -> Iterator[Outcome]
 
 def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: Order) -> RefsimError | None:
     """The error for the first byte that an order wrote otherwise, or wrote where the first order did not."""
-    (before, written), (after, other_written) = first, memory.snapshot()
-    differ = (written != other_written) | ((before != after) & (written == 1))
-    if not differ.any():
+    position = memory.first_difference(first)
+    if position is None:
         return None
-    position = int(np.argmax(differ))
     region = memory.space.region_at(position)
     return RefsimError(
         SCHEDULE_DEPENDENT, f"{entry} writes other bytes under {order}",

@@ -91,13 +91,12 @@ class SimLauncher:
         """Run an entry under one or more schedules; faults are RefsimError."""
         scalars = [np.uint64(argument.address) if isinstance(argument, Buffer) else argument for argument in args]
         self._shape = self.program.shape(entry, grid, block, cluster)
-        if len(self.memory.space.bytes) <= WATCHED_BYTES and self.memory.space.writer is None:
-            self.memory.track_writers()
-
         orders = self.orders(entry)
         small = self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
         # The module's own variables are part of the memory that every order begins with.
         self.program.prepare(entry, self.memory, cooperative=cooperative)
+        if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
+            self.memory.track_writers()
         before = self.memory.snapshot() if small else None
 
         def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:

@@ -1,6 +1,6 @@
 """Undefined bits in memory: a mask byte for each byte, the rules of what loads, stores, copies and updates it.
 
-The bytes of shared and local memory begin undefined; those of global memory are while their shadow says that nobody wrote
+The bytes of shared and local memory begin undefined; those of global memory are while a mark says that nobody wrote
 them. A rule runs just before its instruction, so that an address which is undefined is told as such, whatever it hits.
 """
 
@@ -58,7 +58,7 @@ class Shadow:
         self.grow()
         rows = self._rows(self.bits, flat, width)
         if not self.is_owned:
-            unwritten = self._rows(self.space.shadow, flat, width) == 0
+            unwritten = self._rows(self.space.unwritten, flat, width) != 0
             if unwritten.any():
                 rows = np.where(unwritten & self._inside(flat, width)[:, None], np.uint8(0xFF), rows)
         return rows if rows.any() else None
@@ -104,7 +104,7 @@ class Shadow:
     def outputs(self) -> tuple[Array, Array, Array]:
         """Event, store and position of each undefined byte that was stored and still stands."""
         positions = np.flatnonzero(self.bits)
-        positions = positions[(self.space.shadow[positions] != 0) & (self.store[positions // GRANULE] != 0)]
+        positions = positions[(self.space.unwritten[positions] == 0) & (self.store[positions // GRANULE] != 0)]
         return self.origin[positions // GRANULE], self.store[positions // GRANULE], positions
 
 

@@ -43,7 +43,7 @@ def pack_parameters(
         packed += bytes(round_up(len(packed), parameter.align) - len(packed)) + raw
     space = Space("param", 0)
     space.bytes = np.frombuffer(bytes(packed).ljust(round_up(len(packed), 16) + 16, b"\0"), np.uint8).copy()
-    space.shadow = np.ones_like(space.bytes)
+    space.unwritten = np.zeros_like(space.bytes)
     space.add(Region("parameters", 0, len(packed), writable=False))
     return space, arrays
 

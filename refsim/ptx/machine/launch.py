@@ -227,8 +227,7 @@ def place_global(variable: Variable, key: str, device: GlobalMemory) -> int:
     region = device.named(name)
     if region is not None:
         return region.start + device.space.base
-    initial = (variable.initial or b"").ljust(variable.size, b"\0")
-    return device.allocate(variable.size, name, initial=initial, writable=variable.space != "const")
+    return device.allocate(variable.size, name, initial=variable.initial or b"", writable=variable.space != "const")
 
 
 def place_workspace(device: GlobalMemory) -> int:

@@ -3,16 +3,17 @@
 It is one `Space` that grows as buffers are allocated; what a kernel may do to it is checked there.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError
+from refsim.errors import MISSING, RefsimError
+from refsim.ptx.memory.snapshot import PAGE, Snapshot
 from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Region, Space
 
 RED_ZONE = 512
-_DOUBLED = 16 << 20
 
 
 class GlobalMemory:
@@ -30,7 +31,8 @@ class GlobalMemory:
                  offset: int = 0, writable: bool = True) -> int:  # fmt: skip
         """Reserve `size` bytes at an address that is `offset` more than a multiple of `align`; return the address.
 
-        With `initial` (bytes or an array of that size) the buffer counts as written, else it is poisoned and unread.
+        With `initial` (bytes or an array) the buffer counts as written, and is zero behind what is given; else it is
+        poisoned and unread. Memory that holds zeros costs nothing until somebody touches it.
         Raises RefsimError `out-of-memory` beyond 16 GiB.
         """
         space = self.space
@@ -43,14 +45,17 @@ class GlobalMemory:
         self._by_name[name] = region
         if initial is not None:
             raw = np.frombuffer(initial, np.uint8) if isinstance(initial, bytes) else _raw(initial)
-            space.bytes[start : start + size] = raw
-            space.shadow[start : start + size] = 1
+            space.bytes[start : start + len(raw)] = raw
             space.initialised.add(name)
+        else:
+            space.bytes[start : start + size] = POISON
+            space.unwritten[start : start + size] = 1
         return start + GLOBAL_BASE
 
     def named(self, name: str) -> Region | None:
         """The latest buffer of a name, or None."""
-        return self._by_name.get(name)
+        region = self._by_name.get(name)
+        return region if region is not None and self.space.region_at(region.start) is region else None
 
     @property
     def end(self) -> int:
@@ -63,16 +68,16 @@ class GlobalMemory:
         return region is None or region.name in self.space.stored
 
     def reserve(self, size: int) -> None:
-        """Make room up to a byte position; what is known to come is best reserved at once."""
+        """Make room up to a byte position: more than is asked for, as room that nobody touches is free."""
         space = self.space
         if size > (used := len(space.bytes)):
-            room = -(-max(size, 2 * used if used < _DOUBLED else used + _DOUBLED) // 4096) * 4096
-            grown, shadow = np.empty(room, np.uint8), np.zeros(room, np.uint8)
-            grown[used:] = POISON
-            grown[:used], shadow[:used] = space.bytes, space.shadow
+            before = Snapshot.of(space, used)
+            space.bytes, space.unwritten = _zeros(size, 2 * used), _zeros(size, 2 * used)
+            before.restore(space)
             if space.writer is not None:
-                space.writer = np.concatenate([space.writer, np.full(room - len(space.bytes), -1, np.int64)])
-            space.bytes, space.shadow = grown, shadow
+                writer = np.zeros(len(space.bytes), np.int64)
+                writer[: len(space.writer)] = space.writer
+                space.writer = writer
 
     def read(self, address: int, size: int) -> NDArray[np.uint8]:
         """A copy of the bytes at an address, whoever wrote them."""
@@ -82,26 +87,30 @@ class GlobalMemory:
     def written(self, address: int, size: int) -> NDArray[np.bool_]:
         """Which of the bytes at an address were ever written."""
         start = address - GLOBAL_BASE
-        return self.space.shadow[start : start + size].astype(np.bool_)
+        known: NDArray[np.bool_] = self.space.unwritten[start : start + size] == 0
+        return known
 
     def write(self, address: int, contents: NDArray[Any]) -> None:
         """The host's copy into a buffer."""
         raw, start = _raw(contents), address - GLOBAL_BASE
         self.space.bytes[start : start + len(raw)] = raw
-        self.space.shadow[start : start + len(raw)] = 1
+        self.space.unwritten[start : start + len(raw)] = 0
 
-    def snapshot(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Copies of all bytes and of which of them were written; `restore` puts them back."""
-        return self.space.bytes.copy(), self.space.shadow.copy()
+    def snapshot(self) -> Snapshot:
+        """All bytes and which of them were written; `restore` puts them back."""
+        return Snapshot.of(self.space, self.end)
 
-    def restore(self, snapshot: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
-        """Back to a snapshot."""
-        contents, shadow = snapshot
-        self.space.bytes, self.space.shadow = contents.copy(), shadow.copy()
+    def restore(self, snapshot: Snapshot) -> None:
+        """Back to a snapshot; buffers that came later stay."""
+        snapshot.restore(self.space)
+
+    def first_difference(self, snapshot: Snapshot) -> int | None:
+        """The first byte position that was written now or at the snapshot and differs; None if there is none."""
+        return snapshot.first_difference(self.space)
 
     def track_writers(self) -> None:
         """From now on remember who wrote each byte, and where; costs eight bytes a byte, for reports after a failure."""
-        self.space.writer = np.full(len(self.space.bytes), -1, np.int64)
+        self.space.writer = np.zeros(len(self.space.bytes), np.int64)
 
     def writer(self, address: int) -> int:
         """The global thread number that last wrote a byte, or -1."""
@@ -112,8 +121,16 @@ class GlobalMemory:
         return self._written(address)[0]
 
     def _written(self, address: int) -> tuple[int, int]:
-        found = -1 if self.space.writer is None else int(self.space.writer[address - GLOBAL_BASE])
-        return (-1, -1) if found < 0 else divmod(found, THREADS)
+        found = 0 if self.space.writer is None else int(self.space.writer[address - GLOBAL_BASE])
+        return (-1, -1) if found == 0 else divmod(found, THREADS)  # a PTX line is at least 1
+
+
+def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
+    """At least `size` zeros, if there is room; the system backs a page when it is first touched."""
+    for asked in (max(size, generous), size):
+        with suppress(MemoryError):
+            return np.zeros(-(-asked // PAGE) * PAGE, np.uint8)
+    raise RefsimError("out-of-memory", f"the system has no room for {size} B of device memory", exit_code=MISSING)
 
 
 def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""State spaces: flat bytes with a shadow byte each, regions with red zones between them, vectorised access.
+"""State spaces: flat bytes, a mark for each that nobody wrote, regions with red zones between them, vectorised access.
 
 Every access names byte positions for many lanes at once. It is checked (inside one region, aligned, initialised) before
 a byte moves, so that a fault leaves memory as it was. Global addresses start at GLOBAL_BASE: a pointer cut to 32 bits,
@@ -40,9 +40,6 @@ class Region:
     writable: bool = True
 
 
-_WRITTEN = {width: np.frombuffer(bytes([1]) * width, item)[0] for width, item in ITEM.items()}
-
-
 class AccessError(Exception):
     """Which lane broke which rule; the machine adds the statement and the thread."""
 
@@ -53,13 +50,16 @@ class AccessError(Exception):
 
 @dataclass
 class Space:
-    """One state space. `stride` bytes belong to each owner (CTA or lane); global memory has one owner."""
+    """One state space. `stride` bytes belong to each owner (CTA or lane); global memory has one owner.
+
+    `unwritten` is 1 for a byte that neither the host nor a kernel wrote, and 0 for all others: zeros cost nothing.
+    """
 
     name: str
     base: int
     stride: int = 0
     bytes: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
-    shadow: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    unwritten: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     writer: NDArray[np.int64] | None = None
     regions: list[Region] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -138,9 +138,8 @@ class Space:
 
     def check_initialised(self, at: Addresses, index: Addresses, width: int) -> None:
         narrow = min(width, 8)
-        marks: NDArray[np.unsignedinteger] = self.shadow.view(ITEM[width]).take(index).view(ITEM[narrow])
-        whole = int.from_bytes(b"\1" * narrow, "little")
-        if (bad := (marks != whole).reshape(len(at), -1).any(axis=1)).any():
+        marks: NDArray[Any] = self.unwritten.view(ITEM[width]).take(index).view(ITEM[narrow])
+        if (bad := (marks != 0).reshape(len(at), -1).any(axis=1)).any():
             lane = int(np.flatnonzero(bad)[0])
             region = self.region_at(int(at[lane]))
             name = region.name if region else self.name
@@ -168,7 +167,7 @@ class Space:
 
     def mark_written(self, index: Addresses, width: int) -> None:
         """These items count as written from now on."""
-        self.shadow.view(ITEM[width])[index] = _WRITTEN[width]
+        self.unwritten.view(ITEM[width])[index] = 0
 
 
 def per_owner(name: str, owners: int, size: int, regions: list[Region], poison: int) -> Space:
@@ -178,7 +177,7 @@ def per_owner(name: str, owners: int, size: int, regions: list[Region], poison: 
         raise RefsimError("out-of-memory", f"{owners} x {stride} B of {name} memory: the limit is {MAX_BYTES} B")
     space = Space(name, 0, stride)
     space.bytes = np.full(owners * stride, poison, np.uint8)
-    space.shadow = np.zeros(owners * stride, np.uint8)
+    space.unwritten = np.ones(owners * stride, np.uint8)
     for region in regions:
         space.add(region)
     return space

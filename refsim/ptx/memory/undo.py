@@ -3,6 +3,7 @@
 Pages are copied just before the first store into them, so that a launch pays for what it writes and for nothing else.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from refsim.ptx.memory.space import Region, Space
 
 PAGE = 1 << 20
+_FEW = 8  # pages that are looked up without asking which of them the items fall in
 
 
 @dataclass
@@ -46,17 +48,20 @@ class Undo:
             self.whole.add(region.start)
         else:
             low, high = int(index.min()) * width, (int(index.max()) + 1) * width
-        for page in range(low // PAGE, -(-high // PAGE)):
+        pages: Sequence[int] = range(low // PAGE, -(-high // PAGE))
+        if len(pages) > _FEW:
+            pages = np.unique(index * width // PAGE).tolist()
+        for page in pages:
             if page not in self.pages:
                 part = slice(page * PAGE, (page + 1) * PAGE)
-                self.pages[page] = self.space.bytes[part].copy(), self.space.shadow[part].copy()
+                self.pages[page] = self.space.bytes[part].copy(), self.space.unwritten[part].copy()
 
     def restore(self) -> None:
         """Put everything back: bytes, which of them were written, and the buffers that existed."""
         space = self.space
-        for page, (contents, shadow) in self.pages.items():
+        for page, (contents, unwritten) in self.pages.items():
             start = page * PAGE
             space.bytes[start : start + len(contents)] = contents
-            space.shadow[start : start + len(shadow)] = shadow
+            space.unwritten[start : start + len(unwritten)] = unwritten
         space.regions, space.starts = list(self.regions), [region.start for region in self.regions]
         space.initialised, space.stored = set(self.initialised), set(self.stored)

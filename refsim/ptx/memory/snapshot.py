@@ -1,0 +1,60 @@
+"""What device memory held at one moment: for a launch that runs several times from the same bytes.
+
+Pages that are zero all over are left out, so that declared memory which nobody touched costs nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.memory.space import Space
+
+PAGE = 1 << 20
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Bytes [0, end) of a space and which of them nobody wrote, by the first position of each page that holds any."""
+
+    end: int
+    pages: dict[int, tuple[Bytes, Bytes]]
+
+    @classmethod
+    def of(cls, space: Space, end: int) -> "Snapshot":
+        """The space as it is now."""
+        pages = _used(space, end)
+        return cls(end, {start: (contents.copy(), unwritten.copy()) for start, contents, unwritten in pages})
+
+    def restore(self, space: Space) -> None:
+        """Put everything back; what lies behind `end` stays."""
+        for start, contents, unwritten in _used(space, self.end):
+            if start not in self.pages:
+                contents[:], unwritten[:] = 0, 0
+        for start, (contents, unwritten) in self.pages.items():
+            space.bytes[start : start + len(contents)] = contents
+            space.unwritten[start : start + len(unwritten)] = unwritten
+
+    def first_difference(self, space: Space) -> int | None:
+        """The first position that was written now or then and does not hold the same now; None if there is none."""
+        now = {start: (contents, unwritten) for start, contents, unwritten in _used(space, self.end)}
+        for start in sorted(now.keys() | self.pages.keys()):
+            size = min(PAGE, self.end - start)
+            zero = np.zeros(size, np.uint8)
+            (before, unwritten), (after, still) = self.pages.get(start, (zero, zero)), now.get(start, (zero, zero))
+            differ = (unwritten != still) | ((before != after) & (unwritten == 0))
+            if differ.any():
+                return start + int(np.argmax(differ))
+        return None
+
+
+def _used(space: Space, end: int) -> Iterator[tuple[int, Bytes, Bytes]]:
+    """First position, bytes and marks of each page below `end` that is not zero all over."""
+    for start in range(0, end, PAGE):
+        part = slice(start, min(start + PAGE, end))
+        contents, unwritten = space.bytes[part], space.unwritten[part]
+        if contents.any() or unwritten.any():
+            yield start, contents, unwritten
