@@ -212,9 +212,17 @@ class Tracking:
             raise error
         self.findings.record(error, event.statement)
 
+    def cause(self, error: RefsimError) -> RefsimError:
+        """What to say of a launch that ended in a fault: the undefined bits that decided something before, if they did."""
+        decided = next((found for found in self.findings.recorded.values() if found.code == "uninitialised"), None)
+        if decided is None or decided is error:
+            return error
+        decided.help = f"the launch then ended: [{error.code}] {error.what}, at {error.where}"
+        return decided
+
     def conclude(self) -> None:
         """The launch has ended: report what still stands in global memory, and note what was read for nothing."""
-        for shadow in self.masks.values():
+        for shadow in self.masks.values() if self.stores.events else ():
             if shadow.is_output:
                 self.report_outputs(shadow.space, *shadow.outputs())
         for event in self.origins.events:

@@ -18,20 +18,8 @@ if TYPE_CHECKING:
     from refsim.ptx.execution.lanes import Lanes
 
 Array = NDArray[Any]
-MEMBERS = "a member mask"
 WARP = 32
 ROW_BYTES = 16
-
-
-def members(operands: Operands) -> None:
-    """Who takes part must be defined."""
-    operands.demand(operands.masks[operands.names.index("mask")], MEMBERS)
-
-
-def meeting(operands: Operands) -> list[Any]:
-    """bar.warp.sync: nothing but its members."""
-    members(operands)
-    return []
 
 
 def _groups(lanes: "Lanes", mask: Array) -> Array:
@@ -61,14 +49,12 @@ def _answer(operands: Operands, *bits: Array) -> list[Mask | None]:
 
 def ballot(operands: Operands) -> list[Any]:
     """Bit i is as undefined as the predicate of lane i."""
-    members(operands)
     lane = np.uint32(1) << operands.lanes.laneid.astype(np.uint32)
     return _answer(operands, _gather(operands, np.where(operands.bits(0), lane, np.uint32(0)), np.bitwise_or))
 
 
 def voted(operands: Operands) -> list[Any]:
     """all and any are defined by one defined lane that decides them, uni by two that differ."""
-    members(operands)
     unknown, value = operands.bits(0), operands.lanes.full(operands.values[0])
     some_unknown = _gather(operands, unknown, np.logical_or)
     some_true = _gather(operands, value & ~unknown, np.logical_or)
@@ -79,24 +65,16 @@ def voted(operands: Operands) -> list[Any]:
 
 def group_whole(operands: Operands) -> list[Any]:
     """An undefined bit of one lane makes the results of all its group undefined."""
-    members(operands)
     unknown = _gather(operands, operands.unknown()[0], np.logical_or)
     return _answer(operands, *(full(unknown, type) for _, type in operands.results))
 
 
 def group_bits(operands: Operands) -> list[Any]:
     """redux of bits: and is defined by a 0, or by a 1, xor by neither."""
-    members(operands)
     mask, value = operands.bits(0), operands.lanes.full(operands.values[0])
     unknown = _gather(operands, mask, np.bitwise_or)
     deciding = {"and": ~value, "or": value, "xor": value ^ value}[operands.keywords["operation"]]
     return _answer(operands, unknown & ~_gather(operands, deciding & ~mask, np.bitwise_or))
-
-
-def elected(operands: Operands) -> list[Any]:
-    """Whoever is chosen, the choice is defined."""
-    members(operands)
-    return [None] * len(operands.results)
 
 
 def reduced(operands: Operands) -> list[Any]:

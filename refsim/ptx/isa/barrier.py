@@ -4,7 +4,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined_warp import meeting, reduced
+from refsim.ptx.checks.undefined_bits import defined
+from refsim.ptx.checks.undefined_warp import reduced
 from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
@@ -54,7 +55,7 @@ for _name, _suffix, _rendezvous in _ALIGNED:
     _family(_name, _suffix, _rendezvous)
 
 
-@instruction("bar.warp.sync mask:b32", rendezvous="mask", undefined=meeting, source=PTX["bar.warp.sync"])
+@instruction("bar.warp.sync mask:b32", rendezvous="mask", undefined=defined, source=PTX["bar.warp.sync"])
 def bar_warp_sync(lanes: Lanes, mask: Array) -> None:
     """The lanes of the mask meet here: what each did before comes before what any of them does after."""
     if lanes.machine.races is not None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.checks.undefined import mask_of, tracking_of
-from refsim.ptx.checks.undefined_bits import Operands
+from refsim.ptx.checks.undefined_bits import Operands, defined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.types import TYPES
@@ -32,7 +32,6 @@ def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, A
 
 def _shuffled(operands: Operands) -> list[Any]:
     """The mask of the source lane, all bits where that lane does not take part or the choice of it is undefined."""
-    undefined.members(operands)
     lanes, (_, b, c, mask) = operands.lanes, operands.values
     source, _ = _source_lanes(lanes, b, c, operands.keywords["mode"])
     absent = _is_absent(lanes, source, mask)
@@ -202,7 +201,7 @@ def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool
 
 
 @instruction("elect.sync d:b32|dp:pred, mask:b32", rendezvous="mask", since="sm_90",
-             undefined=undefined.elected, source=PTX["elect.sync"])  # fmt: skip
+             undefined=defined, source=PTX["elect.sync"])  # fmt: skip
 def elect(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     """One lane of the mask is chosen: here the lowest."""
     members = _ballot(lanes, np.array([True]), mask)

@@ -24,7 +24,7 @@ from refsim.ptx.text.syntax import Negated, Register
 
 Array = NDArray[Any]
 Follow = Callable[[Lanes, list[Any], list[Any]], list[Any]]
-GUARD, BRANCH = "the guard of a store", "a branch"
+GUARD, BRANCH, MEMBERS = "the guard of a store", "a branch", "a member mask"
 
 
 def follower(step: Step, register_bits: list[int]) -> Follow:
@@ -218,8 +218,15 @@ def fetch_mask(lanes: Lanes, source: Source) -> Any:
 
 def demand_guard(lanes: Lanes, step: Step) -> None:
     """Which lanes execute a terminator must be defined."""
-    assert step.guard is not None
-    tracking_of(lanes).reached(lanes, get_mask(lanes, step.guard.register.index), BRANCH)
+    if step.guard is not None:
+        tracking_of(lanes).reached(lanes, get_mask(lanes, step.guard.register.index), BRANCH)
+
+
+def demand_members(lanes: Lanes, step: Step) -> None:
+    """Whom lanes wait for must be defined before they wait."""
+    if step.bound.clause.rendezvous == "mask":
+        position = [form.name for form, _ in step.bound.sources].index("mask")
+        tracking_of(lanes).reached(lanes, fetch_mask(lanes, step.sources[position][0]), MEMBERS)
 
 
 def follow_terminator(

@@ -96,7 +96,10 @@ class Launch:
             if watcher is not None:
                 watcher.restart()
         tracking = Tracking(self.checks.initialised, Findings())
-        findings = self.attempt(tracking.findings, deadline, tracking)
+        try:
+            findings = self.attempt(tracking.findings, deadline, tracking)
+        except RefsimError as error:
+            raise tracking.cause(error) from None
         tracking.conclude()
         return findings
 

@@ -31,7 +31,7 @@ from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.codegen import clause_function, translate
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
-from refsim.ptx.lowering.tracked import demand_guard, follow_terminator, translate_tracked
+from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, translate_tracked
 from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.memory.access import Access, Observer, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
@@ -323,9 +323,9 @@ class Machine:
         if self.registers.unwritten:
             for index in step.reads():
                 check_written(lanes, index)
+        if self.tracking is not None:
+            demand_guard(lanes, step)
         if step.guard:
-            if self.tracking is not None:
-                demand_guard(lanes, step)
             guard = lanes.full(get(lanes, step.guard.register.index))
             guard = ~guard if step.guard.negated else guard
             chosen = lanes.select(guard)
@@ -334,6 +334,8 @@ class Machine:
             if chosen is None:
                 return
             lanes = chosen
+        if self.tracking is not None:
+            demand_members(lanes, step)
         pc = block.next_pc - 1
         if step.bound.clause.rendezvous:
             ready = self.meetings.meet(pc, step, lanes)
