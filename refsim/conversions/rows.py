@@ -107,13 +107,14 @@ def _since(format: Format) -> str:
 
 
 def _to_narrow() -> Iterator[Conversion]:
-    """f32 or f16 pairs to FP8, f32 pairs to FP6 and FP4: saturation is compulsory."""
-    for relu, to in product(_RELU, _NARROW):
-        for reads in (F32, F16) if to in _EIGHT_BITS else (F32,):
-            yield Conversion(
-                f"cvt.rn.satfinite{relu}.{to}x2.{reads}{'x2' if reads is F16 else ''}", to, reads, NEAREST_EVEN,
-                SATURATE, default_nan(to), PTX["cvt"], relu=bool(relu), elements=2, since=_since(to),
-            )  # fmt: skip
+    """f32, f16 and bf16 pairs to FP8, FP6 and FP4: saturation is compulsory."""
+    for relu, to, reads in product(_RELU, _NARROW, (F32, F16, BF16)):
+        came_first = reads is F32 or (reads is F16 and to in _EIGHT_BITS)
+        yield Conversion(
+            f"cvt.rn.satfinite{relu}.{to}x2.{reads}{'' if reads is F32 else 'x2'}", to, reads, NEAREST_EVEN,
+            SATURATE, default_nan(to), PTX["cvt"], relu=bool(relu), elements=2,
+            since=_since(to) if came_first else "sm_100f",
+        )  # fmt: skip
 
 
 def _to_scale() -> Iterator[Conversion]:
@@ -126,11 +127,17 @@ def _to_scale() -> Iterator[Conversion]:
 
 
 def _from_narrow() -> Iterator[Conversion]:
-    """Packed codes to f16 pairs, scales to bf16 pairs: every value is exact."""
+    """Packed codes to f16 or bf16 pairs, scales to bf16 pairs: every value is exact."""
     for relu, reads in product(_RELU, _NARROW):
         yield Conversion(
             f"cvt.rn{relu}.f16x2.{reads}x2", F16, reads, NEAREST_EVEN, INFINITY, default_nan(F16), PTX["cvt"],
             relu=bool(relu), elements=2, since=_since(reads),
+        )  # fmt: skip
+    for relu, saturation, reads in product(_RELU, _SATFINITE, _NARROW):
+        yield Conversion(
+            f"cvt.rn{saturation}{relu}.bf16x2.{reads}x2", BF16, reads, NEAREST_EVEN,
+            SATURATE if saturation else INFINITY, default_nan(BF16), PTX["cvt"], relu=bool(relu), elements=2,
+            since="sm_100f",
         )  # fmt: skip
     yield Conversion(
         "cvt.rn.bf16x2.ue8m0x2", BF16, E8M0, NEAREST_EVEN, INFINITY, default_nan(BF16), PTX["cvt"], elements=2,

@@ -35,7 +35,10 @@ BEFORE = {
     "sm_90": "sm_89",
     "sm_100": "sm_90",
     "sm_100a": "sm_90a",
+    "sm_100f": "sm_100",
 }
+# The conversions of PTX 9.2, all that began with a family of targets; older assemblers do not know them.
+FAMILIES_JUDGED_FROM = (13, 2)
 # What ptxas takes although the ISA dates it later: .satfinite came to f16 with sm_80, one-sided fences with sm_90 (13.0).
 TAKEN_EARLIER = {"cvt.rn.satfinite.f16.f32", "cvt.rz.satfinite.f16.f32"}
 TAKEN_EARLIER |= {f"fence.{side}.{scope}" for side in ("acquire", "release") for scope in ("cta", "gpu", "sys")}
@@ -52,6 +55,8 @@ TARGETS = sorted({bound.since for bound in INSTANCES if supports("sm_100a", boun
 @pytest.mark.parametrize("since", TARGETS)
 def test_ptxas_takes_every_form_from_its_first_target_on_and_not_before(since: str, tmp_path: Path) -> None:
     target = first_target(since)
+    if since.endswith("f") and releases()[-1][0] < FAMILIES_JUDGED_FROM:
+        pytest.skip("no ptxas from 13.2 on is here to judge these forms: it comes with triton 3.9")
     bounds = [bound for bound in INSTANCES if bound.since == since and not needs_a_function(bound)]
     assert refusals(bounds, target, tmp_path) == {}
     if since in BEFORE:

@@ -40,6 +40,10 @@ def permuted(bound: Bound, most: int) -> list[Bound]:
         orders |= set(permutations(words))
     generator = random.Random(bound.opcode)
     orders |= {tuple(generator.sample(words, len(words))) for _ in range(most)}
+    # With its types exchanged an opcode may be another instruction, whose operands are others: cvt.f16.bf16.
+    others = [clause.opcode for clause in OURS if clause.mnemonic == mnemonic]
+    mine = bound.clause.opcode
+    orders = {order for order in orders if mine.match([*order]) or not any(other.match([*order]) for other in others)}
     return [replace(bound, opcode=".".join([mnemonic, *order])) for order in sorted(orders)]
 
 
@@ -49,6 +53,8 @@ TARGETS = sorted({assembler.first_target(bound.since) for bound in LONGEST})
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_modifiers_stand_in_the_orders_that_ptxas_takes(target: str, tmp_path: Path, refsim_profile: str) -> None:
+    if target.endswith("f") and assembler.releases()[-1][0] < (13, 2):
+        pytest.skip("no ptxas from 13.2 on is here to judge these forms: it comes with triton 3.9")
     most = 4 if refsim_profile == "quick" else 60
     tried = [
         other for bound in LONGEST if assembler.first_target(bound.since) == target for other in permuted(bound, most)

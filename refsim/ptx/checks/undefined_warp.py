@@ -222,3 +222,19 @@ def matrix_stored(name: str, number: int) -> Callable[[Operands], list[Any]]:
         return []
 
     return rule
+
+
+def transposed(name: str) -> Callable[[Operands], list[Any]]:
+    """movmatrix: element (i, j) is undefined where (j, i) was."""
+
+    def rule(operands: Operands) -> list[Any]:
+        if not _is_whole(operands.lanes) or operands.masks[0] is None:
+            return [None]
+        fragment = fragment_named(name)
+        elements, events = _elements([operands.masks[0]], fragment, operands.lanes.count)
+        row, col = fragment.elements
+        bits, origin = (np.zeros((len(elements), 8, 8), held.dtype) for held in (elements, events))
+        bits[:, col, row], origin[:, col, row] = elements, events
+        return _registers(bits[:, row, col], origin[:, row, col], fragment, np.uint32)
+
+    return rule

@@ -22,6 +22,7 @@ Chain = Callable[[Any, Array, Array | None], tuple[Array, Array]]
 _ORDERS = {"atom": "relaxed|acquire|release|acq_rel", "red": "relaxed|release"}
 _LATER = {
     "cluster": "sm_90", "shared::cluster": "sm_90", "L2::cache_hint": "sm_80", "bf16": "sm_90", "bf16x2": "sm_90",
+    "b128": "sm_90",
     **dict.fromkeys(("relaxed", "acquire", "release", "acq_rel"), "sm_70"),
 }  # fmt: skip
 
@@ -45,8 +46,16 @@ def _dec(old: Array, b: Array, _: Array | None) -> Array:
     return np.where((old == 0) | (old > b), b, old - 1).astype(old.dtype)
 
 
+def _equal(a: Array, b: Any) -> Array:
+    """Which elements have the same bits; items of 16 bytes are complex numbers for NumPy, which would compare values."""
+    if a.dtype.kind != "c":
+        return np.asarray(a == b)
+    first, second = (np.ascontiguousarray(np.atleast_1d(each)).view(np.uint64).reshape(-1, 2) for each in (a, b))
+    return np.asarray((first == second).all(axis=1))
+
+
 def _swap(old: Array, b: Array, c: Array | None) -> Array:
-    return b if c is None else np.where(old == b, c, old)
+    return b if c is None else np.where(_equal(old, b), c, old)
 
 
 def read_modify_write(
@@ -68,7 +77,7 @@ def read_modify_write(
         before, after = _in_turn(place, operands, update, chain)
         found[chosen] = before
         items = np.ascontiguousarray(after, row.dtype).reshape(-1).view(row.bits_dtype)
-        return items, before == operands[1] if update is _swap and c is not None else None
+        return items, _equal(before, operands[1]) if update is _swap and c is not None else None
 
     lanes.update(space_of(space), lanes.full(address), row.bits // 8, compute)
     return found
@@ -119,7 +128,7 @@ def _compared(held: Any, b: Array, c: Array | None) -> tuple[Array, Array]:
     assert c is not None
     before, after, start = np.empty_like(b), np.empty_like(b), 0
     while start < len(b):
-        hits = np.flatnonzero(b[start:] == held)
+        hits = np.flatnonzero(_equal(b[start:], held))
         stop = start + int(hits[0]) if len(hits) else len(b)
         before[start:stop] = after[start:stop] = held
         if stop < len(b):
@@ -139,7 +148,7 @@ _INTEGER: dict[str, tuple[str, Chain | None, Update]] = {
     "xor": ("b32|b64", _accumulated(np.bitwise_xor), lambda old, b, _: old ^ b),
     "inc": ("u32", None, _inc),
     "dec": ("u32", None, _dec),
-    "exch": ("b32|b64", _exchanged, _swap),
+    "exch": ("b32|b64|b128", _exchanged, _swap),
 }
 
 
@@ -165,7 +174,7 @@ for _operation, (_types, _chain, _update) in _INTEGER.items():
     _integer(_operation, _types, _chain, _update)
 
 
-for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64}"):
+for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64|b128}"):
 
     @instruction(f"{_form} d, [a], b, c", ignores=_ignored, later={**_LATER, "b16": "sm_70"}, source=PTX["atom"],
                  undefined=updated("cas"))  # fmt: skip

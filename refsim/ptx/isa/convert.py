@@ -47,8 +47,8 @@ def _real(to: str, from_: str, modifiers: str, since: str = "sm_50", later: dict
     """Between float types: narrowing takes a rounding mode, the rest is exact."""
 
     @instruction(f"cvt{modifiers}.{to}.{from_} d:{to}, a:{from_}", since=since, later=later, source=PTX["cvt"])
-    def cvt_real(a: Array, *, rounding: str = "rn", ftz: bool = False, sat: bool = False) -> Array:
-        return ieee.float_to_float(a, to, rounding, ftz=ftz, sat=sat)
+    def cvt_real(a: Array, *, rounding: str | None = None, ftz: bool = False, sat: bool = False) -> Array:
+        return ieee.float_to_float(a, to, rounding or "rn", ftz=ftz, sat=sat)
 
 
 # In front of the rows, which have f16 from f32 only as their targets' newer modifiers leave it.
@@ -160,12 +160,14 @@ for _to, _from, _modifiers in (
     ("f64", "f64", "{.sat}"), ("f16", "f16", "{.sat}"),
 ):  # fmt: skip
     _real(_to, _from, _modifiers)
-_real("bf16", "f32", ".{rounding:rm|rp}", since="sm_80")
-for _from in ("f16", "f64"):
-    _real("bf16", _from, f".{_REAL}", since="sm_90")
-_real("f16", "bf16", f".{_REAL}", since="sm_90")
-_real("f32", "bf16", "{.ftz}", since="sm_80", later={"ftz": "sm_90"})
-_real("f64", "bf16", "", since="sm_90")
+_real("bf16", "f32", f".{_REAL}{{.ftz}}", since="sm_80")
+_real("bf16", "f64", f".{_REAL}", since="sm_90")
+# Between f16 and bf16 ptxas takes no rounding for rn, and to wider types one that has nothing to do.
+_MAYBE = "{.rounding:rn|rz|rm|rp}"
+_real("bf16", "f16", _MAYBE, since="sm_90")
+_real("f16", "bf16", _MAYBE, since="sm_90")
+_real("f32", "bf16", f"{_MAYBE}{{.ftz}}", since="sm_80", later={"ftz": "sm_90"})
+_real("f64", "bf16", _MAYBE, since="sm_90")
 _real("bf16", "bf16", "", since="sm_90")
 
 

@@ -234,7 +234,13 @@ def find(
 
 
 def supports(target: str, since: str) -> bool:
-    """Whether a target such as sm_90a has what came with `since`; `sm_100a` features exist on that target alone."""
-    if not (match := re.fullmatch(r"sm_(\d{2,4})[af]?", target)):
+    """Whether a target such as sm_90a has what came with `since`.
+
+    What came with `sm_100a` exists on that target alone, with `sm_100f` on every later one that names its features
+    (sm_100a, sm_120f), with `sm_100` on every later one.
+    """
+    if not (match := re.fullmatch(r"sm_(\d{2,4})([af]?)", target)):
         raise RefsimError("unknown-target", f"{target!r} is no target", help="give one such as sm_90a")
-    return target == since if since.endswith("a") else int(match[1]) >= int(re.sub(r"\D", "", since))
+    if since.endswith("a"):
+        return target == since
+    return int(match[1]) >= int(re.sub(r"\D", "", since)) and (bool(match[2]) or not since.endswith("f"))

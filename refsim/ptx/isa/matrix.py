@@ -138,6 +138,18 @@ for _count in _COUNTS:
         _matrix_moves(_count, _trans)
 
 
+_EIGHT_BY_EIGHT = "ldmatrix.m8n8.x1.b16"
+
+
+@instruction("movmatrix.sync.aligned.m8n8.trans.b16 d:b32, a:b32", rendezvous="warp", since="sm_75",
+             undefined=undefined.transposed(_EIGHT_BY_EIGHT), source=PTX["movmatrix"])  # fmt: skip
+def movmatrix(lanes: Lanes, a: Array) -> Array:
+    """The 8x8 matrix of a warp's registers, transposed: what lane 0 held of row 0, column 1, lane 4 holds below."""
+    packing = _packing(_EIGHT_BY_EIGHT, False)
+    matrix = matrices([lanes.full(a)], packing, _whole_warps(lanes))
+    return registers_of(matrix.swapaxes(1, 2), packing, np.uint32)[0]
+
+
 # ---- mma.sync
 _CONTAINERS = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "s32": np.int32}
 # The registers that a fragment's elements travel in: f16 and everything smaller is packed into 32 bits.

@@ -16,8 +16,9 @@ Array = NDArray[Any]
 _WIDEST = 16
 _NARROW, _WIDE = "b8|b16|b32|u8|u16|u32|s8|s16|s32|f32", "b64|u64|s64|f64"
 _SHAPES = (f"{{.vec:v2|v4}}.{{type:{_NARROW}}}", f"{{.vec:v2}}.{{type:{_WIDE}}}")
+_SHAPE_16_BYTES = ".{type:b128}"
 _SHAPES_32_BYTES = (".{vec:v8}.{type:b32|u32|s32|f32}", f".{{vec:v4}}.{{type:{_WIDE}}}")
-_SCALAR = f".{{type:{_NARROW}|{_WIDE}}}"
+_SCALAR = f".{{type:{_NARROW}|{_WIDE}|b128}}"
 
 _SHARED = "shared::cta|shared::cluster|shared"
 _GLOBAL = "{.space:global}"
@@ -49,8 +50,9 @@ def _forms(places: str, cops: str, orders: str, prefetch: str, others: list[tupl
         (f".{{order:{orders}}}{_SCOPE}{_GLOBAL}{_L1}", _CACHE_HINT + prefetch, "sm_70"),
         *((head, _CACHE_HINT + prefetch, since) for head, since in others),
     ]
-    found = [(head + shape, since) for head, since in plain for shape in _SHAPES]
-    found += [(head + hints + shape, since) for head, hints, since in hinted for shape in _SHAPES]
+    heads = [*plain, *((head + hints, since) for head, hints, since in hinted)]
+    found = [(head + shape, since) for head, since in heads for shape in _SHAPES]
+    found += [(head + _SHAPE_16_BYTES, max(since, "sm_70")) for head, since in heads]
     for head, hints, _ in hinted:
         level2 = _L2 if head.endswith(_L1) else ""
         found += [(head + level2 + hints + shape, "sm_100") for shape in _SHAPES_32_BYTES]
@@ -67,7 +69,8 @@ def _loads() -> list[tuple[str, str]]:
     forms = [
         (f"ld{form}", since) for form, since in _forms(places, "ca|cg|cs|lu|cv", "relaxed|acquire", _PREFETCH, others)
     ]
-    return forms + [(f"ldu{_GLOBAL}{shape}", "sm_50") for shape in _SHAPES]
+    forms += [(f"ldu{_GLOBAL}{shape}", "sm_50") for shape in _SHAPES]
+    return [*forms, (f"ldu{_GLOBAL}{_SHAPE_16_BYTES}", "sm_70")]
 
 
 for _form, _since in _loads():

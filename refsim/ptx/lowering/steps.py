@@ -153,8 +153,8 @@ def _check_vectors(statement: Statement, bound: Bound) -> None:
     elif bound.clause.mnemonic == "mov" and forms and "vec" not in bound.clause.flags:
         bits = bound.operands[0][1].bits
         fits = not counts or (len(counts) == 1 and counts[0] in (2, 4, 8) and bits // counts[0] >= 8)
-    elif "vec" in bound.clause.flags:
-        length = int((bound.modifiers["vec"] or "v1")[1:])
+    elif "vec" in bound.clause.flags or bound.clause.mnemonic in ("ld", "ldu", "st"):
+        length = int((bound.modifiers.get("vec") or "v1")[1:])
         fits = counts == [length] * len(forms) or (length == 1 and not counts)
     else:
         fits = counts == [form.count or 4 for form in forms]
