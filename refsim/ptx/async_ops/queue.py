@@ -178,13 +178,18 @@ class Copies:
 
     def _read_source(self, flight: Copy) -> None:
         """The copy reads its source from now on: an access of the lane that issued it, whenever the bytes move."""
-        lanes, amount = flight.lanes, flight.lanes.full(flight.given)
+        lanes, port, (state, owner) = flight.lanes, self.machine.port, flight.lanes.space("global")
+        at = flight.source.astype(np.int64) - state.base
+        if (flight.given == flight.size).all():
+            port.touch(lanes, "global", state, at, owner, flight.size)
+            return
+        amount = lanes.full(flight.given)
         for count in np.unique(amount[amount > 0]).tolist():
             chosen = amount == count
-            part = lanes if chosen.all() else Lanes(lanes.machine, lanes.ids[chosen], lanes.statement)
+            part = Lanes(lanes.machine, lanes.ids[chosen], lanes.statement)
             width = count if count in ITEM else 1
             for first in range(0, count, width):
-                part.load("global", flight.source[chosen] + first, width)
+                port.touch(part, "global", state, at[chosen] + first, owner, width)
 
     def _check_source(self, flight: Copy) -> None:
         """The source must exist when the flight is issued, whenever its bytes are read; nothing is read for zero bytes."""

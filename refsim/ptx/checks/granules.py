@@ -11,8 +11,10 @@ WIDEST = 16
 def granule(code: Code, space: str) -> int:
     """The bytes of the narrowest access to "shared" or "global" memory by any step, 16 where there is none; an access to
     a generic address may be one to either."""
-    widths = [width for step in code.steps for width in _widths(step, space) if width]
-    return min([WIDEST, *widths])
+    if space not in code.grains:
+        widths = [width for step in code.steps for width in _widths(step, space) if width]
+        code.grains[space] = min([WIDEST, *widths])
+    return code.grains[space]
 
 
 def _widths(step: Step, space: str) -> list[int]:

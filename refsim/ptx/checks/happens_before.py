@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.fence_order import FenceOrder
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released
-from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.execution.geometry import Geometry, Ids, key_of
 from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
@@ -93,15 +93,19 @@ class Clocks:
     # ---- meetings
     def meet_cta(self, lanes: Ids, now: int) -> None:
         """All threads of these lanes' CTAs that have not exited met, CTA by CTA."""
-        self.rows.cta[lanes] = now
-        self._share(lanes, self.geometry.cta[lanes])
-        self.fenced.share(lanes, self.geometry.cta[lanes])
+        self.rows.cta[key_of(lanes)] = now
+        if len(self.known) > 1:
+            self._share(lanes, self.geometry.cta[lanes])
+        if self.fenced.is_used:
+            self.fenced.share(lanes, self.geometry.cta[lanes])
 
     def meet_warps(self, lanes: Ids, now: int) -> None:
         """All lanes of these warps that have not exited met, warp by warp."""
-        self._share_rows(lanes, self.geometry.warp[lanes])
-        self.fenced.share(lanes, self.geometry.warp[lanes])
-        self.rows.warp[lanes] = now
+        if self.rows.lanes is not None or len(self.known) > 1:  # else the lanes of a warp know the same
+            self._share_rows(lanes, self.geometry.warp[lanes])
+        if self.fenced.is_used:
+            self.fenced.share(lanes, self.geometry.warp[lanes])
+        self.rows.warp[key_of(lanes)] = now
 
     def meet_lanes(self, lanes: Ids, group: Array, now: int) -> None:
         """Lanes of one group, all of one warp, met."""
@@ -109,9 +113,12 @@ class Clocks:
             self.rows.lanes = np.zeros((self.geometry.lanes, WARP), np.int32)
         self._share_rows(lanes, group)
         self.fenced.share(lanes, group)
-        for number in np.unique(group):
-            mine = lanes[group == number]
-            self.rows.lanes[np.ix_(mine, self.geometry.laneid[mine])] = now
+        starts, order = _runs(group)
+        number = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(lanes)))
+        mine = lanes[order]
+        members = np.zeros((len(starts), WARP), np.bool_)
+        members[number, self.geometry.laneid[mine]] = True
+        self.rows.lanes[mine] = np.where(members[number], now, self.rows.lanes[mine])
 
     def arrive(self, slot: int, lanes: Ids, now: int) -> None:
         """Whole warps arrive at a barrier (CTA * 16 + number): whoever waits there comes after what they did so far."""
@@ -155,7 +162,7 @@ class Clocks:
                 continue
             starts, order = _runs(group)
             most = np.maximum.reduceat(held[order], starts, axis=0)
-            table[lanes[order]] = np.repeat(most, np.diff(np.r_[starts, len(lanes)]), axis=0)
+            table[lanes[order]] = np.repeat(most, np.diff(starts, append=len(lanes)), axis=0)
         self._share(lanes, group)
 
     def _share(self, lanes: Ids, group: Array) -> None:
@@ -311,6 +318,6 @@ class Gathered:
 
 def _runs(group: Array) -> tuple[Array, Array]:
     """Where each group starts when lanes are put in order of their groups, and that order."""
-    order = np.argsort(group, kind="stable")
-    ordered = group[order]
-    return np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]), order
+    steps = np.diff(group)
+    order = np.arange(len(group)) if (steps >= 0).all() else np.argsort(group, kind="stable")
+    return np.flatnonzero(np.diff(group[order], prepend=group[order[0]] - 1)), order

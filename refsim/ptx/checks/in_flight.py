@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.memory.access import READ, Access
-from refsim.ptx.memory.space import SHARED_BASE
+from refsim.ptx.memory.space import ITEM, SHARED_BASE
 
 if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine
 
 Array = NDArray[Any]
+_FLYING = {width: np.frombuffer(b"\xff" * width, item)[0] for width, item in ITEM.items()}
 RULE = (
     "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others behind a barrier"
 )
@@ -22,30 +23,29 @@ class InFlight:
 
     def __init__(self, machine: "Machine", granule: int) -> None:
         self.machine, self.granule = machine, granule
-        self.flying = np.zeros(len(machine.shared.bytes) // granule, np.bool_)
+        self.flying = np.zeros(len(machine.shared.bytes) // granule // 16 * 16 + 16, np.uint8)
         self.count = 0
 
     def issued(self, index: Array, width: int) -> None:
-        self._rows(width)[index] = True
+        self._items(width)[index] = _FLYING[width // self.granule]
         self.count += len(index)
 
     def landed(self, index: Array, width: int) -> None:
-        self._rows(width)[index] = False
+        self._items(width)[index] = 0
         self.count -= len(index)
 
     def before(self, access: Access) -> None:
         if not self.count:
             return
-        flying = self._rows(access.width).take(access.index, axis=0).any(axis=1)
+        flying = self._items(access.width).take(access.index) != 0
         if flying.any():
             self._report(access, int(np.argmax(flying)))
 
     def after(self, access: Access) -> None:
         """A copy in flight stays one."""
 
-    def _rows(self, width: int) -> Array:
-        count = width // self.granule
-        return self.flying[: len(self.flying) // count * count].reshape(-1, count)
+    def _items(self, width: int) -> Array:
+        return self.flying.view(ITEM[width // self.granule])
 
     def _report(self, access: Access, lane: int) -> None:
         at, width = int(access.at[lane]), access.width

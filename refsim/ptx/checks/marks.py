@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.history import Event, History
+from refsim.ptx.memory.space import ITEM
 
 Array = NDArray[Any]
 
@@ -34,24 +35,37 @@ class Marks:
 
     def lasts(self, index: Array, count: int) -> Array:
         """The newest accesses to the granules of each item, (n, count)."""
-        found: Array = self.rows(self.last, count).take(index, axis=0)
-        return found.reshape(len(index), count)
+        return self.take(self.last, index, count)
+
+    def take(self, table: Array, index: Array, count: int) -> Array:
+        """What a table holds of the granules of each item, (n, count)."""
+        size = table.itemsize * count
+        if size in ITEM:
+            return table.view(ITEM[size]).take(index).view(table.dtype).reshape(len(index), count)
+        return self.rows(table, count).take(index, axis=0).reshape(len(index), count)
+
+    def fill(self, table: Array, index: Array, count: int, values: Any) -> None:
+        """Write one value, or one for each item, to all granules of these items."""
+        size = table.itemsize * count
+        if size in ITEM:
+            table.view(ITEM[size])[index] = np.repeat(np.asarray(values, table.dtype), count).view(ITEM[size])
+        else:
+            self.rows(table, count)[index] = values if np.ndim(values) == 0 else values[:, None]
 
     def put(self, event: Event, index: Array, strength: int) -> None:
         """The event is the last access to its items, and nothing before it matters."""
         self.is_used = True
-        self.rows(self.last, event.count)[index] = event.number
+        self.fill(self.last, index, event.count, event.number)
         if self.has_chains:
-            self.rows(self.since, event.count)[index] = 0
+            self.fill(self.since, index, event.count, 0)
         if strength or self.has_strong:
             self.has_strong = True
-            self.rows(self.strength, event.count)[index] = strength
-        agents = self.rows(self.agent, event.count)
-        agents[index] = event.agents if event.count == 1 else event.agents[:, None]
+            self.fill(self.strength, index, event.count, strength)
+        self.fill(self.agent, index, event.count, event.agents)
 
     def lost(self, event: Event, index: Array) -> NDArray[np.bool_]:
         """Which lanes touched a granule that another lane of the event touched too, and does not stand there for."""
-        found = self.rows(self.agent, event.count).take(index, axis=0).reshape(len(index), event.count)
+        found = self.take(self.agent, index, event.count)
         lost: NDArray[np.bool_] = (found != event.agents[:, None]).any(axis=1)
         return lost
 

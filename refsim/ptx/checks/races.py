@@ -41,6 +41,7 @@ class Area:
     is_shared: bool
     waiting: list[tuple[Event, Array, int]] = field(default_factory=list)
     lanes: int = 0
+    unmarked: list[tuple[Event, Array]] = field(default_factory=list)
 
     @staticmethod
     def over(start: int, end: int, granule: int, *, is_shared: bool) -> "Area":
@@ -51,6 +52,18 @@ class Area:
     def items(self, at: Array, width: int) -> Array:
         """Numbers of items of a width from byte positions."""
         return (at - self.base) // width
+
+    def settle(self) -> None:
+        """Weak writes listed so far become marks."""
+        for event, index in self.unmarked:
+            self.writes.put(event, index, 0)
+        self.unmarked.clear()
+
+    def forget(self) -> None:
+        """All that was listed happened before everything to come."""
+        self.waiting.clear()
+        self.unmarked.clear()
+        self.lanes = 0
 
     def mark_reads(self, floor: int, history: History) -> None:
         """The reads listed so far become marks."""
@@ -142,12 +155,14 @@ class Races:
     def _examine(self, part: "Part") -> None:
         area, access = part.area, part.access
         if access.kind == READ:
-            if area.writes.is_used and self.reporter.is_news(access.statement):
+            if (area.unmarked or area.writes.is_used) and self.reporter.is_news(access.statement):
+                area.settle()
                 self._compare(part, area.writes, access.threads.ids, part.index)
             return
         part.changed = self._changes(access)
         if not part.changed.any() or not self.reporter.is_news(access.statement):
             return
+        area.settle()
         lanes, index = access.threads.ids, part.index
         if not part.changed.all():
             lanes, index = lanes[part.changed], index[part.changed]
@@ -195,8 +210,13 @@ class Races:
     def _put(self, part: "Part", number: int, lanes: Ids, index: Array, *, benign: bool) -> None:
         area, count, marks = part.area, part.count, part.area.writes
         event = Event(number, self._agents(lanes), index * count, count, benign)
-        late = marks.lasts(index, count) > (self.floor if area.is_shared else 0)
         strength = part.strength
+        if area.is_shared and not (benign or part.access.semantics.strong or area.reads.is_used) and _is_rising(index):
+            area.unmarked.append((event, index))
+            self.history.list(event)
+            return
+        area.settle()
+        late = marks.lasts(index, count) > (self.floor if area.is_shared else 0)
         if (benign or strength) and late.any():
             marks.take_over(event, index, late, strength, self.history)
         else:
@@ -212,12 +232,12 @@ class Races:
 
     def _forget_reads(self, area: Area, index: Array, count: int) -> None:
         """The reads before a write that was compared with them matter no more: who comes after the write does after them."""
-        area.reads.rows(area.reads.last, count)[index] = 0
+        area.reads.fill(area.reads.last, index, count, 0)
 
     def _collide(self, part: "Part", event: Event, lanes: Ids, index: Array, lost: NDArray[np.bool_]) -> None:
         """Lanes that wrote to one place by one instruction: a race if the bytes differ, or a scope leaves one out."""
         area, access = part.area, part.access
-        others = area.writes.rows(area.writes.agent, event.count).take(index, axis=0).reshape(len(index), -1)
+        others = area.writes.take(area.writes.agent, index, event.count)
         meaning = access.semantics
         if meaning.strong:
             apart = event.agents // self.geometry.threads != others[:, 0] // self.geometry.threads
@@ -244,14 +264,12 @@ class Races:
         found = marks.lasts(index, count)
         if int(found.max(initial=0)) <= (self.floor if area.is_shared else 0):
             return True
-        agents = marks.rows(marks.agent, count).take(index, axis=0).reshape(found.shape)
+        agents = marks.take(marks.agent, index, count)
         late = found > (self.strict.rows.cta[lanes][:, None] if area.is_shared else 0)
         if not marks.has_chains:
             late &= agents != self._agents(lanes)[:, None]
         if part.strength and marks.has_strong:
-            strong = late & (
-                marks.rows(marks.strength, count).take(index, axis=0).reshape(found.shape) == part.strength
-            )
+            strong = late & (marks.take(marks.strength, index, count) == part.strength)
             late &= ~strong
         who, place = np.nonzero(late)
         if not len(who):
@@ -359,6 +377,7 @@ class Races:
         part = Part(self.shared, access, access.index)
         lanes = access.threads.ids
         if self.reporter.is_news(access.statement):
+            self.shared.settle()
             self._compare(part, self.shared.writes, lanes, part.index)
             self.shared.mark_reads(self.floor, self.history)
             if self.shared.reads.is_used:
@@ -371,7 +390,7 @@ class Races:
         number = self.history.number(lanes.statement, width)
         count = width // self.shared.granule
         event = Event(number, self._agents(lanes.ids), index * count, count)
-        self.shared.writes.put(event, index, 0)
+        self.shared.unmarked.append((event, index))
         if self.shared.reads.is_used:
             self._forget_reads(self.shared, index, count)
         self.history.list(event)
@@ -379,6 +398,8 @@ class Races:
     def _same_place(self, part: "Part", items: Callable[[], Array]) -> None:
         """Two lanes that copy to one place by one instruction: either may come last, also within a warp. There equal bytes
         are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""
+        if _is_rising(part.index):
+            return
         order = np.argsort(part.index, kind="stable")
         ordered = part.index[order]
         twice = np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -403,8 +424,7 @@ class Races:
         """All lanes that run passed one barrier of their CTAs together."""
         for clocks in self.clocks:
             clocks.meet_cta(lanes, self.history.now)
-        self.shared.waiting.clear()
-        self.shared.lanes = 0
+        self.shared.forget()
         self._lift_floor()
 
     def _lift_floor(self) -> None:
@@ -463,6 +483,11 @@ class Races:
         if area.is_shared:
             return self.machine.shared, flat % self.machine.shared.stride
         return self.machine.memory.space, flat + area.base
+
+
+def _is_rising(index: Array) -> bool:
+    """Whether no two lanes mean one place, as far as the order of their addresses shows it."""
+    return bool((index[1:] > index[:-1]).all())
 
 
 def unequal(first: Array, second: Array) -> NDArray[np.bool_]:

@@ -105,6 +105,11 @@ def _unflatten(index: int, shape: Shape) -> tuple[int, int, int]:
     return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
 
 
+def key_of(ids: Ids) -> slice | Ids:
+    """A set of lanes as an index: a slice where it has no gaps, so that no copy is made."""
+    return slice(int(ids[0]), int(ids[-1]) + 1) if int(ids[-1]) - int(ids[0]) + 1 == len(ids) else ids
+
+
 def union(first: Ids, second: Ids) -> Ids:
     """Two disjoint sorted sets of lanes as one."""
     if first[-1] < second[0]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.semantics import Semantics, semantics
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
@@ -30,8 +30,7 @@ class Lanes:
         self.ids = ids
         self.statement = statement
         self.pc = -1
-        gapless = int(ids[-1]) - int(ids[0]) + 1 == len(ids)
-        self.key: slice | Ids = slice(int(ids[0]), int(ids[-1]) + 1) if gapless else ids
+        self.key = key_of(ids)
         self.is_full = len(ids) == machine.geometry.lanes
 
     @property
@@ -183,6 +182,6 @@ def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
     """
     if mask is None:
         return None
-    if len(mask) == 1 and (int(mask[0]) == ALL or lanes.machine.has_whole_warps(lanes)):
+    if len(mask) == 1 and (int(mask[0]) == ALL or lanes.in_whole_warps):
         return None
     return lanes.warp << 32 | lanes.full(mask).astype(np.int64)

@@ -57,6 +57,7 @@ class Code:
     doubtful: frozenset[int] = frozenset()
     functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
     tracked: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    grains: dict[str, int] = field(default_factory=dict)
     led: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     @cached_property

@@ -7,6 +7,7 @@ never stands in the text. A result that is also read (`+d`) comes first among th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,12 @@ class Step:
     sources: tuple[tuple[Source, PtxType], ...]
     results: tuple[tuple[Result, PtxType], ...]
     guard: Guard | None
+
+    @cached_property
+    def mask_at(self) -> int | None:
+        """The place of the member mask among the sources; None where the instruction has none."""
+        names = [form.name for form, _ in self.bound.sources]
+        return names.index("mask") if "mask" in names else None
 
     @property
     def is_terminator(self) -> bool:

@@ -153,13 +153,6 @@ class Machine:
         """Bytes were read that nobody wrote."""
         self.saw_unwritten()
 
-    def has_whole_warps(self, lanes: Lanes) -> bool:
-        """Whether all lanes of their warps that have not exited are among these."""
-        if lanes.in_whole_warps:
-            return True
-        here = self.warp_bits(lanes.ids)
-        return bool((here == np.where(here > 0, self.warp_bits(np.flatnonzero(self.alive)), 0)).all())
-
     def report(self, error: RefsimError, statement: Statement | None) -> None:
         """Raise a finding, or note it and go on, as its check's level says; a warning never stops a launch."""
         assert statement is not None
@@ -355,7 +348,8 @@ class Machine:
         ]
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)
         if self.races is not None and self.races.loose is not None and step.bound.clause.converges:
-            self.races.converged(lanes.ids, groups(lanes, self.member_mask(step, arguments)))
+            at = step.mask_at
+            self.races.converged(lanes.ids, None if at is None else groups(lanes, arguments[at]))
         put_masks = None if self.tracking is None else follow_terminator(places, lanes, arguments, self.code)
         values = self.function(lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:
@@ -381,12 +375,6 @@ class Machine:
         if self.observer is not None:
             for pc, lanes in places:
                 self.observer.after(lanes, self.code.steps[pc])
-
-    @staticmethod
-    def member_mask(step: Step, arguments: list[Any]) -> NDArray[Any] | None:
-        """The `mask` operand among the arguments of a step; None where it has none."""
-        names = [form.name for form, _ in step.bound.sources]
-        return arguments[names.index("mask")] if "mask" in names else None
 
     def function(self, pc: int) -> Callable[..., Any]:
         """A terminator's clause over register bits, made once for all launches."""

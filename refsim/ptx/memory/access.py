@@ -126,6 +126,13 @@ class Port:
         access.items = items
         self._write(access)
 
+    def touch(self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int) -> None:
+        """A read whose value somebody takes later: checked, and shown to the observers."""
+        access = self._access(READ, threads, name, space, at, owner, width)
+        for observer in self.observers.get(name, ()):
+            observer.before(access)
+            observer.after(access)
+
     def intend(self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int) -> Access:
         """A write that somebody will make later: checked, and shown to nobody."""
         return self._access(WRITE, threads, name, space, at, owner, width)

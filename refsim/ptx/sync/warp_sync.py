@@ -39,6 +39,10 @@ class Meetings:
         whole = named is None or (len(named) == 1 and int(named[0]) == ALL)
         if whole and arrived.in_whole_warps:
             return arrived
+        everybody = (named is None or len(named) == 1) and arrived.count == np.count_nonzero(self.machine.alive)
+        if everybody:
+            self.demand_everybody(pc, arrived, named)
+            return arrived
         ready = self.is_complete(ids, named, self.machine.warp_bits(ids))
         if not ready.all():
             self.parked[pc] = ids[~ready]
@@ -91,8 +95,8 @@ class Meetings:
 
     def member_mask(self, step: Step, lanes: Lanes) -> NDArray[np.int64]:
         """The `mask` operand of each lane, or (1,) if it names all; it must name the lane itself."""
-        position = [form.name for form, _ in step.bound.sources].index("mask")
-        given = fetch(lanes, *step.sources[position]).astype(np.int64)
+        assert step.mask_at is not None
+        given = fetch(lanes, *step.sources[step.mask_at]).astype(np.int64)
         if len(given) == 1 and given[0] == ALL:
             return np.asarray(given)
         mask = lanes.full(given)
