@@ -193,3 +193,14 @@ def test_nothing_is_followed_before_an_unwritten_read(monkeypatch) -> None:
     run("st.shared.u32 [%r4], %r1;\nld.shared.u32 %r11, [%r4];\nst.global.u32 [%d3], %r11;")
     with pytest.raises(AssertionError):
         run("ld.shared.u32 %r11, [%r4];")
+
+
+def test_what_touches_memory_or_other_lanes_has_a_rule_of_its_own() -> None:
+    """ "whole" knows the operands of one lane alone: it would call undefined memory, or another lane's bits, defined."""
+    bare = {
+        clause.form
+        for clause in forms.clauses()
+        if clause.wants_lanes and not clause.flow and isinstance(clause.undefined, str)
+        and (any(form.address for form in clause.operands) or (clause.rendezvous and any(form.is_result for form in clause.operands)))
+    }  # fmt: skip
+    assert bare == set()

@@ -15,7 +15,7 @@ HEAD = """.version 9.0
 .address_size 64
 .file 1 "kernel.cu"
 .visible .entry k(.param .u64 out, .param .u64 in, .param .u64 work) {
-    .reg .b32 %r<60>; .reg .b16 %h<12>; .reg .b64 %d<20>; .reg .pred %p<12>;
+    .reg .b32 %r<60>; .reg .b16 %h<12>; .reg .b64 %d<20>; .reg .b128 %q<4>; .reg .pred %p<12>;
     .shared .align 16 .b8 tile[8192]; .local .align 16 .b8 own[64];
     ld.param.u64 %d1, [out]; mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 16; add.s64 %d3, %d1, %d2;
     ld.param.u64 %d4, [in]; add.s64 %d5, %d4, %d2; ld.param.u64 %d6, [work]; add.s64 %d7, %d6, %d2;
@@ -353,7 +353,35 @@ MEMORY = (
 )
 
 HALF = "@%p1 st.shared.u32 [%r4], %r1;\nst.shared.u32 [%r4+4], 1; ld.shared.v2.u32 {%r10, %r14}, [%r4];  // A\n"
+WIDE = (
+    Case(
+        "half_of_128_bits", "mov",
+        "st.shared.v2.b32 [%r4], {%r5, %r5};\nld.shared.b128 %q1, [%r4];  // A\n"
+        "mov.b128 {%d8, %d9}, %q1;\nst.global.b64 [%d3], %d8;  // B",
+        ("[%d3], %d8", "[%d3], %d9"),
+    ),
+    Case(
+        "exchanged_128_bits", "atom",
+        "mov.u64 %d8, 1; mov.b128 %q1, {%d8, %d8};\natom.shared.exch.b128 %q2, [%r4], %q1;  // A\n"
+        "ld.shared.b128 %q3, [%r4];\nst.global.b128 [%d3], %q3;  // B",
+        ("[%d3], %q3", "[%d3], %q2"),
+    ),
+    Case(
+        "swapped_128_bits", "atom",
+        "mov.u64 %d8, 1; mov.b128 %q1, {%d8, %d8};\natom.shared.cas.b128 %q2, [%r4], %q1, %q1;  // A\n"
+        "st.shared.b128 [%r4], %q1;\nld.shared.b128 %q3, [%r4];\nst.global.b128 [%d3], %q3;  // B",
+        ("st.shared.b128 [%r4], %q1;", ""),
+    ),
+)  # fmt: skip
+
 WARP = (
+    Case(
+        "transposed",
+        "movmatrix",
+        HALF + "movmatrix.sync.aligned.m8n8.trans.b16 %r11, %r10; and.b32 %r12, %r1, 3;\n"
+        "setp.lt.u32 %p4, %r12, 2;\n@%p4 st.global.u32 [%d3], %r11;  // B",
+        ("%r12, 2;", "%r12, 3;"),
+    ),
     Case(
         "absent_lane",
         "shfl",
@@ -480,4 +508,4 @@ REGISTERS = (
     ),
 )
 
-CASES = (*LOGIC, *ARITHMETIC, *DECISIONS, *MEMORY, *WARP)
+CASES = (*LOGIC, *ARITHMETIC, *DECISIONS, *MEMORY, *WIDE, *WARP)

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined import GRANULE, Events, Mask, Tracking, joined, mask_of, nonzero, tracking_of
+from refsim.ptx.checks.undefined import (
+    GRANULE,
+    Events,
+    Mask,
+    Tracking,
+    all_ones,
+    either,
+    joined,
+    mask_of,
+    nonzero,
+    tracking_of,
+)
 from refsim.ptx.checks.undefined_bits import Operands, full
 from refsim.ptx.isa.types import TYPES, PtxType
 from refsim.ptx.memory.space import ITEM, Space
@@ -226,7 +237,7 @@ Update = Callable[[Array, Array, Array, Array], Array]
 
 
 def _whole(old: Array, b: Array, c: Array, value: Array) -> Array:
-    return np.where((old | b) != 0, ~np.zeros(1, old.dtype), old.dtype.type(0))
+    return np.where(nonzero(old) | nonzero(b), all_ones(old.dtype), np.zeros(1, old.dtype))
 
 
 # What an update leaves undefined in memory: of its masks (old, b, c) and the value of b. A compare-and-swap whose comparison
@@ -236,7 +247,7 @@ UPDATES: dict[str, Update] = {
     "or": lambda old, b, c, value: (old | b) & (~value | b),
     "xor": lambda old, b, c, value: old | b,
     "exch": lambda old, b, c, value: b,
-    "cas": lambda old, b, c, value: _whole(old, b, c, value) | c,
+    "cas": lambda old, b, c, value: either(_whole(old, b, c, value), c),
 }
 
 
@@ -290,7 +301,7 @@ def _update(
         before[lane], sources[lane] = old, source
         one = slice(lane, lane + 1)
         after[lane] = update(before[one], b[one], c[one], values[one])[0]
-        results[lane] = (source or int(own[lane])) if after[lane] else 0
+        results[lane] = (source or int(own[lane])) if nonzero(after[one])[0] else 0
         latest[cell] = after[lane], int(results[lane])
     write(lanes, _space(operands), address, size, after.view(np.uint8).reshape(count, size), results[:, None])
     return mask_of(before, sources)

@@ -43,7 +43,8 @@ def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
     return [packed]
 
 
-@instruction("mov.{type:b128} d:part*, a:part*", ignores=("type",), since="sm_70", source=PTX["mov"])
+@instruction("mov.{type:b128} d:part*, a:part*", ignores=("type",), since="sm_70",
+             undefined=bits.moved("a"), source=PTX["mov"])  # fmt: skip
 def mov_wide(a: list[Array], *, results: int) -> list[Array]:
     """A copy of 128 bits; a vector on one side packs or unpacks, the first element in the lowest bits."""
     if len(a) == results:
@@ -55,7 +56,7 @@ def mov_wide(a: list[Array], *, results: int) -> list[Array]:
 
 for _shape in ("{vec:v2|v4}.{type:b16|b32|u16|u32|s16|s32|f32}", "{vec:v2}.{type:b64|u64|s64|f64}"):
 
-    @instruction(f"mov.{_shape} d*, a*", ignores=("vec", "type"), source=PTX["mov"])
+    @instruction(f"mov.{_shape} d*, a*", ignores=("vec", "type"), undefined=bits.moved("a"), source=PTX["mov"])
     def mov_vector(a: list[Array]) -> list[Array]:
         """A copy of each element of a vector."""
         return a
