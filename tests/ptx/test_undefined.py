@@ -197,10 +197,10 @@ def test_nothing_is_followed_before_an_unwritten_read(monkeypatch) -> None:
 
 def test_what_touches_memory_or_other_lanes_has_a_rule_of_its_own() -> None:
     """ "whole" knows the operands of one lane alone: it would call undefined memory, or another lane's bits, defined."""
-    bare = {
-        clause.form
-        for clause in forms.clauses()
-        if clause.wants_lanes and not clause.flow and isinstance(clause.undefined, str)
-        and (any(form.address for form in clause.operands) or (clause.rendezvous and any(form.is_result for form in clause.operands)))
-    }  # fmt: skip
+    bare = set()
+    for clause in forms.clauses():
+        has_address = any(form.address for form in clause.operands)
+        exchanges = clause.rendezvous is not None and any(form.is_result for form in clause.operands)
+        if clause.wants_lanes and not clause.flow and isinstance(clause.undefined, str) and (has_address or exchanges):
+            bare.add(clause.form)
     assert bare == set()
