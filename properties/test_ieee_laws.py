@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim.numerics import ieee
-from refsim.testing import slow
-from refsim.testing.slow import GRIDS, Grid, Number
+from refsim.testing import rational_float
+from refsim.testing.rational_float import GRIDS, Grid, Number
 
 MODES = ("rn", "rz", "rm", "rp")
 INTEGRAL = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
@@ -47,13 +47,13 @@ class Operation:
 
 
 OPERATIONS = {
-    "add": Operation(ieee.add, slow.add, 2, (1, 0)),
-    "sub": Operation(ieee.sub, lambda x, y, mode: slow.add(x, slow.negated(y), mode), 2, (1, 0)),
-    "mul": Operation(ieee.mul, lambda x, y, mode: slow.mul(x, y), 2, (1, 0)),
-    "fma": Operation(ieee.fma, slow.fma, 3, (1, 2, 0)),
-    "div": Operation(ieee.div, lambda x, y, mode: slow.div(x, y), 2, (0, 1)),
-    "rcp": Operation(ieee.rcp, lambda x, mode: slow.div(slow.ONE, x), 1, (0,)),
-    "sqrt": Operation(ieee.sqrt, lambda x, mode: slow.sqrt(x), 1, (0,)),
+    "add": Operation(ieee.add, rational_float.add, 2, (1, 0)),
+    "sub": Operation(ieee.sub, lambda x, y, mode: rational_float.add(x, rational_float.negated(y), mode), 2, (1, 0)),
+    "mul": Operation(ieee.mul, lambda x, y, mode: rational_float.mul(x, y), 2, (1, 0)),
+    "fma": Operation(ieee.fma, rational_float.fma, 3, (1, 2, 0)),
+    "div": Operation(ieee.div, lambda x, y, mode: rational_float.div(x, y), 2, (0, 1)),
+    "rcp": Operation(ieee.rcp, lambda x, mode: rational_float.div(rational_float.ONE, x), 1, (0,)),
+    "sqrt": Operation(ieee.sqrt, lambda x, mode: rational_float.sqrt(x), 1, (0,)),
 }
 CASES = [(name, grid) for name in OPERATIONS for grid in (F32, F64)]
 CASES += [(name, grid) for name in ("add", "sub", "mul", "fma") for grid in (F16, BF16)]
@@ -192,7 +192,7 @@ def _define_extremum(
     grid: Grid, lane: tuple[int, ...], largest: bool, *, nan: bool, xorsign: bool, absolute: bool
 ) -> int:
     terms = tuple(pattern & (grid.sign - 1) for pattern in lane) if absolute else lane
-    exact = slow.extremum([grid.decode(pattern) for pattern in terms], largest, nan=nan)
+    exact = rational_float.extremum([grid.decode(pattern) for pattern in terms], largest, nan=nan)
     if exact.is_nan:
         return _nan_pattern(grid, terms, tuple(range(len(terms)))[::-1])
     return grid.encode(exact) | ((lane[0] ^ lane[1]) & grid.sign if xorsign else 0)

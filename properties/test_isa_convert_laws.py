@@ -13,9 +13,9 @@ from refsim.conversions import CONVERSIONS
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
-from refsim.testing import slow
+from refsim.testing import rational_float
 from refsim.testing.instructions import disagreements, fitted, operand_words
-from refsim.testing.slow import GRIDS, Number
+from refsim.testing.rational_float import GRIDS, Number
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".convert")]
 ROWS = [row for row in CONVERSIONS.values() if not row.policy]
@@ -38,7 +38,10 @@ def integral(x: Number, mode: str) -> Number:
     """Rounded to an integer, the sign kept; infinity and NaN stay."""
     if x.is_nan or x.is_infinite:
         return x
-    return Number(x.negative, slow.Fraction(slow.whole(slow.Fraction(x.magnitude), mode, x.negative)))
+    return Number(
+        x.negative,
+        rational_float.Fraction(rational_float.whole(rational_float.Fraction(x.magnitude), mode, x.negative)),
+    )
 
 
 def nan_as_integer(source: str, to: str) -> int:
@@ -85,7 +88,7 @@ def definition(bound: Bound) -> Callable[..., int]:
             return to_integer(bound, source, to)
         return lambda value: clamped(value, to) if sat else value
     if source not in GRIDS:
-        return lambda value: GRIDS[to].encode(Number(value < 0, slow.Fraction(abs(value))), mode, sat=sat)
+        return lambda value: GRIDS[to].encode(Number(value < 0, rational_float.Fraction(abs(value))), mode, sat=sat)
 
     def convert(pattern: int) -> int:
         # .ftz is about f32 alone, as an operand or as a result; into f16 an H200 ignores it: 0x00000001 in rp is 0x0001.

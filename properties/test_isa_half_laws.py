@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
-from refsim.testing import slow
+from refsim.testing import rational_float
 from refsim.testing.instructions import disagreements, fitted, operand_words
-from refsim.testing.slow import GRIDS, Number
+from refsim.testing.rational_float import GRIDS, Number
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".half")]
 EXACT = [clause for clause in CLAUSES if not clause.inexact]
 OUT_OF_BOUNDS = 0x7FF7
 ARITHMETIC: dict[str, Callable[..., Number]] = {
-    "add": slow.add,
-    "sub": lambda a, b, mode: slow.add(a, slow.negated(b), mode),
-    "mul": lambda a, b, mode: slow.mul(a, b),
-    "fma": slow.fma,
+    "add": rational_float.add,
+    "sub": lambda a, b, mode: rational_float.add(a, rational_float.negated(b), mode),
+    "mul": lambda a, b, mode: rational_float.mul(a, b),
+    "fma": rational_float.fma,
 }
 
 
@@ -55,7 +55,7 @@ def definition(bound: Bound) -> Callable[..., Any]:
             return result.encode(exact, mode, ftz=ftz, sat=sat)
         if spelled[0] in ("min", "max"):
             terms = [Number(False, x.magnitude) for x in numbers] if "abs" in spelled else numbers
-            chosen = slow.extremum(terms, spelled[0] == "max", nan="NaN" in spelled)
+            chosen = rational_float.extremum(terms, spelled[0] == "max", nan="NaN" in spelled)
             if "xorsign" in spelled and not chosen.is_nan:
                 chosen = Number(numbers[0].negative != numbers[1].negative, chosen.magnitude)
             return result.encode(chosen)

@@ -14,7 +14,7 @@ from refsim.ptx.isa import products
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
-from refsim.testing import single
+from refsim.testing import single_instruction
 from refsim.testing.instructions import words
 
 WARPS = 2
@@ -43,7 +43,7 @@ def test_ldmatrix_gives_each_lane_what_its_fragment_says(
     unread = np.arange(LANES) % 32 >= 8 * count
     at[unread] += np.uint64(7)
     opcode = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.{space}.b16"
-    got = single.run(opcode, at, pool=pool, policy=schedule[0], seed=schedule[1]).results
+    got = single_instruction.run(opcode, at, pool=pool, policy=schedule[0], seed=schedule[1]).results
     elements = pool.view(np.uint16)
     for lane in range(LANES):
         for value in range(2 * count):
@@ -62,7 +62,7 @@ def test_stmatrix_writes_the_rows_of_its_fragment_and_nothing_else(
     pool = raw.view(np.uint8)
     at = np.roll(np.arange(LANES, dtype=np.uint64) * np.uint64(16), shift)
     held = [np.roll(values, place).astype(np.uint32) for place in range(count)]
-    got = single.run(f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16", at, *held, pool=pool).pool
+    got = single_instruction.run(f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16", at, *held, pool=pool).pool
     want = pool.copy()
     for lane in range(LANES):
         for value in range(2 * count):
@@ -80,7 +80,7 @@ def test_a_row_must_be_aligned_to_its_16_bytes(opcode: str) -> None:
     at = np.arange(32, dtype=np.uint64) * np.uint64(16)
     at[9] += np.uint64(8)
     with pytest.raises(RefsimError) as caught:
-        single.run(opcode, at, pool=np.zeros(1024, np.uint8))
+        single_instruction.run(opcode, at, pool=np.zeros(1024, np.uint8))
     assert caught.value.code == "misaligned"
     assert "thread (9, 0, 0)" in str(caught.value)
 
@@ -88,7 +88,7 @@ def test_a_row_must_be_aligned_to_its_16_bytes(opcode: str) -> None:
 @pytest.mark.parametrize("lanes", [16, 40])
 def test_part_of_a_warp_is_a_fault(lanes: int) -> None:
     with pytest.raises(RefsimError) as caught:
-        single.run(
+        single_instruction.run(
             "ldmatrix.sync.aligned.m8n8.x1.shared.b16", np.zeros(lanes, np.uint64), pool=np.zeros(1024, np.uint8)
         )
     assert caught.value.code == "divergent-sync"
@@ -158,7 +158,7 @@ def executed(bound: Bound, left: np.ndarray, right: np.ndarray, c: np.ndarray, *
     a, b, d = (layouts.fragment(name_of(bound, operand)) for operand in "abd")
     unsigned = c.view(f"u{c.dtype.itemsize}")
     sources = [*held(a, left), *held(b, right.swapaxes(1, 2)), *held(d, unsigned)]
-    registers = single.run(bound.opcode, *sources, **options).results
+    registers = single_instruction.run(bound.opcode, *sources, **options).results
     got = np.zeros_like(unsigned)
     bits = d.register_bits // d.per_register
     for warp, lane, value in np.ndindex(WARPS, 32, d.values):

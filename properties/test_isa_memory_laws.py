@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsim.errors import RefsimError
-from refsim.testing import single, slow
+from refsim.testing import rational_float, single_instruction
 from refsim.testing.instructions import words
-from refsim.testing.slow import GRIDS
+from refsim.testing.rational_float import GRIDS
 
 TYPES = ("b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 READ, WRITTEN = ("global", "", "shared", "local", "const", "param"), ("global", "", "shared", "local")
@@ -54,7 +54,7 @@ def test_a_load_is_little_endian_bytes_extended_to_its_register(
         return
     register = draw.draw(st.sampled_from([bits for bits in (16, 32, 64) if bits >= size * 8]))
     pool, at = pool_for(space, raw), places % np.uint64(POOL // (size * count)) * np.uint64(size * count)
-    ran = single.run(opcode, at, pool=pool, result_bits=register)
+    ran = single_instruction.run(opcode, at, pool=pool, result_bits=register)
     for lane in range(LANES):
         mine = (pool[lane] if space == "local" else pool).tobytes()
         for place, element in enumerate(ran.results):
@@ -80,7 +80,7 @@ def test_a_store_writes_the_low_bytes_of_its_registers_and_nothing_else(
     pool = np.zeros((LANES, 64), np.uint8) if space == "local" else np.resize(raw.view(np.uint8), LANES * 32)
     at = np.arange(LANES, dtype=np.uint64) * np.uint64(0 if space == "local" else 32)
     elements = [np.roll(values, place).astype(f"u{size}") for place in range(count)]
-    ran = single.run(opcode, at, *elements, pool=pool, active=runs)
+    ran = single_instruction.run(opcode, at, *elements, pool=pool, active=runs)
     want = pool.copy()
     for lane in np.flatnonzero(runs).tolist():
         row = want[lane] if space == "local" else want[32 * lane : 32 * lane + 32]
@@ -95,7 +95,7 @@ def test_a_vector_must_be_aligned_to_its_whole_size(opcode: str) -> None:
     at = np.zeros(LANES, np.uint64)
     at[7] = size * count // 2
     with pytest.raises(RefsimError) as caught:
-        single.run(opcode, at, *values, pool=np.zeros(POOL, np.uint8))
+        single_instruction.run(opcode, at, *values, pool=np.zeros(POOL, np.uint8))
     assert caught.value.code == "misaligned"
     assert "thread (7, 0, 0)" in str(caught.value)
 
@@ -159,10 +159,10 @@ def test_integer_atomics_are_updates_in_lane_order(
     at = places % np.uint64(spread) * np.uint64(8)
     pool, b = raw.view(np.uint8).copy(), values.astype(f"u{size}")
     found, left = sequential(pool, at.tolist(), size, UPDATES[name], [b.tolist()])
-    ran = single.run(f"atom{space and f'.{space}'}.{name}", at, b, pool=pool)
+    ran = single_instruction.run(f"atom{space and f'.{space}'}.{name}", at, b, pool=pool)
     assert (ran.results[0].tolist(), ran.pool.tobytes()) == (found, left)
     if not name.startswith("exch"):
-        assert single.run(f"red{space and f'.{space}'}.{name}", at, b, pool=pool).pool.tobytes() == left
+        assert single_instruction.run(f"red{space and f'.{space}'}.{name}", at, b, pool=pool).pool.tobytes() == left
 
 
 @pytest.mark.parametrize("type", ["b16", "b32", "b64"])
@@ -179,13 +179,13 @@ def test_compare_and_swap_in_lane_order(
     found, left = sequential(
         pool, at.tolist(), size, lambda old, b, c: c if old == b else old, [b.tolist(), c.tolist()]
     )
-    ran = single.run(f"atom.{space}.cas.{type}", at, b, c, pool=pool)
+    ran = single_instruction.run(f"atom.{space}.cas.{type}", at, b, c, pool=pool)
     assert (ran.results[0].tolist(), ran.pool.tobytes()) == (found, left)
 
 
 def added(kind: str, *, ftz: bool = False) -> Callable[[int, int], int]:
     grid = GRIDS[kind]
-    return lambda old, b: grid.encode(slow.add(grid.decode(old, ftz=ftz), grid.decode(b, ftz=ftz)), ftz=ftz)
+    return lambda old, b: grid.encode(rational_float.add(grid.decode(old, ftz=ftz), grid.decode(b, ftz=ftz)), ftz=ftz)
 
 
 def added_pairs(kind: str) -> Callable[[int, int], int]:
@@ -211,7 +211,7 @@ def test_float_sums_round_once_a_lane_and_are_marked_inexact(
     at = places % np.uint64(SLOTS) * np.uint64(8)
     pool, b = raw.view(np.uint8).copy(), values.astype(f"u{size}")
     found, left = sequential(pool, at.tolist(), size, SUMS[name], [b.tolist()])
-    ran = single.run(f"atom.{name}", at, b, pool=pool)
+    ran = single_instruction.run(f"atom.{name}", at, b, pool=pool)
     assert (ran.results[0].tolist(), ran.pool.tobytes()) == (found, left)
     assert ran.trace.inexact
     assert not ran.trace.is_exact
@@ -231,8 +231,8 @@ def test_a_vector_atomic_is_one_update_an_element(
     elements = [np.roll(values, place).astype(f"u{size}") for place in range(count)]
     update = added(kind, ftz=kind == "f32")
     if opcode.startswith("max"):
-        update = lambda old, b: grid.encode(slow.extremum([grid.decode(old), grid.decode(b)], largest=True))  # noqa: E731
-    ran = single.run(f"atom.global.{opcode}", at, *elements, pool=raw.view(np.uint8).copy())
+        update = lambda old, b: grid.encode(rational_float.extremum([grid.decode(old), grid.decode(b)], largest=True))  # noqa: E731
+    ran = single_instruction.run(f"atom.global.{opcode}", at, *elements, pool=raw.view(np.uint8).copy())
     left = raw.view(np.uint8).copy()
     for place, element in enumerate(elements):
         found, raw_left = sequential(left, (at + np.uint64(size * place)).tolist(), size, update, [element.tolist()])
@@ -245,7 +245,7 @@ def test_a_vector_atomic_is_one_update_an_element(
 def test_under_random_schedules_atomics_still_take_turns(seed: int) -> None:
     """256 increments of one counter hand out every number below 256 once, whoever comes first."""
     ones = np.ones(256, np.uint32)
-    ran = single.run(
+    ran = single_instruction.run(
         "atom.global.add.u32", np.zeros(256, np.uint64), ones, pool=np.zeros(16, np.uint8), policy="random", seed=seed
     )
     assert sorted(ran.results[0].tolist()) == list(range(256))
@@ -258,7 +258,7 @@ def test_nan_in_a_sum_of_doubles_is_as_measured() -> None:
     pool = np.array([mine, 0], np.uint64).view(np.uint8)
     at, b = np.zeros(1, np.uint64), np.array([added_nan], np.uint64)
     left = {
-        space: single.run(f"atom.{space}.add.f64", at, b, pool=pool).pool.view(np.uint64)[0]
+        space: single_instruction.run(f"atom.{space}.add.f64", at, b, pool=pool).pool.view(np.uint64)[0]
         for space in ("global", "shared")
     }
     assert {space: hex(bits) for space, bits in left.items()} == {

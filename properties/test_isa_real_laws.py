@@ -13,35 +13,35 @@ from hypothesis import strategies as st
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
-from refsim.testing import slow
+from refsim.testing import rational_float
 from refsim.testing.instructions import disagreements, fitted, operand_words, words
-from refsim.testing.slow import GRIDS, Number
+from refsim.testing.rational_float import GRIDS, Number
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".real")]
 EXACT = [clause for clause in CLAUSES if not clause.inexact]
 ARITHMETIC: dict[str, Callable[..., Number]] = {
-    "add": slow.add,
-    "sub": lambda a, b, mode: slow.add(a, slow.negated(b), mode),
-    "mul": lambda a, b, mode: slow.mul(a, b),
-    "fma": slow.fma,
-    "mad": slow.fma,
-    "div": lambda a, b, mode: slow.div(a, b),
-    "rcp": lambda a, mode: slow.div(slow.ONE, a),
-    "sqrt": lambda a, mode: slow.sqrt(a),
+    "add": rational_float.add,
+    "sub": lambda a, b, mode: rational_float.add(a, rational_float.negated(b), mode),
+    "mul": lambda a, b, mode: rational_float.mul(a, b),
+    "fma": rational_float.fma,
+    "mad": rational_float.fma,
+    "div": lambda a, b, mode: rational_float.div(a, b),
+    "rcp": lambda a, mode: rational_float.div(rational_float.ONE, a),
+    "sqrt": lambda a, mode: rational_float.sqrt(a),
 }
-TESTS: dict[str, Callable[[Number, slow.Grid], bool]] = {
+TESTS: dict[str, Callable[[Number, rational_float.Grid], bool]] = {
     "finite": lambda x, grid: not (x.is_nan or x.is_infinite),
     "infinite": lambda x, grid: x.is_infinite,
     "number": lambda x, grid: not x.is_nan,
     "notanumber": lambda x, grid: x.is_nan,
     "normal": lambda x, grid: (
-        not (x.is_nan or x.is_infinite) and (x.magnitude == 0 or x.magnitude >= slow.power(grid.lowest))
+        not (x.is_nan or x.is_infinite) and (x.magnitude == 0 or x.magnitude >= rational_float.power(grid.lowest))
     ),
-    "subnormal": lambda x, grid: not x.is_nan and 0 < x.magnitude < slow.power(grid.lowest),
+    "subnormal": lambda x, grid: not x.is_nan and 0 < x.magnitude < rational_float.power(grid.lowest),
 }
 
 
-def one_nan(bits: int, grid: slow.Grid) -> int:
+def one_nan(bits: int, grid: rational_float.Grid) -> int:
     """All NaN of f64 as one: which payload survives is measured, not defined."""
     return grid.nan if bits & (grid.sign - 1) > grid.infinity else bits
 
@@ -60,14 +60,14 @@ def definition(bound: Bound) -> Callable[..., Any]:
             return grid.encode(ARITHMETIC[name](*numbers, mode), mode, ftz=ftz, sat=sat)
         if name in ("min", "max"):
             terms = [Number(False, x.magnitude) for x in numbers] if "abs" in words_of else numbers
-            result = slow.extremum(terms, name == "max", nan="NaN" in words_of)
+            result = rational_float.extremum(terms, name == "max", nan="NaN" in words_of)
             if "xorsign" in words_of and not result.is_nan:
                 result = Number(numbers[0].negative != numbers[1].negative, result.magnitude)
             return grid.encode(result)
         if name == "abs":
             return grid.encode(Number(False, numbers[0].magnitude))
         if name == "neg":
-            return grid.encode(slow.negated(numbers[0]))
+            return grid.encode(rational_float.negated(numbers[0]))
         if name == "copysign":
             return patterns[0] & grid.sign | patterns[1] & (grid.sign - 1)
         return TESTS[words_of[1]](numbers[0], grid)

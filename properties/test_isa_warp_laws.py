@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from refsim.errors import RefsimError
-from refsim.testing import single, slow
+from refsim.testing import rational_float, single_instruction
 from refsim.testing.instructions import words
 
 POISON = 0xA5A5A5A5
@@ -66,7 +66,7 @@ def test_shuffle_reads_the_lane_of_the_pseudo_code(
     active, masks = meeting
     clamp = u32(c) if width == 0 else np.full(LANES, (32 - width) << 8 | (0 if mode == "up" else 31), np.uint32)
     policy, seed = SCHEDULES[schedule]
-    ran = single.run(
+    ran = single_instruction.run(
         f"shfl.sync.{mode}.b32", u32(values), u32(b), clamp, masks, active=active, policy=policy, seed=seed
     )
     for group in groups(active, masks):
@@ -89,7 +89,8 @@ def test_votes_count_the_lanes_of_the_mask(meeting: Any, raw: np.ndarray, bias: 
     policy, seed = SCHEDULES[schedule]
     opcodes = ("vote.sync.ballot.b32", "vote.sync.all.pred", "vote.sync.any.pred", "vote.sync.uni.pred")
     got = [
-        single.run(opcode, predicate, masks, active=active, policy=policy, seed=seed).results[0] for opcode in opcodes
+        single_instruction.run(opcode, predicate, masks, active=active, policy=policy, seed=seed).results[0]
+        for opcode in opcodes
     ]
     for group in groups(active, masks):
         votes = [bool(predicate[lane]) for lane in group]
@@ -107,8 +108,8 @@ def test_match_names_the_lanes_with_one_value(
     active, masks = meeting
     values = (raw % np.uint64(kinds) * np.uint64(0x1_0000_0001_0001)).astype(f"u{bits // 8}")
     policy, seed = SCHEDULES[schedule]
-    same = single.run(f"match.any.sync.b{bits}", values, masks, active=active, policy=policy, seed=seed)
-    every = single.run(f"match.all.sync.b{bits}", values, masks, active=active, policy=policy, seed=seed)
+    same = single_instruction.run(f"match.any.sync.b{bits}", values, masks, active=active, policy=policy, seed=seed)
+    every = single_instruction.run(f"match.all.sync.b{bits}", values, masks, active=active, policy=policy, seed=seed)
     for group in groups(active, masks):
         equal = len({int(values[lane]) for lane in group}) == 1
         for lane in group:
@@ -146,7 +147,9 @@ REDUCTIONS: dict[str, Callable[[list[int]], int]] = {
 def test_redux_folds_the_lanes_of_the_mask(operation: str, meeting: Any, values: np.ndarray, schedule: int) -> None:
     active, masks = meeting
     policy, seed = SCHEDULES[schedule]
-    (got,) = single.run(f"redux.sync.{operation}", u32(values), masks, active=active, policy=policy, seed=seed).results
+    (got,) = single_instruction.run(
+        f"redux.sync.{operation}", u32(values), masks, active=active, policy=policy, seed=seed
+    ).results
     for group in groups(active, masks):
         want = REDUCTIONS[operation]([int(u32(values)[lane]) for lane in group]) % (1 << 32)
         assert {int(got[lane]) for lane in group} == {want}
@@ -162,12 +165,12 @@ def test_redux_of_floats_is_the_extremum_of_the_lanes(
     opcode: str, meeting: Any, values: np.ndarray, schedule: int
 ) -> None:
     active, masks = meeting
-    grid = slow.GRIDS["f32"]
-    (got,) = single.run(opcode, u32(values), masks, active=active, policy=SCHEDULES[schedule][0]).results
+    grid = rational_float.GRIDS["f32"]
+    (got,) = single_instruction.run(opcode, u32(values), masks, active=active, policy=SCHEDULES[schedule][0]).results
     for group in groups(active, masks):
         numbers = [grid.decode(int(u32(values)[lane])) for lane in group]
-        numbers = [slow.Number(False, x.magnitude) for x in numbers] if ".abs" in opcode else numbers
-        want = grid.encode(slow.extremum(numbers, ".max" in opcode, nan=".NaN" in opcode))
+        numbers = [rational_float.Number(False, x.magnitude) for x in numbers] if ".abs" in opcode else numbers
+        want = grid.encode(rational_float.extremum(numbers, ".max" in opcode, nan=".NaN" in opcode))
         assert {hex(got[lane]) for lane in group} == {hex(want)}
 
 
@@ -176,7 +179,7 @@ def test_redux_of_floats_is_the_extremum_of_the_lanes(
 def test_one_lane_of_each_mask_is_elected(meeting: Any, schedule: int) -> None:
     active, masks = meeting
     policy, seed = SCHEDULES[schedule]
-    leader, chosen = single.run("elect.sync", masks, active=active, policy=policy, seed=seed).results
+    leader, chosen = single_instruction.run("elect.sync", masks, active=active, policy=policy, seed=seed).results
     for group in groups(active, masks):
         assert [lane for lane in group if chosen[lane]] == [lane for lane in group if lane % 32 == leader[lane]]
         assert len({int(leader[lane]) for lane in group}) == sum(bool(chosen[lane]) for lane in group) == 1
@@ -189,7 +192,7 @@ def test_the_active_mask_names_lanes_that_run(raw: np.ndarray, schedule: int) ->
     active = raw % 3 != 0
     assume(active.any())
     policy, seed = SCHEDULES[schedule]
-    (mask,) = single.run("activemask.b32", active=active, policy=policy, seed=seed).results
+    (mask,) = single_instruction.run("activemask.b32", active=active, policy=policy, seed=seed).results
     for lane in np.flatnonzero(active).tolist():
         running = sum(1 << other % 32 for other in np.flatnonzero(active).tolist() if other // 32 == lane // 32)
         assert int(mask[lane]) & ~running == 0
@@ -200,6 +203,6 @@ def test_the_active_mask_names_lanes_that_run(raw: np.ndarray, schedule: int) ->
 def test_a_mask_must_name_the_lane_that_gives_it(policy: str) -> None:
     masks = np.full(32, 0xFFFFFFFE, np.uint32)
     with pytest.raises(RefsimError) as caught:
-        single.run("redux.sync.add.u32", masks, masks, policy=policy)
+        single_instruction.run("redux.sync.add.u32", masks, masks, policy=policy)
     assert caught.value.code == "divergent-sync"
     assert "thread (0, 0, 0)" in str(caught.value)

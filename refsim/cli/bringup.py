@@ -192,7 +192,7 @@ def _deliver(report: "Report", forms: list[tuple[str, str | None]], xml: Path | 
 
 def _body(report: "Report", form: str, width: int | None, colour: bool, citations: bool) -> tuple[str, tuple[str, ...]]:
     if form == "html":
-        from refsim.bringup.page import page
+        from refsim.bringup.html_report import page
 
         return page(report), ()
     return rendered(_document(report, form), form, width=width, colour=colour, citations=citations)

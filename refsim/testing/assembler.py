@@ -10,7 +10,7 @@ from pathlib import Path
 from refsim.errors import MISSING, RefsimError
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.instances import refused
-from refsim.testing import single
+from refsim.testing import single_instruction
 
 OPERAND_WORDS = {"size": "128", "event": "1", "bytes": "16", "n": "1", "immLut": "0xca"}
 """What to write for operands that must be constants."""
@@ -60,7 +60,7 @@ def refusals(bounds: list[Bound], target: str, folder: Path, release: int = -1) 
     found: dict[str, str] = {}
     while bounds := [bound for bound in bounds if bound.opcode not in found]:
         text = folder / f"{target}.ptx"
-        text.write_text(single.listing(bounds, target, OPERAND_WORDS, ptx_version(version)))
+        text.write_text(single_instruction.listing(bounds, target, OPERAND_WORDS, ptx_version(version)))
         command = [program, "-arch", target, "-c", str(text), "-o", str(folder / "forms.cubin")]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode == 0:

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from refsim.bringup.html_report import page
 from refsim.bringup.junit import junit
-from refsim.bringup.page import page
 from refsim.bringup.report import (
     DIFFERS,
     NOT_RUN,

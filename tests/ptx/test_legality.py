@@ -13,7 +13,7 @@ import pytest
 from refsim.ptx.isa.binding import Bound, evaluate
 from refsim.ptx.isa.forms import clauses, find, supports
 from refsim.ptx.isa.instances import instances
-from refsim.testing import single
+from refsim.testing import single_instruction
 from refsim.testing.assembler import first_target, refusals, releases
 
 FAMILIES = ("real", "half", "convert", "move", "memory", "atomic", "warp", "barrier", "control", "matrix", "async_copy")
@@ -118,7 +118,7 @@ def test_a_clause_runs_in_a_program_as_it_evaluates_alone(family: str) -> None:
         ]  # fmt: skip
         constant = {"immLut": "0x96"} if "immLut" in [form.name for form, _ in bound.sources] else {}
         table = [np.array([0x96], np.uint32)] if constant else []
-        got = single.run(bound.opcode, *sources, immediate=constant).results
+        got = single_instruction.run(bound.opcode, *sources, immediate=constant).results
         place = [form.name for form, _ in bound.sources].index("immLut") if constant else len(sources)
         want = evaluate(bound.opcode, *sources[:place], *table, *sources[place:])
         for one, other in zip(got, want, strict=True):
@@ -130,4 +130,4 @@ def test_extremum_of_three_is_a_form_of_its_own() -> None:
     assert find("max.f32", operands=3)[0].since == "sm_50"
     assert find("max.f32", operands=4)[0].since == "sm_100"
     sources = [np.array([value], np.float32).view(np.uint32) for value in (1.0, 3.0, 2.0)]
-    assert single.run("max.f32", *sources, operands=4).results[0].view(np.float32)[0] == 3.0
+    assert single_instruction.run("max.f32", *sources, operands=4).results[0].view(np.float32)[0] == 3.0
