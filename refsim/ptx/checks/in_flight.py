@@ -37,9 +37,9 @@ class InFlight:
     def before(self, access: Access) -> None:
         if not self.count:
             return
-        flying = self._items(access.width).take(access.index) != 0
-        if flying.any():
-            self._report(access, int(np.argmax(flying)))
+        flying = self._items(access.width).take(access.index)
+        if flying.view(np.uint8).any():
+            self._report(access, int(np.argmax(flying != 0)))
 
     def after(self, access: Access) -> None:
         """A copy in flight stays one."""

@@ -139,7 +139,7 @@ class Space:
     def check_initialised(self, at: Addresses, index: Addresses, width: int) -> None:
         narrow = min(width, 8)
         marks: NDArray[Any] = self.unwritten.view(ITEM[width]).take(index).view(ITEM[narrow])
-        if (bad := (marks != 0).reshape(len(at), -1).any(axis=1)).any():
+        if marks.any() and (bad := (marks != 0).reshape(len(at), -1).any(axis=1)).any():
             lane = int(np.flatnonzero(bad)[0])
             region = self.region_at(int(at[lane]))
             name = region.name if region else self.name

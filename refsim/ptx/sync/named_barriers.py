@@ -10,6 +10,7 @@ from refsim.ptx.checks.undefined_warp import barrier_result
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import mark_written, put
+from refsim.ptx.findings.faults import place
 
 if TYPE_CHECKING:
     from refsim.ptx.machine.scheduler import Machine
@@ -73,8 +74,15 @@ class Barriers:
             if stray.any():
                 lane = int(np.argmax(stray))
                 mine, others = (f"{count or 'all'} threads" for count in (expected[lane], other[lane]))
-                what = f"barrier {slot[lane] % BARRIERS} for {mine}, while others wait there for {others}"
+                what = f"barrier {slot[lane] % BARRIERS} for {mine}, while others {self.whereabouts(slot[lane])} for {others}"
                 raise lanes.fault("barrier-misuse", lane, what, RULE)
+
+    def whereabouts(self, slot: int) -> str:
+        """Where those stand that wait at a barrier: `wait there (bar.sync at PTX line 12 (k.cu:3))`."""
+        waiting = np.flatnonzero(self.slot == slot)
+        if not len(waiting):
+            return "arrive there"
+        return f"wait there ({place(self.machine.code.steps[int(self.pc[waiting[0]])].statement)})"
 
     def is_everyone(self, lanes: Lanes, barrier: NDArray[np.int64], expected: NDArray[np.int64]) -> bool:
         """Whether all threads that run are here at one barrier of their CTA, and nobody waits or has arrived elsewhere."""

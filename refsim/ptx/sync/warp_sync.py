@@ -49,7 +49,7 @@ class Meetings:
         if not ready.any():
             return None
         meeting = Lanes(self.machine, ids[ready], step.statement)
-        if named is not None and len(named) > 1:
+        if named is not None and len(named) > 1 and (named != named[0]).any():
             self.demand_one_mask(meeting, named[ready])
         self.demand_everybody(pc, meeting, named if named is None or len(named) == 1 else named[ready])
         return meeting
