@@ -16,7 +16,6 @@ EXAMPLES = {
     "wmma": "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8}, [%r9];",
     "mma.sp::ordered_metadata": "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 "
     "{%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r5,%r6,%r7,%r8}, {%f1,%f2,%f3,%f4}, %r9, 0;",
-    "movmatrix": "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;",
     "cp.async.bulk.tensor": "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%d1, {%r1}], [%r2];",
     "cp.async.bulk": "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], %r2;",
     "cp.async.mbarrier.arrive": "cp.async.mbarrier.arrive.shared.b64 [%r1];",

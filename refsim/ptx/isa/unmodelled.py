@@ -38,7 +38,6 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("mma.sp", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
     ("mma.sp::ordered_metadata", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
     ("mma", "product of block-scaled matrices by a warp", "sm_120a", "mma with block scaling", "block_scale"),
-    ("movmatrix", "transposition of a matrix in registers", "sm_75", "movmatrix"),
     ("cp.async.bulk.tensor", "copy of a tensor's box (TMA)", "sm_90", "cp.async.bulk.tensor"),
     ("cp.reduce.async.bulk.tensor", "reduction of a box into a tensor (TMA)", "sm_90", "cp.reduce.async.bulk.tensor"),
     ("cp.async.bulk", "asynchronous copy of a run of bytes", "sm_90", "cp.async.bulk"),
