@@ -16,7 +16,20 @@ from refsim.ptx.isa.instances import instances
 from refsim.testing import single_instruction
 from refsim.testing.assembler import first_target, refusals, releases
 
-FAMILIES = ("real", "half", "convert", "move", "memory", "atomic", "warp", "barrier", "control", "matrix", "async_copy")
+FAMILIES = (
+    "real",
+    "half",
+    "convert",
+    "move",
+    "memory",
+    "atomic",
+    "warp",
+    "barrier",
+    "control",
+    "matrix",
+    "async_copy",
+    "cluster",
+)
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
 OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]
 # Labels need a place to go, so that branches have a test of their own below.

@@ -68,9 +68,10 @@ class Copies:
     def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
         """Lanes start copies of `size` bytes to shared addresses `to`; bytes beyond `given` become zero."""
         machine = self.machine
+        ((lanes, _, at, _),) = lanes.parts("shared", to)
         state, owner = lanes.space("shared")
         lanes = copy(lanes)  # the set goes on to other statements
-        access = machine.port.intend(lanes, "shared", state, lanes.full(to.astype(np.int64, copy=False)), owner, size)
+        access = machine.port.intend(lanes, "shared", state, lanes.full(at), owner, size)
         flight = Copy(lanes, access.index, lanes.full(source), size, given, self.committed[lanes.key].copy())
         self._check_source(flight)
         self._read_source(flight)

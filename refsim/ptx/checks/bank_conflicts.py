@@ -18,7 +18,8 @@ WARP = 32
 
 @dataclass(frozen=True)
 class BankCounter:
-    """Counts into a table by PTX line. Copies of cp.async are not counted: how they meet the banks is not published."""
+    """Counts into a table by PTX line. Not counted, as nobody publishes how they meet the banks: copies of cp.async, and
+    accesses to another CTA of the cluster."""
 
     table: dict[int, BankUse]
 
@@ -28,6 +29,8 @@ class BankCounter:
     def after(self, access: Access) -> None:
         """One executed access: each warp's lanes at shared addresses, so many bytes each."""
         assert isinstance(access.threads, Lanes)
+        if access.threads.owner is not None:
+            return
         rows, warps = _served(access.threads, access.at, access.width)
         found = bank_conflicts(rows, access.width)
         use = self.table.setdefault(access.statement.line, BankUse(access.statement))

@@ -141,7 +141,7 @@ class Clocks:
         knowledge = NOTHING
         for number in found.foreign:
             knowledge = knowledge | self.known[number]
-        self._learn(lanes, knowledge)
+        self.learn(lanes, knowledge)
         if self.fenced.is_used:
             everyone = np.unique(np.concatenate([*found.lanes, lanes]))
             self.fenced.share(everyone, np.zeros(len(everyone), np.int64), np.isin(everyone, lanes))
@@ -176,7 +176,7 @@ class Clocks:
             knowledge = NOTHING
             for each in np.unique(self.rows.foreign[mine]).tolist():
                 knowledge = knowledge | self.known[each]
-            self._learn(mine, knowledge)
+            self.learn(mine, knowledge)
 
     # ---- releases and acquires
     def fence(self, lanes: Ids, meaning: Semantics, now: int) -> None:
@@ -188,7 +188,7 @@ class Clocks:
                     self._acquire(lane, found, meaning.scope)
         if meaning.sequential and meaning.scope >= GPU:
             for lane in lanes[self.fenced.seen[lanes] > 0].tolist() if self.fenced.is_used else ():
-                self._learn(np.array([lane]), self.fenced.known[int(self.fenced.seen[lane])])
+                self.learn(np.array([lane]), self.fenced.known[int(self.fenced.seen[lane])])
             self.fenced.fence(lanes)
         if meaning.releases:
             for scope in range(min(meaning.scope, GPU) + 1):
@@ -196,7 +196,7 @@ class Clocks:
 
     def _at_fence(self, lane: int) -> Knowledge:
         rows = self.fences[GPU]
-        return self._snapshot(rows, lane, int(rows.own[lane]))
+        return self.snapshot(rows, lane, int(rows.own[lane]))
 
     def _note(self, to: Rows, lanes: Ids, now: int) -> None:
         rows = self.rows
@@ -242,14 +242,15 @@ class Clocks:
     def _release(self, lane: int, meaning: Semantics, now: int) -> tuple[Knowledge, int] | None:
         """What a strong write by a lane releases, and how far; the knowledge at its last fence, or at a release itself."""
         if meaning.releases:
-            return self._snapshot(self.rows, lane, now), min(meaning.scope, GPU)
+            return self.snapshot(self.rows, lane, now), min(meaning.scope, GPU)
         for scope in range(min(meaning.scope, GPU), -1, -1):
             rows = self.fences.get(scope)
             if rows is not None and rows.own[lane]:
-                return self._snapshot(rows, lane, int(rows.own[lane])), scope
+                return self.snapshot(rows, lane, int(rows.own[lane])), scope
         return None
 
-    def _snapshot(self, rows: Rows, lane: int, now: int) -> Knowledge:
+    def snapshot(self, rows: Rows, lane: int, now: int) -> Knowledge:
+        """What one lane knows, by rows of its own or of a copy of them, with all that it did itself up to `now`."""
         geometry = self.geometry
         cta, warp = int(geometry.cta[lane]) + geometry.first, int(geometry.thread[lane]) // WARP
         ctas, warps = {cta: int(rows.cta[lane])}, {cta * geometry.warps + warp: int(rows.warp[lane])}
@@ -277,7 +278,7 @@ class Clocks:
 
     def cluster(self, cta: int) -> int:
         """The cluster of a CTA of the grid."""
-        return cta
+        return cta // self.geometry.cluster_ctas
 
     def _acquire(self, lane: int, found: Released, scope: int) -> None:
         cta = int(self.geometry.cta[lane]) + self.geometry.first
@@ -287,9 +288,9 @@ class Clocks:
         if min(scope, SYS) >= GPU:
             knowledge = knowledge | found.everybody
         if knowledge is not NOTHING:
-            self._learn(np.array([lane]), knowledge)
+            self.learn(np.array([lane]), knowledge)
 
-    def _learn(self, lanes: Ids, knowledge: Knowledge) -> None:
+    def learn(self, lanes: Ids, knowledge: Knowledge) -> None:
         """Lanes come after what somebody else knew; equal joins are made once."""
         if knowledge is NOTHING:
             return

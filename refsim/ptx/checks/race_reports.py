@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from refsim.ptx.checks.history import History
-from refsim.ptx.findings.faults import place
+from refsim.ptx.findings.faults import fault, place
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.semantics import GPU, semantics
 from refsim.ptx.memory.space import SHARED_BASE, Space
@@ -20,6 +20,7 @@ CONVERGENCE_RULE = (
     "PTX ISA: shfl, vote, match, redux and matrix instructions make lanes meet but order no memory; "
     "only bar.warp.sync (__syncwarp) does"
 )
+EXIT_RULE = "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
 WARP = 32
 
 
@@ -48,6 +49,14 @@ class Reporter:
     def is_news(self, statement: Statement) -> bool:
         """Whether a race at this statement would be raised, or recorded for the first time."""
         return self.machine.checks.level("race") == "error" or not self.machine.findings.is_known("race", statement)
+
+    def report_exit(self, cta: int, lane: int, number: int) -> None:
+        """A CTA exited although nothing orders its end behind an access of a lane to its shared memory."""
+        geometry, made = self.machine.geometry, self.history.made[number]
+        assert made is not None
+        block = geometry.describe(cta * geometry.threads).partition(" of ")[2]
+        what = f"the shared memory of {block}, which may have exited by then"
+        self.machine.report(fault("out-of-bounds", what, made[0], geometry.describe(lane), EXIT_RULE), made[0])
 
     def report(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
         """Raise or record what the checks of the launch say about it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.cluster_order import ClusterOrder, RemoteAccesses
 from refsim.ptx.checks.happens_before import Clocks, Key
 from refsim.ptx.checks.history import Event, History
 from refsim.ptx.checks.marks import Marks
@@ -114,11 +115,18 @@ class Races:
         self.strict = Clocks(self.geometry, strict)
         self.loose = Clocks(self.geometry, loose) if converges else None
         self.clocks = [self.strict] if self.loose is None else [self.strict, self.loose]
+        self.cluster_orders = [ClusterOrder(clocks, machine.alive) for clocks in self.clocks]
+        self.remote = RemoteAccesses(self.strict)
         self.reporter = Reporter(machine, history)
         self.shared = Area.over(0, len(machine.shared.bytes), granules["shared"], is_shared=True)
         self.first = self.geometry.first * self.geometry.threads
         self.floor = 0
         self.parts: list[Part] = []
+
+    @property
+    def is_private(self) -> bool:
+        """Whether no other CTA reaches a CTA's shared memory, so that a barrier of the CTA orders all that touch it."""
+        return self.geometry.cluster_ctas == 1
 
     # ---- accesses
     def before(self, access: Access) -> None:
@@ -178,6 +186,11 @@ class Races:
             self._list_read(part, number, slice(None))
         else:
             self._mark_write(part, number)
+        if part.area.is_shared and not self.is_private:
+            owner = access.index * access.width // access.space.stride
+            mine = self.geometry.cta[access.threads.ids]
+            if (elsewhere := owner != mine).any():
+                self.remote.note(owner[elsewhere], self._agents(access.threads.ids[elsewhere]), self.history.now)
         if meaning.strong or (access.kind != READ and self.strict.matters):
             self._synchronise(part)
 
@@ -265,7 +278,7 @@ class Races:
         if int(found.max(initial=0)) <= (self.floor if area.is_shared else 0):
             return True
         agents = marks.take(marks.agent, index, count)
-        late = found > (self.strict.rows.cta[lanes][:, None] if area.is_shared else 0)
+        late = found > (self.strict.rows.cta[lanes][:, None] if area.is_shared and self.is_private else 0)
         if not marks.has_chains:
             late &= agents != self._agents(lanes)[:, None]
         if part.strength and marks.has_strong:
@@ -424,8 +437,9 @@ class Races:
         """All lanes that run passed one barrier of their CTAs together."""
         for clocks in self.clocks:
             clocks.meet_cta(lanes, self.history.now)
-        self.shared.forget()
-        self._lift_floor()
+        if self.is_private:
+            self.shared.forget()
+            self._lift_floor()
 
     def _lift_floor(self) -> None:
         self.floor = self.strict.floor(self.machine.alive)
@@ -448,8 +462,30 @@ class Races:
                 clocks.arrive(number, lanes, now)
                 if len(waiting):
                     clocks.leave(number, waiting)
-        if whole.any():
+        if whole.any() and self.is_private:
             self._lift_floor()
+
+    def cluster_arrived(self, lanes: Ids) -> None:
+        """Lanes arrived at the barrier of their cluster, and release what they did."""
+        for order in self.cluster_orders:
+            order.arrive(lanes, self.history.now)
+
+    def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
+        """All threads of these clusters have arrived."""
+        for order in self.cluster_orders:
+            order.finish(clusters, arrived)
+
+    def exited(self, lanes: Ids) -> None:
+        """Lanes have exited: nobody else may still be at the shared memory of their CTAs."""
+        found = self.remote.left_behind(lanes, self.machine.alive) if self.remote.newest else None
+        if found is not None:
+            cta, agent, number = found
+            self.reporter.report_exit(cta, agent - self.first, number)
+
+    def cluster_waited(self, lanes: Ids) -> None:
+        """Lanes go on behind the barrier of their cluster."""
+        for order in self.cluster_orders:
+            order.wait(lanes)
 
     def warp_met(self, lanes: Ids, group: Array | None) -> None:
         """Lanes met by bar.warp.sync: whole warps (group None), or those of one group each."""

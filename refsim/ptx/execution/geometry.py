@@ -45,7 +45,7 @@ class Geometry:
         """Warps of one CTA."""
         return -(-self.threads // 32)
 
-    @property
+    @cached_property
     def cluster_ctas(self) -> int:
         """CTAs of a cluster: 1 where the launch has none."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
@@ -54,6 +54,11 @@ class Geometry:
     def ranks(self) -> Ids:
         """The rank in its cluster of each CTA that runs now."""
         return np.arange(self.count, dtype=np.int64) % self.cluster_ctas
+
+    @cached_property
+    def lane_ranks(self) -> Ids:
+        """The rank of each lane's CTA in its cluster."""
+        return self.ranks[self.cta]
 
     @cached_property
     def numbers(self) -> Ids:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.findings.faults import fault
+from refsim.ptx.memory.address import position_of, rank_bits, rank_of
 from refsim.ptx.memory.semantics import Semantics, semantics
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
 from refsim.ptx.text.syntax import Statement
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
 class Lanes:
     """A set of lanes at one instruction, with the machine they run on."""
 
-    def __init__(self, machine: "Machine", ids: Ids, statement: Statement | None = None) -> None:
+    def __init__(
+        self, machine: "Machine", ids: Ids, statement: Statement | None = None, owner: Ids | None = None
+    ) -> None:
+        """`owner`: whose shared memory each lane means, where that is not its own CTA's."""
         self.machine = machine
         self.ids = ids
+        self.owner = owner
         self.statement = statement
         self.pc = -1
         self.key = key_of(ids)
@@ -43,7 +48,7 @@ class Lanes:
             return self
         if not mask.any():
             return None
-        return Lanes(self.machine, self.ids[mask], self.statement)
+        return Lanes(self.machine, self.ids[mask], self.statement, None if self.owner is None else self.owner[mask])
 
     def of(self, per_lane: NDArray[Any]) -> NDArray[Any]:
         """This set's part of an array over all lanes; an array of length 1 is the same for all."""
@@ -102,12 +107,19 @@ class Lanes:
         assert self.statement is not None
         return semantics(self.statement.opcode)
 
+    def symbol(self, name: str, offset: int) -> NDArray[np.uint64]:
+        """The address of a variable within its state space, (1,), or (n,) where CTAs of a cluster have it at their own."""
+        address, geometry = self.machine.symbol(name, offset), self.machine.geometry
+        if geometry.cluster_ctas > 1 and name in self.machine.in_shared:
+            return address + rank_bits(geometry.lane_ranks[self.key])
+        return address
+
     def space(self, name: str) -> tuple[Space, Ids | int]:
-        """A state space and the owner of each lane in it (its CTA for shared, itself for local)."""
+        """A state space and the owner of each lane in it (a CTA for shared, the lane itself for local)."""
         machine = self.machine
         match name:
             case "shared":
-                return machine.shared, self.cta
+                return machine.shared, self.cta if self.owner is None else self.owner
             case "local":
                 return machine.local, self.ids
             case "param":
@@ -119,7 +131,7 @@ class Lanes:
         """One item of `width` bytes per lane from byte addresses (n,) or (1,); generic addresses are resolved."""
         parts = self.parts(space, addresses)
         if len(parts) == 1:
-            return self._load(*parts[0][1:3], width)
+            return parts[0][0]._load(*parts[0][1:3], width)
         items: NDArray[Any] = np.empty(self.count, ITEM[width])
         for lanes, name, at, mask in parts:
             items[mask] = lanes._load(name, at, width)
@@ -154,6 +166,8 @@ class Lanes:
         at = addresses.astype(np.int64, copy=False)
         if space in ("global", "const"):
             return [(self, "global", at - self.machine.memory.space.base, None)]
+        if space == "shared":
+            return [(*self._within_cluster(at), None)]
         if space != "generic":
             return [(self, space, at, None)]
         windows = tuple(WINDOWS.items())
@@ -168,8 +182,44 @@ class Lanes:
             chosen = self.full(mask)
             lanes = self.select(chosen)
             if lanes is not None:
-                found.append((lanes, name, self.full(at)[chosen] - starts[name], None if chosen.all() else chosen))
+                place, rest = self.full(at)[chosen] - starts[name], None if chosen.all() else chosen
+                found.append((*(lanes._within_cluster(place) if name == "shared" else (lanes, name, place)), rest))
         return found
+
+    def _within_cluster(self, at: Addresses) -> tuple["Lanes", str, Addresses]:
+        """Shared addresses as positions in the memory of the CTA that they name, which only `.shared::cluster` and generic
+        accesses may reach when it is another one."""
+        machine, geometry = self.machine, self.machine.geometry
+        if geometry.cluster_ctas == 1:
+            return self, "shared", at
+        rank, own, position = rank_of(at), geometry.lane_ranks[self.key], position_of(at)
+        if (remote := rank != own).any():
+            owner = self.cta - own + rank
+            self._check_remote(remote, self.full(rank), owner)
+            return Lanes(machine, self.ids, self.statement, owner), "shared", self.full(position)
+        return self, "shared", position
+
+    def _check_remote(self, remote: NDArray[np.bool_], rank: Ids, owner: Ids) -> None:
+        """A shared access of another CTA: one of this cluster, that has not exited, by an instruction that may."""
+        machine, geometry = self.machine, self.machine.geometry
+        assert self.statement is not None
+        names_shared = any(word.startswith("shared") for word in self.statement.opcode.split("."))
+        if names_shared and "shared::cluster" not in self.statement.opcode:
+            where = int(np.argmax(remote))
+            what = f"the address lies in the shared memory of rank {int(rank[where])} of the cluster"
+            raise self.fault("out-of-bounds", where, what, "PTX ISA, state spaces: .shared alone is .shared::cta")
+        if (beyond := rank >= geometry.cluster_ctas).any():
+            where = int(np.argmax(beyond))
+            what = f"shared memory of rank {int(rank[where])} of a cluster of {geometry.cluster_ctas}"
+            raise self.fault("out-of-bounds", where, what)
+        there = np.asarray(machine.alive.reshape(geometry.count, -1).any(axis=1))
+        if (gone := ~there[owner]).any():
+            where = int(np.argmax(gone))
+            what = f"shared memory of rank {int(rank[where])} of the cluster, all of whose threads have exited"
+            rule = (
+                "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
+            )
+            raise self.fault("out-of-bounds", where, what, rule)
 
 
 ALL = 0xFFFFFFFF

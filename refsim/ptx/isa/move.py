@@ -9,6 +9,7 @@ from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.types import TYPES, UNSIGNED
+from refsim.ptx.memory.address import rank_of
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
@@ -77,10 +78,14 @@ def cvta(a: Array, *, to: bool, space: str) -> Array:
 
 
 @instruction(f"isspacep.{{space:{_SPACES}}} d:pred, a:b64", later=_LATER, source=PTX["isspacep"])
-def isspacep(a: Array, *, space: str) -> Array:
-    """Whether a generic address falls into the window of a state space."""
+def isspacep(lanes: Lanes, a: Array, *, space: str) -> Array:
+    """Whether a generic address falls into the window of a state space; `.shared` is that of the thread's own CTA."""
     inside = {name: (a >= np.uint64(start)) & (a < np.uint64(start + WINDOW_SIZE)) for name, start in WINDOWS.items()}
-    stem = space.partition("::")[0]
+    stem, _, extent = space.partition("::")
+    if stem == "shared":
+        geometry, rank = lanes.machine.geometry, rank_of(a)
+        own = rank < geometry.cluster_ctas if extent == "cluster" else rank == geometry.ranks[lanes.cta]
+        return inside[stem] & own
     return inside[stem] if stem in inside else ~np.logical_or.reduce(list(inside.values()))
 
 

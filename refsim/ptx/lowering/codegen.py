@@ -111,7 +111,7 @@ class Writer:
             case Special(name):
                 return f"lanes.machine.special(lanes, {name!r})"
             case Symbol(name, offset):
-                return f"lanes.machine.symbol({name!r}, {offset})"
+                return f"lanes.symbol({name!r}, {offset})"
             case Target(pc):
                 return str(pc)
             case Place(base, offset):

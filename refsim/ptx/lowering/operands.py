@@ -52,7 +52,7 @@ def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
         case Special(name):
             return lanes.machine.special(lanes, name)
         case Symbol(name, offset):
-            return lanes.machine.symbol(name, offset)
+            return lanes.symbol(name, offset)
         case Target(pc):
             return pc
         case Place(base, offset):

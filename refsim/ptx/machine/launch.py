@@ -31,11 +31,13 @@ WORKSPACE = "workspace of grid.sync()"
 
 @dataclass(frozen=True)
 class Placement:
-    """Addresses of all names of an entry; the bytes of shared memory that a CTA takes, and of local memory a lane."""
+    """Addresses of all names of an entry; the bytes of shared memory that a CTA takes, and of local memory a lane; which
+    names are in shared memory."""
 
     symbols: dict[str, int]
     shared_bytes: int
     local_bytes: int
+    in_shared: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ class Launch:
             checks=self.checks, findings=findings, policy=self.policy, seed=self.seed + geometry.first,
             target=self.target, arithmetic=self.arithmetic, deadline=deadline,
             observer=self.observer, watching=self.watching, history=history, tracking=tracking,
+            in_shared=self.variables.in_shared,
         )  # fmt: skip
 
 
@@ -205,7 +208,9 @@ def place_variables(
     for variable in new:
         write_references(variable, symbols, device)
     symbols["%dynamic_smem_size"], symbols["%total_smem_size"] = dynamic, total_shared(shared)
-    return Placement(symbols, shared, sizes["local"])
+    in_shared = {variable.name for variable in variables if variable.space == "shared"}
+    in_shared |= {f"generic({name})" for name in in_shared}
+    return Placement(symbols, shared, sizes["local"], frozenset(in_shared))
 
 
 def _names(*operands: Operand | None) -> list[str]:

@@ -38,6 +38,7 @@ from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, AccessError, Space
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
+from refsim.ptx.sync.cluster_barrier import ClusterBarrier
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
@@ -59,12 +60,13 @@ class Machine:
         symbols: dict[str, int], *, checks: Checks, findings: Findings, policy: str, seed: int,
         target: str, arithmetic: str, deadline: float, observer: StepObserver | None = None,
         history: History | None = None, tracking: Tracking | None = None, watching: AddressWatch | None = None,
+        in_shared: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings
         self.target, self.arithmetic, self.observer, self.watching = target, arithmetic, observer, watching
-        self.deadline = deadline
+        self.deadline, self.in_shared = deadline, in_shared
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         self.late = self.choose_late(self.choice) if self.choice is not None and seed % 2 == 0 else None
         poison = bytes([(POISON + seed) & 0xFF])
@@ -83,7 +85,7 @@ class Machine:
         self.copies = Copies(self, policy, self.choice)
         self.races, self.in_flight = self._watchers(history or History())
         self.port = Port(self._observers(), None if tracking or checks.initialised == "off" else self._read_unwritten)
-        self.barriers = Barriers(self)
+        self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
         self.meetings = Meetings(self)
         self.specials: dict[str, NDArray[np.uint32]] = {}
         self.clock = 0
@@ -183,6 +185,8 @@ class Machine:
         """These lanes have exited, by the statement at a counter or behind the last one."""
         self.alive[ids] = False
         self.exit_pc[ids] = pc
+        if self.races is not None:
+            self.races.exited(ids)
 
     def branch(self, lanes: Lanes, target: int) -> None:
         """Lanes go to a statement. Those that go back to poll memory again rest until nobody else can run: what they wait
@@ -394,4 +398,5 @@ class Machine:
         self.meetings.wake()
         if not self.groups:
             self.barriers.release()
+            self.cluster_barrier.release()
         return bool(self.groups)

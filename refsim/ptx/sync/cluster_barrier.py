@@ -1,0 +1,74 @@
+"""The barrier of a cluster: every thread arrives, then waits; all of a phase arrive before anybody of it goes on."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.lanes import Lanes
+
+if TYPE_CHECKING:
+    from refsim.ptx.machine.scheduler import Machine
+
+RULE = "PTX ISA, barrier.cluster: each thread arrives once, then waits, in each phase"
+IDLE, ARRIVED, COMPLETE = range(3)
+
+
+class ClusterBarrier:
+    """Where each lane stands in the current phase of its cluster; a launch without clusters has one of every CTA."""
+
+    def __init__(self, machine: "Machine") -> None:
+        self.machine = machine
+        self.state = np.zeros(machine.geometry.lanes, np.int8)
+        self.pc = np.full(machine.geometry.lanes, -1, np.int64)
+
+    def arrive(self, lanes: Lanes, *, releases: bool) -> None:
+        """Lanes arrive and go on."""
+        again = self.state[lanes.ids] != IDLE
+        if again.any():
+            raise lanes.fault("barrier-misuse", int(np.argmax(again)), "a second arrival without a wait between", RULE)
+        self.state[lanes.ids] = ARRIVED
+        if releases and self.machine.races is not None:
+            self.machine.races.cluster_arrived(lanes.ids)
+        self.machine.go(lanes.pc + 1, lanes.ids)
+        self.release()
+
+    def wait(self, lanes: Lanes) -> None:
+        """Lanes that have arrived wait for the others of their cluster."""
+        state = self.state[lanes.ids]
+        if (idle := state == IDLE).any():
+            raise lanes.fault("barrier-misuse", int(np.argmax(idle)), "a wait without an arrival before it", RULE)
+        self.pc[lanes.ids] = lanes.pc
+        self._go_on(lanes.ids[state == COMPLETE])
+
+    def release(self) -> None:
+        """Complete the phase of each cluster whose threads have all arrived or exited; those that wait go on."""
+        machine, geometry = self.machine, self.machine.geometry
+        cluster = geometry.cta // geometry.cluster_ctas
+        clusters = geometry.count // geometry.cluster_ctas
+        arrived = self.state == ARRIVED
+        missing = np.bincount(cluster[machine.alive & ~arrived], minlength=clusters)
+        here = np.bincount(cluster[arrived], minlength=clusters)
+        complete = (missing == 0) & (here > 0)
+        if not complete.any():
+            return
+        going = np.flatnonzero(complete[cluster] & arrived)
+        self.state[going] = COMPLETE
+        if machine.races is not None:
+            machine.races.clusters_completed(np.flatnonzero(complete), going)
+        self._go_on(going[self.pc[going] >= 0])
+
+    def _go_on(self, ids: Ids) -> None:
+        if not len(ids):
+            return
+        if self.machine.races is not None:
+            self.machine.races.cluster_waited(ids)
+        self.state[ids] = IDLE
+        for pc in np.unique(self.pc[ids]).tolist():
+            self.machine.go(pc + 1, ids[self.pc[ids] == pc])
+        self.pc[ids] = -1
+
+    def waiting(self) -> list[tuple[int, Ids]]:
+        """Program counters and the lanes that wait there, for a deadlock report."""
+        ids = np.flatnonzero(self.pc >= 0)
+        return [(int(pc), ids[self.pc[ids] == pc]) for pc in np.unique(self.pc[ids])]

@@ -1,0 +1,181 @@
+"""Clusters: the shared memory of other blocks, the barrier of a cluster, and what it orders."""
+
+import numpy as np
+import pytest
+
+from refsim import ptx
+from refsim.errors import RefsimError
+
+HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+PROLOGUE = """
+    .shared .align 8 .b32 s[64];
+    .reg .b32 %r<24>; .reg .b64 %d<12>; .reg .pred %p<8>;
+    ld.param.u64 %d1, [out];
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %cluster_ctarank; mov.u32 %r3, %cluster_nctarank; mov.u32 %r4, %ctaid.x;
+    mov.u32 %r5, %ntid.x; mad.lo.u32 %r6, %r4, %r5, %r1; mul.wide.u32 %d2, %r6, 4; add.s64 %d3, %d1, %d2;
+    add.u32 %r7, %r2, 1; rem.u32 %r7, %r7, %r3;
+    mov.u32 %r8, s; shl.b32 %r9, %r1, 2; add.u32 %r8, %r8, %r9;
+    mad.lo.u32 %r10, %r4, 1000, %r1;
+"""
+MEET = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+# Everybody writes its own block's memory, meets, reads the next block's, and meets again before it exits.
+RING = f"""
+    st.shared.u32 [%r8], %r10;
+    {MEET}
+    mapa.shared::cluster.u32 %r11, %r8, %r7;
+    ld.shared::cluster.u32 %r12, [%r11];
+    {MEET}
+    st.global.u32 [%d3], %r12; ret;"""
+SCHEDULES = pytest.mark.parametrize(
+    ("policy", "seed"), [("eager", 0), ("lazy", 0), *(("random", seed) for seed in range(1, 7))]
+)
+
+
+def program(body: str) -> ptx.Program:
+    return ptx.load(f"{HEAD}.visible .entry k(.param .u64 out)\n{{ {PROLOGUE} {body} }}\n")
+
+
+def run(body: str, blocks=8, threads=64, cluster=4, **options) -> np.ndarray:
+    out = np.zeros(blocks * threads, np.uint32)
+    program(body).launch("k", blocks, threads, [out], cluster=cluster, **options)
+    return out.reshape(blocks, threads)
+
+
+def next_block(blocks: int, threads: int, cluster: int) -> np.ndarray:
+    block, thread = np.arange(blocks)[:, None], np.arange(threads)
+    return (block // cluster * cluster + (block + 1) % cluster) * 1000 + thread
+
+
+def fails(body: str, code: str, **options) -> RefsimError:
+    with pytest.raises(RefsimError) as caught:
+        run(body, **options)
+    assert caught.value.code == code
+    return caught.value
+
+
+@SCHEDULES
+@pytest.mark.parametrize(("blocks", "cluster"), [(8, 4), (6, 2), (16, 16), (6, 3), (4, 1)])
+def test_a_ring_of_blocks(policy, seed, blocks, cluster):
+    assert (run(RING, blocks, 64, cluster, policy=policy, seed=seed) == next_block(blocks, 64, cluster)).all()
+
+
+def test_the_barrier_without_a_cluster_is_one_of_the_block():
+    assert (run(RING, 4, 64, None) == next_block(4, 64, 1)).all()
+
+
+@pytest.mark.parametrize("threads", [32, 40, 64])
+def test_generic_addresses_reach_the_other_block(threads):
+    body = f"""
+        cvt.u64.u32 %d4, %r8; cvta.shared.u64 %d4, %d4; st.u32 [%d4], %r10;
+        {MEET}
+        mapa.u64 %d5, %d4, %r7; ld.u32 %r12, [%d5];
+        getctarank.u64 %r13, %d5; setp.ne.u32 %p1, %r13, %r7; @%p1 trap;
+        isspacep.shared::cluster %p2, %d5; @!%p2 trap;
+        isspacep.shared::cta %p3, %d4; @!%p3 trap;
+        isspacep.shared %p4, %d5; setp.ne.u32 %p5, %r7, %r2; and.pred %p4, %p4, %p5; @%p4 trap;
+        cvta.to.shared.u64 %d6, %d5; cvt.u32.u64 %r14, %d6; mapa.shared::cluster.u32 %r15, %r8, %r7;
+        setp.ne.u32 %p6, %r14, %r15; @%p6 trap;
+        getctarank.shared::cluster.u32 %r16, %r8; setp.ne.u32 %p7, %r16, %r2; @%p7 trap;
+        {MEET}
+        st.global.u32 [%d3], %r12; ret;"""
+    assert (run(body, 8, threads) == next_block(8, threads, 4)).all()
+
+
+@SCHEDULES
+def test_atomics_in_the_memory_of_one_block(policy, seed):
+    body = f"""
+        mov.u32 %r11, 0; st.shared.u32 [%r8], %r11;
+        {MEET}
+        mov.u32 %r12, s; mov.u32 %r13, 0; mapa.shared::cluster.u32 %r12, %r12, %r13;
+        atom.add.shared::cluster.u32 %r14, [%r12], 1;
+        {MEET}
+        ld.shared::cluster.u32 %r15, [%r12];
+        {MEET}
+        st.global.u32 [%d3], %r15; ret;"""
+    assert (run(body, policy=policy, seed=seed) == 4 * 64).all()
+
+
+def test_clusters_of_two_dimensions_share_among_their_own():
+    body = RING.replace("%r10", "%r2")
+    out = np.zeros(8 * 64, np.uint32)
+    # Block (x, y) of a 2 x 4 grid in clusters of 2 x 2 has rank x + 2 (y mod 2); its number is taken from %ctaid.y as well.
+    text = body.replace("st.global.u32 [%d3]", """mov.u32 %r20, %ctaid.y; mov.u32 %r21, %nctaid.x; mul.lo.u32 %r20, %r20, %r21;
+        mul.lo.u32 %r20, %r20, %r5; mul.wide.u32 %d8, %r20, 4; add.s64 %d3, %d3, %d8; st.global.u32 [%d3]""")  # fmt: skip
+    program(text).launch("k", (2, 4), 64, [out], cluster=(2, 2))
+    rank = np.array([x + 2 * (y % 2) for y in range(4) for x in range(2)])
+    assert (out.reshape(8, 64) == ((rank + 1) % 4)[:, None]).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("mov.u32 %r7, 4; mapa.shared::cluster.u32 %r11, %r8, %r7; ret;", "invalid-operand", "rank 4 of a cluster of 4"),
+        ("mapa.u64 %d5, %d1, %r7; ret;", "invalid-operand", "not in shared memory"),
+        (RING.replace("ld.shared::cluster", "ld.shared"), "out-of-bounds", "of the cluster"),
+        (RING.replace("mapa.shared::cluster.u32 %r11, %r8, %r7;", "add.u32 %r11, %r8, 0x9000000;"), "out-of-bounds",
+         "of a cluster of 4"),
+        (RING.replace("mapa.shared::cluster.u32 %r11, %r8, %r7;", "add.u32 %r11, %r8, 1024;"), "out-of-bounds", "past the end"),
+        ("barrier.cluster.wait; ret;", "barrier-misuse", "without an arrival"),
+        ("barrier.cluster.arrive; barrier.cluster.arrive; ret;", "barrier-misuse", "second arrival"),
+        ("setp.eq.u32 %p1, %r2, 0; @%p1 bra DONE; " + MEET + " DONE: bar.sync 0; ret;", "deadlock", "barrier.cluster.wait"),
+    ],
+)  # fmt: skip
+def test_misuse(body, code, said):
+    if "DONE" in body:  # rank 0 never arrives, and stays: it waits for a barrier that its other warp never reaches
+        body = body.replace("DONE: bar.sync 0;", "DONE: setp.lt.u32 %p2, %r1, 32; @%p2 bar.sync 0, 96;")
+    assert said in fails(body, code).what
+
+
+def test_a_block_that_exits_counts_as_arrived():
+    body = f"setp.eq.u32 %p1, %r2, 3; @%p1 bra DONE; {MEET} st.global.u32 [%d3], %r10; DONE: ret;"
+    assert (run(body)[:3] == next_block(8, 64, 1)[:3]).all()
+
+
+EXITS_EARLY = {
+    "no barrier after the read": f"{RING[: RING.rindex('barrier.cluster.arrive')]} st.global.u32 [%d3], %r12; ret;",
+    "one block leaves": RING.replace("mapa", "setp.eq.u32 %p1, %r2, 1; @%p1 bra DONE; mapa", 1).replace(
+        "ret;", "DONE: ret;"
+    ),
+    "the last barrier is relaxed": RING[::-1].replace("esaeler.evirra", "dexaler.evirra", 1)[::-1],
+}
+
+
+@SCHEDULES
+@pytest.mark.parametrize("name", EXITS_EARLY)
+def test_a_block_exits_while_another_uses_its_memory(name, policy, seed):
+    error = fails(EXITS_EARLY[name], "out-of-bounds", policy=policy, seed=seed)
+    assert "exited" in error.what
+
+
+WRONG = {
+    "no barrier before the read": RING.replace(MEET, "", 1),
+    "a relaxed arrival": RING.replace("arrive.release", "arrive.relaxed", 1),
+    "a barrier of the block alone": RING.replace(MEET, "bar.sync 0;", 1),
+    "no barrier before the next write": RING.replace(
+        f"{MEET}\n    st.global", f"st.shared.u32 [%r8], %r1; {MEET} st.global"
+    ),
+}
+
+
+@SCHEDULES
+@pytest.mark.parametrize("name", WRONG)
+def test_what_the_barrier_alone_orders(name, policy, seed):
+    error = fails(WRONG[name], "race", policy=policy, seed=seed)
+    assert "block" in error.where + error.what
+
+
+@SCHEDULES
+def test_arrivals_and_waits_apart(policy, seed):
+    """Work between arrive and wait, a CTA barrier in between, several phases."""
+    body = """
+        mov.u32 %r17, 0; mov.u32 %r18, 0;
+        LOOP:
+        add.u32 %r19, %r10, %r17; st.shared.u32 [%r8], %r19;
+        barrier.cluster.arrive;
+        mul.lo.u32 %r20, %r17, %r17;
+        barrier.cluster.wait;
+        mapa.shared::cluster.u32 %r11, %r8, %r7; ld.shared::cluster.u32 %r12, [%r11]; add.u32 %r18, %r18, %r12;
+        barrier.cluster.arrive.release; bar.sync 0; barrier.cluster.wait.acquire;
+        add.u32 %r17, %r17, 1; setp.lt.u32 %p1, %r17, 3; @%p1 bra LOOP;
+        st.global.u32 [%d3], %r18; ret;"""
+    assert (run(body, policy=policy, seed=seed) == 3 * next_block(8, 64, 4) + 3).all()
