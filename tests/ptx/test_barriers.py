@@ -156,7 +156,7 @@ def test_misuse_is_named(statement: str, what: str) -> None:
 @pytest.mark.parametrize("second", ["bar.sync 1, 96", "bar.sync 1"])
 def test_threads_that_wait_for_different_counts_are_named(first: str, second: str, policy: str, seed: int) -> None:
     body = f"setp.lt.u32 %p1, %r1, 32; @%p1 {first}; @%p1 ret; {second}; ret;"
-    with pytest.raises(RefsimError, match="while others (wait|arrive) there") as caught:
+    with pytest.raises(RefsimError, match=r"while others (wait|arrive) there") as caught:
         run(body, 96, policy=policy, seed=seed)
     assert caught.value.code == "barrier-misuse"
 
