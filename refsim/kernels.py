@@ -4,13 +4,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import format_named
+
+if TYPE_CHECKING:
+    from refsim.ptx import Extents
 
 Outputs = Mapping[str, NDArray[Any]]
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -59,6 +62,28 @@ class Buffer:
     dtype: np.dtype[Any]
 
 
+@dataclass(frozen=True)
+class Struct:
+    """An argument that is a struct: its bytes, and the alignment that its C type has.
+
+    `Struct(raw, 64)` of 128 bytes is a tensor map. A structured NumPy scalar of an aligned dtype is an argument too:
+    `np.array((1, 2.0), np.dtype([("n", np.int32), ("x", np.float64)], align=True))[()]` has 16 bytes, aligned to 8.
+    """
+
+    raw: bytes
+    align: int = 1
+
+    def __post_init__(self) -> None:
+        if self.align < 1 or self.align & (self.align - 1) or len(self.raw) % self.align or not self.raw:
+            raise RefsimError(
+                "bad-struct", f"{len(self.raw)} bytes aligned to {self.align}",
+                rule="an alignment is a power of two, and the size of a C type is a multiple of it, from 1",
+            )  # fmt: skip
+
+    def __bytes__(self) -> bytes:
+        return self.raw
+
+
 class Launcher(Protocol):
     """What a kernel runs on: a simulated or a real GPU, or somebody else's library."""
 
@@ -72,9 +97,14 @@ class Launcher(Protocol):
         """Memory that holds poison, between guard bands."""
 
     def launch(
-        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
-    ) -> None:
-        """Runs an entry to its end; `args` are Buffers and NumPy scalars of the width of the .param."""
+        self, entry: str, grid: "Extents", block: "Extents", args: Sequence[Any], shared_bytes: int = 0, *,
+        cluster: "Extents | None" = None, cooperative: bool = False,
+    ) -> None:  # fmt: skip
+        """Runs an entry to its end; `args` are Buffers, Structs and NumPy scalars, each as wide as its .param.
+
+        grid, block, cluster: a number or up to three, x first; without `cluster` the entry's own directive holds.
+        cooperative: all blocks are resident at once and may meet at a grid barrier, or the launch is refused.
+        """
 
     def read(self, buffer: Buffer) -> NDArray[Any]: ...
 

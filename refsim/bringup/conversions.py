@@ -21,7 +21,6 @@ from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import KERNEL_FILE
 from refsim.conversions import CONVERSIONS, convert
 from refsim.device import Device
-from refsim.device.compile import assemble
 from refsim.device.cuda import CudaDevice
 from refsim.device.sim import SimLauncher
 from refsim.errors import MISSING, RefsimError
@@ -217,7 +216,7 @@ class Text:
 def launcher_of(device: Device, text: Text) -> Iterator[Launcher]:
     """A launcher over a PTX text, on either kind of device."""
     if isinstance(device, CudaDevice):
-        with device.loaded(assemble(text.ptx, device.target).image, text.name) as launcher:
+        with device.loaded(text.ptx, text.name) as launcher:
             yield launcher
     else:
         yield SimLauncher(ptx.load(text.ptx, device.target), 1)

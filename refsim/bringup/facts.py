@@ -34,13 +34,12 @@ def facts_of(device: Device) -> dict[str, str]:
 
 
 def _gpu_facts(device: CudaDevice, described: dict[str, str]) -> dict[str, str]:
-    attributes = device.pycuda.device_attribute
-    count = device.device.get_attribute(attributes.MULTIPROCESSOR_COUNT)
     return {
         "compute capability": described["compute_capability"],
-        "multiprocessors": str(count),
-        "memory": f"{device.device.total_memory() / 2**30:.1f} GiB",
+        "multiprocessors": str(device.facts.multiprocessors),
+        "memory": f"{device.facts.memory_bytes / 2**30:.1f} GiB",
         "driver": " ".join(filter(None, (_kernel_driver(device.index), f"({described['driver']})"))),
+        "backend": described["backend"],
     }
 
 

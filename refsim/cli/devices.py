@@ -22,7 +22,7 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
     return click.option(
         "--device", "device_name", metavar="NAME", default="auto", show_default=True,
-        help="sim, cuda, cuda:1; auto takes a real GPU where there is one, else the simulated one.",
+        help="sim, cuda, cuda:1, cuda:bindings; auto takes a real GPU where there is one, else the simulated one.",
     )(function)  # fmt: skip
 
 

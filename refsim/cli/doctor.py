@@ -17,7 +17,7 @@ _PACKAGES = (
     ("ml_dtypes", "ml_dtypes", "pip install refsim"),
     ("NVRTC", "nvidia-cuda-nvrtc", "pip install 'refsim[sim]' (else the bundled PTX is used)"),
     ("CUDA headers", "nvidia-cuda-runtime", "pip install 'refsim[sim]'"),
-    ("cuda-bindings", "cuda-bindings", "pip install 'refsim[sim]'"),
+    ("cuda-bindings", "cuda-bindings", "pip install 'refsim[sim]' (also for a real GPU, without PyCUDA)"),
     ("hypothesis", "hypothesis", "pip install 'refsim[testing]' for refsim verify"),
     ("pytest", "pytest", "pip install 'refsim[testing]' for the conformance suites"),
     ("PyCUDA", "pycuda", "pip install 'refsim[gpu]' for a real GPU"),
@@ -64,7 +64,7 @@ def _gpu() -> Row:
         facts = device.open("cuda").describe()
     except RefsimError as error:
         return "GPU", "none", error.what, "the simulated GPU runs instead"
-    return "GPU", "ok", f"{facts['device']}, {facts['driver']}, {facts['target']}", ""
+    return "GPU", "ok", f"{facts['device']}, {facts['driver']}, {facts['target']}, through {facts['backend']}", ""
 
 
 def _bundled() -> Row:

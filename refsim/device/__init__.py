@@ -28,9 +28,11 @@ class Device(Protocol):
 def open(name: str = "sim", target: str | None = None) -> Device:
     """The device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
 
-    "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" under one of them.
+    "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" under one of them. "cuda" goes
+    through PyCUDA where it can be imported, else through cuda.bindings; "cuda:pycuda", "cuda:bindings" and
+    "cuda:1:bindings" through the one named.
 
-    Raises RefsimError: an unknown name (exit 2); no driver, no GPU or no PyCUDA (exit 4).
+    Raises RefsimError: an unknown name (exit 2); no driver, no GPU or neither library (exit 4).
     """
     if simulated := re.fullmatch(r"sim(?::(eager|lazy|random))?", name):
         from refsim.device.compile import target_named
@@ -38,9 +40,11 @@ def open(name: str = "sim", target: str | None = None) -> Device:
 
         device = SimDevice(name=name, policy=simulated[1])
         return replace(device, target=target_named(target).name) if target else device
-    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    match = re.fullmatch(r"cuda(?::(\d+))?(?::(pycuda|bindings))?", name)
     if not match:
-        raise RefsimError("unknown-device", f"no device is called {name!r}", help="sim, sim:lazy, cuda, cuda:1")
+        raise RefsimError(
+            "unknown-device", f"no device is called {name!r}", help="sim, sim:lazy, cuda, cuda:1, cuda:bindings"
+        )
     from refsim.device.cuda import open_device
 
-    return open_device(int(match[1] or 0), target)
+    return open_device(int(match[1] or 0), target, match[2])

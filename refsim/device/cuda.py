@@ -1,51 +1,35 @@
-"""A real GPU through PyCUDA: it runs the PTX that the simulator runs, and watches every byte around the buffers.
+"""A real GPU: it runs the PTX that the simulator runs, and watches every byte around the buffers.
 
 Each buffer lies between guard bands of GUARD_BYTES. After every launch the bands must hold what was put there, and so
 must every upload that was not declared writable. Outputs begin as POISON, so that an element nobody wrote shows.
-PyCUDA is imported when a device is opened, and nowhere else in refsim.
+The driver is reached through PyCUDA or through cuda.bindings (`driver.py`), imported when a device is opened.
 """
 
 import hashlib
 import importlib
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import MISSING, RefsimError
+from refsim.device.arguments import check_buffer, check_owned, launch_values
+from refsim.device.driver import SIMULATOR, Bytes, Driver, DriverError, GpuFacts, no_gpu
+from refsim.device.driver_bindings import open_bindings
+from refsim.device.driver_pycuda import open_pycuda
+from refsim.device.modules import LoadedModule
+from refsim.errors import RefsimError, unknown
 from refsim.kernels import Buffer
+from refsim.ptx import Extents
 
 GUARD_BYTES = 4096
 POISON = bytes.fromhex("badc0de5")
 """The bytes of an output before the launch, repeated from its first byte: a 32-bit word reads 0xe50ddcba."""
-STATIC_SHARED_LIMIT = 48 * 1024
 COMPARISON_FAILED = 1
-
-Bytes = NDArray[np.uint8]
-
-
-class Driver(Protocol):
-    """The few calls that a launcher makes; PyCUDA behind them on a GPU, plain memory in the tests."""
-
-    def allocate(self, size: int) -> int: ...
-
-    def free(self, address: int) -> None: ...
-
-    def write(self, address: int, content: Bytes) -> None: ...
-
-    def read(self, address: int, size: int) -> Bytes: ...
-
-    def run(
-        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: list[np.number[Any]], shared_bytes: int
-    ) -> None:
-        """Launches, waits, and raises RefsimError for any fault of the launch."""
 
 
 @dataclass(frozen=True)
@@ -74,94 +58,97 @@ def guard_pattern(size: int) -> Bytes:
 
 @dataclass
 class CudaLauncher:
-    """A Launcher over a Driver: buffers between guard bands, checked after every launch."""
+    """A Launcher over one module of a GPU: buffers between guard bands, checked after every launch."""
 
     target: str
     driver: Driver
+    module: LoadedModule
     allocations: list[Guarded] = field(default_factory=list)
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
         """Copies an array to the device; unless `writable`, a launch that changes it is an error."""
         flat = np.ascontiguousarray(array).reshape(-1)
+        check_buffer(name, flat.size, flat.dtype, misalign_bytes)
         contents = flat.view(np.uint8).copy()
         kept = None if writable else contents
         return self._place(name, flat.dtype, flat.size, contents=contents, misalign=misalign_bytes, kept=kept)
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         """`count` elements of POISON."""
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-            raise RefsimError("bad-count", f"an output of {count!r} elements", where=f"buffer {name}")
         element = np.dtype(dtype)
+        check_buffer(name, count, element, misalign_bytes)
         size = int(count) * element.itemsize
         poison = np.resize(np.frombuffer(POISON, np.uint8), size) if size else np.empty(0, np.uint8)
         return self._place(name, element, int(count), contents=poison, misalign=misalign_bytes, kept=None)
 
     def launch(
-        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
-    ) -> None:
+        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, *,
+        cluster: Extents | None = None, cooperative: bool = False,
+    ) -> None:  # fmt: skip
         """Runs an entry to its end, then checks guards and uploads; faults are RefsimErrors that name the entry."""
-        extents = [_extent("grid", grid), _extent("block", block)]
-        if shared_bytes < 0:
-            raise RefsimError("bad-shared-bytes", f"{shared_bytes} bytes of shared memory", where=f"launch of {entry}")
-        scalars = [self._scalar(entry, number, value) for number, value in enumerate(args)]
-        self.driver.run(entry, extents[0], extents[1], scalars, shared_bytes)
+        values = launch_values(entry, args, self._owns)
+        self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative)
         for allocation in self.allocations:
             self._check_guards(entry, allocation)
             self._check_unchanged(entry, allocation)
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         """The buffer's elements as they are now, shape (count,)."""
-        self._known(buffer)
-        raw = self.driver.read(buffer.address, buffer.count * buffer.dtype.itemsize)
+        check_owned(buffer, self._owns)
+        size = buffer.count * buffer.dtype.itemsize
+        raw = self._read(buffer.address, size)
         return raw.view(buffer.dtype)
 
     def close(self) -> None:
         """Frees every buffer; the launcher is empty afterwards."""
         for allocation in self.allocations:
-            self.driver.free(allocation.base)
+            if not self.module.broken:
+                self.driver.free(allocation.base)
         self.allocations.clear()
 
     def _place(
         self, name: str, dtype: np.dtype[Any], count: int, *, contents: Bytes, misalign: int, kept: Bytes | None
     ) -> Buffer:
-        if dtype.hasobject or dtype.itemsize == 0:
-            raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where=f"buffer {name}")
-        if not 0 <= misalign < GUARD_BYTES:
-            raise RefsimError(
-                "bad-misalignment", f"{misalign} bytes off", where=f"buffer {name}", rule=f"0 to {GUARD_BYTES - 1}"
-            )
         size = 2 * GUARD_BYTES + misalign + contents.size
-        base = self.driver.allocate(size)
+        try:
+            base = self.driver.allocate(size)
+        except DriverError as fault:
+            raise RefsimError(
+                "device-memory", f"{size} bytes do not fit on the device: {fault}", help="shrink the problem"
+            ) from fault
         buffer = Buffer(name, base + GUARD_BYTES + misalign, count, dtype)
         allocation = Guarded(buffer, base, size, kept)
         self.allocations.append(allocation)
         for _, start, length in allocation.sides:
-            self.driver.write(start, guard_pattern(length))
-        if contents.size:
-            self.driver.write(buffer.address, contents)
+            self._write(start, guard_pattern(length))
+        self._write(buffer.address, contents)
         return buffer
 
-    def _known(self, buffer: Buffer) -> None:
-        if not any(allocation.buffer is buffer for allocation in self.allocations):
-            raise RefsimError("foreign-buffer", f"buffer {buffer.name!r} does not belong to this launcher")
+    def _write(self, address: int, content: Bytes) -> None:
+        with self._copying():
+            if content.size:
+                self.driver.write(address, content)
 
-    def _scalar(self, entry: str, number: int, value: Any) -> np.number[Any]:
-        if isinstance(value, Buffer):
-            self._known(value)
-            return np.uint64(value.address)
-        if not isinstance(value, np.number):
+    def _read(self, address: int, size: int) -> Bytes:
+        with self._copying():
+            return self.driver.read(address, size) if size else np.empty(0, np.uint8)
+
+    @contextmanager
+    def _copying(self) -> Iterator[None]:
+        try:
+            yield
+        except DriverError as fault:
             raise RefsimError(
-                "untyped-argument",
-                f"argument {number} is {value!r}, whose width is unknown",
-                where=f"launch of {entry}",
-                rule="arguments are Buffers or NumPy scalars of the width of the .param",
-                help=f"write np.uint32({value!r}), or the type that the kernel declares",
-            )
-        return value
+                "copy-failed", f"the driver does not copy: {fault}", self.module.source,
+                "a kernel's fault takes the context and all buffers with it" if self.module.broken else "",
+            ) from fault  # fmt: skip
+
+    def _owns(self, buffer: Buffer) -> bool:
+        return any(allocation.buffer is buffer for allocation in self.allocations)
 
     def _check_guards(self, entry: str, allocation: Guarded) -> None:
         for side, start, length in allocation.sides:
-            found = self.driver.read(start, length)
+            found = self._read(start, length)
             wrong = np.flatnonzero(found != guard_pattern(length))
             if wrong.size:
                 # The band before ends at the buffer, the band after begins there: count from the buffer's edge.
@@ -181,7 +168,7 @@ class CudaLauncher:
     def _check_unchanged(self, entry: str, allocation: Guarded) -> None:
         if allocation.contents is None or not allocation.contents.size:
             return
-        found = self.driver.read(allocation.buffer.address, allocation.contents.size)
+        found = self._read(allocation.buffer.address, allocation.contents.size)
         wrong = np.flatnonzero(found != allocation.contents)
         if wrong.size:
             first = int(wrong[0])
@@ -195,77 +182,6 @@ class CudaLauncher:
             )
 
 
-def _extent(label: str, extent: tuple[int, ...]) -> tuple[int, int, int]:
-    sizes = tuple(int(size) for size in extent) if isinstance(extent, tuple) else ()
-    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
-        raise RefsimError("bad-extent", f"{label} {extent!r}", rule="one to three sizes from 1", help=f"{label}=(4,)")
-    padded = (*sizes, 1, 1)
-    return padded[0], padded[1], padded[2]
-
-
-class PyCudaDriver:
-    """Driver over PyCUDA, in a context that the caller made current."""
-
-    def __init__(self, pycuda: ModuleType, module: Any, source: str) -> None:
-        self.pycuda = pycuda
-        self.module = module
-        self.source = source
-        self.broken = False
-        self.allocations: dict[int, Any] = {}
-
-    def allocate(self, size: int) -> int:
-        try:
-            allocation = self.pycuda.mem_alloc(size)
-        except self.pycuda.MemoryError as fault:
-            raise RefsimError(
-                "device-memory", f"{size} bytes do not fit on the device", help="shrink the problem"
-            ) from fault
-        self.allocations[int(allocation)] = allocation
-        return int(allocation)
-
-    def free(self, address: int) -> None:
-        allocation = self.allocations.pop(address)
-        if not self.broken:
-            allocation.free()
-
-    def write(self, address: int, content: Bytes) -> None:
-        if content.size:
-            self.pycuda.memcpy_htod(address, content)
-
-    def read(self, address: int, size: int) -> Bytes:
-        content = np.empty(size, np.uint8)
-        if size:
-            self.pycuda.memcpy_dtoh(content, address)
-        return content
-
-    def run(
-        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: list[np.number[Any]], shared_bytes: int
-    ) -> None:
-        where = f"{entry} of {self.source}, grid {grid}, block {block}"
-        try:
-            function = self.module.get_function(entry)
-        except self.pycuda.LogicError as fault:
-            raise RefsimError("no-entry", f"the module has no entry {entry!r}", where=self.source) from fault
-        try:
-            if shared_bytes > STATIC_SHARED_LIMIT:
-                function.set_attribute(self.pycuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
-            function(*args, grid=grid, block=block, shared=shared_bytes)
-        except self.pycuda.Error as fault:
-            raise RefsimError("launch-refused", f"the driver refused the launch: {fault}", where=where) from fault
-        try:
-            self.pycuda.Context.synchronize()
-        except self.pycuda.Error as fault:
-            self.broken = True
-            raise RefsimError(
-                "launch-failed",
-                f"the kernel did not come to its end: {fault}",
-                where=where,
-                rule="the device's context is lost with it",
-                help="run the case on the simulator, which names the instruction; restart before using this GPU again",
-                exit_code=COMPARISON_FAILED,
-            ) from fault
-
-
 @dataclass
 class CudaDevice:
     """One GPU of this machine, opened by open_device."""
@@ -273,18 +189,18 @@ class CudaDevice:
     name: str
     target: str
     index: int
-    pycuda: ModuleType
-    device: Any
+    driver: Driver
+    facts: GpuFacts
     built: dict[str, str] = field(default_factory=dict)
-    context: Any = None
-    modules: dict[str, Any] = field(default_factory=dict)
+    modules: dict[str, LoadedModule] = field(default_factory=dict)
 
     def describe(self) -> dict[str, str]:
-        """Device, driver and compute capability; after a launcher also PTX, cubin, flags and tools, with hashes."""
-        major, minor = self.device.compute_capability()
+        """Device, driver, the library between and compute capability; after a launcher also PTX, cubin, flags, tools."""
+        major, minor = self.facts.capability
         return {
-            "device": self.device.name(),
-            "driver": _driver_version(self.pycuda),
+            "device": self.facts.name,
+            "driver": f"CUDA {self.facts.driver // 1000}.{self.facts.driver % 1000 // 10}",
+            "backend": self.driver.library,
             "compute_capability": f"{major}.{minor}",
             "target": self.target,
             **self.built,
@@ -306,96 +222,81 @@ class CudaDevice:
             "cubin_flags": _words(cubin.flags),
             "assembler": cubin.assembler,
         }
-        with self.loaded(cubin.image, str(kernel_file)) as launcher:
+        with self._loaded(cubin.image, compiled.text, str(kernel_file)) as launcher:
             yield launcher
 
     @contextmanager
-    def loaded(self, image: bytes, source: str) -> Iterator[CudaLauncher]:
-        """A launcher over a cubin that is already assembled; `source` names it in errors."""
-        context = self._context()
-        context.push()
-        driver = None
-        launcher = None
-        try:
-            driver = PyCudaDriver(self.pycuda, self._module(image, source), source)
-            launcher = CudaLauncher(self.target, driver)
+    def loaded(self, text: str, source: str) -> Iterator[CudaLauncher]:
+        """A launcher over a PTX text; `source` names it in errors."""
+        cubin = importlib.import_module("refsim.device.compile").assemble(text, self.target)
+        with self._loaded(cubin.image, text, source) as launcher:
             yield launcher
-        finally:
-            if launcher is not None:
-                launcher.close()
-            broken = driver is not None and driver.broken
-            del launcher, driver
-            self.pycuda.Context.pop()
-            if broken:
-                self._forget()
 
-    def _context(self) -> Any:
-        """The primary context, retained once: making it anew takes longer than most campaigns' cases."""
-        if self.context is None:
-            self.context = self.device.retain_primary_context()
-        return self.context
-
-    def _module(self, image: bytes, source: str) -> Any:
-        """The cubin, loaded once for as long as the context lives."""
-        key = hashlib.sha256(image).hexdigest()
-        if key not in self.modules:
+    @contextmanager
+    def _loaded(self, image: bytes, text: str, source: str) -> Iterator[CudaLauncher]:
+        try:
+            self.driver.enter()
+        except DriverError as fault:
+            raise no_gpu(f"{self.facts.name} gives no context: {fault}") from fault
+        module: LoadedModule | None = None
+        try:
+            module = self._module(image, text, source)
+            launcher = CudaLauncher(self.target, self.driver, module)
             try:
-                self.modules[key] = self.pycuda.module_from_buffer(image)
-            except self.pycuda.Error as fault:
-                raise RefsimError(
-                    "module-refused", f"the driver does not load the cubin: {fault}", where=source,
-                    help="compile for this GPU's compute capability",
-                ) from fault  # fmt: skip
-        return self.modules[key]
+                yield launcher
+            finally:
+                launcher.close()
+        finally:
+            if module is not None and module not in self.modules.values():
+                module.unload()
+            self.driver.leave()
+            if module is not None and module.broken:
+                self.modules.clear()
+                with suppress(DriverError):  # the context is lost whatever the driver answers
+                    self.driver.forget()
 
-    def _forget(self) -> None:
-        """A failed launch takes the context with it, and every module in it."""
-        self.modules.clear()
-        context, self.context = self.context, None
-        context.detach()
+    def _module(self, image: bytes, text: str, source: str) -> LoadedModule:
+        """The cubin; one without variables is loaded once for as long as the context lives."""
+        key = hashlib.sha256(image).hexdigest()
+        if key in self.modules:
+            return self.modules[key]
+        module = LoadedModule(self.driver, image, text, self.target, source)
+        if module.keeps_nothing:
+            self.modules[key] = module
+        return module
 
 
-def open_device(index: int = 0, target: str | None = None) -> CudaDevice:
+BACKENDS: dict[str, Callable[[int], Driver]] = {"pycuda": open_pycuda, "bindings": open_bindings}
+
+
+def open_device(index: int = 0, target: str | None = None, backend: str | None = None) -> CudaDevice:
     """Opens GPU `index`; the target is the GPU's own (sm_90a on an H200) unless one is named that it can run.
 
-    Raises RefsimError (exit 4) where PyCUDA, the CUDA driver or the GPU is missing.
+    backend: "pycuda" or "bindings" (cuda.bindings); by default PyCUDA where it can be imported, else cuda.bindings.
+    Raises RefsimError (exit 4) where the library, the CUDA driver or the GPU is missing.
     """
-    pycuda = load_pycuda()
+    if backend is not None and backend not in BACKENDS:
+        raise unknown("backend", backend, list(BACKENDS))
+    driver = BACKENDS[backend](index) if backend else _either(index)
+    facts = driver.facts()
+    return CudaDevice(f"cuda:{index}", _target_for(facts.capability, target), index, driver, facts)
+
+
+def _either(index: int) -> Driver:
+    """PyCUDA, or cuda.bindings where PyCUDA cannot be imported; what is missing is what both say."""
     try:
-        pycuda.init()
-    except pycuda.Error as fault:
-        raise RefsimError(
-            "no-cuda-device", f"the CUDA driver finds no usable GPU: {fault}", help=SIMULATOR, exit_code=MISSING
-        ) from fault
-    count = pycuda.Device.count()
-    if not 0 <= index < count:
-        raise RefsimError(
-            "no-cuda-device", f"there is no GPU {index}; this machine has {count}", help=SIMULATOR, exit_code=MISSING
-        )
-    device = pycuda.Device(index)
-    return CudaDevice(f"cuda:{index}", _target_for(device.compute_capability(), target), index, pycuda, device)
-
-
-SIMULATOR = "run on the simulated GPU, device sim"
-
-
-def load_pycuda() -> ModuleType:
-    """The module pycuda.driver; RefsimError says which of PyCUDA and the driver is missing."""
+        return open_pycuda(index)
+    except RefsimError as error:
+        if error.code not in ("no-pycuda", "no-cuda-driver"):
+            raise
+        first = error
     try:
-        importlib.import_module("pycuda")
-    except ImportError as fault:
-        raise RefsimError(
-            "no-pycuda", "PyCUDA is not installed", help="pip install 'refsim[gpu]'", exit_code=MISSING
-        ) from fault
-    with warnings.catch_warnings():
-        # Without a driver PyCUDA warns about a mismatch of headers and driver, which is not the cause.
-        warnings.simplefilter("ignore")
-        try:
-            return importlib.import_module("pycuda.driver")
-        except ImportError as fault:
-            raise RefsimError(
-                "no-cuda-driver", f"this machine has no CUDA driver: {fault}", help=SIMULATOR, exit_code=MISSING
-            ) from fault
+        return open_bindings(index)
+    except RefsimError as second:
+        if second.code != "no-cuda-bindings":
+            raise
+        first.help = f"{first.help}, or {second.help}" if first.code == "no-pycuda" else first.help
+        raise first from second
 
 
 def _target_for(capability: tuple[int, int], target: str | None) -> str:
@@ -423,11 +324,6 @@ def _runs(target: str, capability: tuple[int, int]) -> bool:
     if parts[3]:
         return (major, minor) == capability
     return major == capability[0] and minor <= capability[1]
-
-
-def _driver_version(pycuda: ModuleType) -> str:
-    version = pycuda.get_driver_version()
-    return f"CUDA {version // 1000}.{version % 1000 // 10}"
 
 
 def _words(flags: str | Sequence[str]) -> str:

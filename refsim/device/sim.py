@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import ptx
+from refsim.device.arguments import check_buffer, check_owned, launch_values
 from refsim.device.compile import compile_ptx
 from refsim.device.schedules import SCHEDULES, Order, Outcome, orders_of, outcomes
 from refsim.errors import RefsimError
@@ -43,6 +44,7 @@ class SimLauncher:
     traces: list[ptx.Trace] = field(default_factory=list)
     count_banks: bool = False
     without: tuple[str, ...] = ()
+    buffers: list[Buffer] = field(default_factory=list)
 
     @property
     def target(self) -> str:
@@ -51,15 +53,24 @@ class SimLauncher:
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
         """A buffer that holds the array; writing it is a fault unless `writable`."""
         raw = np.ascontiguousarray(array).reshape(-1)
+        check_buffer(name, raw.size, raw.dtype, misalign_bytes)
         address = self.memory.allocate(raw.nbytes, self._fresh(name), initial=raw.view(np.uint8),
                                        offset=misalign_bytes, writable=writable)  # fmt: skip
-        return Buffer(name, address, raw.size, raw.dtype)
+        return self._kept(Buffer(name, address, raw.size, raw.dtype))
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         """A buffer of poison; reading an element before it is written is a fault."""
         element = np.dtype(dtype)
+        check_buffer(name, count, element, misalign_bytes)
         address = self.memory.allocate(count * element.itemsize, self._fresh(name), offset=misalign_bytes)
-        return Buffer(name, address, count, element)
+        return self._kept(Buffer(name, address, int(count), element))
+
+    def _kept(self, buffer: Buffer) -> Buffer:
+        self.buffers.append(buffer)
+        return buffer
+
+    def _owns(self, buffer: Buffer) -> bool:
+        return any(each is buffer for each in self.buffers)
 
     def _fresh(self, name: str) -> str:
         if any(region.name == name for region in self.memory.space.regions):
@@ -68,6 +79,7 @@ class SimLauncher:
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         """The buffer's elements as they are now."""
+        check_owned(buffer, self._owns)
         return self.memory.read(buffer.address, buffer.count * buffer.dtype.itemsize).view(buffer.dtype)
 
     def owner_of(self, buffer: Buffer, index: int) -> dict[str, object]:
@@ -89,7 +101,7 @@ class SimLauncher:
         cluster: ptx.Extents | None = None, cooperative: bool = False,
     ) -> None:  # fmt: skip
         """Run an entry under one or more schedules; faults are RefsimError."""
-        scalars = [np.uint64(argument.address) if isinstance(argument, Buffer) else argument for argument in args]
+        scalars = launch_values(entry, args, self._owns)
         self._shape = self.program.shape(entry, grid, block, cluster)
         orders = self.orders(entry)
         small = self._shape.ctas * self._shape.threads <= SCHEDULED_LANES

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from refsim.compare import Mismatch, Owner, bits, explained
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Promise
+from refsim.ptx import Extents
 from refsim.testing.assertions import BitsDiffer
 from refsim.testing.recipes import spelled
 
@@ -47,9 +48,10 @@ class _WatchedLauncher:
         return self.inner.target
 
     def launch(
-        self, entry: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
-    ) -> None:
-        self.inner.launch(entry, grid, block, args, shared_bytes)
+        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, *,
+        cluster: Extents | None = None, cooperative: bool = False,
+    ) -> None:  # fmt: skip
+        self.inner.launch(entry, grid, block, args, shared_bytes, cluster=cluster, cooperative=cooperative)
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         return self.inner.read(buffer)

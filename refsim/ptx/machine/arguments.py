@@ -10,7 +10,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.machine.limits import round_up
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import Region, Space
-from refsim.ptx.text.syntax import Function, Variable
+from refsim.ptx.text.syntax import Function
 
 RULE = (
     "an argument is a numpy array (copied in and back), a numpy scalar of the parameter's size, or the bytes of a struct: "
@@ -22,11 +22,7 @@ def pack_parameters(
     function: Function, args: Sequence[Any], device: GlobalMemory
 ) -> tuple[Space, list[tuple[NDArray[Any], int]]]:
     """The parameter bytes of a launch, and the arrays that must be copied back with their addresses."""
-    if len(args) != len(function.parameters):
-        raise RefsimError(
-            "argument-count", f"{function.name} takes {len(function.parameters)} arguments, {len(args)} were given",
-            rule=", ".join(f"{parameter.name}: {parameter.size} B" for parameter in function.parameters),
-        )  # fmt: skip
+    check_count(function, args)
     packed, arrays = bytearray(), []
     device.reserve(device.end + sum(array.nbytes + 1024 for array in args if isinstance(array, np.ndarray)))
     for position, (parameter, argument) in enumerate(zip(function.parameters, args, strict=True)):
@@ -39,7 +35,7 @@ def pack_parameters(
             arrays.append((argument, address))
             raw = address.to_bytes(8, "little")
         else:
-            raw = _value(f"argument {position} of {function.name}", parameter, argument)
+            raw = argument_bytes(function, position, argument)
         packed += bytes(round_up(len(packed), parameter.align) - len(packed)) + raw
     space = Space("param", 0)
     space.bytes = np.frombuffer(bytes(packed).ljust(round_up(len(packed), 16) + 16, b"\0"), np.uint8).copy()
@@ -48,8 +44,18 @@ def pack_parameters(
     return space, arrays
 
 
-def _value(name: str, parameter: Variable, argument: Any) -> bytes:
+def check_count(function: Function, args: Sequence[Any]) -> None:
+    """RefsimError `argument-count` unless there is one argument for each parameter."""
+    if len(args) != len(function.parameters):
+        raise RefsimError(
+            "argument-count", f"{function.name} takes {len(function.parameters)} arguments, {len(args)} were given",
+            rule=", ".join(f"{parameter.name}: {parameter.size} B" for parameter in function.parameters),
+        )  # fmt: skip
+
+
+def argument_bytes(function: Function, position: int, argument: Any) -> bytes:
     """The bytes of a scalar or a struct, which must have the size of the parameter and ask for no more alignment."""
+    name, parameter = f"argument {position} of {function.name}", function.parameters[position]
     align = 1
     if isinstance(argument, np.generic | np.ndarray):
         raw = argument.tobytes()

@@ -19,9 +19,15 @@ def parse(text: str) -> Module:
     return _Parser(tokenize(text)).module()
 
 
+def signatures(text: str) -> Module:
+    """What the host needs of a PTX text: variables, entries with parameters and directives; bodies are not read."""
+    return _Parser(tokenize(text), bodies=False).module()
+
+
 class _Parser(Operands):
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[Token], *, bodies: bool = True) -> None:
         super().__init__(tokens)
+        self.bodies = bodies
         self.names = source_names(tokens)
         self.out = Module("", "", 64, {}, {})
         self.scopes = Scopes(Function("", False, (), (), 0))
@@ -123,8 +129,11 @@ class _Parser(Operands):
         function.is_defined = True
         self.out.functions[function.name] = function
         self.location = None
-        self.labels_of = labels_ahead(self.tokens, self.at)
-        self.block(function.line)
+        if self.bodies:
+            self.labels_of = labels_ahead(self.tokens, self.at)
+            self.block(function.line)
+        else:
+            self.skip_group("{", "}")
         self.scopes.inside.pop()
 
     def function_directives(self, function: Function) -> None:

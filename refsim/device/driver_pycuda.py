@@ -1,0 +1,108 @@
+"""The driver through PyCUDA: context, memory and facts are its own; modules and launches go to libcuda in its context."""
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from refsim.device.driver import Bytes, DriverError, GpuFacts, Launching, no_driver, no_gpu
+from refsim.device.libcuda import Libcuda
+from refsim.errors import MISSING, RefsimError
+
+
+class PyCudaDriver:
+    """One GPU through PyCUDA; `open_pycuda` makes it."""
+
+    def __init__(self, pycuda: ModuleType, library: str, index: int, calls: Any) -> None:
+        self.library = library
+        self.launching = Launching(calls)
+        self._pycuda = pycuda
+        self._device = pycuda.Device(index)
+        self._context: Any = None
+        self._allocations: dict[int, Any] = {}
+
+    def facts(self) -> GpuFacts:
+        device, attributes = self._device, self._pycuda.device_attribute
+        return GpuFacts(
+            device.name(), device.compute_capability(), device.get_attribute(attributes.MULTIPROCESSOR_COUNT),
+            device.total_memory(), self._pycuda.get_driver_version(),
+        )  # fmt: skip
+
+    def enter(self) -> None:
+        with self._faults():
+            if self._context is None:
+                self._context = self._device.retain_primary_context()
+            self._context.push()
+
+    def leave(self) -> None:
+        self._pycuda.Context.pop()
+
+    def forget(self) -> None:
+        self._allocations.clear()
+        context, self._context = self._context, None
+        with self._faults():
+            context.detach()
+
+    def allocate(self, size: int) -> int:
+        with self._faults():
+            allocation = self._pycuda.mem_alloc(size)
+        self._allocations[int(allocation)] = allocation
+        return int(allocation)
+
+    def free(self, address: int) -> None:
+        with self._faults():
+            self._allocations.pop(address).free()
+
+    def write(self, address: int, content: Bytes) -> None:
+        with self._faults():
+            self._pycuda.memcpy_htod(address, content)
+
+    def read(self, address: int, size: int) -> Bytes:
+        content = np.empty(size, np.uint8)
+        with self._faults():
+            self._pycuda.memcpy_dtoh(content, address)
+        return content
+
+    def synchronize(self) -> None:
+        with self._faults():
+            self._pycuda.Context.synchronize()
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """PyCUDA's errors as DriverError: their text is "cuMemAlloc failed: out of memory", without the status."""
+        try:
+            yield
+        except self._pycuda.Error as fault:
+            call, _, text = str(fault).partition(" failed: ")
+            is_memory = isinstance(fault, self._pycuda.MemoryError)
+            raise DriverError(call, "CUDA_ERROR_OUT_OF_MEMORY" if is_memory else "", text) from fault
+
+
+def open_pycuda(index: int) -> PyCudaDriver:
+    """GPU `index` through PyCUDA; RefsimError (exit 4) says which of library, driver and GPU is missing."""
+    try:
+        library = f"PyCUDA {importlib.import_module('pycuda').VERSION_TEXT}"
+    except ImportError as fault:
+        raise RefsimError(
+            "no-pycuda", "PyCUDA is not installed", help="pip install 'refsim[gpu]'", exit_code=MISSING
+        ) from fault
+    with warnings.catch_warnings():
+        # Without a driver PyCUDA warns about a mismatch of headers and driver, which is not the cause.
+        warnings.simplefilter("ignore")
+        try:
+            pycuda = importlib.import_module("pycuda.driver")
+            calls = Libcuda()
+        except (ImportError, OSError) as fault:
+            raise no_driver(fault) from fault
+    try:
+        pycuda.init()
+    except pycuda.Error as fault:
+        raise no_gpu(f"the CUDA driver finds no usable GPU: {fault}") from fault
+    count = pycuda.Device.count()
+    if not 0 <= index < count:
+        raise no_gpu(f"there is no GPU {index}; this machine has {count}")
+    return PyCudaDriver(pycuda, library, index, calls)

@@ -1,0 +1,78 @@
+"""The calls that PyCUDA lacks, made on the driver's own library; each returns (status, *results) as in cuda.bindings.
+
+The types are those of cuda.h, held against it by a driver library that the tests compile with that header.
+"""
+
+import ctypes
+import sys
+from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from refsim.device.driver import LaunchConfig
+
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+
+
+class CUlaunchAttribute(Structure):
+    _fields_ = (("id", c_int), ("pad", c_char * 4), ("value", c_char * 64))
+
+
+class CUlaunchConfig(Structure):
+    _fields_ = (
+        ("grid", c_uint * 3), ("block", c_uint * 3), ("shared_bytes", c_uint), ("stream", c_void_p),
+        ("attributes", POINTER(CUlaunchAttribute)), ("count", c_uint),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Out:
+    """A parameter through which the call returns something."""
+
+    kind: Any
+
+
+_CALLS: dict[str, tuple[Any, ...]] = {
+    "cuModuleLoadData": (_Out(c_void_p), c_char_p),
+    "cuModuleUnload": (c_void_p,),
+    "cuModuleGetFunction": (_Out(c_void_p), c_void_p, c_char_p),
+    "cuFuncGetAttribute": (_Out(c_int), c_int, c_void_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_Out(c_int), c_void_p, c_int, c_size_t),
+    "cuLaunchKernelEx": (POINTER(CUlaunchConfig), c_void_p, c_void_p, c_void_p),
+    "cuGetErrorName": (c_int, _Out(c_char_p)),
+    "cuGetErrorString": (c_int, _Out(c_char_p)),
+}
+
+
+class Libcuda:
+    """The driver's library in this process; OSError where there is none."""
+
+    CUfunction_attribute = int
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(LIBRARY)
+        for name, parameters in _CALLS.items():
+            function = getattr(library, name)
+            function.restype = c_int
+            function.argtypes = [POINTER(each.kind) if isinstance(each, _Out) else each for each in parameters]
+            setattr(self, name, partial(_called, function, parameters))
+
+    def config(self, config: LaunchConfig) -> CUlaunchConfig:
+        """A launch as the driver takes it; it keeps its attributes alive."""
+        attributes = (CUlaunchAttribute * len(config.attributes))()
+        for attribute, (number, value) in zip(attributes, config.attributes, strict=True):
+            attribute.id = number
+            ctypes.memmove(ctypes.addressof(attribute) + CUlaunchAttribute.value.offset, value, len(value))
+        first = ctypes.cast(attributes, POINTER(CUlaunchAttribute))
+        return CUlaunchConfig(config.grid, config.block, config.shared_bytes, None, first, len(attributes))
+
+
+def _called(function: Any, parameters: tuple[Any, ...], *arguments: Any) -> tuple[Any, ...]:
+    given = iter(arguments)
+    passed = [each.kind() if isinstance(each, _Out) else next(given) for each in parameters]
+    results = [value for each, value in zip(parameters, passed, strict=True) if isinstance(each, _Out)]
+    pointers = [byref(value) if isinstance(each, _Out) else value
+                for each, value in zip(parameters, passed, strict=True)]  # fmt: skip
+    return function(*pointers), *(result.value for result in results)

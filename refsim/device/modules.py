@@ -1,0 +1,154 @@
+"""A cubin on a GPU, with what its PTX says of every entry: a launch is checked against that before the driver sees it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from refsim.device.driver import (
+    COOPERATIVE,
+    MAX_DYNAMIC_SHARED_BYTES,
+    NON_PORTABLE_CLUSTER_ALLOWED,
+    STATIC_SHARED_BYTES,
+    Driver,
+    DriverError,
+    LaunchConfig,
+    cluster_dimension,
+)
+from refsim.errors import RefsimError, unknown
+from refsim.ptx import FAULT_EXIT, Extents
+from refsim.ptx.machine.arguments import argument_bytes, check_count
+from refsim.ptx.machine.launch_rules import LaunchShape, check_parameters, extents, launch_shape
+from refsim.ptx.machine.limits import MAX_STATIC_SHARED, PORTABLE_CLUSTER
+from refsim.ptx.text.parser import signatures
+from refsim.ptx.text.syntax import Function, Module
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch as it was asked for; `shape` is what the rules made of its extents."""
+
+    entry: str
+    grid: Extents
+    shape: LaunchShape
+    shared_bytes: int
+    cluster: Extents | None
+    is_cooperative: bool
+
+
+@dataclass
+class LoadedModule:
+    """One cubin in the driver's context; `text` is the PTX it was assembled from, `source` names it in errors."""
+
+    driver: Driver
+    image: bytes
+    text: str
+    target: str
+    source: str
+    broken: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            self.handle = self.driver.launching.load(self.image)
+        except DriverError as fault:
+            raise RefsimError(
+                "module-refused", f"the driver does not load the cubin: {fault}", self.source,
+                help="compile for this GPU's compute capability",
+            ) from fault  # fmt: skip
+
+    @cached_property
+    def module(self) -> Module:
+        """The PTX without the bodies of its functions."""
+        return signatures(self.text)
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether no launch can leave something in the module that the next one would find."""
+        return not any(variable.space == "global" for variable in self.module.variables.values())
+
+    def unload(self) -> None:
+        if not self.broken:
+            self.driver.launching.unload(self.handle)
+
+    def run(
+        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int,
+        cluster: Extents | None, cooperative: bool,
+    ) -> None:  # fmt: skip
+        """Launch an entry and wait for its end; RefsimError for what the rules, the driver or the kernel refuse."""
+        declared = self._declared(entry)
+        if shared_bytes < 0:
+            raise RefsimError("bad-launch", f"shared_bytes={shared_bytes}", rule="bytes of dynamic shared memory")
+        shape = launch_shape(declared, self.target, grid, block, cluster)
+        check_parameters(declared, self.module.version, self.target)
+        check_count(declared, args)
+        arguments = [argument_bytes(declared, position, argument) for position, argument in enumerate(args)]
+        launch = Launch(entry, grid, shape, shared_bytes, cluster, cooperative)
+        where = f"{entry} of {self.source}, grid {shape.grid}, block {shape.block}"
+        try:
+            self._start(launch, arguments)
+        except DriverError as fault:
+            raise RefsimError("launch-refused", f"the driver refused the launch: {fault}", where) from fault
+        self._finish(where)
+
+    def _declared(self, entry: str) -> Function:
+        entries = {name: function for name, function in self.module.functions.items() if function.is_entry}
+        if entry not in entries:
+            raise unknown("entry", entry, list(entries), where=self.source)
+        return entries[entry]
+
+    def _start(self, launch: Launch, arguments: Sequence[bytes]) -> None:
+        launching = self.driver.launching
+        function = launching.function(self.handle, launch.entry)
+        self._opt_in(function, launch)
+        attributes = []
+        if launch.cluster is not None:
+            attributes.append(cluster_dimension(launch.shape.cluster))
+        if launch.is_cooperative:
+            self._check_resident(function, launch)
+            attributes.append(COOPERATIVE)
+        config = LaunchConfig(
+            extents("grid", launch.grid), launch.shape.block, launch.shared_bytes, tuple(attributes)
+        )  # the grid as it was given: with .blocksareclusters the driver multiplies it
+        launching.launch(function, config, arguments)
+
+    def _opt_in(self, function: Any, launch: Launch) -> None:
+        """More than 48 KiB of shared memory and clusters of more than 8 blocks have to be allowed for a function."""
+        launching = self.driver.launching
+        static = launching.attribute(function, STATIC_SHARED_BYTES)
+        if static + launch.shared_bytes > MAX_STATIC_SHARED:
+            try:
+                launching.set_attribute(function, MAX_DYNAMIC_SHARED_BYTES, launch.shared_bytes)
+            except DriverError as fault:
+                raise RefsimError(
+                    "out-of-shared-memory",
+                    f"{static + launch.shared_bytes} B of shared memory ({static} static, {launch.shared_bytes} dynamic): "
+                    f"{fault}", f"launch of {launch.entry}",
+                ) from fault  # fmt: skip
+        if launch.shape.cluster_ctas > PORTABLE_CLUSTER:
+            launching.set_attribute(function, NON_PORTABLE_CLUSTER_ALLOWED, 1)
+
+    def _check_resident(self, function: Any, launch: Launch) -> None:
+        """A cooperative grid whose blocks do not all fit at once would wait for ever at its first barrier."""
+        threads, facts = launch.shape.threads, self.driver.facts()
+        each = self.driver.launching.blocks_per_multiprocessor(function, threads, launch.shared_bytes)
+        if launch.shape.ctas > each * facts.multiprocessors:
+            raise RefsimError(
+                "not-co-resident",
+                f"a cooperative grid of {launch.shape.ctas:,} blocks: {facts.name} holds "
+                f"{each * facts.multiprocessors:,} at once", f"launch of {launch.entry}",
+                f"{facts.multiprocessors} SMs of {each}; a block has {threads} threads and {launch.shared_bytes} B of "
+                "dynamic shared memory",
+                "launch fewer blocks, and let each do more",
+            )  # fmt: skip
+
+    def _finish(self, where: str) -> None:
+        try:
+            self.driver.synchronize()
+        except DriverError as fault:
+            self.broken = True
+            raise RefsimError(
+                "launch-failed", f"the kernel did not come to its end: {fault}", where,
+                "the device's context is lost with it",
+                "run the case on the simulator, which names the instruction; restart before using this GPU again",
+                FAULT_EXIT,
+            ) from fault  # fmt: skip

@@ -1,0 +1,262 @@
+"""refsim.device.driver: both libraries against a driver that is compiled with cuda.h; what is missing, and what is said.
+
+The fake driver writes down what it was handed. A process of its own runs each case, since a library looks for its driver
+once.
+"""
+
+import importlib
+import importlib.metadata
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import pytest
+
+from refsim.device import cuda, driver_bindings, driver_pycuda
+from refsim.device.compile import assembler_version
+from refsim.errors import MISSING, RefsimError
+
+HERE = Path(__file__).parent
+PTX = """.version 9.0
+.target sm_90a
+.address_size 64
+.global .u32 counter;
+.visible .entry echo_8_1_16_2_4(.param .u64 out, .param .u8 b, .param .align 16 .b8 c[16], .param .b16 d, .param .f32 e)
+{ ret; }
+.visible .entry echo_8(.param .u64 out) { ret; }
+.visible .entry echo_8_32752_4(.param .u64 out, .param .align 8 .b8 wide[32752], .param .u32 last) { ret; }
+.visible .entry refuse_701() { ret; }
+.visible .entry refuse_12345() { ret; }
+.visible .entry fault_700() { ret; }
+"""
+CASE = """
+import json, struct, sys
+sys.path.insert(0, sys.argv[2])
+if sys.argv[1] == "pycuda":
+    import pycuda_stand_in
+    pycuda_stand_in.install()
+import numpy as np
+from refsim import device
+from refsim.errors import RefsimError
+from refsim.kernels import Struct
+
+def refused(run, *arguments, **options):
+    try:
+        run(*arguments, **options)
+    except RefsimError as error:
+        return error.code, error.exit_code, error.what
+    return "no error"
+
+def echo(entry, grid, block, args, shared_bytes=0, **options):
+    gpu.launch(entry, grid, block, [out, *args], shared_bytes, **options)
+    return gpu.read(out).tobytes().hex()
+
+gpu_device = device.open("cuda:" + sys.argv[1])
+said = {"facts": gpu_device.describe()}
+with gpu_device.loaded(PTX, "echo.ptx") as gpu:
+    out = gpu.output(40000, np.uint8, name="out", misalign_bytes=3)
+    said["address"] = out.address
+    BODY
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="session")
+def libcuda(tmp_path_factory):
+    """The folder of the fake driver."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("the fake driver needs a C compiler on Linux")
+    try:
+        headers = importlib.metadata.distribution("nvidia-cuda-runtime").files or ()
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the fake driver needs cuda.h: pip install 'refsim[sim]'")
+    include = next(file.locate().parent for file in headers if file.name == "cuda.h")
+    try:
+        assembler_version()
+    except RefsimError as missing:
+        pytest.skip(f"the fake driver takes cubins: {missing.what}, {missing.help}")
+    folder = tmp_path_factory.mktemp("libcuda")
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-w", f"-I{include}", "-o", str(folder / "libcuda.so.1"),
+         str(HERE / "fake_libcuda.c"), "-ldl"], check=True,
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(params=["pycuda", "bindings"])
+def backend(request):
+    if request.param == "bindings":
+        pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[sim]'")
+    return request.param
+
+
+def case(libcuda, backend, body, **environment):
+    """What a process with the fake driver says of `body`."""
+    script = CASE.replace("PTX", repr(PTX)).replace("BODY", "\n    ".join(body.strip().splitlines()))
+    given = {**os.environ, "LD_LIBRARY_PATH": str(libcuda), **environment}
+    given["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    ran = subprocess.run(
+        [sys.executable, "-c", script, backend, str(HERE)], env=given, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def launched(echoed):
+    """Grid, block, shared bytes, {attribute: its first three numbers}, and the parameters of an echo."""
+    raw = bytes.fromhex(echoed)
+    *extents, shared, count = struct.unpack_from("8I", raw)
+    attributes = [struct.unpack_from("4I", raw, 32 + 68 * number) for number in range(count)]
+    return (
+        extents[:3],
+        extents[3:],
+        shared,
+        {number: list(value) for number, *value in attributes},
+        raw[32 + 68 * count :],
+    )
+
+
+def test_a_launch_hands_the_driver_what_was_asked_for(libcuda, backend):
+    said = case(libcuda, backend, """
+args = [np.uint8(7), Struct(bytes(range(16)), 16), np.float16(1), np.float32(1.5)]
+said["all"] = echo("echo_8_1_16_2_4", 16, (32, 2), args, 60_000, cluster=(16,), cooperative=True)
+said["plain"] = echo("echo_8", (3, 4, 5), 96, [])
+""")  # fmt: skip
+    assert said["facts"]["device"] == "Fake GPU"
+    assert said["facts"]["driver"] == "CUDA 13.0"
+    assert said["facts"]["backend"].split()[0] == {"pycuda": "PyCUDA", "bindings": "cuda.bindings"}[backend]
+    grid, block, shared, attributes, parameters = launched(said["all"])
+    assert (grid, block, shared) == ([16, 1, 1], [32, 2, 1], 60_000)
+    assert attributes == {4: [16, 1, 1], 2: [1, 0, 0]}
+    packed = struct.pack("<QB16s2sf", said["address"], 7, bytes(range(16)), b"\x00\x3c", 1.5)
+    assert parameters.startswith(packed)
+    grid, block, shared, attributes, parameters = launched(said["plain"])
+    assert (grid, block, shared, attributes) == ([3, 4, 5], [96, 1, 1], 0, {})
+    assert parameters.startswith(struct.pack("<Q", said["address"]))
+
+
+def test_the_most_parameter_bytes_arrive_whole(libcuda, backend):
+    said = case(libcuda, backend, """
+wide = np.arange(32752, dtype=np.uint32).astype(np.uint8).tobytes()
+said["wide"] = echo("echo_8_32752_4", 1, 1, [Struct(wide, 8), np.uint32(0xdeadbeef)])
+""")  # fmt: skip
+    parameters = launched(said["wide"])[-1]
+    assert parameters[8 : 8 + 32752] == bytes(n & 0xFF for n in range(32752))
+    assert parameters[8 + 32752 :].startswith(b"\xef\xbe\xad\xde")
+
+
+def test_refusals_have_a_code_and_the_drivers_words(libcuda, backend):
+    said = case(libcuda, backend, """
+said["launch"] = refused(gpu.launch, "refuse_701", 1, 1, [])
+said["unnamed"] = refused(gpu.launch, "refuse_12345", 1, 1, [])
+said["memory"] = refused(gpu.output, 1 << 21, np.uint8, name="huge")
+said["shared"] = refused(gpu.launch, "echo_8", 1, 1, [out], 300_000)
+said["resident"] = refused(gpu.launch, "echo_8", 9, 1024, [out], cooperative=True)
+said["fits"] = refused(gpu.launch, "echo_8", 8, 1024, [out], cooperative=True)
+""")  # fmt: skip
+    assert said["launch"][:2] == ["launch-refused", 2]
+    assert "cuLaunchKernelEx: as the driver says (CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)" in said["launch"][2]
+    assert said["unnamed"][0] == "launch-refused"
+    assert "12345" in said["unnamed"][2]
+    assert said["memory"][0] == "device-memory"
+    assert said["shared"][0] == "out-of-shared-memory"
+    assert said["resident"] == ["not-co-resident", 2, "a cooperative grid of 9 blocks: Fake GPU holds 8 at once"]
+    assert said["fits"] == "no error"
+
+
+def test_a_fault_ends_the_launch_and_what_follows(libcuda, backend):
+    said = case(libcuda, backend, """
+said["launch"] = refused(gpu.launch, "fault_700", 1, 1, [])
+said["read"] = refused(gpu.read, out)
+""")  # fmt: skip
+    assert said["launch"][:2] == ["launch-failed", 1]
+    assert "cuCtxSynchronize: an illegal memory access was encountered" in said["launch"][2]
+    assert said["read"][0] == "copy-failed"
+
+
+@pytest.mark.parametrize(("backend", "name"), [("pycuda", "cuda:pycuda"), ("bindings", "cuda:bindings")])
+def test_a_machine_without_a_gpu(libcuda, backend, name):
+    if backend == "bindings":
+        pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[sim]'")
+    script = CASE.split("gpu_device =", maxsplit=1)[0] + f"print(json.dumps(refused(device.open, {name!r})))"
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libcuda), "FAKE_NO_GPU": "1",
+                   "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", script, backend, str(HERE)], env=environment, capture_output=True,
+                         text=True, check=True)  # fmt: skip
+    code, exit_code, what = json.loads(ran.stdout)
+    assert (code, exit_code) == ("no-cuda-device", MISSING)
+    assert "finds no usable GPU: cuInit" in what
+
+
+# ---- what is missing -------------------------------------------------------------------------------------------------
+
+
+def without(monkeypatch, *modules):
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+def test_neither_library_gives_both_pip_lines(monkeypatch):
+    without(monkeypatch, "pycuda", "cuda.bindings.driver")
+    with pytest.raises(RefsimError) as caught:
+        cuda.open_device()
+    assert (caught.value.code, caught.value.exit_code) == ("no-pycuda", MISSING)
+    assert caught.value.help == "pip install 'refsim[gpu]', or pip install 'refsim[sim]'"
+
+
+@pytest.mark.parametrize(("backend", "code"), [("pycuda", "no-pycuda"), ("bindings", "no-cuda-bindings")])
+def test_a_library_that_was_named_and_is_missing(monkeypatch, backend, code):
+    without(monkeypatch, "pycuda", "cuda.bindings.driver")
+    with pytest.raises(RefsimError) as caught:
+        cuda.open_device(backend=backend)
+    assert (caught.value.code, caught.value.exit_code) == (code, MISSING)
+
+
+def test_cuda_bindings_serve_where_pycuda_is_missing(monkeypatch):
+    without(monkeypatch, "pycuda")
+    opened = object()
+    monkeypatch.setattr(cuda, "open_bindings", lambda index: (opened, index))
+    assert cuda._either(3) == (opened, 3)
+
+
+def test_pycuda_comes_first(monkeypatch):
+    monkeypatch.setattr(cuda, "open_pycuda", lambda index: ("PyCUDA", index))
+    assert cuda._either(1) == ("PyCUDA", 1)
+
+
+def test_missing_driver_is_one_clear_sentence_without_warning(monkeypatch):
+    real = importlib.import_module
+
+    def import_module(name):
+        if name == "pycuda.driver":
+            warnings.warn("Failed to import the CUDA driver interface: mismatch of headers", stacklevel=1)
+            raise ImportError("libcuda.so.1: cannot open shared object file")
+        return types.SimpleNamespace(VERSION_TEXT="0") if name == "pycuda" else real(name)
+
+    monkeypatch.setattr(driver_pycuda.importlib, "import_module", import_module)
+    with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
+        driver_pycuda.open_pycuda(0)
+    assert (caught.value.code, caught.value.exit_code) == ("no-cuda-driver", MISSING)
+
+
+def test_missing_driver_through_cuda_bindings(monkeypatch):
+    def init(flags):
+        raise RuntimeError("libcuda.so.1 was not found")
+
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", types.SimpleNamespace(cuInit=init))
+    with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
+        driver_bindings.open_bindings(0)
+    assert (caught.value.code, caught.value.exit_code) == ("no-cuda-driver", MISSING)
+
+
+def test_an_unknown_library_is_named():
+    with pytest.raises(RefsimError) as caught:
+        cuda.open_device(backend="cupy")
+    assert caught.value.code == "unknown-backend"
