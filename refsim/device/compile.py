@@ -7,6 +7,7 @@ source goes in under its bare name and the paths of headers are cut to their nam
 import hashlib
 import importlib.resources
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -238,7 +239,10 @@ def _toolchain() -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         from cuda.bindings import nvrtc  # noqa: F401
     except ImportError:  # PackageNotFoundError is one
         return None
-    return tuple(versions), tuple(directories)
+    # With --no-source-include a header in quotes is not looked for beside the header that includes it, and those of
+    # cooperative groups include one another so.
+    groups = [f"{directory}/cooperative_groups{part}" for part in ("", "/details") for directory in directories]
+    return tuple(versions), (*directories, *filter(os.path.isdir, groups))
 
 
 def _wheel_root(name: str, file: str) -> Path:

@@ -1,5 +1,7 @@
 """A cubin on a GPU, with what its PTX says of every entry: a launch is checked against that before the driver sees it."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,8 +65,13 @@ class LoadedModule:
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether no launch can leave something in the module that the next one would find."""
-        return not any(variable.space == "global" for variable in self.module.variables.values())
+        """Whether no launch can leave something in the module that the next one would find.
+
+        The standard library declares dozens of variables that no function names: those cannot change.
+        """
+        variables = [name for name, variable in self.module.variables.items() if variable.space == "global"]
+        named = Counter(re.findall(r"[\w$]+", self.text)) if variables else Counter()
+        return all(named[name] == 1 for name in variables)
 
     def unload(self) -> None:
         if not self.broken:

@@ -48,10 +48,9 @@ class _WatchedLauncher:
         return self.inner.target
 
     def launch(
-        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, *,
-        cluster: Extents | None = None, cooperative: bool = False,
-    ) -> None:  # fmt: skip
-        self.inner.launch(entry, grid, block, args, shared_bytes, cluster=cluster, cooperative=cooperative)
+        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, **options: Any
+    ) -> None:  # a launcher of somebody else's need not know cluster and cooperative until they are asked for
+        self.inner.launch(entry, grid, block, args, shared_bytes, **options)
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         return self.inner.read(buffer)

@@ -189,6 +189,20 @@ def test_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, own
 
 
 @needs_nvrtc
+def test_headers_of_cooperative_groups_are_found(tmp_path: Path) -> None:
+    """They include one another in quotes, which are looked for in the folders that are given and nowhere else."""
+    source = tmp_path / "groups.cu"
+    source.write_text(
+        "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\n#include <cooperative_groups/scan.h>\n"
+        'extern "C" __global__ void meet() { cooperative_groups::this_grid().sync(); }\n'
+    )
+    text = compile_ptx(source).text
+    assert "%envreg2" in text
+    assert str(tmp_path) not in text
+    assert "site-packages" not in text
+
+
+@needs_nvrtc
 def test_compile_error_shows_the_log(tmp_path: Path) -> None:
     source = small(tmp_path, 'extern "C" __global__ void broken() { int x = missing; }\n')
     with pytest.raises(RefsimError) as caught:

@@ -18,7 +18,14 @@ PLAIN = """.version 9.0
 .visible .entry k(.param .u32 n, .param .align 8 .b8 pair[16]) .reqntid 64, 1, 1 { frobnicate.u32 ? {%r1} = 1; ret; }
 .visible .entry big() .maxntid 128, 1, 1 { }
 """
-WITH_VARIABLE = PLAIN + "\n.visible .global .align 4 .u32 counter = 5;\n"
+WITH_VARIABLE = (
+    PLAIN
+    + """
+.visible .global .align 4 .u32 counter = 5;
+.entry count() { red.global.add.u32 [counter], 1; ret; }
+"""
+)
+UNUSED = PLAIN + ".global .align 1 .b8 _ZN4cuda3std5valueE = 1;"
 
 
 class Calls:
@@ -118,9 +125,10 @@ def test_a_module_with_variables_is_loaded_for_each_launcher(device):
     assert device.driver.calls.names() == ["cuModuleLoadData", "cuModuleUnload"] * 2
 
 
-def test_a_module_without_variables_is_loaded_once(device):
+@pytest.mark.parametrize("text", [PLAIN, UNUSED])
+def test_a_module_that_keeps_nothing_is_loaded_once(device, text):
     for _ in range(2):
-        with device.loaded(PLAIN, "k.ptx"):
+        with device.loaded(text, "k.ptx"):
             pass
     assert device.driver.calls.names() == ["cuModuleLoadData"]
 
