@@ -112,7 +112,7 @@ def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = Non
 
 def run(
     opcode: str, *sources: Any, pool: NDArray[np.uint8] | None = None, active: NDArray[np.bool_] | None = None,
-    policy: str = "eager", seed: int = 0, operands: int | None = None, immediate: dict[str, str] | None = None,
+    policy: str = "eager", seed: int = 0, checks: ptx.Checks | None = None, operands: int | None = None, immediate: dict[str, str] | None = None,
     result_bits: int | None = None,
 ) -> Ran:  # fmt: skip
     """Execute one instruction in one block, a lane for each element of the sources, through parser and machine.
@@ -120,7 +120,7 @@ def run(
     sources: one array of unsigned bits (bool for predicates) per source register, all of one length up to 1024;
     vectors give one array per element, an address the byte's place in the pool. pool: bytes of the state space, shape
     (size,), or (lanes, size) for local memory, size a multiple of 4; a copy comes back. active: the lanes that execute
-    it (default all).
+    it (default all). checks: those of a launch by default.
     immediate: constants to write for operands, by name; such an operand takes no array. result_bits: the width of
     the result registers, where it is not the type's own. Results of lanes that are not active are 0. Raises whatever
     the launch raises, and RefsimError `source-count` for a wrong number of arrays.
@@ -139,7 +139,9 @@ def run(
     parameters = [flags, contents, *given, *results]
     if text.space == "param":
         parameters.append(contents)
-    trace = ptx.load(text.module()).launch("single", (1,), (lanes,), parameters, policy=policy, seed=seed)
+    trace = ptx.load(text.module()).launch(
+        "single", (1,), (lanes,), parameters, policy=policy, seed=seed, checks=checks
+    )
     typed: list[Any] = [
         array.astype(np.bool_) if type.name == "pred" else array
         for array, (_, type) in zip(results, text.outputs, strict=True)
