@@ -112,8 +112,8 @@ def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = Non
 
 def run(
     opcode: str, *sources: Any, pool: NDArray[np.uint8] | None = None, active: NDArray[np.bool_] | None = None,
-    policy: str = "eager", seed: int = 0, checks: ptx.Checks | None = None, operands: int | None = None, immediate: dict[str, str] | None = None,
-    result_bits: int | None = None,
+    policy: str = "eager", seed: int = 0, operands: int | None = None, immediate: dict[str, str] | None = None,
+    result_bits: int | None = None, checks: ptx.Checks | None = None,
 ) -> Ran:  # fmt: skip
     """Execute one instruction in one block, a lane for each element of the sources, through parser and machine.
 
