@@ -76,6 +76,11 @@ def remarks_table(remarks: "tuple[RefsimError, ...]", key: str) -> Table:
     return Table(columns, tuple((each.code, each.where, each.what) for each in remarks), key)
 
 
+def printed_table(lines: tuple[str, ...]) -> Table:
+    """What threads printed under the first schedule, one line each."""
+    return Table((Column("printed"),), tuple((line,) for line in lines), "printed")
+
+
 def schedules_table(tried: "list[Outcome]") -> Table:
     """One row for each order: how much was found under it, and whether it wrote the bytes of the first."""
     return Table(

@@ -17,6 +17,7 @@ from refsim.cli.launch_views import (
     findings_of,
     findings_table,
     order_name,
+    printed_table,
     remarks_table,
     schedules_table,
     steps_table,
@@ -188,6 +189,8 @@ def _tables(tried: "list[Outcome]", by_order: bool) -> Iterator[Table]:
         yield schedules_table(tried)
     if findings:
         yield findings_table(findings, by_order=by_order)
+    if trace is not None and trace.printed:
+        yield printed_table(trace.printed)
     if trace is not None and trace.warnings:
         yield remarks_table(trace.warnings, "warnings")
     if trace is not None and trace.notes:

@@ -123,19 +123,6 @@ def test_reports_name_the_line_inside_the_function() -> None:
     assert "PTX line 8" in caught.value.where
 
 
-def test_an_assertion_of_the_runtime_is_a_trap_and_a_print_is_silent() -> None:
-    declared = """
-    .extern .func __assertfail(.param .b64 a, .param .b64 b);
-    .extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);"""
-    arguments = ".param .b64 a; .param .b64 b; st.param.b64 [a], %d1; st.param.b64 [b], %d1;"
-    body = f"setp.eq.u32 %p1, %r1, 99; {{ {arguments} @%p1 call __assertfail, (a, b); }} mov.u32 %r2, 4;"
-    assert (run(declared, body) == 4).all()
-    with pytest.raises(RefsimError, match="trap"):
-        run(declared, body.replace("99", "9"))
-    body = f"{{ .param .b32 r; {arguments} call (r), vprintf, (a, b); ld.param.b32 %r2, [r]; }}"
-    assert (run(declared, body) == 0).all()
-
-
 REFUSED = {
     "recursive-call": (".func f() { call g; ret; }\n.func g() { call f; ret; }", "call f;"),
     "indirect-call": ("", "P: .callprototype _ (); call %d1, (), P;"),

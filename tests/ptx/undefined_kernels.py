@@ -221,6 +221,15 @@ DECISIONS = (
         "a member mask",
     ),
     Case(
+        "printed_address",
+        "call",
+        NONE + "and.b32 %r11, %r10, 0;\ncvt.u64.u32 %d8, %r11; add.u64 %d9, %d5, %d8;\n"
+        "{ .param .b64 text; .param .b64 rest; .param .b32 count; st.param.b64 [text], %d9; st.param.b64 [rest], %d5;\n"
+        "call (count), vprintf, (text, rest); }  // B",
+        ("%r10, 0;", "%r10, 4;"),
+        reached="an address",
+    ),
+    Case(
         "copy_address",
         "cp",
         NONE + "and.b32 %r11, %r10, 0; cvt.u64.u32 %d8, %r11; add.u64 %d9, %d8, %d5;\n"

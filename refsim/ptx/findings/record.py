@@ -41,7 +41,7 @@ class BankUse:
 @dataclass
 class Findings:
     """What a launch saw besides its results: `recorded` holds the first finding of each code and source line, `notes` what
-    makes no kernel wrong."""
+    makes no kernel wrong, `printed` who printed which text."""
 
     instructions: int = 0
     inexact: dict[int, Statement] = field(default_factory=dict)
@@ -50,6 +50,7 @@ class Findings:
     warnings: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
     notes: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
     banks: dict[int, BankUse] = field(default_factory=dict)
+    printed: list[tuple[str, str]] = field(default_factory=list)
 
     def warn(self, error: RefsimError, statement: Statement) -> None:
         """Note what is no failure but should be read."""
@@ -65,6 +66,10 @@ class Findings:
     def note(self, remark: RefsimError, statement: Statement) -> None:
         """Something worth knowing that makes no kernel wrong."""
         self.notes.setdefault((remark.code, _line(statement)), remark)
+
+    def printed_lines(self) -> tuple[str, ...]:
+        """What threads printed, a line each, in the order in which they came: `block (0, 0, 0) thread (5, 0, 0): text`."""
+        return tuple(f"{who}: {line}" for who, text in self.printed for line in text.removesuffix("\n").split("\n"))
 
     def summary(self) -> str:
         """The first finding that was recorded, which often is why a launch fails later; empty if there is none."""

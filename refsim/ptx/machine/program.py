@@ -39,7 +39,7 @@ class Trace:
     of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
     matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
     and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing. `off` names the checks
-    that were not made."""
+    that were not made, `printed` holds the lines that threads printed, who did first."""
 
     entry: str
     instructions: int
@@ -51,6 +51,7 @@ class Trace:
     warnings: tuple[RefsimError, ...] = ()
     notes: tuple[RefsimError, ...] = ()
     off: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -154,7 +155,7 @@ class Program:
             tuple(f"{place(statement)}: exact sums" for statement in findings.idealised.values()),
             tuple(findings.warnings.values()),
             tuple(note for note in findings.notes.values() if made.level(note.code) != "off"),
-            made.off,
+            made.off, findings.printed_lines(),
         )  # fmt: skip
 
 

@@ -91,8 +91,8 @@ def _expand(module: Module, function: Function, callers: tuple[str, ...], done: 
         moved.append(len(out.statements))
         if not _is_call(statement):
             out.statements.append(_local(statement, lambda name: name in parameters))
-        elif (stand_in := _STAND_INS.get(_callee_name(statement))) and not _has_body(module, _callee_name(statement)):
-            out.statements += stand_in(statement)
+        elif _callee_name(statement) in _RUNTIME and not _has_body(module, _callee_name(statement)):
+            out.statements += _runtime_call(out, statement)
         else:
             callee = _expand(module, _callee(module, statement, callers), (*callers, _callee_name(statement)), done)
             if len(out.statements) + len(callee.statements) > MAX_STATEMENTS:
@@ -200,18 +200,38 @@ def _local(statement: Statement, is_parameter: Callable[[str], bool]) -> Stateme
 
 
 # ---- functions of the CUDA runtime that have no body in any module
-def _assertion(call: Statement) -> list[Statement]:
-    """__assertfail ends the kernel."""
-    return [replace(call, opcode="trap", operands=())]
+# The bits of their arguments, and of the result if there is one.
+_RUNTIME: dict[str, tuple[tuple[int, ...], int]] = {
+    "vprintf": ((64, 64), 32), "__assertfail": ((64, 64, 32, 64, 64), 0),
+}  # fmt: skip
 
 
-def _print(call: Statement) -> list[Statement]:
-    """vprintf prints nothing and returns 0."""
-    results = call.operands[0]
-    if not isinstance(results, Vector) or not all(isinstance(element, Symbol) for element in results.elements):
-        return []
-    addresses = [Address(element, 0) for element in results.elements if isinstance(element, Symbol)]
-    return [replace(call, opcode="st.local.b32", operands=(address, Immediate(0))) for address in addresses]
+def _runtime_call(out: Function, call: Statement) -> list[Statement]:
+    """A call as one statement that the machine runs, between loads of its arguments and the store of its result."""
+    name = _callee_name(call)
+    widths, result = _RUNTIME[name]
+    results, _, arguments = call.operands
+    given = arguments.elements if isinstance(arguments, Vector) else ()
+    wanted = results.elements if isinstance(results, Vector) else ()
+    if len(given) != len(widths) or len(wanted) > 1 or any(not isinstance(one, Symbol) for one in (*given, *wanted)):
+        raise RefsimError(
+            "unsupported-call", f"{name} takes {len(widths)} .param variables", where=place(call), rule=RULE
+        )
+    made = [_fresh(out, bits, name) for bits in (*widths, *([result] if result else []))]
+    taken = made[: len(widths)]
+    statements = [
+        replace(call, opcode=f"ld.local.b{bits}", operands=(register, Address(symbol, 0)))
+        for register, bits, symbol in zip(taken, widths, given, strict=True) if isinstance(symbol, Symbol)
+    ]  # fmt: skip
+    statements.append(replace(call, opcode=f"call.{name}", operands=tuple(made[len(widths) :] + taken)))
+    for symbol in wanted:
+        if isinstance(symbol, Symbol) and result:
+            statements.append(replace(call, opcode=f"st.local.b{result}", operands=(Address(symbol, 0), made[-1])))
+    return statements
 
 
-_STAND_INS: dict[str, Callable[[Statement], list[Statement]]] = {"__assertfail": _assertion, "vprintf": _print}
+def _fresh(out: Function, bits: int, name: str) -> Register:
+    """A register that the function did not have."""
+    out.register_bits.append(bits)
+    out.register_names.append(f"{name}@{len(out.register_bits)}")
+    return Register(len(out.register_bits) - 1)

@@ -1,0 +1,52 @@
+"""Functions of the device runtime that have no body in any module: printf, assert, malloc, free.
+
+A call of one becomes such a statement when functions are inlined: its arguments and its result are registers then.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined import Mask
+from refsim.ptx.checks.undefined_bits import Operands, defined
+from refsim.ptx.checks.undefined_memory import ADDRESS
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.printing import formatted, text_at
+from refsim.ptx.isa.forms import instruction
+from refsim.sources import CUDA_GUIDE
+
+Array = NDArray[Any]
+
+
+def _addresses(operands: Operands) -> list[Mask | None]:
+    """What the function is given must be defined: addresses, and the size of a block."""
+    for mask in operands.masks:
+        operands.demand(mask, ADDRESS)
+    results: list[Mask | None] = defined(operands)
+    return results
+
+
+@instruction("call.vprintf d:b32, format:u64, buffer:u64", undefined=_addresses, source=CUDA_GUIDE["formatted output"])
+def vprintf(lanes: Lanes, format: Array, buffer: Array) -> Array:
+    """Each thread's text, kept in the record of the launch; the result is the number of arguments that the text took."""
+    counts = np.zeros(lanes.count, np.uint32)
+    formats, buffers = lanes.full(format), lanes.full(buffer)
+    for number in range(lanes.count):
+        one = Lanes(lanes.machine, lanes.ids[number : number + 1], lanes.statement)
+        text, taken = formatted(one, int(formats[number]), int(buffers[number]))
+        counts[number] = taken
+        thread, block = lanes.machine.geometry.describe(int(one.ids[0])).split(" of ")
+        lanes.machine.findings.printed.append((f"{block} {thread}", text))
+    return counts
+
+
+@instruction(
+    "call.__assertfail message:u64, file:u64, line:u32, function:u64, size:u64", undefined=_addresses,
+    source=CUDA_GUIDE["assertion"],
+)  # fmt: skip
+def assertion(lanes: Lanes, message: Array, file: Array, line: Array, function: Array, size: Array) -> None:
+    """A failed assertion ends the kernel: of several threads the first one speaks."""
+    one = Lanes(lanes.machine, lanes.ids[:1], lanes.statement)
+    said, where, inside = (text_at(one, int(lanes.full(each)[0])) for each in (message, file, function))
+    raise lanes.fault("trap", 0, f"{where}:{int(lanes.full(line)[0])}: {inside}: assertion `{said}` failed")
