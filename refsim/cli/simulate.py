@@ -67,6 +67,8 @@ class Seen:
 @click.argument("entry")
 @click.option("--grid", default="1", show_default=True, help="Blocks: 4 or 2x3.")
 @click.option("--block", default="32", show_default=True, help="Threads of a block: 256 or 16x16.")
+@click.option("--cluster", metavar="EXTENTS", help="Blocks of a cluster: 2 or 2x2 (default: what the entry requires).")
+@click.option("--cooperative", is_flag=True, help="All blocks are resident at once, and may meet at a grid barrier.")
 @click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
 @click.option(
     "--save", "saves", multiple=True, metavar="N=FILE.npy", help="Write argument N (from 0) after the launch."
@@ -110,7 +112,8 @@ class Seen:
 )
 @answers
 def command(
-    file: Path, entry: str, grid: str, block: str, arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
+    file: Path, entry: str, grid: str, block: str, cluster: str | None, cooperative: bool,
+    arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
     target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float,
     trace: str | None, at: str | None, without: tuple[str, ...],
 ) -> Answer:  # fmt: skip
@@ -143,7 +146,8 @@ def command(
         memory, is_first = GlobalMemory(), order == orders[0]
         done = program.launch(
             entry, blocks, threads, values if is_first else _copied(originals), shared_bytes=shared, memory=memory,
-            policy=order.policy, seed=order.seed, arithmetic=arithmetic,
+            policy=order.policy, seed=order.seed, arithmetic=arithmetic, cooperative=cooperative,
+            cluster=None if cluster is None else Extents(cluster).numbers,
             observer=seen.steps if is_first else None, watching=seen.accesses if is_first else None,
             checks=Checks("record", "record", "record", "record", banks=banks and is_first, seconds=seconds, off=without),
         )  # fmt: skip

@@ -178,3 +178,41 @@ def test_a_trace_under_all_policies_is_of_the_first(capsys, tmp_path):
         "add.u32",
     ]
     assert len(answer["schedules"]) == 3
+
+
+GRID_BARRIER = """.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry meet(.param .u64 out) .maxntid 1024
+{
+    .reg .b32 %r<8>; .reg .b64 %d<4>; .reg .pred %p<3>;
+    ld.param.u64 %d1, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, %nctaid.x; setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra MEET;
+    atom.release.gpu.global.add.u32 %r3, [%d1], 1;
+    POLL: ld.acquire.gpu.global.u32 %r4, [%d1]; setp.lt.u32 %p2, %r4, %r2;
+    @%p2 bra POLL;
+    MEET: bar.sync 0; mov.u32 %r5, %cluster_nctarank; st.global.u32 [%d1+4], %r5; ret;
+}
+"""
+
+
+def meet(capsys, folder: Path, blocks: int, *more: str) -> tuple[int, str, str]:
+    file = folder / "meet.ptx"
+    file.write_text(GRID_BARRIER)
+    return run(capsys, "simulate", file, "meet", "--grid", blocks, "--block", 1024, "--arg", "zeros:u32:2", *more)
+
+
+def test_a_cluster_and_a_cooperative_launch_are_options(capsys, tmp_path):
+    saved = tmp_path / "out.npy"
+    code, *_ = meet(capsys, tmp_path, 132, "--cooperative", "--cluster", "2", "--save", f"0={saved}")
+    assert code == 0
+    assert np.load(saved).tolist() == [132, 2]
+    code, _, err = meet(capsys, tmp_path, 3, "--cluster", "2")
+    assert (code, "grid-not-whole-clusters" in err) == (2, True)
+    code, _, err = meet(capsys, tmp_path, 2000, "--cooperative")
+    assert (code, "not-co-resident" in err) == (2, True)
+
+
+def test_a_grid_barrier_of_more_blocks_than_are_resident_is_inconclusive(capsys, tmp_path):
+    code, _, err = meet(capsys, tmp_path, 2000, "--seconds", "0.5")
+    assert (code, "[timeout]" in err) == (5, True)
