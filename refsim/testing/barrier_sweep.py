@@ -1,8 +1,9 @@
-"""Every barrier and every wait of a kernel taken away in turn: what the simulator's checks and policies make of it.
+"""Everything that orders a kernel's memory taken away or weakened in turn: what the simulator makes of the rest.
 
-A kernel needs each bar.sync, each wait and each commit that it has, or it should not have it. One statement at a time is
-blanked out of the PTX, and the problems that run it are run again on the simulated GPU, under every policy. A removal is
-caught by a fault, or by bits that differ from the oracle.
+A kernel needs each barrier, wait, commit and fence that it has, and each acquire, release and scope of its loads, stores and
+atomics, or it should not have it. One statement at a time is blanked out of the PTX or made weaker, and the problems that
+run it are run again on the simulated GPU, under every policy. That is caught by a fault, or by bits that differ from the
+oracle.
 """
 
 import re
@@ -20,9 +21,13 @@ from refsim.kernels import Kernel
 from refsim.testing import verdicts
 from refsim.testing.runs import examine
 
-ORDERING = re.compile(
+BARRIERS = re.compile(
     r"(bar|barrier|mbarrier)\.|cp\.async\.(commit_group|wait_group|wait_all|bulk\.(commit|wait)_group)\b"
 )
+MEMORY = re.compile(r"(ld|st|atom|red|membar)\.|fence\.(?!proxy|mbarrier_init)")
+WEAKER_ORDERS = {"acquire": ("relaxed",), "release": ("relaxed",), "acq_rel": ("acquire", "release")}
+WIDE_SCOPES = ("cluster", "gpu", "gl", "sys")
+STRENGTH = frozenset({"relaxed", "volatile", *WEAKER_ORDERS, "cta", *WIDE_SCOPES})
 ORDERS = 16  # eager, lazy, and random ones until a warp comes last that has to
 NEVER_RUN = "no problem runs it"
 NO_DIFFERENCE = "every problem gives the same bits without it, under every policy and with no finding"
@@ -30,7 +35,8 @@ NO_DIFFERENCE = "every problem gives the same bits without it, under every polic
 
 @dataclass(frozen=True)
 class Removal:
-    """One statement taken away: `caught` says whether a run noticed, `finding` what it said or why nothing was seen.
+    """One statement taken away, or weakened to the opcode `instead`: `caught` says whether a run noticed, `finding` what it
+    said or why nothing was seen.
 
     `line` is that of the PTX, `location` the CUDA source line behind it.
     """
@@ -42,14 +48,16 @@ class Removal:
     caught: bool
     finding: str
     problem: Any = None
+    instead: str = ""
 
     def __str__(self) -> str:
         verdict = "caught" if self.caught else "missed"
         first, *rest = self.finding.splitlines()
         where = next((line.strip() for line in rest if line.strip().startswith("at:")), "")
+        weaker = f" as {self.instead}" if self.instead else ""
         return (
-            f"{verdict}  {self.entry}: {self.opcode} of {self.location}, PTX line {self.line}: {first} {where}".rstrip()
-        )
+            f"{verdict}  {self.entry}: {self.opcode} of {self.location}{weaker}, PTX line {self.line}: {first} {where}"
+        ).rstrip()
 
 
 @dataclass
@@ -81,15 +89,41 @@ class ChangedDevice:
         yield launcher
 
 
+def weaker(opcode: str) -> tuple[str, ...]:
+    """What orders less than an instruction and may stand in its place: weaker opcodes, and "" for nothing at all.
+
+    Barriers, waits and fences go. The scope of a fence and of a strong access shrinks to .cta, unless it names shared memory;
+    .acquire and .release become .relaxed, .acq_rel becomes either of them; a strong load or store becomes a weak one.
+    `ld.acquire.gpu.global.u32` has two: `ld.relaxed.gpu.global.u32` and `ld.acquire.cta.global.u32`.
+    """
+    if BARRIERS.match(opcode):
+        return ("",)
+    mnemonic, *words = opcode.split(".")
+    if not MEMORY.match(opcode) or "mmio" in words:
+        return ()
+    is_fence, is_shared = mnemonic in ("membar", "fence"), any(word.startswith("shared") for word in words)
+    found = [""] if is_fence else []
+    for place, word in enumerate(words):
+        instead = () if is_fence else WEAKER_ORDERS.get(word, ())
+        if word in WIDE_SCOPES and not is_shared:
+            instead = ("cta",)
+        found += [".".join((mnemonic, *words[:place], less, *words[place + 1 :])) for less in instead]
+    if mnemonic in ("ld", "st") and ("relaxed" in words or "volatile" in words):
+        found.append(".".join((mnemonic, *(word for word in words if word not in STRENGTH))))
+    if mnemonic in ("atom", "red") and not is_shared and STRENGTH.isdisjoint(words):
+        found.append(".".join((mnemonic, "cta", *words)))
+    return tuple(found)
+
+
 def sweep(
     kernel: Kernel,
     problems: Iterable[Any],
     *,
     target: str = "sm_90a",
-    ordering: re.Pattern[str] = ORDERING,
+    alternatives: Callable[[str], tuple[str, ...]] = weaker,
     on_removal: Callable[[Removal], None] | None = None,
 ) -> tuple[Removal, ...]:
-    """Takes each statement whose opcode matches `ordering` away in turn, in every entry that `problems` launch.
+    """Puts each of its `alternatives` in the place of each statement in turn, in every entry that `problems` launch.
 
     The problems run in the order given until one notices; small ones that fill several tiles should come first. What is
     not caught was never run, or changes nothing: `finding` tells the two apart.
@@ -103,12 +137,36 @@ def sweep(
     found = []
     for entry in dict.fromkeys(entry for _, entries in launched for entry in sorted(entries)):
         mine = [problem for problem, entries in launched if entry in entries]
+        alone = text if any(len(entries) > 1 for _, entries in launched) else only(text, entry)
         for statement in program.module.functions[entry].statements:
-            if ordering.match(statement.opcode):
-                found.append(_removed(kernel, entry, statement, text, target, mine))
+            for instead in alternatives(statement.opcode):
+                found.append(_weakened(kernel, entry, statement, instead, alone, target, mine))
                 if on_removal is not None:
                     on_removal(found[-1])
     return tuple(found)
+
+
+def only(text: str, entry: str) -> str:
+    """PTX whose other entries are blank lines, so that it is read sooner; line numbers stay."""
+    kept, at = [], 0
+    for head in re.finditer(r"^[^\S\n]*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", text, re.MULTILINE):
+        end = _closing_brace(text, head.end())
+        kept += [
+            text[at : head.start()],
+            text[head.start() : end] if head[1] == entry else "\n" * text.count("\n", head.start(), end),
+        ]
+        at = end
+    return "".join((*kept, text[at:]))
+
+
+def _closing_brace(text: str, start: int) -> int:
+    """Behind the brace that closes the first one from `start` on; comments and strings hold none."""
+    depth = 0
+    for token in re.finditer(r"[{}]|//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", text[start:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
+        if token[0] == "}" and depth == 0:
+            return start + token.end()
+    return len(text)
 
 
 def without(text: str, line: int, instead: str = "") -> str:
@@ -128,13 +186,17 @@ def _entries(kernel: Kernel, problem: Any, program: ptx.Program) -> set[str]:
     return device.entries
 
 
-def _removed(kernel: Kernel, entry: str, statement: Any, text: str, target: str, problems: list[Any]) -> Removal:
+def _weakened(
+    kernel: Kernel, entry: str, statement: Any, instead: str, text: str, target: str, problems: list[Any]
+) -> Removal:
     where = entry, statement.opcode, statement.line, str(statement.location or "no source line")
-    changed = ChangedDevice(ptx.load(without(text, statement.line), target))
+    line = text.split("\n")[statement.line - 1]
+    changed = without(text, statement.line, line.replace(statement.opcode, instead, 1) if instead else "")
+    device = ChangedDevice(ptx.load(changed, target))
     for problem in problems:
-        finding, *_ = examine(kernel, problem, changed)
+        finding, *_ = examine(kernel, problem, device)
         if finding is not None and finding.status in (verdicts.FAIL, verdicts.TIMEOUT):
-            return Removal(*where, True, finding.text, problem)
+            return Removal(*where, True, finding.text, problem, instead)
     trapping = ChangedDevice(ptx.load(without(text, statement.line, "trap;"), target), schedules=1)
     runs = any(examine(kernel, problem, trapping)[0] is not None for problem in problems)
-    return Removal(*where, False, NO_DIFFERENCE if runs else NEVER_RUN)
+    return Removal(*where, False, NO_DIFFERENCE if runs else NEVER_RUN, None, instead)

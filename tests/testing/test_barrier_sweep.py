@@ -8,9 +8,9 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
-from refsim.testing.barrier_sweep import NEVER_RUN, NO_DIFFERENCE, sweep, without
+from refsim.testing.barrier_sweep import NEVER_RUN, NO_DIFFERENCE, only, sweep, weaker, without
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
-from refsim.testing.recipes import Tensor
+from refsim.testing.recipes import Launch, Tensor
 
 quantiser = load_kernel_file(bundled_kernels())
 
@@ -64,7 +64,9 @@ def test_every_barrier_is_taken_away_and_judged(turn):
 
 
 def test_barriers_of_the_quantiser_are_all_needed():
-    problems = [quantiser.Amax(Tensor(2049, wide, "bits", 3)) for wide in quantiser.WIDE]
+    """Two blocks, so that the scope of the atomic that joins them is needed too."""
+    two = Launch(threads=64, blocks=2)
+    problems = [quantiser.Amax(Tensor(2049, wide, "bits", 3), two) for wide in quantiser.WIDE]
     removals = sweep(quantiser.FP8_AMAX, problems)
     assert {removal.entry for removal in removals} == set(quantiser.FP8_AMAX.entries)
     assert all(removal.caught for removal in removals), "\n".join(map(str, removals))
@@ -87,3 +89,41 @@ def test_only_whole_single_statements_are_blanked():
     for line in (1, 2):
         with pytest.raises(RefsimError, match="no-single-statement"):
             without("a; b;\n.reg", line)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "instead"),
+    [
+        ("bar.sync", ("",)),
+        ("cp.async.wait_group", ("",)),
+        ("membar.gl", ("", "membar.cta")),
+        ("membar.cta", ("",)),
+        ("fence.acq_rel.sys", ("", "fence.acq_rel.cta")),
+        ("fence.proxy.alias", ()),
+        ("ld.acquire.gpu.global.u32", ("ld.relaxed.gpu.global.u32", "ld.acquire.cta.global.u32")),
+        ("st.release.cta.shared.u32", ("st.relaxed.cta.shared.u32",)),
+        ("st.relaxed.sys.u64", ("st.relaxed.cta.u64", "st.u64")),
+        ("ld.volatile.shared.u32", ("ld.shared.u32",)),
+        (
+            "atom.add.acq_rel.gpu.u32",
+            ("atom.add.acquire.gpu.u32", "atom.add.release.gpu.u32", "atom.add.acq_rel.cta.u32"),
+        ),
+        ("red.global.add.u32", ("red.cta.global.add.u32",)),
+        ("atom.shared.add.u32", ()),
+        ("ld.global.u32", ()),
+        ("ld.mmio.relaxed.sys.global.u32", ()),
+        ("add.u32", ()),
+        ("redux.sync.add.s32", ()),
+    ],
+)
+def test_what_orders_less_than_an_instruction(opcode, instead):
+    assert weaker(opcode) == instead
+
+
+def test_an_entry_alone_keeps_its_lines():
+    """Braces in comments and strings, and those of a scope at the start of a line, close no entry."""
+    one = '.visible .entry one(\n  .param .u64 a\n)\n{\n{\nret; // }\n}\n.file 1 "}"\n}'
+    two = ".weak .entry two()\n{\nret;\n}"
+    text = f'.version 9.0\n{one}\n{two}\n.file 1 "x.cu"\n'
+    assert only(text, "one") == f".version 9.0\n{one}\n" + "\n" * 3 + "\n" + '.file 1 "x.cu"\n'
+    assert only(text, "two") == ".version 9.0\n" + "\n" * 8 + f"\n{two}\n" + '.file 1 "x.cu"\n'

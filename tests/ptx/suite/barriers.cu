@@ -3,6 +3,12 @@
 
 constexpr unsigned ALL = 0xffffffff;
 
+// A barrier of the block, or what is left of it where the warps do not wait for one another: the lanes of each still meet.
+template <bool WHOLE> static __device__ __forceinline__ void meet() {
+  if (WHOLE) __syncthreads();
+  else __syncwarp();
+}
+
 template <int LESS> __global__ void reverse(ARGS) {
   __shared__ unsigned tile[64];
   const unsigned t = threadIdx.x;
@@ -51,10 +57,11 @@ template <int LESS> __global__ void block_sum(ARGS) {
   __shared__ unsigned sums[128];
   const unsigned t = threadIdx.x;
   sums[t] = in[t];  // A1
-  if (LESS != 1) __syncthreads();
+  meet<LESS != 1>();
   for (unsigned step = 64; step; step /= 2) {
     if (t < step) sums[t] += sums[t + step];  // B1 A2 B2 A3
-    if (LESS == 2 ? step != 64 : LESS == 3 ? step != 1 : true) __syncthreads();
+    if (LESS == 2 ? step != 64 : LESS == 3 ? step != 1 : true) meet<true>();
+    else meet<false>();
   }
   out[t] = sums[0];  // B3
 }
@@ -160,7 +167,8 @@ template <int LESS> __global__ void stencil_two_buffers(ARGS) {
   unsigned from = 0;
   row[0][t] = in[t];
   for (unsigned round = 0; round < 4; ++round) {
-    if (LESS != 2 || round != 2) __syncthreads();
+    if (LESS != 2 || round != 2) meet<true>();
+    else meet<false>();
     const unsigned sum = row[from][(t + 63) % 64] + row[from][(t + 1) % 64];  // A1 B2
     const unsigned to = LESS == 1 ? from : from ^ 1;
     row[to][t] = sum;  // B1 A2
@@ -175,7 +183,8 @@ template <int LESS> __global__ void stencil_global(ARGS) {
   unsigned *from = work, *to = work + 64;
   from[t] = in[t];
   for (unsigned round = 0; round < 3; ++round) {
-    if (LESS != 1 || round != 1) __syncthreads();
+    if (LESS != 1 || round != 1) meet<true>();
+    else meet<false>();
     const unsigned sum = from[(t + 63) % 64] + from[(t + 1) % 64];  // B1
     to[t] = sum;  // A1
     unsigned *const other = from;
@@ -208,10 +217,10 @@ template <int LESS> __global__ void histogram(ARGS) {
   __shared__ unsigned bins[16];
   const unsigned t = threadIdx.x;
   if (t >= 32 && t < 48) bins[t - 32] = 100;  // A1
-  if (LESS != 1) __syncthreads();
+  meet<LESS != 1>();
   if (LESS == 3) bins[in[t] % 16] += 1;  // A3 B3
   else atomicAdd(&bins[in[t] % 16], 1);  // B1 A2
-  if (LESS != 2) __syncthreads();
+  meet<LESS != 2>();
   if (t < 16) out[t] = bins[t];  // B2
 }
 LESS_3(histogram)
@@ -219,7 +228,7 @@ LESS_3(histogram)
 template <int LESS> __global__ void counted_global(ARGS) {
   const unsigned t = threadIdx.x;
   atomicAdd(work + t % 4, in[t]);  // A1
-  if (LESS != 1) __syncthreads();
+  meet<LESS != 1>();
   out[t] = work[(t + 1) % 4];  // B1
 }
 LESS_1(counted_global)
@@ -229,7 +238,7 @@ template <int LESS> __global__ void any_seen(ARGS) {
   const unsigned t = threadIdx.x;
   if (t == 0) seen = 0;
   __syncthreads();
-  if (in[t] % 3 == 1) seen = LESS == 1 ? in[t] : 1;  // A1 B1
+  if (in[t] % 3 == 1) seen = LESS == 1 ? 1 + t / 32 : 1;  // A1 B1
   __syncthreads();
   out[t] = seen;
 }
@@ -347,7 +356,7 @@ template <int LESS> __global__ void wide_store(ARGS) {
   __shared__ uint4 wide[32];
   const unsigned t = threadIdx.x, lane = t % 32;
   if (t < 32) wide[lane] = make_uint4(in[lane], in[lane] + 1, in[lane] + 2, in[lane] + 3);  // A1
-  if (LESS != 1) __syncthreads();
+  meet<LESS != 1>();
   out[t] = reinterpret_cast<unsigned *>(wide)[127 - t];  // B1
 }
 LESS_1(wide_store)
@@ -358,7 +367,8 @@ template <int LESS> __global__ void rewritten(ARGS) {
   const unsigned t = threadIdx.x, lane = t % 32;
   if (t < 32) tile[lane] = in[lane];
   __syncthreads();
-  tile[lane] = in[lane] + (LESS == 1 ? t / 32 : 0);  // A1
+  if (LESS == 0 || t >= 32) tile[lane] = in[lane] + LESS;  // A1
+  if (LESS == 1) __syncwarp();
   out[t] = tile[31 - lane];  // B1
 }
 LESS_1(rewritten)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from refsim import ptx
 from refsim.device.compile import compile_ptx
+from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.ptx.memory.global_memory import GlobalMemory
 
@@ -45,8 +46,9 @@ class Right:
 class Wrong:
     """The right kernel `less_of` without one edge, `missing`; `less` is the number of that instance.
 
-    codes: those that the finding may have; says: what its text must contain besides the two source lines. agents: "lanes" of
-    one warp, "warps" of one block, or "blocks". warned: the finding is a warning, as chips deliver the value all the same.
+    codes: those that the finding may have. agents: "lanes" of one warp, "warps" of one block, or "blocks". says: how the
+    finding calls the missing edge, where that does not follow from the agents. warned: the finding is a warning, as chips
+    deliver the value all the same.
     """
 
     less_of: str
@@ -55,12 +57,18 @@ class Wrong:
     agents: str
     missing: str
     codes: tuple[str, ...] = ("race",)
-    says: tuple[str, ...] = ()
+    says: str = ""
     warned: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.less_of}<{self.less}>"
+
+    def edge(self, code: str) -> str:
+        """How a finding of that code calls what is missing."""
+        if code == "read-before-wait":
+            return "still writes them"
+        return self.says or {"lanes": "__syncwarp", "warps": "barrier", "blocks": "release"}[self.agents]
 
     def __str__(self) -> str:
         return self.name
@@ -146,4 +154,36 @@ def declared(kernel: Right) -> Kernel:
 
     return Kernel(
         kernel.name, lambda _: {"y": wanted(kernel)}, None, launch, {"y": ""}, recipe=Once, file=FOLDER / kernel.file
+    )
+
+
+SAME = "by the same instruction"  # two threads at once: what is missing is one writer
+THREAD = re.compile(r"thread \((\d+), (\d+), \d+\) of block \((\d+), ")
+
+
+def agents(kernel: Right, error: RefsimError) -> str:
+    """How far the two threads that a finding names stand apart."""
+    found = [tuple(map(int, each)) for each in THREAD.findall(f"{error.what} {error.where}")]
+    (one, one_block), (other, other_block) = ((x + extents(kernel)[0] * y, block) for x, y, block in found)
+    return "blocks" if one_block != other_block else "warps" if one // 32 != other // 32 else "lanes"
+
+
+def findings(kernel: Right, wrong: Wrong, policy: str, seed: int, checks: ptx.Checks) -> list[RefsimError]:
+    """All that a run of the wrong kernel says, warnings only of one that is to be warned of."""
+    try:
+        _, trace = run(kernel, policy, seed, less=wrong.less, checks=checks)
+    except RefsimError as error:
+        return [error]
+    return list(trace.warnings if wrong.warned else trace.findings)
+
+
+def names_the_race(kernel: Right, wrong: Wrong, error: RefsimError) -> bool:
+    """Whether a finding is the one of that row: its code, both source lines, the agents and the missing edge."""
+    text = f"{error.what} {error.where}"
+    lines = source_lines(kernel, wrong.less)
+    return (
+        error.code in wrong.codes
+        and all(re.search(rf"{re.escape(line)}\b", text) for line in lines)
+        and (wrong.edge(error.code) in text or SAME in text)
+        and agents(kernel, error) == wrong.agents
     )
