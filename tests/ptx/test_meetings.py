@@ -82,6 +82,21 @@ def test_a_barrier_in_a_divergent_branch_is_named_with_both_places() -> None:
 
 @POLICIES
 @pytest.mark.parametrize("divergence", ["record", "off"])
+def test_lanes_that_poll_are_not_stuck_at_a_barrier(divergence: str, policy: str, seed: int) -> None:
+    """Thread 32 polls what warp 0 writes; the others of its warp wait at the barrier for it, and nothing is said of them."""
+    body = """setp.eq.s32 %p1, %r1, 0; @%p1 st.shared.u32 [%r10], 0; bar.sync 0;
+        setp.ne.s32 %p2, %r1, 32; @%p2 bra WRITE;
+        POLL: ld.volatile.shared.u32 %r9, [%r10]; setp.eq.s32 %p2, %r9, 0; @%p2 bra POLL;
+        bra ON;
+        WRITE: @%p1 st.volatile.shared.u32 [%r10], 5;
+        ON: bar.sync 0; ld.volatile.shared.u32 %r9, [%r10];"""
+    out, trace = run(body, policy=policy, seed=seed, divergence=divergence)
+    assert (out == 5).all()
+    assert trace.findings == ()
+
+
+@POLICIES
+@pytest.mark.parametrize("divergence", ["record", "off"])
 def test_without_the_check_an_aligned_barrier_gathers_a_warp(divergence: str, policy: str, seed: int) -> None:
     """What each thread stored before its own arm's barrier is there behind it, as on chips since sm_70."""
     body = """@%p1 bra LOW;

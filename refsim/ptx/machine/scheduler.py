@@ -45,6 +45,7 @@ from refsim.ptx.text.syntax import Statement
 
 FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
 PATIENCE = 50_000  # rounds of polling in which nobody writes anything, until that is a deadlock
+FORBEARANCE = 1_000  # such rounds until a part of a warp arrives at an aligned barrier, where that need not be an error
 TURN = 32  # picks of such a turn: enough to leave a critical section
 RANDOM_SPLIT = 0.5
 LATER_SPLIT = 1 / 8
@@ -203,6 +204,8 @@ class Machine:
             return False
         self.idle = 0 if self.port.writes != self.seen_writes else self.idle + 1
         self.seen_writes = self.port.writes
+        if self.idle == FORBEARANCE and self.checks.divergence != "error":
+            self.meetings.arrive_apart()
         if self.idle > PATIENCE:
             raise self.meetings.report_deadlock()
         for pc, ids in self.resting.items():

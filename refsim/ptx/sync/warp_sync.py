@@ -119,7 +119,7 @@ class Meetings:
                 machine.execute([(pc, ready)], ready)
         if not machine.groups:
             self.meet_across()
-        if not machine.groups and machine.checks.divergence != "error":
+        if not machine.groups and not machine.resting and machine.checks.divergence != "error":
             self.arrive_apart()
 
     def meet_across(self) -> None:
