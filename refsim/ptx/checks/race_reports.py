@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 RULE = "PTX ISA, memory consistency model: conflicting accesses of two threads need an order, or strength on both sides"
 CONVERGENCE_RULE = (
-    "PTX ISA: shfl, vote, match, redux and matrix instructions make lanes meet but order no memory; "
-    "only bar.warp.sync (__syncwarp) does"
+    "PTX ISA: shfl, vote, match and redux make lanes meet but order no memory; only bar.warp.sync (__syncwarp) does"
 )
 EXIT_RULE = "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
 WARP = 32
@@ -60,6 +59,8 @@ class Reporter:
 
     def report(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
         """Raise or record what the checks of the launch say about it."""
+        if pair.converged and self.machine.findings.has_warned(pair.code, access.statement):
+            return
         lane = int(np.searchsorted(access.threads.ids, pair.lane))
         made = self.history.made[pair.number]
         assert made is not None

@@ -56,6 +56,10 @@ class Findings:
         """Note what is no failure but should be read."""
         self.warnings.setdefault((error.code, _line(statement)), error)
 
+    def has_warned(self, code: str, statement: Statement) -> bool:
+        """Whether a warning of this code at this source line was noted before."""
+        return (code, _line(statement)) in self.warnings
+
     def is_known(self, code: str, statement: Statement) -> bool:
         """Whether a finding of this code at this source line was recorded before."""
         return (code, _line(statement)) in self.recorded

@@ -106,8 +106,9 @@ class Instruction:
 
     @property
     def converges(self) -> bool:
-        """Whether lanes of a warp meet here without any order of their accesses to memory."""
-        return self.rendezvous is not None and self.mnemonic not in ("bar", "barrier")
+        """Whether a program means lanes of a warp to meet here, without any order of their accesses to memory; matrix
+        instructions meet only to share their work."""
+        return self.mnemonic in ("shfl", "vote", "match", "redux", "elect")
 
     def first_target(self, opcode: str) -> str:
         """The first target that has an opcode of this clause: sm_90 for `xorsign` from sm_86 and `bf16` from sm_90."""

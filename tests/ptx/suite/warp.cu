@@ -314,6 +314,18 @@ template <int LESS> __global__ void rendezvous(ARGS) {
 }
 LESS_4(rendezvous)
 
+// A matrix instruction gathers the lanes of its warp for its own sake: what they stored is not ordered before it.
+template <int LESS> __global__ void loaded_matrix(ARGS) {
+  __shared__ __align__(16) unsigned tile[8][4];
+  const unsigned t = threadIdx.x;
+  tile[t / 4][t % 4] = in[t];  // A1
+  if (LESS != 1) __syncwarp();
+  unsigned word;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(word) : "r"(AT(tile[7 - t % 8])) : "memory");  // B1
+  out[t] = word;
+}
+LESS_1(loaded_matrix)
+
 template <int LESS> __global__ void shuffled_sum(ARGS) {
   unsigned sum = in[threadIdx.x];
   for (unsigned step = 16; step; step /= 2) sum += __shfl_xor_sync(ALL, sum, step);
