@@ -165,8 +165,8 @@ CORPUS = {
 REFUSED = {
     "branch to itself": "timeout", "endless loop with a store": "race", "endless loop of barriers": "timeout",
     "null pointer": "out-of-bounds", "wild pointer": "out-of-bounds", "barrier 99": "barrier-misuse",
-    "barrier of nobody": "barrier-misuse", "recursive call": "recursive-call", "call through a register": "indirect-call",
-    "call of nobody": "unsupported-call", "call of an entry": "recursive-call", "calls that double": "too-many-calls",
+    "barrier of nobody": "barrier-misuse", "recursive call": "recursive-call", "call through a register": "uninitialised",
+    "call of nobody": "unsupported-call", "call of an entry": "recursive-call", "calls that double": "timeout",
     "unknown instruction": "unknown-instruction", "unknown symbol": "unknown-symbol", "huge shared": "out-of-shared-memory",
     "huge local": "out-of-local-memory", "label nowhere": "malformed-ptx", "store to a constant": "read-only",
     "shuffle with an empty mask": "divergent-sync", "register of 128 bits": "malformed-ptx",

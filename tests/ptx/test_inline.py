@@ -1,10 +1,14 @@
-"""Calls of device functions: parameters, results, scopes, divergence and recursion; bodies become part of the entry."""
+"""Calls of device functions: parameters, results, scopes, divergence and recursion; bodies become part of the entry.
+
+Every test runs twice: with calls as copies, and with bodies that stand once and are shared.
+"""
 
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx.text import inline
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 TRIPLE = """
@@ -12,6 +16,14 @@ TRIPLE = """
 { .reg .b32 %a; ld.param.b32 %a, [x]; mul.lo.s32 %a, %a, 3; st.param.b32 [r], %a; ret; }
 """
 POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("random", 1), ("random", 2)])
+
+
+@pytest.fixture(autouse=True, params=["copies", "shared"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether calls become copies, or branches to bodies that are shared."""
+    if request.param == "shared":
+        monkeypatch.setattr(inline, "MAX_INLINED", 0)
+    return str(request.param)
 
 
 def call(function: str, argument: str, result: str) -> str:
@@ -123,20 +135,131 @@ def test_reports_name_the_line_inside_the_function() -> None:
     assert "PTX line 8" in caught.value.where
 
 
+PAIR = """
+.func (.param .b32 r) twice(.param .b32 x) { .reg .b32 %a; ld.param.b32 %a, [x]; shl.b32 %a, %a, 1; st.param.b32 [r], %a; ret; }
+.func (.param .b32 r) square(.param .b32 x)
+{ .reg .b32 %a; ld.param.b32 %a, [x]; mul.lo.s32 %a, %a, %a; st.param.b32 [r], %a; ret; }
+.func (.param .b32 r) other(.param .b64 x) { st.param.b32 [r], 999; ret; }
+.global .align 8 .u64 table[3] = {twice, square, other};
+"""
+THROUGH_TABLE = """{ .reg .b64 %t; .reg .b32 %i; .param .b32 in0; .param .b32 out0; st.param.b32 [in0], %r1;
+    P: .callprototype (.param .b32 _) _ (.param .b32 _); %PICK% mul.wide.u32 %t, %i, 8; mov.u64 %d2, table; add.s64 %t, %t, %d2;
+    ld.global.u64 %t, [%t]; call (out0), %t, (in0), P; ld.param.b32 %r2, [out0]; }"""
+
+
+@POLICIES
+def test_each_lane_calls_the_function_whose_address_it_holds(policy: str, seed: int) -> None:
+    body = THROUGH_TABLE.replace("%PICK%", "and.b32 %i, %r1, 1;")
+    assert (run(PAIR, body, policy=policy, seed=seed) == np.where(LANE % 2, LANE * LANE, 2 * LANE)).all()
+
+
+def test_call_targets_name_the_functions() -> None:
+    body = THROUGH_TABLE.replace("%PICK%", "and.b32 %i, %r1, 1;").replace(
+        ".callprototype (.param .b32 _) _ (.param .b32 _);", ".calltargets square, twice;"
+    )
+    assert (run(PAIR, body) == np.where(LANE % 2, LANE * LANE, 2 * LANE)).all()
+
+
+@pytest.mark.parametrize(("pick", "says"), [("mov.u32 %i, 2;", "other"), ("mov.u32 %i, 3;", "no function")])
+def test_an_address_of_no_function_that_fits_is_a_fault(pick: str, says: str) -> None:
+    """The last one takes other parameters; behind the table lies a zero."""
+    functions = PAIR.replace("table[3] = {twice, square, other}", "table[4] = {twice, square, other, 0}")
+    with pytest.raises(RefsimError, match=says) as caught:
+        run(functions, THROUGH_TABLE.replace("%PICK%", pick))
+    assert caught.value.code == "invalid-call"
+    assert "thread (0, 0, 0)" in caught.value.where
+
+
+def test_a_function_may_call_through_the_table_that_holds_it() -> None:
+    """`pick` could reach itself, and does not: a composite calling its parts."""
+    functions = """
+    .func (.param .b32 r) leaf(.param .b32 x) { .reg .b32 %a; ld.param.b32 %a, [x]; add.s32 %a, %a, 5;
+    st.param.b32 [r], %a; ret; }
+    .func (.param .b32 r) pick(.param .b32 x);
+    .global .align 8 .u64 table[2] = {leaf, pick};
+    .func (.param .b32 r) pick(.param .b32 x)
+    { .reg .b32 %a; .reg .b64 %t; ld.param.b32 %a, [x]; ld.global.u64 %t, [table+ENTRY];
+      { .param .b32 in0, out0; st.param.b32 [in0], %a; P: .callprototype (.param .b32 _) _ (.param .b32 _);
+        call (out0), %t, (in0), P; ld.param.b32 %a, [out0]; }
+      shl.b32 %a, %a, 1; st.param.b32 [r], %a; ret; }"""
+    body = THROUGH_TABLE.replace("%PICK%", "and.b32 %i, %r1, 1;")
+    assert (run(functions.replace("ENTRY", "0"), body) == np.where(LANE % 2, 2 * (LANE + 5), LANE + 5)).all()
+    with pytest.raises(RefsimError, match="running already") as caught:
+        run(functions.replace("ENTRY", "8"), body)
+    assert caught.value.code == "invalid-call"
+
+
+def test_values_stand_where_a_parameter_is_usual() -> None:
+    """Registers and constants as operands of a call, and results that nobody takes."""
+    body = "call (%r3), triple, (%r1); call (%r4), triple, (7); call (_), triple, (1); add.s32 %r2, %r3, %r4;"
+    assert (run(TRIPLE, body) == 3 * LANE + 21).all()
+
+
+def test_parameters_in_registers() -> None:
+    functions = """.func (.reg .u32 r, .reg .pred big) f(.reg .u32 a, .reg .f64 b, .param .b32 c)
+    { .reg .u32 t; .reg .f64 w; ld.param.u32 t, [c]; cvt.rn.f64.u32 w, a; add.f64 w, w, b; cvt.rzi.u32.f64 r, w; add.u32 r, r, t;
+      setp.gt.u32 big, a, 20; ret; }"""
+    body = """.reg .f64 %f; mov.f64 %f, 100.5; { .param .b32 c; st.param.b32 [c], 1000;
+    call (%r3, %p1), f, (%r1, %f, c); } selp.b32 %r2, %r3, 0, %p1;"""
+    assert (run(functions, body) == np.where(LANE > 20, LANE + 1100, 0)).all()
+
+
+def test_a_long_chain_of_calls_ends() -> None:
+    functions = (
+        ".func (.param .b32 r) f0(.param .b32 x) { .reg .b32 %a; ld.param.b32 %a, [x]; st.param.b32 [r], %a; ret; }\n"
+    )
+    functions += "".join(
+        f".func (.param .b32 r) f{n}(.param .b32 x) {{ .reg .b32 %a; ld.param.b32 %a, [x]; add.s32 %a, %a, 1;"
+        f"{call(f'f{n - 1}', '%a', '%a')} st.param.b32 [r], %a; ret; }}\n"
+        for n in range(1, 1101)
+    )
+    assert (run(functions, call("f1100", "%r1", "%r2"), 2) == LANE[:2] + 1100).all()
+
+
+def test_the_work_of_calls_grows_with_the_text_and_not_with_the_calls_that_happen() -> None:
+    """2^30 calls in 31 functions: the text is resolved at once, and only the launch would take for ever."""
+    functions = ".func f0() { ret; }\n" + "".join(
+        f".func f{n}() {{ call f{n - 1}; call f{n - 1}; ret; }}\n" for n in range(1, 31)
+    )
+    program = ptx.load(f"{HEAD}{functions}.entry k() {{ call f30; ret; }}\n")
+    assert len(program.code("k").steps) < 2 * 20_000
+
+
+def test_a_report_names_the_call() -> None:
+    functions = """.func f() { .reg .b64 %a; .reg .b32 %b;
+.loc 1 27 3
+mov.u64 %a, 8; ld.global.u32 %b, [%a]; ret; }"""
+    body = ".loc 1 65 3\ncall f; "
+    with pytest.raises(RefsimError) as caught:
+        run('.file 1 "mine.cu"\n' + functions, body)
+    assert "mine.cu:27 in f" in caught.value.where
+
+
+def test_a_copy_names_the_place_of_its_call(how: str) -> None:
+    functions = """.func _Z4slowPf() { .reg .b64 %a; .reg .b32 %b;
+.loc 1 27 3
+mov.u64 %a, 8; ld.global.u32 %b, [%a]; ret; }"""
+    with pytest.raises(RefsimError) as caught:
+        run('.file 1 "mine.cu"\n' + functions, ".loc 1 65 3\ncall _Z4slowPf; ")
+    assert ("mine.cu:27 in slow, called at mine.cu:65" in caught.value.where) == (how == "copies")
+
+
 REFUSED = {
     "recursive-call": (".func f() { call g; ret; }\n.func g() { call f; ret; }", "call f;"),
-    "indirect-call": ("", "P: .callprototype _ (); call %d1, (), P;"),
     "unsupported-call": (".extern .func f();", "call f;"),
-    "too-many-calls": (
-        "".join(f".func f{n}() {{ {f'call f{n - 1};' * 9 if n else ''} ret; }}\n" for n in range(9)),
-        "call f8;",
-    ),
 }
 
 
 @pytest.mark.parametrize("code", sorted(REFUSED))
-def test_what_cannot_be_inlined_is_refused(code: str) -> None:
+def test_what_cannot_be_resolved_is_refused(code: str) -> None:
     with pytest.raises(RefsimError) as caught:
         run(*REFUSED[code])
     assert caught.value.code == code
-    assert caught.value.rule == "device functions are inlined: PTX ISA, call"
+    assert caught.value.rule == "PTX ISA, call: device functions become part of the entry"
+
+
+def test_too_many_statements_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "MAX_STATEMENTS", 50)
+    with pytest.raises(RefsimError) as caught:
+        run(TRIPLE, call("triple", "%r1", "%r2") * 20)
+    assert caught.value.code == "too-many-calls"

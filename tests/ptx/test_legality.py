@@ -32,8 +32,8 @@ FAMILIES = (
 )
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
 OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]
-# Labels need a place to go, so that branches have a test of their own below.
-BRANCHES = ("bra", "brx")
+# Labels need a place to go, and calls a function, so that these have a test of their own below.
+BRANCHES = ("bra", "brx", "call")
 INSTANCES = [
     bound
     for clause in OURS
@@ -92,6 +92,8 @@ def test_ptxas_takes_branches_and_calls(tmp_path: Path) -> None:
     A: brx.idx %i, TABLE;
     B: brx.idx.uni %i, TABLE;
     { .param .b32 q; .param .b32 s; st.param.b32 [q], %i; call.uni (s), f, (q); ld.param.b32 %i, [s]; }
+    { .reg .b64 %a; .param .b32 q; .param .b32 s; mov.u64 %a, f; st.param.b32 [q], %i;
+      P: .callprototype (.param .b32 _) _ (.param .b32 _); call (s), %a, (q), P; ld.param.b32 %i, [s]; }
     ret;
 }
 """

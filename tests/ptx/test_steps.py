@@ -7,7 +7,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.isa import forms
+from refsim.ptx.isa import binding, forms
 from refsim.sources import PTX
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
@@ -35,6 +35,7 @@ def trial() -> Iterator[dict[str, list[object]]]:
     yield seen
     del forms._CLAUSES["trial"]
     forms._matches.cache_clear()
+    binding._bound.cache_clear()
 
 
 def run(body: str, threads: int = 4) -> np.ndarray:

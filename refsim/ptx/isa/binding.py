@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,16 +28,16 @@ class Bound:
         """The first target that has the opcode."""
         return self.clause.first_target(self.opcode)
 
-    @property
+    @cached_property
     def is_generic(self) -> bool:
         """Whether the opcode names no state space, so that its addresses are generic ones."""
         return not any(word.partition("::")[0] in STATE_SPACES for word in self.opcode.split("."))
 
-    @property
+    @cached_property
     def results(self) -> list[tuple[OperandForm, PtxType]]:
         return [pair for pair in self.operands if pair[0].is_result]
 
-    @property
+    @cached_property
     def sources(self) -> list[tuple[OperandForm, PtxType]]:
         """What the clause gets, in its order: results that are read as well, then the other operands."""
         both = [pair for pair in self.operands if pair[0].both]
@@ -60,7 +61,16 @@ def bind(opcode: str, where: str = "", operands: int | None = None, predicates: 
 
     Raises RefsimError for an unknown opcode.
     """
-    clause, modifiers = find(opcode, where, operands, predicates)
+    try:
+        return _bound(opcode, operands, predicates)
+    except RefsimError as error:
+        error.where = where
+        raise
+
+
+@lru_cache(maxsize=4096)
+def _bound(opcode: str, operands: int | None, predicates: int | None) -> Bound:
+    clause, modifiers = find(opcode, "", operands, predicates)
     typed = tuple((operand, _resolve(operand, modifiers)) for operand in clause.operands)
     return Bound(opcode, clause, modifiers, typed)
 

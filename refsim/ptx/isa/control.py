@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.space import FUNCTION_BASE
 from refsim.sources import PTX
 
 
@@ -31,6 +32,17 @@ def brx_idx(lanes: Lanes, index: NDArray[Any], targets: list[int]) -> None:
 def ret(lanes: Lanes) -> None:
     """An entry's return: the thread has finished."""
     lanes.machine.retire(lanes.ids, lanes.pc)
+
+
+@instruction("call{.uni} a:u64", flow=True, ignores=("uni",), source=PTX["call"])
+def call(lanes: Lanes, a: NDArray[Any]) -> None:
+    """What is left of a call once all functions that it may reach are part of the entry: an address of none of them, or of
+    one that is running already."""
+    names = {address: name for name, address in lanes.machine.symbols.items() if address >= FUNCTION_BASE}
+    address = int(lanes.full(a)[0])
+    known = f", {names[address]}, which is running already or takes other parameters" if address in names else ""
+    what = f"a call of the address {address:#x}{known or ', where no function begins that the call may reach'}"
+    raise lanes.fault("invalid-call", 0, what, "PTX ISA, call: the address of a function that fits the prototype")
 
 
 @instruction("exit", flow=True, source=PTX["exit"])

@@ -3,6 +3,7 @@ visit a block, whichever way it runs. A set of registers is an integer with a bi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 
 @dataclass(frozen=True)
@@ -16,31 +17,55 @@ class Flow:
 
 
 def live_registers(flows: Mapping[int, Flow]) -> tuple[dict[int, int], dict[int, int]]:
-    """The registers that are needed where each block begins, and behind each block."""
+    """The registers that are needed where each block begins, and behind each block.
+
+    What a block needs is handed to the blocks before it; none looks at all that follow it, of which a return to many
+    places has thousands.
+    """
     predecessors: dict[int, list[int]] = {pc: [] for pc in flows}
     for pc, flow in flows.items():
         for successor in flow.successors:
             predecessors[successor].append(pc)
-    entering = {pc: flow.reads for pc, flow in flows.items()}
-    leaving = dict.fromkeys(flows, 0)
-    waiting = sorted(flows)
+    entering, leaving = dict.fromkeys(flows, -1), dict.fromkeys(flows, 0)
+    order = _last_first(flows)
+    turn = {pc: number for number, pc in enumerate(order)}
+    waiting = list(range(len(order)))  # a heap of turns: what lies behind a block comes before it
     is_waiting = set(waiting)
     while waiting:
-        pc = waiting.pop()
-        is_waiting.discard(pc)
+        number = heappop(waiting)
+        is_waiting.discard(number)
+        pc = order[number]
         flow = flows[pc]
-        behind = 0
-        for successor in flow.successors:
-            behind |= entering[successor]
-        leaving[pc] = behind
-        needed = flow.reads | (behind & ~flow.writes)
-        if needed != entering[pc]:
-            entering[pc] = needed
-            for before in predecessors[pc]:
-                if before not in is_waiting:
-                    is_waiting.add(before)
-                    waiting.append(before)
+        needed = flow.reads | (leaving[pc] & ~flow.writes)
+        if needed == entering[pc]:
+            continue
+        entering[pc] = needed
+        for before in predecessors[pc]:
+            if needed & ~leaving[before]:
+                leaving[before] |= needed
+                if turn[before] not in is_waiting:
+                    is_waiting.add(turn[before])
+                    heappush(waiting, turn[before])
     return entering, leaving
+
+
+def _last_first(flows: Mapping[int, Flow]) -> list[int]:
+    """The blocks, each behind those that follow it (except around loops)."""
+    order: list[int] = []
+    seen: set[int] = set()
+    for root in flows:
+        stack = [] if root in seen else [(root, iter(flows[root].successors))]
+        seen.add(root)
+        while stack:
+            pc, successors = stack[-1]
+            following = next((successor for successor in successors if successor not in seen), None)
+            if following is None:
+                order.append(pc)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(flows[following].successors)))
+    return order
 
 
 def registers_in(mask: int) -> list[int]:

@@ -10,10 +10,9 @@ import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.ptx.memory.global_memory import GlobalMemory
-from refsim.ptx.memory.space import WINDOWS
+from refsim.ptx.memory.space import FUNCTION_BASE, WINDOWS
 from refsim.ptx.text.syntax import Module, Variable
 
-FUNCTION_BASE = 0x0000_0010_0000_0000  # in no window: a load from a function's address is out of bounds
 FUNCTION_STEP = 16
 
 

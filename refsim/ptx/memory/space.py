@@ -21,6 +21,7 @@ Addresses = NDArray[np.int64]
 GLOBAL_BASE = 0x0000_0040_0000_0000
 WINDOWS = {"shared": 0x0000_0020_0000_0000, "local": 0x0000_0030_0000_0000, "param": 0x0000_0038_0000_0000}
 WINDOW_SIZE = 1 << 32
+FUNCTION_BASE = 0x0000_0010_0000_0000  # addresses of functions, in no window: nothing is read or written there
 SHARED_BASE = 1024
 POISON = 0xA5
 MAX_BYTES = 16 << 30

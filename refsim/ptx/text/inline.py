@@ -1,15 +1,22 @@
-"""Calls of device functions, replaced by the functions' bodies before an entry is lowered.
+"""Calls of device functions, resolved before an entry is lowered: one function without calls that does the same.
 
-Every call gets a copy of its own: fresh registers, labels and local variables. The .param variables of a call sequence
-become local memory of each lane, and the callee's formal parameters are other names for them: PTX passes by value, and
-a callee only reads its parameters and only writes its results.
+A call becomes a copy of the callee's body as long as the whole stays small. Beyond that, or deep within calls, the body is
+put once behind the entry and shared: a call notes where it goes on and branches there, a return is a branch table. The
+.param variables of a call sequence become local memory of each lane, and formal parameters are other names for them: PTX
+passes by value, and a callee only reads its parameters and only writes its results.
+
+A call through a register compares it with the address of every function it may reach: those of a `.calltargets`, or all
+whose address the module takes and whose parameters fit the prototype.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from refsim.errors import RefsimError
 from refsim.ptx.findings.faults import place
+from refsim.ptx.text.copies import Copy
+from refsim.ptx.text.runtime_calls import RUNTIME, runtime_call
 from refsim.ptx.text.syntax import (
     Address,
     Dual,
@@ -18,173 +25,416 @@ from refsim.ptx.text.syntax import (
     Immediate,
     Label,
     Module,
-    Negated,
     Operand,
+    Prototype,
     Register,
     Statement,
     Symbol,
+    Variable,
     Vector,
 )
 
-MAX_STATEMENTS = 100_000
-RULE = "device functions are inlined: PTX ISA, call"
+MAX_INLINED = 20_000  # statements, up to which calls become copies
+MAX_DEPTH = 16  # copies within copies
+MAX_STATEMENTS = 400_000
+MAX_NAMED = 6  # functions of a chain that an error names
+RULE = "PTX ISA, call: device functions become part of the entry"
+
+Work = Iterator["Work"]
 
 
 def inline(module: Module, function: Function) -> Function:
     """A function without calls that does what the given one does; the same object if it calls nothing.
 
-    Raises RefsimError: `recursive-call`, `indirect-call`, `unsupported-call` (a function without a body in the module,
-    or arguments that are no .param variables), `too-many-calls` (the bodies together exceed 100,000 statements).
+    Raises RefsimError: `recursive-call`, `unsupported-call` (a function without a body in the module, or operands that do
+    not fit its parameters), `too-many-calls` (too many statements in all).
     """
-    return _expand(module, function, (function.name,), {})
+    calls = any(_is_call(statement) for statement in function.statements)
+    if not calls and not any(variable.space == "param" for variable in function.variables):
+        return function
+    return _Linker(module, function).link()
 
 
 @dataclass
-class _Copy:
-    """Where a copied body finds what it names: registers shifted, labels suffixed, symbols by a table."""
+class _Shared:
+    """A body that stands once: where it begins, the register that tells a return where to go, and those places."""
 
-    registers: int
-    suffix: str
-    symbols: dict[str, Symbol]
-
-    def operand(self, operand: Operand | None) -> Operand | None:
-        match operand:
-            case Register(index):
-                return Register(index + self.registers)
-            case Negated(register):
-                return Negated(Register(register.index + self.registers))
-            case Label(name):
-                return Label(name + self.suffix)
-            case Symbol(name, offset) if name in self.symbols:
-                actual = self.symbols[name]
-                return Symbol(actual.name, actual.offset + offset)
-            case Address(base, offset, coordinates):
-                moved = self.operand(base)
-                assert isinstance(moved, Register | Symbol | Immediate)
-                groups = (Vector(tuple(map(self.operand, group.elements))) for group in coordinates)
-                return Address(moved, offset, tuple(groups))
-            case Vector(elements):
-                return Vector(tuple(map(self.operand, elements)))
-            case Dual(first, second):
-                return Dual(self.operand(first), self.operand(second))
-        return operand
-
-    def guard(self, guard: Guard | None) -> Guard | None:
-        return guard and Guard(Register(guard.register.index + self.registers), guard.negated)
+    copy: Copy
+    start: str
+    came_from: Register
+    is_running: Register
+    places: list[str] = field(default_factory=list)
 
 
-def _expand(module: Module, function: Function, callers: tuple[str, ...], done: dict[str, Function]) -> Function:
-    if function.name in done:
-        return done[function.name]
-    calls = [statement for statement in function.statements if _is_call(statement)]
-    if not calls and not any(variable.space == "param" for variable in function.variables):
-        return function
-    parameters = frozenset(variable.name for variable in function.variables if variable.space == "param")
-    out = replace(
-        function, statements=[], labels={}, branch_tables=dict(function.branch_tables),
-        register_bits=list(function.register_bits), register_names=list(function.register_names),
-        variables=[replace(variable, space="local") if variable.name in parameters else variable
-                   for variable in function.variables],
-    )  # fmt: skip
-    moved: list[int] = []
-    for statement in function.statements:
-        moved.append(len(out.statements))
-        if not _is_call(statement):
-            out.statements.append(_local(statement, lambda name: name in parameters))
-        elif _callee_name(statement) in _RUNTIME and not _has_body(module, _callee_name(statement)):
-            out.statements += _runtime_call(out, statement)
+class _Linker:
+    """Puts the statements of an entry and of all it calls into one function."""
+
+    def __init__(self, module: Module, entry: Function) -> None:
+        self.module, self.entry = module, entry
+        self.out = replace(
+            entry, statements=[], labels={}, branch_tables={}, variables=[], register_bits=[], register_names=[]
+        )
+        self.shared: dict[str, _Shared] = {}
+        self.waiting: deque[_Shared] = deque()
+        self.copies = 0
+        self.known_variables: set[str] = set()
+        self.is_indirect = _check_calls(module, entry)
+        self.reachable = _addressed(module) if self.is_indirect else []
+
+    def link(self) -> Function:
+        """The entry first, then the bodies that are shared."""
+        copy = self.begin(Copy(self.entry, 0, "", active=(self.entry.name,)))
+        _run(self.body(copy, None))
+        while self.waiting:
+            shared = self.waiting.popleft()
+            self.out.statements.append(Statement("exit", (), None, shared.copy.function.line, None))
+            self.out.labels[shared.start] = len(self.out.statements)
+            _run(self.body(shared.copy, shared))
+        for shared in self.shared.values():
+            self.out.branch_tables[f"table{shared.copy.suffix}"] = tuple(shared.places)
+        if self.is_indirect and self.shared:
+            self.set_idle()
+        return self.out
+
+    def set_idle(self) -> None:
+        """In front of everything: no shared body is running."""
+        first = [
+            Statement("mov.pred", (shared.is_running, Immediate(0)), None, self.entry.line, None)
+            for shared in self.shared.values()
+        ]
+        self.out.statements[:0] = first
+        for name in self.out.labels:
+            self.out.labels[name] += len(first)
+
+    # ---- bodies
+    def begin(self, copy: Copy) -> Copy:
+        """Give a copy its registers and variables."""
+        out, function = self.out, copy.function
+        copy.shift = len(out.register_bits)
+        out.register_bits += function.register_bits
+        out.register_names += [name + copy.suffix for name in function.register_names]
+        for variable in copy.variables():
+            self.declare(variable)
+        out.branch_tables |= {
+            copy.label(name): tuple(map(copy.label, labels)) for name, labels in function.branch_tables.items()
+        }
+        return copy
+
+    def declare(self, variable: Variable) -> None:
+        if variable.name not in self.known_variables:
+            self.known_variables.add(variable.name)
+            self.out.variables.append(variable)
+
+    def register(self, name: str, bits: int) -> Register:
+        """A register of the linked function itself."""
+        self.out.register_bits.append(bits)
+        self.out.register_names.append(name)
+        return Register(len(self.out.register_bits) - 1)
+
+    def body(self, copy: Copy, shared: _Shared | None) -> Work:
+        """Emit the statements of a copy; what it calls is emitted by the work that it yields."""
+        function, out = copy.function, self.out
+        end = f"end{copy.suffix}"
+        labels: dict[int, list[str]] = {}
+        for label, at in function.labels.items():
+            labels.setdefault(at, []).append(copy.label(label))
+        for at, statement in enumerate(function.statements):
+            out.labels.update(dict.fromkeys(labels.get(at, ()), len(out.statements)))
+            if _is_call(statement):
+                yield self.call(copy, statement)
+            elif copy.call is not None and statement.opcode in ("ret", "ret.uni"):
+                moved = copy.statement(statement)
+                out.statements.append(replace(moved, opcode="bra", operands=(Label(end),)))
+            else:
+                out.statements.append(copy.statement(_local(statement, copy)))
+        out.labels.update(dict.fromkeys(labels.get(len(function.statements), ()), len(out.statements)))
+        if copy.call is not None:
+            out.labels[end] = len(out.statements)
+        if shared is not None:
+            table = Label(f"table{copy.suffix}")
+            out.statements.append(Statement("brx.idx", (shared.came_from, table), None, function.line, None))
+
+    # ---- calls
+    def call(self, copy: Copy, statement: Statement) -> Work:
+        """One call: around it if its guard says so, to the function that it names or to one of those it may reach."""
+        out, moved = self.out, copy.statement(statement)
+        if len(out.statements) > MAX_STATEMENTS:
+            raise RefsimError("too-many-calls", f"{self.entry.name} has more than {MAX_STATEMENTS} statements with all that "
+                              "it calls", where=place(moved), rule=RULE)  # fmt: skip
+        here = self.number()
+        behind = f"behind@{here}"
+        if moved.guard:
+            around = Guard(moved.guard.register, not moved.guard.negated)
+            self.emit(moved, "bra", Label(behind), guard=around)
+        callee = statement.operands[1] if len(statement.operands) > 1 else None
+        if isinstance(callee, Symbol):
+            yield self.direct(copy, statement, moved, callee.name)
+        elif isinstance(callee, Register):
+            targets = self.targets(copy, statement)
+            address = self.register("%callee", 64)
+            is_it = self.register("%is_callee", 1)
+            register = copy.register(callee)
+            for place_in_list, target in enumerate(targets):
+                self.emit(moved, "mov.u64", address, Symbol(target))
+                self.emit(moved, "setp.eq.u64", is_it, register, address)
+                self.emit(moved, "bra", Label(f"{behind}.{place_in_list}"), guard=Guard(is_it, False))
+            self.emit(moved, "call", register)
+            for place_in_list, target in enumerate(targets):
+                out.labels[f"{behind}.{place_in_list}"] = len(out.statements)
+                yield self.direct(copy, statement, moved, target)
+                self.emit(moved, "bra", Label(behind))
         else:
-            callee = _expand(module, _callee(module, statement, callers), (*callers, _callee_name(statement)), done)
-            if len(out.statements) + len(callee.statements) > MAX_STATEMENTS:
-                raise RefsimError(
-                    "too-many-calls", f"{function.name} has more than {MAX_STATEMENTS} statements once its calls are inlined",
-                    where=place(statement), rule=RULE,
-                )  # fmt: skip
-            _insert(out, statement, callee)
-    moved.append(len(out.statements))
-    out.labels.update({label: moved[at] for label, at in function.labels.items()})
-    done[function.name] = out
-    return out
+            raise _unsupported("the function called is neither a name nor a register", statement)
+        out.labels[behind] = len(out.statements)
+
+    def targets(self, copy: Copy, statement: Statement) -> list[str]:
+        """The functions that an indirect call may reach."""
+        label = statement.operands[3] if len(statement.operands) > 3 else None
+        prototype = copy.function.prototypes.get(label.name) if isinstance(label, Label) else None
+        if prototype is None:
+            raise _unsupported("a call through a register names no prototype", statement)
+        if prototype.targets:
+            return [name for name in map(self.named, prototype.targets) if _has_body(self.module, name)]
+        return [name for name in self.reachable if _fits(self.module.functions[name], prototype)]
+
+    def named(self, name: str) -> str:
+        """A function by its own name."""
+        return self.module.aliases.get(name, name)
+
+    def direct(self, copy: Copy, statement: Statement, moved: Statement, name: str) -> Work:
+        """A call of a function that is known, as a copy of it or as a branch to the one that is shared."""
+        name, out = self.named(name), self.out
+        if not _has_body(self.module, name):
+            if name not in RUNTIME:
+                raise _unsupported(f"{name} has no body in this module", statement)
+            out.statements += runtime_call(out, replace(moved, guard=None), name, RULE)
+            return
+        callee = self.module.functions[name]
+        results, arguments = _vector(statement.operands[0]), _vector(statement.operands[2])
+        pairs = _paired(callee, results, arguments, statement)
+        is_copied = (
+            name not in self.shared and name not in copy.active and len(copy.active) <= MAX_DEPTH
+            and len(out.statements) + len(callee.statements) <= MAX_INLINED
+        )  # fmt: skip
+        if is_copied:
+            inner = self.begin(Copy(callee, 0, f"@call{self.number()}", call=moved, active=(*copy.active, name)))
+            stores = self.bind(copy, inner, moved, pairs)
+            yield self.body(inner, None)
+        else:
+            shared = self.shared.get(name) or self.share(callee, name)
+            stores = self.bind(copy, shared.copy, moved, pairs)
+            back = f"back@{self.number()}"
+            if self.is_indirect:
+                address = self.register("%callee", 64)
+                self.emit(moved, "mov.u64", address, Symbol(name))
+                self.emit(moved, "call", address, guard=Guard(shared.is_running, False))
+                self.emit(moved, "mov.pred", shared.is_running, Immediate(1))
+            self.emit(moved, "mov.u32", shared.came_from, Immediate(len(shared.places)))
+            self.emit(moved, "bra", Label(shared.start))
+            out.labels[back] = len(out.statements)
+            shared.places.append(back)
+            if self.is_indirect:
+                self.emit(moved, "mov.pred", shared.is_running, Immediate(0))
+        out.statements += stores
+
+    def share(self, callee: Function, name: str) -> _Shared:
+        """Begin a body that stands once; its parameters are addresses in registers."""
+        suffix = f"@shared{self.number()}"
+        copy = self.begin(Copy(callee, 0, suffix, call=Statement("call", (), None, callee.line, None), active=(name,)))
+        for formal in (*callee.parameters, *callee.returns):
+            if formal.space != "reg":
+                copy.symbols[formal.name] = self.register(f"{formal.name}{suffix}", 64)
+        shared = _Shared(
+            copy, f"start{suffix}", self.register(f"%came_from{suffix}", 32), self.register(f"%running{suffix}", 1)
+        )
+        self.shared[name] = shared
+        self.waiting.append(shared)
+        return shared
+
+    def bind(
+        self, copy: Copy, callee: Copy, call: Statement, pairs: list[tuple[Variable, Operand | None, bool]]
+    ) -> list[Statement]:
+        """Give the callee its parameters; the statements that fetch results afterwards."""
+        after: list[Statement] = []
+        for formal, actual, is_result in pairs:
+            moved = copy.operand(actual)
+            if formal.space == "reg":
+                after += self.bind_register(callee, formal, actual, moved, call, is_result=is_result)
+                continue
+            if not isinstance(actual, Symbol):  # a value where a .param variable is usual
+                holder = Symbol(f"{formal.name}@held{self.number()}")
+                self.declare(Variable(holder.name, "local", formal.size, formal.align))
+                if is_result and isinstance(moved, Register):
+                    after.append(self.made(call, f"ld.local.b{8 * formal.size}", moved, Address(holder, 0)))
+                elif not is_result and moved is not None:
+                    self.emit(call, f"st.local.b{8 * formal.size}", Address(holder, 0), moved)
+                moved = holder
+            known = callee.symbols.get(formal.name)
+            if isinstance(known, Register):
+                self.emit(call, "mov.u64", known, moved)
+            else:
+                assert isinstance(moved, Symbol | Register)
+                callee.symbols[formal.name] = moved
+        return after
+
+    def bind_register(
+        self, callee: Copy, formal: Variable, actual: Operand | None, moved: Operand | None, call: Statement, *,
+        is_result: bool,
+    ) -> list[Statement]:  # fmt: skip
+        """A parameter in a register: moved there before the call, or from there afterwards."""
+        indices = callee.function.register_parameters.get(formal.name, ())
+        if len(indices) != 1:
+            raise _unsupported(f"{callee.function.name} takes a vector in registers", call)
+        own = callee.register(Register(indices[0]))
+        bits = self.out.register_bits[own.index]
+        move, width = ("mov.pred" if bits == 1 else f"mov.b{max(bits, 16)}"), max(bits, 8)
+        if isinstance(actual, Symbol):
+            assert isinstance(moved, Symbol | Register)
+            held = Address(moved if isinstance(moved, Register) else Symbol(moved.name), getattr(moved, "offset", 0))
+            if is_result:
+                return [self.made(call, f"st.local.b{width}", held, own)]
+            self.emit(call, f"ld.local.b{width}", own, held)
+        elif is_result:
+            return [self.made(call, move, moved, own)] if moved is not None else []
+        else:
+            self.emit(call, move, own, moved)
+        return []
+
+    # ---- statements
+    def made(self, call: Statement, opcode: str, *operands: Operand | None, guard: Guard | None = None) -> Statement:
+        return replace(call, opcode=opcode, operands=operands, guard=guard)
+
+    def emit(self, call: Statement, opcode: str, *operands: Operand | None, guard: Guard | None = None) -> None:
+        """A statement that a call stands for in part."""
+        self.out.statements.append(self.made(call, opcode, *operands, guard=guard))
+
+    def number(self) -> int:
+        self.copies += 1
+        return self.copies
+
+
+def _run(work: Work) -> None:
+    """Work and all the work that it yields, in order, however deep."""
+    stack = [work]
+    while stack:
+        inner = next(stack[-1], None)
+        if inner is None:
+            stack.pop()
+        else:
+            stack.append(inner)
 
 
 def _is_call(statement: Statement) -> bool:
     return statement.opcode in ("call", "call.uni")
 
 
-def _callee_name(statement: Statement) -> str:
-    callee = statement.operands[1] if len(statement.operands) == 3 else None
-    return callee.name if isinstance(callee, Symbol) else ""
+def _vector(operand: Operand | None) -> Vector:
+    assert isinstance(operand, Vector)
+    return operand
 
 
 def _has_body(module: Module, name: str) -> bool:
-    return name in module.functions and module.functions[name].is_defined
+    return name in module.functions and module.functions[name].is_defined and not module.functions[name].is_entry
 
 
-def _callee(module: Module, statement: Statement, callers: tuple[str, ...]) -> Function:
-    """The function that a call names; it must be known, have a body, and not be calling already."""
-    name, where = _callee_name(statement), place(statement)
-    if not name:
-        raise RefsimError("indirect-call", "the function called is not named in the text", where=where, rule=RULE)
-    if name in callers:
-        raise RefsimError("recursive-call", f"{' calls '.join((*callers, name))}", where=where, rule=RULE,
-                          help="rewrite the recursion as a loop")  # fmt: skip
-    if not _has_body(module, name):
-        raise RefsimError("unsupported-call", f"{name} has no body in this module", where=where, rule=RULE,
-                          help="compile without separate compilation, so that the function is in the same file")  # fmt: skip
-    return module.functions[name]
+def _unsupported(what: str, statement: Statement) -> RefsimError:
+    return RefsimError("unsupported-call", what, where=place(statement), rule=RULE,
+                       help="compile without separate compilation, so that every function is in the same file")  # fmt: skip
 
 
-def _insert(out: Function, call: Statement, callee: Function) -> None:
-    """Append a copy of the callee; a guarded call is branched around, a return is a branch to the end."""
-    suffix = f"@call{len(out.statements)}"
-    copy = _Copy(len(out.register_bits), suffix, _bindings(call, callee))
-    for variable in callee.variables:
-        if variable.space == "local":
-            copy.symbols[variable.name] = Symbol(variable.name + suffix)
-            out.variables.append(replace(variable, name=variable.name + suffix))
-        elif variable not in out.variables:
-            out.variables.append(variable)
-    out.register_bits += callee.register_bits
-    out.register_names += [name + suffix for name in callee.register_names]
-    out.branch_tables |= {name + suffix: tuple(label + suffix for label in labels)
-                          for name, labels in callee.branch_tables.items()}  # fmt: skip
-    end = f"return{suffix}"
-    if call.guard:
-        around = Guard(call.guard.register, not call.guard.negated)
-        out.statements.append(replace(call, opcode="bra", operands=(Label(end),), guard=around))
-    start = len(out.statements)
-    for statement in callee.statements:
-        copied = replace(
-            statement, operands=tuple(map(copy.operand, statement.operands)), guard=copy.guard(statement.guard)
-        )
-        if statement.opcode in ("ret", "ret.uni"):
-            copied = replace(copied, opcode="bra", operands=(Label(end),))
-        out.statements.append(_local(copied, lambda _: True))
-    out.labels |= {label + suffix: start + at for label, at in callee.labels.items()}
-    out.labels[end] = len(out.statements)
+def _check_calls(module: Module, entry: Function) -> bool:
+    """Refuse functions that call themselves by name, directly or through others; whether any call is through a register."""
+    is_indirect = False
+    done: set[str] = set()
+    chain: dict[str, None] = {}
+    stack: list[tuple[str, Iterator[Statement]]] = [(entry.name, iter(entry.statements))]
+    chain[entry.name] = None
+    while stack:
+        name, statements = stack[-1]
+        for statement in statements:
+            if not _is_call(statement):
+                continue
+            callee = statement.operands[1] if len(statement.operands) > 1 else None
+            if not isinstance(callee, Symbol):
+                if not is_indirect:  # what it may reach is reached from here too
+                    is_indirect = True
+                    stack[:0] = [(one, iter(module.functions[one].statements)) for one in _addressed(module)]
+                continue
+            target = module.aliases.get(callee.name, callee.name)
+            if target in chain:
+                raise _recursive([*chain, target], statement)
+            if target not in done and _has_body(module, target):
+                chain[target] = None
+                stack.append((target, iter(module.functions[target].statements)))
+                break
+        else:
+            stack.pop()
+            chain.pop(name, None)
+            done.add(name)
+    return is_indirect
 
 
-def _bindings(call: Statement, callee: Function) -> dict[str, Symbol]:
-    """The callee's formal parameters and results as names of the caller's .param variables."""
-    results, _, arguments = call.operands
-    assert isinstance(results, Vector)
-    assert isinstance(arguments, Vector)
-    bound: dict[str, Symbol] = {}
+def _recursive(chain: list[str], statement: Statement) -> RefsimError:
+    names = chain[chain.index(chain[-1]) :]
+    left_out = [f"({len(names) - 2 * MAX_NAMED} more)"] if len(names) > 2 * MAX_NAMED else []
+    shown = [*names[:MAX_NAMED], *left_out, *names[-MAX_NAMED:]] if left_out else names
+    return RefsimError("recursive-call", " calls ".join(shown), where=place(statement), rule=RULE,
+                       help="rewrite the recursion as a loop")  # fmt: skip
+
+
+def _addressed(module: Module) -> list[str]:
+    """The functions with a body whose address the module takes, in file order."""
+    taken = {
+        module.aliases.get(reference.symbol.name, reference.symbol.name)
+        for variable in module.variables.values() for reference in variable.references
+    }  # fmt: skip
+    for function in module.functions.values():
+        for variable in function.variables:
+            taken |= {reference.symbol.name for reference in variable.references}
+        for statement in function.statements:
+            given = statement.operands[::2] if _is_call(statement) else statement.operands
+            taken |= {module.aliases.get(name, name) for name in _symbols(given)}
+    return [name for name in module.functions if name in taken and _has_body(module, name)]
+
+
+def _symbols(operands: tuple[Operand | None, ...]) -> Iterator[str]:
+    for operand in operands:
+        match operand:
+            case Symbol(name):
+                yield name
+            case Vector(elements):
+                yield from _symbols(elements)
+            case Dual(first, second):
+                yield from _symbols((first, second))
+
+
+def _fits(function: Function, prototype: Prototype) -> bool:
+    """Whether a function takes and gives what a prototype says, by space and size."""
+
+    def shape(variables: tuple[Variable, ...]) -> list[tuple[str, int]]:
+        return [(variable.space, variable.size) for variable in variables]
+
+    return shape(function.parameters) == shape(prototype.parameters) and shape(function.returns) == shape(
+        prototype.returns
+    )
+
+
+def _paired(
+    callee: Function, results: Vector, arguments: Vector, call: Statement
+) -> list[tuple[Variable, Operand | None, bool]]:
+    """The callee's formal parameters and results, each with what the call gives for it; True for results."""
+    found: list[tuple[Variable, Operand | None, bool]] = []
     for actuals, formals, what in (
-        (results.elements, callee.returns, "results"), (arguments.elements, callee.parameters, "arguments"),
+        (arguments.elements, callee.parameters, "arguments"), (results.elements, callee.returns, "results"),
     ):  # fmt: skip
         if len(actuals) != len(formals):
             raise RefsimError("unsupported-call", f"{callee.name} has {len(formals)} {what}, the call gives {len(actuals)}",
                               where=place(call), rule=RULE)  # fmt: skip
-        for actual, formal in zip(actuals, formals, strict=True):
-            if not isinstance(actual, Symbol):
-                raise RefsimError("unsupported-call", f"an operand of the call of {callee.name} is no .param variable",
-                                  where=place(call), rule=RULE)  # fmt: skip
-            bound[formal.name] = actual
-    return bound
+        found += [(formal, actual, what == "results") for formal, actual in zip(formals, actuals, strict=True)]
+    return found
 
 
-def _local(statement: Statement, is_parameter: Callable[[str], bool]) -> Statement:
+def _local(statement: Statement, copy: Copy) -> Statement:
     """An access to a parameter of a call as one to local memory; parameters of the entry stay where they are."""
     mnemonic, _, rest = statement.opcode.partition(".param")
     if mnemonic not in ("ld", "ld.weak", "st", "st.weak", "cvta", "cvta.to") or rest.startswith("::entry"):
@@ -194,44 +444,6 @@ def _local(statement: Statement, is_parameter: Callable[[str], bool]) -> Stateme
         for operand in statement.operands
         if isinstance(operand, Address | Symbol)
     ]
-    if not is_parameter(next(iter(names), "")):
+    if copy.call is None and next(iter(names), "") not in copy.symbols:
         return statement
     return replace(statement, opcode=f"{mnemonic}.local{rest.removeprefix('::func')}")
-
-
-# ---- functions of the CUDA runtime that have no body in any module
-# The bits of their arguments, and of the result if there is one.
-_RUNTIME: dict[str, tuple[tuple[int, ...], int]] = {
-    "vprintf": ((64, 64), 32), "__assertfail": ((64, 64, 32, 64, 64), 0),
-}  # fmt: skip
-
-
-def _runtime_call(out: Function, call: Statement) -> list[Statement]:
-    """A call as one statement that the machine runs, between loads of its arguments and the store of its result."""
-    name = _callee_name(call)
-    widths, result = _RUNTIME[name]
-    results, _, arguments = call.operands
-    given = arguments.elements if isinstance(arguments, Vector) else ()
-    wanted = results.elements if isinstance(results, Vector) else ()
-    if len(given) != len(widths) or len(wanted) > 1 or any(not isinstance(one, Symbol) for one in (*given, *wanted)):
-        raise RefsimError(
-            "unsupported-call", f"{name} takes {len(widths)} .param variables", where=place(call), rule=RULE
-        )
-    made = [_fresh(out, bits, name) for bits in (*widths, *([result] if result else []))]
-    taken = made[: len(widths)]
-    statements = [
-        replace(call, opcode=f"ld.local.b{bits}", operands=(register, Address(symbol, 0)))
-        for register, bits, symbol in zip(taken, widths, given, strict=True) if isinstance(symbol, Symbol)
-    ]  # fmt: skip
-    statements.append(replace(call, opcode=f"call.{name}", operands=tuple(made[len(widths) :] + taken)))
-    for symbol in wanted:
-        if isinstance(symbol, Symbol) and result:
-            statements.append(replace(call, opcode=f"st.local.b{result}", operands=(Address(symbol, 0), made[-1])))
-    return statements
-
-
-def _fresh(out: Function, bits: int, name: str) -> Register:
-    """A register that the function did not have."""
-    out.register_bits.append(bits)
-    out.register_names.append(f"{name}@{len(out.register_bits)}")
-    return Register(len(out.register_bits) - 1)
