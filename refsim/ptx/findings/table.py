@@ -43,7 +43,9 @@ STOPS = (
     Check("misaligned", STOP, "an address that is no multiple of the bytes of the access"),
     Check("read-only", STOP, "a write to an input, a constant or a parameter"),
     Check("invalid-operand", STOP, "an operand that the instruction does not take"),
-    Check("invalid-call", STOP, "a call of an address where no function begins that fits, or one that is running already"),
+    Check(
+        "invalid-call", STOP, "a call of an address where no function begins that fits, or one that is running already"
+    ),
     Check("barrier-misuse", STOP, "a barrier with a number or a thread count that it cannot have"),
     Check("deadlock", STOP, "threads that wait, and nobody left who could let them go on"),
     Check("trap", STOP, "the kernel executed trap, or failed an assertion"),
