@@ -128,7 +128,7 @@ def test_fp6_of_mfma_is_one_run_of_192_bits() -> None:
 
 def test_names_by_family() -> None:
     count = {family: len(fragments(family)) for family in FAMILIES}
-    assert count == {"mma": 212, "wgmma": 524, "ldmatrix": 18, "stmatrix": 9, "tcgen05": 445, "mfma": 116}
+    assert count == {"mma": 212, "wgmma": 524, "ldmatrix": 18, "stmatrix": 9, "tcgen05": 445, "mfma": 116, "wmma": 50}
     assert len(set(fragments())) == sum(count.values())
     assert all(fragment(name).name == name for name in fragments())
 

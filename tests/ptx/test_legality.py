@@ -27,6 +27,7 @@ FAMILIES = (
     "barrier",
     "control",
     "matrix",
+    "wmma",
     "async_copy",
     "cluster",
 )

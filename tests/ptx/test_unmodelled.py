@@ -13,7 +13,7 @@ from refsim.ptx.isa.unmodelled import EVERY, ROWS, unmodelled
 EXAMPLES = {
     "wgmma": "wgmma.fence.sync.aligned;",
     "tcgen05": "tcgen05.fence::before_thread_sync;",
-    "wmma": "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8}, [%r9];",
+    "wmma": "wmma.load.a.sync.aligned.row.m8n8k32.shared.s4 {%r1}, [%r9];",
     "mma.sp::ordered_metadata": "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 "
     "{%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r5,%r6,%r7,%r8}, {%f1,%f2,%f3,%f4}, %r9, 0;",
     "cp.async.bulk.tensor": "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%d1, {%r1}], [%r2];",

@@ -385,6 +385,18 @@ WIDE = (
 
 WARP = (
     Case(
+        "half of the rows of a wmma operand were written, and of its product the lower rows are stored",
+        "wmma",
+        "st.shared.v4.b32 [%r4], {%r6, %r6, %r6, %r6};\nbar.sync 0;\n"
+        "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r20, %r21, %r22, %r23, %r24, %r25, %r26, %r27}, [%r2];  // A\n"
+        "wmma.load.b.sync.aligned.col.m16n16k16.shared.f16 {%r30, %r31, %r32, %r33, %r34, %r35, %r36, %r37}, [%r2];\n"
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%r40, %r41, %r11, %r43, %r44, %r45, %r46, %r47}, "
+        "{%r20, %r21, %r22, %r23, %r24, %r25, %r26, %r27}, {%r30, %r31, %r32, %r33, %r34, %r35, %r36, %r37}, "
+        "{%r6, %r6, %r6, %r6, %r6, %r6, %r6, %r6};\n" + PUT,
+        ("st.shared.v4", "@%p1 st.shared.v4"),
+        is_silent=True,
+    ),
+    Case(
         "transposed",
         "movmatrix",
         HALF + "movmatrix.sync.aligned.m8n8.trans.b16 %r11, %r10; and.b32 %r12, %r1, 3;\n"

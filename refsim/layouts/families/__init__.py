@@ -20,6 +20,7 @@ _MODULES = {
     "stmatrix": "ldmatrix",
     "tcgen05": "tcgen05",
     "mfma": "mfma",
+    "wmma": "wmma",
 }
 FAMILIES = tuple(_MODULES)
 

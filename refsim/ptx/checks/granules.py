@@ -22,8 +22,11 @@ def _widths(step: Step, space: str) -> list[int]:
     if mnemonic == "cp":
         return [_copied(step), _source_size(step)] if space == "global" else [_copied(step)]
     named = modifiers.get("space")
-    if mnemonic not in ("ld", "ldu", "st", "atom", "red") or not (named is None or named.startswith(space)):
+    if mnemonic not in ("ld", "ldu", "st", "atom", "red", "wmma") or not (named is None or named.startswith(space)):
         return []
+    if mnemonic == "wmma":
+        words = step.bound.opcode.split(".")
+        return [TYPES[word].bits // 8 for word in words if word in TYPES] if {"load", "store"} & {*words} else []
     vector = modifiers.get("vec") if mnemonic in ("ld", "ldu", "st") else None
     type = TYPES.get(str(modifiers.get("type")))
     return [min(WIDEST, type.bits // 8 * int((vector or "v1")[1:]))] if type else []

@@ -142,9 +142,9 @@ def _is_whole(lanes: "Lanes") -> bool:
     return lanes.count % WARP == 0 and lanes.in_whole_warps
 
 
-def multiplied(names: tuple[str, str, str]) -> Callable[[Operands], list[Any]]:
-    """D = A B + C for the fragments of A, B and C (and D): an undefined element of row i of A makes row i of D undefined,
-    one of column j of B column j, one of C itself."""
+def multiplied(names: tuple[str, ...]) -> Callable[[Operands], list[Any]]:
+    """D = A B + C for the fragments of A, B, C and, where it is another than C's, D: an undefined element of row i of A
+    makes row i of D undefined, one of column j of B column j, one of C itself."""
 
     def rule(operands: Operands) -> list[Any]:
         if not _is_whole(operands.lanes) or not any(mask for held in operands.masks for mask in held):
@@ -152,7 +152,7 @@ def multiplied(names: tuple[str, str, str]) -> Callable[[Operands], list[Any]]:
         fragments = [fragment_named(name) for name in names]
         warps, (rows, cols) = operands.lanes.count // WARP, fragments[2].shape
         origin = np.zeros((warps, rows, cols), np.int32)
-        for axis, (fragment, masks) in enumerate(zip(fragments, operands.masks, strict=True)):
+        for axis, (fragment, masks) in enumerate(zip(fragments[:3], operands.masks, strict=True)):
             _, events = _elements(masks, fragment, operands.lanes.count)
             row, col = fragment.elements
             where = (np.arange(warps)[:, None, None], row[None], col[None])
@@ -162,11 +162,10 @@ def multiplied(names: tuple[str, str, str]) -> Callable[[Operands], list[Any]]:
                 line = np.zeros((warps, (rows, cols)[axis]), np.int32)
                 np.maximum.at(line, (where[0], where[1 + axis]), events)
                 origin = np.maximum(origin, line[:, :, None] if axis == 0 else line[:, None, :])
-        row, col = fragments[2].elements
+        row, col = fragments[-1].elements
         events = origin[:, row, col]
-        width = fragments[2].register_bits // fragments[2].per_register
-        bits = np.where(events != 0, np.uint64((1 << width) - 1), np.uint64(0))
-        return [_registers(bits, events, fragments[2], operands.results[0][1].bits_dtype)]
+        bits = np.where(events != 0, np.uint64((1 << fragments[-1].slot_bits) - 1), np.uint64(0))
+        return [_registers(bits, events, fragments[-1], operands.results[0][1].bits_dtype)]
 
     return rule
 
@@ -236,5 +235,68 @@ def transposed(name: str) -> Callable[[Operands], list[Any]]:
         bits, origin = (np.zeros((len(elements), 8, 8), held.dtype) for held in (elements, events))
         bits[:, col, row], origin[:, col, row] = elements, events
         return _registers(bits[:, row, col], origin[:, row, col], fragment, np.uint32)
+
+    return rule
+
+
+# ---- wmma: every lane moves the elements of its own registers
+Addresses = Callable[["Lanes", str, Array, Any, str], Array]
+
+
+def _own_places(operands: Operands, name: str, where: Addresses) -> Array | None:
+    """The address of each value of each lane, (lanes, values); None if the warp is not whole."""
+    if not _is_whole(operands.lanes):
+        return None
+    operands.demand(operands.masks[0], memory.ADDRESS)
+    stride = operands.names.index("stride") if "stride" in operands.names else None
+    if stride is not None:
+        operands.demand(operands.masks[stride], memory.ADDRESS)
+    given = None if stride is None else operands.values[stride]
+    return where(operands.lanes, name, operands.values[0], given, operands.keywords["layout"])
+
+
+def fragment_loaded(name: str, where: Addresses) -> Callable[[Operands], list[Any]]:
+    """wmma.load: the masks of the elements go into the registers that hold them."""
+
+    def rule(operands: Operands) -> list[Any]:
+        fragment = fragment_named(name)
+        places = _own_places(operands, name, where)
+        if places is None:
+            return [[None] * fragment.registers]
+        own, size = places.shape[1], fragment.element_bits // 8
+        bits = np.zeros((operands.lanes.count, fragment.values), np.uint64)
+        origin = np.zeros(bits.shape, np.int32)
+        space = (operands.keywords.get("space") or "generic").partition("::")[0]
+        for value in range(own):
+            if (found := memory.read(operands.lanes, space, places[:, value], size, size)) is not None:
+                bits[:, value::own] = np.ascontiguousarray(found[0]).view(f"u{size}").astype(np.uint64)
+                origin[:, value::own] = found[1]
+        shape = (-1, WARP, fragment.values)
+        return [_registers(bits.reshape(shape), origin.reshape(shape), fragment, operands.results[0][1].bits_dtype)]
+
+    return rule
+
+
+def fragment_stored(name: str, where: Addresses) -> Callable[[Operands], list[Any]]:
+    """wmma.store: the other way."""
+
+    def rule(operands: Operands) -> list[Any]:
+        fragment = fragment_named(name)
+        places = _own_places(operands, name, where)
+        if places is None:
+            return []
+        size, space = fragment.element_bits // 8, (operands.keywords.get("space") or "generic").partition("::")[0]
+        bits, origin = (
+            held.reshape(operands.lanes.count, -1)
+            for held in _elements(operands.masks[1], fragment, operands.lanes.count)
+        )
+        is_known = not any(mask is not None for mask in operands.masks[1])
+        for value in range(places.shape[1]):
+            rows = np.ascontiguousarray(bits[:, value].astype(f"u{size}")).view(np.uint8).reshape(-1, size)
+            memory.write(
+                operands.lanes, space, places[:, value], size, None if is_known else rows,
+                None if is_known else origin[:, value : value + 1],
+            )  # fmt: skip
+        return []
 
     return rule

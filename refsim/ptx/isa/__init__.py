@@ -5,7 +5,7 @@ from importlib import import_module
 
 FAMILIES = (
     "integer", "logic", "predicate", "real", "half", "convert", "move", "memory", "atomic", "control", "warp", "barrier",
-    "matrix", "async_copy", "cluster", "runtime",
+    "matrix", "wmma", "async_copy", "cluster", "runtime",
 )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def listing(bounds: list[Bound], target: str, version: str = "9.0") -> str:
 def refused(messages: str, count: int) -> dict[int, str]:
     """Which statements of a listing an assembler refused, with its first message for each, from its error output."""
     found: dict[int, str] = {}
-    for line, message in re.findall(r"line (\d+); error\s*: (.*)", messages):
+    for line, message in re.findall(r"line (\d+); (?:error|fatal)\s*: (.*)", messages):
         index = int(line) - FIRST_LINE
         if 0 <= index < count:
             found.setdefault(index, message.strip())

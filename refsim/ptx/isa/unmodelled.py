@@ -34,7 +34,7 @@ class Unmodelled:
 _TABLE: tuple[tuple[str, ...], ...] = (
     ("wgmma", "product of matrices by a warpgroup", "sm_90a", "asynchronous warpgroup level matrix instructions"),
     ("tcgen05", "fifth generation of tensor cores, and their memory", "sm_100a", "TensorCore 5th generation family"),
-    ("wmma", "product of matrices by a warp, in opaque fragments", "sm_70", "wmma"),
+    ("wmma", "product of matrices of 4 or 1 bits by a warp, in opaque fragments", "sm_75", "wmma"),
     ("mma.sp", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
     ("mma.sp::ordered_metadata", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
     ("mma", "product of block-scaled matrices by a warp", "sm_120a", "mma with block scaling", "block_scale"),

@@ -1,0 +1,61 @@
+"""Runs every form of the wmma probe on a GPU and writes what came back, with all that decided it.
+
+    PYTHONPATH=. python3 gpu/probes/record_wmma.py --out conformance/vectors/h200
+
+Needs PyCUDA, a GPU of compute capability 9.0 and ptxas. Every kernel runs twice over memory poisoned differently; bytes
+that differ are the poison, which the simulator has to leave alone as well.
+"""
+
+import argparse
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from record_conversions import ASSEMBLE, Gpu, facts, store
+
+from refsim.testing.wmma_probe import STRETCH, WARPS, forms, ptx
+
+POISONS = (0xA5, 0x5A)
+
+
+def record(out: Path, folder: Path) -> None:
+    """The bytes of `out` of all forms after a run over the first poison, and which of them were written."""
+    (folder / "wmma.ptx").write_text(ptx())
+    cubin = folder / "wmma.cubin"
+    subprocess.run([*ASSEMBLE, str(folder / "wmma.ptx"), "-o", str(cubin)], check=True)
+    gpu, rows = Gpu(cubin.read_bytes()), forms()
+    results = np.zeros((len(rows), WARPS * STRETCH), np.uint8)
+    for number, form in enumerate(rows):
+        source = gpu.driver.to_device(form.inputs())
+        runs = []
+        for poison in POISONS:
+            output = np.full(WARPS * STRETCH, poison, np.uint8)
+            memory = gpu.driver.to_device(output)
+            function = gpu.module.get_function(f"form_{number}")
+            function(np.uint64(int(source)), np.uint64(int(memory)), grid=(1, 1, 1), block=(32 * WARPS, 1, 1))
+            gpu.driver.Context.synchronize()
+            gpu.driver.memcpy_dtoh(output, memory)
+            runs.append(output)
+        untouched = (runs[0] == POISONS[0]) & (runs[1] == POISONS[1])
+        if not (untouched | (runs[0] == runs[1])).all():
+            raise SystemExit(f"{form.name}: two runs differ")
+        results[number] = np.where(untouched, POISONS[0], runs[0])
+    recording = {"arrays": {"results": "results"}, "forms": [form.name for form in rows]}
+    source_text = {"wmma.ptx": ptx().encode()}
+    content = {**facts(gpu, cubin, ASSEMBLE, source_text), "recordings": {"wmma": recording}}
+    store(out, "wmma", {"results": results}, content)
+    gpu.context.pop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="record wmma on a GPU")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the vectors")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        record(options.out, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Fragments in registers: the matrix that the lanes of a warp hold together, and products of such matrices."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import INCONCLUSIVE, RefsimError
+from refsim.layouts.families import fragment as fragment_named
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.findings.faults import place
+from refsim.ptx.isa.products import SETTLED, Kind, multiply
+
+Array = NDArray[Any]
+WARP = 32
+RULE = "PTX ISA, .sync.aligned: all 32 threads of the warp execute the instruction together"
+
+
+def whole_warps(lanes: Lanes) -> int:
+    """How many warps run, all of them complete; a warp with threads missing is a fault."""
+    if lanes.count % WARP or not lanes.in_whole_warps:
+        present = np.bincount(lanes.warp)
+        lone = int(np.flatnonzero((present > 0) & (present < WARP))[0])
+        who = int(np.flatnonzero(lanes.warp == lone)[0])
+        raise lanes.fault("divergent-sync", who, f"{int(present[lone])} of the warp's 32 threads are here", RULE)
+    return lanes.count // WARP
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the registers of a fragment become a matrix (rows, columns) of elements.
+
+    Items of `item` are moved, the most elements of a register that stay side by side: `gather` lists, item by item of
+    the matrix, its place in a warp's registers (register, lane, part); `scatter` is the inverse.
+    """
+
+    registers: int
+    register: np.dtype[Any]
+    element: np.dtype[Any]
+    item: np.dtype[Any]
+    shape: tuple[int, int]
+    gather: Array
+    scatter: Array
+
+
+@cache
+def packing_of(name: str, transposed: bool) -> Packing:
+    """The tables of a fragment; `transposed` makes B, K x N, a matrix of N rows. Registers that repeat others are left out."""
+    fragment = fragment_named(name)
+    own = fragment.values // fragment.copies
+    rows, cols = (held[:, :own] for held in fragment.elements)
+    shape = fragment.shape
+    if transposed:
+        rows, cols, shape = cols, rows, (shape[1], shape[0])
+    per, count = fragment.per_register, fragment.registers // fragment.copies
+    places = (rows * shape[1] + cols).reshape(WARP, count, per).transpose(1, 0, 2)
+    together = per if (np.diff(places, axis=-1) == 1).all() and (places[..., 0] % per == 0).all() else 1
+    scatter = places[..., ::together].ravel() // together
+    bits = fragment.register_bits
+    item, element = (np.dtype(f"u{bits // per * width // 8}") for width in (together, 1))
+    return Packing(count, np.dtype(f"u{bits // 8}"), element, item, shape, np.argsort(scatter, kind="stable"), scatter)
+
+
+def matrices(registers: list[Array], packing: Packing, warps: int) -> Array:
+    """The codes of each warp's matrix, (warps, rows, columns), from one array of lanes per register."""
+    held = np.empty((warps, packing.registers, WARP), packing.register)
+    for number, register in enumerate(registers[: packing.registers]):
+        bits = register.view(packing.register)
+        held[:, number] = bits.reshape(-1, WARP) if len(bits) > 1 else bits
+    items = held.view(packing.item).reshape(warps, -1).take(packing.gather, axis=1)
+    return items.view(packing.element).reshape(warps, *packing.shape)
+
+
+def registers_of(matrix: Array, packing: Packing, dtype: Any) -> list[Array]:
+    """The other way: each register's array of lanes, viewed as `dtype`."""
+    warps = len(matrix)
+    items = np.ascontiguousarray(matrix).view(packing.item).reshape(warps, -1)
+    held = items.take(packing.scatter, axis=1).view(dtype).reshape(warps, packing.registers, WARP)
+    return [np.ascontiguousarray(held[:, number]).reshape(-1) for number in range(packing.registers)]
+
+
+def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: Kind, k: int) -> Array:
+    """A B + C for the matrices of each warp, by products of depth `k`, as the launch's arithmetic wants it."""
+    arithmetic = lanes.arithmetic(is_settled=kind.d in SETTLED)
+    try:
+        return multiply(a, b, c, kind, k, lanes.machine.target, arithmetic)
+    except RefsimError as error:
+        if error.code not in ("unknown-target", "unknown-arithmetic"):
+            raise
+        assert lanes.statement is not None
+        raise RefsimError(
+            "unknown-arithmetic", f"how {lanes.machine.target} sums this product is not known", place(lanes.statement),
+            help="arithmetic 'exact' sums exactly and rounds once; or load the program for a target that is known",
+            exit_code=INCONCLUSIVE,
+        ) from error  # fmt: skip
