@@ -310,3 +310,15 @@ def test_a_launch_that_fails_later_tells_what_was_recorded_before() -> None:
     assert error.code == "trap"
     assert error.help.startswith("recorded before: [race] reads 4 B")
     assert finding("trap;", races="record").help == ""
+
+
+def test_a_swap_that_fails_beside_one_that_succeeds_is_an_access_of_its_own() -> None:
+    """Lane 0 swaps one word, lane 1 finds another value in a second word: two places that are remembered apart."""
+    body = """setp.eq.s32 %p2, %r1, 0; @%p2 st.shared.u32 [%r2], 5; @%p2 st.shared.u32 [%r2+4], 1; bar.warp.sync -1;
+        setp.eq.s32 %p7, %r1, 5; @%p7 atom.shared.cas.b32 %r10, [%r2+4], 0, 7;
+        setp.eq.s32 %p3, %r1, 2; @%p3 atom.shared.exch.b32 %r10, [%r2], 0;
+        setp.lt.u32 %p4, %r1, 2; @%p4 atom.shared.cas.b32 %r10, [%r4], 0, 7;
+        setp.eq.s32 %p5, %r1, 3; @%p5 atom.shared.exch.b32 %r10, [%r2+4], 9;
+        setp.eq.s32 %p6, %r1, 4; @%p6 atom.relaxed.cta.shared.exch.b32 %r10, [%r2], 11;"""
+    assert run(body, 32).findings == ()
+    assert finding(body + "\n@%p6 st.shared.u32 [%r2+4], 2;", 32).code == "race"

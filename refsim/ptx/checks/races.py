@@ -211,6 +211,7 @@ class Races:
         wrote = access.wrote
         if wrote is not None and not wrote.all():
             self._list_read(part, number, ~wrote)
+            number = self.history.number(access.statement, access.width // access.semantics.elements)
         if not changed.all():
             benign = ~changed if wrote is None else wrote & ~changed
             if benign.any():
