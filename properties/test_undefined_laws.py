@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsim.ptx.checks.undefined import Mask
+from refsim.ptx.execution.masks import Mask
+from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.binding import bind, evaluate
-from refsim.ptx.isa.types import TYPES
 from refsim.ptx.lowering.operands import Constant
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import follower

@@ -9,10 +9,9 @@ import pytest
 import refsim
 
 ROOT = Path(refsim.__file__).parent.parent
-# A package joins when it has no circle left.
 PACKAGES = (
     "refsim.layouts", "refsim.numerics", "refsim.render", "refsim.conversions", "refsim.files", "refsim.oracles",
-    "refsim.compare", "refsim.device", "refsim.testing", "refsim.bringup", "refsim.cli",
+    "refsim.compare", "refsim.device", "refsim.testing", "refsim.bringup", "refsim.cli", "refsim.ptx",
 )  # fmt: skip
 
 Graph = dict[str, set[str]]

@@ -14,8 +14,8 @@ from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.render import Column, Document, Entry, Record, Table
 
 if TYPE_CHECKING:
+    from refsim.ptx.execution.types import PtxType
     from refsim.ptx.isa.forms import Instruction, OperandForm
-    from refsim.ptx.isa.types import PtxType
     from refsim.render import Cell
 
 FORMS = (

@@ -18,7 +18,7 @@ from refsim.device.compile import compile_ptx
 from refsim.device.schedules import SCHEDULES, Order, Outcome, orders_of, outcomes
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer
-from refsim.ptx.findings.faults import place
+from refsim.ptx.text.syntax import place
 
 SCHEDULED_LANES = 4096
 WATCHED_BYTES = 8 << 20

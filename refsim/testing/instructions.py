@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from numpy.typing import NDArray
 
+from refsim.ptx.execution.types import PtxType
 from refsim.ptx.isa.binding import Bound, evaluate
-from refsim.ptx.isa.types import PtxType
 
 LANES = 64
 Definition = Callable[..., Any]

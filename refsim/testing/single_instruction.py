@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.isa.forms import supports
 from refsim.ptx.isa.instances import CARRY, FIRST_LINE, register_type
-from refsim.ptx.isa.types import TYPES, PtxType
 
 Bits = NDArray[np.unsignedinteger]
 _TARGETS = ("sm_75", "sm_80", "sm_90a", "sm_100a")

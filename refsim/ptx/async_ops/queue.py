@@ -7,18 +7,17 @@ kernel computes does not depend on it. For the checks a copy flies from its issu
 
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.in_flight import InFlight
+from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined_memory import moved
-from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.findings.faults import place
+from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.space import ITEM, AccessError, Addresses
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
+from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
 
@@ -52,11 +51,28 @@ class Copy:
         return Copy(chosen, *where, self.size, given, self.group[mask], self.moved if moved is None else moved)
 
 
+class Watch(Protocol):
+    """Who wants to see the bytes that copies bring."""
+
+    def moved(self, lanes: Lanes, at: Array, width: int, items: Array) -> None: ...
+
+
+class Host(Machine, Protocol):
+    """A machine with those that follow its copies."""
+
+    @property
+    def races(self) -> Races | None: ...
+    @property
+    def in_flight(self) -> InFlight | None: ...
+    @property
+    def watching(self) -> Watch | None: ...
+
+
 @dataclass
 class Copies:
     """The copies in flight of all lanes that run."""
 
-    machine: "Machine"
+    machine: Host
     policy: str
     choice: np.random.Generator | None
     committed: NDArray[np.int64] = field(init=False)

@@ -1,15 +1,13 @@
 """Shared bytes that a copy still writes: whoever reads them comes too early, whoever writes them races with the copy."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.execution.lanes import Machine
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.space import ITEM, SHARED_BASE
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
 
 Array = NDArray[Any]
 _FLYING = {width: np.frombuffer(b"\xff" * width, item)[0] for width, item in ITEM.items()}
@@ -21,7 +19,7 @@ RULE = (
 class InFlight:
     """Which granules of shared memory a copy flies to, from its issue to the wait that covers it."""
 
-    def __init__(self, machine: "Machine", granule: int) -> None:
+    def __init__(self, machine: Machine, granule: int) -> None:
         self.machine, self.granule = machine, granule
         self.flying = np.zeros(len(machine.shared.bytes) // granule // 16 * 16 + 16, np.uint8)
         self.count = 0

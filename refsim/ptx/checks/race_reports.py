@@ -1,19 +1,16 @@
 """What is said of a race: both accesses with their threads and source lines, and the order that is missing."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from refsim.ptx.checks.history import History
-from refsim.ptx.findings.faults import fault, place
+from refsim.ptx.execution.context import Context
+from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.semantics import GPU, semantics
 from refsim.ptx.memory.space import SHARED_BASE, Space
-from refsim.ptx.text.syntax import Statement
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
+from refsim.ptx.text.syntax import Statement, place
 
 RULE = "PTX ISA, memory consistency model: conflicting accesses of two threads need an order, or strength on both sides"
 CONVERGENCE_RULE = (
@@ -42,7 +39,7 @@ class Pair:
 class Reporter:
     """Raises or records races, one for each statement and code."""
 
-    def __init__(self, machine: "Machine", history: History) -> None:
+    def __init__(self, machine: Context, history: History) -> None:
         self.machine, self.history = machine, history
 
     def is_news(self, statement: Statement) -> bool:

@@ -8,7 +8,7 @@ writes pays nothing, and so that a buffer which a launch only reads has no marks
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,12 @@ from refsim.ptx.checks.happens_before import Clocks, Key
 from refsim.ptx.checks.history import Event, History
 from refsim.ptx.checks.marks import Marks
 from refsim.ptx.checks.race_reports import Pair, Reporter
+from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
 from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, Semantics, semantics
 from refsim.ptx.memory.space import Region, Space
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
 
 Array = NDArray[Any]
 _PENDING = 1 << 21  # lanes of reads that wait to be marked
@@ -108,7 +106,7 @@ class Part:
 class Races:
     """Watches shared and global memory; the order comes from `strict`, `loose` also counts where a warp only converged."""
 
-    def __init__(self, machine: "Machine", history: History, granules: dict[str, int], *, converges: bool) -> None:
+    def __init__(self, machine: Context, history: History, granules: dict[str, int], *, converges: bool) -> None:
         self.machine, self.history, self.granules = machine, history, granules
         self.geometry = machine.geometry
         strict, loose = history.released

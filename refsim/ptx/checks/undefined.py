@@ -8,91 +8,26 @@ nothing is a note.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry
-from refsim.ptx.findings.faults import fault, place
-from refsim.ptx.isa.types import UNSIGNED
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import Array, Mask, Origins, all_ones
+from refsim.ptx.execution.types import UNSIGNED
+from refsim.ptx.findings.faults import fault
+from refsim.ptx.findings.record import Findings
 from refsim.ptx.memory.space import Space
-from refsim.ptx.text.syntax import Statement
-
-if TYPE_CHECKING:
-    from refsim.ptx.execution.lanes import Lanes
-    from refsim.ptx.findings.record import Findings
-    from refsim.ptx.machine.scheduler import Machine
-
-Array = NDArray[Any]
-Origins = NDArray[np.int32]
+from refsim.ptx.text.syntax import Statement, place
 
 RULE = "undefined bits may be moved about and dropped; no output, address or decision may depend on them"
 KEPT = 1 << 22  # undefined reads that are remembered with thread and address; of later ones the statement alone
 LISTED = 4  # statements that stored what one statement read
 GRANULE = 4  # bytes of memory that share one origin
-
-
-class UnwrittenReadError(Exception):
-    """A lane is about to read what nobody wrote: the launch begins again, with masks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """The undefined bits of one register of a set of lanes, (n,), and the event that each lane's came from (0: none)."""
-
-    bits: Array
-    origin: Origins
-
-    def part(self, chosen: Any) -> "Mask | None":
-        """The mask of some of the lanes."""
-        return mask_of(self.bits[chosen], self.origin[chosen])
-
-
-def nonzero(bits: Array) -> NDArray[np.bool_]:
-    """Which items have a bit set; one of 16 bytes is a complex number only for NumPy, to which -0 is 0."""
-    if bits.dtype.itemsize == 16:
-        return np.asarray(np.ascontiguousarray(bits).view(np.uint64).reshape(-1, 2).any(axis=1))
-    return np.asarray(bits != 0)
-
-
-def all_ones(dtype: "np.dtype[Any]") -> Array:
-    """An item with every bit set, shape (1,)."""
-    return np.array([True]) if dtype == np.bool_ else np.frombuffer(b"\xff" * dtype.itemsize, dtype)
-
-
-def either(first: Array, second: Array) -> Array:
-    """The bits set in one or the other."""
-    if first.dtype.itemsize < 16:
-        return np.asarray(first | second)
-    pair = (np.ascontiguousarray(each).view(np.uint64) for each in np.broadcast_arrays(first, second))
-    return np.bitwise_or(*pair).view(first.dtype)
-
-
-def mask_of(bits: Array, origin: Array) -> Mask | None:
-    """A mask, or None where no bit is set."""
-    set_ = nonzero(bits)
-    return Mask(bits, np.where(set_, origin, 0).astype(np.int32, copy=False)) if set_.any() else None
-
-
-def flat(masks: Any) -> Iterator[Mask]:
-    """The masks of an operand or of several, vectors included; None left out."""
-    if isinstance(masks, list | tuple):
-        for mask in masks:
-            yield from flat(mask)
-    elif masks is not None:
-        yield masks
-
-
-def joined(masks: Iterable[Mask], count: int) -> tuple[NDArray[np.bool_], Origins]:
-    """Which lanes have an undefined bit in any of the masks, and the first event that it came from."""
-    origin = np.zeros(count, np.int32)
-    for mask in masks:
-        origin = np.where(origin == 0, mask.origin, origin)
-    return origin != 0, origin
 
 
 def place_in(space: Space, position: int) -> str:
@@ -140,7 +75,7 @@ class Events:
     last: dict[int, int] = field(default_factory=dict)
 
     def add(
-        self, lanes: "Lanes", chosen: Array, what: str, space: Space | None = None, at: Array | None = None,
+        self, lanes: Lanes, chosen: Array, what: str, space: Space | None = None, at: Array | None = None,
         widths: Array | None = None,
     ) -> Origins:  # fmt: skip
         """A number for each of the chosen lanes (a mask over the set); 0 for the others.
@@ -185,14 +120,14 @@ class Tracking:
     """The undefined bits of one launch: events, the masks of memory (see undefined_memory), and what was reported."""
 
     level: str
-    findings: "Findings"
+    findings: Findings
     origins: Events = field(default_factory=Events)
     stores: Events = field(default_factory=Events)
     masks: dict[str, Any] = field(default_factory=dict)
     blamed: set[int] = field(default_factory=set)
     contributed: dict[int, int] = field(default_factory=dict)  # lanes of a barrier's reduction whose part is undefined
 
-    def reached(self, lanes: "Lanes", mask: Mask | None, what: str) -> None:
+    def reached(self, lanes: Lanes, mask: Mask | None, what: str) -> None:
         """Undefined bits decide something: the first lane's finding is raised or recorded."""
         if mask is None:
             return
@@ -249,14 +184,14 @@ class Tracking:
             self.report(int(origin[places[0]]), " and ".join(texts))
 
 
-def tracking_of(lanes: "Lanes") -> Tracking:
+def tracking_of(lanes: Lanes) -> Tracking:
     """What follows the undefined bits of the machine that these lanes run on, where something does."""
     tracking = lanes.machine.tracking
-    assert tracking is not None
+    assert isinstance(tracking, Tracking)
     return tracking
 
 
-def undefined(tracking: Tracking, machine: "Machine", index: int) -> Mask:
+def undefined(tracking: Tracking, machine: Context, index: int) -> Mask:
     """All bits of a register that nobody has written yet."""
     code, lanes = machine.code, machine.geometry.lanes
     bits = code.register_bits[index]

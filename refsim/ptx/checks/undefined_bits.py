@@ -6,16 +6,15 @@ half by itself. The functions here are finer, and never say less than what flipp
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined import Mask, all_ones, either, flat, joined, mask_of, nonzero, tracking_of
-from refsim.ptx.isa.types import PtxType, view
-
-if TYPE_CHECKING:
-    from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.checks.undefined import tracking_of
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import Mask, all_ones, either, flat, joined, mask_of, nonzero
+from refsim.ptx.execution.types import PtxType, view
 
 Array = NDArray[Any]
 
@@ -28,7 +27,7 @@ class Operands:
     `names` those of the form; a vector is a list. A rule returns a mask for each result, as wide as its type.
     """
 
-    lanes: "Lanes"
+    lanes: Lanes
     function: Callable[..., Any]
     keywords: dict[str, Any]
     names: Sequence[str]

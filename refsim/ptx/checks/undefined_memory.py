@@ -6,29 +6,17 @@ them. A rule runs just before its instruction, so that an address which is undef
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined import (
-    GRANULE,
-    Events,
-    Mask,
-    Tracking,
-    all_ones,
-    either,
-    joined,
-    mask_of,
-    nonzero,
-    tracking_of,
-)
+from refsim.ptx.checks.undefined import GRANULE, Events, Tracking, tracking_of
 from refsim.ptx.checks.undefined_bits import Operands, full
-from refsim.ptx.isa.types import TYPES, PtxType
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import Mask, all_ones, either, joined, mask_of, nonzero
+from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.memory.space import ITEM, Space
-
-if TYPE_CHECKING:
-    from refsim.ptx.execution.lanes import Lanes
 
 Array = NDArray[Any]
 UNWRITTEN = "memory was never written"
@@ -119,7 +107,7 @@ class Shadow:
         return self.origin[positions // GRANULE], self.store[positions // GRANULE], positions
 
 
-def shadow_of(tracking: Tracking, lanes: "Lanes", name: str) -> Shadow | None:
+def shadow_of(tracking: Tracking, lanes: Lanes, name: str) -> Shadow | None:
     """The masks of a state space; None for parameters, which are always defined."""
     if name == "param":
         return None
@@ -130,7 +118,7 @@ def shadow_of(tracking: Tracking, lanes: "Lanes", name: str) -> Shadow | None:
     return found
 
 
-def _places(lanes: "Lanes", space: str, addresses: Array) -> Iterator[tuple["Lanes", Shadow, Array, Array, Any]]:
+def _places(lanes: Lanes, space: str, addresses: Array) -> Iterator[tuple[Lanes, Shadow, Array, Array, Any]]:
     """For each state space that addresses fall in: its lanes, masks, positions, flat positions, and which lanes they are."""
     tracking = tracking_of(lanes)
     for part, name, at, chosen in lanes.parts(space, addresses):
@@ -141,7 +129,7 @@ def _places(lanes: "Lanes", space: str, addresses: Array) -> Iterator[tuple["Lan
             yield part, shadow, position, flat, slice(None) if chosen is None else chosen
 
 
-def read(lanes: "Lanes", space: str, addresses: Array, width: int, size: int) -> tuple[Array, Array] | None:
+def read(lanes: Lanes, space: str, addresses: Array, width: int, size: int) -> tuple[Array, Array] | None:
     """The masks (n, width) of one access per lane and, for each element of `size` bytes, its event; None: all defined."""
     found = None
     for part, shadow, at, flat, chosen in _places(lanes, space, addresses):
@@ -162,7 +150,7 @@ def read(lanes: "Lanes", space: str, addresses: Array, width: int, size: int) ->
     return found
 
 
-def write(lanes: "Lanes", space: str, addresses: Array, width: int, rows: Array | None, origin: Array | None) -> None:
+def write(lanes: Lanes, space: str, addresses: Array, width: int, rows: Array | None, origin: Array | None) -> None:
     """Store the masks (n, width) of one access per lane; `origin` (n, elements) names their events."""
     for part, shadow, at, flat, chosen in _places(lanes, space, addresses):
         shadow.write(flat, width, None if rows is None else rows[chosen])
@@ -177,7 +165,7 @@ def write(lanes: "Lanes", space: str, addresses: Array, width: int, rows: Array 
                 shadow.blame(flat + size * place, size, events[:, place], stores)
 
 
-def _stored(lanes: "Lanes", some: Array, space: Space, at: Array, width: int) -> Array:
+def _stored(lanes: Lanes, some: Array, space: Space, at: Array, width: int) -> Array:
     stores: Events = tracking_of(lanes).stores
     return stores.add(lanes, some, "", space, at, np.full(len(at), width))
 
@@ -307,7 +295,7 @@ def _update(
     return mask_of(before, sources)
 
 
-def _cells(lanes: "Lanes", space: str, addresses: Array) -> list[tuple[int, int]]:
+def _cells(lanes: Lanes, space: str, addresses: Array) -> list[tuple[int, int]]:
     """The place that each lane means: shared address 0 of two CTAs is two places."""
     cells = [(-1, lane) for lane in range(lanes.count)]
     for number, (_, _, _, flat, chosen) in enumerate(_places(lanes, space, addresses)):
@@ -327,7 +315,7 @@ def copied(operands: "Operands") -> list[Any]:
     return []
 
 
-def moved(lanes: "Lanes", index: Array, source: Array, size: int, given: Array) -> None:
+def moved(lanes: Lanes, index: Array, source: Array, size: int, given: Array) -> None:
     """The bytes of a copy arrive at items `index` of shared memory: masks of the source, then zeros that are defined."""
     tracking = tracking_of(lanes)
     rows, origin = np.zeros((lanes.count, size), np.uint8), np.zeros((lanes.count, size), np.int32)
@@ -342,7 +330,7 @@ def moved(lanes: "Lanes", index: Array, source: Array, size: int, given: Array) 
         shadow.blame(index * size + byte, GRANULE, origin[:, byte : byte + GRANULE].max(axis=1), None)
 
 
-def _fetch(lanes: "Lanes", source: Array, some: Array, part: slice, rows: Array, origin: Array) -> None:
+def _fetch(lanes: Lanes, source: Array, some: Array, part: slice, rows: Array, origin: Array) -> None:
     """The masks of some bytes of the source, for some lanes."""
     chosen = lanes.select(some)
     width = part.stop - part.start

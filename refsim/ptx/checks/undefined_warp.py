@@ -1,28 +1,27 @@
 """How undefined bits pass instructions of a warp: votes, reductions, matrices by row and column."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.families import fragment as fragment_named
+from refsim.layouts.families.core import Fragment
 from refsim.ptx.checks import undefined_memory as memory
-from refsim.ptx.checks.undefined import Mask, mask_of, tracking_of
+from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import Operands, full
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import Mask, mask_of
 from refsim.ptx.execution.registers import put_mask
-from refsim.ptx.isa.types import UNSIGNED
-
-if TYPE_CHECKING:
-    from refsim.layouts.families.core import Fragment
-    from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.types import UNSIGNED
 
 Array = NDArray[Any]
 WARP = 32
 ROW_BYTES = 16
 
 
-def _groups(lanes: "Lanes", mask: Array) -> Array:
+def _groups(lanes: Lanes, mask: Array) -> Array:
     """A number for the lanes that take part in one exchange together."""
     _, group = np.unique(lanes.warp << 32 | lanes.full(mask).astype(np.int64), return_inverse=True)
     return np.asarray(group)
@@ -91,7 +90,7 @@ def reduced(operands: Operands) -> list[Any]:
     return []
 
 
-def barrier_result(lanes: "Lanes", index: int, bits: int, slots: Array, everyone: Array) -> None:
+def barrier_result(lanes: Lanes, index: int, bits: int, slots: Array, everyone: Array) -> None:
     """A reduction of a barrier is complete: its result is undefined if what any lane of it contributed was.
 
     slots: the barrier of each lane of the machine; everyone: the lanes whose barriers complete now.
@@ -106,7 +105,7 @@ def barrier_result(lanes: "Lanes", index: int, bits: int, slots: Array, everyone
 
 
 # ---- matrices: an element of a fragment is (warp, lane, value)
-def _elements(masks: list[Mask | None], fragment: "Fragment", count: int) -> tuple[Array, Array]:
+def _elements(masks: list[Mask | None], fragment: Fragment, count: int) -> tuple[Array, Array]:
     """Which elements are undefined, and their events: (warps, lanes, values) from one mask for each register."""
     per = fragment.per_register
     bits = np.zeros((count // WARP, WARP, len(masks) * per), np.uint64)
@@ -122,7 +121,7 @@ def _elements(masks: list[Mask | None], fragment: "Fragment", count: int) -> tup
     return bits, origin
 
 
-def _registers(bits: Array, origin: Array, fragment: "Fragment", dtype: Any) -> list[Mask | None]:
+def _registers(bits: Array, origin: Array, fragment: Fragment, dtype: Any) -> list[Mask | None]:
     """The masks of the registers that hold these elements."""
     per = fragment.per_register
     width = fragment.register_bits // per
@@ -137,7 +136,7 @@ def _registers(bits: Array, origin: Array, fragment: "Fragment", dtype: Any) -> 
     return found
 
 
-def _is_whole(lanes: "Lanes") -> bool:
+def _is_whole(lanes: Lanes) -> bool:
     """Whether all warps are complete; if not, the instruction itself is the fault."""
     return lanes.count % WARP == 0 and lanes.in_whole_warps
 
@@ -170,7 +169,7 @@ def multiplied(names: tuple[str, ...]) -> Callable[[Operands], list[Any]]:
     return rule
 
 
-def _rows(operands: Operands, number: int) -> tuple["Lanes", Array, str]:
+def _rows(operands: Operands, number: int) -> tuple[Lanes, Array, str]:
     """The lanes that give addresses of rows, the first 8 of each matrix, those addresses, and the state space."""
     lanes, address = operands.lanes, operands.lanes.full(operands.values[0])
     giving = lanes.laneid < 8 * number
@@ -240,7 +239,7 @@ def transposed(name: str) -> Callable[[Operands], list[Any]]:
 
 
 # ---- wmma: every lane moves the elements of its own registers
-Addresses = Callable[["Lanes", str, Array, Any, str], Array]
+Addresses = Callable[[Lanes, str, Array, Any, str], Array]
 
 
 def _own_places(operands: Operands, name: str, where: Addresses) -> Array | None:

@@ -6,21 +6,19 @@ CTA. A set of lanes is a sorted array; when it has no gaps it is a slice, so tha
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.address import position_of, rank_bits, rank_of
 from refsim.ptx.memory.semantics import Semantics, semantics
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
 from refsim.ptx.text.syntax import Statement
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
 
 
 class Lanes:
@@ -235,3 +233,44 @@ def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
     if len(mask) == 1 and (int(mask[0]) == ALL or lanes.in_whole_warps):
         return None
     return lanes.warp << 32 | lanes.full(mask).astype(np.int64)
+
+
+# ---- the machine, as those see it that run lanes on it
+class Barriers(Protocol):
+    """The named barriers of every CTA."""
+
+    def arrive(
+        self, lanes: Lanes, number: NDArray[np.uint32], count: NDArray[np.uint32] | None, *, wait: bool,
+        value: NDArray[np.bool_] | None = None,
+    ) -> None: ...  # fmt: skip
+    def waiting(self) -> list[tuple[int, Ids]]: ...
+
+
+class ClusterBarrier(Protocol):
+    """The barrier of every cluster."""
+
+    def arrive(self, lanes: Lanes, *, releases: bool) -> None: ...
+    def wait(self, lanes: Lanes) -> None: ...
+    def waiting(self) -> list[tuple[int, Ids]]: ...
+
+
+class Copies(Protocol):
+    """The copies on their way."""
+
+    def issue(self, lanes: Lanes, to: NDArray[Any], source: NDArray[Any], size: int, given: NDArray[Any]) -> None: ...
+    def commit(self, lanes: Lanes) -> None: ...
+    def wait(self, lanes: Lanes, pending: int) -> None: ...
+    def describe(self, start: int, width: int) -> str: ...
+
+
+class Machine(Context, Protocol):
+    """What runs lanes: their context, and what it does for a set of them."""
+
+    @property
+    def barriers(self) -> Barriers: ...
+    @property
+    def cluster_barrier(self) -> ClusterBarrier: ...
+    @property
+    def copies(self) -> Copies: ...
+    def special(self, lanes: Lanes, name: str) -> NDArray[Any]: ...
+    def branch(self, lanes: Lanes, target: int) -> None: ...

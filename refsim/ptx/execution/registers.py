@@ -1,30 +1,14 @@
 """The registers of all lanes: untyped bits, one array per slot, read and written for a set of lanes."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined import Mask, UnwrittenReadError, mask_of
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import Mask, UnwrittenReadError, mask_of
 
 Array = NDArray[Any]
-
-
-@dataclass
-class Registers:
-    """One array per slot: (lanes,) or (1,); `owned` tells whether it may be written in place, `slots` who is kept where.
-
-    `unwritten` tells, of the registers that may be read before they are written, which lanes have not written them;
-    `masks` which of their bits are undefined, by slot, where that is followed.
-    """
-
-    slots: list[int]
-    arrays: list[NDArray[Any]]
-    owned: list[bool]
-    unwritten: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
-    masks: dict[int, Mask] = field(default_factory=dict)
 
 
 def get(lanes: Lanes, index: int) -> Array:

@@ -2,23 +2,13 @@
 
 from refsim.errors import RefsimError
 from refsim.ptx.findings.table import CHECKS, NOTE, SCHEDULE_DEPENDENT, STOPS
-from refsim.ptx.text.syntax import Statement
+from refsim.ptx.text.syntax import Statement, place
 
 FAULT_EXIT = 1
 # What a launch itself finds wrong with a kernel; that schedules differ is found by comparing launches.
 FAULT_CODES = frozenset(
     row.name for row in (*STOPS, *CHECKS) if row.severity != NOTE and row.name != SCHEDULE_DEPENDENT
 )
-
-
-def location_of(statement: Statement) -> str:
-    """The place in the CUDA source as it stands behind one in the PTX: ` (kernel.cu:17)`, or nothing."""
-    return f" ({statement.location})" if statement.location else ""
-
-
-def place(statement: Statement) -> str:
-    """`add.f32 at PTX line 42 (kernel.cu:17)`."""
-    return f"{statement.opcode} at PTX line {statement.line}{location_of(statement)}"
 
 
 def fault(code: str, what: str, statement: Statement, who: str = "", rule: str = "", help: str = "") -> RefsimError:

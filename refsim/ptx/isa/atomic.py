@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from refsim.numerics import ieee
 from refsim.ptx.checks.undefined_memory import updated
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.memory import space_of
-from refsim.ptx.isa.types import TYPES, PtxType
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from refsim.errors import RefsimError
+from refsim.ptx.execution.types import TYPES, WIDE, Bits, PtxType, unview, view
 from refsim.ptx.isa.forms import Instruction, OperandForm, find
-from refsim.ptx.isa.types import TYPES, WIDE, Bits, PtxType, unview, view
 
 STATE_SPACES = ("global", "shared", "local", "const", "param")
 

@@ -12,8 +12,8 @@ from refsim.conversions import CONVERSIONS, Conversion, convert
 from refsim.conversions.rounding import STOCHASTIC
 from refsim.numerics import ieee
 from refsim.ptx.checks import undefined_bits as bits
+from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.isa.types import TYPES
 from refsim.sources import PTX
 
 Array = NDArray[Any]

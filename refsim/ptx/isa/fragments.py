@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.findings.faults import place
 from refsim.ptx.isa.products import SETTLED, Kind, multiply
+from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
 WARP = 32

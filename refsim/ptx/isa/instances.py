@@ -5,9 +5,9 @@ import re
 from itertools import product
 
 from refsim.errors import RefsimError
+from refsim.ptx.execution.types import PtxType
 from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.isa.forms import Instruction, OperandForm
-from refsim.ptx.isa.types import PtxType
 
 CARRY = ("cc", "dcc")
 FIRST_LINE = 6

@@ -10,11 +10,11 @@ from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.mma import SHAPES, Shape
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, whole_warps
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.products import INTEGERS, Kind
-from refsim.ptx.isa.types import TYPES
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 

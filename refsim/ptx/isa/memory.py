@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_memory as undefined
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.isa.types import TYPES
 from refsim.sources import PTX
 
 Array = NDArray[Any]

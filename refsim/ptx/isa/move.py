@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.types import TYPES, UNSIGNED
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.isa.types import TYPES, UNSIGNED
 from refsim.ptx.memory.address import rank_of
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined import Mask
 from refsim.ptx.checks.undefined_bits import Operands, defined
 from refsim.ptx.checks.undefined_memory import ADDRESS
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.printing import formatted, text_at
+from refsim.ptx.execution.masks import Mask
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.printing import formatted, text_at
 from refsim.sources import CUDA_GUIDE
 
 Array = NDArray[Any]

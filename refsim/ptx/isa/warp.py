@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_warp as undefined
-from refsim.ptx.checks.undefined import mask_of, tracking_of
+from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import Operands, defined
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import mask_of
+from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.isa.types import TYPES
 from refsim.ptx.memory.space import POISON
 from refsim.sources import PTX
 

@@ -16,11 +16,11 @@ from refsim.layouts.families.wmma import SHAPES, Shape, positions
 from refsim.numerics import ieee
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, whole_warps
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.products import INTEGERS, Kind
-from refsim.ptx.isa.types import TYPES
 from refsim.sources import PTX
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
-from refsim.ptx.isa.types import PtxType, is_plain, unviewer, view, viewer
+from refsim.ptx.execution.types import PtxType, is_plain, unviewer, view, viewer
 from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.operands import Constant, Place, Source, Target, place
 from refsim.ptx.lowering.steps import Step

@@ -7,8 +7,7 @@ and the chip's one may differ. With `.rn` (or any other mode) it must not.
 import re
 from dataclasses import dataclass
 
-from refsim.ptx.findings.faults import place
-from refsim.ptx.text.syntax import Function, Register, Statement
+from refsim.ptx.text.syntax import Function, Register, Statement, place
 from refsim.sources import PTX
 
 SOURCE = PTX["mul, add: instructions without rounding modifier may be contracted"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
-from refsim.ptx.isa.types import PtxType
+from refsim.ptx.execution.types import PtxType
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
 Array = NDArray[Any]

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.findings.faults import location_of
+from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.isa.forms import OperandForm, supports
-from refsim.ptx.isa.types import TYPES, PtxType
 from refsim.ptx.lowering.operands import Constant, Place, Source, Target, registers_of
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
@@ -34,6 +33,7 @@ from refsim.ptx.text.syntax import (
     Statement,
     Symbol,
     Vector,
+    location_of,
 )
 
 Result = int | tuple[int | None, ...] | None

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits
-from refsim.ptx.checks.undefined import Mask, all_ones, either, flat, joined, mask_of, tracking_of
+from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import Operands
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import Mask, all_ones, either, flat, joined, mask_of
 from refsim.ptx.execution.registers import get_mask, put_mask
-from refsim.ptx.isa.types import UNSIGNED, PtxType
+from refsim.ptx.execution.types import UNSIGNED, PtxType
 from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.codegen import Writer, part
 from refsim.ptx.lowering.operands import Place, Source, Target

@@ -8,8 +8,9 @@ import numpy as np
 
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.undefined import Tracking, UnwrittenReadError
+from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.geometry import Geometry
+from refsim.ptx.execution.masks import UnwrittenReadError
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import Code

@@ -12,7 +12,6 @@ import numpy as np
 
 from refsim.errors import UNREADABLE, RefsimError, unknown
 from refsim.ptx.async_ops.queue import POLICIES
-from refsim.ptx.findings.faults import place
 from refsim.ptx.findings.record import BankUse
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.forms import supports
@@ -28,7 +27,7 @@ from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
-from refsim.ptx.text.syntax import Module, Variable
+from refsim.ptx.text.syntax import Module, Variable, place
 
 DEFAULT_TARGET = "sm_90a"
 

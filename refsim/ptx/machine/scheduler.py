@@ -14,21 +14,23 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.queue import Copies
 from refsim.ptx.checks.bank_conflicts import BankCounter
-from refsim.ptx.checks.granules import granule
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.races import Races
-from refsim.ptx.checks.undefined import Tracking, UnwrittenReadError, undefined
+from refsim.ptx.checks.undefined import Tracking, undefined
 from refsim.ptx.checks.writers import Writers
 from refsim.ptx.execution.geometry import Geometry, Ids, union
 from refsim.ptx.execution.lanes import Lanes, groups
-from refsim.ptx.execution.registers import Registers, check_written, get, mark_written, put
+from refsim.ptx.execution.masks import UnwrittenReadError
+from refsim.ptx.execution.register_file import Registers
+from refsim.ptx.execution.registers import check_written, get, mark_written, put
+from refsim.ptx.execution.types import UNSIGNED
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
-from refsim.ptx.isa.types import UNSIGNED
 from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.codegen import clause_function, translate
+from refsim.ptx.lowering.granules import granule
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, translate_tracked
@@ -55,6 +57,13 @@ FREELY = 48  # blocks of a random schedule that are parted freely
 
 class Machine:
     """The CTAs of one launch that run at the same time."""
+
+    copies: Copies
+    barriers: Barriers
+    cluster_barrier: ClusterBarrier
+    races: Races | None
+    in_flight: InFlight | None
+    port: Port
 
     def __init__(
         self, code: Code, geometry: Geometry, memory: GlobalMemory, shared: Space, local: Space, parameters: Space,

@@ -1,21 +1,19 @@
 """Special registers: where a thread stands in its launch, and clocks that no program may rely on."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry, Ids, Shape
 from refsim.ptx.machine.limits import limits_of
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
 
 AXES = "xyz"
 
 
-def special_register(machine: "Machine", name: str) -> NDArray[Any]:
+def special_register(machine: Context, name: str) -> NDArray[Any]:
     """A special register over all lanes, or (1,) where it is the same for all.
 
     Source: PTX ISA, special registers. Timers count scheduler steps, which no program may rely on.

@@ -7,15 +7,12 @@ or a null pointer, hits nothing. Shared memory starts at SHARED_BASE within its 
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-
-if TYPE_CHECKING:
-    from refsim.ptx.memory.undo import Undo
 
 Addresses = NDArray[np.int64]
 GLOBAL_BASE = 0x0000_0040_0000_0000
@@ -49,6 +46,12 @@ class AccessError(Exception):
         self.code, self.lane, self.what = code, lane, what
 
 
+class StoreWatch(Protocol):
+    """Who must know of a store before it is made."""
+
+    def before(self, region: Region | None, index: NDArray[Any], width: int) -> None: ...
+
+
 @dataclass
 class Space:
     """One state space. `stride` bytes belong to each owner (CTA or lane); global memory has one owner.
@@ -66,7 +69,7 @@ class Space:
     starts: list[int] = field(default_factory=list)
     initialised: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
-    undo: Optional["Undo"] = None
+    undo: StoreWatch | None = None
 
     def add(self, region: Region) -> None:
         """Regions are added in rising order."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
-from refsim.ptx.isa.types import TYPES, PtxType
+from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.lowering.operands import Place, registers_of
 from refsim.ptx.lowering.steps import Step

@@ -1,14 +1,10 @@
 """The barrier of a cluster: every thread arrives, then waits; all of a phase arrive before anybody of it goes on."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
+from refsim.ptx.sync.scheduler import Scheduler
 
 RULE = "PTX ISA, barrier.cluster: each thread arrives once, then waits, in each phase"
 IDLE, ARRIVED, COMPLETE = range(3)
@@ -17,7 +13,7 @@ IDLE, ARRIVED, COMPLETE = range(3)
 class ClusterBarrier:
     """Where each lane stands in the current phase of its cluster; a launch without clusters has one of every CTA."""
 
-    def __init__(self, machine: "Machine") -> None:
+    def __init__(self, machine: Scheduler) -> None:
         self.machine = machine
         self.state = np.zeros(machine.geometry.lanes, np.int8)
         self.pc = np.full(machine.geometry.lanes, -1, np.int64)

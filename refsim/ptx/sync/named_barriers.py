@@ -1,7 +1,5 @@
 """Named barriers of a CTA: who has arrived, who waits, and when they go on."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,10 +8,8 @@ from refsim.ptx.checks.undefined_warp import barrier_result
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import mark_written, put
-from refsim.ptx.findings.faults import place
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
+from refsim.ptx.sync.scheduler import Scheduler
+from refsim.ptx.text.syntax import place
 
 RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a positive multiple of the warp size, the same for all"
 
@@ -26,7 +22,7 @@ class Barriers:
     of `bar.arrive` go on as soon as their warp has arrived.
     """
 
-    def __init__(self, machine: "Machine") -> None:
+    def __init__(self, machine: Scheduler) -> None:
         self.machine = machine
         lanes, slots = machine.geometry.lanes, machine.geometry.count * BARRIERS
         self.slot = np.full(lanes, -1, np.int64)

@@ -4,7 +4,7 @@ Lanes that arrive are parked until their partners are there. When nothing else c
 instructions of one opcode meet too, as the ISA allows for a member mask: `bar.warp.sync` in both arms of a branch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.execution.geometry import Ids, union
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.findings.faults import fault, place
+from refsim.ptx.findings.faults import fault
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
+from refsim.ptx.sync.scheduler import Scheduler
+from refsim.ptx.text.syntax import place
 
 ALL = 0xFFFFFFFF
 MASK_RULE = "PTX ISA, .sync instructions: every lane that the member mask names executes it with the same mask"
@@ -27,7 +26,7 @@ RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expec
 class Meetings:
     """The lanes parked at each statement."""
 
-    def __init__(self, machine: "Machine") -> None:
+    def __init__(self, machine: Scheduler) -> None:
         self.machine = machine
         self.parked: dict[int, Ids] = {}
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from refsim.errors import RefsimError
-from refsim.ptx.findings.faults import place
 from refsim.ptx.text.copies import Copy
 from refsim.ptx.text.runtime_calls import RUNTIME, runtime_call
 from refsim.ptx.text.syntax import (
@@ -32,6 +31,7 @@ from refsim.ptx.text.syntax import (
     Symbol,
     Variable,
     Vector,
+    place,
 )
 
 MAX_INLINED = 20_000  # statements, up to which calls become copies

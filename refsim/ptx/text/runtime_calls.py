@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from refsim.errors import RefsimError
-from refsim.ptx.findings.faults import place
-from refsim.ptx.text.syntax import Address, Function, Register, Statement, Symbol, Vector
+from refsim.ptx.text.syntax import Address, Function, Register, Statement, Symbol, Vector, place
 
 # The bits of their arguments, and of the result if there is one.
 RUNTIME: dict[str, tuple[tuple[int, ...], int]] = {

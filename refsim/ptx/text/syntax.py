@@ -201,3 +201,13 @@ class Module:
     variables: dict[str, Variable]
     functions: dict[str, Function]
     aliases: dict[str, str] = field(default_factory=dict)
+
+
+def location_of(statement: Statement) -> str:
+    """The place in the CUDA source as it stands behind one in the PTX: ` (kernel.cu:17)`, or nothing."""
+    return f" ({statement.location})" if statement.location else ""
+
+
+def place(statement: Statement) -> str:
+    """`add.f32 at PTX line 42 (kernel.cu:17)`."""
+    return f"{statement.opcode} at PTX line {statement.line}{location_of(statement)}"

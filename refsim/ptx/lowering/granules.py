@@ -1,6 +1,6 @@
 """The grain of the marks: the narrowest access that a kernel makes to shared and to global memory."""
 
-from refsim.ptx.isa.types import TYPES
+from refsim.ptx.execution.types import TYPES
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.lowering.operands import Constant
 from refsim.ptx.lowering.steps import Step

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refsim.ptx.checks.undefined import mask_of, tracking_of
+from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_memory import read
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.memory.space import ITEM
 
 LONGEST = 1 << 16  # bytes of one text, a width or a precision

@@ -1,0 +1,85 @@
+"""What stands around a set of lanes while it runs, as far as it can be said without naming lanes: types alone.
+
+`Machine` in refsim.ptx.execution.lanes adds what takes lanes; the scheduler is one.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.execution.register_file import Registers
+from refsim.ptx.findings.record import Findings
+from refsim.ptx.findings.table import Checks
+from refsim.ptx.memory.access import Port
+from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.memory.semantics import Semantics
+from refsim.ptx.memory.space import Space
+from refsim.ptx.text.syntax import Function, Statement
+
+
+class Stated(Protocol):
+    """A step, as far as its statement."""
+
+    @property
+    def statement(self) -> Statement: ...
+
+
+class Lowered(Protocol):
+    """The code that runs, as far as its registers and statements."""
+
+    register_bits: list[int]
+    function: Function
+
+    @property
+    def steps(self) -> Sequence[Stated]: ...
+
+
+class Order(Protocol):
+    """Who hears of what puts the accesses of lanes in order."""
+
+    def warp_met(self, lanes: Ids, group: NDArray[Any] | None) -> None: ...
+    def fence(self, lanes: Ids, meaning: Semantics) -> None: ...
+
+
+class Context(Protocol):
+    """The CTAs that run at the same time: their threads, memory and registers, and whom to tell.
+
+    A property is narrower in the rooms above: `code`, `races` and `tracking` are known there as what they are.
+    """
+
+    geometry: Geometry
+    memory: GlobalMemory
+    shared: Space
+    local: Space
+    parameters: Space
+    port: Port
+    symbols: dict[str, int]
+    in_shared: frozenset[str]
+    registers: Registers
+    checks: Checks
+    findings: Findings
+    alive: NDArray[np.bool_]
+    target: str
+    arithmetic: str
+    clock: int
+
+    @property
+    def code(self) -> Lowered: ...
+    @property
+    def races(self) -> Order | None: ...
+    @property
+    def tracking(self) -> object | None: ...
+    @property
+    def first_thread(self) -> int: ...
+    def symbol(self, name: str, offset: int) -> NDArray[np.uint64]: ...
+    def warp_bits(self, ids: Ids) -> NDArray[np.int64]: ...
+    def saw_unwritten(self) -> None: ...
+    def report(self, error: RefsimError, statement: Statement | None) -> None: ...
+    def record(self, error: RefsimError, statement: Statement | None) -> None: ...
+    def mark_inexact(self, statement: Statement) -> None: ...
+    def go(self, pc: int, ids: Ids) -> None: ...
+    def retire(self, ids: Ids, pc: int = -1) -> None: ...
