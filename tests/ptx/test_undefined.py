@@ -12,7 +12,7 @@ import pytest
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.checks import undefined_bits
-from refsim.ptx.isa import forms
+from refsim.ptx.isa import binding, forms
 from refsim.testing.kernel_files import load_kernel_file
 
 kernels = load_kernel_file(Path(__file__).parent / "undefined_kernels.py")
@@ -85,11 +85,13 @@ def changed(mnemonic: str, rule: Callable[[Any], list[Any]]) -> Iterator[None]:
     before = list(forms._CLAUSES[mnemonic])
     forms._CLAUSES[mnemonic][:] = [replace(clause, undefined=rule) for clause in before]
     forms._matches.cache_clear()
+    binding._bound.cache_clear()
     try:
         yield
     finally:
         forms._CLAUSES[mnemonic][:] = before
         forms._matches.cache_clear()
+        binding._bound.cache_clear()
 
 
 def is_found(text: str) -> bool:
