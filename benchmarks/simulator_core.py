@@ -122,7 +122,9 @@ def rows() -> dict[str, float]:
 def measured(checkout: Path) -> dict[str, float]:
     """The rows of another process with the package of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    out = subprocess.run([sys.executable, __file__, "--rows"], env=environment, check=True, capture_output=True, text=True)
+    out = subprocess.run(
+        [sys.executable, __file__, "--rows"], env=environment, check=True, capture_output=True, text=True
+    )
     found: dict[str, float] = json.loads(out.stdout)
     return found
 

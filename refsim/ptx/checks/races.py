@@ -8,6 +8,7 @@ writes pays nothing, and so that a buffer which a launch only reads has no marks
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class Area:
     writes: Marks
     reads: Marks
     is_shared: bool
-    waiting: list[tuple[Event, Array, int]] = field(default_factory=list)
+    waiting: "list[Read]" = field(default_factory=list)
     lanes: int = 0
     unmarked: list[tuple[Event, Array]] = field(default_factory=list)
 
@@ -66,7 +67,8 @@ class Area:
 
     def mark_reads(self, floor: int, history: History) -> None:
         """The reads listed so far become marks."""
-        for event, index, strength in self.waiting:
+        for read in self.waiting:
+            (event, index), strength = read.event(), read.part.strength
             before = self.reads.lasts(index, event.count)
             keep = before > floor
             if keep.any():
@@ -87,9 +89,14 @@ class Part:
 
     area: Area
     access: Access
-    index: Array
     changed: NDArray[np.bool_] | None = None
     reads_are_ordered: bool = True
+
+    @cached_property
+    def index(self) -> Array:
+        """The number of each lane's item in the area."""
+        access = self.access
+        return access.index if self.area.is_shared else access.threads.full(self.area.items(access.at, access.width))
 
     @property
     def count(self) -> int:
@@ -101,6 +108,22 @@ class Part:
         """The element size of accesses that never race with each other: strong, and for the whole GPU; else 0."""
         meaning = self.access.semantics
         return self.access.width // meaning.elements if meaning.strong and meaning.scope >= GPU else 0
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """A read that waits to be marked: by the `chosen` lanes of a part, lane 0 being thread `first` of the grid."""
+
+    part: Part
+    number: int
+    chosen: Any
+    first: int
+
+    def event(self) -> tuple[Event, Array]:
+        """The read as an event, and its items."""
+        index, count = self.part.index[self.chosen], self.part.count
+        agents = (self.part.access.threads.ids[self.chosen] + self.first).astype(np.int32)
+        return Event(self.number, agents, index * count, count), index
 
 
 class Races:
@@ -139,7 +162,7 @@ class Races:
     def _parts(self, access: Access) -> "list[Part]":
         """An access by the area it falls in; nothing for memory that nobody writes."""
         if access.name == "shared":
-            return [Part(self.shared, access, access.index)]
+            return [Part(self.shared, access)]
         if access.region is not None:
             return self._part(access, access.region)
         at = access.threads.full(access.at)
@@ -156,7 +179,7 @@ class Races:
         if area is None:
             area = Area.over(region.start, region.end, self.granules["global"], is_shared=False)
             self.history.areas[region.start] = area
-        return [Part(area, access, access.threads.full(area.items(access.at, access.width)))]
+        return [Part(area, access)]
 
     def _examine(self, part: "Part") -> None:
         area, access = part.area, part.access
@@ -193,10 +216,9 @@ class Races:
             self._synchronise(part)
 
     def _list_read(self, part: "Part", number: int, chosen: Any) -> None:
-        area, index, count = part.area, part.index[chosen], part.count
-        event = Event(number, self._agents(part.access.threads.ids[chosen]), index * count, count)
-        area.waiting.append((event, index, part.strength))
-        area.lanes += len(index)
+        area = part.area
+        area.waiting.append(Read(part, number, chosen, self.first))
+        area.lanes += part.access.threads.count
         if area.lanes > _PENDING:
             area.mark_reads(self.floor if area.is_shared else 0, self.history)
 
@@ -386,7 +408,7 @@ class Races:
     # ---- copies
     def copy_issued(self, access: Access, items: Callable[[], Array]) -> None:
         """A copy of `items` is on its way: from now on it may write there."""
-        part = Part(self.shared, access, access.index)
+        part = Part(self.shared, access)
         lanes = access.threads.ids
         if self.reporter.is_news(access.statement):
             self.shared.settle()
