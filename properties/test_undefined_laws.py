@@ -39,7 +39,7 @@ SOUND = [
     "popc.b32", "clz.b32", "bfind.u32", "abs.s32", "cvt.rn.f16x2.f32", "cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.f16x2.e4m3x2",
     "cvt.rn.f32.u32", "cvt.pack.sat.u16.s32", "cvt.pack.sat.s8.s32.b32", "setp.lt.u32", "setp.lt.and.u32", "setp.ge.or.s32",
     "setp.eq.xor.u32", "setp.lt.f16x2", "set.lt.u32.s32", "slct.b32.s32", "slct.f32.f32", "dp4a.u32.u32", "shl.b32", "prmt.b32",
-    "bfe.s32", "lop3.or.b32", "sad.u32", "isspacep.shared", "bmsk.wrap.b32", "shr.s32", "shf.l.wrap.b32", "bfi.b32",
+    "bfe.s32", "lop3.or.b32", "sad.u32", "bmsk.wrap.b32", "shr.s32", "shf.l.wrap.b32", "bfi.b32",
 ]  # fmt: skip
 
 
