@@ -46,6 +46,7 @@ def test_entries_of_one_shape_agree(kernel, entries, device, refsim_profile, ref
     assert verdict.cases == len(corpus) > 0
 
 
+@pytest.mark.ci("the kernels are verified on the simulator's own target in every run")
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a"])
 @pytest.mark.parametrize(("kernel", "entries"), KERNELS)
 def test_other_targets_agree_on_the_simulator(kernel, entries, target):

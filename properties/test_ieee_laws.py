@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.numerics import ieee
@@ -139,7 +139,6 @@ def lanes_of(draw: st.DrawFn, grid: Grid, operands: int) -> list[tuple[int, ...]
 
 
 @pytest.mark.parametrize(("name", "grid"), CASES, ids=title)
-@settings(deadline=None)
 @given(draws=st.data())
 def test_operation_is_the_exact_value_rounded_once(name: str, grid: Grid, draws: st.DataObject) -> None:
     ftz = grid in (F32, F16) and draws.draw(st.booleans())
@@ -174,7 +173,6 @@ def test_half_precision_on_a_grid_of_all_exponents(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "function"), [("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div", np.divide)]
 )
-@settings(deadline=None)
 @given(draws=st.data())
 def test_nearest_operation_is_that_of_the_processor(
     name: str, function: np.ufunc, grid: Grid, draws: st.DataObject
@@ -212,7 +210,6 @@ def modifiers(draw: st.DrawFn, grid: Grid, operands: int) -> dict[str, bool]:
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @pytest.mark.parametrize("largest", [False, True], ids=["min", "max"])
-@settings(deadline=None)
 @given(draws=st.data(), operands=st.integers(2, 3))
 def test_extremum_orders_zeros_and_handles_nan(grid: Grid, largest: bool, draws: st.DataObject, operands: int) -> None:
     lanes = draws.draw(lanes_of(grid, operands))
@@ -225,7 +222,6 @@ def test_extremum_orders_zeros_and_handles_nan(grid: Grid, largest: bool, draws:
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
-@settings(deadline=None)
 @given(draws=st.data(), comparison=st.sampled_from(ieee.COMPARISONS), ftz=st.booleans())
 def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject, comparison: str, ftz: bool) -> None:
     ftz = ftz and grid in (F32, F16)
@@ -249,7 +245,6 @@ def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject
 
 
 @pytest.mark.parametrize("source", GRIDS.values(), ids=title)
-@settings(deadline=None)
 @given(draws=st.data(), target=st.sampled_from(list(GRIDS.values())), mode=st.sampled_from((*MODES, "rna")))
 def test_conversion_between_floats_rounds_once(source: Grid, target: Grid, draws: st.DataObject, mode: str) -> None:
     lanes = [lane for lane in draws.draw(lanes_of(source, 1)) if not is_nan(source, lane[0])] or [(0,)]
@@ -258,7 +253,6 @@ def test_conversion_between_floats_rounds_once(source: Grid, target: Grid, draws
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
-@settings(deadline=None)
 @given(draws=st.data(), mode=st.sampled_from(list(INTEGRAL)), to=st.sampled_from(INTEGERS))
 def test_conversion_to_integer_rounds_and_clamps(grid: Grid, mode: str, draws: st.DataObject, to: str) -> None:
     lanes = draws.draw(lanes_of(grid, 1))
@@ -281,7 +275,6 @@ def test_conversion_to_integer_rounds_and_clamps(grid: Grid, mode: str, draws: s
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
-@settings(deadline=None)
 @given(draws=st.data(), mode=st.sampled_from(MODES), source=st.sampled_from(INTEGERS))
 def test_conversion_from_integer_rounds_once(grid: Grid, mode: str, draws: st.DataObject, source: str) -> None:
     limits = np.iinfo(source)
@@ -296,7 +289,6 @@ def test_conversion_from_integer_rounds_once(grid: Grid, mode: str, draws: st.Da
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
-@settings(deadline=None)
 @given(draws=st.data(), mode=st.sampled_from(list(INTEGRAL)))
 def test_integral_rounding_keeps_the_sign_of_zero(grid: Grid, mode: str, draws: st.DataObject) -> None:
     lanes = [lane for lane in draws.draw(lanes_of(grid, 1)) if not is_nan(grid, lane[0])] or [(0,)]
@@ -310,7 +302,6 @@ def test_integral_rounding_keeps_the_sign_of_zero(grid: Grid, mode: str, draws: 
 
 
 @pytest.mark.parametrize("grid", [F16, BF16, F32], ids=title)
-@settings(deadline=None)
 @given(draws=st.data())
 def test_clamping_follows_the_rounding(grid: Grid, draws: st.DataObject) -> None:
     lanes = draws.draw(lanes_of(grid, 3))

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.testing.effort import share
 from refsim.testing.instructions import words
 
 LANES = 40
@@ -53,7 +54,7 @@ FORMS = [("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16)]
 
 @pytest.mark.parametrize(("cop", "size"), FORMS)
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=5, derandomize=True, deadline=None)
+@share(1 / 5)
 @given(raw=words(2 * LANES), pick=words(LANES))
 def test_bytes_beyond_the_source_size_are_zero(
     policy: tuple[str, int], cop: str, size: int, raw: np.ndarray, pick: np.ndarray
@@ -112,7 +113,6 @@ def arrived(operations: list[str]) -> tuple[int, set[int]]:
     return issued, there
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(operations=OPERATIONS, seed=st.integers(0, 99))
 def test_a_copy_arrives_between_its_issue_and_the_wait_that_covers_it(operations: list[str], seed: int) -> None:
     issued, there = arrived(operations)

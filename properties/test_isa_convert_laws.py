@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.conversions import CONVERSIONS
@@ -14,6 +14,7 @@ from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
 from refsim.testing import rational_float
+from refsim.testing.effort import share
 from refsim.testing.instructions import disagreements, fitted, operand_words
 from refsim.testing.rational_float import GRIDS, Number
 
@@ -101,7 +102,6 @@ def definition(bound: Bound) -> Callable[..., int]:
 
 
 @pytest.mark.parametrize("clause", OURS, ids=lambda clause: clause.form)
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(draw=st.data())
 def test_clause_equals_its_definition(clause: Any, draw: st.DataObject) -> None:
     bound = draw.draw(st.sampled_from([bound for bound in instances(clause) if bound.clause is clause]))
@@ -130,7 +130,7 @@ def test_nan_is_converted_as_measured(opcode: str, nan: int, result: int) -> Non
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-@settings(max_examples=4, derandomize=True, deadline=None)
+@share(1 / 6)
 @given(drawn=operand_words(3, lanes=24))
 def test_every_element_of_a_narrow_result_comes_from_its_own_operand(row: Any, drawn: list[np.ndarray]) -> None:
     """The upper element is made of a alone, the lower of b alone: what two equal operands give, half by half."""
@@ -146,7 +146,7 @@ def test_every_element_of_a_narrow_result_comes_from_its_own_operand(row: Any, d
     assert np.array_equal(from_a >> half, from_a & low)
 
 
-@settings(max_examples=20, derandomize=True, deadline=None)
+@share(4 / 5)
 @given(drawn=operand_words(1))
 def test_widening_and_narrowing_again_gives_the_number_back(drawn: list[np.ndarray]) -> None:
     for narrow, wide in (("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("f32", "f64")):

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
 from refsim.testing import rational_float
+from refsim.testing.effort import share
 from refsim.testing.instructions import disagreements, fitted, operand_words
 from refsim.testing.rational_float import GRIDS, Number
 
@@ -68,7 +69,6 @@ def definition(bound: Bound) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("clause", EXACT, ids=lambda clause: clause.form)
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(draw=st.data())
 def test_clause_equals_its_definition(clause: Any, draw: st.DataObject) -> None:
     bound = draw.draw(st.sampled_from([bound for bound in instances(clause) if bound.clause is clause]))
@@ -76,7 +76,7 @@ def test_clause_equals_its_definition(clause: Any, draw: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("clause", [clause for clause in EXACT if "x2" in clause.form], ids=lambda clause: clause.form)
-@settings(max_examples=6, derandomize=True, deadline=None)
+@share(1 / 4)
 @given(draw=st.data())
 def test_a_pair_is_two_single_instructions(clause: Any, draw: st.DataObject) -> None:
     packed = [bound for bound in instances(clause) if bound.clause is clause and bound.opcode.endswith("x2")]
@@ -111,7 +111,7 @@ def test_approximate_forms_are_the_rounded_function_all_over_their_range(
         assert abs(got - want) <= 1, (opcode, hex(pattern), hex(got), hex(want))
 
 
-@settings(max_examples=10, derandomize=True, deadline=None)
+@share(2 / 5)
 @given(draw=st.data())
 def test_oob_is_plain_fma_but_for_its_marker(draw: st.DataObject) -> None:
     bound = bind("fma.rn.oob.f16")

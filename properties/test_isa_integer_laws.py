@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import Instruction, clauses
 from refsim.ptx.isa.instances import instances
+from refsim.testing.effort import share
 from refsim.testing.instructions import Words, disagreements, fitted, operand_words, words
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".integer")]
@@ -201,7 +202,7 @@ def by_halves(definition: Callable[..., Any]) -> Callable[..., Any]:
 def test_clause_equals_its_definition(clause: Instruction) -> None:
     definition, bounds = DEFINITIONS[clause.function.__name__], instances(clause)
 
-    @settings(max_examples=max(3, 60 // len(bounds)), derandomize=True, deadline=None)
+    @share(2 / len(bounds))
     @given(drawn=operand_words())
     def law(drawn: list[Words]) -> None:
         for bound in bounds:
@@ -212,7 +213,6 @@ def test_clause_equals_its_definition(clause: Instruction) -> None:
     law()
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(type=st.sampled_from(["u16", "u32", "u64", "s16", "s32", "s64"]), drawn=operand_words())
 def test_division_rebuilds_its_dividend(type: str, drawn: list[Words]) -> None:
     """a is b times its quotient plus its remainder, wherever b is not 0: also for the least number by -1."""
@@ -222,7 +222,6 @@ def test_division_rebuilds_its_dividend(type: str, drawn: list[Words]) -> None:
     assert ((again == a) | (b == 0)).all()
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(type=st.sampled_from(["u16", "u32", "s16", "s32"]), drawn=operand_words())
 def test_product_halves_make_the_wide_product(type: str, drawn: list[Words]) -> None:
     """mul.hi above mul.lo is mul.wide."""
@@ -231,7 +230,6 @@ def test_product_halves_make_the_wide_product(type: str, drawn: list[Words]) -> 
     assert np.array_equal(high.astype(whole.dtype) << 8 * low.dtype.itemsize | low, whole)
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(wide=st.tuples(words(), words(), words()))
 def test_carry_chain_makes_the_wide_operation(wide: tuple[Words, Words, Words]) -> None:
     """Two 32-bit steps through the carry flag are one 64-bit step: for sums, differences, and products plus a term."""

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.ptx.isa.binding import Bound, evaluate
 from refsim.ptx.isa.forms import Instruction, clauses
 from refsim.ptx.isa.instances import instances
+from refsim.testing.effort import share
 from refsim.testing.instructions import Words, disagreements, fitted, operand_words, words
 
 FAMILIES = ("logic", "predicate")
@@ -153,7 +154,7 @@ def joined(definition: Callable[..., Any], bound: Bound) -> Callable[..., Any]:
 def test_clause_equals_its_definition(clause: Instruction) -> None:
     definition, bounds = DEFINITIONS[clause.function.__name__], instances(clause)
 
-    @settings(max_examples=max(3, 60 // len(bounds)), derandomize=True, deadline=None)
+    @share(2 / len(bounds))
     @given(drawn=operand_words())
     def law(drawn: list[Words]) -> None:
         for bound in bounds:
@@ -162,7 +163,6 @@ def test_clause_equals_its_definition(clause: Instruction) -> None:
     law()
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
 @given(draw=st.data())
 def test_constant_operand_counts_for_every_lane(draw: st.DataObject) -> None:
     """One lane given for an operand means the same as that value in all lanes, whichever operand it is."""
@@ -186,7 +186,6 @@ def test_lop3_table_is_its_value_on_the_three_constants(lut: int) -> None:
     assert evaluate("lop3.b32", *rows)[0][0] & 0xFF == lut
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(drawn=st.tuples(words(), words(), words()))
 def test_funnel_of_a_word_with_itself_turns_back(drawn: tuple[Words, Words, Words]) -> None:
     """Turning a word left and then right by one amount gives it back; a funnel left by n is one right by 32 - n."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim import layouts, numerics, ptx
@@ -15,6 +15,7 @@ from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
 from refsim.testing import single_instruction
+from refsim.testing.effort import share
 from refsim.testing.instructions import words
 
 WARPS = 2
@@ -32,7 +33,7 @@ def row_addresses(raw: np.ndarray, pool: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("count", "trans"), SUFFIXES)
 @pytest.mark.parametrize("space", ["shared", "shared::cta"])
-@settings(max_examples=8, derandomize=True, deadline=None)
+@share(1 / 3)
 @given(raw=words(128), places=words(LANES), schedule=st.sampled_from(SCHEDULES))
 def test_ldmatrix_gives_each_lane_what_its_fragment_says(
     space: str, count: int, trans: str, raw: np.ndarray, places: np.ndarray, schedule: tuple[str, int]
@@ -44,16 +45,16 @@ def test_ldmatrix_gives_each_lane_what_its_fragment_says(
     at[unread] += np.uint64(7)
     opcode = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.{space}.b16"
     got = single_instruction.run(opcode, at, pool=pool, policy=schedule[0], seed=schedule[1]).results
-    elements = pool.view(np.uint16)
-    for lane in range(LANES):
-        for value in range(2 * count):
-            row, col = fragment.coord(lane % 32, value)
-            start = int(at[lane - lane % 32 + int(row)]) // 2
-            assert int(got[value // 2][lane]) >> (16 * (value % 2)) & 0xFFFF == int(elements[start + int(col)])
+    rows, cols = fragment.elements
+    start = at.reshape(WARPS, 32)[:, rows] // np.uint64(2)
+    want = pool.view(np.uint16)[start + cols.astype(np.uint64)].reshape(LANES, 2 * count)
+    words = np.stack(got, axis=1).astype(np.uint64)
+    for value in range(2 * count):
+        assert np.array_equal(words[:, value // 2] >> np.uint64(16 * (value % 2)) & np.uint64(0xFFFF), want[:, value])
 
 
 @pytest.mark.parametrize(("count", "trans"), SUFFIXES)
-@settings(max_examples=8, derandomize=True, deadline=None)
+@share(1 / 3)
 @given(raw=words(128), values=words(LANES), shift=st.integers(0, 63))
 def test_stmatrix_writes_the_rows_of_its_fragment_and_nothing_else(
     count: int, trans: str, raw: np.ndarray, values: np.ndarray, shift: int
@@ -115,13 +116,11 @@ def name_of(bound: Bound, operand: str) -> str:
 
 def held(fragment: layouts.Fragment, matrix: np.ndarray) -> list[np.ndarray]:
     """The registers that hold a matrix of codes (warps, rows, cols): one array of lanes each."""
-    per, bits = fragment.per_register, fragment.register_bits // fragment.per_register
-    registers = [np.zeros(32 * len(matrix), f"u{fragment.register_bits // 8}") for _ in range(fragment.registers)]
-    for warp, lane, value in np.ndindex(len(matrix), 32, fragment.values):
-        row, col = fragment.coord(lane, value)
-        code = int(matrix[warp, int(row), int(col)]) << (bits * (value % per))
-        registers[value // per][32 * warp + lane] |= registers[0].dtype.type(code)
-    return registers
+    per, dtype = fragment.per_register, np.dtype(f"u{fragment.register_bits // 8}")
+    rows, cols = fragment.elements
+    codes = matrix[:, rows, cols].astype(dtype).reshape(32 * len(matrix), fragment.registers, per)
+    shifts = (fragment.slot_bits * np.arange(per)).astype(dtype)
+    return list(np.bitwise_or.reduce(codes << shifts, axis=2).T)
 
 
 def codes_of(name: str, shape: tuple[int, ...], draw: np.random.Generator, narrow: bool) -> np.ndarray:
@@ -159,17 +158,17 @@ def executed(bound: Bound, left: np.ndarray, right: np.ndarray, c: np.ndarray, *
     unsigned = c.view(f"u{c.dtype.itemsize}")
     sources = [*held(a, left), *held(b, right.swapaxes(1, 2)), *held(d, unsigned)]
     registers = single_instruction.run(bound.opcode, *sources, **options).results
+    rows, cols = d.elements
+    value = np.arange(d.values)
+    words = np.stack(registers, axis=1).reshape(WARPS, 32, d.registers)[:, :, value // d.per_register]
+    shifts = (d.slot_bits * (value % d.per_register)).astype(words.dtype)
     got = np.zeros_like(unsigned)
-    bits = d.register_bits // d.per_register
-    for warp, lane, value in np.ndindex(WARPS, 32, d.values):
-        row, col = d.coord(lane, value)
-        word = int(registers[value // d.per_register][32 * warp + lane])
-        got[warp, int(row), int(col)] = word >> (bits * (value % d.per_register)) & ((1 << bits) - 1)
+    got[:, rows, cols] = words >> shifts & words.dtype.type((1 << d.slot_bits) - 1)
     return got
 
 
 @pytest.mark.parametrize("opcode", sorted(MMA))
-@settings(max_examples=2, derandomize=True, deadline=None)
+@share(1 / 12)
 @given(seed=st.integers(0, 1 << 32), narrow=st.booleans())
 def test_mma_multiplies_the_matrices_of_its_fragments_as_the_chip_does(opcode: str, seed: int, narrow: bool) -> None:
     bound = MMA[opcode]
@@ -212,7 +211,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("a", "b", "d", "k"), KINDS)
-@settings(max_examples=12, derandomize=True, deadline=None)
+@share(1 / 2)
 @given(seed=st.integers(0, 1 << 32), spread=st.sampled_from(["any", "narrow", "zeros", "ties", "cancelling"]))
 def test_exact_arithmetic_is_the_exact_sum_rounded_once(a: str, b: str, d: str, k: int, seed: int, spread: str) -> None:
     """float64 and its proofs against the definition over Python integers; a tie is where one error would show."""
@@ -233,7 +232,7 @@ def test_exact_arithmetic_is_the_exact_sum_rounded_once(a: str, b: str, d: str, 
 
 
 @pytest.mark.parametrize("opcode", [opcode for opcode in sorted(MMA) if formats(MMA[opcode])[3] in ("f32", "f16")])
-@settings(max_examples=2, derandomize=True, deadline=None)
+@share(1 / 12)
 @given(seed=st.integers(0, 1 << 32), finite=st.booleans())
 def test_rows_of_zeros_change_nothing_but_the_time(opcode: str, seed: int, finite: bool) -> None:
     """Zeros of both signs in A, +0 or -0 in C, NaN and infinities in B: the bits of the whole matrices, as the definition

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.errors import RefsimError
 from refsim.testing import rational_float, single_instruction
+from refsim.testing.effort import share
 from refsim.testing.instructions import words
 from refsim.testing.rational_float import GRIDS
 
@@ -41,7 +42,6 @@ def pool_for(space: str, raw: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("space", READ)
-@settings(max_examples=30, derandomize=True, deadline=None)
 @given(draw=st.data(), raw=words(POOL // 8), places=words(LANES))
 def test_a_load_is_little_endian_bytes_extended_to_its_register(
     space: str, draw: st.DataObject, raw: np.ndarray, places: np.ndarray
@@ -64,7 +64,6 @@ def test_a_load_is_little_endian_bytes_extended_to_its_register(
 
 
 @pytest.mark.parametrize("space", WRITTEN)
-@settings(max_examples=30, derandomize=True, deadline=None)
 @given(draw=st.data(), raw=words(POOL // 8), values=words(LANES), active=words(LANES))
 def test_a_store_writes_the_low_bytes_of_its_registers_and_nothing_else(
     space: str, draw: st.DataObject, raw: np.ndarray, values: np.ndarray, active: np.ndarray
@@ -143,7 +142,6 @@ def sequential(
 
 
 @pytest.mark.parametrize("space", ["global", "", "shared"])
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(
     name=st.sampled_from(sorted(UPDATES)),
     raw=words(SLOTS),
@@ -166,7 +164,7 @@ def test_integer_atomics_are_updates_in_lane_order(
 
 
 @pytest.mark.parametrize("type", ["b16", "b32", "b64"])
-@settings(max_examples=15, derandomize=True, deadline=None)
+@share(3 / 5)
 @given(values=words(LANES), others=words(LANES), places=words(LANES), space=st.sampled_from(["global", "shared"]))
 def test_compare_and_swap_in_lane_order(
     type: str, values: np.ndarray, others: np.ndarray, places: np.ndarray, space: str
@@ -201,7 +199,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", sorted(SUMS))
-@settings(max_examples=10, derandomize=True, deadline=None)
+@share(2 / 5)
 @given(raw=words(SLOTS), values=words(LANES), places=words(LANES))
 def test_float_sums_round_once_a_lane_and_are_marked_inexact(
     name: str, raw: np.ndarray, values: np.ndarray, places: np.ndarray
@@ -220,7 +218,7 @@ def test_float_sums_round_once_a_lane_and_are_marked_inexact(
 @pytest.mark.parametrize(
     ("opcode", "kind"), [("add.v4.f32", "f32"), ("add.noftz.v8.f16", "f16"), ("max.noftz.v2.bf16", "bf16")]
 )
-@settings(max_examples=8, derandomize=True, deadline=None)
+@share(1 / 3)
 @given(raw=words(8), values=words(16), places=words(16))
 def test_a_vector_atomic_is_one_update_an_element(
     opcode: str, kind: str, raw: np.ndarray, values: np.ndarray, places: np.ndarray

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
 from refsim.testing import rational_float
+from refsim.testing.effort import share
 from refsim.testing.instructions import disagreements, fitted, operand_words, words
 from refsim.testing.rational_float import GRIDS, Number
 
@@ -78,7 +79,6 @@ def definition(bound: Bound) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("clause", EXACT, ids=lambda clause: clause.form)
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(draw=st.data())
 def test_clause_equals_its_definition(clause: Any, draw: st.DataObject) -> None:
     bound = draw.draw(st.sampled_from([bound for bound in instances(clause) if bound.clause is clause]))
@@ -109,7 +109,7 @@ FUNCTIONS: dict[str, Callable[..., float]] = {
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
-@settings(max_examples=10, derandomize=True, deadline=None)
+@share(2 / 5)
 @given(a=words(), b=words())
 def test_approximate_forms_are_the_rounded_function_where_it_is_ordinary(
     name: str, a: np.ndarray, b: np.ndarray
@@ -145,7 +145,7 @@ def test_approximate_forms_keep_the_special_values_of_the_isa(opcode: str, opera
     assert hex(evaluate(opcode, np.array([operand], bits))[0][0]) == hex(result)
 
 
-@settings(max_examples=20, derandomize=True, deadline=None)
+@share(4 / 5)
 @given(a=words(), b=words())
 def test_div_approx_takes_a_divisor_beyond_2_126_for_infinity(a: np.ndarray, b: np.ndarray) -> None:
     a, b = a.astype(np.uint32), (b & 0x80FFFFFF | 0x7E800001).astype(np.uint32)
@@ -156,7 +156,7 @@ def test_div_approx_takes_a_divisor_beyond_2_126_for_infinity(a: np.ndarray, b: 
 
 
 @pytest.mark.parametrize("opcode", ["add.f32", "sub.f32", "mul.f32", "add.f64", "sub.f64", "mul.f64"])
-@settings(max_examples=10, derandomize=True, deadline=None)
+@share(2 / 5)
 @given(draw=st.data())
 def test_a_bare_form_is_its_rn_form(opcode: str, draw: st.DataObject) -> None:
     """What ptxas may fuse is reported elsewhere; alone, no modifier means nearest even."""

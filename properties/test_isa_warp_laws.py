@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.testing import rational_float, single_instruction
+from refsim.testing.effort import share
 from refsim.testing.instructions import words
 
 POISON = 0xA5A5A5A5
@@ -58,13 +59,13 @@ def shuffled(mode: str, lane: int, b: int, c: int) -> tuple[int, bool]:
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
-@settings(max_examples=15, derandomize=True, deadline=None)
+@share(3 / 5)
 @given(meeting=gathering(), values=words(LANES), b=words(LANES), c=words(LANES), width=st.sampled_from([1, 2, 4, 8, 16, 32, 0]),
        schedule=ROW)  # fmt: skip
 def test_shuffle_reads_the_lane_of_the_pseudo_code(
     mode: str, meeting: Any, values: np.ndarray, b: np.ndarray, c: np.ndarray, width: int, schedule: int
 ) -> None:
-    """width 0: any clamp and segment, not only those that CUDA's __shfl_sync makes."""
+    """width 0: any clamp and segment, not only those that CUDA's __shfl_sync makes. Lanes that are absent give poison."""
     active, masks = meeting
     clamp = u32(c) if width == 0 else np.full(LANES, (32 - width) << 8 | (0 if mode == "up" else 31), np.uint32)
     policy, seed = SCHEDULES[schedule]
@@ -91,7 +92,7 @@ def ballot(group: list[int], votes: dict[int, bool]) -> int:
     return sum(1 << lane % 32 for lane in group if votes[lane])
 
 
-@settings(max_examples=20, derandomize=True, deadline=None)
+@share(4 / 5)
 @given(meeting=gathering(), raw=words(LANES), bias=st.sampled_from(["any", "all", "none"]), schedule=ROW)
 def test_votes_count_the_lanes_of_the_mask(meeting: Any, raw: np.ndarray, bias: str, schedule: int) -> None:
     active, masks = meeting
@@ -110,7 +111,7 @@ def test_votes_count_the_lanes_of_the_mask(meeting: Any, raw: np.ndarray, bias: 
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-@settings(max_examples=15, derandomize=True, deadline=None)
+@share(3 / 5)
 @given(meeting=gathering(), raw=words(LANES), kinds=st.integers(1, 5), schedule=ROW)
 def test_match_names_the_lanes_with_one_value(
     bits: int, meeting: Any, raw: np.ndarray, kinds: int, schedule: int
@@ -152,7 +153,7 @@ REDUCTIONS: dict[str, Callable[[list[int]], int]] = {
 
 
 @pytest.mark.parametrize("operation", sorted(REDUCTIONS))
-@settings(max_examples=8, derandomize=True, deadline=None)
+@share(1 / 3)
 @given(meeting=gathering(), values=words(LANES), schedule=ROW)
 def test_redux_folds_the_lanes_of_the_mask(operation: str, meeting: Any, values: np.ndarray, schedule: int) -> None:
     active, masks = meeting
@@ -169,7 +170,7 @@ def test_redux_folds_the_lanes_of_the_mask(operation: str, meeting: Any, values:
     "opcode",
     [f"redux.sync.{name}{abs}{nan}.f32" for name in ("min", "max") for abs in ("", ".abs") for nan in ("", ".NaN")],
 )
-@settings(max_examples=6, derandomize=True, deadline=None)
+@share(1 / 4)
 @given(meeting=gathering(), values=words(LANES), schedule=ROW)
 def test_redux_of_floats_is_the_extremum_of_the_lanes(
     opcode: str, meeting: Any, values: np.ndarray, schedule: int
@@ -184,7 +185,7 @@ def test_redux_of_floats_is_the_extremum_of_the_lanes(
         assert {hex(got[lane]) for lane in group} == {hex(want)}
 
 
-@settings(max_examples=10, derandomize=True, deadline=None)
+@share(2 / 5)
 @given(meeting=gathering(), schedule=ROW)
 def test_one_lane_of_each_mask_is_elected(meeting: Any, schedule: int) -> None:
     active, masks = meeting
@@ -195,7 +196,7 @@ def test_one_lane_of_each_mask_is_elected(meeting: Any, schedule: int) -> None:
         assert len({int(leader[lane]) for lane in group}) == sum(bool(chosen[lane]) for lane in group) == 1
 
 
-@settings(max_examples=10, derandomize=True, deadline=None)
+@share(2 / 5)
 @given(raw=words(LANES), schedule=ROW)
 def test_the_active_mask_names_lanes_that_run(raw: np.ndarray, schedule: int) -> None:
     """No program may rely on more than this: the lane itself is in it, and nobody who stays behind."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -50,10 +50,8 @@ layers = st.builds(
     Layer, st.integers(1, 16), st.integers(1, 12), st.integers(1, 100), values("bf16"), values("bf16"),
     st.none() | values("bf16"), st.sampled_from(TARGETS), rows,
 )  # fmt: skip
-many = settings(max_examples=60, deadline=None)
 
 
-@many
 @given(layer=layers)
 def test_splits_are_chains_of_mma_that_meet_in_order(layer):
     """One chain of single instructions for each split, and sums in f32 by IEEE addition."""
@@ -78,7 +76,6 @@ def test_splits_are_chains_of_mma_that_meet_in_order(layer):
     np.testing.assert_array_equal(oracles.linear(x, w, r, **layer.how()), want)
 
 
-@many
 @given(layer=layers, data=st.data())
 def test_an_element_depends_on_its_row_its_column_and_its_residual_alone(layer, data):
     x, w, r = layer.operands()
@@ -89,7 +86,6 @@ def test_an_element_depends_on_its_row_its_column_and_its_residual_alone(layer, 
     assert alone[0, 0] == y[row, column]
 
 
-@many
 @given(layer=layers, more=st.integers(1, 40))
 def test_zeros_beyond_the_reduction_change_nothing_in_one_chain(layer, more):
     x, w, r = layer.operands()
@@ -99,7 +95,6 @@ def test_zeros_beyond_the_reduction_change_nothing_in_one_chain(layer, more):
     )
 
 
-@many
 @given(layer=layers)
 def test_every_nan_is_the_canonical_one(layer):
     x, w, r = layer.operands()
@@ -111,7 +106,6 @@ def test_every_nan_is_the_canonical_one(layer):
     assert (y[nan] == NAN).all()
 
 
-@many
 @given(layer=layers)
 def test_a_residual_of_zero_only_turns_minus_zero(layer):
     x, w, _ = layer.operands()
@@ -121,7 +115,6 @@ def test_a_residual_of_zero_only_turns_minus_zero(layer):
     np.testing.assert_array_equal(oracles.linear(x, w, np.full_like(y, 0x8000), **layer.how()), y)
 
 
-@many
 @given(
     layer=layers, codes=values("e4m3"), scales=values("bf16"), group=st.tuples(st.integers(1, 9), st.integers(1, 60)),
     decoder=st.sampled_from(["exact", "marlin", "mirage"]),
@@ -147,7 +140,6 @@ def test_fp8_weights_are_a_linear_layer_of_their_scaled_values(layer, codes, sca
     np.testing.assert_array_equal(got, oracles.linear(x, product, r, **layer.how()))
 
 
-@many
 @given(rows=st.integers(1, 4), columns=st.integers(1, 4), codes=values("e4m3"))
 def test_shuffled_weights_come_back(rows, columns, codes):
     shuffle = scale_layout("mirage_fp8_16x16")

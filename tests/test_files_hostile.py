@@ -14,7 +14,7 @@ from types import FrameType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim import files
@@ -471,14 +471,12 @@ def damaged(content: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
     return content
 
 
-@settings(max_examples=400, deadline=None)
 @given(seed=st.integers(0, 7), changes=edits(), format=st.sampled_from(NAMES), key=st.sampled_from([None, "a", "x"]))
 def test_damaged_files(*, folder, valid, seed, changes, format, key):
     suffix, content = valid[seed]
     survives(folder / f"damaged{suffix}", damaged(content, changes), format=format, key=key)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     content=st.binary(max_size=400), suffix=st.sampled_from([".npy", ".npz", ".safetensors", ".bin"]),
     start=st.sampled_from([b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", b"\x20\0\0\0\0\0\0\0{"]),
@@ -497,13 +495,11 @@ HEADER_TEXT = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
 @given(tokens=HEADER_TEXT, version=st.integers(1, 3), payload=st.binary(max_size=16))
 def test_random_npy_headers(folder, tokens, version, payload):
     survives(folder / "header.npy", npy("".join(tokens), payload, version))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     descr=st.sampled_from(["'<f2'", "'>f4'", "'|u1'", "[('e2m1', '|u1')]", "[('bf16', '>u2')]", "'<V2'", "'|S3'"]),
     shape=st.lists(st.integers(0, 5) | st.integers(2**30, 2**66), max_size=4).map(tuple), order=st.booleans(),
@@ -528,7 +524,6 @@ ENTRIES = JSON_VALUES | st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     header=st.dictionaries(st.sampled_from(["a", "x", "__metadata__", ""]), ENTRIES, max_size=3) | JSON_VALUES,
     payload=st.binary(max_size=12), padding=st.integers(-3, 8), format=st.sampled_from(NAMES),

@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from refsim.errors import RefsimError
@@ -65,6 +66,36 @@ def write_entry(kind: str, key: str, content: bytes) -> None:
         except OSError:
             os.unlink(name)
             raise
+
+
+def entry(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
+    """The stored bytes, else what `make` returns, stored; processes that want one entry at once wait for the first of them.
+
+    Without a directory that can be written, or without POSIX locks, each makes its own.
+    """
+    stored = read_entry(kind, key)
+    if stored is None:
+        with _turn(kind, key):
+            stored = read_entry(kind, key)
+            if stored is None:
+                stored = make()
+                write_entry(kind, key, stored)
+    return stored
+
+
+@contextlib.contextmanager
+def _turn(kind: str, key: str) -> Iterator[None]:
+    """Holds the lock of one entry; its file goes when the work is done."""
+    path = _path(kind, key).with_name(f".{key}.lock")
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError, ImportError):
+            import fcntl
+
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(path.open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.callback(path.unlink, missing_ok=True)
+        yield
 
 
 def cache_size() -> tuple[int, int]:

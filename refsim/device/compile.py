@@ -121,12 +121,7 @@ def compile_ptx(source: Path, target: str = "sm_90a", options: tuple[str, ...] =
         return _bundled(Path(source), unit, target, flags)
     versions, include_directories = toolchain
     key = cache.digest("ptx", unit.name, unit.sha256, *flags, *versions)
-    stored = cache.read_entry("ptx", key)
-    if stored is None:
-        text = _run_nvrtc(unit, flags, include_directories)
-        cache.write_entry("ptx", key, text.encode())
-    else:
-        text = stored.decode()
+    text = cache.entry("ptx", key, lambda: _run_nvrtc(unit, flags, include_directories).encode()).decode()
     return _compiled(text, unit, target, flags, "nvrtc")
 
 
@@ -149,10 +144,7 @@ def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
     assembler = _ptxas_version(program)
     flags = (f"--gpu-name={row.name}", *ASSEMBLE_FLAGS)
     key = cache.digest("cubin", text, *flags, assembler)
-    image = cache.read_entry("cubin", key)
-    if image is None:
-        image = _run_ptxas(program, text, flags)
-        cache.write_entry("cubin", key, image)
+    image = cache.entry("cubin", key, lambda: _run_ptxas(program, text, flags))
     return Cubin(image, _sha256(image), _sha256(text.encode()), row.name, flags, assembler)
 
 

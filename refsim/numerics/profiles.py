@@ -113,6 +113,17 @@ class Profile:
         a, b = "|".join(self.a_formats), "|".join(self.b_formats)
         return f"{self.target} {self.unit} {a if a == b else f'{a} x {b}'} -> {self.d_format}"
 
+    @property
+    def arithmetic(self) -> tuple[object, ...]:
+        """What decides the bits: two rows with equal arithmetic are the same function of their operands.
+
+        Chip, unit, source and evidence are left out, and whether operands can be negated. The 91 rows are 49 functions.
+        """
+        return (
+            self.a_formats, self.b_formats, self.d_format, self.k, self.method, self.length, self.rounding, self.fraction,
+            self.zero_exponent, self.order, self.c_enters, self.operands, self.scales, self.keeps_nan,
+        )  # fmt: skip
+
     def steps(self, k: int) -> list[list[int]]:
         """The products of each step of one instruction, in order.
 

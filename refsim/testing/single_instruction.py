@@ -192,7 +192,7 @@ class _Program:
         registers = [f".reg .{register_type(type)} {name};" for name, type in [*self.inputs, *self.outputs]]
         lines = [
             *registers,
-            ".reg .b64 %at, %base, %to, %end;",
+            ".reg .b64 %at, %base, %to, %end, %step;",
             ".reg .b32 %lane, %word;",
             ".reg .b16 %flag;",
             ".reg .pred %p;",
@@ -239,13 +239,17 @@ class _Program:
         return self.copy("SAVE", "local", fill=False) if self.space == "local" else []
 
     def copy(self, label: str, space: str, *, fill: bool) -> list[str]:
-        """A loop over the words of the pool: every lane copies all of them, its own part for local memory."""
-        row = f"mad.wide.u32 %at, %lane, {self.size}, %at;" if space == "local" else ""
+        """A loop over the words of the pool: lanes take turns, but in local memory, where each copies its own part."""
+        own = space == "local"
+        first = [f"mad.wide.u32 %at, %lane, {self.size if own else 4}, %at;"]
+        first += [] if own else ["mad.wide.u32 %to, %lane, 4, %to;"]
+        step = ["mov.u64 %step, 4;"] if own else ["mov.u32 %word, %ntid.x;", "mul.wide.u32 %step, %word, 4;"]
         move = (
             ["ld.global.b32 %word, [%at];", f"st.{space}.b32 [%to], %word;"] if fill
             else [f"ld.{space}.b32 %word, [%to];", "st.global.b32 [%at], %word;"]
         )  # fmt: skip
         return [
-            "ld.param.u64 %at, [pool];", row, "mov.u64 %to, %base;", f"add.u64 %end, %base, {self.size};", f"{label}:",
-            *move, "add.u64 %at, %at, 4;", "add.u64 %to, %to, 4;", "setp.lt.u64 %p, %to, %end;", f"@%p bra {label};",
+            "ld.param.u64 %at, [pool];", "mov.u64 %to, %base;", f"add.u64 %end, %base, {self.size};", *first, *step,
+            f"{label}:", "setp.ge.u64 %p, %to, %end;", f"@%p bra {label}_END;", *move, "add.u64 %at, %at, %step;",
+            "add.u64 %to, %to, %step;", f"bra {label};", f"{label}_END:",
         ]  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import numerics
-from refsim.numerics.dot.chains import matrix_product
+from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.multiply import CONTAINERS, fitted
 from refsim.numerics.profiles import Profile
 from refsim.testing.tensor_features import Feature

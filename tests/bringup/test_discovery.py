@@ -9,8 +9,7 @@ import pytest
 from refsim.bringup.discovery import discover
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
-from refsim.formats import format_named
-from refsim.numerics.dot.definition import dot_product
+from refsim.numerics.dot.chains import Operands, matrix_product
 from refsim.numerics.profiles import (
     BYTE_PAIRS,
     LATE,
@@ -27,15 +26,12 @@ KNOWN = [row for row in PROFILES if row.method == TRUNCATED and not row.scales]
 
 
 def core(row, k, a_format=None, b_format=None):
-    """A tensor core that computes as the definition says for a row."""
+    """A tensor core that computes as the definition's arrays say for a row, all its dot products at once."""
     formats = {"a_format": a_format or row.a_formats[0], "b_format": b_format or row.b_formats[0]}
 
     def dots(a, b, c):
-        results = [
-            dot_product(x.tolist(), y.tolist(), int(z), row, k, **formats).result
-            for x, y, z in zip(a, b, c, strict=True)
-        ]
-        return np.array(results, format_named(row.d_format).code_dtype)
+        operands = Operands(a[:, None], b[:, None], **formats)
+        return matrix_product(operands, c[:, None, None], row, k)[:, 0, 0]
 
     return dots
 
@@ -211,12 +207,8 @@ def rational(fraction, kept, direction):
 
 
 def _floor_log(value):
-    exponent = 0
-    while Fraction(2) ** exponent > value:
-        exponent -= 1
-    while Fraction(2) ** (exponent + 1) <= value:
-        exponent += 1
-    return exponent
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    return exponent if Fraction(2) ** exponent <= value else exponent - 1
 
 
 def _rounded(total, kept, direction):

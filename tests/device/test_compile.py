@@ -1,5 +1,8 @@
 """CUDA source to PTX to cubin: hashes, fallback, errors, the cache, and the PTX that is kept under gpu/ptx."""
 
+import os
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -55,15 +58,33 @@ def small(directory: Path, text: str = SMALL) -> Path:
 # The bundled PTX
 
 
+@pytest.mark.ci("the smallest of them is compiled in every run, and every header is read")
 @needs_nvrtc
 @pytest.mark.parametrize("target", [row.name for row in TARGETS])
 @pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
-def test_bundled_ptx_is_what_nvrtc_returns(source: Path, target: str) -> None:
+def test_every_bundled_ptx_is_what_nvrtc_returns(source: Path, target: str) -> None:
+    assert_bundled(source, target)
+
+
+@needs_nvrtc
+def test_the_smallest_bundled_ptx_is_what_nvrtc_returns() -> None:
+    assert_bundled(QUANTIZE, "sm_90a")
+
+
+def assert_bundled(source: Path, target: str) -> None:
     compiled = compile_ptx(source, target)
     kept = (ROOT / "gpu" / "ptx" / f"{source.stem}.{target}.ptx").read_text()
     if f'"{compiled.compiler}"' not in kept.partition("\n")[0]:
         pytest.skip(f"the bundled PTX was made by another compiler than {compiled.compiler}")
     assert kept == bundled_text(compiled), "run: python gpu/refresh_ptx.py"
+
+
+@pytest.mark.parametrize("target", [row.name for row in TARGETS])
+@pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
+def test_every_bundled_ptx_says_that_it_is_of_this_source_and_these_flags(
+    source: Path, target: str, without_nvrtc: None
+) -> None:
+    assert compile_ptx(source, target).origin == "bundled", "run: python gpu/refresh_ptx.py"
 
 
 @pytest.mark.parametrize("target", [row.name for row in TARGETS])
@@ -290,3 +311,25 @@ def test_digest_separates_its_parts() -> None:
 def test_cache_refuses_what_is_no_key() -> None:
     with pytest.raises(RefsimError):
         cache.read_entry("ptx", "../outside")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no POSIX locks: each process makes its own")
+def test_processes_that_want_one_entry_make_it_once(tmp_path: Path) -> None:
+    """Each of four would append a letter."""
+    script = (
+        "import sys, time; from refsim.device import cache\n"
+        "def make():\n"
+        "    open(sys.argv[1], 'a').write('x'); time.sleep(0.3)\n"
+        "    return b'made'\n"
+        "print(cache.entry('ptx', 'abc', make))"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "made")], stdout=subprocess.PIPE, env=environment
+        )
+        for _ in range(4)
+    ]
+    assert [run.communicate(timeout=120)[0] for run in runs] == [b"b'made'\n"] * 4
+    assert (tmp_path / "made").read_text() == "x"
+    assert [path.name for path in (tmp_path / "refsim" / "ptx").iterdir()] == ["abc"]

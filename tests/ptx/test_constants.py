@@ -129,9 +129,7 @@ def section(image: bytes, name: bytes) -> bytes:
     raise AssertionError(f"no section {name!r}")
 
 
-@settings(
-    max_examples=100, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(expression=EXPRESSIONS)
 def test_an_expression_is_what_ptxas_makes_of_it(expression: str, tmp_path: Path) -> None:
     expected = assembled(expression, tmp_path)

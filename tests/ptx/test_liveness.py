@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.ptx.lowering.liveness import Flow, live_registers, mask_of, registers_in
@@ -17,7 +17,6 @@ def graphs(draw: st.DrawFn) -> dict[int, Flow]:
     return {pc: Flow(draw(SETS), draw(SETS), draw(targets)) for pc in range(count)}
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
 @given(flows=graphs())
 def test_the_work_list_finds_the_fixpoint(flows: dict[int, Flow]) -> None:
     entering = {pc: flow.reads for pc, flow in flows.items()}

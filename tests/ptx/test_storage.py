@@ -1,7 +1,7 @@
 """Registers that share storage: never two that are live at once, and few arrays for many short-lived ones."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim import ptx
@@ -11,7 +11,6 @@ from refsim.ptx.lowering.register_slots import shared_slots
 WIDTHS = st.sampled_from([1, 16, 32, 64])
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
 @given(widths=st.lists(WIDTHS, min_size=1, max_size=12), data=st.data())
 def test_no_two_registers_that_are_live_at_once_share(widths: list[int], data: st.DataObject) -> None:
     register = st.integers(0, len(widths) - 1)

@@ -118,6 +118,12 @@ def shifted(magnitude: Integers, places: Integers | int) -> Integers:
     return result
 
 
+def _cut(magnitude: Integers, below: Integers, more: int) -> None:
+    """Magnitudes, in place, in units of a step: `more` bits than their own are kept, those `below` its exponent are cut."""
+    magnitude <<= max(more, 0)
+    magnitude >>= np.minimum(below - min(more, 0), _WIDEST_SHIFT)
+
+
 def truncated_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
     """One fused step for every (m, n): align to the largest exponent, cut, sum, round."""
     assert profile.fraction is not None
@@ -127,8 +133,7 @@ def truncated_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
     exponent = np.add(*pair(a.exponent, b.exponent))
     top = _top(exponent, accumulator, profile.zero_exponent)
     products = np.multiply(*pair(a.magnitude, b.magnitude))
-    products <<= profile.fraction - a.fraction_bits - b.fraction_bits
-    products >>= np.minimum(top[..., None] - exponent, _WIDEST_SHIFT)
+    _cut(products, top[..., None] - exponent, profile.fraction - a.fraction_bits - b.fraction_bits)
     products *= np.multiply(*pair(a.sign, b.sign))
     return finished(products.sum(-1), top, accumulator, profile, specials(a, b, accumulator, rounding))
 
@@ -172,8 +177,8 @@ def grouped_step(
     exponent = np.where(present & (weight != 0), exponent, 2 * ABSENT)
     top = _top(exponent, accumulator, profile.zero_exponent)
     bits = a.fraction_bits + b.fraction_bits + factors[0].fraction_bits + factors[1].fraction_bits
-    magnitude = (np.abs(sums) * weight) << (profile.fraction - bits)
-    magnitude >>= np.minimum(top[..., None] - exponent, _WIDEST_SHIFT)
+    magnitude = np.abs(sums) * weight
+    _cut(magnitude, top[..., None] - exponent, profile.fraction - bits)
     kinds = [np.repeat(factor.kind, GROUP, axis=-1) for factor in factors]
     special = specials(replace(a, kind=kinds[0]), replace(b, kind=kinds[1]), accumulator, ROUNDINGS[profile.rounding])
     return finished((magnitude * np.sign(sums)).sum(-1), top, accumulator, profile, special)

@@ -16,10 +16,11 @@ from refsim.numerics.dot.chains import Operands
 from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast import compiled, groups, tiles
 from refsim.numerics.fast.compiled import Packed
+from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.reals import SINGLE, codes_of, real_of, values_of
 from refsim.numerics.fast.sides import GroupSide, Side, group_side, side
 from refsim.numerics.fast.specials import decided, put
-from refsim.numerics.profiles import EARLY, GROUPED, LATE, TRUNCATED, Profile
+from refsim.numerics.profiles import EARLY, GROUPED, LATE, Profile
 
 OUTPUTS = 1 << 16  # of one tile: what a core's own cache holds
 COLUMNS = 1 << 10
@@ -50,7 +51,7 @@ class Course:
 
 def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
     """d (batch, M, N), bit for bit what `refsim.numerics.dot.chains.matrix_product` returns for the same arguments."""
-    if profile.method not in (TRUNCATED, GROUPED):
+    if not covers(profile):
         return chains.matrix_product(operands, c, profile, k)
     return fast_product(operands, c, chosen(c.shape, operands.a.shape[-1], profile, k))
 

@@ -1,0 +1,35 @@
+"""How much the repository's own tests do: `quick`, unless --refsim-profile says `ci` or `night`.
+
+A law tries as many cases as the profile says; a test marked `ci(reason)` is skipped under `quick`. What does more, or
+runs at all, only beyond `quick` has the marker `deeper`, by which CI selects its second run: everything generated, every
+test that asks for the profile, and every one marked `ci`.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+LAWS = Path(__file__).with_name("properties")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("COLUMNS", None)  # set in the workers of a parallel run: answers would differ from those of a pipe
+    config.addinivalue_line(
+        "markers", "ci(reason): takes seconds and repeats what a smaller test shows; not in `quick`"
+    )
+    config.addinivalue_line("markers", "deeper: does more in a larger profile (set by the collection, not by hand)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        generated = item.get_closest_marker("hypothesis") is not None or item.path.is_relative_to(LAWS)
+        asks = "refsim_profile" in getattr(item, "fixturenames", ())
+        if generated or asks or item.get_closest_marker("ci") is not None:
+            item.add_marker("deeper")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("ci")
+    if marker is not None and item.config.getoption("--refsim-profile") in (None, "quick"):
+        pytest.skip(f"{marker.args[0]}: --refsim-profile=ci")

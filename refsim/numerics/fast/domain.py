@@ -1,0 +1,41 @@
+"""For which rows the fast steps are exact: a domain stated once, so that rows that no chip has are safe to try."""
+
+from refsim.formats import F16
+from refsim.numerics.dot.terms import ROUNDINGS
+from refsim.numerics.fast.reals import SINGLE, real_of
+from refsim.numerics.fast.sides import LOWEST_PRODUCT
+from refsim.numerics.profiles import GROUPED, RNE_F32, RZ_E8M13, TRUNCATED, Profile, operand_format
+
+MOST_BITS = 29
+"""Fraction bits of a truncated row: a product is below 2^(F + 2) units and has to fit int32."""
+GROUPED_BITS, GROUPED_ZERO = 35, -139
+_NARROW_FIELD = 5  # exponent bits of an operand whose products float32 always holds
+
+
+def covers(profile: Profile) -> bool:
+    """Whether `refsim.numerics.fast` returns the bits of the definition for every operand of this row.
+
+    A truncated row keeps at least the bits of its result and at most 29, its sums fit the type that holds them, a zero
+    stands below every normal number of the result and every narrow product, and only f16 is rounded to nearest. Every
+    row of `refsim.numerics.profiles` is covered; F = 20 into f32 is not: C alone would lose three bits.
+    """
+    fraction, zero = profile.fraction, profile.zero_exponent
+    if fraction is None or zero is None or profile.method not in (TRUNCATED, GROUPED) or profile.rounding == RNE_F32:
+        return False
+    if profile.method == GROUPED:
+        return (fraction, zero) == (GROUPED_BITS, GROUPED_ZERO)
+    rounding = ROUNDINGS[profile.rounding]
+    if zero > 1 - rounding.format.bias or (rounding.format is not F16 and zero >= LOWEST_PRODUCT):
+        return False
+    if real_of(profile) is SINGLE and not _narrow(profile):
+        return False
+    if profile.rounding == RZ_E8M13 and real_of(profile) is not SINGLE:
+        return False  # a subnormal C alone is cut by its bits, which in float64 are those of a normal number
+    carried = fraction + 3 + profile.length.bit_length()  # bits of a sum of that many products and C
+    return rounding.fraction_bits <= fraction <= MOST_BITS and carried <= real_of(profile).mantissa + 1
+
+
+def _narrow(profile: Profile) -> bool:
+    """Whether float32 holds the products of all operands of a row."""
+    formats = [operand_format(name) for name in (*profile.a_formats, *profile.b_formats)]
+    return not profile.scales and all(format.exponent_bits <= _NARROW_FIELD for format in formats)
