@@ -54,6 +54,7 @@ class Clocks:
     fences: dict[int, Rows] = field(default_factory=dict)
     pending: dict[int, dict[int, Released]] = field(default_factory=dict)
     gathered: dict[int, "Gathered"] = field(default_factory=dict)
+    repeated: dict[tuple[int, Key], tuple[Knowledge, int]] = field(default_factory=dict)
     fenced: FenceOrder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -227,7 +228,7 @@ class Clocks:
         """Writes to these locations, strong or weak: a read-modify-write continues a chain of releases, others end it."""
         for lane, key in zip(lanes.tolist(), keys, strict=True):
             before = self.released.get(key) if update else None
-            added = self._release(lane, meaning, now) if meaning.strong else None
+            added = self._release(lane, key, meaning, now) if meaning.strong else None
             fenced = self.fenced.covered(lane) if meaning.strong and self.fenced.is_used else NOTHING
             if added is not None or fenced is not NOTHING:
                 self.released[key] = self._merged(before, *(added or (NOTHING, CTA)), fenced, lane)
@@ -239,15 +240,22 @@ class Clocks:
         """Whether a write may begin or end a chain of releases: without fences and releases none can."""
         return bool(self.released or self.fences)
 
-    def _release(self, lane: int, meaning: Semantics, now: int) -> tuple[Knowledge, int] | None:
-        """What a strong write by a lane releases, and how far; the knowledge at its last fence, or at a release itself."""
+    def _release(self, lane: int, key: Key, meaning: Semantics, now: int) -> tuple[Knowledge, int] | None:
+        """What a strong write by a lane releases, and how far: what it knows at a release itself, else at its last fence,
+        or what its last release of this very place covered, whichever reaches further and then is later."""
         if meaning.releases:
-            return self.snapshot(self.rows, lane, now), min(meaning.scope, GPU)
+            found = self.snapshot(self.rows, lane, now), min(meaning.scope, GPU)
+            self.repeated[int(self.thread(np.array(lane))), key] = found
+            return found
+        again = self.repeated.get((int(self.thread(np.array(lane))), key)) if self.repeated else None
         for scope in range(min(meaning.scope, GPU), -1, -1):
             rows = self.fences.get(scope)
             if rows is not None and rows.own[lane]:
-                return self.snapshot(rows, lane, int(rows.own[lane])), scope
-        return None
+                if again is None or again[1] < scope:
+                    return self.snapshot(rows, lane, int(rows.own[lane])), scope
+                known = self.snapshot(rows, lane, int(rows.own[lane]))
+                return (known | again[0], scope) if again[1] == scope else again
+        return again
 
     def snapshot(self, rows: Rows, lane: int, now: int) -> Knowledge:
         """What one lane knows, by rows of its own or of a copy of them, with all that it did itself up to `now`."""

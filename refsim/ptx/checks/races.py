@@ -18,6 +18,7 @@ from refsim.ptx.checks.cluster_order import ClusterOrder, RemoteAccesses
 from refsim.ptx.checks.happens_before import Clocks, Key
 from refsim.ptx.checks.history import Event, History
 from refsim.ptx.checks.marks import Marks
+from refsim.ptx.checks.observed import Observers
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
@@ -332,17 +333,31 @@ class Races:
         writers each may have changed the value.
         """
         reading = part.access.kind == READ
+        writes = marks is part.area.writes
+        observers = None
         for number, agents, benign in marks.chain(granule, self.history):
             ordered = self.strict.is_ordered(np.full(len(agents), lane), agents, np.full(len(agents), number))
             if reading and ordered.any() and (benign or not self._is_strong(number)):
                 return None
+            others = agents[~ordered].tolist()
+            if writes and observers is None:
+                observers = self._observers(part.area, lane, granule)
+            if observers is not None:
+                unobserved = set(observers.unobserved(number, agents))
+                others = [other for other in others if other in unobserved]
             if reading and benign:
                 continue
-            others = agents[~ordered].tolist()
             racing = [other for other in others if not self._is_morally_strong(part.access, lane, other, number)]
             if racing:
-                return self._pair(lane, racing, number, "write" if marks is part.area.writes else "read")
+                return self._pair(lane, racing, number, "write" if writes else "read")
         return None
+
+    def _observers(self, area: Area, lane: int, granule: int) -> Observers:
+        """The strong reads of a granule that this lane comes after."""
+        found = Observers(self.history, self.strict, lane)
+        area.mark_reads(self.floor if area.is_shared else 0, self.history)
+        found.add_reads(area.reads, granule)
+        return found
 
     def _pair(self, lane: int, others: list[int], number: int, kind: str, *, same: bool = False) -> Pair:
         """A race; only a matter of convergence where the order that counts it has them all in order."""

@@ -221,3 +221,25 @@ template <int LESS> __global__ void places_taken(ARGS) {
   }
 }
 LESS_0(places_taken)
+
+// The last block sets the counter back by a plain store: its own atomic saw all the others, and the barrier passes that on.
+template <int LESS> __global__ void counter_set_back(ARGS) {
+  __shared__ bool is_last;
+  const unsigned t = threadIdx.x;
+  unsigned *const partials = work + 64;
+  partials[64 * blockIdx.x + t] = in[t] + blockIdx.x;
+  __syncthreads();
+  if (t == 0) {
+    __threadfence();
+    is_last = atomicInc(work, gridDim.x) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last) {
+    unsigned sum = 0;
+    for (unsigned b = 0; b < gridDim.x; ++b) sum += partials[64 * b + 63 - t];
+    out[t] = sum;
+    if (t == 5) *work = 0;
+  }
+}
+LESS_0(counter_set_back)

@@ -315,3 +315,36 @@ template <int LESS> __global__ void last_seen(ARGS) {
   out[32 * blockIdx.x + t] = seen < 3;
 }
 LESS_1(last_seen)
+
+// A strong read that saw a write comes after it without any fence: this word may be written plainly then, and no other.
+template <int LESS> __global__ void seen_flag(ARGS) {
+  __shared__ unsigned flag;
+  const unsigned t = threadIdx.x;
+  unsigned now;
+  if (t == 0) flag = 0;
+  __syncthreads();
+  if (t == 0) STS("relaxed.cta", &flag, 1u);  // A1
+  if (t == 32) {
+    if (LESS != 1) do LDS("relaxed.cta", now, &flag); while (now == 0);
+    flag = 2;  // B1
+  }
+  __syncthreads();
+  out[t] = in[flag];
+}
+LESS_1(seen_flag)
+
+// A release and then another strong write of the same place are a release pattern, too.
+template <int LESS> __global__ void released_twice(ARGS) {
+  unsigned now;
+  if (threadIdx.x != 0) return;
+  if (blockIdx.x == 0) {
+    work[64] = in[5];  // A1
+    if (LESS == 1) ST("relaxed.gpu.global", work, 1u);
+    else ST("release.gpu.global", work, 1u);
+    ST("relaxed.gpu.global", work, 2u);
+  } else {
+    do LD("acquire.gpu.global", now, work); while (now != 2);
+    out[0] = work[64];  // B1
+  }
+}
+LESS_1(released_twice)

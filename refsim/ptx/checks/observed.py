@@ -1,0 +1,82 @@
+"""Writes that a strong read observed: they happened before all that follows the read, without any fence.
+
+Observation is the first step of causality order: a write comes before the morally strong read that returns its value, or
+that of a chain of read-modify-writes it began, and so before whatever comes after that read. What the writer did earlier is
+another matter: that takes a release.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.happens_before import Clocks
+from refsim.ptx.checks.history import History
+from refsim.ptx.checks.marks import Marks
+from refsim.ptx.memory.semantics import CLUSTER, GPU, WEAK, semantics
+
+Array = NDArray[Any]
+
+
+def morally_strong(history: History, clocks: Clocks, first: tuple[int, int], second: tuple[int, int]) -> bool:
+    """Whether two accesses, each a number and its thread in the grid, are strong, of one size, and in each other's scope."""
+    one, two = history.made[first[0]], history.made[second[0]]
+    if one is None or two is None or one[1] != two[1]:
+        return False
+    meanings = semantics(one[0].opcode), semantics(two[0].opcode)
+    if not (meanings[0].strong and meanings[1].strong):
+        return False
+    scope, threads = min(each.scope for each in meanings), clocks.geometry.threads
+    ctas = first[1] // threads, second[1] // threads
+    return (
+        scope >= GPU or ctas[0] == ctas[1] or (scope == CLUSTER and clocks.cluster(ctas[0]) == clocks.cluster(ctas[1]))
+    )
+
+
+@dataclass
+class Observers:
+    """The strong reads of one granule that a lane comes after: shown its writes from the newest back, it tells which of
+    them these reads observed. A write that reads nothing ends what later reads observe."""
+
+    history: History
+    clocks: Clocks
+    lane: int
+    reads: list[tuple[int, int, int]] = field(default_factory=list)
+    end: int = np.iinfo(np.int32).max
+
+    def add_reads(self, marks: Marks, granule: int) -> None:
+        """The reads that are marked there."""
+        for number, agents, _ in marks.chain(granule, self.history) if marks.is_used else ():
+            self._add(number, agents)
+
+    def unobserved(self, number: int, agents: Array) -> Iterator[int]:
+        """Those of the threads that made write `number` whose writes none of the reads observed."""
+        made = self.history.made[number]
+        meaning = WEAK if made is None else semantics(made[0].opcode)
+        if meaning.atomic and meaning.returns:
+            self._add(number, agents)
+        for place, agent in enumerate(agents.tolist()):
+            if not meaning.strong or not self._has_seen(number, place, agent):
+                yield agent
+        if not meaning.atomic:
+            self.end = number
+
+    def _has_seen(self, number: int, place: int, agent: int) -> bool:
+        """Whether a read observed the write that stands at a place among those of one number: there lane follows lane."""
+        write = (number, agent)
+        return any(
+            (number, place) < (when, behind)
+            and when < self.end
+            and morally_strong(self.history, self.clocks, write, (when, reader))
+            for when, behind, reader in self.reads
+        )
+
+    def _add(self, number: int, agents: Array) -> None:
+        made = self.history.made[number]
+        if made is None or not semantics(made[0].opcode).strong:
+            return
+        count = len(agents)
+        ordered = self.clocks.is_ordered(np.full(count, self.lane), agents, np.full(count, number))
+        self.reads += [(number, place, int(agents[place])) for place in np.flatnonzero(ordered).tolist()]
