@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.ptx.execution.masks import Mask
@@ -104,7 +104,6 @@ def sources(opcode: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("opcode", "open_", "fixed"), EXACT, ids=[row[0] for row in EXACT])
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(data=st.data())
 def test_bits_that_are_moved_or_combined_are_followed_exactly(opcode: str, open_: Any, fixed: Any, data: Any) -> None:
     values = [drawn(data, type, fixed.get(at)) for at, type in enumerate(sources(opcode))]
@@ -114,7 +113,6 @@ def test_bits_that_are_moved_or_combined_are_followed_exactly(opcode: str, open_
 
 
 @pytest.mark.parametrize("opcode", SOUND)
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(data=st.data())
 def test_no_bit_that_can_change_is_called_defined(opcode: str, data: Any) -> None:
     types = sources(opcode)
@@ -126,7 +124,6 @@ def test_no_bit_that_can_change_is_called_defined(opcode: str, data: Any) -> Non
         assert (able & ~got == 0).all(), (opcode, values, masks, got, able)
 
 
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_a_mask_follows_the_sign_into_a_wider_register(value: int, mask: int) -> None:
     """cvt.s64.s32: the upper word is as undefined as the sign."""

@@ -29,11 +29,10 @@ def test_one_bad_value_shrinks_to_one_patch_in_zeros():
     assert found.fill in ("zeros", "bits", "specials")
 
 
-@pytest.mark.parametrize("edge", [0, 1, 7, 8, 9, 255, 256, 257, 2047, 2048, 2049])
-def test_edges_are_drawn_often(edge):
+def test_edges_are_drawn_often():
     seen = []
     settings(QUIET, max_examples=300)(_collector(rst.sizes(), seen))()
-    assert edge in seen
+    assert {0, 1, 7, 8, 9, 255, 256, 257, 2047, 2048, 2049} <= set(seen)
 
 
 def test_special_codes_are_drawn_often():
