@@ -18,7 +18,7 @@ def bra(lanes: Lanes, target: int) -> None:
 
 
 @instruction("brx.idx{.uni} index:u32, targets", flow=True, ignores=("uni",), source=PTX["brx.idx"])
-def brx_idx(lanes: Lanes, index: NDArray[Any], targets: list[int]) -> None:
+def brx_idx(lanes: Lanes, index: NDArray[Any], targets: tuple[int, ...]) -> None:
     """Each lane goes to the label of the table that its index names; an index beyond the table is undefined."""
     numbers = lanes.full(index)
     if (numbers >= len(targets)).any():

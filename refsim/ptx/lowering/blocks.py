@@ -13,7 +13,7 @@ import numpy as np
 
 from refsim.ptx.lowering.contraction import Contraction, contractions
 from refsim.ptx.lowering.liveness import Flow, live_registers, mask_of, registers_in
-from refsim.ptx.lowering.operands import Source, Target
+from refsim.ptx.lowering.operands import Source, Target, Targets
 from refsim.ptx.lowering.register_slots import shared_slots
 from refsim.ptx.lowering.steps import Step, bind_statement
 from refsim.ptx.memory.semantics import semantics
@@ -178,6 +178,5 @@ def _never_goes_on(terminator: Step | None) -> bool:
 def _targets(source: Source) -> Iterator[int]:
     if isinstance(source, Target):
         yield source.pc
-    elif isinstance(source, tuple):
-        for element in source:
-            yield from _targets(element)
+    elif isinstance(source, Targets):
+        yield from source.pcs

@@ -15,7 +15,7 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import PtxType, is_plain, unviewer, view, viewer
 from refsim.ptx.lowering.blocks import Block, Code
-from refsim.ptx.lowering.operands import Constant, Place, Source, Target, place
+from refsim.ptx.lowering.operands import Constant, Place, Source, Target, Targets, place
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 def typed(source: Source, type: PtxType) -> Callable[[Any], Any]:
     """The function from an operand's fetched bits to the values that a clause takes."""
-    if isinstance(source, Place | Target) or source is None:
+    if isinstance(source, Place | Target | Targets) or source is None:
         return lambda bits: bits
     values = viewer(type)
     if not isinstance(source, tuple):
@@ -114,6 +114,8 @@ class Writer:
                 return f"lanes.symbol({name!r}, {offset})"
             case Target(pc):
                 return str(pc)
+            case Targets(pcs):
+                return self.constant(pcs)
             case Place(base, offset):
                 return f"place({self.expression(base)}, {offset})"
             case None:

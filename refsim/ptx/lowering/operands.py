@@ -37,7 +37,14 @@ class Target:
     pc: int
 
 
-Source = Constant | Register | Negated | Special | Symbol | Place | Target | tuple[Any, ...] | None
+@dataclass(frozen=True)
+class Targets:
+    """A table of branch targets: a return from a shared function has thousands."""
+
+    pcs: tuple[int, ...]
+
+
+Source = Constant | Register | Negated | Special | Symbol | Place | Target | Targets | tuple[Any, ...] | None
 
 
 def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
@@ -55,6 +62,8 @@ def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
             return lanes.symbol(name, offset)
         case Target(pc):
             return pc
+        case Targets(pcs):
+            return pcs
         case Place(base, offset):
             return place(fetch(lanes, base, type), offset)
         case None:

@@ -17,7 +17,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.isa.forms import OperandForm, supports
-from refsim.ptx.lowering.operands import Constant, Place, Source, Target, registers_of
+from refsim.ptx.lowering.operands import Constant, Place, Source, Target, Targets, registers_of
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
     Address,
@@ -253,7 +253,7 @@ class _Matcher:
         match operand:
             case Label(name) if (name in function.branch_tables) == is_table:
                 if is_table:
-                    return tuple(Target(function.labels[label]) for label in function.branch_tables[name])
+                    return Targets(tuple(function.labels[label] for label in function.branch_tables[name]))
                 if name not in function.labels:
                     raise malformed(f"label {name!r} stands nowhere", self.line)
                 return Target(function.labels[name])

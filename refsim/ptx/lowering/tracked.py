@@ -19,7 +19,7 @@ from refsim.ptx.execution.registers import get_mask, put_mask
 from refsim.ptx.execution.types import UNSIGNED, PtxType
 from refsim.ptx.lowering.blocks import Block, Code
 from refsim.ptx.lowering.codegen import Writer, part
-from refsim.ptx.lowering.operands import Place, Source, Target
+from refsim.ptx.lowering.operands import Place, Source, Target, Targets
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Negated, Register
 
@@ -68,7 +68,7 @@ def _cut(value: Any, source: Source, type: PtxType) -> Any:
     if isinstance(value, list):
         assert isinstance(source, tuple)
         return [_cut(one, element, type) for one, element in zip(value, source, strict=True)]
-    if isinstance(source, Place | Target) or source is None or type.name == "pred":
+    if isinstance(source, Place | Target | Targets) or source is None or type.name == "pred":
         return value
     return value if value.dtype == type.bits_dtype else value.astype(type.bits_dtype)
 

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refsim.errors import UNREADABLE, RefsimError, unknown
+from refsim.errors import RefsimError, unknown
 from refsim.ptx.async_ops.queue import POLICIES
 from refsim.ptx.findings.record import BankUse
 from refsim.ptx.findings.table import Checks
@@ -25,6 +24,7 @@ from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_paramete
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
+from refsim.ptx.text.files import read_ptx
 from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
 from refsim.ptx.text.syntax import Module, Variable, place
@@ -165,12 +165,7 @@ def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Prog
     """
     text = str(text_or_path)
     if "\n" not in text:
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise RefsimError(
-                "unreadable-file", f"cannot read {str(text_or_path)!r} as PTX: {error}", exit_code=UNREADABLE
-            ) from None
+        text = read_ptx(text_or_path)
     module = parse(text)
     if module.address_bits != 64:
         raise RefsimError(

@@ -14,18 +14,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from refsim.errors import RefsimError
+from refsim.ptx.text.call_graph import RULE, addressed, check_calls, fits, has_body, is_call, unsupported
 from refsim.ptx.text.copies import Copy
 from refsim.ptx.text.runtime_calls import RUNTIME, runtime_call
 from refsim.ptx.text.syntax import (
     Address,
-    Dual,
     Function,
     Guard,
     Immediate,
     Label,
     Module,
     Operand,
-    Prototype,
     Register,
     Statement,
     Symbol,
@@ -37,8 +36,6 @@ from refsim.ptx.text.syntax import (
 MAX_INLINED = 20_000  # statements, up to which calls become copies
 MAX_DEPTH = 16  # copies within copies
 MAX_STATEMENTS = 400_000
-MAX_NAMED = 6  # functions of a chain that an error names
-RULE = "PTX ISA, call: device functions become part of the entry"
 
 Work = Iterator["Work"]
 
@@ -49,7 +46,7 @@ def inline(module: Module, function: Function) -> Function:
     Raises RefsimError: `recursive-call`, `unsupported-call` (a function without a body in the module, or operands that do
     not fit its parameters), `too-many-calls` (too many statements in all).
     """
-    calls = any(_is_call(statement) for statement in function.statements)
+    calls = any(is_call(statement) for statement in function.statements)
     if not calls and not any(variable.space == "param" for variable in function.variables):
         return function
     return _Linker(module, function).link()
@@ -78,8 +75,8 @@ class _Linker:
         self.waiting: deque[_Shared] = deque()
         self.copies = 0
         self.known_variables: set[str] = set()
-        self.is_indirect = _check_calls(module, entry)
-        self.reachable = _addressed(module) if self.is_indirect else []
+        self.is_indirect = check_calls(module, entry)
+        self.reachable = addressed(module) if self.is_indirect else []
 
     def link(self) -> Function:
         """The entry first, then the bodies that are shared."""
@@ -140,7 +137,7 @@ class _Linker:
             labels.setdefault(at, []).append(copy.label(label))
         for at, statement in enumerate(function.statements):
             out.labels.update(dict.fromkeys(labels.get(at, ()), len(out.statements)))
-            if _is_call(statement):
+            if is_call(statement):
                 yield self.call(copy, statement)
             elif copy.call is not None and statement.opcode in ("ret", "ret.uni"):
                 moved = copy.statement(statement)
@@ -184,7 +181,7 @@ class _Linker:
                 yield self.direct(copy, statement, moved, target)
                 self.emit(moved, "bra", Label(behind))
         else:
-            raise _unsupported("the function called is neither a name nor a register", statement)
+            raise unsupported("the function called is neither a name nor a register", statement)
         out.labels[behind] = len(out.statements)
 
     def targets(self, copy: Copy, statement: Statement) -> list[str]:
@@ -192,10 +189,10 @@ class _Linker:
         label = statement.operands[3] if len(statement.operands) > 3 else None
         prototype = copy.function.prototypes.get(label.name) if isinstance(label, Label) else None
         if prototype is None:
-            raise _unsupported("a call through a register names no prototype", statement)
+            raise unsupported("a call through a register names no prototype", statement)
         if prototype.targets:
-            return [name for name in map(self.named, prototype.targets) if _has_body(self.module, name)]
-        return [name for name in self.reachable if _fits(self.module.functions[name], prototype)]
+            return [name for name in map(self.named, prototype.targets) if has_body(self.module, name)]
+        return [name for name in self.reachable if fits(self.module.functions[name], prototype)]
 
     def named(self, name: str) -> str:
         """A function by its own name."""
@@ -204,9 +201,9 @@ class _Linker:
     def direct(self, copy: Copy, statement: Statement, moved: Statement, name: str) -> Work:
         """A call of a function that is known, as a copy of it or as a branch to the one that is shared."""
         name, out = self.named(name), self.out
-        if not _has_body(self.module, name):
+        if not has_body(self.module, name):
             if name not in RUNTIME:
-                raise _unsupported(f"{name} has no body in this module", statement)
+                raise unsupported(f"{name} has no body in this module", statement)
             out.statements += runtime_call(out, replace(moved, guard=None), name, RULE)
             return
         callee = self.module.functions[name]
@@ -284,7 +281,7 @@ class _Linker:
         """A parameter in a register: moved there before the call, or from there afterwards."""
         indices = callee.function.register_parameters.get(formal.name, ())
         if len(indices) != 1:
-            raise _unsupported(f"{callee.function.name} takes a vector in registers", call)
+            raise unsupported(f"{callee.function.name} takes a vector in registers", call)
         own = callee.register(Register(indices[0]))
         bits = self.out.register_bits[own.index]
         move, width = ("mov.pred" if bits == 1 else f"mov.b{max(bits, 16)}"), max(bits, 8)
@@ -324,99 +321,9 @@ def _run(work: Work) -> None:
             stack.append(inner)
 
 
-def _is_call(statement: Statement) -> bool:
-    return statement.opcode in ("call", "call.uni")
-
-
 def _vector(operand: Operand | None) -> Vector:
     assert isinstance(operand, Vector)
     return operand
-
-
-def _has_body(module: Module, name: str) -> bool:
-    return name in module.functions and module.functions[name].is_defined and not module.functions[name].is_entry
-
-
-def _unsupported(what: str, statement: Statement) -> RefsimError:
-    return RefsimError("unsupported-call", what, where=place(statement), rule=RULE,
-                       help="compile without separate compilation, so that every function is in the same file")  # fmt: skip
-
-
-def _check_calls(module: Module, entry: Function) -> bool:
-    """Refuse functions that call themselves by name, directly or through others; whether any call is through a register."""
-    is_indirect = False
-    done: set[str] = set()
-    chain: dict[str, None] = {}
-    stack: list[tuple[str, Iterator[Statement]]] = [(entry.name, iter(entry.statements))]
-    chain[entry.name] = None
-    while stack:
-        name, statements = stack[-1]
-        for statement in statements:
-            if not _is_call(statement):
-                continue
-            callee = statement.operands[1] if len(statement.operands) > 1 else None
-            if not isinstance(callee, Symbol):
-                if not is_indirect:  # what it may reach is reached from here too
-                    is_indirect = True
-                    stack[:0] = [(one, iter(module.functions[one].statements)) for one in _addressed(module)]
-                continue
-            target = module.aliases.get(callee.name, callee.name)
-            if target in chain:
-                raise _recursive([*chain, target], statement)
-            if target not in done and _has_body(module, target):
-                chain[target] = None
-                stack.append((target, iter(module.functions[target].statements)))
-                break
-        else:
-            stack.pop()
-            chain.pop(name, None)
-            done.add(name)
-    return is_indirect
-
-
-def _recursive(chain: list[str], statement: Statement) -> RefsimError:
-    names = chain[chain.index(chain[-1]) :]
-    left_out = [f"({len(names) - 2 * MAX_NAMED} more)"] if len(names) > 2 * MAX_NAMED else []
-    shown = [*names[:MAX_NAMED], *left_out, *names[-MAX_NAMED:]] if left_out else names
-    return RefsimError("recursive-call", " calls ".join(shown), where=place(statement), rule=RULE,
-                       help="rewrite the recursion as a loop")  # fmt: skip
-
-
-def _addressed(module: Module) -> list[str]:
-    """The functions with a body whose address the module takes, in file order."""
-    taken = {
-        module.aliases.get(reference.symbol.name, reference.symbol.name)
-        for variable in module.variables.values() for reference in variable.references
-    }  # fmt: skip
-    for function in module.functions.values():
-        for variable in function.variables:
-            taken |= {reference.symbol.name for reference in variable.references}
-        for statement in function.statements:
-            given = statement.operands[::2] if _is_call(statement) else statement.operands
-            taken |= {module.aliases.get(name, name) for name in _symbols(given)}
-    return [name for name in module.functions if name in taken and _has_body(module, name)]
-
-
-def _symbols(operands: tuple[Operand | None, ...]) -> Iterator[str]:
-    for operand in operands:
-        match operand:
-            case Symbol(name):
-                yield name
-            case Vector(elements):
-                yield from _symbols(elements)
-            case Dual(first, second):
-                yield from _symbols((first, second))
-
-
-def _fits(function: Function, prototype: Prototype) -> bool:
-    """Whether a function takes and gives what a prototype says, by space and size."""
-
-    def shape(variables: tuple[Variable, ...]) -> list[tuple[str, int]]:
-        return [(variable.space, variable.size) for variable in variables]
-
-    return shape(function.parameters) == shape(prototype.parameters) and shape(function.returns) == shape(
-        prototype.returns
-    )
 
 
 def _paired(

@@ -1,16 +1,19 @@
 """PTX text to tokens: one regular expression, line numbers kept, comments dropped."""
 
 import re
+from sys import intern
 from typing import NamedTuple
 
 from refsim.errors import UNREADABLE, RefsimError
 
 MAX_TEXT = 64 << 20
+MAX_TOKENS = 1 << 24
 
 _TOKEN = re.compile(
     r"""
       (?P<space>[ \t\r\f\v]+ | //[^\n]*)
-    | (?P<newline>\n)
+    | (?P<newline>\n\s*+)
+    | (?P<semicolon>;[\s;]*+)
     | (?P<comment>/\*)
     | (?P<float>0[fF][0-9a-fA-F]{8}(?![0-9a-fA-F]) | 0[dD][0-9a-fA-F]{16}(?![0-9a-fA-F])
               | \d+\.\d*(?:[eE][+-]?\d+)? | \.\d+(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+)
@@ -49,14 +52,19 @@ def tokenize(text: str) -> list[Token]:
             raise malformed(f"unexpected character {text[position]!r}", line)
         kind, position = found.lastgroup, found.end()
         if kind == "newline":
-            line += 1
+            line += found.group().count("\n")
         elif kind == "comment":
             end = text.find("*/", position)
             if end < 0:
                 raise malformed("a comment is never closed", line)
             line += text.count("\n", position, end)
             position = end + 2
+        elif kind == "semicolon":  # many are as good as one
+            tokens.append(Token("mark", ";", line))
+            line += found.group().count("\n")
         elif kind != "space":
-            tokens.append(Token(kind or "", found.group(), line))
+            tokens.append(Token(kind or "", intern(found.group()), line))
+            if len(tokens) > MAX_TOKENS:
+                raise malformed(f"the text has more than {MAX_TOKENS} words and marks", line)
     tokens.append(Token("end", "", line))
     return tokens
