@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 
 from refsim.errors import RefsimError
-from refsim.ptx.text.syntax import Dual, Function, Module, Operand, Prototype, Statement, Symbol, Variable, Vector, place
+from refsim.ptx.text.syntax import (
+    Dual,
+    Function,
+    Module,
+    Operand,
+    Prototype,
+    Statement,
+    Symbol,
+    Variable,
+    Vector,
+    place,
+)
 
 MAX_NAMED = 6  # functions at either end of a chain that an error names
 RULE = "PTX ISA, call: device functions become part of the entry"
