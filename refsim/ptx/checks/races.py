@@ -7,13 +7,12 @@ writes pays nothing, and so that a buffer which a launch only reads has no marks
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.areas import Area, Part, Read, is_rising, unequal
 from refsim.ptx.checks.cluster_order import ClusterOrder, RemoteAccesses
 from refsim.ptx.checks.happens_before import Clocks, Key
 from refsim.ptx.checks.history import Event, History
@@ -29,102 +28,6 @@ from refsim.ptx.memory.space import Region, Space
 
 Array = NDArray[Any]
 _PENDING = 1 << 21  # lanes of reads that wait to be marked
-
-
-@dataclass(eq=False)
-class Area:
-    """Memory that is marked together: the shared memory of all CTAs that run, or one global buffer from byte `base` on."""
-
-    base: int
-    granule: int
-    writes: Marks
-    reads: Marks
-    is_shared: bool
-    waiting: "list[Read]" = field(default_factory=list)
-    lanes: int = 0
-    unmarked: list[tuple[Event, Array]] = field(default_factory=list)
-
-    @staticmethod
-    def over(start: int, end: int, granule: int, *, is_shared: bool) -> "Area":
-        base = start // 16 * 16
-        granules = -(-(end - base) // 16) * 16 // granule
-        return Area(base, granule, Marks(granules), Marks(granules), is_shared)
-
-    def items(self, at: Array, width: int) -> Array:
-        """Numbers of items of a width from byte positions."""
-        return (at - self.base) // width
-
-    def settle(self) -> None:
-        """Weak writes listed so far become marks."""
-        for event, index in self.unmarked:
-            self.writes.put(event, index, 0)
-        self.unmarked.clear()
-
-    def forget(self) -> None:
-        """All that was listed happened before everything to come."""
-        self.waiting.clear()
-        self.unmarked.clear()
-        self.lanes = 0
-
-    def mark_reads(self, floor: int, history: History) -> None:
-        """The reads listed so far become marks."""
-        for read in self.waiting:
-            (event, index), strength = read.event(), read.part.strength
-            before = self.reads.lasts(index, event.count)
-            keep = before > floor
-            if keep.any():
-                self.reads.take_over(event, index, keep, strength, history)
-            else:
-                self.reads.put(event, index, strength)
-            event.shared = bool(self.reads.lost(event, index).any())
-            if event.shared:
-                self.reads.has_chains = True
-            history.list(event)
-        self.waiting.clear()
-        self.lanes = 0
-
-
-@dataclass(eq=False)
-class Part:
-    """The part of an access that falls in one area: its items there, and which lanes change what memory holds."""
-
-    area: Area
-    access: Access
-    changed: NDArray[np.bool_] | None = None
-    reads_are_ordered: bool = True
-
-    @cached_property
-    def index(self) -> Array:
-        """The number of each lane's item in the area."""
-        access = self.access
-        return access.index if self.area.is_shared else access.threads.full(self.area.items(access.at, access.width))
-
-    @property
-    def count(self) -> int:
-        """Granules of one item."""
-        return self.access.width // self.area.granule
-
-    @property
-    def strength(self) -> int:
-        """The element size of accesses that never race with each other: strong, and for the whole GPU; else 0."""
-        meaning = self.access.semantics
-        return self.access.width // meaning.elements if meaning.strong and meaning.scope >= GPU else 0
-
-
-@dataclass(slots=True, eq=False)
-class Read:
-    """A read that waits to be marked: by the `chosen` lanes of a part, lane 0 being thread `first` of the grid."""
-
-    part: Part
-    number: int
-    chosen: Any
-    first: int
-
-    def event(self) -> tuple[Event, Array]:
-        """The read as an event, and its items."""
-        index, count = self.part.index[self.chosen], self.part.count
-        agents = (self.part.access.threads.ids[self.chosen] + self.first).astype(np.int32)
-        return Event(self.number, agents, index * count, count), index
 
 
 class Races:
@@ -246,7 +149,7 @@ class Races:
         area, count, marks = part.area, part.count, part.area.writes
         event = Event(number, self._agents(lanes), index * count, count, benign)
         strength = part.strength
-        if area.is_shared and not (benign or part.access.semantics.strong or area.reads.is_used) and _is_rising(index):
+        if area.is_shared and not (benign or part.access.semantics.strong or area.reads.is_used) and is_rising(index):
             area.unmarked.append((event, index))
             self.history.list(event)
             return
@@ -447,7 +350,7 @@ class Races:
     def _same_place(self, part: "Part", items: Callable[[], Array]) -> None:
         """Two lanes that copy to one place by one instruction: either may come last, also within a warp. There equal bytes
         are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""
-        if _is_rising(part.index):
+        if is_rising(part.index):
             return
         order = np.argsort(part.index, kind="stable")
         ordered = part.index[order]
@@ -555,17 +458,3 @@ class Races:
         if area.is_shared:
             return self.machine.shared, flat % self.machine.shared.stride
         return self.machine.memory.space, flat + area.base
-
-
-def _is_rising(index: Array) -> bool:
-    """Whether no two lanes mean one place, as far as the order of their addresses shows it."""
-    return bool((index[1:] > index[:-1]).all())
-
-
-def unequal(first: Array, second: Array) -> NDArray[np.bool_]:
-    """Which items differ in their bits; a 16-byte item is a complex number only for NumPy."""
-    if first.dtype.itemsize == 16:
-        one, two = (np.ascontiguousarray(items).view(np.uint64).reshape(-1, 2) for items in (first, second))
-        return np.asarray((one != two).any(axis=1))
-    unequal: NDArray[np.bool_] = first != second
-    return unequal

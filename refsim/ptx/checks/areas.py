@@ -1,0 +1,128 @@
+"""Memory that is marked together, the parts of accesses that fall in it, and what waits there to be marked.
+
+Reads and plain writes are only listed; they become events and marks when somebody looks, or when nothing orders them soon.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.history import Event, History
+from refsim.ptx.checks.marks import Marks
+from refsim.ptx.memory.access import Access
+from refsim.ptx.memory.semantics import GPU
+
+Array = NDArray[Any]
+
+
+@dataclass(eq=False)
+class Area:
+    """Memory that is marked together: the shared memory of all CTAs that run, or one global buffer from byte `base` on."""
+
+    base: int
+    granule: int
+    writes: Marks
+    reads: Marks
+    is_shared: bool
+    waiting: "list[Read]" = field(default_factory=list)
+    lanes: int = 0
+    unmarked: list[tuple[Event, Array]] = field(default_factory=list)
+
+    @staticmethod
+    def over(start: int, end: int, granule: int, *, is_shared: bool) -> "Area":
+        base = start // 16 * 16
+        granules = -(-(end - base) // 16) * 16 // granule
+        return Area(base, granule, Marks(granules), Marks(granules), is_shared)
+
+    def items(self, at: Array, width: int) -> Array:
+        """Numbers of items of a width from byte positions."""
+        return (at - self.base) // width
+
+    def settle(self) -> None:
+        """Weak writes listed so far become marks."""
+        for event, index in self.unmarked:
+            self.writes.put(event, index, 0)
+        self.unmarked.clear()
+
+    def forget(self) -> None:
+        """All that was listed happened before everything to come."""
+        self.waiting.clear()
+        self.unmarked.clear()
+        self.lanes = 0
+
+    def mark_reads(self, floor: int, history: History) -> None:
+        """The reads listed so far become marks."""
+        for read in self.waiting:
+            (event, index), strength = read.event(), read.part.strength
+            before = self.reads.lasts(index, event.count)
+            keep = before > floor
+            if keep.any():
+                self.reads.take_over(event, index, keep, strength, history)
+            else:
+                self.reads.put(event, index, strength)
+            event.shared = bool(self.reads.lost(event, index).any())
+            if event.shared:
+                self.reads.has_chains = True
+            history.list(event)
+        self.waiting.clear()
+        self.lanes = 0
+
+
+@dataclass(eq=False)
+class Part:
+    """The part of an access that falls in one area: its items there, and which lanes change what memory holds."""
+
+    area: Area
+    access: Access
+    changed: NDArray[np.bool_] | None = None
+    reads_are_ordered: bool = True
+
+    @cached_property
+    def index(self) -> Array:
+        """The number of each lane's item in the area."""
+        access = self.access
+        return access.index if self.area.is_shared else access.threads.full(self.area.items(access.at, access.width))
+
+    @property
+    def count(self) -> int:
+        """Granules of one item."""
+        return self.access.width // self.area.granule
+
+    @property
+    def strength(self) -> int:
+        """The element size of accesses that never race with each other: strong, and for the whole GPU; else 0."""
+        meaning = self.access.semantics
+        return self.access.width // meaning.elements if meaning.strong and meaning.scope >= GPU else 0
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """A read that waits to be marked: by the `chosen` lanes of a part, lane 0 being thread `first` of the grid."""
+
+    part: Part
+    number: int
+    chosen: Any
+    first: int
+
+    def event(self) -> tuple[Event, Array]:
+        """The read as an event, and its items."""
+        index, count = self.part.index[self.chosen], self.part.count
+        agents = (self.part.access.threads.ids[self.chosen] + self.first).astype(np.int32)
+        return Event(self.number, agents, index * count, count), index
+
+
+def is_rising(index: Array) -> bool:
+    """Whether no two lanes mean one place, as far as the order of their addresses shows it."""
+    return bool((index[1:] > index[:-1]).all())
+
+
+def unequal(first: Array, second: Array) -> NDArray[np.bool_]:
+    """Which items differ in their bits; a 16-byte item is a complex number only for NumPy."""
+    if first.dtype.itemsize == 16:
+        one, two = (np.ascontiguousarray(items).view(np.uint64).reshape(-1, 2) for items in (first, second))
+        return np.asarray((one != two).any(axis=1))
+    unequal: NDArray[np.bool_] = first != second
+    return unequal
