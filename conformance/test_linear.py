@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import refsim.device
+from refsim.ptx.machine.limits import limits_of
 from refsim.testing import laws, run_campaign
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
@@ -50,10 +51,18 @@ def test_entries_of_one_shape_agree(kernel, entries, device, refsim_profile, ref
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a"])
 @pytest.mark.parametrize(("kernel", "entries"), KERNELS)
 def test_other_targets_agree_on_the_simulator(kernel, entries, target):
-    """The same source for other tensor cores: the oracle takes the target's arithmetic, sm_80 decodes FP8 by integers."""
-    corpus = tuple(problem for problem in kernel.corpus if entries[problem.entry].shape is None)[::4]
-    verdict = run_campaign(replace(kernel, corpus=corpus), refsim.device.open("sim", target), cases=0)
+    """The same source for other tensor cores: the oracle takes the target's arithmetic, sm_80 decodes FP8 by integers.
+    An entry that asks for more shared memory than the target has is refused."""
+    general = [problem for problem in kernel.corpus if entries[problem.entry].shape is None]
+    fits = {name: entry.shared_bytes <= limits_of(target).opt_in for name, entry in entries.items()}
+    simulated = refsim.device.open("sim", target)
+    corpus = tuple(problem for problem in general if fits[problem.entry])[::4]
+    verdict = run_campaign(replace(kernel, corpus=corpus), simulated, cases=0)
     assert verdict.status == "pass", str(verdict)
+    for name in {problem.entry for problem in general if not fits[problem.entry]}:
+        problem = next(problem for problem in general if problem.entry == name)
+        with pytest.raises(refsim.RefsimError, match="out-of-shared-memory"):
+            run_campaign(replace(kernel, corpus=(problem,)), simulated, cases=0)
 
 
 @pytest.mark.parametrize("entry", ["linear_n64_blocks", "linear_n32_s2_blocks_bf16"])

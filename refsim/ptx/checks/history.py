@@ -1,17 +1,19 @@
 """The accesses of one launch, numbered: who made them, by which statement, and what they replaced in the marks.
 
 Numbers rise with time over all CTAs, also over those that run one after another. What an access was stays for the whole
-launch; which lanes touched which places is kept for the newest ones, some 100 MB of them.
+launch; which lanes touched which places is kept for the newest ones, some 100 MB of them. `unread` are the statements, by
+identity, whose results nobody reads.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.knowledge import Released
+from refsim.ptx.memory.semantics import WEAK, Semantics, semantics
 from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
@@ -39,11 +41,21 @@ class Event:
         return np.flatnonzero((self.first <= granule) & (granule < self.first + self.count))
 
 
+@dataclass(frozen=True, slots=True)
+class By:
+    """One thread's part of an access: what it promises, the bytes of one element, the thread's number in the grid."""
+
+    meaning: Semantics
+    element: int
+    agent: int
+
+
 @dataclass
 class History:
     """What outlives the CTAs that run at one time: the numbering, the listed accesses, releases in global memory."""
 
     made: list[tuple[Statement, int] | None] = field(default_factory=lambda: [None])
+    unread: frozenset[int] = frozenset()
     listed: dict[int, Event] = field(default_factory=dict)
     order: deque[Event] = field(default_factory=deque)
     lanes: int = 0
@@ -59,6 +71,22 @@ class History:
         """The number of a new access by a statement to elements of so many bytes."""
         self.made.append((statement, element))
         return len(self.made) - 1
+
+    def meaning(self, number: int) -> Semantics:
+        """What the statement of an access promises."""
+        made = self.made[number]
+        return WEAK if made is None else self.meaning_of(made[0])
+
+    def meaning_of(self, statement: Statement) -> Semantics:
+        """What a statement promises. An atomic whose result nobody reads has learnt nothing of who came before it: the
+        program does the same after the other order, so that it is taken for the red that the assembler makes of it."""
+        meaning = semantics(statement.opcode)
+        return replace(meaning, returns=False, acquires=False) if id(statement) in self.unread else meaning
+
+    def by(self, number: int, agent: int) -> "By":
+        """An access as one of its threads made it."""
+        made = self.made[number]
+        return By(self.meaning(number), 0 if made is None else made[1], agent)
 
     def list(self, event: Event) -> None:
         """Remember who touched what; the oldest are forgotten when these are too many."""

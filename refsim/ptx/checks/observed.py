@@ -13,23 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import Clocks
-from refsim.ptx.checks.history import History
+from refsim.ptx.checks.history import By, History
 from refsim.ptx.checks.marks import Marks
-from refsim.ptx.memory.semantics import CLUSTER, GPU, WEAK, semantics
+from refsim.ptx.memory.semantics import CLUSTER, GPU
 
 Array = NDArray[Any]
 
 
-def morally_strong(history: History, clocks: Clocks, first: tuple[int, int], second: tuple[int, int]) -> bool:
-    """Whether two accesses, each a number and its thread in the grid, are strong, of one size, and in each other's scope."""
-    one, two = history.made[first[0]], history.made[second[0]]
-    if one is None or two is None or one[1] != two[1]:
+def morally_strong(clocks: Clocks, one: By, other: By) -> bool:
+    """Whether two accesses are strong, of one size, and each within the other's scope."""
+    if not (one.meaning.strong and other.meaning.strong) or one.element != other.element:
         return False
-    meanings = semantics(one[0].opcode), semantics(two[0].opcode)
-    if not (meanings[0].strong and meanings[1].strong):
-        return False
-    scope, threads = min(each.scope for each in meanings), clocks.geometry.threads
-    ctas = first[1] // threads, second[1] // threads
+    scope, threads = min(one.meaning.scope, other.meaning.scope), clocks.geometry.threads
+    ctas = one.agent // threads, other.agent // threads
     return (
         scope >= GPU or ctas[0] == ctas[1] or (scope == CLUSTER and clocks.cluster(ctas[0]) == clocks.cluster(ctas[1]))
     )
@@ -53,8 +49,7 @@ class Observers:
 
     def unobserved(self, number: int, agents: Array) -> Iterator[int]:
         """Those of the threads that made write `number` whose writes none of the reads observed."""
-        made = self.history.made[number]
-        meaning = WEAK if made is None else semantics(made[0].opcode)
+        meaning = self.history.meaning(number)
         if meaning.atomic and meaning.returns:
             self._add(number, agents)
         for place, agent in enumerate(agents.tolist()):
@@ -65,17 +60,16 @@ class Observers:
 
     def _has_seen(self, number: int, place: int, agent: int) -> bool:
         """Whether a read observed the write that stands at a place among those of one number: there lane follows lane."""
-        write = (number, agent)
+        write = self.history.by(number, agent)
         return any(
             (number, place) < (when, behind)
             and when < self.end
-            and morally_strong(self.history, self.clocks, write, (when, reader))
+            and morally_strong(self.clocks, write, self.history.by(when, reader))
             for when, behind, reader in self.reads
         )
 
     def _add(self, number: int, agents: Array) -> None:
-        made = self.history.made[number]
-        if made is None or not semantics(made[0].opcode).strong:
+        if not self.history.meaning(number).strong:
             return
         count = len(agents)
         ordered = self.clocks.is_ordered(np.full(count, self.lane), agents, np.full(count, number))

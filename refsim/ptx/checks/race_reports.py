@@ -8,7 +8,7 @@ from refsim.ptx.checks.history import History
 from refsim.ptx.execution.context import Context
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import READ, Access
-from refsim.ptx.memory.semantics import GPU, semantics
+from refsim.ptx.memory.semantics import GPU
 from refsim.ptx.memory.space import SHARED_BASE, Space
 from refsim.ptx.text.syntax import Statement, place
 
@@ -96,9 +96,7 @@ class Reporter:
         return "barrier"
 
     def _between_blocks(self, access: Access, pair: Pair) -> str:
-        made = self.history.made[pair.number]
-        assert made is not None
-        other, mine = semantics(made[0].opcode), access.semantics
+        other, mine = self.history.meaning(pair.number), access.semantics
         if mine.strong and other.strong and min(mine.scope, other.scope) < GPU:
             return "scope that includes both blocks (.gpu), nor a release that the other acquires,"
         return "release (fence and strong write) that the other acquires"

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from refsim.ptx.checks.areas import Area, Part, Read, is_rising, unequal
 from refsim.ptx.checks.cluster_order import ClusterOrder, RemoteAccesses
 from refsim.ptx.checks.happens_before import Clocks, Key
-from refsim.ptx.checks.history import Event, History
+from refsim.ptx.checks.history import By, Event, History
 from refsim.ptx.checks.marks import Marks
-from refsim.ptx.checks.observed import Observers
+from refsim.ptx.checks.observed import Observers, morally_strong
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
-from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, Semantics, semantics
+from refsim.ptx.memory.semantics import CTA, Semantics
 from refsim.ptx.memory.space import Region, Space
 
 Array = NDArray[Any]
@@ -237,10 +237,11 @@ class Races:
         """
         reading = part.access.kind == READ
         writes = marks is part.area.writes
-        observers = None
+        observers, access = None, part.access
+        mine = By(access.semantics, access.width // access.semantics.elements, lane + self.first)
         for number, agents, benign in marks.chain(granule, self.history):
             ordered = self.strict.is_ordered(np.full(len(agents), lane), agents, np.full(len(agents), number))
-            if reading and ordered.any() and (benign or not self._is_strong(number)):
+            if reading and ordered.any() and (benign or not self.history.meaning(number).strong):
                 return None
             others = agents[~ordered].tolist()
             if writes and observers is None:
@@ -250,7 +251,7 @@ class Races:
                 others = [other for other in others if other in unobserved]
             if reading and benign:
                 continue
-            racing = [other for other in others if not self._is_morally_strong(part.access, lane, other, number)]
+            racing = [one for one in others if not morally_strong(self.strict, mine, self.history.by(number, one))]
             if racing:
                 return self._pair(lane, racing, number, "write" if writes else "read")
         return None
@@ -271,27 +272,10 @@ class Races:
                 return Pair(lane, other, number, kind)
         return Pair(lane, others[0], number, kind, converged=True)
 
-    def _is_strong(self, number: int) -> bool:
-        made = self.history.made[number]
-        return made is not None and semantics(made[0].opcode).strong
-
-    def _is_morally_strong(self, access: Access, lane: int, other: int, number: int) -> bool:
-        """Whether two accesses are strong, of one size, and each within the other's scope."""
-        made = self.history.made[number]
-        assert made is not None
-        meaning, element = semantics(made[0].opcode), made[1]
-        mine = access.semantics
-        if not (mine.strong and meaning.strong) or element != access.width // mine.elements:
-            return False
-        scope = min(mine.scope, meaning.scope)
-        threads = self.geometry.threads
-        one, two = (lane + self.first) // threads, other // threads
-        return scope >= GPU or one == two or (scope == CLUSTER and self.strict.cluster(one) == self.strict.cluster(two))
-
     # ---- order
     def _synchronise(self, part: "Part") -> None:
         """What strong accesses acquire and release, and the chains that other writes end."""
-        access, meaning = part.access, part.access.semantics
+        access, meaning = part.access, self.history.meaning_of(part.access.statement)
         if not (self.strict.matters or meaning.releases):
             return
         lanes = access.threads.ids
@@ -299,21 +283,21 @@ class Races:
         reads = meaning.strong and access.kind != WRITE and meaning.returns
         for clocks in self.clocks:
             if access.kind == UPDATE:
-                self._update(clocks, access, keys, reads=reads)
+                self._update(clocks, access, keys, meaning)
             elif reads:
                 clocks.read(lanes, keys, meaning)
             elif access.kind == WRITE:
                 clocks.write(lanes, keys, meaning, self.history.now, update=False)
 
-    def _update(self, clocks: Clocks, access: Access, keys: list[Key], *, reads: bool) -> None:
+    def _update(self, clocks: Clocks, access: Access, keys: list[Key], meaning: Semantics) -> None:
         """Lane after lane: each observes what the ones before it left."""
         lanes = access.threads.ids
         for number, key in enumerate(keys):
             one = lanes[number : number + 1]
-            if reads:
-                clocks.read(one, [key], access.semantics)
+            if meaning.returns:
+                clocks.read(one, [key], meaning)
             if access.wrote is None or access.wrote[number]:
-                clocks.write(one, [key], access.semantics, self.history.now, update=True)
+                clocks.write(one, [key], meaning, self.history.now, update=True)
 
     def _keys(self, part: "Part") -> list[Key]:
         """A name for the place that each lane means; shared memory belongs to a CTA."""

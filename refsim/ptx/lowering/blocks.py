@@ -103,6 +103,21 @@ class Code:
         )  # fmt: skip
 
     @cached_property
+    def unread(self) -> frozenset[int]:
+        """The identities of the atomics whose results nobody reads: the assembler makes them red."""
+        found = set()
+        for block in self.blocks.values():
+            needed = set(block.live_out)
+            for step in reversed([*block.everything()]):
+                written = set(step.writes())
+                if step.bound.clause.mnemonic == "atom" and not written & needed:
+                    found.add(id(step.statement))
+                if step.guard is None:
+                    needed -= written
+                needed.update(step.reads())
+        return frozenset(found)
+
+    @cached_property
     def converges(self) -> bool:
         """Whether lanes of a warp meet anywhere without ordering memory."""
         return any(step.bound.clause.converges for step in self.steps)

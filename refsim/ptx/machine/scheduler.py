@@ -139,6 +139,7 @@ class Machine:
         checks, code = self.checks, self.code
         grain = {space: granule(code, space) for space in ("shared", "global")}
         copies = code.is_asynchronous and checks.copies != "off"
+        history.unread = code.unread
         races = checks.races != "off" and self.geometry.grid_threads > 1
         return (
             Races(self, history, grain, converges=code.converges) if races else None,
