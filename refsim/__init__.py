@@ -3,23 +3,14 @@
 Names are loaded when first used: `import refsim` itself imports nothing heavy.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-
-_HOMES = {
-    "refsim.conversions": ("convert", "decode", "encode", "pack", "unpack"),
-    "refsim.errors": ("RefsimError",),
-    "refsim.formats": (
-        "FORMATS", "Format", "E4M3", "E5M2", "E2M1", "E2M3", "E3M2", "E8M0", "UE4M3", "UE5M3", "E4M3FNUZ", "E5M2FNUZ",
-        "MXINT8", "BF16", "F16", "TF32", "F32",
-    ),
-}  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("compare", "device", "files", "layouts", "numerics", "oracles", "ptx", "testing")
-
-__all__ = ["__version__", *_HOME_OF, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "F16", "F32", "FORMATS", "MXINT8",
+    "TF32", "UE4M3", "UE5M3", "Format", "RefsimError", "__version__", "compare", "convert", "decode", "device", "encode",
+    "files", "layouts", "numerics", "oracles", "pack", "ptx", "testing", "unpack",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from refsim import compare, device, files, layouts, numerics, oracles, ptx, testing
@@ -44,15 +35,20 @@ if TYPE_CHECKING:
         UE5M3,
         Format,
     )
+else:
+    from refsim.lazy import exports
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        return getattr(import_module(_HOME_OF[name]), name)
-    if name in _MODULES:
-        return import_module(f"refsim.{name}")
-    raise AttributeError(f"module 'refsim' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "refsim.conversions": ("convert", "decode", "encode", "pack", "unpack"),
+            "refsim.errors": ("RefsimError",),
+            "refsim.formats": (
+                "FORMATS", "Format", "E4M3", "E5M2", "E2M1", "E2M3", "E3M2", "E8M0", "UE4M3", "UE5M3", "E4M3FNUZ",
+                "E5M2FNUZ", "MXINT8", "BF16", "F16", "TF32", "F32",
+            ),
+        },
+        ("compare", "device", "files", "layouts", "numerics", "oracles", "ptx", "testing"),
+        ("__version__",),
+    )  # fmt: skip
+    del exports

@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError, unknown
 from refsim.sources import CUTE_DSL, FNUZ, IEEE754, OCP_MX, OCP_OFP8, PTX, Source
 
+__all__ = [
+    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "F16", "F32", "FORMATS", "MXINT8",
+    "TF32", "UE4M3", "UE5M3", "Format", "Specials", "format_named",
+]  # fmt: skip
+
 
 class Specials(Enum):
     """Which codes are not numbers."""

@@ -9,6 +9,8 @@ from typing import Protocol
 from refsim.errors import RefsimError
 from refsim.kernels import Launcher
 
+__all__ = ["Device", "open"]
+
 
 class Device(Protocol):
     """A GPU, simulated or real: `launcher` compiles a kernel file for it and gives memory to run it in."""

@@ -82,9 +82,10 @@ class Profile:
     `length` products and C at once, keeps `fraction` bits below the largest exponent and rounds the sum by `rounding`.
     A zero takes part in the alignment with `zero_exponent`. `order` says which products form a step, `c_enters` whether
     C is aligned with the products (early) or added by one IEEE addition at the end of an instruction (late).
-    `operands` is the format that operands are converted to first. `blocks` and `scale_formats` are the block sizes and
-    scale types of block-scaled kinds. `keeps_nan`: of the NaNs of a multiply-add the first of B, C, A comes out, made
-    quiet; elsewhere every NaN is canonical. Hopper's FP8 wgmma: 32 products, 13 bits, rz-e8m13.
+    `operands` is the format that operands are converted to first. `scales` pairs the scale types of a block-scaled kind
+    with its block sizes, elements. `negates`: the instruction can turn the sign of an operand. `keeps_nan`: of the NaNs
+    of a multiply-add the first of B, C, A comes out, made quiet; elsewhere every NaN is canonical. Hopper's FP8 wgmma:
+    32 products, 13 bits, rz-e8m13.
     """
 
     target: str

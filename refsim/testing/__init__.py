@@ -1,7 +1,11 @@
 """What a kernel's own test suite imports; every name is loaded when it is first used."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "Kernel", "Launcher", "Promise", "Verdict", "assert_bits_equal", "find_kernels", "kernel_named", "laws", "recipes",
+    "replay_case", "run_campaign", "strategies",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from refsim.kernels import Kernel, Launcher, Promise
@@ -11,32 +15,19 @@ if TYPE_CHECKING:
     from refsim.testing.kernel_files import find_kernels, kernel_named
     from refsim.testing.replay import replay_case
     from refsim.testing.verdicts import Verdict
+else:
+    from refsim.lazy import exports
 
-_HOMES = {
-    "Kernel": "refsim.kernels",
-    "Launcher": "refsim.kernels",
-    "Promise": "refsim.kernels",
-    "assert_bits_equal": "refsim.testing.assertions",
-    "run_campaign": "refsim.testing.campaign",
-    "find_kernels": "refsim.testing.kernel_files",
-    "kernel_named": "refsim.testing.kernel_files",
-    "replay_case": "refsim.testing.replay",
-    "Verdict": "refsim.testing.verdicts",
-}
-_MODULES = ("laws", "recipes", "strategies")
-__all__ = [
-    "Kernel", "Launcher", "Promise", "Verdict", "assert_bits_equal", "find_kernels", "kernel_named", "laws", "recipes",
-    "replay_case", "run_campaign", "strategies",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "refsim.kernels": ("Kernel", "Launcher", "Promise"),
+            "refsim.testing.assertions": ("assert_bits_equal",),
+            "refsim.testing.campaign": ("run_campaign",),
+            "refsim.testing.kernel_files": ("find_kernels", "kernel_named"),
+            "refsim.testing.replay": ("replay_case",),
+            "refsim.testing.verdicts": ("Verdict",),
+        },
+        ("laws", "recipes", "strategies"),
+    )
+    del exports

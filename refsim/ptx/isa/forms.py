@@ -77,7 +77,7 @@ class Instruction:
     """One clause: its form, its meaning, the first target that has it, and the section it was taken from.
 
     `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited,
-    "mask" the lanes that its `mask` operand names. `flow` marks a clause that itself tells the machine where its lanes
+    "mask" the lanes that its operand "mask" names. `flow` marks a clause that itself tells the machine where its lanes
     go on. `inexact` marks results that the ISA leaves open (`.approx`). `undefined` says which bits of the results are
     undefined where bits of the sources are: "whole", any makes all undefined, or a function.
     """

@@ -1,0 +1,156 @@
+"""Somebody else's typed code: every public function of refsim once, with the types that it says it returns.
+
+`test_strict_types.py` gives this file to `mypy --strict`; nothing here is executed.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis.strategies import SearchStrategy
+from numpy.typing import NDArray
+
+import refsim
+from refsim import compare, device, files, formats, layouts, numerics, oracles, ptx, testing
+
+Codes = NDArray[np.unsignedinteger[Any]]
+
+
+def values_and_codes(values: NDArray[np.float64], words: NDArray[np.uint32]) -> list[Codes]:
+    row: refsim.Format = formats.format_named("e4m3")
+    rows: tuple[refsim.Format, ...] = refsim.FORMATS
+    assert refsim.__version__
+    assert row in rows
+    assert row.specials is formats.Specials.NAN_ALL_ONES
+    named = (
+        refsim.BF16, refsim.E2M1, refsim.E2M3, refsim.E3M2, refsim.E4M3, refsim.E4M3FNUZ, refsim.E5M2, refsim.E5M2FNUZ,
+        refsim.E8M0, refsim.F16, refsim.F32, refsim.MXINT8, refsim.TF32, refsim.UE4M3, refsim.UE5M3,
+    )  # fmt: skip
+    widths: list[int] = [each.bits for each in named]
+    codes: Codes = refsim.encode(values, row, "nearest-even")
+    back: NDArray[Any] = refsim.decode(codes, "e4m3", np.float64)
+    packed: Codes = refsim.pack(codes, refsim.E4M3)
+    unpacked: Codes = refsim.unpack(packed, refsim.E4M3)
+    converted = refsim.convert("cvt.rn.satfinite.e4m3x2.f32", words, words)
+    assert len(widths) == len(rows)
+    return [codes, packed, unpacked, converted, refsim.encode(back, "e5m2")]
+
+
+def the_way_out(error: refsim.RefsimError) -> list[tuple[str, str]]:
+    code: str = error.code
+    return [(code, str(error.exit_code)), *error.details()]
+
+
+def products(a: NDArray[np.uint8], b: NDArray[np.uint8], c: NDArray[np.float32]) -> bool:
+    row: numerics.Profile = numerics.profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32")
+    got: NDArray[Any] = numerics.mma(a, b, c, unit=row.unit, a_format="e4m3", b_format="e4m3", d_format="f32")
+    exact: NDArray[Any] = numerics.exact_product(a, b, c, a_format="e4m3", b_format=refsim.E4M3)
+    loop: NDArray[Any] = numerics.fma_product(a, b, c, a_format="e4m3", b_format="e4m3")
+    bound: NDArray[np.float64] = numerics.error_bound(
+        a, b, c, unit="wgmma", a_format="e4m3", b_format="e4m3", d_format="f32"
+    )
+    assert issubclass(numerics.UnverifiedProfileWarning, UserWarning)
+    return row in numerics.PROFILES and bool((abs(got - exact) <= bound).all()) and got.shape == loop.shape
+
+
+def who_holds(addresses: NDArray[np.int64], word: int) -> list[str]:
+    fragment: layouts.Fragment = layouts.fragment("wgmma.m64n128k32.e4m3.d")
+    names: tuple[str, ...] = layouts.fragments("wgmma")
+    swizzle: layouts.Swizzle = layouts.swizzle("128B")
+    tile: layouts.Tile = layouts.tile("K", swizzle, 1, (64, 128))
+    scales: layouts.ScaleLayout = layouts.scale_layout("nvidia_128x4")
+    conflicts: layouts.BankConflicts = layouts.bank_conflicts(addresses, width=layouts.access_width("ldmatrix"))
+    stored: layouts.BankConflicts = layouts.layout_conflicts(fragment, tile)
+    operand: layouts.Operand = layouts.operand_named("wgmma.m64n128k32.e4m3.b")
+    kind: layouts.Descriptor | layouts.TensorMapForm = layouts.descriptor("wgmma-smem")
+    encoded: int = layouts.operand_descriptor("wgmma-smem", tile, 0)
+    assert isinstance(kind, layouts.Descriptor)
+    walked: layouts.Walk = layouts.walk(kind, word | encoded, operand.name)
+    tensor_map: layouts.TensorMap = layouts.tensor_map("bf16", (64, 64), (64, 64))
+    drawing: layouts.Drawing = layouts.draw(fragment)
+    collisions: tuple[layouts.Collision, ...] = (*conflicts.collisions(), *stored.collisions())
+    tables: list[tuple[object, ...]] = [
+        layouts.DATA_TYPES, layouts.DESCRIPTORS, layouts.FAMILIES, layouts.MAJORS, layouts.SCALE_LAYOUTS, layouts.SWIZZLES,
+    ]  # fmt: skip
+    shown: list[object] = [scales, walked, tensor_map, drawing, collisions, tables]
+    return [*names, *map(str, shown)]
+
+
+def rests_on(evidence: layouts.Evidence, explanation: layouts.Explanation, placement: layouts.Placement) -> str:
+    silicon: bool = evidence.level is layouts.Level.SILICON
+    return f"{silicon} {explanation} {placement}"
+
+
+def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], s: NDArray[np.uint16]) -> float:
+    y: NDArray[np.uint16] = oracles.linear(x, w)
+    z: NDArray[np.uint16] = oracles.linear_fp8_weight(x, w8, s)
+    largest: np.uint32 = oracles.fp8_quantize.amax(y, "bf16")
+    codes, scale = oracles.fp8_quantize.quantize(z, "bf16", amax_bits=int(largest))
+    wide = oracles.fp8_quantize.dequantize(codes, scale, "e4m3", "f32")
+    return float(wide.size)
+
+
+def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:
+    program: ptx.Program = ptx.load(text, ptx.DEFAULT_TARGET)
+    grid: ptx.Extents = (2, 1)
+    watched = ptx.AddressWatch(ptx.stretch_named(program, "scale", "0x7f00", 0))
+    warp = ptx.WarpTrace(program.code("scale"), warp=0)
+    trace: ptx.Trace = program.launch(
+        "scale", grid, 32, [x, np.uint32(x.size)], memory=ptx.GlobalMemory(), policy=ptx.POLICIES[0],
+        arithmetic=ptx.ARITHMETICS[0], checks=ptx.Checks(), observer=warp, watching=watched,
+    )  # fmt: skip
+    uses: tuple[ptx.BankUse, ...] = trace.banks
+    crowds: list[ptx.Crowd | None] = [use.worst for use in uses]
+    contractions: tuple[ptx.Contraction, ...] = trace.contractions
+    checks: tuple[ptx.Check, ...] = ptx.CHECKS
+    assert ptx.STOPS
+    return trace if not (crowds or contractions) and checks else program.launch("scale", grid, 32, [x, np.uint32(1)])
+
+
+def is_the_kernels(error: refsim.RefsimError) -> bool:
+    return ptx.is_fault(error) and error.code in ptx.FAULT_CODES and error.exit_code == ptx.FAULT_EXIT
+
+
+def compared(got: NDArray[np.uint8], want: NDArray[np.uint8], layout: compare.Layout, owner: compare.Owner) -> str:
+    found: compare.Mismatch = compare.bits(got, want, "e4m3", layout, owner, nan="any-payload")
+    elements: tuple[compare.Element | None, ...] = (found.first, found.worst)
+    names: tuple[str, ...] = compare.explained(got, want, {"a decoder that flushes": want})
+    return f"{found} {elements} {names}"
+
+
+def kept(path: Path, codes: Codes) -> int:
+    files.save(path, codes, "e4m3")
+    one: files.Stored = files.load(path, max_bytes=files.DEFAULT_MAX_BYTES)
+    files.save_all(path, {"w": (one.codes, one.format)})
+    every: dict[str, files.Stored] = files.load_all(path)
+    return len(every)
+
+
+def my_campaign(recipe: type, case: Path) -> testing.Verdict:
+    card: device.Device = device.open("sim")
+
+    def run(launcher: testing.Launcher, problem: Any) -> dict[str, NDArray[Any]]:
+        return {"y": np.zeros(problem.size, np.uint8)}
+
+    kernel = testing.Kernel(
+        name="mine", oracle=lambda problem: {"y": np.zeros(problem.size, np.uint8)}, problem=testing.strategies.sizes(),
+        run=run, outputs={"y": "e4m3"}, recipe=recipe, promise=testing.Promise.BITWISE,
+    )  # fmt: skip
+    found: tuple[testing.Kernel, ...] = testing.find_kernels([case])
+    replayed: testing.Verdict = testing.replay_case(case, card, testing.kernel_named("mine"))
+    testing.assert_bits_equal(np.zeros(3, np.uint8), np.zeros(3, np.uint8), "e4m3")
+    return testing.run_campaign(found[0] if found else kernel, card, cases=3) if str(replayed) else replayed
+
+
+def my_laws(kernel: testing.Kernel, problem: object) -> testing.laws.Observation:
+    card = device.open("sim:lazy", "sm_90a")
+    testing.laws.agrees_with_oracle(kernel, problem, card)
+    testing.laws.inputs_unchanged(kernel, problem, card)
+    testing.laws.deterministic(kernel, problem, card)
+    return testing.laws.observe(kernel, problem, card)
+
+
+def my_problems() -> list[SearchStrategy[Any]]:
+    tensor: SearchStrategy[testing.recipes.Tensor] = testing.strategies.tensors(["f32"])
+    launch: SearchStrategy[testing.recipes.Launch] = testing.strategies.launches()
+    return [tensor, launch, testing.strategies.bit_patterns("e4m3"), testing.strategies.misalignments()]
