@@ -14,11 +14,11 @@ from refsim.bringup.tensor_cores import instruction_named
 from refsim.formats import F16, F32, format_named
 from refsim.numerics.dot.terms import ROUNDINGS, Rounding
 from refsim.numerics.profiles import ASCENDING, BYTE_PAIRS, EARLY, LATE, RNE_F16, RZ_E8M13, RZ_F32
-from refsim.testing.tensor_features import Feature
-from refsim.testing.tensor_features import features as asked_of_shape
-from refsim.testing.tensor_probe import cell_c, cell_operands
-from refsim.testing.tensor_replay import cells, feature_words, modelled, sample_words, shape_of
-from refsim.testing.vectors import recordings
+from refsim.silicon.tensor_features import Feature
+from refsim.silicon.tensor_features import features as asked_of_shape
+from refsim.silicon.tensor_probe import cell_c, cell_operands
+from refsim.silicon.tensor_replay import cells, feature_words, modelled, sample_words, shape_of
+from refsim.silicon.vectors import recordings
 
 RECORDED = recordings("numerics")
 features = cache(asked_of_shape)

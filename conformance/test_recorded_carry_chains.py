@@ -11,9 +11,9 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.testing import carry_chains
-from refsim.testing.scalar_probe import probe_module
-from refsim.testing.vectors import digest, recordings, sidecar
+from refsim.silicon import carry_chains
+from refsim.silicon.scalar_probe import probe_module
+from refsim.silicon.vectors import digest, recordings, sidecar
 
 CHAINS = carry_chains.forms()
 

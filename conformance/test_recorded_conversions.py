@@ -18,8 +18,8 @@ import refsim
 from refsim import ptx
 from refsim.conversions import CONVERSIONS, convert, encode
 from refsim.errors import RefsimError
-from refsim.testing.scalar_probe import ScalarForm, probe_module
-from refsim.testing.vectors import (
+from refsim.silicon.scalar_probe import ScalarForm, probe_module
+from refsim.silicon.vectors import (
     CHUNK,
     PARTNER,
     PARTNER_F16,

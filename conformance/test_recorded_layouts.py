@@ -20,7 +20,7 @@ from refsim.layouts.descriptors import DESCRIPTORS, descriptor, walk
 from refsim.layouts.evidence import evidence
 from refsim.layouts.swizzles import SWIZZLES, swizzle
 from refsim.layouts.tma import tensor_map
-from refsim.testing.vectors import recordings, sidecar
+from refsim.silicon.vectors import recordings, sidecar
 
 PACKED = ("d", "a_places", "b_places", "load", "store")
 ABSENT = 0xFFFF

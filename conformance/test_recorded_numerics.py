@@ -16,11 +16,11 @@ from refsim.bringup.tensor_cores import KERNEL_FILE, instruction_named, instruct
 from refsim.device.compile import compile_ptx
 from refsim.formats import format_named
 from refsim.numerics.profiles import BYTE_PAIRS, LATE, MEASURED_WORDS, RZ_E8M13
-from refsim.testing.tensor_features import features as asked_of_shape
-from refsim.testing.tensor_features import negated
-from refsim.testing.tensor_probe import FLOAT_CLASSES, code_dtype
-from refsim.testing.tensor_replay import cells, chunk_digest, feature_words, sample_words, shape_of
-from refsim.testing.vectors import recordings, sidecar
+from refsim.silicon.tensor_features import features as asked_of_shape
+from refsim.silicon.tensor_features import negated
+from refsim.silicon.tensor_probe import FLOAT_CLASSES, code_dtype
+from refsim.silicon.tensor_replay import cells, chunk_digest, feature_words, sample_words, shape_of
+from refsim.silicon.vectors import recordings, sidecar
 
 RECORDED = recordings("numerics")
 features = cache(asked_of_shape)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.testing.scalar_probe import (
+from refsim.silicon.scalar_probe import (
     DIGEST_CHUNKS,
     TABLE_ROWS,
     ScalarForm,
@@ -19,7 +19,7 @@ from refsim.testing.scalar_probe import (
     probe_module,
     table_operands,
 )
-from refsim.testing.vectors import digest, locate, recordings, sidecar
+from refsim.silicon.vectors import digest, locate, recordings, sidecar
 
 RECORDED = recordings("scalar")
 FORMS = {

@@ -7,8 +7,8 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.testing import wmma_probe
-from refsim.testing.vectors import recordings, sidecar
+from refsim.silicon import wmma_probe
+from refsim.silicon.vectors import recordings, sidecar
 
 FORMS = wmma_probe.forms()
 POISON = 0xA5

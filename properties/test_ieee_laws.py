@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.numerics import ieee
-from refsim.testing import rational_float
-from refsim.testing.rational_float import GRIDS, Grid, Number
+from refsim.reference import rational_float
+from refsim.reference.rational_float import GRIDS, Grid, Number
 
 MODES = ("rn", "rz", "rm", "rp")
 INTEGRAL = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}

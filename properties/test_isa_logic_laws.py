@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from refsim.ptx.isa.binding import Bound, evaluate
 from refsim.ptx.isa.forms import Instruction, clauses
 from refsim.ptx.isa.instances import instances
+from refsim.reference.instructions import Words, disagreements, fitted, operand_words, words
 from refsim.testing.effort import share
-from refsim.testing.instructions import Words, disagreements, fitted, operand_words, words
 
 FAMILIES = ("logic", "predicate")
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]

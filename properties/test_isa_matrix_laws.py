@@ -14,9 +14,9 @@ from refsim.ptx.isa import products
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
-from refsim.testing import single_instruction
+from refsim.reference import single_instruction
+from refsim.reference.instructions import words
 from refsim.testing.effort import share
-from refsim.testing.instructions import words
 
 WARPS = 2
 LANES = 32 * WARPS

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
-from refsim.testing import rational_float
+from refsim.reference import rational_float
+from refsim.reference.instructions import disagreements, fitted, operand_words, words
+from refsim.reference.rational_float import GRIDS, Number
 from refsim.testing.effort import share
-from refsim.testing.instructions import disagreements, fitted, operand_words, words
-from refsim.testing.rational_float import GRIDS, Number
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".real")]
 EXACT = [clause for clause in CLAUSES if not clause.inexact]

@@ -11,7 +11,8 @@ import refsim
 ROOT = Path(refsim.__file__).parent.parent
 PACKAGES = (
     "refsim.layouts", "refsim.numerics", "refsim.render", "refsim.conversions", "refsim.files", "refsim.oracles",
-    "refsim.compare", "refsim.device", "refsim.testing", "refsim.bringup", "refsim.cli", "refsim.ptx",
+    "refsim.compare", "refsim.device", "refsim.testing", "refsim.silicon", "refsim.reference", "refsim.bringup", "refsim.cli",
+    "refsim.ptx",
 )  # fmt: skip
 
 Graph = dict[str, set[str]]

@@ -23,7 +23,7 @@ from refsim.conversions.rounding import ROUNDINGS, STOCHASTIC
 from refsim.errors import RefsimError
 from refsim.formats import FORMATS, format_named
 from refsim.ptx.isa.forms import supports
-from refsim.testing.assembler import ptx_version, releases
+from refsim.reference.assembler import ptx_version, releases
 
 CASES = [
     # format, value, rounding, overflow, code

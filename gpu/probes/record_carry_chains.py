@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from record_conversions import ASSEMBLE, Gpu, facts, scalar_results, store
 
-from refsim.testing.carry_chains import KINDS, STORED_ROWS, forms, operands, ptx
-from refsim.testing.vectors import CHUNK, digest
+from refsim.silicon.carry_chains import KINDS, STORED_ROWS, forms, operands, ptx
+from refsim.silicon.vectors import CHUNK, digest
 
 CHUNKS = 2
 

@@ -25,8 +25,8 @@ import numpy as np
 import scalar_semantics
 from numpy.typing import NDArray
 
-from refsim.testing.scalar_probe import DIGEST_CHUNKS, TABLE_ROWS, ScalarForm, chunk_operands, table_operands
-from refsim.testing.vectors import CHUNK, digest, pack_digests
+from refsim.silicon.scalar_probe import DIGEST_CHUNKS, TABLE_ROWS, ScalarForm, chunk_operands, table_operands
+from refsim.silicon.vectors import CHUNK, digest, pack_digests
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "conversions.cu"

@@ -3,7 +3,7 @@
     PYTHONPATH=. python3 gpu/probes/record_numerics.py --out conformance/vectors/h200 [--check] [--only TEXT]
 
 Needs PyCUDA, a GPU of compute capability 9.0, ptxas and cuobjdump, and NVRTC or the PTX under gpu/ptx. Operands are those
-of refsim.testing.tensor_probe and tensor_features: results are stored, as words of samples and features and as digests of
+of refsim.silicon.tensor_probe and tensor_features: results are stored, as words of samples and features and as digests of
 everything. Every pass 0 and every feature runs twice; a difference between the runs is an error, so is a feature whose
 words of D are not all equal. `--check` also asks the model and writes what differs to mismatches.json.
 """
@@ -27,10 +27,10 @@ from record_conversions import sha256, store
 import refsim.device
 from refsim.bringup.tensor_cores import KERNEL_FILE, Instruction, instruction_named, instructions, products
 from refsim.device.compile import assemble, compile_ptx
-from refsim.testing.tensor_features import Feature, features, negated
-from refsim.testing.tensor_probe import CELL_WORDS, SAMPLE, Shape, cell_c, cell_operands
-from refsim.testing.tensor_replay import feature_words, modelled, negation
-from refsim.testing.vectors import CHUNK, digest
+from refsim.silicon.tensor_features import Feature, features, negated
+from refsim.silicon.tensor_probe import CELL_WORDS, SAMPLE, Shape, cell_c, cell_operands
+from refsim.silicon.tensor_replay import feature_words, modelled, negation
+from refsim.silicon.vectors import CHUNK, digest
 
 TARGET = "sm_90a"
 MAIN = (

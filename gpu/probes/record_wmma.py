@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from record_conversions import ASSEMBLE, Gpu, facts, store
 
-from refsim.testing.wmma_probe import STRETCH, WARPS, forms, ptx
+from refsim.silicon.wmma_probe import STRETCH, WARPS, forms, ptx
 
 POISONS = (0xA5, 0x5A)
 

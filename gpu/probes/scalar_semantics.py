@@ -1,13 +1,13 @@
 """The scalar instructions whose meaning is recorded on silicon: one form each, generated from a few families.
 
-A form is an opcode with its operand kinds; refsim.testing.scalar_probe puts the kernel around it and chooses operands.
+A form is an opcode with its operand kinds; refsim.silicon.scalar_probe puts the kernel around it and chooses operands.
 `ptx()` is the module that a GPU ran; the simulator runs the same text.
 """
 
 from collections.abc import Iterator
 from itertools import product
 
-from refsim.testing.scalar_probe import ScalarForm, kind_bits, probe_module
+from refsim.silicon.scalar_probe import ScalarForm, kind_bits, probe_module
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

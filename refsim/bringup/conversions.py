@@ -26,8 +26,8 @@ from refsim.device.sim import SimLauncher
 from refsim.errors import MISSING, RefsimError
 from refsim.kernels import Launcher
 from refsim.ptx.isa.binding import bind, evaluate
-from refsim.testing.scalar_probe import ScalarForm, probe_module
-from refsim.testing.vectors import (
+from refsim.silicon.scalar_probe import ScalarForm, probe_module
+from refsim.silicon.vectors import (
     CHUNK,
     PARTNER,
     PARTNER_F16,

@@ -27,8 +27,8 @@ from refsim.numerics.profiles import (
     TRUNCATED,
     Profile,
 )
-from refsim.testing.tensor_probe import Codes, code_dtype
-from refsim.testing.tensor_replay import modelled
+from refsim.silicon.tensor_probe import Codes, code_dtype
+from refsim.silicon.tensor_replay import modelled
 
 Products = Callable[[Codes, Codes, Codes | None], Codes]
 """A tensor core or its model: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None to d (batch, m, n), all codes."""

@@ -27,7 +27,7 @@ from refsim.device import Device
 from refsim.kernels import Launcher
 from refsim.layouts.families import fragment
 from refsim.numerics.profiles import F64
-from refsim.testing.tensor_probe import code_dtype
+from refsim.silicon.tensor_probe import code_dtype
 
 PROBES = tensor_cores.KERNEL_FILE.parent / "layouts.cu"
 SLOTS = 40

@@ -1,4 +1,4 @@
-"""The products that a bring-up gives to a tensor core: the classes of refsim.testing.tensor_probe, in few launches."""
+"""The products that a bring-up gives to a tensor core: the classes of refsim.silicon.tensor_probe, in few launches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from refsim.bringup.tensor_cores import Instruction
 from refsim.errors import RefsimError
 from refsim.formats import Format
 from refsim.numerics.profiles import F64, INTEGERS, operand_format
-from refsim.testing.tensor_features import features
-from refsim.testing.tensor_probe import Codes, Shape, cell_c, cell_operands
-from refsim.testing.tensor_replay import cells
+from refsim.silicon.tensor_features import features
+from refsim.silicon.tensor_probe import Codes, Shape, cell_c, cell_operands
+from refsim.silicon.tensor_replay import cells
 
 _INTEGER_FORMATS = (*INTEGERS, "s32")
 NARROWEST = 8

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refsim.cli.anatomy import as_bits, code_number, exact_value
+from refsim.cli.answers.anatomy import as_bits, code_number, exact_value
 from refsim.cli.arguments import parse_code
 from refsim.cli.values import Value, parse_value, to_double
 from refsim.conversions import encode

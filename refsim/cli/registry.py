@@ -26,43 +26,51 @@ class Listing:
 
 SECTIONS: dict[str, dict[str, Listing]] = {
     "Numbers": {
-        "formats": Listing("refsim.cli.formats:command", "All number formats, or all that is derived of one."),
-        "decode": Listing("refsim.cli.decode:command", "What codes stand for: fields, value, neighbours, interval."),
-        "encode": Listing("refsim.cli.encode:command", "The code of a value, and how far off it is."),
-        "table": Listing("refsim.cli.table:command", "The value of every code of a narrow format."),
+        "formats": Listing("refsim.cli.commands.formats:command", "All number formats, or all that is derived of one."),
+        "decode": Listing(
+            "refsim.cli.commands.decode:command", "What codes stand for: fields, value, neighbours, interval."
+        ),
+        "encode": Listing("refsim.cli.commands.encode:command", "The code of a value, and how far off it is."),
+        "table": Listing("refsim.cli.commands.table:command", "The value of every code of a narrow format."),
         "diffpolicy": Listing(
-            "refsim.cli.diffpolicy:command", "Where two libraries convert the same number differently."
+            "refsim.cli.commands.diffpolicy:command", "Where two libraries convert the same number differently."
         ),
     },
     "Layouts": {
-        "layout": Listing("refsim.cli.layout:command", "Who holds an element, and what a thread holds."),
-        "swizzle": Listing("refsim.cli.swizzle:command", "Where a swizzle moves bytes of shared memory."),
-        "banks": Listing("refsim.cli.banks:command", "Bank conflicts of an access to shared memory."),
-        "scales": Listing("refsim.cli.scales:command", "Where scale factors lie; shuffle and unshuffle them."),
-        "desc": Listing("refsim.cli.desc:command", "Descriptors: decode, encode, walk the bytes they name."),
+        "layout": Listing("refsim.cli.commands.layout:command", "Who holds an element, and what a thread holds."),
+        "swizzle": Listing("refsim.cli.commands.swizzle:command", "Where a swizzle moves bytes of shared memory."),
+        "banks": Listing("refsim.cli.commands.banks:command", "Bank conflicts of an access to shared memory."),
+        "scales": Listing("refsim.cli.commands.scales:command", "Where scale factors lie; shuffle and unshuffle them."),
+        "desc": Listing("refsim.cli.commands.desc:command", "Descriptors: decode, encode, walk the bytes they name."),
     },
     "Dumps": {
-        "show": Listing("refsim.cli.show:command", "A dump as numbers, through format, layout and scales."),
-        "diff": Listing("refsim.cli.diff:command", "Two files of codes, bit for bit."),
+        "show": Listing("refsim.cli.commands.show:command", "A dump as numbers, through format, layout and scales."),
+        "diff": Listing("refsim.cli.commands.diff:command", "Two files of codes, bit for bit."),
     },
     "Tensor cores": {
-        "mma": Listing("refsim.cli.mma:command", "What a tensor core returns; with --explain why, step by step."),
-        "numerics": Listing("refsim.cli.numerics:command", "The arithmetic of every tensor core: list, bits."),
+        "mma": Listing(
+            "refsim.cli.commands.mma:command", "What a tensor core returns; with --explain why, step by step."
+        ),
+        "numerics": Listing("refsim.cli.commands.numerics:command", "The arithmetic of every tensor core: list, bits."),
     },
     "Kernels": {
-        "kernels": Listing("refsim.cli.kernels:command", "The kernels that are declared here."),
-        "verify": Listing("refsim.cli.verify:verify", "Compiled kernels against their oracles, bit for bit."),
-        "replay": Listing("refsim.cli.verify:replay", "One failed case again."),
-        "bringup": Listing("refsim.cli.bringup:command", "Whether a GPU does what the model says, suite by suite."),
+        "kernels": Listing("refsim.cli.commands.kernels:command", "The kernels that are declared here."),
+        "verify": Listing("refsim.cli.commands.verify:verify", "Compiled kernels against their oracles, bit for bit."),
+        "replay": Listing("refsim.cli.commands.verify:replay", "One failed case again."),
+        "bringup": Listing(
+            "refsim.cli.commands.bringup:command", "Whether a GPU does what the model says, suite by suite."
+        ),
     },
     "Simulated GPU": {
-        "simulate": Listing("refsim.cli.simulate:command", "One launch of an entry of a PTX or CUDA file."),
-        "ptx": Listing("refsim.cli.ptx:command", "Instruction forms: coverage, explain."),
+        "simulate": Listing("refsim.cli.commands.simulate:command", "One launch of an entry of a PTX or CUDA file."),
+        "ptx": Listing("refsim.cli.commands.ptx:command", "Instruction forms: coverage, explain."),
     },
     "About": {
-        "doctor": Listing("refsim.cli.doctor:command", "What is installed here, and what is missing."),
-        "sources": Listing("refsim.cli.sources:command", "The documents that the model cites."),
-        "completion": Listing("refsim.cli.completion:command", "The script that completes arguments in your shell."),
+        "doctor": Listing("refsim.cli.commands.doctor:command", "What is installed here, and what is missing."),
+        "sources": Listing("refsim.cli.commands.sources:command", "The documents that the model cites."),
+        "completion": Listing(
+            "refsim.cli.commands.completion:command", "The script that completes arguments in your shell."
+        ),
     },
 }
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from refsim.cli.anatomy import exact_value
+from refsim.cli.answers.anatomy import exact_value
 from refsim.cli.arguments import parse_code
 from refsim.conversions import round_to_odd
 from refsim.errors import RefsimError

@@ -7,7 +7,7 @@ import pytest
 import refsim
 from refsim.bringup.report import PASS, read_report
 from refsim.bringup.tensor_cores import instructions
-from refsim.testing.vectors import recordings
+from refsim.silicon.vectors import recordings
 
 FOLDER = Path(refsim.__file__).parents[1] / "conformance" / "reports" / "h200"
 

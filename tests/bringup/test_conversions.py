@@ -9,7 +9,7 @@ from refsim.bringup import conversions
 from refsim.bringup.report import DIFFERS, PASS
 from refsim.device.sim import SimDevice
 from refsim.kernels import Buffer
-from refsim.testing.vectors import CHUNK, recordings, weights
+from refsim.silicon.vectors import CHUNK, recordings, weights
 
 RECORDED = recordings("conversions")
 FP8 = RECORDED["cvt.rn.satfinite.e4m3x2.f32"]

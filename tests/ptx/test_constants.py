@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from refsim.errors import RefsimError
 from refsim.ptx.text.parser import parse
-from refsim.testing.assembler import releases
+from refsim.reference.assembler import releases
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 MINUS_ONE = (1 << 64) - 1

@@ -10,7 +10,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses, supports
 from refsim.ptx.isa.instances import FIRST_LINE, instances, listing, opcode_count, opcodes, refused, statement
-from refsim.testing.assembler import releases
+from refsim.reference.assembler import releases
 
 FAMILIES = ("integer", "logic", "predicate")
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]

@@ -13,8 +13,8 @@ import pytest
 from refsim.ptx.isa.binding import Bound, evaluate
 from refsim.ptx.isa.forms import clauses, find, supports
 from refsim.ptx.isa.instances import instances
-from refsim.testing import single_instruction
-from refsim.testing.assembler import first_target, refusals, releases
+from refsim.reference import single_instruction
+from refsim.reference.assembler import first_target, refusals, releases
 
 FAMILIES = (
     "real",

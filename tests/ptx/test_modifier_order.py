@@ -16,7 +16,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import Instruction, clauses, find
 from refsim.ptx.isa.instances import instances
-from refsim.testing import assembler
+from refsim.reference import assembler
 
 # Labels and functions need a place to go; st.param needs a call around it.
 OURS = [clause for clause in clauses() if clause.mnemonic not in ("bra", "brx", "call")]

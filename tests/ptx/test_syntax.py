@@ -7,7 +7,7 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.ptx.text.parser import parse
-from refsim.testing.assembler import releases
+from refsim.reference.assembler import releases
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 FUNCTION = ".func (.param .u32 r) f(.param .u32 a) { .reg .u32 x; ld.param.u32 x, [a]; st.param.u32 [r], x; ret; }"

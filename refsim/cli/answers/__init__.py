@@ -1,0 +1,1 @@
+"""View models: what an answer shows, before it is text, JSON or a picture."""

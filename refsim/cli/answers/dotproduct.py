@@ -1,0 +1,233 @@
+"""One dot product that was asked about: its codes, what computes it in words, and what its result is compared with."""
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from refsim.cli.answers.anatomy import anatomy
+from refsim.cli.elements import WHOLE, bits_of, number_of, value_of
+from refsim.formats import F16, F32, format_named
+from refsim.numerics.dot.definition import GROUP, DotProduct, dot_product
+from refsim.numerics.dot.terms import ROUNDINGS, rounded
+from refsim.numerics.profiles import (
+    BYTE_PAIRS,
+    EXACT,
+    F64,
+    FLUSHED_TREE,
+    FMA_CHAIN,
+    GROUPED,
+    INTEGER,
+    LATE,
+    LATE_EVEN_ODD,
+    LATE_TRUNCATED,
+    RNE_F16,
+    RNE_F32,
+    RNE_F64,
+    RZ_E8M13,
+    RZ_F32,
+    TRUNCATED,
+    Profile,
+)
+from refsim.render import Cell, Column, Number, Statement, Table, number
+from refsim.render.cells import plain
+
+if TYPE_CHECKING:
+    from refsim.cli.products import Product
+
+ROUNDED = {
+    RZ_F32: "cut toward zero to f32",
+    RZ_E8M13: "cut toward zero to 13 fraction bits",
+    RNE_F16: "rounded to nearest even in f16",
+}
+NEAREST = {F32.name: ROUNDINGS[RNE_F32], F16.name: ROUNDINGS[RNE_F16], F64.name: ROUNDINGS[RNE_F64]}
+COMPARED = (
+    Column("compared", label="compared with", strong=True),
+    Column("code"),
+    Column("value", label="=", gap=1),
+    Column("error", label="D less that", align="right"),
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One dot product: operand codes, and the names of their formats; `product` is what it was taken from."""
+
+    product: "Product"
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    c: int
+    a_scale: tuple[int, ...]
+    b_scale: tuple[int, ...]
+
+    @property
+    def row(self) -> Profile:
+        return self.product.row
+
+    def steps(self) -> DotProduct:
+        """What the definition says of it."""
+        of = self.product
+        return dot_product(
+            self.a, self.b, self.c, of.row, of.k, a_format=of.a_format, b_format=of.b_format, a_scale=self.a_scale,
+            b_scale=self.b_scale, scale_format=of.scale_format,
+        )  # fmt: skip
+
+    def scales(self, i: int) -> tuple[int, int]:
+        """The codes of the two scales of product i."""
+        block = len(self.a) // len(self.a_scale)
+        return self.a_scale[i // block], self.b_scale[i // block]
+
+    def exact(self) -> Fraction | None:
+        """C plus all products, exactly; None where one of them is no number."""
+        of = self.product
+        values = [value_of(self.c, of.row.d_format)]
+        for i, (x, y) in enumerate(zip(self.a, self.b, strict=True)):
+            factors = [value_of(x, of.a_format), value_of(y, of.b_format)]
+            if self.a_scale:
+                factors += [value_of(scale, of.scale_format or "") for scale in self.scales(i)]
+            if not all(map(is_number, factors)):
+                return None
+            values.append(_multiplied(factors))
+        return sum((Fraction(value) for value in values), Fraction(0)) if is_number(values[0]) else None
+
+
+def is_number(value: Fraction | float) -> bool:
+    return isinstance(value, Fraction) or value == 0
+
+
+def _multiplied(factors: list[Fraction | float]) -> Fraction:
+    result = Fraction(1)
+    for factor in factors:
+        result *= Fraction(factor)
+    return result
+
+
+def head(question: Question, result: int) -> Statement:
+    """The result, the instruction and what it rests on."""
+    of, row = question.product, question.row
+    value = number_of(result, row.d_format)
+    c, c_value = bits_of(question.c, row.d_format), number_of(question.c, row.d_format)
+    lines = [f"D = {bits_of(result, row.d_format)} = {value}{_expression(result, row.d_format)}"]
+    if of.c is not None:
+        lines.append(f"C = {c} = {c_value}{_expression(question.c, row.d_format)}")
+    lines += instruction(of)
+    facts = {
+        "d": str(bits_of(result, row.d_format)), "value": plain(value), "c": str(c), "c_value": plain(c_value),
+        **instruction_facts(of),
+    }  # fmt: skip
+    return Statement(tuple(lines), facts)
+
+
+def _expression(code: int, name: str) -> str:
+    if name in WHOLE or name == F64.name:
+        return ""
+    found = anatomy(code, format_named(name)).expression
+    return f" = {found}" if found else ""
+
+
+def instruction(of: "Product") -> list[str]:
+    """What computes, in words: the instruction, how a step works, the evidence."""
+    row = of.row
+    scales = f", scales {of.scale_format}" if of.scale_format else ""
+    turned = "".join(f", {name} negated" for name, flag in zip("ab", of.negate, strict=True) if flag)
+    name = f"{row.target} {row.unit} {of.a_format} x {of.b_format} -> {row.d_format}, K = {of.k}{scales}{turned}"
+    total = of.a.shape[-1]
+    if of.given is not None and of.given < total:
+        name += f"; {counted(of.given, 'product')} given, {counted(total - of.given, 'zero')} appended"
+    elif total > of.k:
+        name += f", {total // of.k} in a chain"
+    return [name, arithmetic(row), str(row.evidence)]
+
+
+def counted(count: int, noun: str) -> str:
+    """1 zero, 2 zeros."""
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def instruction_facts(of: "Product") -> dict[str, Any]:
+    """The same for programs."""
+    row, total = of.row, of.a.shape[-1]
+    return {
+        "target": row.target, "unit": row.unit, "a_format": of.a_format, "b_format": of.b_format, "d_format": row.d_format,
+        "k": of.k, "products": total, "zeros_appended": 0 if of.given is None else total - of.given,
+        "scale_format": of.scale_format, "negate_a": of.negate[0], "negate_b": of.negate[1], "length": row.length,
+        "fraction": row.fraction, "rounding": row.rounding, "zero_exponent": row.zero_exponent, "order": row.order,
+        "c_enters": row.c_enters, "level": row.evidence.level.value, "evidence": row.evidence.what,
+    }  # fmt: skip
+
+
+def arithmetic(row: Profile) -> str:
+    """How a step of a row works, in one sentence."""
+    match row.method:
+        case method if method == TRUNCATED and row.c_enters == LATE:
+            order = "the first two of each four k, then the other two" if row.order == BYTE_PAIRS else "ascending k"
+            return (
+                f"operands become {row.operands}; a step takes half of the products ({order}) and what came before, cuts them "
+                f"below 2^(E - {row.fraction}), their sum is {ROUNDED[row.rounding]}; C is added last, to nearest even"
+            )
+        case method if method == TRUNCATED:
+            return (
+                f"a step takes {row.length} products and C, cuts them toward zero below 2^(E - {row.fraction}), where E is "
+                f"their largest exponent; their sum is {ROUNDED[row.rounding]}"
+            )
+        case method if method == GROUPED:
+            return (
+                f"a step takes {row.length} products; the exact sum of {GROUP} times their scales is one term, with the "
+                f"exponent of the scales; terms and C are cut below 2^(E - {row.fraction}), their sum is {ROUNDED[row.rounding]}"
+            )
+        case method if method in (LATE_TRUNCATED, LATE_EVEN_ODD):
+            apart = " of even k, and apart those of odd k," if method == LATE_EVEN_ODD else ""
+            return (
+                f"a step takes {row.length} products; those{apart} are cut toward zero below 2^(E - {row.fraction}), where E is "
+                "their largest exponent, and added; that sum and C are rounded down at the larger exponent, added, rounded down "
+                "and then rounded to nearest even"
+            )
+    return {
+        EXACT: f"a step adds {row.length} products and C exactly and rounds once, to nearest even",
+        FMA_CHAIN: "one fused multiply-add for each k, each rounded to nearest even",
+        FLUSHED_TREE: f"{row.length} products, their sums by pairs and C, each rounded to f32; subnormals become zero",
+        INTEGER: "products and sum are exact; the sum wraps to 32 bits",
+    }[row.method]
+
+
+def compared(question: Question, result: int) -> Table:
+    """The exact sum, that sum rounded once, the float32 loop, and the derived bound."""
+    import numpy as np
+
+    from refsim import numerics
+
+    of, row = question.product, question.row
+    exact, got = question.exact(), value_of(result, row.d_format)
+
+    def error(value: Fraction | float | None) -> Number | None:
+        if value is None or not is_number(value) or not is_number(got):
+            return None
+        return number(Fraction(got) - Fraction(value))
+
+    def line(what: str, code: int, name: str) -> tuple[Cell, ...]:
+        return (what, bits_of(code, name), number_of(code, name), error(value_of(code, name)))
+
+    rows: list[tuple[Cell, ...]] = [("exact sum", None, None if exact is None else number(exact), error(exact))]
+    if exact is not None and row.method != INTEGER:
+        once = rounded(exact.numerator, 1 - exact.denominator.bit_length(), NEAREST[row.d_format])
+        rows.append(line("exact sum, rounded once", once, row.d_format))
+    operands = (np.array([question.a], of.a.dtype), np.array([question.b], of.b.dtype), of.c)
+    if row.d_format in (F32.name, F16.name) and not row.scales:
+        names = of.arguments("a_format", "b_format")
+        single = None if of.c is None else of.c.astype(np.float32)
+        loop = numerics.fma_product(operands[0], operands[1], single, **names)
+        rows.append(line("float32 FMA, ascending k", int(loop.view(np.uint32).item()), F32.name))
+    wanted = of.arguments(
+        "unit", "target", "a_format", "b_format", "d_format", "a_scale", "b_scale", "scale_format", "k"
+    )
+    bound = numerics.error_bound(*operands, **wanted).item()
+    most = f"at most {_upward(bound)}" if np.isfinite(bound) else "none"
+    if row.method == INTEGER:
+        most += ", modulo 2^32"
+    rows.append(("derived bound", None, None, Number(bound, most)))
+    return Table(COMPARED, tuple(rows), key="compared")
+
+
+def _upward(bound: float) -> str:
+    """Six digits, rounded up."""
+    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(bound)).normalize():g}"

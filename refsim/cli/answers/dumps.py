@@ -1,0 +1,194 @@
+"""Dumps of registers, shared memory and shuffled scales as matrices of codes: each code where its element stands."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.cli.arguments import load_codes
+from refsim.errors import UNREADABLE, RefsimError, unknown
+from refsim.layouts.holders import THREADS, places
+from refsim.render import Fact
+
+if TYPE_CHECKING:
+    from refsim.files import Stored
+    from refsim.formats import Format
+    from refsim.layouts.families import Fragment
+    from refsim.layouts.scales import ScaleLayout
+    from refsim.layouts.swizzles import Swizzle
+
+Codes = NDArray[Any]
+RAW = (".bin", ".raw")
+HEX_COLUMNS = 16
+Where = dict[str, NDArray[np.int64]]
+
+
+class Dump:
+    """A matrix of codes with their format, and by name where in the dump each of them stood."""
+
+    def __init__(self, codes: Codes, row: "Format", where: Where, axes: tuple[str, str] = ("row", "col")) -> None:
+        self.codes, self.format, self.where, self.axes = codes, row, where, axes
+
+    def facts(self, rows: "NDArray[np.int64]", cols: "NDArray[np.int64]") -> tuple[Fact, ...]:
+        """Where the chosen rows and columns stood, for a picture."""
+        return tuple(
+            Fact(name, at[np.ix_(rows, cols)].ravel().tolist(), tip=name != "thread") for name, at in self.where.items()
+        )
+
+
+def layout_named(name: str) -> "Fragment | Swizzle | ScaleLayout":
+    """The fragment, swizzle or scale layout of a name; an unknown one is an error with the three nearest of all."""
+    from refsim.layouts.families import FAMILIES, fragment, fragments
+    from refsim.layouts.scales import SCALE_LAYOUTS, scale_layout
+    from refsim.layouts.swizzles import SWIZZLES, swizzle
+
+    if name.split(".", 1)[0] in FAMILIES:
+        return fragment(name)
+    if name in {row.name for row in SCALE_LAYOUTS}:
+        return scale_layout(name)
+    if name.lower() in {row.name.lower() for row in SWIZZLES} or name.lower().startswith("swizzle<"):
+        return swizzle(name)
+    known = [*(row.name for row in SCALE_LAYOUTS), *(row.name for row in SWIZZLES), *fragments()]
+    raise unknown("layout", name, known)
+
+
+def read(
+    file: Path,
+    row: "Format | None",
+    key: str | None,
+    layout: str | None,
+    shape: tuple[int, int] | None,
+    major: str = "K",
+) -> Dump:
+    """The dump of a file seen through a layout, or as it stands; errors say the bytes expected and found."""
+    if layout is None:
+        return _plain(load_codes(file, row, key), shape, file)
+    found = layout_named(layout)
+    match type(found).__name__:
+        case "Fragment":
+            return _registers(found, file, row, key)  # type: ignore[arg-type]
+        case "ScaleLayout":
+            return _scales(found, load_codes(file, row, key), shape, file)  # type: ignore[arg-type]
+    return _tile(found, load_codes(file, row, key), shape, major, file)  # type: ignore[arg-type]
+
+
+def _plain(stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
+    codes = stored.codes
+    if shape is not None:
+        if codes.size != shape[0] * shape[1]:
+            bits = stored.format.bits + stored.format.padding_bits
+            raise _wrong_size(
+                file,
+                f"{shape[0]} x {shape[1]} {stored.format}",
+                shape[0] * shape[1] * bits // 8,
+                codes.size * bits // 8,
+            )
+        return Dump(codes.reshape(shape), stored.format, {})
+    if codes.ndim >= 2:
+        return Dump(codes.reshape(-1, codes.shape[-1]), stored.format, {})
+    return Dump(codes.reshape(1, -1), stored.format, {}, ("line", "index"))
+
+
+def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str | None) -> Dump:
+    """A dump of registers: thread by thread, all registers of a thread in order, little-endian."""
+    if file.suffix.lower() in RAW:
+        if row is None:
+            raise RefsimError(
+                "format-needed", "a raw file does not say which format its codes have", str(file), help="give -t FORMAT"
+            )
+        held = _slots(fragment, file, row)
+    else:
+        stored = load_codes(file, row, key)
+        row, count = stored.format, fragment.threads * fragment.values
+        if stored.codes.size != count:
+            size = stored.codes.dtype.itemsize
+            raise _wrong_size(
+                file,
+                f"{fragment.threads} {fragment.units[0]}s of {fragment.values} {row}",
+                count * size,
+                stored.codes.nbytes,
+            )
+        held = stored.codes.reshape(fragment.threads, fragment.values)
+    threads, values = fragment.holder(*np.ogrid[: fragment.shape[0], : fragment.shape[1]])
+    where = places(fragment, threads, values)
+    if fragment.units == THREADS:
+        where["thread"] = threads
+    return Dump(held[threads, values], row, where)
+
+
+def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
+    """Elements out of their slots: an FP4 of kind::f8f6f4 is bits 2 to 5 of its byte."""
+    if row.bits + row.padding_bits != fragment.element_bits:
+        raise RefsimError(
+            "format-mismatch", f"{row} has {row.bits + row.padding_bits} bits", where=fragment.name,
+            rule=f"elements of this fragment have {fragment.element_bits} bits",
+        )  # fmt: skip
+    expected = fragment.threads * fragment.values * fragment.slot_bits // 8
+    content = _bytes(file)
+    if content.size != expected:
+        raise _wrong_size(
+            file,
+            f"{fragment.threads} {fragment.units[0]}s of {fragment.values} values of {fragment.slot_bits} bits",
+            expected,
+            content.size,
+        )
+    bits = np.unpackbits(content, bitorder="little").reshape(fragment.threads, fragment.values, fragment.slot_bits)
+    kept = bits[..., fragment.element_shift : fragment.element_shift + fragment.element_bits].astype(row.code_dtype)
+    weights = np.left_shift(np.ones(1, row.code_dtype), np.arange(fragment.element_bits, dtype=row.code_dtype))
+    return np.asarray((kept * weights).sum(axis=-1, dtype=row.code_dtype))
+
+
+def _bytes(file: Path) -> NDArray[np.uint8]:
+    try:
+        return np.frombuffer(file.read_bytes(), np.uint8)
+    except OSError as problem:
+        reason = (problem.strerror or str(problem)).lower()
+        raise RefsimError("unreadable", f"cannot read: {reason}", str(file), exit_code=UNREADABLE) from problem
+
+
+def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: str, file: Path) -> Dump:
+    """A dump of shared memory that begins where the tile does: codes gathered from their swizzled places."""
+    from refsim.cli.commands.swizzle import element_bytes
+    from refsim.layouts.tiles import tile
+
+    if shape is None:
+        raise _shape_needed(mode.name)
+    made = tile(major, mode, element_bytes(stored.format), shape)
+    if stored.codes.nbytes != made.size_bytes:
+        raise _wrong_size(
+            file,
+            f"{shape[0]} x {shape[1]} {stored.format}, {major}-major, swizzle {mode}",
+            made.size_bytes,
+            stored.codes.nbytes,
+        )
+    mn, k = np.ogrid[: shape[0], : shape[1]]
+    byte = made.address(mn, k)
+    return Dump(
+        stored.codes.reshape(-1)[byte // made.element_bytes],
+        stored.format,
+        {"byte": byte, "bank": byte // 4 % 32},
+        ("mn", "k"),
+    )
+
+
+def _scales(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
+    from refsim.cli.commands.scales import unshuffled
+
+    if shape is None:
+        raise _shape_needed(layout.name)
+    codes = unshuffled(layout, stored, shape, file)
+    rows, blocks = np.ogrid[: shape[0], : shape[1]]
+    byte = layout.offset(rows, blocks, shape)
+    return Dump(codes, stored.format, {"byte": byte}, ("row", "block"))
+
+
+def _shape_needed(name: str) -> RefsimError:
+    return RefsimError("shape-needed", f"layout {name} has no extent of its own", help="give --shape ROWSxCOLS")
+
+
+def _wrong_size(file: Path, what: str, expected: int, found: int) -> RefsimError:
+    return RefsimError(
+        "truncated-dump" if found < expected else "trailing-bytes", f"expected {expected} bytes, found {found}", str(file),
+        rule=f"the dump is {what}", exit_code=UNREADABLE,
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Somebody's index arithmetic against a layout: the first place where they differ, and which layout would agree."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.cli.delivery import AGREED, FAILED, Answer
+from refsim.errors import UNREADABLE, RefsimError
+from refsim.layouts.families import Fragment, fragment, fragments
+from refsim.layouts.holders import spoken
+from refsim.render import Document, Statement
+
+Map = tuple[NDArray[np.int64], NDArray[np.int64]]
+NONE = (-1, -1)
+SHOWN, LISTED = 6, 16
+
+
+def sound(layout: Fragment) -> Answer:
+    """Whether every element has its holders and the inverse leads back."""
+    rows, cols = layout.elements
+    held = rows >= 0
+    threads, values = layout.holders(*np.ogrid[: layout.shape[0], : layout.shape[1]])
+    back = layout.coord(threads, values)
+    grid = np.ogrid[: layout.shape[0], : layout.shape[1]]
+    agree = bool((back[0] == grid[0][..., None]).all() and (back[1] == grid[1][..., None]).all())
+    inside = bool(((rows < layout.shape[0]) & (cols < layout.shape[1]) & (cols[held].min() >= 0)).all())
+    count = int(held.sum())
+    facts = {
+        "layout": layout.name, "agrees": agree and inside, "elements": layout.shape[0] * layout.shape[1], "places": count,
+        "copies": layout.copies, "evidence": str(layout.evidence),
+    }  # fmt: skip
+    copies = "once" if layout.copies == 1 else f"{layout.copies} times"
+    unused = f", {rows.size - count} places hold none" if rows.size > count else ""
+    line = f"{layout.name}: each of {facts['elements']} elements is held {copies}, the inverse agrees{unused}"
+    if not facts["agrees"]:
+        line = f"{layout.name}: formula and inverse disagree"
+    report = Statement((line, f"evidence {layout.evidence}"), facts)
+    return Answer(Document((report,), layout.name, (layout.source,)), AGREED if facts["agrees"] else FAILED)
+
+
+def against(layout: Fragment, file: Path) -> Answer:
+    """The map of a file against the layout's, place by place."""
+    rows, cols = _read(file, layout)
+    want = layout.elements
+    wrong = np.argwhere((rows != want[0]) | (cols != want[1]))
+    facts: dict[str, Any] = {"layout": layout.name, "file": str(file), "places": rows.size, "differing": len(wrong)}
+    if not len(wrong):
+        return Answer(Document((Statement((f"{rows.size} places agree with {layout.name}",), facts),), layout.name))
+    thread, value = (int(each) for each in wrong[0])
+    got, wanted = (rows[thread, value], cols[thread, value]), (want[0][thread, value], want[1][thread, value])
+    agreeing = _agreeing(rows, cols, layout)
+    facts |= {
+        "first": {"thread": thread, "value": value, "got": [int(each) for each in got], "want": [int(each) for each in wanted]},
+        "agreeing": agreeing,
+    }  # fmt: skip
+    lines = [
+        f"{len(wrong)} of {rows.size} places differ from {layout.name}",
+        f"first   {spoken(layout, thread, value)}   got {_place(got)}   want {_place(wanted)}",
+    ]
+    if agreeing:
+        more = f" and {len(agreeing) - SHOWN} more" if len(agreeing) > SHOWN else ""
+        lines.append(f"this is the layout of {', '.join(agreeing[:SHOWN])}{more}")
+    lines += _suspects((rows, cols), want)
+    return Answer(Document((Statement(tuple(lines), facts),), layout.name, (layout.source,)), FAILED)
+
+
+def _suspects(got: Map, want: Map) -> list[str]:
+    """The simple mistakes that would explain all of it."""
+    if np.array_equal(got[0], want[1]) and np.array_equal(got[1], want[0]):
+        return ["row and col are exchanged"]
+    size = 1 + max(int(each.max()) for each in (*got, *want))
+    found, wanted = got[0] * size + got[1], want[0] * size + want[1]
+    lines = []
+    for axis, what in ((1, "the values of every thread"), (0, "threads")):
+        order = _order(np.moveaxis(found, axis, 0), np.moveaxis(wanted, axis, 0))
+        if order is not None:
+            more = " ..." if len(order) > LISTED else ""
+            lines.append(f"{what} come in another order: {' '.join(map(str, order[:LISTED]))}{more}")
+    return lines
+
+
+def _order(found: NDArray[np.int64], wanted: NDArray[np.int64]) -> list[int] | None:
+    """The places of `wanted` that `found` shows one after the other, if all its lines are lines of `wanted`."""
+    places = {line.tobytes(): place for place, line in enumerate(np.ascontiguousarray(wanted))}
+    order = [places.get(line.tobytes()) for line in np.ascontiguousarray(found)]
+    return [place for place in order if place is not None] if None not in order else None
+
+
+def _place(at: tuple[Any, Any]) -> str:
+    return "no element" if (int(at[0]), int(at[1])) == NONE else f"[{at[0]}, {at[1]}]"
+
+
+def _agreeing(rows: NDArray[np.int64], cols: NDArray[np.int64], layout: Fragment) -> list[str]:
+    """Names of the layouts with the same threads and values whose map this is."""
+    found = []
+    for name in fragments():
+        other = fragment(name)
+        if (other.threads, other.values) == rows.shape and name != layout.name:
+            theirs = other.elements
+            if np.array_equal(theirs[0], rows) and np.array_equal(theirs[1], cols):
+                found.append(name)
+    return found
+
+
+def _read(file: Path, layout: Fragment) -> Map:
+    try:
+        if file.suffix.lower() == ".csv":
+            return _of_csv(file, layout)
+        if file.suffix.lower() != ".npy":
+            raise RefsimError("unknown-suffix", f"the suffix {file.suffix!r} is no map", str(file), help=".npy or .csv")
+        array = np.load(file, allow_pickle=False)
+    except OSError as problem:
+        reason = (problem.strerror or str(problem)).lower()
+        raise RefsimError("unreadable", f"cannot read: {reason}", str(file), exit_code=UNREADABLE) from problem
+    except (ValueError, EOFError) as problem:
+        raise RefsimError("bad-map", f"no array of integers: {problem}", str(file), exit_code=UNREADABLE) from problem
+    return _of_array(array, file, layout)
+
+
+def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
+    if array.dtype.kind not in "iu":
+        raise RefsimError("bad-map", f"a map holds integers, not {array.dtype}", str(file), exit_code=UNREADABLE)
+    places = layout.threads * layout.values
+    array = array.astype(np.int64)
+    if array.size == 2 * places and array.shape[-1:] == (2,):
+        both = array.reshape(layout.threads, layout.values, 2)
+        return both[..., 0], both[..., 1]
+    if array.size != places:
+        raise RefsimError(
+            "map-size",
+            f"expected {layout.threads} x {layout.values} places, found an array of shape {array.shape}",
+            str(file), rule=f"{layout.name}: an element for each value of each thread", exit_code=UNREADABLE,
+        )  # fmt: skip
+    tags = array.reshape(layout.threads, layout.values)
+    return np.where(tags < 0, -1, tags // layout.shape[1]), np.where(tags < 0, -1, tags % layout.shape[1])
+
+
+def _of_csv(file: Path, layout: Fragment) -> Map:
+    rows = np.full((layout.threads, layout.values), -1, np.int64)
+    cols = rows.copy()
+    with open(file, newline="", encoding="utf-8") as stream:
+        for number, line in enumerate(csv.DictReader(stream), start=2):
+            try:
+                thread, value = int(line["thread"]), int(line["value"])
+                row, col = int(line["row"]), int(line["col"])
+            except (KeyError, TypeError, ValueError) as problem:
+                raise RefsimError(
+                    "bad-map", f"line {number} has no whole thread, value, row and col", str(file), exit_code=UNREADABLE
+                ) from problem
+            if not (0 <= thread < layout.threads and 0 <= value < layout.values):
+                raise RefsimError(
+                    "bad-map", f"line {number}: thread {thread}, value {value} is outside 0..{layout.threads - 1}, "
+                    f"0..{layout.values - 1}", str(file), exit_code=UNREADABLE,
+                )  # fmt: skip
+            rows[thread, value], cols[thread, value] = row, col
+    return rows, cols

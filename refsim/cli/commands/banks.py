@@ -1,0 +1,165 @@
+"""refsim banks: what an access to shared memory costs, and which lanes collide."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.arguments import require_few, words_in
+from refsim.cli.commands.layout import LayoutName
+from refsim.cli.commands.swizzle import SwizzleName
+from refsim.cli.delivery import answers
+from refsim.cli.extents import Address, parse_address
+from refsim.errors import RefsimError
+from refsim.render import Column, Document, Statement, Table
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from refsim.layouts.banks import BankConflicts, Collision
+    from refsim.layouts.families import Fragment
+    from refsim.layouts.swizzles import Swizzle
+    from refsim.render import Cell
+
+PHASES = (
+    Column("phase", align="right", strong=True),
+    Column("lanes"),
+    Column("wavefronts", align="right", strong=True),
+    Column("ideal", align="right", drop=1),
+    Column("collisions", label="same bank, other words"),
+)
+LISTED = 4
+
+
+@click.command()
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS...|-]")
+@click.option(
+    "--width", metavar="BYTES|INSTRUCTION", default="16", help="1, 2, 4, 8, 16 bytes a lane, or ld.shared.v4.b32."
+)
+@click.option("--stride", metavar="BYTES", type=Address(), help="Addresses that many bytes apart instead of a list.")
+@click.option(
+    "--lanes", metavar="COUNT", type=click.IntRange(1, 32), default=32, help="Lanes of --stride, 32 by default."
+)
+@click.option(
+    "--start", metavar="ADDRESS", type=Address(), default=0, help="The first address of --stride or the tile."
+)
+@click.option("--swizzle", "mode", metavar="NAME", type=SwizzleName(), help="The addresses go through this swizzle.")
+@click.option(
+    "--layout",
+    "fragment",
+    metavar="NAME",
+    type=LayoutName(),
+    help="Each thread takes its values of a fragment from a K-major tile.",
+)
+@answers
+def command(
+    *, addresses: tuple[str, ...], width: str, stride: int | None, lanes: int, start: int, mode: "Swizzle | None",
+    fragment: "Fragment | None",
+) -> Document:  # fmt: skip
+    """Wavefronts of an access to shared memory by the lanes' byte ADDRESSes, phase by phase, and who collides.
+
+    16 bytes a lane are served 8 lanes at a time, 8 bytes 16 lanes, up to 4 bytes all 32. A phase takes as many
+    wavefronts as the most distinct 4-byte words that one of 32 banks must give; lanes share a word for nothing. As
+    SVG: which lane each bank serves in each wavefront.
+
+    \b
+      refsim banks --stride 128 --lanes 8
+      refsim banks --stride 128 --lanes 8 --swizzle 128B
+      refsim banks --layout mma.m16n8k16.bf16.a --swizzle 128B --width 4
+    """
+    from refsim.layouts.pictures import access_picture
+
+    given = [bool(addresses), stride is not None, fragment is not None]
+    if sum(given) != 1:
+        raise click.UsageError(
+            "addresses, --stride or --layout: one of them says what is accessed", ctx=click.get_current_context()
+        )
+    if fragment is not None:
+        found = _of_fragment(fragment, mode, width, start)
+    else:
+        asked = [start + lane * stride for lane in range(lanes)] if stride is not None else _asked(addresses)
+        found = _of_addresses(asked, width, mode)
+    facts = {
+        "wavefronts": found.total, "ideal": int(found.wavefronts.size), "excess": found.excess, "width": found.width,
+    }  # fmt: skip
+    headline = Statement((f"{found}",), facts)
+    several = found.wavefronts.size > found.wavefronts.shape[-1]
+    access = Column("access", align="right", drop=2, text=several)
+    phases = Table((access, *PHASES), tuple(_phases(found)), key="phases")
+    return Document((headline, phases), "bank conflicts", (found.source,), drawing=access_picture(found))
+
+
+def _asked(words: tuple[str, ...]) -> list[int]:
+    asked = [parse_address(word) for word in words_in(words)]
+    require_few(len(asked), "refsim.layouts.bank_conflicts(addresses) in Python takes arrays of any size")
+    return asked
+
+
+def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "BankConflicts":
+    from refsim.layouts.banks import WARP, bank_conflicts
+
+    if len(asked) > WARP and len(asked) % WARP:
+        raise RefsimError(
+            "access-lanes", f"{len(asked)} addresses are no whole accesses", rule=f"a warp has 1 to {WARP} lanes",
+            help=f"give up to {WARP} addresses, or a multiple of it",
+        )  # fmt: skip
+    accesses = [asked[first : first + WARP] for first in range(0, len(asked), WARP)] if len(asked) > WARP else asked
+    return bank_conflicts(mode(accesses) if mode else accesses, int(width) if width.isdecimal() else width)
+
+
+def _of_fragment(fragment: "Fragment", mode: "Swizzle | None", width: str, start: int) -> "BankConflicts":
+    from refsim.layouts.banks import layout_conflicts
+    from refsim.layouts.tiles import tile
+
+    if not width.isdecimal():
+        raise RefsimError("access-width", f"--layout takes a width in bytes, not {width!r}", where="--width")
+    if fragment.element_bits not in (8, 16, 32) or fragment.slot_bits != fragment.element_bits:
+        raise RefsimError(
+            "element-size", f"{fragment.name} has elements of {fragment.element_bits} bits", where="--layout",
+            rule="tiles hold elements of 8, 16 or 32 bits",
+        )  # fmt: skip
+    size, across = fragment.element_bits // 8, fragment.name.split(".")[-1] in ("b", "sfb")
+    shape = (fragment.shape[1], fragment.shape[0]) if across else fragment.shape
+    made = tile("K", mode or "none", size, shape)
+    return layout_conflicts(_ByColumn(fragment) if across else fragment, made, int(width), start)
+
+
+class _ByColumn:
+    """A B operand with its coordinates as a tile has them: (n, k) instead of (k, n)."""
+
+    def __init__(self, fragment: "Fragment") -> None:
+        self.threads, self.values, self._coord = fragment.threads, fragment.values, fragment.coord
+
+    def coord(self, thread: "ArrayLike", value: "ArrayLike") -> "tuple[NDArray[Any], NDArray[Any]]":
+        k, n = self._coord(thread, value)
+        return n, k
+
+
+def _phases(found: "BankConflicts") -> "list[tuple[Cell, ...]]":
+    count = found.wavefronts.shape[-1]
+    lanes = found.addresses.shape[-1]
+    rows: list[tuple[Cell, ...]] = []
+    for access, wavefronts in enumerate(found.wavefronts.reshape(-1, count).tolist()):
+        collisions = found.collisions(access)
+        for phase in range(count):
+            first, last = phase * found.phase_lanes, min(lanes, (phase + 1) * found.phase_lanes) - 1
+            met = [each for each in collisions if each.phase == phase]
+            rows.append((access, phase, f"{first}..{last}", wavefronts[phase], 1, _collided(met)))
+    return rows
+
+
+def _collided(met: "list[Collision]") -> str | None:
+    """The worst banks of a phase and the lanes that ask each of its words."""
+    if not met:
+        return None
+    groups: dict[str, list[int]] = {}
+    for each in met:
+        groups.setdefault(" | ".join("+".join(map(str, lanes)) for lanes in each.lanes), []).append(each.bank)
+    spelled = [f"{_banks(banks)}: lanes {lanes}" for lanes, banks in groups.items()]
+    more = f" and {len(spelled) - LISTED} more groups of banks" if len(spelled) > LISTED else ""
+    return "; ".join(spelled[:LISTED]) + more
+
+
+def _banks(banks: list[int]) -> str:
+    if len(banks) > 1 and banks[-1] - banks[0] == len(banks) - 1:
+        return f"banks {banks[0]}..{banks[-1]}"
+    return f"bank{'s' * (len(banks) > 1)} {', '.join(map(str, banks))}"

@@ -1,0 +1,234 @@
+"""refsim bringup: whether a GPU does what the model says, suite by suite."""
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli import console
+from refsim.cli.arguments import Name
+from refsim.cli.delivery import STDOUT, Form, form_of, save
+from refsim.cli.devices import device_options, need, opened
+from refsim.cli.progress import reporting
+from refsim.cli.session import Session
+from refsim.errors import RefsimError
+from refsim.render import Column, Document, Entry, Part, Record, Statement, Table, rendered
+from refsim.sources import MMA_SIM, PTX, XIE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from refsim.bringup.report import Case, Report
+    from refsim.bringup.state import State
+    from refsim.bringup.suites import Step, Suite
+    from refsim.device import Device
+
+COLUMNS = (
+    Column("status", strong=True),
+    Column("suite"),
+    Column("case"),
+    Column("words", align="right", drop=2),
+    Column("differing", label="differ", align="right"),
+    Column("seconds", label="time", unit="s", align="right", drop=3),
+    Column("coverage", text=False),
+    Column("note", text=False),
+)
+
+
+def _suite_names() -> list[str]:
+    from refsim.bringup.suites import SUITES
+
+    return [suite.name for suite in SUITES]
+
+
+@click.command()
+@device_options
+@click.option("--suite", "names", multiple=True, type=Name("suite", _suite_names), metavar="NAME",
+              help="conversions, layouts, numerics, kernels, discovery (default: the first four); may be repeated.")  # fmt: skip
+@click.option("--discover", is_flag=True, help="Also find L, F, rounding and zero exponent by probing alone.")
+@click.option("--state", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Where finished cases are kept until the end (default: the user cache).")  # fmt: skip
+@click.option("--fresh", is_flag=True, help="Forget the cases of an interrupted run.")
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="JSON of an earlier run: show what changed."
+)
+@click.option("--junit", "xml", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML to FILE.")
+@click.option("--as", "form", metavar="FORM", type=Form(), help="text, json, jsonl, csv, md or html.")
+@click.option(
+    "-o", "--output", metavar="FILE", multiple=True, help="Write to FILE; its suffix chooses the form; may be repeated."
+)
+@click.option("--source", "citations", is_flag=True, help="Cite the documents behind the answer.")
+@click.pass_obj
+def command(
+    session: Session, device_name: str, target: str | None, names: tuple[str, ...], discover: bool, folder: Path | None,
+    fresh: bool, baseline: Path | None, xml: Path | None, form: str | None, output: tuple[str, ...], citations: bool,
+) -> int:  # fmt: skip
+    """Run the suites on a GPU: conversions, layouts, tensor-core numerics, kernels; a report of what agrees in bits.
+
+    A difference comes with its smallest case and the chip whose arithmetic explains it; only unexplained ones fail. An
+    interrupted run goes on where it stopped. On the simulated GPU everything is labelled simulated.
+
+    \b
+      refsim bringup --device cuda -o report.html -o report.json
+      refsim bringup --suite numerics --discover
+      refsim bringup --baseline report.json --junit report.xml
+    """
+    forms = _planned_outputs(form, output, xml)
+    need("testing", "hypothesis")
+    from refsim.bringup.facts import facts_of, source_hash
+    from refsim.bringup.report import read_report
+    from refsim.bringup.state import State
+    from refsim.bringup.suites import ALWAYS, suite_named
+    from refsim.device.cache import digest
+
+    old = None if baseline is None else read_report(baseline)
+    wanted = dict.fromkeys([*(names or ALWAYS), *(["discovery"] if discover else [])])
+    suites = [suite_named(name) for name in wanted]
+    device = opened(device_name, target)
+    facts = facts_of(device)
+    state = State(folder, facts, {suite.name: digest(source_hash(), suite.fingerprint()) for suite in suites})
+    if fresh:
+        state.clear()
+    _tell_kept(state, [suite.name for suite in suites])
+    report = _report(facts, _cases(device, suites, state), device.name == "sim", old)
+    _deliver(report, forms, xml, citations)
+    state.clear()
+    if report.exit_code:
+        console.tell(f"again: {session.command_line}")
+    return report.exit_code
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
+def _cases(device: "Device", suites: "list[Suite]", state: "State") -> "tuple[Case, ...]":
+    """Every case, from before or run now; an interrupt leaves the finished ones on disk and says so."""
+    from refsim.bringup.suites import run_suites
+
+    try:
+        with _watched() as watch:
+            return tuple(run_suites(device, suites, state, watch))
+    except KeyboardInterrupt:
+        console.tell(f"interrupted: {len(state)} finished cases are kept in {state.path}; the same command goes on")
+        raise
+
+
+@contextmanager
+def _watched() -> "Iterator[Callable[[Step], None] | None]":
+    """What shows each step as progress of its suite, on a terminal only."""
+    from refsim.testing.campaign import Progress
+
+    with reporting() as report:
+        if report is None:
+            yield None
+            return
+        yield lambda step: report(Progress("bringup", f"{step.suite} {step.name}", step.done, step.planned, 0, None))
+
+
+def _tell_kept(state: "State", names: list[str]) -> None:
+    kept = sum(len(state.stored.get(name, {})) for name in names)
+    if kept:
+        console.tell(f"going on: {kept} cases are finished already (--fresh forgets them)")
+    if state.discarded:
+        console.tell(f"{state.discarded} finished cases no longer hold: refsim or a probe changed; they run again")
+
+
+def _report(facts: dict[str, str], cases: "tuple[Case, ...]", simulated: bool, old: "Report | None") -> "Report":
+    from refsim.bringup.report import Report, changes_since
+
+    return Report(facts, cases, simulated, None if old is None else changes_since(old, cases, facts))
+
+
+# ---- the answer ------------------------------------------------------------------------------------------------------
+
+
+def _planned_outputs(form: str | None, output: tuple[str, ...], xml: Path | None) -> list[tuple[str, str | None]]:
+    """(form, file or None for standard output) of each output, refused before anything runs."""
+    planned: list[tuple[str, str | None]] = []
+    for name in output or ("-",):
+        file = None if name in STDOUT else name
+        planned.append((form or form_of(name), file))
+    names = [*(file for _, file in planned if file), *([str(xml)] if xml else [])]
+    for name in names:
+        if not _can_be_written(Path(name).resolve()):
+            raise RefsimError(
+                "cannot-write", "no file can be written there", where=name, help="name a file in a folder that exists"
+            )
+        if sum(Path(each).resolve() == Path(name).resolve() for each in names) > 1:
+            raise RefsimError("usage", "two outputs have one name", where=name, help="give each output its own file")
+    if any(each == "svg" for each, _ in planned):
+        raise RefsimError(
+            "form-does-not-fit", "a report is no drawing", where="--as svg", help="--as html has the matrix"
+        )
+    return planned
+
+
+def _can_be_written(path: Path) -> bool:
+    """Whether a file can take that name, or a pipe or a device has it."""
+    if path.exists() and not path.is_file():
+        return not path.is_dir() and os.access(path, os.W_OK)
+    return path.parent.is_dir() and os.access(path.parent, os.W_OK)
+
+
+def _deliver(report: "Report", forms: list[tuple[str, str | None]], xml: Path | None, citations: bool) -> None:
+    for form, file in forms:
+        if file is not None:
+            save(Path(file), _body(report, form, None, False, citations)[0].encode())
+            continue
+        body, hints = _body(report, form, console.width(), console.takes_colour(sys.stdout), citations)
+        console.answer(body)
+        for hint in hints:
+            console.tell(hint)
+    if xml is not None:
+        from refsim.bringup.junit import junit
+
+        save(xml, junit(report).encode())
+    if all(file is not None for _, file in forms):
+        console.tell(f"{report.title}: {report.verdict}")
+
+
+def _body(report: "Report", form: str, width: int | None, colour: bool, citations: bool) -> tuple[str, tuple[str, ...]]:
+    if form == "html":
+        from refsim.bringup.html_report import page
+
+        return page(report), ()
+    return rendered(_document(report, form), form, width=width, colour=colour, citations=citations)
+
+
+def _document(report: "Report", form: str) -> Document:
+    """The report as the parts that a form can hold: JSON one object, CSV and JSONL the matrix alone."""
+    sources = (PTX["cvt, mma, wgmma"], XIE["tables 3 to 8"], MMA_SIM["feature probes"])
+    if form == "json":
+        return Document((Statement((), report.to_json()),), report.title, sources)
+    matrix = Table(COLUMNS, tuple(_row(case, report.simulated) for case in report.cases), key="cases")
+    if form in ("csv", "jsonl"):
+        return Document((matrix,), report.title, sources)
+    facts = Record(tuple(Entry(name, value) for name, value in report.facts.items()), key="facts")
+    parts: list[Part] = [Statement((report.title, report.verdict), {}, key="verdict"), facts, matrix]
+    parts += [_told(case) for case in report.cases if case.difference or case.status != "pass" or case.parameters]
+    if report.changes is not None:
+        lines = [f"{change.case}: {change.before} -> {change.now}" for change in report.changes]
+        parts.append(Statement(("since the baseline", *(lines or ["nothing changed"])), {}, key="changes"))
+    return Document(tuple(parts), report.title, sources)
+
+
+def _row(case: "Case", simulated: bool) -> tuple[str | int, ...]:
+    suite = f"simulated {case.suite}" if simulated else case.suite
+    return (
+        case.shown, suite, case.name, case.words, case.differing, f"{case.seconds:.2f}", case.coverage, case.note,
+    )  # fmt: skip
+
+
+def _told(case: "Case") -> Statement:
+    """A difference, or why a case has no result, or what was discovered."""
+    lines = [f"{case.shown}  {case.suite}: {case.name}"]
+    if case.parameters:
+        lines.append(
+            ", ".join(f"{name} {'unseen' if value is None else value}" for name, value in case.parameters.items())
+        )
+    lines += [case.note] if case.note else []
+    lines += case.difference.lines() if case.difference else []
+    return Statement(tuple(lines), {}, key=case.key)

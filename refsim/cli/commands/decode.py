@@ -1,0 +1,55 @@
+"""refsim decode: what codes stand for."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import codes_in, format_option
+from refsim.cli.delivery import answers
+from refsim.render import Column, Document, Table
+
+if TYPE_CHECKING:
+    from refsim.cli.answers.anatomy import Anatomy
+    from refsim.formats import Format
+    from refsim.render import Cell
+
+COLUMNS = (
+    Column("format", text=False),
+    Column("code", strong=True),
+    Column("fields"),
+    Column("value", gap=3),
+    Column("expression", label="=", gap=1),
+    Column("class", gap=3),
+    Column("neighbours", label="neighbours", gap=3),
+    Column("nearest_even", label="nearest-even:", gap=3),
+)
+
+
+@click.command()
+@format_option()
+@click.argument("codes", nargs=-1, required=True, metavar="CODE...|-|FILE")
+@answers
+def command(row: "Format", codes: tuple[str, ...]) -> Document:
+    """What CODEs of a format stand for: fields, exact value, class, neighbours, and the reals that round to them.
+
+    A code is hexadecimal (0x7e), binary (0b01111110) or decimal (126); - reads codes from standard input, and a FILE
+    is text or npy, npz, safetensors, raw. A decimal with ~ before it is rounded, the binary expression is exact. The
+    interval is that of rounding to nearest-even alone: beyond the largest value the overflow policy decides.
+
+    \b
+      refsim decode -t e4m3 0x7e 0xff
+      refsim decode -t bf16 weights.npy --as csv
+    """
+    from refsim.cli.answers.anatomy import anatomy
+
+    found = [anatomy(code, row) for code in codes_in(codes, row)]
+    return Document(
+        (Table(COLUMNS, tuple(map(_cells, found)), key="codes", headings=False),), f"decode {row}", (row.source,)
+    )
+
+
+def _cells(each: "Anatomy") -> "tuple[Cell, ...]":
+    next_to = None if each.kind == "nan" else (each.below, each.above)
+    return (
+        each.format.name, each.code, each.fields, each.value, each.expression, each.kind, next_to, each.interval,
+    )  # fmt: skip

@@ -1,0 +1,210 @@
+"""refsim desc: descriptors of tensor cores and TMA in words, made, and walked."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.arguments import Name
+from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.extents import Address
+from refsim.cli.group import Group
+from refsim.errors import RefsimError
+from refsim.render import Bits, Column, Document, Entry, Record, Statement, Table
+
+if TYPE_CHECKING:
+    from refsim.layouts.descriptors import Descriptor, Explanation, TensorMapForm, Walk
+    from refsim.render import Part
+
+READINGS = (
+    Column("bits", drop=2),
+    Column("field", strong=True),
+    Column("stored", align="right", drop=1),
+    Column("value", strong=True),
+    Column("meaning", drop=3),
+)
+
+
+def _kinds() -> list[str]:
+    from refsim.layouts.descriptors import DESCRIPTORS
+
+    return [row.kind for row in DESCRIPTORS]
+
+
+class Kind(Name):
+    """The kind of a descriptor, turned into its row."""
+
+    def __init__(self) -> None:
+        super().__init__("descriptor", _kinds)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> "Descriptor | TensorMapForm":
+        from refsim.layouts.descriptors import descriptor
+
+        return descriptor(str(value))
+
+
+_kind = click.argument("kind", metavar="KIND", type=Kind())
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Descriptors in words: wgmma-smem, tcgen05-smem, tcgen05-instr.f8f6f4 and its kin, tensormap.
+
+    The driver's tensor map has no published bits: its KIND takes the arguments of cuTensorMapEncodeTiled as
+    NAME=VALUE, lists with commas.
+    """
+
+
+@command.command()
+@_kind
+@click.argument("words", nargs=-1, required=True, metavar="WORD|NAME=VALUE...")
+@answers
+def decode(kind: "Descriptor | TensorMapForm", words: tuple[str, ...]) -> Answer:
+    """What a descriptor says, field by field; exit 1 where no hardware takes it.
+
+    \b
+      refsim desc decode wgmma-smem 0x4000004000000040
+      refsim desc decode tensormap tensorDataType=9 tensorRank=2 globalAddress=0 globalDim=256,64 ...
+    """
+    from refsim.layouts.descriptors import TensorMapForm
+
+    if isinstance(kind, TensorMapForm):
+        explained = kind.explain(_arguments(words))
+    else:
+        explained = kind.explain(_word(words, kind.kind))
+    rows = tuple(
+        (each.bits, each.name, each.stored, each.value, each.meaning) for each in explained.readings
+    )  # fmt: skip
+    parts: tuple[Part, ...] = (Table(READINGS, rows, key="fields"), _remarks(explained))
+    document = Document(parts, f"{explained.kind} {explained.word}", (explained.source,))
+    return Answer(document, FAILED if explained.problems else AGREED)
+
+
+@command.command()
+@_kind
+@click.argument("fields", nargs=-1, metavar="FIELD=VALUE...")
+@answers
+def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Document:
+    """The word that holds these fields; those left out take their default. Sizes and addresses are bytes.
+
+    \b
+      refsim desc encode wgmma-smem start_address=1024 swizzle=128B stride_byte_offset=1024
+      refsim desc encode tensormap data_type=bfloat16 dims=256,64 box=64,8 swizzle=128B
+    """
+    from refsim.layouts.descriptors import TensorMapForm
+
+    if isinstance(kind, TensorMapForm):
+        return Document((_record(kind.encode(**_arguments(fields))),), "tensormap", (kind.source,))
+    word = kind.encode(**_arguments(fields))
+    spelled = str(Bits(word, kind.bits))
+    facts = {"word": spelled, "fields": kind.decode(word)}
+    return Document((Statement((spelled,), facts),), kind.kind, (kind.source,))
+
+
+@command.command()
+@_kind
+@click.argument("words", nargs=-1, required=True, metavar="WORD OPERAND|NAME=VALUE...")
+@click.option("--major", metavar="K|MN", default="K", help="Which dimension is contiguous, K by default.")
+@click.option("--ctas", metavar="COUNT", type=click.IntRange(1, 2), default=1, help="2 for cta_group::2.")
+@click.option("--at", metavar="X,Y...", help="Coordinates of the box of a tensormap, 0 by default.")
+@click.option("--start", metavar="ADDRESS", type=Address(), default=0, help="Where the box of a tensormap goes.")
+@answers
+def walk(
+    *, kind: "Descriptor | TensorMapForm", words: tuple[str, ...], major: str, ctas: int, at: str | None, start: int
+) -> Answer:
+    """Every byte that an instruction reads through a descriptor, or that a TMA box goes to: addresses and banks.
+
+    OPERAND is wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b. A cell reads byte:bank of 16 bytes. Exit 1
+    where bytes are read twice, lie outside shared memory, or the fields read nonsense.
+
+    \b
+      refsim desc walk wgmma-smem 0x4000004000000040 wgmma.m64n128k16.bf16.a
+    """
+    from refsim.layouts.descriptors import TensorMapForm
+    from refsim.layouts.descriptors import walk as walked
+
+    if isinstance(kind, TensorMapForm):
+        from refsim.cli.answers.boxes import placed
+
+        return Answer(placed(kind.walk(_arguments(words), _coordinates(words, at), start)))
+    if len(words) != 2:
+        raise click.UsageError("a WORD and an OPERAND are needed", ctx=click.get_current_context())
+    found = walked(kind, _word(words[:1], kind.kind), words[1], major=major, ctas=ctas)
+    return _walked(found)
+
+
+def _walked(found: "Walk") -> Answer:
+    from refsim.layouts.pictures import walk_picture
+
+    facts = {
+        "operand": found.operand.name, "major": found.major, "rows": found.bits.shape[0], "k": found.bits.shape[1],
+        "bytes": int(found.bytes_read.size), "first_byte": int(found.bytes_read[0]), "last_byte": int(found.bytes_read[-1]),
+        "overlapping": int(found.overlaps.size), "out_of_range": int(found.out_of_range.size),
+        "wavefronts": found.conflicts.total, "problems": list(found.problems),
+    }  # fmt: skip
+    wrong = found.problems or found.overlaps.size or found.out_of_range.size
+    parts = (Statement(tuple(line.strip() for line in str(found).splitlines()), facts), walk_picture(found))
+    title = f"{found.descriptor.kind} {Bits(found.word, found.descriptor.bits)}"
+    return Answer(Document(parts, title, (found.descriptor.source,)), FAILED if wrong else AGREED)
+
+
+def _remarks(explained: "Explanation") -> Statement:
+    lines = [f"note: {note}" for note in explained.notes] + [f"problem: {problem}" for problem in explained.problems]
+    facts = {
+        "kind": explained.kind, "word": explained.word, "notes": list(explained.notes),
+        "problems": list(explained.problems),
+    }  # fmt: skip
+    return Statement(tuple(lines), facts)
+
+
+def _word(words: tuple[str, ...], kind: str) -> int:
+    if len(words) != 1 or not re.fullmatch(r"0x[0-9a-fA-F_]+|[0-9]+", words[0]):
+        raise RefsimError(
+            "bad-word",
+            f"{' '.join(words)[:60]!r} is no word",
+            where=kind,
+            rule="a word is hexadecimal (0x40) or decimal",
+        )
+    return int(words[0], 0)
+
+
+def _arguments(words: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE pairs; numbers become numbers, those with commas tuples of them."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier() or not value:
+            raise RefsimError("bad-field", f"{word[:60]!r} is no FIELD=VALUE", help="start_address=1024 swizzle=128B")
+        if name in found:
+            raise RefsimError("bad-field", f"{name} is given twice")
+        found[name] = _value(name, value)
+    return found
+
+
+_LISTS = {"dims", "strides", "box", "element_strides", "globalDim", "globalStrides", "boxDim", "elementStrides"}
+
+
+def _value(name: str, value: str) -> Any:
+    if name in _LISTS:
+        return tuple(_number(each) for each in value.split(",") if each)
+    return _number(value) if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", value) else value
+
+
+def _number(word: str) -> int:
+    try:
+        return int(word, 0)
+    except ValueError as problem:
+        raise RefsimError("bad-field", f"{word[:40]!r} is no number", help="dims=256,64") from problem
+
+
+def _coordinates(words: tuple[str, ...], at: str | None) -> tuple[int, ...]:
+    if at is not None:
+        return tuple(_number(each) for each in at.split(","))
+    dims = _arguments(words).get("globalDim", ())
+    return (0,) * len(dims)
+
+
+def _record(encoded: dict[str, Any]) -> Record:
+    return Record(tuple(Entry(name, value) for name, value in encoded.items()))

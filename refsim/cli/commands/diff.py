@@ -1,0 +1,55 @@
+"""refsim diff: two files of codes, bit for bit."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import format_option, load_codes
+from refsim.cli.commands.layout import LayoutName
+from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.render import Document, Statement
+
+if TYPE_CHECKING:
+    from refsim.formats import Format
+    from refsim.layouts.families import Fragment
+
+
+@click.command()
+@click.argument("got", type=click.Path(path_type=Path))
+@click.argument("want", type=click.Path(path_type=Path))
+@format_option(required=False)
+@click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
+@click.option("--any-nan", is_flag=True, help="Take any NaN for any other.")
+@click.option("--within", metavar="ULP", type=click.IntRange(min=0), default=0, help="Accept a distance of ULP codes.")
+@click.option("--layout", "fragment", metavar="NAME", type=LayoutName(), help="Say who holds the differing elements.")
+@answers
+def command(
+    *, got: Path, want: Path, row: "Format | None", key: str | None, any_nan: bool, within: int,
+    fragment: "Fragment | None",
+) -> Answer:  # fmt: skip
+    """Compares the codes of two files (npy, npz, safetensors, raw) bit for bit; the exit code is 1 where they differ.
+
+    Says how many elements differ, the first and the worst one with bits, values and distance in ulp, and the pattern
+    of the places. bf16 0x3f82 against 0x3f80 is +2 ulp.
+
+    \b
+      refsim diff got.npy want.npy -t bf16
+      refsim diff got.npy want.npy -t bf16 --layout wgmma.m64n128k32.e4m3.d
+      refsim diff got.safetensors want.safetensors --key layer.0 --as json
+    """
+    from refsim import compare
+    from refsim.errors import RefsimError
+
+    one, other = load_codes(got, row, key), load_codes(want, row, key)
+    if one.format != other.format:
+        raise RefsimError(
+            "format-mismatch",
+            f"{got} holds {one.format}, {want} holds {other.format}",
+            help="-t FORMAT where one of them is meant otherwise",
+        )
+    found = compare.bits(
+        one.codes, other.codes, one.format, fragment, nan="any-payload" if any_nan else "bitwise", within_ulps=within
+    )
+    report = Statement(tuple(found.lines()), {"got": str(got), "want": str(want), **found.to_json()})
+    return Answer(Document((report,), f"{got} and {want}"), FAILED if found else AGREED)

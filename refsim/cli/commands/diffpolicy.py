@@ -1,0 +1,105 @@
+"""refsim diffpolicy: where two libraries convert the same number differently."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import FormatName, Name
+from refsim.cli.delivery import FAILED, Answer, answers
+from refsim.errors import RefsimError
+from refsim.render import Bits, Column, Document, Statement, Table
+
+if TYPE_CHECKING:
+    from refsim.conversions import PolicyDifference
+    from refsim.formats import Format
+    from refsim.render import Cell
+
+POLICY_COLUMNS = (Column("policy", strong=True), Column("formats"), Column("sources", citation=True))
+
+
+def policy_names() -> list[str]:
+    """The policies of headers and libraries, in the order of their rows."""
+    from refsim.conversions import CONVERSIONS
+
+    return list(dict.fromkeys(row.policy for row in CONVERSIONS.values() if row.policy))
+
+
+@click.command()
+@click.argument("row", metavar="[FORMAT", required=False, type=FormatName())
+@click.argument("policy", metavar="A", required=False, type=Name("policy", policy_names))
+@click.argument("other", metavar="B]", required=False, type=Name("policy", policy_names))
+@answers
+def command(row: "Format | None", policy: str | None, other: str | None) -> Document | Answer:
+    """The float32 inputs that policies A and B turn into different codes of FORMAT; without arguments, all policies.
+
+    Each class of inputs shows how many of the 196608 patterns differ that decide a narrow format, and the first of
+    them. torch keeps the sign of a NaN in e4m3, 0xff, where CUDA writes 0x7f. The exit code is 1 where they differ.
+
+    \b
+      refsim diffpolicy
+      refsim diffpolicy e4m3 torch cuda.satfinite
+    """
+    if row is None:
+        return _all_policies()
+    if policy is None or other is None:
+        raise RefsimError(
+            "missing-argument",
+            "two policies are compared",
+            where=f"refsim diffpolicy {row}",
+            help=f"policies of {row}: {', '.join(_policies_of(row)) or 'none'}",
+        )
+    from refsim.conversions import diff_policies
+
+    found = diff_policies(row, policy, other)
+    title = f"{row}: {policy} and {other}"
+    if not found:
+        agreement = Statement(
+            (f"{policy} and {other} agree on every input class of {row}",),
+            {"format": row.name, "policies": [policy, other], "differences": []},
+        )
+        return Document((agreement,), title)
+    columns = (
+        Column("format", text=False),
+        Column("inputs", strong=True),
+        Column("count", align="right"),
+        Column("first_bits", label="first", drop=1),
+        Column("first_value", label=" ", gap=1),
+        Column("policy", text=False),
+        Column("code", label=policy),
+        Column("value", label=" ", gap=1, drop=2),
+        Column("other_policy", text=False),
+        Column("other_code", label=other),
+        Column("other_value", label=" ", gap=1, drop=2),
+    )
+    table = Table(columns, tuple(_cells(each, row) for each in found), key="differences")
+    return Answer(Document((table,), title), FAILED)
+
+
+def _cells(each: "PolicyDifference", row: "Format") -> "tuple[Cell, ...]":
+    from refsim.cli.answers.anatomy import as_bits, code_number
+    from refsim.formats import F32
+
+    return (
+        row.name, each.input_class, each.count, Bits(each.pattern, 32), code_number(each.pattern, F32),
+        each.policy, as_bits(each.code, row), code_number(each.code, row),
+        each.other_policy, as_bits(each.other, row), code_number(each.other, row),
+    )  # fmt: skip
+
+
+def _all_policies() -> Document:
+    from refsim.conversions import CONVERSIONS
+
+    rows = []
+    for name in policy_names():
+        family = [row for row in CONVERSIONS.values() if row.policy == name]
+        formats = tuple(dict.fromkeys(row.to.name for row in family))
+        rows.append((name, formats, tuple(dict.fromkeys(row.source for row in family))))
+    return Document((Table(POLICY_COLUMNS, tuple(rows), key="policies"),), "conversion policies")
+
+
+def _policies_of(row: "Format") -> list[str]:
+    from refsim.conversions import CONVERSIONS
+    from refsim.formats import F32
+
+    rows = [each for each in CONVERSIONS.values() if each.policy and each.to == row and each.reads is F32]
+    return list(dict.fromkeys(each.policy for each in rows))

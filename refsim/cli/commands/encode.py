@@ -1,0 +1,209 @@
+"""refsim encode: the code of a value, and what was lost."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import FormatName, Name, parse_code, require_few, words_in
+from refsim.cli.delivery import answers
+from refsim.errors import RefsimError
+from refsim.render import Bits, Column, Document, Number, Table, number
+
+if TYPE_CHECKING:
+    from refsim.cli.values import Value
+    from refsim.conversions import Conversion
+    from refsim.formats import Format
+    from refsim.render import Cell
+
+COLUMNS = (
+    Column("format", text=False),
+    Column("given", strong=True),
+    Column("operand", label="read as"),
+    Column("code", strong=True),
+    Column("fields"),
+    Column("value", gap=3),
+    Column("expression", label="=", gap=1),
+    Column("class", gap=3),
+    Column("error", label="error", gap=3),
+    Column("error", unit="ulp", label="=", gap=1),
+    Column("neighbours", label="neighbours", gap=3),
+)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The code that a value got; `operand` is what the instruction read, where it could not hold the value."""
+
+    value: "Value"
+    code: int
+    operand: Bits | None = None
+
+
+def _conversion_names() -> list[str]:
+    from refsim.conversions import CONVERSIONS
+
+    return list(CONVERSIONS)
+
+
+def _rounding_names() -> tuple[str, ...]:
+    from refsim.conversions import ROUNDINGS
+
+    return ROUNDINGS
+
+
+def _overflow_names() -> tuple[str, ...]:
+    from refsim.conversions import OVERFLOWS
+
+    return OVERFLOWS
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("-t", "--format", "row", metavar="FORMAT", type=FormatName(), help="Number format of the codes.")
+@click.option(
+    "--rounding",
+    metavar="RULE",
+    type=Name("rounding", _rounding_names),
+    help="nearest-even (the default), toward-zero, up, down or ties-away.",
+)
+@click.option(
+    "--overflow",
+    metavar="POLICY",
+    type=Name("overflow", _overflow_names),
+    help="Beyond the largest value: saturate (the default), nan or inf.",
+)
+@click.option("--nan", metavar="CODE", help="The code of a NaN; without it the format's own.")
+@click.option(
+    "--via",
+    metavar="CONVERSION",
+    type=Name("conversion", _conversion_names),
+    help="As this instruction or library does, such as cvt.rn.satfinite.e4m3x2.f32 or torch.float8_e4m3fn.",
+)
+@click.argument("values", nargs=-1, required=True, metavar="VALUE...|-")
+@answers
+def command(
+    *, row: "Format | None", rounding: str | None, overflow: str | None, nan: str | None, via: str | None,
+    values: tuple[str, ...],
+) -> Document:  # fmt: skip
+    """The code that each VALUE becomes, rounded once from the value as written, and the error of it.
+
+    A value is decimal (0.3), a hexadecimal float (0x1.8p3), nan, inf, or the bit pattern of any format
+    (f32:0x3f800000); - reads values from standard input. The error is code minus value. With --via the value is first
+    rounded to what the instruction reads, and shown where that changes it.
+
+    \b
+      refsim encode -t e4m3 0.3 -1000 nan
+      refsim encode -t e5m2 65536 --overflow inf
+      refsim encode --via cvt.rp.satfinite.ue8m0x2.f32 0x1.8p3
+    """
+    from refsim.cli.values import parse_value
+
+    words = list(words_in(values))
+    require_few(len(words), "refsim.encode(values, format) in Python takes arrays of any size")
+    for word in words:
+        if word.startswith("--") or word in ("-h", "-t", "-o"):
+            raise click.NoSuchOption(word, ctx=click.get_current_context())
+    parsed = [parse_value(word) for word in words]
+    if via is None:
+        if row is None:
+            raise click.MissingParameter(
+                ctx=click.get_current_context(), param_hint="'-t' / '--format' (or '--via')", param_type="option"
+            )
+        found, source = _by_rule(parsed, row, rounding or "nearest-even", overflow or "saturate", nan), row.source
+    else:
+        given = {"--rounding": rounding, "--overflow": overflow, "--nan": nan}
+        conversion = _conversion(via, row, [name for name, choice in given.items() if choice is not None])
+        row, source = conversion.to, conversion.source
+        found = _by_conversion(parsed, conversion)
+    table = Table(COLUMNS, tuple(_cells(each, row) for each in found), key="values", headings=False)
+    return Document((table,), f"encode {row}", (source,))
+
+
+def _by_rule(values: "list[Value]", row: "Format", rounding: str, overflow: str, nan: str | None) -> list[Encoded]:
+    from refsim.cli.values import to_double
+    from refsim.conversions import encode
+
+    nan_code = None if nan is None else parse_code(nan, row)
+    codes = encode([to_double(value) for value in values], row, rounding, overflow, nan_code)
+    return [Encoded(value, int(code)) for value, code in zip(values, codes, strict=True)]
+
+
+def _conversion(via: str, row: "Format | None", overridden: list[str]) -> "Conversion":
+    from refsim.conversions import conversion_named
+
+    conversion = conversion_named(via)
+    if overridden:
+        raise RefsimError(
+            "usage",
+            f"{overridden[0]} contradicts --via",
+            where=via,
+            rule="a conversion fixes its own rounding, overflow and NaN",
+        )
+    if row is not None and row != conversion.to:
+        raise RefsimError(
+            "usage", f"{via} gives {conversion.to}, not {row}", help=f"leave out -t, or -t {conversion.to}"
+        )
+    if conversion.random_positions:
+        raise RefsimError(
+            "needs-random-bits",
+            f"{via} adds random bits",
+            rule=str(conversion.source),
+            help="refsim.convert(name, ..., random_bits=...) in Python",
+        )
+    return conversion
+
+
+def _by_conversion(values: "list[Value]", conversion: "Conversion") -> list[Encoded]:
+    """Every slot of the operand registers holds the value; the lowest slot of the result is its code."""
+    import numpy as np
+
+    from refsim.cli.answers.anatomy import as_bits, exact_value
+    from refsim.cli.values import to_double
+    from refsim.conversions import convert, encode
+
+    reads, slots = conversion.reads, conversion.elements // conversion.operand_count
+    overflow = "inf" if reads.has_infinity else "saturate"
+    operands = encode([to_double(value) for value in values], reads, "nearest-even", overflow)
+    slot_bits = 8 * conversion.operand_dtype.itemsize // slots
+    register = sum(operands.astype(conversion.operand_dtype) << (slot_bits * slot) for slot in range(slots))
+    register = np.asarray(register, conversion.operand_dtype)
+    results = convert(conversion.name, *[register] * conversion.operand_count)
+    mask = (1 << (8 * conversion.result_dtype.itemsize // conversion.elements)) - 1
+    found = []
+    for value, operand, result in zip(values, operands, results, strict=True):
+        unchanged = value.is_nan or exact_value(int(operand), reads) == value.exact
+        found.append(Encoded(value, int(result) & mask, None if unchanged else as_bits(int(operand), reads)))
+    return found
+
+
+def _cells(each: Encoded, row: "Format") -> "tuple[Cell, ...]":
+    from refsim.cli.answers.anatomy import anatomy
+
+    shown = anatomy(each.code, row)
+    error, ulps = _error(each, row)
+    return (
+        row.name, each.value.written, each.operand, shown.code, shown.fields, shown.value, shown.expression, shown.kind,
+        error, ulps, (shown.below, shown.above) if error is not None and error.value else None,
+    )  # fmt: skip
+
+
+def _error(each: Encoded, row: "Format") -> tuple[Number | None, Number | None]:
+    """Code minus value, absolutely and in steps of the code; None where one of them is not finite."""
+    import math
+
+    from refsim.cli.answers.anatomy import exact_value, step
+
+    value = exact_value(each.code, row)
+    exact = each.value.exact
+    if not math.isfinite(value) or (isinstance(exact, float) and not math.isfinite(exact)):
+        return None, None
+    error = Fraction(value) - Fraction(exact)
+    return _signed(error), _signed(error / step(each.code, row)) if error else None
+
+
+def _signed(value: Fraction) -> Number:
+    spelled = number(value)
+    if value <= 0:
+        return spelled
+    return Number(value, f"~+{spelled.text[1:]}" if spelled.text.startswith("~") else f"+{spelled.text}")

@@ -1,0 +1,128 @@
+"""refsim formats: the rows of all number formats, and everything that is derived of one."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import FormatName
+from refsim.cli.delivery import answers
+from refsim.render import Bits, Column, Document, Entry, Number, Record, Table
+
+if TYPE_CHECKING:
+    from refsim.formats import Format
+    from refsim.render import Cell
+
+COLUMNS = (
+    Column("format", strong=True),
+    Column("bits", align="right", drop=5),
+    Column("fields", label="s/e/m"),
+    Column("bias", align="right"),
+    Column("max", align="right"),
+    Column("max_code", label="code", drop=1),
+    Column("min_normal", label="min normal", drop=4),
+    Column("min_subnormal", label="min subnormal"),
+    Column("nan", label="NaN", drop=2),
+    Column("infinity", label="inf", drop=3),
+    Column("negative_zero", label="-0", drop=3),
+    Column("source", citation=True),
+)
+
+
+@click.command()
+@click.argument("row", metavar="[NAME]", required=False, type=FormatName())
+@answers
+def command(row: "Format | None") -> Document:
+    """All number formats, or everything that is derived of the one called NAME.
+
+    s/e/m are the widths of sign, exponent and mantissa. NaN is the code that NVIDIA hardware writes, inf that of
+    +infinity. E4M3 has bias 7, its largest value is 448, code 0x7e.
+
+    \b
+      refsim formats
+      refsim formats e4m3 --source
+    """
+    from refsim.formats import FORMATS
+
+    if row is not None:
+        return Document((Record(tuple(_entries(row))),), f"format {row}", (row.source,))
+    return Document((Table(COLUMNS, tuple(map(_cells, FORMATS)), key="formats"),), "formats")
+
+
+def _cells(row: "Format") -> "tuple[Cell, ...]":
+    return (
+        row.name,
+        row.bits,
+        _widths(row),
+        row.bias,
+        _extreme(row.max_code, row),
+        _bits(row.max_code, row),
+        _power(row.min_normal) if _is_floating(row) else None,
+        _power(row.quantum) if row.has_zero else None,
+        _bits(row.nan_code, row),
+        _bits(row.infinity_code, row),
+        row.has_negative_zero,
+        row.source,
+    )
+
+
+def _entries(row: "Format") -> "list[Entry]":
+    from refsim.conversions import encode
+
+    lowest = int(encode([row.min_value], row)[0])
+    return [
+        Entry("format", row.name),
+        Entry("aliases", row.aliases or None),
+        Entry("bits", row.bits),
+        Entry("padding_bits", row.padding_bits or None, label="padding bits"),
+        Entry("fields", _widths(row), label="s/e/m"),
+        Entry("bias", row.bias),
+        Entry("max", _extreme(row.max_code, row)),
+        Entry("max_code", _bits(row.max_code, row), label="max code"),
+        Entry("min", _extreme(lowest, row)),
+        Entry("min_code", _bits(lowest, row), label="min code"),
+        Entry("min_normal", _power(row.min_normal) if _is_floating(row) else None, label="min normal"),
+        Entry("min_subnormal", _power(row.quantum) if row.has_zero else None, label="min subnormal"),
+        Entry("nan", _bits(row.nan_code, row), label="NaN"),
+        Entry("nan_codes", _nan_codes(row), label="NaN codes"),
+        Entry("infinity", _bits(row.infinity_code, row), label="inf"),
+        Entry("negative_zero", _bits(row.sign_mask, row) if row.has_negative_zero else None, label="-0"),
+        Entry("specials", row.specials.value),
+        Entry("array_dtype", row.code_dtype.name, label="array of codes"),
+    ]
+
+
+def _is_floating(row: "Format") -> bool:
+    return not row.twos_complement
+
+
+def _widths(row: "Format") -> str:
+    return f"{int(row.signed)}/{row.exponent_bits}/{row.mantissa_bits}"
+
+
+def _bits(code: int | None, row: "Format") -> Bits | None:
+    return None if code is None else Bits(code, row.bits + row.padding_bits)
+
+
+def _power(value: float) -> Number:
+    import math
+
+    return Number(value, f"2^{math.frexp(value)[1] - 1}")
+
+
+def _extreme(code: int, row: "Format") -> Number:
+    from refsim.cli.answers.anatomy import code_number, exact_value
+
+    return code_number(code, row) if row.mantissa_bits else _power(exact_value(code, row))
+
+
+def _nan_codes(row: "Format") -> str | None:
+    """The ranges of the codes that are NaN: 0x7d to 0x7f, 0xfd to 0xff for E5M2."""
+    if row.nan_code is None:
+        return None
+    first = row.nan_code if row.infinity_code is None else row.infinity_code + (1 << row.padding_bits)
+    last = row.nan_code | ((1 << row.padding_bits) - 1)
+    both = [(first, last)]
+    if row.signed and row.has_negative_zero:
+        both.append((first | row.sign_mask, last | row.sign_mask))
+    spelled = [(str(_bits(low, row)), str(_bits(high, row))) for low, high in both]
+    return ", ".join(low if low == high else f"{low} to {high}" for low, high in spelled)

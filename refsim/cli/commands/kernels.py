@@ -1,0 +1,36 @@
+"""refsim kernels: what is declared, and where."""
+
+from pathlib import Path
+
+import click
+
+from refsim.cli.delivery import answers
+from refsim.cli.devices import need
+from refsim.render import Column, Document, Table
+
+COLUMNS = (
+    Column("kernel", strong=True),
+    Column("entries", align="right", drop=3),
+    Column("corpus", label="special cases", align="right", drop=2),
+    Column("promise", drop=4),
+    Column("summary", drop=1),
+    Column("file", drop=5),
+)
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE...]")
+@answers
+def command(files: tuple[Path, ...]) -> Document:
+    """The kernels that FILEs declare: by default those of [tool.refsim] in pyproject.toml, else the bundled ones."""
+    need("testing", "hypothesis")
+    from refsim.testing import find_kernels
+
+    rows = tuple(
+        (
+            kernel.name, len(kernel.entries), len(kernel.corpus), str(kernel.promise), kernel.summary,
+            kernel.file.name if kernel.file else "",
+        )
+        for kernel in find_kernels(files or None)
+    )  # fmt: skip
+    return Document((Table(COLUMNS, rows, key="kernels"),), "kernels")

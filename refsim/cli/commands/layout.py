@@ -1,0 +1,259 @@
+"""refsim layout: who holds an element, what a thread holds, and whether somebody's index arithmetic agrees."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.arguments import Name
+from refsim.cli.delivery import Answer, answers
+from refsim.cli.extents import chosen, parse_whole, window
+from refsim.cli.group import Group
+from refsim.errors import RefsimError
+from refsim.render import ALERT, Column, Document, Table
+
+if TYPE_CHECKING:
+    from refsim.layouts.families import Fragment
+    from refsim.layouts.tiles import Tile
+    from refsim.render import Cell, Picture
+    from refsim.sources import Source
+
+MEMORY_BITS = (8, 16, 32)
+
+
+class LayoutName(Name):
+    """The name of a fragment, turned into the fragment."""
+
+    def __init__(self) -> None:
+        super().__init__("layout", _fragment_names)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "Fragment":
+        from refsim.layouts.families import fragment
+
+        return fragment(value)
+
+
+def _fragment_names() -> list[str]:
+    from refsim.layouts.families import fragments
+
+    return list(fragments())
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Which thread holds which element: mma, wgmma, ldmatrix, stmatrix, tcgen05 and mfma.
+
+    A name is family.shape.type.operand: wgmma.m64n128k32.e4m3.d, mma.m16n8k16.bf16.a, ldmatrix.m8n8.x4.b16.trans.
+    """
+
+
+@command.command("list")
+@click.argument("pattern", metavar="[PATTERN]", required=False, type=Name("layout", _fragment_names))
+@answers
+def list_layouts(pattern: str | None) -> Document:
+    """What every layout rests on; with a PATTERN (wgmma, 'mma.m16n8k16.*') the names themselves.
+
+    Evidence is a formula alone, the packages that agree with it in a test, or the chip and the date of a recorded run.
+
+    \b
+      refsim layout list
+      refsim layout list 'wgmma.m64n128*.d' --as csv
+    """
+    from refsim.cli.answers.layoutlist import everything, matching
+
+    return everything() if pattern is None else matching(pattern)
+
+
+@command.command()
+@click.argument("fragment", metavar="NAME", type=LayoutName())
+@click.option(
+    "--view", metavar="VIEW", default="tensor", help="tensor: who holds an element; hardware: what a place holds."
+)
+@click.option("--by", metavar="FACT", default="thread", help="What colours and lights up: thread, warp, value, bank.")
+@click.option("--memory", metavar="SWIZZLE", help="Also the byte and bank in a K-major tile of none, 32B, 64B, 128B.")
+@window
+@answers
+def show(
+    *, fragment: "Fragment", view: str, by: str, memory: str | None, rows: slice | None, cols: slice | None
+) -> Document:
+    """The whole of a layout: a grid in text, a drawing with tooltips as SVG or HTML, a row an element as CSV.
+
+    A cell reads thread:value, in the hardware view row:col. Where the terminal is too narrow the last columns are
+    left out, nothing wraps.
+
+    \b
+      refsim layout show mma.m16n8k16.bf16.a
+      refsim layout show wgmma.m64n128k32.e4m3.d --memory 128B -o d.svg
+    """
+    from refsim.errors import unknown
+    from refsim.layouts import pictures
+
+    if view not in pictures.VIEWS:
+        raise unknown("view", view, list(pictures.VIEWS), where="--view")
+    extents = fragment.shape if view == pictures.TENSOR else (fragment.threads, fragment.values)
+    axes = ("row", "col") if view == pictures.TENSOR else fragment.units
+    drawn = pictures.fragment_picture(
+        fragment, view=view, by=by, memory=_memory(fragment, memory) if memory else None,
+        rows=chosen(rows, extents[0], axes[0]), cols=chosen(cols, extents[1], axes[1]),
+    )  # fmt: skip
+    return Document((drawn,), fragment.name, (fragment.source,))
+
+
+def _memory(fragment: "Fragment", mode: str) -> "Tile":
+    from refsim.layouts.tiles import tile
+
+    if fragment.element_bits not in MEMORY_BITS:
+        raise RefsimError(
+            "element-size", f"{fragment.name} has elements of {fragment.element_bits} bits", where="--memory",
+            rule="tiles hold elements of 8, 16 or 32 bits",
+        )  # fmt: skip
+    return tile("K", mode, fragment.element_bits // 8, fragment.shape)
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@click.argument("fragment", metavar="NAME", type=LayoutName())
+@click.argument("row", metavar="ROW")
+@click.argument("col", metavar="COL")
+@answers
+def where(fragment: "Fragment", row: str, col: str) -> Document:
+    """Who holds the element at ROW, COL: warp, lane, value, and the bits of a register that it shares.
+
+    \b
+      refsim layout where wgmma.m64n128k32.e4m3.d 17 42
+    """
+    threads, values = fragment.holders(parse_whole(row, "row"), parse_whole(col, "col"))
+    holders = [(int(thread), int(value)) for thread, value in zip(threads.ravel(), values.ravel(), strict=True)]
+    rows = tuple(
+        (*holder_cells(fragment, thread, value), cited(fragment.source)) for thread, value in holders
+    )  # fmt: skip
+    columns = (*holder_columns(fragment), Column("source", gap=8))
+    picture = _one_thread(fragment, holders[0][0], int(row) * fragment.shape[1] + int(col))
+    return Document(
+        (Table(columns, rows, key="holders", headings=False),), f"{fragment.name}: row {row}, col {col}",
+        (fragment.source,), drawing=picture,
+    )  # fmt: skip
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@click.argument("fragment", metavar="NAME", type=LayoutName())
+@click.argument("place", metavar="THREAD|WARP:LANE")
+@click.argument("value", metavar="[VALUE]", required=False)
+@answers
+def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
+    """The elements that a thread holds, or the one of its VALUE; warp 1 lane 5 is 1:5, thread 37.
+
+    \b
+      refsim layout holds wgmma.m64n128k32.e4m3.d 1:5 20
+    """
+    from refsim.layouts.holders import bits_of
+
+    thread = _thread(fragment, place)
+    wanted = range(fragment.values) if value is None else [parse_whole(value, fragment.units[1])]
+    found = [(each, *(int(at) for at in fragment.coord(thread, each))) for each in wanted]
+    shared = fragment.per_register > 1
+    rows = []
+    for each, row, col in found:
+        register = (each // fragment.per_register, _bits(bits_of(fragment, each))) if shared else (None, None)
+        rows.append((each, *register, *((row, col) if row >= 0 else (None, None))))
+    columns = (
+        Column("value", label=fragment.units[1], strong=True, align="right"),
+        Column("register", align="right", text=shared),
+        Column("bits", text=shared),
+        Column("row", align="right"),
+        Column("col", align="right"),
+    )
+    holder = _spoken_thread(fragment, thread)
+    count = sum(row >= 0 for _, row, _ in found)
+    return Document(
+        (Table(columns, tuple(rows), key="elements"),), f"{fragment.name}: {holder}", (fragment.source,),
+        () if value is not None else (f"{holder} holds {count} elements",), _one_thread(fragment, thread),
+    )  # fmt: skip
+
+
+@command.command()
+@click.argument("fragment", metavar="NAME", type=LayoutName())
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@answers
+def check(fragment: "Fragment", file: Path | None) -> Answer:
+    """Whether index arithmetic agrees with a layout: FILE says which element each value of each thread is.
+
+    FILE is npy, int (threads, values) of row * cols + col as a kernel writes tags, or (threads, values, 2) of row and
+    col; or csv with columns thread, value, row, col. Exit 1 where they differ, with the layouts that would agree.
+    Without FILE: whether the layout itself is sound.
+
+    \b
+      refsim layout check mma.m16n8k16.bf16.a tags.npy
+    """
+    from refsim.cli.answers.layoutcheck import against, sound
+
+    return sound(fragment) if file is None else against(fragment, file)
+
+
+def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
+    """What names a place of that fragment, as the columns of a sentence."""
+    from refsim.layouts.holders import THREADS, warp_lanes
+
+    if fragment.units != THREADS:
+        return tuple(Column(unit.lower().replace(" ", "_"), label=unit, strong=True) for unit in fragment.units)
+    lanes = warp_lanes(fragment)
+    warp = (Column("warp", label="warp", strong=True),) if lanes == 32 else ()
+    register = (Column("register", label="register", gap=8), Column("bits", gap=2)) if fragment.per_register > 1 else ()
+    thread = Column("thread", label="thread", gap=8, text=fragment.threads > lanes)
+    return (
+        *warp, Column("lane", label="lane", strong=True), Column("value", label="value", strong=True), *register, thread,
+        Column("threads", label="of", gap=1, text=fragment.threads > lanes),
+    )  # fmt: skip
+
+
+def holder_cells(fragment: "Fragment", thread: int, value: int) -> "tuple[Cell, ...]":
+    """The cells of `holder_columns` for one place."""
+    from refsim.layouts.holders import THREADS, bits_of, warp_lanes
+
+    if fragment.units != THREADS:
+        return (thread, value)
+    lanes = warp_lanes(fragment)
+    warp = (thread // lanes,) if lanes == 32 else ()
+    register = (value // fragment.per_register, _bits(bits_of(fragment, value))) if fragment.per_register > 1 else ()
+    return (*warp, thread % lanes, value, *register, thread, fragment.threads)
+
+
+def cited(source: "Source") -> str:
+    """A citation for the end of a sentence: the document without its edition, and the place."""
+    return f"[{source.document.title}, {source.place}]"
+
+
+def _bits(ends: tuple[int, int]) -> str:
+    return f"bit {ends[0]}" if ends[0] == ends[1] else f"bits {ends[0]}..{ends[1]}"
+
+
+def _thread(fragment: "Fragment", place: str) -> int:
+    from refsim.layouts.holders import warp_lanes
+
+    warp, colon, lane = place.partition(":")
+    if not colon:
+        return parse_whole(place, fragment.units[0])
+    lanes, last = warp_lanes(fragment), fragment.threads // warp_lanes(fragment) - 1
+    numbers = parse_whole(warp, "warp"), parse_whole(lane, "lane")
+    for what, number, limit in (("warp", numbers[0], last), ("lane", numbers[1], lanes - 1)):
+        if not 0 <= number <= limit:
+            raise RefsimError(f"{what}-range", f"{what} {number} is outside 0..{limit}", where=fragment.name)
+    return numbers[0] * lanes + numbers[1]
+
+
+def _spoken_thread(fragment: "Fragment", thread: int) -> str:
+    from refsim.layouts.holders import THREADS, warp_lanes
+
+    lanes = warp_lanes(fragment)
+    if fragment.units != THREADS or fragment.threads <= lanes:
+        return f"{fragment.units[0]} {thread}"
+    return f"thread {thread} (warp {thread // lanes}, lane {thread % lanes})"
+
+
+def _one_thread(fragment: "Fragment", thread: int, asked: int = -1) -> "Picture":
+    """What one thread holds; the element at the flat place `asked` stands out."""
+    from dataclasses import replace
+
+    from refsim.layouts.pictures import fragment_picture
+
+    drawn = fragment_picture(fragment, thread=thread)
+    return replace(drawn, colours=[ALERT if at == asked else each for at, each in enumerate(drawn.colours)])

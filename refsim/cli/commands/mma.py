@@ -1,0 +1,207 @@
+"""refsim mma: what a tensor core returns, and why."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.arguments import ARRAY_SUFFIXES, Name
+from refsim.cli.delivery import answers
+from refsim.errors import RefsimError
+from refsim.render import Document, Statement
+
+if TYPE_CHECKING:
+    from refsim.cli.answers.dotproduct import Question
+    from refsim.cli.products import Product
+
+
+def _units() -> list[str]:
+    from refsim.cli.products import units
+
+    return units()
+
+
+def _targets() -> list[str]:
+    from refsim.cli.products import targets
+
+    return targets()
+
+
+def _operand_types() -> list[str]:
+    from refsim.cli.products import operand_types
+
+    return operand_types()
+
+
+def _result_types() -> list[str]:
+    from refsim.cli.products import result_types
+
+    return result_types()
+
+
+def _scale_types() -> list[str]:
+    from refsim.cli.products import scale_types
+
+    return scale_types()
+
+
+class Types(Name):
+    """The name of an operand's or a result's type."""
+
+    def __init__(self, kind: str, known: Callable[[], list[str]]) -> None:
+        super().__init__(kind, known)
+        self.names = known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from refsim.cli.products import type_name
+
+        return type_name(str(value), self.names(), self.name)
+
+
+UNIT, TARGET = Name("unit", _units), Name("target", _targets)
+OPERAND, RESULT = Types("operand type", _operand_types), Types("result type", _result_types)
+SCALE = Types("scale type", _scale_types)
+
+
+class Place(click.ParamType):  # type: ignore[type-arg]
+    """ROW,COL of the result."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        words = str(value).split(",")
+        if len(words) != 2 or not all(word.strip().isdecimal() and len(word) < 12 for word in words):
+            raise RefsimError("bad-place", f"{value!r} is no element", "--at", "an element is ROW,COL, as 17,42")
+        return int(words[0]), int(words[1])
+
+
+def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
+    """-o FILE.npy (npz, safetensors, bin, raw) keeps the result's codes; any other suffix is a form of the answer."""
+
+    @functools.wraps(run)
+    def kept(*, output: str | None, **arguments: Any) -> int:
+        as_codes = output is not None and output.endswith(ARRAY_SUFFIXES)
+        return run(output=None if as_codes else output, to=Path(output or "") if as_codes else None, **arguments)
+
+    return kept
+
+
+@click.command()
+@click.option("--a", required=True, metavar="LIST|FILE", help="Row of A: 0x38,0x40 are codes, 1.5,-2 values; or M x K.")
+@click.option("--b", required=True, metavar="LIST|FILE", help="Column of B, or a file of N x K: B is transposed.")
+@click.option("--c", metavar="VALUE|FILE", help="C, a code or a value of the result's type; zero without it.")
+@click.option("--explain", is_flag=True, help="Spell one dot product step by step.")
+@click.option("--at", metavar="ROW,COL", type=Place(), help="One element of the product of two files.")
+@click.option(
+    "--unit", metavar="UNIT", default="wgmma", type=UNIT, help="wgmma (the default), mma.sync, tcgen05.f16, ..."
+)
+@click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="The chip, sm_90a by default.")
+@click.option("-t", "--format", "both", metavar="FORMAT", type=OPERAND, help="Type of A and B, where no file names it.")
+@click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A.")
+@click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B.")
+@click.option("--d-format", metavar="FORMAT", type=RESULT, help="Type of C and D, f32 where there is a choice.")
+@click.option("--k", type=click.IntRange(min=1), help="K of one instruction, the largest by default.")
+@click.option("--a-scale", metavar="LIST|FILE", help="Scales of A, one a block; a file of M x blocks.")
+@click.option("--b-scale", metavar="LIST|FILE", help="Scales of B.")
+@click.option("--scale-format", metavar="FORMAT", type=SCALE, help="Type of the scales: e8m0 or ue4m3.")
+@click.option("--negate-a", is_flag=True, help="Turn the sign of A, where the instruction can.")
+@click.option("--negate-b", is_flag=True, help="Turn the sign of B.")
+@click.option("--key", metavar="NAME", help="The tensor's name, where files hold several.")
+@click.option("--zeros", is_flag=True, help="List zero products too.")
+@_keeps_codes
+@answers
+def command(
+    *, both: str | None, explain: bool, at: tuple[int, int] | None, zeros: bool, to: Path | None, negate_a: bool,
+    negate_b: bool, **words: Any,
+) -> Document:  # fmt: skip
+    """The bits that a tensor core returns for D = A B^T + C; with --explain every step that leads to them.
+
+    A list is a row of A or a column of B, - one on standard input; zeros fill it up to the K of the instruction. 0x38
+    and 0b111000 are codes, 1.5, -2 and inf values, which must be exact. Two files make a whole product: -o D.npy
+    keeps its codes, --at picks one element. A term shows its exponent, its integer of units 2^(E - F) and what was
+    cut; E is the largest exponent.
+
+    \b
+      refsim mma --explain -t e4m3 --a 0x38,0x40,1.5 --b 0x38,0x01,-2 --c 0.001953125
+      refsim mma -t bf16 --unit mma.sync --target sm_80 --a=-8192,-0.5 --b 1024,1 --c 8388608
+      refsim mma --a a.npy --b b.npy -t e4m3 -o d.npy
+      refsim mma --a a.npy --b b.npy -t e4m3 --at 17,42 --explain
+    """
+    from refsim.cli.products import Asked, read
+
+    words["a_format"], words["b_format"] = words["a_format"] or both, words["b_format"] or both
+    product = read(Asked(**words, negate=(negate_a, negate_b)))
+    whole = (product.a.shape[-2], product.b.shape[-2])
+    if at is not None:
+        product = product.at(*at)
+    elif whole != (1, 1) and (explain or to is None):
+        raise RefsimError(
+            "one-element", f"the result is {whole[0]} x {whole[1]}", rule="one element is shown",
+            help="give --at ROW,COL" if explain else "give --at ROW,COL, or -o D.npy for all of it",
+        )  # fmt: skip
+    if to is not None and explain:
+        raise RefsimError("usage", "the steps are no codes", f"-o {to}", help="-o FILE.txt, .json or .md keeps them")
+    if to is not None:
+        return _whole(product, to)
+    from refsim.cli.answers import dotproduct, dotsteps
+
+    question = _question(product)
+    if explain:
+        return dotsteps.document(question, zeros=zeros)
+    found = dotproduct.head(question, _codes(product).item())
+    return Document((found,), product.row.name, (product.row.source,))
+
+
+def _multiplied(product: "Product") -> Any:
+    """The result of numerics.mma; that a row is unverified stands in the answer."""
+    from refsim import numerics
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", numerics.UnverifiedProfileWarning)
+        return numerics.mma(product.a, product.b, product.c, **product.arguments())
+
+
+def _codes(product: "Product") -> Any:
+    """The result as unsigned codes."""
+    d = _multiplied(product)
+    return d.view(f"u{d.dtype.itemsize}")
+
+
+def _question(product: "Product") -> "Question":
+    """The one dot product, after numerics.mma has checked its arguments; negated operands have their signs turned."""
+    from refsim.cli.answers.dotproduct import Question
+    from refsim.numerics.multiply import checked
+
+    names = (product.a_format, product.b_format, product.row.d_format)
+    scales = (product.a_scale, product.b_scale, product.scale_format)
+    problem = checked(
+        product.a, product.b, product.c, product.unit, names, product.target, scales, product.k, product.negate
+    )
+    operands = problem.operands
+
+    def codes(array: Any) -> tuple[int, ...]:
+        return () if array is None else tuple(array.ravel().tolist())
+
+    return Question(
+        product, codes(operands.a), codes(operands.b), int(problem.c.item()), codes(operands.a_scale),
+        codes(operands.b_scale),
+    )  # fmt: skip
+
+
+def _whole(product: "Product", to: Path) -> Document:
+    """The product of two files, in a third."""
+    from refsim import files
+    from refsim.cli.answers import dotproduct
+
+    row = product.row
+    codes = _codes(product)
+    files.save(to, codes, row.d_format)
+    m, n = codes.shape
+    k = product.a.shape[-1]
+    plus = "" if product.c is None else " + C"
+    line = f"{to}: {m} x {n} {row.d_format} = A {m} x {k} times B {n} x {k} transposed{plus}"
+    facts = {"to": str(to), "shape": [m, n], **dotproduct.instruction_facts(product)}
+    return Document((Statement((line, *dotproduct.instruction(product)), facts),), row.name, (row.source,))

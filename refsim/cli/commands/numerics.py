@@ -1,0 +1,235 @@
+"""refsim numerics: the arithmetic of every tensor core, and how many bits its accumulator keeps."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import Name
+from refsim.cli.delivery import answers
+from refsim.cli.group import Group
+from refsim.errors import RefsimError
+from refsim.render import Column, Document, Table
+
+if TYPE_CHECKING:
+    from refsim.numerics.profiles import Profile
+    from refsim.render import Cell
+
+ROWS = (
+    Column("target", strong=True),
+    Column("unit", strong=True),
+    Column("types"),
+    Column("k", label="K", drop=4),
+    Column("length", label="L", align="right"),
+    Column("fraction", label="F", align="right"),
+    Column("rounding"),
+    Column("zero_exponent", label="zero exponent", align="right", drop=5),
+    Column("order", drop=7),
+    Column("c_enters", label="C"),
+    Column("scales", drop=6),
+    Column("level"),
+    Column("evidence", drop=8),
+    Column("source", citation=True),
+)
+BITS = (
+    Column("targets", strong=True),
+    Column("unit", strong=True),
+    Column("types"),
+    Column("kept", label="bits kept"),
+    Column("result", label="bits of the result"),
+    Column("length", label="products a step", align="right", drop=2),
+    Column("c_enters", label="C enters", drop=3),
+    Column("level", drop=1),
+    Column("evidence", drop=4),
+    Column("source", citation=True),
+)
+
+
+def _units() -> list[str]:
+    from refsim.cli.products import units
+
+    return units()
+
+
+def _targets() -> list[str]:
+    from refsim.cli.products import targets
+
+    return targets()
+
+
+def _types() -> list[str]:
+    from refsim.cli.products import operand_types
+
+    return operand_types()
+
+
+def _filters(function: "click.decorators.FC") -> "click.decorators.FC":
+    """--target, --unit and -t."""
+    function = click.option(
+        "-t", "--format", "type_", metavar="FORMAT", type=Name("operand type", _types), help="Only operands of FORMAT."
+    )(function)
+    function = click.option("--unit", metavar="UNIT", type=Name("unit", _units), help="Only this unit.")(function)
+    return click.option("--target", metavar="TARGET", type=Name("target", _targets), help="Only this chip.")(function)
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """What each tensor core does with a dot product: one row for each chip, unit and types."""
+
+
+@command.command("list")
+@_filters
+@answers
+def list_rows(target: str | None, unit: str | None, type_: str | None) -> Document:
+    """The arithmetic of every instruction, and what that row rests on.
+
+    A step takes L products and C, aligns them to their largest exponent E and cuts them below 2^(E - F). A zero takes
+    part with the zero exponent. C is aligned with the products (early) or added last (late). Levels: silicon, a
+    published model, unverified.
+
+    \b
+      refsim numerics list
+      refsim numerics list --target sm_90a -t e4m3 --source
+    """
+    rows = tuple(_cells(row) for row in _chosen(target, unit, type_))
+    return Document((Table(ROWS, rows, key="rows"),), "the arithmetic of tensor cores", hints=(f"{len(rows)} rows",))
+
+
+@command.command("bits")
+@_filters
+@answers
+def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
+    """How many bits an accumulator keeps, for each instruction; rows that agree in all of it are one.
+
+    Kept are the leading bit and the F bits below it, counted from the largest exponent of the products and C: what
+    lies lower is cut. The result then has its own number of bits. Hopper's FP8 wgmma keeps 14 and returns 14.
+
+    \b
+      refsim numerics bits
+      refsim numerics bits -t e4m3 --as md
+    """
+    groups: dict[tuple[Cell, ...], list[Profile]] = {}
+    for row in _chosen(target, unit, type_):
+        key = (
+            row.unit,
+            kept_bits(row),
+            result_bits(row),
+            row.length,
+            where_c_enters(row),
+            row.evidence.level.value,
+            row.d_format,
+        )
+        groups.setdefault(key, []).append(row)
+    rows = tuple(_gathered(group) for group in groups.values())
+    return Document((Table(BITS, rows, key="accumulators"),), "how many bits an accumulator keeps")
+
+
+def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Profile]":
+    """The rows that the filters leave; a filter that no row has is refused with those that some row has."""
+    from refsim.cli.products import known, type_name
+    from refsim.numerics.profiles import chip, rows_of
+
+    if target is not None:
+        known(target, _targets(), "target", chip)
+    if unit is not None:
+        known(unit, _units(), "unit")
+    name = None if type_ is None else type_name(type_, _types(), "operand type")
+    rows = rows_of(target, unit)
+    found = [row for row in rows if name is None or name in (*row.a_formats, *row.b_formats)]
+    if not found:
+        wanted = " ".join(each for each in (target, unit, name) if each)
+        here = rows or rows_of(target)
+        raise RefsimError(
+            "unknown-arithmetic",
+            f"no row is {wanted}",
+            help=f"known: {'; '.join(dict.fromkeys(row.name for row in here))}",
+        )
+    return found
+
+
+def _cells(row: "Profile") -> "tuple[Cell, ...]":
+    scales = ", ".join(f"{name}/{block}" for name, block in row.scales)
+    return (
+        row.target, row.unit, _types_of(row), ", ".join(map(str, row.k)), row.length, row.fraction, row.rounding,
+        row.zero_exponent, row.order, row.c_enters, scales or None, row.evidence.level.value, row.evidence.what, row.source,
+    )  # fmt: skip
+
+
+def _types_of(row: "Profile") -> str:
+    a, b = "|".join(row.a_formats), "|".join(row.b_formats)
+    return f"{a if a == b else f'{a} x {b}'} -> {row.d_format}"
+
+
+def _gathered(rows: "list[Profile]") -> "tuple[Cell, ...]":
+    first = rows[0]
+    targets = ", ".join(dict.fromkeys(row.target for row in rows))
+    types = ", ".join(dict.fromkeys("|".join(row.a_formats) for row in rows))
+    return (
+        targets, first.unit, f"{types} -> {first.d_format}", kept_bits(first), result_bits(first), _length(first),
+        where_c_enters(first), first.evidence.level.value, "; ".join(_evidence(rows)), first.source,
+    )  # fmt: skip
+
+
+def _length(row: "Profile") -> int | None:
+    from refsim.numerics.profiles import Level
+
+    return None if row.evidence.level is Level.UNVERIFIED else row.length
+
+
+def _evidence(rows: "list[Profile]") -> Iterable[str]:
+    """What the rows rest on, each once, with the chips and types that it holds for where they differ."""
+    found: dict[str, list[Profile]] = {}
+    for row in rows:
+        found.setdefault(row.evidence.what, []).append(row)
+    if len(found) == 1:
+        return found
+    several = len({row.target for row in rows}) > 1
+    return [
+        f"{', '.join(dict.fromkeys(row.target if several else '|'.join(row.a_formats) for row in members))}: {what}"
+        for what, members in found.items()
+    ]
+
+
+def kept_bits(row: "Profile") -> str:
+    """The bits of the sum that a step keeps, counted from the leading bit of its largest term."""
+    from refsim.numerics import profiles
+
+    if row.evidence.level is profiles.Level.UNVERIFIED:
+        return "not known"
+    match row.method:
+        case profiles.FMA_CHAIN:
+            return f"{53 if row.rounding == profiles.RNE_F64 else 24}, rounded for each k"
+        case profiles.EXACT | profiles.INTEGER:
+            return "all"
+        case profiles.FLUSHED_TREE:
+            return "24, each sum rounded"
+    return str((row.fraction or 0) + 1)
+
+
+def result_bits(row: "Profile") -> str:
+    """The bits of the result's significand, and how they are rounded."""
+    from refsim.numerics import profiles
+
+    if row.evidence.level is profiles.Level.UNVERIFIED:
+        return "not known"
+    return {
+        profiles.RZ_F32: "24, cut",
+        profiles.RZ_E8M13: "14, cut",
+        profiles.RNE_F16: "11, nearest",
+        profiles.RNE_F32: "24, nearest",
+        profiles.RNE_F64: "53, nearest",
+        profiles.WRAP_S32: "32, wrapped",
+    }[row.rounding]
+
+
+def where_c_enters(row: "Profile") -> str:
+    """Where C enters: aligned with the products, or added after them."""
+    from refsim.numerics import profiles
+
+    if row.evidence.level is profiles.Level.UNVERIFIED:
+        return "not known"
+    if row.method in (profiles.FMA_CHAIN, profiles.INTEGER, profiles.EXACT):
+        return "in the sum"
+    if row.method == profiles.FLUSHED_TREE:
+        return "after the products"
+    return "with the products" if row.c_enters == profiles.EARLY else "after the products"

@@ -1,0 +1,179 @@
+"""refsim ptx: which instructions the simulator knows, and what one of them means."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import Name
+from refsim.cli.delivery import Answer, answers
+from refsim.cli.group import Group
+from refsim.errors import INCONCLUSIVE, RefsimError
+from refsim.render import Column, Document, Entry, Record, Table
+
+if TYPE_CHECKING:
+    from refsim.ptx.execution.types import PtxType
+    from refsim.ptx.isa.forms import Instruction, OperandForm
+    from refsim.render import Cell
+
+FORMS = (
+    Column("family", strong=True),
+    Column("form"),
+    Column("since", drop=2),
+    Column("exact", drop=1),
+    Column("source", citation=True),
+)
+FAMILIES = (
+    Column("family", strong=True),
+    Column("mnemonics"),
+    Column("forms", align="right"),
+    Column("inexact", label="marked inexact", align="right", drop=1),
+)
+OPCODES = (
+    Column("opcode", strong=True),
+    Column("count", align="right"),
+    Column("clause"),
+    Column("since", drop=2),
+    Column("exact", drop=1),
+    Column("form", text=False),
+    Column("functions", text=False),
+)
+CHECKS = (Column("check", strong=True), Column("severity"), Column("finds"))
+STOPPED = (Column("stop", label="stops a launch", strong=True), Column("finds"))
+MISSING = (
+    Column("missing", strong=True),
+    Column("count", align="right"),
+    Column("since"),
+    Column("what"),
+    Column("functions", label="in", drop=1),
+    Column("source", citation=True),
+)
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """What the simulated GPU executes."""
+
+
+def _opcodes() -> list[str]:
+    from refsim.ptx.isa.forms import clauses
+
+    return sorted({clause.mnemonic for clause in clauses()})
+
+
+@command.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE...]")
+@click.option("--forms", is_flag=True, help="Every form on a line of its own.")
+@click.option("--checks", is_flag=True, help="Every check of a launch, its severity and the name that turns it off.")
+@answers
+def coverage(files: tuple[Path, ...], forms: bool, checks: bool) -> Document | Answer:
+    """The instructions that have a clause; with PTX FILEs, which of their opcodes have none (exit 5)."""
+    from refsim.ptx.isa.forms import clauses
+
+    if checks:
+        return _checks()
+    if files:
+        return _coverage_of(files)
+    known = clauses()
+    hints = (f"{len(known)} forms of {len({clause.mnemonic for clause in known})} mnemonics",)
+    if not forms:
+        return Document((Table(FAMILIES, tuple(_families(known)), key="families"),), "coverage", hints=hints)
+    rows = tuple(
+        (_family(clause), clause.form, clause.since, "no" if clause.inexact else "yes", clause.source)
+        for clause in known
+    )
+    return Document((Table(FORMS, rows, key="forms"),), "instruction forms", hints=hints)
+
+
+def _checks() -> Document:
+    from refsim.ptx import CHECKS as MADE
+    from refsim.ptx import STOPS
+
+    made = Table(CHECKS, tuple((row.name, row.severity, row.finds) for row in MADE), key="checks")
+    stops = Table(STOPPED, tuple((row.name, row.finds) for row in STOPS), key="stops")
+    hints = ("a failure makes the exit code 1; --without NAME turns a check off; what stops a launch cannot be",)
+    return Document((made, stops), "checks", hints=hints)
+
+
+def _family(clause: "Instruction") -> str:
+    return str(clause.function.__module__.rpartition(".")[2])
+
+
+def _families(known: "list[Instruction]") -> "Iterator[tuple[Cell, ...]]":
+    for family in sorted({_family(clause) for clause in known}):
+        members = [clause for clause in known if _family(clause) == family]
+        mnemonics = sorted({clause.mnemonic for clause in members})
+        yield family, " ".join(mnemonics), len(members), sum(clause.inexact for clause in members)
+
+
+def _coverage_of(files: tuple[Path, ...]) -> Answer:
+    """What is missing stands first: the instruction, the first target that has it, and the functions that need it."""
+    from refsim import ptx
+    from refsim.ptx.isa.forms import find
+
+    counts: Counter[str] = Counter()
+    users: dict[str, dict[str, None]] = {}
+    for path in files:
+        for function in ptx.load(path).module.functions.values():
+            for step in function.statements:
+                counts[step.opcode] += 1
+                users.setdefault(step.opcode, {})[function.name] = None
+    known: list[tuple[Cell, ...]] = []
+    missing: list[tuple[Cell, ...]] = []
+    for opcode, count in sorted(counts.items()):
+        functions = tuple(users[opcode])
+        try:
+            clause, _ = find(opcode)
+        except RefsimError as error:
+            missing.append((opcode, count, *_lacking(opcode, error), functions, error.rule or None))
+            continue
+        exact, name = "no" if clause.inexact else "yes", f"{_family(clause)}.{clause.mnemonic}"
+        known.append((opcode, count, name, clause.first_target(opcode), exact, clause.form, functions))
+    tables = [Table(MISSING, tuple(missing), key="missing")] if missing else []
+    hints = (f"{len(known)} of {len(counts)} opcodes have a clause",)
+    document = Document((*tables, Table(OPCODES, tuple(known), key="opcodes")), "coverage", hints=hints)
+    return Answer(document, INCONCLUSIVE if missing else 0)
+
+
+def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":
+    """The first target that has an opcode which this simulator does not model, and what it is."""
+    from refsim.ptx.isa.unmodelled import unmodelled
+
+    row = unmodelled(opcode)
+    return (row.since, f"{row.what}; not modelled by this simulator yet") if row else (None, error.help)
+
+
+@command.command()
+@click.argument("opcode", type=Name("opcode", _opcodes))
+@answers
+def explain(opcode: str) -> Document:
+    """The form, the operands and the meaning of a full OPCODE such as cvt.rn.satfinite.e4m3x2.f32."""
+    from refsim.ptx.isa.binding import bind
+
+    bound = bind(opcode)
+    clause = bound.clause
+    modifiers = ", ".join(
+        f"{name}={value}" for name, value in bound.modifiers.items() if value not in (None, False)
+    )  # fmt: skip
+    entries = [
+        Entry("opcode", opcode),
+        Entry("meaning", " ".join((clause.function.__doc__ or "").split())),
+        Entry("results", ", ".join(f"{form.name}: {_kind(form, type)}" for form, type in bound.results) or "none"),
+        Entry("operands", ", ".join(f"{form.name}: {_kind(form, type)}" for form, type in bound.sources) or "none"),
+        Entry("modifiers", modifiers or "none"),
+        Entry("since", clause.since),
+        Entry("exact", "no: silicon may differ, results are marked inexact" if clause.inexact else "yes"),
+        Entry("form", clause.form),
+        Entry("source", str(clause.source)),
+    ]
+    return Document((Record(tuple(entries)),), opcode, (clause.source,))
+
+
+def _kind(form: "OperandForm", type: "PtxType") -> str:
+    if form.address:
+        return "address"
+    if form.count:
+        return f"vector of {form.count} {type.name}"
+    return f"{type.name}{' or a vector of it' if form.many else ''}{' (optional)' if form.optional else ''}"

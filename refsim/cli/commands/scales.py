@@ -1,0 +1,270 @@
+"""refsim scales: where scale factors lie in memory, and files of them shuffled and unshuffled."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.arguments import Name, format_option, load_codes, require_few
+from refsim.cli.delivery import answers
+from refsim.cli.extents import Address, Shape, chosen, parse_whole, window
+from refsim.cli.group import Group
+from refsim.errors import UNREADABLE, RefsimError
+from refsim.render import Bits, Column, Document, Statement, Table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from refsim.files import Stored
+    from refsim.formats import Format
+    from refsim.layouts.scales import ScaleLayout
+    from refsim.render import Cell
+
+LARGEST_TABLE = 1 << 24
+LAYOUTS = (
+    Column("layout", strong=True),
+    Column("tile"),
+    Column("element", unit="B", align="right", drop=2),
+    Column("pads", drop=3),
+    Column("summary", drop=4),
+    Column("evidence", drop=1),
+    Column("source", citation=True),
+)
+PLACE = (
+    Column("row", label="row", strong=True),
+    Column("block", label="block", strong=True),
+    Column("byte", label="byte", gap=3, strong=True),
+    Column("hex", label="=", gap=1),
+    Column("pad", label="", gap=3),
+    Column("size", label="of", unit="B", gap=3),
+    Column("source", gap=8),
+)
+
+
+def _layout_names() -> list[str]:
+    from refsim.layouts.scales import SCALE_LAYOUTS
+
+    return [row.name for row in SCALE_LAYOUTS]
+
+
+class ScaleLayoutName(Name):
+    """The name of a scale layout, turned into its row."""
+
+    def __init__(self) -> None:
+        super().__init__("scale layout", _layout_names)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "ScaleLayout":
+        from refsim.layouts.scales import scale_layout
+
+        return scale_layout(value)  # type: ignore[arg-type]
+
+
+_layout = click.argument("layout", metavar="NAME", type=ScaleLayoutName())
+_shape = click.option("--shape", metavar="ROWSxBLOCKS", type=Shape(), help="The matrix of scales; one tile by default.")
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Where scale factors lie in memory: nvidia_128x4, cdna4_32, deepgemm_mn_f32 and others."""
+
+
+@command.command()
+@click.argument("layout", metavar="[NAME]", required=False, type=ScaleLayoutName())
+@_shape
+@click.option(
+    "--view", metavar="VIEW", default="tensor", help="tensor: the byte of each scale; hardware: the scale in each byte."
+)
+@window
+@answers
+def show(
+    *, layout: "ScaleLayout | None", shape: tuple[int, int] | None, view: str, rows: slice | None, cols: slice | None
+) -> Document:
+    """All scale layouts, or the one called NAME drawn: a cell reads the byte, in the hardware view row:block.
+
+    Pads (places of the padded matrix that no scale fills) are marked; hardware reads them too.
+
+    \b
+      refsim scales show nvidia_128x4 --shape 120x3 --view hardware -o scales.svg
+    """
+    from refsim.errors import unknown
+    from refsim.layouts import pictures
+
+    if layout is None:
+        return _all()
+    if view not in pictures.VIEWS:
+        raise unknown("view", view, list(pictures.VIEWS), where="--view")
+    shape = shape or layout.tile
+    padded = layout.padded(shape)
+    if view == pictures.HARDWARE:
+        _require_table(layout, shape)
+        width = max(pictures.CHUNK_BYTES // layout.element_bytes, 1)
+        extents = (-(-padded[0] * padded[1] // width), width)
+    else:
+        extents = padded
+    down, across = chosen(rows, extents[0], "row"), chosen(cols, extents[1], "col")
+    require_few(len(down) * len(across), "--rows and --cols show a part")
+    drawn = pictures.scale_picture(layout, shape, view=view, rows=down, cols=across)
+    return Document((drawn,), f"{layout.name}, {shape[0]} x {shape[1]}", (layout.source,))
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@_layout
+@click.argument("row", metavar="[ROW]", required=False)
+@click.argument("block", metavar="[BLOCK]", required=False)
+@_shape
+@click.option("--byte", metavar="OFFSET", type=Address(), help="The other way: which scale holds that byte.")
+@answers
+def where(
+    *, layout: "ScaleLayout", row: str | None, block: str | None, shape: tuple[int, int] | None, byte: int | None
+) -> Document:
+    """The byte of the scale at ROW, BLOCK; or with --byte which scale lies there.
+
+    \b
+      refsim scales where nvidia_128x4 33 5 --shape 128x8
+      refsim scales where nvidia_128x4 --byte 533 --shape 128x8
+    """
+    from refsim.cli.commands.layout import cited
+
+    extent = shape or layout.tile
+    if byte is not None:
+        if row is not None:
+            raise click.UsageError("give ROW and BLOCK, or --byte", ctx=click.get_current_context())
+        _require_table(layout, extent)
+        at_row, at_block = (int(each) for each in layout.coord(byte, extent))
+        offset = byte
+    elif row is None or block is None:
+        raise click.UsageError("ROW and BLOCK are needed, or --byte", ctx=click.get_current_context())
+    else:
+        at_row, at_block = parse_whole(row, "row"), parse_whole(block, "block")
+        offset = _offset(layout, at_row, at_block, shape)
+    pad = "a pad" if at_row >= extent[0] or at_block >= extent[1] else None
+    cells: tuple[Cell, ...] = (
+        at_row, at_block, offset, Bits(offset, 16), pad, layout.size_bytes(extent), cited(layout.source),
+    )  # fmt: skip
+    title = f"{layout.name}, {extent[0]} x {extent[1]}"
+    return Document((Table(PLACE, (cells,), key="scales", headings=False),), title, (layout.source,))
+
+
+def _require_table(layout: "ScaleLayout", shape: tuple[int, int]) -> None:
+    """Refuses matrices whose table of places would fill the memory: from byte to scale there is no formula."""
+    size = layout.size_bytes(shape)
+    if size > LARGEST_TABLE:
+        raise RefsimError(
+            "too-many",
+            f"{shape[0]} x {shape[1]} scales are {size} bytes",
+            rule=f"at most {LARGEST_TABLE} from byte to scale",
+        )
+
+
+def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] | None) -> int:
+    try:
+        return int(layout.offset(row, block, shape))
+    except RefsimError as error:
+        error.help = error.help.replace("shape=(rows, blocks)", "give --shape ROWSxBLOCKS")
+        raise
+
+
+@command.command()
+@_layout
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("to", type=click.Path(path_type=Path))
+@format_option(required=False)
+@click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
+@_shape
+@click.option("--fill", metavar="CODE", help="What pads hold, 0 by default; 0xff is a NaN in e8m0.")
+@answers
+def shuffle(
+    *, layout: "ScaleLayout", file: Path, to: Path, row: "Format | None", key: str | None,
+    shape: tuple[int, int] | None, fill: str | None,
+) -> Document:  # fmt: skip
+    """The scales of FILE (rows x blocks) as hardware reads them, written to the file TO.
+
+    \b
+      refsim scales shuffle nvidia_128x4 scales.npy shuffled.bin -t e8m0 --fill 0xff
+    """
+    from refsim import files
+    from refsim.cli.arguments import parse_code
+
+    stored = load_codes(file, row, key)
+    matrix = stored.codes if shape is None else _shaped(stored, shape, file)
+    if matrix.ndim != 2:
+        raise RefsimError(
+            "scale-shape", f"scales are rows x blocks; {file} has shape {matrix.shape}", help="give --shape"
+        )
+    packed = layout.shuffle(matrix, fill=0 if fill is None else parse_code(fill, stored.format))
+    files.save(to, packed, stored.format)
+    pads = packed.size - matrix.size
+    shape = (matrix.shape[0], matrix.shape[1])
+    return _report("shuffled", layout, file, to, shape, packed.shape, pads, stored.format)
+
+
+@command.command()
+@_layout
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("to", type=click.Path(path_type=Path))
+@format_option(required=False)
+@click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
+@click.option("--shape", metavar="ROWSxBLOCKS", type=Shape(), required=True, help="The matrix of scales, without pads.")
+@answers
+def unshuffle(
+    *, layout: "ScaleLayout", file: Path, to: Path, row: "Format | None", key: str | None, shape: tuple[int, int]
+) -> Document:
+    """The rows x blocks that the shuffled scales of FILE stand for, written to the file TO; pads are dropped.
+
+    \b
+      refsim scales unshuffle nvidia_128x4 dump.bin scales.npy -t e8m0 --shape 128x8
+    """
+    from refsim import files
+
+    stored = load_codes(file, row, key)
+    matrix = unshuffled(layout, stored, shape, file)
+    files.save(to, matrix, stored.format)
+    return _report("unshuffled", layout, file, to, shape, matrix.shape, stored.codes.size - matrix.size, stored.format)
+
+
+def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
+    """The scales of a dump; one of another size is refused with the bytes that were expected and found."""
+    expected, found = layout.size_bytes(shape), stored.codes.nbytes
+    if expected != found:
+        padded = layout.padded(shape)
+        raise RefsimError(
+            "truncated-dump" if found < expected else "trailing-bytes", f"expected {expected} bytes, found {found}",
+            where=str(file),
+            rule=f"{layout.name}: {shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]} elements of {layout.element_bytes} B",
+            exit_code=UNREADABLE,
+        )  # fmt: skip
+    return layout.unshuffle(stored.codes.reshape(-1), shape)
+
+
+def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
+    if stored.codes.size != shape[0] * shape[1]:
+        raise RefsimError(
+            "dump-size", f"expected {shape[0] * shape[1]} codes of {stored.format}, found {stored.codes.size}", str(file),
+            exit_code=UNREADABLE,
+        )  # fmt: skip
+    return stored.codes.reshape(shape)
+
+
+def _report(
+    done: str, layout: "ScaleLayout", file: Path, to: Path, shape: tuple[int, int], result: tuple[int, ...], pads: int,
+    row: "Format",
+) -> Document:  # fmt: skip
+    line = f"{shape[0]} x {shape[1]} {row} {done} to {to}: shape {' x '.join(map(str, result))}, {pads} pads"
+    facts = {
+        "layout": layout.name, "file": str(file), "to": str(to), "format": str(row), "rows": shape[0], "blocks": shape[1],
+        "shape": list(result), "pads": pads,
+    }  # fmt: skip
+    return Document((Statement((line,), facts),), layout.name, (layout.source,))
+
+
+def _all() -> Document:
+    from refsim.layouts.scales import SCALE_LAYOUTS
+
+    rows = tuple(
+        (
+            row.name, f"{row.tile[0]} x {row.tile[1]}", row.element_bytes, row.pads, row.summary, str(row.evidence),
+            row.source,
+        )
+        for row in SCALE_LAYOUTS
+    )  # fmt: skip
+    return Document((Table(LAYOUTS, rows, key="layouts"),), "scale layouts")

@@ -1,0 +1,158 @@
+"""refsim show: a dump as numbers, seen through its format, the layout it is in, and its scales."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.arguments import FormatName, format_option, require_few
+from refsim.cli.delivery import answers
+from refsim.cli.extents import Shape, chosen, window
+from refsim.errors import UNREADABLE, RefsimError
+from refsim.render import ALERT, Bits, Document, Entry, Fact, Number, Picture
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from refsim.cli.answers.dumps import Dump
+    from refsim.formats import Format
+
+POSITIVE, NEGATIVE = 0, 16  # blue and orange of the palette, four shades by magnitude
+LINE = 16
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@format_option(required=False)
+@click.option("--key", metavar="NAME", help="The tensor's name, where the file holds several.")
+@click.option("--layout", metavar="NAME", help="How the dump lies: a fragment, a swizzle or a scale layout.")
+@click.option("--shape", metavar="ROWSxCOLS", type=Shape(), help="The matrix, where file and layout do not say it.")
+@click.option("--major", metavar="K|MN", default="K", help="Of a swizzled tile, K by default.")
+@click.option("--scales", type=click.Path(path_type=Path), metavar="FILE", help="A file of scale factors.")
+@click.option(
+    "--scale-format",
+    "scale_row",
+    metavar="FORMAT",
+    type=FormatName(),
+    help="Format of the scales, where their file does not name it.",
+)
+@click.option("--scale-layout", metavar="NAME", help="The layout in which the scales lie, row by row by default.")
+@click.option(
+    "--block", metavar="ROWSxCOLS", type=Shape(), default="1x32", help="Elements that share a scale, 1x32 by default."
+)
+@window
+@answers
+def command(
+    *, file: Path, row: "Format | None", key: str | None, layout: str | None, shape: tuple[int, int] | None, major: str,
+    scales: Path | None, scale_row: "Format | None", scale_layout: str | None, block: tuple[int, int],
+    rows: slice | None, cols: slice | None,
+) -> Document:  # fmt: skip
+    """The numbers of a dump, each where its element stands in the matrix, scaled by its scale factor.
+
+    A fragment reads a dump of registers: thread by thread, the registers of a thread in order. A swizzle reads a dump
+    of shared memory as a K-major tile, a scale layout a dump of scales. A number with ~ is rounded; JSON has its code.
+    As SVG each cell tells code, scale and place in the dump.
+
+    \b
+      refsim show acc.bin -t f32 --layout wgmma.m64n128k32.e4m3.d
+      refsim show tile.bin -t e4m3 --layout 128B --shape 64x128 --scales sf.bin --scale-format e8m0 --scale-layout nvidia_128x4
+    """
+    from refsim.cli.answers import dumps
+
+    dump = dumps.read(file, row, key, layout, shape, major)
+    if not dump.codes.size:
+        raise RefsimError("empty-dump", "the dump holds no codes", str(file), exit_code=UNREADABLE)
+    factors = None
+    if scales is not None:
+        extent = tuple(-(-size // of) for size, of in zip(dump.codes.shape, block, strict=True))
+        factors = dumps.read(scales, scale_row, None, scale_layout, (extent[0], extent[1]))
+    elif scale_layout or scale_row:
+        raise RefsimError("no-scales", "the scales have a format or a layout, and no file", help="give --scales FILE")
+    if dump.axes == ("line", "index"):
+        dump = _in_lines(dump)
+    down, across = (
+        chosen(span, extent, axis) for span, extent, axis in zip((rows, cols), dump.codes.shape, dump.axes, strict=True)
+    )
+    require_few(len(down) * len(across), "--rows and --cols show a part")
+    picture = _picture(dump, factors, block, down, across)
+    entries = [f"{dump.format}", *([layout] if layout else []), *([f"scales {factors.format}"] if factors else [])]
+    return Document((picture,), f"{file.name}: {', '.join(entries)}", (dump.format.source,))
+
+
+def _in_lines(dump: "Dump") -> "Dump":
+    """A vector as lines of 16, where that leaves no remainder."""
+    count = dump.codes.size
+    if count % LINE == 0 and count > LINE:
+        dump.codes = dump.codes.reshape(-1, LINE)
+        dump.axes = ("line", "place")
+    return dump
+
+
+def _picture(dump: "Dump", factors: "Dump | None", block: tuple[int, int], down: Any, across: Any) -> Picture:
+    import numpy as np
+
+    from refsim.conversions import decode
+
+    rows, cols = np.array(down), np.array(across)
+    codes = dump.codes[np.ix_(rows, cols)]
+    values = decode(codes, dump.format)
+    extra: tuple[Fact, ...] = ()
+    if factors is not None:
+        picked = np.ix_(rows // block[0], cols // block[1])
+        scale_codes, scale_values = factors.codes[picked], decode(factors.codes, factors.format)[picked]
+        with np.errstate(all="ignore"):
+            values = values * scale_values
+        extra = (
+            Fact("scale", _numbers(scale_values)),
+            Fact("scale_code", _bits(scale_codes, factors.format), tip=False),
+            Fact("block", [f"{r // block[0]}, {c // block[1]}" for r in down for c in across], tip=False),
+        )
+    facts = (Fact("number", _numbers(values)), Fact("code", _bits(codes, dump.format)), *extra, *dump.facts(rows, cols))
+    together = next(
+        (name for name in ("thread", "TMEM lane", "bank") if name in dump.where), "block" if extra else "code"
+    )
+    about = (
+        Entry("format", str(dump.format)),
+        Entry("shape", tuple(dump.codes.shape)),
+    )
+    return Picture(down, across, facts, ("number",), _colours(values), together, dump.axes, (8, 8), about)
+
+
+def _bits(codes: "NDArray[Any]", row: "Format") -> list[Bits]:
+    width = row.bits + row.padding_bits
+    made = {code: Bits(code, width) for code in set(codes.ravel().tolist())}
+    return [made[code] for code in codes.ravel().tolist()]
+
+
+def _numbers(values: "NDArray[Any]") -> list[Number]:
+    """Four digits, with ~ where that is not all of the number: 0.4375, ~0.1001, 448, ~9.155e-4."""
+    flat = values.ravel().tolist()
+    spelled: dict[str, Number] = {}
+    for value in flat:
+        if (key := str(value)) not in spelled:
+            spelled[key] = Number(value, _short(value))
+    return [spelled[str(value)] for value in flat]
+
+
+def _short(value: float) -> str:
+    text = f"{value:.4g}"
+    exact = not math.isfinite(value) or float(text) == value
+    if len(text) > 7:
+        digits, _, power = f"{value:.3e}".partition("e")
+        text = f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+    return text if exact else f"~{text}"
+
+
+def _colours(values: "NDArray[Any]") -> list[int]:
+    """Blue above zero, orange below, darker with the magnitude relative to the largest; NaN and infinity alert."""
+    import numpy as np
+
+    finite = np.isfinite(values)
+    sizes = np.abs(np.where(finite, values, 0.0))
+    largest = float(sizes.max(initial=0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        octaves = np.log2(np.where(sizes > 0, sizes, 1.0)) - (math.log2(largest) if largest else 0.0)
+    shade = np.clip(3 + np.floor((octaves + 1e-9) / 2 + 0.5), 0, 3).astype(int)
+    shade = np.where(sizes == 0, 0, shade)
+    return np.where(finite, np.where(np.signbit(values), NEGATIVE, POSITIVE) + shade, ALERT).ravel().tolist()

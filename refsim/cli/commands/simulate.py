@@ -1,0 +1,239 @@
+"""refsim simulate: one entry on the simulated GPU, under one schedule or several."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.answers.launch_views import (
+    accesses_table,
+    banks_table,
+    findings_of,
+    findings_table,
+    order_name,
+    printed_table,
+    remarks_table,
+    schedules_table,
+    steps_table,
+)
+from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.devices import without_option
+from refsim.cli.launches import ARGUMENT_RULE, Extents, argument, loaded, previews, saved, write_array
+from refsim.errors import RefsimError
+from refsim.render import Document, Entry, Record, Table
+
+if TYPE_CHECKING:
+    from refsim.device.schedules import Order, Outcome
+    from refsim.ptx import AddressWatch, GlobalMemory, Program, Trace, WarpTrace
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the user asked to see of the first schedule: the statements of a warp, the accesses to some bytes."""
+
+    steps: "WarpTrace | None"
+    accesses: "AddressWatch | None"
+
+    def __bool__(self) -> bool:
+        return self.steps is not None or self.accesses is not None
+
+    def tables(self, grid: tuple[int, ...], block: tuple[int, ...]) -> Iterator[Table]:
+        """What was seen in a launch of that shape."""
+        from refsim.ptx.execution.geometry import Geometry
+        from refsim.ptx.machine.launch_rules import extents
+
+        if self.steps is not None:
+            yield steps_table(self.steps.ran)
+        if self.accesses is not None:
+            geometry = Geometry(extents("grid", grid), extents("block", block), 0, prod(grid))
+            yield accesses_table(self.accesses.touched, geometry.describe)
+
+    def hints(self) -> Iterator[str]:
+        """What was left out, and how to see it."""
+        if self.steps is not None and self.steps.left_out:
+            yield f"{self.steps.left_out} statements more: --trace {self.steps.warp}:FIRST-LAST chooses lines"
+        if self.accesses is not None and self.accesses.left_out:
+            yield f"{self.accesses.left_out} accesses more: --at ADDRESS+BYTES:BYTES chooses fewer bytes"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("entry")
+@click.option("--grid", default="1", show_default=True, help="Blocks: 4 or 2x3.")
+@click.option("--block", default="32", show_default=True, help="Threads of a block: 256 or 16x16.")
+@click.option("--cluster", metavar="EXTENTS", help="Blocks of a cluster: 2 or 2x2 (default: what the entry requires).")
+@click.option("--cooperative", is_flag=True, help="All blocks are resident at once, and may meet at a grid barrier.")
+@click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
+@click.option(
+    "--save", "saves", multiple=True, metavar="N=FILE.npy", help="Write argument N (from 0) after the launch."
+)
+@click.option("--shared", default=0, type=click.IntRange(0), help="Bytes of dynamic shared memory.")
+@click.option("--target", metavar="SM", help="Architecture, such as sm_90a (default: the file's own).")
+@click.option(
+    "--policy",
+    default="eager",
+    show_default=True,
+    help="eager, lazy or random: the schedule of the threads, and when asynchronous copies arrive; all: under each of "
+    "them, as verify does, and the same bytes must be written.",
+)
+@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of a random schedule.")
+@click.option(
+    "--arithmetic",
+    default="silicon",
+    show_default=True,
+    help="silicon or exact: matrices multiplied as the target does, or summed exactly (faster).",
+)
+@click.option("--banks/--no-banks", default=True, help="Count the bank conflicts of shared memory.")
+@click.option(
+    "--seconds",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Time limit of a launch.",
+)
+@without_option
+@click.option(
+    "--trace",
+    metavar="WARP[:FIRST-LAST]",
+    help="Registers that a warp wrote, statement by statement, at source lines FIRST to LAST. Warps count from 0, block "
+    "after block.",
+)
+@click.option(
+    "--at",
+    metavar="ADDRESS|SYMBOL",
+    help="Who writes and who reads some bytes: an address, a variable, argN (the array of an argument); +BYTES from there, "
+    ":BYTES how many.",
+)
+@answers
+def command(
+    file: Path, entry: str, grid: str, block: str, cluster: str | None, cooperative: bool,
+    arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
+    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float,
+    trace: str | None, at: str | None, without: tuple[str, ...],
+) -> Answer:  # fmt: skip
+    """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
+
+    Findings that do not stop a kernel (races, unwritten bits that reach an output, reads of unfinished bytes) are listed,
+    and the exit code is 1. Unwritten memory that was read for nothing is a note.
+
+    \b
+      refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --save 2=y.npy
+      refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --policy all
+      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --trace 1:3-5
+      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --at arg2+16
+    """
+    from refsim.device.schedules import Outcome, outcomes
+    from refsim.ptx import AddressWatch, Checks, GlobalMemory, is_fault, stretch_named
+
+    program = loaded(file, target)
+    values = [argument(position, text) for position, text in enumerate(arguments)]
+    targets = [saved(text, values) for text in saves]
+    orders = _orders(program, entry, policy, seed)
+    originals = _copied(values) if len(orders) > 1 else values
+    blocks, threads = Extents(grid).numbers, Extents(block).numbers
+    seen = Seen(
+        None if trace is None else _traced(program, entry, trace, prod(blocks), prod(threads)),
+        None if at is None else AddressWatch(stretch_named(program, entry, at, shared)),
+    )
+
+    def run(order: "Order") -> "tuple[Trace, GlobalMemory]":
+        memory, is_first = GlobalMemory(), order == orders[0]
+        done = program.launch(
+            entry, blocks, threads, values if is_first else _copied(originals), shared_bytes=shared, memory=memory,
+            policy=order.policy, seed=order.seed, arithmetic=arithmetic, cooperative=cooperative,
+            cluster=None if cluster is None else Extents(cluster).numbers,
+            observer=seen.steps if is_first else None, watching=seen.accesses if is_first else None,
+            checks=Checks("record", "record", "record", "record", banks=banks and is_first, seconds=seconds, off=without),
+        )  # fmt: skip
+        return done, memory
+
+    try:
+        tried = list(outcomes(run, entry, orders))
+    except RefsimError as error:
+        if not seen or not is_fault(error):
+            raise
+        tried = [Outcome(orders[0], None, error)]
+    if tried[0].trace is not None:
+        for position, path in targets:
+            write_array(path, values[position])
+    record = _record(entry, program.target, ALL if policy == ALL else order_name(orders[0]), arithmetic, tried, targets)
+    document = Document(
+        (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads)),
+        f"{entry} of {file}",
+        hints=(*previews(values), *seen.hints()),
+    )
+    return Answer(document, _exit_code(tried))
+
+
+def _record(
+    entry: str, target: str, policy: str, arithmetic: str, tried: "list[Outcome]", targets: list[tuple[int, Path]]
+) -> Record:
+    trace = tried[0].trace
+    asked = [Entry("entry", entry), Entry("target", target), Entry("policy", policy), Entry("arithmetic", arithmetic)]
+    did = [] if trace is None else [
+        Entry("thread_instructions", trace.instructions, label="thread-instructions"),
+        Entry("exact", trace.is_exact),
+        Entry("inexact", trace.inexact + trace.idealised),
+        Entry("contractions", tuple(map(str, trace.contractions))),
+        Entry("without", trace.off),
+        Entry("saved", tuple(str(path) for _, path in targets)),
+    ]  # fmt: skip
+    return Record((*asked, *did, Entry("findings_count", len(findings_of(tried)), label="findings")))
+
+
+def _tables(tried: "list[Outcome]", by_order: bool) -> Iterator[Table]:
+    findings, trace = findings_of(tried), tried[0].trace
+    if by_order:
+        yield schedules_table(tried)
+    if findings:
+        yield findings_table(findings, by_order=by_order)
+    if trace is not None and trace.printed:
+        yield printed_table(trace.printed)
+    if trace is not None and trace.warnings:
+        yield remarks_table(trace.warnings, "warnings")
+    if trace is not None and trace.notes:
+        yield remarks_table(trace.notes, "notes")
+    if trace is not None and trace.banks:
+        yield banks_table(trace.banks)
+
+
+def _exit_code(tried: "list[Outcome]") -> int:
+    """A fault's own code where one ended the launch, else whether anything was found."""
+    ended = [outcome.error.exit_code for outcome in tried if outcome.error is not None]
+    if ended:
+        return FAILED if FAILED in ended else ended[0]
+    return FAILED if findings_of(tried) else AGREED
+
+
+def _traced(program: "Program", entry: str, text: str, blocks: int, threads: int) -> "WarpTrace":
+    """WARP or WARP:FIRST-LAST as the observer of that warp."""
+    from refsim.ptx import WarpTrace
+
+    rule = "WARP or WARP:FIRST-LAST: a warp from 0, source lines from 1"
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9})(?:-(\d{1,9}))?)?", text)
+    if match is None:
+        raise RefsimError("bad-trace", f"{text!r} names no warp and lines", where="--trace", rule=rule)
+    warp, warps = int(match[1]), blocks * -(-threads // 32)
+    if warp >= warps:
+        raise RefsimError("bad-trace", f"warp {warp} of a launch of {warps}", where="--trace", rule=rule)
+    code = program.code(entry)
+    return WarpTrace(code, warp) if not match[2] else WarpTrace(code, warp, int(match[2]), int(match[3] or match[2]))
+
+
+def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[Order, ...]":
+    from refsim.device.schedules import Order, orders_of
+    from refsim.ptx import POLICIES
+
+    if policy not in (*POLICIES, ALL):
+        raise RefsimError("unknown-policy", f"no policy is called {policy!r}", help=", ".join((*POLICIES, ALL)))
+    return orders_of(program, entry, first_seed=seed or 1) if policy == ALL else (Order(policy, seed),)
+
+
+def _copied(values: list[Any]) -> list[Any]:
+    return [value.copy() if getattr(value, "ndim", 0) else value for value in values]

@@ -1,0 +1,135 @@
+"""refsim swizzle: where a swizzle moves bytes, and operand tiles drawn with it."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import Name, format_option, require_few, words_in
+from refsim.cli.delivery import answers
+from refsim.cli.extents import Address, Shape, chosen, parse_address, window
+from refsim.errors import RefsimError
+from refsim.render import Bits, Column, Document, Table
+
+if TYPE_CHECKING:
+    from refsim.formats import Format
+    from refsim.layouts.swizzles import Swizzle
+    from refsim.render import Cell
+
+MODES = (
+    Column("swizzle", strong=True),
+    Column("cute", label="CuTe, bytes"),
+    Column("chunk", unit="B", align="right", drop=2),
+    Column("span", unit="B", align="right", drop=3),
+    Column("repeat", unit="B", align="right"),
+    Column("evidence", drop=1),
+    Column("source", citation=True),
+)
+MOVED = (
+    Column("address", strong=True),
+    Column("swizzled", label="->", gap=1, strong=True),
+    Column("line", label="line", gap=3),
+    Column("chunk", label="chunk"),
+    Column("bank", label="bank"),
+    Column("before", label="without swizzle bank", gap=3, drop=1),
+)
+ADDRESS_BITS, TILE_BYTES = 18, (1, 2, 4)
+
+
+def _mode_names() -> list[str]:
+    from refsim.layouts.swizzles import SWIZZLES
+
+    return [row.name for row in SWIZZLES]
+
+
+class SwizzleName(Name):
+    """The name of a swizzle, turned into its row."""
+
+    def __init__(self) -> None:
+        super().__init__("swizzle", _mode_names)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "Swizzle":
+        from refsim.layouts.swizzles import swizzle
+
+        return swizzle(str(value))
+
+
+@click.command()
+@click.argument("mode", metavar="[NAME]", required=False, type=SwizzleName())
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS...|-]")
+@click.option("--tile", "shape", metavar="MNxK", type=Shape(), help="Draw an operand tile of that many elements.")
+@format_option(required=False)
+@click.option("--major", metavar="K|MN", default="K", help="Which dimension of the tile is contiguous, K by default.")
+@click.option("--start", metavar="ADDRESS", type=Address(), default=0, help="Where the tile begins, 0 by default.")
+@window
+@answers
+def command(
+    *, mode: "Swizzle | None", addresses: tuple[str, ...], shape: tuple[int, int] | None, row: "Format | None", major: str,
+    start: int, rows: slice | None, cols: slice | None,
+) -> Document:  # fmt: skip
+    """All swizzles; one drawn; where it moves byte ADDRESSes; or an operand tile in it.
+
+    NAME is none, 32B, 64B, 128B, 128B_32B_atom, or CuTe's 'Swizzle<B,M,S>' on bytes. Addresses are bytes of shared
+    memory, decimal or 0x...; a swizzle is its own inverse, so the same question leads back. Drawn, a cell reads
+    column:address of the 16 bytes that lie there, with --tile byte:bank of an element.
+
+    \b
+      refsim swizzle 128B 0x3a0
+      refsim swizzle 128B --tile 8x64 -t bf16 -o tile.svg
+    """
+    from refsim.layouts import pictures
+
+    if mode is None:
+        return _modes()
+    if addresses:
+        return _moved(mode, addresses)
+    if shape is None:
+        return Document((pictures.swizzle_picture(mode, start),), f"swizzle {mode}", (mode.source,))
+    from refsim.layouts.tiles import tile
+
+    if row is None:
+        raise click.MissingParameter(
+            param_hint="'-t'", param_type="option", message="a tile needs the format of its elements",
+            ctx=click.get_current_context(),
+        )  # fmt: skip
+    made = tile(major, mode, element_bytes(row), shape)
+    down, across = chosen(rows, shape[0], "row"), chosen(cols, shape[1], "col")
+    require_few(len(down) * len(across), "--rows and --cols show a part")
+    drawn = pictures.tile_picture(made, start, down, across)
+    return Document((drawn,), f"{shape[0]} x {shape[1]} {row}, {major}-major, swizzle {mode}", (made.source,))
+
+
+def element_bytes(row: "Format") -> int:
+    """Bytes of a code, for layouts that hold whole bytes."""
+    size = row.code_dtype.itemsize
+    if row.bits + row.padding_bits < 8 or size not in TILE_BYTES:
+        raise RefsimError(
+            "element-size", f"codes of {row} have {row.bits} bits", rule="tiles hold elements of 8, 16 or 32 bits"
+        )
+    return size
+
+
+def _modes() -> Document:
+    from refsim.layouts.swizzles import SWIZZLES
+
+    rows = tuple(
+        (
+            row.name, f"Swizzle<{row.bits},{row.base},{row.shift}>" if row.bits else None, row.chunk_bytes,
+            row.span_bytes, row.repeat_bytes, str(row.evidence), row.source,
+        )
+        for row in SWIZZLES
+    )  # fmt: skip
+    return Document((Table(MODES, rows, key="swizzles"),), "swizzles")
+
+
+def _moved(mode: "Swizzle", words: tuple[str, ...]) -> Document:
+    asked = [parse_address(word) for word in words_in(words)]
+    require_few(len(asked), "refsim.layouts.swizzle(name)(addresses) in Python takes arrays of any size")
+    rows = tuple(_cells(address, int(moved)) for address, moved in zip(asked, mode(asked), strict=True))
+    return Document((Table(MOVED, rows, key="addresses", headings=False),), f"swizzle {mode}", (mode.source,))
+
+
+def _cells(address: int, moved: int) -> "tuple[Cell, ...]":
+    width = max(ADDRESS_BITS, address.bit_length(), moved.bit_length())
+    return (
+        Bits(address, width), Bits(moved, width), moved // 128, moved % 128 // 16, moved // 4 % 32, address // 4 % 32,
+    )  # fmt: skip

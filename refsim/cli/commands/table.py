@@ -1,0 +1,56 @@
+"""refsim table: the value of every code."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import FormatName
+from refsim.cli.delivery import answers
+from refsim.errors import RefsimError
+from refsim.render import Document, Grid, Number
+
+if TYPE_CHECKING:
+    from refsim.formats import Format
+
+WIDEST_BITS = 8
+FRACTIONS_BELOW = 0.5  # above it decimals are as short: 0.5625 and 9/16
+
+
+@click.command()
+@click.argument("row", metavar="FORMAT", type=FormatName())
+@answers
+def command(row: "Format") -> Document:
+    """The value of every code of a FORMAT of at most 8 bits: a code is the label of its row plus that of its column.
+
+    Values are exact. Where the grid does not fit it takes fewer columns and fractions; nothing is rounded.
+
+    \b
+      refsim table e4m3
+      refsim table e2m1 --as json
+    """
+    if row.bits > WIDEST_BITS:
+        raise RefsimError(
+            "format-too-wide",
+            f"{row} has 2^{row.bits} codes",
+            where=f"refsim table {row}",
+            rule=f"a table has at most 2^{WIDEST_BITS} codes",
+            help=f"refsim decode -t {row} CODE... shows single codes",
+        )
+    columns = 16 if row.bits > 6 else 8
+    values = tuple(_spelled(code, row) for code in range(row.code_limit))
+    return Document((Grid(values, columns, row.bits),), f"table {row}", (row.source,))
+
+
+def _spelled(code: int, row: "Format") -> Number:
+    from fractions import Fraction
+
+    from refsim.cli.answers.anatomy import anatomy, code_number, exact_value
+
+    value = exact_value(code, row)
+    exact = anatomy(code, row).expression
+    if exact is None:
+        return code_number(code, row)
+    if row.mantissa_bits == 0:
+        return Number(value, exact)
+    spelled = code_number(code, row)
+    return Number(value, spelled.text, str(Fraction(value)) if abs(value) < FRACTIONS_BELOW else "")

@@ -1,0 +1,1 @@
+"""Second definitions, slow and independent, that tests hold the model to."""

@@ -1,0 +1,72 @@
+"""ptxas as a judge of what is legal PTX: the newest one at hand, and what it refuses of a list of instructions."""
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from refsim.errors import MISSING, RefsimError
+from refsim.ptx.isa.binding import Bound
+from refsim.ptx.isa.instances import refused
+from refsim.reference import single_instruction
+
+OPERAND_WORDS = {"size": "128", "event": "1", "bytes": "16", "n": "1", "immLut": "0xca"}
+"""What to write for operands that must be constants."""
+_PLACES = (("nvidia", "*/bin/ptxas"), ("triton", "backends/nvidia/bin/ptxas*"))
+
+
+@cache
+def releases() -> tuple[tuple[tuple[int, int], str], ...]:
+    """Every ptxas at hand as (release, path), oldest first: on PATH, in NVIDIA's wheels, in Triton's.
+
+    Raises RefsimError `assembler-missing` without one.
+    """
+    found = {shutil.which("ptxas")}
+    for package, pattern in _PLACES:
+        spec = find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            found |= {str(path) for path in Path(root).glob(pattern)}
+    rows = []
+    for path in filter(None, found):
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+        if match := re.search(r"release (\d+)\.(\d+)", text):
+            rows.append(((int(match[1]), int(match[2])), path))
+    if not rows:
+        raise RefsimError(
+            "assembler-missing", "there is no ptxas here", help="pip install nvidia-cuda-nvcc", exit_code=MISSING
+        )
+    return tuple(sorted(rows))
+
+
+def ptx_version(release: tuple[int, int]) -> str:
+    """The newest PTX that a release from 12.9 on takes: 13.0 takes 9.0, 13.4 takes 9.4, 12.9 takes 8.8."""
+    major, minor = release
+    return f"9.{minor}" if major == 13 else f"8.{minor - 1}"
+
+
+def first_target(since: str) -> str:
+    """The target to judge a form for: ptxas 13 knows none before sm_75."""
+    return since if int(re.sub(r"\D", "", since)) >= 75 else "sm_75"
+
+
+def refusals(bounds: list[Bound], target: str, folder: Path, release: int = -1) -> dict[str, str]:
+    """What ptxas refuses for a target, with its message; it reports some errors only once others are gone.
+
+    release: which of `releases()`, the newest if left out.
+    """
+    version, program = releases()[release]
+    found: dict[str, str] = {}
+    while bounds := [bound for bound in bounds if bound.opcode not in found]:
+        text = folder / f"{target}.ptx"
+        text.write_text(single_instruction.listing(bounds, target, OPERAND_WORDS, ptx_version(version)))
+        command = [program, "-arch", target, "-c", str(text), "-o", str(folder / "forms.cubin")]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode == 0:
+            break
+        messages = refused(ended.stdout + ended.stderr, len(bounds))
+        if not messages:
+            raise RefsimError("assembler-failed", f"ptxas refuses the listing: {ended.stderr[:2000]}")
+        found |= {bounds[at].opcode: message for at, message in messages.items()}
+    return found

@@ -1,0 +1,291 @@
+"""The probe of scalar instructions: the PTX around one instruction, and the operands that it is given.
+
+Both sides of a comparison take these from here: a GPU ran the kernel once and its results were recorded, the simulator
+runs the same PTX on the same operands. Operands are a fixed function of the row number, so only results are stored.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError, unknown
+from refsim.silicon.vectors import splitmix64
+
+TABLE_ROWS = 1024
+"""Rows whose operands and results are stored in full: mostly special values against special values."""
+DIGEST_CHUNKS = 16
+"""Chunks of 65,536 further rows of which digests are stored."""
+
+_HEADER = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+
+
+@dataclass(frozen=True)
+class ScalarForm:
+    """One instruction under test: `name` is its opcode, `body` the PTX from %a, %b, %c, %e to %d.
+
+    The body may use predicates %p, %q, words %x, %y, long words %wide, %wider, and memory of its own at [%cell], as
+    wide as the result. `operands` names a kind of pattern for each operand; `result` is the width of %d in bits.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    result: int
+    body: str
+
+    def kernel(self, entry: str) -> str:
+        """The PTX entry (in 0 .. n-1 pointers, out pointer, u32 rows) that applies the body to each row."""
+        names = "abce"[: len(self.operands)]
+        widths = [kind_bits(kind) for kind in self.operands]
+        lines = [f".visible .entry {entry}("]
+        lines += [f"  .param .u64 in_{name}," for name in names]
+        lines += ["  .param .u64 out,", "  .param .u32 rows", ")", "{"]
+        lines += [f"  .reg .b{width} %{name};" for name, width in zip(names, widths, strict=True)]
+        lines += [f"  .reg .b{self.result} %d;", "  .reg .pred %p, %q, %guard;", "  .reg .b32 %x, %y, %z, %row, %rows;"]
+        lines += ["  .reg .b64 %address, %offset, %wide, %wider, %cell;"]
+        lines += ["  mov.u32 %x, %ctaid.x;", "  mov.u32 %y, %ntid.x;", "  mov.u32 %z, %tid.x;"]
+        lines += ["  mad.lo.u32 %row, %x, %y, %z;", "  ld.param.u32 %rows, [rows];"]
+        lines += ["  setp.ge.u32 %guard, %row, %rows;", "  @%guard bra DONE;"]
+        for name, width in zip(names, widths, strict=True):
+            lines += [f"  ld.param.u64 %address, [in_{name}];", f"  mul.wide.u32 %offset, %row, {width // 8};"]
+            lines += ["  add.u64 %address, %address, %offset;", f"  ld.global.b{width} %{name}, [%address];"]
+        lines += ["  ld.param.u64 %address, [out];", f"  mul.wide.u32 %offset, %row, {self.result // 8};"]
+        lines += ["  add.u64 %cell, %address, %offset;"]
+        lines += [f"  {line}" for line in self.body.splitlines()]
+        lines += [f"  st.global.b{self.result} [%cell], %d;"]
+        return "\n".join([*lines, "DONE:", "  ret;", "}"])
+
+
+def probe_module(forms: list[ScalarForm]) -> str:
+    """The PTX module with one entry per form, `form_0` and on: the text that ptxas assembled and the simulator runs."""
+    return "\n".join([_HEADER, *(form.kernel(f"form_{number}") for number, form in enumerate(forms))]) + "\n"
+
+
+@dataclass(frozen=True)
+class _FloatKind:
+    exponent: int
+    mantissa: int
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exponent + self.mantissa
+
+    @property
+    def specials(self) -> list[int]:
+        """Both signs of: zero, subnormals, powers of two, ties, odd integers, largest, infinity, NaNs of all kinds."""
+        m, top, one = self.mantissa, (1 << self.exponent) - 1, (1 << (self.exponent - 1)) - 1
+        magnitudes = [0, 1, 2, 3, (1 << m) - 1, 1 << m, (1 << m) + 1, 2 << m, (one - 1) << m, one << m, (one << m) + 1]
+        magnitudes += [(one << m) - 1, (one << m) | 1 << (m - 1), (one << m) | (1 << m) - 1, (one + 1) << m]
+        magnitudes += [(one + 1) << m | 1 << (m - 1), (one + m) << m, (one + m) << m | 1, (one + m + 1) << m | 1]
+        magnitudes += [min(one + e, top - 1) << m for e in (7, 8, 15, 16, 30, 31, 32, 62, 63, 64)]
+        magnitudes += [(min(one + e, top - 1) << m) - 1 for e in (8, 16, 31, 32, 63, 64)]
+        magnitudes += [(top << m) - 1, top << m, top << m | 1, top << m | 1 << (m - 1), (top + 1 << m) - 1]
+        # All ones but bit 3 is the NaN that tensor maps fill with and fma.oob looks for: 0x7ff7.
+        magnitudes += [
+            (top + 1 << m) - 9,
+            top << m | 1 << (m - 2) | 5,
+            max(one - m, 1) << m,
+            max(one - m - 1, 1) << m,
+            (one // 2) << m,
+        ]
+        return magnitudes + [value | 1 << (self.bits - 1) for value in magnitudes]
+
+    @property
+    def corners(self) -> list[int]:
+        """The sixteen patterns that meet each other in every pair, the most telling first."""
+        m, top, one = self.mantissa, (1 << self.exponent) - 1, (1 << (self.exponent - 1)) - 1
+        minus = 1 << (self.bits - 1)
+        first = [0, minus, top << m, top << m | 1 << (m - 2) | 5, one << m, minus | one << m, minus | top << m]
+        others = [(minus << 1) - 1, 1, minus | 1, (top << m) - 1, minus | (top << m) - 1, 1 << m, minus | 1 << m]
+        return [*first, *others, (top + 1 << m) - 9, (one << m) | 1 << (m - 1)]
+
+
+_FLOATS = {"f16": _FloatKind(5, 10), "bf16": _FloatKind(8, 7), "f32": _FloatKind(8, 23), "f64": _FloatKind(11, 52)}
+_PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
+_INTEGERS = {"u16": 16, "u32": 32, "u64": 64}
+_SHIFTS = [*range(20), 23, 24, 30, 31, 32, 33, 47, 48, 63, 64, 65, 95, 127, 128, 255, 256, 257, 1 << 31, (1 << 32) - 1]
+
+
+def kind_bits(kind: str) -> int:
+    """The width of an operand kind in memory: 32 for f16x2, shift and u32, 64 for f64."""
+    if kind in _FLOATS:
+        return _FLOATS[kind].bits
+    if kind in _PAIRS or kind == "shift":
+        return 32
+    if kind in _INTEGERS:
+        return _INTEGERS[kind]
+    raise unknown("operand kind", kind, [*_FLOATS, *_PAIRS, *_INTEGERS, "shift"])
+
+
+def operand_rows(kinds: tuple[str, ...], start: int, count: int, *, specials: bool = False) -> list[NDArray[np.uint64]]:
+    """Operand patterns of rows start .. start + count - 1, one array per kind, in the kind's unsigned integer.
+
+    A row takes each operand from one of eight sources, chosen by a hash of the row number: special values, raw bits,
+    values near 1, few mantissa bits, subnormals and largest values, the operand before it nearly negated, and the
+    operand that makes product or sum nearly vanish. `specials` takes special values alone.
+    """
+    if start < 0 or count < 0:
+        raise RefsimError("row-range", f"rows {start} to {start + count} do not exist", rule="rows count from 0")
+    dtypes = [np.dtype(f"u{kind_bits(kind) // 8}") for kind in kinds]
+    rows = np.arange(start, start + count, dtype=np.uint64)
+    found: list[NDArray[np.uint64]] = []
+    for slot, kind in enumerate(kinds):
+        if kind in _PAIRS:
+            halves = []
+            for half in (0, 1):
+                before = [(earlier >> np.uint64(16 * half)) & np.uint64(0xFFFF) for earlier in found]
+                halves.append(_one(_PAIRS[kind], rows, slot + 8 * half, before, specials))
+            found.append(halves[0] | halves[1] << np.uint64(16))
+        else:
+            found.append(_one(kind, rows, slot, found, specials))
+    return [patterns.astype(dtype) for patterns, dtype in zip(found, dtypes, strict=True)]
+
+
+def table_operands(kinds: tuple[str, ...]) -> list[NDArray[np.uint64]]:
+    """The operands of the stored rows: a quarter every corner against every corner, half specials, a quarter anything.
+
+    One operand takes its first 256 special values, two 16 corners each, three 6, four 4.
+    """
+    corner_rows, special_rows = TABLE_ROWS // 4, TABLE_ROWS // 2
+    each = {1: corner_rows, 2: 16, 3: 6, 4: 4}[len(kinds)]
+    count = np.arange(corner_rows, dtype=np.uint64)
+    columns = []
+    for slot, kind in enumerate(kinds):
+        digit = count // np.uint64(each**slot) % np.uint64(each)
+        columns.append(_corners(kind, digit).astype(np.dtype(f"u{kind_bits(kind) // 8}")))
+    middle = operand_rows(kinds, corner_rows, special_rows, specials=True)
+    rest = operand_rows(kinds, corner_rows + special_rows, TABLE_ROWS - corner_rows - special_rows)
+    return [np.concatenate(parts) for parts in zip(columns, middle, rest, strict=True)]
+
+
+def _corners(kind: str, number: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The number-th corner of a kind, then its special values, counted round and round."""
+    if kind in _PAIRS:
+        rotated = number + np.uint64(1)
+        return _corners(_PAIRS[kind], number) | _corners(_PAIRS[kind], rotated) << np.uint64(16)
+    if kind == "shift":
+        values = [0, 1, 31, 32, 8, 33, 63, 64, 4, 16, 65, 255, 256, (1 << 32) - 1, 24, 1 << 31, *_SHIFTS]
+    elif kind in _INTEGERS:
+        values = _integer_specials(_INTEGERS[kind])
+    else:
+        values = [*_FLOATS[kind].corners, *_FLOATS[kind].specials]
+    return np.array(values, dtype=np.uint64).take(number % np.uint64(len(values)))
+
+
+def chunk_operands(kinds: tuple[str, ...], chunk: int) -> list[NDArray[np.uint64]]:
+    """The operands of the 65,536 rows of one digest."""
+    return operand_rows(kinds, (chunk + 1) << 16, 1 << 16)
+
+
+def _one(
+    kind: str, rows: NDArray[np.uint64], slot: int, before: list[NDArray[np.uint64]], specials: bool
+) -> NDArray[np.uint64]:
+    mixed = splitmix64(rows * np.uint64(16) + np.uint64(slot))
+    choice = np.zeros(rows.shape, np.int64) if specials else (mixed & np.uint64(7)).astype(np.int64)
+    noise = splitmix64(mixed)
+    if kind == "shift":
+        return _shift_patterns(choice, noise)
+    if kind in _INTEGERS:
+        return _integer_patterns(_INTEGERS[kind], choice, noise, before)
+    return _float_patterns(_FLOATS[kind], choice, noise, before)
+
+
+def _pick(values: list[int], noise: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    table: NDArray[np.uint64] = np.array(values, dtype=np.uint64)
+    return table.take((noise >> np.uint64(8)) % np.uint64(len(values)))
+
+
+def _shift_patterns(choice: NDArray[np.int64], noise: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    raw = noise & np.uint64(0xFFFFFFFF)
+    near = [noise % np.uint64(limit) for limit in (33, 40, 65, 72, 256, 300)]
+    return np.asarray(np.choose(choice, [_pick(_SHIFTS, noise), raw, *near]))
+
+
+def _integer_specials(bits: int) -> list[int]:
+    """Extremes, small numbers and the extremes of narrower types; the first sixteen are the corners."""
+    top = 1 << (bits - 1)
+    values = [
+        0,
+        1,
+        2 * top - 1,
+        top,
+        top - 1,
+        2 * top - 2,
+        2,
+        top + 1,
+        3,
+        0x80,
+        0x7F,
+        0xFF,
+        0x100,
+        0x7FFF,
+        0x8000,
+        0xFFFF,
+    ]
+    return [*values, 7, 8, 10, (1 << (bits // 2)) - 1, 1 << (bits // 2), 2 * top - 0x80, 2 * top - 0x81]
+
+
+def _integer_patterns(
+    bits: int, choice: NDArray[np.int64], noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]
+) -> NDArray[np.uint64]:
+    mask = np.uint64((1 << bits) - 1)
+    small = noise % np.uint64(64)
+    power = np.uint64(1) << ((noise >> np.uint64(8)) % np.uint64(bits))
+    sparse = noise & splitmix64(noise) & splitmix64(~noise)
+    other = before[-1] ^ small if before else noise
+    sources = [
+        _pick(_integer_specials(bits), noise),
+        noise,
+        noise,
+        small,
+        ~small,
+        power + small % np.uint64(3) - np.uint64(1),
+    ]
+    return np.choose(choice, [*sources, other, sparse]) & mask
+
+
+def _float_patterns(
+    kind: _FloatKind, choice: NDArray[np.int64], noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]
+) -> NDArray[np.uint64]:
+    m, top, one = kind.mantissa, (1 << kind.exponent) - 1, (1 << (kind.exponent - 1)) - 1
+    mask, fraction = np.uint64((1 << kind.bits) - 1), noise & np.uint64((1 << m) - 1)
+    sign = (noise >> np.uint64(63)) << np.uint64(kind.bits - 1)
+    pick = (noise >> np.uint64(53)) % np.uint64(1021)
+
+    def with_exponent(field: NDArray[np.uint64], mantissa: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return sign | field << np.uint64(m) | mantissa
+
+    near_one = with_exponent(np.uint64(one - 4) + pick % np.uint64(9), fraction)
+    few = (noise & np.uint64(7)) << np.uint64(m - 3) | ((noise >> np.uint64(3)) & np.uint64(1))
+    sparse = with_exponent(np.uint64(max(one - m - 2, 1)) + pick % np.uint64(2 * m + 4 if 2 * m < one else one), few)
+    edge = np.where(pick % np.uint64(3) == 0, np.uint64(top - 1) - pick % np.uint64(2), pick % np.uint64(3))
+    edges = with_exponent(edge, fraction)
+    negated = before[-1] ^ np.uint64(1 << (kind.bits - 1)) ^ (noise & np.uint64(3)) if before else noise
+    sources = [_pick(kind.specials, noise), noise, near_one, near_one, sparse, edges, negated]
+    return np.choose(choice, [*sources, _cancelling(kind, noise, before)]) & mask
+
+
+def _cancelling(kind: _FloatKind, noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """The operand that makes the result vanish or underflow: c near -a*b, or b so that a*b falls near the smallest."""
+    m, top, one = kind.mantissa, (1 << kind.exponent) - 1, (1 << (kind.exponent - 1)) - 1
+    if not before:
+        return noise
+    if len(before) == 1:
+        field = (before[0] >> np.uint64(m)) & np.uint64(top)
+        target = (noise % np.uint64(m + 6)).astype(np.int64) - m - 3
+        wanted = np.clip(target + one - field.astype(np.int64) + 1, 0, top - 1).astype(np.uint64)
+        return wanted << np.uint64(m) | (noise >> np.uint64(8)) & np.uint64((1 << m) - 1)
+    exponents = [((b >> np.uint64(m)) & np.uint64(top)).astype(np.int64) for b in before[:2]]
+    significands = [((b & np.uint64((1 << m) - 1)) | np.uint64(1 << m)) for b in before[:2]]
+    # The upper halves of both significands suffice: the product to about half its width, in integers.
+    halves = [s >> np.uint64(max(m - 30, 0)) for s in significands]
+    product = halves[0] * halves[1]
+    width = 2 * min(m, 30)
+    carry = (product >> np.uint64(width + 1)) & np.uint64(1)
+    scaled = product >> carry
+    mantissa = (scaled >> np.uint64(width - m) if width >= m else scaled << np.uint64(m - width)) & np.uint64(
+        (1 << m) - 1
+    )
+    field = np.clip(exponents[0] + exponents[1] - one + carry.astype(np.int64), 0, top - 1).astype(np.uint64)
+    sign = (before[0] ^ before[1]) >> np.uint64(kind.bits - 1) ^ np.uint64(1)
+    return np.asarray((sign << np.uint64(kind.bits - 1) | field << np.uint64(m) | mantissa) ^ (noise & np.uint64(1)))

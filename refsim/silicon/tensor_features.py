@@ -1,0 +1,379 @@
+"""Questions put to a tensor core one dot product at a time, after facts that are known of others.
+
+Every case is one vector of A, one of B and a C, given to all rows and columns alike: that all words of D are equal is
+part of the recording, which keeps one word a case. Cases that a format cannot hold are left out.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import decode, encode
+from refsim.formats import Format, Specials
+from refsim.numerics.profiles import F64, operand_format
+from refsim.silicon.tensor_probe import (
+    Codes,
+    Shape,
+    class_codes,
+    code_dtype,
+    special_codes,
+    words,
+)
+
+Vector = dict[int, tuple[float, float]]
+"""The factors (of A, of B) at some k; zeros elsewhere."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """The cases of one question: codes a (cases, K), b (cases, K), c (cases) or None, and the operands negated."""
+
+    name: str
+    a: Codes
+    b: Codes
+    c: Codes | None
+    negate_a: bool = False
+    negate_b: bool = False
+
+
+@dataclass
+class _Cases:
+    """Cases as they are collected; one that a format does not hold is dropped."""
+
+    shape: Shape
+    length: int
+    vectors: list[Vector] = field(default_factory=list)
+    c: list[float] = field(default_factory=list)
+
+    def add(self, vector: Vector | None, c: float = 0.0) -> None:
+        if vector is None or not holds(operand_format(self.shape.d_format), c):
+            return
+        a, b = operand_format(self.shape.a_format), operand_format(self.shape.b_format)
+        if all(holds(a, x) and holds(b, y) for x, y in set(vector.values())):
+            self.vectors.append(vector)
+            self.c.append(c)
+
+    def feature(self, name: str, *, accumulate: bool = True) -> Feature | None:
+        if not self.vectors:
+            return None
+        a, b = np.zeros((2, len(self.vectors), self.length))
+        for number, vector in enumerate(self.vectors):
+            for k, (x, y) in vector.items():
+                a[number, k], b[number, k] = x, y
+        c = coded(np.array(self.c), self.shape.d_format) if accumulate else None
+        return Feature(name, coded(a, self.shape.a_format), coded(b, self.shape.b_format), c)
+
+
+@cache
+def holds(format: Format, value: float) -> bool:
+    """Whether a finite value is exactly one of the format's."""
+    if value == 0:
+        return True
+    fraction, exponent = math.frexp(abs(value))
+    unit = max(exponent - 1, 1 - format.bias) - format.mantissa_bits
+    return math.ldexp(fraction, exponent - unit).is_integer() and abs(value) <= _largest(format)
+
+
+def _largest(format: Format) -> float:
+    return sys.float_info.max if format is F64 else format.max_value
+
+
+def coded(values: NDArray[np.float64], name: str) -> Codes:
+    return values.view(np.uint64) if name == F64.name else encode(values, name)
+
+
+@cache
+def power(shape: Shape, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
+    """Two operands whose product is factor x 2^exponent, or None; the factor is A's."""
+    a, b = operand_format(shape.a_format), operand_format(shape.b_format)
+    lowest = [1 - row.bias - row.mantissa_bits for row in (a, b)]
+    highest = [math.frexp(_largest(row))[1] - 1 for row in (a, b)]
+    first = min(max(exponent - exponent // 2, lowest[0]), highest[0])
+    second = min(max(exponent - first, lowest[1]), highest[1])
+    first = exponent - second
+    x, y = math.ldexp(factor, first), math.ldexp(1.0, second)
+    return (x, y) if holds(a, x) and holds(b, y) else None
+
+
+def terms(shape: Shape, *parts: tuple[float, int]) -> Vector | None:
+    """Products factor x 2^exponent at k = 0, 1, ..; None if one of them is out of range."""
+    vector: Vector = {}
+    for k, (factor, exponent) in enumerate(parts):
+        pair = power(shape, exponent, factor)
+        if pair is None:
+            return None
+        vector[k] = pair
+    return vector
+
+
+def features(shape: Shape) -> dict[str, Feature]:
+    """Every question that an instruction on floats can be asked, by name; none for integers."""
+    if shape.d_format == "s32":
+        return {}
+    found = [make(shape) for make in (_c_precision, _product_precision, _three_products, _output_rounding, _output_rounding_c,
+             _renormalised, _order, _tiny, _signed_zeros, _overflow, _smoke)]  # fmt: skip
+    found += [*_permuted(shape), _permuted_chain(shape), _c_alone(shape), _specials(shape)]
+    if shape.a_format == "tf32":
+        found.append(_low_bits(shape))
+    return {row.name: row for row in found if row is not None}
+
+
+def negated(shape: Shape) -> dict[str, Feature]:
+    """The specials and the random vectors once more with imm-scale-a, imm-scale-b or both -1."""
+    found = {}
+    for flags in ((True, False), (False, True), (True, True)):
+        suffix = "a" * flags[0] + "b" * flags[1]
+        for row in (_specials(shape), *_permuted(shape)):
+            if row.c is not None:
+                name = f"{row.name}.negated_{suffix}"
+                found[name] = Feature(name, row.a, row.b, row.c, *flags)
+    return found
+
+
+def _top(shape: Shape) -> int:
+    """The exponent of a large product that D's format holds too, with its sums."""
+    return 14 if shape.d_format == "f16" or "e4m3" in (shape.a_format, shape.b_format) else 20
+
+
+def _highest(shape: Shape) -> int:
+    """The exponent of a large product; without C it need not be a number of D."""
+    ends = [math.frexp(_largest(operand_format(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
+    return min(sum(ends), 20)
+
+
+def _c_precision(shape: Shape) -> Feature | None:
+    """U - U + c: the largest f at which c = U x 2^-f survives is the fraction that C keeps."""
+    cases, top = _Cases(shape, shape.k), _top(shape)
+    for f, sign, low in product(range(60), (1, -1), (1.0, 1.5)):
+        cases.add(terms(shape, (1, top), (-1, top)), sign * low * 2.0 ** (top - f))
+    return cases.feature("c_precision")
+
+
+def _product_precision(shape: Shape) -> Feature | None:
+    """C = U, products -U and U x 2^-f."""
+    cases, top = _Cases(shape, shape.k), _top(shape)
+    for f, sign, low in product(range(60), (1, -1), (1.0, 1.5)):
+        cases.add(terms(shape, (-1, top), (sign * low, top - f)), 2.0**top)
+    return cases.feature("product_precision")
+
+
+def _three_products(shape: Shape) -> Feature | None:
+    """Products U, -U and, at k = 2 or k = 4, U x 2^-f, without C."""
+    cases, top = _Cases(shape, shape.k), _highest(shape)
+    for f, sign, low, place in product(range(60), (1, -1), (1.0, 1.5), (2, 4)):
+        pair, small = terms(shape, (1, top), (-1, top)), power(shape, top - f, sign * low)
+        if pair is not None and small is not None and place < shape.k:
+            cases.add({**pair, place: small})
+    return cases.feature("three_products", accumulate=False)
+
+
+def _rounding_cases(shape: Shape, c: float) -> _Cases:
+    cases = _Cases(shape, shape.k)
+    for ones, odd, t, sign in product((0, 1, 3, 7, 15, 31), (1, 3, 5, 7), range(6, 29), (1, -1)):
+        if ones < shape.k:
+            cases.add(terms(shape, *[(sign, 0)] * ones, (sign * odd, -t)), sign * c)
+    return cases
+
+
+def _output_rounding(shape: Shape) -> Feature | None:
+    """n ones and an odd multiple of 2^-t: the carries of the sum push bits past the end of the result."""
+    return _rounding_cases(shape, 0.0).feature("output_rounding", accumulate=False)
+
+
+def _output_rounding_c(shape: Shape) -> Feature | None:
+    return _rounding_cases(shape, 1.0).feature("output_rounding_c")
+
+
+def _renormalised(shape: Shape) -> Feature | None:
+    """1.5 x 1.5 is 2.25: whether its exponent is 0 or 1 shows in the fraction that a product 2^-f keeps beside it."""
+    cases = _Cases(shape, shape.k)
+    for f, sign, by_c in product(range(4, 40), (1, -1), (False, True)):
+        small = power(shape, -f, sign)
+        if small is not None:
+            vector: Vector = {0: (1.5, 1.5), 1: small} if by_c else {0: (1.5, 1.5), 1: (-1.5, 1.5), 2: small}
+            cases.add(vector, -2.25 if by_c else 0.0)
+    return cases.feature("renormalised")
+
+
+def _order(shape: Shape) -> Feature | None:
+    """U at i and -U at j over two instructions, the smallest products elsewhere: those of the same step are lost."""
+    length = 2 * shape.k
+    large, small = power(shape, _highest(shape)), None
+    for exponent in range(-40, 0):
+        small = small or power(shape, exponent)
+    if large is None or small is None:
+        return None
+    cases = _Cases(shape, length)
+    for i, j in product(range(length), range(length)):
+        if i == j or (length > 32 and (i % 8, j % 4) not in ((0, 0), (5, 3), (3, 1))):
+            continue
+        vector: Vector = dict.fromkeys(range(length), small)
+        vector[i], vector[j] = large, (-large[0], large[1])
+        cases.add(vector)
+    return cases.feature("order")
+
+
+def _tiny(shape: Shape) -> Feature | None:
+    """Sums of products below the result's smallest number: which bits survive shows the zero exponent."""
+    cases = _Cases(shape, shape.k)
+    if shape.d_format == "f16":
+        for head, n, t, sign in product((0, 1, 3), (1, 2, 3), range(22, 50), (1, -1)):
+            if n < shape.k:
+                cases.add(terms(shape, (head, -25), *[(sign, -t)] * n))
+        return cases.feature("tiny")
+    lowest = 149 if shape.d_format == "f32" else 1074
+    for n, t, factor, c in product((1, 2, 3, 5, 8, 16), range(lowest - 8, lowest + 16), (1.0, 1.5), (0, 1, -1, 3)):
+        if n < shape.k:
+            cases.add(terms(shape, *[(factor, -t)] * n), c * 2.0**-lowest)
+            cases.add(terms(shape, (1, -lowest), *[(-factor, -t)] * (n - 1)), c * 2.0**-lowest)
+    return cases.feature("tiny")
+
+
+def _signed_zeros(shape: Shape) -> Feature | None:
+    """Zeros of all signs, exact cancellation, underflow of a negative sum: what sign comes out."""
+    cases = _Cases(shape, shape.k)
+    small = next((pair for pair in (power(shape, exponent) for exponent in range(-400, 0)) if pair), (1.0, 1.0))
+    for x, y, c in product((0.0, -0.0, 1.0, -1.0), (0.0, -0.0), (0.0, -0.0)):
+        cases.add(dict.fromkeys(range(shape.k), (x, y)), c)
+        cases.add({0: (x, y)}, c)
+    for sign, c in product((1, -1), (0.0, -0.0)):
+        cases.add({0: (1.0, 1.0), 1: (-1.0, 1.0)}, c)
+        cases.add({0: (sign * small[0], small[1])}, c)
+        cases.add({0: (sign, 1.0)}, -sign)
+        cases.add(dict.fromkeys(range(shape.k), (-0.0, 1.0)), c)
+    return cases.feature("signed_zeros")
+
+
+def _overflow(shape: Shape) -> Feature | None:
+    """Sums at and beyond the largest number of D; C of the other sign brings some of them back."""
+    cases, row = _Cases(shape, shape.k), operand_format(shape.d_format)
+    largest = _largest(row)
+    edge = math.frexp(largest)[1] - 1
+    half_ulp = edge - row.mantissa_bits - 1
+    for n, sign, c, extra in product((1, 2, 3), (1, -1), (0.0, 1.0, -1.0), range(-3, 3)):
+        vector = terms(shape, *[(sign, edge)] * n, (sign, half_ulp + extra))
+        cases.add(vector, sign * c * largest)
+        cases.add(terms(shape, (sign, half_ulp + extra)), sign * largest)
+        cases.add(terms(shape, (sign, half_ulp + extra), (sign, half_ulp - 2)), sign * largest)
+    return cases.feature("overflow")
+
+
+def _smoke(shape: Shape) -> Feature | None:
+    """(-2^13, -1/2, -1/4, -1/8) times (2^10, 1, 1, 1) plus 2^23, over all scales that the formats hold."""
+    cases = _Cases(shape, shape.k)
+    for scale in range(-20, 1):
+        cases.add(
+            terms(shape, (-1, 23 + scale), (-1, scale - 1), (-1, scale - 2), (-1, scale - 3)), 2.0 ** (23 + scale)
+        )
+    return cases.feature("smoke")
+
+
+def _vectors(shape: Shape, length: int) -> list[tuple[Codes, Codes]]:
+    """Four random vectors of A and of B: spread over many binades, cancelling, swamping, close together."""
+    lowered = 10 if shape.d_format == "f16" and operand_format(shape.b_format).exponent_bits > 4 else 0
+    found = []
+    for number, name in enumerate(("spread", "cancelling", "swamping", "geometric")):
+        a = class_codes(name, words(0x700 + number, 1, 1, length), operand_format(shape.a_format))
+        b = class_codes(
+            name, words(0x710 + number, 1, 1, length), operand_format(shape.b_format), is_b=True, lowered=lowered
+        )
+        found.append((a[0, 0], b[0, 0]))
+    return found
+
+
+def _turned(vectors: list[tuple[Codes, Codes]]) -> tuple[Codes, Codes]:
+    """Every vector turned by 0, 1, .. places, forward and back to front."""
+    found = [
+        (np.roll(a, turn)[order], np.roll(b, turn)[order])
+        for a, b in vectors
+        for turn in range(len(a))
+        for order in (slice(None), slice(None, None, -1))
+    ]
+    return np.array([a for a, _ in found]), np.array([b for _, b in found])
+
+
+def _permuted(shape: Shape) -> Iterator[Feature]:
+    """Random vectors, their products turned by 0, 1, .. k - 1 places and back to front, with C, with +0, without."""
+    vectors = _vectors(shape, shape.k)
+    a, b = _turned(vectors)
+    kind = code_dtype(shape.d_format)
+    with np.errstate(all="ignore"):
+        c = [np.array(-1.1 * float(decoded(x[:1], shape.a_format)[0]) * float(decoded(y[:1], shape.b_format)[0]))
+             .astype(_kind(shape)).view(kind) for x, y in vectors]  # fmt: skip
+    yield Feature("permuted", a, b, np.repeat(np.array(c, kind), 2 * shape.k))
+    yield Feature("permuted_zero", a, b, np.zeros(len(a), kind))
+    yield Feature("permuted_scale_d", a, b, None)
+
+
+def _permuted_chain(shape: Shape) -> Feature:
+    """The same over two instructions: a product that moves to the other one may change the result."""
+    return Feature("permuted_chain", *_turned(_vectors(shape, 2 * shape.k)), None)
+
+
+def _c_alone(shape: Shape) -> Feature:
+    """Products of zeros: what of C comes through, for every exponent, both signs and 16 or 8 mantissas."""
+    row = operand_format(shape.d_format)
+    m, fields = row.mantissa_bits, 1 << row.exponent_bits
+    mantissas = sorted({0, 1, 3, (1 << m) - 1, 1 << (m - 1), *((1 << i) for i in range(m - 8, m, 2)),
+                        *((1 << m) - (1 << i) for i in range(0, m, 3))})  # fmt: skip
+    step = max(fields // 256, 1)
+    exponents = sorted({*range(0, fields, step), 1, 2, fields - 2, fields - 1})
+    codes = [sign | e << m | x for sign in (0, row.sign_mask) for e in exponents for x in mantissas]
+    zeros = [np.zeros((len(codes), shape.k), code_dtype(name)) for name in (shape.a_format, shape.b_format)]
+    return Feature("c_alone", zeros[0], zeros[1], np.array(codes, code_dtype(shape.d_format)))
+
+
+def _kind(shape: Shape) -> Any:
+    return {"f16": np.float16, "f32": np.float32, "f64": np.float64}[shape.d_format]
+
+
+def decoded(codes: Codes, name: str) -> NDArray[Any]:
+    return codes.view(np.float64) if name == F64.name else decode(codes, name)
+
+
+def _specials(shape: Shape) -> Feature:
+    """Corner against corner, with corners as C, and an infinity or a one of either sign as the second product."""
+    a, b, c = (corners(operand_format(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
+    ones = [coded(np.array([1.0, -1.0]), name) for name in (shape.a_format, shape.b_format)]
+    seconds = [(0, 0), (int(ones[0][0]), int(ones[1][0])), (int(ones[0][0]), int(ones[1][1]))]
+    row = operand_format(shape.a_format)
+    if row.specials is Specials.IEEE:
+        infinity = ((1 << row.exponent_bits) - 1) << row.mantissa_bits + row.padding_bits
+        seconds += [(infinity, int(ones[1][0])), (infinity, int(ones[1][1]))]
+    cases = list(product(a, b, c, seconds))
+    x = np.zeros((len(cases), shape.k), code_dtype(shape.a_format))
+    y = np.zeros((len(cases), shape.k), code_dtype(shape.b_format))
+    for number, (first, second, _, other) in enumerate(cases):
+        x[number, :2], y[number, :2] = (first, other[0]), (second, other[1])
+    return Feature("specials", x, y, np.array([case[2] for case in cases], code_dtype(shape.d_format)))
+
+
+def corners(format: Format) -> list[int]:
+    """Zeros, one, the largest, the smallest subnormal, infinities and three NaNs as far as there are any."""
+    all_codes = special_codes(format)
+    pad, m = format.padding_bits, format.mantissa_bits
+    one = format.bias << m + pad
+    chosen = [0, format.sign_mask, one, 1 << pad, (format.magnitude_limit - 1) << pad]
+    if format.specials is Specials.IEEE:
+        infinity = ((1 << format.exponent_bits) - 1) << m + pad
+        chosen += [infinity, infinity | format.sign_mask, infinity + (1 << pad), infinity - (1 << pad)]
+    return [code for code in chosen if code in all_codes]
+
+
+def _low_bits(shape: Shape) -> Feature:
+    """The 13 bits of a tf32 word that no product may see, in numbers, subnormals, infinities and NaNs."""
+    heads = (0x00000000, 0x00002000, 0x3F800000, 0x3F802000, 0x7F7FE000, 0x7F800000, 0x7F802000, 0x7FC00000, 0xBF800000,
+             0xFF800000)  # fmt: skip
+    lows = (0, 1, 0x1000, 0x1FFF, 0x0FFF)
+    cases = [(head | low, other | last) for head, low, other, last in product(heads, lows, heads, (0, 0x1FFF))]
+    x = np.zeros((len(cases), shape.k), np.uint32)
+    y = np.zeros((len(cases), shape.k), np.uint32)
+    x[:, 0], y[:, 0] = np.array(cases, np.uint32).T
+    return Feature("low_bits", x, y, None)

@@ -1,0 +1,89 @@
+"""What the model says to the products that a tensor core was given: the cells, samples and features of a recording."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim import numerics
+from refsim.numerics.fast.product import matrix_product
+from refsim.numerics.multiply import CONTAINERS, fitted
+from refsim.numerics.profiles import Profile
+from refsim.silicon.tensor_features import Feature
+from refsim.silicon.tensor_probe import (
+    CELL_WORDS,
+    CELLS_A_CHUNK,
+    SAMPLE,
+    Codes,
+    Shape,
+    cell_c,
+    cell_operands,
+    code_dtype,
+)
+from refsim.silicon.vectors import Recording, digest
+
+
+def shape_of(recording: Recording) -> Shape:
+    """The shape of a recorded instruction."""
+    facts = recording.facts
+    return Shape(facts["a_format"], facts["b_format"], facts["d_format"], *facts["shape"])
+
+
+def modelled(shape: Shape, unit: str, a: Codes, b: Codes, c: Codes | None, *, target: str = "sm_90a",
+             negate: tuple[bool, bool] = (False, False), row: Profile | None = None) -> Codes:  # fmt: skip
+    """D as codes: by `numerics.mma`, or by a `row` of other arithmetic."""
+    kind = np.dtype(CONTAINERS[shape.d_format])
+    z = None if c is None else np.ascontiguousarray(c).view(kind)
+    if row is None:
+        found: NDArray[Any] = numerics.mma(
+            a, b, z, unit=unit, a_format=shape.a_format, b_format=shape.b_format, d_format=shape.d_format, target=target,
+            k=shape.k, negate_a=negate[0], negate_b=negate[1],
+        )  # fmt: skip
+    else:
+        problem = fitted(row, a, b, z, (shape.a_format, shape.b_format), (None, None, None), shape.k, negate)
+        found = matrix_product(problem.operands, problem.c, row, problem.k).reshape(problem.shape)
+    return found.view(code_dtype(shape.d_format))
+
+
+def cells(shape: Shape) -> list[tuple[str, str]]:
+    """Class of operands and class of C of every cell, in the order in which chunks hold them."""
+    return [(name, c_name) for name in shape.classes for c_name in shape.c_classes]
+
+
+def negation(shape: Shape, unit: str, number: int) -> tuple[bool, bool]:
+    """The operands negated in a pass: none, A, B, both in turn for wgmma on floats; never elsewhere."""
+    signed = unit == "wgmma" and shape.d_format != "s32"
+    return (signed and bool(number & 1), signed and bool(number & 2))
+
+
+def cell_words(shape: Shape, unit: str, cell: tuple[str, str], number: int, *, row: Profile | None = None) -> Codes:
+    """The 16,384 words of a cell in pass `number`."""
+    a, b = cell_operands(shape, cell[0], number)
+    c = cell_c(shape, *cell, number, a, b)
+    words = modelled(shape, unit, a, b, c, negate=negation(shape, unit, number), row=row)
+    return words.reshape(CELL_WORDS)
+
+
+def chunk_digest(shape: Shape, unit: str, number: int, chunk: int) -> int:
+    """The digest of one chunk of pass `number`: of four cells in order."""
+    some = cells(shape)[CELLS_A_CHUNK * chunk : CELLS_A_CHUNK * (chunk + 1)]
+    return int(digest(np.concatenate([cell_words(shape, unit, cell, number) for cell in some])))
+
+
+def sample_words(shape: Shape, unit: str, chosen: Sequence[tuple[str, str]], *, row: Profile | None = None) -> Codes:
+    """The stored words of some cells, (cells, 64): rows and columns 0 to 7 of the first product of pass 0."""
+    found = []
+    for name, c_name in chosen:
+        a, b = cell_operands(shape, name, 0, batch=1, rows=SAMPLE, columns=SAMPLE)
+        c = cell_c(shape, name, c_name, 0, a, b)
+        found.append(modelled(shape, unit, a, b, c, row=row).reshape(-1))
+    return np.array(found)
+
+
+def feature_words(shape: Shape, unit: str, feature: Feature, *, row: Profile | None = None) -> Codes:
+    """One word a case."""
+    c = None if feature.c is None else feature.c[:, None, None]
+    negate = (feature.negate_a, feature.negate_b)
+    words = modelled(shape, unit, feature.a[:, None, :], feature.b[:, None, :], c, negate=negate, row=row)
+    return words.reshape(-1)

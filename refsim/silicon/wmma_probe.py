@@ -1,0 +1,140 @@
+"""The probe of wmma: what every lane's registers hold after a load, where a store puts them, and what products come out.
+
+A form is one kernel of WARPS warps over their own stretch of `in` and of `out`. A GPU ran `ptx()` once on `inputs`; the
+simulator runs the same text on the same bytes. Nothing here knows a fragment: loads read and stores write elements that
+are all different, products read random ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.families.wmma import BITS, SHAPES, Shape
+from refsim.silicon.vectors import splitmix64
+
+WARPS = 8
+STRETCH = 4096
+"""Bytes of `in` and of `out` that belong to a warp."""
+_PLACES = {"a": 0, "b": 1024, "c": 2048}
+_HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+
+
+@dataclass(frozen=True)
+class WmmaForm:
+    """One kernel: `body` works with %in, %out and %lane; `kind` is load, store or mma; `bits` are those of an element."""
+
+    name: str
+    kind: str
+    bits: int
+    body: str
+
+    def kernel(self, entry: str) -> str:
+        """The PTX entry (in, out)."""
+        return "\n".join([
+            f".visible .entry {entry}(.param .u64 source, .param .u64 target) {{",
+            ".reg .b64 %in, %out, %mine; .reg .b32 %lane, %warp, %thread;",
+            "ld.param.u64 %in, [source]; ld.param.u64 %out, [target]; mov.u32 %thread, %tid.x;",
+            f"shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31; mad.wide.u32 %in, %warp, {STRETCH}, %in;",
+            f"mad.wide.u32 %out, %warp, {STRETCH}, %out;", self.body, "ret;", "}",
+        ])  # fmt: skip
+
+    def inputs(self) -> NDArray[np.uint8]:
+        """The bytes of `in`: numbers of elements (in odd warps their upper bytes) for loads and stores, else noise."""
+        count = 8 * STRETCH // self.bits
+        if self.kind != "mma":
+            number = np.arange(count, dtype=np.uint64)
+            stretches = [number >> np.uint64(8 * (warp % 2) if self.bits == 8 else 0) for warp in range(WARPS)]
+            return np.concatenate(stretches).astype(f"u{self.bits // 8}").view(np.uint8)
+        noise = splitmix64(np.arange(WARPS * STRETCH // 8, dtype=np.uint64))
+        return _moderate(noise.view(f"u{self.bits // 8}"), self.bits, self.name).view(np.uint8)
+
+
+def _moderate(words: NDArray[np.unsignedinteger], bits: int, name: str) -> NDArray[np.unsignedinteger]:
+    """Noise whose exponents as floats stay near that of one, so that no product overflows; integers as they are."""
+    if bits == 8:
+        return words
+    mantissa, bias = {16: (7, 127) if ".bf16." in name else (10, 15), 32: (23, 127), 64: (52, 1023)}[bits]
+    exponent = bias - 3 + (words >> (bits - 4)) % 7
+    keep = (1 << (bits - 1)) | ((1 << mantissa) - 1)
+    number = words.dtype.type
+    return np.asarray((words & number(keep)) | exponent.astype(words.dtype) << number(mantissa))
+
+
+def _registers(type: str, count: int, name: str) -> tuple[str, str, list[str]]:
+    """The declaration of a fragment, its list, and its registers."""
+    kind = type if type in ("f32", "f64") else "b32"
+    names = [f"%{name}{place}" for place in range(count)]
+    return f".reg .{kind} {', '.join(names)};", "{" + ", ".join(names) + "}", names
+
+
+def _count(shape: Shape, type: str, operand: str) -> int:
+    """Registers of a fragment by the ISA's table: eight for f16 operands, else as many as its elements fill."""
+    if type == "f16" and operand in "ab":
+        return 8
+    lines = shape.n if operand == "b" else shape.m
+    return lines * (shape.k if operand in "ab" else shape.n) // max(32 // BITS[type], 1) // 32
+
+
+def _dump(type: str, names: list[str], operation: str) -> list[str]:
+    """Each register to or from `out`, a lane's side by side: register r of lane l is item 32 r + l."""
+    size = 8 if type == "f64" else 4
+    suffix = type if type in ("f32", "f64") else "b32"
+    lines = [f"mad.wide.u32 %mine, %lane, {size}, {'%out' if operation == 'st' else '%in'};"]
+    for place, name in enumerate(names):
+        at = f"[%mine+{32 * size * place}]"
+        lines.append(f"st.global.{suffix} {at}, {name};" if operation == "st" else f"ld.global.{suffix} {name}, {at};")
+    return lines
+
+
+def _loads() -> Iterator[WmmaForm]:
+    fragments = [(s, t, o) for s in SHAPES for t, o in [*product(s.types, "ab"), *product(s.accumulators, "c")]]
+    for (shape, type, operand), layout in product(dict.fromkeys(fragments), ("row", "col")):
+        declared, listed, names = _registers(type, _count(shape, type, operand), "r")
+        lines = [declared, f"wmma.load.{operand}.sync.aligned.{layout}.{shape}.global.{type} {listed}, [%in];"]
+        name = f"wmma.load.{operand}.{layout}.{shape}.{type}"
+        yield WmmaForm(name, "load", BITS[type], "\n".join([*lines, *_dump(type, names, "st")]))
+
+
+def _stores() -> Iterator[WmmaForm]:
+    for (shape, type), layout in product(dict.fromkeys((s, t) for s in SHAPES for t in s.accumulators), ("row", "col")):
+        declared, listed, names = _registers(type, _count(shape, type, "d"), "r")
+        lines = [declared, *_dump(type, names, "ld")]
+        lines += [f"wmma.store.d.sync.aligned.{layout}.{shape}.global.{type} [%out], {listed};"]
+        yield WmmaForm(f"wmma.store.d.{layout}.{shape}.{type}", "store", BITS[type], "\n".join(lines))
+
+
+def _products() -> Iterator[WmmaForm]:
+    """One multiplication, A by rows and B by columns; C is noise of the operands' kind where both have 16 bits."""
+    for shape in SHAPES:
+        for type, c_type, d_type in product(shape.types, shape.accumulators, shape.accumulators):
+            types = f"{d_type}.{c_type}" if type == "f16" else f"{d_type}.{type}.{type}.{c_type}"
+            lines, lists = [], {}
+            for operand, held in zip("abcd", (type, type, c_type, d_type), strict=True):
+                declared, lists[operand], _ = _registers(held, _count(shape, held, operand), operand)
+                lines.append(declared)
+            for operand, layout, held in (("a", "row", type), ("b", "col", type), ("c", "row", c_type)):
+                load = f"wmma.load.{operand}.sync.aligned.{layout}.{shape}.global.{held}"
+                lines.append(f"{load} {lists[operand]}, [%in+{_PLACES[operand]}];")
+            listed = ", ".join(lists[operand] for operand in "dabc")
+            for extra in ("", ".satfinite") if type in ("s8", "u8") else ("",):
+                body = [*lines, f"wmma.mma.sync.aligned.row.col.{shape}{extra}.{types} {listed};"]
+                body += [f"wmma.store.d.sync.aligned.row.{shape}.global.{d_type} [%out], {lists['d']};"]
+                yield WmmaForm(f"wmma.mma.{shape}{extra}.{types}", "mma", BITS[type], "\n".join(body))
+
+
+def forms() -> list[WmmaForm]:
+    """Every form in order; entry k of the module is `form_<k>`. Accumulators of several types of operands are one form."""
+    return list({form.name: form for form in [*_loads(), *_stores(), *_products()]}.values())
+
+
+def module(chosen: list[WmmaForm]) -> str:
+    """The PTX module with one entry for each form."""
+    return _HEAD + "\n".join(form.kernel(f"form_{number}") for number, form in enumerate(chosen)) + "\n"
+
+
+def ptx() -> str:
+    """The PTX module of all forms: what the GPU ran."""
+    return module(forms())

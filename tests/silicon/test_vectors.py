@@ -1,0 +1,109 @@
+"""refsim.silicon.vectors: the digest against its definition in plain integers, and the reader's errors."""
+
+import numpy as np
+import pytest
+
+from refsim.errors import RefsimError
+from refsim.silicon.vectors import (
+    CHUNK,
+    chunk_patterns,
+    digest,
+    locate,
+    pack_digests,
+    recordings,
+    sidecar,
+    splitmix64,
+    unpack_digests,
+    weights,
+)
+
+MODULUS = 1 << 64
+
+
+def plain_weight(i):
+    z = (i + 1) * 0x9E3779B97F4A7C15 % MODULUS
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % MODULUS
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % MODULUS
+    return z ^ z >> 31 | 1
+
+
+def results(dtype, seed=3):
+    return np.random.default_rng(seed).integers(0, 1 << np.dtype(dtype).itemsize * 8, CHUNK, dtype=dtype)
+
+
+def test_splitmix64_is_the_published_generator():
+    assert hex(splitmix64(np.zeros(1, np.uint64))[0]) == "0xe220a8397b1dcdaf"
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_digest_is_its_definition(dtype):
+    words = results(dtype)
+    want = sum(plain_weight(i) * int(word) for i, word in enumerate(words)) % MODULUS
+    assert int(digest(words)) == want
+
+
+def test_digest_counts_a_long_result_as_two_words():
+    words = results(np.uint64)
+    low = sum(plain_weight(i) * (int(word) & 0xFFFFFFFF) for i, word in enumerate(words))
+    high = sum(plain_weight(CHUNK + i) * (int(word) >> 32) for i, word in enumerate(words))
+    assert int(digest(words)) == (low + high) % MODULUS
+
+
+def test_digest_of_ones():
+    assert hex(digest(np.ones(CHUNK, np.uint16))) == "0xcbff58fb1c827bb2"
+    assert digest(np.zeros((2, CHUNK), np.uint8)).tolist() == [0, 0]
+
+
+def test_weights_are_odd_and_distinct():
+    assert len(set(weights().tolist())) == 2 * CHUNK
+    assert np.all(weights() & np.uint64(1))
+
+
+def test_digest_sees_order_and_many_equal_errors():
+    words = results(np.uint64)
+    assert digest(words) != digest(words[::-1])
+    signs = words ^ np.uint64(1 << 63)
+    assert digest(signs) != digest(words)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_locate_finds_a_single_wrong_result(dtype):
+    words = results(dtype)
+    changed = words.copy()
+    changed[12345] ^= 0x5A
+    assert locate(int(digest(changed)), int(digest(words))) == (12345, int(changed[12345]) - int(words[12345]))
+    assert locate(int(digest(words)), int(digest(words))) is None
+
+
+def test_locate_gives_up_on_two_wrong_results():
+    words = results(np.uint16)
+    changed = words.copy()
+    changed[[5, 50000]] ^= 0x8001
+    assert locate(int(digest(changed)), int(digest(words))) is None
+
+
+def test_packing_of_digests_is_reversible():
+    words = results(np.uint64)
+    assert np.array_equal(unpack_digests(pack_digests(words)), words)
+
+
+def test_chunk_patterns():
+    assert chunk_patterns(0x3F80).view(np.float32)[0] == 1.0
+    assert chunk_patterns(0xFFFF)[-1] == 0xFFFFFFFF
+    with pytest.raises(RefsimError, match="there is no chunk 65536"):
+        chunk_patterns(65536)
+
+
+@pytest.mark.parametrize("bad", [np.zeros(4, np.uint8), np.zeros(CHUNK, np.int32), np.uint8(0)])
+def test_digest_refuses_other_shapes_and_types(bad):
+    with pytest.raises(RefsimError) as caught:
+        digest(np.asarray(bad))
+    assert caught.value.code == "digest-shape"
+
+
+def test_recordings_are_plain_integers_with_their_facts():
+    found = recordings("conversions")["cvt.rn.satfinite.e4m3x2.f16x2"]
+    assert found.arrays["results"].dtype == np.uint16
+    assert found.arrays["results"][0x3C00] & 0xFF == 0x38  # f16 1.0 in the lower half is E4M3 1.0
+    assert found.facts["sass"][-1] == "F2FP.SATFINITE.E4M3.F16.UNPACK_B_MERGE_C"
+    assert set(sidecar("conversions")) >= {"device", "driver", "compiler", "flags", "date", "sha256", "recordings"}
