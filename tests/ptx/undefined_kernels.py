@@ -221,6 +221,13 @@ DECISIONS = (
         "a member mask",
     ),
     Case(
+        "arrivals_of_an_mbarrier",
+        "mbarrier",
+        NONE + "and.b32 %r11, %r10, 0; add.u32 %r12, %r11, 1;\nmbarrier.init.shared.b64 [%r4+1024], %r12;  // B",
+        ("%r10, 0;", "%r10, 1;"),
+        reached="what an mbarrier is given",
+    ),
+    Case(
         "printed_address",
         "call",
         NONE + "and.b32 %r11, %r10, 0;\ncvt.u64.u32 %d8, %r11; add.u64 %d9, %d5, %d8;\n"

@@ -5,6 +5,7 @@ between the two that a seeded generator picks, for some warps of the instruction
 kernel computes does not depend on it. For the checks a copy flies from its issue to that wait, whenever its bytes move.
 """
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined_memory import moved
+from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.space import ITEM, AccessError, Addresses
 from refsim.ptx.text.syntax import place
@@ -40,6 +42,7 @@ class Copy:
     given: Array
     group: NDArray[np.int64]
     moved: bool = False
+    number: int = 0
 
     def part(self, mask: NDArray[np.bool_], *, moved: bool | None = None) -> "Copy | None":
         """The copies of some lanes; None where there are none."""
@@ -48,7 +51,9 @@ class Copy:
         chosen = Lanes(self.lanes.machine, self.lanes.ids[mask], self.lanes.statement)
         given = self.given if len(self.given) == 1 else self.given[mask]
         where = (self.index[mask], self.source[mask])
-        return Copy(chosen, *where, self.size, given, self.group[mask], self.moved if moved is None else moved)
+        return Copy(
+            chosen, *where, self.size, given, self.group[mask], self.moved if moved is None else moved, self.number
+        )
 
 
 class Watch(Protocol):
@@ -77,18 +82,22 @@ class Copies:
     choice: np.random.Generator | None
     committed: NDArray[np.int64] = field(init=False)
     flying: list[Copy] = field(default_factory=list)
+    issued: int = 0
 
     def __post_init__(self) -> None:
         self.committed = np.zeros(self.machine.geometry.lanes, np.int64)
 
     def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
         """Lanes start copies of `size` bytes to shared addresses `to`; bytes beyond `given` become zero."""
+        self.issued += 1
         machine = self.machine
         ((lanes, _, at, _),) = lanes.parts("shared", to)
         state, owner = lanes.space("shared")
         lanes = copy(lanes)  # the set goes on to other statements
         access = machine.port.intend(lanes, "shared", state, lanes.full(at), owner, size)
-        flight = Copy(lanes, access.index, lanes.full(source), size, given, self.committed[lanes.key].copy())
+        flight = Copy(
+            lanes, access.index, lanes.full(source), size, given, self.committed[lanes.key].copy(), number=self.issued
+        )
         self._check_source(flight)
         self._read_source(flight)
         if machine.in_flight is not None:
@@ -133,9 +142,16 @@ class Copies:
             return
         limit = np.full(len(self.committed), -1, np.int64)
         limit[lanes.key] = self.committed[lanes.key] - pending
+        self._land_where(lambda flight: flight.group < limit[flight.lanes.key])
+
+    def land(self, ids: Ids, issued: int) -> None:
+        """The copies of these lanes that are no younger than number `issued` have arrived."""
+        self._land_where(lambda flight: np.isin(flight.lanes.ids, ids) & (flight.number <= issued))
+
+    def _land_where(self, chosen: Callable[[Copy], NDArray[np.bool_]]) -> None:
         still: list[Copy] = []
         for flight in self.flying:
-            done = flight.group < limit[flight.lanes.key]
+            done = chosen(flight)
             if not done.any():
                 still.append(flight)
                 continue

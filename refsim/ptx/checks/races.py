@@ -410,6 +410,27 @@ class Races:
         for order in self.cluster_orders:
             order.wait(lanes)
 
+    def mbarrier_arrived(self, lane: Ids, flat: int, phase: int, meaning: Semantics) -> None:
+        """A lane arrived in a phase of the object at a position of shared memory: a release to those that wait for it."""
+        for clocks in self.clocks:
+            clocks.write(lane, [self._phase(flat, phase)], meaning, self.history.now, update=True)
+
+    def mbarrier_completed(self, flat: int, phase: int) -> None:
+        """The next phase goes on from what this one released."""
+        for clocks in self.clocks:
+            if (found := clocks.released.get(self._phase(flat, phase))) is not None:
+                clocks.released[self._phase(flat, phase + 1)] = found
+            clocks.released.pop(self._phase(flat, phase - 1), None)
+
+    def mbarrier_passed(self, lane: Ids, flat: int, phase: int, meaning: Semantics) -> None:
+        """A lane saw that a phase is complete."""
+        for clocks in self.clocks:
+            clocks.read(lane, [self._phase(flat, phase)], meaning)
+
+    def _phase(self, flat: int, phase: int) -> Key:
+        stride, first = self.machine.shared.stride, self.geometry.first
+        return f"phase {phase}", (flat // stride + first) * stride + flat % stride
+
     def warp_met(self, lanes: Ids, group: Array | None) -> None:
         """Lanes met by bar.warp.sync: whole warps (group None), or those of one group each."""
         for clocks in self.clocks:

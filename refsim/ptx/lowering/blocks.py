@@ -70,6 +70,11 @@ class Code:
         """Whether it starts copies that go on while threads compute."""
         return any(step.statement.opcode.startswith("cp.async.") for step in self.steps)
 
+    @cached_property
+    def has_mbarriers(self) -> bool:
+        """Whether it has barriers in shared memory."""
+        return any(step.bound.clause.mnemonic == "mbarrier" for step in self.steps)
+
     def leads_to(self, pc: int, end: int) -> bool:
         """Whether lanes at a statement may come to the block that ends with the one at `end`, and do something there."""
         if (pc, end) not in self.led:
@@ -125,6 +130,8 @@ class Code:
 
 def _polls(step: Step) -> bool:
     """Whether a step reads what other threads may write, and means to."""
+    if step.bound.clause.mnemonic == "mbarrier":
+        return "_wait" in step.statement.opcode
     meaning = semantics(step.statement.opcode)
     return step.bound.clause.mnemonic in ("ld", "atom") and meaning.strong
 

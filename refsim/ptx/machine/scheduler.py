@@ -41,6 +41,7 @@ from refsim.ptx.memory.space import POISON, AccessError, Space
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.cluster_barrier import ClusterBarrier
+from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
@@ -48,6 +49,7 @@ from refsim.ptx.text.syntax import Statement
 FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
 PATIENCE = 50_000  # rounds of polling in which nobody writes anything, until that is a deadlock
 FORBEARANCE = 1_000  # such rounds until a part of a warp arrives at an aligned barrier, where that need not be an error
+QUIET = 100  # of them at mbarriers in which nobody else runs either
 TURN = 32  # picks of such a turn: enough to leave a critical section
 RANDOM_SPLIT = 0.5
 LATER_SPLIT = 1 / 8
@@ -91,9 +93,10 @@ class Machine:
         self.exit_pc = np.zeros(geometry.lanes, np.int32)
         self.groups: dict[int, Ids] = {}
         self.resting: dict[int, Ids] = {}
-        self.idle = self.seen_writes = 0
+        self.idle = self.quiet = self.seen_writes = 0
         self.copies = Copies(self, policy, self.choice)
         self.races, self.in_flight = self._watchers(history or History())
+        self.mbarriers = Mbarriers(self)
         self.port = Port(self._observers(), None if tracking or checks.initialised == "off" else self._read_unwritten)
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
         self.meetings = Meetings(self)
@@ -149,6 +152,8 @@ class Machine:
     def _observers(self) -> dict[str, list[Observer]]:
         """Who watches which state space, in the order in which they look."""
         found: dict[str, list[Observer]] = {"shared": [], "global": []}
+        if self.code.has_mbarriers:
+            found["shared"].append(self.mbarriers)
         if self.in_flight is not None:
             found["shared"].append(self.in_flight)
         if self.races is not None:
@@ -210,13 +215,16 @@ class Machine:
     # ---- scheduling
     def resume(self) -> bool:
         """Lanes that rest look again; whether there are any. When nothing is written for long they wait for ever."""
+        self.mbarriers.fire()
         if not self.resting:
             return False
-        self.idle = 0 if self.port.writes != self.seen_writes else self.idle + 1
+        changed = self.port.writes != self.seen_writes
+        self.idle = 0 if changed else self.idle + 1
+        self.quiet = 0 if changed or self.groups else self.quiet + 1
         self.seen_writes = self.port.writes
         if self.idle == FORBEARANCE and self.checks.divergence != "error":
             self.meetings.arrive_apart()
-        if self.idle > PATIENCE:
+        if self.idle > PATIENCE or (self.code.has_mbarriers and self.quiet > QUIET):
             raise self.meetings.report_deadlock()
         for pc, ids in self.resting.items():
             self.go(pc, ids)

@@ -1,0 +1,156 @@
+"""mbarrier objects: barriers in shared memory on which threads and copies arrive, and whose phases threads wait for."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined_bits import Operands, defined
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.semantics import CLUSTER, CTA, Semantics
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+BARRIER = "what an mbarrier is given"
+_ONE = np.ones(1, np.uint32)
+_LOCAL = "{.space:shared::cta|shared}"
+_ANY = "{.space:shared::cta|shared::cluster|shared}"
+_LATER = {"shared::cluster": "sm_90"}
+
+
+def decided(operands: Operands) -> list[Any]:
+    """Addresses, counts, states and parities must be defined; the results are."""
+    for mask in operands.masks:
+        operands.demand(mask, BARRIER)
+    return defined(operands)
+
+
+def _space(space: str | None) -> str:
+    return "generic" if space is None else "shared"
+
+
+def _meaning(sem: str | None, scope: str | None, *, waits: bool = False) -> Semantics:
+    """An arrival releases and a wait acquires unless it is relaxed, for the CTA unless it says more."""
+    orders = sem != "relaxed"
+    return Semantics(True, orders and waits, orders and not waits, CLUSTER if scope == "cluster" else CTA, True)
+
+
+@instruction(f"mbarrier.init{_LOCAL}.b64 [a], count:b32", since="sm_80", undefined=decided, source=PTX["mbarrier.init"])
+def init(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> None:
+    """Phase 0 begins, which `count` arrivals complete."""
+    lanes.machine.mbarriers.init(lanes, _space(space), address, count)
+
+
+@instruction(f"mbarrier.inval{_LOCAL}.b64 [a]", since="sm_80", undefined=decided, source=PTX["mbarrier.inval"])
+def inval(lanes: Lanes, address: Array, *, space: str | None) -> None:
+    """The object ends; its bytes may hold something else."""
+    lanes.machine.mbarriers.invalidate(lanes, _space(space), address)
+
+
+@instruction("mbarrier.pending_count.b64 d:b32, state:b64", since="sm_80", source=PTX["mbarrier.pending_count"])
+def pending_count(state: Array) -> Array:
+    """The arrivals that were pending before the one that returned the state."""
+    return (state & np.uint64((1 << 20) - 1)).astype(np.uint32)
+
+
+def _arrivals(name: str) -> None:
+    drop = name == "arrive_drop"
+    section = PTX[f"mbarrier.{name}"]
+
+    def come(lanes: Lanes, address: Array, count: Array | None, sem: Any, scope: Any, space: Any, **how: Any) -> Array:
+        number, where = _ONE if count is None else count, _space(space)
+        return lanes.machine.mbarriers.arrive(lanes, where, address, number, _meaning(sem, scope), drop=drop, **how)
+
+    @instruction(
+        f"mbarrier.{name}{_ANY}.b64 d:b64, [a]", since="sm_80", later=_LATER, undefined=decided, source=section
+    )
+    def arrive(lanes: Lanes, address: Array, *, space: str | None) -> Array:
+        """One arrival; the state of the phase before it."""
+        return come(lanes, address, None, None, None, space)
+
+    @instruction(f"mbarrier.{name}{_ANY}.b64 d:b64, [a], count:b32", since="sm_90", undefined=decided, source=section)
+    def arrive_many(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
+        """`count` arrivals; the state of the phase before them."""
+        return come(lanes, address, count, None, None, space)
+
+    @instruction(f"mbarrier.{name}.{{sem:release|relaxed}}.{{scope:cta|cluster}}{_ANY}.b64 d:b64, [a], count:b32?",
+                 since="sm_90", undefined=decided, source=section)  # fmt: skip
+    def arrive_scoped(
+        lanes: Lanes, address: Array, count: Array | None, *, sem: str, scope: str, space: str | None
+    ) -> Array:
+        """`count` arrivals that release to a scope, or order nothing."""
+        return come(lanes, address, count, sem, scope, space)
+
+    @instruction(f"mbarrier.{name}.noComplete{_LOCAL}.b64 d:b64, [a], count:b32", since="sm_80", undefined=decided,
+                 source=section)  # fmt: skip
+    def arrive_inside(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
+        """Arrivals that must not complete the phase."""
+        return come(lanes, address, count, None, None, space, completes=False)
+
+    @instruction(f"mbarrier.{name}.noComplete.release.cta{_LOCAL}.b64 d:b64, [a], count:b32", since="sm_80",
+                 undefined=decided, source=section)  # fmt: skip
+    def arrive_inside_scoped(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
+        """Arrivals that must not complete the phase."""
+        return come(lanes, address, count, None, None, space, completes=False)
+
+    for words in ("", ".{sem:release|relaxed}.{scope:cta|cluster}"):
+
+        @instruction(f"mbarrier.{name}.expect_tx{words}{_ANY}.b64 d:b64, [a], transactions:b32", since="sm_90",
+                     undefined=decided, source=section)  # fmt: skip
+        def arrive_expecting(
+            lanes: Lanes, address: Array, transactions: Array, *, sem: str | None = None, scope: str | None = None,
+            space: str | None,
+        ) -> Array:  # fmt: skip
+            """The phase waits for so many bytes more, and then one arrival."""
+            return come(lanes, address, None, sem, scope, space, transactions=transactions)
+
+
+for _name in ("arrive", "arrive_drop"):
+    _arrivals(_name)
+
+for _operation, _sign in (("expect_tx", 1), ("complete_tx", -1)):
+    for _words in ("", ".relaxed.{scope:cta|cluster}"):
+
+        @instruction(f"mbarrier.{_operation}{_words}{_ANY}.b64 [a], amount:b32", ignores=("scope",), since="sm_90",
+                     undefined=decided, source=PTX[f"mbarrier.{_operation}"])  # fmt: skip
+        def change(lanes: Lanes, address: Array, amount: Array, *, space: str | None, sign: int = _sign) -> None:
+            """The bytes that the phase waits for, more or fewer; nothing is ordered."""
+            lanes.machine.mbarriers.change_transactions(lanes, _space(space), address, amount, sign)
+
+
+def _waits(name: str, since: str, hint: str) -> None:
+    for words in ("", ".{sem:acquire|relaxed}.{scope:cta|cluster}"):
+        first = since if not words else "sm_90"
+
+        @instruction(f"mbarrier.{name}{words}{_LOCAL}.b64 d:pred, [a], state:b64{hint}", since=first, undefined=decided,
+                     source=PTX[f"mbarrier.{name}"])  # fmt: skip
+        def wait(
+            lanes: Lanes, address: Array, state: Array, time: Array | None = None, *, sem: str | None = None,
+            scope: str | None = None, space: str | None,
+        ) -> Array:  # fmt: skip
+            """Whether the phase of a state is complete; True is an acquire."""
+            meaning = _meaning(sem, scope, waits=True)
+            return lanes.machine.mbarriers.test(lanes, _space(space), address, state, meaning, parity=False)
+
+        @instruction(f"mbarrier.{name}.parity{words}{_LOCAL}.b64 d:pred, [a], parity:b32{hint}", since=first,
+                     undefined=decided, source=PTX[f"mbarrier.{name}"])  # fmt: skip
+        def wait_parity(
+            lanes: Lanes, address: Array, parity: Array, time: Array | None = None, *, sem: str | None = None,
+            scope: str | None = None, space: str | None,
+        ) -> Array:  # fmt: skip
+            """Whether the phase of a parity is complete; True is an acquire."""
+            meaning = _meaning(sem, scope, waits=True)
+            return lanes.machine.mbarriers.test(lanes, _space(space), address, parity, meaning, parity=True)
+
+
+_waits("test_wait", "sm_80", "")
+_waits("try_wait", "sm_90", ", time:b32?")
+
+
+@instruction(f"cp.async.mbarrier.arrive{{.noinc}}{_LOCAL}.b64 [a]", since="sm_80", undefined=decided,
+             source=PTX["cp.async.mbarrier.arrive"])  # fmt: skip
+def arrive_after_copies(lanes: Lanes, address: Array, *, noinc: bool, space: str | None) -> None:
+    """An arrival once the thread's copies so far have landed; without .noinc the phase waits for one arrival more."""
+    meaning = _meaning(None, None)
+    lanes.machine.mbarriers.arrive_after_copies(lanes, _space(space), address, meaning, increments=not noinc)
