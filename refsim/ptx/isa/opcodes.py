@@ -34,6 +34,7 @@ FRONT: dict[str, frozenset[str]] = {
     "mad": _HALVES, "mad24": _HALVES, "madc": _HALVES, "mul": _HALVES, "mul24": _HALVES,
     "mbarrier": frozenset({
         "init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx", "pending_count",
+        "parity",
     }),
     "shf": frozenset({"l", "r"}),
     "wmma": frozenset({"load", "mma", "store", "a", "b", "c", "d"}),
