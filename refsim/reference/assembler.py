@@ -12,8 +12,8 @@ from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.instances import refused
 from refsim.reference import single_instruction
 
-OPERAND_WORDS = {"size": "128", "event": "1", "bytes": "16", "n": "1", "immLut": "0xca"}
-"""What to write for operands that must be constants."""
+OPERAND_WORDS = {"size": "128", "event": "1", "bytes": "16", "n": "1", "immLut": "0xca", "dsink": "_"}
+"""What to write for operands that must be constants, or the sink."""
 _PLACES = (("nvidia", "*/bin/ptxas"), ("triton", "backends/nvidia/bin/ptxas*"))
 
 

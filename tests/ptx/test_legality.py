@@ -30,6 +30,7 @@ FAMILIES = (
     "wmma",
     "async_copy",
     "cluster",
+    "mbarrier",
 )
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
 OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]

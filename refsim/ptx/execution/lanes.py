@@ -255,12 +255,42 @@ class ClusterBarrier(Protocol):
 
 
 class Copies(Protocol):
-    """The copies on their way."""
+    """The copies on their way; `issued` counts the instructions that started some."""
+
+    issued: int
 
     def issue(self, lanes: Lanes, to: NDArray[Any], source: NDArray[Any], size: int, given: NDArray[Any]) -> None: ...
     def commit(self, lanes: Lanes) -> None: ...
     def wait(self, lanes: Lanes, pending: int) -> None: ...
+    def land(self, ids: Ids, issued: int) -> None: ...
     def describe(self, start: int, width: int) -> str: ...
+
+
+class Mbarriers(Protocol):
+    """The barriers in shared memory."""
+
+    def init(self, lanes: Lanes, space: str, addresses: NDArray[Any], count: NDArray[Any]) -> None: ...
+    def invalidate(self, lanes: Lanes, space: str, addresses: NDArray[Any]) -> None: ...
+    def arrive(
+        self, lanes: Lanes, space: str, addresses: NDArray[Any], count: NDArray[Any], meaning: Semantics, *,
+        drop: bool = False, transactions: NDArray[Any] | None = None, completes: bool = True,
+    ) -> NDArray[Any]: ...  # fmt: skip
+    def change_transactions(
+        self, lanes: Lanes, space: str, addresses: NDArray[Any], amount: NDArray[Any], sign: int
+    ) -> None: ...
+    def test(
+        self,
+        lanes: Lanes,
+        space: str,
+        addresses: NDArray[Any],
+        asked: NDArray[Any],
+        meaning: Semantics,
+        *,
+        parity: bool,
+    ) -> NDArray[Any]: ...
+    def arrive_after_copies(
+        self, lanes: Lanes, space: str, addresses: NDArray[Any], meaning: Semantics, *, increments: bool
+    ) -> None: ...
 
 
 class Machine(Context, Protocol):
@@ -272,5 +302,7 @@ class Machine(Context, Protocol):
     def cluster_barrier(self) -> ClusterBarrier: ...
     @property
     def copies(self) -> Copies: ...
+    @property
+    def mbarriers(self) -> Mbarriers: ...
     def special(self, lanes: Lanes, name: str) -> NDArray[Any]: ...
     def branch(self, lanes: Lanes, target: int) -> None: ...

@@ -14,9 +14,10 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 BARRIER = "what an mbarrier is given"
 _ONE = np.ones(1, np.uint32)
+_ARRIVING = ".{sem:release|relaxed}.{scope:cta|cluster}"
+_LATER = {"relaxed": "sm_90", "cluster": "sm_90"}
 _LOCAL = "{.space:shared::cta|shared}"
 _ANY = "{.space:shared::cta|shared::cluster|shared}"
-_LATER = {"shared::cluster": "sm_90"}
 
 
 def decided(operands: Operands) -> list[Any]:
@@ -54,60 +55,70 @@ def pending_count(state: Array) -> Array:
     return (state & np.uint64((1 << 20) - 1)).astype(np.uint32)
 
 
-def _arrivals(name: str) -> None:
-    drop = name == "arrive_drop"
-    section = PTX[f"mbarrier.{name}"]
+def _arrivals(name: str, place: str, result: str) -> None:
+    """The arrivals on objects of a place: of the CTA itself, whose state comes back, or of any in the cluster (no state)."""
+    drop, section, here = name == "arrive_drop", PTX[f"mbarrier.{name}"], place == _LOCAL
+    first = "sm_80" if here else "sm_90"
 
     def come(lanes: Lanes, address: Array, count: Array | None, sem: Any, scope: Any, space: Any, **how: Any) -> Array:
-        number, where = _ONE if count is None else count, _space(space)
+        number, where = _ONE if count is None else count, _space(space) if here else "shared"
         return lanes.machine.mbarriers.arrive(lanes, where, address, number, _meaning(sem, scope), drop=drop, **how)
 
-    @instruction(
-        f"mbarrier.{name}{_ANY}.b64 d:b64, [a]", since="sm_80", later=_LATER, undefined=decided, source=section
-    )
-    def arrive(lanes: Lanes, address: Array, *, space: str | None) -> Array:
+    @instruction(f"mbarrier.{name}{place}.b64 {result}, [a]", since=first, undefined=decided, source=section)
+    def arrive(lanes: Lanes, address: Array, *, space: str | None = None) -> Array:
         """One arrival; the state of the phase before it."""
         return come(lanes, address, None, None, None, space)
 
-    @instruction(f"mbarrier.{name}{_ANY}.b64 d:b64, [a], count:b32", since="sm_90", undefined=decided, source=section)
-    def arrive_many(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
+    @instruction(
+        f"mbarrier.{name}{place}.b64 {result}, [a], count:b32", since="sm_90", undefined=decided, source=section
+    )
+    def arrive_many(lanes: Lanes, address: Array, count: Array, *, space: str | None = None) -> Array:
         """`count` arrivals; the state of the phase before them."""
         return come(lanes, address, count, None, None, space)
 
-    @instruction(f"mbarrier.{name}.{{sem:release|relaxed}}.{{scope:cta|cluster}}{_ANY}.b64 d:b64, [a], count:b32?",
-                 since="sm_90", undefined=decided, source=section)  # fmt: skip
-    def arrive_scoped(
-        lanes: Lanes, address: Array, count: Array | None, *, sem: str, scope: str, space: str | None
+    @instruction(f"mbarrier.{name}{_ARRIVING}{place}.b64 {result}, [a]", since=first, later=_LATER, undefined=decided,
+                 source=section)  # fmt: skip
+    def arrive_scoped(lanes: Lanes, address: Array, *, sem: str, scope: str, space: str | None = None) -> Array:
+        """One arrival that releases to a scope, or orders nothing."""
+        return come(lanes, address, None, sem, scope, space)
+
+    @instruction(f"mbarrier.{name}{_ARRIVING}{place}.b64 {result}, [a], count:b32", since="sm_90", undefined=decided,
+                 source=section)  # fmt: skip
+    def arrive_many_scoped(
+        lanes: Lanes, address: Array, count: Array, *, sem: str, scope: str, space: str | None = None
     ) -> Array:
         """`count` arrivals that release to a scope, or order nothing."""
         return come(lanes, address, count, sem, scope, space)
 
-    @instruction(f"mbarrier.{name}.noComplete{_LOCAL}.b64 d:b64, [a], count:b32", since="sm_80", undefined=decided,
-                 source=section)  # fmt: skip
-    def arrive_inside(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
-        """Arrivals that must not complete the phase."""
-        return come(lanes, address, count, None, None, space, completes=False)
+    for words in ("", _ARRIVING):
 
-    @instruction(f"mbarrier.{name}.noComplete.release.cta{_LOCAL}.b64 d:b64, [a], count:b32", since="sm_80",
-                 undefined=decided, source=section)  # fmt: skip
-    def arrive_inside_scoped(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
-        """Arrivals that must not complete the phase."""
-        return come(lanes, address, count, None, None, space, completes=False)
-
-    for words in ("", ".{sem:release|relaxed}.{scope:cta|cluster}"):
-
-        @instruction(f"mbarrier.{name}.expect_tx{words}{_ANY}.b64 d:b64, [a], transactions:b32", since="sm_90",
+        @instruction(f"mbarrier.{name}.expect_tx{words}{place}.b64 {result}, [a], transactions:b32", since="sm_90",
                      undefined=decided, source=section)  # fmt: skip
         def arrive_expecting(
             lanes: Lanes, address: Array, transactions: Array, *, sem: str | None = None, scope: str | None = None,
-            space: str | None,
+            space: str | None = None,
         ) -> Array:  # fmt: skip
             """The phase waits for so many bytes more, and then one arrival."""
             return come(lanes, address, None, sem, scope, space, transactions=transactions)
 
 
+def _partial_arrivals(name: str) -> None:
+    for words in ("", ".release.cta"):
+
+        @instruction(f"mbarrier.{name}.noComplete{words}{_LOCAL}.b64 d:b64, [a], count:b32", since="sm_80",
+                     undefined=decided, source=PTX[f"mbarrier.{name}"])  # fmt: skip
+        def arrive_inside(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
+            """Arrivals that must not complete the phase."""
+            drop, meaning = name == "arrive_drop", _meaning(None, None)
+            return lanes.machine.mbarriers.arrive(
+                lanes, _space(space), address, count, meaning, drop=drop, completes=False
+            )
+
+
 for _name in ("arrive", "arrive_drop"):
-    _arrivals(_name)
+    _arrivals(_name, _LOCAL, "d:b64")
+    _arrivals(_name, ".shared::cluster", "dsink:b64")
+    _partial_arrivals(_name)
 
 for _operation, _sign in (("expect_tx", 1), ("complete_tx", -1)):
     for _words in ("", ".relaxed.{scope:cta|cluster}"):
@@ -121,10 +132,9 @@ for _operation, _sign in (("expect_tx", 1), ("complete_tx", -1)):
 
 def _waits(name: str, since: str, hint: str) -> None:
     for words in ("", ".{sem:acquire|relaxed}.{scope:cta|cluster}"):
-        first = since if not words else "sm_90"
 
-        @instruction(f"mbarrier.{name}{words}{_LOCAL}.b64 d:pred, [a], state:b64{hint}", since=first, undefined=decided,
-                     source=PTX[f"mbarrier.{name}"])  # fmt: skip
+        @instruction(f"mbarrier.{name}{words}{_LOCAL}.b64 d:pred, [a], state:b64{hint}", since=since, later=_LATER,
+                     undefined=decided, source=PTX[f"mbarrier.{name}"])  # fmt: skip
         def wait(
             lanes: Lanes, address: Array, state: Array, time: Array | None = None, *, sem: str | None = None,
             scope: str | None = None, space: str | None,
@@ -133,8 +143,8 @@ def _waits(name: str, since: str, hint: str) -> None:
             meaning = _meaning(sem, scope, waits=True)
             return lanes.machine.mbarriers.test(lanes, _space(space), address, state, meaning, parity=False)
 
-        @instruction(f"mbarrier.{name}.parity{words}{_LOCAL}.b64 d:pred, [a], parity:b32{hint}", since=first,
-                     undefined=decided, source=PTX[f"mbarrier.{name}"])  # fmt: skip
+        @instruction(f"mbarrier.{name}.parity{words}{_LOCAL}.b64 d:pred, [a], parity:b32{hint}", since=since,
+                     later=_LATER, undefined=decided, source=PTX[f"mbarrier.{name}"])  # fmt: skip
         def wait_parity(
             lanes: Lanes, address: Array, parity: Array, time: Array | None = None, *, sem: str | None = None,
             scope: str | None = None, space: str | None,

@@ -21,6 +21,8 @@ def _widths(step: Step, space: str) -> list[int]:
     modifiers, mnemonic = step.bound.modifiers, step.bound.clause.mnemonic
     if mnemonic == "cp":
         return [_copied(step), _source_size(step)] if space == "global" else [_copied(step)]
+    if mnemonic == "mbarrier":
+        return [8] if space == "shared" else []
     named = modifiers.get("space")
     if mnemonic not in ("ld", "ldu", "st", "atom", "red", "wmma") or not (named is None or named.startswith(space)):
         return []

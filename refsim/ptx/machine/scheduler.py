@@ -61,6 +61,7 @@ class Machine:
     """The CTAs of one launch that run at the same time."""
 
     copies: Copies
+    mbarriers: Mbarriers
     barriers: Barriers
     cluster_barrier: ClusterBarrier
     races: Races | None

@@ -88,7 +88,8 @@ class Observer(Protocol):
 
 @dataclass
 class Port:
-    """The way to memory for all lanes of a machine. `unwritten` decides about a read of bytes that nobody wrote."""
+    """The way to memory for all lanes of a machine. `unwritten` decides about a read of bytes that nobody wrote; `writes`
+    counts those that another thread may see."""
 
     observers: Mapping[str, Sequence[Observer]]
     unwritten: Callable[[Access, AccessError], None] | None
@@ -158,7 +159,8 @@ class Port:
         for observer in watching:
             observer.before(access)
         assert access.items is not None
-        self.writes += access.wrote is None or bool(access.wrote.any())
+        if access.name != "local":
+            self.writes += access.wrote is None or bool(access.wrote.any())
         space, index, items = access.space, access.index, access.items
         if access.wrote is not None:
             index, items = index[access.wrote], items[access.wrote]

@@ -6,23 +6,28 @@ word has one bit, so that a wait for a phase long gone is seen.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.checks.races import Races
+from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.semantics import Semantics
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.scheduler import Machine
 
 Array = NDArray[Any]
 RULE = "PTX ISA, mbarrier"
 BYTES, COUNT_BITS = 8, 20
 MOST = (1 << COUNT_BITS) - 1
 _SEQUENTIAL = 2  # phases in a row that a thread has waited for, until it counts as one that waits for each
+
+
+class Host(Machine, Protocol):
+    """A machine with those that hear of its barriers."""
+
+    @property
+    def races(self) -> Races | None: ...
 
 
 @dataclass
@@ -60,7 +65,7 @@ class Delayed:
 class Mbarriers:
     """The objects of all CTAs that run, by their byte position in the flat shared memory."""
 
-    machine: "Machine"
+    machine: Host
     live: dict[int, Barrier] = field(default_factory=dict)
     delayed: list[Delayed] = field(default_factory=list)
     positions: Array | None = None
