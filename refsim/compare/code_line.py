@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import decode
+from refsim.conversions.typed_arrays import format_of, integer_bits, is_typed, words
 from refsim.errors import RefsimError
 from refsim.formats import FORMATS, Format, format_named
 
@@ -67,6 +68,16 @@ def _integer_line(dtype: np.dtype[Any]) -> CodeLine:
     return CodeLine(str(dtype), width, order, lambda codes: codes.view(dtype), 1 << width, integer=True)
 
 
+def _narrow_integer_line(dtype: np.dtype[Any], width: int, *, signed: bool) -> CodeLine:
+    """int4 and its like: `width` bits of a byte."""
+
+    def values(codes: Any) -> Any:
+        sign = 1 << (width - 1) if signed else 0
+        return (np.asarray(codes).astype(np.int64) ^ sign) - sign
+
+    return CodeLine(dtype.name, width, values, values, 1 << width, integer=True)
+
+
 def _double_line() -> CodeLine:
     def order(codes: Any) -> Any:
         magnitude = (np.asarray(codes) & np.uint64(2**63 - 1)).astype(np.int64)
@@ -85,6 +96,11 @@ def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | Format | No
     doubles = [dtype for dtype in (got, want) if dtype == np.float64]
     if doubles and not rows:
         return _double_line()
+    if not rows and is_typed(got) and is_typed(want) and got != want:
+        raise RefsimError("dtype-mismatch", f"got is {got.name}, want is {want.name}")
+    for dtype in (got, want):
+        if not rows and (narrow := integer_bits(dtype)) is not None:
+            return _narrow_integer_line(dtype, narrow[0], signed=narrow[1])
     if not rows:
         return _integer_line(got if got.kind == "i" else want)
     row = next(iter(rows.values()))
@@ -94,6 +110,8 @@ def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | Format | No
 
 
 def _format_of(dtype: np.dtype[Any]) -> Format | None:
+    if is_typed(dtype):
+        return format_of(dtype)
     if dtype.kind in "biu" or dtype == np.float64:
         return None
     for row in FORMATS:
@@ -103,7 +121,7 @@ def _format_of(dtype: np.dtype[Any]) -> Format | None:
 
 
 def codes_of(array: NDArray[Any]) -> Codes:
-    return np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
+    return np.ascontiguousarray(words(array)).reshape(-1).view(f"u{array.dtype.itemsize}")
 
 
 def distances(got: Codes, want: Codes, line: CodeLine) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

@@ -22,6 +22,7 @@ from refsim.conversions.rounding import (
     ieee_rule,
     round_to_odd,
 )
+from refsim.conversions.typed_arrays import integers, is_typed, typed, with_format
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, F16, F32, Format, format_named
 
@@ -30,7 +31,7 @@ Values = NDArray[np.floating]
 
 _CHUNK = 1 << 16  # elements at a time: the buffers of one step stay in the cache
 _TABLE_MANTISSA = 5  # 16 bits rounded to odd keep 6 mantissa bits and the sticky bit: enough for this many
-_VALUE_TYPES = ("float16", "bfloat16", "float32", "float64")
+_VALUE_TYPES = ("float16", "float32", "float64")
 
 
 def encode(
@@ -39,11 +40,14 @@ def encode(
     rounding: str = NEAREST_EVEN,
     overflow: str = SATURATE,
     nan: int | None = None,
-) -> Codes:
+    *,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
     """Each value becomes the code of a neighbouring number of `format`, rounded once from the exact value.
 
-    `values`: float16, bfloat16, float32, float64 or integers of any shape; the codes have that shape and
-    `format.code_dtype`. `rounding`: nearest-even (a tie takes the even code), toward-zero, up, down, ties-away.
+    `values`: float16, bfloat16, float32, float64, integers, or any array of ml_dtypes, of any shape; the codes have
+    that shape and `format.code_dtype`, or with dtype="ml_dtypes" the dtype of ml_dtypes for that format. `rounding`:
+    nearest-even (a tie takes the even code), toward-zero, up, down, ties-away.
     `overflow` says what happens beyond the largest value, infinities included: "saturate" gives the largest value of
     that sign, "nan" and "inf" the special code of that sign and are refused where the format has none. A finite value
     that the rounding direction leads back to the range stops at the largest value under every policy. `nan` is the
@@ -61,7 +65,7 @@ def encode(
     if nan is not None and (not isinstance(nan, int | np.integer) or not 0 <= nan < to.code_limit):
         raise RefsimError("code-out-of-range", f"nan={nan!r} is no code of {to}", rule=_legal(to))
     code = default_nan(to) if nan is None else int(nan)
-    return encode_rule(exact_values(values), Rule(to, rounding, overflow, code, code))
+    return typed(encode_rule(exact_values(values), Rule(to, rounding, overflow, code, code)), to, dtype)
 
 
 def round_bits(
@@ -89,16 +93,17 @@ def round_bits(
     return encode_rule(exact, Rule(to, PTX_ROUNDINGS[mode], overflow, nan, nan))
 
 
-def decode(codes: ArrayLike, format: str | Format, dtype: DTypeLike = np.float64) -> Values:
+def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLike = np.float64) -> Values:
     """The exact value of every code; a NaN code gives NaN.
 
-    `codes`: unsigned integers, one code each, any shape; the values have that shape. `dtype` is float64 or float32,
+    `codes`: unsigned integers, one code each, any shape; the values have that shape. An array of ml_dtypes knows its
+    format: `format` may be left out, and must agree where it is given. `dtype` is float64 or float32,
     both exact for every format. A NaN has the sign bit of its code. Ignored padding bits (tf32) do not matter.
     decode(0x7e, "e4m3") is 448.0.
     Raises RefsimError for signed or float arrays and for codes that the format does not have (0x80 for UE4M3).
     Source: the format's row.
     """
-    to = format_named(format)
+    codes, to = with_format(codes, format)
     if dtype not in (np.float32, np.float64, "float32", "float64"):
         raise RefsimError("value-type", f"decode to {dtype!r} is not offered", help="dtype=np.float32 or np.float64")
     kind = np.dtype(dtype)
@@ -112,15 +117,15 @@ def decode(codes: ArrayLike, format: str | Format, dtype: DTypeLike = np.float64
 def exact_values(values: ArrayLike) -> Values:
     """`values` as float16, float32 or float64 without loss; integers beyond 2^53 are rounded to odd, which suffices."""
     array: NDArray[Any] = np.asarray(values)
+    if is_typed(array.dtype):
+        return _typed_values(array)
     if array.dtype.kind in "iu":
         return _from_integers(array)
-    if array.dtype.name == "bfloat16":
-        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     if array.dtype.name not in _VALUE_TYPES:
         raise RefsimError(
             "value-type",
             f"cannot encode an array of {array.dtype}",
-            rule=f"values are {', '.join(_VALUE_TYPES)} or integers",
+            rule=f"values are {', '.join(_VALUE_TYPES)}, integers or of ml_dtypes",
             help="decode codes first, and convert other types to float64",
         )
     native = array.dtype.newbyteorder("=")
@@ -128,6 +133,12 @@ def exact_values(values: ArrayLike) -> Values:
         with np.errstate(all="ignore"):
             return array.astype(np.float32)
     return array.astype(native, copy=False)
+
+
+def _typed_values(array: NDArray[Any]) -> Values:
+    if (whole := integers(array)) is not None:
+        return whole.astype(np.float32)
+    return decode(array, dtype=np.float32)
 
 
 def _from_integers(array: NDArray[Any]) -> NDArray[np.float64]:

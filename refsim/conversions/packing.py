@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions.coding import Codes, checked_codes
+from refsim.conversions.typed_arrays import typed, with_format
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E2M1, Format, format_named
 
@@ -13,18 +14,19 @@ DENSE, BYTE, F8F6F4, X2 = "dense", "byte", "f8f6f4", "x2"
 CONTAINERS = (DENSE, BYTE, F8F6F4, X2)
 
 
-def pack(codes: ArrayLike, format: str | Format, container: str = DENSE) -> Codes:
+def pack(codes: ArrayLike, format: str | Format | None = None, container: str = DENSE) -> Codes:
     """Codes laid into bytes along the last axis, the first code in the lowest bits.
 
-    `codes` (..., n). Containers: "dense" wastes no bit: one byte a code of 7 or 8 bits, two e2m1 a byte, four 6-bit
-    codes in three bytes (a little-endian 24-bit word), wider codes unchanged. "byte" is one code in the low bits of
-    each byte. "f8f6f4" is what mma.sync kind::f8f6f4 reads: one byte a code, e2m1 at bits 5..2, others in the low bits.
-    "x2" is the pair type of the CUDA headers, the first of a pair low: a byte for e2m1, a uint16 for 6 and 8 bits.
+    `codes` (..., n), also as an array of ml_dtypes, which knows its format. Containers: "dense" wastes no bit: one byte
+    a code of 7 or 8 bits, two e2m1 a byte, four 6-bit codes in three bytes (a little-endian 24-bit word), wider codes
+    unchanged. "byte" is one code in the low bits of each byte. "f8f6f4" is what mma.sync kind::f8f6f4 reads: one byte a
+    code, e2m1 at bits 5..2, others in the low bits. "x2" is the pair type of the CUDA headers, the first of a pair low:
+    a byte for e2m1, a uint16 for 6 and 8 bits.
     pack([1, 2], "e2m1") is [0x21]; pack([1, 2, 3, 4], "e2m3") is [0x81, 0x30, 0x10].
     Raises RefsimError for codes out of range, an unknown container, or n that is no multiple of the group.
     Source: PTX ISA, packed data types and mma.sync fragments of kind::f8f6f4; cuda_fp4.h, cuda_fp6.h.
     """
-    to = format_named(format)
+    codes, to = with_format(codes, format)
     legal = checked_codes(codes, to)
     count, width, dtype = _grouping(to, container)
     if count == 1:
@@ -40,13 +42,20 @@ def pack(codes: ArrayLike, format: str | Format, container: str = DENSE) -> Code
     return words.astype(dtype)
 
 
-def unpack(packed: ArrayLike, format: str | Format, container: str = DENSE) -> Codes:
+def unpack(
+    packed: ArrayLike, format: str | Format, container: str = DENSE, *, dtype: DTypeLike | None = None
+) -> NDArray[Any]:
     """The inverse of pack: the codes along the last axis; bits outside the codes' places are ignored.
 
-    `packed` (..., m) of the type that pack returns. unpack([0x21], "e2m1") is [1, 2].
+    `packed` (..., m) of the type that pack returns; dtype="ml_dtypes" gives the codes that dtype.
+    unpack([0x21], "e2m1") is [1, 2].
     Raises RefsimError for another type, an unknown container, or bytes that do not fill a group. Source: as pack.
     """
     to = format_named(format)
+    return typed(_unpacked(packed, to, container), to, dtype)
+
+
+def _unpacked(packed: ArrayLike, to: Format, container: str) -> Codes:
     count, width, dtype = _grouping(to, container)
     array: NDArray[Any] = np.asarray(packed)
     if isinstance(packed, list) and array.dtype.kind == "i" and array.size and 0 <= array.min() <= array.max() < 256:

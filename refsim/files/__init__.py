@@ -14,8 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from refsim.conversions.typed_arrays import format_held
 from refsim.errors import RefsimError
 from refsim.files import npy, npz, raw, safetensors
 from refsim.files.access import ByteReader, checked_path, open_for_reading, unreadable, write_atomically
@@ -108,7 +110,7 @@ def load_all(
 def save(
     path: "str | os.PathLike[str]",
     codes: ArrayLike,
-    format: "str | Format",
+    format: "str | Format | None" = None,
     *,
     key: str = "x",
     metadata: Mapping[str, str] | None = None,
@@ -116,7 +118,8 @@ def save(
 ) -> None:
     """Write one tensor of codes; the file appears whole or not at all.
 
-    `codes`: unsigned integers, one per element, of any shape. `key` names the tensor in npz and safetensors,
+    `codes`: unsigned integers, one per element, of any shape, or an array of ml_dtypes, float16 or float32, which knows
+    its format. `key` names the tensor in npz and safetensors,
     `metadata` is kept by safetensors alone. save("w.npy", [0x7e], "e4m3") writes the field ('e4m3', '|u1').
     Raises RefsimError, exit 2: not-codes, code-out-of-range, bad-key, bad-metadata, file-exists, cannot-write.
     """
@@ -124,17 +127,18 @@ def save(
     if key != "x" and container in ("npy", "raw"):
         raise RefsimError("key-not-kept", f"the key {key!r} would be lost: {container} has no keys",
                           help="save as .npz or .safetensors")  # fmt: skip
-    save_all(path, {key: (codes, format)}, metadata=metadata, overwrite=overwrite)
+    save_all(path, {key: codes if format is None else (codes, format)}, metadata=metadata, overwrite=overwrite)
 
 
 def save_all(
     path: "str | os.PathLike[str]",
-    tensors: "Mapping[str, tuple[ArrayLike, str | Format] | Stored]",
+    tensors: "Mapping[str, tuple[ArrayLike, str | Format] | Stored | ArrayLike]",
     *,
     metadata: Mapping[str, str] | None = None,
     overwrite: bool = True,
 ) -> None:
-    """Write several tensors, each as (codes, format) or as what load_all returned; npy and raw hold exactly one.
+    """Write several tensors, each as (codes, format), as an array that knows its format, or as what load_all returned; npy
+    and raw hold exactly one.
 
     save_all("w.safetensors", {"w": (codes, "e2m1"), "s": (scales, "e8m0")}). Errors: as save.
     """
@@ -166,8 +170,13 @@ def _write(
 def _to_store(tensor: Any) -> tuple[Codes, Format]:
     if isinstance(tensor, Stored):
         tensor = (tensor.codes, tensor.format)
+    if isinstance(tensor, np.ndarray):
+        tensor = (tensor, format_held(tensor.dtype))
     if not isinstance(tensor, tuple) or len(tensor) != 2:
-        raise RefsimError("not-codes", f"a tensor is (codes, format) or a Stored, not {type(tensor).__name__}")
+        raise RefsimError(
+            "not-codes",
+            f"a tensor is (codes, format), an array of ml_dtypes or a Stored, not {type(tensor).__name__}",
+        )
     codes, format = tensor
     row = requested_format(format)
     if row is None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import pack, unpack
+from refsim.conversions.typed_arrays import format_held, is_typed, typed, with_format
 from refsim.errors import UNREADABLE, USAGE, RefsimError
 from refsim.files.access import unreadable
 from refsim.formats import FORMATS, Format, format_named
@@ -39,6 +40,13 @@ class Stored:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.codes.shape)
+
+    def typed(self) -> NDArray[Any]:
+        """The codes as an array of the format's dtype in ml_dtypes; float16 and float32 for f16 and f32. No copy.
+
+        Raises RefsimError `no-dtype` for a format without one (ue4m3, ue5m3, tf32, mxint8).
+        """
+        return typed(self.codes, self.format, "ml_dtypes")
 
 
 @dataclass(frozen=True)
@@ -204,12 +212,19 @@ def require_codes_in_range(codes: Codes, format: Format, where: str, *, exit_cod
 def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
     """`codes` as a C-ordered array of the format's `code_dtype`, in little-endian byte order, every code legal.
 
-    Floats are refused (`not-codes`): they are values, and refsim.encode makes codes of them.
+    Floats are refused (`not-codes`): they are values, and refsim.encode makes codes of them; but an array of ml_dtypes is
+    codes of its format, and one of float16 or float32 holds the patterns of f16 or f32.
     """
     try:
         array = np.asarray(codes)
     except ValueError as problem:
         raise RefsimError("not-codes", f"not an array: {problem}") from problem
+    if is_typed(array.dtype):
+        array = np.asarray(with_format(array, format)[0])
+    elif array.dtype.kind == "f" and format_held(array.dtype) == format:
+        array = (
+            np.ascontiguousarray(array).reshape(array.shape).view(format.code_dtype.newbyteorder(array.dtype.byteorder))
+        )
     empty_list = array.size == 0 and not isinstance(codes, np.ndarray)
     if array.dtype.kind not in "ui" and not empty_list:
         raise RefsimError(

@@ -26,7 +26,7 @@ def entry(reader: ByteReader) -> Entry:
     """The array that `reader` stands at; its bytes must be the last of the stream.
 
     float16 and float32 are f16 and f32; a structured array with one field named by a format, `[('e4m3', '|u1')]`, is
-    that format; other words of 1, 2 or 4 bytes (unsigned, signed, or the void that NumPy writes for ml_dtypes) do not
+    that format; other words of 1, 2 or 4 bytes (unsigned, signed, or the void and `<f1` that NumPy writes for ml_dtypes) do not
     name their format. Object arrays are `pickle-refused`. Source: NumPy, numpy.lib.format.
     """
     descr, fortran_order, shape = _header(reader)
@@ -157,7 +157,7 @@ def _word(descr: str, where: str) -> tuple[np.dtype[Any], str]:
     if token is None:
         raise _unsupported(descr, where)
     order, letter, size = token.groups()
-    if letter not in "uiVf" or size not in ("1", "2", "4") or (letter, size) == ("f", "1"):
+    if letter not in "uiVf" or size not in ("1", "2", "4"):
         raise _unsupported(descr, where)
     return np.dtype(f"{'<' if order in '|' else order}u{size}"), letter
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from refsim.conversions.typed_arrays import words
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import Evidence
@@ -99,15 +100,17 @@ class ScaleLayout:
     def shuffle(self, matrix: ArrayLike, *, fill: int | float = 0) -> NDArray[Any]:
         """The matrix (..., rows, blocks) as hardware reads it: (..., *packed_shape), same dtype.
 
-        Every pad element holds `fill`: 0 as the libraries write, or a poison (0xFF is NaN in E8M0, 0x7F in UE4M3).
+        Every pad element holds `fill`, a code where the matrix holds codes, also as an array of ml_dtypes: 0 as the
+        libraries write, or a poison (0xFF is NaN in E8M0, 0x7F in UE4M3).
         Raises RefsimError for a dtype of another width, or a shape that a layout without pads does not fill.
         """
-        source = self._checked(np.asarray(matrix), 2)
+        given = np.asarray(matrix)
+        source = self._checked(words(given), 2)
         shape = (source.shape[-2], source.shape[-1])
         padded = self.padded(shape)
         packed = np.full((*source.shape[:-2], padded[0] * padded[1]), _fill(fill, source.dtype))
         packed[..., self._places(padded)[: shape[0], : shape[1]]] = source
-        return packed.reshape(*source.shape[:-2], *self.packed_shape(shape))
+        return packed.reshape(*source.shape[:-2], *self.packed_shape(shape)).view(given.dtype)
 
     def unshuffle(self, packed: ArrayLike, shape: Shape) -> NDArray[Any]:
         """The matrix (..., rows, blocks) of `shape` out of its shuffled form; pads are dropped, whatever they hold.
@@ -153,7 +156,7 @@ class ScaleLayout:
 
 def _fill(value: int | float, dtype: np.dtype[Any]) -> NDArray[Any]:
     try:
-        return np.asarray(value).astype(dtype) if dtype.kind == "V" else np.asarray(value, dtype)
+        return np.asarray(value, dtype)
     except (OverflowError, ValueError) as error:
         raise RefsimError("scale-fill", f"fill {value!r} is no {dtype} element") from error
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.conversions.typed_arrays import words
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import swizzle as swizzle_named
@@ -215,6 +216,7 @@ class Placement:
         if fills_nan and width > 32 and not self.inside.all():
             raise RefsimError("tma-fill", f"the NaN fill of {width}-bit elements is not known", help="oob_fill zeros")
         needed = (int(self.global_bits.max()) + width + 7) // 8
+        memory = words(memory)
         if memory.dtype != np.uint8 or memory.ndim != 1 or memory.size < needed:
             raise RefsimError("tma-memory", f"the box reads {needed} bytes; {memory.dtype} {memory.shape} has fewer")
         source = np.unpackbits(memory[:needed], bitorder="little")

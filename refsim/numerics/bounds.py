@@ -13,7 +13,7 @@ from refsim.formats import F16, F32, FORMATS, Format, format_named
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats, matrix_product
 from refsim.numerics.dot.terms import ROUNDINGS, Rounding
-from refsim.numerics.multiply import CONTAINERS, Problem, checked, fitted, format_name
+from refsim.numerics.multiply import CONTAINERS, Problem, checked, fitted, format_name, named, named_scales
 from refsim.numerics.profiles import (
     EXACT,
     F64,
@@ -46,8 +46,8 @@ def exact_product(
     b: ArrayLike,
     c: ArrayLike | None = None,
     *,
-    a_format: str | Format,
-    b_format: str | Format,
+    a_format: str | Format | None = None,
+    b_format: str | Format | None = None,
     d_format: str | Format = "f32",
     a_scale: ArrayLike | None = None,
     b_scale: ArrayLike | None = None,
@@ -58,6 +58,8 @@ def exact_product(
     Arguments as for `mma`; `d_format` f32, f16 or f64, scales in blocks of any size. 2^23 + 2^-1 - 2^23 is 2^-1.
     Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 4.3.1.
     """
+    (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
+    a_scale, b_scale, scale_format = named_scales(a_scale, b_scale, scale_format)
     x, y, d = (format_name(name) for name in (a_format, b_format, d_format))
     if d not in _NEAREST:
         raise unknown("result format", d, list(_NEAREST))
@@ -93,14 +95,15 @@ def fma_product(
     b: ArrayLike,
     c: ArrayLike | None = None,
     *,
-    a_format: str | Format,
-    b_format: str | Format,
+    a_format: str | Format | None = None,
+    b_format: str | Format | None = None,
 ) -> NDArray[Any]:
     """A B^T + C by one float32 FMA per k in ascending order, as a loop on a CUDA core computes it.
 
     Arguments as for `mma`; C and the result are float32. With C = 2^24 two products of 1 leave 2^24, their exact sum
     is 2^24 + 2. Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 5.4.1.
     """
+    (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
     x, y = format_name(a_format), format_name(b_format)
     row = Profile(
         "float32", "fma", (x,), (y,), F32.name, (1,), FMA_CHAIN, 1, RNE_F32, IEEE754["section 5.4.1"], _DEFINED
@@ -140,9 +143,9 @@ def error_bound(
     c: ArrayLike | None,
     *,
     unit: str,
-    a_format: str | Format,
-    b_format: str | Format,
-    d_format: str | Format,
+    a_format: str | Format | None = None,
+    b_format: str | Format | None = None,
+    d_format: str | Format = "f32",
     target: str = "sm_90a",
     a_scale: ArrayLike | None = None,
     b_scale: ArrayLike | None = None,
@@ -158,7 +161,9 @@ def error_bound(
     exact, 0. Hopper's FP8 wgmma with 32 products of 1 and C = 0: 33 x 2^-13 + 2^-8 = 0.0079346, because E = 0 and U = 32.
     Raises RefsimError as `mma` does. Where `mma` warns, this bounds the placeholder. Source: the profile's row.
     """
-    problem = checked(a, b, c, unit, (a_format, b_format, d_format), target, (a_scale, b_scale, scale_format), k)
+    (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
+    scales = named_scales(a_scale, b_scale, scale_format)
+    problem = checked(a, b, c, unit, (a_format, b_format, d_format), target, scales, k)
     if problem.row.method == INTEGER:
         return np.zeros(problem.shape)
     with np.errstate(all="ignore"):

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from refsim.conversions.typed_arrays import format_of, is_typed, with_format
 from refsim.errors import RefsimError
-from refsim.formats import F16, F32, UE4M3, Format, format_named
+from refsim.formats import E4M3, F16, F32, UE4M3, Format, format_named
 from refsim.numerics.dot.chains import Operands, accumulator
 from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.profiles import F64, INTEGERS, Level, Profile, operand_format, profile
@@ -27,8 +28,8 @@ def mma(
     c: ArrayLike | None,
     *,
     unit: str = "wgmma",
-    a_format: str | Format = "e4m3",
-    b_format: str | Format = "e4m3",
+    a_format: str | Format | None = None,
+    b_format: str | Format | None = None,
     d_format: str | Format = "f32",
     target: str = "sm_90a",
     a_scale: ArrayLike | None = None,
@@ -42,24 +43,50 @@ def mma(
 
     `a` (..., M, K) and `b` (..., N, K): codes, one unsigned integer per element (uint8; uint16 for f16 and bf16; uint32
     for tf32, the f32 word whose low 13 bits are ignored, and f32; uint64 for f64; uint8 for s8 and u8, two's
-    complement). `c` (..., M, N): float32, float16, float64 or int32 as `d_format` ("s32" for integers) says, or None
-    for a zero. The result has that dtype; leading dimensions broadcast. `unit`: "mma.sync", "wgmma", "tcgen05.f16",
-    ".tf32", ".f8f6f4", ".i8", ".mxf8f6f4", ".mxf4", ".mxf4nvf4", "mma.sync.mxf8f6f4", ".mxf4", ".mxf4nvf4", "mfma",
-    and "mfma.1k" (bf16_1k on gfx90a). `k`: the K of one instruction, None for the largest of that unit and type.
+    complement), or arrays of ml_dtypes, which know their format; where nothing says it, it is e4m3. `c` (..., M, N):
+    float32, float16, float64 or int32 as `d_format` ("s32" for integers) says, or None for a zero. The result has that
+    dtype; leading dimensions broadcast. `unit`: "mma.sync", "wgmma", "tcgen05.f16", ".tf32", ".f8f6f4", ".i8",
+    ".mxf8f6f4", ".mxf4", ".mxf4nvf4", "mma.sync.mxf8f6f4", ".mxf4", ".mxf4nvf4", "mfma", and "mfma.1k" (bf16_1k on
+    gfx90a). `k`: the K of one instruction, None for the largest of that unit and type.
     `a_scale` (..., M, K // block) and `b_scale` (..., N, K // block): codes of `scale_format` ("e8m0", "ue4m3").
     `negate_a`, `negate_b`: the operand's sign turned, where the instruction has that flag.
     On Hopper's FP8 wgmma 2^13 + 2^-1 is 2^13: C and products keep 13 bits below the largest exponent.
     Raises RefsimError for unknown combinations, with the known ones, and for arguments that do not fit. Warns with
     UnverifiedProfileWarning where no bit model is published. Source: the profile's row, `numerics.profile(...)`.
     """
-    problem = checked(
-        a, b, c, unit, (a_format, b_format, d_format), target, (a_scale, b_scale, scale_format), k, (negate_a, negate_b)
-    )
+    (a, a_format), (b, b_format) = named(a, a_format, "a", E4M3), named(b, b_format, "b", E4M3)
+    scales = named_scales(a_scale, b_scale, scale_format)
+    problem = checked(a, b, c, unit, (a_format, b_format, d_format), target, scales, k, (negate_a, negate_b))
     row = problem.row
     if row.evidence.level is Level.UNVERIFIED:
         warnings.warn(f"{row.name}: {row.evidence}", UnverifiedProfileWarning, stacklevel=2)
     codes = matrix_product(problem.operands, problem.c, row, problem.k)
     return codes.reshape(problem.shape).view(CONTAINERS[row.d_format])
+
+
+def named(
+    codes: ArrayLike, format: str | Format | None, what: str, default: Format | None = None
+) -> tuple[ArrayLike, str | Format]:
+    """Codes and their format: the one that is named, that an array of ml_dtypes knows, or the default."""
+    if isinstance(codes, np.ndarray) and is_typed(codes.dtype):
+        known = None if isinstance(format, str) and format in (*INTEGERS, *CONTAINERS) else format
+        return with_format(codes, known, what)
+    format = default if format is None else format
+    if format is None:
+        raise RefsimError("format-needed", f"{what} does not say its format", help=f"pass {what}_format=")
+    return codes, format
+
+
+def named_scales(
+    a_scale: ArrayLike | None, b_scale: ArrayLike | None, format: str | Format | None
+) -> tuple[ArrayLike | None, ArrayLike | None, str | Format | None]:
+    """Scales and their format, which an array of ml_dtypes knows."""
+    found: dict[str, ArrayLike | None] = {"a_scale": a_scale, "b_scale": b_scale}
+    for what, scale in found.items():
+        if isinstance(scale, np.ndarray) and is_typed(scale.dtype):
+            own = UE4M3 if format_of(scale.dtype) == E4M3 else None  # no scale has a sign
+            found[what], format = with_format(scale, format or own, what)
+    return found["a_scale"], found["b_scale"], format
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ Rows beyond the batch and columns beyond K are zeros, which change no bit: an ac
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import CONVERSIONS, convert, round_bits
+from refsim.conversions.typed_arrays import with_format
 from refsim.errors import RefsimError, unknown
-from refsim.formats import BF16, E4M3
+from refsim.formats import BF16, E4M3, Format
 from refsim.numerics import ieee, mma
 from refsim.sources import MIRAGE, PTX, Source
 
@@ -122,20 +122,20 @@ def linear(
 ) -> NDArray[np.uint16]:
     """The bf16 codes of Y = X W^T + R, shape (batch, output).
 
-    `x` (batch, K), `w` (output, K) and `residual` (batch, output), or None, are bf16 codes; batch is 1 to 16, output
-    and K are anything from 1. `target` decides the inside of one mma, `reduction` (a row of REDUCTIONS or your own) the
-    order between them. A NaN anywhere on the way to an element makes it 0x7fff, and only elements of its row of X, of
-    its row of W, or of its own place in R: inf - inf and inf * 0 are such NaNs.
+    `x` (batch, K), `w` (output, K) and `residual` (batch, output), or None, are bf16 codes, uint16 or bfloat16; batch is
+    1 to 16, output and K are anything from 1. `target` decides the inside of one mma, `reduction` (a row of REDUCTIONS
+    or your own) the order between them. A NaN anywhere on the way to an element makes it 0x7fff, and only elements of its
+    row of X, of its row of W, or of its own place in R: inf - inf and inf * 0 are such NaNs.
     linear([[1.0]], [[2.0]], [[0.5]]) is [[0x4020]], 2.5.
     Raises RefsimError for arrays that are not such codes or shapes, unknown rows and targets.
     Source: the row's; PTX ISA, mma, cvt.rn.bf16.f32 and add.rn.bf16.
     """
-    x, w = _matrix("x", x, np.uint16), _matrix("w", w, np.uint16)
+    x, w = _matrix("x", x, BF16), _matrix("w", w, BF16)
     if x.shape[0] > MAX_BATCH:
         raise RefsimError("batch", f"x has {x.shape[0]} rows", rule=f"a batch is 1 to {MAX_BATCH} rows: one fragment")
     if x.shape[1] != w.shape[1]:
         raise RefsimError("shape", f"x has K = {x.shape[1]}, w has K = {w.shape[1]}", rule="(batch, K), (output, K)")
-    r = None if residual is None else _matrix("residual", residual, np.uint16)
+    r = None if residual is None else _matrix("residual", residual, BF16)
     if r is not None and r.shape != (len(x), len(w)):
         raise RefsimError("shape", f"residual has shape {r.shape}", rule=f"(batch, output) = {(len(x), len(w))}")
     row = reduction_named(reduction)
@@ -171,7 +171,7 @@ def weights(
     w: ArrayLike, scales: ArrayLike, *, group: tuple[int, int] = (128, 128), decode: str = "exact"
 ) -> NDArray[np.uint16]:
     """V of `linear_fp8_weight`: the bf16 codes that the tensor core is given, shape (output, K); NaN is 0x7fff."""
-    codes, factors = _matrix("w", w, np.uint8), _matrix("scales", scales, np.uint16)
+    codes, factors = _matrix("w", w, E4M3), _matrix("scales", scales, BF16)
     if np.shape(group) != (2,) or not all(map(_is_whole, group)):
         raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
     rows, columns = (min(size, extent) for size, extent in zip(group, codes.shape, strict=True))
@@ -220,13 +220,13 @@ def _decoder(policy: str) -> str:
     return policy
 
 
-def _matrix(name: str, codes: ArrayLike, dtype: Any) -> Codes:
+def _matrix(name: str, codes: ArrayLike, format: Format) -> Codes:
     try:
-        array = np.asarray(codes)
+        array = np.asarray(with_format(np.asarray(codes), format, name)[0])
     except ValueError:
         raise RefsimError("shape", f"the rows of {name} differ in length") from None
-    if array.dtype != dtype:
-        wanted = np.dtype(dtype)
+    if array.dtype != format.code_dtype:
+        wanted = format.code_dtype
         raise RefsimError("code-type", f"{name} holds {array.dtype}, its codes are {wanted}", help=f"view({wanted})")
     if array.ndim != 2 or 0 in array.shape:
         raise RefsimError("shape", f"{name} has shape {array.shape}", rule="two dimensions, neither of them empty")

@@ -195,7 +195,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("unknown-target", {"target": None}),
     ("unknown-unit", {"unit": None}),
     ("unknown-unit", {"unit": ["wgmma"]}),
-    ("unknown-format", {"a_format": None}),
     ("unknown-format", {"d_format": np.float32}),
     ("unknown-format", {**MX, "a_scale": SCALE, "b_scale": SCALE, "scale_format": 8}),
     ("negate", {"negate_a": "no"}),

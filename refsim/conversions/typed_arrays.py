@@ -1,0 +1,141 @@
+"""Arrays whose dtype says what their codes mean: those of ml_dtypes.
+
+Here a dtype only names a format. The bits are read as codes and decoded by the format's row; no cast of ml_dtypes is used.
+One element takes a whole byte, also where its code has 4 or 6 bits, as in arrays of codes.
+"""
+
+import re
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from refsim.errors import RefsimError
+from refsim.formats import E4M3, F16, F32, FORMATS, UE4M3, Format, format_named
+
+ML_DTYPES = "ml_dtypes"
+_NATIVE: dict[Format, np.dtype[Any]] = {F16: np.dtype(np.float16), F32: np.dtype(np.float32)}
+_UNSIGNED = E4M3, UE4M3  # scales of NVFP4 are held as the first: without a sign its codes are those of the second
+_INTEGER = re.compile(r"(u?)int([124])")
+
+
+def is_typed(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is one of ml_dtypes: bfloat16, float8_e4m3fn, int4 and the like."""
+    return dtype.type.__module__ == ML_DTYPES
+
+
+def format_of(dtype: np.dtype[Any]) -> Format | None:
+    """The format that a dtype of ml_dtypes names; None for every other dtype, and for int4 and its like.
+
+    format_of(np.dtype(ml_dtypes.float8_e4m3fn)) is E4M3. Raises RefsimError `unknown-dtype` for one without a row here
+    (float8_e4m3b11fnuz, float8_e3m4, float8_e4m3).
+    """
+    if not is_typed(dtype) or _INTEGER.fullmatch(dtype.name):
+        return None
+    row = next((row for row in FORMATS if dtype.name in row.aliases), None)
+    if row is None:
+        raise RefsimError("unknown-dtype", f"{ML_DTYPES}.{dtype.name} is none of the formats here",
+                          help="array.view(np.uint8) gives its bits")  # fmt: skip
+    return row
+
+
+def format_held(dtype: np.dtype[Any]) -> Format | None:
+    """The format whose patterns an array holds: that of a dtype of ml_dtypes, f16 of float16, f32 of float32; else None."""
+    native = dtype.newbyteorder("=")
+    return next((format for format, own in _NATIVE.items() if own == native), None) or format_of(dtype)
+
+
+def integer_bits(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
+    """The bits of int4, uint4 and their like, and whether they have a sign; None for any other dtype."""
+    integer = _INTEGER.fullmatch(dtype.name) if is_typed(dtype) else None
+    return None if integer is None else (int(integer[2]), not integer[1])
+
+
+def words(array: NDArray[Any]) -> NDArray[Any]:
+    """The codes of an array of ml_dtypes as unsigned integers of its width; any other array as it is."""
+    if not is_typed(array.dtype):
+        return array
+    codes = np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
+    if (integer := integer_bits(array.dtype)) is not None:
+        codes = codes & np.uint8((1 << integer[0]) - 1)  # the library keeps a sign in the upper bits too, or does not
+    return codes
+
+
+def integers(array: NDArray[Any]) -> NDArray[np.int8] | None:
+    """The values of an array of int4, uint4 and their like; None for any other dtype."""
+    integer = integer_bits(array.dtype)
+    if integer is None:
+        return None
+    width, signed = integer
+    sign = np.int8(1 << (width - 1) if signed else 0)
+    return (words(array).view(np.int8) ^ sign) - sign
+
+
+def with_format(codes: ArrayLike, format: str | Format | None, what: str = "codes") -> tuple[ArrayLike, Format]:
+    """Codes as unsigned integers and their format: the one that is named, or the one that the dtype names.
+
+    with_format(np.ones(2, ml_dtypes.bfloat16), None) is ([0x3f80, 0x3f80], BF16). What is no array of ml_dtypes comes
+    back as it is. Raises RefsimError `format-mismatch` where the two disagree, `format-needed` where neither says it.
+    """
+    given = None if format is None else format_named(format)
+    array = codes if isinstance(codes, np.ndarray | np.generic) else None
+    if array is None or not is_typed(array.dtype):
+        if given is None:
+            raise RefsimError("format-needed", f"{what} of {_kind(codes)} do not say their format", help="pass format=")
+        return codes, given
+    own = format_of(array.dtype)
+    if own is None:
+        raise RefsimError("format-mismatch", f"{what} are {array.dtype.name}: integers, codes of no number format",
+                          help="array.astype(np.int32) gives their values")  # fmt: skip
+    if given is not None and given != own and (own, given) != _UNSIGNED:
+        raise RefsimError(
+            "format-mismatch", f"{what} are {array.dtype.name}, the format asked for is {given}",
+            rule="the dtype of an array of ml_dtypes is its format",
+            help=f"leave the format out, or array.view(np.{own.code_dtype}) to read the bits otherwise",
+        )  # fmt: skip
+    return words(np.asarray(array)), given or own
+
+
+def _kind(codes: ArrayLike) -> str:
+    return str(codes.dtype) if isinstance(codes, np.ndarray | np.generic) else type(codes).__name__
+
+
+def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) -> NDArray[Any]:
+    """Codes as the dtype that a caller asked for: None leaves them, "ml_dtypes" views them as the format's dtype there
+    (float16 and float32 for f16 and f32). Any other dtype must be one of these two.
+
+    Raises RefsimError `no-dtype` for a format that has none (ue4m3, ue5m3, tf32, mxint8) and `format-mismatch` for the
+    dtype of another format.
+    """
+    if dtype is None:
+        return codes
+    if isinstance(dtype, str) and dtype == ML_DTYPES:
+        return codes.view(dtype_of(format))
+    try:
+        wanted = np.dtype(dtype)
+    except TypeError:
+        raise RefsimError(
+            "unknown-dtype", f"dtype {dtype!r}", help=f'dtype="{ML_DTYPES}" or np.{format.code_dtype}'
+        ) from None
+    if wanted == format.code_dtype:
+        return codes
+    own = dtype_of(format) if is_typed(wanted) or wanted in _NATIVE.values() else None
+    if wanted != own:
+        raise RefsimError("format-mismatch", f"codes of {format} are no {wanted.name}",
+                          help=f'dtype="{ML_DTYPES}" takes the one that fits')  # fmt: skip
+    return codes.view(wanted)
+
+
+def dtype_of(format: Format) -> np.dtype[Any]:
+    """The dtype of arrays of a format: float16 and float32, else the one of ml_dtypes that bears its name."""
+    if format in _NATIVE:
+        return _NATIVE[format]
+    library = import_module(ML_DTYPES)
+    kinds = [getattr(library, alias) for alias in format.aliases if hasattr(library, alias)]
+    if not kinds:
+        raise RefsimError(
+            "no-dtype", f"{ML_DTYPES} has no dtype for {format}", help="leave dtype= out: codes are unsigned"
+        )
+    kind: np.dtype[Any] = np.dtype(kinds[0])
+    return kind
