@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
@@ -51,6 +53,38 @@ def test_written_input_is_found(halve_kernel, fake_device, right_halve):
     with pytest.raises(BitsDiffer, match=r"input x\[39\]"):
         laws.inputs_unchanged(halve_kernel, PROBLEM, fake_device(scribbles))
     laws.agrees_with_oracle(halve_kernel, PROBLEM, fake_device(scribbles))
+
+
+def test_outputs_may_be_arrays_of_ml_dtypes(halve_kernel, fake_device, right_halve):
+    """On either side, from the launcher's buffer or from the oracle: the bits count, and the format must be the declared one."""
+
+    def run(launcher, problem):
+        x = launcher.upload(problem.codes().view(ml_dtypes.bfloat16), name="x")
+        y = launcher.output(problem.n, np.uint16, name="y")
+        launcher.launch("halve", (1,), (32,), [x, np.uint64(problem.n), y])
+        return {"y": launcher.read(y).view(ml_dtypes.bfloat16)}
+
+    def typed(problem, kind=ml_dtypes.bfloat16):
+        return {"y": halve_kernel.oracle(problem)["y"].view(kind)}
+
+    for kernel in (
+        replace(halve_kernel, run=run),
+        replace(halve_kernel, oracle=typed),
+        replace(halve_kernel, run=run, oracle=typed),
+    ):
+        for law in ALL:
+            law(kernel, PROBLEM, fake_device())
+
+        def wrong(launcher, x, n, y):
+            right_halve(launcher, x, n, y)
+            launcher.view(y)[7] ^= 1
+
+        with pytest.raises(BitsDiffer, match=r"first   y\[7\]"):
+            laws.agrees_with_oracle(kernel, PROBLEM, fake_device(wrong))
+    with pytest.raises(RefsimError, match="format-mismatch"):
+        laws.agrees_with_oracle(
+            replace(halve_kernel, oracle=lambda one: typed(one, np.float16)), PROBLEM, fake_device()
+        )
 
 
 def test_promise_decides_what_counts(halve_kernel, fake_device, right_halve):
