@@ -6,10 +6,10 @@ import pytest
 
 import refsim
 from refsim import FORMATS, RefsimError, compare, decode, encode, files, layouts, numerics, pack, unpack
-from refsim.conversions.typed_arrays import dtype_of, format_held, format_of, integers, typed, words
 from refsim.formats import E4M3, UE4M3
 from refsim.oracles import fp8_quantize
 from refsim.oracles import linear as linear_oracle
+from refsim.typed_arrays import dtype_of, format_held, format_of, integers, typed, words
 
 TYPED = {
     "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import decode
-from refsim.conversions.typed_arrays import format_of, integer_bits, is_typed, words
 from refsim.errors import RefsimError
 from refsim.formats import FORMATS, Format, format_named
+from refsim.typed_arrays import format_of, integer_bits, is_typed, words
 
 Codes = NDArray[np.unsignedinteger]
 

@@ -22,9 +22,9 @@ from refsim.conversions.rounding import (
     ieee_rule,
     round_to_odd,
 )
-from refsim.conversions.typed_arrays import integers, is_typed, typed, with_format
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, F16, F32, Format, format_named
+from refsim.typed_arrays import integers, is_typed, typed, with_format
 
 Codes = NDArray[np.unsignedinteger]
 Values = NDArray[np.floating]

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions.coding import Codes, checked_codes
-from refsim.conversions.typed_arrays import typed, with_format
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E2M1, Format, format_named
+from refsim.typed_arrays import typed, with_format
 
 DENSE, BYTE, F8F6F4, X2 = "dense", "byte", "f8f6f4", "x2"
 CONTAINERS = (DENSE, BYTE, F8F6F4, X2)

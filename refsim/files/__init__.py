@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refsim.conversions.typed_arrays import format_held
 from refsim.errors import RefsimError
 from refsim.files import npy, npz, raw, safetensors
 from refsim.files.access import ByteReader, checked_path, open_for_reading, unreadable, write_atomically
@@ -33,6 +32,7 @@ from refsim.files.codes import (
     require_room,
 )
 from refsim.formats import Format
+from refsim.typed_arrays import format_held
 
 __all__ = ["DEFAULT_MAX_BYTES", "Stored", "load", "load_all", "save", "save_all"]
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import pack, unpack
-from refsim.conversions.typed_arrays import format_held, is_typed, typed, with_format
 from refsim.errors import UNREADABLE, USAGE, RefsimError
 from refsim.files.access import unreadable
 from refsim.formats import FORMATS, Format, format_named
+from refsim.typed_arrays import format_held, is_typed, typed, with_format
 
 Codes = NDArray[np.unsignedinteger[Any]]
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.conversions.typed_arrays import words
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.integers import whole
 from refsim.sources import AITER, CUBLAS, DEEPGEMM, FLASHINFER, MIRAGE, TRITON, Source
+from refsim.typed_arrays import words
 
 Indices = NDArray[np.int64]
 Shape = tuple[int, int]

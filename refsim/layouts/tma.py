@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.conversions.typed_arrays import words
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import swizzle as swizzle_named
 from refsim.sources import CUDA_DRIVER, PTX, Source
+from refsim.typed_arrays import words
 
 ZEROS, NAN = "zeros", "nan_request_zero_fma"
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.conversions.typed_arrays import format_of, is_typed, with_format
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, F16, F32, UE4M3, Format, format_named
 from refsim.numerics.dot.chains import Operands, accumulator
 from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.profiles import F64, INTEGERS, Level, Profile, operand_format, profile
+from refsim.typed_arrays import format_of, is_typed, with_format
 
 CONTAINERS = {F32.name: np.float32, F16.name: np.float16, F64.name: np.float64, "s32": np.int32}
 

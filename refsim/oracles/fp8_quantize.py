@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import convert, decode, round_bits
-from refsim.conversions.typed_arrays import format_held, typed, with_format, words
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, E5M2, F16, F32, Format, format_named
 from refsim.numerics.ieee import maximum
+from refsim.typed_arrays import format_held, typed, with_format, words
 
 WIDE = (BF16, F16, F32)
 NARROW = (E4M3, E5M2)

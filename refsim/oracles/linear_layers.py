@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import CONVERSIONS, convert, round_bits
-from refsim.conversions.typed_arrays import with_format
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, E4M3, Format
 from refsim.numerics import ieee, mma
 from refsim.sources import MIRAGE, PTX, Source
+from refsim.typed_arrays import with_format
 
 Codes = NDArray[np.unsignedinteger]
 Floats = NDArray[np.float32]
