@@ -26,6 +26,11 @@ class Source:
     def __str__(self) -> str:
         return f"{self.document.title} {self.document.edition}, {self.place}".replace(" ,", ",")
 
+    @property
+    def bracketed(self) -> str:
+        """For the end of a sentence: the document without its edition, and the place."""
+        return f"[{self.document.title}, {self.place}]"
+
 
 PTX = Document("ptx", "PTX ISA", "9.0", "https://docs.nvidia.com/cuda/parallel-thread-execution/")
 OCP_OFP8 = Document(

@@ -1,4 +1,4 @@
-"""Arguments that several commands share: format names, codes, and where lists of them come from."""
+"""Arguments that several commands share: a format, codes, and where lists of them come from."""
 
 import os
 import re
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refsim.cli.names import FORMAT
 from refsim.errors import UNREADABLE, RefsimError
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from refsim.files import Stored
     from refsim.formats import Format
 
@@ -22,42 +21,10 @@ ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
 _LARGEST_CODE_DIGITS = 64
 
 
-class Name(click.ParamType):  # type: ignore[type-arg]
-    """A name that the model checks; `known` lists the names for completion and is called only then."""
-
-    def __init__(self, name: str, known: Callable[[], Iterable[str]]) -> None:
-        self.name = name
-        self.known = known
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(name) for name in self.known() if name.startswith(incomplete)]
-
-
-class FormatName(Name):
-    """The name of a number format, turned into its row."""
-
-    def __init__(self) -> None:
-        super().__init__("format", format_names)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "Format":
-        from refsim.formats import format_named
-
-        return format_named(value)
-
-
-def format_names() -> list[str]:
-    """The names of all formats, in the order of their rows."""
-    from refsim.formats import FORMATS
-
-    return [row.name for row in FORMATS]
-
-
 def format_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """-t FORMAT."""
     note = "Number format, such as e4m3, bf16, f32." if required else "Number format, where the files do not name it."
-    return click.option("-t", "--format", "row", metavar="FORMAT", required=required, type=FormatName(), help=note)
+    return click.option("-t", "--format", "row", metavar="FORMAT", required=required, type=FORMAT, help=note)
 
 
 def parse_code(word: str, row: "Format") -> int:

@@ -1,10 +1,25 @@
-"""The terminal: its width, whether it takes colour, and writing to it when the other end may be gone."""
+"""One run of the program, and its terminal: width, colour, and writing to it when the other end may be gone."""
 
 import os
+import shlex
 import sys
+from dataclasses import dataclass
 from typing import TextIO
 
 from refsim.errors import RefsimError
+
+
+@dataclass
+class Session:
+    """The arguments of this run, and whether tracebacks are wanted."""
+
+    arguments: tuple[str, ...] = ()
+    debug: bool = False
+
+    @property
+    def command_line(self) -> str:
+        """What a shell takes to run this again."""
+        return shlex.join(["refsim", *self.arguments])
 
 
 def width() -> int | None:

@@ -6,17 +6,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
 from refsim.cli import console
-from refsim.cli.session import Session
+from refsim.cli.console import Session
+from refsim.cli.names import Name
 from refsim.errors import RefsimError, unknown
 from refsim.render import FORMS, Document, rendered
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 AGREED, FAILED = 0, 1
 STDOUT = (None, "-", "/dev/stdout")  # opening /dev/stdout would truncate the file behind it
@@ -54,20 +52,16 @@ def answers(function: Callable[..., Document | Answer]) -> Callable[..., int]:
     return run
 
 
-class Form(click.ParamType):  # type: ignore[type-arg]
+class Form(Name):
     """The name of an output form."""
 
-    name = "form"
+    def __init__(self) -> None:
+        super().__init__("form", "refsim.render:FORMS")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value not in FORMS:
             raise unknown("output form", str(value), list(FORMS), where="--as")
         return str(value)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(form) for form in FORMS if form.startswith(incomplete)]
 
 
 def form_of(output: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli import console
-from refsim.cli.arguments import Name
+from refsim.cli.names import Name
 from refsim.errors import MISSING, RefsimError
 
 if TYPE_CHECKING:
@@ -29,15 +29,9 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def without_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--without: checks of the simulated GPU that are not made."""
     return click.option(
-        "--without", metavar="NAME", multiple=True, type=Name("check", _checks),
+        "--without", metavar="NAME", multiple=True, type=Name("check", "refsim.ptx:CHECKS", by="name"),
         help="Leave out a check of the simulated GPU; `refsim ptx coverage --checks` lists them.",
     )(function)  # fmt: skip
-
-
-def _checks() -> list[str]:
-    from refsim.ptx import CHECKS
-
-    return [row.name for row in CHECKS]
 
 
 def opened(device_name: str, target: str | None, without: tuple[str, ...] = ()) -> "Device":

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli import console
-from refsim.cli.group import Group
-from refsim.cli.registry import COMMANDS, SECTIONS
-from refsim.cli.session import Session
+from refsim.cli.console import Session
+from refsim.cli.names import completions
+from refsim.cli.registry import COMMANDS, SECTIONS, Group
 from refsim.errors import USAGE, RefsimError, unknown
 
 if TYPE_CHECKING:
@@ -36,13 +36,7 @@ class Program(Group):
                 formatter.write_dl([(f"{name:{margin}}", listing.summary) for name, listing in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        found = [
-            CompletionItem(name, help=listing.summary)
-            for name, listing in COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
+        found = completions(((name, listing.summary) for name, listing in COMMANDS.items()), incomplete)
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 

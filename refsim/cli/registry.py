@@ -4,9 +4,11 @@ Adding a command is one line here. The module is imported when the command is us
 """
 
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 
 import click
+
+from refsim.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,7 @@ class Listing:
 
     def load(self, name: str) -> click.Command:
         """The command itself, under the name that the registry gives it."""
-        module, _, function = self.target.partition(":")
-        command: click.Command = getattr(import_module(module), function)
+        command: click.Command = resolve_name(self.target)
         command.name = name
         return command
 
@@ -75,3 +76,15 @@ SECTIONS: dict[str, dict[str, Listing]] = {
 }
 
 COMMANDS = {name: listing for section in SECTIONS.values() for name, listing in section.items()}
+
+
+class Group(click.Group):
+    """A click group whose mistyped commands are errors of the usual four lines."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            raise unknown("command", args[0], known, where=ctx.command_path if ctx.parent else "")
+        return super().resolve_command(ctx, args)

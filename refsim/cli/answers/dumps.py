@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from refsim.layouts.swizzles import Swizzle
 
 Codes = NDArray[Any]
+TILE_BYTES = (1, 2, 4)
 RAW = (".bin", ".raw")
 HEX_COLUMNS = 16
 Where = dict[str, NDArray[np.int64]]
@@ -149,7 +150,6 @@ def _bytes(file: Path) -> NDArray[np.uint8]:
 
 def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: str, file: Path) -> Dump:
     """A dump of shared memory that begins where the tile does: codes gathered from their swizzled places."""
-    from refsim.cli.commands.swizzle import element_bytes
     from refsim.layouts.tiles import tile
 
     if shape is None:
@@ -172,15 +172,37 @@ def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, majo
     )
 
 
-def _scales(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
-    from refsim.cli.commands.scales import unshuffled
+def element_bytes(row: "Format") -> int:
+    """Bytes of a code, for layouts that hold whole bytes."""
+    size = row.code_dtype.itemsize
+    if row.bits + row.padding_bits < 8 or size not in TILE_BYTES:
+        raise RefsimError(
+            "element-size", f"codes of {row} have {row.bits} bits", rule="tiles hold elements of 8, 16 or 32 bits"
+        )
+    return size
 
+
+def _scales(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
     if shape is None:
         raise _shape_needed(layout.name)
     codes = unshuffled(layout, stored, shape, file)
     rows, blocks = np.ogrid[: shape[0], : shape[1]]
     byte = layout.offset(rows, blocks, shape)
     return Dump(codes, stored.format, {"byte": byte}, ("row", "block"))
+
+
+def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
+    """The scales of a dump; one of another size is refused with the bytes that were expected and found."""
+    expected, found = layout.size_bytes(shape), stored.codes.nbytes
+    if expected != found:
+        padded = layout.padded(shape)
+        raise RefsimError(
+            "truncated-dump" if found < expected else "trailing-bytes", f"expected {expected} bytes, found {found}",
+            where=str(file),
+            rule=f"{layout.name}: {shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]} elements of {layout.element_bytes} B",
+            exit_code=UNREADABLE,
+        )  # fmt: skip
+    return layout.unshuffle(stored.codes.reshape(-1), shape)
 
 
 def _shape_needed(name: str) -> RefsimError:

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.arguments import require_few, words_in
-from refsim.cli.commands.layout import LayoutName
-from refsim.cli.commands.swizzle import SwizzleName
 from refsim.cli.delivery import answers
 from refsim.cli.extents import Address, parse_address
+from refsim.cli.names import LAYOUT, SWIZZLE
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Statement, Table
 
@@ -42,12 +41,12 @@ LISTED = 4
 @click.option(
     "--start", metavar="ADDRESS", type=Address(), default=0, help="The first address of --stride or the tile."
 )
-@click.option("--swizzle", "mode", metavar="NAME", type=SwizzleName(), help="The addresses go through this swizzle.")
+@click.option("--swizzle", "mode", metavar="NAME", type=SWIZZLE, help="The addresses go through this swizzle.")
 @click.option(
     "--layout",
     "fragment",
     metavar="NAME",
-    type=LayoutName(),
+    type=LAYOUT,
     help="Each thread takes its values of a fragment from a K-major tile.",
 )
 @answers

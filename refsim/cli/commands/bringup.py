@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli import console
-from refsim.cli.arguments import Name
+from refsim.cli.console import Session
 from refsim.cli.delivery import STDOUT, Form, form_of, save
 from refsim.cli.devices import device_options, need, opened
+from refsim.cli.names import Name
 from refsim.cli.progress import reporting
-from refsim.cli.session import Session
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Entry, Part, Record, Statement, Table, rendered
 from refsim.sources import MMA_SIM, PTX, XIE
@@ -38,15 +38,9 @@ COLUMNS = (
 )
 
 
-def _suite_names() -> list[str]:
-    from refsim.bringup.suites import SUITES
-
-    return [suite.name for suite in SUITES]
-
-
 @click.command()
 @device_options
-@click.option("--suite", "names", multiple=True, type=Name("suite", _suite_names), metavar="NAME",
+@click.option("--suite", "names", multiple=True, type=Name("suite", "refsim.bringup.suites:SUITES", by="name"), metavar="NAME",
               help="conversions, layouts, numerics, kernels, discovery (default: the first four); may be repeated.")  # fmt: skip
 @click.option("--discover", is_flag=True, help="Also find L, F, rounding and zero exponent by probing alone.")
 @click.option("--state", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",

@@ -20,12 +20,10 @@ def command(shell: str) -> int:
     """
     from click.shell_completion import get_completion_class
 
-    from refsim.cli.program import program
-
     completion = get_completion_class(shell) if shell in SHELLS else None
     if completion is None:
         raise unknown("shell", shell, list(SHELLS))
     # source() of the bash class would start a bash to ask for its version
-    script = completion(program, {}, "refsim", "_REFSIM_COMPLETE")
+    script = completion(click.get_current_context().find_root().command, {}, "refsim", "_REFSIM_COMPLETE")
     console.answer(script.source_template % script.source_vars())
     return 0

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import Name
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Address
-from refsim.cli.group import Group
+from refsim.cli.names import Name
+from refsim.cli.registry import Group
 from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Entry, Record, Statement, Table
 
@@ -25,27 +25,10 @@ READINGS = (
 )
 
 
-def _kinds() -> list[str]:
-    from refsim.layouts.descriptors import DESCRIPTORS
-
-    return [row.kind for row in DESCRIPTORS]
-
-
-class Kind(Name):
-    """The kind of a descriptor, turned into its row."""
-
-    def __init__(self) -> None:
-        super().__init__("descriptor", _kinds)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> "Descriptor | TensorMapForm":
-        from refsim.layouts.descriptors import descriptor
-
-        return descriptor(str(value))
-
-
-_kind = click.argument("kind", metavar="KIND", type=Kind())
+KIND = Name(
+    "descriptor", "refsim.layouts.descriptors:DESCRIPTORS", by="kind", row="refsim.layouts.descriptors:descriptor"
+)
+_kind = click.argument("kind", metavar="KIND", type=KIND)
 
 
 @click.group(cls=Group)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import FormatName, Name
 from refsim.cli.delivery import FAILED, Answer, answers
+from refsim.cli.names import FORMAT, Name
 from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Statement, Table
 
@@ -25,9 +25,13 @@ def policy_names() -> list[str]:
 
 
 @click.command()
-@click.argument("row", metavar="[FORMAT", required=False, type=FormatName())
-@click.argument("policy", metavar="A", required=False, type=Name("policy", policy_names))
-@click.argument("other", metavar="B]", required=False, type=Name("policy", policy_names))
+@click.argument("row", metavar="[FORMAT", required=False, type=FORMAT)
+@click.argument(
+    "policy", metavar="A", required=False, type=Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
+)
+@click.argument(
+    "other", metavar="B]", required=False, type=Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
+)
 @answers
 def command(row: "Format | None", policy: str | None, other: str | None) -> Document | Answer:
     """The float32 inputs that policies A and B turn into different codes of FORMAT; without arguments, all policies.

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import FormatName, Name, parse_code, require_few, words_in
+from refsim.cli.arguments import parse_code, require_few, words_in
 from refsim.cli.delivery import answers
+from refsim.cli.names import FORMAT, Name
 from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Number, Table, number
 
@@ -41,43 +42,25 @@ class Encoded:
     operand: Bits | None = None
 
 
-def _conversion_names() -> list[str]:
-    from refsim.conversions import CONVERSIONS
-
-    return list(CONVERSIONS)
-
-
-def _rounding_names() -> tuple[str, ...]:
-    from refsim.conversions import ROUNDINGS
-
-    return ROUNDINGS
-
-
-def _overflow_names() -> tuple[str, ...]:
-    from refsim.conversions import OVERFLOWS
-
-    return OVERFLOWS
-
-
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("-t", "--format", "row", metavar="FORMAT", type=FormatName(), help="Number format of the codes.")
+@click.option("-t", "--format", "row", metavar="FORMAT", type=FORMAT, help="Number format of the codes.")
 @click.option(
     "--rounding",
     metavar="RULE",
-    type=Name("rounding", _rounding_names),
+    type=Name("rounding", "refsim.conversions:ROUNDINGS"),
     help="nearest-even (the default), toward-zero, up, down or ties-away.",
 )
 @click.option(
     "--overflow",
     metavar="POLICY",
-    type=Name("overflow", _overflow_names),
+    type=Name("overflow", "refsim.conversions:OVERFLOWS"),
     help="Beyond the largest value: saturate (the default), nan or inf.",
 )
 @click.option("--nan", metavar="CODE", help="The code of a NaN; without it the format's own.")
 @click.option(
     "--via",
     metavar="CONVERSION",
-    type=Name("conversion", _conversion_names),
+    type=Name("conversion", "refsim.conversions:CONVERSIONS"),
     help="As this instruction or library does, such as cvt.rn.satfinite.e4m3x2.f32 or torch.float8_e4m3fn.",
 )
 @click.argument("values", nargs=-1, required=True, metavar="VALUE...|-")

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import FormatName
 from refsim.cli.delivery import answers
+from refsim.cli.names import FORMAT
 from refsim.render import Bits, Column, Document, Entry, Number, Record, Table
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 @click.command()
-@click.argument("row", metavar="[NAME]", required=False, type=FormatName())
+@click.argument("row", metavar="[NAME]", required=False, type=FORMAT)
 @answers
 def command(row: "Format | None") -> Document:
     """All number formats, or everything that is derived of the one called NAME.

@@ -1,14 +1,14 @@
 """refsim layout: who holds an element, what a thread holds, and whether somebody's index arithmetic agrees."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import Name
 from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import chosen, parse_whole, window
-from refsim.cli.group import Group
+from refsim.cli.names import LAYOUT, Name
+from refsim.cli.registry import Group
 from refsim.errors import RefsimError
 from refsim.render import ALERT, Column, Document, Table
 
@@ -16,27 +16,8 @@ if TYPE_CHECKING:
     from refsim.layouts.families import Fragment
     from refsim.layouts.tiles import Tile
     from refsim.render import Cell, Picture
-    from refsim.sources import Source
 
 MEMORY_BITS = (8, 16, 32)
-
-
-class LayoutName(Name):
-    """The name of a fragment, turned into the fragment."""
-
-    def __init__(self) -> None:
-        super().__init__("layout", _fragment_names)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "Fragment":
-        from refsim.layouts.families import fragment
-
-        return fragment(value)
-
-
-def _fragment_names() -> list[str]:
-    from refsim.layouts.families import fragments
-
-    return list(fragments())
 
 
 @click.group(cls=Group)
@@ -48,7 +29,9 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("pattern", metavar="[PATTERN]", required=False, type=Name("layout", _fragment_names))
+@click.argument(
+    "pattern", metavar="[PATTERN]", required=False, type=Name("layout", "refsim.layouts.families:fragments")
+)
 @answers
 def list_layouts(pattern: str | None) -> Document:
     """What every layout rests on; with a PATTERN (wgmma, 'mma.m16n8k16.*') the names themselves.
@@ -65,7 +48,7 @@ def list_layouts(pattern: str | None) -> Document:
 
 
 @command.command()
-@click.argument("fragment", metavar="NAME", type=LayoutName())
+@click.argument("fragment", metavar="NAME", type=LAYOUT)
 @click.option(
     "--view", metavar="VIEW", default="tensor", help="tensor: who holds an element; hardware: what a place holds."
 )
@@ -111,7 +94,7 @@ def _memory(fragment: "Fragment", mode: str) -> "Tile":
 
 
 @command.command(context_settings={"ignore_unknown_options": True})
-@click.argument("fragment", metavar="NAME", type=LayoutName())
+@click.argument("fragment", metavar="NAME", type=LAYOUT)
 @click.argument("row", metavar="ROW")
 @click.argument("col", metavar="COL")
 @answers
@@ -124,7 +107,7 @@ def where(fragment: "Fragment", row: str, col: str) -> Document:
     threads, values = fragment.holders(parse_whole(row, "row"), parse_whole(col, "col"))
     holders = [(int(thread), int(value)) for thread, value in zip(threads.ravel(), values.ravel(), strict=True)]
     rows = tuple(
-        (*holder_cells(fragment, thread, value), cited(fragment.source)) for thread, value in holders
+        (*holder_cells(fragment, thread, value), fragment.source.bracketed) for thread, value in holders
     )  # fmt: skip
     columns = (*holder_columns(fragment), Column("source", gap=8))
     picture = _one_thread(fragment, holders[0][0], int(row) * fragment.shape[1] + int(col))
@@ -135,7 +118,7 @@ def where(fragment: "Fragment", row: str, col: str) -> Document:
 
 
 @command.command(context_settings={"ignore_unknown_options": True})
-@click.argument("fragment", metavar="NAME", type=LayoutName())
+@click.argument("fragment", metavar="NAME", type=LAYOUT)
 @click.argument("place", metavar="THREAD|WARP:LANE")
 @click.argument("value", metavar="[VALUE]", required=False)
 @answers
@@ -171,7 +154,7 @@ def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
 
 
 @command.command()
-@click.argument("fragment", metavar="NAME", type=LayoutName())
+@click.argument("fragment", metavar="NAME", type=LAYOUT)
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @answers
 def check(fragment: "Fragment", file: Path | None) -> Answer:
@@ -215,11 +198,6 @@ def holder_cells(fragment: "Fragment", thread: int, value: int) -> "tuple[Cell, 
     warp = (thread // lanes,) if lanes == 32 else ()
     register = (value // fragment.per_register, _bits(bits_of(fragment, value))) if fragment.per_register > 1 else ()
     return (*warp, thread % lanes, value, *register, thread, fragment.threads)
-
-
-def cited(source: "Source") -> str:
-    """A citation for the end of a sentence: the document without its edition, and the place."""
-    return f"[{source.document.title}, {source.place}]"
 
 
 def _bits(ends: tuple[int, int]) -> str:

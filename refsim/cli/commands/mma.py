@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, Name
+from refsim.cli.arguments import ARRAY_SUFFIXES
 from refsim.cli.delivery import answers
+from refsim.cli.names import TARGET, UNIT, Name
 from refsim.errors import RefsimError
 from refsim.render import Document, Statement
 
@@ -18,52 +19,18 @@ if TYPE_CHECKING:
     from refsim.cli.products import Product
 
 
-def _units() -> list[str]:
-    from refsim.cli.products import units
-
-    return units()
-
-
-def _targets() -> list[str]:
-    from refsim.cli.products import targets
-
-    return targets()
-
-
-def _operand_types() -> list[str]:
-    from refsim.cli.products import operand_types
-
-    return operand_types()
-
-
-def _result_types() -> list[str]:
-    from refsim.cli.products import result_types
-
-    return result_types()
-
-
-def _scale_types() -> list[str]:
-    from refsim.cli.products import scale_types
-
-    return scale_types()
-
-
 class Types(Name):
     """The name of an operand's or a result's type."""
-
-    def __init__(self, kind: str, known: Callable[[], list[str]]) -> None:
-        super().__init__(kind, known)
-        self.names = known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from refsim.cli.products import type_name
 
-        return type_name(str(value), self.names(), self.name)
+        return type_name(str(value), self.known(), self.name)
 
 
-UNIT, TARGET = Name("unit", _units), Name("target", _targets)
-OPERAND, RESULT = Types("operand type", _operand_types), Types("result type", _result_types)
-SCALE = Types("scale type", _scale_types)
+OPERAND = Types("operand type", "refsim.cli.products:operand_types")
+RESULT = Types("result type", "refsim.cli.products:result_types")
+SCALE = Types("scale type", "refsim.cli.products:scale_types")
 
 
 class Place(click.ParamType):  # type: ignore[type-arg]

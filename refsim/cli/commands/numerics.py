@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import Name
 from refsim.cli.delivery import answers
-from refsim.cli.group import Group
+from refsim.cli.names import TARGET, UNIT, Name
+from refsim.cli.registry import Group
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Table
 
@@ -45,31 +45,18 @@ BITS = (
 )
 
 
-def _units() -> list[str]:
-    from refsim.cli.products import units
-
-    return units()
-
-
-def _targets() -> list[str]:
-    from refsim.cli.products import targets
-
-    return targets()
-
-
-def _types() -> list[str]:
-    from refsim.cli.products import operand_types
-
-    return operand_types()
-
-
 def _filters(function: "click.decorators.FC") -> "click.decorators.FC":
     """--target, --unit and -t."""
     function = click.option(
-        "-t", "--format", "type_", metavar="FORMAT", type=Name("operand type", _types), help="Only operands of FORMAT."
+        "-t",
+        "--format",
+        "type_",
+        metavar="FORMAT",
+        type=Name("operand type", "refsim.cli.products:operand_types"),
+        help="Only operands of FORMAT.",
     )(function)
-    function = click.option("--unit", metavar="UNIT", type=Name("unit", _units), help="Only this unit.")(function)
-    return click.option("--target", metavar="TARGET", type=Name("target", _targets), help="Only this chip.")(function)
+    function = click.option("--unit", metavar="UNIT", type=UNIT, help="Only this unit.")(function)
+    return click.option("--target", metavar="TARGET", type=TARGET, help="Only this chip.")(function)
 
 
 @click.group(cls=Group)
@@ -126,14 +113,14 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
 
 def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Profile]":
     """The rows that the filters leave; a filter that no row has is refused with those that some row has."""
-    from refsim.cli.products import known, type_name
+    from refsim.cli.products import known, operand_types, targets, type_name, units
     from refsim.numerics.profiles import chip, rows_of
 
     if target is not None:
-        known(target, _targets(), "target", chip)
+        known(target, targets(), "target", chip)
     if unit is not None:
-        known(unit, _units(), "unit")
-    name = None if type_ is None else type_name(type_, _types(), "operand type")
+        known(unit, units(), "unit")
+    name = None if type_ is None else type_name(type_, operand_types(), "operand type")
     rows = rows_of(target, unit)
     found = [row for row in rows if name is None or name in (*row.a_formats, *row.b_formats)]
     if not found:

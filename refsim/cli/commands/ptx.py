@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import Name
 from refsim.cli.delivery import Answer, answers
-from refsim.cli.group import Group
+from refsim.cli.names import Name
+from refsim.cli.registry import Group
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.render import Column, Document, Entry, Record, Table
 
@@ -57,7 +57,7 @@ def command() -> None:
     """What the simulated GPU executes."""
 
 
-def _opcodes() -> list[str]:
+def opcodes() -> list[str]:
     from refsim.ptx.isa.forms import clauses
 
     return sorted({clause.mnemonic for clause in clauses()})
@@ -146,7 +146,7 @@ def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":
 
 
 @command.command()
-@click.argument("opcode", type=Name("opcode", _opcodes))
+@click.argument("opcode", type=Name("opcode", "refsim.cli.commands.ptx:opcodes"))
 @answers
 def explain(opcode: str) -> Document:
     """The form, the operands and the meaning of a full OPCODE such as cvt.rn.satfinite.e4m3x2.f32."""

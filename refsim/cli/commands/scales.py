@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import Name, format_option, load_codes, require_few
+from refsim.cli.arguments import format_option, load_codes, require_few
 from refsim.cli.delivery import answers
 from refsim.cli.extents import Address, Shape, chosen, parse_whole, window
-from refsim.cli.group import Group
+from refsim.cli.names import Name
+from refsim.cli.registry import Group
 from refsim.errors import UNREADABLE, RefsimError
 from refsim.render import Bits, Column, Document, Statement, Table
 
@@ -41,25 +42,10 @@ PLACE = (
 )
 
 
-def _layout_names() -> list[str]:
-    from refsim.layouts.scales import SCALE_LAYOUTS
-
-    return [row.name for row in SCALE_LAYOUTS]
-
-
-class ScaleLayoutName(Name):
-    """The name of a scale layout, turned into its row."""
-
-    def __init__(self) -> None:
-        super().__init__("scale layout", _layout_names)
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "ScaleLayout":
-        from refsim.layouts.scales import scale_layout
-
-        return scale_layout(value)  # type: ignore[arg-type]
-
-
-_layout = click.argument("layout", metavar="NAME", type=ScaleLayoutName())
+SCALES = Name(
+    "scale layout", "refsim.layouts.scales:SCALE_LAYOUTS", by="name", row="refsim.layouts.scales:scale_layout"
+)
+_layout = click.argument("layout", metavar="NAME", type=SCALES)
 _shape = click.option("--shape", metavar="ROWSxBLOCKS", type=Shape(), help="The matrix of scales; one tile by default.")
 
 
@@ -69,7 +55,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("layout", metavar="[NAME]", required=False, type=ScaleLayoutName())
+@click.argument("layout", metavar="[NAME]", required=False, type=SCALES)
 @_shape
 @click.option(
     "--view", metavar="VIEW", default="tensor", help="tensor: the byte of each scale; hardware: the scale in each byte."
@@ -123,7 +109,6 @@ def where(
       refsim scales where nvidia_128x4 33 5 --shape 128x8
       refsim scales where nvidia_128x4 --byte 533 --shape 128x8
     """
-    from refsim.cli.commands.layout import cited
 
     extent = shape or layout.tile
     if byte is not None:
@@ -139,7 +124,7 @@ def where(
         offset = _offset(layout, at_row, at_block, shape)
     pad = "a pad" if at_row >= extent[0] or at_block >= extent[1] else None
     cells: tuple[Cell, ...] = (
-        at_row, at_block, offset, Bits(offset, 16), pad, layout.size_bytes(extent), cited(layout.source),
+        at_row, at_block, offset, Bits(offset, 16), pad, layout.size_bytes(extent), layout.source.bracketed,
     )  # fmt: skip
     title = f"{layout.name}, {extent[0]} x {extent[1]}"
     return Document((Table(PLACE, (cells,), key="scales", headings=False),), title, (layout.source,))
@@ -215,25 +200,12 @@ def unshuffle(
       refsim scales unshuffle nvidia_128x4 dump.bin scales.npy -t e8m0 --shape 128x8
     """
     from refsim import files
+    from refsim.cli.answers.dumps import unshuffled
 
     stored = load_codes(file, row, key)
     matrix = unshuffled(layout, stored, shape, file)
     files.save(to, matrix, stored.format)
     return _report("unshuffled", layout, file, to, shape, matrix.shape, stored.codes.size - matrix.size, stored.format)
-
-
-def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
-    """The scales of a dump; one of another size is refused with the bytes that were expected and found."""
-    expected, found = layout.size_bytes(shape), stored.codes.nbytes
-    if expected != found:
-        padded = layout.padded(shape)
-        raise RefsimError(
-            "truncated-dump" if found < expected else "trailing-bytes", f"expected {expected} bytes, found {found}",
-            where=str(file),
-            rule=f"{layout.name}: {shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]} elements of {layout.element_bytes} B",
-            exit_code=UNREADABLE,
-        )  # fmt: skip
-    return layout.unshuffle(stored.codes.reshape(-1), shape)
 
 
 def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":

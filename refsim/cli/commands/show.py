@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import FormatName, format_option, require_few
+from refsim.cli.arguments import format_option, require_few
 from refsim.cli.delivery import answers
 from refsim.cli.extents import Shape, chosen, window
+from refsim.cli.names import FORMAT
 from refsim.errors import UNREADABLE, RefsimError
 from refsim.render import ALERT, Bits, Document, Entry, Fact, Number, Picture
 
@@ -34,7 +35,7 @@ LINE = 16
     "--scale-format",
     "scale_row",
     metavar="FORMAT",
-    type=FormatName(),
+    type=FORMAT,
     help="Format of the scales, where their file does not name it.",
 )
 @click.option("--scale-layout", metavar="NAME", help="The layout in which the scales lie, row by row by default.")

@@ -2,8 +2,8 @@
 
 import click
 
-from refsim.cli.arguments import Name
 from refsim.cli.delivery import answers
+from refsim.cli.names import Name
 from refsim.errors import unknown
 from refsim.render import Column, Document, Entry, Part, Record, Table
 from refsim.sources import DOCUMENTS
@@ -12,7 +12,7 @@ COLUMNS = (Column("key", strong=True), Column("title"), Column("edition", drop=1
 
 
 @click.command()
-@click.argument("key", required=False, type=Name("key", lambda: [document.key for document in DOCUMENTS]))
+@click.argument("key", required=False, type=Name("key", "refsim.sources:DOCUMENTS", by="key"))
 @answers
 def command(key: str | None) -> Document:
     """The documents that rows of the model cite, or the one called KEY.

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import Name, format_option, require_few, words_in
+from refsim.cli.arguments import format_option, require_few, words_in
 from refsim.cli.delivery import answers
 from refsim.cli.extents import Address, Shape, chosen, parse_address, window
-from refsim.errors import RefsimError
+from refsim.cli.names import SWIZZLE
 from refsim.render import Bits, Column, Document, Table
 
 if TYPE_CHECKING:
@@ -32,29 +32,11 @@ MOVED = (
     Column("bank", label="bank"),
     Column("before", label="without swizzle bank", gap=3, drop=1),
 )
-ADDRESS_BITS, TILE_BYTES = 18, (1, 2, 4)
-
-
-def _mode_names() -> list[str]:
-    from refsim.layouts.swizzles import SWIZZLES
-
-    return [row.name for row in SWIZZLES]
-
-
-class SwizzleName(Name):
-    """The name of a swizzle, turned into its row."""
-
-    def __init__(self) -> None:
-        super().__init__("swizzle", _mode_names)
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "Swizzle":
-        from refsim.layouts.swizzles import swizzle
-
-        return swizzle(str(value))
+ADDRESS_BITS = 18
 
 
 @click.command()
-@click.argument("mode", metavar="[NAME]", required=False, type=SwizzleName())
+@click.argument("mode", metavar="[NAME]", required=False, type=SWIZZLE)
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS...|-]")
 @click.option("--tile", "shape", metavar="MNxK", type=Shape(), help="Draw an operand tile of that many elements.")
 @format_option(required=False)
@@ -84,6 +66,7 @@ def command(
         return _moved(mode, addresses)
     if shape is None:
         return Document((pictures.swizzle_picture(mode, start),), f"swizzle {mode}", (mode.source,))
+    from refsim.cli.answers.dumps import element_bytes
     from refsim.layouts.tiles import tile
 
     if row is None:
@@ -96,16 +79,6 @@ def command(
     require_few(len(down) * len(across), "--rows and --cols show a part")
     drawn = pictures.tile_picture(made, start, down, across)
     return Document((drawn,), f"{shape[0]} x {shape[1]} {row}, {major}-major, swizzle {mode}", (made.source,))
-
-
-def element_bytes(row: "Format") -> int:
-    """Bytes of a code, for layouts that hold whole bytes."""
-    size = row.code_dtype.itemsize
-    if row.bits + row.padding_bits < 8 or size not in TILE_BYTES:
-        raise RefsimError(
-            "element-size", f"codes of {row} have {row.bits} bits", rule="tiles hold elements of 8, 16 or 32 bits"
-        )
-    return size
 
 
 def _modes() -> Document:

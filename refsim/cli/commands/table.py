@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import FormatName
 from refsim.cli.delivery import answers
+from refsim.cli.names import FORMAT
 from refsim.errors import RefsimError
 from refsim.render import Document, Grid, Number
 
@@ -17,7 +17,7 @@ FRACTIONS_BELOW = 0.5  # above it decimals are as short: 0.5625 and 9/16
 
 
 @click.command()
-@click.argument("row", metavar="FORMAT", type=FormatName())
+@click.argument("row", metavar="FORMAT", type=FORMAT)
 @answers
 def command(row: "Format") -> Document:
     """The value of every code of a FORMAT of at most 8 bits: a code is the label of its row plus that of its column.

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import Name
 from refsim.cli.delivery import Answer, answers
 from refsim.cli.devices import device_options, need, opened, without_option
+from refsim.cli.names import Name
 from refsim.cli.progress import reporting
 from refsim.render import Column, Document, Statement, Table
 
@@ -40,14 +40,8 @@ _HASH_KEYS = (
 _SEVERITY = (70, 1, 4, 5)
 
 
-def _kernel_names() -> list[str]:
-    from refsim.testing import find_kernels
-
-    return [kernel.name for kernel in find_kernels()]
-
-
 @click.command()
-@click.argument("names", nargs=-1, metavar="[KERNEL...]", type=Name("kernel", _kernel_names))
+@click.argument("names", nargs=-1, metavar="[KERNEL...]", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
 @device_options
 @without_option
 @click.option("--profile", default="quick", show_default=True, help="quick, ci or night: how many cases are generated.")

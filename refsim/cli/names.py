@@ -1,0 +1,48 @@
+"""Names that a command line takes: a shell completes them, and what they name is imported only then."""
+
+from collections.abc import Iterable
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class Name(click.ParamType):  # type: ignore[type-arg]
+    """A name that the model checks.
+
+    `known`, written "module:attribute", is where all names are: an iterable of names, or of rows whose attribute `by` is
+    the name, or a function that returns one. `row` is the function that turns a name into its row; without it the
+    command gets the name.
+    """
+
+    def __init__(self, name: str, known: str, *, by: str = "", row: str = "") -> None:
+        self.name, self._known, self._by, self._row = name, known, by, row
+
+    def known(self) -> list[str]:
+        """All names, in the order of their rows."""
+        found = resolve_name(self._known)
+        rows = found() if callable(found) else found
+        return [getattr(row, self._by) if self._by else row for row in rows]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return resolve_name(self._row)(value) if self._row else value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        return completions(((name, None) for name in self.known()), incomplete)
+
+
+def completions(names: Iterable[tuple[str, str | None]], incomplete: str) -> "list[CompletionItem]":
+    """What a shell may offer for the beginning of a name: names and, where there are any, their descriptions."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name, help=summary) for name, summary in names if name.startswith(incomplete)]
+
+
+FORMAT = Name("format", "refsim.formats:FORMATS", by="name", row="refsim.formats:format_named")
+LAYOUT = Name("layout", "refsim.layouts.families:fragments", row="refsim.layouts.families:fragment")
+SWIZZLE = Name("swizzle", "refsim.layouts.swizzles:SWIZZLES", by="name", row="refsim.layouts.swizzles:swizzle")
+UNIT = Name("unit", "refsim.cli.products:units")
+TARGET = Name("target", "refsim.cli.products:targets")
