@@ -79,7 +79,8 @@ class Instruction:
     `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited,
     "mask" the lanes that its operand "mask" names. `flow` marks a clause that itself tells the machine where its lanes
     go on. `inexact` marks results that the ISA leaves open (`.approx`). `undefined` says which bits of the results are
-    undefined where bits of the sources are: "whole", any makes all undefined, or a function.
+    undefined where bits of the sources are: "whole", any makes all undefined, or a function. `stacks` promises that whole
+    warps are computed each for itself, and that the clause asks its lanes for no more than their number and the arithmetic.
     """
 
     form: str
@@ -98,6 +99,7 @@ class Instruction:
     keywords: frozenset[str] = field(default_factory=frozenset)
     counts_results: bool = False
     undefined: Rule = "whole"
+    stacks: bool = False
 
     @property
     def ends_block(self) -> bool:
@@ -163,11 +165,12 @@ def instruction(
     flow: bool = False,
     inexact: bool = False,
     undefined: Rule = "whole",
+    stacks: bool = False,
 ) -> Callable[[Clause], Clause]:
     """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
 
     since: the first target that has it; later: of single words of the opcode, where they came after that.
-    undefined: what its results do not define when its sources are not, see `Instruction`.
+    undefined, stacks: what its results do not define when its sources are not, what its lanes are to it: see `Instruction`.
 
     A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.execution.lanes.Lanes`), a keyword `results` the
     number of registers that a vector result has. An operand that is left out arrives as None.
@@ -186,7 +189,7 @@ def instruction(
         clause = Instruction(
             form, opcode.mnemonic, opcode, kinds, operand_forms, function, since, later or {}, source,
             parameters[:1] == ["lanes"], rendezvous, flow, inexact, keywords,
-            "results" in parameters, undefined,
+            "results" in parameters, undefined, stacks,
         )  # fmt: skip
         _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
         return function

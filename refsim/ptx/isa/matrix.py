@@ -141,7 +141,7 @@ def _mma_family(shape: Shape, group: tuple[str, ...], accumulator: str) -> None:
     opcode = f"mma.sync.aligned.{shape}.row.col{saturates}.{accumulator}.{types}.{accumulator}"
     a_name, b_name, c_name = (_fragment_name(shape, group[0], operand, accumulator) for operand in "abc")
     register = instruction(f"{opcode} {operands}", rendezvous="warp", since=shape.since, source=PTX["mma"],
-                           undefined=undefined.multiplied((a_name, b_name, c_name)))  # fmt: skip
+                           undefined=undefined.multiplied((a_name, b_name, c_name)), stacks=True)  # fmt: skip
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
         """D = A B + C for the matrices of each warp: A row by row, B column by column."""

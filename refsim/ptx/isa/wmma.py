@@ -150,7 +150,7 @@ def _mma(shape: Shape, type: str, c_type: str, d_type: str) -> None:
     layouts = ("alayout", "blayout")
     register = instruction(
         f"{opcode} {vectors[3]}, {', '.join(vectors[:3])}", rendezvous="warp", since=shape.since, source=_SECTIONS["mma"],
-        ignores=(*layouts, "rn") if type == "f64" else layouts, undefined=undefined.multiplied(names),
+        ignores=(*layouts, "rn") if type == "f64" else layouts, undefined=undefined.multiplied(names), stacks=True,
     )  # fmt: skip
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:

@@ -69,6 +69,13 @@ def _result_function(result: Any, type: PtxType, register_bits: list[int]) -> Ca
     return unviewer(type, type.bits if result is None else register_bits[result])
 
 
+def terminator_function(code: Code, pc: int) -> Callable[..., Any]:
+    """The clause of the statement at a counter over register bits, made once for all launches."""
+    if pc not in code.functions:
+        code.functions[pc] = clause_function(code.steps[pc], code.register_bits)
+    return code.functions[pc]
+
+
 class Writer:
     """Writes the text of one block's function."""
 

@@ -29,11 +29,12 @@ from refsim.ptx.findings.faults import fault
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import Block, Code
-from refsim.ptx.lowering.codegen import clause_function, translate
+from refsim.ptx.lowering.codegen import terminator_function, translate
 from refsim.ptx.lowering.granules import granule
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, translate_tracked
+from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.memory.access import Access, Observer, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
@@ -101,6 +102,7 @@ class Machine:
         self.port = Port(self._observers(), None if tracking or checks.initialised == "off" else self._read_unwritten)
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
         self.meetings = Meetings(self)
+        self.deferred = None if observer or tracking else Deferred(self, code)
         self.specials: dict[str, NDArray[np.uint32]] = {}
         self.clock = 0
         self.go(0, np.arange(geometry.lanes, dtype=np.int64))
@@ -315,6 +317,8 @@ class Machine:
 
     def run_block(self, block: Block, ids: Ids) -> None:
         lanes = Lanes(self, ids)
+        if self.deferred is not None and self.deferred.waiting:
+            self.deferred.before(block, lanes)
         if self.observer is not None and block.steps:
             self.observer.before(lanes, block.steps[0])
         self.block_function(block)(lanes)
@@ -376,8 +380,11 @@ class Machine:
         if self.races is not None and self.races.loose is not None and step.bound.clause.converges:
             at = step.mask_at
             self.races.converged(lanes.ids, None if at is None else groups(lanes, arguments[at]))
+        if self.deferred is not None and len(places) == 1 and self.deferred.takes(lanes, step, arguments):
+            self.go(lanes.pc + 1, lanes.ids)
+            return
         put_masks = None if self.tracking is None else follow_terminator(places, lanes, arguments, self.code)
-        values = self.function(lanes.pc)(lanes, *arguments)
+        values = terminator_function(self.code, lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:
             self.show(places)
             return
@@ -401,13 +408,6 @@ class Machine:
         if self.observer is not None:
             for pc, lanes in places:
                 self.observer.after(lanes, self.code.steps[pc])
-
-    def function(self, pc: int) -> Callable[..., Any]:
-        """A terminator's clause over register bits, made once for all launches."""
-        functions = self.code.functions
-        if pc not in functions:
-            functions[pc] = clause_function(self.code.steps[pc], self.code.register_bits)
-        return functions[pc]
 
     def warp_bits(self, ids: Ids) -> NDArray[np.int64]:
         """For each warp, the set of its lanes among `ids` as a bit mask."""
