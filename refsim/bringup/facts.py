@@ -1,17 +1,16 @@
 """What a bring-up ran on: device, driver, compilers, and the hash of the model itself."""
 
 import hashlib
-import importlib.resources
 import platform
 import shutil
 import subprocess
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import numpy as np
 
 import refsim
+from refsim.bundled import PACKAGE
 from refsim.device import Device
 from refsim.device.compile import assembler_version
 from refsim.device.cuda import CudaDevice
@@ -72,9 +71,8 @@ def _assembler() -> str:
 @lru_cache(maxsize=1)
 def source_hash() -> str:
     """SHA-256 over every Python file of refsim: another model is another bring-up."""
-    package = Path(str(importlib.resources.files("refsim")))
     state = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        state.update(f"{file.relative_to(package).as_posix()} {file.stat().st_size}\n".encode())
+    for file in sorted(PACKAGE.rglob("*.py")):
+        state.update(f"{file.relative_to(PACKAGE).as_posix()} {file.stat().st_size}\n".encode())
         state.update(file.read_bytes())
     return state.hexdigest()

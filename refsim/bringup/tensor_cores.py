@@ -4,19 +4,18 @@ Operands are codes; the fragments of `refsim.layouts` say which register takes w
 memory as core matrices of 8 rows x 16 bytes: the two of a row group side by side, then the next 8 rows.
 """
 
-import importlib.resources
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.errors import UNREADABLE, RefsimError, unknown
+from refsim.bundled import bundled
+from refsim.errors import RefsimError, unknown
 from refsim.kernels import Buffer, Launcher
 from refsim.layouts.descriptors import descriptor
 from refsim.layouts.families import Fragment, fragment
@@ -82,16 +81,7 @@ class Instruction:
         return fragment(f"{unit}.{shape}.{type}.{operand}{'.f16' if refined else ''}")
 
 
-def kernel_file() -> Path:
-    """gpu/probes/tensor_cores.cu: inside the installed package, else in the checkout that refsim was imported from."""
-    package = Path(str(importlib.resources.files("refsim")))
-    for file in (package / "_bundled/gpu/probes/tensor_cores.cu", package.parent / "gpu/probes/tensor_cores.cu"):
-        if file.is_file():
-            return file
-    raise RefsimError("no-probe-file", f"{package} has no gpu/probes/tensor_cores.cu", exit_code=UNREADABLE)
-
-
-KERNEL_FILE = kernel_file()
+KERNEL_FILE = bundled("gpu/probes/tensor_cores.cu")
 
 
 def instructions(target: str) -> tuple[Instruction, ...]:

@@ -5,7 +5,6 @@ source goes in under its bare name and the paths of headers are cut to their nam
 """
 
 import hashlib
-import importlib.resources
 import json
 import os
 import re
@@ -14,10 +13,10 @@ import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from refsim.bundled import bundled
 from refsim.device import cache
 from refsim.errors import MISSING, UNREADABLE, RefsimError, unknown
 from refsim.ptx.machine.resources import find_ptxas
@@ -155,7 +154,7 @@ def assembler_version() -> str:
 
 def bundled_targets() -> list[str]:
     """The targets for which PTX came with the package; empty in an installation that is damaged."""
-    names = {file.name for directory in _bundled_directories() if directory.is_dir() for file in directory.iterdir()}
+    names = {file.name for directory in _kept() for file in directory.iterdir()}
     return [row.name for row in TARGETS if any(name.endswith(f".{row.name}.ptx") for name in names)]
 
 
@@ -307,7 +306,7 @@ def _bundled(source: Path, unit: _Unit, target: str, flags: tuple[str, ...]) -> 
     name = f"{source.stem}.{target}.ptx"
     beside = source.resolve().parent.parent / "ptx"
     reason = f"no bundled PTX is called {name}"
-    for directory in (beside, *_bundled_directories()):
+    for directory in (beside, *_kept()):
         candidate = directory / name
         if not candidate.is_file():
             continue
@@ -325,10 +324,12 @@ def _bundled(source: Path, unit: _Unit, target: str, flags: tuple[str, ...]) -> 
     )
 
 
-def _bundled_directories() -> tuple[Traversable, ...]:
-    """gpu/ptx of the checkout that holds this file, and of the installed package."""
-    package = importlib.resources.files("refsim")
-    return Path(__file__).resolve().parents[2] / "gpu" / "ptx", package / "_bundled" / "gpu" / "ptx"
+def _kept() -> tuple[Path, ...]:
+    """The folder of PTX that came with refsim; none in an installation that is damaged."""
+    try:
+        return (bundled("gpu/ptx"),)
+    except RefsimError:
+        return ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

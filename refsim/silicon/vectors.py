@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import MISSING, UNREADABLE, RefsimError, unknown
+from refsim.bundled import bundled
+from refsim.errors import UNREADABLE, RefsimError, unknown
 
 CHUNK = 1 << 16
 PARTNER = 0x2545F491
@@ -120,16 +121,10 @@ class Recording:
 
 def vectors_folder(device: str = "h200") -> Path:
     """The folder of one device's recordings, in the installed package or else in the checkout."""
-    package = Path(__file__).resolve().parent.parent
-    known = []
-    for base in (package / "_bundled", package.parent):
-        root = base / "conformance" / "vectors"
-        if (root / device).is_dir():
-            return root / device
-        known += sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    if known:
-        raise unknown("recorded device", device, known)
-    raise RefsimError("no-vectors", "the recorded vectors are not here", help="reinstall refsim", exit_code=MISSING)
+    recordings = bundled("conformance/vectors")
+    if not (recordings / device).is_dir():
+        raise unknown("recorded device", device, sorted(path.name for path in recordings.iterdir() if path.is_dir()))
+    return recordings / device
 
 
 def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Kernel declarations by path: the files that pyproject.toml names, else the kernels that travel with refsim."""
 
 import hashlib
-import importlib.resources
 import importlib.util
 import sys
 import tomllib
@@ -11,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+from refsim.bundled import bundled
 from refsim.errors import UNREADABLE, RefsimError, unknown
 from refsim.kernels import Kernel
 
@@ -57,11 +57,7 @@ def kernel_paths(folder: Path | None = None) -> list[Path]:
 
 def bundled_kernels(name: str = "bindings.py") -> Path:
     """A kernel file of gpu/: inside the installed package, else in the checkout that refsim was imported from."""
-    package = Path(str(importlib.resources.files("refsim")))
-    for file in (package / "_bundled/gpu" / name, package.parent / "gpu" / name):
-        if file.is_file():
-            return file
-    raise RefsimError("no-bundled-kernels", f"{package} has no gpu/{name}", exit_code=UNREADABLE)
+    return bundled(f"gpu/{name}")
 
 
 def load_kernel_file(path: str | Path) -> ModuleType:

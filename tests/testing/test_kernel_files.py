@@ -37,8 +37,8 @@ def test_bundled_kernels_stand_in(project, text):
     assert kernels == ["fp8_amax", "fp8_quantize", "fp8_dequantize", "linear", "linear_fp8_weight"]
 
 
-def test_missing_bundled_file_is_unreadable():
-    with pytest.raises(RefsimError, match="no-bundled-kernels"):
+def test_missing_bundled_file_is_named():
+    with pytest.raises(RefsimError, match="no-bundled-file"):
         bundled_kernels("nothing.py")
 
 
@@ -83,7 +83,7 @@ def test_unknown_kernel_shows_the_nearest(project):
         kernel_named("mien", ["mine.py"])
 
 
-def test_missing_file_is_unreadable():
+def test_missing_file_is_named():
     with pytest.raises(RefsimError) as caught:
         find_kernels(["/nowhere/bindings.py"])
     assert caught.value.exit_code == UNREADABLE

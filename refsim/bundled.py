@@ -1,0 +1,20 @@
+"""Files that travel with refsim: kernels, probes, their PTX and recordings, in an installed package or in a checkout."""
+
+from pathlib import Path
+
+from refsim.errors import MISSING, RefsimError
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def bundled(path: str) -> Path:
+    """A file or a folder as the checkout names it: bundled("gpu/probes/tensor_cores.cu").
+
+    An installed package has it under refsim/_bundled. Raises RefsimError no-bundled-file where it is in neither.
+    """
+    for base in (PACKAGE / "_bundled", PACKAGE.parent):
+        if (base / path).exists():
+            return base / path
+    raise RefsimError(
+        "no-bundled-file", f"{path} is not here", str(PACKAGE), help="reinstall refsim", exit_code=MISSING
+    )
