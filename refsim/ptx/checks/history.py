@@ -7,6 +7,7 @@ identity, whose results nobody reads.
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,11 @@ from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 _LANES = 1 << 22  # of all accesses that are listed together
+
+
+@lru_cache(maxsize=4096)
+def _unread(opcode: str) -> Semantics:
+    return replace(semantics(opcode), returns=False, acquires=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +86,7 @@ class History:
     def meaning_of(self, statement: Statement) -> Semantics:
         """What a statement promises. An atomic whose result nobody reads has learnt nothing of who came before it: the
         program does the same after the other order, so that it is taken for the red that the assembler makes of it."""
-        meaning = semantics(statement.opcode)
-        return replace(meaning, returns=False, acquires=False) if id(statement) in self.unread else meaning
+        return _unread(statement.opcode) if id(statement) in self.unread else semantics(statement.opcode)
 
     def by(self, number: int, agent: int) -> "By":
         """An access as one of its threads made it."""

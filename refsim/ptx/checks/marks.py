@@ -3,6 +3,7 @@
 A granule is the narrowest access of the kernel, so that every access covers whole ones. `last` is the number of the newest
 access, `agent` its thread, `since` the access by which that thread took over from another one that is still of interest:
 0 where nothing before matters, because it happened before everything to come. The chain behind it stands in the events.
+A thread's own earlier access matters no more, unless the newer one is weaker evidence: strong, or a change of nothing.
 """
 
 from collections.abc import Iterator
@@ -71,20 +72,34 @@ class Marks:
 
     def take_over(self, event: Event, index: Array, keep: NDArray[np.bool_], strength: int, history: History) -> None:
         """The event is the last access; where `keep` (n, count) says so the marks that stood there are remembered."""
+        self.has_chains = True
+        if len(index) == 1 or bool((index == index[0]).all()):
+            self._cover(event, int(index[0]) * event.count, keep[-1], strength, history)
+            return
         granules = index[:, None] * event.count + np.arange(event.count)
         before = tuple(table[granules] for table in (self.last, self.agent, self.since))
-        # A thread's own earlier access matters no more, unless this one is weaker evidence: strong, or a change of nothing.
-        own = before[1] == event.agents[:, None]
-        if strength or event.benign:
+        own = keep & (before[1] == event.agents[:, None])
+        if own.any() and (strength or event.benign):
             own &= (self.strength[granules] == strength) & (self._are_benign(before[0], history) == event.benign)
         event.replaced = before[0], before[1], before[2]
         weaker = granules[keep & (self.strength[granules] != strength)]
         self.put(event, index, strength)
         self.strength[weaker] = 0
-        self.has_chains = True
-        same = keep & own
-        self.since[granules[same]] = before[2][same]
+        self.since[granules[own]] = before[2][own]
         self.since[granules[keep & ~own]] = event.number
+
+    def _cover(self, event: Event, first: int, keep: NDArray[np.bool_], strength: int, history: History) -> None:
+        """The same where all threads of the event are at one item: the last of them stands there for them."""
+        at = slice(first, first + event.count)
+        last, agent, since = (table[at].copy() for table in (self.last, self.agent, self.since))
+        own = keep & (agent == event.agents[-1]) if len(event.agents) == 1 else np.zeros_like(keep)
+        if (strength or event.benign) and own.any():
+            own &= (self.strength[at] == strength) & (self._are_benign(last, history) == event.benign)
+        event.replaced = last[None], agent[None], since[None]
+        self.strength[at] = np.where(keep & (self.strength[at] != strength), 0, strength)
+        self.is_used, self.has_strong = True, self.has_strong or strength > 0
+        self.last[at], self.agent[at] = event.number, event.agents[-1]
+        self.since[at] = np.where(own, since, np.where(keep, event.number, 0))
 
     @staticmethod
     def _are_benign(numbers: Array, history: History) -> NDArray[np.bool_]:

@@ -86,10 +86,12 @@ def read_modify_write(
 def _in_turn(place: Array, operands: list[Any], update: Update, chain: Chain | None) -> tuple[Array, Array]:
     """What each lane finds and leaves at its place when lanes that share one come in lane order."""
     held, b, c = operands
+    if chain is not None and len(place) > 1 and (place == place[0]).all():
+        return chain(held[0], b, c)
     order = np.argsort(place, kind="stable") if (place[1:] < place[:-1]).any() else np.arange(len(place))
     in_order = place[order]
-    starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
-    counts = np.diff(np.r_[starts, len(place)])
+    starts = np.concatenate(([0], np.flatnonzero(in_order[1:] != in_order[:-1]) + 1))
+    counts = np.diff(starts, append=len(place))
     most = int(counts.max())
     if most == 1:
         return held, update(held, b, c)

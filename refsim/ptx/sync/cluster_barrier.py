@@ -40,9 +40,11 @@ class ClusterBarrier:
     def release(self) -> None:
         """Complete the phase of each cluster whose threads have all arrived or exited; those that wait go on."""
         machine, geometry = self.machine, self.machine.geometry
+        arrived = self.state == ARRIVED
+        if not arrived.any():
+            return
         cluster = geometry.cta // geometry.cluster_ctas
         clusters = geometry.count // geometry.cluster_ctas
-        arrived = self.state == ARRIVED
         missing = np.bincount(cluster[machine.alive & ~arrived], minlength=clusters)
         here = np.bincount(cluster[arrived], minlength=clusters)
         complete = (missing == 0) & (here > 0)

@@ -101,6 +101,8 @@ class Barriers:
         """The lanes that may go on now; their warps are counted as gone."""
         geometry, alive = self.machine.geometry, self.machine.alive
         waiting = np.flatnonzero(self.slot >= 0)
+        if not len(waiting) and not self.arrived_warps.any():
+            return waiting
         all_warps = geometry.warps * geometry.count
         living = np.bincount(geometry.warp[alive], minlength=all_warps)
         pairs, pair, lanes = np.unique(
