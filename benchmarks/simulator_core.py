@@ -53,6 +53,47 @@ extern "C" __global__ void spin_lock(unsigned* y, unsigned* lock, unsigned turns
         atomicExch(lock, 0u);
     }
 }
+extern "C" __global__ void last_block(unsigned* part, unsigned* count, unsigned* y) {
+    __shared__ unsigned last;
+    part[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(count, 1u) == gridDim.x - 1;
+    __syncthreads();
+    if (last) {
+        __threadfence();
+        unsigned s = 0;
+        for (unsigned i = threadIdx.x; i < gridDim.x * blockDim.x; i += blockDim.x) s += part[i];
+        y[threadIdx.x] = s;
+    }
+}
+extern "C" __global__ void releases(unsigned* y, unsigned* n) {
+    unsigned mine;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(mine) : "l"(n) : "memory");
+    y[mine] = threadIdx.x;
+}
+extern "C" __global__ void flags(unsigned* y, volatile unsigned* flag) {
+    unsigned t = blockIdx.x * blockDim.x + threadIdx.x;
+    y[t] = t;
+    __threadfence();
+    flag[t] = 1;
+    while (flag[t ^ 33] == 0) {}
+    __threadfence();
+    y[t + 4096] = y[t ^ 33];
+}
+extern "C" __global__ void grid_barrier(unsigned* y, unsigned* count) {
+    unsigned t = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    y[t] = t;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(count, 1u);
+        while (*(volatile unsigned*)count < gridDim.x) {}
+        __threadfence();
+    }
+    __syncthreads();
+    y[n + t] = y[n - 1 - t];
+}
 extern "C" __global__ void serial(const float* x, float* y, unsigned n) {
     float s = 0;
 #pragma unroll 1
@@ -107,12 +148,22 @@ def rows() -> dict[str, float]:
         return min(times[1:])
 
     last: list[object] = []
-    word = np.zeros(1, np.uint32)
+    word, wide = np.zeros(1, np.uint32), np.zeros(4096, np.uint32)
     found = {"handshake of two warps, each": least("handshake", 1, 64, word, np.uint32(ROUNDS)) / (2 * ROUNDS)}
     found["CAS-add on one word, 4,096 threads"] = least("cas_add", 4, 1024, word)
     assert last[0][0] == 4096
     found["spin lock, 32 warps x 4 turns"] = least("spin_lock", 1, 1024, word, word, np.uint32(4))
     assert last[0][0] == 128
+    found["last of 1,024 blocks adds up"] = least("last_block", 1024, 128, np.zeros(1 << 17, np.uint32), word, wide)
+    assert last[2].sum() == 1024 * 127 * 64
+    found["4,096 threads release and acquire a word"] = least("releases", 4, 1024, wide, word)
+    assert last[1][0] == 4096
+    found["4,096 threads hand over by a flag each"] = least("flags", 4, 1024, np.zeros(8192, np.uint32), wide)
+    assert (last[0][4096:] == np.arange(4096) ^ 33).all()
+    found["grid barrier of 132 x 1,024 threads"] = least(
+        "grid_barrier", 132, 1024, np.zeros(2 * 132 << 10, np.uint32), word
+    )
+    assert (last[0][132 << 10 :] == np.arange(132 << 10)[::-1]).all()
     found["serial loop of one warp, a trip"] = least("serial", 1, 32, ones, ones[:32], np.uint32(TRIPS)) / TRIPS
     assert (last[1] == TRIPS).all()
     found["4 warps, mma 64x64, K = 1024"] = least("products", 1, 128, *half, d)
@@ -145,7 +196,7 @@ def main() -> None:
             other.append(measured(asked.against))
     for name in mine[0]:
         seconds = statistics.median(each[name] for each in mine)
-        line = f"{name:38} {1e3 * seconds:10.3f} ms"
+        line = f"{name:42} {1e3 * seconds:10.3f} ms"
         if other:
             before = statistics.median(each[name] for each in other)
             line += f"   {1e3 * before:10.3f} ms before   ratio {seconds / before:.2f}"

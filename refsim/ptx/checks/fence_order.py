@@ -6,14 +6,14 @@ order, then the reader's look at the counter would come before the count that it
 strong write covers what a fence behind a strong read of it covers, however barriers lie between.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.knowledge import NOTHING, Knowledge
+from refsim.ptx.checks.knowledge import NOTHING, Knowledge, joined
 from refsim.ptx.execution.geometry import Ids
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ class FenceOrder:
     """For each lane the knowledge of fences that happened before it, and of those before writes that were seen."""
 
     lanes: int
-    snapshot: Callable[[int], Knowledge]
+    snapshot: Callable[[Ids], Knowledge]
     known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
     before: Array = field(init=False)
     seen: Array = field(init=False)
@@ -42,45 +42,47 @@ class FenceOrder:
     def covered(self, lane: int) -> Knowledge:
         """What fences that happened before a lane's next write cover."""
         found = self.known[int(self.before[lane])]
-        return found | self.snapshot(lane) if self.fresh[lane] else found
+        return found | self.snapshot(np.array([lane])) if self.fresh[lane] else found
 
-    def see(self, lane: int, found: Knowledge) -> None:
-        """A strong read by a lane saw a write that fences come before."""
-        if found is not NOTHING:
-            self.is_used = True
-            self.seen[lane] = self._number(self.known[int(self.seen[lane])] | found)
+    def see(self, lanes: Ids, found: Knowledge) -> None:
+        """Strong reads by lanes saw a write that fences come before."""
+        if found is NOTHING:
+            return
+        self.is_used = True
+        for number, some in self.seen_by(lanes):
+            before = self.known[number]
+            if (after := before | found) is not before:
+                self.seen[some] = self._number(after)
+
+    def seen_by(self, lanes: Ids) -> Iterator[tuple[int, Ids]]:
+        """The lanes by what they have seen, as a number of `known`."""
+        seen = self.seen[lanes]
+        for number in np.unique(seen).tolist() if len(lanes) > 1 else seen.tolist():
+            yield number, lanes[seen == number]
 
     def share(self, lanes: Ids, group: Array, waited: NDArray[np.bool_] | None = None) -> None:
         """Lanes of one group met; of those that only arrived (`waited` is false) the others learn alone."""
         if not self.is_used:
             return
-        for number in np.unique(group).tolist():
-            mine = lanes[group == number]
-            to = mine if waited is None else lanes[(group == number) & waited]
-            fresh = mine[self.fresh[mine]].tolist()
-            if fresh or (self.before[mine] != self.before[mine[0]]).any():
-                self._put(self.before, mine, to, [self.snapshot(lane) for lane in fresh])
+        if not self.fresh[lanes].any() and all(
+            (table[lanes] == table[lanes[0]]).all() for table in (self.before, self.seen)
+        ):
+            return
+        order = np.argsort(group, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+            mine = lanes[part]
+            to = mine if waited is None else lanes[part[waited[part]]]
+            fresh = mine[self.fresh[mine]]
+            if len(fresh) or (self.before[mine] != self.before[mine[0]]).any():
+                self._put(self.before, mine, to, [self.snapshot(fresh)] if len(fresh) else [])
                 self.fresh[to] = False
             if (self.seen[mine] != self.seen[mine[0]]).any():
                 self._put(self.seen, mine, to, [])
 
     def _put(self, table: Array, lanes: Ids, to: Ids, more: list[Knowledge]) -> None:
-        found = NOTHING
-        for number in np.unique(table[lanes]).tolist():
-            found = found | self.known[number]
-        table[to] = self._number(_merged([found, *more]))
+        held = [self.known[number] for number in np.unique(table[lanes]).tolist() if number]
+        table[to] = self._number(joined((*held, *more)))
 
     def _number(self, found: Knowledge) -> int:
         self.known.append(found)
         return len(self.known) - 1
-
-
-def _merged(parts: list[Knowledge]) -> Knowledge:
-    """Many joins at once: the largest stamp of each name."""
-    tables: tuple[dict[int, int], ...] = ({}, {}, {})
-    for part in parts:
-        for table, stamps in zip(tables, (part.ctas, part.warps, part.threads), strict=True):
-            for name, stamp in stamps.items():
-                if stamp > table.get(name, 0):
-                    table[name] = stamp
-    return Knowledge(*tables)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.fence_order import FenceOrder
-from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released
+from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, Released, as_stamps, joined, largest
 from refsim.ptx.execution.geometry import Geometry, Ids, key_of
 from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
@@ -50,7 +50,8 @@ class Clocks:
     released: dict[Key, Released]
     rows: Rows = field(init=False)
     known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
-    learned: dict[tuple[int, int], tuple[int, Knowledge]] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
+    learned: dict[tuple[int, Knowledge], int] = field(default_factory=dict)
     fences: dict[int, Rows] = field(default_factory=dict)
     pending: dict[int, dict[int, Released]] = field(default_factory=dict)
     gathered: dict[int, "Gathered"] = field(default_factory=dict)
@@ -58,8 +59,9 @@ class Clocks:
     fenced: FenceOrder = field(init=False)
 
     def __post_init__(self) -> None:
+        self.first = self.geometry.first * self.geometry.threads
         self.rows = Rows.empty(self.geometry.lanes)
-        self.fenced = FenceOrder(self.geometry.lanes, self._at_fence)
+        self.fenced = FenceOrder(self.geometry.lanes, self._at_fences)
 
     # ---- questions
     def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> NDArray[np.bool_]:
@@ -79,13 +81,14 @@ class Clocks:
         foreign = rows.foreign[lanes]
         for number in np.unique(foreign[~ordered & (foreign > 0)]).tolist():
             some = np.flatnonzero(~ordered & (foreign == number))
-            known = self.known[number].stamps(cta[some], cta[some] * geometry.warps + warp[some], agent[some])
+            names = cta[some], cta[some] * geometry.warps + warp[some], agent[some]
+            known = self.answers.stamps(self.known[number], *names)
             ordered[some] = stamp[some] <= known
         return np.asarray(ordered)
 
     def thread(self, lanes: Ids) -> Ids:
         """The number of each lane's thread in the grid."""
-        return lanes + self.geometry.first * self.geometry.threads
+        return lanes + self.first
 
     def floor(self, alive: NDArray[np.bool_]) -> int:
         """Every lane that runs comes after all accesses of its own CTA up to this one."""
@@ -184,20 +187,27 @@ class Clocks:
         """A fence of these lanes: a release of what they know now by their next strong write, an acquire of what their
         strong reads observed."""
         if meaning.acquires and self.pending:
-            for lane in lanes.tolist():
+            for lane, one in zip(lanes.tolist(), lanes[:, None], strict=True):
                 for found in self.pending.pop(lane, {}).values():
-                    self._acquire(lane, found, meaning.scope)
+                    self._acquire(one, found, meaning.scope)
         if meaning.sequential and meaning.scope >= GPU:
-            for lane in lanes[self.fenced.seen[lanes] > 0].tolist() if self.fenced.is_used else ():
-                self.learn(np.array([lane]), self.fenced.known[int(self.fenced.seen[lane])])
+            if self.fenced.is_used:
+                for number, some in self.fenced.seen_by(lanes):
+                    self.learn(some, self.fenced.known[number])
             self.fenced.fence(lanes)
         if meaning.releases:
             for scope in range(min(meaning.scope, GPU) + 1):
                 self._note(self.fences.setdefault(scope, Rows.empty(self.geometry.lanes)), lanes, now)
 
-    def _at_fence(self, lane: int) -> Knowledge:
-        rows = self.fences[GPU]
-        return self.snapshot(rows, lane, int(rows.own[lane]))
+    def _at_fences(self, lanes: Ids) -> Knowledge:
+        """What the last fences of the whole GPU by these lanes cover together."""
+        rows, geometry = self.fences[GPU], self.geometry
+        if rows.warps is not None or rows.lanes is not None or len(lanes) == 1:
+            return joined(tuple(self.snapshot(rows, lane, int(rows.own[lane])) for lane in lanes.tolist()))
+        foreign = tuple(self.known[number] for number in np.unique(rows.foreign[lanes]).tolist() if number)
+        ctas, warps = geometry.cta[lanes] + geometry.first, geometry.warp[lanes] + geometry.first * geometry.warps
+        stamps = (rows.cta, ctas), (rows.warp, warps), (rows.own, self.thread(lanes))
+        return joined(foreign, *(as_stamps(*largest(names, table[lanes])) for table, names in stamps))
 
     def _note(self, to: Rows, lanes: Ids, now: int) -> None:
         rows = self.rows
@@ -214,14 +224,16 @@ class Clocks:
         """Strong reads observe what stands at these locations."""
         if not self.released:
             return
-        for lane, key in zip(lanes.tolist(), keys, strict=True):
+        for key, positions in _places(keys).items():
             found = self.released.get(key)
             if found is None:
                 continue
-            self.fenced.see(lane, found.fenced)
+            readers = lanes[positions]
+            self.fenced.see(readers, found.fenced)
             if meaning.acquires:
-                self._acquire(lane, found, meaning.scope)
-            else:
+                self._acquire(readers, found, meaning.scope)
+                continue
+            for lane in readers.tolist():
                 self.pending.setdefault(lane, {})[id(found)] = found
 
     def write(self, lanes: Ids, keys: list[Key], meaning: Semantics, now: int, *, update: bool) -> None:
@@ -245,9 +257,9 @@ class Clocks:
         or what its last release of this very place covered, whichever reaches further and then is later."""
         if meaning.releases:
             found = self.snapshot(self.rows, lane, now), min(meaning.scope, GPU)
-            self.repeated[int(self.thread(np.array(lane))), key] = found
+            self.repeated[lane + self.first, key] = found
             return found
-        again = self.repeated.get((int(self.thread(np.array(lane))), key)) if self.repeated else None
+        again = self.repeated.get((lane + self.first, key)) if self.repeated else None
         for scope in range(min(meaning.scope, GPU), -1, -1):
             rows = self.fences.get(scope)
             if rows is not None and rows.own[lane]:
@@ -260,9 +272,10 @@ class Clocks:
     def snapshot(self, rows: Rows, lane: int, now: int) -> Knowledge:
         """What one lane knows, by rows of its own or of a copy of them, with all that it did itself up to `now`."""
         geometry = self.geometry
-        cta, warp = int(geometry.cta[lane]) + geometry.first, int(geometry.thread[lane]) // WARP
+        of_grid, thread = divmod(lane, geometry.threads)
+        cta, warp = of_grid + geometry.first, thread // WARP
         ctas, warps = {cta: int(rows.cta[lane])}, {cta * geometry.warps + warp: int(rows.warp[lane])}
-        threads = {int(self.thread(np.array(lane))): now}
+        threads = {cta * geometry.threads + thread: now}
         if rows.warps is not None:
             for number in np.flatnonzero(rows.warps[lane]).tolist():
                 name = cta * geometry.warps + number
@@ -271,44 +284,60 @@ class Clocks:
             first = cta * geometry.threads + warp * WARP
             for number in np.flatnonzero(rows.lanes[lane]).tolist():
                 threads[first + number] = max(threads.get(first + number, 0), int(rows.lanes[lane, number]))
-        return self.known[int(rows.foreign[lane])] | Knowledge(ctas, warps, threads)
+        foreign = int(rows.foreign[lane])
+        return joined((self.known[foreign],) if foreign else (), ctas, warps, threads)
 
     def _merged(self, before: Released | None, added: Knowledge, scope: int, fenced: Knowledge, lane: int) -> Released:
         before = before or Released()
-        cta = int(self.geometry.cta[lane]) + self.geometry.first
+        cta = lane // self.geometry.threads + self.geometry.first
         cluster = self.cluster(cta)
         ctas = before.ctas | {cta: before.ctas.get(cta, NOTHING) | added}
         clusters = before.clusters
         if scope >= CLUSTER:
             clusters = clusters | {cluster: clusters.get(cluster, NOTHING) | added}
         everybody = before.everybody | added if scope >= GPU else before.everybody
-        return Released(everybody, before.fenced | fenced, clusters, ctas)
+        is_narrow = before.is_narrow or (scope < GPU and added is not NOTHING)
+        return Released(everybody, before.fenced | fenced, clusters, ctas, is_narrow)
 
     def cluster(self, cta: int) -> int:
         """The cluster of a CTA of the grid."""
         return cta // self.geometry.cluster_ctas
 
-    def _acquire(self, lane: int, found: Released, scope: int) -> None:
-        cta = int(self.geometry.cta[lane]) + self.geometry.first
-        knowledge = found.ctas.get(cta, NOTHING)
-        if scope >= CLUSTER:
-            knowledge = knowledge | found.clusters.get(self.cluster(cta), NOTHING)
-        if min(scope, SYS) >= GPU:
-            knowledge = knowledge | found.everybody
-        if knowledge is not NOTHING:
-            self.learn(np.array([lane]), knowledge)
+    def _acquire(self, lanes: Ids, found: Released, scope: int) -> None:
+        if scope >= GPU and not found.is_narrow:
+            self.learn(lanes, found.everybody)
+            return
+        ctas = self.geometry.cta[lanes] + self.geometry.first
+        for cta in np.unique(ctas).tolist():
+            knowledge = found.ctas.get(cta, NOTHING)
+            if scope >= CLUSTER:
+                knowledge = knowledge | found.clusters.get(self.cluster(cta), NOTHING)
+            if min(scope, SYS) >= GPU:
+                knowledge = knowledge | found.everybody
+            self.learn(lanes[ctas == cta], knowledge)
 
     def learn(self, lanes: Ids, knowledge: Knowledge) -> None:
         """Lanes come after what somebody else knew; equal joins are made once."""
         if knowledge is NOTHING:
             return
+        if len(lanes) == 1:
+            lane = int(lanes[0])
+            self.rows.foreign[lane] = self._joined(int(self.rows.foreign[lane]), knowledge)
+            return
         foreign = self.rows.foreign[lanes]
         for number in np.unique(foreign).tolist():
-            pair = number, id(knowledge)
-            if pair not in self.learned:
-                self.known.append(self.known[number] | knowledge)
-                self.learned[pair] = len(self.known) - 1, knowledge  # kept, so that its id stays its own
-            self.rows.foreign[lanes[foreign == number]] = self.learned[pair][0]
+            self.rows.foreign[lanes[foreign == number]] = self._joined(number, knowledge)
+
+    def _joined(self, number: int, knowledge: Knowledge) -> int:
+        """The number of what is known under a number and something more."""
+        before = self.known[number]
+        if (found := before | knowledge) is before:
+            return number
+        pair = number, knowledge
+        if pair not in self.learned:
+            self.known.append(found)
+            self.learned[pair] = len(self.known) - 1
+        return self.learned[pair]
 
 
 @dataclass
@@ -323,6 +352,16 @@ class Gathered:
 
     def __post_init__(self) -> None:
         self.warps = np.zeros(self.count, np.int32)
+
+
+def _places(keys: list[Key]) -> dict[Key, list[int]]:
+    """Where each key stands."""
+    if keys.count(keys[0]) == len(keys):
+        return {keys[0]: [*range(len(keys))]}
+    places: dict[Key, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return places
 
 
 def _runs(group: Array) -> tuple[Array, Array]:

@@ -1,0 +1,55 @@
+"""What a thread knows: joins that are only noted say the same as joins made at once."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refsim.ptx.checks import knowledge
+from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, joined
+
+NAMES = st.integers(0, 5)
+STAMPS = st.dictionaries(NAMES, st.integers(1, 9), max_size=3)
+STEPS = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), STAMPS, STAMPS, STAMPS), min_size=1, max_size=12)
+EVERY = np.array([(cta, warp, thread) for cta in range(7) for warp in range(7) for thread in range(7)])
+
+
+def largest(*tables):
+    return {name: max(table.get(name, 0) for table in tables) for name in {name for table in tables for name in table}}
+
+
+@given(steps=STEPS, asked=st.lists(st.integers(0, 99), max_size=6))
+@pytest.mark.parametrize("limits", [{}, {"_DEEP": 2}, {"_FEW": 0}, {"_FEW": 1000}, {"_ENTRIES": 3, "_FEW": 0}], ids=str)
+def test_joins_that_are_noted_are_maxima(limits, steps, asked) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in limits.items():
+            patch.setattr(knowledge, name, value)
+        found, wanted, answers = [NOTHING], [({}, {}, {})], Answers()
+        for first, second, *stamps in steps:
+            one, other = first % len(found), second % len(found)
+            found += [found[one] | found[other], joined((found[one], found[other]), *stamps)]
+            both = tuple(map(largest, wanted[one], wanted[other]))
+            wanted += [both, tuple(map(largest, both, stamps))]
+        for number in [*(place % len(found) for place in asked), len(found) - 1]:
+            ctas, warps, threads = wanted[number]
+            want = [max(ctas.get(a, 0), warps.get(b, 0), threads.get(c, 0)) for a, b, c in EVERY.tolist()]
+            assert answers.stamps(found[number], *EVERY.T).tolist() == want
+            few = EVERY[number % 7 :: 43]
+            assert answers.stamps(found[number], *few.T).tolist() == want[number % 7 :: 43]
+
+
+def test_a_join_that_adds_nothing_is_the_same_knowledge() -> None:
+    first, second = Knowledge({1: 2}), Knowledge({1: 3})
+    both = first | second
+    assert both | first is both
+    assert second | both is both
+    assert first | NOTHING is first
+    assert NOTHING | first is first
+
+
+def test_what_was_asked_for_longest_ago_is_forgotten() -> None:
+    answers, many = Answers(), np.arange(100)
+    for number in range(50):
+        parts = tuple(Knowledge({place + number: 1}) for place in range(knowledge._FEW + 1))
+        answers.stamps(joined(parts), many, many, many)
+    assert answers.entries == sum(len(names) for tables in answers.tables.values() for names, _ in tables) > 0
