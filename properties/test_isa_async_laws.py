@@ -186,11 +186,3 @@ def test_a_stray_copy_is_a_fault_where_it_is_issued(policy: str, statement: str,
         )
     assert caught.value.code == code
     assert "cp.async" in caught.value.where
-
-
-def test_copies_that_arrive_at_an_mbarrier_are_refused_by_name() -> None:
-    with pytest.raises(RefsimError, match=r"cp\.async\.mbarrier\.arrive") as caught:
-        ptx.load(f"{HEAD}cp.async.mbarrier.arrive.noinc.shared.b64 [%r2]; ret;\n}}\n").launch(
-            "k", (1,), (1,), [np.zeros(64, np.uint8), np.zeros(1, np.uint32), np.zeros(1, np.uint32)]
-        )
-    assert caught.value.code == "unknown-instruction"

@@ -100,7 +100,6 @@ NPY = {
     "pickle-in-a-field": (npy_of(descr="[('e4m3', '|O')]"), "pickle-refused"),
     "pickle-nested": (npy_of(descr="[('a', [('b', '|O8')])]"), "pickle-refused"),
     "float64": (npy_of(descr="'<f8'", payload=bytes(16)), "unsupported-dtype"),
-    "float8": (npy_of(descr="'<f1'", payload=bytes(2)), "unsupported-dtype"),
     "complex": (npy_of(descr="'<c8'", payload=bytes(16)), "unsupported-dtype"),
     "text": (npy_of(descr="'<U4'", payload=bytes(32)), "unsupported-dtype"),
     "bool": (npy_of(descr="'|b1'", payload=bytes(2)), "unsupported-dtype"),

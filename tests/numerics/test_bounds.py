@@ -104,7 +104,7 @@ def test_integers_have_no_error() -> None:
         ({"b": bf16(1.0, 2.0, 3.0)}, "operand-shape"),
         ({"a_scale": np.zeros((1, 1), np.uint8)}, "scales"),
         ({"a": [[1, 2], [3]]}, "operand-shape"),
-        ({"a_format": None}, "unknown-format"),
+        ({"a_format": None}, "format-needed"),
         ({"a_scale": ONE, "b_scale": ONE, "scale_format": "e4m3"}, "scales"),  # its sign has no place in a scale
         ({"a_scale": [[1], [1, 2]], "b_scale": ONE, "scale_format": "e8m0"}, "operand-shape"),
     ],
