@@ -4,7 +4,6 @@ A problem says one entry of a kernel, the shape, how the operands lie in memory 
 lie NaNs where the kernel must not look, between the rows of Y bytes that it must leave alone; all of it is checked.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,12 +35,14 @@ Codes = NDArray[np.unsignedinteger]
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a kernel: its tile, its warps, and what follows for a launch and for the sum over K.
+    """One entry of a kernel: its tile, its warps, what a launch asks for and how the sum over K is split.
 
-    `shape` is (batch, output, reduction) where it is compiled for just one. linear_n64_s1 takes 66,048 B of shared memory.
+    `shared_bytes` is what the kernel's own linear::Plan counts: the file does not compile where the two differ. `shape` is
+    (batch, output, reduction) where an entry is compiled for just one, `decode` how FP8 weights become values.
     """
 
     name: str
+    shared_bytes: int
     stages: int
     output_tile: int
     reduction_tile: int
@@ -50,24 +51,11 @@ class Entry:
     partial: str
     over_blocks: bool
     shape: tuple[int, int, int] | None = None
-    weight_bytes: int = 2
     decode: str = "exact"
 
     @property
     def threads(self) -> int:
         return 32 * self.warps_n * self.warps_k
-
-    @property
-    def rows(self) -> int:
-        return self.shape[0] if self.shape else MAX_BATCH
-
-    @property
-    def shared_bytes(self) -> int:
-        """What linear::Plan counts: a zero row, the stages, and the partial sums of the teams."""
-        zero = 0 if self.rows == MAX_BATCH else max(128, 2 * self.reduction_tile)
-        stage = self.reduction_tile * (2 * self.rows + self.weight_bytes * self.output_tile)
-        partials = 0 if self.over_blocks else self.rows * (self.output_tile + 8) * 4
-        return self.warps_k * (zero + self.stages * stage + partials)
 
     def reduction(self, blocks: int = 1) -> Reduction:
         """The row that every bit follows, for `blocks` along the reduction."""
@@ -75,25 +63,27 @@ class Entry:
         return Reduction(self.name, splits, self.reduction_tile, HERE["arithmetic"], partial_rounding=self.partial)
 
 
-TABLE = re.compile(r"^LINEAR(|_BLOCKS|_SHAPE)\((\w+, [^)]*)\)\s*$", re.MULTILINE)
+MACROS = ("LINEAR", "LINEAR_BLOCKS", "LINEAR_SHAPE")
 DECODERS = {"kExact": "exact", "kMultiply": "exact", "kTrick": "mirage"}  # of the file, and the policy of the bits
+PARTIALS = {"float": "f32", "__nv_bfloat16": "bf16"}
 
 
 def entries_of(source: Path) -> dict[str, Entry]:
-    """The entries that the table of a kernel file makes, by name."""
-    tables = TABLE.findall(source.read_text("utf-8"))
-    entries = [_entry(source.stem, kind, [word.strip() for word in words.split(",")]) for kind, words in tables]
+    """The entries of a kernel file, by name: each is one line `MACRO(word, ...)` of the table that ends the file."""
+    lines = [line.rstrip(" )").partition("(") for line in source.read_text("utf-8").splitlines()]
+    rows = [(macro, [word.strip() for word in words.split(",")]) for macro, _, words in lines if macro in MACROS]
+    entries = [_entry(source.stem, macro, words) for macro, words in rows]
     return {entry.name: entry for entry in entries}
 
 
-def _entry(kernel: str, kind: str, words: list[str]) -> Entry:
-    *tile, partial = words[-6:]
-    stages, output_tile, reduction_tile, warps_n, warps_k = map(int, tile)
-    shape = (int(words[0]), int(words[1]), int(words[2])) if kind == "_SHAPE" else None
-    decoders = [policy for name, policy in DECODERS.items() if name in words]
+def _entry(kernel: str, macro: str, words: list[str]) -> Entry:
+    """A row begins with a name or the three extents, with FP8 weights also with how they are decoded."""
+    *head, shared_bytes, stages, output_tile, reduction_tile, warps_n, warps_k, partial = words
+    shape = (int(head[0]), int(head[1]), int(head[2])) if macro == "LINEAR_SHAPE" else None
     return Entry(
-        f"{kernel}_{'x'.join(words[:3]) if shape else words[0]}", stages, output_tile, reduction_tile, warps_n, warps_k,
-        "f32" if partial == "float" else "bf16", kind == "_BLOCKS", shape, *([1, *decoders] if decoders else []),
+        f"{kernel}_{'x'.join(map(str, shape)) if shape else head[0]}",
+        int(shared_bytes), int(stages), int(output_tile), int(reduction_tile), int(warps_n), int(warps_k),
+        PARTIALS[partial], macro == "LINEAR_BLOCKS", shape, DECODERS.get(head[-1], "exact"),
     )  # fmt: skip
 
 

@@ -110,68 +110,69 @@ struct Fp8Weights {
     const T* scales;
     uint32_t given_wb_k, given_wb_n;
 
-    template <class Shape>
-    __device__ Rows rows(const Shape& shape, uint32_t first) const {
+    template <class Shape_>
+    __device__ Rows rows(const Shape_& shape, uint32_t output) const {
         const uint32_t pitch = (shape.reduction() + 15) / 16 * 16, all = (shape.output() + 15) / 16 * 16;
         const uint64_t address = global_address(w);
-        return {address + uint64_t{first} * pitch, pitch, all - first, pitch, access_width(address, pitch)};
+        return {address + uint64_t{output} * pitch, pitch, all - output, pitch, access_width(address, pitch)};
     }
 
     // The scales of a tile are in registers. Where all columns of a block share a group, lane l holds group l of the
     // whole row: asked for before the first tile, because a load waits for the copies that were asked for before it.
-    template <class Shape, class Tiling>
+    template <class Plan_>
     struct Reader {
-        enum : bool {
-            kOneGroup = WB_N != 0 && WB_N % Tiling::OUTPUT_TILE == 0 && WB_K % Tiling::REDUCTION_TILE == 0
-        };
+        using Shape = typename Plan_::Shape;
+        using Tile = typename Plan_::Tiling;
+        enum : bool { kOneGroup = WB_N != 0 && WB_N % Tile::OUTPUT_TILE == 0 && WB_K % Tile::REDUCTION_TILE == 0 };
         enum : uint32_t {
-            kChunks = Tiling::REDUCTION_TILE / kChunk,
-            kSteps = Tiling::REDUCTION_TILE / kMmaStep,
-            kColumns = Tiling::kColumns / 8,
+            kChunks = Plan_::kWRow / kChunk,
+            kSteps = Tile::REDUCTION_TILE / kMmaStep,
+            kColumns = Tile::kColumns / 8,  // of a lane: lane / 4 in every eight
         };
         static_assert(!kOneGroup || Shape::kReduction <= kWarp * WB_K, "a lane for every group");
-        const uint16_t* from[kOneGroup ? 1 : kColumns];
+        const uint16_t* scales_of[kOneGroup ? 1 : kColumns];  // a column: one a group of K
         uint32_t wb_k, reduction, lane, lane_offset;
-        uint16_t all, next[kSteps][kColumns];
+        uint16_t group_of_lane, next[kSteps][kColumns];
         uint32_t scale[kOneGroup ? 1 : kSteps][kOneGroup ? 1 : kColumns];  // twice, for a pair
 
-        __device__ Reader(const Fp8Weights& weights, const Shape& shape, uint32_t lane, uint32_t output,
-                          uint32_t member)
-            : wb_k(WB_K ? WB_K : weights.given_wb_k), reduction(shape.reduction()), lane(lane),
-              lane_offset(chunk_offset<kChunks>(member * Tiling::kColumns + lane / 2, 0) + lane % 2 * 8) {
+        __device__ Reader(const Fp8Weights& weights, const Shape& shape, const WorkRange<Plan_>& range)
+            : wb_k(WB_K ? WB_K : weights.given_wb_k), reduction(shape.reduction()), lane(range.lane),
+              lane_offset(chunk_offset<kChunks>(range.member * Tile::kColumns + range.lane / 2, 0) +
+                          range.lane % 2 * 8) {
             const uint32_t wb_n = WB_N ? WB_N : weights.given_wb_n, pitch = (reduction + wb_k - 1) / wb_k;
             const auto* scales = reinterpret_cast<const uint16_t*>(weights.scales);
             if constexpr (kOneGroup) {
-                all = __ldg(scales + uint64_t{output / wb_n} * pitch + min(lane, pitch - 1));
+                group_of_lane = __ldg(scales + uint64_t{range.output / wb_n} * pitch + min(range.lane, pitch - 1));
             } else {
 #pragma unroll
                 for (uint32_t i = 0; i < kColumns; ++i) {
-                    const uint32_t column = output + member * Tiling::kColumns + lane / 4 + 8 * i;
-                    from[i] = scales + uint64_t{min(column, shape.output() - 1) / wb_n} * pitch;
+                    const uint32_t column = range.output + range.member * Tile::kColumns + range.lane / 4 + 8 * i;
+                    scales_of[i] = scales + uint64_t{min(column, shape.output() - 1) / wb_n} * pitch;
                 }
             }
         }
-        // The scales of the tile at k; those of the tile after it are asked for.
-        __device__ void turn(uint32_t k) {
-            if constexpr (kOneGroup) {
-                scale[0][0] = twice(__shfl_sync(0xffffffffu, uint32_t{all}, k / wb_k));
-            } else {
-#pragma unroll
-                for (uint32_t step = 0; step < kSteps; ++step) {
-#pragma unroll
-                    for (uint32_t i = 0; i < kColumns; ++i) scale[step][i] = twice(next[step][i]);
-                }
-                fetch(k + Tiling::REDUCTION_TILE);
-            }
-        }
+        // Asks for the scales of the tile at k; beyond K, for the last ones, which nobody uses.
         __device__ void fetch(uint32_t k) {
             if constexpr (!kOneGroup) {
 #pragma unroll
                 for (uint32_t step = 0; step < kSteps; ++step) {
                     const uint32_t place = min(k + step * kMmaStep, reduction - 1) / wb_k;
 #pragma unroll
-                    for (uint32_t i = 0; i < kColumns; ++i) next[step][i] = __ldg(from[i] + place);
+                    for (uint32_t i = 0; i < kColumns; ++i) next[step][i] = __ldg(scales_of[i] + place);
                 }
+            }
+        }
+        // Takes the scales of the tile at k, and asks for those of the tile after it.
+        __device__ void begin_tile(uint32_t k) {
+            if constexpr (kOneGroup) {
+                scale[0][0] = twice(__shfl_sync(0xffffffffu, uint32_t{group_of_lane}, k / wb_k));
+            } else {
+#pragma unroll
+                for (uint32_t step = 0; step < kSteps; ++step) {
+#pragma unroll
+                    for (uint32_t i = 0; i < kColumns; ++i) scale[step][i] = twice(next[step][i]);
+                }
+                fetch(k + Tile::REDUCTION_TILE);
             }
         }
         // Lane l holds columns l / 4 and l / 4 + 8 at k = 2a, 2a + 1, 2a + 8, 2a + 9 of the step, a = l % 4.
@@ -193,47 +194,54 @@ struct Fp8Weights {
     };
 };
 
+using AnyShape = Shape<__nv_bfloat16, 0, 0, 0, 0>;
+template <Decode kDecode>
+using AnyGroup = Fp8Weights<__nv_bfloat16, 0, 0, kDecode>;
+
 #define GIVEN                                                                                                          \
     const __nv_bfloat16 *x, const uint8_t *w, const __nv_bfloat16 *scales, const __nv_bfloat16 *r, __nv_bfloat16 *y,   \
         uint32_t batch, uint32_t output, uint32_t reduction, uint32_t o_stride, uint32_t wb_k, uint32_t wb_n
 
-#define LINEAR(name, DECODE, K_PIPE_MAX, ...)                                                                          \
+#define LINEAR(name, DECODE, BYTES, STAGES, ...)                                                                       \
     extern "C" __global__ void __launch_bounds__(Tiling<__VA_ARGS__>::kThreads) linear_fp8_weight_##name(GIVEN) {      \
-        using Any = Shape<__nv_bfloat16, 0, 0, 0, 0>;                                                                  \
-        multiply_block<Any, Fp8Weights<__nv_bfloat16, 0, 0, DECODE>, Tiling<__VA_ARGS__>, K_PIPE_MAX>(                 \
-            x, {w, scales, wb_k, wb_n}, {r, y, {batch, output, reduction, o_stride}}, {});                             \
+        using Entry = Plan<AnyShape, AnyGroup<DECODE>, Tiling<__VA_ARGS__>, STAGES>;                                   \
+        static_assert(Entry::kShared == BYTES, "a launch asks for the bytes of the table");                            \
+        multiply_block<Entry>(x, {w, scales, wb_k, wb_n}, {r, y, {batch, output, reduction, o_stride}}, {});           \
     }
 
-#define LINEAR_BLOCKS(name, DECODE, K_PIPE_MAX, ...)                                                                   \
+#define LINEAR_BLOCKS(name, DECODE, BYTES, STAGES, ...)                                                                \
     extern "C" __global__ void __launch_bounds__(Tiling<__VA_ARGS__, true>::kThreads)                                  \
         linear_fp8_weight_##name(GIVEN, float* partials, uint32_t* arrivals) {                                         \
-        using Any = Shape<__nv_bfloat16, 0, 0, 0, 0>;                                                                  \
-        multiply_block<Any, Fp8Weights<__nv_bfloat16, 0, 0, DECODE>, Tiling<__VA_ARGS__, true>, K_PIPE_MAX>(           \
-            x, {w, scales, wb_k, wb_n}, {r, y, {batch, output, reduction, o_stride}}, {partials, arrivals});           \
+        using Entry = Plan<AnyShape, AnyGroup<DECODE>, Tiling<__VA_ARGS__, true>, STAGES>;                             \
+        static_assert(Entry::kShared == BYTES, "a launch asks for the bytes of the table");                            \
+        multiply_block<Entry>(x, {w, scales, wb_k, wb_n}, {r, y, {batch, output, reduction, o_stride}},                \
+                              {partials, arrivals});                                                                   \
     }
 
-#define LINEAR_SHAPE(BATCH, OUTPUT, REDUCTION, WB_K, WB_N, DECODE, K_PIPE_MAX, ...)                                    \
+#define LINEAR_SHAPE(BATCH, OUTPUT, REDUCTION, WB_K, WB_N, DECODE, BYTES, STAGES, ...)                                 \
     extern "C" __global__ void __launch_bounds__(Tiling<__VA_ARGS__, false, true>::kThreads)                           \
         linear_fp8_weight_##BATCH##x##OUTPUT##x##REDUCTION(const __nv_bfloat16* x, const uint8_t* w,                   \
                                                            const __nv_bfloat16* scales, const __nv_bfloat16* r,        \
                                                            __nv_bfloat16* y) {                                         \
-        using One = Shape<__nv_bfloat16, BATCH, OUTPUT, REDUCTION, OUTPUT>;                                            \
-        using Tile = Tiling<__VA_ARGS__, false, true>;                                                                 \
-        multiply_block<One, Fp8Weights<__nv_bfloat16, WB_K, WB_N, DECODE>, Tile, K_PIPE_MAX>(                          \
-            x, {w, scales, WB_K, WB_N}, {r, y, {}}, {});                                                               \
+        using OneShape = Shape<__nv_bfloat16, BATCH, OUTPUT, REDUCTION, OUTPUT>;                                       \
+        using OneGroup = Fp8Weights<__nv_bfloat16, WB_K, WB_N, DECODE>;                                                \
+        using Entry = Plan<OneShape, OneGroup, Tiling<__VA_ARGS__, false, true>, STAGES>;                              \
+        static_assert(Entry::kShared == BYTES, "a launch asks for the bytes of the table");                            \
+        multiply_block<Entry>(x, {w, scales, WB_K, WB_N}, {r, y, {}}, {});                                             \
     }
 
-//     name                              stages  OUTPUT_TILE  REDUCTION_TILE  WARPS_N  WARPS_K  Partial
-LINEAR(n64_s1, kExact,                        3,          64,            128,       4,       1, float)
-LINEAR(n32_s2_bf16, kExact,                   3,          32,             64,       2,       2, __nv_bfloat16)
-LINEAR(n16_s4_bf16, kExact,                   3,          16,             64,       1,       4, __nv_bfloat16)
-LINEAR(n16_s4_bf16_multiply, kMultiply,       3,          16,             64,       1,       4, __nv_bfloat16)
-LINEAR(n16_s4_bf16_trick, kTrick,             3,          16,             64,       1,       4, __nv_bfloat16)
-LINEAR(n32_s8, kExact,                        3,          32,             64,       1,       8, float)
-LINEAR_BLOCKS(n64_blocks, kExact,             3,          64,             64,       4,       1, float)
-LINEAR_BLOCKS(n32_s2_blocks_bf16, kExact,     3,          32,             64,       1,       2, __nv_bfloat16)
-LINEAR_SHAPE(1, 4096, 4096, 128, 128, kExact, 2,          16,            128,       1,      16, float)
-LINEAR_SHAPE(4, 4096, 4096, 128, 128, kExact, 2,          16,            128,       1,      16, float)
-LINEAR_SHAPE(16, 4096, 4096, 128, 128, kExact, 2,         32,            128,       1,       8, float)
+// linear_bindings.py reads these lines.
+//     name                           shared bytes  stages  OUTPUT_TILE  REDUCTION_TILE  WARPS_N  WARPS_K  Partial
+LINEAR(n64_s1, kExact,                       41472,      3,          64,            128,       4,       1, float)
+LINEAR(n32_s2_bf16, kExact,                  29696,      3,          32,             64,       2,       2, __nv_bfloat16)
+LINEAR(n16_s4_bf16, kExact,                  43008,      3,          16,             64,       1,       4, __nv_bfloat16)
+LINEAR(n16_s4_bf16_multiply, kMultiply,      43008,      3,          16,             64,       1,       4, __nv_bfloat16)
+LINEAR(n16_s4_bf16_trick, kTrick,            43008,      3,          16,             64,       1,       4, __nv_bfloat16)
+LINEAR(n32_s8, kExact,                      118784,      3,          32,             64,       1,       8, float)
+LINEAR_BLOCKS(n64_blocks, kExact,            18432,      3,          64,             64,       4,       1, float)
+LINEAR_BLOCKS(n32_s2_blocks_bf16, kExact,    24576,      3,          32,             64,       1,       2, __nv_bfloat16)
+LINEAR_SHAPE(1, 4096, 4096, 128, 128, kExact, 79360,     2,          16,            128,       1,      16, float)
+LINEAR_SHAPE(4, 4096, 4096, 128, 128, kExact, 108544,    2,          16,            128,       1,      16, float)
+LINEAR_SHAPE(16, 4096, 4096, 128, 128, kExact, 151552,   2,          32,            128,       1,       8, float)
 
 }  // namespace linear

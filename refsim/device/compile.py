@@ -169,20 +169,24 @@ def bundled_text(compiled: CompiledPtx) -> str:
 
 
 def _read_unit(source: Path) -> _Unit:
+    """A file under two names would be two files to NVRTC, `#pragma once` or not: the second name includes the first."""
+    files: dict[str, Path] = {}
     headers: dict[str, str] = {}
     text = _read_text(source)
     pending = [(text, source.parent)]
     while pending:
         including, directory = pending.pop()
         for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', including, re.MULTILINE):
-            path = directory / name
+            path = (directory / name).resolve()
             if not path.is_file():
                 continue  # a header of CUDA in quotes
             content = _read_text(path)
-            if name not in headers:
-                headers[name] = content
+            if name not in files:
+                first = next((other for other, file in files.items() if file == path), None)
+                files[name] = path
+                headers[name] = content if first is None else f'#include "{first}"\n'
                 pending.append((content, path.parent))
-            elif headers[name] != content:
+            elif files[name] != path and _read_text(files[name]) != content:
                 raise RefsimError(
                     "header-name",
                     f"two files are included as {name!r}",

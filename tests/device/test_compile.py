@@ -1,5 +1,6 @@
 """CUDA source to PTX to cubin: hashes, fallback, errors, the cache, and the PTX that is kept under gpu/ptx."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -242,6 +243,24 @@ def test_two_headers_of_one_name_are_refused(tmp_path: Path) -> None:
     (source.parent / "name.h").write_text("// another\n")
     with pytest.raises(RefsimError, match="two files are included as"):
         compile_ptx(source)
+
+
+@needs_nvrtc
+def test_header_under_two_names_is_one_header(tmp_path: Path) -> None:
+    """From the folder above and from beside itself, as nvcc takes it: `#pragma once` and the hash know one file."""
+    parts = tmp_path / "kernels" / "parts"
+    parts.mkdir(parents=True)
+    (parts / "value.h").write_text("#pragma once\nstruct Value { unsigned of; };\n")
+    (parts / "above.h").write_text('#pragma once\n#include "value.h"\nusing Above = Value;\n')
+    includes = [f'#include "{name}"\n' for name in ("parts/value.h", "parts/above.h", "parts/../parts/value.h")]
+    body = 'extern "C" __global__ void store(Above* out) { out->of = 44; }\n'
+    for order in itertools.permutations(includes):
+        first = compile_ptx(small(tmp_path, "".join(order) + body))
+        assert "44;" in first.text
+    (parts / "value.h").write_text("#pragma once\nstruct Value { float of; };\n")
+    second = compile_ptx(tmp_path / "kernels" / "small.cu")
+    assert second.source_sha256 != first.source_sha256
+    assert "1110441984;" in second.text, "44 as a float"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def unshuffled(codes: np.ndarray, output: int, reduction: int) -> np.ndarray:
 
 def stand_in(entry, *, mistake=""):
     """One entry in NumPy, from the bytes that it is given; `mistake` names what it gets wrong."""
-    is_fp8 = entry.weight_bytes == 1
+    is_fp8 = entry.name in fp8.ENTRIES
 
     def run(launcher, *args):
         pointers = 5 if is_fp8 else 4
