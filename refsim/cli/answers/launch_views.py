@@ -1,6 +1,7 @@
 """What a launch did, as tables: findings, schedules, banks, the statements that a warp ran."""
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from refsim.render import Bits, Column, Table
@@ -61,8 +62,11 @@ SCHEDULE_DEPENDENT = "schedule-dependent"
 
 
 def source_of(statement: "Statement") -> str:
-    """The source line of a statement; where the PTX names none, its own."""
-    return str(statement.location or f"PTX line {statement.line}")
+    """The source line of a statement and, inside a function, of the nearest call: all calls, as a finding names them, would
+    be wider than a table. Where the PTX names no source, its own line."""
+    if statement.location is None:
+        return f"PTX line {statement.line}"
+    return ", called at ".join(f"{at.file}:{at.line}" for at in islice(statement.location.places(), 2))
 
 
 def order_name(order: "Order") -> str:

@@ -1,6 +1,8 @@
 """refsim simulate on kernels that use shared memory: findings by check, bank conflicts by source line, policies."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -216,3 +218,18 @@ def test_a_cluster_and_a_cooperative_launch_are_options(capsys, tmp_path):
 def test_a_grid_barrier_of_more_blocks_than_are_resident_is_inconclusive(capsys, tmp_path):
     code, _, err = meet(capsys, tmp_path, 2000, "--seconds", "0.5")
     assert (code, "[timeout]" in err) == (5, True)
+
+
+def test_the_readme_shows_the_launch_that_it_names(capsys, tmp_path, monkeypatch):
+    """One block of the linear layer twice: every instruction that meets the banks, at its line and the nearest call."""
+    root = Path(__file__).parents[3]
+    (said,) = re.findall(
+        r"```\n\$ (refsim simulate gpu/(?:.*\\\n)*.*)\n([^`]*)```", (root / "README.md").read_text("utf-8")
+    )
+    (tmp_path / "gpu").symlink_to(root / "gpu")
+    monkeypatch.chdir(tmp_path)
+    for name, shape in (("x", (1, 512)), ("w", (128, 512))):
+        np.save(tmp_path / f"{name}.npy", np.arange(np.prod(shape), dtype=np.uint16).reshape(shape) & 0x3FFF)
+    words = shlex.split(said[0].replace("\\\n", " "))
+    code, out, _ = run(capsys, *words[1:])
+    assert (code, out) == (0, said[1])
