@@ -19,7 +19,7 @@ from refsim.ptx.checks.undefined_memory import moved
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.space import ITEM, AccessError, Addresses
-from refsim.ptx.text.syntax import place
+from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
 
@@ -56,6 +56,15 @@ class Copy:
         )
 
 
+@dataclass(frozen=True)
+class Wait:
+    """One executed wait of some lanes: all groups below number `limit` are there, `pending` newer ones may not be."""
+
+    statement: Statement
+    pending: int
+    limit: int
+
+
 class Watch(Protocol):
     """Who wants to see the bytes that copies bring."""
 
@@ -83,9 +92,12 @@ class Copies:
     committed: NDArray[np.int64] = field(init=False)
     flying: list[Copy] = field(default_factory=list)
     issued: int = 0
+    waits: list[Wait] = field(default_factory=list)
+    waited: NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
         self.committed = np.zeros(self.machine.geometry.lanes, np.int64)
+        self.waited = np.full(self.machine.geometry.lanes, -1, np.int32)
 
     def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
         """Lanes start copies of `size` bytes to shared addresses `to`; bytes beyond `given` become zero."""
@@ -140,6 +152,7 @@ class Copies:
         """Lanes go on when at most `pending` of their newest groups are in flight."""
         if not self.flying:
             return
+        self._note_wait(lanes, pending)
         limit = np.full(len(self.committed), -1, np.int64)
         limit[lanes.key] = self.committed[lanes.key] - pending
         self._land_where(lambda flight: flight.group < limit[flight.lanes.key])
@@ -162,6 +175,14 @@ class Copies:
             assert finished is not None
             self._land(finished)
         self.flying = still
+
+    def _note_wait(self, lanes: Lanes, pending: int) -> None:
+        """Remember where each lane waited last, and for which of its groups."""
+        assert lanes.statement is not None
+        done = self.committed[lanes.key] - pending
+        for limit in np.unique(done).tolist():
+            self.waits.append(Wait(lanes.statement, pending, limit))
+            self.waited[lanes.ids[done == limit]] = len(self.waits) - 1
 
     def drift(self) -> None:
         """Time passes: under the random policy, some bytes that fly arrive."""
@@ -242,16 +263,30 @@ class Copies:
             except AccessError as error:
                 raise lanes.fault(error.code, int(chosen[error.lane]), error.what) from None
 
-    def describe(self, start: int, width: int) -> str:
-        """The flight that flies to one of these bytes of the flat shared memory."""
+    def describe(self, start: int, width: int, reader: int) -> str:
+        """The flight that flies to one of these bytes of the flat shared memory, and what a lane has to wait for."""
         for flight in reversed(self.flying):
             first = flight.index * flight.size
             there = (first < start + width) & (first + flight.size > start)
             if there.any():
                 lane, lanes = int(np.argmax(there)), flight.lanes
                 assert lanes.statement is not None
-                who = self.machine.geometry.describe(int(lanes.ids[lane]))
-                behind = int(self.committed[lanes.ids[lane]] - flight.group[lane])
+                thread = int(lanes.ids[lane])
+                who = self.machine.geometry.describe(thread)
+                behind = int(self.committed[thread] - flight.group[lane])
                 groups = "not committed" if behind == 0 else f"{behind} group{'s' * (behind > 1)} back"
-                return f"{place(lanes.statement)} of {who} ({groups})"
-        return "a cp.async"
+                missing = self._missing_wait(thread, int(flight.group[lane]), behind)
+                others = "" if thread == reader else ", and then a barrier, as the copy is another thread's"
+                return f"{place(lanes.statement)} of {who} ({groups}) still writes them: {missing}{others}"
+        return "a cp.async still writes them"
+
+    def _missing_wait(self, thread: int, group: int, behind: int) -> str:
+        """What a thread lacks that would wait for one of its groups."""
+        if behind == 0:
+            return "it lacks a cp.async.commit_group and a wait for that group"
+        wait = self.waits[self.waited[thread]] if self.waited[thread] >= 0 else None
+        left = -1 if wait is None else wait.limit + wait.pending - group
+        if wait is None or left <= 0:  # it had not been committed then
+            return "it lacks a cp.async.wait_group"
+        needed = f"N = {left - 1} would wait for it"
+        return f"{place(wait.statement)} leaves its newest groups in flight, N = {wait.pending} of them; {needed}"

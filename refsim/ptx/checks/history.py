@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.journal import Journal
 from refsim.ptx.checks.knowledge import Released
 from refsim.ptx.memory.semantics import WEAK, Semantics, semantics
 from refsim.ptx.text.syntax import Statement
@@ -67,6 +68,7 @@ class History:
     lanes: int = 0
     released: tuple[dict[tuple[str, int], Released], ...] = field(default_factory=lambda: ({}, {}))
     areas: dict[int, Any] = field(default_factory=dict)
+    journal: Journal = field(default_factory=Journal)
 
     @property
     def now(self) -> int:

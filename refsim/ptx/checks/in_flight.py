@@ -47,8 +47,8 @@ class InFlight:
 
     def _report(self, access: Access, lane: int) -> None:
         at, width = int(access.at[lane]), access.width
-        copy = self.machine.copies.describe(int(access.index[lane]) * width, width)
+        copy = self.machine.copies.describe(int(access.index[lane]) * width, width, int(access.threads.ids[lane]))
         code, verb = ("read-before-wait", "reads") if access.kind == READ else ("race", "writes")
         where = f"{width} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"
-        what = f"{verb} {where} while {copy} still writes them"
+        what = f"{verb} {where} while {copy}"
         self.machine.report(access.threads.fault(code, lane, what, RULE), access.statement)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refsim.ptx.checks.history import History
+from refsim.ptx.checks.history import By, History
+from refsim.ptx.checks.missing_edges import Accesses, missing_edge
+from refsim.ptx.checks.repairs import Unordered
 from refsim.ptx.execution.context import Context
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import READ, Access
-from refsim.ptx.memory.semantics import GPU
 from refsim.ptx.memory.space import SHARED_BASE, Space
 from refsim.ptx.text.syntax import Statement, place
 
@@ -65,7 +66,7 @@ class Reporter:
         done = "reads" if pair.kind == "read" else "writes" if pair.same else "wrote"
         by = "by the same instruction" if pair.same else f"by {place(made[0])}"
         size = access.width // access.semantics.elements
-        between = "" if pair.same else f", with no {self.missing(access, pair)} between"
+        between = "" if pair.same else f", with no {self._missing(access, pair)}"
         act = f"{done} {by}" if pair.same else f"{by} {done}"
         error = access.threads.fault(
             pair.code, lane, f"{verb} {size} B at {self._place(*where)} that {self._who(pair.other)} {act}{between}",
@@ -85,18 +86,13 @@ class Reporter:
         described = geometry.describe(thread - geometry.first * geometry.threads)
         return f"{described} (warp {thread % geometry.threads // WARP})"
 
-    def missing(self, access: Access, pair: Pair) -> str:
-        """The edge that would put the two in order, by how far the threads stand apart."""
-        geometry, threads = self.machine.geometry, self.machine.geometry.threads
-        lane = pair.lane + geometry.first * threads
-        if lane // threads != pair.other // threads:
-            return self._between_blocks(access, pair)
-        if lane % threads // WARP == pair.other % threads // WARP:
-            return "bar.warp.sync (__syncwarp)"
-        return "barrier"
-
-    def _between_blocks(self, access: Access, pair: Pair) -> str:
-        other, mine = self.history.meaning(pair.number), access.semantics
-        if mine.strong and other.strong and min(mine.scope, other.scope) < GPU:
-            return "scope that includes both blocks (.gpu), nor a release that the other acquires,"
-        return "release (fence and strong write) that the other acquires"
+    def _missing(self, access: Access, pair: Pair) -> str:
+        geometry, history = self.machine.geometry, self.history
+        element = access.width // access.semantics.elements
+        later = By(access.semantics, element, pair.lane + geometry.first * geometry.threads)
+        earlier = history.by(pair.number, pair.other)
+        made = history.made[pair.number]
+        assert made is not None
+        unordered = Unordered(geometry, pair.lane, pair.other, pair.number)
+        both = Accesses(later, access.statement, access.kind != READ, earlier, made[0], pair.kind == "write")
+        return missing_edge(self.machine, history.journal, unordered, both, converged=pair.converged)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks import journal
 from refsim.ptx.checks.areas import Area, Part, Read, is_rising, unequal
 from refsim.ptx.checks.cluster_order import ClusterOrder, RemoteAccesses
 from refsim.ptx.checks.happens_before import Clocks, Key
@@ -25,6 +26,7 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
 from refsim.ptx.memory.semantics import CTA, Semantics
 from refsim.ptx.memory.space import Region, Space
+from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 _PENDING = 1 << 21  # lanes of reads that wait to be marked
@@ -42,7 +44,8 @@ class Races:
         self.clocks = [self.strict] if self.loose is None else [self.strict, self.loose]
         self.cluster_orders = [ClusterOrder(clocks, machine.alive) for clocks in self.clocks]
         self.remote = RemoteAccesses(self.strict)
-        self.reporter = Reporter(machine, history)
+        self.reporter, self.journal = Reporter(machine, history), history.journal
+        self.journal.geometry = self.geometry
         self.shared = Area.over(0, len(machine.shared.bytes), granules["shared"], is_shared=True)
         self.first = self.geometry.first * self.geometry.threads
         self.floor = 0
@@ -116,7 +119,7 @@ class Races:
             mine = self.geometry.cta[access.threads.ids]
             if (elsewhere := owner != mine).any():
                 self.remote.note(owner[elsewhere], self._agents(access.threads.ids[elsewhere]), self.history.now)
-        if meaning.strong or (access.kind != READ and self.strict.matters):
+        if meaning.strong or (access.kind != READ and (self.strict.matters or self.journal.strong)):
             self._synchronise(part)
 
     def _list_read(self, part: "Part", number: int, chosen: Any) -> None:
@@ -276,6 +279,8 @@ class Races:
     def _synchronise(self, part: "Part") -> None:
         """What strong accesses acquire and release, and the chains that other writes end."""
         access, meaning = part.access, self.history.meaning_of(part.access.statement)
+        at = part.index * access.width + part.area.base
+        self.journal.accessed(access, at, part.area.base, meaning, self.history.now)
         if not (self.strict.matters or meaning.releases):
             return
         lanes = access.threads.ids
@@ -352,12 +357,14 @@ class Races:
             self.reporter.report(part.access, pair, where)
 
     # ---- fences and meetings
-    def fence(self, lanes: Ids, meaning: Semantics) -> None:
+    def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None:
+        self.journal.add(journal.FENCE, self.history.now, lanes, statement=statement, meaning=meaning)
         for clocks in self.clocks:
             clocks.fence(lanes, meaning, self.history.now)
 
     def everyone_met(self, lanes: Ids) -> None:
         """All lanes that run passed one barrier of their CTAs together."""
+        self.journal.add(journal.MEET_CTA, self.history.now, lanes)
         for clocks in self.clocks:
             clocks.meet_cta(lanes, self.history.now)
         if self.is_private:
@@ -367,17 +374,20 @@ class Races:
     def _lift_floor(self) -> None:
         self.floor = self.strict.floor(self.machine.alive)
 
-    def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array) -> None:
+    def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> None:
         """Warps pass barriers `slot` (CTA * 16 + number): those that `waited` come after all that arrived there.
 
-        everyone: for each barrier how many warps there must wait so that nobody of the CTA is left out.
+        everyone: for each barrier how many warps there must wait so that nobody of the CTA is left out. at: program counters.
         """
+        self.journal.add(journal.PASSED, self.history.now, warps, detail=(slot, waited, at))
         alive, whole = self.machine.alive, np.bincount(slot[waited], minlength=len(everyone)) == everyone
         for number in np.unique(slot).tolist():
             here, now = slot == number, self.history.now
             lanes = np.flatnonzero(np.isin(self.geometry.warp, warps[here]) & alive)
             waiting = np.flatnonzero(np.isin(self.geometry.warp, warps[here & waited]) & alive)
             for clocks in self.clocks:
+                if clocks is self.strict:
+                    self._note_barrier(number, lanes, lanes if whole[number] else waiting, whole=bool(whole[number]))
                 if whole[number]:
                     clocks.leave(number, lanes)
                     clocks.meet_cta(lanes, now)
@@ -388,13 +398,28 @@ class Races:
         if whole.any() and self.is_private:
             self._lift_floor()
 
-    def cluster_arrived(self, lanes: Ids) -> None:
-        """Lanes arrived at the barrier of their cluster, and release what they did."""
+    def _note_barrier(self, number: int, lanes: Ids, waiting: Ids, *, whole: bool) -> None:
+        if not whole:
+            self.journal.add(journal.ARRIVE, self.history.now, lanes, detail=number)
+        if len(waiting):
+            self.journal.add(journal.LEAVE, self.history.now, waiting, detail=number)
+        if whole:
+            self.journal.add(journal.MEET_CTA, self.history.now, lanes)
+
+    def cluster_arrived(self, lanes: Ids, statement: Statement | None, *, releases: bool) -> None:
+        """Lanes arrived at the barrier of their cluster; unless they say that they do not, they release what they did."""
+        meaning, alive = Semantics(releases=releases), self.machine.alive.copy()
+        self.journal.add(
+            journal.CLUSTER_ARRIVE, self.history.now, lanes, statement=statement, meaning=meaning, detail=alive
+        )
+        if not releases:
+            return
         for order in self.cluster_orders:
             order.arrive(lanes, self.history.now)
 
     def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
         """All threads of these clusters have arrived."""
+        self.journal.add(journal.CLUSTER_FINISH, self.history.now, arrived, detail=clusters)
         for order in self.cluster_orders:
             order.finish(clusters, arrived)
 
@@ -407,6 +432,7 @@ class Races:
 
     def cluster_waited(self, lanes: Ids) -> None:
         """Lanes go on behind the barrier of their cluster."""
+        self.journal.add(journal.CLUSTER_WAIT, self.history.now, lanes)
         for order in self.cluster_orders:
             order.wait(lanes)
 
@@ -431,8 +457,10 @@ class Races:
         stride, first = self.machine.shared.stride, self.geometry.first
         return f"phase {phase}", (flat // stride + first) * stride + flat % stride
 
-    def warp_met(self, lanes: Ids, group: Array | None) -> None:
+    def warp_met(self, lanes: Ids, group: Array | None, statement: Statement | None) -> None:
         """Lanes met by bar.warp.sync: whole warps (group None), or those of one group each."""
+        verb = journal.MEET_WARPS if group is None else journal.MEET_LANES
+        self.journal.add(verb, self.history.now, lanes, statement=statement, detail=group)
         for clocks in self.clocks:
             self._meet(clocks, lanes, group)
 

@@ -24,8 +24,8 @@ class ClusterBarrier:
         if again.any():
             raise lanes.fault("barrier-misuse", int(np.argmax(again)), "a second arrival without a wait between", RULE)
         self.state[lanes.ids] = ARRIVED
-        if releases and self.machine.races is not None:
-            self.machine.races.cluster_arrived(lanes.ids)
+        if self.machine.races is not None:
+            self.machine.races.cluster_arrived(lanes.ids, lanes.statement, releases=releases)
         self.machine.go(lanes.pc + 1, lanes.ids)
         self.release()
 

@@ -105,9 +105,10 @@ class Barriers:
             return waiting
         all_warps = geometry.warps * geometry.count
         living = np.bincount(geometry.warp[alive], minlength=all_warps)
-        pairs, pair, lanes = np.unique(
-            self.slot[waiting] * all_warps + geometry.warp[waiting], return_inverse=True, return_counts=True
-        )
+        pairs, first, pair, lanes = np.unique(
+            self.slot[waiting] * all_warps + geometry.warp[waiting],
+            return_index=True, return_inverse=True, return_counts=True,
+        )  # fmt: skip
         slot, whole = pairs // all_warps, lanes == living[pairs % all_warps]
         passing = np.zeros(len(pairs), np.bool_)
         passing[pair[self.passes[waiting]]] = True
@@ -127,7 +128,8 @@ class Barriers:
             # Without a count a barrier completes when a warp has arrived or exited; one with a count does not ask who exited.
             running = np.repeat(np.count_nonzero(living.reshape(geometry.count, -1), axis=1), BARRIERS)
             everyone = np.where(self.expected > 0, geometry.warps, running)
-            self.machine.races.barriers_met(slot[going], pairs[going] % all_warps, ~passing[going], everyone)
+            at = self.pc[waiting[first[going]]]
+            self.machine.races.barriers_met(slot[going], pairs[going] % all_warps, ~passing[going], everyone, at)
         leaving: Ids = waiting[going[pair]]
         return leaving
 

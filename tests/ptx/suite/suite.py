@@ -47,7 +47,8 @@ class Wrong:
     """The right kernel `less_of` without one edge, `missing`; `less` is the number of that instance.
 
     codes: those that the finding may have. agents: "lanes" of one warp, "warps" of one block, or "blocks". says: how the
-    finding calls the missing edge, where that does not follow from the agents. warned: the finding is a warning, as chips
+    finding calls the missing edge, where that does not follow from the agents. shows: what it says of the half that is missing,
+    where every run shows that. warned: the finding is a warning, as chips
     deliver the value all the same.
     """
 
@@ -58,6 +59,7 @@ class Wrong:
     missing: str
     codes: tuple[str, ...] = ("race",)
     says: str = ""
+    shows: tuple[str, ...] = ()
     warned: bool = False
 
     @property
@@ -188,5 +190,6 @@ def is_what_was_wanted(kernel: Right, wrong: Wrong, error: RefsimError) -> bool:
         error.code in wrong.codes
         and all(re.search(rf"{re.escape(line)}\b", text) for line in lines)
         and (wrong.edge(error.code) in text or SAME in text)
+        and all(half in text for half in wrong.shows)
         and (not set(wrong.codes) & ORDER or agents(kernel, error) == wrong.agents)
     )

@@ -1,0 +1,236 @@
+"""Which half of an order is missing: what happened since an access, gone through again with one thing changed.
+
+A repair is a change to every execution of one statement: a release where a flag is stored, an acquire where it is read, a
+wider scope, a meeting beside it. The notes of the run are played to fresh clocks with that change; if the two accesses are
+in order then, the repair is what was missing. What is not known to repair it is not said.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks import journal
+from refsim.ptx.checks.cluster_order import ClusterOrder
+from refsim.ptx.checks.happens_before import Clocks
+from refsim.ptx.checks.journal import Note, Place
+from refsim.ptx.checks.knowledge import NOTHING
+from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.memory.access import READ, UPDATE, WRITE
+from refsim.ptx.memory.semantics import GPU, Semantics
+from refsim.ptx.text.syntax import Statement
+
+SCOPE, RELEASE, ACQUIRE, CHAIN = "scope", "release", "acquire", "chain"
+WARP_BEFORE, WARP_BEHIND, BLOCK_BEFORE, BLOCK_BEHIND = "warp before", "warp behind", "block before", "block behind"
+HALVES, MEETINGS = (SCOPE, RELEASE, CHAIN, ACQUIRE), (WARP_BEFORE, WARP_BEHIND, BLOCK_BEFORE, BLOCK_BEHIND)
+_WORK = 200_000  # lane accesses that are gone through for one finding
+_MOST = 3  # repairs that are worth saying together
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One kind of change to one statement."""
+
+    statement: Statement
+    kind: str
+
+
+@dataclass(frozen=True)
+class Unordered:
+    """A lane of the CTAs that run now, and access `number` of thread `other` of the grid, which it does not come after."""
+
+    geometry: Geometry
+    lane: int
+    other: int
+    number: int
+
+    @property
+    def blocks_apart(self) -> bool:
+        return self.geometry.first + self.lane // self.geometry.threads != self.other // self.geometry.threads
+
+    @property
+    def warps_apart(self) -> bool:
+        threads = self.geometry.threads
+        return self.blocks_apart or self.lane % threads // 32 != self.other % threads // 32
+
+
+def missing(notes: Sequence[Note], pair: Unordered) -> tuple[Repair, ...]:
+    """The fewest repairs that put the pair in order: one if one is enough, else some of which none can be spared."""
+    weight = sum(
+        len(note.lanes) if note.verb in (journal.ACCESS, journal.FENCE) else 1 + len(note.lanes) // 256
+        for note in notes
+    )
+    halves = [one for one in candidates(notes, pair) if one.kind in HALVES]
+    meetings = [one for one in candidates(notes, pair) if one.kind in MEETINGS]
+    if weight * (len(halves) + len(meetings) + 2) > _WORK:
+        return ()
+    for one in (*halves, *meetings):
+        if is_ordered(notes, pair, [one]):
+            return (one,)
+    for several in (halves, [*halves, *meetings]):
+        if is_ordered(notes, pair, several):
+            found = spared(notes, pair, several)
+            return tuple(found) if len(found) <= _MOST else ()
+    return ()
+
+
+def spared(notes: Sequence[Note], pair: Unordered, repairs: list[Repair]) -> list[Repair]:
+    """Without one after another, the least likely first, as long as the rest is enough."""
+    for one in reversed(repairs):
+        others = [each for each in repairs if each != one]
+        if is_ordered(notes, pair, others):
+            repairs = others
+    return repairs
+
+
+def candidates(notes: Sequence[Note], pair: Unordered) -> list[Repair]:
+    """What may be changed, the likeliest first."""
+    found: dict[Repair, None] = {}
+    for note in notes:
+        for kind in _kinds(note, pair) if note.statement is not None else ():
+            assert note.statement is not None
+            found[Repair(note.statement, kind)] = None
+    order = (*HALVES, *MEETINGS)
+    return sorted(found, key=lambda repair: order.index(repair.kind))
+
+
+def _kinds(note: Note, pair: Unordered) -> list[str]:
+    meaning = note.meaning
+    if note.verb == journal.CLUSTER_ARRIVE:
+        return [] if meaning.releases else [RELEASE]
+    narrow = [SCOPE] if pair.blocks_apart and meaning.scope < GPU else []
+    if note.verb == journal.FENCE:
+        return narrow + _meetings(pair, before=meaning.releases, behind=meaning.acquires)
+    if note.verb != journal.ACCESS or not meaning.strong:
+        return []
+    reads, writes = note.detail.kind != WRITE and meaning.returns, note.detail.kind != READ
+    found = narrow + [RELEASE] * (writes and not meaning.releases) + [ACQUIRE] * (reads and not meaning.acquires)
+    return found + [CHAIN] * (note.detail.kind == WRITE) + _meetings(pair, before=writes, behind=reads)
+
+
+def _meetings(pair: Unordered, *, before: bool, behind: bool) -> list[str]:
+    """Meetings of others than the pair's own: that of a warp is the order itself between its lanes, and so on."""
+    found = [WARP_BEFORE] * before + [WARP_BEHIND] * behind if pair.warps_apart else []
+    return found + ([BLOCK_BEFORE] * before + [BLOCK_BEHIND] * behind if pair.blocks_apart else [])
+
+
+def is_ordered(notes: Sequence[Note], pair: Unordered, repairs: Sequence[Repair]) -> bool:
+    """Whether the pair is in order when the notes are played with these repairs."""
+    changes: dict[int, set[str]] = {}
+    for repair in repairs:
+        changes.setdefault(id(repair.statement), set()).add(repair.kind)
+    play = Play(changes)
+    for note in notes:
+        play.note(note)
+    clocks = play.of(pair.geometry).clocks
+    return bool(clocks.is_ordered(np.array([pair.lane]), np.array([pair.other]), np.array([pair.number]))[0])
+
+
+@dataclass
+class Stage:
+    """The clocks of the CTAs that run at one time."""
+
+    clocks: Clocks
+    alive: NDArray[np.bool_]
+    clusters: ClusterOrder
+
+
+@dataclass
+class Play:
+    """Notes played to fresh clocks; `changes` are kinds of repairs by the identity of statements."""
+
+    changes: Mapping[int, set[str]]
+    stage: Stage | None = None
+    released: dict[tuple[str, int], Any] = field(default_factory=dict)
+
+    def of(self, geometry: Geometry) -> Stage:
+        """The clocks of one wave of CTAs; what stands released outlives it."""
+        if self.stage is None or self.stage.clocks.geometry is not geometry:
+            clocks, alive = Clocks(geometry, self.released), np.ones(geometry.lanes, np.bool_)
+            self.stage = Stage(clocks, alive, ClusterOrder(clocks, alive))
+        return self.stage
+
+    def note(self, note: Note) -> None:
+        """Play one."""
+        stage, lanes, now = self.of(note.geometry), note.lanes, note.now
+        clocks = stage.clocks
+        match note.verb:
+            case journal.ACCESS:
+                self._access(clocks, note, self.changes.get(id(note.statement), set()))
+            case journal.FENCE:
+                kinds = self.changes.get(id(note.statement), set())
+                meet(clocks, lanes, now, kinds & {WARP_BEFORE, BLOCK_BEFORE})
+                clocks.fence(lanes, self._meaning(note), now)
+                meet(clocks, lanes, now, kinds & {WARP_BEHIND, BLOCK_BEHIND})
+            case journal.MEET_CTA:
+                clocks.meet_cta(lanes, now)
+            case journal.MEET_WARPS:
+                clocks.meet_warps(lanes, now)
+            case journal.MEET_LANES:
+                clocks.meet_lanes(lanes, note.detail, now)
+            case journal.ARRIVE:
+                clocks.arrive(note.detail, lanes, now)
+            case journal.LEAVE:
+                clocks.leave(note.detail, lanes)
+            case journal.CLUSTER_ARRIVE:
+                stage.alive[:] = note.detail
+                if self._meaning(note).releases:
+                    stage.clusters.arrive(lanes, now)
+            case journal.CLUSTER_FINISH:
+                stage.clusters.finish(note.detail, lanes)
+            case journal.CLUSTER_WAIT:
+                for cluster in np.unique(note.geometry.cta[lanes] // note.geometry.cluster_ctas).tolist():
+                    stage.clusters.complete.setdefault(
+                        cluster, NOTHING
+                    )  # a phase that was complete before the first note
+                stage.clusters.wait(lanes)
+
+    def _meaning(self, note: Note) -> Semantics:
+        kinds = self.changes.get(id(note.statement), set())
+        meaning = note.meaning
+        if SCOPE in kinds:
+            meaning = replace(meaning, scope=GPU)
+        return replace(
+            meaning, releases=meaning.releases or RELEASE in kinds, acquires=meaning.acquires or ACQUIRE in kinds
+        )
+
+    def _access(self, clocks: Clocks, note: Note, kinds: set[str]) -> None:
+        lanes, place, meaning = note.lanes, note.detail, self._meaning(note)
+        meet(clocks, lanes, note.now - 1, kinds & {WARP_BEFORE, BLOCK_BEFORE})
+        keys = [(place.space, at) for at in self._positions(note).tolist()]
+        if place.kind == READ:
+            clocks.read(lanes, keys, meaning)
+        elif place.kind == WRITE and (clocks.matters or meaning.releases):
+            clocks.write(lanes, keys, meaning, note.now, update=CHAIN in kinds)
+        elif place.kind == UPDATE:
+            self._update(clocks, note, keys, meaning)
+        meet(clocks, lanes, note.now, kinds & {WARP_BEHIND, BLOCK_BEHIND})
+
+    def _update(self, clocks: Clocks, note: Note, keys: list[tuple[str, int]], meaning: Semantics) -> None:
+        """Lane after lane, as an atomic goes."""
+        place: Place = note.detail
+        for number, key in enumerate(keys):
+            one = note.lanes[number : number + 1]
+            if meaning.returns:
+                clocks.read(one, [key], meaning)
+            if (place.wrote is None or place.wrote[number]) and (clocks.matters or meaning.releases):
+                clocks.write(one, [key], meaning, note.now, update=True)
+
+    @staticmethod
+    def _positions(note: Note) -> NDArray[np.int64]:
+        """Shared memory belongs to CTAs of the grid: a wave of them does not share with the next."""
+        place: Place = note.detail
+        if place.space != "shared":
+            return place.at
+        return place.at + note.geometry.first * (1 << 32)
+
+
+def meet(clocks: Clocks, lanes: Ids, now: int, kinds: set[str]) -> None:
+    """The warps or the CTAs of these lanes meet."""
+    geometry = clocks.geometry
+    if kinds & {WARP_BEFORE, WARP_BEHIND}:
+        clocks.meet_warps(np.flatnonzero(np.isin(geometry.warp, geometry.warp[lanes])), now)
+    if kinds & {BLOCK_BEFORE, BLOCK_BEHIND}:
+        clocks.meet_cta(np.flatnonzero(np.isin(geometry.cta, geometry.cta[lanes])), now)
