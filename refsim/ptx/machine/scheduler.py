@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.async_ops.queue import Copies
+from refsim.ptx.async_ops.copies import Copies
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight

@@ -1,0 +1,70 @@
+"""How threads learn that asynchronous work is complete: groups that a thread commits and waits for.
+
+(An mbarrier that work arrives at is the matter of sync/mbarriers.)
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.text.syntax import Statement, place
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One executed wait of some threads: all groups below number `limit` are there, `pending` newer ones may not be."""
+
+    statement: Statement
+    pending: int
+    limit: int
+
+
+@dataclass
+class ThreadGroups:
+    """Each of `lanes` threads puts what it has started since its last commit into one group, numbered from 0."""
+
+    lanes: int
+    committed: NDArray[np.int64] = field(init=False)
+    waits: list[Wait] = field(default_factory=list)
+    waited: NDArray[np.int32] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.committed = np.zeros(self.lanes, np.int64)
+        self.waited = np.full(self.lanes, -1, np.int32)
+
+    def commit(self, lanes: Ids | slice) -> None:
+        self.committed[lanes] += 1
+
+    def current(self, lanes: Ids | slice) -> NDArray[np.int64]:
+        """The group that work of each of these threads joins now."""
+        return self.committed[lanes].copy()
+
+    def all_but(self, lanes: Ids | slice, pending: int) -> NDArray[np.int64]:
+        """For every thread the first group that a wait of `lanes` leaves in flight; -1 leaves what is not committed too."""
+        limit = np.full(self.lanes, -1, np.int64)
+        limit[lanes] = self.committed[lanes] - pending
+        return limit
+
+    def note_wait(self, lanes: Ids, statement: Statement, pending: int) -> None:
+        """Remember where each thread waited last, and for which of its groups."""
+        done = self.committed[lanes] - pending
+        for limit in np.unique(done).tolist():
+            self.waits.append(Wait(statement, pending, limit))
+            self.waited[lanes[done == limit]] = len(self.waits) - 1
+
+    def behind(self, thread: int, group: int) -> int:
+        """How many groups back from what it starts now one of a thread's groups is."""
+        return int(self.committed[thread]) - group
+
+    def missing_wait(self, thread: int, group: int) -> str:
+        """What a thread lacks that would wait for one of its groups."""
+        if self.behind(thread, group) == 0:
+            return "it lacks a cp.async.commit_group and a wait for that group"
+        wait = self.waits[self.waited[thread]] if self.waited[thread] >= 0 else None
+        left = -1 if wait is None else wait.limit + wait.pending - group
+        if wait is None or left <= 0:  # it had not been committed then
+            return "it lacks a cp.async.wait_group"
+        needed = f"N = {left - 1} would wait for it"
+        return f"{place(wait.statement)} leaves its newest groups in flight, N = {wait.pending} of them; {needed}"

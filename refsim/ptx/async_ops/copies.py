@@ -1,0 +1,211 @@
+"""Copies of cp.async from global to shared memory, in groups that each thread commits and waits for.
+
+For the checks a copy flies from its issue to the wait that covers it, whenever its bytes move.
+"""
+
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.async_ops.completion import ThreadGroups
+from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.checks.in_flight import InFlight
+from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.undefined_memory import moved
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.lanes import Lanes, Machine
+from refsim.ptx.memory.space import ITEM, AccessError, Addresses
+from refsim.ptx.text.syntax import place
+
+Array = NDArray[Any]
+
+
+class Watch(Protocol):
+    """Who wants to see the bytes that copies bring."""
+
+    def moved(self, lanes: Lanes, at: Array, width: int, items: Array) -> None: ...
+
+
+class Host(Machine, Protocol):
+    """A machine with those that follow its copies."""
+
+    @property
+    def races(self) -> Races | None: ...
+    @property
+    def in_flight(self) -> InFlight | None: ...
+    @property
+    def watching(self) -> Watch | None: ...
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One executed cp.async: `size` bytes to item `index` of shared memory per lane, the first `given` from `source`.
+
+    `group` is the lane's group. An AsyncOp; its parts are lanes, its units warps.
+    """
+
+    host: Host
+    number: int
+    lanes: Lanes
+    index: Addresses
+    source: Addresses
+    size: int
+    given: Array
+    group: NDArray[np.int64]
+    is_performed: bool = False
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        return self.lanes.warp
+
+    def part(self, chosen: NDArray[np.bool_]) -> "Copy":
+        return replace(
+            self,
+            lanes=Lanes(self.lanes.machine, self.lanes.ids[chosen], self.lanes.statement),
+            index=self.index[chosen],
+            source=self.source[chosen],
+            given=self.given if len(self.given) == 1 else self.given[chosen],
+            group=self.group[chosen],
+        )
+
+    def performed(self) -> "Copy":
+        host, items = self.host, self.items()
+        host.shared.bytes.view(ITEM[self.size])[self.index] = items
+        if host.tracking is not None:
+            moved(self.lanes, self.index, self.source, self.size, self.given)
+        if host.watching is not None:
+            host.watching.moved(self.lanes, self.index * self.size % host.shared.stride, self.size, items)
+        return replace(self, is_performed=True)
+
+    def complete(self) -> None:
+        if self.host.in_flight is not None:
+            self.host.in_flight.landed(self.index, self.size)
+        if self.host.races is not None:
+            self.host.races.copy_landed(self.lanes, self.index, self.size)
+
+    def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
+        first = self.index * self.size
+        there: NDArray[np.bool_] = (first < start + width) & (first + self.size > start)
+        return there
+
+    def items(self) -> Array:
+        """The bytes that arrive: those of the source, then zeros."""
+        lanes, given, size = self.lanes, self.given, self.size
+        if (given == size).all():
+            return self._held(self.source, size)
+        amount, rows = lanes.full(given), np.zeros((lanes.count, size), np.uint8)
+        for count in np.unique(amount[amount > 0]).tolist():
+            chosen = amount == count
+            for byte in range(count):
+                rows[chosen, byte] = self._held(self.source[chosen] + byte, 1)
+        return rows.reshape(-1).view(ITEM[size])
+
+    def _held(self, source: Array, width: int) -> Array:
+        state = self.host.memory.space
+        return state.bytes.view(ITEM[width]).take(state.index(source.astype(np.int64) - state.base, 0, width))
+
+    def read_source(self) -> None:
+        """The copy reads its source from now on: an access of the lane that issued it, whenever the bytes move."""
+        lanes, port, (state, owner) = self.lanes, self.host.port, self.lanes.space("global")
+        at = self.source.astype(np.int64) - state.base
+        if (self.given == self.size).all():
+            port.touch(lanes, "global", state, at, owner, self.size)
+            return
+        amount = lanes.full(self.given)
+        for count in np.unique(amount[amount > 0]).tolist():
+            chosen = amount == count
+            part = Lanes(lanes.machine, lanes.ids[chosen], lanes.statement)
+            width = count if count in ITEM else 1
+            for first in range(0, count, width):
+                port.touch(part, "global", state, at[chosen] + first, owner, width)
+
+    def check_source(self) -> None:
+        """The source must exist when the copy is issued, whenever its bytes are read; nothing is read for zero bytes."""
+        if (self.given == self.size).all():
+            return  # reading it is the check
+        lanes, amount = self.lanes, self.lanes.full(self.given)
+        state, _ = lanes.space("global")
+        for count in np.unique(amount[amount > 0]).tolist():
+            chosen = np.flatnonzero(amount == count)
+            at = self.source[chosen] - state.base
+            try:
+                if (stray := at % self.size != 0).any():
+                    raise AccessError("misaligned", int(np.argmax(stray)), f"address {state.address(at[np.argmax(stray)])} "
+                                      f"is not a multiple of {self.size} bytes")  # fmt: skip
+                for first in (0, count - 1):
+                    state.check(at + first, 1, store=False)
+            except AccessError as error:
+                raise lanes.fault(error.code, int(chosen[error.lane]), error.what) from None
+
+
+@dataclass
+class Copies:
+    """The copies in flight of all lanes that run; `issued` counts the instructions that started some."""
+
+    machine: Host
+    policy: str
+    choice: np.random.Generator | None
+    groups: ThreadGroups = field(init=False)
+    queue: Queue[Copy] = field(init=False)
+    issued: int = 0
+
+    def __post_init__(self) -> None:
+        self.groups = ThreadGroups(self.machine.geometry.lanes)
+        self.queue = Queue(self.policy, self.choice)
+
+    def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
+        """Lanes start copies of `size` bytes to shared addresses `to`; bytes beyond `given` become zero."""
+        self.issued += 1
+        machine = self.machine
+        ((lanes, _, at, _),) = lanes.parts("shared", to)
+        state, owner = lanes.space("shared")
+        lanes = copy(lanes)  # the set goes on to other statements
+        access = machine.port.intend(lanes, "shared", state, lanes.full(at), owner, size)
+        group = self.groups.current(lanes.key)
+        flight = Copy(machine, self.issued, lanes, access.index, lanes.full(source), size, given, group)
+        flight.check_source()
+        flight.read_source()
+        if machine.in_flight is not None:
+            machine.in_flight.before(access)
+        if machine.races is not None:
+            machine.races.copy_issued(access, flight.items)
+        if machine.in_flight is not None:
+            machine.in_flight.issued(access.index, size)
+        state.mark_written(access.index, size)
+        self.queue.start(flight)
+
+    def commit(self, lanes: Lanes) -> None:
+        """All copies since the last commit are one group."""
+        self.groups.commit(lanes.key)
+
+    def wait(self, lanes: Lanes, pending: int) -> None:
+        """Lanes go on when at most `pending` of their newest groups are in flight."""
+        if self.queue.flying:
+            assert lanes.statement is not None
+            self.groups.note_wait(lanes.ids, lanes.statement, pending)
+            limit = self.groups.all_but(lanes.key, pending)
+            self.queue.complete(lambda flight: flight.group < limit[flight.lanes.key])
+
+    def land(self, ids: Ids, issued: int) -> None:
+        """The copies of these lanes that are no younger than number `issued` have arrived."""
+        self.queue.complete(lambda flight: np.isin(flight.lanes.ids, ids) & (flight.number <= issued))
+
+    def drift(self) -> None:
+        self.queue.drift()
+
+    def describe(self, start: int, width: int, reader: int) -> str:
+        """The flight that flies to one of these bytes of the flat shared memory, and what a lane has to wait for."""
+        found = self.queue.writer_of(start, width)
+        if found is None:
+            return "a cp.async still writes them"
+        flight, lane = found
+        thread, group = int(flight.lanes.ids[lane]), int(flight.group[lane])
+        assert flight.lanes.statement is not None
+        who, behind = self.machine.geometry.describe(thread), self.groups.behind(thread, group)
+        groups = "not committed" if behind == 0 else f"{behind} group{'s' * (behind > 1)} back"
+        missing = self.groups.missing_wait(thread, group)
+        others = "" if thread == reader else ", and then a barrier, as the copy is another thread's"
+        return f"{place(flight.lanes.statement)} of {who} ({groups}) still writes them: {missing}{others}"
