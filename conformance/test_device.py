@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.kernels import Struct
+from refsim.kernels import Findings, Struct
 
 SOURCE = """
 #include <cooperative_groups.h>
@@ -48,6 +48,12 @@ extern "C" __global__ void shared(u32* y, u32 words) {
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) held[i] = i;
     __syncthreads();
     y[threadIdx.x] = held[words - 1 - threadIdx.x];
+}
+extern "C" __global__ void columns(u32* y) {
+    __shared__ u32 held[1024];
+    held[threadIdx.x * 32] = threadIdx.x;
+    __syncthreads();
+    y[threadIdx.x] = held[(31 - threadIdx.x) * 32];
 }
 extern "C" __global__ void over_grid(u32* y) {
     y[blockIdx.x] = blockIdx.x + 1;
@@ -282,6 +288,60 @@ def test_a_cluster_that_the_entry_declares(clustered):
     assert clustered.read(y).tolist() == [0, 1, 0, 1]
     clustered.launch("pairs", 4, 1, [y], cluster=2)
     assert clustered.read(y).tolist() == [0, 1, 0, 1]
+
+
+# ---- what is said of a device and its launches -------------------------------------------------------------------------
+
+
+def test_a_launch_that_is_right_leaves_no_findings_but_who_wrote_what(device, gpu):
+    assert gpu.findings() == Findings(owner_of=gpu.findings().owner_of)
+    y = gpu.output(64, np.uint32, name="y")
+    gpu.launch("shared", 2, 64, [y, np.uint32(64)], 256)
+    seen = gpu.findings()
+    assert (seen.inexact, seen.notes, seen.conflicts) == ((), (), ())
+    assert (seen.owner_of is not None) == device.is_simulated
+    if seen.owner_of is not None:
+        assert (seen.owner_of(y, 7)["thread"], seen.owner_of(y, 7)["address"]) == (7, y.address + 28)
+
+
+def test_conflicts_are_findings_where_the_device_sees_them(device, source):
+    """Thread i writes word 32 i of shared memory."""
+    with device.launcher(source, count_banks=True) as launcher:
+        y = launcher.output(32, np.uint32, name="y")
+        launcher.launch("columns", 1, 32, [y])
+        stores = [line for line in launcher.findings().conflicts if line.startswith("st.shared")]
+        assert len(stores) == device.is_simulated
+        assert all("32 wavefronts for each one needed" in line for line in stores)
+
+
+def test_a_probing_device_runs_a_text_of_ptx(device):
+    text = f""".version 8.0
+.target {device.target}
+.address_size 64
+.visible .entry seven(.param .u64 p) {{
+    .reg .b64 %p;
+    ld.param.u64 %p, [p];
+    st.global.u32 [%p], 7;
+    ret;
+}}
+"""
+    with device.probing().loaded(text, "seven.ptx") as launcher:
+        y = launcher.output(1, np.uint32, name="y")
+        launcher.launch("seven", 1, 1, [y])
+        assert launcher.read(y).tolist() == [7]
+
+
+def test_a_report_says_what_hardware_a_real_gpu_has(device):
+    facts = device.hardware()
+    assert set(facts) == (set() if device.is_simulated else
+                          {"compute capability", "multiprocessors", "memory", "driver", "backend"})  # fmt: skip
+    assert all(facts.values())
+
+
+def test_a_kernel_without_a_file_runs_on_no_gpu(device):
+    with pytest.raises(RefsimError) as caught, device.launcher(None):
+        pass
+    assert (caught.value.code, caught.value.exit_code) == ("no-kernel-file", 2)
 
 
 # ---- refusals and faults ---------------------------------------------------------------------------------------------

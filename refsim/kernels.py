@@ -84,6 +84,22 @@ class Struct:
         return self.raw
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What a device saw of the launches of one launcher besides what they wrote; what it does not look for stays empty.
+
+    `inexact` lists arithmetic on the data path whose bits are not fixed, `notes` what makes no kernel wrong, such as
+    unwritten memory that was read for nothing, `conflicts` each instruction that took more passes over the banks than it
+    needed. `owner_of(buffer, index)` says who wrote an element: "block" and "thread" with an "address" and, where it is
+    known, the statement "by" which; without a "block" nobody did.
+    """
+
+    inexact: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    owner_of: Callable[[Buffer, int], Mapping[str, object]] | None = None
+
+
 class Launcher(Protocol):
     """What a kernel runs on: a simulated or a real GPU, or somebody else's library."""
 
@@ -107,6 +123,16 @@ class Launcher(Protocol):
         """
 
     def read(self, buffer: Buffer) -> NDArray[Any]: ...
+
+    def findings(self) -> Findings:
+        """What was seen of all launches so far; Findings() where nobody looks, as on a real GPU."""
+
+
+def required_file(kernel_file: Path | None) -> Path:
+    """The file of a kernel that a GPU is to run; RefsimError no-kernel-file for one that is declared without."""
+    if kernel_file is None:
+        raise RefsimError("no-kernel-file", "the kernel has no file that could be compiled", help="Kernel(file=...)")
+    return kernel_file
 
 
 @dataclass(frozen=True)

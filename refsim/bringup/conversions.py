@@ -6,23 +6,18 @@ the simulated GPU, each instruction runs alone on a stated sample of chunks.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim import ptx
 from refsim.bringup.report import DIFFERS, PASS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import KERNEL_FILE
 from refsim.conversions import CONVERSIONS, convert
 from refsim.device import Device
-from refsim.device.cuda import CudaDevice
-from refsim.device.sim import SimLauncher
 from refsim.errors import MISSING, RefsimError
 from refsim.kernels import Launcher
 from refsim.ptx.isa.binding import bind, evaluate
@@ -70,7 +65,7 @@ def fingerprint() -> str:
 def tasks(device: Device) -> Sequence[Task]:
     """A case for each recorded conversion: exhaustive where the probe file runs, else a sample of the instructions."""
     known = recordings("conversions")
-    whole = isinstance(device, CudaDevice) and _compiles(device)
+    whole = not device.is_simulated and _compiles(device)
     rows = [row for row in known.values() if whole or row.name.startswith("cvt")]
     run: Callable[[Device, Recording], Case] = _exhaustive if whole else _sampled
     return [Task(row.name, partial(run, device, row)) for row in rows]
@@ -141,7 +136,7 @@ def _sampled(device: Device, row: Recording) -> Case:
 def _compared(device: Device, row: Recording, chunks: list[int]) -> Case:
     """One instruction on some chunks, against the recording; what differs is compared with the model word by word."""
     differing, first = 0, None
-    with launcher_of(device, _program(row, device.target)) as launcher:
+    with device.probing().loaded(_program(row, device.target), row.name) as launcher:
         for chunk in chunks:
             got = _results(launcher, row, chunk)
             if _agrees(row, chunk, got):
@@ -204,31 +199,13 @@ def expected(row: Recording, chunk: int) -> Words:
     return bits.view(bits.dtype.str.replace("u", "i")).astype(register) if type.is_signed else bits.astype(register)
 
 
-@dataclass(frozen=True)
-class Text:
-    """A PTX module and where it comes from."""
-
-    ptx: str
-    name: str
-
-
-@contextmanager
-def launcher_of(device: Device, text: Text) -> Iterator[Launcher]:
-    """A launcher over a PTX text, on either kind of device."""
-    if isinstance(device, CudaDevice):
-        with device.loaded(text.ptx, text.name) as launcher:
-            yield launcher
-    else:
-        yield SimLauncher(ptx.load(text.ptx, device.target), 1)
-
-
-def _program(row: Recording, target: str) -> Text:
+def _program(row: Recording, target: str) -> str:
     """The kernel of one instruction over 65,536 rows, for a target."""
     inputs = operands(row, 0)
     kinds = tuple(f"u{x.dtype.itemsize * 8}" for x in inputs)
     names = "".join(f", %{name}" for name in "ab"[: len(inputs)])
     form = ScalarForm(row.name, kinds, _result_bits(row), f"{row.name} %d{names};")
-    return Text(re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([form])), row.name)
+    return re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([form]))
 
 
 def _result_bits(row: Recording) -> int:

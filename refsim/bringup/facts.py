@@ -2,8 +2,6 @@
 
 import hashlib
 import platform
-import shutil
-import subprocess
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -13,7 +11,6 @@ import refsim
 from refsim.bundled import PACKAGE
 from refsim.device import Device
 from refsim.device.compile import assembler_version
-from refsim.device.cuda import CudaDevice
 from refsim.errors import RefsimError
 
 
@@ -21,8 +18,7 @@ def facts_of(device: Device) -> dict[str, str]:
     """Facts by name in reading order: "device" and "target" first, then what a real GPU says of itself, then tools."""
     described = device.describe()
     found: dict[str, str] = {name: described[name] for name in ("device", "target") if name in described}
-    if isinstance(device, CudaDevice):
-        found |= _gpu_facts(device, described)
+    found |= device.hardware()
     found |= {
         "NVRTC": _package("nvidia-cuda-nvrtc"),
         "ptxas": _assembler(),
@@ -30,28 +26,6 @@ def facts_of(device: Device) -> dict[str, str]:
         "python": f"{platform.python_version()}, numpy {np.__version__}",
     }
     return found
-
-
-def _gpu_facts(device: CudaDevice, described: dict[str, str]) -> dict[str, str]:
-    return {
-        "compute capability": described["compute_capability"],
-        "multiprocessors": str(device.facts.multiprocessors),
-        "memory": f"{device.facts.memory_bytes / 2**30:.1f} GiB",
-        "driver": " ".join(filter(None, (_kernel_driver(device.index), f"({described['driver']})"))),
-        "backend": described["backend"],
-    }
-
-
-def _kernel_driver(index: int) -> str:
-    """The version that nvidia-smi tells, where that is installed."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
-    command = [program, f"--id={index}", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def _package(name: str) -> str:

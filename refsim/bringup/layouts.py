@@ -20,7 +20,7 @@ from refsim.bringup.explain import Products
 from refsim.bringup.numerics import on_device
 from refsim.bringup.operands import format_of
 from refsim.bringup.report import DIFFERS, PASS, Case, Difference
-from refsim.bringup.tasks import Task, hashed, outcome, probing
+from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import Instruction
 from refsim.conversions import encode
 from refsim.device import Device
@@ -62,7 +62,7 @@ def _matrix_launcher(device: Device) -> Iterator[Launcher]:
         part = Path(folder) / PROBES.name
         part.write_text(PROBES.read_text("utf-8").partition("// ---- TMA ")[0], "utf-8")
         (part.parent / "layouts_forms.inc").write_text("")
-        with probing(device).launcher(part) as launcher:
+        with device.probing().launcher(part) as launcher:
             yield launcher
 
 

@@ -27,7 +27,7 @@ from refsim.bringup.explain import (
 )
 from refsim.bringup.operands import NARROWEST, operand_classes
 from refsim.bringup.report import DIFFERS, PASS, Case, Difference
-from refsim.bringup.tasks import Task, hashed, outcome, probing
+from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import Instruction
 from refsim.device import Device
 from refsim.errors import RefsimError
@@ -45,7 +45,7 @@ def fingerprint() -> str:
 
 def on_device(device: Device, instruction: Instruction) -> Products:
     """The instruction on a device, a launcher with empty memory for each call."""
-    prober = probing(device)
+    prober = device.probing()
 
     def products(a: Codes, b: Codes, c: Codes | None) -> Codes:
         with prober.launcher(tensor_cores.KERNEL_FILE) as launcher:
@@ -66,7 +66,7 @@ def row_of(instruction: Instruction, target: str) -> Profile | None:
 
 def tasks(device: Device) -> Sequence[Task]:
     """A case for each instruction; one without a row is discovered instead."""
-    words = 1 if device.name == "sim" else WORDS
+    words = 1 if device.is_simulated else WORDS
     found = []
     for instruction in tensor_cores.instructions(device.target):
         row, products = row_of(instruction, device.target), on_device(device, instruction)

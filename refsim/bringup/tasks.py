@@ -3,12 +3,10 @@
 import hashlib
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from refsim.bringup.report import DIFFERS, NOT_RUN, UNSUPPORTED, Case, Difference
-from refsim.device import Device
-from refsim.device.sim import SimDevice
 from refsim.errors import MISSING, RefsimError
 
 DEVICE_FAULT = 1  # the exit code of an error that blames what ran on the device
@@ -20,11 +18,6 @@ class Task:
 
     name: str
     run: Callable[[], Case]
-
-
-def probing(device: Device) -> Device:
-    """The device for probes of one instruction: the simulated GPU runs them under one schedule, since no other can matter."""
-    return replace(device, schedules=1) if isinstance(device, SimDevice) else device
 
 
 def outcome(status: str, **facts: object) -> Case:

@@ -1,7 +1,6 @@
 """Which device a command runs on, and what must be installed for it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -39,28 +38,17 @@ def opened(device_name: str, target: str | None, without: tuple[str, ...] = ()) 
 
     without: checks that a simulated GPU does not make; a real one makes none, and refuses them.
     """
-    from refsim.device.sim import SimDevice
-
-    found = _opened(device_name, target)
-    if not without:
-        return found
-    if isinstance(found, SimDevice):
-        return replace(found, without=without)
-    raise RefsimError("unknown-check", "a real GPU makes no checks that could be left out", help="--device sim")
-
-
-def _opened(device_name: str, target: str | None) -> "Device":
     from refsim import device
 
     if device_name != "auto":
-        return device.open(device_name, target)
+        return device.open(device_name, target, without=without)
     try:
-        return device.open("cuda", target)
+        return device.open("cuda", target, without=without)
     except RefsimError as error:
         if error.exit_code != MISSING:
             raise
         console.tell(f"simulated GPU: {error.what}")
-        return device.open("sim", target)
+        return device.open("sim", target, without=without)
 
 
 def need(extra: str, *modules: str) -> None:

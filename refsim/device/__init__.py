@@ -1,6 +1,7 @@
 """Devices that kernels run on: the simulated GPU and real ones, behind one protocol."""
 
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,10 @@ __all__ = ["Device", "open"]
 
 
 class Device(Protocol):
-    """A GPU, simulated or real: `launcher` compiles a kernel file for it and gives memory to run it in."""
+    """A GPU, simulated or real: `launcher` compiles a kernel file for it and gives memory to run it in.
+
+    Kernels are also tried on devices of somebody else's, which run functions of a library under the same names.
+    """
 
     @property
     def name(self) -> str: ...
@@ -21,26 +25,43 @@ class Device(Protocol):
     @property
     def target(self) -> str: ...
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether what it says of a kernel is the model's word and not silicon's."""
+
     def describe(self) -> dict[str, str]:
         """What a verdict must hold: device, driver, compiler, flags, hashes of PTX and cubin."""
 
-    def launcher(self, kernel_file: Path) -> AbstractContextManager[Launcher]: ...
+    def hardware(self) -> dict[str, str]:
+        """What a report of a bring-up says of the GPU and its driver, in reading order; nothing of a simulated one."""
+
+    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> AbstractContextManager[Launcher]:
+        """Memory and the entries of a file; None for a kernel that needs no file, which no GPU can run.
+
+        count_banks: `findings` of the launcher have bank conflicts, on a device that sees them.
+        """
+
+    def loaded(self, text: str, source: str) -> AbstractContextManager[Launcher]:
+        """Memory and the entries of a PTX text; `source` names it in errors."""
+
+    def probing(self) -> "Device":
+        """The same device for probes of one instruction: a simulated GPU runs them under one schedule, none other matters."""
 
 
-def open(name: str = "sim", target: str | None = None) -> Device:
+def open(name: str = "sim", target: str | None = None, *, without: Sequence[str] = ()) -> Device:
     """The device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
 
     "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" under one of them. "cuda" goes
     through PyCUDA where it can be imported, else through cuda.bindings; "cuda:pycuda", "cuda:bindings" and
-    "cuda:1:bindings" through the one named.
+    "cuda:1:bindings" through the one named. `without` names checks that a simulated GPU leaves out; a real one makes none.
 
-    Raises RefsimError: an unknown name (exit 2); no driver, no GPU or neither library (exit 4).
+    Raises RefsimError: an unknown name or check (exit 2); no driver, no GPU or neither library (exit 4).
     """
     if simulated := re.fullmatch(r"sim(?::(eager|lazy|random))?", name):
         from refsim.device.compile import target_named
         from refsim.device.sim import SimDevice
 
-        device = SimDevice(name=name, policy=simulated[1])
+        device = SimDevice(name=name, policy=simulated[1], without=tuple(without))
         return replace(device, target=target_named(target).name) if target else device
     match = re.fullmatch(r"cuda(?::(\d+))?(?::(pycuda|bindings))?", name)
     if not match:
@@ -49,4 +70,7 @@ def open(name: str = "sim", target: str | None = None) -> Device:
         )
     from refsim.device.cuda import open_device
 
-    return open_device(int(match[1] or 0), target, match[2])
+    opened = open_device(int(match[1] or 0), target, match[2])
+    if without:
+        raise RefsimError("unknown-check", "a real GPU makes no checks that could be left out", help="--device sim")
+    return opened

@@ -8,6 +8,8 @@ The driver is reached through PyCUDA or through cuda.bindings (`driver.py`), imp
 import hashlib
 import importlib
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from refsim.device.driver_bindings import open_bindings
 from refsim.device.driver_pycuda import open_pycuda
 from refsim.device.modules import LoadedModule
 from refsim.errors import RefsimError, unknown
-from refsim.kernels import Buffer
+from refsim.kernels import Buffer, Findings, required_file
 from refsim.ptx import Extents
 
 GUARD_BYTES = 4096
@@ -98,6 +100,10 @@ class CudaLauncher:
         size = buffer.count * buffer.dtype.itemsize
         raw = self._read(buffer.address, size)
         return raw.view(buffer.dtype)
+
+    def findings(self) -> Findings:
+        """Nothing: a GPU writes bytes and says no more."""
+        return Findings()
 
     def close(self) -> None:
         """Frees every buffer; the launcher is empty afterwards."""
@@ -206,9 +212,28 @@ class CudaDevice:
             **self.built,
         }
 
+    @property
+    def is_simulated(self) -> bool:
+        return False
+
+    def hardware(self) -> dict[str, str]:
+        """Capability, size and driver; nvidia-smi tells the driver's version, where that is installed."""
+        described = self.describe()
+        return {
+            "compute capability": described["compute_capability"],
+            "multiprocessors": str(self.facts.multiprocessors),
+            "memory": f"{self.facts.memory_bytes / 2**30:.1f} GiB",
+            "driver": " ".join(filter(None, (kernel_driver(self.index), f"({described['driver']})"))),
+            "backend": described["backend"],
+        }
+
+    def probing(self) -> "CudaDevice":
+        return self
+
     @contextmanager
-    def launcher(self, kernel_file: Path) -> Iterator[CudaLauncher]:
+    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> Iterator[CudaLauncher]:
         """Compiles a kernel file to PTX, assembles that PTX, loads it; the buffers live as long as the block."""
+        kernel_file = required_file(kernel_file)
         compiling = importlib.import_module("refsim.device.compile")
         compiled = compiling.compile_ptx(kernel_file, self.target)
         cubin = compiling.assemble(compiled)
@@ -264,6 +289,18 @@ class CudaDevice:
         if module.keeps_nothing:
             self.modules[key] = module
         return module
+
+
+def kernel_driver(index: int) -> str:
+    """The version of the driver of a GPU, as nvidia-smi tells it; empty where that is not installed."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    command = [program, f"--id={index}", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 BACKENDS: dict[str, Callable[[int], Driver]] = {"pycuda": open_pycuda, "bindings": open_bindings}

@@ -5,7 +5,7 @@ A launch of moderate size runs under several schedules (`schedules.py`).
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from refsim.device.arguments import check_buffer, check_owned, launch_values
 from refsim.device.compile import compile_ptx
 from refsim.device.schedules import SCHEDULES, Order, Outcome, orders_of, outcomes
 from refsim.errors import RefsimError
-from refsim.kernels import Buffer
+from refsim.kernels import Buffer, Findings, required_file
 from refsim.ptx.text.syntax import place
 
 SCHEDULED_LANES = 4096
@@ -40,7 +40,6 @@ class SimLauncher:
     memory: ptx.GlobalMemory = field(default_factory=ptx.GlobalMemory)
     inexact: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    instructions: int = 0
     traces: list[ptx.Trace] = field(default_factory=list)
     count_banks: bool = False
     without: tuple[str, ...] = ()
@@ -129,7 +128,6 @@ class SimLauncher:
         trace = next(tried).trace
         assert trace is not None
         self.traces.append(trace)
-        self.instructions += trace.instructions
         self.inexact += [
             f"{entry}: {line}" for line in (*trace.inexact, *trace.idealised, *map(str, trace.contractions))
         ]
@@ -141,11 +139,11 @@ class SimLauncher:
         if after is not None:
             self.memory.restore(after)
 
-    @property
-    def conflicts(self) -> list[str]:
-        """Each instruction that took more wavefronts than it needed, where they were counted."""
+    def findings(self) -> Findings:
+        """Conflicts are instructions that took more wavefronts than they needed, where they were counted."""
         uses = [use for trace in self.traces for use in trace.banks if use.wavefronts > use.ideal]
-        return [f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses]
+        conflicts = tuple(f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses)
+        return Findings(tuple(self.inexact), tuple(dict.fromkeys(self.notes)), conflicts, self.owner_of)
 
     def orders(self, entry: str) -> tuple[Order, ...]:
         """The orders that a launch of an entry is tried under."""
@@ -188,7 +186,27 @@ class SimDevice:
             self._programs[compiled.sha256] = ptx.load(compiled.text, self.target)
         return self._programs[compiled.sha256]
 
+    @property
+    def is_simulated(self) -> bool:
+        return True
+
+    def hardware(self) -> dict[str, str]:
+        return {}
+
     @contextmanager
-    def launcher(self, kernel_file: Path) -> Iterator[SimLauncher]:
+    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> Iterator[SimLauncher]:
         """A launcher with empty memory; the program is kept for the next one."""
-        yield SimLauncher(self.program(kernel_file), self.schedules, self.policy, self.arithmetic, without=self.without)
+        yield self._launcher(self.program(required_file(kernel_file)), count_banks)
+
+    @contextmanager
+    def loaded(self, text: str, source: str) -> Iterator[SimLauncher]:
+        """A launcher over a PTX text."""
+        yield self._launcher(ptx.load(text, self.target))
+
+    def _launcher(self, program: ptx.Program, count_banks: bool = False) -> SimLauncher:
+        return SimLauncher(
+            program, self.schedules, self.policy, self.arithmetic, count_banks=count_banks, without=self.without
+        )
+
+    def probing(self) -> "SimDevice":
+        return replace(self, schedules=1)

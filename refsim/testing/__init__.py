@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "Kernel", "Launcher", "Promise", "Verdict", "assert_bits_equal", "find_kernels", "kernel_named", "laws", "recipes",
-    "replay_case", "run_campaign", "strategies",
+    "Findings", "Kernel", "Launcher", "Promise", "Verdict", "assert_bits_equal", "find_kernels", "kernel_named",
+    "laws", "recipes", "replay_case", "run_campaign", "strategies",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from refsim.kernels import Kernel, Launcher, Promise
+    from refsim.kernels import Findings, Kernel, Launcher, Promise
     from refsim.testing import laws, recipes, strategies
     from refsim.testing.assertions import assert_bits_equal
     from refsim.testing.campaign import run_campaign
@@ -21,7 +21,7 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "refsim.kernels": ("Kernel", "Launcher", "Promise"),
+            "refsim.kernels": ("Findings", "Kernel", "Launcher", "Promise"),
             "refsim.testing.assertions": ("assert_bits_equal",),
             "refsim.testing.campaign": ("run_campaign",),
             "refsim.testing.kernel_files": ("find_kernels", "kernel_named"),

@@ -9,7 +9,7 @@ oracle.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,23 @@ class ChangedDevice:
     def describe(self) -> dict[str, str]:
         return {"device": f"simulated GPU ({self.target})", "target": self.target}
 
+    @property
+    def is_simulated(self) -> bool:
+        return True
+
+    def hardware(self) -> dict[str, str]:
+        return {}
+
+    def probing(self) -> "ChangedDevice":
+        return replace(self, schedules=1)
+
     @contextmanager
-    def launcher(self, kernel_file: Path | None) -> Iterator[SimLauncher]:
-        launcher = SimLauncher(self.program, self.schedules)
+    def loaded(self, text: str, source: str) -> Iterator[SimLauncher]:
+        yield SimLauncher(ptx.load(text, self.target), self.schedules)
+
+    @contextmanager
+    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> Iterator[SimLauncher]:
+        launcher = SimLauncher(self.program, self.schedules, count_banks=count_banks)
         run = launcher.launch
 
         def noted(entry: str, *arguments: Any, **options: Any) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from refsim.device import Device
 from refsim.errors import RefsimError, unknown
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
@@ -57,7 +58,7 @@ class _Ledger:
     """The running counts of one campaign, and the best finding so far."""
 
     kernel: Kernel
-    device: Any
+    device: Device
     profile: Profile
     seed: int | None
     planned: int
@@ -103,7 +104,7 @@ class _Ledger:
 
 def run_campaign(
     kernel: Kernel,
-    device: Any,
+    device: Device,
     *,
     profile: str = "quick",
     cases: int | None = None,

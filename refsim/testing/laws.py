@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.compare import Mismatch, Owner, bits, explained
+from refsim.device import Device
 from refsim.errors import RefsimError
-from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Promise
+from refsim.kernels import Buffer, Findings, Kernel, Launcher, Outputs, Promise
 from refsim.ptx import Extents
 from refsim.testing.assertions import BitsDiffer
 from refsim.testing.recipes import spelled
@@ -19,9 +20,8 @@ from refsim.testing.recipes import spelled
 class Observation:
     """One run of a kernel: what it wrote, what differs, and what the device says about the run.
 
-    `inexact` lists .approx arithmetic on the data path, `notes` what makes no kernel wrong, such as unwritten
-    memory that was read for nothing; both are what the launcher offers under these names, if it does. `conflicts` are the
-    instructions of a kernel that promises none which took more than one pass over the banks where one would do.
+    `inexact` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel promises not to
+    have.
     """
 
     outputs: Outputs
@@ -34,14 +34,11 @@ class Observation:
 
 @dataclass
 class _WatchedLauncher:
-    """Passes everything on, and remembers what was uploaded as read-only and where every buffer lies."""
+    """Passes everything on to `inner`, and remembers what was uploaded as read-only and where every buffer lies."""
 
     inner: Launcher
     inputs: list[tuple[Buffer, NDArray[Any]]] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
-
-    def __getattr__(self, name: str) -> Any:  # what a device offers beyond the protocol
-        return getattr(self.inner, name)
 
     @property
     def target(self) -> str:
@@ -54,6 +51,9 @@ class _WatchedLauncher:
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         return self.inner.read(buffer)
+
+    def findings(self) -> Findings:
+        return self.inner.findings()
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
         buffer = self.inner.upload(array, name=name, misalign_bytes=misalign_bytes, writable=writable)
@@ -68,7 +68,7 @@ class _WatchedLauncher:
         return buffer
 
 
-def observe(kernel: Kernel, problem: Any, device: Any) -> Observation:
+def observe(kernel: Kernel, problem: Any, device: Device) -> Observation:
     """Runs a kernel once and compares every output with the oracle and every read-only input with itself.
 
     `device` is what `refsim.device.open` returns. A fault of the device (out of bounds, a guard band written, a
@@ -77,16 +77,15 @@ def observe(kernel: Kernel, problem: Any, device: Any) -> Observation:
     if not isinstance(problem, kernel.recipe):
         raise RefsimError("bad-recipe", f"{problem!r} is no {kernel.recipe.__name__}", where=f"kernel {kernel.name}")
     formats = kernel.output_formats(problem)
-    with device.launcher(kernel.file) as launcher:
+    with device.launcher(kernel.file, count_banks=bool(kernel.conflict_free)) as launcher:
         watched = _WatchedLauncher(launcher)
-        if kernel.conflict_free and hasattr(launcher, "count_banks"):
-            launcher.count_banks = True
         got = kernel.run(watched, problem)
         want = kernel.expected(problem, launcher.target)
         for label, outputs in (("run", got), ("oracle", want)):
             if set(outputs) != set(formats):
                 what = f"{label} returns {sorted(outputs)}, declared are {sorted(formats)}"
                 raise RefsimError("outputs-differ", what, where=f"kernel {kernel.name}")
+        seen = launcher.findings()
         owners = {name: _owner(kernel, problem, name, want[name].shape, watched) for name in formats}
         compared = [
             _compared(kernel.promise, got[name], want[name], format, name=name, owner=owners[name])
@@ -100,24 +99,24 @@ def observe(kernel: Kernel, problem: Any, device: Any) -> Observation:
         outputs=got,
         mismatches=tuple(mismatch for mismatch in (*compared, *changed) if mismatch),
         elements=sum(mismatch.total for mismatch in compared),
-        inexact=tuple(getattr(launcher, "inexact", ())),
-        notes=tuple(dict.fromkeys(getattr(launcher, "notes", ()))),
-        conflicts=tuple(use for use in getattr(launcher, "conflicts", ()) if use.startswith(kernel.conflict_free)),
+        inexact=seen.inexact,
+        notes=seen.notes,
+        conflicts=tuple(use for use in seen.conflicts if use.startswith(kernel.conflict_free)),
     )
 
 
-def agrees_with_oracle(kernel: Kernel, problem: Any, device: Any) -> None:
+def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
     """Every output equals the oracle's as far as the kernel's promise goes; else BitsDiffer."""
     _demand(_only(observe(kernel, problem, device).mismatches, inputs=False), f"{kernel.name} on {spelled(problem)}")
 
 
-def inputs_unchanged(kernel: Kernel, problem: Any, device: Any) -> None:
+def inputs_unchanged(kernel: Kernel, problem: Any, device: Device) -> None:
     """What was uploaded as read-only holds the same bits afterwards; else BitsDiffer."""
     changed = _only(observe(kernel, problem, device).mismatches, inputs=True)
     _demand(changed, f"{kernel.name} wrote an input: {spelled(problem)}")
 
 
-def deterministic(kernel: Kernel, problem: Any, device: Any) -> None:
+def deterministic(kernel: Kernel, problem: Any, device: Device) -> None:
     """Two runs write the same bits, NaN payloads included; else BitsDiffer."""
     first, second = (observe(kernel, problem, device).outputs for _ in range(2))
     formats = kernel.output_formats(problem)
@@ -158,11 +157,11 @@ def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any]) -> Mismatc
 
 
 def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watched: _WatchedLauncher) -> Owner | None:
-    """Who wrote an element: what the device saw (`owner_of`, the simulator has it), else what the kernel declares.
+    """Who wrote an element: what the device saw, else what the kernel declares.
 
     The rows of an output may lie further apart in its buffer than they are long.
     """
-    buffer, seen = watched.buffers.get(name), getattr(watched.inner, "owner_of", None)
+    buffer, seen = watched.buffers.get(name), watched.findings().owner_of
     if seen is not None and buffer is not None:
         pitch = buffer.count // shape[0] if shape and shape[0] else 0
         apart = (shape[0], pitch) if len(shape) == 2 else shape
@@ -178,5 +177,5 @@ def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watc
     return declared_owner
 
 
-def _written(place: dict[str, object]) -> "dict[str, object] | str":
+def _written(place: Mapping[str, object]) -> "Mapping[str, object] | str":
     return place if "block" in place else f"never written, address {place['address']:#x}"

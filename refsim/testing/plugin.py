@@ -7,9 +7,12 @@ until one of its options or fixtures is used; `--device` gives way to an option 
 import argparse
 import contextlib
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from refsim.device import Device
 
 PROFILES = ("quick", "ci", "night")
 OURS = "--refsim-device"
@@ -52,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def device(pytestconfig: pytest.Config) -> Any:
+def device(pytestconfig: pytest.Config) -> "Device":
     """The device that --device names, opened once: `refsim.device.open("sim")` without the option."""
     import refsim.device
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from refsim.device import Device
 from refsim.errors import UNREADABLE, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing.kernel_files import kernel_named
@@ -65,7 +66,7 @@ def load_case(path: str | Path, kernel: Kernel | None = None) -> tuple[Kernel, A
     return kernel, from_json(kernel.recipe, record["problem"], where=f"{case}: problem")
 
 
-def replay_case(path: str | Path, device: Any, kernel: Kernel | None = None) -> Verdict:
+def replay_case(path: str | Path, device: Device, kernel: Kernel | None = None) -> Verdict:
     """Runs a case once on a device and returns its verdict, as `refsim replay PATH` does."""
     kernel, problem = load_case(path, kernel)
     return run_problem(kernel, problem, device, replay=str(path))

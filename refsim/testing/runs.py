@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from refsim.compare import Mismatch
+from refsim.device import Device
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
@@ -25,7 +26,7 @@ class Finding:
     mismatch: Mismatch | None = None
 
 
-def run_problem(kernel: Kernel, problem: Any, device: Any, *, replay: str = "") -> Verdict:
+def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "") -> Verdict:
     """The verdict of one problem, run once; nothing is generated or shrunk."""
     started = time.monotonic()
     finding, elements, notes = examine(kernel, problem, device)
@@ -37,7 +38,7 @@ def run_problem(kernel: Kernel, problem: Any, device: Any, *, replay: str = "") 
     )  # fmt: skip
 
 
-def examine(kernel: Kernel, problem: Any, device: Any) -> tuple[Finding | None, int, tuple[str, ...]]:
+def examine(kernel: Kernel, problem: Any, device: Device) -> tuple[Finding | None, int, tuple[str, ...]]:
     """What one run of a problem shows (None: it agrees), how many elements were compared, and notes."""
     try:
         seen = observe(kernel, problem, device)
@@ -58,7 +59,7 @@ def examine(kernel: Kernel, problem: Any, device: Any) -> tuple[Finding | None, 
     return finding, seen.elements, seen.notes
 
 
-def describe(device: Any) -> dict[str, str]:
+def describe(device: Device) -> dict[str, str]:
     """The device's name and what it says of itself: after a run also hashes, flags and tools of what ran."""
     return {"name": device.name, **device.describe()}
 

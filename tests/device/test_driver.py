@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from refsim import device
 from refsim.device import cuda, driver_bindings, driver_pycuda
 from refsim.device.compile import assembler_version
 from refsim.errors import MISSING, RefsimError
@@ -260,3 +261,11 @@ def test_an_unknown_library_is_named():
     with pytest.raises(RefsimError) as caught:
         cuda.open_device(backend="cupy")
     assert caught.value.code == "unknown-backend"
+
+
+def test_a_real_gpu_makes_no_checks_that_could_be_left_out(monkeypatch):
+    monkeypatch.setattr(cuda, "open_device", lambda index, target, backend: ("a GPU", index))
+    assert device.open("cuda:1") == ("a GPU", 1)
+    with pytest.raises(RefsimError, match="no checks that could be left out"):
+        device.open("cuda:1", without=("race",))
+    assert device.open("sim:lazy", without=("race",)).without == ("race",)

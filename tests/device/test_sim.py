@@ -43,20 +43,20 @@ def test_owner_names_the_statement_that_wrote(file):
     with device.open("sim").launcher(file) as launcher:
         x, y = launcher.upload(np.arange(32, dtype=np.uint32), name="x"), launcher.output(33, np.uint32, name="y")
         launcher.launch("stride", (1,), (32,), [x, y])
-        owner = launcher.owner_of(y, 7)
+        owner_of = launcher.findings().owner_of
+        owner = owner_of(y, 7)
         assert (owner["block"], owner["thread"], owner["address"]) == (0, 7, y.address + 28)
         assert str(owner["by"]).startswith("st.global.")
         assert str(owner["by"]).endswith("(kernels.cu:7)")
-        assert launcher.owner_of(y, 32) == {"address": y.address + 128, "written": "never"}
+        assert owner_of(y, 32) == {"address": y.address + 128, "written": "never"}
 
 
 def test_conflicts_are_counted_where_that_was_asked_for(file):
     for asked in (False, True):
-        with device.open("sim").launcher(file) as launcher:
-            launcher.count_banks = asked
+        with device.open("sim").launcher(file, count_banks=asked) as launcher:
             x, y = launcher.upload(np.arange(32, dtype=np.uint32), name="x"), launcher.output(32, np.uint32, name="y")
             launcher.launch("stride", (1,), (32,), [x, y])
-            found = [(line.split()[0], line.split("(")[1]) for line in launcher.conflicts]
+            found = [(line.split()[0], line.split("(")[1]) for line in launcher.findings().conflicts]
             want = [("st.shared.u32", "kernels.cu:5): 32 wavefronts for each one needed"),
                     ("ld.shared.u32", "kernels.cu:7): 32 wavefronts for each one needed")]  # fmt: skip
             assert found == (want if asked else [])

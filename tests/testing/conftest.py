@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.kernels import Buffer, Kernel, Promise
+from refsim.kernels import Buffer, Findings, Kernel, Promise
 from refsim.testing import strategies as rst
 from refsim.testing.recipes import Tensor
 
 GUARD = 64
+NOTHING = Findings()
 BASE = 1 << 32
 
 
@@ -26,10 +27,8 @@ class FakeLauncher:
     memory: np.ndarray = field(default_factory=lambda: np.full(1 << 23, 0xA5, np.uint8))
     top: int = 0
     buffers: list[Buffer] = field(default_factory=list)
-    inexact: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    count_banks: bool = False
+    seen: Findings = NOTHING
+    sees_owners: bool = True
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         start = -(-(self.top + GUARD) // 256) * 256 + misalign_bytes
@@ -56,6 +55,9 @@ class FakeLauncher:
                 if (band != 0xA5).any():
                     raise RefsimError("guard-violated", f"{entry} wrote {side} buffer {buffer.name!r}", exit_code=1)
 
+    def findings(self) -> Findings:
+        return replace(self.seen, owner_of=self.owner_of if self.sees_owners else None)
+
     def owner_of(self, buffer: Buffer, index: int) -> dict[str, object]:
         return {"block": index // 32, "thread": index % 32, "address": buffer.address + index * buffer.dtype.itemsize}
 
@@ -66,18 +68,21 @@ class FakeLauncher:
 @dataclass
 class FakeDevice:
     entries: dict[str, Callable[..., None]]
-    flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    seen: Findings = NOTHING
+    sees_owners: bool = True
     name: str = "fake"
     target: str = "numpy"
     launches: int = 0
+    is_simulated: bool = False
 
     def describe(self) -> dict[str, str]:
         return {"device": "NumPy", "target": self.target}
 
     @contextmanager
-    def launcher(self, kernel_file: Path | None) -> Iterator[FakeLauncher]:
+    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> Iterator[FakeLauncher]:
         self.launches += 1
-        yield FakeLauncher(self.entries, **self.flags)
+        seen = self.seen if count_banks else replace(self.seen, conflicts=())
+        yield FakeLauncher(self.entries, self.target, seen=seen, sees_owners=self.sees_owners)
 
 
 def halve(launcher: FakeLauncher, x: Buffer, n: np.uint64, y: Buffer) -> None:
@@ -112,7 +117,7 @@ def halve_kernel() -> Kernel:
 @pytest.fixture
 def fake_device() -> Callable[..., FakeDevice]:
     """Makes a device that runs `entry` in place of halve."""
-    return lambda entry=halve, **flags: FakeDevice({"halve": entry}, flags)
+    return lambda entry=halve, *, sees_owners=True, **seen: FakeDevice({"halve": entry}, Findings(**seen), sees_owners)
 
 
 @pytest.fixture

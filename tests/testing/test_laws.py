@@ -99,15 +99,12 @@ def test_promise_decides_what_counts(halve_kernel, fake_device, right_halve):
         laws.agrees_with_oracle(halve_kernel, PROBLEM, fake_device(other_nan))
 
 
-def test_declared_owner_stands_in_where_the_device_cannot_tell(halve_kernel, fake_device, monkeypatch):
+def test_declared_owner_stands_in_where_the_device_cannot_tell(halve_kernel, fake_device):
     def wrong(launcher, x, n, y):
         launcher.view(y)[:] = 1
 
-    device = fake_device(wrong)
-    with device.launcher(None) as launcher:
-        monkeypatch.setattr(type(launcher), "owner_of", None)
     declared = replace(halve_kernel, owner=lambda problem, output, index: (7, index))
-    seen = laws.observe(declared, PROBLEM, device)
+    seen = laws.observe(declared, PROBLEM, fake_device(wrong, sees_owners=False))
     assert seen.mismatches[0].first.owner == "written by block 7, thread 0"
 
 
@@ -130,7 +127,6 @@ def test_promised_conflicts_are_a_finding(halve_kernel, fake_device):
     device = fake_device(
         conflicts=("ldmatrix.x4 at PTX line 3: 8 wavefronts", "st.shared.f32 at PTX line 9: 2 wavefronts")
     )
-    device.flags["count_banks"] = False
     promising = replace(halve_kernel, conflict_free=("ldmatrix",))
     finding, *_ = examine(promising, PROBLEM, device)
     assert (finding.status, finding.mismatch) == ("fail", None)

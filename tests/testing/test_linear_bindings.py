@@ -91,7 +91,7 @@ def in_order(codes, output, reduction):
 def layer_device(numpy_device):
     def make(kernel, mistake=""):
         entries = {name: stand_in(entry, mistake=mistake) for name, entry in TABLES[kernel.name].items()}
-        return numpy_device(entries, {"target": "sm_90a"})
+        return numpy_device(entries, target="sm_90a")
 
     return make
 

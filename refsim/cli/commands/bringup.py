@@ -87,7 +87,7 @@ def command(
     if fresh:
         state.clear()
     _tell_kept(state, [suite.name for suite in suites])
-    report = _report(facts, _cases(device, suites, state), device.name == "sim", old)
+    report = _report(facts, _cases(device, suites, state), device.is_simulated, old)
     _deliver(report, forms, xml, citations)
     state.clear()
     if report.exit_code:
