@@ -14,6 +14,7 @@ from refsim.ptx.findings.table import NOTE, SCHEDULE_DEPENDENT, STOP, WARNING
 HEAD = """.version 9.0
 .target sm_90a
 .address_size 64
+.extern .func (.param .b64 block) malloc (.param .b64 size);
 .visible .entry k(.param .u64 out)
 {
     .reg .b32 %r<8>; .reg .b64 %d<6>; .reg .pred %p<4>; .shared .align 16 .b8 tile[1024];
@@ -52,6 +53,10 @@ DEFECTS = {
         32,
     ),
     SCHEDULE_DEPENDENT: Defect("atom.global.add.u32 %r4, [%d1+512], 1; st.global.u32 [%d2], %r4;", 128),
+    "leak": Defect(
+        "{ .param .b64 size; .param .b64 block; st.param.b64 [size], 8; call (block), malloc, (size);"
+        "ld.param.b64 %d3, [block]; } st.global.u32 [%d3], %r1; st.global.u32 [%d2], %r1;"
+    ),
     "bank-conflicts": Defect(
         "shl.b32 %r4, %r1, 7; and.b32 %r4, %r4, 1023; add.u32 %r4, %r4, %r2; ld.shared.u32 %r5, [%r4];"
     ),

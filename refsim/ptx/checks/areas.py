@@ -53,6 +53,14 @@ class Area:
         self.unmarked.clear()
         self.lanes = 0
 
+    def renew(self, start: int, end: int, history: History) -> None:
+        """What touched the bytes [start, end) until now matters no more."""
+        self.settle()
+        self.mark_reads(0, history)
+        granules = slice((start - self.base) // self.granule, -(-(end - self.base) // self.granule))
+        for marks in (self.writes, self.reads):
+            marks.last[granules] = marks.since[granules] = 0
+
     def mark_reads(self, floor: int, history: History) -> None:
         """The reads listed so far become marks."""
         for read in self.waiting:

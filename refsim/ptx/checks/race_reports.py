@@ -9,7 +9,7 @@ from refsim.ptx.checks.missing_edges import Accesses, missing_edge
 from refsim.ptx.checks.repairs import Unordered
 from refsim.ptx.execution.context import Context
 from refsim.ptx.findings.faults import fault
-from refsim.ptx.memory.access import READ, Access
+from refsim.ptx.memory.access import DISCARD, READ, Access
 from refsim.ptx.memory.space import SHARED_BASE, Space
 from refsim.ptx.text.syntax import Statement, place
 
@@ -63,6 +63,7 @@ class Reporter:
         made = self.history.made[pair.number]
         assert made is not None
         verb = "reads" if access.kind == READ else "overwrites" if pair.kind == "read" else "writes"
+        verb = "frees" if access.kind == DISCARD else verb
         done = "reads" if pair.kind == "read" else "writes" if pair.same else "wrote"
         by = "by the same instruction" if pair.same else f"by {place(made[0])}"
         size = access.width // access.semantics.elements
@@ -75,11 +76,9 @@ class Reporter:
         self.machine.report(error, access.statement)
 
     def _place(self, space: Space, position: int) -> str:
-        region = space.region_at(position)
-        inside = position - (region.start if region else 0)
         if space.name == "shared":
             return f"shared address {position:#x} (byte {position - SHARED_BASE} of shared memory)"
-        return f"{space.name} address {space.address(position)} (byte {inside} of {region.name if region else '?'})"
+        return f"{space.name} address {space.address(position)} ({space.where(position)})"
 
     def _who(self, thread: int) -> str:
         geometry = self.machine.geometry

@@ -356,6 +356,12 @@ class Races:
             where = self._position(part.area, int(part.index[second[differ[0]]]), part.access.width)
             self.reporter.report(part.access, pair, where)
 
+    def renew(self, region: Region, start: int, end: int) -> None:
+        """Bytes of global memory begin a new life: whoever gets them comes after all that touched them before."""
+        area = self.history.areas.get(region.start)
+        if area is not None:
+            area.renew(start, end, self.history)
+
     # ---- fences and meetings
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None:
         self.journal.add(journal.FENCE, self.history.now, lanes, statement=statement, meaning=meaning)

@@ -32,8 +32,7 @@ GRANULE = 4  # bytes of memory that share one origin
 
 def place_in(space: Space, position: int) -> str:
     """`shared address 0x400 (byte 0 of shared memory)`."""
-    region = space.region_at(position)
-    inside = f" (byte {position - region.start} of {region.name})" if region else ""
+    inside = f" ({space.where(position)})" if space.region_at(position) else ""
     return f"{space.name} address {space.address(position)}{inside}"
 
 

@@ -101,9 +101,17 @@ class Shadow:
         return bool(self.store.any())
 
     def outputs(self) -> tuple[Array, Array, Array]:
-        """Event, store and position of each undefined byte that was stored and still stands."""
+        """Event, store and position of each undefined byte that was stored and still stands.
+
+        No host reads a heap: to the launches to come its undefined bytes are bytes that nobody wrote.
+        """
         positions = np.flatnonzero(self.bits)
         positions = positions[(self.space.unwritten[positions] == 0) & (self.store[positions // GRANULE] != 0)]
+        if self.space.blocks is not None:
+            region = self.space.blocks.region
+            inside = (positions >= region.start) & (positions < region.end)
+            self.space.unwritten[positions[inside]] = 1
+            positions = positions[~inside]
         return self.origin[positions // GRANULE], self.store[positions // GRANULE], positions
 
 
@@ -116,6 +124,16 @@ def shadow_of(tracking: Tracking, lanes: Lanes, name: str) -> Shadow | None:
     if found is None or found.space is not space:
         found = tracking.masks[name] = Shadow(space)
     return found
+
+
+def renewed(lanes: Lanes, start: int, end: int) -> None:
+    """Bytes of global memory begin a new life, in which nobody has written them: what was known of them is past."""
+    shadow = shadow_of(tracking_of(lanes), lanes, "global")
+    assert shadow is not None
+    shadow.grow()
+    shadow.bits[start:end] = 0
+    granules = slice(start // GRANULE, -(-end // GRANULE))
+    shadow.origin[granules] = shadow.store[granules] = 0
 
 
 def _places(lanes: Lanes, space: str, addresses: Array) -> Iterator[tuple[Lanes, Shadow, Array, Array, Any]]:

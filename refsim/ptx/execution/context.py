@@ -17,7 +17,7 @@ from refsim.ptx.findings.table import Checks
 from refsim.ptx.memory.access import Port
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.semantics import Semantics
-from refsim.ptx.memory.space import Space
+from refsim.ptx.memory.space import Region, Space
 from refsim.ptx.text.syntax import Function, Statement
 
 
@@ -43,6 +43,7 @@ class Order(Protocol):
 
     def warp_met(self, lanes: Ids, group: NDArray[Any] | None, statement: Statement | None) -> None: ...
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None: ...
+    def renew(self, region: Region, start: int, end: int) -> None: ...
 
 
 class Context(Protocol):

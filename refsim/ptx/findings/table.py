@@ -36,10 +36,13 @@ CHECKS = (
     Check("divergent-sync", FAILURE, "an aligned barrier or an instruction of a warp, which not all its threads reach together",
           "divergence"),
     Check(SCHEDULE_DEPENDENT, FAILURE, "a launch writes other bytes under another schedule"),
+    Check("leak", WARNING, "memory from device malloc that is never freed, and to which no pointer stands in memory at the end"),
     Check("bank-conflicts", NOTE, "lanes of a warp want several words of one bank of shared memory", "banks"),
 )  # fmt: skip
 STOPS = (
     Check("out-of-bounds", STOP, "an access outside every buffer, variable and parameter"),
+    Check("use-after-free", STOP, "an access to memory that device free has taken back"),
+    Check("invalid-free", STOP, "device free of what is freed already, or of what malloc did not give"),
     Check("misaligned", STOP, "an address that is no multiple of the bytes of the access"),
     Check("read-only", STOP, "a write to an input, a constant or a parameter"),
     Check("invalid-operand", STOP, "an operand that the instruction does not take"),

@@ -5,7 +5,7 @@ from importlib import import_module
 
 FAMILIES = (
     "integer", "logic", "predicate", "real", "half", "convert", "move", "memory", "atomic", "control", "warp", "barrier",
-    "matrix", "wmma", "async_copy", "cluster", "runtime", "mbarrier",
+    "matrix", "wmma", "async_copy", "cluster", "runtime", "heap", "mbarrier",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Functions of the device runtime that have no body in any module: printf, assert, malloc, free.
+"""Functions of the device runtime that have no body in any module: printf, assert.
 
 A call of one becomes such a statement when functions are inlined: its arguments and its result are registers then.
 """

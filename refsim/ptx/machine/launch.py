@@ -8,6 +8,7 @@ import numpy as np
 
 from refsim.errors import INCONCLUSIVE, RefsimError
 from refsim.ptx.checks.history import History
+from refsim.ptx.checks.leaks import note_leaks
 from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.masks import UnwrittenReadError
@@ -25,6 +26,7 @@ from refsim.ptx.memory.space import POISON, SHARED_BASE, Region, Space, per_owne
 from refsim.ptx.memory.undo import Undo
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
+from refsim.ptx.text.runtime_calls import HEAP_CALLS
 from refsim.ptx.text.syntax import Address, Dual, Function, Module, Operand, Symbol, Variable, Vector
 
 WORKSPACE = "workspace of grid.sync()"
@@ -82,12 +84,17 @@ class Launch:
         return max(few, min(self.resident, affordable_ctas(shape, *owned, self.code)))
 
     def run(self) -> Findings:
-        """Run all CTAs within the time limit; a fault of the kernel is RefsimError.
-
-        A launch that reads what nobody wrote begins again from the memory it found, and follows undefined bits.
-        """
+        """Run all CTAs within the time limit; a fault of the kernel is RefsimError."""
         self.check_resources()
-        deadline = monotonic() + self.checks.seconds
+        heap = self.memory.heap
+        first = heap.numbers + 1 if heap is not None else 0
+        findings = self.run_tracked(monotonic() + self.checks.seconds)
+        if heap is not None and self.checks.level("leak") != "off":
+            note_leaks(heap, first, findings)
+        return findings
+
+    def run_tracked(self, deadline: float) -> Findings:
+        """A launch that reads what nobody wrote begins again from the memory it found, and follows undefined bits."""
         if self.checks.initialised == "off":
             return self.attempt(Findings(), deadline)
         with Undo(self.memory.space) as undo:
@@ -179,6 +186,8 @@ def place_variables(
     at one address, behind what has a size.
     """
     symbols, sizes = function_addresses(module), {"shared": 0, "local": 0}
+    if any(statement.opcode in HEAP_CALLS for statement in function.statements):
+        device.begin_heap()
     variables = [*module.variables.values(), *function.variables]
     named = {name for statement in function.statements for name in _names(*statement.operands)}
     named.update(variable.name for variable in function.variables)

@@ -18,7 +18,7 @@ from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 Owner = NDArray[np.int64] | int
-READ, WRITE, UPDATE = "read", "write", "update"
+READ, WRITE, UPDATE, DISCARD = "read", "write", "update", "discard"
 
 
 class Threads(Protocol):
@@ -137,6 +137,15 @@ class Port:
     def intend(self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int) -> Access:
         """A write that somebody will make later: checked, and shown to nobody."""
         return self._access(WRITE, threads, name, space, at, owner, width)
+
+    def discard(self, threads: Threads, name: str, space: Space, at: Addresses, width: int) -> None:
+        """Bytes whose contents end here, whatever they are: shown as a change of all of them, and nothing is written."""
+        region = space.region_at(int(at[0]))
+        access = Access(DISCARD, threads, threads.semantics, name, space, at, space.index(at, 0, width), width, region)
+        access.items = ~access.held().view(np.uint64)
+        access.items = access.items.view(ITEM[width])
+        for observer in self.observers.get(name, ()):
+            observer.before(access)
 
     def _access(
         self, kind: str, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int

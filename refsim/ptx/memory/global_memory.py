@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import MISSING, RefsimError
+from refsim.ptx.memory.heap import HEAP, ROOM, Heap
 from refsim.ptx.memory.snapshot import PAGE, Snapshot
 from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Region, Space
 
@@ -25,6 +26,7 @@ class GlobalMemory:
 
     def __init__(self) -> None:
         self.space = Space("global", GLOBAL_BASE)
+        self.heap: Heap | None = None
         self._by_name: dict[str, Region] = {}
 
     def allocate(self, size: int, name: str, *, initial: bytes | NDArray[Any] | None = None, align: int = 256,
@@ -51,6 +53,15 @@ class GlobalMemory:
             space.bytes[start : start + size] = POISON
             space.unwritten[start : start + size] = 1
         return start + GLOBAL_BASE
+
+    def begin_heap(self) -> None:
+        """Make room for the blocks of device malloc, unless that was done before."""
+        if self.heap is None:
+            start = -(-(self.end + RED_ZONE) // PAGE) * PAGE
+            self.reserve(start + ROOM + RED_ZONE)
+            region = Region(HEAP, start, start + ROOM)
+            self.space.add(region)
+            self.heap = self.space.blocks = Heap(self.space, region)
 
     def named(self, name: str) -> Region | None:
         """The latest buffer of a name, or None."""

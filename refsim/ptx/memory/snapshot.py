@@ -5,11 +5,12 @@ Pages that are zero all over are left out, so that declared memory which nobody 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.memory.space import Space
+from refsim.ptx.memory.space import Blocks, Space
 
 PAGE = 1 << 20
 
@@ -22,12 +23,14 @@ class Snapshot:
 
     end: int
     pages: dict[int, tuple[Bytes, Bytes]]
+    blocks: Any = None
 
     @classmethod
     def of(cls, space: Space, end: int) -> "Snapshot":
         """The space as it is now."""
         pages = _used(space, end)
-        return cls(end, {start: (contents.copy(), unwritten.copy()) for start, contents, unwritten in pages})
+        blocks = None if space.blocks is None else space.blocks.state()
+        return cls(end, {start: (contents.copy(), unwritten.copy()) for start, contents, unwritten in pages}, blocks)
 
     def restore(self, space: Space) -> None:
         """Put everything back; what lies behind `end` stays."""
@@ -37,18 +40,35 @@ class Snapshot:
         for start, (contents, unwritten) in self.pages.items():
             space.bytes[start : start + len(contents)] = contents
             space.unwritten[start : start + len(unwritten)] = unwritten
+        if space.blocks is not None:
+            space.blocks.restore(self.blocks)
 
     def first_difference(self, space: Space) -> int | None:
-        """The first position that was written now or then and does not hold the same now; None if there is none."""
+        """The first position that was written now or then and does not hold the same now; None if there is none.
+
+        Where a heap places its blocks is nobody's result: neither its bytes nor addresses within it are compared.
+        """
         now = {start: (contents, unwritten) for start, contents, unwritten in _used(space, self.end)}
         for start in sorted(now.keys() | self.pages.keys()):
             size = min(PAGE, self.end - start)
             zero = np.zeros(size, np.uint8)
             (before, unwritten), (after, still) = self.pages.get(start, (zero, zero)), now.get(start, (zero, zero))
             differ = (unwritten != still) | ((before != after) & (unwritten == 0))
+            if differ.any() and space.blocks is not None:
+                differ &= ~_is_placed(space.blocks, start, before, after)
             if differ.any():
                 return start + int(np.argmax(differ))
         return None
+
+
+def _is_placed(blocks: Blocks, start: int, before: Bytes, after: Bytes) -> NDArray[np.bool_]:
+    """Which bytes of a page from `start` on say only where a heap placed something: its own, and addresses in it."""
+    whole = len(before) // 8 * 8
+    both = blocks.are_pointers(before[:whole].view(np.uint64)) & blocks.are_pointers(after[:whole].view(np.uint64))
+    found = np.zeros(len(before), np.bool_)
+    found[:whole] = np.repeat(both, 8)
+    found[max(blocks.region.start - start, 0) : max(blocks.region.end - start, 0)] = True
+    return found
 
 
 def _used(space: Space, end: int) -> Iterator[tuple[int, Bytes, Bytes]]:

@@ -52,11 +52,24 @@ class StoreWatch(Protocol):
     def before(self, region: Region | None, index: NDArray[Any], width: int) -> None: ...
 
 
+class Blocks(Protocol):
+    """Pieces of one region that come and go, as those of a heap do."""
+
+    @property
+    def region(self) -> Region: ...
+    def check(self, at: Addresses, width: int) -> None: ...
+    def where(self, position: int) -> str: ...
+    def state(self) -> Any: ...
+    def restore(self, state: Any) -> None: ...
+    def are_pointers(self, words: NDArray[Any]) -> NDArray[np.bool_]: ...
+
+
 @dataclass
 class Space:
     """One state space. `stride` bytes belong to each owner (CTA or lane); global memory has one owner.
 
     `unwritten` is 1 for a byte that neither the host nor a kernel wrote, and 0 for all others: zeros cost nothing.
+    `blocks` are the parts of a region that an access may touch, where it may not touch all of it.
     """
 
     name: str
@@ -70,6 +83,7 @@ class Space:
     initialised: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
     undo: StoreWatch | None = None
+    blocks: Blocks | None = None
 
     def add(self, region: Region) -> None:
         """Regions are added in rising order."""
@@ -95,6 +109,13 @@ class Space:
         past = position - region.end
         return f"{past} B past the end of {size}" if past >= 0 else f"it ends {past + width} B past the end of {size}"
 
+    def where(self, position: int) -> str:
+        """`byte 4 of argument 1`: a position that lies in some region."""
+        region = self.region_at(position)
+        if self.blocks is not None and region is self.blocks.region:
+            return self.blocks.where(position)
+        return f"byte {position - (region.start if region else 0)} of {region.name if region else self.name}"
+
     def check(self, at: Addresses, width: int, *, store: bool) -> Region | None:
         """Raise AccessError unless each access lies in one region and is aligned; the region if all share it."""
         low, high = int(at.min()), int(at.max())
@@ -112,6 +133,8 @@ class Space:
                 region = self.region_at(int(position))
                 if region is not None and not region.writable:
                     raise AccessError("read-only", lane, f"{region.name} is read-only")
+        if self.blocks is not None:
+            self.blocks.check(at, width)
         return shared
 
     def check_each(self, at: Addresses, width: int) -> None:
@@ -145,12 +168,10 @@ class Space:
         marks: NDArray[Any] = self.unwritten.view(ITEM[width]).take(index).view(ITEM[narrow])
         if marks.any() and (bad := (marks != 0).reshape(len(at), -1).any(axis=1)).any():
             lane = int(np.flatnonzero(bad)[0])
-            region = self.region_at(int(at[lane]))
-            name = region.name if region else self.name
-            inside = int(at[lane]) - (region.start if region else 0)
+            at_lane = int(at[lane])
             raise AccessError(
                 "uninitialised", lane,
-                f"{width} B at {self.name} address {self.address(at[lane])} (byte {inside} of {name}) were never written",
+                f"{width} B at {self.name} address {self.address(at_lane)} ({self.where(at_lane)}) were never written",
             )  # fmt: skip
 
     def note_stored(self, region: Region | None) -> None:

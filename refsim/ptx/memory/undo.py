@@ -27,9 +27,11 @@ class Undo:
     regions: list[Region] = field(default_factory=list)
     initialised: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
+    blocks: Any = None
 
     def __enter__(self) -> "Undo":
         space = self.space
+        self.blocks = None if space.blocks is None else space.blocks.state()
         self.regions, self.initialised, self.stored = list(space.regions), set(space.initialised), set(space.stored)
         space.undo = self
         return self
@@ -57,7 +59,7 @@ class Undo:
                 self.pages[page] = self.space.bytes[part].copy(), self.space.unwritten[part].copy()
 
     def restore(self) -> None:
-        """Put everything back: bytes, which of them were written, and the buffers that existed."""
+        """Put everything back: bytes, which of them were written, the buffers and the blocks that existed."""
         space = self.space
         for page, (contents, unwritten) in self.pages.items():
             start = page * PAGE
@@ -65,3 +67,5 @@ class Undo:
             space.unwritten[start : start + len(unwritten)] = unwritten
         space.regions, space.starts = list(self.regions), [region.start for region in self.regions]
         space.initialised, space.stored = set(self.initialised), set(self.stored)
+        if space.blocks is not None:
+            space.blocks.restore(self.blocks)

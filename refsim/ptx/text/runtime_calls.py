@@ -7,8 +7,10 @@ from refsim.ptx.text.syntax import Address, Function, Register, Statement, Symbo
 
 # The bits of their arguments, and of the result if there is one.
 RUNTIME: dict[str, tuple[tuple[int, ...], int]] = {
-    "vprintf": ((64, 64), 32), "__assertfail": ((64, 64, 32, 64, 64), 0),
+    "vprintf": ((64, 64), 32), "__assertfail": ((64, 64, 32, 64, 64), 0), "malloc": ((64,), 64), "free": ((64,), 0),
+    "__cuda_syscall_aligned_malloc": ((64, 64), 64),
 }  # fmt: skip
+HEAP_CALLS = frozenset({"call.malloc", "call.free", "call.__cuda_syscall_aligned_malloc"})
 
 
 def runtime_call(out: Function, call: Statement, name: str, rule: str) -> list[Statement]:

@@ -1,0 +1,25 @@
+"""Blocks of device malloc that nobody can free any more, when a launch has ended.
+
+The heap outlives a launch, so that a block which a later kernel frees is no leak: a pointer to it stands in memory.
+"""
+
+from refsim.ptx.findings.faults import fault
+from refsim.ptx.findings.record import Findings
+from refsim.ptx.memory.heap import Block, Heap
+from refsim.ptx.text.syntax import Statement
+
+RULE = "the heap keeps its blocks from launch to launch: free each one, or leave a pointer to it for a later kernel"
+
+
+def note_leaks(heap: Heap, first: int, findings: Findings) -> None:
+    """A warning for each malloc whose blocks, from number `first` on, are lost."""
+    found: dict[int, tuple[Statement, list[Block]]] = {}
+    for block in heap.lost(first):
+        found.setdefault(id(block.statement), (block.statement, []))[1].append(block)
+    for statement, blocks in found.values():
+        count = "1 block" if len(blocks) == 1 else f"{len(blocks)} blocks"
+        what = (
+            f"{count} of {sum(block.size for block in blocks)} B in all {'is' if len(blocks) == 1 else 'are'} never "
+            "freed, and no pointer leads there"
+        )
+        findings.warn(fault("leak", what, statement, blocks[0].who, RULE), statement)
