@@ -1,39 +1,44 @@
-"""Progress of long commands on standard error: a live line on a terminal, nothing elsewhere."""
+"""Progress of long commands: one live line on a terminal, nothing elsewhere."""
 
-import sys
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from refsim.cli.console import takes_colour
 
 if TYPE_CHECKING:
     from refsim.testing.campaign import Progress
 
+PAUSE = 0.1  # seconds between two lines that one would see
+ERASED = "\r\x1b[K"
+
 
 @contextmanager
-def reporting() -> "Iterator[Callable[[Progress], None] | None]":
+def reporting(stream: TextIO) -> "Iterator[Callable[[Progress], None] | None]":
     """A function to call with each campaign's Progress, or None where nobody watches."""
-    if not takes_colour(sys.stderr):
+    if not takes_colour(stream):
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+    started, shown = time.monotonic(), -PAUSE
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
+    def report(progress: "Progress") -> None:
+        nonlocal shown
+        passed = time.monotonic() - started
+        if passed - shown >= PAUSE:
+            shown = passed
+            stream.write(ERASED + spoken(progress, passed)[: shutil.get_terminal_size().columns - 1])
+            stream.flush()
 
-        def report(progress: "Progress") -> None:
-            if progress.kernel not in tasks:
-                tasks[progress.kernel] = bar.add_task(progress.kernel)
-            label = f"{progress.kernel} {progress.phase}"
-            bar.update(
-                tasks[progress.kernel],
-                description=label,
-                completed=progress.done,
-                total=progress.planned,
-            )
-
+    try:
         yield report
+    finally:
+        stream.write(ERASED)
+        stream.flush()
+
+
+def spoken(progress: "Progress", seconds: float) -> str:
+    """One line: "fp8_amax generated 37 of 100, 0:12"."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{progress.kernel} {progress.phase} {progress.done} of {progress.planned}, {minutes}:{rest:02}"

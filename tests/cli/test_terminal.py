@@ -176,7 +176,7 @@ def test_start_loads_nothing_heavy(arguments):
     code, *loaded = run.stderr.split()
     assert code == "0"
     assert "click" in loaded
-    assert {"numpy", "ml_dtypes", "hypothesis", "rich", "pytest"} & set(loaded) == set()
+    assert {"numpy", "ml_dtypes", "hypothesis", "pytest"} & set(loaded) == set()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -115,7 +115,7 @@ def _watched() -> "Iterator[Callable[[Step], None] | None]":
     """What shows each step as progress of its suite, on a terminal only."""
     from refsim.testing.campaign import Progress
 
-    with reporting() as report:
+    with reporting(sys.stderr) as report:
         if report is None:
             yield None
             return

@@ -1,5 +1,6 @@
 """refsim verify and refsim replay: compiled kernels against their oracles, on a simulated or a real GPU."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,7 @@ def verify(
     chosen = [kernel_named(name, files or None) for name in names] if names else find_kernels(files or None)
     device = opened(device_name, target, without)
     verdicts = []
-    with reporting() as report:
+    with reporting(sys.stderr) as report:
         for kernel in chosen:
             verdicts.append(
                 run_campaign(

@@ -454,7 +454,7 @@ def test_help_loads_nothing_heavy(name):
     )  # fmt: skip
     code, *loaded = run.stderr.split()
     assert code == "0"
-    assert {"numpy", "ml_dtypes", "hypothesis", "rich"} & set(loaded) == set()
+    assert {"numpy", "ml_dtypes", "hypothesis"} & set(loaded) == set()
 
 
 @pytest.mark.parametrize(
