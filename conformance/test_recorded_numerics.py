@@ -14,11 +14,11 @@ import pytest
 from refsim import decode
 from refsim.bringup.tensor_cores import KERNEL_FILE, instruction_named, instructions
 from refsim.device.compile import compile_ptx
-from refsim.formats import format_named
+from refsim.formats import F64, format_named
 from refsim.numerics.profiles import BYTE_PAIRS, LATE, MEASURED_WORDS, RZ_E8M13
 from refsim.silicon.tensor_features import features as asked_of_shape
 from refsim.silicon.tensor_features import negated
-from refsim.silicon.tensor_probe import FLOAT_CLASSES, code_dtype
+from refsim.silicon.tensor_probe import FLOAT_CLASSES
 from refsim.silicon.tensor_replay import cells, chunk_digest, feature_words, sample_words, shape_of
 from refsim.silicon.vectors import recordings, sidecar
 
@@ -83,7 +83,7 @@ def test_the_model_has_the_digests_of_all_words(name, refsim_profile):
     digests = RECORDED[name].arrays["chunk_digests"]
     assert digests.shape == (RECORDED[name].facts["passes"], shape.chunks)
     places = [(number, chunk) for number in range(digests.shape[0]) for chunk in range(shape.chunks)]
-    some = [] if shape.d_format == "f64" else [places[NAMES.index(name) * 5 % len(places)]]  # f64 takes seconds a chunk
+    some = [] if shape.d_format is F64 else [places[NAMES.index(name) * 5 % len(places)]]  # f64 takes seconds a chunk
     for number, chunk in {"quick": [], "ci": some, "night": places}[refsim_profile]:
         got = chunk_digest(shape, unit, number, chunk)
         assert got == int(digests[number, chunk]), f"{name}, pass {number}, cells {cells(shape)[4 * chunk :][:4]}"
@@ -264,6 +264,6 @@ def test_cells_are_not_idle(name):
     """Every cell of products that are not all zero has words that differ from each other."""
     shape = shape_of(RECORDED[name])
     sample = RECORDED[name].arrays["sample"]
-    assert sample.dtype == code_dtype(shape.d_format)
+    assert sample.dtype == shape.d_format.code_dtype
     still = [cell for cell, words in zip(cells(shape), sample, strict=True) if np.unique(words).size == 1]
     assert [cell for cell in still if cell[0] != "sparse"] == [], FLOAT_CLASSES

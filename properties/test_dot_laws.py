@@ -13,7 +13,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim.conversions import decode
-from refsim.formats import Format, format_named
+from refsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E4M3,
+    E5M2,
+    F16,
+    F64,
+    TF32,
+    ElementType,
+    Format,
+    Integer,
+    float_named,
+    format_named,
+)
 from refsim.numerics import error_bound, exact_product, mma
 from refsim.numerics.dot.chains import accumulator, matrix_product
 from refsim.numerics.dot.definition import dot_product
@@ -23,10 +37,8 @@ from refsim.numerics.multiply import checked, fitted
 from refsim.numerics.profiles import (
     EARLY,
     EXACT,
-    F64,
     GROUPED,
     INTEGER,
-    INTEGERS,
     LATE,
     PROFILES,
     RNE_F16,
@@ -65,14 +77,14 @@ SCALES = ("codes", "moderate", "tiny", "specials")
 class Recipe:
     """A problem: which instruction, how long a chain, what kind of numbers, and the seed they are drawn from."""
 
-    a_format: str
-    b_format: str
+    a_format: ElementType
+    b_format: ElementType
     k: int
     chain: int
     a: str
     b: str
     c: str
-    scale_format: str | None
+    scale_format: Format | None
     block: int
     scales: str
     seed: int
@@ -87,7 +99,7 @@ def made_rows(draw: st.DrawFn) -> Profile:
     """Truncated rows that no chip has: any fraction, length, rounding and zero exponent, C early or late."""
     rounding = draw(st.sampled_from(sorted(ROUNDED_INTO)))
     like = profile("sm_90", "mma.sync", "f16", "f16", ROUNDED_INTO[rounding])
-    formats = draw(st.sampled_from([("f16",), ("bf16",), ("tf32",), ("e4m3", "e5m2"), ("e2m3", "e2m1")]))
+    formats = draw(st.sampled_from([(F16,), (BF16,), (TF32,), (E4M3, E5M2), (E2M3, E2M1)]))
     return replace(
         like, a_formats=formats, b_formats=formats, k=(16,), length=draw(st.sampled_from([1, 2, 4, 8, 16])),
         rounding=rounding, fraction=draw(st.integers(6, 40)), zero_exponent=draw(st.integers(-160, 10)),
@@ -145,12 +157,10 @@ def drawn(format: Format, kind: str, shape: tuple[int, ...], random: np.random.G
     return codes & np.uint64((1 << width) - 1)
 
 
-def operand(name: str, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
-    if name in INTEGERS:
+def operand(format: ElementType, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
+    if isinstance(format, Integer):
         return random.integers(0, 256, shape, np.uint8)
-    format = F64 if name == F64.name else format_named(name)
-    codes = drawn(format, kind, shape, random)
-    return codes.astype(np.uint64 if format is F64 else format.code_dtype)
+    return drawn(format, kind, shape, random).astype(format.code_dtype)
 
 
 def addend(row: Profile, kind: str, random: np.random.Generator) -> NDArray[Any] | None:
@@ -178,8 +188,8 @@ def problem_of(recipe: Recipe, row: Profile) -> tuple[dict[str, Any], NDArray[An
     length = recipe.k * recipe.chain
     a = operand(recipe.a_format, recipe.a, (ROWS, length), random)
     b = operand(recipe.b_format, recipe.b, (COLUMNS, length), random)
-    if recipe.a == "cancelling" and recipe.a_format not in (*INTEGERS, F64.name):
-        a[..., : length // 2] ^= a.dtype.type(format_named(recipe.a_format).sign_mask)
+    if recipe.a == "cancelling" and not recipe.a_format.is_integer and recipe.a_format is not F64:
+        a[..., : length // 2] ^= a.dtype.type(recipe.a_format.sign_mask)
         b[..., length // 2 : 2 * (length // 2)] = b[..., : length // 2]
     c = addend(row, recipe.c, random)
     scales: list[NDArray[Any] | None] = [None, None]
@@ -234,7 +244,7 @@ def test_the_names_of_a_row_lead_to_its_arithmetic(row: Profile) -> None:
 def by_definition(recipe: Recipe, row: Profile, problem: dict[str, Any], c: NDArray[Any] | None) -> list[list[int]]:
     """One dot product after the other."""
     a, b, scales = problem["a"], problem["b"], (problem["a_scale"], problem["b_scale"])
-    start = np.zeros((ROWS, COLUMNS), np.int32 if row.d_format == "s32" else np.uint64) if c is None else codes_of(c)
+    start = np.zeros((ROWS, COLUMNS), np.int32 if row.d_format.is_integer else np.uint64) if c is None else codes_of(c)
     return [
         [
             dot_product(
@@ -306,13 +316,13 @@ def test_unverified_rows_are_only_those_of_cdna4() -> None:
     assert {row.target for row in PROFILES if row.evidence.level is Level.UNVERIFIED} == {"gfx950"}
 
 
-def fractions(codes: NDArray[Any], name: str) -> list[list[Fraction]]:
-    values = codes.view(np.float64) if name == F64.name else decode(codes, name)
+def fractions(codes: NDArray[Any], name: str | ElementType) -> list[list[Fraction]]:
+    values = codes.view(np.float64) if name is F64 else decode(codes, float_named(name))
     return [[Fraction(float(value)) for value in row] for row in values]
 
 
 def scale_values(
-    codes: NDArray[Any] | None, name: str | None, block: int, rows: int, length: int
+    codes: NDArray[Any] | None, name: Format | None, block: int, rows: int, length: int
 ) -> list[list[Fraction]]:
     if codes is None or name is None:
         return [[Fraction(1)] * length for _ in range(rows)]
@@ -351,9 +361,9 @@ def test_error_stays_within_the_bound(rows: tuple[Profile, ...]) -> None:
     law()
 
 
-def clean(codes: NDArray[Any], name: str | None) -> NDArray[Any]:
+def clean(codes: NDArray[Any], name: str | ElementType | None) -> NDArray[Any]:
     """The codes with NaN and infinity replaced by zero: outputs that they reach have no finite bound."""
-    values = codes.view(np.float64) if name == F64.name else decode(codes, str(name))
+    values = codes.view(np.float64) if name is F64 else decode(codes, str(name))
     return np.where(np.isfinite(values), codes, 0).astype(codes.dtype)
 
 

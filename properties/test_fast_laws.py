@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim.conversions import encode
-from refsim.formats import Format, format_named
+from refsim.formats import BF16, E2M1, E8M0, F16, F32, TF32, ElementType, Format, float_named, format_named
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands, accumulator
 from refsim.numerics.fast import compiled, groups, product, sides, tiles
@@ -50,12 +50,12 @@ PATHS = [
 class Recipe:
     """A problem: formats, sizes, what kind of numbers, and the seed they are drawn from."""
 
-    formats: tuple[str, str]
+    formats: tuple[ElementType, ElementType]
     k: int
     chain: int
     shape: tuple[int, int, int]
     kinds: tuple[str, str, str]
-    scale: tuple[str, int] | None
+    scale: tuple[Format, int] | None
     scales: str
     seed: int
 
@@ -134,17 +134,17 @@ def problem_of(recipe: Recipe, row: Profile) -> tuple[Operands, NDArray[Any]]:
     batch, m, n = recipe.shape
     length, sizes = recipe.k * recipe.chain, (m, n)
     codes = []
-    for name, kind, size in zip(recipe.formats, recipe.kinds, sizes, strict=False):
-        format = format_named(name)
+    for element, kind, size in zip(recipe.formats, recipe.kinds, sizes, strict=False):
+        format = float_named(element)
         codes.append(drawn(format, kind, (batch, size, length), random).astype(format.code_dtype))
     a, b = codes
     if recipe.kinds[0] == "cancelling":
         half = length // 2
-        a[..., half:] = a[..., :half] ^ a.dtype.type(format_named(recipe.formats[0]).sign_mask)
+        a[..., half:] = a[..., :half] ^ a.dtype.type(recipe.formats[0].sign_mask)
         b[..., half:] = b[..., :half]
     scales: list[NDArray[Any] | None] = [None, None]
     if recipe.scale:
-        format, block = format_named(recipe.scale[0]), recipe.scale[1]
+        format, block = recipe.scale
         scales = [
             drawn(format, recipe.scales, (batch, size, length // block), random).astype(np.uint8)
             & np.uint8(format.code_limit - 1)
@@ -184,7 +184,7 @@ def test_every_path_equals_the_definition(row: Profile, path: str) -> None:
 def test_products_at_the_ends_of_float32_equal_the_definition(path: str) -> None:
     """Where narrow arithmetic stops being exact, and where the smallest results begin: products near 2^-150 to 2^-100 and
     2^95, with C near them, near the limits, or zero."""
-    rows = [row for row in ROWS if row.d_format == "f32" and {"bf16", "tf32"} & {*row.a_formats}]
+    rows = [row for row in ROWS if row.d_format is F32 and {BF16, TF32} & {*row.a_formats}]
 
     @given(
         row=st.sampled_from(rows),
@@ -195,14 +195,14 @@ def test_products_at_the_ends_of_float32_equal_the_definition(path: str) -> None
     )
     def law(row: Profile, product: int, near: int, limit: int | str | None, seed: int) -> None:
         random, k = np.random.default_rng(seed), max(row.k)
-        format, f32 = format_named(row.a_formats[0]), format_named("f32")
+        format, f32 = float_named(row.a_formats[0]), F32
         half = product // 2
         a, b = (at_exponents(format, e + random.integers(0, 3, (1, 5, 2 * k)), random) for e in (half, product - half))
         centre = limit if isinstance(limit, int) else product + near
         c = at_exponents(f32, centre + random.integers(0, 3, (1, 5, 5)), random)
         if limit == "zero":
             c[:] = 0
-        operands = Operands(a, b, format.name, format.name)
+        operands = Operands(a, b, format, format)
         want = chains.matrix_product(operands, c, row, k)
         assert (fast_product(operands, c, replace(course(path), profile=row, k=k)) == want).all()
 
@@ -211,7 +211,7 @@ def test_products_at_the_ends_of_float32_equal_the_definition(path: str) -> None
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    "row", [row for row in ROWS if row.d_format == "f16" and "f16" in row.a_formats], ids=lambda r: r.name
+    "row", [row for row in ROWS if row.d_format is F16 and F16 in row.a_formats], ids=lambda r: r.name
 )
 def test_the_least_exponents_of_f16_results_hold_to_the_bit(row: Profile, path: str) -> None:
     """2^-25 is a tie between two results: one more product decides while the zero exponent, or that of a subnormal C,
@@ -220,7 +220,7 @@ def test_the_least_exponents_of_f16_results_hold_to_the_bit(row: Profile, path: 
     a, b = np.zeros((1, 2, k), np.float64), np.zeros((1, 20, k), np.float64)
     a[..., 0], b[..., 0] = 2.0**-12, 2.0**-13
     a[..., 1], b[..., 1] = 2.0**-23, 2.0 ** -np.arange(5, 25)
-    operands = Operands(encode(a, "f16"), encode(b, "f16"), "f16", "f16")
+    operands = Operands(encode(a, "f16"), encode(b, "f16"), F16, F16)
     c = np.repeat(np.array([[[0], [2]]], np.uint16), 20, axis=2)
     want = chains.matrix_product(operands, c, row, k)
     assert np.unique(want).tolist() == [0, 1, 2, 3]
@@ -235,7 +235,7 @@ def test_the_zero_exponent_of_groups_holds_to_the_bit(row: Profile, path: str) -
     a[..., [0, 32]], b[..., [0, 32]] = 0x2, [0x2, 0xA]  # 1 x 1 and 1 x -1
     a_scale, b_scale = np.full((1, 1, 2), 127 - 80, np.uint8), np.full((1, 16, 2), 127 - 69, np.uint8)
     b_scale[0, :, 1] = 127 - np.arange(85, 101)
-    operands = Operands(a, b, "e2m1", "e2m1", a_scale, b_scale, "e8m0")
+    operands = Operands(a, b, E2M1, E2M1, a_scale, b_scale, E8M0)
     c = np.zeros((1, 1, 16), np.uint32)
     want = chains.matrix_product(operands, c, row, 64)
     assert np.unique(want).tolist() == [0, 1]
@@ -258,7 +258,7 @@ def test_scaled_products_near_the_smallest_results_equal_the_definition(path: st
     def law(row: Profile, scale: int, kinds: tuple[str, str], seed: int) -> None:
         name = row.a_formats[0]
         recipe = Recipe(
-            (name, name), max(row.k), 2, (1, 5, 6), (kinds[0], kinds[0], kinds[1]), ("e8m0", 32), "codes", seed
+            (name, name), max(row.k), 2, (1, 5, 6), (kinds[0], kinds[0], kinds[1]), (E8M0, 32), "codes", seed
         )
         random, (operands, c) = np.random.default_rng(seed), problem_of(recipe, row)
         a_scale, b_scale = (
@@ -322,10 +322,10 @@ def test_terms_that_lose_no_bit_may_be_cut_one_by_one(path: str, monkeypatch: py
 def test_a_table_and_the_fields_give_the_same_side(seed: int, name: str) -> None:
     """Formats of more than 8 bits are decoded by a table only where there are many codes."""
     random, format = np.random.default_rng(seed), format_named(name)
-    row = next(row for row in ROWS if name in row.a_formats)
+    row = next(row for row in ROWS if format in row.a_formats)
     few = random.integers(0, format.code_limit, (1, 3, 32)).astype(format.code_dtype)
     many = np.resize(few, (1, -(-format.code_limit // 96) * 3, 32))
-    first, second = (sides.side(codes, name, None, None, row, 32) for codes in (few, many))
+    first, second = (sides.side(codes, format, None, None, row, 32) for codes in (few, many))
     assert (second.values[..., :3] == first.values).all()
     assert (second.exponents[..., :3] == first.exponents).all()
     assert (second.special is None) == (first.special is None)

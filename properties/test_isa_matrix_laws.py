@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from refsim import layouts, numerics, ptx
 from refsim.errors import RefsimError
-from refsim.formats import format_named
+from refsim.formats import float_named
 from refsim.ptx.isa import products
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import clauses
@@ -129,7 +129,7 @@ def codes_of(name: str, shape: tuple[int, ...], draw: np.random.Generator, narro
     codes = draw.integers(0, 1 << 64, shape, dtype=np.uint64)
     if not narrow or name in ("s8", "u8"):
         return codes.astype(dtype)
-    format = numerics.profiles.F64 if name == "f64" else format_named(name)
+    format = float_named(name)
     field = np.uint64(format.bias - 2) + (codes >> np.uint64(60)) % np.uint64(4)
     fraction = codes % np.uint64(1 << format.mantissa_bits)
     sign = (codes >> np.uint64(63)) * np.uint64(format.sign_mask >> format.padding_bits)

@@ -5,17 +5,16 @@ One element takes a whole byte, also where its code has 4 or 6 bits, as in array
 """
 
 import re
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.errors import RefsimError
-from refsim.formats import E4M3, F16, F32, FORMATS, UE4M3, Format, format_named
+from refsim.formats import E4M3, FORMATS, UE4M3, Format, format_named
 
 ML_DTYPES = "ml_dtypes"
-_NATIVE: dict[Format, np.dtype[Any]] = {F16: np.dtype(np.float16), F32: np.dtype(np.float32)}
+_NATIVE: dict[np.dtype[Any], Format] = {row.array_dtype: row for row in FORMATS if row.array_dtype is not None}
 _UNSIGNED = E4M3, UE4M3  # scales of NVFP4 are held as the first: without a sign its codes are those of the second
 _INTEGER = re.compile(r"(u?)int([124])")
 
@@ -43,7 +42,7 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
 def format_held(dtype: np.dtype[Any]) -> Format | None:
     """The format whose patterns an array holds: that of a dtype of ml_dtypes, f16 of float16, f32 of float32; else None."""
     native = dtype.newbyteorder("=")
-    return next((format for format, own in _NATIVE.items() if own == native), None) or format_of(dtype)
+    return _NATIVE.get(native) or format_of(dtype)
 
 
 def integer_bits(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
@@ -120,7 +119,7 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
         ) from None
     if wanted == format.code_dtype:
         return codes
-    own = dtype_of(format) if is_typed(wanted) or wanted in _NATIVE.values() else None
+    own = dtype_of(format) if is_typed(wanted) or wanted in _NATIVE else None
     if wanted != own:
         raise RefsimError("format-mismatch", f"codes of {format} are no {wanted.name}",
                           help=f'dtype="{ML_DTYPES}" takes the one that fits')  # fmt: skip
@@ -129,13 +128,9 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
 
 def dtype_of(format: Format) -> np.dtype[Any]:
     """The dtype of arrays of a format: float16 and float32, else the one of ml_dtypes that bears its name."""
-    if format in _NATIVE:
-        return _NATIVE[format]
-    library = import_module(ML_DTYPES)
-    kinds = [getattr(library, alias) for alias in format.aliases if hasattr(library, alias)]
-    if not kinds:
+    kind = format.array_dtype or format.ml_dtype
+    if kind is None:
         raise RefsimError(
             "no-dtype", f"{ML_DTYPES} has no dtype for {format}", help="leave dtype= out: codes are unsigned"
         )
-    kind: np.dtype[Any] = np.dtype(kinds[0])
     return kind

@@ -12,7 +12,7 @@ from typing import Any
 
 from refsim.bringup.bench import WIDEST, Bench, Dots, Probe, Sums, power
 from refsim.errors import RefsimError
-from refsim.formats import F16, F32, format_named
+from refsim.formats import F16, F32, ElementType, float_named
 from refsim.numerics.profiles import (
     ASCENDING,
     BYTE_PAIRS,
@@ -29,11 +29,11 @@ from refsim.numerics.profiles import (
 TOWARD_ZERO, NEAREST_EVEN, UP, DOWN = "toward-zero", "nearest-even", "up", "down"
 AWAY, TIES_AWAY, TIES_ZERO, TO_ODD = "away-from-zero", "nearest, ties away", "nearest, ties to zero", "to-odd"
 _PAIR = (0, 1)
-_ROUNDING_NAMES = {
-    (TOWARD_ZERO, 23, F32.name): RZ_F32,
-    (TOWARD_ZERO, 13, F32.name): RZ_E8M13,
-    (NEAREST_EVEN, 23, F32.name): RNE_F32,
-    (NEAREST_EVEN, 10, F16.name): RNE_F16,
+_ROUNDING_NAMES: dict[tuple[str, int, ElementType], str] = {
+    (TOWARD_ZERO, 23, F32): RZ_F32,
+    (TOWARD_ZERO, 13, F32): RZ_E8M13,
+    (NEAREST_EVEN, 23, F32): RNE_F32,
+    (NEAREST_EVEN, 10, F16): RNE_F16,
 }
 # Units that the magnitude of (even + 1/2, odd + 1/2, -(even + 1/2), -(odd + 1/2)) grows by, and how 1/4 and 3/4 go on.
 _HALVES: dict[tuple[int, ...], tuple[tuple[int, int, str], ...]] = {
@@ -57,7 +57,7 @@ class Discovery:
     """
 
     k: int
-    d_format: str
+    d_format: ElementType
     steps: tuple[tuple[int, ...], ...] | None = None
     c_enters: str | None = None
     fraction: int | None = None
@@ -133,18 +133,20 @@ class Discovery:
         )  # fmt: skip
 
 
-def discover(dots: Dots, a_format: str, b_format: str, d_format: str, k: int) -> Discovery:
+def discover(
+    dots: Dots, a_format: str | ElementType, b_format: str | ElementType, d_format: str | ElementType, k: int
+) -> Discovery:
     """The parameters of a tensor core that multiplies `a_format` by `b_format` into `d_format` (f32 or f16), K = `k`.
 
     `dots(a, b, c)`: codes of shape (batch, k), (batch, k), (batch,) in, codes (batch,) out. About 2 k^2 + 900 dot
     products are asked. Raises RefsimError for other result formats. Source: the probes of XIE and MMA_SIM.
     """
-    result = format_named(d_format)
+    result = float_named(d_format)
     if result not in (F32, F16):
         raise RefsimError("discovery-format", f"sums in {d_format} are not probed", rule="results are f32 or f16")
-    bench = Bench(dots, format_named(a_format), format_named(b_format), result, k)
+    bench = Bench(dots, float_named(a_format), float_named(b_format), result, k)
     bench = replace(bench, floor=_floor(bench))
-    found = _Findings(bench, Discovery(k, d_format))
+    found = _Findings(bench, Discovery(k, result))
     for probe in (_find_entry, _find_steps, _find_fraction, _find_rounding, _find_zero_exponent):
         probe(found)
     return replace(found.discovery, unseen=tuple(found.unseen))

@@ -7,17 +7,15 @@ from itertools import product
 import numpy as np
 
 from refsim.bringup.discovery import Discovery, discover
-from refsim.bringup.operands import Operands, format_of, shape_of
+from refsim.bringup.operands import Operands, shape_of
 from refsim.bringup.report import Difference
 from refsim.bringup.tensor_cores import Instruction
-from refsim.conversions import decode
 from refsim.errors import RefsimError
-from refsim.formats import F16, F32, Format
+from refsim.formats import F16, F32, F64, ElementType, Integer
 from refsim.numerics.profiles import (
     ASCENDING,
     BYTE_PAIRS,
     EARLY,
-    F64,
     LATE,
     PROFILES,
     RNE_F16,
@@ -27,7 +25,7 @@ from refsim.numerics.profiles import (
     TRUNCATED,
     Profile,
 )
-from refsim.silicon.tensor_probe import Codes, code_dtype
+from refsim.silicon.tensor_probe import Codes
 from refsim.silicon.tensor_replay import modelled
 
 Products = Callable[[Codes, Codes, Codes | None], Codes]
@@ -64,9 +62,9 @@ class Pair:
     def ask(self, dots: Sequence[Dot]) -> list[tuple[int, int]]:
         """(device, model) of each; rows and columns beside its place are zeros. All have one K."""
         instruction, k = self.instruction, len(dots[0].a)
-        a = np.zeros((len(dots), instruction.m, k), code_dtype(instruction.a_format))
-        b = np.zeros((len(dots), instruction.n, k), code_dtype(instruction.b_format))
-        c = np.zeros((len(dots), instruction.m, instruction.n), code_dtype(instruction.d_format))
+        a = np.zeros((len(dots), instruction.m, k), instruction.a_format.code_dtype)
+        b = np.zeros((len(dots), instruction.n, k), instruction.b_format.code_dtype)
+        c = np.zeros((len(dots), instruction.m, instruction.n), instruction.d_format.code_dtype)
         for i, dot in enumerate(dots):
             m, n = dot.place
             a[i, m], b[i, n], c[i, m, n] = dot.a, dot.b, dot.c
@@ -141,20 +139,20 @@ def _fewer_steps(pair: Pair, dot: Dot) -> Dot:
 def _simpler(instruction: Instruction, dot: Dot) -> Iterator[Dot]:
     """The dot products with one operand that is simpler."""
     for i, code in enumerate(dot.a):
-        for other in _simpler_codes(code, format_of(instruction.a_format)):
+        for other in _simpler_codes(code, instruction.a_format):
             yield replace(dot, a=(*dot.a[:i], other, *dot.a[i + 1 :]))
     for i, code in enumerate(dot.b):
-        for other in _simpler_codes(code, format_of(instruction.b_format)):
+        for other in _simpler_codes(code, instruction.b_format):
             yield replace(dot, b=(*dot.b[:i], other, *dot.b[i + 1 :]))
-    for other in _simpler_codes(dot.c, format_of(instruction.d_format)):
+    for other in _simpler_codes(dot.c, instruction.d_format):
         yield replace(dot, c=other)
 
 
-def _simpler_codes(code: int, format: Format | None) -> Iterator[int]:
+def _simpler_codes(code: int, format: ElementType) -> Iterator[int]:
     """1, then the code without its mantissa, without a mantissa bit, without its sign; each costs less than `code`."""
     if code == 0:
         return
-    if format is None:
+    if isinstance(format, Integer):
         if code != 1:
             yield from (1, code & (code - 1) or 1)
         return
@@ -255,7 +253,8 @@ def _discovered(row: Profile, instruction: Instruction, device: Products) -> Pro
 
 def is_probed(instruction: Instruction) -> bool:
     """Whether discovery knows sums of this kind: floats in f32 or f16."""
-    return format_of(instruction.a_format) not in (None, F64) and format_of(instruction.d_format) in (F32, F16)
+    a = instruction.a_format
+    return not a.is_integer and a is not F64 and instruction.d_format in (F32, F16)
 
 
 def discovered(instruction: Instruction, device: Products) -> Discovery | None:
@@ -281,11 +280,11 @@ def discovered(instruction: Instruction, device: Products) -> Discovery | None:
 
 def _grid(row: Profile, instruction: Instruction) -> Iterator[Profile]:
     """Rows around `row`, with parameters that no chip need have."""
-    a, b = (format_of(name) for name in (instruction.a_format, instruction.b_format))
-    if row.method != TRUNCATED or row.fraction is None or a is None or b is None:
+    a, b = instruction.a_format, instruction.b_format
+    if row.method != TRUNCATED or row.fraction is None or isinstance(a, Integer) or isinstance(b, Integer):
         return
     lengths = [length for length in (1, 2, 4, 8, 16, 32, 64) if length <= instruction.k]
-    roundings = (RNE_F16,) if instruction.d_format == F16.name else (RZ_F32, RZ_E8M13, RNE_F32)
+    roundings = (RNE_F16,) if instruction.d_format is F16 else (RZ_F32, RZ_E8M13, RNE_F32)
     fractions = sorted(range(a.mantissa_bits + b.mantissa_bits, 36), key=lambda f: abs(f - (row.fraction or 0)))
     orders = (ASCENDING, BYTE_PAIRS) if instruction.k % 4 == 0 else (ASCENDING,)
     for enters, order, rounding, fraction, length in product((EARLY, LATE), orders, roundings, fractions, lengths):
@@ -346,28 +345,18 @@ def _cut(lines: Iterator[str]) -> list[str]:
 
 
 def _result(code: int, instruction: Instruction) -> str:
-    return _pattern(code, 8 * code_dtype(instruction.d_format).itemsize, instruction.d_format)
+    return _pattern(code, instruction.d_format)
 
 
 def _spelled(instruction: Instruction, dot: Dot) -> Iterator[str]:
     yield f"D[{dot.place[0]}, {dot.place[1]}] of K = {len(dot.a)}, all other operands zero"
-    bits = [
-        8 * code_dtype(name).itemsize for name in (instruction.a_format, instruction.b_format, instruction.d_format)
-    ]
     for i, (x, y) in enumerate(zip(dot.a, dot.b, strict=True)):
         if x or y:
-            sides = _pattern(x, bits[0], instruction.a_format), _pattern(y, bits[1], instruction.b_format)
+            sides = _pattern(x, instruction.a_format), _pattern(y, instruction.b_format)
             yield f"k = {i}: {sides[0]} x {sides[1]}"
-    yield f"C = {_pattern(dot.c, bits[2], instruction.d_format)}"
+    yield f"C = {_pattern(dot.c, instruction.d_format)}"
 
 
-def _pattern(code: int, bits: int, name: str) -> str:
+def _pattern(code: int, format: ElementType) -> str:
     """0x38 (1): the bits, and the number that they stand for."""
-    format = format_of(name)
-    if format is None:
-        number: float = code - (1 << bits) if name != "u8" and code >> (bits - 1) else code
-    elif format is F64:
-        number = float(np.array(code, np.uint64).view(np.float64))
-    else:
-        number = float(decode(np.array(code, format.code_dtype), format))
-    return f"0x{code:0{bits // 4}x} ({number:.9g})"
+    return f"0x{code:0{2 * format.code_dtype.itemsize}x} ({format.value(code):.9g})"

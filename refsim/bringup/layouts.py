@@ -18,16 +18,14 @@ from numpy.typing import NDArray
 from refsim.bringup import tensor_cores
 from refsim.bringup.explain import Products
 from refsim.bringup.numerics import on_device
-from refsim.bringup.operands import format_of
 from refsim.bringup.report import DIFFERS, PASS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import Instruction
-from refsim.conversions import encode
 from refsim.device import Device
+from refsim.formats import ElementType, Integer
 from refsim.kernels import Launcher
 from refsim.layouts.families import fragment
-from refsim.numerics.profiles import F64
-from refsim.silicon.tensor_probe import code_dtype
+from refsim.silicon.tensor_features import coded
 
 PROBES = tensor_cores.KERNEL_FILE.parent / "layouts.cu"
 SLOTS = 40
@@ -125,11 +123,11 @@ def product_case(instruction: Instruction, products: Products) -> Case:
 def trials(rng: np.random.Generator, instruction: Instruction) -> Iterator[tuple[str, tuple[Any, Any, Any, Any]]]:
     """(label, (a, b, c, d)): products whose exact result is one operand's own numbers."""
     m, n, k = instruction.m, instruction.n, instruction.k
-    ones = [_one(name) for name in (instruction.a_format, instruction.b_format)]
+    ones = [_one(format) for format in (instruction.a_format, instruction.b_format)]
     batch = ROUNDS * k
     shapes = {"a": (batch, m, k), "b": (batch, n, k), "c": (batch, m, n)}
     zeros = {
-        name: np.zeros(shapes[name], code_dtype(format))
+        name: np.zeros(shapes[name], format.code_dtype)
         for name, format in (("a", instruction.a_format), ("b", instruction.b_format), ("c", instruction.d_format))
     }
     rows = np.arange(batch)[:, None]
@@ -148,9 +146,8 @@ def trials(rng: np.random.Generator, instruction: Instruction) -> Iterator[tuple
     yield "c", (zeros["a"], zeros["b"], numbers, numbers)
 
 
-def _one(name: str) -> int:
-    format = format_of(name)
-    return 1 if format is None else format.bias << (format.mantissa_bits + format.padding_bits)
+def _one(format: ElementType) -> int:
+    return 1 if isinstance(format, Integer) else format.bias << (format.mantissa_bits + format.padding_bits)
 
 
 def _numbers(instruction: Instruction, side: str, small: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -158,21 +155,17 @@ def _numbers(instruction: Instruction, side: str, small: NDArray[Any]) -> tuple[
 
     Float formats take powers of two 2^0 to 2^2 and their sums that every format has: 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
     """
-    name = instruction.a_format if side == "a" else instruction.b_format
-    if format_of(name) is None:
-        return small.astype(code_dtype(name)), _result_codes(instruction, small)
+    format = instruction.a_format if side == "a" else instruction.b_format
+    if format.is_integer:
+        return small.astype(format.code_dtype), _result_codes(instruction, small)
     values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[small]
-    return _float_codes(values, name), _result_codes(instruction, values)
+    return coded(values, format), _result_codes(instruction, values)
 
 
 def _result_codes(instruction: Instruction, values: NDArray[Any]) -> NDArray[Any]:
-    if format_of(instruction.d_format) is None:
-        return values.astype(np.uint32)
-    return _float_codes(values.astype(np.float64), instruction.d_format)
-
-
-def _float_codes(values: NDArray[np.float64], name: str) -> NDArray[Any]:
-    return values.view(np.uint64) if format_of(name) is F64 else encode(values, name)
+    if instruction.d_format.is_integer:
+        return values.astype(instruction.d_format.code_dtype)
+    return coded(values.astype(np.float64), instruction.d_format)
 
 
 def _misplaced(instruction: Instruction, products: Products, side: str) -> Difference:
@@ -180,9 +173,9 @@ def _misplaced(instruction: Instruction, products: Products, side: str) -> Diffe
     m, n, k = instruction.m, instruction.n, instruction.k
     one = _result_codes(instruction, np.array([1]))[0]
     count = m * n if side == "c" else max(m, n) * k
-    a = np.zeros((count, m, k), code_dtype(instruction.a_format))
-    b = np.zeros((count, n, k), code_dtype(instruction.b_format))
-    c = np.zeros((count, m, n), code_dtype(instruction.d_format))
+    a = np.zeros((count, m, k), instruction.a_format.code_dtype)
+    b = np.zeros((count, n, k), instruction.b_format.code_dtype)
+    c = np.zeros((count, m, n), instruction.d_format.code_dtype)
     at = np.arange(count)
     if side == "c":
         places = np.stack([at // n, at % n], 1)

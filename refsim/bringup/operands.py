@@ -7,13 +7,11 @@ import numpy as np
 
 from refsim.bringup.tensor_cores import Instruction
 from refsim.errors import RefsimError
-from refsim.formats import Format
-from refsim.numerics.profiles import F64, INTEGERS, operand_format
+from refsim.formats import F64
 from refsim.silicon.tensor_features import features
 from refsim.silicon.tensor_probe import Codes, Shape, cell_c, cell_operands
 from refsim.silicon.tensor_replay import cells
 
-_INTEGER_FORMATS = (*INTEGERS, "s32")
 NARROWEST = 8
 """The least N of an instruction."""
 
@@ -29,11 +27,6 @@ class Operands:
     a: Codes
     b: Codes
     c: Codes | None
-
-
-def format_of(name: str) -> Format | None:
-    """The format of an operand or a result; None for integers."""
-    return None if name in _INTEGER_FORMATS else operand_format(name)
 
 
 def shape_of(instruction: Instruction) -> Shape:
@@ -62,7 +55,7 @@ def _classes(instruction: Instruction, per_class: int) -> Iterator[Operands]:
         c = cell_c(shape, name, c_name, 0, a, b)
         some = Operands((f"{name}, C {c_name}",) * len(a), a, b, c)
         groups.setdefault((a.shape[-1], c is None), []).append(some)
-    fused = format_of(instruction.a_format) not in (None, F64)
+    fused = not instruction.a_format.is_integer and instruction.a_format is not F64
     for some in _features(shape) if fused and instruction.n == NARROWEST else ():
         groups.setdefault((some.a.shape[-1], some.c is None), []).append(some)
     for group in groups.values():

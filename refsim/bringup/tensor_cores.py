@@ -16,6 +16,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.bundled import bundled
 from refsim.errors import RefsimError, unknown
+from refsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F16,
+    F32,
+    F64,
+    S8,
+    S32,
+    TF32,
+    U8,
+    ElementType,
+)
 from refsim.kernels import Buffer, Launcher
 from refsim.layouts.descriptors import descriptor
 from refsim.layouts.families import Fragment, fragment
@@ -29,9 +45,10 @@ ACCUMULATE, NEGATE_A, NEGATE_B = 1, 2, 4
 CORE_BYTES = 128
 K_BYTES = 32
 WGMMA_N = (8, 64, 256)
-CODE_BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16}
-"""Bits of one code; formats that are not listed have one byte."""
-FP8, INTEGERS, F8F6F4 = ("e4m3", "e5m2"), ("s8", "u8"), ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+Types = tuple[ElementType, ...]
+FP8: Types = (E4M3, E5M2)
+INTEGERS: Types = (S8, U8)
+F8F6F4: Types = (E4M3, E5M2, E3M2, E2M3, E2M1)
 _names = count()
 
 
@@ -48,9 +65,9 @@ class Instruction:
     m: int
     n: int
     k: int
-    a_format: str
-    b_format: str
-    d_format: str
+    a_format: ElementType
+    b_format: ElementType
+    d_format: ElementType
     entry: str
     since: str
 
@@ -61,7 +78,7 @@ class Instruction:
     @property
     def negates(self) -> bool:
         """Whether the instruction can turn the sign of an operand."""
-        return self.unit == "wgmma" and self.d_format != "s32"
+        return self.unit == "wgmma" and not self.d_format.is_integer
 
     def runs_on(self, target: str) -> bool:
         """Whether a target has the instruction: sm_90a has wgmma, sm_90 has not."""
@@ -77,7 +94,7 @@ class Instruction:
         """Who holds which element of "a", "b" (not of wgmma) or "d"."""
         shape, unit = f"m{self.m}n{self.n}k{self.k}", "wgmma" if self.unit == "wgmma" else "mma"
         type = self.b_format if operand == "b" else self.a_format
-        refined = operand == "d" and self.d_format == "f16"
+        refined = operand == "d" and self.d_format is F16
         return fragment(f"{unit}.{shape}.{type}.{operand}{'.f16' if refined else ''}")
 
 
@@ -111,7 +128,9 @@ def _every() -> tuple[Instruction, ...]:
     return (*_warp_rows(), *_warpgroup_rows())
 
 
-def _warp(shape: tuple[int, int, int], d: str, a: str, b: str, since: str, kind: str = "") -> Instruction:
+def _warp(
+    shape: tuple[int, int, int], d: ElementType, a: ElementType, b: ElementType, since: str, kind: str = ""
+) -> Instruction:
     m, n, k = shape
     size = f"m{m}n{n}k{k}"
     modifier = f".kind::{kind}" if kind else ""
@@ -121,38 +140,31 @@ def _warp(shape: tuple[int, int, int], d: str, a: str, b: str, since: str, kind:
 
 
 def _warp_rows() -> Iterator[Instruction]:
-    for type, d, k in (*product(("f16",), ("f32", "f16"), (16, 8)), *product(("bf16",), ("f32",), (16, 8)),
-                       *product(("tf32",), ("f32",), (8, 4))):  # fmt: skip
+    for type, d, k in (*product((F16,), (F32, F16), (16, 8)), *product((BF16,), (F32,), (16, 8)),
+                       *product((TF32,), (F32,), (8, 4))):  # fmt: skip
         yield _warp((16, 8, k), d, type, type, "sm_80")
-    yield _warp((8, 8, 4), "f64", "f64", "f64", "sm_80")
+    yield _warp((8, 8, 4), F64, F64, F64, "sm_80")
     for k in (4, 8, 16):
-        yield _warp((16, 8, k), "f64", "f64", "f64", "sm_90")
+        yield _warp((16, 8, k), F64, F64, F64, "sm_90")
     for a, b in product(INTEGERS, INTEGERS):
         for shape in ((16, 8, 32), (16, 8, 16), (8, 8, 16)):
-            yield _warp(shape, "s32", a, b, "sm_80")
-    for a, b, d, k in product(FP8, FP8, ("f32", "f16"), (32, 16)):
+            yield _warp(shape, S32, a, b, "sm_80")
+    for a, b, d, k in product(FP8, FP8, (F32, F16), (32, 16)):
         yield _warp((16, 8, k), d, a, b, "sm_89")
-    for a, b, d in product(F8F6F4, F8F6F4, ("f32", "f16")):
+    for a, b, d in product(F8F6F4, F8F6F4, (F32, F16)):
         yield _warp((16, 8, 32), d, a, b, "sm_120a", "f8f6f4")
 
 
 def _warpgroup_rows() -> Iterator[Instruction]:
-    types = [("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("tf32", "tf32", "f32")]
-    types += list(product(FP8, FP8, ("f32", "f16")))
-    types += [(a, b, "s32") for a, b in product(INTEGERS, INTEGERS)]
+    types: list[tuple[ElementType, ElementType, ElementType]] = [
+        (F16, F16, F32), (F16, F16, F16), (BF16, BF16, F32), (TF32, TF32, F32), *product(FP8, FP8, (F32, F16)),
+    ]  # fmt: skip
+    types += [(a, b, S32) for a, b in product(INTEGERS, INTEGERS)]
     for (a, b, d), n in product(types, WGMMA_N):
-        k = K_BYTES * 8 // _bits(a)
+        k = K_BYTES // a.code_dtype.itemsize
         size = f"m64n{n}k{k}"
         name = f"wgmma.mma_async.sync.aligned.{size}.{d}.{a}.{b}"
         yield Instruction(name, "wgmma", 64, n, k, a, b, d, f"wgmma_{size}_{d}_{a}_{b}", "sm_90a")
-
-
-def _bits(format: str) -> int:
-    return CODE_BITS.get(format, 8)
-
-
-def _dtype(format: str) -> np.dtype[Any]:
-    return np.dtype(f"u{_bits(format) // 8}")
 
 
 # ---- one product -----------------------------------------------------------------------------------------------------
@@ -188,7 +200,7 @@ def products(
     images["b"] = _tiles(by_step) if warpgroup else packed(instruction.fragment("b"), by_step.swapaxes(-1, -2))
     layout = instruction.fragment("d")
     if z is None:
-        z = np.zeros((0 if warpgroup else batch, instruction.m, instruction.n), _dtype(instruction.d_format))
+        z = np.zeros((0 if warpgroup else batch, instruction.m, instruction.n), instruction.d_format.code_dtype)
     images["c"] = packed(layout, z) if z.size else np.zeros(1, np.uint32)
     buffers = [launcher.upload(image, name=f"{name}{number}") for name, image in images.items()]
     word = np.dtype(f"u{layout.register_bits // 8}")
@@ -199,7 +211,7 @@ def products(
         [np.uint64(_descriptor_word()), np.uint32(steps), np.uint32(flags)] if warpgroup else [np.uint32(steps)]
     )
     launcher.launch(instruction.entry, (batch,), (instruction.threads,), arguments)
-    return unpacked(layout, launcher.read(d), _dtype(instruction.d_format))
+    return unpacked(layout, launcher.read(d), instruction.d_format.code_dtype)
 
 
 def _checked(
@@ -221,9 +233,9 @@ def _checked(
     for name, array, format, shape in wanted:
         if array.shape != shape:
             raise RefsimError("operand-shape", f"{name} has shape {array.shape}, not {shape}", instruction.name)
-        if array.dtype != _dtype(format):
+        if array.dtype != format.code_dtype:
             raise RefsimError(
-                "code-type", f"{name} holds {array.dtype}, codes of {format} are {_dtype(format)}", instruction.name,
+                "code-type", f"{name} holds {array.dtype}, codes of {format} are {format.code_dtype}", instruction.name,
                 "codes are unsigned integers, values are floats", "view a float's bits",
             )  # fmt: skip
     return x, y, z

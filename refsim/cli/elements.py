@@ -1,9 +1,7 @@
 """One element of any type that a tensor core takes: read from a word, and shown with its bits."""
 
 import re
-import struct
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,32 +10,26 @@ from refsim.cli.arguments import parse_code
 from refsim.cli.values import Value, parse_value, to_double
 from refsim.conversions import encode
 from refsim.errors import RefsimError
-from refsim.formats import format_named
-from refsim.numerics.profiles import F64, INTEGERS
+from refsim.formats import F64, ElementType, Format, Integer
 from refsim.render import Bits, Number, number
 
-if TYPE_CHECKING:
-    from refsim.formats import Format
-
-WHOLE = {**INTEGERS, "s32": (32, True)}
 _PATTERN = re.compile(r"0[xb][0-9a-f_]+", re.IGNORECASE)
 
 
-def code_of(word: str, name: str) -> int:
+def code_of(word: str, element: ElementType) -> int:
     """The code that a word stands for: 0x38 and 0b111000 are codes, anything else is a value that must be exact.
 
-    code_of("1.5", "e4m3") is 0x3c. Raises RefsimError inexact-value (with the two nearest codes), no-such-value,
+    code_of("1.5", E4M3) is 0x3c. Raises RefsimError inexact-value (with the two nearest codes), no-such-value,
     bad-number, bad-code and code-out-of-range.
     """
-    if name in WHOLE:
-        return _whole(word, name)
-    if name == F64.name:
+    if isinstance(element, Integer):
+        return _whole(word, element)
+    if element is F64:
         return _double(word)
-    row = format_named(name)
-    return parse_code(word, row) if _PATTERN.fullmatch(word) else _encoded(parse_value(word), row)
+    return parse_code(word, element) if _PATTERN.fullmatch(word) else _encoded(parse_value(word), element)
 
 
-def _encoded(value: Value, row: "Format") -> int:
+def _encoded(value: Value, row: Format) -> int:
     if isinstance(value.exact, float) and value.exact != 0:
         kind, code = ("NaN", row.nan_code) if value.is_nan else ("infinity", row.infinity_code)
         if code is None:
@@ -54,21 +46,20 @@ def _encoded(value: Value, row: "Format") -> int:
     )  # fmt: skip
 
 
-def _whole(word: str, name: str) -> int:
-    bits, signed = WHOLE[name]
-    lowest = -(1 << (bits - 1)) if signed else 0
+def _whole(word: str, element: Integer) -> int:
+    lowest, largest = element.limits
     pattern = bool(_PATTERN.fullmatch(word))
     try:
         value = int(word, 0 if pattern else 10)
     except ValueError:
         value = None
-    low, high = (0, (1 << bits) - 1) if pattern else (lowest, lowest + (1 << bits) - 1)
+    low, high = (0, element.code_limit - 1) if pattern else element.limits
     if value is None or not low <= value <= high:
         raise RefsimError(
-            "bad-integer", f"{word[:40]!r} is no {name}",
-            rule=f"whole numbers from {lowest} to {lowest + (1 << bits) - 1}, or patterns of {bits} bits as 0x7f",
+            "bad-integer", f"{word[:40]!r} is no {element}",
+            rule=f"whole numbers from {lowest} to {largest}, or patterns of {element.bits} bits as 0x7f",
         )  # fmt: skip
-    return value % (1 << bits)
+    return value % element.code_limit
 
 
 def _double(word: str) -> int:
@@ -87,29 +78,19 @@ def _double(word: str) -> int:
     return int(np.float64(nearest).view(np.uint64))
 
 
-def bits_of(code: int, name: str) -> Bits:
+def bits_of(code: int, element: ElementType) -> Bits:
     """The code in as many digits as its container has."""
-    if name in WHOLE:
-        return Bits(code % (1 << WHOLE[name][0]), WHOLE[name][0])
-    return Bits(code, 64) if name == F64.name else as_bits(code, format_named(name))
+    return Bits(code % element.code_limit, element.code_bits)
 
 
-def number_of(code: int, name: str) -> Number:
+def number_of(code: int, element: ElementType) -> Number:
     """The value of a code, spelled exactly or by the fewest digits that lead back to it."""
-    if name in WHOLE or name == F64.name:
-        return number(value_of(code, name))
-    return code_number(code, format_named(name))
+    if isinstance(element, Integer) or element is F64:
+        return number(value_of(code, element))
+    return code_number(code, element)
 
 
-def value_of(code: int, name: str) -> Fraction | float:
+def value_of(code: int, element: ElementType) -> Fraction | float:
     """The exact value of a code: a Fraction, or a float for -0, the infinities and NaN."""
-    if name in WHOLE:
-        bits, signed = WHOLE[name]
-        code %= 1 << bits
-        return Fraction(code - (1 << bits) if signed and code >> (bits - 1) else code)
-    value = (
-        struct.unpack("<d", code.to_bytes(8, "little"))[0]
-        if name == F64.name
-        else exact_value(code, format_named(name))
-    )
-    return Fraction(value) if np.isfinite(value) and value else value
+    value = element.value(code)
+    return Fraction(value) if element.is_integer or (np.isfinite(value) and value) else value

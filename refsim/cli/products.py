@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
-from refsim.cli.elements import WHOLE, code_of
+from refsim.cli.elements import code_of
 from refsim.errors import RefsimError
-from refsim.formats import F16, F32, format_named
-from refsim.numerics.multiply import CONTAINERS, format_name
-from refsim.numerics.profiles import F64, PROFILES, Profile, chip, operand_format, profile, rows_of
+from refsim.formats import F16, F32, F64, FORMATS, S32, ElementType, Format, element_named, float_named
+from refsim.numerics.profiles import PROFILES, Profile, chip, profile, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +40,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Product:
-    """The arguments of numerics.mma: codes a (M, K), b (N, K), c (M, N) as floats or integers, scales and names.
+    """The arguments of numerics.mma: codes a (M, K), b (N, K), c (M, N) as floats or integers, scales and their types.
 
     `given` is how many products a list had before zeros filled the K of the instruction, None for files.
     """
@@ -50,12 +49,12 @@ class Product:
     b: "NDArray[Any]"
     c: "NDArray[Any] | None"
     row: Profile
-    a_format: str
-    b_format: str
+    a_format: ElementType
+    b_format: ElementType
     k: int
     a_scale: "NDArray[Any] | None"
     b_scale: "NDArray[Any] | None"
-    scale_format: str | None
+    scale_format: Format | None
     negate: tuple[bool, bool]
     unit: str
     target: str
@@ -95,11 +94,11 @@ def read(asked: Asked) -> Product:
     """
     known(asked.unit, units(), "unit")
     known(asked.target, targets(), "target", chip)
-    a, a_name = _operand(asked.a, asked.a_format, "--a", asked.key)
-    b, b_name = _operand(asked.b, asked.b_format, "--b", asked.key)
-    c, c_name = (None, None) if asked.c is None else _file_or_word(asked.c, asked.d_format, "--c", asked.key)
-    d_name = asked.d_format or c_name or _only_result(asked.target, asked.unit, a_name, b_name)
-    row = profile(asked.target, asked.unit, a_name, b_name, d_name, asked.k)
+    a, a_type = _operand(asked.a, _type(asked.a_format), "--a", asked.key)
+    b, b_type = _operand(asked.b, _type(asked.b_format), "--b", asked.key)
+    c, c_type = (None, None) if asked.c is None else _file_or_word(asked.c, _type(asked.d_format), "--c", asked.key)
+    d_type = _type(asked.d_format) or c_type or _only_result(asked.target, asked.unit, a_type, b_type)
+    row = profile(asked.target, asked.unit, a_type, b_type, d_type, asked.k)
     k, given = asked.k or max(row.k), None
     if not _is_file(asked.a) and not _is_file(asked.b):
         if a.shape[1] != b.shape[1]:
@@ -109,85 +108,90 @@ def read(asked: Asked) -> Product:
         a, b = (np.pad(codes, ((0, 0), (0, missing))) for codes in (a, b))
     if not row.scales and (asked.a_scale or asked.b_scale or asked.scale_format):
         raise RefsimError("scales", f"{row.unit} takes no scales", row.name, help="leave out the options of scales")
-    scale_name = asked.scale_format or _only_scale(row)
-    (a_scale, a_scale_name), (b_scale, b_scale_name) = (
-        _scale(word, scale_name, option, asked.key)
+    given_type = None if asked.scale_format is None else float_named(asked.scale_format)
+    scale_type = given_type or _only_scale(row)
+    (a_scale, a_scale_type), (b_scale, b_scale_type) = (
+        _scale(word, scale_type, option, asked.key)
         for word, option in ((asked.a_scale, "--a-scale"), (asked.b_scale, "--b-scale"))
     )
-    scaled = asked.scale_format or a_scale_name or b_scale_name
+    scaled = given_type or a_scale_type or b_scale_type
     m, n = a.shape[-2], b.shape[-2]
     for array, option, wanted in ((a_scale, "--a-scale", m), (b_scale, "--b-scale", n)):
         if array is not None and array.shape[0] != wanted:
             raise RefsimError("operand-shape", f"{option} has {array.shape[0]} rows, its operand {wanted}", row.name)
     return Product(
-        a, b, None if c is None else _accumulator(c, row.d_format, (m, n)), row, a_name, b_name, k, a_scale, b_scale, scaled,
+        a, b, None if c is None else _accumulator(c, row, (m, n)), row, a_type, b_type, k, a_scale, b_scale,
+        None if scaled is None else float_named(scaled),
         asked.negate, asked.unit, asked.target, given,
     )  # fmt: skip
+
+
+def _type(word: str | None) -> ElementType | None:
+    return None if word is None else element_named(word)
 
 
 def _is_file(word: str) -> bool:
     return word.endswith(ARRAY_SUFFIXES)
 
 
-def _operand(word: str, name: str | None, option: str, key: str | None) -> "tuple[NDArray[Any], str]":
-    """Codes as a matrix of rows, and the name of their format."""
+def _operand(word: str, type: ElementType | None, option: str, key: str | None) -> "tuple[NDArray[Any], ElementType]":
+    """Codes as a matrix of rows, and their type."""
     if _is_file(word):
-        codes, found = _from_file(word, name, key)
-        return codes, found
-    if name is None:
+        return _from_file(word, type, key)
+    if type is None:
         raise RefsimError("format-needed", f"{option} is a list of codes or values", help="give -t FORMAT")
-    return _listed(word, name, option), name
+    return _listed(word, type, option), type
 
 
-def _listed(word: str, name: str, option: str) -> "NDArray[Any]":
+def _listed(word: str, type: ElementType, option: str) -> "NDArray[Any]":
     words = " ".join(words_in([word])).replace(",", " ").split()
     if not 0 < len(words) <= MOST_LISTED:
         raise RefsimError("list-length", f"{option} has {len(words)} elements", rule=f"1 to {MOST_LISTED}, or a file")
-    dtype = np.uint8 if name in WHOLE else operand_format(name).code_dtype
-    return np.array([[_code(each, name, option) for each in words]], dtype)
+    return np.array([[_code(each, type, option) for each in words]], type.code_dtype)
 
 
-def _code(word: str, name: str, option: str) -> int:
+def _code(word: str, type: ElementType, option: str) -> int:
     try:
-        return code_of(word, name)
+        return code_of(word, type)
     except RefsimError as error:
         error.where = error.where or option
         raise
 
 
-def _from_file(word: str, name: str | None, key: str | None) -> "tuple[NDArray[Any], str]":
-    if name is not None and (name in WHOLE or name == F64.name):
+def _from_file(word: str, type: ElementType | None, key: str | None) -> "tuple[NDArray[Any], ElementType]":
+    if type is not None and type not in FORMATS:
         raise RefsimError(
-            "file-format", f"files of codes do not hold {name}", word, help="give a list, or call refsim.numerics.mma"
+            "file-format", f"files of codes do not hold {type}", word, help="give a list, or call refsim.numerics.mma"
         )
-    stored = load_codes(Path(word), None if name is None else format_named(name), key)
+    stored = load_codes(Path(word), None if type is None else float_named(type), key)
     codes = stored.codes.reshape(1, -1) if stored.codes.ndim == 1 else stored.codes
     if codes.ndim != 2 or not codes.size:
         raise RefsimError("operand-shape", f"the file holds shape {stored.codes.shape}", word, "a matrix of rows x K")
-    return codes, stored.format.name
+    return codes, stored.format
 
 
-def _file_or_word(word: str, name: str | None, option: str, key: str | None) -> "tuple[NDArray[Any] | str, str | None]":
-    return _from_file(word, name, key) if _is_file(word) else (word, None)
+def _file_or_word(
+    word: str, type: ElementType | None, option: str, key: str | None
+) -> "tuple[NDArray[Any] | str, ElementType | None]":
+    return _from_file(word, type, key) if _is_file(word) else (word, None)
 
 
-def _accumulator(c: "NDArray[Any] | str", name: str, shape: tuple[int, int]) -> "NDArray[Any]":
+def _accumulator(c: "NDArray[Any] | str", row: Profile, shape: tuple[int, int]) -> "NDArray[Any]":
     """C as an array of the result's type; one element stands for all of them."""
-    dtype = CONTAINERS[name]
+    dtype, type = row.d_dtype, row.d_format
     if not isinstance(c, str):
         if c.shape != shape:
-            raise RefsimError("operand-shape", f"--c has shape {c.shape}, the result {shape}", name)
+            raise RefsimError("operand-shape", f"--c has shape {c.shape}, the result {shape}", type.name)
         return np.ascontiguousarray(c).view(dtype)
-    unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
-    return np.full(shape, _code(c, name, "--c"), unsigned).view(dtype)
+    return np.full(shape, _code(c, type, "--c"), type.code_dtype).view(dtype)
 
 
 def _scale(
-    word: str | None, name: str | None, option: str, key: str | None
-) -> "tuple[NDArray[Any] | None, str | None]":
+    word: str | None, type: ElementType | None, option: str, key: str | None
+) -> "tuple[NDArray[Any] | None, ElementType | None]":
     if word is None:
         return None, None
-    return _operand(word, name, option, key) if _is_file(word) or name else _no_scale_format(option)
+    return _operand(word, type, option, key) if _is_file(word) or type else _no_scale_format(option)
 
 
 def _no_scale_format(option: str) -> Any:
@@ -196,15 +200,15 @@ def _no_scale_format(option: str) -> Any:
     )
 
 
-def _only_scale(row: Profile) -> str | None:
-    names = {name for name, _ in row.scales}
-    return names.pop() if len(names) == 1 else None
+def _only_scale(row: Profile) -> Format | None:
+    found = {format for format, _ in row.scales}
+    return found.pop() if len(found) == 1 else None
 
 
-def _only_result(target: str, unit: str, a: str, b: str) -> str:
+def _only_result(target: str, unit: str, a: ElementType, b: ElementType) -> ElementType:
     """f32 where there is a choice, else the one type of result that the operands have."""
     found = {row.d_format for row in rows_of(target, unit) if a in row.a_formats and b in row.b_formats}
-    return found.pop() if len(found) == 1 else F32.name
+    return found.pop() if len(found) == 1 else F32
 
 
 def known(name: str, names: list[str], kind: str, canonical: Any = str) -> None:
@@ -231,23 +235,23 @@ def targets() -> list[str]:
 
 def operand_types() -> list[str]:
     """The operand types of all rows."""
-    return list(dict.fromkeys(name for row in PROFILES for name in (*row.a_formats, *row.b_formats)))
+    return list(dict.fromkeys(format.name for row in PROFILES for format in (*row.a_formats, *row.b_formats)))
 
 
 def result_types() -> list[str]:
     """The result types of all rows: f32, f16, ..."""
-    return sorted({row.d_format for row in PROFILES}, key=[F32.name, F16.name, F64.name, "s32"].index)
+    return [format.name for format in (F32, F16, F64, S32) if any(row.d_format is format for row in PROFILES)]
 
 
 def scale_types() -> list[str]:
     """The types of scales of all rows: e8m0, ue4m3."""
-    return list(dict.fromkeys(name for row in PROFILES for name, _ in row.scales))
+    return list(dict.fromkeys(format.name for row in PROFILES for format, _ in row.scales))
 
 
 def type_name(name: str, names: list[str], kind: str) -> str:
     """The name of a row's type for a name or an alias of a format; one that no row takes is refused."""
     try:
-        found = format_name(name)
+        found = element_named(name).name
     except RefsimError:
         found = name
     known(found, names, kind)

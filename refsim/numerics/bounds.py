@@ -9,19 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
-from refsim.formats import F16, F32, FORMATS, Format, format_named
+from refsim.formats import F16, F32, F64, FORMATS, ElementType, Format, element_named, float_named
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats, matrix_product
 from refsim.numerics.dot.terms import ROUNDINGS, Rounding
-from refsim.numerics.multiply import CONTAINERS, Problem, checked, fitted, format_name, named, named_scales
+from refsim.numerics.multiply import Problem, checked, fitted, named, named_scales
 from refsim.numerics.profiles import (
     EXACT,
-    F64,
     FLUSHED_TREE,
     FMA_CHAIN,
     GROUPED,
     INTEGER,
-    INTEGERS,
     LATE,
     LATE_EVEN_ODD,
     LATE_TRUNCATED,
@@ -36,7 +34,7 @@ from refsim.numerics.profiles import (
 from refsim.sources import IEEE754
 
 Doubles = NDArray[np.float64]
-_NEAREST = {F32.name: RNE_F32, F16.name: RNE_F16, F64.name: RNE_F64}
+_NEAREST = {F32: RNE_F32, F16: RNE_F16, F64: RNE_F64}
 _DEFINED = Evidence(Level.MODEL, "defined by IEEE 754")
 _SLACK = 1 + 2.0**-30  # above the rounding of the bound's own float64 sums for K up to 2^20
 
@@ -46,9 +44,9 @@ def exact_product(
     b: ArrayLike,
     c: ArrayLike | None = None,
     *,
-    a_format: str | Format | None = None,
-    b_format: str | Format | None = None,
-    d_format: str | Format = "f32",
+    a_format: str | ElementType | None = None,
+    b_format: str | ElementType | None = None,
+    d_format: str | ElementType = "f32",
     a_scale: ArrayLike | None = None,
     b_scale: ArrayLike | None = None,
     scale_format: str | Format | None = None,
@@ -60,10 +58,10 @@ def exact_product(
     """
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
     a_scale, b_scale, scale_format = named_scales(a_scale, b_scale, scale_format)
-    x, y, d = (format_name(name) for name in (a_format, b_format, d_format))
+    x, y, d = (element_named(name) for name in (a_format, b_format, d_format))
     if d not in _NEAREST:
-        raise unknown("result format", d, list(_NEAREST))
-    scales = () if scale_format is None else _any_block(format_named(format_name(scale_format)), a, a_scale)
+        raise unknown("result format", d.name, [row.name for row in _NEAREST])
+    scales = () if scale_format is None else _any_block(float_named(scale_format), a, a_scale)
     length = _columns(a)
     row = Profile(
         "exact", "sum", (x,), (y,), d, (length,), EXACT, length, _NEAREST[d], IEEE754["section 4.3.1"], _DEFINED, scales=scales
@@ -71,7 +69,7 @@ def exact_product(
     return _computed(row, a, b, c, (a_scale, b_scale, scale_format))
 
 
-def _any_block(scale_format: Format, a: ArrayLike, a_scale: ArrayLike | None) -> tuple[tuple[str, int], ...]:
+def _any_block(scale_format: Format, a: ArrayLike, a_scale: ArrayLike | None) -> tuple[tuple[Format, int], ...]:
     """The scales that a row takes if it takes blocks of any size; scale formats have no sign."""
     if scale_format.signed or scale_format.bits > 8:
         names = [row.name for row in FORMATS if not row.signed]
@@ -79,7 +77,7 @@ def _any_block(scale_format: Format, a: ArrayLike, a_scale: ArrayLike | None) ->
             "scales", f"{scale_format} is no format of scales", "exact sum", help=f"known: {', '.join(names)}"
         )
     length, blocks = (0 if array is None else _columns(array) for array in (a, a_scale))
-    return ((scale_format.name, length // blocks if blocks else 1),)
+    return ((scale_format, length // blocks if blocks else 1),)
 
 
 def _columns(array: ArrayLike) -> int:
@@ -95,8 +93,8 @@ def fma_product(
     b: ArrayLike,
     c: ArrayLike | None = None,
     *,
-    a_format: str | Format | None = None,
-    b_format: str | Format | None = None,
+    a_format: str | ElementType | None = None,
+    b_format: str | ElementType | None = None,
 ) -> NDArray[Any]:
     """A B^T + C by one float32 FMA per k in ascending order, as a loop on a CUDA core computes it.
 
@@ -104,9 +102,9 @@ def fma_product(
     is 2^24 + 2. Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 5.4.1.
     """
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
-    x, y = format_name(a_format), format_name(b_format)
+    x, y = element_named(a_format), element_named(b_format)
     row = Profile(
-        "float32", "fma", (x,), (y,), F32.name, (1,), FMA_CHAIN, 1, RNE_F32, IEEE754["section 5.4.1"], _DEFINED
+        "float32", "fma", (x,), (y,), F32, (1,), FMA_CHAIN, 1, RNE_F32, IEEE754["section 5.4.1"], _DEFINED
     )  # fmt: skip
     return _computed(row, a, b, c, (None, None, None))
 
@@ -116,14 +114,14 @@ def _computed(
     scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None],
 ) -> NDArray[Any]:  # fmt: skip
     formats = (row.a_formats[0], row.b_formats[0])
-    wide = [name for name in formats if name in INTEGERS or (name == F64.name and row.d_format == F32.name)]
+    wide = [format for format in formats if format.is_integer or (format is F64 and row.d_format is F32)]
     if wide:
         raise RefsimError(
             "operand-format", f"{wide[0]} operands are not offered here", row.name, help="use numerics.mma"
         )
     problem = fitted(row, a, b, c, formats, scales, row.k[0])
     codes = matrix_product(problem.operands, problem.c, row, problem.k)
-    return codes.reshape(problem.shape).view(CONTAINERS[row.d_format])
+    return codes.reshape(problem.shape).view(row.d_dtype)
 
 
 @dataclass(frozen=True)
@@ -143,9 +141,9 @@ def error_bound(
     c: ArrayLike | None,
     *,
     unit: str,
-    a_format: str | Format | None = None,
-    b_format: str | Format | None = None,
-    d_format: str | Format = "f32",
+    a_format: str | ElementType | None = None,
+    b_format: str | ElementType | None = None,
+    d_format: str | ElementType = "f32",
     target: str = "sm_90a",
     a_scale: ArrayLike | None = None,
     b_scale: ArrayLike | None = None,
@@ -173,7 +171,7 @@ def error_bound(
 
 def _bounded(problem: Problem) -> Doubles:
     row, rounding = problem.row, ROUNDINGS[problem.row.rounding]
-    reach = np.abs(floats(problem.c, rounding.format.name).astype(np.float64))
+    reach = np.abs(floats(problem.c, rounding.format).astype(np.float64))
     error = np.zeros_like(reach)
     late = row.c_enters == LATE and row.method == TRUNCATED
     for start in range(0, problem.operands.a.shape[-1], problem.k):
@@ -197,18 +195,19 @@ def _sizes(problem: Problem, places: list[int]) -> _Sizes:
     flushes = row.method == FLUSHED_TREE
     values, exponents = [], []
     sides = ((operands.a, operands.a_format, operands.a_scale), (operands.b, operands.b_format, operands.b_scale))
-    for codes, name, scale in sides:
+    for codes, format, scale in sides:
         part = codes[..., places]
-        value = np.abs(floats(part, name).astype(np.float64))
-        if name == F64.name or row.method in (FMA_CHAIN, EXACT):
+        value = np.abs(floats(part, format).astype(np.float64))
+        if row.method in (FMA_CHAIN, EXACT):
             exponent = np.zeros(part.shape, np.int64)
         else:
-            exponent = operand_fields(part, format_named(name), row).exponent
+            exponent = operand_fields(part, float_named(format), row).exponent
         if scale is not None:
+            assert operands.scale_format is not None
             block = np.asarray(places) // (codes.shape[-1] // scale.shape[-1])
             factor = scale[..., block]
-            value = value * decode(factor, operands.scale_format or "")
-            own = fields(factor, format_named(operands.scale_format or "")).exponent
+            value = value * decode(factor, operands.scale_format)
+            own = fields(factor, operands.scale_format).exponent
             exponent = own if row.method == GROUPED else exponent + own
         values.append(value)
         exponents.append(exponent)
@@ -216,13 +215,11 @@ def _sizes(problem: Problem, places: list[int]) -> _Sizes:
     for place in range(len(places)):
         top = np.maximum(top, exponents[0][:, :, None, place] + exponents[1][:, None, :, place])
     x, y = values[0], values[1].swapaxes(-1, -2)
-    small = [np.where(value < _smallest(operands.a_format), value, 0) for value in (x, y)] if flushes else []
+    small = (
+        [np.where(value < float_named(operands.a_format).min_normal, value, 0) for value in (x, y)] if flushes else []
+    )
     subnormal = (small[0] @ y + x @ small[1]) * _SLACK if flushes else np.zeros(top.shape)
     return _Sizes((x @ y) * _SLACK, subnormal, top, len(places))
-
-
-def _smallest(name: str) -> float:
-    return format_named(name).min_normal
 
 
 def _exponent(magnitude: Doubles, format: Format) -> NDArray[np.int64]:

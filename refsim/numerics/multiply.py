@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
-from refsim.formats import E4M3, F16, F32, UE4M3, Format, format_named
-from refsim.numerics.dot.chains import Operands, accumulator
+from refsim.formats import E4M3, UE4M3, ElementType, Format, Integer, element_named, float_named
+from refsim.numerics.dot.chains import Operands
 from refsim.numerics.fast.product import matrix_product
-from refsim.numerics.profiles import F64, INTEGERS, Level, Profile, operand_format, profile
+from refsim.numerics.profiles import Level, Profile, profile
 from refsim.typed_arrays import format_of, is_typed, with_format
-
-CONTAINERS = {F32.name: np.float32, F16.name: np.float16, F64.name: np.float64, "s32": np.int32}
 
 
 class UnverifiedProfileWarning(UserWarning):
@@ -28,9 +26,9 @@ def mma(
     c: ArrayLike | None,
     *,
     unit: str = "wgmma",
-    a_format: str | Format | None = None,
-    b_format: str | Format | None = None,
-    d_format: str | Format = "f32",
+    a_format: str | ElementType | None = None,
+    b_format: str | ElementType | None = None,
+    d_format: str | ElementType = "f32",
     target: str = "sm_90a",
     a_scale: ArrayLike | None = None,
     b_scale: ArrayLike | None = None,
@@ -61,20 +59,22 @@ def mma(
     if row.evidence.level is Level.UNVERIFIED:
         warnings.warn(f"{row.name}: {row.evidence}", UnverifiedProfileWarning, stacklevel=2)
     codes = matrix_product(problem.operands, problem.c, row, problem.k)
-    return codes.reshape(problem.shape).view(CONTAINERS[row.d_format])
+    return codes.reshape(problem.shape).view(row.d_dtype)
 
 
 def named(
-    codes: ArrayLike, format: str | Format | None, what: str, default: Format | None = None
-) -> tuple[ArrayLike, str | Format]:
+    codes: ArrayLike, format: str | ElementType | None, what: str, default: Format | None = None
+) -> tuple[ArrayLike, ElementType]:
     """Codes and their format: the one that is named, that an array of ml_dtypes knows, or the default."""
+    given = None if format is None else element_named(format)
     if isinstance(codes, np.ndarray) and is_typed(codes.dtype):
-        known = None if isinstance(format, str) and format in (*INTEGERS, *CONTAINERS) else format
-        return with_format(codes, known, what)
-    format = default if format is None else format
-    if format is None:
+        if isinstance(given, Integer):
+            raise RefsimError("format-mismatch", f"{what} are {codes.dtype.name}, the format asked for is {given}")
+        return with_format(codes, given, what)
+    found = default if given is None else given
+    if found is None:
         raise RefsimError("format-needed", f"{what} does not say its format", help=f"pass {what}_format=")
-    return codes, format
+    return codes, found
 
 
 def named_scales(
@@ -101,39 +101,33 @@ class Problem:
 
 
 def checked(
-    a: ArrayLike, b: ArrayLike, c: ArrayLike | None, unit: str, formats: tuple[str | Format, str | Format, str | Format],
-    target: str, scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None], k: int | None,
+    a: ArrayLike, b: ArrayLike, c: ArrayLike | None, unit: str,
+    formats: tuple[str | ElementType, str | ElementType, str | ElementType], target: str,
+    scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None], k: int | None,
     negate: tuple[bool, bool] = (False, False),
 ) -> Problem:  # fmt: skip
     """The problem that the arguments of `mma` describe; raises RefsimError where they describe none."""
-    names = [format_name(name) for name in formats]
-    row = profile(target, unit, names[0], names[1], names[2], k)
-    return fitted(row, a, b, c, (names[0], names[1]), scales, max(row.k) if k is None else int(k), negate)
+    types = [element_named(name) for name in formats]
+    row = profile(target, unit, types[0], types[1], types[2], k)
+    return fitted(row, a, b, c, (types[0], types[1]), scales, max(row.k) if k is None else int(k), negate)
 
 
 def fitted(
-    row: Profile, a: ArrayLike, b: ArrayLike, c: ArrayLike | None, formats: tuple[str, str],
+    row: Profile, a: ArrayLike, b: ArrayLike, c: ArrayLike | None, formats: tuple[ElementType, ElementType],
     scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None], k: int, negate: tuple[bool, bool] = (False, False),
 ) -> Problem:  # fmt: skip
     """The problem of a given row, its arrays checked."""
     x = _operand(a, formats[0], "a", row, negate[0])
     y = _operand(b, formats[1], "b", row, negate[1])
     _check_k(x, y, k, row)
-    factors, scale_name = _scales(*scales, row, x.shape[-1])
+    factors, scale_format = _scales(*scales, row, x.shape[-1])
     z = _accumulator(c, row)
     batch = _batch(x, y, z, factors)
     shape = (*batch, x.shape[-2], y.shape[-2])
     flat = [_flat(array, batch) for array in (x, y, *factors)]
-    operands = Operands(flat[0], flat[1], *formats, flat[2], flat[3], scale_name)
+    operands = Operands(flat[0], flat[1], *formats, flat[2], flat[3], scale_format)
     codes = np.zeros(shape, _code_dtype(row)) if z is None else _broadcast(z, shape)
     return Problem(operands, _flat(codes, batch), row, k, shape)
-
-
-def format_name(name: str | Format) -> str:
-    """The name of a format of operands, scales or results, "s8" and "f64" among them."""
-    if isinstance(name, str) and (name in INTEGERS or name in CONTAINERS):
-        return name
-    return format_named(name if isinstance(name, Format) else str(name)).name
 
 
 def _array(given: ArrayLike, which: str, row: Profile) -> NDArray[Any]:
@@ -143,28 +137,27 @@ def _array(given: ArrayLike, which: str, row: Profile) -> NDArray[Any]:
         raise RefsimError("operand-shape", f"the rows of {which} differ in length", row.name) from None
 
 
-def _operand(codes: ArrayLike, name: str, which: str, row: Profile, negate: bool) -> NDArray[Any]:
+def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, negate: bool) -> NDArray[Any]:
     """The codes of an operand, checked, with the sign turned where that was asked for."""
     array = _array(codes, which, row)
-    format = None if name in INTEGERS else operand_format(name)
-    dtype = np.dtype(np.uint8 if format is None else format.code_dtype)
+    dtype = format.code_dtype
     if array.dtype != dtype:
         raise RefsimError(
-            "code-type", f"{which} holds {array.dtype}, codes of {name} are {dtype}", row.name,
-            "codes are unsigned integers, values are floats", f"refsim.encode(values, {name!r}), or view a float's bits",
+            "code-type", f"{which} holds {array.dtype}, codes of {format} are {dtype}", row.name,
+            "codes are unsigned integers, values are floats", f"refsim.encode(values, {format.name!r}), or view a float's bits",
         )  # fmt: skip
     if array.ndim < 2:
         raise RefsimError("operand-shape", f"{which} has shape {array.shape}", row.name, "(..., rows, K)")
-    if format is not None and format.bits < 8 and array.size and int(array.max()) >= format.code_limit:
+    if format.bits < 8 and array.size and int(array.max()) >= format.code_limit:
         raise RefsimError(
-            "illegal-code", f"{which} holds {int(array.max()):#x}", row.name, f"{name} has codes below {format.code_limit:#x}",
+            "illegal-code", f"{which} holds {int(array.max()):#x}", row.name, f"{format} has codes below {format.code_limit:#x}",
             "one code per element; unpack packed bytes with refsim.unpack",
         )  # fmt: skip
     if not isinstance(negate, (bool, np.bool_)):
         raise RefsimError("negate", f"negate_{which} is {negate!r}", row.name, "a flag is True or False")
     if not negate:
         return array
-    if not row.negates or format is None:
+    if not row.negates or format.is_integer:
         raise RefsimError(
             "negate", f"negate_{which} is not offered by {row.unit}", row.name, "the instruction has no such flag"
         )
@@ -186,8 +179,8 @@ def _check_k(a: NDArray[Any], b: NDArray[Any], k: int, row: Profile) -> None:
 
 def _scales(
     a_scale: ArrayLike | None, b_scale: ArrayLike | None, scale_format: str | Format | None, row: Profile, length: int
-) -> tuple[tuple[NDArray[Any] | None, NDArray[Any] | None], str | None]:
-    """The scale codes, with the bit that UE4M3 ignores cleared, and the name of their format."""
+) -> tuple[tuple[NDArray[Any] | None, NDArray[Any] | None], Format | None]:
+    """The scale codes, with the bit that UE4M3 ignores cleared, and their format."""
     if not row.scales:
         if a_scale is not None or b_scale is not None or scale_format is not None:
             raise RefsimError(
@@ -199,27 +192,28 @@ def _scales(
         raise RefsimError(
             "scales", f"{row.unit} needs a_scale, b_scale and scale_format", row.name, help=f"known: {known}"
         )
-    name = format_name(scale_format)
+    format = element_named(scale_format)
     arrays = [_array(scale, which, row) for scale, which in ((a_scale, "a_scale"), (b_scale, "b_scale"))]
     blocks = [length // array.shape[-1] if array.ndim >= 2 and array.shape[-1] else 0 for array in arrays]
-    fits = all((name, block) in row.scales and array.shape[-1] * block == length
+    fits = all((format, block) in row.scales and array.shape[-1] * block == length
                for array, block in zip(arrays, blocks, strict=True))  # fmt: skip
     if not fits or blocks[0] != blocks[1]:
         raise RefsimError(
-            "scales", f"{name} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}", row.name,
+            "scales", f"{format} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}", row.name,
             "(..., rows, K // block)", f"known: {known}",
         )  # fmt: skip
     if any(array.dtype != np.uint8 for array in arrays):
         raise RefsimError(
             "code-type", f"scales hold {arrays[0].dtype} and {arrays[1].dtype}, codes are uint8", row.name
         )
-    first, second = (array & np.uint8(UE4M3.code_limit - 1) if name == UE4M3.name else array for array in arrays)
-    return (first, second), name
+    found = float_named(format)
+    mask = np.uint8(found.code_limit - 1)
+    first, second = (array if found.bits == 8 else array & mask for array in arrays)
+    return (first, second), found
 
 
 def _code_dtype(row: Profile) -> np.dtype[Any]:
-    format = accumulator(row)
-    return np.dtype(np.int32 if format is None else format.code_dtype)
+    return row.d_dtype if row.d_format.is_integer else row.d_format.code_dtype
 
 
 def _accumulator(c: ArrayLike | None, row: Profile) -> NDArray[Any] | None:
@@ -227,7 +221,7 @@ def _accumulator(c: ArrayLike | None, row: Profile) -> NDArray[Any] | None:
     if c is None:
         return None
     array = _array(c, "c", row)
-    wanted = np.dtype(CONTAINERS[row.d_format])
+    wanted = row.d_dtype
     if array.dtype != wanted:
         raise RefsimError("accumulator-type", f"c is {array.dtype}, {row.d_format} is {wanted}", row.name)
     if array.ndim < 2:

@@ -6,6 +6,7 @@ The numbers are the parameters of refsim.numerics.dot; nothing here computes.
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -22,22 +23,16 @@ from refsim.formats import (
     E8M0,
     F16,
     F32,
+    F64,
+    S8,
+    S32,
     TF32,
+    U8,
     UE4M3,
+    ElementType,
     Format,
-    Specials,
-    format_named,
 )
-from refsim.sources import IEEE754, KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
-
-F64 = Format("f64", 11, 52, 1023, Specials.IEEE, IEEE754["binary64"])
-INTEGERS = {"s8": (8, True), "u8": (8, False)}
-
-
-def operand_format(name: str) -> Format:
-    """The row of a floating-point operand: f64, which refsim.formats does not list, or one of those."""
-    return F64 if name == F64.name else format_named(name)
-
+from refsim.sources import KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
 
 # How a step computes; refsim.numerics.dot defines each.
 TRUNCATED, GROUPED, INTEGER, FMA_CHAIN = "truncated", "grouped", "integer", "fma-chain"
@@ -90,9 +85,9 @@ class Profile:
 
     target: str
     unit: str
-    a_formats: tuple[str, ...]
-    b_formats: tuple[str, ...]
-    d_format: str
+    a_formats: tuple[ElementType, ...]
+    b_formats: tuple[ElementType, ...]
+    d_format: ElementType
     k: tuple[int, ...]
     method: str
     length: int
@@ -103,16 +98,22 @@ class Profile:
     zero_exponent: int | None = None
     order: str = ASCENDING
     c_enters: str = EARLY
-    operands: str | None = None
-    scales: tuple[tuple[str, int], ...] = ()
+    operands: Format | None = None
+    scales: tuple[tuple[Format, int], ...] = ()
     negates: bool = False
     keeps_nan: bool = False
 
     @property
     def name(self) -> str:
         """Chip, unit and types: "sm_90 wgmma e4m3|e5m2 -> f32"."""
-        a, b = "|".join(self.a_formats), "|".join(self.b_formats)
+        a, b = ("|".join(map(str, formats)) for formats in (self.a_formats, self.b_formats))
         return f"{self.target} {self.unit} {a if a == b else f'{a} x {b}'} -> {self.d_format}"
+
+    @property
+    def d_dtype(self) -> np.dtype[Any]:
+        """NumPy's type of C and D: float32, float16, float64 or int32."""
+        assert self.d_format.array_dtype is not None
+        return self.d_format.array_dtype
 
     @property
     def arithmetic(self) -> tuple[object, ...]:
@@ -140,10 +141,10 @@ class Profile:
         return f"{self.name} [{self.evidence}]"
 
 
-F8, F8F6F4 = (E4M3.name, E5M2.name), tuple(row.name for row in (E4M3, E5M2, E2M3, E3M2, E2M1))
-FNUZ8 = (E4M3FNUZ.name, E5M2FNUZ.name)
-INT8 = tuple(INTEGERS)
-_SCALES_32, _SCALES_16 = ((E8M0.name, 32),), ((E8M0.name, 32), (E8M0.name, 16), (UE4M3.name, 16))
+F8, F8F6F4 = (E4M3, E5M2), (E4M3, E5M2, E2M3, E3M2, E2M1)
+FNUZ8 = (E4M3FNUZ, E5M2FNUZ)
+INT8 = (S8, U8)
+_SCALES_32, _SCALES_16 = ((E8M0, 32),), ((E8M0, 32), (E8M0, 16), (UE4M3, 16))
 
 _MODEL = Evidence(Level.MODEL, "independent published models agree")
 _UNVERIFIED = Evidence(Level.UNVERIFIED, "no bit model is published; computed as a float32 FMA per k")
@@ -164,12 +165,12 @@ def _of_four(evidence: Evidence) -> Evidence:
 _XIE_NVIDIA, _SIM_NVIDIA = XIE["table 4"], MMA_SIM["nv_ptx/sim.py"]
 
 
-def _truncated(target: str, unit: str, formats: tuple[str, ...], d: str, k: tuple[int, ...], length: int, fraction: int,
+def _truncated(target: str, unit: str, formats: tuple[Format, ...], d: Format, k: tuple[int, ...], length: int, fraction: int,
                zero: tuple[int, int], evidence: Evidence = _MODEL, *, source: Source = _XIE_NVIDIA, rounding: str = RZ_F32,
-               order: str = ASCENDING, c_enters: str = EARLY, operands: str | None = None,
-               scales: tuple[tuple[str, int], ...] = (), negates: bool = False) -> Profile:  # fmt: skip
+               order: str = ASCENDING, c_enters: str = EARLY, operands: Format | None = None,
+               scales: tuple[tuple[Format, int], ...] = (), negates: bool = False) -> Profile:  # fmt: skip
     """A row of the fused, truncated sum; `zero` holds the zero exponents of f32 and f16 results."""
-    half = d == F16.name
+    half = d is F16
     return Profile(
         target, unit, formats, formats, d, k, TRUNCATED, length, RNE_F16 if half else rounding, source, evidence, fraction,
         zero[half], order, c_enters, operands, scales, negates,
@@ -179,7 +180,7 @@ def _truncated(target: str, unit: str, formats: tuple[str, ...], d: str, k: tupl
 def _both(*arguments: object, **options: object) -> list[Profile]:
     """The f32 and the f16 form of a row."""
     target, unit, formats, *rest = arguments
-    return [_truncated(target, unit, formats, d, *rest, **options) for d in (F32.name, F16.name)]  # type: ignore[arg-type]
+    return [_truncated(target, unit, formats, d, *rest, **options) for d in (F32, F16)]  # type: ignore[arg-type]
 
 
 _VOLTA, _AMPERE, _HOPPER = (-131, -19), (-132, -20), (-133, -21)
@@ -194,22 +195,20 @@ def _halves(target: str, unit: str, k16: tuple[int, ...], k8: tuple[int, ...], l
     """f16, bf16 and tf32 of one chip: tf32 takes half as many products a step."""
     shape = (length, fraction, zero, evidence)
     return [
-        *_both(target, unit, (F16.name,), k16, *shape, negates=negates),
-        _truncated(target, unit, (BF16.name,), F32.name, k16, *shape, negates=negates),
-        _truncated(
-            target, unit, (TF32.name,), F32.name, k8, length // 2, fraction, zero, _of_four(evidence), negates=negates
-        ),
+        *_both(target, unit, (F16,), k16, *shape, negates=negates),
+        _truncated(target, unit, (BF16,), F32, k16, *shape, negates=negates),
+        _truncated(target, unit, (TF32,), F32, k8, length // 2, fraction, zero, _of_four(evidence), negates=negates),
     ]
 
 
 def _integer(target: str, unit: str, k: tuple[int, ...], source: Source) -> Profile:
-    return Profile(target, unit, INT8, INT8, "s32", k, INTEGER, max(k), WRAP_S32, source, _INTEGER)
+    return Profile(target, unit, INT8, INT8, S32, k, INTEGER, max(k), WRAP_S32, source, _INTEGER)
 
 
 def _chain(
-    target: str, unit: str, format: str, k: tuple[int, ...], source: Source, evidence: Evidence = _IEEE
+    target: str, unit: str, format: Format, k: tuple[int, ...], source: Source, evidence: Evidence = _IEEE
 ) -> Profile:
-    rounding = RNE_F64 if format == F64.name else RNE_F32
+    rounding = RNE_F64 if format is F64 else RNE_F32
     return Profile(
         target, unit, (format,), (format,), format, k, FMA_CHAIN, 1, rounding, source, evidence,
         keeps_nan=unit == "mma.sync",
@@ -218,10 +217,10 @@ def _chain(
 
 def _block_scaled(target: str, prefix: str) -> list[Profile]:
     thor = Evidence(Level.MODEL, "independent published models agree; 36,864 words of an sm_110 chip reported equal")
-    fused = _truncated(target, f"{prefix}.mxf8f6f4", F8F6F4, F32.name, (32,), 32, 25, _HOPPER, thor, scales=_SCALES_32)
+    fused = _truncated(target, f"{prefix}.mxf8f6f4", F8F6F4, F32, (32,), 32, 25, _HOPPER, thor, scales=_SCALES_32)
     fp4 = [
         Profile(
-            target, f"{prefix}.{kind}", (E2M1.name,), (E2M1.name,), F32.name, (64,), GROUPED, 64, RZ_F32, _SIM_NVIDIA,
+            target, f"{prefix}.{kind}", (E2M1,), (E2M1,), F32, (64,), GROUPED, 64, RZ_F32, _SIM_NVIDIA,
             _MODEL, 35, -139, scales=scales,
         )
         for kind, scales in (("mxf4", _SCALES_32), ("mxf4nvf4", _SCALES_16))
@@ -232,21 +231,21 @@ def _block_scaled(target: str, prefix: str) -> list[Profile]:
 def _warp_rows() -> list[Profile]:
     """mma.sync of every chip but its block-scaled kinds."""
     unit, rows = "mma.sync", list[Profile]()
-    rows += _both("sm_70", unit, (F16.name,), (4,), 4, 23, _VOLTA, _published("V100"))
-    rows += _both("sm_75", unit, (F16.name,), (4,), 4, 23, _VOLTA)
-    rows += _both("sm_75", unit, (F16.name,), (8,), 8, 24, _AMPERE)
+    rows += _both("sm_70", unit, (F16,), (4,), 4, 23, _VOLTA, _published("V100"))
+    rows += _both("sm_75", unit, (F16,), (4,), 4, 23, _VOLTA)
+    rows += _both("sm_75", unit, (F16,), (8,), 8, 24, _AMPERE)
     for target in ("sm_80", "sm_86", "sm_89"):
         rows += _halves(target, unit, (16, 8), (8, 4), 8, 24, _AMPERE, _published(_CHECKED[target]))
     rows += _both("sm_89", unit, F8, (32, 16), 16, 13, _AMPERE, _published(_CHECKED["sm_89"]), rounding=RZ_E8M13)
     for target in ("sm_90", "sm_100", "sm_120"):
         evidence = _published(_CHECKED[target]) if target in _CHECKED else _MODEL
         rows += _halves(target, unit, (16, 8), (8, 4), 16, 25, _HOPPER, evidence)
-    for target, d in product(("sm_90", "sm_100"), (F32.name, F16.name)):
-        wgmma = (target, d) == ("sm_90", F32.name)  # what was published for H100 and H200 is that unit's
+    for target, d in product(("sm_90", "sm_100"), (F32, F16)):
+        wgmma = target == "sm_90" and d is F32  # what was published for H100 and H200 is that unit's
         rows.append(
             _truncated(
                 target, unit, F8, d, (32, 16), 16, 25, _HOPPER, _MODEL if wgmma else _published(_CHECKED[target]),
-                order=BYTE_PAIRS, c_enters=LATE, operands=F16.name, source=KHATTAK_MIKAITIS["figure 5c"],
+                order=BYTE_PAIRS, c_enters=LATE, operands=F16, source=KHATTAK_MIKAITIS["figure 5c"],
             )
         )  # fmt: skip
     rows += _both("sm_120", unit, F8, (32, 16), 32, 25, _HOPPER)
@@ -255,13 +254,13 @@ def _warp_rows() -> list[Profile]:
         rows.append(_integer(target, unit, (16,) if target == "sm_75" else (32, 16), PTX["mma.sync, integer types"]))
         if target != "sm_75":
             k = (16, 8, 4) if target in ("sm_90", "sm_100", "sm_120") else (4,)
-            rows.append(_chain(target, unit, F64.name, k, XIE["table 4"]))
+            rows.append(_chain(target, unit, F64, k, XIE["table 4"]))
     return rows
 
 
 def _warpgroup_rows() -> list[Profile]:
     rows = _halves("sm_90", "wgmma", (16,), (8,), 16, 25, _HOPPER, _MODEL, negates=True)
-    for d, evidence in ((F32.name, _published(_CHECKED["sm_90"])), (F16.name, _MODEL)):
+    for d, evidence in ((F32, _published(_CHECKED["sm_90"])), (F16, _MODEL)):
         rows.append(
             _truncated("sm_90", "wgmma", F8, d, (32,), 32, 13, _HOPPER, evidence, rounding=RZ_E8M13, negates=True)
         )
@@ -275,9 +274,9 @@ def _tcgen05_rows() -> list[Profile]:
     )
     shape = (25, _HOPPER, words)
     return [
-        *_both(target, "tcgen05.f16", (F16.name,), (16,), 16, *shape, negates=True, source=TCGEN05_MODEL["MODEL.md"]),
-        _truncated(target, "tcgen05.f16", (BF16.name,), F32.name, (16,), 16, *shape, negates=True),
-        _truncated(target, "tcgen05.tf32", (TF32.name,), F32.name, (8,), 8, *shape, negates=True),
+        *_both(target, "tcgen05.f16", (F16,), (16,), 16, *shape, negates=True, source=TCGEN05_MODEL["MODEL.md"]),
+        _truncated(target, "tcgen05.f16", (BF16,), F32, (16,), 16, *shape, negates=True),
+        _truncated(target, "tcgen05.tf32", (TF32,), F32, (8,), 8, *shape, negates=True),
         *_both(target, "tcgen05.f8f6f4", F8F6F4, (32,), 32, *shape, negates=True, source=TCGEN05_MODEL["MODEL.md"]),
         _integer(target, "tcgen05.i8", (32,), TCGEN05_MODEL["MODEL.md, section 6"]),
         *_block_scaled(target, "tcgen05"),
@@ -289,34 +288,34 @@ def _amd_rows() -> list[Profile]:
     source, rows = MMA_SIM["amd/sim.py"], list[Profile]()
 
     def row(
-        target: str, formats: tuple[str, ...], k: tuple[int, ...], method: str, length: int, unit: str = "mfma"
+        target: str, formats: tuple[Format, ...], k: tuple[int, ...], method: str, length: int, unit: str = "mfma"
     ) -> None:
         late = method in (LATE_TRUNCATED, LATE_EVEN_ODD)
         fraction, enters = (24, LATE) if late else (None, EARLY)
         rows.append(
             Profile(
-                target, unit, formats, formats, F32.name, k, method, length, RNE_F32, source, _MODEL, fraction,
+                target, unit, formats, formats, F32, k, method, length, RNE_F32, source, _MODEL, fraction,
                 c_enters=enters,
             )
         )  # fmt: skip
 
     for target in ("gfx908", "gfx90a", "gfx942"):
-        rows.append(_chain(target, "mfma", F32.name, (4, 2, 1), XIE["table 6"]))
+        rows.append(_chain(target, "mfma", F32, (4, 2, 1), XIE["table 6"]))
         if target != "gfx908":
-            rows.append(_chain(target, "mfma", F64.name, (4,), XIE["table 6"]))
-    row("gfx908", (F16.name,), (16, 8, 4), EXACT, 4)
-    row("gfx908", (BF16.name,), (8, 4, 2), EXACT, 2)
-    row("gfx90a", (F16.name,), (16, 8, 4), FLUSHED_TREE, 4)
-    row("gfx90a", (BF16.name,), (8, 4, 2), FLUSHED_TREE, 2)
-    row("gfx90a", (BF16.name,), (16, 8, 4), FLUSHED_TREE, 4, "mfma.1k")
-    row("gfx942", (TF32.name,), (8, 4), LATE_TRUNCATED, 4)
-    row("gfx942", (F16.name,), (16, 8, 4), LATE_TRUNCATED, 8)
-    row("gfx942", (BF16.name,), (16, 8, 4), LATE_TRUNCATED, 8)
+            rows.append(_chain(target, "mfma", F64, (4,), XIE["table 6"]))
+    row("gfx908", (F16,), (16, 8, 4), EXACT, 4)
+    row("gfx908", (BF16,), (8, 4, 2), EXACT, 2)
+    row("gfx90a", (F16,), (16, 8, 4), FLUSHED_TREE, 4)
+    row("gfx90a", (BF16,), (8, 4, 2), FLUSHED_TREE, 2)
+    row("gfx90a", (BF16,), (16, 8, 4), FLUSHED_TREE, 4, "mfma.1k")
+    row("gfx942", (TF32,), (8, 4), LATE_TRUNCATED, 4)
+    row("gfx942", (F16,), (16, 8, 4), LATE_TRUNCATED, 8)
+    row("gfx942", (BF16,), (16, 8, 4), LATE_TRUNCATED, 8)
     row("gfx942", FNUZ8, (32, 16), LATE_EVEN_ODD, 16)
-    for formats, k in (((F16.name,), (32, 16)), ((BF16.name,), (32, 16)), (F8, (32, 16)), (F8F6F4, (128, 64))):
+    for formats, k in (((F16,), (32, 16)), ((BF16,), (32, 16)), (F8, (32, 16)), (F8F6F4, (128, 64))):
         rows.append(
             Profile(
-                "gfx950", "mfma", formats, formats, F32.name, k, FMA_CHAIN, 1, RNE_F32,
+                "gfx950", "mfma", formats, formats, F32, k, FMA_CHAIN, 1, RNE_F32,
                 ROCJITSU["matrix emulation, issues 10330 and 10344"], _UNVERIFIED,
             )
         )  # fmt: skip
@@ -325,14 +324,14 @@ def _amd_rows() -> list[Profile]:
 
 # Words of D that an H200 returned under each row, none of which differs: conformance/vectors/h200/numerics.json.
 MEASURED_WORDS = {
-    ("mma.sync", F16.name, F32.name): 16_421_376, ("mma.sync", F16.name, F16.name): 14_687_744,
-    ("mma.sync", BF16.name, F32.name): 16_946_688, ("mma.sync", TF32.name, F32.name): 16_798_208,
-    ("mma.sync", E4M3.name, F32.name): 64_189_952, ("mma.sync", E4M3.name, F16.name): 27_939_584,
-    ("mma.sync", "s8", "s32"): 28_311_552, ("mma.sync", F64.name, F64.name): 24_841_856,
-    ("wgmma", F16.name, F32.name): 30_945_792, ("wgmma", F16.name, F16.name): 27_478_528,
-    ("wgmma", BF16.name, F32.name): 32_094_720, ("wgmma", TF32.name, F32.name): 31_476_224,
-    ("wgmma", E4M3.name, F32.name): 118_701_056, ("wgmma", E4M3.name, F16.name): 95_745_536,
-    ("wgmma", "s8", "s32"): 28_311_552,
+    ("mma.sync", F16, F32): 16_421_376, ("mma.sync", F16, F16): 14_687_744,
+    ("mma.sync", BF16, F32): 16_946_688, ("mma.sync", TF32, F32): 16_798_208,
+    ("mma.sync", E4M3, F32): 64_189_952, ("mma.sync", E4M3, F16): 27_939_584,
+    ("mma.sync", S8, S32): 28_311_552, ("mma.sync", F64, F64): 24_841_856,
+    ("wgmma", F16, F32): 30_945_792, ("wgmma", F16, F16): 27_478_528,
+    ("wgmma", BF16, F32): 32_094_720, ("wgmma", TF32, F32): 31_476_224,
+    ("wgmma", E4M3, F32): 118_701_056, ("wgmma", E4M3, F16): 95_745_536,
+    ("wgmma", S8, S32): 28_311_552,
 }  # fmt: skip
 
 
@@ -354,7 +353,7 @@ _TARGETS, _UNITS = (list(dict.fromkeys(getattr(row, part) for row in PROFILES)) 
 _BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}  # those with the largest K first
 for _row in sorted(PROFILES, key=lambda row: -max(row.k)):
     for _a, _b in product(_row.a_formats, _row.b_formats):
-        _BY_KEY.setdefault((_row.target, _row.unit, _a, _b, _row.d_format), []).append(_row)
+        _BY_KEY.setdefault((_row.target, _row.unit, _a.name, _b.name, _row.d_format.name), []).append(_row)
 
 
 def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]:
@@ -372,7 +371,14 @@ def chip(target: str) -> str:
     return name
 
 
-def profile(target: str, unit: str, a_format: str, b_format: str, d_format: str, k: int | None = None) -> Profile:
+def profile(
+    target: str,
+    unit: str,
+    a_format: str | ElementType,
+    b_format: str | ElementType,
+    d_format: str | ElementType,
+    k: int | None = None,
+) -> Profile:
     """The row of an instruction; `k` chooses where a chip has several (None: the one with the largest K).
 
     profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32").fraction is 13. Raises RefsimError with the known combinations.
@@ -380,7 +386,7 @@ def profile(target: str, unit: str, a_format: str, b_format: str, d_format: str,
     name = chip(target)
     if str(unit) not in _UNITS:
         raise unknown("unit", str(unit), _UNITS)
-    rows = _BY_KEY.get((name, unit, a_format, b_format, d_format), [])
+    rows = _BY_KEY.get((name, unit, str(a_format), str(b_format), str(d_format)), [])
     if not rows:
         raise _no_row(name, unit, f"{a_format} x {b_format} -> {d_format}")
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)

@@ -10,19 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.conversions import decode, encode
-from refsim.formats import Format, Specials
-from refsim.numerics.profiles import F64, operand_format
+from refsim.conversions import encode
+from refsim.formats import F64, ElementType, Format, Specials, float_named
+from refsim.numerics.dot.chains import floats
 from refsim.silicon.tensor_probe import (
     Codes,
     Shape,
     class_codes,
-    code_dtype,
+    lowered,
     special_codes,
     words,
 )
@@ -53,9 +52,9 @@ class _Cases:
     c: list[float] = field(default_factory=list)
 
     def add(self, vector: Vector | None, c: float = 0.0) -> None:
-        if vector is None or not holds(operand_format(self.shape.d_format), c):
+        if vector is None or not holds(float_named(self.shape.d_format), c):
             return
-        a, b = operand_format(self.shape.a_format), operand_format(self.shape.b_format)
+        a, b = float_named(self.shape.a_format), float_named(self.shape.b_format)
         if all(holds(a, x) and holds(b, y) for x, y in set(vector.values())):
             self.vectors.append(vector)
             self.c.append(c)
@@ -85,14 +84,16 @@ def _largest(format: Format) -> float:
     return sys.float_info.max if format is F64 else format.max_value
 
 
-def coded(values: NDArray[np.float64], name: str) -> Codes:
-    return values.view(np.uint64) if name == F64.name else encode(values, name)
+def coded(values: NDArray[np.float64], format: ElementType) -> Codes:
+    """The codes of doubles; f64 is the doubles themselves."""
+    row = float_named(format)
+    return values.view(row.code_dtype) if row is F64 else encode(values, row)
 
 
 @cache
 def power(shape: Shape, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
     """Two operands whose product is factor x 2^exponent, or None; the factor is A's."""
-    a, b = operand_format(shape.a_format), operand_format(shape.b_format)
+    a, b = float_named(shape.a_format), float_named(shape.b_format)
     lowest = [1 - row.bias - row.mantissa_bits for row in (a, b)]
     highest = [math.frexp(_largest(row))[1] - 1 for row in (a, b)]
     first = min(max(exponent - exponent // 2, lowest[0]), highest[0])
@@ -115,12 +116,12 @@ def terms(shape: Shape, *parts: tuple[float, int]) -> Vector | None:
 
 def features(shape: Shape) -> dict[str, Feature]:
     """Every question that an instruction on floats can be asked, by name; none for integers."""
-    if shape.d_format == "s32":
+    if shape.d_format.is_integer:
         return {}
     found = [make(shape) for make in (_c_precision, _product_precision, _three_products, _output_rounding, _output_rounding_c,
              _renormalised, _order, _tiny, _signed_zeros, _overflow, _smoke)]  # fmt: skip
     found += [*_permuted(shape), _permuted_chain(shape), _c_alone(shape), _specials(shape)]
-    if shape.a_format == "tf32":
+    if float_named(shape.a_format).padding_bits:
         found.append(_low_bits(shape))
     return {row.name: row for row in found if row is not None}
 
@@ -139,12 +140,13 @@ def negated(shape: Shape) -> dict[str, Feature]:
 
 def _top(shape: Shape) -> int:
     """The exponent of a large product that D's format holds too, with its sums."""
-    return 14 if shape.d_format == "f16" or "e4m3" in (shape.a_format, shape.b_format) else 20
+    narrow = float_named(shape.d_format).exponent_bits == 5
+    return 14 if narrow or any(float_named(row).exponent_bits == 4 for row in (shape.a_format, shape.b_format)) else 20
 
 
 def _highest(shape: Shape) -> int:
     """The exponent of a large product; without C it need not be a number of D."""
-    ends = [math.frexp(_largest(operand_format(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
+    ends = [math.frexp(_largest(float_named(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
     return min(sum(ends), 20)
 
 
@@ -223,12 +225,13 @@ def _order(shape: Shape) -> Feature | None:
 def _tiny(shape: Shape) -> Feature | None:
     """Sums of products below the result's smallest number: which bits survive shows the zero exponent."""
     cases = _Cases(shape, shape.k)
-    if shape.d_format == "f16":
+    row = float_named(shape.d_format)
+    if row.exponent_bits == 5:
         for head, n, t, sign in product((0, 1, 3), (1, 2, 3), range(22, 50), (1, -1)):
             if n < shape.k:
                 cases.add(terms(shape, (head, -25), *[(sign, -t)] * n))
         return cases.feature("tiny")
-    lowest = 149 if shape.d_format == "f32" else 1074
+    lowest = row.bias - 1 + row.mantissa_bits
     for n, t, factor, c in product((1, 2, 3, 5, 8, 16), range(lowest - 8, lowest + 16), (1.0, 1.5), (0, 1, -1, 3)):
         if n < shape.k:
             cases.add(terms(shape, *[(factor, -t)] * n), c * 2.0**-lowest)
@@ -253,7 +256,7 @@ def _signed_zeros(shape: Shape) -> Feature | None:
 
 def _overflow(shape: Shape) -> Feature | None:
     """Sums at and beyond the largest number of D; C of the other sign brings some of them back."""
-    cases, row = _Cases(shape, shape.k), operand_format(shape.d_format)
+    cases, row = _Cases(shape, shape.k), float_named(shape.d_format)
     largest = _largest(row)
     edge = math.frexp(largest)[1] - 1
     half_ulp = edge - row.mantissa_bits - 1
@@ -277,12 +280,11 @@ def _smoke(shape: Shape) -> Feature | None:
 
 def _vectors(shape: Shape, length: int) -> list[tuple[Codes, Codes]]:
     """Four random vectors of A and of B: spread over many binades, cancelling, swamping, close together."""
-    lowered = 10 if shape.d_format == "f16" and operand_format(shape.b_format).exponent_bits > 4 else 0
     found = []
     for number, name in enumerate(("spread", "cancelling", "swamping", "geometric")):
-        a = class_codes(name, words(0x700 + number, 1, 1, length), operand_format(shape.a_format))
+        a = class_codes(name, words(0x700 + number, 1, 1, length), float_named(shape.a_format))
         b = class_codes(
-            name, words(0x710 + number, 1, 1, length), operand_format(shape.b_format), is_b=True, lowered=lowered
+            name, words(0x710 + number, 1, 1, length), float_named(shape.b_format), is_b=True, lowered=lowered(shape)
         )
         found.append((a[0, 0], b[0, 0]))
     return found
@@ -303,10 +305,10 @@ def _permuted(shape: Shape) -> Iterator[Feature]:
     """Random vectors, their products turned by 0, 1, .. k - 1 places and back to front, with C, with +0, without."""
     vectors = _vectors(shape, shape.k)
     a, b = _turned(vectors)
-    kind = code_dtype(shape.d_format)
+    kind = shape.d_format.code_dtype
     with np.errstate(all="ignore"):
-        c = [np.array(-1.1 * float(decoded(x[:1], shape.a_format)[0]) * float(decoded(y[:1], shape.b_format)[0]))
-             .astype(_kind(shape)).view(kind) for x, y in vectors]  # fmt: skip
+        c = [np.array(-1.1 * float(floats(x[:1], shape.a_format)[0]) * float(floats(y[:1], shape.b_format)[0]))
+             .astype(shape.d_format.array_dtype).view(kind) for x, y in vectors]  # fmt: skip
     yield Feature("permuted", a, b, np.repeat(np.array(c, kind), 2 * shape.k))
     yield Feature("permuted_zero", a, b, np.zeros(len(a), kind))
     yield Feature("permuted_scale_d", a, b, None)
@@ -319,40 +321,32 @@ def _permuted_chain(shape: Shape) -> Feature:
 
 def _c_alone(shape: Shape) -> Feature:
     """Products of zeros: what of C comes through, for every exponent, both signs and 16 or 8 mantissas."""
-    row = operand_format(shape.d_format)
+    row = float_named(shape.d_format)
     m, fields = row.mantissa_bits, 1 << row.exponent_bits
     mantissas = sorted({0, 1, 3, (1 << m) - 1, 1 << (m - 1), *((1 << i) for i in range(m - 8, m, 2)),
                         *((1 << m) - (1 << i) for i in range(0, m, 3))})  # fmt: skip
     step = max(fields // 256, 1)
     exponents = sorted({*range(0, fields, step), 1, 2, fields - 2, fields - 1})
     codes = [sign | e << m | x for sign in (0, row.sign_mask) for e in exponents for x in mantissas]
-    zeros = [np.zeros((len(codes), shape.k), code_dtype(name)) for name in (shape.a_format, shape.b_format)]
-    return Feature("c_alone", zeros[0], zeros[1], np.array(codes, code_dtype(shape.d_format)))
-
-
-def _kind(shape: Shape) -> Any:
-    return {"f16": np.float16, "f32": np.float32, "f64": np.float64}[shape.d_format]
-
-
-def decoded(codes: Codes, name: str) -> NDArray[Any]:
-    return codes.view(np.float64) if name == F64.name else decode(codes, name)
+    zeros = [np.zeros((len(codes), shape.k), format.code_dtype) for format in (shape.a_format, shape.b_format)]
+    return Feature("c_alone", zeros[0], zeros[1], np.array(codes, shape.d_format.code_dtype))
 
 
 def _specials(shape: Shape) -> Feature:
     """Corner against corner, with corners as C, and an infinity or a one of either sign as the second product."""
-    a, b, c = (corners(operand_format(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
+    a, b, c = (corners(float_named(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
     ones = [coded(np.array([1.0, -1.0]), name) for name in (shape.a_format, shape.b_format)]
     seconds = [(0, 0), (int(ones[0][0]), int(ones[1][0])), (int(ones[0][0]), int(ones[1][1]))]
-    row = operand_format(shape.a_format)
+    row = float_named(shape.a_format)
     if row.specials is Specials.IEEE:
         infinity = ((1 << row.exponent_bits) - 1) << row.mantissa_bits + row.padding_bits
         seconds += [(infinity, int(ones[1][0])), (infinity, int(ones[1][1]))]
     cases = list(product(a, b, c, seconds))
-    x = np.zeros((len(cases), shape.k), code_dtype(shape.a_format))
-    y = np.zeros((len(cases), shape.k), code_dtype(shape.b_format))
+    x = np.zeros((len(cases), shape.k), shape.a_format.code_dtype)
+    y = np.zeros((len(cases), shape.k), shape.b_format.code_dtype)
     for number, (first, second, _, other) in enumerate(cases):
         x[number, :2], y[number, :2] = (first, other[0]), (second, other[1])
-    return Feature("specials", x, y, np.array([case[2] for case in cases], code_dtype(shape.d_format)))
+    return Feature("specials", x, y, np.array([case[2] for case in cases], shape.d_format.code_dtype))
 
 
 def corners(format: Format) -> list[int]:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.conversions import decode
 from refsim.errors import unknown
-from refsim.formats import Format, Specials
-from refsim.numerics.profiles import F64, INTEGERS, operand_format
+from refsim.formats import ElementType, Format, Integer, Specials, float_named
+from refsim.numerics.dot.chains import floats as values_of
 from refsim.silicon.vectors import splitmix64
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -40,20 +39,20 @@ _ROW, _PRODUCT = 1 << 12, 1 << 20
 class Shape:
     """What decides the operands of a recorded instruction: its formats and shape."""
 
-    a_format: str
-    b_format: str
-    d_format: str
+    a_format: ElementType
+    b_format: ElementType
+    d_format: ElementType
     m: int
     n: int
     k: int
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return INTEGER_CLASSES if self.d_format == "s32" else FLOAT_CLASSES
+        return INTEGER_CLASSES if self.d_format.is_integer else FLOAT_CLASSES
 
     @property
     def c_classes(self) -> tuple[str, ...]:
-        return INTEGER_C if self.d_format == "s32" else FLOAT_C
+        return INTEGER_C if self.d_format.is_integer else FLOAT_C
 
     @property
     def batch(self) -> int:
@@ -64,13 +63,6 @@ class Shape:
     def chunks(self) -> int:
         """Chunks of 65,536 words in a pass: 21 for floats, 3 for integers."""
         return len(self.classes) * len(self.c_classes) // CELLS_A_CHUNK
-
-
-def code_dtype(name: str) -> np.dtype[Any]:
-    """The unsigned integer that holds a code: one byte for s8, four for s32."""
-    if name in INTEGERS:
-        return np.dtype(np.uint8)
-    return np.dtype(np.uint32) if name == "s32" else operand_format(name).code_dtype
 
 
 def cell_operands(shape: Shape, name: str, number: int, batch: int | None = None, rows: int | None = None,
@@ -86,12 +78,17 @@ def cell_operands(shape: Shape, name: str, number: int, batch: int | None = None
     key = (index << 8 | number) << 2
     sizes = (batch or shape.batch, rows or shape.m, columns or shape.n)
     a_words, b_words = words(key, sizes[0], sizes[1], k), words(key | 1, sizes[0], sizes[2], k)
-    if shape.d_format == "s32":
-        return _integers(name, a_words, shape.a_format), _integers(name, b_words, shape.b_format)
-    lowered = 10 if shape.d_format == "f16" and operand_format(shape.b_format).exponent_bits > 4 else 0
-    a = class_codes(name, a_words, operand_format(shape.a_format))
-    b = class_codes(name, b_words, operand_format(shape.b_format), is_b=True, lowered=lowered)
-    return _cancelled(a, b, b_words, operand_format(shape.b_format)) if name == "cancelling" else (a, b)
+    if isinstance(shape.a_format, Integer) or isinstance(shape.b_format, Integer):
+        return _integers(name, a_words), _integers(name, b_words)
+    a = class_codes(name, a_words, shape.a_format)
+    b = class_codes(name, b_words, shape.b_format, is_b=True, lowered=lowered(shape))
+    return _cancelled(a, b, b_words, shape.b_format) if name == "cancelling" else (a, b)
+
+
+def lowered(shape: Shape) -> int:
+    """Binades that B of wide formats lies lower, so that sums in f16 are not infinite too often."""
+    wide = float_named(shape.b_format).exponent_bits > 4
+    return 10 if wide and float_named(shape.d_format).exponent_bits == 5 else 0
 
 
 def cell_c(shape: Shape, name: str, c_name: str, number: int, a: Codes, b: Codes) -> Codes | None:
@@ -102,12 +99,11 @@ def cell_c(shape: Shape, name: str, c_name: str, number: int, a: Codes, b: Codes
         return None
     key = (shape.classes.index(name) << 8 | number) << 2 | 2
     drawn = words(key ^ shape.c_classes.index(c_name) << 24, len(a), a.shape[1], b.shape[1])
-    dtype = code_dtype(shape.d_format)
-    if shape.d_format == "s32":
+    format, dtype = shape.d_format, shape.d_format.code_dtype
+    if isinstance(format, Integer):
         limit = np.uint32(0x7FFFFFFF) + (drawn & np.uint64(0xFFFF)).astype(np.uint32) - np.uint32(0x8000)
         integers: Codes = limit if c_name == "limit" else drawn.astype(dtype)
         return integers
-    format = operand_format(shape.d_format)
     match c_name:
         case "zero":
             return _build(format, drawn, drawn & np.uint64(0), drawn & np.uint64(0))
@@ -228,8 +224,7 @@ def _cancelled(a: Codes, b: Codes, drawn: Words, format: Format) -> tuple[Codes,
 def _near(shape: Shape, format: Format, drawn: Words, a: Codes, b: Codes) -> Codes:
     """C whose exponent is that of the first product, more or less: by 3 binades at most in half of all, by 30 in others."""
     exponents = []
-    for codes, name in ((a[..., 0], shape.a_format), (b[..., 0], shape.b_format)):
-        row = operand_format(name)
+    for codes, row in ((a[..., 0], float_named(shape.a_format)), (b[..., 0], float_named(shape.b_format))):
         magnitude = codes.astype(np.uint64) >> np.uint64(row.padding_bits) & np.uint64(row.magnitude_limit - 1)
         exponents.append((magnitude >> np.uint64(row.mantissa_bits)).astype(np.int64) - row.bias)
     choice = (drawn >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int64)
@@ -242,17 +237,17 @@ def _opposite(shape: Shape, drawn: Words, a: Codes, b: Codes) -> Codes:
     """C is the product of some k with its sign turned, rounded to D's format; NaN has one code."""
     k = a.shape[-1]
     place = int(drawn[0, 0, 0] >> np.uint64(20)) % k
-    values = [codes.view(np.float64) if name == F64.name else decode(codes, name, np.float64)
-              for codes, name in ((np.ascontiguousarray(a[..., place]), shape.a_format),
-                                  (np.ascontiguousarray(b[..., place]), shape.b_format))]  # fmt: skip
-    kind = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[shape.d_format]
+    kind, format = shape.d_format.array_dtype, float_named(shape.d_format)
+    assert kind is not None
     with np.errstate(all="ignore"):
-        negated = (-values[0][:, :, None] * values[1][:, None, :]).astype(kind)
-    codes: Codes = negated.view(code_dtype(shape.d_format))
-    return np.where(np.isnan(negated), codes.dtype.type(operand_format(shape.d_format).magnitude_limit - 1), codes)
+        x, y = (values_of(np.ascontiguousarray(codes[..., place]), element).astype(np.float64)
+                for codes, element in ((a, shape.a_format), (b, shape.b_format)))  # fmt: skip
+        negated = (-x[:, :, None] * y[:, None, :]).astype(kind)
+    codes: Codes = negated.view(format.code_dtype)
+    return np.where(np.isnan(negated), codes.dtype.type(format.magnitude_limit - 1), codes)
 
 
-def _integers(name: str, drawn: Words, format: str) -> Codes:
+def _integers(name: str, drawn: Words) -> Codes:
     """Operand bytes of one class."""
     bytes_ = drawn.astype(np.uint8)
     choice = (drawn >> np.uint64(44)).astype(np.int64)

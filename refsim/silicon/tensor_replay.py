@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import numerics
+from refsim.formats import element_named
 from refsim.numerics.fast.product import matrix_product
-from refsim.numerics.multiply import CONTAINERS, fitted
+from refsim.numerics.multiply import fitted
 from refsim.numerics.profiles import Profile
 from refsim.silicon.tensor_features import Feature
 from refsim.silicon.tensor_probe import (
@@ -19,7 +20,6 @@ from refsim.silicon.tensor_probe import (
     Shape,
     cell_c,
     cell_operands,
-    code_dtype,
 )
 from refsim.silicon.vectors import Recording, digest
 
@@ -27,13 +27,15 @@ from refsim.silicon.vectors import Recording, digest
 def shape_of(recording: Recording) -> Shape:
     """The shape of a recorded instruction."""
     facts = recording.facts
-    return Shape(facts["a_format"], facts["b_format"], facts["d_format"], *facts["shape"])
+    a, b, d = (element_named(facts[name]) for name in ("a_format", "b_format", "d_format"))
+    return Shape(a, b, d, *facts["shape"])
 
 
 def modelled(shape: Shape, unit: str, a: Codes, b: Codes, c: Codes | None, *, target: str = "sm_90a",
              negate: tuple[bool, bool] = (False, False), row: Profile | None = None) -> Codes:  # fmt: skip
     """D as codes: by `numerics.mma`, or by a `row` of other arithmetic."""
-    kind = np.dtype(CONTAINERS[shape.d_format])
+    kind = shape.d_format.array_dtype
+    assert kind is not None
     z = None if c is None else np.ascontiguousarray(c).view(kind)
     if row is None:
         found: NDArray[Any] = numerics.mma(
@@ -43,7 +45,7 @@ def modelled(shape: Shape, unit: str, a: Codes, b: Codes, c: Codes | None, *, ta
     else:
         problem = fitted(row, a, b, z, (shape.a_format, shape.b_format), (None, None, None), shape.k, negate)
         found = matrix_product(problem.operands, problem.c, row, problem.k).reshape(problem.shape)
-    return found.view(code_dtype(shape.d_format))
+    return found.view(shape.d_format.code_dtype)
 
 
 def cells(shape: Shape) -> list[tuple[str, str]]:
@@ -53,7 +55,7 @@ def cells(shape: Shape) -> list[tuple[str, str]]:
 
 def negation(shape: Shape, unit: str, number: int) -> tuple[bool, bool]:
     """The operands negated in a pass: none, A, B, both in turn for wgmma on floats; never elsewhere."""
-    signed = unit == "wgmma" and shape.d_format != "s32"
+    signed = unit == "wgmma" and not shape.d_format.is_integer
     return (signed and bool(number & 1), signed and bool(number & 2))
 
 

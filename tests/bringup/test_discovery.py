@@ -9,6 +9,7 @@ import pytest
 from refsim.bringup.discovery import discover
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
+from refsim.formats import BF16, F16, TF32, format_named
 from refsim.numerics.dot.chains import Operands, matrix_product
 from refsim.numerics.profiles import (
     BYTE_PAIRS,
@@ -61,7 +62,7 @@ def test_the_parameters_of_every_known_core_are_found(row):
     assert discovery.c_enters == row.c_enters
     assert discovery.steps == tuple(map(tuple, row.steps(k)))
     assert discovery.rounding == row.rounding
-    wide = row.a_formats[0] in ("bf16", "tf32") or (row.a_formats[0], row.d_format) == ("f16", "f16")
+    wide = row.a_formats[0] in (BF16, TF32) or (row.a_formats[0], row.d_format) == (F16, F16)
     assert discovery.zero_exponent == (row.zero_exponent if wide else None)
 
 
@@ -88,7 +89,8 @@ def made(format, d_format, length, fraction, rounding, zero, **changes):
     """A row that no chip has."""
     like = profile("sm_90", "mma.sync", "f16", "f16", d_format)
     return replace(
-        like, a_formats=(format,), b_formats=(format,), length=length, fraction=fraction, rounding=rounding,
+        like, a_formats=(format_named(format),), b_formats=(format_named(format),), length=length,
+        fraction=fraction, rounding=rounding,
         zero_exponent=zero, **changes,
     )  # fmt: skip
 

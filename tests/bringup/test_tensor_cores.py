@@ -20,12 +20,12 @@ from refsim.bringup.tensor_cores import (
 )
 from refsim.device.compile import compile_ptx
 from refsim.errors import RefsimError
+from refsim.formats import E4M3, F64, TF32, U8
 from refsim.kernels import Buffer
 from refsim.layouts.descriptors import descriptor, walk
 from refsim.layouts.families import fragment
 
 HOPPER = {row.name: row for row in instructions("sm_90a")}
-DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "s32": np.int32}
 
 
 @dataclass
@@ -62,11 +62,11 @@ class ModelLauncher:
                 y[at] = elements(row.fragment("b"), b, number).T
         x, y = (array.swapaxes(1, 2).reshape(grid[0], size, -1) for array, size in ((x, row.m), (y, row.n)))
         z = [elements(row.fragment("d"), c, number) for number in range(grid[0])] if flags & ACCUMULATE else None
-        kind = DTYPES[row.d_format]
+        kind = row.d_format.array_dtype
         signs = {"negate_a": True} if flags & NEGATE_A else {}
         signs |= {"negate_b": True} if flags & NEGATE_B else {}
         result = numerics.mma(
-            x.astype(code_dtype(row.a_format)), y.astype(code_dtype(row.b_format)),
+            x.astype(row.a_format.code_dtype), y.astype(row.b_format.code_dtype),
             None if z is None else np.array(z).astype(f"u{np.dtype(kind).itemsize}").view(kind),
             unit=row.unit, a_format=row.a_format, b_format=row.b_format, d_format=row.d_format, target="sm_90a",
             k=row.k, **signs,
@@ -74,10 +74,6 @@ class ModelLauncher:
         layout = row.fragment("d")
         for number, matrix in enumerate(result.view(f"u{result.itemsize}")):
             put(layout, d, number, matrix)
-
-
-def code_dtype(format):
-    return {"f64": np.uint64, "tf32": np.uint32, "f16": np.uint16, "bf16": np.uint16}.get(format, np.uint8)
 
 
 def where(layout, thread, value, number):
@@ -111,18 +107,18 @@ def in_shared(row, image, word, number):
     """B as the descriptor finds it in the bytes of a tile."""
     tile = image[number * row.n * 8 : (number + 1) * row.n * 8].view(np.uint8)
     places = walk(descriptor("wgmma-smem"), word, f"wgmma.m64n{row.n}k{row.k}.{row.b_format}.b", major="K").bits
-    dtype = np.dtype(code_dtype(row.b_format))
+    dtype = row.b_format.code_dtype
     return tile.view(dtype)[places.reshape(row.n, row.k) // (8 * dtype.itemsize)]
 
 
 def codes(shape, format, seed):
     """Small integers as codes, so that every sum is exact and order does not matter."""
-    numbers = np.random.default_rng(seed).integers(0 if format == "u8" else -2, 3, shape)
-    if format in ("s8", "u8"):
+    numbers = np.random.default_rng(seed).integers(0 if format is U8 else -2, 3, shape)
+    if format.is_integer:
         return numbers.astype(np.int8).view(np.uint8)
-    if format in ("f64", "tf32"):
-        kind = {"f64": np.float64, "tf32": np.float32}[format]
-        return numbers.astype(kind).view(f"u{np.dtype(kind).itemsize}")
+    if format in (F64, TF32):
+        kind = np.float64 if format is F64 else np.float32
+        return numbers.astype(kind).view(format.code_dtype)
     from refsim import encode
 
     return encode(numbers.astype(np.float64), format)
@@ -148,7 +144,7 @@ ONE_EACH = [
 def test_packing_puts_every_code_where_the_instruction_reads_it(name, accumulated):
     row = instruction_named(name)
     a, b = codes((2, row.m, 2 * row.k), row.a_format, 1), codes((2, row.n, 2 * row.k), row.b_format, 2)
-    kind = DTYPES[row.d_format]
+    kind = row.d_format.array_dtype
     c = np.random.default_rng(3).integers(-9, 9, (2, row.m, row.n)).astype(kind).view(f"u{np.dtype(kind).itemsize}")
     launcher = ModelLauncher()
     got = products(launcher, row, a, b, c if accumulated else None)
@@ -164,7 +160,7 @@ def test_packing_puts_every_code_where_the_instruction_reads_it(name, accumulate
 
 def test_negated_operands_turn_the_sign():
     row = instruction_named("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3")
-    a, b = codes((1, 64, 32), "e4m3", 1), codes((1, 8, 32), "e4m3", 2)
+    a, b = codes((1, 64, 32), E4M3, 1), codes((1, 8, 32), E4M3, 2)
     plain = products(ModelLauncher(), row, a, b).view(np.float32)
     for flags, sign in (((True, False), -1), ((False, True), -1), ((True, True), 1)):
         got = products(ModelLauncher(), row, a, b, negate_a=flags[0], negate_b=flags[1]).view(np.float32)

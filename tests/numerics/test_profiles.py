@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from refsim.errors import RefsimError
+from refsim.formats import F16
 from refsim.numerics.profiles import (
     BYTE_PAIRS,
     LATE,
@@ -87,7 +88,7 @@ def test_every_unit_of_the_interface_has_rows() -> None:
 
 def test_hopper_fp8_mma_sync_is_two_f16_steps_and_a_late_addition() -> None:
     row = profile("sm_90", "mma.sync", "e4m3", "e5m2", "f32", 32)
-    assert (row.order, row.c_enters, row.operands) == (BYTE_PAIRS, LATE, "f16")
+    assert (row.order, row.c_enters, row.operands) == (BYTE_PAIRS, LATE, F16)
     assert row.steps(8) == [[0, 1, 4, 5], [2, 3, 6, 7]]
     assert row.evidence.level is Level.SILICON
 

@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim.conversions import encode
-from refsim.formats import F16, Format, format_named
-from refsim.numerics.profiles import F64
+from refsim.formats import F16, F64, ElementType, Format, float_named
 
 Codes = NDArray[Any]
 ROWS = COLUMNS = 4  # outputs of one product: 16 dot products share 4 rows of A and 4 of B
@@ -111,19 +110,16 @@ def mixed(format: Format, kinds: tuple[str, ...], shape: tuple[int, ...], random
     return codes
 
 
-def named(name: str) -> Format:
-    return F64 if name == F64.name else format_named(name)
-
-
 @pytest.fixture(scope="session")
 def cases() -> Callable[..., Cases]:
     """cases(a_format, b_format, d_format, K, at least so many dot products, seed, (scale format, block) or None)."""
 
     def made(
-        a_format: str, b_format: str, d_format: str, k: int, count: int, seed: int, scale: tuple[str, int] | None = None
-    ) -> Cases:
+        a_format: str | ElementType, b_format: str | ElementType, d_format: str | ElementType, k: int, count: int,
+        seed: int, scale: tuple[Format, int] | None = None,
+    ) -> Cases:  # fmt: skip
         random = np.random.default_rng(seed)
-        x, y, d = (named(name) for name in (a_format, b_format, d_format))
+        x, y, d = (float_named(name) for name in (a_format, b_format, d_format))
         smallest = -21 if d is F16 else -133
         last, cut = (0, -9) if scale else (-25, smallest - 25) if d is F16 else (-149, smallest - 25)
         batch = -(-count // (ROWS * COLUMNS * len(OPERANDS)))
@@ -144,7 +140,7 @@ def cases() -> Callable[..., Cases]:
         c = mixed(d, ADDENDS, (len(a), ROWS, COLUMNS), random, 2 * smallest, per=0)
         if scale is None:
             return Cases(a, b, c, None, None)
-        format, blocks = format_named(scale[0]), k // scale[1]
+        format, blocks = scale[0], k // scale[1]
         scales = [mixed(format, SCALES, (len(a), rows, blocks), random, smallest, per=2) for rows in (ROWS, COLUMNS)]
         for codes in scales:
             codes[-batch:] = edge_scales(format, codes[-batch:].shape, random)

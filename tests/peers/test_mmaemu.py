@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from refsim.formats import E4M3, F32
 from refsim.numerics import PROFILES, Profile, mma, multiply
 from refsim.numerics.profiles import LATE, RNE_F32, RZ_F32
 
@@ -20,9 +21,7 @@ pytestmark = pytest.mark.peers("torch", "mmaemu")
 COUNT = 100_000  # dot products a pair of formats and unit, at least
 FORMATS = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 PRESETS = {("sm_90", "wgmma"): "hopper", ("sm_89", "mma.sync"): "ada"}
-ROWS = [
-    row for row in PROFILES if (row.target, row.unit) in PRESETS and "e4m3" in row.a_formats and row.d_format == "f32"
-]
+ROWS = [row for row in PROFILES if (row.target, row.unit) in PRESETS and E4M3 in row.a_formats and row.d_format is F32]
 PAIRS = [(a, b) for a in FORMATS for b in FORMATS]
 MUTANTS = {
     "F -1": {"fraction": 12}, "F +1": {"fraction": 14}, "half of L": {"length": 8}, "late C": {"c_enters": LATE},

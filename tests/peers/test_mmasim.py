@@ -15,11 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim.conversions import encode
+from refsim.formats import BF16, E2M1, F16, F32, F64, TF32, ElementType, Format
 from refsim.numerics import PROFILES, Profile, mma, multiply
 from refsim.numerics.profiles import (
     ASCENDING,
     EXACT,
-    F64,
     FLUSHED_TREE,
     FMA_CHAIN,
     GROUPED,
@@ -60,10 +60,10 @@ class Form:
     """One instruction of a row: the types of its operands, its K, and the type and block of its scales."""
 
     row: Profile
-    a: str
-    b: str
+    a: ElementType
+    b: ElementType
     k: int
-    scale: tuple[str, int] | None
+    scale: tuple[Format, int] | None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -71,11 +71,11 @@ class Form:
         d, chip = self.row.d_format, CHIPS[self.row.target]
         kind = self.row.unit.split(".")[-1]
         if self.row.target.startswith("gfx"):
-            a, b = (AMD_TYPES.get(name, name) for name in (self.a, self.b))
+            a, b = (AMD_TYPES.get(format.name, format.name) for format in (self.a, self.b))
             types = f"{a}_{b}" if a in ("fp8", "bf8") else a
             return "MFMA", chip, f"{d}_x{self.k}_{types}{'_1k' if kind == '1k' else ''}"
         if self.scale is not None:
-            scale, block = TYPES.get(self.scale[0], self.scale[0]), self.scale[1]
+            scale, block = TYPES.get(self.scale[0].name, self.scale[0].name), self.scale[1]
             start = f"k{self.k}.kind::{kind}.block{block}.{d}.{self.a}.{self.b}"
             warp = self.row.unit.startswith("mma.sync")
             return (
@@ -87,7 +87,7 @@ class Form:
             return "WGMMA", chip, f"k{self.k}.{d}.{self.a}.{self.b}"
         if self.row.unit.startswith("tcgen05"):
             return "TCGen05MMA", chip, f"k{self.k}.kind::{kind}.{d}.{self.a}.{self.b}"
-        mixes = "kind::f8f6f4." if "e2m1" in self.row.a_formats else ""
+        mixes = "kind::f8f6f4." if E2M1 in self.row.a_formats else ""
         return "MMA", chip, f"k{self.k}.{mixes}{d}.{self.a}.{self.b}.{d}"
 
 
@@ -125,12 +125,12 @@ def instructions(mmasim: Any) -> dict[tuple[str, str, str], Callable[[], Any]]:
     return found
 
 
-def tensor(codes: NDArray[Any], name: str) -> Any:
+def tensor(codes: NDArray[Any], format: ElementType) -> Any:
     """The codes as mmasim takes them: FP4 in bits 2 to 5 of a byte."""
     import torch
 
-    shifted = codes << np.uint8(2) if name == "e2m1" else codes
-    return torch.from_numpy(shifted).view(getattr(torch, TORCH_TYPES[name]))
+    shifted = codes << np.uint8(2) if format is E2M1 else codes
+    return torch.from_numpy(shifted).view(getattr(torch, TORCH_TYPES[format.name]))
 
 
 def packed(codes: NDArray[Any]) -> Any:
@@ -249,7 +249,7 @@ def mutants(row: Profile) -> dict[str, Profile]:
         changed["late C"] = replace(row, c_enters=LATE)
     if row.zero_exponent is not None and reaches_zero_exponent(row):
         changed |= {f"zero exponent {step:+}": replace(row, zero_exponent=row.zero_exponent + step) for step in (-1, 1)}
-    if row.method in (FMA_CHAIN, FLUSHED_TREE) and row.d_format != F64.name:
+    if row.method in (FMA_CHAIN, FLUSHED_TREE) and row.d_format is not F64:
         changed["one rounding"] = replace(row, method=EXACT, length=4)
     return changed
 
@@ -257,9 +257,9 @@ def mutants(row: Profile) -> dict[str, Profile]:
 def reaches_zero_exponent(row: Profile) -> bool:
     """Products of f16 and narrower operands without scales end above the place where a sum of zeros in f32 is cut."""
     return bool(row.scales) or (row.a_formats, row.d_format) in (
-        (("f16",), "f16"),
-        (("bf16",), "f32"),
-        (("tf32",), "f32"),
+        ((F16,), F16),
+        ((BF16,), F32),
+        ((TF32,), F32),
     )
 
 

@@ -8,22 +8,21 @@ import pytest
 
 from refsim import decode
 from refsim.errors import RefsimError
-from refsim.numerics.profiles import operand_format
+from refsim.formats import BF16, E4M3, F16, F32, F64, S8, S32, TF32, U8
 from refsim.silicon.tensor_features import features, holds, negated, power
 from refsim.silicon.tensor_probe import (
     CELL_WORDS,
     Shape,
     cell_c,
     cell_operands,
-    code_dtype,
     special_codes,
     words,
 )
 
-WGMMA = Shape("e4m3", "e4m3", "f32", 64, 64, 32)
+WGMMA = Shape(E4M3, E4M3, F32, 64, 64, 32)
 SHAPES = [
-    WGMMA, Shape("f16", "f16", "f16", 16, 8, 16), Shape("bf16", "bf16", "f32", 16, 8, 8),
-    Shape("tf32", "tf32", "f32", 64, 8, 8), Shape("f64", "f64", "f64", 8, 8, 4), Shape("s8", "u8", "s32", 16, 8, 32),
+    WGMMA, Shape(F16, F16, F16, 16, 8, 16), Shape(BF16, BF16, F32, 16, 8, 8),
+    Shape(TF32, TF32, F32, 64, 8, 8), Shape(F64, F64, F64, 8, 8, 4), Shape(S8, U8, S32, 16, 8, 32),
 ]  # fmt: skip
 
 
@@ -48,20 +47,20 @@ def test_a_cell_has_16384_words_of_the_right_codes(shape):
         a, b = cell_operands(shape, name, 0)
         assert (a.shape[:2], b.shape[:2]) == ((shape.batch, shape.m), (shape.batch, shape.n))
         assert a.shape[2] % shape.k == 0
-        assert (a.dtype, b.dtype) == (code_dtype(shape.a_format), code_dtype(shape.b_format))
+        assert (a.dtype, b.dtype) == (shape.a_format.code_dtype, shape.b_format.code_dtype)
         for c_name in shape.c_classes:
             c = cell_c(shape, name, c_name, 0, a, b)
             assert c_name == "none" if c is None else c.shape == (shape.batch, shape.m, shape.n)
 
 
-@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.a_format in ("e4m3", "f16", "bf16", "tf32")])
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.a_format in (E4M3, F16, BF16, TF32)])
 def test_classes_hold_what_they_are_called_after(shape):
     def values(name):
         return decode(cell_operands(shape, name, 0)[0], shape.a_format)
 
     assert np.isfinite(values("finite")).all()
     assert np.isnan(values("special")).any()
-    smallest = operand_format(shape.a_format).min_normal
+    smallest = shape.a_format.min_normal
     assert np.count_nonzero(np.abs(values("subnormal")) < smallest) > values("subnormal").size // 8
     assert np.count_nonzero(values("sparse") == 0) > values("sparse").size * 3 // 4
 
@@ -88,7 +87,7 @@ def test_operands_are_those_that_an_h200_was_given():
 
 
 def test_special_codes_of_e4m3():
-    assert special_codes(operand_format("e4m3"))[::2] == [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7F, 0x7E]
+    assert special_codes(E4M3)[::2] == [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7F, 0x7E]
 
 
 @pytest.mark.parametrize("name", ["swamped", "none"])
@@ -101,8 +100,8 @@ def test_power_spells_a_product_in_both_factors():
     for exponent in range(-18, 17):
         x, y = power(WGMMA, exponent)
         assert x * y == 2.0**exponent
-        assert holds(operand_format("e4m3"), x)
-        assert holds(operand_format("e4m3"), y)
+        assert holds(E4M3, x)
+        assert holds(E4M3, y)
     assert power(WGMMA, 17) is None
     assert power(WGMMA, -19) is None
 

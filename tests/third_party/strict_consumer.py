@@ -36,6 +36,16 @@ def values_and_codes(values: NDArray[np.float64], words: NDArray[np.uint32]) -> 
     return [codes, packed, unpacked, converted, refsim.encode(back, "e5m2")]
 
 
+def elements() -> list[tuple[str, int, np.dtype[Any]]]:
+    rows: tuple[formats.ElementType, ...] = formats.ELEMENTS
+    integers: list[formats.Integer] = [formats.S32, formats.S8, formats.U8, formats.S4, formats.U4, formats.B1]
+    named: formats.ElementType = formats.element_named("s8")
+    double: refsim.Format = formats.float_named(formats.F64)
+    assert isinstance(named, formats.Integer) == named.is_integer
+    value: float = double.value(0x3FF0000000000000) + sum(row.value(1) for row in integers)
+    return [(row.name, row.bits, row.code_dtype) for row in rows if value]
+
+
 def the_way_out(error: refsim.RefsimError) -> list[tuple[str, str]]:
     code: str = error.code
     return [(code, str(error.exit_code)), *error.details()]

@@ -6,14 +6,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from refsim.cli.answers.anatomy import anatomy
-from refsim.cli.elements import WHOLE, bits_of, number_of, value_of
-from refsim.formats import F16, F32, format_named
+from refsim.cli.elements import bits_of, number_of, value_of
+from refsim.formats import F16, F32, F64, ElementType, Integer
 from refsim.numerics.dot.definition import GROUP, DotProduct, dot_product
-from refsim.numerics.dot.terms import ROUNDINGS, rounded
+from refsim.numerics.dot.terms import ROUNDINGS, Rounding, rounded
 from refsim.numerics.profiles import (
     BYTE_PAIRS,
     EXACT,
-    F64,
     FLUSHED_TREE,
     FMA_CHAIN,
     GROUPED,
@@ -40,7 +39,7 @@ ROUNDED = {
     RZ_E8M13: "cut toward zero to 13 fraction bits",
     RNE_F16: "rounded to nearest even in f16",
 }
-NEAREST = {F32.name: ROUNDINGS[RNE_F32], F16.name: ROUNDINGS[RNE_F16], F64.name: ROUNDINGS[RNE_F64]}
+NEAREST: dict[ElementType, Rounding] = {F32: ROUNDINGS[RNE_F32], F16: ROUNDINGS[RNE_F16], F64: ROUNDINGS[RNE_F64]}
 COMPARED = (
     Column("compared", label="compared with", strong=True),
     Column("code"),
@@ -83,8 +82,8 @@ class Question:
         values = [value_of(self.c, of.row.d_format)]
         for i, (x, y) in enumerate(zip(self.a, self.b, strict=True)):
             factors = [value_of(x, of.a_format), value_of(y, of.b_format)]
-            if self.a_scale:
-                factors += [value_of(scale, of.scale_format or "") for scale in self.scales(i)]
+            if of.scale_format is not None:
+                factors += [value_of(scale, of.scale_format) for scale in self.scales(i)]
             if not all(map(is_number, factors)):
                 return None
             values.append(_multiplied(factors))
@@ -118,10 +117,10 @@ def head(question: Question, result: int) -> Statement:
     return Statement(tuple(lines), facts)
 
 
-def _expression(code: int, name: str) -> str:
-    if name in WHOLE or name == F64.name:
+def _expression(code: int, element: ElementType) -> str:
+    if isinstance(element, Integer) or element is F64:
         return ""
-    found = anatomy(code, format_named(name)).expression
+    found = anatomy(code, element).expression
     return f" = {found}" if found else ""
 
 
@@ -148,11 +147,13 @@ def instruction_facts(of: "Product") -> dict[str, Any]:
     """The same for programs."""
     row, total = of.row, of.a.shape[-1]
     return {
-        "target": row.target, "unit": row.unit, "a_format": of.a_format, "b_format": of.b_format, "d_format": row.d_format,
-        "k": of.k, "products": total, "zeros_appended": 0 if of.given is None else total - of.given,
-        "scale_format": of.scale_format, "negate_a": of.negate[0], "negate_b": of.negate[1], "length": row.length,
-        "fraction": row.fraction, "rounding": row.rounding, "zero_exponent": row.zero_exponent, "order": row.order,
-        "c_enters": row.c_enters, "level": row.evidence.level.value, "evidence": row.evidence.what,
+        "target": row.target, "unit": row.unit, "a_format": of.a_format.name, "b_format": of.b_format.name,
+        "d_format": row.d_format.name, "k": of.k, "products": total,
+        "zeros_appended": 0 if of.given is None else total - of.given,
+        "scale_format": None if of.scale_format is None else of.scale_format.name, "negate_a": of.negate[0],
+        "negate_b": of.negate[1], "length": row.length, "fraction": row.fraction, "rounding": row.rounding,
+        "zero_exponent": row.zero_exponent, "order": row.order, "c_enters": row.c_enters,
+        "level": row.evidence.level.value, "evidence": row.evidence.what,
     }  # fmt: skip
 
 
@@ -204,19 +205,19 @@ def compared(question: Question, result: int) -> Table:
             return None
         return number(Fraction(got) - Fraction(value))
 
-    def line(what: str, code: int, name: str) -> tuple[Cell, ...]:
-        return (what, bits_of(code, name), number_of(code, name), error(value_of(code, name)))
+    def line(what: str, code: int, element: ElementType) -> tuple[Cell, ...]:
+        return (what, bits_of(code, element), number_of(code, element), error(value_of(code, element)))
 
     rows: list[tuple[Cell, ...]] = [("exact sum", None, None if exact is None else number(exact), error(exact))]
     if exact is not None and row.method != INTEGER:
         once = rounded(exact.numerator, 1 - exact.denominator.bit_length(), NEAREST[row.d_format])
         rows.append(line("exact sum, rounded once", once, row.d_format))
     operands = (np.array([question.a], of.a.dtype), np.array([question.b], of.b.dtype), of.c)
-    if row.d_format in (F32.name, F16.name) and not row.scales:
+    if row.d_format in (F32, F16) and not row.scales:
         names = of.arguments("a_format", "b_format")
         single = None if of.c is None else of.c.astype(np.float32)
         loop = numerics.fma_product(operands[0], operands[1], single, **names)
-        rows.append(line("float32 FMA, ascending k", int(loop.view(np.uint32).item()), F32.name))
+        rows.append(line("float32 FMA, ascending k", int(loop.view(np.uint32).item()), F32))
     wanted = of.arguments(
         "unit", "target", "a_format", "b_format", "d_format", "a_scale", "b_scale", "scale_format", "k"
     )

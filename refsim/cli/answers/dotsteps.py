@@ -195,8 +195,8 @@ def _terms(question: Question, steps: list[Shown], zeros: bool) -> Table:
             scales: tuple[Cell, ...] = (None,) * 4
             if line.place is not None:
                 names = (None,) * 4 if grouped else _operands(question, line.place)
-                if scaled:
-                    name = of.scale_format or ""
+                if of.scale_format is not None:
+                    name = of.scale_format
                     scales = tuple(f(code, name) for code in question.scales(line.place) for f in (bits_of, number_of))
             rows.append((
                 shown.number, line.label or "+0", *names, *scales, _value(line.term), line.term.exponent, line.units, line.lost,
@@ -279,9 +279,9 @@ def _blame(question: Question, label: str, place: int | None) -> str:
     if place is None:
         return f"{label} is NaN"
     of, i = question.product, place
-    if question.a_scale:
+    if of.scale_format is not None:
         for side, code in zip("ab", question.scales(i), strict=True):
-            if value_of(code, of.scale_format or "") != value_of(code, of.scale_format or ""):
+            if value_of(code, of.scale_format) != value_of(code, of.scale_format):
                 return f"the scale of {side} for {label} is NaN"
     for side, code, name in (("a", question.a[i], of.a_format), ("b", question.b[i], of.b_format)):
         if value_of(code, name) != value_of(code, name):

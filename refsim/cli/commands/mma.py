@@ -165,7 +165,7 @@ def _whole(product: "Product", to: Path) -> Document:
 
     row = product.row
     codes = _codes(product)
-    files.save(to, codes, row.d_format)
+    files.save(to, codes, row.d_format.name)
     m, n = codes.shape
     k = product.a.shape[-1]
     plus = "" if product.c is None else " + C"

@@ -12,6 +12,7 @@ from refsim.errors import RefsimError
 from refsim.render import Column, Document, Table
 
 if TYPE_CHECKING:
+    from refsim.formats import ElementType
     from refsim.numerics.profiles import Profile
     from refsim.render import Cell
 
@@ -104,7 +105,7 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
             row.length,
             where_c_enters(row),
             row.evidence.level.value,
-            row.d_format,
+            row.d_format.name,
         )
         groups.setdefault(key, []).append(row)
     rows = tuple(_gathered(group) for group in groups.values())
@@ -114,6 +115,7 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
 def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Profile]":
     """The rows that the filters leave; a filter that no row has is refused with those that some row has."""
     from refsim.cli.products import known, operand_types, targets, type_name, units
+    from refsim.formats import element_named
     from refsim.numerics.profiles import chip, rows_of
 
     if target is not None:
@@ -121,8 +123,8 @@ def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Pr
     if unit is not None:
         known(unit, units(), "unit")
     name = None if type_ is None else type_name(type_, operand_types(), "operand type")
-    rows = rows_of(target, unit)
-    found = [row for row in rows if name is None or name in (*row.a_formats, *row.b_formats)]
+    rows, type = rows_of(target, unit), None if name is None else element_named(name)
+    found = [row for row in rows if type is None or type in (*row.a_formats, *row.b_formats)]
     if not found:
         wanted = " ".join(each for each in (target, unit, name) if each)
         here = rows or rows_of(target)
@@ -143,14 +145,18 @@ def _cells(row: "Profile") -> "tuple[Cell, ...]":
 
 
 def _types_of(row: "Profile") -> str:
-    a, b = "|".join(row.a_formats), "|".join(row.b_formats)
+    a, b = _joined(row.a_formats), _joined(row.b_formats)
     return f"{a if a == b else f'{a} x {b}'} -> {row.d_format}"
+
+
+def _joined(formats: "Iterable[ElementType]") -> str:
+    return "|".join(format.name for format in formats)
 
 
 def _gathered(rows: "list[Profile]") -> "tuple[Cell, ...]":
     first = rows[0]
     targets = ", ".join(dict.fromkeys(row.target for row in rows))
-    types = ", ".join(dict.fromkeys("|".join(row.a_formats) for row in rows))
+    types = ", ".join(dict.fromkeys(_joined(row.a_formats) for row in rows))
     return (
         targets, first.unit, f"{types} -> {first.d_format}", kept_bits(first), result_bits(first), _length(first),
         where_c_enters(first), first.evidence.level.value, "; ".join(_evidence(rows)), first.source,
@@ -172,7 +178,7 @@ def _evidence(rows: "list[Profile]") -> Iterable[str]:
         return found
     several = len({row.target for row in rows}) > 1
     return [
-        f"{', '.join(dict.fromkeys(row.target if several else '|'.join(row.a_formats) for row in members))}: {what}"
+        f"{', '.join(dict.fromkeys(row.target if several else _joined(row.a_formats) for row in members))}: {what}"
         for what, members in found.items()
     ]
 

@@ -87,7 +87,7 @@ def _kinds(format: Format, negative: NDArray[np.bool_], field: Integers, mantiss
 
 def operand_fields(codes: Codes, format: Format, profile: Profile) -> Fields:
     """The terms of an operand, after the conversion that the profile makes first (FP8 to f16 is exact)."""
-    if profile.operands == F16.name:
+    if profile.operands is F16:
         return fields(encode(decode(codes, format), F16, overflow="inf"), F16)
     return fields(codes, format)
 
@@ -241,6 +241,6 @@ def rounded(total: Integers, quantum: Integers, rounding: Rounding) -> Codes:
 
 def added(d: Codes, c: Codes, format: Format) -> Codes:
     """The IEEE addition of C at the end of an instruction, to nearest even."""
-    kind = np.dtype(np.float16 if format is F16 else np.float32)
-    result: Codes = ieee.add(d.view(kind), c.view(kind)).view(format.code_dtype)
+    assert format.array_dtype is not None
+    result: Codes = ieee.add(d.view(format.array_dtype), c.view(format.array_dtype)).view(format.code_dtype)
     return result

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import decode
-from refsim.formats import F32, Format, format_named
+from refsim.formats import F32, F64, ElementType, Format, float_named
 from refsim.numerics import ieee, profiles
 from refsim.numerics.dot.amd import flushed, flushed_tree, late_step
 from refsim.numerics.dot.arrays import Codes, Fields, added, grouped_step, operand_fields, scaled, truncated_step
@@ -15,14 +15,10 @@ from refsim.numerics.dot.exact import exact_step
 from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.profiles import (
     EXACT,
-    F64,
     GROUPED,
-    INTEGER,
-    INTEGERS,
     LATE,
     TRUNCATED,
     Profile,
-    operand_format,
 )
 
 _TILE = 1 << 19  # products in flight: about 4 MiB an intermediate array
@@ -34,11 +30,11 @@ class Operands:
 
     a: Codes
     b: Codes
-    a_format: str
-    b_format: str
+    a_format: ElementType
+    b_format: ElementType
     a_scale: Codes | None = None
     b_scale: Codes | None = None
-    scale_format: str | None = None
+    scale_format: Format | None = None
 
     def tile(self, batch: slice, rows: slice) -> "Operands":
         """The part that a tile of outputs needs: some of the batch, some rows of A."""
@@ -111,13 +107,13 @@ def _contiguous(places: list[int]) -> list[int] | slice:
 
 
 def _fields(operands: Operands, profile: Profile) -> tuple[Fields, Fields]:
-    a = operand_fields(operands.a, operand_format(operands.a_format), profile)
-    b = operand_fields(operands.b, operand_format(operands.b_format), profile)
+    a = operand_fields(operands.a, float_named(operands.a_format), profile)
+    b = operand_fields(operands.b, float_named(operands.b_format), profile)
     if profile.scales and profile.method != GROUPED:
         assert operands.a_scale is not None
         assert operands.b_scale is not None
-        format = format_named(operands.scale_format or "")
-        return scaled(a, operands.a_scale, format), scaled(b, operands.b_scale, format)
+        assert operands.scale_format is not None
+        return scaled(a, operands.a_scale, operands.scale_format), scaled(b, operands.b_scale, operands.scale_format)
     return a, b
 
 
@@ -130,13 +126,14 @@ def _step(operands: Operands, a: Fields, b: Fields, d: Codes, profile: Profile) 
         return late_step(a, b, d, profile)
     assert operands.a_scale is not None
     assert operands.b_scale is not None
-    scales = (operands.a_scale, operands.b_scale)
-    return grouped_step(a, b, scales, format_named(operands.scale_format or ""), d, profile)
+    assert operands.scale_format is not None
+    return grouped_step(a, b, (operands.a_scale, operands.b_scale), operands.scale_format, d, profile)
 
 
-def floats(codes: Codes, name: str) -> NDArray[Any]:
-    """The exact values of codes: float64 for f64, float32 otherwise."""
-    return codes.view(np.float64) if name == F64.name else decode(codes, name, np.float32)
+def floats(codes: Codes, format: ElementType) -> NDArray[Any]:
+    """The exact values of floating-point codes: float64 for f64, float32 otherwise."""
+    row = float_named(format)
+    return codes.view(np.float64) if row is F64 else decode(codes, row, np.float32)
 
 
 def _fma_chain(operands: Operands, c: Codes, profile: Profile) -> Codes:
@@ -151,8 +148,8 @@ def _fma_chain(operands: Operands, c: Codes, profile: Profile) -> Codes:
 
 def _flushed_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
     a, b = (
-        flushed(decode(codes, name, np.float32), keep_sign=False, smallest=format_named(name).min_normal)
-        for codes, name in ((operands.a, operands.a_format), (operands.b, operands.b_format))
+        flushed(decode(codes, row, np.float32), keep_sign=False, smallest=row.min_normal)
+        for codes, row in ((operands.a, float_named(operands.a_format)), (operands.b, float_named(operands.b_format)))
     )
     d = c.view(np.float32)
     for start in range(0, a.shape[-1], profile.length):
@@ -166,12 +163,12 @@ def _flushed_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Co
 def _integer(operands: Operands, c: NDArray[np.int32]) -> NDArray[np.int32]:
     """Exact: a product is below 2^16, so that 2^37 of them fit float64; the sum wraps to 32 bits."""
     a, b = (
-        (codes.view(np.int8) if INTEGERS[name][1] else codes).astype(np.float64)
-        for codes, name in ((operands.a, operands.a_format), (operands.b, operands.b_format))
+        codes.view(format.array_dtype or codes.dtype).astype(np.float64)
+        for codes, format in ((operands.a, operands.a_format), (operands.b, operands.b_format))
     )
     return (c + (a @ b.swapaxes(-1, -2)).astype(np.int64)).astype(np.int32)
 
 
 def accumulator(profile: Profile) -> Format | None:
     """The format of C and D; None for integers."""
-    return None if profile.method == INTEGER else ROUNDINGS[profile.rounding].format
+    return profile.d_format if isinstance(profile.d_format, Format) else None

@@ -7,7 +7,7 @@ same results on arrays and is held equal to this in properties.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from refsim.formats import F16, F32, format_named
+from refsim.formats import F16, F32, F64, ElementType, Format, element_named, float_named
 from refsim.numerics.dot.terms import (
     FINITE,
     INFINITE,
@@ -22,12 +22,10 @@ from refsim.numerics.dot.terms import (
 )
 from refsim.numerics.profiles import (
     EXACT,
-    F64,
     FLUSHED_TREE,
     FMA_CHAIN,
     GROUPED,
     INTEGER,
-    INTEGERS,
     LATE,
     LATE_EVEN_ODD,
     LATE_TRUNCATED,
@@ -35,7 +33,6 @@ from refsim.numerics.profiles import (
     RNE_F32,
     TRUNCATED,
     Profile,
-    operand_format,
 )
 
 GROUP = 16  # FP4 products that one scale pair is multiplied into
@@ -87,8 +84,9 @@ class DotProduct:
 
 
 def dot_product(
-    a: Sequence[int], b: Sequence[int], c: int, profile: Profile, k: int, *, a_format: str, b_format: str,
-    a_scale: Sequence[int] = (), b_scale: Sequence[int] = (), scale_format: str | None = None,
+    a: Sequence[int], b: Sequence[int], c: int, profile: Profile, k: int, *, a_format: str | ElementType,
+    b_format: str | ElementType, a_scale: Sequence[int] = (), b_scale: Sequence[int] = (),
+    scale_format: str | Format | None = None,
 ) -> DotProduct:  # fmt: skip
     """d = c + sum of a[i] b[i], as the instructions of `profile` with that `k` chain it over ascending i.
 
@@ -97,9 +95,9 @@ def dot_product(
     Source: the profile's row.
     """
     if profile.method == INTEGER:
-        return _integer(a, b, c, a_format, b_format)
-    codes = [_terms(x, name, profile) for x, name in ((a, a_format), (b, b_format))]
-    scales = [[decoded(s, format_named(scale_format)) for s in row] for row in (a_scale, b_scale) if scale_format]
+        return _integer(a, b, c, element_named(a_format), element_named(b_format))
+    codes = [_terms(x, float_named(name), profile) for x, name in ((a, a_format), (b, b_format))]
+    scales = [[decoded(s, float_named(scale_format)) for s in row] for row in (a_scale, b_scale) if scale_format]
     products = [multiplied(x, y) for x, y in zip(*codes, strict=True)]
     steps: list[Step] = []
     for start in range(0, len(products), k):
@@ -123,10 +121,9 @@ def dot_product(
     return DotProduct(tuple(steps), c, tuple(products))
 
 
-def _terms(codes: Sequence[int], name: str, profile: Profile) -> list[Term]:
-    format = operand_format(name)
+def _terms(codes: Sequence[int], format: Format, profile: Profile) -> list[Term]:
     terms = [decoded(code, format) for code in codes]
-    if profile.operands == F16.name:
+    if profile.operands is F16:
         terms = [_as_half(term) for term in terms]
     return [_without_subnormal(term) for term in terms] if profile.method == FLUSHED_TREE else terms
 
@@ -243,7 +240,7 @@ def _fma_step(products: Sequence[Term], c: int, profile: Profile) -> Step:
 
 def _added(d: int, c: int, profile: Profile) -> Step:
     """The IEEE addition of C at the end of an instruction, to nearest even."""
-    rounding = ROUNDINGS[RNE_F16 if profile.d_format == F16.name else RNE_F32]
+    rounding = ROUNDINGS[RNE_F16 if profile.d_format is F16 else RNE_F32]
     return _ieee((decoded(d, rounding.format), decoded(c, rounding.format)), rounding)
 
 
@@ -321,17 +318,12 @@ def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
     return Step(terms, exponent, aligned, total, code, unit, sums=sums)
 
 
-def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: str, b_format: str) -> DotProduct:
+def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: ElementType, b_format: ElementType) -> DotProduct:
     """The exact integer sum, wrapped to 32 bits."""
-    products = [_signed(x, a_format) * _signed(y, b_format) for x, y in zip(a, b, strict=True)]
+    products = [int(a_format.value(x) * b_format.value(y)) for x, y in zip(a, b, strict=True)]
     total = c + sum(products)
     terms = tuple(Term(value < 0, abs(value), 0 if value else None, 0) for value in products)
     return DotProduct((), (total + (1 << 31)) % (1 << 32) - (1 << 31), terms)
-
-
-def _signed(code: int, name: str) -> int:
-    bits, signed = INTEGERS[name]
-    return code - (1 << bits) if signed and code >> (bits - 1) else code
 
 
 _STEPS: dict[str, Callable[[Sequence[Term], int, Profile], Step]] = {

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from refsim.formats import F16, F32, Format, Specials
-from refsim.numerics.profiles import F64, RNE_F16, RNE_F32, RNE_F64, RZ_E8M13, RZ_F32
+from refsim.formats import F16, F32, F64, Format, Specials
+from refsim.numerics.profiles import RNE_F16, RNE_F32, RNE_F64, RZ_E8M13, RZ_F32
 
 FINITE, INFINITE, NAN = "finite", "infinite", "nan"
 

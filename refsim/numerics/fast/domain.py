@@ -1,10 +1,10 @@
 """For which rows the fast steps are exact: a domain stated once, so that rows that no chip has are safe to try."""
 
-from refsim.formats import F16
+from refsim.formats import F16, float_named
 from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast.reals import SINGLE, real_of
 from refsim.numerics.fast.sides import LOWEST_PRODUCT
-from refsim.numerics.profiles import GROUPED, RNE_F32, RZ_E8M13, TRUNCATED, Profile, operand_format
+from refsim.numerics.profiles import GROUPED, RNE_F32, RZ_E8M13, TRUNCATED, Profile
 
 MOST_BITS = 29
 """Fraction bits of a truncated row: a product is below 2^(F + 2) units and has to fit int32."""
@@ -37,5 +37,5 @@ def covers(profile: Profile) -> bool:
 
 def _narrow(profile: Profile) -> bool:
     """Whether float32 holds the products of all operands of a row."""
-    formats = [operand_format(name) for name in (*profile.a_formats, *profile.b_formats)]
+    formats = [float_named(format) for format in (*profile.a_formats, *profile.b_formats)]
     return not profile.scales and all(format.exponent_bits <= _NARROW_FIELD for format in formats)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.formats import ElementType, Format, float_named
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.arrays import Codes, added
 from refsim.numerics.dot.chains import Operands
@@ -160,14 +161,14 @@ def _across(batch: int, columns: int, course: Course) -> bool:
 
 
 def _side(
-    codes: Codes, name: str, scale: Codes | None, scale_format: str | None, course: Course, *, across: bool
+    codes: Codes, format: ElementType, scale: Codes | None, scale_format: Format | None, course: Course, *, across: bool
 ) -> Side | GroupSide:
     with np.errstate(all="ignore"):
         if course.profile.method != GROUPED:
-            return side(codes, name, scale, scale_format, course.profile, course.k, across=across)
+            return side(codes, float_named(format), scale, scale_format, course.profile, course.k, across=across)
         assert scale is not None
         assert scale_format is not None
-        return group_side(codes, name, scale, scale_format)
+        return group_side(codes, float_named(format), scale, scale_format)
 
 
 def _rows(block: _Block, rows: slice, course: Course) -> None:

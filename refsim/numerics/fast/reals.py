@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from refsim.formats import F16, F32
 from refsim.numerics.dot.arrays import Codes
-from refsim.numerics.dot.terms import ROUNDINGS, Rounding
+from refsim.numerics.dot.terms import Rounding
 from refsim.numerics.profiles import Profile
 
 Values = NDArray[Any]
-CONTAINERS = {F32.name: np.float32, F16.name: np.float16}
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,7 @@ def to_nearest_half(sums: Values, real: Real) -> None:
 
 def values_of(c: Codes, profile: Profile, real: Real) -> tuple[Values, NDArray[np.int8] | None]:
     """The finite values of accumulator codes and the marks of those that are not, which become zeros."""
-    format = ROUNDINGS[profile.rounding].format
-    values = c.view(CONTAINERS[format.name])
+    values = c.view(profile.d_dtype)
     finite = np.isfinite(values)
     if finite.all():
         return values.astype(real.values), None
@@ -96,5 +94,4 @@ def values_of(c: Codes, profile: Profile, real: Real) -> tuple[Values, NDArray[n
 
 def codes_of(values: Values, profile: Profile) -> Codes:
     """The codes of rounded sums: every one is a number of the format or infinite."""
-    format = ROUNDINGS[profile.rounding].format
-    return values.astype(CONTAINERS[format.name], copy=False).view(format.code_dtype)
+    return values.astype(profile.d_dtype, copy=False).view(profile.d_format.code_dtype)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.formats import F16, format_named
+from refsim.formats import Format
 from refsim.numerics.dot.arrays import Codes
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast.terms import NAN, ZERO, Exponents, Terms, Values, terms
@@ -36,7 +36,8 @@ class Side:
 
 
 def side(
-    codes: Codes, name: str, scale: Codes | None, scale_name: str | None, profile: Profile, k: int, *, across: bool = False
+    codes: Codes, format: Format, scale: Codes | None, scale_format: Format | None, profile: Profile, k: int, *,
+    across: bool = False,
 ) -> Side:  # fmt: skip
     """The terms of codes (batch, rows, K) and their scales, in the order in which steps take them.
 
@@ -44,9 +45,9 @@ def side(
     """
     axes = (2, 1, 0) if across else (2, 0, 1)
     scales = None if scale is None else scale.transpose(axes)
-    found = _scaled(terms(_in_order(codes.transpose(axes), profile, k), name, profile), scales, scale_name)
+    found = _scaled(terms(_in_order(codes.transpose(axes), profile, k), format, profile), scales, scale_format)
     low, high = found.range()
-    bits = format_named(F16 if profile.operands == F16.name else name).mantissa_bits
+    bits = (profile.operands or format).mantissa_bits
     values, offsets = found.values, None
     if high - low <= WIDEST_RANGE and low >= LOWEST and high <= HIGHEST:
         offsets = np.clip(found.exponents - np.int16(low), np.int16(ZERO_OFFSET), np.int16(WIDEST_RANGE)).astype(
@@ -67,11 +68,11 @@ def _in_order(first: Codes, profile: Profile, k: int) -> Codes:
     return first[(np.arange(0, len(first), k)[:, None] + places).ravel()]
 
 
-def _scaled(found: Terms, scale: Codes | None, scale_name: str | None) -> Terms:
+def _scaled(found: Terms, scale: Codes | None, scale_format: Format | None) -> Terms:
     """Powers of two, K first, multiplied in; a NaN scale makes NaN of its block."""
-    if scale is None or scale_name is None:
+    if scale is None or scale_format is None:
         return found
-    factors = terms(scale, scale_name)
+    factors = terms(scale, scale_format)
     block = len(found.values) // len(factors.values)
     exponents = np.repeat(factors.exponents, block, axis=0)
     special = found.special
@@ -115,10 +116,10 @@ class GroupSide:
         return result
 
 
-def group_side(codes: Codes, name: str, scale: Codes, scale_name: str) -> GroupSide:
+def group_side(codes: Codes, format: Format, scale: Codes, scale_format: Format) -> GroupSide:
     """The groups of codes (batch, rows, K) with scales (batch, rows, K / block)."""
-    numbers = terms(np.moveaxis(codes, -1, 0), name).values
-    factors = terms(np.moveaxis(scale, -1, 0), scale_name)
+    numbers = terms(np.moveaxis(codes, -1, 0), format).values
+    factors = terms(np.moveaxis(scale, -1, 0), scale_format)
     groups = numbers.reshape(-1, GROUP, *numbers.shape[1:])
     repeat = len(groups) // len(factors.values)
     weight = np.repeat(factors.values.astype(np.float64), repeat, axis=0)
@@ -128,5 +129,5 @@ def group_side(codes: Codes, name: str, scale: Codes, scale_name: str) -> GroupS
     special = None if factors.special is None else np.repeat(factors.special, repeat, axis=0)
     high = int(exponents.max(initial=ZERO))
     low = int(exponents.min(where=exponents != ZERO, initial=high))
-    fraction_bits = format_named(name).mantissa_bits + format_named(scale_name).mantissa_bits
+    fraction_bits = format.mantissa_bits + scale_format.mantissa_bits
     return GroupSide(numbers, weight, exponents, present, low, fraction_bits, special)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.formats import Format, format_named
+from refsim.formats import Format
 from refsim.numerics.dot.arrays import ABSENT, Codes, Fields, fields, operand_fields
 from refsim.numerics.profiles import Profile
 
@@ -46,9 +46,8 @@ def _of_fields(part: Fields) -> Terms:
 
 
 @lru_cache
-def _table(name: str, profile: Profile | None) -> Terms:
+def _table(format: Format, profile: Profile | None) -> Terms:
     """The terms of every code of a format; the exponent of NaN and infinities is below `ZERO`."""
-    format = format_named(name)
     codes = np.arange(1 << format.bits, dtype=np.uint32) << np.uint32(format.padding_bits)
     found = _of_fields(_fields(codes.astype(format.code_dtype), format, profile))
     return replace(found, exponents=np.where(found.special != 0, np.int16(2 * ZERO), found.exponents))
@@ -58,14 +57,13 @@ def _fields(codes: Codes, format: Format, profile: Profile | None) -> Fields:
     return fields(codes, format) if profile is None else operand_fields(codes, format, profile)
 
 
-def terms(codes: Codes, name: str, profile: Profile | None = None) -> Terms:
+def terms(codes: Codes, format: Format, profile: Profile | None = None) -> Terms:
     """The terms of an array of codes, C-contiguous; `profile` where its rows convert operands first."""
-    format = format_named(name)
     converts = profile if profile is not None and profile.operands else None
     if format.bits > 16 and codes.size < 1 << format.bits:
         found = _of_fields(_fields(np.ascontiguousarray(codes), format, converts))
         return found if found.special is not None and found.special.any() else replace(found, special=None)
-    table = _table(name, converts)
+    table = _table(format, converts)
     places = (codes >> codes.dtype.type(format.padding_bits)) if format.padding_bits else codes
     places = places.astype(np.intp, order="C")
     assert table.special is not None

@@ -40,7 +40,7 @@ class Rule:
 
     @property
     def half(self) -> bool:
-        return self.profile.d_format == F16.name
+        return self.profile.d_format is F16
 
     @property
     def floor(self) -> int:

@@ -22,6 +22,7 @@ import pytest
 from refsim import encode, files, numerics
 from refsim.cli.commands.numerics import kept_bits, result_bits, where_c_enters
 from refsim.cli.products import Asked, read
+from refsim.formats import E8M0, F16, F32, F64, element_named
 from refsim.numerics.profiles import GROUPED, LATE, TRUNCATED, Level
 
 ROOT = Path(__file__).parents[3]
@@ -42,23 +43,22 @@ def asked(refsim, line):
 def case(row, k, seed):
     """Arguments for a random dot product of two instructions: moderate codes, or any at all."""
     random = np.random.default_rng([seed, numerics.PROFILES.index(row), k])
-    widths = {"f64": 64, "tf32": 32, "f32": 32, "f16": 16, "bf16": 16, "e2m1": 4, "e2m3": 6, "e3m2": 6}
     a_format, b_format = random.choice(row.a_formats), random.choice(row.b_formats)
     words = {}
-    for side, name in (("a", a_format), ("b", b_format)):
-        if seed == 0 and name not in ("s8", "u8"):
+    for side, format in (("a", a_format), ("b", b_format)):
+        if seed == 0 and not format.is_integer:
             values = np.exp2(random.integers(-2, 2, 2 * k)) * random.choice([-1.5, -1.0, 0.0, 1.0], 2 * k)
-            codes = values.view(np.uint64) if name == "f64" else encode(values, name)
+            codes = values.view(np.uint64) if format is F64 else encode(values, format)
         else:
-            codes = random.integers(0, 1 << widths.get(name, 8), 2 * k, np.uint64)
+            codes = random.integers(0, format.code_limit, 2 * k, np.uint64)
         words[f"--{side}"] = ",".join(f"{int(code):#x}" for code in codes)
-    width = {"f32": 32, "s32": 32, "f16": 16, "f64": 64}[row.d_format]
+    width = row.d_format.code_bits
     words["--c"] = hex(int(random.integers(0, 1 << width, dtype=np.uint64))) if seed else "2"
     if row.scales:
         name, block = row.scales[seed % len(row.scales)]
         for side in "ab":
             codes = (
-                random.integers(120, 134, 2 * k // block) if name == "e8m0" else random.integers(0, 128, 2 * k // block)
+                random.integers(120, 134, 2 * k // block) if name is E8M0 else random.integers(0, 128, 2 * k // block)
             )
             words[f"--{side}-scale"] = ",".join(f"{int(code):#x}" for code in codes)
         words["--scale-format"] = name
@@ -85,7 +85,7 @@ def test_spelled_steps_end_in_the_bits_of_the_model(refsim, row, k, seed):
         return
     assert int(found["steps"][-1]["result"], 16) == code
     for term in found["terms"]:
-        if not row.scales and term["a"] is not None and np.isfinite(float(term["value"])) and row.d_format != "f64":
+        if not row.scales and term["a"] is not None and np.isfinite(float(term["value"])) and row.d_format is not F64:
             assert term["value"] == term["a_value"] * term["b_value"], term
         if row.scales and term["a_scale"] is not None:
             block = 2 * k // len(words["--b-scale"].split(","))
@@ -175,8 +175,9 @@ def test_a_sign_is_turned_where_the_instruction_can(refsim):
 def test_words_are_codes_or_exact_values(word, name, code):
     from refsim.cli.elements import bits_of, code_of
 
-    assert code_of(word, name) == code
-    assert code_of(str(bits_of(code, name)), name) == code
+    element = element_named(name)
+    assert code_of(word, element) == code
+    assert code_of(str(bits_of(code, element)), element) == code
 
 
 @pytest.fixture
@@ -336,7 +337,7 @@ def test_bits_gathers_all_rows_and_hides_no_level(refsim):
     found = answer(refsim("numerics", "bits", "--as", "json"))["accumulators"]
     for row in numerics.PROFILES:
         of = [each for each in found if row.target in each["targets"].split(", ") and row.unit == each["unit"]
-              and "|".join(row.a_formats) in each["types"].split(" -> ")[0].split(", ")
+              and "|".join(map(str, row.a_formats)) in each["types"].split(" -> ")[0].split(", ")
               and each["types"].endswith(f"-> {row.d_format}") and each["length"] in (row.length, None)]  # fmt: skip
         assert of, row.name
         assert row.evidence.level.value in {each["level"] for each in of}
@@ -351,8 +352,8 @@ def test_bits_gathers_all_rows_and_hides_no_level(refsim):
 def test_a_half_result_keeps_as_many_bits_as_a_float():
     """README.md says so, and leaves the rows with f16 results out."""
     floats = {(row.target, row.unit, row.a_formats, row.length, row.fraction, row.c_enters) for row in numerics.PROFILES
-              if row.d_format == "f32"}  # fmt: skip
-    halves = [row for row in numerics.PROFILES if row.d_format == "f16"]
+              if row.d_format is F32}  # fmt: skip
+    halves = [row for row in numerics.PROFILES if row.d_format is F16]
     assert halves
     assert all(
         (row.target, row.unit, row.a_formats, row.length, row.fraction, row.c_enters) in floats for row in halves
@@ -383,8 +384,8 @@ def condensed():
     """The table of README.md: the rows with float32 results, chips and types together that agree in bits and evidence."""
     gathered = {}
     for row in numerics.PROFILES:
-        types = "|".join(row.a_formats)
-        if row.d_format != "f32" or types == "f32":
+        types = "|".join(map(str, row.a_formats))
+        if row.d_format is not F32 or types == "f32":
             continue
         unit, _, kind = row.unit.removeprefix("mma.").partition(".")
         unit = "mma.sync" if unit == "sync" else unit

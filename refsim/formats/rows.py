@@ -1,20 +1,16 @@
-"""Number formats: one row each; range, special codes and the value of every code are derived from the row."""
+"""Floating-point formats: one row each; range, special codes and the value of every code are derived from the row."""
 
 import math
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
 from refsim.sources import CUTE_DSL, FNUZ, IEEE754, OCP_MX, OCP_OFP8, PTX, Source
-
-__all__ = [
-    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "F16", "F32", "FORMATS", "MXINT8",
-    "TF32", "UE4M3", "UE5M3", "Format", "Specials", "format_named",
-]  # fmt: skip
 
 
 class Specials(Enum):
@@ -24,6 +20,19 @@ class Specials(Enum):
     NAN_ALL_ONES = "exponent and mantissa all ones is NaN; no infinity"
     NAN_NEGATIVE_ZERO = "the code of -0 is the only NaN; no infinity"
     NONE = "every code is a number"
+
+
+def container_of(bits: int) -> np.dtype[np.unsignedinteger]:
+    """The narrowest unsigned integer of so many bits: uint8 for 6, uint32 for 19 + 13."""
+    kinds = (np.uint8, np.uint16, np.uint32, np.uint64)
+    return np.dtype(next(kind for kind in kinds if bits <= np.iinfo(kind).bits))
+
+
+def ml_dtype_of(names: tuple[str, ...]) -> np.dtype[Any] | None:
+    """The type of ml_dtypes that has one of the names, None where it has none of them."""
+    import ml_dtypes
+
+    return next((np.dtype(getattr(ml_dtypes, name)) for name in names if hasattr(ml_dtypes, name)), None)
 
 
 @dataclass(frozen=True)
@@ -59,10 +68,34 @@ class Format:
     @property
     def code_dtype(self) -> np.dtype[np.unsignedinteger]:
         """The unsigned integer that holds one code in an array."""
-        width = self.bits + self.padding_bits
-        return np.dtype(
-            next(kind for kind in (np.uint8, np.uint16, np.uint32, np.uint64) if width <= np.iinfo(kind).bits)
+        return container_of(self.code_bits)
+
+    @property
+    def code_bits(self) -> int:
+        """Width of a code in bits with its padding: 32 for tf32, 7 for UE4M3."""
+        return self.bits + self.padding_bits
+
+    @property
+    def is_integer(self) -> bool:
+        return False
+
+    @cached_property
+    def array_dtype(self) -> np.dtype[Any] | None:
+        """NumPy's own type of the same bits: float16, float32 or float64; None for all other formats."""
+        if self.padding_bits or self.specials is not Specials.IEEE:
+            return None
+        fields = {kind: (np.finfo(kind).iexp, np.finfo(kind).nmant) for kind in (np.float16, np.float32, np.float64)}
+        return next(
+            (np.dtype(kind) for kind, bits in fields.items() if bits == (self.exponent_bits, self.mantissa_bits)), None
         )
+
+    @cached_property
+    def ml_dtype(self) -> np.dtype[Any] | None:
+        """The type of ml_dtypes with the same codes: float8_e4m3fn for E4M3, None where there is none.
+
+        It names arrays; what a code means is said here, never by a cast of that package.
+        """
+        return ml_dtype_of(self.aliases)
 
     @property
     def sign_mask(self) -> int:
@@ -72,7 +105,7 @@ class Format:
     @property
     def code_limit(self) -> int:
         """One more than the largest legal code: 0x80 for UE4M3, whose top container bit must be 0."""
-        return 1 << (self.bits + self.padding_bits)
+        return 1 << self.code_bits
 
     @property
     def magnitude_limit(self) -> int:
@@ -163,14 +196,16 @@ class Format:
 
         shape (code_limit,), NaN with the sign bit of the code at NaN codes. Raises RefsimError for wider formats.
         """
-        if self.bits + self.padding_bits > 16:
+        if self.code_bits > 16:
             raise RefsimError("format-too-wide", f"{self.name} has 2^{self.bits} codes: too many for a table")
-        values = np.array([self._value(code) for code in range(self.code_limit)])
+        values = np.array([self.value(code) for code in range(self.code_limit)])
         values.setflags(write=False)
         return values
 
-    def _value(self, code: int) -> float:
-        magnitude, negative = code & (self.magnitude_limit - 1), bool(code & self.sign_mask)
+    def value(self, code: int) -> float:
+        """The exact value of a code: value(0x7e) of E4M3 is 448. A NaN has the sign of its code, padding does not count."""
+        magnitude = code >> self.padding_bits & (self.magnitude_limit - 1)
+        negative = bool(code & self.sign_mask)
         if self.twos_complement:
             return (magnitude - negative * self.magnitude_limit) * self.quantum
         return math.copysign(self._magnitude_or_special(magnitude, negative), -1.0 if negative else 1.0)
@@ -210,8 +245,10 @@ BF16 = Format("bf16", 8, 7, 127, Specials.IEEE, PTX["alternate floating point da
 F16 = Format("f16", 5, 10, 15, Specials.IEEE, IEEE754["binary16"], aliases=("float16", "half"))
 TF32 = Format("tf32", 8, 10, 127, Specials.IEEE, PTX["alternate floating point data formats"], padding_bits=13)
 F32 = Format("f32", 8, 23, 127, Specials.IEEE, IEEE754["binary32"], aliases=("float32", "float"))
+F64 = Format("f64", 11, 52, 1023, Specials.IEEE, IEEE754["binary64"])
 
 FORMATS = (E4M3, E5M2, E2M1, E2M3, E3M2, E8M0, UE4M3, UE5M3, E4M3FNUZ, E5M2FNUZ, MXINT8, BF16, F16, TF32, F32)
+"""What encode, decode and files know: every format but f64, in which values are held."""
 _BY_NAME = {name: row for row in FORMATS for name in (row.name, *row.aliases)}
 
 

@@ -1,0 +1,110 @@
+"""Element types: what a matrix of a kernel may hold, floating-point formats and integers alike, one row each.
+
+Every row says how wide a code is, which unsigned integer holds it, which NumPy and ml_dtypes types have the same bits, and
+what a code means: no layer asks for a type by its name.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.formats.rows import F64, FORMATS, Format, container_of, format_named, ml_dtype_of
+from refsim.sources import PTX, Source
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An integer of `bits` bits, two's complement where it is signed: the code 0xff is -1 in s8, 255 in u8."""
+
+    name: str
+    bits: int
+    signed: bool
+    source: Source
+    aliases: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def is_integer(self) -> bool:
+        return True
+
+    @property
+    def code_bits(self) -> int:
+        """Width of a code in bits: integers have no padding."""
+        return self.bits
+
+    @property
+    def code_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The unsigned integer that holds one code in an array: uint8 for s4."""
+        return container_of(self.bits)
+
+    @property
+    def array_dtype(self) -> np.dtype[Any] | None:
+        """NumPy's own type of the same bits: int8 for s8; None for s4, u4 and b1."""
+        whole = self.code_dtype
+        if 8 * whole.itemsize != self.bits:
+            return None
+        return np.dtype(f"i{whole.itemsize}") if self.signed else whole
+
+    @cached_property
+    def ml_dtype(self) -> np.dtype[Any] | None:
+        """The type of ml_dtypes with the same values: int4 for s4, None where there is none."""
+        return ml_dtype_of(self.aliases)
+
+    @property
+    def code_limit(self) -> int:
+        """One more than the largest code: 0x10 for s4."""
+        return 1 << self.bits
+
+    @property
+    def sign_mask(self) -> int:
+        """The bit of a code that makes it negative; 0 for unsigned integers."""
+        return 1 << (self.bits - 1) if self.signed else 0
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest value: (-128, 127) for s8."""
+        lowest = -self.sign_mask
+        return lowest, lowest + self.code_limit - 1
+
+    def value(self, code: int) -> int:
+        """The value of a code; bits above the width do not count: value(0xff) of s8 is -1."""
+        code %= self.code_limit
+        return code - self.code_limit if code & self.sign_mask else code
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ElementType = Format | Integer
+
+_TYPES = PTX["fundamental types and matrix element types"]
+S32, S8, U8 = Integer("s32", 32, True, _TYPES), Integer("s8", 8, True, _TYPES), Integer("u8", 8, False, _TYPES)
+S4, U4 = Integer("s4", 4, True, _TYPES, ("int4",)), Integer("u4", 4, False, _TYPES, ("uint4",))
+B1 = Integer("b1", 1, False, _TYPES)
+
+ELEMENTS: tuple[ElementType, ...] = (F64, *FORMATS, S32, S8, U8, S4, U4, B1)
+_BY_NAME = {row.name: row for row in ELEMENTS}
+
+
+def element_named(name: "str | ElementType") -> ElementType:
+    """The row of an element type: an integer, f64, or a format by any of its names.
+
+    element_named("s8").value(0xff) is -1. Raises RefsimError unknown-format with the nearest names.
+    """
+    if isinstance(name, Format | Integer):
+        return name
+    found = _BY_NAME.get(str(name))
+    return format_named(str(name)) if found is None else found
+
+
+def float_named(name: "str | ElementType") -> Format:
+    """The row of a floating-point element type, f64 among them; integers are refused."""
+    row = element_named(name)
+    if isinstance(row, Integer):
+        raise RefsimError("not-a-float", f"{row} is no floating-point format")
+    return row
