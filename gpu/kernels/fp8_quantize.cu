@@ -1,7 +1,7 @@
 // Per-tensor FP8 quantisation in two launches, and its inverse.
 //
 //   fp8_amax_<in>            amax_bits = bits of max |x| in float32, NaN ignored
-//   fp8_quantize_<in>_<fmt>  scale = fl(MAX / max(amax, eps));  q = satfinite(fl(x * scale));  scale_out = fl(1 / scale)
+//   fp8_quantize_<in>_<fmt>  scale = fl(MAX / max(amax, eps)), q = satfinite(fl(x * scale)), scale_out = fl(1 / scale)
 //   fp8_dequantize_<fmt>_<out>                                  y = round(fl(q * scale))
 //
 // in, out: bf16 | f16 | f32.  fmt: e4m3 (MAX 448) | e5m2 (MAX 57344).
@@ -41,7 +41,7 @@ using cuda::std::uintptr_t;
 enum : int { kMaxBlock = 1024, kWarp = 32 };
 
 // Vectors a thread moves at a time, so many loads in flight: the fastest of 1, 2, 4 and 8 on an H200, as is one block a
-// tile. Below sm_89 the cast is some forty integer instructions and no matter of memory; unrolled it would only be long.
+// tile. Below sm_89 the cast is some forty integer instructions and no matter of memory; unrolling would make it long.
 #if __CUDA_ARCH__ >= 890
 enum : int { kQuantizeUnroll = 4, kDequantizeUnroll = 2 };
 #else
@@ -51,6 +51,13 @@ enum : int { kQuantizeUnroll = 1, kDequantizeUnroll = 1 };
 // ---------------------------------------------------------------------------------------------------------------------
 // Wide elements: sixteen bytes as floats and back. Widening is exact; narrowing rounds to nearest even.
 
+// Wide<T> of an element T offers
+//   kPerVector                             elements in 16 bytes
+//   to_float(x), from_float(x)             one element
+//   unpack(word, x), pack(x)               the elements of a 32-bit word, the first in its low bits
+//   Peak, no_peak(), peak(so_far, word)    the largest magnitudes so far, one for each element of a word
+//   peak_value(peak)                       the largest of them as a float
+// The maximum of a number and a NaN is the number (fmaxf and __hmax2 alike), and no_peak is 0: NaN never is the peak.
 template <class T>
 struct Wide;
 
@@ -63,7 +70,6 @@ struct Wide<float> {
     static __device__ float from_float(float x) { return x; }
     static __device__ float no_peak() { return 0.0f; }
 
-    // fmaxf returns the operand that is a number, so a NaN never becomes the maximum.
     static __device__ float peak(float peak, uint32_t word) { return fmaxf(peak, fabsf(__uint_as_float(word))); }
     static __device__ float peak_value(float peak) { return peak; }
 
@@ -239,7 +245,7 @@ inline __device__ int64_t thread_in_grid() { return static_cast<int64_t>(blockId
 inline __device__ int64_t threads_in_grid() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Stage 1: the largest magnitude. Non-negative floats order as their bits do, so one integer atomicMax per block ends it.
+// Stage 1: the largest magnitude. Non-negative floats order as their bits do, so one atomicMax a block ends it.
 
 // The maximum over the block, whole in thread 0.
 inline __device__ uint32_t block_max(uint32_t value) {
@@ -417,7 +423,7 @@ __device__ void dequantize(const uint8_t* __restrict__ q, uint64_t n, const floa
 
 #define AMAX(in, T)                                                                                                   \
     extern "C" __global__ void __launch_bounds__(kMaxBlock)                                                           \
-        fp8_amax_##in(const T* x, uint64_t n, uint32_t* amax_bits) {                                          \
+        fp8_amax_##in(const T* x, uint64_t n, uint32_t* amax_bits) {                                                  \
         amax<T>(x, n, amax_bits);                                                                                     \
     }
 

@@ -231,17 +231,17 @@ using AnyGroup = Fp8Weights<__nv_bfloat16, 0, 0, kDecode>;
     }
 
 // linear_bindings.py reads these lines.
-//     name                           shared bytes  stages  OUTPUT_TILE  REDUCTION_TILE  WARPS_N  WARPS_K  Partial
-LINEAR(n64_s1, kExact,                       41472,      3,          64,            128,       4,       1, float)
-LINEAR(n32_s2_bf16, kExact,                  29696,      3,          32,             64,       2,       2, __nv_bfloat16)
-LINEAR(n16_s4_bf16, kExact,                  43008,      3,          16,             64,       1,       4, __nv_bfloat16)
-LINEAR(n16_s4_bf16_multiply, kMultiply,      43008,      3,          16,             64,       1,       4, __nv_bfloat16)
-LINEAR(n16_s4_bf16_trick, kTrick,            43008,      3,          16,             64,       1,       4, __nv_bfloat16)
-LINEAR(n32_s8, kExact,                      118784,      3,          32,             64,       1,       8, float)
-LINEAR_BLOCKS(n64_blocks, kExact,            18432,      3,          64,             64,       4,       1, float)
-LINEAR_BLOCKS(n32_s2_blocks_bf16, kExact,    24576,      3,          32,             64,       1,       2, __nv_bfloat16)
-LINEAR_SHAPE(1, 4096, 4096, 128, 128, kExact, 79360,     2,          16,            128,       1,      16, float)
-LINEAR_SHAPE(4, 4096, 4096, 128, 128, kExact, 108544,    2,          16,            128,       1,      16, float)
-LINEAR_SHAPE(16, 4096, 4096, 128, 128, kExact, 151552,   2,          32,            128,       1,       8, float)
+//     name                              shared bytes  stages  OUTPUT_TILE  REDUCTION_TILE  WARPS_N  WARPS_K  Partial
+LINEAR(n64_s1, kExact,                          41472,      3,          64,            128,       4,       1, float)
+LINEAR(n32_s2_bf16, kExact,                     29696,      3,          32,             64,       2,       2, __nv_bfloat16)
+LINEAR(n16_s4_bf16, kExact,                     43008,      3,          16,             64,       1,       4, __nv_bfloat16)
+LINEAR(n16_s4_bf16_multiply, kMultiply,         43008,      3,          16,             64,       1,       4, __nv_bfloat16)
+LINEAR(n16_s4_bf16_trick, kTrick,               43008,      3,          16,             64,       1,       4, __nv_bfloat16)
+LINEAR(n32_s8, kExact,                         118784,      3,          32,             64,       1,       8, float)
+LINEAR_BLOCKS(n64_blocks, kExact,               18432,      3,          64,             64,       4,       1, float)
+LINEAR_BLOCKS(n32_s2_blocks_bf16, kExact,       24576,      3,          32,             64,       1,       2, __nv_bfloat16)
+LINEAR_SHAPE(1, 4096, 4096, 128, 128, kExact,   79360,      2,          16,            128,       1,      16, float)
+LINEAR_SHAPE(4, 4096, 4096, 128, 128, kExact,  108544,      2,          16,            128,       1,      16, float)
+LINEAR_SHAPE(16, 4096, 4096, 128, 128, kExact, 151552,      2,          32,            128,       1,       8, float)
 
 }  // namespace linear

@@ -1,7 +1,9 @@
 """CUDA source to PTX to cubin: hashes, fallback, errors, the cache, and the PTX that is kept under gpu/ptx."""
 
+import hashlib
 import itertools
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -70,6 +72,12 @@ def test_every_bundled_ptx_is_what_nvrtc_returns(source: Path, target: str) -> N
 @needs_nvrtc
 def test_the_smallest_bundled_ptx_is_what_nvrtc_returns() -> None:
     assert_bundled(QUANTIZE, "sm_90a")
+
+
+def test_the_readme_names_the_ptx_that_is_bundled() -> None:
+    said = re.findall(r"^(\w+\.cu)\nptx_sha256 +([0-9a-f]{64})$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    kept = {source.name: (ROOT / "gpu" / "ptx" / f"{source.stem}.sm_90a.ptx").read_bytes() for source in KERNELS}
+    assert dict(said) == {name: hashlib.sha256(ptx.partition(b"\n")[2]).hexdigest() for name, ptx in kept.items()}
 
 
 def assert_bundled(source: Path, target: str) -> None:
