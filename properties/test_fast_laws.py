@@ -1,5 +1,6 @@
 """Laws of refsim.numerics.fast: NumPy tiles and compiled loops equal the definition arrays, bit for bit, for every row."""
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from refsim.formats import BF16, E2M1, E8M0, F16, F32, TF32, ElementType, Format
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands, accumulator
 from refsim.numerics.fast import compiled, groups, product, sides, tiles
+from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.product import Course, fast_product
 from refsim.numerics.profiles import GROUPED, PROFILES, TRUNCATED, Profile
 
@@ -270,6 +272,32 @@ def test_scaled_products_near_the_smallest_results_equal_the_definition(path: st
         assert (fast_product(operands, c, replace(course(path), profile=row, k=recipe.k)) == want).all()
 
     law()
+
+
+def test_loops_compute_every_row_of_a_chip() -> None:
+    assert all(compiled.takes(row, len(row.steps(k)[0])) for row in ROWS for k in row.k)
+
+
+@pytest.mark.skipif(compiled.kernels() is None, reason="numba is not installed: pip install 'refsim[fast]'")
+@pytest.mark.parametrize("like", ["f16", "f32"])
+def test_rows_of_any_length_and_fraction_equal_the_definition_where_loops_win(
+    like: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Discovery tries such rows: a step of 2 or 6 products, or F so large that fewer than four add up in int32."""
+    monkeypatch.setattr(compiled, "wins", lambda *_: True)
+    some = next(row for row in ROWS if row.d_format == like and "f16" in row.a_formats and row.fraction == 25)
+    random, tried = np.random.default_rng(0), set()
+    for length, fraction, name in itertools.product((1, 2, 4, 6, 8, 16), range(24, 30), ("f16", "e4m3")):
+        row = replace(some, a_formats=(name,), b_formats=(name,), length=length, fraction=fraction, k=(48,))
+        assert covers(row)
+        format, result = format_named(name), format_named(like)
+        a, b = (at_exponents(format, random.integers(-3, 4, (1, 33, 96)), random) for _ in "ab")
+        c = at_exponents(result, random.integers(-3, 4, (1, 33, 33)), random)
+        operands = Operands(a, b, name, name)
+        want = chains.matrix_product(operands, c.copy(), row, 48)
+        assert (product.matrix_product(operands, c, row, 48) == want).all(), (length, fraction, name)
+        tried.add(compiled.takes(row, length))
+    assert tried == {True, False}
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -17,7 +17,7 @@ from refsim.numerics.fast.reals import Values
 from refsim.numerics.fast.sides import GroupSide, Side, narrow
 from refsim.numerics.profiles import GROUPED, Profile
 
-WIDTH = 128  # columns of a tile, as in kernels
+WIDTH, AT_ONCE = 128, 4  # columns of a tile and products that a loop takes at a time, as in kernels
 FROM = 1 << 15  # products of one matrix product from which compiled loops win
 COMPILED_FROM = 1 << 29  # and from which loading or compiling them first wins: half a second in NumPy
 _NARROWEST = 32  # rows or columns; fewer leave most of a tile empty
@@ -42,6 +42,12 @@ def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
         return kernels() is not None
     loaded = sys.modules.get(_MODULE)
     return _compiled(getattr(loaded, "grouped" if profile.method == GROUPED else "narrow", None))
+
+
+def takes(profile: Profile, step: int) -> bool:
+    """Whether the loops compute a row with steps of so many products: they take products four at a time, in a step and
+    in what of it adds up in int32. F = 28 leaves two of those; no chip has such a row, discovery tries some."""
+    return step % AT_ONCE == 0 and (profile.method == GROUPED or tiles.together(profile, step) % AT_ONCE == 0)
 
 
 def patient(shape: tuple[int, ...], length: int) -> bool:
@@ -92,7 +98,7 @@ def chain(a: Side | GroupSide, b: Packed, c: Values, profile: Profile, length: i
     are not compiled yet and the problem is not worth it."""
     module = kernels()
     assert module is not None
-    sums, left, rule = _tiles(c[0]), _arrays(a), _rule(profile, length)
+    sums, left, rule = _tiles(c[0]), _arrays(a), module.Rule(**_rule(profile, length))
     if isinstance(a, GroupSide):
         sums = sums.astype(np.float64)
         module.grouped(*left, *b.arrays, sums, rule)
@@ -107,13 +113,19 @@ def chain(a: Side | GroupSide, b: Packed, c: Values, profile: Profile, length: i
     return sums.transpose(1, 0, 2).reshape(1, c.shape[1], -1)[..., : c.shape[2]]
 
 
-def _rule(profile: Profile, length: int) -> tuple[int, int, int, int, int, int, int, bool]:
-    """A row as the kernels read it."""
+def _rule(profile: Profile, length: int) -> dict[str, int | bool]:
+    """A row as the fields of `kernels.Rule`."""
     rounding = ROUNDINGS[profile.rounding]
     assert profile.fraction is not None
     assert profile.zero_exponent is not None
-    together = length if profile.method == GROUPED else tiles.together(profile, length)
     bias = rounding.format.bias
-    return (
-        length, together, profile.fraction, profile.zero_exponent, 1 - bias, bias, rounding.fraction_bits, rounding.nearest
-    )  # fmt: skip
+    return {
+        "length": length,
+        "together": length if profile.method == GROUPED else tiles.together(profile, length),
+        "fraction": profile.fraction,
+        "zero": profile.zero_exponent,
+        "smallest": 1 - bias,
+        "largest": bias,
+        "kept": rounding.fraction_bits,
+        "is_half": rounding.nearest,
+    }

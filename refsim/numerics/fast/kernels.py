@@ -4,7 +4,7 @@ Every loop runs over the `WIDTH` columns of a tile, so that it becomes vector in
 `tiles` and `groups`; sums are float64 in all of them. Nothing here may be reassociated or contracted: no fastmath.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -19,9 +19,18 @@ _MANTISSA, _BIAS, _FIELD = 52, 1023, 2047
 Singles = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
-# A step's numbers: products of a step, how many add up in int32, F, the zero exponent, the least and the largest
-# exponent of the result's format, the last, its kept fraction bits, and whether it is f16.
-Rule = tuple[int, int, int, int, int, int, int, bool]
+
+class Rule(NamedTuple):
+    """The numbers of a row that a step is computed with."""
+
+    length: int  # products of a step, a multiple of 4
+    together: int  # of them so many add up in int32, another multiple
+    fraction: int  # F: a term keeps bits down to 2^-F of the largest exponent
+    zero: int  # the exponent that a zero counts with
+    smallest: int  # the least exponent of the result's format
+    largest: int  # and the greatest
+    kept: int  # fraction bits of a result
+    is_half: bool  # results are the nearest f16; else they are f32, cut toward zero
 
 
 @njit(nogil=True, cache=True)
@@ -32,7 +41,7 @@ def narrow(
 
     `low`: the exponent of a product whose offsets are 0.
     """
-    length, together = rule[0], rule[1]
+    length, together = rule.length, rule.together
     top, total, sums = np.empty(WIDTH, np.int8), np.empty(WIDTH, np.int32), np.empty(WIDTH, np.float64)
     scale, unit = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.float32)
     for tile in range(len(b)):
@@ -55,7 +64,7 @@ def wide(
     a: Doubles, a_exponents: NDArray[np.int16], b: Doubles, b_exponents: NDArray[np.int16], c: Doubles, rule: Rule,
 ) -> None:  # fmt: skip
     """The same with float64 products and exponents of any size."""
-    length = rule[0]
+    length = rule.length
     top, sums = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.float64)
     scale, unit = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
     for tile in range(len(b)):
@@ -75,7 +84,7 @@ def grouped(
     c: Doubles, rule: Rule,
 ) -> None:  # fmt: skip
     """FP4: numbers (K, rows) and (tiles, K, WIDTH); weights, exponents and presence of groups have K / 16."""
-    length = rule[0]
+    length = rule.length
     top, sums, group = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float32)
     scale, unit = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
     for tile in range(len(b)):
@@ -124,7 +133,7 @@ def _largest_group(
 @njit(nogil=True, cache=True)
 def _align(top: NDArray[np.int16], c: Doubles, rule: Rule, scale: Doubles, unit: Doubles) -> None:
     """One unit of the last kept bit, 2^(E - F), and its inverse. Where there is no product `top` is below all others."""
-    fraction, zero, smallest = rule[2], rule[3], rule[4]
+    fraction, zero, smallest = rule.fraction, rule.zero, rule.smallest
     bits, scales, units = c.view(np.int64), scale.view(np.int64), unit.view(np.int64)
     for j in range(WIDTH):
         own = ((bits[j] >> _MANTISSA) & _FIELD) - _BIAS
@@ -137,17 +146,16 @@ def _align(top: NDArray[np.int16], c: Doubles, rule: Rule, scale: Doubles, unit:
 @njit(nogil=True, cache=True)
 def _align_narrow(top: NDArray[np.int8], low: int, c: Singles, rule: Rule, scale: Singles, unit: Singles) -> None:
     """One unit of the last kept bit, 2^(E - F), and its inverse. A negative `top`: no product."""
-    half = rule[7]
     bits, scales, units = c.view(np.int32), scale.view(np.int32), unit.view(np.int32)
     # Where results are f32 every product is above 2^-101, and C's subnormals are below all that counts.
-    floor: Any = np.int32(rule[3] if half else _FLOOR)
-    smallest: Any = np.int32(rule[4] if half else _FLOOR)
+    floor: Any = np.int32(rule.zero if rule.is_half else _FLOOR)
+    smallest: Any = np.int32(rule.smallest if rule.is_half else _FLOOR)
     lowest: Any = np.int32(low)
     for j in range(WIDTH):
         exponent: Any = np.int32(top[j] + lowest) if top[j] >= 0 else floor
         own: Any = np.int32(np.int32(np.int32(bits[j] >> np.int32(23)) & np.int32(255)) - np.int32(127))
         own = floor if c[j] == np.float32(0) else max(own, smallest)
-        shifted = np.int32(max(exponent, own) - np.int32(rule[2]))
+        shifted = np.int32(max(exponent, own) - np.int32(rule.fraction))
         scales[j] = np.int32(np.int32(127) - shifted) << np.int32(23)
         units[j] = np.int32(np.int32(127) + shifted) << np.int32(23)
 
@@ -207,14 +215,14 @@ def _finish_narrow(sums: Doubles, top: NDArray[np.int8], scale: Singles, unit: S
     """As `_finish`; a step without products leaves C, cut, since its own last bit may be out of float32's reach."""
     for j in range(WIDTH):
         sums[j] = (np.float64(np.trunc(c[j] * scale[j])) + sums[j]) * np.float64(unit[j])
-    if rule[7]:
+    if rule.is_half:
         _to_nearest(sums, rule)
         for j in range(WIDTH):
             c[j] = np.float32(sums[j])
         return
     bits, kept = sums.view(np.int64), c.view(np.int32)
-    mask = np.int64(-1) << (_MANTISSA - rule[6])
-    mask_kept = np.int32(np.int64(-1) << (23 - rule[6]))
+    mask = np.int64(-1) << (_MANTISSA - rule.kept)
+    mask_kept = np.int32(np.int64(-1) << (23 - rule.kept))
     for j in range(WIDTH):
         bits[j] &= mask
         kept[j] &= mask_kept
@@ -227,11 +235,11 @@ def _finish(sums: Doubles, scale: Doubles, unit: Doubles, c: Doubles, rule: Rule
     """c = the sum of C, cut, and the products, rounded: toward zero by clearing bits, or to the nearest f16."""
     for j in range(WIDTH):
         c[j] = (np.trunc(c[j] * scale[j]) + sums[j]) * unit[j]
-    if rule[7]:
+    if rule.is_half:
         _to_nearest(c, rule)
         return
     bits = c.view(np.int64)
-    mask = np.int64(-1) << (_MANTISSA - rule[6])
+    mask = np.int64(-1) << (_MANTISSA - rule.kept)
     for j in range(WIDTH):
         bits[j] &= mask
 
@@ -243,8 +251,8 @@ def _to_nearest(c: Doubles, rule: Rule) -> None:
     bits, anchors = c.view(np.int64), anchor.view(np.int64)
     for j in range(WIDTH):
         own = ((bits[j] >> _MANTISSA) & _FIELD) - _BIAS
-        own = min(max(own, rule[4]), rule[5] + 1)
-        anchors[j] = (own + _BIAS + _MANTISSA - rule[6]) << _MANTISSA
+        own = min(max(own, rule.smallest), rule.largest + 1)
+        anchors[j] = (own + _BIAS + _MANTISSA - rule.kept) << _MANTISSA
     for j in range(WIDTH):
         value = (c[j] + 1.5 * anchor[j]) - 1.5 * anchor[j]
         c[j] = np.copysign(np.inf, value) if abs(value) >= 65536.0 else value
@@ -260,7 +268,7 @@ def _in_range(c: Doubles, rule: Rule) -> None:
         found |= (magnitude < small) | (magnitude >= large)
     if not found:
         return
-    least = small * 2.0 ** -rule[6]
+    least = small * 2.0**-rule.kept
     for j in range(WIDTH):
         magnitude = abs(c[j])
         if magnitude < small:

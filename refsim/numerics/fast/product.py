@@ -59,7 +59,7 @@ def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int
 
 def chosen(shape: tuple[int, ...], length: int, profile: Profile, k: int) -> Course:
     """The course for a product of that (batch, M, N) and K: threads and compiled loops where they pay."""
-    with_kernels = compiled.wins(shape, length, profile)
+    with_kernels = compiled.takes(profile, len(profile.steps(k)[0])) and compiled.wins(shape, length, profile)
     threads = _cores() if with_kernels else min(_cores(), MOST_THREADS)
     if math.prod(shape) * length < THREADED:
         threads = 1
