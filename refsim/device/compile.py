@@ -19,6 +19,7 @@ from typing import Any
 from refsim.bundled import bundled
 from refsim.device import cache
 from refsim.errors import MISSING, UNREADABLE, RefsimError, unknown
+from refsim.files.access import bytes_text, open_for_reading, unreadable
 from refsim.ptx.machine.resources import find_ptxas
 from refsim.sources import PTX, Source
 
@@ -48,6 +49,7 @@ ASSEMBLE_FLAGS = ("--opt-level=3", "--fmad=true", "--generate-line-info")
 _INSTALL = "pip install 'refsim[sim]'"
 _BUNDLED_MARK = "// bundled "
 _LOG_LINES = 12
+MAX_SOURCE = 16 << 20  # characters of one file of a kernel
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ def compile_ptx(source: Path, target: str = "sm_90a", options: tuple[str, ...] =
 
     `options` follow the fixed flags (("-DWIDTH=8",)); headers included in quotes are read from beside the file that
     includes them, CUDA's own come from the wheels. The bundled text is taken only if it was made from this very source
-    and these flags. Raises RefsimError: `source-unreadable`, `compile-error` with the first lines of the log,
-    `compiler-missing` with the pip line.
+    and these flags. Raises RefsimError: `source-unreadable`, `not-a-file`, `oversized-file`, `compile-error` with the first
+    lines of the log, `compiler-missing` with the pip line.
     """
     row = target_named(target)
     if isinstance(options, str) or not all(isinstance(option, str) for option in options):
@@ -198,17 +200,24 @@ def _read_unit(source: Path) -> _Unit:
 
 
 def _read_text(path: Path) -> str:
-    """Line ends are normalised, so that a checkout on another system has the same hash."""
+    """A regular file that is not too large, as for readers of data. Line ends are normalised, so that a checkout on another
+    system has the same hash."""
+    help = "give the path of a CUDA source in UTF-8"
     try:
-        return path.read_bytes().decode().replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise RefsimError(
-            "source-unreadable",
-            f"cannot read {path.name}: {problem}",
-            where=str(path),
-            help="give the path of a CUDA source in UTF-8",
-            exit_code=UNREADABLE,
-        ) from problem
+        with open_for_reading(path) as reader:
+            if reader.left > MAX_SOURCE:
+                raise unreadable("oversized-file", f"a CUDA source of {bytes_text(reader.left)}", str(path),
+                                 rule=f"at most {bytes_text(MAX_SOURCE)} are read")  # fmt: skip
+            content = bytes(reader.take(reader.left, "the file"))
+        return content.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as problem:
+        raise unreadable("source-unreadable", f"cannot read {path.name}: {problem}", str(path), help=help) from problem
+    except RefsimError as problem:
+        if problem.code != "no-such-file":
+            raise
+        raise unreadable(
+            "source-unreadable", f"cannot read {path.name}: {problem.what}", str(path), help=help
+        ) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ NON_PORTABLE_CLUSTER_ALLOWED = 14
 COOPERATIVE: Attribute = (2, struct.pack("i", 1))
 
 
+LONGEST_REASON = 120  # characters of why a driver is missing
 SIMULATOR = "run on the simulated GPU, device sim"
 
 
@@ -158,8 +159,12 @@ class Driver(Protocol):
 
 
 def no_driver(fault: Exception) -> RefsimError:
-    """The error of a machine without the driver's library."""
-    return RefsimError("no-cuda-driver", f"this machine has no CUDA driver: {fault}", help=SIMULATOR, exit_code=MISSING)
+    """The error of a machine without the driver's library; of a loader's reason the first sentence, as some list every place
+    where they looked."""
+    reason = " ".join(str(fault).split()).split(". ")[0][:LONGEST_REASON].rstrip(".")
+    return RefsimError(
+        "no-cuda-driver", f"this machine has no CUDA driver: {reason}", help=SIMULATOR, exit_code=MISSING
+    )
 
 
 def no_gpu(what: str) -> RefsimError:

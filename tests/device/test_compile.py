@@ -275,6 +275,23 @@ def test_header_under_two_names_is_one_header(tmp_path: Path) -> None:
 # Mistakes that need no compiler
 
 
+def test_a_source_is_a_regular_file_of_bounded_size(tmp_path: Path) -> None:
+    pipe, big, binary = tmp_path / "pipe.cu", tmp_path / "big.cu", tmp_path / "binary.cu"
+    os.mkfifo(pipe)
+    binary.write_bytes(b"\xff\xfe\x00")
+    with big.open("wb") as stream:
+        stream.truncate(1 << 40)
+    (tmp_path / "includes.cu").write_text('#include "big.cu"\n')
+    wrong = {
+        pipe: "not-a-file", tmp_path: "not-a-file", Path("/dev/zero"): "not-a-file", big: "oversized-file",
+        tmp_path / "includes.cu": "oversized-file", binary: "source-unreadable", tmp_path / ("x" * 300): "source-unreadable",
+    }  # fmt: skip
+    for path, code in wrong.items():
+        with pytest.raises(RefsimError) as caught:
+            compile_ptx(path)
+        assert (caught.value.code, caught.value.exit_code) == (code, UNREADABLE)
+
+
 @pytest.mark.parametrize(
     ("source", "target", "options", "code", "exit_code"),
     [

@@ -249,11 +249,12 @@ def test_missing_driver_is_one_clear_sentence_without_warning(monkeypatch):
 
 def test_missing_driver_through_cuda_bindings(monkeypatch):
     def init(flags):
-        raise RuntimeError("libcuda.so.1 was not found")
+        raise RuntimeError("libcuda.so.1 was not found. These were tried:\n" + "  /usr/lib/somewhere\n" * 40)
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", types.SimpleNamespace(cuInit=init))
     with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
         driver_bindings.open_bindings(0)
+    assert caught.value.what == "this machine has no CUDA driver: libcuda.so.1 was not found"
     assert (caught.value.code, caught.value.exit_code) == ("no-cuda-driver", MISSING)
 
 

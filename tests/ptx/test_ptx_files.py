@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -62,6 +63,28 @@ def test_words_beyond_the_limit_are_one_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(lexer, "MAX_TOKENS", 1000)
     with pytest.raises(RefsimError, match="more than 1000 words"):
         tokenize("(" * 5000)
+
+
+def test_marks_in_a_row_are_one_error_at_once() -> None:
+    """Nothing behind them is looked at: the work is that of 1,025 tokens, whatever follows."""
+    for mark in "({[<-~,@!?":
+        found = 0
+
+        def note(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal found
+            found += event == "call"
+
+        text = HEAD + ".global .u32 x = " + f"{mark}/**/ \n" * 2000 + mark * 2_000_000
+        sys.setprofile(note)
+        try:
+            with pytest.raises(RefsimError, match="more than 1024 marks stand in a row") as caught:
+                tokenize(text)
+        finally:
+            sys.setprofile(None)
+        assert caught.value.code == "malformed-ptx"
+        assert caught.value.where == "PTX line 1027"
+        assert found < 2000
+    assert len(tokenize("- " * 1000 + "1;" + "- " * 1000 + "1")) == 2004
 
 
 def work(text: str) -> int:

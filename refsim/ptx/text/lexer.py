@@ -8,6 +8,7 @@ from refsim.errors import UNREADABLE, RefsimError
 
 MAX_TEXT = 64 << 20
 MAX_TOKENS = 1 << 24
+MAX_MARKS = 1024  # one after another: braces nest less deep, and no expression has so many signs
 
 _TOKEN = re.compile(
     r"""
@@ -45,7 +46,7 @@ def tokenize(text: str) -> list[Token]:
     if len(text) > MAX_TEXT:
         raise malformed(f"the text has {len(text)} characters, more than the limit of {MAX_TEXT}", 1)
     tokens: list[Token] = []
-    position, line, match = 0, 1, _TOKEN.match
+    position, line, match, marks = 0, 1, _TOKEN.match, 0
     while position < len(text):
         found = match(text, position)
         if found is None:
@@ -64,6 +65,11 @@ def tokenize(text: str) -> list[Token]:
             line += found.group().count("\n")
         elif kind != "space":
             tokens.append(Token(kind or "", intern(found.group()), line))
+            marks = marks + 1 if kind == "mark" else 0
+            if marks > MAX_MARKS:
+                raise malformed(
+                    f"more than {MAX_MARKS} marks stand in a row, of which the last is {found.group()!r}", line
+                )
             if len(tokens) > MAX_TOKENS:
                 raise malformed(f"the text has more than {MAX_TOKENS} words and marks", line)
     tokens.append(Token("end", "", line))
