@@ -13,18 +13,7 @@ from typing import Any
 from refsim.bringup.bench import WIDEST, Bench, Dots, Probe, Sums, power
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, ElementType, float_named
-from refsim.numerics.profiles import (
-    ASCENDING,
-    BYTE_PAIRS,
-    EARLY,
-    LATE,
-    RNE_F16,
-    RNE_F32,
-    RZ_E8M13,
-    RZ_F32,
-    TRUNCATED,
-    Profile,
-)
+from refsim.numerics.profiles import ASCENDING, BYTE_PAIRS, EARLY, LATE, RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, Profile
 
 TOWARD_ZERO, NEAREST_EVEN, UP, DOWN = "toward-zero", "nearest-even", "up", "down"
 AWAY, TIES_AWAY, TIES_ZERO, TO_ODD = "away-from-zero", "nearest, ties away", "nearest, ties to zero", "to-odd"
@@ -125,7 +114,7 @@ class Discovery:
         length = self.length or like.length
         fraction = like.fraction if self.fraction is None else self.fraction
         zero = like.zero_exponent if self.zero_exponent is None else self.zero_exponent
-        if fraction is None or zero is None or like.method != TRUNCATED:
+        if fraction is None or zero is None or not like.method.parametrised:
             return None
         return replace(
             like, length=length, order=order, rounding=rounding, fraction=fraction, zero_exponent=zero,

@@ -22,7 +22,6 @@ from refsim.numerics.profiles import (
     RNE_F32,
     RZ_E8M13,
     RZ_F32,
-    TRUNCATED,
     Profile,
 )
 from refsim.silicon.tensor_probe import Codes
@@ -222,8 +221,8 @@ def explain(
 
 def said(row: Profile, k: int) -> str:
     """The parameters of a row: L = 16, F = 13, rz-e8m13, zero exponent -132."""
-    if row.method != TRUNCATED:
-        return row.method
+    if not row.method.parametrised:
+        return row.method.name
     order = "" if row.order == ASCENDING else f", {row.order}"
     late = "" if row.c_enters == EARLY else ", C late"
     length = len(row.steps(k)[0])
@@ -281,7 +280,7 @@ def discovered(instruction: Instruction, device: Products) -> Discovery | None:
 def _grid(row: Profile, instruction: Instruction) -> Iterator[Profile]:
     """Rows around `row`, with parameters that no chip need have."""
     a, b = instruction.a_format, instruction.b_format
-    if row.method != TRUNCATED or row.fraction is None or isinstance(a, Integer) or isinstance(b, Integer):
+    if not row.method.parametrised or row.fraction is None or isinstance(a, Integer) or isinstance(b, Integer):
         return
     lengths = [length for length in (1, 2, 4, 8, 16, 32, 64) if length <= instruction.k]
     roundings = (RNE_F16,) if instruction.d_format is F16 else (RZ_F32, RZ_E8M13, RNE_F32)

@@ -12,25 +12,20 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import F16, F32, F64, FORMATS, ElementType, Format, element_named, float_named
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats, matrix_product
+from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.dot.terms import ROUNDINGS, Rounding
-from refsim.numerics.multiply import Problem, checked, fitted, named, named_scales
-from refsim.numerics.profiles import (
+from refsim.numerics.methods import (
     EXACT,
     FLUSHED_TREE,
     FMA_CHAIN,
     GROUPED,
-    INTEGER,
-    LATE,
     LATE_EVEN_ODD,
     LATE_TRUNCATED,
-    RNE_F16,
-    RNE_F32,
-    RNE_F64,
     TRUNCATED,
-    Evidence,
-    Level,
-    Profile,
+    Method,
 )
+from refsim.numerics.multiply import Problem, checked, fitted, named, named_scales
+from refsim.numerics.profiles import RNE_F16, RNE_F32, RNE_F64, Evidence, Level, Profile
 from refsim.sources import IEEE754
 
 Doubles = NDArray[np.float64]
@@ -162,7 +157,7 @@ def error_bound(
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
     scales = named_scales(a_scale, b_scale, scale_format)
     problem = checked(a, b, c, unit, (a_format, b_format, d_format), target, scales, k)
-    if problem.row.method == INTEGER:
+    if problem.row.d_format.is_integer:
         return np.zeros(problem.shape)
     with np.errstate(all="ignore"):
         bound = _bounded(problem)
@@ -173,7 +168,7 @@ def _bounded(problem: Problem) -> Doubles:
     row, rounding = problem.row, ROUNDINGS[problem.row.rounding]
     reach = np.abs(floats(problem.c, rounding.format).astype(np.float64))
     error = np.zeros_like(reach)
-    late = row.c_enters == LATE and row.method == TRUNCATED
+    late = row.adds_c_last
     for start in range(0, problem.operands.a.shape[-1], problem.k):
         inner = np.zeros_like(reach) if late else reach
         for places in row.steps(problem.k):
@@ -192,13 +187,13 @@ def _bounded(problem: Problem) -> Doubles:
 def _sizes(problem: Problem, places: list[int]) -> _Sizes:
     """The bounds of a step; FP4 groups align by their scales alone."""
     operands, row = problem.operands, problem.row
-    flushes = row.method == FLUSHED_TREE
+    flushes = row.method.flushes
     values, exponents = [], []
     sides = ((operands.a, operands.a_format, operands.a_scale), (operands.b, operands.b_format, operands.b_scale))
     for codes, format, scale in sides:
         part = codes[..., places]
         value = np.abs(floats(part, format).astype(np.float64))
-        if row.method in (FMA_CHAIN, EXACT):
+        if row.method.rounds_each:
             exponent = np.zeros(part.shape, np.int64)
         else:
             exponent = operand_fields(part, float_named(format), row).exponent
@@ -208,7 +203,7 @@ def _sizes(problem: Problem, places: list[int]) -> _Sizes:
             factor = scale[..., block]
             value = value * decode(factor, operands.scale_format)
             own = fields(factor, operands.scale_format).exponent
-            exponent = own if row.method == GROUPED else exponent + own
+            exponent = own if row.method.groups else exponent + own
         values.append(value)
         exponents.append(exponent)
     top = np.full((*values[0].shape[:-1], values[1].shape[-2]), ABSENT)
@@ -241,7 +236,7 @@ def _truncated_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Round
     assert row.fraction is not None
     assert row.zero_exponent is not None
     top = np.maximum(np.maximum(sizes.exponent, _exponent(reach, rounding.format)), row.zero_exponent)
-    terms = sizes.terms // 16 if row.method == GROUPED else sizes.terms
+    terms = sizes.terms // GROUP if row.method.groups else sizes.terms
     total = (reach + sizes.magnitude) * _SLACK
     return (terms + 1) * _power(top - row.fraction) + _rounding_loss(
         total, rounding.format, rounding.fraction_bits + rounding.nearest
@@ -268,7 +263,7 @@ def _late_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Rounding) 
     return cut + 2 * _rounding_loss(total, rounding.format, rounding.fraction_bits + 1)
 
 
-_LOSSES: dict[str, Callable[[_Sizes, Doubles, Profile, Rounding], Doubles]] = {
+_LOSSES: dict[Method, Callable[[_Sizes, Doubles, Profile, Rounding], Doubles]] = {
     TRUNCATED: _truncated_loss,
     GROUPED: _truncated_loss,
     FMA_CHAIN: _nearest_loss,

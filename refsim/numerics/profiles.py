@@ -32,11 +32,18 @@ from refsim.formats import (
     ElementType,
     Format,
 )
+from refsim.numerics.methods import (
+    EXACT,
+    FLUSHED_TREE,
+    FMA_CHAIN,
+    GROUPED,
+    INTEGER,
+    LATE_EVEN_ODD,
+    LATE_TRUNCATED,
+    TRUNCATED,
+    Method,
+)
 from refsim.sources import KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
-
-# How a step computes; refsim.numerics.dot defines each.
-TRUNCATED, GROUPED, INTEGER, FMA_CHAIN = "truncated", "grouped", "integer", "fma-chain"
-EXACT, FLUSHED_TREE, LATE_TRUNCATED, LATE_EVEN_ODD = "exact", "flushed-tree", "late-truncated", "late-even-odd"
 
 RZ_F32, RZ_E8M13, RNE_F16, RNE_F32, RNE_F64, WRAP_S32 = (
     "rz-f32",
@@ -89,7 +96,7 @@ class Profile:
     b_formats: tuple[ElementType, ...]
     d_format: ElementType
     k: tuple[int, ...]
-    method: str
+    method: Method
     length: int
     rounding: str
     source: Source
@@ -114,6 +121,11 @@ class Profile:
         """NumPy's type of C and D: float32, float16, float64 or int32."""
         assert self.d_format.array_dtype is not None
         return self.d_format.array_dtype
+
+    @property
+    def adds_c_last(self) -> bool:
+        """Whether C is added after the steps of an instruction, by one IEEE addition."""
+        return self.method.adds_c and self.c_enters == LATE
 
     @property
     def arithmetic(self) -> tuple[object, ...]:
@@ -288,9 +300,9 @@ def _amd_rows() -> list[Profile]:
     source, rows = MMA_SIM["amd/sim.py"], list[Profile]()
 
     def row(
-        target: str, formats: tuple[Format, ...], k: tuple[int, ...], method: str, length: int, unit: str = "mfma"
+        target: str, formats: tuple[Format, ...], k: tuple[int, ...], method: Method, length: int, unit: str = "mfma"
     ) -> None:
-        late = method in (LATE_TRUNCATED, LATE_EVEN_ODD)
+        late = method.aligns  # those of AMD that align add C after the products
         fraction, enters = (24, LATE) if late else (None, EARLY)
         rows.append(
             Profile(

@@ -6,6 +6,9 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.formats import F16
+from refsim.numerics import bounds
+from refsim.numerics.dot import chains, definition
+from refsim.numerics.methods import INTEGER, METHODS
 from refsim.numerics.profiles import (
     BYTE_PAIRS,
     LATE,
@@ -126,3 +129,18 @@ def test_unknown_combinations_are_refused_with_the_known_ones(arguments: tuple, 
         profile(*arguments)
     assert error.value.code == code
     assert part in error.value.help
+
+
+def test_every_method_has_its_step_its_arrays_and_its_loss() -> None:
+    assert {row.method for row in PROFILES} <= set(METHODS)
+    assert len({row.name for row in METHODS}) == len(METHODS)
+    sums = {row for row in METHODS if row is not INTEGER}
+    assert set(definition._STEPS) == set(bounds._LOSSES) == sums
+    arrays = set(chains._PRODUCTS) | set(chains._STEPS) | {row for row in METHODS if row.groups}
+    assert arrays == set(METHODS)
+
+
+def test_c_is_added_last_where_it_is_late_and_the_method_does_not_add_it_itself() -> None:
+    late = {(row.target, row.unit) for row in PROFILES if row.adds_c_last}
+    assert late == {("sm_90", "mma.sync"), ("sm_100", "mma.sync")}
+    assert {row.target for row in PROFILES if row.c_enters == LATE} == {"sm_90", "sm_100", "gfx942"}

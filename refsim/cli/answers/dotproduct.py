@@ -8,37 +8,16 @@ from typing import TYPE_CHECKING, Any
 from refsim.cli.answers.anatomy import anatomy
 from refsim.cli.elements import bits_of, number_of, value_of
 from refsim.formats import F16, F32, F64, ElementType, Integer
-from refsim.numerics.dot.definition import GROUP, DotProduct, dot_product
+from refsim.numerics.descriptions import arithmetic
+from refsim.numerics.dot.definition import DotProduct, dot_product
 from refsim.numerics.dot.terms import ROUNDINGS, Rounding, rounded
-from refsim.numerics.profiles import (
-    BYTE_PAIRS,
-    EXACT,
-    FLUSHED_TREE,
-    FMA_CHAIN,
-    GROUPED,
-    INTEGER,
-    LATE,
-    LATE_EVEN_ODD,
-    LATE_TRUNCATED,
-    RNE_F16,
-    RNE_F32,
-    RNE_F64,
-    RZ_E8M13,
-    RZ_F32,
-    TRUNCATED,
-    Profile,
-)
+from refsim.numerics.profiles import RNE_F16, RNE_F32, RNE_F64, Profile
 from refsim.render import Cell, Column, Number, Statement, Table, number
 from refsim.render.cells import plain
 
 if TYPE_CHECKING:
     from refsim.cli.products import Product
 
-ROUNDED = {
-    RZ_F32: "cut toward zero to f32",
-    RZ_E8M13: "cut toward zero to 13 fraction bits",
-    RNE_F16: "rounded to nearest even in f16",
-}
 NEAREST: dict[ElementType, Rounding] = {F32: ROUNDINGS[RNE_F32], F16: ROUNDINGS[RNE_F16], F64: ROUNDINGS[RNE_F64]}
 COMPARED = (
     Column("compared", label="compared with", strong=True),
@@ -157,40 +136,6 @@ def instruction_facts(of: "Product") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def arithmetic(row: Profile) -> str:
-    """How a step of a row works, in one sentence."""
-    match row.method:
-        case method if method == TRUNCATED and row.c_enters == LATE:
-            order = "the first two of each four k, then the other two" if row.order == BYTE_PAIRS else "ascending k"
-            return (
-                f"operands become {row.operands}; a step takes half of the products ({order}) and what came before, cuts them "
-                f"below 2^(E - {row.fraction}), their sum is {ROUNDED[row.rounding]}; C is added last, to nearest even"
-            )
-        case method if method == TRUNCATED:
-            return (
-                f"a step takes {row.length} products and C, cuts them toward zero below 2^(E - {row.fraction}), where E is "
-                f"their largest exponent; their sum is {ROUNDED[row.rounding]}"
-            )
-        case method if method == GROUPED:
-            return (
-                f"a step takes {row.length} products; the exact sum of {GROUP} times their scales is one term, with the "
-                f"exponent of the scales; terms and C are cut below 2^(E - {row.fraction}), their sum is {ROUNDED[row.rounding]}"
-            )
-        case method if method in (LATE_TRUNCATED, LATE_EVEN_ODD):
-            apart = " of even k, and apart those of odd k," if method == LATE_EVEN_ODD else ""
-            return (
-                f"a step takes {row.length} products; those{apart} are cut toward zero below 2^(E - {row.fraction}), where E is "
-                "their largest exponent, and added; that sum and C are rounded down at the larger exponent, added, rounded down "
-                "and then rounded to nearest even"
-            )
-    return {
-        EXACT: f"a step adds {row.length} products and C exactly and rounds once, to nearest even",
-        FMA_CHAIN: "one fused multiply-add for each k, each rounded to nearest even",
-        FLUSHED_TREE: f"{row.length} products, their sums by pairs and C, each rounded to f32; subnormals become zero",
-        INTEGER: "products and sum are exact; the sum wraps to 32 bits",
-    }[row.method]
-
-
 def compared(question: Question, result: int) -> Table:
     """The exact sum, that sum rounded once, the float32 loop, and the derived bound."""
     import numpy as np
@@ -209,7 +154,7 @@ def compared(question: Question, result: int) -> Table:
         return (what, bits_of(code, element), number_of(code, element), error(value_of(code, element)))
 
     rows: list[tuple[Cell, ...]] = [("exact sum", None, None if exact is None else number(exact), error(exact))]
-    if exact is not None and row.method != INTEGER:
+    if exact is not None and not row.d_format.is_integer:
         once = rounded(exact.numerator, 1 - exact.denominator.bit_length(), NEAREST[row.d_format])
         rows.append(line("exact sum, rounded once", once, row.d_format))
     operands = (np.array([question.a], of.a.dtype), np.array([question.b], of.b.dtype), of.c)
@@ -223,7 +168,7 @@ def compared(question: Question, result: int) -> Table:
     )
     bound = numerics.error_bound(*operands, **wanted).item()
     most = f"at most {_upward(bound)}" if np.isfinite(bound) else "none"
-    if row.method == INTEGER:
+    if row.d_format.is_integer:
         most += ", modulo 2^32"
     rows.append(("derived bound", None, None, Number(bound, most)))
     return Table(COMPARED, tuple(rows), key="compared")

@@ -8,7 +8,7 @@ from refsim.cli.answers.dotproduct import Question, compared, counted, head, is_
 from refsim.cli.elements import bits_of, number_of, value_of
 from refsim.numerics.dot.definition import GROUP, DotProduct, Step
 from refsim.numerics.dot.terms import FINITE, INFINITE, NAN, Term
-from refsim.numerics.profiles import EXACT, FLUSHED_TREE, FMA_CHAIN, GROUPED, INTEGER, LATE, TRUNCATED, Profile
+from refsim.numerics.profiles import Profile
 from refsim.render import Cell, Column, Document, Number, Part, Statement, Table, number
 
 PRODUCTS = (
@@ -50,7 +50,7 @@ def document(question: Question, *, zeros: bool = False) -> Document:
     dot = question.steps()
     parts: list[Part] = [head(question, dot.result)]
     row = question.row
-    if row.method in (GROUPED, INTEGER, FLUSHED_TREE):
+    if row.method.groups or row.method.flushes or row.d_format.is_integer:
         parts.append(_products(question, dot, zeros))
     if dot.steps:
         parts += _tables(question, dot, zeros)
@@ -97,7 +97,7 @@ class Shown:
 def shown_steps(question: Question, dot: DotProduct, zeros: bool) -> tuple[list[Shown], int]:
     """The steps to list, and how many were left out: those of zero products alone that change nothing."""
     row, found, left_out = question.row, [], 0
-    late = row.c_enters == LATE and row.method == TRUNCATED
+    late = row.adds_c_last
     carried, outer, code = "C", "C", question.c
     for place, step in enumerate(dot.steps):
         adds_c = late and not step.places
@@ -131,7 +131,7 @@ def _lines(question: Question, step: Step, labels: tuple[str, ...]) -> Iterator[
         yield Line("their sum", _as_term(total, exponent), None, aligned[0], quantum)
         yield Line(labels[0], step.terms[-1], None, aligned[1], quantum)
         return
-    if row.method == FLUSHED_TREE:
+    if row.method.flushes:
         for label, term in zip(("their tree", *labels), step.terms, strict=False):
             yield Line(label, term)
         return
@@ -149,7 +149,7 @@ def _as_term(value: Fraction, exponent: int) -> Term:
 
 def _term_places(row: Profile, step: Step) -> list[tuple[str, int]]:
     """The label of each product or group of a step, and the i where it begins."""
-    if row.method != GROUPED:
+    if not row.method.groups:
         return [(str(i), i) for i in step.places]
     starts = step.places[::GROUP]
     return [(f"{start}..{start + GROUP - 1}", start) for start in starts]
@@ -168,8 +168,8 @@ def _terms(question: Question, steps: list[Shown], zeros: bool) -> Table:
     """Every term of every step."""
     row, of = question.row, question.product
     several = len(steps) > 1
-    scaled, grouped = bool(question.a_scale), row.method == GROUPED
-    plain = row.method != FLUSHED_TREE
+    scaled, grouped = bool(question.a_scale), row.method.groups
+    plain = not row.method.flushes
     columns = (
         Column("step", align="right", text=several),
         Column("term", strong=True),
@@ -208,7 +208,7 @@ def _steps(question: Question, steps: list[Shown]) -> Table:
     """What every step came to."""
     row = question.row
     special = any(shown.step.exponent is None and _reason(question, shown) for shown in steps)
-    plain = row.method != FLUSHED_TREE
+    plain = not row.method.flushes
     columns = (
         Column("step", align="right", strong=True),
         Column("products", drop=2),
@@ -235,7 +235,7 @@ def _step_cells(question: Question, shown: Shown) -> tuple[Cell, ...]:
         return (shown.number, products, shown.zeros, None, None, None, None, None, result, value, None, reason)
     unit = Fraction(2) ** step.quantum
     total, got = step.total * unit, value_of(step.result, name)
-    exact = shown.adds_c or question.row.method in (EXACT, FMA_CHAIN)
+    exact = shown.adds_c or question.row.method.rounds_each
     return (
         shown.number, products, shown.zeros, None if exact else step.exponent, "exact" if exact else _largest(shown),
         Number(unit, f"2^{step.quantum}"), step.total, number(total), result, value,

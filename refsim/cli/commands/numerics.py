@@ -96,6 +96,8 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
       refsim numerics bits
       refsim numerics bits -t e4m3 --as md
     """
+    from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
+
     groups: dict[tuple[Cell, ...], list[Profile]] = {}
     for row in _chosen(target, unit, type_):
         key = (
@@ -154,6 +156,8 @@ def _joined(formats: "Iterable[ElementType]") -> str:
 
 
 def _gathered(rows: "list[Profile]") -> "tuple[Cell, ...]":
+    from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
+
     first = rows[0]
     targets = ", ".join(dict.fromkeys(row.target for row in rows))
     types = ", ".join(dict.fromkeys(_joined(row.a_formats) for row in rows))
@@ -181,48 +185,3 @@ def _evidence(rows: "list[Profile]") -> Iterable[str]:
         f"{', '.join(dict.fromkeys(row.target if several else _joined(row.a_formats) for row in members))}: {what}"
         for what, members in found.items()
     ]
-
-
-def kept_bits(row: "Profile") -> str:
-    """The bits of the sum that a step keeps, counted from the leading bit of its largest term."""
-    from refsim.numerics import profiles
-
-    if row.evidence.level is profiles.Level.UNVERIFIED:
-        return "not known"
-    match row.method:
-        case profiles.FMA_CHAIN:
-            return f"{53 if row.rounding == profiles.RNE_F64 else 24}, rounded for each k"
-        case profiles.EXACT | profiles.INTEGER:
-            return "all"
-        case profiles.FLUSHED_TREE:
-            return "24, each sum rounded"
-    return str((row.fraction or 0) + 1)
-
-
-def result_bits(row: "Profile") -> str:
-    """The bits of the result's significand, and how they are rounded."""
-    from refsim.numerics import profiles
-
-    if row.evidence.level is profiles.Level.UNVERIFIED:
-        return "not known"
-    return {
-        profiles.RZ_F32: "24, cut",
-        profiles.RZ_E8M13: "14, cut",
-        profiles.RNE_F16: "11, nearest",
-        profiles.RNE_F32: "24, nearest",
-        profiles.RNE_F64: "53, nearest",
-        profiles.WRAP_S32: "32, wrapped",
-    }[row.rounding]
-
-
-def where_c_enters(row: "Profile") -> str:
-    """Where C enters: aligned with the products, or added after them."""
-    from refsim.numerics import profiles
-
-    if row.evidence.level is profiles.Level.UNVERIFIED:
-        return "not known"
-    if row.method in (profiles.FMA_CHAIN, profiles.INTEGER, profiles.EXACT):
-        return "in the sum"
-    if row.method == profiles.FLUSHED_TREE:
-        return "after the products"
-    return "with the products" if row.c_enters == profiles.EARLY else "after the products"

@@ -7,7 +7,7 @@ from refsim.formats import F32
 from refsim.numerics.dot.arrays import ABSENT, Codes, Fields, Integers, fields, pair, rounded, specials, with_specials
 from refsim.numerics.dot.definition import FLOOR_BITS, NO_PRODUCT
 from refsim.numerics.dot.terms import ROUNDINGS
-from refsim.numerics.profiles import LATE_EVEN_ODD, RNE_F32, Profile
+from refsim.numerics.profiles import RNE_F32, Profile
 
 _WIDEST_SHIFT = 63
 
@@ -22,7 +22,7 @@ def late_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
     bits = a.fraction_bits + b.fraction_bits
     beyond = (exponent >= 128) | ((exponent == 127) & (magnitude >= 2 << bits))
     signed = magnitude * np.multiply(*pair(a.sign, b.sign))
-    if profile.method == LATE_EVEN_ODD:
+    if profile.method.halves:
         halves = [_summed(signed[..., part], exponent[..., part], bits, fraction) for part in (np.s_[::2], np.s_[1::2])]
         dot_exponent = np.maximum(halves[0][1], halves[1][1])
         dot = sum((_floored(total, top - dot_exponent) for total, top in halves), np.zeros_like(dot_exponent))
@@ -32,7 +32,7 @@ def late_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
     top = np.maximum(dot_exponent, own)
     unit = top - FLOOR_BITS - 1
     added = _floored(accumulator.sign * accumulator.magnitude, own - accumulator.fraction_bits - top + fraction)
-    if profile.method == LATE_EVEN_ODD:
+    if profile.method.halves:
         added = np.where(own < top - fraction - 1, 0, added)
     total = _floored(dot, dot_exponent - fraction - unit) + (added << (FLOOR_BITS + 1 - fraction))
     leading = np.frexp(np.abs(total).astype(np.float64))[1].astype(np.int64) - 1 + unit

@@ -1,5 +1,6 @@
 """Whole matrix products: the steps of a profile chained over K, in tiles of bounded memory."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,18 +9,22 @@ from numpy.typing import NDArray
 
 from refsim.conversions import decode
 from refsim.formats import F32, F64, ElementType, Format, float_named
-from refsim.numerics import ieee, profiles
+from refsim.numerics import ieee
 from refsim.numerics.dot.amd import flushed, flushed_tree, late_step
 from refsim.numerics.dot.arrays import Codes, Fields, added, grouped_step, operand_fields, scaled, truncated_step
 from refsim.numerics.dot.exact import exact_step
 from refsim.numerics.dot.terms import ROUNDINGS
-from refsim.numerics.profiles import (
+from refsim.numerics.methods import (
     EXACT,
-    GROUPED,
-    LATE,
+    FLUSHED_TREE,
+    FMA_CHAIN,
+    INTEGER,
+    LATE_EVEN_ODD,
+    LATE_TRUNCATED,
     TRUNCATED,
-    Profile,
+    Method,
 )
+from refsim.numerics.profiles import Profile
 
 _TILE = 1 << 19  # products in flight: about 4 MiB an intermediate array
 
@@ -62,19 +67,11 @@ class Operands:
 
 def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
     """d (batch, M, N): C and result are codes of the accumulator's format, int32 for integers."""
-    match profile.method:
-        case profiles.INTEGER:
-            return _integer(operands, c)
-        case profiles.FMA_CHAIN:
-            return _fma_chain(operands, c, profile)
-        case profiles.FLUSHED_TREE:
-            return _flushed_chain(operands, c, profile, k)
-        case _:
-            return _fused_chain(operands, c, profile, k)
+    return _PRODUCTS.get(profile.method, _fused_chain)(operands, c, profile, k)
 
 
 def _fused_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
-    late = profile.c_enters == LATE and profile.method == TRUNCATED
+    late = profile.adds_c_last
     for start in range(0, operands.a.shape[-1], k):
         part = operands.chunk(start, k)
         a, b = _fields(part, profile)
@@ -109,7 +106,7 @@ def _contiguous(places: list[int]) -> list[int] | slice:
 def _fields(operands: Operands, profile: Profile) -> tuple[Fields, Fields]:
     a = operand_fields(operands.a, float_named(operands.a_format), profile)
     b = operand_fields(operands.b, float_named(operands.b_format), profile)
-    if profile.scales and profile.method != GROUPED:
+    if profile.scales and not profile.method.groups:
         assert operands.a_scale is not None
         assert operands.b_scale is not None
         assert operands.scale_format is not None
@@ -118,12 +115,8 @@ def _fields(operands: Operands, profile: Profile) -> tuple[Fields, Fields]:
 
 
 def _step(operands: Operands, a: Fields, b: Fields, d: Codes, profile: Profile) -> Codes:
-    if profile.method == TRUNCATED:
-        return truncated_step(a, b, d, profile)
-    if profile.method == EXACT:
-        return exact_step(a, b, d, ROUNDINGS[profile.rounding])
-    if profile.method != GROUPED:
-        return late_step(a, b, d, profile)
+    if not profile.method.groups:
+        return _STEPS[profile.method](a, b, d, profile)
     assert operands.a_scale is not None
     assert operands.b_scale is not None
     assert operands.scale_format is not None
@@ -136,7 +129,7 @@ def floats(codes: Codes, format: ElementType) -> NDArray[Any]:
     return codes.view(np.float64) if row is F64 else decode(codes, row, np.float32)
 
 
-def _fma_chain(operands: Operands, c: Codes, profile: Profile) -> Codes:
+def _fma_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
     a, b = floats(operands.a, operands.a_format), floats(operands.b, operands.b_format)
     d = c.view(a.dtype)
     for i in range(a.shape[-1]):
@@ -160,7 +153,7 @@ def _flushed_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Co
     return d.view(np.uint32)
 
 
-def _integer(operands: Operands, c: NDArray[np.int32]) -> NDArray[np.int32]:
+def _integer(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
     """Exact: a product is below 2^16, so that 2^37 of them fit float64; the sum wraps to 32 bits."""
     a, b = (
         codes.view(format.array_dtype or codes.dtype).astype(np.float64)
@@ -172,3 +165,17 @@ def _integer(operands: Operands, c: NDArray[np.int32]) -> NDArray[np.int32]:
 def accumulator(profile: Profile) -> Format | None:
     """The format of C and D; None for integers."""
     return profile.d_format if isinstance(profile.d_format, Format) else None
+
+
+# Methods whose steps are no fused sums of fields.
+_PRODUCTS: dict[Method, Callable[[Operands, NDArray[Any], Profile, int], NDArray[Any]]] = {
+    INTEGER: _integer,
+    FMA_CHAIN: _fma_chain,
+    FLUSHED_TREE: _flushed_chain,
+}
+_STEPS: dict[Method, Callable[[Fields, Fields, Codes, Profile], Codes]] = {
+    TRUNCATED: truncated_step,
+    EXACT: exact_step,
+    LATE_TRUNCATED: late_step,
+    LATE_EVEN_ODD: late_step,
+}

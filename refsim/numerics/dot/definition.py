@@ -20,20 +20,17 @@ from refsim.numerics.dot.terms import (
     rounded,
     shifted,
 )
-from refsim.numerics.profiles import (
+from refsim.numerics.methods import (
     EXACT,
     FLUSHED_TREE,
     FMA_CHAIN,
     GROUPED,
-    INTEGER,
-    LATE,
     LATE_EVEN_ODD,
     LATE_TRUNCATED,
-    RNE_F16,
-    RNE_F32,
     TRUNCATED,
-    Profile,
+    Method,
 )
+from refsim.numerics.profiles import RNE_F16, RNE_F32, Profile
 
 GROUP = 16  # FP4 products that one scale pair is multiplied into
 NO_PRODUCT = -999  # exponent of a CDNA3 sum without nonzero products
@@ -94,14 +91,14 @@ def dot_product(
     scales: one code for each block. E4M3 ones (0x38) 32 times with C = 0 on wgmma give 0x42000000, 32.
     Source: the profile's row.
     """
-    if profile.method == INTEGER:
+    if profile.d_format.is_integer:
         return _integer(a, b, c, element_named(a_format), element_named(b_format))
     codes = [_terms(x, float_named(name), profile) for x, name in ((a, a_format), (b, b_format))]
     scales = [[decoded(s, float_named(scale_format)) for s in row] for row in (a_scale, b_scale) if scale_format]
     products = [multiplied(x, y) for x, y in zip(*codes, strict=True)]
     steps: list[Step] = []
     for start in range(0, len(products), k):
-        late = profile.c_enters == LATE and profile.method == TRUNCATED
+        late = profile.adds_c_last
         d = 0 if late else _entering(c, profile)
         for places in profile.steps(k):
             chosen = [start + i for i in places]
@@ -109,7 +106,7 @@ def dot_product(
             if scales:
                 block = len(products) // len(scales[0])
                 factors = [multiplied(scales[0][i // block], scales[1][i // block]) for i in chosen]
-                terms = (_grouped if profile.method == GROUPED else _scaled)(terms, factors)
+                terms = (_grouped if profile.method.groups else _scaled)(terms, factors)
             step = _STEPS[profile.method](terms, d, profile)
             kept = _kept_nan(b[chosen[0]], d, a[chosen[0]]) if profile.keeps_nan else None
             steps.append(replace(step, places=tuple(chosen), result=step.result if kept is None else kept))
@@ -125,12 +122,12 @@ def _terms(codes: Sequence[int], format: Format, profile: Profile) -> list[Term]
     terms = [decoded(code, format) for code in codes]
     if profile.operands is F16:
         terms = [_as_half(term) for term in terms]
-    return [_without_subnormal(term) for term in terms] if profile.method == FLUSHED_TREE else terms
+    return [_without_subnormal(term) for term in terms] if profile.method.flushes else terms
 
 
 def _entering(c: int, profile: Profile) -> int:
     """C as an instruction takes it: CDNA2 makes +0 of a subnormal and of -0, though not of the -0 of its own step."""
-    flushes = profile.method == FLUSHED_TREE and c & (F32.magnitude_limit - 1) < 1 << F32.mantissa_bits
+    flushes = profile.method.flushes and c & (F32.magnitude_limit - 1) < 1 << F32.mantissa_bits
     return 0 if flushes else c
 
 
@@ -300,7 +297,7 @@ def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
     special = _special(terms, rounding)
     if special:
         return special
-    parts = [terms[start:-1:2] for start in (0, 1)] if profile.method == LATE_EVEN_ODD else [terms[:-1]]
+    parts = [terms[start:-1:2] for start in (0, 1)] if profile.method.halves else [terms[:-1]]
     sums = tuple(_summed(part, fraction) for part in parts)
     dot_exponent = max(each.exponent for each in sums)
     dot = sum(_floored(each.total, each.exponent - dot_exponent) for each in sums)
@@ -309,7 +306,7 @@ def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
     unit = exponent - FLOOR_BITS - 1
     dot = _floored(dot, dot_exponent - fraction - unit)
     added = _floored(accumulator.significand, own - accumulator.fraction_bits - exponent + fraction)
-    if profile.method == LATE_EVEN_ODD and own < exponent - fraction - 1:
+    if profile.method.halves and own < exponent - fraction - 1:
         added = 0
     aligned = (dot, added << (FLOOR_BITS + 1 - fraction))
     total = sum(aligned)
@@ -326,7 +323,7 @@ def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: ElementType, 
     return DotProduct((), (total + (1 << 31)) % (1 << 32) - (1 << 31), terms)
 
 
-_STEPS: dict[str, Callable[[Sequence[Term], int, Profile], Step]] = {
+_STEPS: dict[Method, Callable[[Sequence[Term], int, Profile], Step]] = {
     TRUNCATED: _truncated,
     GROUPED: _truncated,
     EXACT: _exact_step,

@@ -100,6 +100,14 @@ class Rounding:
     signed_zero: bool
 
     @property
+    def sentence(self) -> str:
+        """What happens to a sum, in words: "cut toward zero to 13 fraction bits"."""
+        if self.nearest:
+            return f"rounded to nearest even in {self.format}"
+        whole = self.fraction_bits == self.format.mantissa_bits
+        return f"cut toward zero to {self.format if whole else f'{self.fraction_bits} fraction bits'}"
+
+    @property
     def nan(self) -> int:
         """The NaN that is written: 0x7fffffff, 0x7fff; in f64 0xfff8000000000000."""
         if self.format is F64:

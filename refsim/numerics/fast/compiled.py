@@ -15,7 +15,7 @@ from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast import tiles
 from refsim.numerics.fast.reals import Values
 from refsim.numerics.fast.sides import GroupSide, Side, narrow
-from refsim.numerics.profiles import GROUPED, Profile
+from refsim.numerics.profiles import Profile
 
 WIDTH, AT_ONCE = 128, 4  # columns of a tile and products that a loop takes at a time, as in kernels
 FROM = 1 << 15  # products of one matrix product from which compiled loops win
@@ -41,13 +41,13 @@ def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
     if patient(shape, length):
         return kernels() is not None
     loaded = sys.modules.get(_MODULE)
-    return _compiled(getattr(loaded, "grouped" if profile.method == GROUPED else "narrow", None))
+    return _compiled(getattr(loaded, "grouped" if profile.method.groups else "narrow", None))
 
 
 def takes(profile: Profile, step: int) -> bool:
     """Whether the loops compute a row with steps of so many products: they take products four at a time, in a step and
     in what of it adds up in int32. F = 28 leaves two of those; no chip has such a row, discovery tries some."""
-    return step % AT_ONCE == 0 and (profile.method == GROUPED or tiles.together(profile, step) % AT_ONCE == 0)
+    return step % AT_ONCE == 0 and (profile.method.groups or tiles.together(profile, step) % AT_ONCE == 0)
 
 
 def patient(shape: tuple[int, ...], length: int) -> bool:
@@ -121,7 +121,7 @@ def _rule(profile: Profile, length: int) -> dict[str, int | bool]:
     bias = rounding.format.bias
     return {
         "length": length,
-        "together": length if profile.method == GROUPED else tiles.together(profile, length),
+        "together": length if profile.method.groups else tiles.together(profile, length),
         "fraction": profile.fraction,
         "zero": profile.zero_exponent,
         "smallest": 1 - bias,

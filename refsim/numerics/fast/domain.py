@@ -4,7 +4,7 @@ from refsim.formats import F16, float_named
 from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast.reals import SINGLE, real_of
 from refsim.numerics.fast.sides import LOWEST_PRODUCT
-from refsim.numerics.profiles import GROUPED, RNE_F32, RZ_E8M13, TRUNCATED, Profile
+from refsim.numerics.profiles import Profile
 
 MOST_BITS = 29
 """Fraction bits of a truncated row: a product is below 2^(F + 2) units and has to fit int32."""
@@ -20,16 +20,20 @@ def covers(profile: Profile) -> bool:
     row of `refsim.numerics.profiles` is covered; F = 20 into f32 is not: C alone would lose three bits.
     """
     fraction, zero = profile.fraction, profile.zero_exponent
-    if fraction is None or zero is None or profile.method not in (TRUNCATED, GROUPED) or profile.rounding == RNE_F32:
+    fused = profile.method.parametrised or profile.method.groups
+    if fraction is None or zero is None or not fused:
         return False
-    if profile.method == GROUPED:
-        return (fraction, zero) == (GROUPED_BITS, GROUPED_ZERO)
     rounding = ROUNDINGS[profile.rounding]
+    if rounding.nearest and rounding.format is not F16:
+        return False
+    if profile.method.groups:
+        return (fraction, zero) == (GROUPED_BITS, GROUPED_ZERO)
     if zero > 1 - rounding.format.bias or (rounding.format is not F16 and zero >= LOWEST_PRODUCT):
         return False
     if real_of(profile) is SINGLE and not _narrow(profile):
         return False
-    if profile.rounding == RZ_E8M13 and real_of(profile) is not SINGLE:
+    cuts_more = rounding.fraction_bits < rounding.format.mantissa_bits
+    if cuts_more and real_of(profile) is not SINGLE:
         return False  # a subnormal C alone is cut by its bits, which in float64 are those of a normal number
     carried = fraction + 3 + profile.length.bit_length()  # bits of a sum of that many products and C
     return rounding.fraction_bits <= fraction <= MOST_BITS and carried <= real_of(profile).mantissa + 1

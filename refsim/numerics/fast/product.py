@@ -21,7 +21,7 @@ from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.reals import SINGLE, codes_of, real_of, values_of
 from refsim.numerics.fast.sides import GroupSide, Side, group_side, side
 from refsim.numerics.fast.specials import decided, put
-from refsim.numerics.profiles import EARLY, GROUPED, LATE, Profile
+from refsim.numerics.profiles import EARLY, Profile
 
 OUTPUTS = 1 << 16  # of one tile: what a core's own cache holds
 COLUMNS = 1 << 10
@@ -73,7 +73,7 @@ def fast_product(operands: Operands, c: Codes, course: Course) -> Codes:
     if n < min(m, FEW) and not _across(together, n, course):
         transposed = fast_product(_swapped(operands), np.ascontiguousarray(c.swapaxes(1, 2)), course)
         return np.ascontiguousarray(transposed.swapaxes(1, 2))
-    if profile.c_enters != LATE:
+    if not profile.adds_c_last:
         return _fused(operands, c, course)
     early, format = replace(course, profile=replace(profile, c_enters=EARLY)), ROUNDINGS[profile.rounding].format
     for start in range(0, operands.a.shape[-1], course.k):
@@ -157,14 +157,14 @@ def _block(operands: Operands, c: Codes, result: Codes, place: tuple[slice, slic
 
 def _across(batch: int, columns: int, course: Course) -> bool:
     """Whether loops run over the batch, of which more are computed together than columns; FP4 has no such loops."""
-    return course.profile.method != GROUPED and batch > columns
+    return not course.profile.method.groups and batch > columns
 
 
 def _side(
     codes: Codes, format: ElementType, scale: Codes | None, scale_format: Format | None, course: Course, *, across: bool
 ) -> Side | GroupSide:
     with np.errstate(all="ignore"):
-        if course.profile.method != GROUPED:
+        if not course.profile.method.groups:
             return side(codes, float_named(format), scale, scale_format, course.profile, course.k, across=across)
         assert scale is not None
         assert scale_format is not None

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from refsim import encode, files, numerics
-from refsim.cli.commands.numerics import kept_bits, result_bits, where_c_enters
 from refsim.cli.products import Asked, read
 from refsim.formats import E8M0, F16, F32, F64, element_named
+from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
 from refsim.numerics.profiles import GROUPED, LATE, TRUNCATED, Level
 
 ROOT = Path(__file__).parents[3]

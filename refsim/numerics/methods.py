@@ -1,0 +1,78 @@
+"""How a step of a tensor core accumulates: one row per method, with what other layers ask of it.
+
+The arithmetic itself is three tables keyed by these rows: `dot.definition` (one dot product), `dot.chains` (arrays) and
+`bounds` (what a step may lose). Nothing asks for a method by its name.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to add products and C.
+
+    `sentence` says a step in words, with the fields of its row in braces, and `late_sentence` where C is added last;
+    `kept` are the bits of the sum that a step keeps, "" for those of the row's fraction; `c_enters` says where C comes
+    in where that is the method's own, "" where the row says it. `aligns`: terms are cut below the largest exponent.
+    `parametrised`: length, fraction, rounding, order and the way of C say all of it, so that probing finds it.
+    `adds_c`: a late C is added after the steps by one IEEE addition. `groups`: 16 products that share their scales are
+    one term. `flushes`: subnormal operands, sums and C become zero. `halves`: products of even and of odd k are added
+    apart. `rounds_each`: an exact sum is rounded once, for each step.
+    """
+
+    name: str
+    sentence: str
+    kept: str = ""
+    c_enters: str = ""
+    late_sentence: str = ""
+    aligns: bool = False
+    parametrised: bool = False
+    adds_c: bool = False
+    groups: bool = False
+    flushes: bool = False
+    halves: bool = False
+    rounds_each: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # rows are keys of the tables of steps: equal rows have equal names
+
+    def __str__(self) -> str:
+        return self.name
+
+
+IN_THE_SUM, AFTER, WITH = "in the sum", "after the products", "with the products"
+
+TRUNCATED = Method(
+    "truncated", "a step takes {length} products and C, cuts them toward zero below 2^(E - {fraction}), where E is their "
+    "largest exponent; their sum is {rounded}", aligns=True, parametrised=True, adds_c=True,
+    late_sentence="operands become {operands}; a step takes half of the products ({order}) and what came before, cuts them "
+    "below 2^(E - {fraction}), their sum is {rounded}; C is added last, to nearest even",
+)  # fmt: skip
+GROUPED = Method(
+    "grouped", "a step takes {length} products; the exact sum of {group} times their scales is one term, with the exponent "
+    "of the scales; terms and C are cut below 2^(E - {fraction}), their sum is {rounded}", aligns=True, groups=True,
+)  # fmt: skip
+INTEGER = Method("integer", "products and sum are exact; the sum wraps to 32 bits", kept="all", c_enters=IN_THE_SUM)
+FMA_CHAIN = Method(
+    "fma-chain", "one fused multiply-add for each k, each rounded to nearest even", kept="{result}, rounded for each k",
+    c_enters=IN_THE_SUM, rounds_each=True,
+)  # fmt: skip
+EXACT = Method(
+    "exact", "a step adds {length} products and C exactly and rounds once, to nearest even", kept="all",
+    c_enters=IN_THE_SUM, rounds_each=True,
+)  # fmt: skip
+FLUSHED_TREE = Method(
+    "flushed-tree", "{length} products, their sums by pairs and C, each rounded to f32; subnormals become zero",
+    kept="24, each sum rounded", c_enters=AFTER, flushes=True,
+)  # fmt: skip
+_LATE = (
+    "a step takes {{length}} products; those{} are cut toward zero below 2^(E - {{fraction}}), where E is their largest "
+    "exponent, and added; that sum and C are rounded down at the larger exponent, added, rounded down and then rounded to "
+    "nearest even"
+)
+LATE_TRUNCATED = Method("late-truncated", _LATE.format(""), aligns=True)
+LATE_EVEN_ODD = Method(
+    "late-even-odd", _LATE.format(" of even k, and apart those of odd k,"), aligns=True, halves=True
+)  # fmt: skip
+
+METHODS = (TRUNCATED, GROUPED, INTEGER, FMA_CHAIN, EXACT, FLUSHED_TREE, LATE_TRUNCATED, LATE_EVEN_ODD)
