@@ -84,7 +84,8 @@ class Copy:
         if self.host.in_flight is not None:
             self.host.in_flight.landed(self.index, self.size)
         if self.host.races is not None:
-            self.host.races.copy_landed(self.lanes, self.index, self.size)
+            counted = self.number <= self.host.copies.counted[self.lanes.ids]
+            self.host.races.copy_landed(self.lanes, self.index, self.size, counted)
 
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
         first = self.index * self.size
@@ -143,18 +144,21 @@ class Copy:
 
 @dataclass
 class Copies:
-    """The copies in flight of all lanes that run; `issued` counts the instructions that started some."""
+    """The copies in flight of all lanes that run; `issued` counts the instructions that started some, `counted` tells up to
+    which of them an mbarrier counts on each lane's copies."""
 
     machine: Host
     policy: str
     choice: np.random.Generator | None
     groups: ThreadGroups = field(init=False)
     queue: Queue[Copy] = field(init=False)
+    counted: NDArray[np.int64] = field(init=False)
     issued: int = 0
 
     def __post_init__(self) -> None:
         self.groups = ThreadGroups(self.machine.geometry.lanes)
         self.queue = Queue(self.policy, self.choice)
+        self.counted = np.zeros(self.machine.geometry.lanes, np.int64)
 
     def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
         """Lanes start copies of `size` bytes to shared addresses `to`; bytes beyond `given` become zero."""
@@ -164,6 +168,7 @@ class Copies:
         state, owner = lanes.space("shared")
         lanes = copy(lanes)  # the set goes on to other statements
         access = machine.port.intend(lanes, "shared", state, lanes.full(at), owner, size)
+        machine.mbarriers.before(access)
         group = self.groups.current(lanes.key)
         flight = Copy(machine, self.issued, lanes, access.index, lanes.full(source), size, given, group)
         flight.check_source()
@@ -188,6 +193,12 @@ class Copies:
             self.groups.note_wait(lanes.ids, lanes.statement, pending)
             limit = self.groups.all_but(lanes.key, pending)
             self.queue.complete(lambda flight: flight.group < limit[flight.lanes.key])
+        if self.machine.races is not None and self.counted.any():
+            self.machine.races.phases.waited_themselves(lanes.ids)
+
+    def count_on(self, lanes: Lanes) -> None:
+        """An mbarrier counts on the copies of these lanes so far."""
+        self.counted[lanes.ids] = self.issued
 
     def land(self, ids: Ids, issued: int) -> None:
         """The copies of these lanes that are no younger than number `issued` have arrived."""
@@ -206,6 +217,9 @@ class Copies:
         assert flight.lanes.statement is not None
         who, behind = self.machine.geometry.describe(thread), self.groups.behind(thread, group)
         groups = "not committed" if behind == 0 else f"{behind} group{'s' * (behind > 1)} back"
+        if flight.number <= self.counted[thread]:
+            counted = "no wait has seen the mbarrier complete at which they arrive"
+            return f"{place(flight.lanes.statement)} of {who} still writes them: {counted}"
         missing = self.groups.missing_wait(thread, group)
         others = "" if thread == reader else ", and then a barrier, as the copy is another thread's"
         return f"{place(flight.lanes.statement)} of {who} ({groups}) still writes them: {missing}{others}"

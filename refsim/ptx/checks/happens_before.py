@@ -136,12 +136,10 @@ class Clocks:
 
     def leave(self, slot: int, lanes: Ids) -> None:
         """These lanes waited at the barrier until it was complete."""
-        rows, found = self._with_warps(), self.gathered.pop(slot, None)
+        found = self.gathered.pop(slot, None)
         if found is None:
             return
-        assert rows.warps is not None
-        rows.cta[lanes] = np.maximum(rows.cta[lanes], found.cta)
-        rows.warps[lanes] = np.maximum(rows.warps[lanes], found.warps)
+        self.learn_of_cta(lanes, found.cta, found.warps)
         knowledge = NOTHING
         for number in found.foreign:
             knowledge = knowledge | self.known[number]
@@ -149,6 +147,14 @@ class Clocks:
         if self.fenced.is_used:
             everyone = np.unique(np.concatenate([*found.lanes, lanes]))
             self.fenced.share(everyone, np.zeros(len(everyone), np.int64), np.isin(everyone, lanes))
+
+    def learn_of_cta(self, lanes: Ids, cta: int, warps: Array) -> None:
+        """Lanes come after what their own CTA did up to one access, and what each warp of it did up to another."""
+        self.rows.cta[lanes] = np.maximum(self.rows.cta[lanes], cta)
+        if (warps > cta).any():
+            table = self._with_warps().warps
+            assert table is not None
+            table[lanes] = np.maximum(table[lanes], warps)
 
     def _with_warps(self) -> Rows:
         if self.rows.warps is None:

@@ -82,11 +82,14 @@ class Reporter:
 
     def _who(self, thread: int) -> str:
         geometry = self.machine.geometry
+        thread %= geometry.grid_threads  # a shadow is named as its thread
         described = geometry.describe(thread - geometry.first * geometry.threads)
         return f"{described} (warp {thread % geometry.threads // WARP})"
 
     def _missing(self, access: Access, pair: Pair) -> str:
         geometry, history = self.machine.geometry, self.history
+        if pair.other >= geometry.grid_threads:
+            return "wait between that sees the mbarrier complete at which these copies arrived"
         element = access.width // access.semantics.elements
         later = By(access.semantics, element, pair.lane + geometry.first * geometry.threads)
         earlier = history.by(pair.number, pair.other)

@@ -19,6 +19,7 @@ from refsim.ptx.checks.happens_before import Clocks, Key
 from refsim.ptx.checks.history import By, Event, History
 from refsim.ptx.checks.marks import Marks
 from refsim.ptx.checks.observed import Observers, morally_strong
+from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
@@ -46,6 +47,7 @@ class Races:
         self.remote = RemoteAccesses(self.strict)
         self.reporter, self.journal = Reporter(machine, history), history.journal
         self.journal.geometry = self.geometry
+        self.phases = PhaseOrder(self.clocks, history, self.reporter, machine.shared.stride)
         self.shared = Area.over(0, len(machine.shared.bytes), granules["shared"], is_shared=True)
         self.first = self.geometry.first * self.geometry.threads
         self.floor = 0
@@ -325,12 +327,15 @@ class Races:
                 self._compare(part, self.shared.reads, lanes, part.index)
             self._same_place(part, items)
 
-    def copy_landed(self, lanes: Lanes, index: Array, width: int) -> None:
-        """The lanes have waited for their copies: from now on these are writes of theirs."""
+    def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: NDArray[np.bool_]) -> None:
+        """Copies of these lanes were waited for: from now on they are writes of theirs, or where an mbarrier counted on them
+        of their shadows."""
         assert lanes.statement is not None
         number = self.history.number(lanes.statement, width)
-        count = width // self.shared.granule
-        event = Event(number, self._agents(lanes.ids), index * count, count)
+        count, agents = width // self.shared.granule, self._agents(lanes.ids)
+        if counted.any():
+            agents[counted] = self.phases.landed(lanes.ids[counted])
+        event = Event(number, agents, index * count, count)
         self.shared.unmarked.append((event, index))
         if self.shared.reads.is_used:
             self._forget_reads(self.shared, index, count)
@@ -442,26 +447,11 @@ class Races:
         for order in self.cluster_orders:
             order.wait(lanes)
 
-    def mbarrier_arrived(self, lane: Ids, flat: int, phase: int, meaning: Semantics) -> None:
-        """A lane arrived in a phase of the object at a position of shared memory: a release to those that wait for it."""
-        for clocks in self.clocks:
-            clocks.write(lane, [self._phase(flat, phase)], meaning, self.history.now, update=True)
-
-    def mbarrier_completed(self, flat: int, phase: int) -> None:
-        """The next phase goes on from what this one released."""
-        for clocks in self.clocks:
-            if (found := clocks.released.get(self._phase(flat, phase))) is not None:
-                clocks.released[self._phase(flat, phase + 1)] = found
-            clocks.released.pop(self._phase(flat, phase - 1), None)
-
-    def mbarrier_passed(self, lane: Ids, flat: int, phase: int, meaning: Semantics) -> None:
-        """A lane saw that a phase is complete."""
-        for clocks in self.clocks:
-            clocks.read(lane, [self._phase(flat, phase)], meaning)
-
-    def _phase(self, flat: int, phase: int) -> Key:
-        stride, first = self.machine.shared.stride, self.geometry.first
-        return f"phase {phase}", (flat // stride + first) * stride + flat % stride
+    def phase_passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
+        """Lanes saw the last phase complete of the mbarrier at a byte position of the flat shared memory."""
+        self.phases.passed(flat, lanes, meaning)
+        if self.is_private:
+            self._lift_floor()
 
     def warp_met(self, lanes: Ids, group: Array | None, statement: Statement | None) -> None:
         """Lanes met by bar.warp.sync: whole warps (group None), or those of one group each."""

@@ -15,6 +15,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.findings.faults import fault
+from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.address import position_of, rank_bits, rank_of
 from refsim.ptx.memory.semantics import Semantics, semantics
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
@@ -258,17 +259,21 @@ class Copies(Protocol):
     """The copies on their way; `issued` counts the instructions that started some."""
 
     issued: int
+    counted: NDArray[np.int64]
 
     def issue(self, lanes: Lanes, to: NDArray[Any], source: NDArray[Any], size: int, given: NDArray[Any]) -> None: ...
     def commit(self, lanes: Lanes) -> None: ...
     def wait(self, lanes: Lanes, pending: int) -> None: ...
     def land(self, ids: Ids, issued: int) -> None: ...
+    def count_on(self, lanes: Lanes) -> None: ...
     def describe(self, start: int, width: int, reader: int) -> str: ...
 
 
 class Mbarriers(Protocol):
     """The barriers in shared memory."""
 
+    def before(self, access: Access) -> None: ...
+    def question(self, lane: int) -> str: ...
     def init(self, lanes: Lanes, space: str, addresses: NDArray[Any], count: NDArray[Any]) -> None: ...
     def invalidate(self, lanes: Lanes, space: str, addresses: NDArray[Any]) -> None: ...
     def arrive(
@@ -279,18 +284,10 @@ class Mbarriers(Protocol):
         self, lanes: Lanes, space: str, addresses: NDArray[Any], amount: NDArray[Any], sign: int
     ) -> None: ...
     def test(
-        self,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[Any],
-        asked: NDArray[Any],
-        meaning: Semantics,
-        *,
+        self, lanes: Lanes, space: str, addresses: NDArray[Any], asked: NDArray[Any], meaning: Semantics, *,
         parity: bool,
-    ) -> NDArray[Any]: ...
-    def arrive_after_copies(
-        self, lanes: Lanes, space: str, addresses: NDArray[Any], meaning: Semantics, *, increments: bool
-    ) -> None: ...
+    ) -> NDArray[Any]: ...  # fmt: skip
+    def arrive_after_copies(self, lanes: Lanes, space: str, addresses: NDArray[Any], *, increments: bool) -> None: ...
 
 
 class Machine(Context, Protocol):

@@ -21,9 +21,10 @@ _ANY = "{.space:shared::cta|shared::cluster|shared}"
 
 
 def decided(operands: Operands) -> list[Any]:
-    """Addresses, counts, states and parities must be defined; the results are."""
-    for mask in operands.masks:
-        operands.demand(mask, BARRIER)
+    """Addresses, counts, states and parities must be defined, not the time that a wait may take; the results are."""
+    for name, mask in zip(operands.names, operands.masks, strict=True):
+        if name != "time":
+            operands.demand(mask, BARRIER)
     return defined(operands)
 
 
@@ -162,5 +163,4 @@ _waits("try_wait", "sm_90", ", time:b32?")
              source=PTX["cp.async.mbarrier.arrive"])  # fmt: skip
 def arrive_after_copies(lanes: Lanes, address: Array, *, noinc: bool, space: str | None) -> None:
     """An arrival once the thread's copies so far have landed; without .noinc the phase waits for one arrival more."""
-    meaning = _meaning(None, None)
-    lanes.machine.mbarriers.arrive_after_copies(lanes, _space(space), address, meaning, increments=not noinc)
+    lanes.machine.mbarriers.arrive_after_copies(lanes, _space(space), address, increments=not noinc)

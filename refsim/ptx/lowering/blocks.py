@@ -44,7 +44,8 @@ class Block:
 class Code:
     """An entry, lowered: blocks by first statement, the register table (carry flag last), and where registers are kept.
 
-    `doubtful` are the registers that some path may read before any statement of it has written them.
+    `doubtful` are the registers that some path may read before any statement of it has written them, `entering` sets of
+    those that are live where a block begins.
     """
 
     function: Function
@@ -59,6 +60,7 @@ class Code:
     tracked: dict[int, Callable[..., Any]] = field(default_factory=dict)
     grains: dict[str, int] = field(default_factory=dict)
     led: dict[tuple[int, int], bool] = field(default_factory=dict)
+    entering: dict[int, int] = field(default_factory=dict)
 
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
@@ -74,6 +76,10 @@ class Code:
     def has_mbarriers(self) -> bool:
         """Whether it has barriers in shared memory."""
         return any(step.bound.clause.mnemonic == "mbarrier" for step in self.steps)
+
+    def live_at(self, pc: int) -> list[int]:
+        """The registers whose values decide what lanes do from the beginning of a block on."""
+        return registers_in(self.entering[pc])
 
     def leads_to(self, pc: int, end: int) -> bool:
         """Whether lanes at a statement may come to the block that ends with the one at `end`, and do something there."""
@@ -167,6 +173,7 @@ def _keep_registers(code: Code) -> None:
             leaving[pc] |= mask_of({*block.terminator.reads(), *block.terminator.writes()})
         written = mask_of({index for step in block.everything() for index in step.writes()})
         block.live_out = set(registers_in(leaving[pc] & written))
+    code.entering = entering
     code.doubtful = frozenset(registers_in(entering[0])) if entering else frozenset()
     code.slots, code.slot_bits = shared_slots(code.register_bits, [*entering.values(), *leaving.values()])
 

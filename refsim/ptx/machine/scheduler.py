@@ -50,7 +50,8 @@ from refsim.ptx.text.syntax import Statement
 FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
 PATIENCE = 50_000  # rounds of polling in which nobody writes anything, until that is a deadlock
 FORBEARANCE = 1_000  # such rounds until a part of a warp arrives at an aligned barrier, where that need not be an error
-QUIET = 100  # of them at mbarriers in which nobody else runs either
+QUIET = 100  # of them in which nobody else runs either, until those that wait are looked at: are they as they were?
+LONG = 1 << 41  # what clocks then have gone on, 37 minutes of %globaltimer
 TURN = 32  # picks of such a turn: enough to leave a critical section
 RANDOM_SPLIT = 0.5
 LATER_SPLIT = 1 / 8
@@ -96,6 +97,7 @@ class Machine:
         self.groups: dict[int, Ids] = {}
         self.resting: dict[int, Ids] = {}
         self.idle = self.quiet = self.seen_writes = 0
+        self.before: list[bytes] = []
         self.copies = Copies(self, policy, self.choice)
         self.races, self.in_flight = self._watchers(history or History())
         self.mbarriers = Mbarriers(self)
@@ -223,16 +225,32 @@ class Machine:
             return False
         changed = self.port.writes != self.seen_writes
         self.idle = 0 if changed else self.idle + 1
-        self.quiet = 0 if changed or self.groups else self.quiet + 1
+        self.quiet = 0 if changed else self.quiet + (not self.groups)
         self.seen_writes = self.port.writes
         if self.idle == FORBEARANCE and self.checks.divergence != "error":
             self.meetings.arrive_apart()
-        if self.idle > PATIENCE or (self.code.has_mbarriers and self.quiet > QUIET):
+        if self.idle > PATIENCE or self.is_stuck():
             raise self.meetings.report_deadlock()
         for pc, ids in self.resting.items():
             self.go(pc, ids)
         self.resting = {}
         return True
+
+    def is_stuck(self) -> bool:
+        """Whether those that rest have come back, with nobody else running, to where they were, and their registers and
+        memory are the same: so will be all that they do. Before that time passes, as one may wait for a clock."""
+        quiet = QUIET if self.code.has_mbarriers else FORBEARANCE
+        if self.groups or self.quiet <= quiet or self.mbarriers.delayed:
+            return False
+        if self.quiet == quiet + 1:
+            self.clock, self.before = self.clock + LONG, []
+            return False
+        now = [self.local.bytes.tobytes()]
+        for pc, ids in sorted(self.resting.items()):
+            lanes = Lanes(self, ids)
+            now += [ids.tobytes(), *(get(lanes, index).tobytes() for index in self.code.live_at(pc))]
+        before, self.before = self.before, now
+        return now == before
 
     def run(self) -> None:
         """Run until every lane has exited; a deadlock, a fault or the time limit of the launch is RefsimError."""

@@ -11,6 +11,7 @@ from refsim.ptx.execution.geometry import Geometry, Ids, Shape
 from refsim.ptx.machine.limits import limits_of
 
 AXES = "xyz"
+_LOW = 0xFFFFFFFF
 
 
 def special_register(machine: Context, name: str) -> NDArray[Any]:
@@ -25,8 +26,9 @@ def special_register(machine: Context, name: str) -> NDArray[Any]:
     at, sms = AXES.find(axis) if axis else 0, limits_of(machine.target).sms
     uniform: dict[str, int] = {
         "nctaid": geometry.grid[at], "ntid": geometry.block[at], "nwarpid": geometry.warps, "nsmid": sms, "gridid": 0,
-        "clock": machine.clock, "clock_hi": 0, "clock64": machine.clock, "globaltimer": machine.clock,
-        "globaltimer_lo": machine.clock, "globaltimer_hi": 0, "cluster_nctaid": geometry.cluster[at],
+        "clock": machine.clock & _LOW, "clock_hi": machine.clock >> 32, "clock64": machine.clock,
+        "globaltimer": machine.clock, "globaltimer_lo": machine.clock & _LOW, "globaltimer_hi": machine.clock >> 32,
+        "cluster_nctaid": geometry.cluster[at],
         "cluster_nctarank": geometry.cluster_ctas, "nclusterid": geometry.grid[at] // geometry.cluster[at],
         "dynamic_smem_size": machine.symbols.get("%dynamic_smem_size", 0),
         "total_smem_size": machine.symbols.get("%total_smem_size", 0), "reserved_smem_offset_begin": 0,

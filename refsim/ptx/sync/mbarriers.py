@@ -1,7 +1,8 @@
 """Barriers in shared memory (mbarrier objects): phases, the arrivals and bytes that they wait for, and misuse of them.
 
 The object is the 64-bit word that a kernel may not look at; beside it the full number of its phase is kept, of which the
-word has one bit, so that a wait for a phase long gone is seen.
+word has one bit, so that a state of a phase long gone is seen. Copies that arrive do so when nobody else can run, and
+their bytes are there once somebody has seen the phase complete: as late as either may be, whatever the policy.
 """
 
 from collections.abc import Iterator
@@ -11,16 +12,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.phase_order import Arrived, PhaseOrder
 from refsim.ptx.checks.races import Races
+from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
-from refsim.ptx.memory.access import Access
+from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.semantics import Semantics
+from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
-RULE = "PTX ISA, mbarrier"
+CODE, RULE = "barrier-misuse", "PTX ISA, mbarrier"
 BYTES, COUNT_BITS = 8, 20
 MOST = (1 << COUNT_BITS) - 1
-_SEQUENTIAL = 2  # phases in a row that a thread has waited for, until it counts as one that waits for each
 
 
 class Host(Machine, Protocol):
@@ -32,33 +35,55 @@ class Host(Machine, Protocol):
 
 @dataclass
 class Barrier:
-    """One live object: `pending` arrivals and `transactions` bytes until `phase` completes, `expected` in the next one."""
+    """One live object: `pending` arrivals and `transactions` bytes until `phase` completes, `expected` in the next one.
+
+    `is_observed`: somebody saw the phase before it complete. `copies`: the lanes whose copies arrived in this phase, with
+    the number of their youngest copy; `landing` are those of the phase before, until somebody sees it complete.
+    """
 
     expected: int
     pending: int
     transactions: int = 0
     phase: int = 0
-    waited: dict[int, tuple[int, int]] = field(default_factory=dict)
+    is_observed: bool = True
+    copies: list[tuple[Ids, int]] = field(default_factory=list)
+    landing: list[tuple[Ids, int]] = field(default_factory=list)
 
     @property
     def word(self) -> int:
         """What stands in shared memory."""
         return (self.phase & 1) << 63 | (self.transactions & (2 * MOST + 1)) << 40 | self.expected << 20 | self.pending
 
-    @property
-    def token(self) -> int:
-        """The state that an arrival returns: the phase that it arrived in, and how many were pending."""
-        return self.phase << COUNT_BITS | self.pending
+    def complete(self) -> None:
+        """The next phase begins if nothing holds this one open."""
+        if self.pending == 0 and self.transactions == 0:
+            self.phase, self.pending, self.is_observed = self.phase + 1, self.expected, False
+            self.landing, self.copies = self.copies, []
 
 
 @dataclass(frozen=True)
 class Delayed:
-    """Arrivals of lanes at their barriers once the copies up to number `issued` have landed."""
+    """Arrivals of lanes at one object once their copies up to number `issued` are there, with what the lanes knew."""
 
     lanes: Lanes
-    flat: Array
+    flat: int
+    access: Access
     issued: int
-    meaning: Semantics
+    notes: list[Arrived] | None
+
+
+@dataclass(frozen=True)
+class Object:
+    """The object that some lanes mean: its byte position, the lanes, their places among all that execute, the access."""
+
+    flat: int
+    lanes: Lanes
+    at: Array
+    access: Access
+
+    def of(self, values: Array) -> Array:
+        """Their part of an operand."""
+        return values[self.at] if len(values) > 1 else np.broadcast_to(values, len(self.at))
 
 
 @dataclass
@@ -67,12 +92,18 @@ class Mbarriers:
 
     machine: Host
     live: dict[int, Barrier] = field(default_factory=dict)
+    ended: dict[int, Statement] = field(default_factory=dict)
     delayed: list[Delayed] = field(default_factory=list)
     positions: Array | None = None
+    asked: dict[int, tuple[int, int, Statement]] = field(default_factory=dict)
+
+    @property
+    def order(self) -> PhaseOrder | None:
+        return None if self.machine.races is None else self.machine.races.phases
 
     # ---- plain accesses
     def before(self, access: Access) -> None:
-        """A load or a store that touches a live object is a misuse of it."""
+        """A load, a store or a copy that touches a live object is a misuse of it."""
         if not self.live:
             return
         if self.positions is None:
@@ -83,151 +114,220 @@ class Mbarriers:
         hit = inside & (self.positions[np.minimum(at, len(self.positions) - 1)] < first + access.width)
         if hit.any():
             lane = min(int(np.argmax(hit)), access.threads.count - 1)
-            raise access.threads.fault("barrier-misuse", lane, "a plain access to a live mbarrier object", RULE)
+            raise access.threads.fault(CODE, lane, "a plain access to a live mbarrier object", RULE)
 
     def after(self, access: Access) -> None:
         """Nothing is remembered."""
 
     # ---- objects
     def init(self, lanes: Lanes, space: str, addresses: Array, count: Array) -> None:
-        for lane, flat in self._places(lanes, space, addresses):
-            expected = int(lanes.full(count)[lane])
-            if flat in self.live:
-                raise lanes.fault(
-                    "barrier-misuse", lane, "mbarrier.init of an object that is live: inval ends it", RULE
-                )
+        for found in self._objects(lanes, space, addresses, own="initialised"):
+            expected = int(found.of(count)[0])
+            if found.flat in self.live or len(found.at) > 1:
+                raise found.lanes.fault(CODE, 0, "mbarrier.init of an object that is live: inval ends it", RULE)
             if not 1 <= expected <= MOST:
-                raise lanes.fault("barrier-misuse", lane, f"an mbarrier for {expected} arrivals, of 1 to {MOST}", RULE)
-            self.live[flat] = Barrier(expected, expected)
-            self.positions = None
-            self._keep(flat)
+                raise found.lanes.fault(CODE, 0, f"an mbarrier for {expected} arrivals, of 1 to {MOST}", RULE)
+            barrier = Barrier(expected, expected)
+            self._write(found, barrier.word)
+            self.live[found.flat], self.positions = barrier, None
+            if self.order is not None:
+                self.order.born(found.flat, int(found.lanes.ids[0]))
 
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None:
-        for lane, flat in self._places(lanes, space, addresses):
-            self._barrier(lanes, lane, flat)
-            del self.live[flat]
-            self.positions = None
+        for found in self._objects(lanes, space, addresses, own="invalidated"):
+            self._barrier(found, 0)
+            if len(found.at) > 1:
+                raise found.lanes.fault(CODE, 1, "mbarrier.inval of an object that another thread has ended", RULE)
+            if self.order is not None:
+                self.order.died(found.access, found.flat)
+            del self.live[found.flat]
+            self.positions, self.ended[found.flat] = None, found.access.statement
+            self._write(found, 0)
 
+    def _write(self, found: Object, word: int) -> None:
+        access, shared = found.access, self.machine.shared
+        owner = access.index * BYTES // shared.stride
+        self.machine.port.store(found.lanes, "shared", shared, access.at, owner, np.array([word], np.uint64), BYTES)
+
+    # ---- arrivals
     def arrive(
         self, lanes: Lanes, space: str, addresses: Array, count: Array, meaning: Semantics, *, drop: bool = False,
         transactions: Array | None = None, completes: bool = True,
     ) -> Array:  # fmt: skip
-        """Arrivals lane after lane; the state of the phase before each."""
+        """Arrivals lane after lane; the state of the phase before each: its number, and how many were pending."""
         tokens = np.zeros(lanes.count, np.uint64)
-        for lane, flat in self._places(lanes, space, addresses):
-            barrier = self._barrier(lanes, lane, flat)
-            tokens[lane] = barrier.token
+        for found in self._objects(lanes, space, addresses):
+            barrier, numbers = self._barrier(found, 0), found.of(count).astype(np.int64)
+            self._touch(found)
             if transactions is not None:
-                barrier.transactions += int(lanes.full(transactions)[lane])
-            number = int(lanes.full(count)[lane])
+                self._expect(found, barrier, int(found.of(transactions).astype(np.int64).sum()))
+            before = barrier.pending - np.cumsum(numbers) + numbers
+            self._check(found, barrier, numbers, before, completes=completes)
+            tokens[found.at] = (barrier.phase << COUNT_BITS | before).astype(np.uint64)
             if drop:
-                barrier.expected -= number
-            if not completes and number >= barrier.pending:
-                what = f"an arrival of {number} that completes the phase, which .noComplete forbids"
-                raise lanes.fault("barrier-misuse", lane, what, RULE)
-            self._arrive(lanes, lane, flat, number, meaning)
+                barrier.expected -= int(numbers.sum())
+            if self.order is not None:
+                self.order.arrive(found.flat, found.lanes.ids, meaning)
+            barrier.pending -= int(numbers.sum())
+            barrier.complete()
+            self._keep(found.flat)
         return tokens
 
-    def _arrive(self, lanes: Lanes, lane: int, flat: int, number: int, meaning: Semantics) -> None:
-        barrier = self._barrier(lanes, lane, flat)
-        if not 1 <= number <= barrier.pending:
-            what = f"an arrival of {number}, while {barrier.pending} of {barrier.expected} are pending in phase {barrier.phase}"
-            raise lanes.fault("barrier-misuse", lane, what, RULE)
-        if self.machine.races is not None:
-            self.machine.races.mbarrier_arrived(lanes.ids[lane : lane + 1], flat, barrier.phase, meaning)
-        barrier.pending -= number
-        self._complete(flat, barrier)
+    def _check(self, found: Object, barrier: Barrier, numbers: Array, before: Array, *, completes: bool) -> None:
+        """Arrivals that a phase does not take: more than are pending, or in one before which somebody must look."""
+        if not barrier.is_observed:
+            what = f"an arrival in phase {barrier.phase} of an mbarrier, whose phase {barrier.phase - 1} nobody saw complete"
+            raise found.lanes.fault(CODE, 0, what, RULE)
+        if (stray := (numbers < 1) | (numbers > before)).any():
+            lane = int(np.argmax(stray))
+            left = f"while {max(int(before[lane]), 0)} of {barrier.expected} are pending in phase {barrier.phase}"
+            raise found.lanes.fault(CODE, lane, f"an arrival of {numbers[lane]}, {left}", RULE)
+        if not completes and (stray := numbers == before).any():
+            lane = int(np.argmax(stray))
+            what = f"an arrival of {numbers[lane]} that completes the phase, which .noComplete forbids"
+            raise found.lanes.fault(CODE, lane, what, RULE)
 
     def change_transactions(self, lanes: Lanes, space: str, addresses: Array, amount: Array, sign: int) -> None:
         """Bytes that the phase waits for, or that have come; they may come first, while an arrival is pending."""
-        for lane, flat in self._places(lanes, space, addresses):
-            barrier = self._barrier(lanes, lane, flat)
-            barrier.transactions += sign * int(lanes.full(amount)[lane])
-            if abs(barrier.transactions) > MOST:
-                raise lanes.fault("barrier-misuse", lane, f"a tx-count of {barrier.transactions}, beyond {MOST}", RULE)
-            self._complete(flat, barrier)
+        for found in self._objects(lanes, space, addresses):
+            barrier = self._barrier(found, 0)
+            self._touch(found)
+            self._expect(found, barrier, sign * int(found.of(amount).astype(np.int64).sum()))
+            barrier.complete()
+            self._keep(found.flat)
 
-    def _complete(self, flat: int, barrier: Barrier) -> None:
-        if barrier.pending == 0 and barrier.transactions == 0:
-            if self.machine.races is not None:
-                self.machine.races.mbarrier_completed(flat, barrier.phase)
-            barrier.phase, barrier.pending = barrier.phase + 1, barrier.expected
-        self._keep(flat)
+    def _expect(self, found: Object, barrier: Barrier, amount: int) -> None:
+        barrier.transactions += amount
+        if abs(barrier.transactions) > MOST:
+            raise found.lanes.fault(CODE, 0, f"a tx-count of {barrier.transactions}, beyond {MOST}", RULE)
 
     # ---- waits
     def test(
         self, lanes: Lanes, space: str, addresses: Array, asked: Array, meaning: Semantics, *, parity: bool
     ) -> Array:
-        """Whether the phase is complete that a state, or a parity, names."""
+        """Whether the phase is complete that a state names, or a parity: the current phase is not, the one before it is."""
         done = np.zeros(lanes.count, np.bool_)
-        for lane, flat in self._places(lanes, space, addresses):
-            barrier, value = self._barrier(lanes, lane, flat), int(lanes.full(asked)[lane])
-            thread = int(lanes.ids[lane])
-            wanted = self._phase_of_parity(lanes, lane, barrier, value) if parity else value >> COUNT_BITS
-            if wanted not in (barrier.phase, barrier.phase - 1):
-                what = f"a wait for phase {wanted} of an mbarrier in phase {barrier.phase}, two phases off"
-                raise lanes.fault("barrier-misuse", lane, what, RULE)
-            done[lane] = wanted == barrier.phase - 1
-            if done[lane]:
-                last, row = barrier.waited.get(thread, (-1, 0))
-                barrier.waited[thread] = wanted, row + 1 if wanted == last + 1 else row if wanted == last else 0
+        for found in self._objects(lanes, space, addresses, own="waited for"):
+            barrier = self._barrier(found, 0)
+            found.access.kind = READ
+            self._touch(found)
+            wanted = self._wanted(found, barrier, found.of(asked), parity=parity)
+            passed = wanted == barrier.phase - 1
+            done[found.at] = passed
+            ids = found.lanes.ids
+            question = found.flat, barrier.phase, found.access.statement
+            self.asked.update(dict.fromkeys(ids[~passed].tolist(), question))
+            if passed.any():
+                for lane in ids[passed].tolist():
+                    self.asked.pop(lane, None)
+                self._observe(found.flat, barrier)
                 if self.machine.races is not None:
-                    self.machine.races.mbarrier_passed(lanes.ids[lane : lane + 1], flat, wanted, meaning)
+                    self.machine.races.phase_passed(found.flat, ids[passed], meaning)
         return done
 
-    def _phase_of_parity(self, lanes: Lanes, lane: int, barrier: Barrier, parity: int) -> int:
-        """The phase that a parity means: the current one or the one before. A thread that has waited for each phase so far
-        means its next one, however far the barrier has gone on."""
-        if parity not in (0, 1):
-            raise lanes.fault("invalid-operand", lane, f"parity {parity}", RULE)
-        last, row = barrier.waited.get(int(lanes.ids[lane]), (-1, 0))
-        if row >= _SEQUENTIAL and barrier.phase >= last + 3 and (last + 1) % 2 == parity:
-            return last + 1
-        return barrier.phase if barrier.phase % 2 == parity else barrier.phase - 1
+    def _wanted(self, found: Object, barrier: Barrier, asked: Array, *, parity: bool) -> Array:
+        if parity:
+            if (stray := asked > 1).any():
+                lane = int(np.argmax(stray))
+                raise found.lanes.fault("invalid-operand", lane, f"parity {asked[lane]}", RULE)
+            return np.where(asked == barrier.phase % 2, barrier.phase, barrier.phase - 1)
+        wanted = (asked >> np.uint64(COUNT_BITS)).astype(np.int64)
+        if (stray := (wanted != barrier.phase) & (wanted != barrier.phase - 1)).any():
+            lane = int(np.argmax(stray))
+            what = (
+                f"a wait by the state of phase {wanted[lane]} of an mbarrier in phase {barrier.phase}, two phases off"
+            )
+            raise found.lanes.fault(CODE, lane, what, RULE)
+        return wanted
 
-    # ---- arrivals of copies
-    def arrive_after_copies(
-        self, lanes: Lanes, space: str, addresses: Array, meaning: Semantics, *, increments: bool
-    ) -> None:
-        """Each lane arrives once its copies so far have landed; as late as that may be, whatever the policy."""
-        flat = np.zeros(lanes.count, np.int64)
-        for lane, position in self._places(lanes, space, addresses):
-            barrier = self._barrier(lanes, lane, position)
-            barrier.pending += increments
-            flat[lane] = position
-            self._keep(position)
-        self.delayed.append(
-            Delayed(Lanes(self.machine, lanes.ids, lanes.statement), flat, self.machine.copies.issued, meaning)
+    def _observe(self, flat: int, barrier: Barrier) -> None:
+        """Somebody saw the last phase complete: the copies that arrived in it are there."""
+        if barrier.is_observed:
+            return
+        barrier.is_observed = True
+        for ids, issued in barrier.landing:
+            self.machine.copies.land(ids, issued)
+        copied = [ids for ids, _ in barrier.landing]
+        barrier.landing = []
+        if self.order is not None:
+            self.order.observed(flat, np.unique(np.concatenate(copied)) if copied else np.zeros(0, np.int64))
+
+    def question(self, lane: int) -> str:
+        """What a lane waits for that rests: the object, its phase, and what holds it open; "" where that is no object."""
+        if lane not in self.asked:
+            return ""
+        flat, phase, statement = self.asked[lane]
+        barrier, geometry, shared = self.live.get(flat), self.machine.geometry, self.machine.shared
+        if barrier is None or barrier.phase != phase:
+            return ""
+        block = geometry.describe(flat // shared.stride * geometry.threads).partition(" of ")[2]
+        bytes_ = f" and {barrier.transactions} bytes" if barrier.transactions else ""
+        return (
+            f"{place(statement)} for phase {phase} of the mbarrier at shared address {flat % shared.stride:#x} of {block}: "
+            f"{barrier.pending} of {barrier.expected} arrivals{bytes_} are missing"
         )
 
+    # ---- arrivals of copies
+    def arrive_after_copies(self, lanes: Lanes, space: str, addresses: Array, *, increments: bool) -> None:
+        """Each lane arrives once its copies so far are there."""
+        for found in self._objects(lanes, space, addresses, own="counted on by copies"):
+            barrier = self._barrier(found, 0)
+            self._touch(found)
+            barrier.pending += increments * len(found.at)
+            if barrier.pending > MOST:
+                raise found.lanes.fault(CODE, 0, f"{barrier.pending} pending arrivals, beyond {MOST}", RULE)
+            self._keep(found.flat)
+            self.machine.copies.count_on(found.lanes)
+            notes = None if self.order is None else self.order.note(found.lanes.ids)
+            ours = Lanes(self.machine, found.lanes.ids, lanes.statement)
+            self.delayed.append(Delayed(ours, found.flat, found.access, self.machine.copies.issued, notes))
+
     def fire(self) -> None:
-        """Nobody else can run: the copies that the oldest arrival waits for land, and it comes."""
+        """Nobody else can run: the oldest arrival of copies comes."""
         if not self.delayed:
             return
         first = self.delayed.pop(0)
-        self.machine.copies.land(first.lanes.ids, first.issued)
-        for lane, flat in enumerate(first.flat.tolist()):
-            self._arrive(first.lanes, lane, flat, 1, first.meaning)
+        found = Object(first.flat, first.lanes, np.arange(first.lanes.count), first.access)
+        barrier, ones = self._barrier(found, 0), np.ones(first.lanes.count, np.int64)
+        self._check(found, barrier, ones, barrier.pending - np.arange(first.lanes.count), completes=True)
+        if self.order is not None and first.notes is not None:
+            self.order.arrive_noted(first.flat, first.notes)
+        barrier.copies.append((first.lanes.ids, first.issued))
+        barrier.pending -= first.lanes.count
+        barrier.complete()
+        self._keep(first.flat)
 
     # ---- places
-    def _places(self, lanes: Lanes, space: str, addresses: Array) -> Iterator[tuple[int, int]]:
-        """Each lane with the flat position of its object, which must be in shared memory."""
+    def _objects(self, lanes: Lanes, space: str, addresses: Array, *, own: str = "") -> Iterator[Object]:
+        """The objects that lanes mean, which must be in shared memory; in their own CTA's where `own` says what for."""
         for part, name, at, chosen in lanes.parts(space, addresses):
             numbers = np.arange(lanes.count) if chosen is None else np.flatnonzero(chosen)
             if name != "shared":
-                raise part.fault("barrier-misuse", 0, f"an mbarrier object in {name} memory", RULE)
+                raise part.fault(CODE, 0, f"an mbarrier object in {name} memory", RULE)
             state, owner = part.space(name)
+            if own and (elsewhere := np.asarray(owner != part.cta)).any():
+                what = f"an mbarrier of another CTA is {own}; there threads may only arrive"
+                raise part.fault(CODE, int(np.argmax(elsewhere)), what, RULE)
             access = self.machine.port.intend(part, name, state, part.full(at), owner, BYTES)
-            yield from zip(numbers.tolist(), (access.index * BYTES).tolist(), strict=True)
+            flats = access.index * BYTES
+            for flat in np.unique(flats).tolist():
+                mine = flats == flat
+                some = part.select(mine)
+                assert some is not None
+                yield Object(flat, some, numbers[mine], access if some is part else access.of(mine))
 
-    def _barrier(self, lanes: Lanes, lane: int, flat: int) -> Barrier:
-        if flat not in self.live:
-            raise lanes.fault("barrier-misuse", lane, "an mbarrier object that is not initialised", RULE)
-        return self.live[flat]
+    def _barrier(self, found: Object, lane: int) -> Barrier:
+        if found.flat in self.live:
+            return self.live[found.flat]
+        ended = self.ended.get(found.flat)
+        what = "that is not initialised" if ended is None else f"that mbarrier.inval ended ({place(ended)})"
+        raise found.lanes.fault(CODE, lane, f"an mbarrier object {what}", RULE)
+
+    def _touch(self, found: Object) -> None:
+        if self.order is not None:
+            self.order.touched(found.access, found.flat)
 
     def _keep(self, flat: int) -> None:
         """The word in memory; those that poll look again."""
-        shared = self.machine.shared
-        shared.bytes.view(np.uint64)[flat // BYTES] = self.live[flat].word
-        shared.mark_written(np.array([flat // BYTES]), BYTES)
+        self.machine.shared.bytes.view(np.uint64)[flat // BYTES] = self.live[flat].word
         self.machine.port.writes += 1

@@ -157,23 +157,33 @@ class Meetings:
             lanes = Lanes(self.machine, self.parked.pop(pc), step.statement)
             self.machine.execute([(pc, lanes)], lanes)
 
+    def _by_question(self, pc: int, ids: Ids) -> list[tuple[str, Ids]]:
+        """Lanes that wait at one statement, by the mbarrier that they wait for if they poll one."""
+        asked: dict[str, list[int]] = {}
+        for lane in ids.tolist():
+            question = self.machine.mbarriers.question(lane) if pc in self.machine.resting else ""
+            asked.setdefault(question or place(self.machine.code.steps[pc].statement), []).append(lane)
+        return [(where, np.array(lanes, np.int64)) for where, lanes in asked.items()]
+
     def report_deadlock(self) -> RefsimError:
         """The error for lanes of which none can go on."""
         machine, geometry = self.machine, self.machine.geometry
         waiting = [*self.parked.items(), *machine.barriers.waiting(), *machine.cluster_barrier.waiting(),
                    *machine.resting.items()]  # fmt: skip
         waiting.sort(key=lambda pair: pair[0])
-        lines = []
+        lines, polling = [], False
         for pc, ids in waiting:
-            warps = np.unique(geometry.warp[ids]) % geometry.warps
-            lines.append(
-                f"{len(ids)} threads (first {geometry.describe(int(ids[0]))}, warps "
-                f"{', '.join(map(str, warps[:8]))}) wait at {place(machine.code.steps[pc].statement)}"
-            )
+            for where, some in self._by_question(pc, ids):
+                polling = polling or (pc in machine.resting and machine.mbarriers.question(int(some[0])) != "")
+                warps = np.unique(geometry.warp[some]) % geometry.warps
+                lines.append(
+                    f"{len(some)} threads (first {geometry.describe(int(some[0]))}, warps "
+                    f"{', '.join(map(str, warps[:8]))}) wait at {where}"
+                )
         exited = int(np.count_nonzero(~machine.alive))
         statement = machine.code.steps[waiting[0][0]].statement
         warps = np.concatenate([np.unique(geometry.warp[ids]) for _, ids in waiting])
-        apart = len(np.unique(warps)) < len(warps)
+        apart = len(np.unique(warps)) < len(warps) and not polling
         what = "the threads of a warp wait at different instructions" if apart else "no thread can go on"
         end = f"; {exited} threads have exited" if exited else ""
         return fault(
