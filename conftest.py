@@ -13,6 +13,10 @@ import pytest
 LAWS = Path(__file__).with_name("properties")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--refresh-golden", action="store_true", help="write recorded answers anew instead of comparing")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)  # set in the workers of a parallel run: answers would differ from those of a pipe
     config.addinivalue_line(

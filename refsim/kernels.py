@@ -11,11 +11,20 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import format_named
+from refsim.render.cards import Card, Facts
+
+__all__ = ["Buffer", "Kernel", "Launcher", "Outputs", "Promise", "Struct"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 if TYPE_CHECKING:
     from refsim.ptx import Extents
 
 Outputs = Mapping[str, NDArray[Any]]
+
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
@@ -135,8 +144,8 @@ def required_file(kernel_file: Path | None) -> Path:
     return kernel_file
 
 
-@dataclass(frozen=True)
-class Kernel:
+@dataclass(frozen=True, repr=False)
+class Kernel(Card):
     """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every `problem`.
 
     `run(launcher, problem)` may launch several entries of `file` or none of them; `oracle(problem)` returns the same
@@ -207,3 +216,13 @@ class Kernel:
             if name:
                 format_named(name)
         return formats
+
+    def _line(self) -> str:
+        return f"{self.name}: {self.promise}"
+
+    def _facts(self) -> Facts:
+        yield "summary", self.summary
+        yield "entries", ", ".join(self.entries)
+        yield "corpus", f"{len(self.corpus)} problems"
+        yield "file", self.file
+        yield "declared in", self.declared_in

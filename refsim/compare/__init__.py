@@ -5,3 +5,7 @@ from refsim.compare.mismatch import Element, Mismatch
 from refsim.compare.suspects import explained
 
 __all__ = ["Element", "Layout", "Mismatch", "Owner", "bits", "explained"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -46,6 +46,8 @@ def bits(
     such as {"block": 3, "thread": 17, "address": 0x7f00}. `nan="any-payload"` lets any NaN stand for any other.
     `within_ulps` accepts that distance along the format's ordered codes; a NaN never stands for a number.
     Raises RefsimError for shapes, dtypes or formats that do not match.
+    bits(np.uint8([8, 8]), np.uint8([8, 9]), "e4m3").count is 1.
+    Source: defined here; IEEE 754 section 5.3.1 (nextUp) for a distance of one.
     """
     got, want = _array("got", got), _array("want", want)
     if got.shape != want.shape:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from refsim.render.cards import Card
+
 
 @dataclass(frozen=True)
 class Element:
@@ -20,8 +22,8 @@ class Element:
     owner: str = ""
 
 
-@dataclass(frozen=True)
-class Mismatch:
+@dataclass(frozen=True, repr=False)
+class Mismatch(Card):
     """The difference of two arrays: falsy when there is none, `str()` is the report.
 
     `count` of `total` elements differ. `first` is the lowest flat index, `worst` the largest ulp distance (NaN against
@@ -105,6 +107,9 @@ class Mismatch:
             patterns=tuple(record["patterns"]),
             suspects=tuple(record.get("suspects", ())),
         )
+
+    def _line(self) -> str:
+        return self.lines()[0]
 
 
 def number(value: float | int | None) -> str:

@@ -21,6 +21,8 @@ def explained(
     column, that holds bit for bit what belongs to another one, or its own elements in another order. Rows [1, 2] and
     [3, 4] written as [3, 4] and [3, 4] give "row 0 holds row 1".
     Raises RefsimError for arrays of different shapes or element sizes.
+    explained(np.uint8([[3, 4], [3, 4]]), np.uint8([[1, 2], [3, 4]])) is ("row 0 holds row 1",).
+    Source: defined here.
     """
     for name, array in (("got", got), *(candidates or {}).items()):
         if array.shape != want.shape:

@@ -27,3 +27,7 @@ __all__ = [
     "round_to_odd",
     "unpack",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

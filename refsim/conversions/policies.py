@@ -47,6 +47,7 @@ def policy_patterns() -> NDArray[np.uint32]:
 
     For a format of at most 5 mantissa bits they are a complete set: an input's upper half and whether its lower half is
     zero decide the code, ties have a zero lower half, and their neighbours are one ulp away.
+    policy_patterns().size is 196608. Raises nothing. Source: defined here.
     """
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
     return np.concatenate([upper, upper | 1, upper | 0xFFFF])
@@ -70,6 +71,7 @@ def diff_policies(
     `patterns` are uint32 float32 bits, by default `policy_patterns()`. diff_policies("e4m3", "torch", "cuda.satfinite")
     has one row: NaN with the sign bit is 0xff in torch and 0x7f in CUDA.
     Raises RefsimError for an unknown policy of that format.
+    diff_policies("e4m3", "torch", "cuda.satfinite")[0].code is 0xff. Source: the rows of both policies.
     """
     to = format_named(format)
     row_a, row_b = policy_row(policy_a, to), policy_row(policy_b, to)

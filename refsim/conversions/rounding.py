@@ -174,6 +174,8 @@ def round_to_odd(values: NDArray[np.float64], error: NDArray[np.float64]) -> NDA
 
     `values` is the sum rounded to nearest and `error` what that rounding lost (the pair of TwoSum or of a product by
     fma), so |error| is at most half an ulp of `values`. 1.0 with error -2^-60 gives 1 - 2^-53: below 1, odd.
+    round_to_odd(np.array([1.0]), np.array([-(2.0**-60)])) is [1 - 2.0**-53]. Raises nothing.
+    Source: Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008.
     """
     pattern = np.ascontiguousarray(values, np.float64).view(np.uint64)
     adjustable = (error != 0) & np.isfinite(values) & np.isfinite(error)

@@ -34,11 +34,12 @@ from refsim.formats import (
     TF32,
     Format,
 )
+from refsim.render.cards import Card, Facts
 from refsim.sources import CUDA_HEADERS, MIRAGE, ML_DTYPES, PTX, TORCH, VLLM, Source
 
 
-@dataclass(frozen=True)
-class Conversion:
+@dataclass(frozen=True, repr=False)
+class Conversion(Card):
     """One conversion: the formats on both sides and every decision between them.
 
     `reads` and `to` are the element formats; a register holds `elements` of them, the first operand (or the upper half
@@ -89,6 +90,15 @@ class Conversion:
     def operand_dtype(self) -> np.dtype[np.unsignedinteger]:
         """The unsigned integer as wide as one operand register."""
         return np.dtype(f"u{slot_bits(self.reads, self.elements) * self.elements // 8 // self.operand_count}")
+
+    def _line(self) -> str:
+        return self.name
+
+    def _facts(self) -> Facts:
+        yield "reads", self.reads
+        yield "writes", self.to
+        yield "rounding", self.rounding
+        yield "source", self.source
 
 
 def slot_bits(format: Format, elements: int) -> int:
@@ -317,7 +327,10 @@ CONVERSIONS: dict[str, Conversion] = {row.name: row for family in _FAMILIES for 
 
 
 def conversion_named(name: str) -> Conversion:
-    """The row of an instruction or policy; .relu and .satfinite may stand in either order, as ptxas allows."""
+    """The row of an instruction or policy; .relu and .satfinite may stand in either order, as ptxas allows.
+
+    conversion_named("cvt.rn.satfinite.e4m3x2.f32").elements is 2. Raises RefsimError `unknown-conversion`. Source: the row's.
+    """
     for spelling in (
         name,
         name.replace(".relu.satfinite", ".satfinite.relu"),

@@ -13,6 +13,10 @@ from refsim.kernels import Launcher
 __all__ = ["Device", "open"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 class Device(Protocol):
     """A GPU, simulated or real: `launcher` compiles a kernel file for it and gives memory to run it in.
 
@@ -56,6 +60,8 @@ def open(name: str = "sim", target: str | None = None, *, without: Sequence[str]
     "cuda:1:bindings" through the one named. `without` names checks that a simulated GPU leaves out; a real one makes none.
 
     Raises RefsimError: an unknown name or check (exit 2); no driver, no GPU or neither library (exit 4).
+    open("sim:lazy", "sm_80").target is "sm_80".
+    Source: CUDA Driver API, cuDeviceGet, for the numbers of GPUs.
     """
     if simulated := re.fullmatch(r"sim(?::(eager|lazy|random))?", name):
         from refsim.device.compile import target_named

@@ -27,6 +27,7 @@ from refsim.device.modules import LoadedModule
 from refsim.errors import RefsimError, unknown
 from refsim.kernels import Buffer, Findings, required_file
 from refsim.ptx import Extents
+from refsim.render.cards import Card
 
 GUARD_BYTES = 4096
 POISON = bytes.fromhex("badc0de5")
@@ -188,8 +189,8 @@ class CudaLauncher:
             )
 
 
-@dataclass
-class CudaDevice:
+@dataclass(repr=False)
+class CudaDevice(Card):
     """One GPU of this machine, opened by open_device."""
 
     name: str
@@ -289,6 +290,9 @@ class CudaDevice:
         if module.keeps_nothing:
             self.modules[key] = module
         return module
+
+    def _line(self) -> str:
+        return f"{self.name}: {self.target}"
 
 
 def kernel_driver(index: int) -> str:

@@ -19,6 +19,7 @@ from refsim.device.schedules import SCHEDULES, Order, Outcome, orders_of, outcom
 from refsim.errors import RefsimError
 from refsim.kernels import Buffer, Findings, required_file
 from refsim.ptx.text.syntax import place
+from refsim.render.cards import Card
 
 SCHEDULED_LANES = 4096
 WATCHED_BYTES = 8 << 20
@@ -152,8 +153,8 @@ class SimLauncher:
         return orders_of(self.program, entry, self.schedules)
 
 
-@dataclass
-class SimDevice:
+@dataclass(repr=False)
+class SimDevice(Card):
     """A simulated GPU of a target; `schedules` is how many orders of execution a moderate launch is tried under.
 
     policy: "eager", "lazy" or "random" where one alone is wanted; arithmetic: "silicon" or "exact" for matrices;
@@ -210,3 +211,6 @@ class SimDevice:
 
     def probing(self) -> "SimDevice":
         return replace(self, schedules=1)
+
+    def _line(self) -> str:
+        return f"{self.name}: {self.target}"

@@ -36,6 +36,11 @@ from refsim.typed_arrays import format_held
 
 __all__ = ["DEFAULT_MAX_BYTES", "Stored", "load", "load_all", "save", "save_all"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 DEFAULT_MAX_BYTES = 1 << 32
 CONTAINERS = {".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".bin": "raw", ".raw": "raw"}
 _Contents = tuple[dict[str, Callable[[], Entry]], dict[str, str]]
@@ -59,6 +64,7 @@ def load(
     Raises RefsimError, exit 2: format-needed, format-mismatch, key-needed, unknown-key, unknown-suffix; exit 3:
     truncated-file, trailing-bytes, bad-header, header-too-large, bad-shape, too-large, unsupported-dtype,
     pickle-refused, unsafe-archive, bad-archive, code-out-of-range, no-such-file, not-a-file.
+    Source: NumPy, numpy.lib.format; PKWARE, APPNOTE (zip); safetensors, format.
     """
     file, requested, room = checked_path(path), requested_format(format), _room(max_bytes)
     container = _container(file)
@@ -87,7 +93,8 @@ def load_all(
     """Every tensor of a file by its key, in the order of the file; `max_bytes` bounds the sum of their codes.
 
     `format` is one format for all, or a map from key to format for those that the file does not name.
-    A safetensors file with `w` in F4 and `s` in F8_E8M0 gives {"w": E2M1 codes, "s": E8M0 codes}. Errors: as load.
+    A safetensors file with `w` in F4 and `s` in F8_E8M0 gives {"w": E2M1 codes, "s": E8M0 codes}.
+    Raises RefsimError as `load` does. Source: as load.
     """
     file, room = checked_path(path), _room(max_bytes)
     container = _container(file)
@@ -122,6 +129,7 @@ def save(
     its format. `key` names the tensor in npz and safetensors,
     `metadata` is kept by safetensors alone. save("w.npy", [0x7e], "e4m3") writes the field ('e4m3', '|u1').
     Raises RefsimError, exit 2: not-codes, code-out-of-range, bad-key, bad-metadata, file-exists, cannot-write.
+    Source: as load.
     """
     container = _container(checked_path(path))
     if key != "x" and container in ("npy", "raw"):
@@ -140,7 +148,8 @@ def save_all(
     """Write several tensors, each as (codes, format), as an array that knows its format, or as what load_all returned; npy
     and raw hold exactly one.
 
-    save_all("w.safetensors", {"w": (codes, "e2m1"), "s": (scales, "e8m0")}). Errors: as save.
+    save_all("w.safetensors", {"w": (codes, "e2m1"), "s": (scales, "e8m0")}).
+    Raises RefsimError as `save` does. Source: as load.
     """
     file = checked_path(path)
     container = _container(file)

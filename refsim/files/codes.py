@@ -13,6 +13,7 @@ from refsim.conversions import pack, unpack
 from refsim.errors import UNREADABLE, USAGE, RefsimError
 from refsim.files.access import unreadable
 from refsim.formats import FORMATS, Format, format_named
+from refsim.render.cards import Card
 from refsim.typed_arrays import format_held, is_typed, typed, with_format
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -22,8 +23,8 @@ READS_AS = {("e4m3", "ue4m3"), ("f32", "tf32")}
 """(named by the file, asked for): the second's codes are codes of the first with the same value."""
 
 
-@dataclass(frozen=True, eq=False)
-class Stored:
+@dataclass(frozen=True, eq=False, repr=False)
+class Stored(Card):
     """One tensor of a file: `codes` holds one code of `format` per element, in the format's `code_dtype`.
 
     An F4 tensor of shape (2, 8) is 8 bytes in a safetensors file and 16 uint8 codes below 16 here. `key` is its name
@@ -47,6 +48,9 @@ class Stored:
         Raises RefsimError `no-dtype` for a format without one (ue4m3, ue5m3, tf32, mxint8).
         """
         return typed(self.codes, self.format, "ml_dtypes")
+
+    def _line(self) -> str:
+        return f"{self.key}: {self.format} {self.shape} of {self.container}"
 
 
 @dataclass(frozen=True)

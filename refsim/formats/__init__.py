@@ -41,3 +41,7 @@ __all__ = [
     "FORMATS", "MXINT8", "S4", "S8", "S32", "TF32", "U4", "U8", "UE4M3", "UE5M3", "ElementType", "Format", "Integer",
     "Specials", "element_named", "float_named", "format_named",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

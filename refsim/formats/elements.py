@@ -94,7 +94,7 @@ _BY_NAME = {row.name: row for row in ELEMENTS}
 def element_named(name: "str | ElementType") -> ElementType:
     """The row of an element type: an integer, f64, or a format by any of its names.
 
-    element_named("s8").value(0xff) is -1. Raises RefsimError unknown-format with the nearest names.
+    element_named("s8").value(0xff) is -1. Raises RefsimError unknown-format with the nearest names. Source: the row's.
     """
     if isinstance(name, Format | Integer):
         return name
@@ -103,7 +103,10 @@ def element_named(name: "str | ElementType") -> ElementType:
 
 
 def float_named(name: "str | ElementType") -> Format:
-    """The row of a floating-point element type, f64 among them; integers are refused."""
+    """The row of a floating-point element type, f64 among them; integers are refused.
+
+    float_named("f64").bits is 64. Raises RefsimError `unknown-format` or `not-a-float`. Source: the row's.
+    """
     row = element_named(name)
     if isinstance(row, Integer):
         raise RefsimError("not-a-float", f"{row} is no floating-point format")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
+from refsim.render.cards import Card, Facts
 from refsim.sources import CUTE_DSL, FNUZ, IEEE754, OCP_MX, OCP_OFP8, PTX, Source
 
 
@@ -35,8 +36,8 @@ def ml_dtype_of(names: tuple[str, ...]) -> np.dtype[Any] | None:
     return next((np.dtype(getattr(ml_dtypes, name)) for name in names if hasattr(ml_dtypes, name)), None)
 
 
-@dataclass(frozen=True)
-class Format:
+@dataclass(frozen=True, repr=False)
+class Format(Card):
     """A number format: sign, exponent and mantissa fields from the top bit down.
 
     A value with exponent field e > 0 is (1 + m / 2^mantissa_bits) x 2^(e - bias); with e = 0 it is
@@ -226,6 +227,20 @@ class Format:
     def __str__(self) -> str:
         return self.name
 
+    def _line(self) -> str:
+        return f"{self.name}: {self.bits} bits"
+
+    def _facts(self) -> Facts:
+        fields = (
+            f"sign {int(self.signed)}, exponent {self.exponent_bits}, mantissa {self.mantissa_bits}, bias {self.bias}"
+        )
+        yield "bits", f"{self.bits}: {fields}"
+        yield "largest", f"{self.max_value:g} ({self.max_code:#x})"
+        yield "smallest", f"{self.quantum:g}"
+        yield "special codes", self.specials.value
+        yield "also called", ", ".join(self.aliases)
+        yield "source", self.source
+
 
 E4M3 = Format("e4m3", 4, 3, 7, Specials.NAN_ALL_ONES, OCP_OFP8["table 1"], aliases=("e4m3fn", "float8_e4m3fn"))
 E5M2 = Format("e5m2", 5, 2, 15, Specials.IEEE, OCP_OFP8["table 1"], aliases=("float8_e5m2",))
@@ -253,7 +268,10 @@ _BY_NAME = {name: row for row in FORMATS for name in (row.name, *row.aliases)}
 
 
 def format_named(name: "str | Format") -> Format:
-    """The row of a format given by name, alias or as the row itself; an unknown name is an error with the nearest."""
+    """The row of a format given by name, alias or as the row itself; an unknown name is an error with the nearest.
+
+    format_named("float8_e4m3fn").max_value is 448.0. Raises RefsimError `unknown-format`. Source: the row's.
+    """
     if isinstance(name, Format):
         return name
     row = _BY_NAME.get(name.lower())

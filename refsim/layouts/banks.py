@@ -115,6 +115,8 @@ def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts
     one 16-byte chunk each, without swizzle: 8 wavefronts; with swizzle 128B: 1. An H200 is better than this in one case
     it was seen in: 8- and 16-byte loads whose lanes 2i and 2i + 1 share an address take half as many.
     Raises RefsimError for misaligned addresses, more than 32 lanes and unknown instructions.
+    bank_conflicts(np.arange(32) * 128, 4).total is 32.
+    Source: CUDA C++ Programming Guide, shared memory; the phases of wide accesses as an H200 counts them.
     """
     size = access_width(width) if isinstance(width, str) else width
     if size not in WIDTHS:
@@ -132,7 +134,10 @@ def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts
 
 
 def access_width(instruction: str) -> int:
-    """Bytes a lane accesses in one go: 16 for ld.shared.v4.b32, and for the rows of ldmatrix and stmatrix."""
+    """Bytes a lane accesses in one go: 16 for ld.shared.v4.b32, and for the rows of ldmatrix and stmatrix.
+
+    access_width("ld.shared.v4.b32") is 16. Raises RefsimError `unknown-instruction`. Source: PTX ISA, vectors and ldmatrix.
+    """
     if _matrix_rows(instruction) is not None:
         return 16
     match = _VECTOR.fullmatch(instruction)
@@ -153,6 +158,8 @@ def layout_conflicts(fragment: Holds, tile: Tile, width: int | None = None, star
     `width` bytes at a time (default: one element), so width / element_bytes values that must be neighbours in the
     tile. The result's axes are (warp, group of values, phase). Raises RefsimError if the values of a group do not lie
     side by side. mma A fragments of bf16 from a 128B-swizzled tile, 4 bytes at a time: 1 wavefront each.
+    layout_conflicts(fragment("mma.m16n8k16.bf16.a"), tile("K", "128B", 2, (16, 64)), 4).excess is 0.
+    Source: that of `bank_conflicts`.
     """
     size = tile.element_bytes if width is None else width
     per = size // tile.element_bytes

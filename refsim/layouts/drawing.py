@@ -39,6 +39,7 @@ def draw(thing: Any) -> Drawing:
     """The drawing of a fragment, a tile, a swizzle, a scale layout (its first tile), an access or a walk.
 
     Raises RefsimError for a thing of any other type.
+    draw(fragment("mma.m16n8k16.bf16.a")).title is "mma.m16n8k16.bf16.a". Source: that of the layout.
     """
     import_module(PAINTERS)
     kind = type(thing)

@@ -12,6 +12,7 @@ from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.integers import whole
+from refsim.render.cards import Card
 from refsim.sources import AITER, CUBLAS, DEEPGEMM, FLASHINFER, MIRAGE, TRITON, Source
 from refsim.typed_arrays import words
 
@@ -21,8 +22,8 @@ Place = Callable[[Indices, Indices, Shape], Indices]
 
 
 @drawn
-@dataclass(frozen=True)
-class ScaleLayout:
+@dataclass(frozen=True, repr=False)
+class ScaleLayout(Card):
     """A layout of (rows, blocks) elements: padded to multiples of `tile`, then placed by `place`.
 
     `place` gives the index of element (row, block) within one matrix of the padded shape. `element_bytes` is 1, or 4
@@ -152,6 +153,9 @@ class ScaleLayout:
         if array.ndim < axes:
             raise RefsimError("scale-shape", f"a matrix has rows and blocks; this array has {array.ndim} axes")
         return array
+
+    def _line(self) -> str:
+        return f"{self.name}: tiles of {self.tile[0]} x {self.tile[1]}"
 
 
 def _fill(value: int | float, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -288,7 +292,10 @@ _BY_NAME = {row.name: row for row in SCALE_LAYOUTS}
 
 
 def scale_layout(name: str | ScaleLayout) -> ScaleLayout:
-    """The layout of a name, or the row itself; an unknown name is an error with the three nearest."""
+    """The layout of a name, or the row itself; an unknown name is an error with the three nearest.
+
+    scale_layout("nvidia_128x4").size_bytes((100, 3)) is 512. Raises RefsimError `unknown-scale-layout`. Source: the row's.
+    """
     if isinstance(name, ScaleLayout):
         return name
     if name not in _BY_NAME:

@@ -11,14 +11,15 @@ from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.integers import whole
+from refsim.render.cards import Card
 from refsim.sources import CUDA_DRIVER, CUTLASS, PTX, Source
 
 _SPELLED = re.compile(r"\s*(?:swizzle|sw)\s*<\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*>\s*", re.IGNORECASE)
 
 
 @drawn
-@dataclass(frozen=True)
-class Swizzle:
+@dataclass(frozen=True, repr=False)
+class Swizzle(Card):
     """`bits` address bits are XORed into the bits `shift` places below them; the `base` lowest bits stay.
 
     swizzled = address ^ (address >> shift & (2^bits - 1) << base); a negative shift XORs low bits into high ones.
@@ -76,6 +77,9 @@ class Swizzle:
 
     def __str__(self) -> str:
         return self.name
+
+    def _line(self) -> str:
+        return f"{self.name}: bits {self.bits}, base {self.base}, shift {self.shift}"
 
 
 _MODES_SOURCE = PTX["tensor swizzling modes"]

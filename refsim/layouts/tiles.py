@@ -101,7 +101,7 @@ def tile(
 ) -> Tile:
     """The tile of `shape` (MN, K) elements of 1, 2 or 4 bytes; by default compact, atoms along MN first.
 
-    tile("K", "128B", 2, (128, 64)) has atoms of 1024 bytes, 16 of them. Raises RefsimError for a shape that atoms do
+    tile("K", "128B", 2, (128, 64)).size_bytes is 16384, in atoms of 1024 bytes. Raises RefsimError for a shape that atoms do
     not fill, strides that let atoms overlap or split 16 bytes, and 128B_32B_atom K-major, which does not exist.
     Source: PTX ISA, shared memory matrix layout; CUTLASS, canonical layouts of GMMA and UMMA.
     """

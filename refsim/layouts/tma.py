@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import swizzle as swizzle_named
+from refsim.render.cards import Card
 from refsim.sources import CUDA_DRIVER, PTX, Source
 from refsim.typed_arrays import words
 
@@ -67,8 +68,8 @@ _TYPES = {row.name: row for row in DATA_TYPES}
 _PADDED_SWIZZLES = ("none", "128B", "128B_32B_atom", "128B_64B_atom")
 
 
-@dataclass(frozen=True)
-class TensorMap:
+@dataclass(frozen=True, repr=False)
+class TensorMap(Card):
     """The parameters of cuTensorMapEncodeTiled. Dimensions run from the innermost out, sizes in elements.
 
     `strides` are bytes of dimensions 1 and up. Built and checked by `tensor_map`.
@@ -164,6 +165,9 @@ class TensorMap:
                 rule=str(PTX["restrictions on tensor copy instructions, sub-byte types"]),
             )
 
+    def _line(self) -> str:
+        return f"{self.data_type.name} {self.dims}, box {self.box}, swizzle {self.swizzle}"
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -246,6 +250,7 @@ def tensor_map(
 
     `dims` and `box` run from the innermost dimension out; `strides` (dimensions 1 and up) default to a dense tensor.
     Raises RefsimError with the rule of cuTensorMapEncodeTiled that is broken.
+    tensor_map("uint8", (64, 64), (32, 32)).box_bytes is 1024. Source: CUDA Driver API, cuTensorMapEncodeTiled.
     """
     row = _type_named(data_type)
     for name, value, known in (

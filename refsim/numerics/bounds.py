@@ -49,6 +49,7 @@ def exact_product(
     """A B^T + C summed exactly over all of K and rounded once to nearest even; an exact zero is +0.
 
     Arguments as for `mma`; `d_format` f32, f16 or f64, scales in blocks of any size. 2^23 + 2^-1 - 2^23 is 2^-1.
+    exact_product(np.uint8([[0x38, 0x40]]), np.uint8([[0x38, 0x38]]), a_format="e4m3", b_format="e4m3") is [[3.0]].
     Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 4.3.1.
     """
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
@@ -94,7 +95,9 @@ def fma_product(
     """A B^T + C by one float32 FMA per k in ascending order, as a loop on a CUDA core computes it.
 
     Arguments as for `mma`; C and the result are float32. With C = 2^24 two products of 1 leave 2^24, their exact sum
-    is 2^24 + 2. Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 5.4.1.
+    is 2^24 + 2.
+    fma_product(np.uint8([[0x38, 0x40]]), np.uint8([[0x38, 0x38]]), a_format="e4m3", b_format="e4m3") is [[3.0]].
+    Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 5.4.1.
     """
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
     x, y = element_named(a_format), element_named(b_format)
@@ -152,6 +155,8 @@ def error_bound(
     the largest exponent of the products, of the bound U = |C| + sum of |products| and of the zero exponent. The losses
     of the steps add. Where the result may overflow, or an operand is not finite, the bound is infinite; integers are
     exact, 0. Hopper's FP8 wgmma with 32 products of 1 and C = 0: 33 x 2^-13 + 2^-8 = 0.0079346, because E = 0 and U = 32.
+    error_bound(np.uint8([[1] * 32]), np.uint8([[1] * 32]), None, unit="mma.sync", a_format="s8", b_format="s8", d_format="s32")
+    is [[0.0]].
     Raises RefsimError as `mma` does. Where `mma` warns, this bounds the placeholder. Source: the profile's row.
     """
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")

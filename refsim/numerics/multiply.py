@@ -48,6 +48,7 @@ def mma(
     gfx90a). `k`: the K of one instruction, None for the largest of that unit and type.
     `a_scale` (..., M, K // block) and `b_scale` (..., N, K // block): codes of `scale_format` ("e8m0", "ue4m3").
     `negate_a`, `negate_b`: the operand's sign turned, where the instruction has that flag.
+    mma(np.full((1, 32), 0x38, np.uint8), np.full((1, 32), 0x38, np.uint8), None) is [[32.0]].
     On Hopper's FP8 wgmma 2^13 + 2^-1 is 2^13: C and products keep 13 bits below the largest exponent.
     Raises RefsimError for unknown combinations, with the known ones, and for arguments that do not fit. Warns with
     UnverifiedProfileWarning where no bit model is published. Source: the profile's row, `numerics.profile(...)`.

@@ -43,6 +43,7 @@ from refsim.numerics.methods import (
     TRUNCATED,
     Method,
 )
+from refsim.render.cards import Card, Facts
 from refsim.sources import KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
 
 RZ_F32, RZ_E8M13, RNE_F16, RNE_F32, RNE_F64, WRAP_S32 = (
@@ -76,8 +77,8 @@ class Evidence:
         return f"{self.level.value}: {self.what}"
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(Card):
     """The arithmetic of one instruction family of one chip.
 
     `a_formats` and `b_formats` may be mixed freely. `k` lists the K of the instructions, elements; a step takes
@@ -151,6 +152,16 @@ class Profile:
 
     def __str__(self) -> str:
         return f"{self.name} [{self.evidence}]"
+
+    def _line(self) -> str:
+        return f"{self.name}: {self.method}"
+
+    def _facts(self) -> Facts:
+        yield "K of one instruction", ", ".join(map(str, self.k))
+        yield "terms of one step", self.length
+        yield "rounding", self.rounding
+        yield "evidence", self.evidence
+        yield "source", self.source
 
 
 F8, F8F6F4 = (E4M3, E5M2), (E4M3, E5M2, E2M3, E3M2, E2M1)
@@ -394,6 +405,7 @@ def profile(
     """The row of an instruction; `k` chooses where a chip has several (None: the one with the largest K).
 
     profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32").fraction is 13. Raises RefsimError with the known combinations.
+    Source: the row's.
     """
     name = chip(target)
     if str(unit) not in _UNITS:

@@ -4,3 +4,7 @@ from refsim.oracles import fp8_quantize
 from refsim.oracles.linear_layers import linear, linear_fp8_weight
 
 __all__ = ["fp8_quantize", "linear", "linear_fp8_weight"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,6 +16,13 @@ from refsim.formats import BF16, E4M3, E5M2, F16, F32, Format, format_named
 from refsim.numerics.ieee import maximum
 from refsim.typed_arrays import format_held, typed, with_format, words
 
+__all__ = ["EPS", "amax", "dequantize", "quantize"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 WIDE = (BF16, F16, F32)
 NARROW = (E4M3, E5M2)
 EPS = 1e-12
@@ -27,7 +34,8 @@ def amax(codes: ArrayLike, in_format: str | Format | None = None) -> np.uint32:
     """The float32 bits of the largest magnitude; NaN is ignored, and nothing at all gives 0.
 
     `codes`: bf16, f16 or f32 codes of any shape, or bfloat16, float16 or float32 values. Infinity is a magnitude like
-    any other: amax([-inf, 1]) is 0x7f800000, amax([nan, -3.0]) is 0x40400000, amax([nan]) and amax([]) are 0.
+    any other: amax(np.float32([-np.inf, 1])) is 0x7f800000, amax(np.float32([np.nan, -3])) is 0x40400000; of NaN
+    alone, or of nothing, 0.
     Raises RefsimError for another format or for arrays that are not its codes.
     Source: PTX ISA, max (a NaN operand gives the other one) and the order of non-negative floats as integers.
     """
@@ -47,7 +55,7 @@ def quantize(
     `eps`, rounded to float32, bounds the divisor from below. A NaN of either sign becomes 0x7f. An infinity makes the
     scale 0: every number becomes 0 with its sign, the infinity 0x7f (inf * 0), and the stored scale is infinite. All
     zero, or empty: the stored scale is fl(1 / fl(448 / 1e-12)) = 0x2720d7c5 for E4M3.
-    quantize of bf16 [1.0, -2.0] is [0x76, 0xfe] with scale 2/448 = 0x3b924925.
+    quantize(np.float32([1, -2]))[0] is [0x76, 0xfe], and the scale 2/448 = 0x3b924925.
     Raises RefsimError for unknown formats, for codes that are not `in_format`'s, for a negative or NaN `eps`.
     Source: PTX ISA, div.rn, rcp.rn, mul.rn and cvt.rn.satfinite.e4m3x2.f32.
     """
@@ -74,7 +82,7 @@ def dequantize(
     (float16 and float32 for f16 and f32). The product is rounded to float32 and then to `out_format`, to nearest even,
     overflow to infinity. Every NaN, from a NaN code, from inf * 0 or from a NaN scale, is the canonical one: 0x7fff,
     0x7fff, 0x7fffffff.
-    dequantize([0x7e], 0.5, "e4m3", "bf16") is [0x4360], 224.
+    dequantize(np.uint8([0x7e]), 0.5, "e4m3", "bf16") is [0x4360], 224.
     Raises RefsimError for unknown formats, a scale that is not float32 and for codes that are not 8 bits.
     Source: PTX ISA, cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32 and cvt.rn.bf16x2.f32 (NaN results are canonical).
     """

@@ -126,7 +126,7 @@ def linear(
     1 to 16, output and K are anything from 1. `target` decides the inside of one mma, `reduction` (a row of REDUCTIONS
     or your own) the order between them. A NaN anywhere on the way to an element makes it 0x7fff, and only elements of its
     row of X, of its row of W, or of its own place in R: inf - inf and inf * 0 are such NaNs.
-    linear([[1.0]], [[2.0]], [[0.5]]) is [[0x4020]], 2.5.
+    linear(np.uint16([[0x3f80]]), np.uint16([[0x4000]]), np.uint16([[0x3f00]])) is [[0x4020]]: 1 x 2 + 0.5.
     Raises RefsimError for arrays that are not such codes or shapes, unknown rows and targets.
     Source: the row's; PTX ISA, mma, cvt.rn.bf16.f32 and add.rn.bf16.
     """
@@ -161,7 +161,7 @@ def linear_fp8_weight(
     `w` (output, K): E4M3 codes in their places; `layouts.scale_layout("mirage_fp8_16x16").unshuffle` brings them there.
     `scales`: bf16 codes, shape (ceil(output / rows), ceil(K / columns)) for a `group` of (rows, columns). `decode` names
     a policy from E4M3 to bf16: "exact"; "mirage", whose zero is 2^-7; "marlin", right but for NaN. The rest is `linear`.
-    linear_fp8_weight([[1.0]], [[0x00]], [[1.0]], decode="mirage") is [[0x3c00]], 2^-7.
+    linear_fp8_weight(np.uint16([[0x3f80]]), np.uint8([[0]]), np.uint16([[0x3f80]]), decode="mirage") is [[0x3c00]]: 2^-7.
     Raises RefsimError as `linear` does, and for another number of scales. Source: the policy's row, PTX ISA, mul.rn.bf16.
     """
     return linear(x, weights(w, scales, group=group, decode=decode), residual, target=target, reduction=reduction)

@@ -18,3 +18,7 @@ __all__ = [
     "BankUse", "Check", "Checks", "Contraction", "Crowd", "Extents", "GlobalMemory", "Program", "Trace", "WarpTrace",
     "is_fault", "load", "stretch_named",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -30,6 +30,7 @@ def assert_bits_equal(
     """Raises BitsDiffer unless `got` equals `want` bit for bit; the arguments are those of `refsim.compare.bits`.
 
     -0 differs from +0, and one NaN code from another. Raises RefsimError where shapes or dtypes do not match.
+    assert_bits_equal(np.uint8([7]), np.uint8([7]), "e4m3") is None. Source: that of `refsim.compare.bits`.
     """
     mismatch = bits(got, want, format, layout, owner, nan=nan, within_ulps=within_ulps, name=name)
     if mismatch:

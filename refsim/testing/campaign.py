@@ -119,6 +119,7 @@ def run_campaign(
     problems every time; night (5000) draws a new seed, which the verdict holds; `cases` and `seed` override both.
     A failure is shrunk and, with `failures_dir`, written as a replay case. `time_limit` is in seconds.
     Raises RefsimError where the request, not the kernel, is at fault: an unknown profile, a missing package.
+    Source: defined here.
     """
     row = _checked_profile(profile, cases, seed)
     if seed is None and row.new_seed:

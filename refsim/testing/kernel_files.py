@@ -21,6 +21,7 @@ def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...
     Without `paths`: `[tool.refsim] kernels` of the pyproject.toml here, else the bundled files. Each kernel
     knows its file (`declared_in`). Raises RefsimError for files that cannot be read or declare no kernels, and for
     two kernels of one name.
+    Source: defined here.
     """
     files = [Path(path) for path in paths] if paths is not None else kernel_paths()
     kernels = tuple(kernel for file in files for kernel in _declared(file))
@@ -32,7 +33,10 @@ def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...
 
 
 def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel:
-    """The kernel of that name; an unknown one is an error with the nearest names."""
+    """The kernel of that name; an unknown one is an error with the nearest names.
+
+    kernel_named("linear").name is "linear". Raises RefsimError `unknown-kernel`. Source: defined here.
+    """
     kernels = {kernel.name: kernel for kernel in find_kernels(paths)}
     if name not in kernels:
         raise unknown("kernel", name, sorted(kernels))

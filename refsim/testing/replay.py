@@ -67,7 +67,10 @@ def load_case(path: str | Path, kernel: Kernel | None = None) -> tuple[Kernel, A
 
 
 def replay_case(path: str | Path, device: Device, kernel: Kernel | None = None) -> Verdict:
-    """Runs a case once on a device and returns its verdict, as `refsim replay PATH` does."""
+    """Runs a case once on a device and returns its verdict, as `refsim replay PATH` does.
+
+    Raises RefsimError for a case that cannot be read, or whose kernel is not found. Source: defined here.
+    """
     kernel, problem = load_case(path, kernel)
     return run_problem(kernel, problem, device, replay=str(path))
 

@@ -13,10 +13,6 @@ import pytest
 from refsim.cli import main
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--refresh-golden", action="store_true", help="write tests/golden anew instead of comparing")
-
-
 @dataclass(frozen=True)
 class Run:
     code: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from refsim.errors import RefsimError, unknown
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
+from refsim.render.cards import Card, Facts
 from refsim.sources import Source
 
 Value = int | str
@@ -128,8 +129,8 @@ class Explanation:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Descriptor:
+@dataclass(frozen=True, repr=False)
+class Descriptor(Card):
     """A descriptor of `bits` bits. `rules` judge fields together and say what is wrong; `remarks` say what follows.
 
     wgmma-smem: encode(start_address=1024, swizzle="128B", stride_byte_offset=1024) is 0x4000004000000040.
@@ -209,6 +210,13 @@ class Descriptor:
         if not isinstance(word, int) or not 0 <= word < 1 << self.bits:
             shown = hex(word) if isinstance(word, int) else repr(word)
             raise RefsimError("descriptor-word", f"{shown} is no {self.bits}-bit word", where=self.kind)
+
+    def _line(self) -> str:
+        return f"{self.kind}: {self.bits} bits"
+
+    def _facts(self) -> Facts:
+        for each in self.fields:
+            yield each.name, f"bits {each.low} to {each.low + each.width - 1}: {each.meaning}"
 
 
 def _runs(mask: int) -> list[tuple[int, int]]:

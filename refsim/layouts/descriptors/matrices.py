@@ -87,6 +87,8 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
     kind "wgmma-smem" or "tcgen05-smem". For a bf16 tile, K-major 128B, at byte 1024, k = 16 starts 32 bytes on:
     start_address 1056, stride 1024. Hardware swizzles the final address, so the start is not swizzled.
     Raises RefsimError if (mn, k) is not the corner of a core matrix, or lies past the tile.
+    operand_descriptor("wgmma-smem", tile("K", "128B", 2, (128, 64)), 1024, k=16) is 0x4000004000010042.
+    Source: PTX ISA, strides and canonical layouts; CUTLASS, make_gmma_desc and make_umma_desc.
     """
     rows = {row.kind: row for row in MATRIX_DESCRIPTORS}
     if kind not in rows:

@@ -129,6 +129,7 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     For tcgen05 the kind comes first; the element type may follow it (default: the kind's widest). `ctas` 2 is
     cta_group::2, where each block's descriptor covers half of M (for a) or half of N (for b).
     Raises RefsimError for shapes and types that the unit does not have.
+    operand_named("wgmma.m64n128k32.e4m3.b").rows is 128. Source: the row of the instruction.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -166,6 +167,8 @@ def walk(
     232,448 of a block). Address of 16-byte chunk c of row r, K-major with swizzle: start + (r / 8) stride +
     (r % 8) span + 16 c, swizzled as an absolute address. An illegal word is refused with what is wrong in it.
     Source: PTX ISA, strides and canonical layouts; CUTLASS, make_gmma_desc and make_umma_desc.
+    walk(descriptor("wgmma-smem"), 0x4000004000010040, "wgmma.m64n64k16.bf16.a").bytes_read.size is 2048.
+    Raises RefsimError for a word, an operand or a window that does not fit.
     """
     if descriptor.operand_of is None:
         raise RefsimError("descriptor-walk", f"{descriptor.kind} describes no memory: there is nothing to walk")

@@ -12,6 +12,7 @@ from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.integers import whole
+from refsim.render.cards import Card
 from refsim.sources import Source
 
 Integers = NDArray[np.int64]
@@ -19,8 +20,8 @@ Formula = Callable[[Integers, Integers], tuple[Integers, Integers]]
 
 
 @drawn
-@dataclass(frozen=True)
-class Fragment:
+@dataclass(frozen=True, repr=False)
+class Fragment(Card):
     """How a matrix lies across threads: `coord(thread, value)` is the (row, col) of that thread's value.
 
     `shape` is (rows, cols): A is M x K, B is K x N, C and D are M x N; scale factors are M x blocks and blocks x N.
@@ -119,6 +120,9 @@ class Fragment:
         except RefsimError as error:
             error.where = self.name
             raise
+
+    def _line(self) -> str:
+        return f"{self.name}: {self.shape[0]} x {self.shape[1]} over {self.threads} {self.units[0]}s"
 
 
 Row = tuple[str, Callable[[], Fragment]]

@@ -19,5 +19,9 @@ def fault(code: str, what: str, statement: Statement, who: str = "", rule: str =
 
 
 def is_fault(error: RefsimError) -> bool:
-    """Whether an error says that the kernel is wrong, rather than the request."""
+    """Whether an error says that the kernel is wrong, rather than the request.
+
+    is_fault(RefsimError("race", "a race", exit_code=1)) is True, is_fault(RefsimError("no-entry", "k")) is False. Raises nothing.
+    Source: the table `CHECKS` and `STOPS`.
+    """
     return error.code in FAULT_CODES and error.exit_code == FAULT_EXIT

@@ -28,12 +28,13 @@ from refsim.ptx.text.files import read_ptx
 from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
 from refsim.ptx.text.syntax import Module, Variable, place
+from refsim.render.cards import Card, Facts
 
 DEFAULT_TARGET = "sm_90a"
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass(frozen=True, repr=False)
+class Trace(Card):
     """What one launch did: thread-instructions run, inexact instructions met, findings that checks recorded (the first
     of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
     matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
@@ -63,9 +64,18 @@ class Trace:
         matrix product by another arithmetic than the chip's."""
         return not (self.inexact or self.contractions or self.idealised)
 
+    def _line(self) -> str:
+        return f"{self.entry}: {self.instructions} instructions, {len(self.findings)} findings"
 
-@dataclass
-class Program:
+    def _facts(self) -> Facts:
+        for label, said in (("finding", self.findings), ("warning", self.warnings), ("note", self.notes)):
+            yield from ((label, f"[{error.code}] {error.what} ({error.where})") for error in said)
+        yield from (("inexact", text) for text in self.inexact)
+        yield from (("printed", text) for text in self.printed)
+
+
+@dataclass(repr=False)
+class Program(Card):
     """A PTX module ready to launch."""
 
     module: Module
@@ -157,11 +167,18 @@ class Program:
             made.off, findings.printed_lines(),
         )  # fmt: skip
 
+    def _line(self) -> str:
+        return f"{self.target}: {', '.join(self.entries) or 'no entry'}"
+
+    def _facts(self) -> Facts:
+        yield from ((name, f"{len(parameters)} parameters") for name, parameters in self.entries.items())
+
 
 def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Program:
     """Read PTX from a text (it contains a newline) or a file; `target` defaults to the module's own, else sm_90a.
 
     Raises RefsimError: `malformed-ptx` or an unreadable file (exit 3), a target older than the module's (exit 2).
+    A module of `.target sm_80` makes a program for "sm_80". Source: PTX ISA.
     """
     text = str(text_or_path)
     if "\n" not in text:

@@ -23,6 +23,7 @@ def stretch_named(program: Program, entry: str, text: str, shared_bytes: int = 0
 
     Four bytes at an address or behind an offset, a whole variable else. `tile` is also found under the name that a compiler
     gave it (_ZZ3addE4tile). Raises RefsimError `bad-address`, or `unknown-symbol` with the nearest names.
+    Source: PTX ISA, state spaces; the windows of generic addresses are this simulator's.
     """
     match = _SPELLED.fullmatch(text.strip())
     if match is None:

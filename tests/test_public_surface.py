@@ -1,0 +1,163 @@
+"""What `dir` and a prompt show, and that each public docstring says errors, source and a number that holds."""
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import refsim
+from refsim import ptx
+from refsim.render.cards import Card
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+
+MODULES = (
+    "refsim", "refsim.conversions", "refsim.formats", "refsim.numerics", "refsim.layouts", "refsim.compare", "refsim.files",
+    "refsim.oracles", "refsim.oracles.fp8_quantize", "refsim.kernels", "refsim.ptx", "refsim.device", "refsim.testing",
+)  # fmt: skip
+PAGE = Path(__file__).parents[1] / "docs/public-names.md"
+NO_NUMBER = {
+    "load": "needs a file", "load_all": "needs a file", "save": "writes a file", "save_all": "writes a file",
+    "find_kernels": "runs files", "replay_case": "runs a file", "run_campaign": "runs a kernel", "stretch_named": "needs PTX",
+}  # fmt: skip
+
+
+def public() -> Iterator[tuple[str, str, Any]]:
+    for module in MODULES:
+        found = importlib.import_module(module)
+        yield from ((module, name, getattr(found, name)) for name in found.__all__)
+
+
+FUNCTIONS = {f"{module}.{name}": thing for module, name, thing in public() if inspect.isfunction(thing)}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_dir_shows_what_is_public_and_nothing_else(name) -> None:
+    module = importlib.import_module(name)
+    assert dir(module) == sorted(module.__all__)
+
+
+def test_the_page_of_names_is_what_dir_shows(request) -> None:
+    text = "# Public names\n\nWhat `dir` shows of each public module, and the first sentence of its docstring.\n"
+    for module in MODULES:
+        text += f"\n## {module}\n\n" + "".join(f"- {line}\n" for line in lines_of(module))
+    if request.config.getoption("--refresh-golden"):
+        PAGE.write_text(text, "utf-8")
+    assert PAGE.read_text("utf-8") == text, "pytest tests/test_public_surface.py --refresh-golden writes it anew"
+
+
+def lines_of(module: str) -> Iterator[str]:
+    for name in dir(importlib.import_module(module)):
+        thing = getattr(importlib.import_module(module), name)
+        said = (
+            inspect.getdoc(thing)
+            if inspect.ismodule(thing) or inspect.isroutine(thing) or inspect.isclass(thing)
+            else ""
+        )
+        first = re.split(r"(?<=[.:])\s", " ".join((said or "").split("\n\n")[0].split()), maxsplit=1)[0].rstrip(":")
+        own = said and not first.startswith(f"{name}(")  # a dataclass without a docstring has its signature for one
+        yield f"`{name}`: {first}" if own else f"`{name}`"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_docstring_says_errors_source_and_a_number_that_holds(name) -> None:
+    said = " ".join((inspect.getdoc(FUNCTIONS[name]) or "").split())
+    assert "Raises" in said, f"{name}: which errors"
+    assert "Source:" in said, f"{name}: which source"
+    found = list(claims(FUNCTIONS[name].__name__, said))
+    assert found or FUNCTIONS[name].__name__ in NO_NUMBER, f"{name}: no worked number"
+    for expression, wanted in found:
+        got = evaluated(FUNCTIONS[name], expression)
+        assert same(got, evaluated(FUNCTIONS[name], wanted)), f"{name}: {expression} is {got!r}"
+
+
+def claims(name: str, said: str) -> Iterator[tuple[str, str]]:
+    """The calls in a docstring of which it says what they are: `encode(464, "e4m3") is 0x7e`."""
+    for start in (match.start() for match in re.finditer(rf"(?<![\w.]){name}\(|len\({name}\(", said)):
+        for end in (match.start() for match in re.finditer(r" is ", said[start:])):
+            expression = said[start : start + end]
+            if not parses(expression):
+                continue
+            rest = said[start + end + 4 :]
+            stops = [match.start() for match in re.finditer(r"(?:[.,;:)]? |\.?$)", rest)]
+            fitting = [rest[:stop] for stop in stops if is_literal(rest[:stop])]
+            if fitting:
+                yield expression, max(fitting, key=len)
+            break
+
+
+def parses(text: str) -> bool:
+    try:
+        return isinstance(ast.parse(text, mode="eval").body, ast.Call | ast.Subscript | ast.Attribute)
+    except SyntaxError:
+        return False
+
+
+def is_literal(text: str) -> bool:
+    """Numbers, texts, truth values, and lists and sums of these."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError:
+        return False
+    allowed = (
+        ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.UnaryOp, ast.USub, ast.BinOp, ast.Sub, ast.Pow, ast.Load,
+    )  # fmt: skip
+    is_bare_tuple = isinstance(tree.body, ast.Tuple) and not text.startswith("(")  # "[0x4360], 224"
+    return bool(text) and not is_bare_tuple and all(isinstance(node, allowed) for node in ast.walk(tree))
+
+
+def evaluated(function: Any, text: str) -> Any:
+    names: dict[str, Any] = {"np": np, "RefsimError": refsim.RefsimError}
+    for _, name, thing in public():
+        names.setdefault(name, thing)
+    names[function.__name__] = function
+    return eval(text, names)
+
+
+def same(got: Any, wanted: Any) -> bool:
+    if isinstance(got, np.ndarray) or isinstance(wanted, list):
+        return np.shape(got) == np.shape(wanted) and bool(np.all(np.asarray(got) == np.asarray(wanted)))
+    return bool(got == wanted)
+
+
+def test_a_wrong_number_would_be_seen() -> None:
+    [(expression, wanted)] = claims("encode", 'Rounded once. encode(464, "e4m3") is 0x7d: half way. Raises nothing.')
+    assert not same(evaluated(refsim.encode, expression), evaluated(refsim.encode, wanted))
+    [(expression, wanted)] = claims("encode", 'encode([1.0, 464], "e4m3") is [0x38, 0x7e], as it should be.')
+    assert same(evaluated(refsim.encode, expression), evaluated(refsim.encode, wanted))
+
+
+def things() -> Iterator[Any]:
+    program = ptx.load(".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p)\n{\nret;\n}\n")
+    yield from refsim.FORMATS
+    yield from refsim.numerics.PROFILES
+    yield from (refsim.layouts.fragment(name) for name in refsim.layouts.fragments()[::97])
+    yield from (*refsim.layouts.SCALE_LAYOUTS, refsim.layouts.swizzle("128B"), refsim.layouts.descriptor("wgmma-smem"))
+    yield refsim.layouts.tensor_map("uint8", (64, 64), (32, 32))
+    yield from refsim.conversions.CONVERSIONS.values()
+    yield refsim.compare.bits(np.uint8([1, 2]), np.uint8([1, 3]), "e4m3")
+    yield load_kernel_file(bundled_kernels("linear_bindings.py")).LINEAR
+    yield refsim.device.open("sim")
+    yield program
+    yield program.launch("k", 1, 32, [np.zeros(1, np.uint8)])
+
+
+def test_a_prompt_shows_a_line_and_a_notebook_a_table() -> None:
+    shown = list(things())
+    for thing in shown:
+        assert isinstance(thing, Card)
+        line = repr(thing)
+        assert line.startswith(f"<{type(thing).__name__} ")
+        assert "\n" not in line
+        assert len(line) < 160, line
+        html = thing._repr_html_()
+        assert html.startswith(("<table", "<div"))
+    of_format = refsim.E4M3._repr_html_()
+    assert repr(refsim.E4M3) == "<Format e4m3: 8 bits>"
+    assert "448 (0x7e)" in of_format
+    assert len({repr(thing) for thing in shown if isinstance(thing, refsim.Format)}) == len(refsim.FORMATS)
