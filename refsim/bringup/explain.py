@@ -24,7 +24,7 @@ from refsim.numerics.profiles import (
     RZ_F32,
     Profile,
 )
-from refsim.silicon.tensor_probe import Codes
+from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_replay import modelled
 
 Products = Callable[[Codes, Codes, Codes | None], Codes]

@@ -32,7 +32,7 @@ from refsim.bringup.tensor_cores import Instruction
 from refsim.device import Device
 from refsim.errors import RefsimError
 from refsim.numerics.profiles import Profile, profile
-from refsim.silicon.tensor_probe import Codes
+from refsim.silicon.tensor_classes import Codes
 
 WORDS = 1 << 12
 """Results of one class on a real GPU, at least one product; the simulated one computes a single product of each."""

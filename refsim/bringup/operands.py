@@ -8,8 +8,9 @@ import numpy as np
 from refsim.bringup.tensor_cores import Instruction
 from refsim.errors import RefsimError
 from refsim.formats import F64
+from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_features import features
-from refsim.silicon.tensor_probe import Codes, Shape, cell_c, cell_operands
+from refsim.silicon.tensor_probe import Shape, cell_c, cell_operands
 from refsim.silicon.tensor_replay import cells
 
 NARROWEST = 8

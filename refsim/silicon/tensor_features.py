@@ -15,16 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import encode
-from refsim.formats import F64, ElementType, Format, Specials, float_named
+from refsim.formats import F64, ElementType, Format, float_named
 from refsim.numerics.dot.chains import floats
-from refsim.silicon.tensor_probe import (
-    Codes,
-    Shape,
-    class_codes,
-    lowered,
-    special_codes,
-    words,
-)
+from refsim.silicon.tensor_classes import Codes, Draw, class_codes, special_codes
+from refsim.silicon.tensor_probe import Shape, lowered, words
+
+_SEED_A, _SEED_B = 0x700, 0x710  # of the random vectors
+_VECTORS = ("spread", "spread", "swamping", "geometric")
 
 Vector = dict[int, tuple[float, float]]
 """The factors (of A, of B) at some k; zeros elsewhere."""
@@ -279,13 +276,12 @@ def _smoke(shape: Shape) -> Feature | None:
 
 
 def _vectors(shape: Shape, length: int) -> list[tuple[Codes, Codes]]:
-    """Four random vectors of A and of B: spread over many binades, cancelling, swamping, close together."""
+    """Four random vectors of A and of B: twice spread over many binades, swamping, close together."""
     found = []
-    for number, name in enumerate(("spread", "cancelling", "swamping", "geometric")):
-        a = class_codes(name, words(0x700 + number, 1, 1, length), float_named(shape.a_format))
-        b = class_codes(
-            name, words(0x710 + number, 1, 1, length), float_named(shape.b_format), is_b=True, lowered=lowered(shape)
-        )
+    for number, name in enumerate(_VECTORS):
+        a_words, b_words = (words(seed + number, 1, 1, length) for seed in (_SEED_A, _SEED_B))
+        a = class_codes(name, Draw(a_words, float_named(shape.a_format)))
+        b = class_codes(name, Draw(b_words, float_named(shape.b_format), is_b=True, lowered=lowered(shape)))
         found.append((a[0, 0], b[0, 0]))
     return found
 
@@ -335,37 +331,36 @@ def _c_alone(shape: Shape) -> Feature:
 def _specials(shape: Shape) -> Feature:
     """Corner against corner, with corners as C, and an infinity or a one of either sign as the second product."""
     a, b, c = (corners(float_named(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
-    ones = [coded(np.array([1.0, -1.0]), name) for name in (shape.a_format, shape.b_format)]
-    seconds = [(0, 0), (int(ones[0][0]), int(ones[1][0])), (int(ones[0][0]), int(ones[1][1]))]
-    row = float_named(shape.a_format)
-    if row.specials is Specials.IEEE:
-        infinity = ((1 << row.exponent_bits) - 1) << row.mantissa_bits + row.padding_bits
-        seconds += [(infinity, int(ones[1][0])), (infinity, int(ones[1][1]))]
+    one = int(coded(np.array([1.0]), shape.a_format)[0])
+    signed = [int(code) for code in coded(np.array([1.0, -1.0]), shape.b_format)]
+    infinity = float_named(shape.a_format).infinity_code
+    firsts = (one,) if infinity is None else (one, infinity)
+    seconds = [(0, 0), *product(firsts, signed)]  # (of A, of B) at k = 1
     cases = list(product(a, b, c, seconds))
     x = np.zeros((len(cases), shape.k), shape.a_format.code_dtype)
     y = np.zeros((len(cases), shape.k), shape.b_format.code_dtype)
-    for number, (first, second, _, other) in enumerate(cases):
-        x[number, :2], y[number, :2] = (first, other[0]), (second, other[1])
+    for number, (of_a, of_b, _, second) in enumerate(cases):
+        x[number, :2], y[number, :2] = (of_a, second[0]), (of_b, second[1])
     return Feature("specials", x, y, np.array([case[2] for case in cases], shape.d_format.code_dtype))
 
 
 def corners(format: Format) -> list[int]:
     """Zeros, one, the largest, the smallest subnormal, infinities and three NaNs as far as there are any."""
-    all_codes = special_codes(format)
-    pad, m = format.padding_bits, format.mantissa_bits
-    one = format.bias << m + pad
-    chosen = [0, format.sign_mask, one, 1 << pad, (format.magnitude_limit - 1) << pad]
-    if format.specials is Specials.IEEE:
-        infinity = ((1 << format.exponent_bits) - 1) << m + pad
-        chosen += [infinity, infinity | format.sign_mask, infinity + (1 << pad), infinity - (1 << pad)]
-    return [code for code in chosen if code in all_codes]
+    ulp, one = 1 << format.padding_bits, format.bias << format.mantissa_bits + format.padding_bits
+    chosen = [0, format.sign_mask, one, ulp, (format.magnitude_limit - 1) * ulp]
+    infinity = format.infinity_code
+    if infinity is not None:
+        chosen += [infinity, infinity | format.sign_mask, infinity + ulp, infinity - ulp]
+    known = special_codes(format)
+    return [code for code in chosen if code in known]
 
 
 def _low_bits(shape: Shape) -> Feature:
     """The 13 bits of a tf32 word that no product may see, in numbers, subnormals, infinities and NaNs."""
+    # zero, the smallest subnormal, 1 and its neighbour, the largest, infinity, the first NaN and a quiet one, -1, -infinity
     heads = (0x00000000, 0x00002000, 0x3F800000, 0x3F802000, 0x7F7FE000, 0x7F800000, 0x7F802000, 0x7FC00000, 0xBF800000,
              0xFF800000)  # fmt: skip
-    lows = (0, 1, 0x1000, 0x1FFF, 0x0FFF)
+    lows = (0, 1, 0x1000, 0x1FFF, 0x0FFF)  # 0x1000 is half of a tf32 ulp, 0x1FFF all 13 bits
     cases = [(head | low, other | last) for head, low, other, last in product(heads, lows, heads, (0, 0x1FFF))]
     x = np.zeros((len(cases), shape.k), np.uint32)
     y = np.zeros((len(cases), shape.k), np.uint32)

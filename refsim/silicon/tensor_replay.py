@@ -11,12 +11,12 @@ from refsim.formats import element_named
 from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.multiply import fitted
 from refsim.numerics.profiles import Profile
+from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_features import Feature
 from refsim.silicon.tensor_probe import (
     CELL_WORDS,
     CELLS_A_CHUNK,
     SAMPLE,
-    Codes,
     Shape,
     cell_c,
     cell_operands,

@@ -9,13 +9,13 @@ import pytest
 from refsim import decode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, F16, F32, F64, S8, S32, TF32, U8
+from refsim.silicon.tensor_classes import special_codes
 from refsim.silicon.tensor_features import features, holds, negated, power
 from refsim.silicon.tensor_probe import (
     CELL_WORDS,
     Shape,
     cell_c,
     cell_operands,
-    special_codes,
     words,
 )
 
