@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim.conversions import encode
-from refsim.formats import BF16, E2M1, E8M0, F16, F32, TF32, ElementType, Format, float_named, format_named
+from refsim.formats import BF16, E2M1, E4M3, E8M0, F16, F32, TF32, ElementType, Format, float_named, format_named
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands, accumulator
 from refsim.numerics.fast import compiled, groups, product, sides, tiles
@@ -279,23 +279,22 @@ def test_loops_compute_every_row_of_a_chip() -> None:
 
 
 @pytest.mark.skipif(compiled.kernels() is None, reason="numba is not installed: pip install 'refsim[fast]'")
-@pytest.mark.parametrize("like", ["f16", "f32"])
+@pytest.mark.parametrize("result", [F16, F32], ids=str)
 def test_rows_of_any_length_and_fraction_equal_the_definition_where_loops_win(
-    like: str, monkeypatch: pytest.MonkeyPatch
+    result: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Discovery tries such rows: a step of 2 or 6 products, or F so large that fewer than four add up in int32."""
     monkeypatch.setattr(compiled, "wins", lambda *_: True)
-    some = next(row for row in ROWS if row.d_format == like and "f16" in row.a_formats and row.fraction == 25)
+    some = next(row for row in ROWS if row.d_format is result and F16 in row.a_formats and row.fraction == 25)
     random, tried = np.random.default_rng(0), set()
-    for length, fraction, name in itertools.product((1, 2, 4, 6, 8, 16), range(24, 30), ("f16", "e4m3")):
-        row = replace(some, a_formats=(name,), b_formats=(name,), length=length, fraction=fraction, k=(48,))
+    for length, fraction, format in itertools.product((1, 2, 4, 6, 8, 16), range(24, 30), (F16, E4M3)):
+        row = replace(some, a_formats=(format,), b_formats=(format,), length=length, fraction=fraction, k=(48,))
         assert covers(row)
-        format, result = format_named(name), format_named(like)
         a, b = (at_exponents(format, random.integers(-3, 4, (1, 33, 96)), random) for _ in "ab")
         c = at_exponents(result, random.integers(-3, 4, (1, 33, 33)), random)
-        operands = Operands(a, b, name, name)
+        operands = Operands(a, b, format, format)
         want = chains.matrix_product(operands, c.copy(), row, 48)
-        assert (product.matrix_product(operands, c, row, 48) == want).all(), (length, fraction, name)
+        assert (product.matrix_product(operands, c, row, 48) == want).all(), (length, fraction, format.name)
         tried.add(compiled.takes(row, length))
     assert tried == {True, False}
 
