@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ class Specials(Enum):
     NONE = "every code is a number"
 
 
+@cache
 def container_of(bits: int) -> np.dtype[np.unsignedinteger]:
     """The narrowest unsigned integer of so many bits: uint8 for 6, uint32 for 19 + 13."""
     kinds = (np.uint8, np.uint16, np.uint32, np.uint64)

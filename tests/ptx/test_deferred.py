@@ -8,7 +8,6 @@ import pytest
 
 from refsim import ptx
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.machine import deferred
 from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.observers.steps import WarpTrace
@@ -117,13 +116,7 @@ def refetching(compute: Callable[..., None]) -> Callable[..., None]:
     """Operands read when the products are computed, not when the instruction ran."""
 
     def late(self: Deferred, alike: list[Any]) -> None:
-        fresh = [
-            deferred.Execution(
-                each.pc, each.step, each.lanes,
-                [fetch(each.lanes, source, type) for source, type in each.step.sources],
-            )
-            for each in alike
-        ]  # fmt: skip
+        fresh = [deferred.Execution(each.kind, each.lanes, each.kind.operands(each.lanes)) for each in alike]
         compute(self, fresh)
 
     return late

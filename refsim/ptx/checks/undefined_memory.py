@@ -81,7 +81,7 @@ class Shadow:
         self.grow()
         inside = self._inside(flat, width)
         if rows is None:
-            self.bits.view(ITEM[width])[flat[inside] // width] = ITEM[width](0)
+            self.bits.view(ITEM[width])[flat[inside] // width] = 0
             return
         items: Array = np.ascontiguousarray(rows, np.uint8).view(ITEM[width]).reshape(-1)
         self.bits.view(ITEM[width])[flat[inside] // width] = items[inside]

@@ -21,6 +21,8 @@ from refsim.ptx.memory.semantics import Semantics, semantics
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
 from refsim.ptx.text.syntax import Statement
 
+_FEW = 1024  # lanes for which a copy is made sooner than a view
+
 
 class Lanes:
     """A set of lanes at one instruction, with the machine they run on."""
@@ -43,9 +45,10 @@ class Lanes:
 
     def select(self, mask: NDArray[np.bool_]) -> "Lanes | None":
         """The lanes where a mask (n,) or (1,) is true, or None if there are none."""
-        if mask.all():
+        held = np.count_nonzero(mask)
+        if held == len(mask):
             return self
-        if not mask.any():
+        if not held:
             return None
         return Lanes(self.machine, self.ids[mask], self.statement, None if self.owner is None else self.owner[mask])
 
@@ -61,7 +64,10 @@ class Lanes:
 
     def full(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values (n,) or (1,) as one per lane of the set."""
-        return np.broadcast_to(values, (self.count,)) if len(values) != self.count else values
+        count = len(self.ids)
+        if len(values) == count:
+            return values
+        return values.repeat(count) if count <= _FEW else np.broadcast_to(values, (count,))
 
     @cached_property
     def in_whole_warps(self) -> bool:
@@ -128,6 +134,11 @@ class Lanes:
 
     def load(self, space: str, addresses: NDArray[Any], width: int) -> NDArray[Any]:
         """One item of `width` bytes per lane from byte addresses (n,) or (1,); generic addresses are resolved."""
+        if space == "global":
+            state = self.machine.memory.space
+            return self.machine.port.load(
+                self, space, state, addresses.astype(np.int64, copy=False) - state.base, 0, width
+            )
         parts = self.parts(space, addresses)
         if len(parts) == 1:
             return parts[0][0]._load(*parts[0][1:3], width)

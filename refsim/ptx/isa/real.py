@@ -16,11 +16,19 @@ _MAYBE = "{.rounding:rn|rz|rm|rp}"
 _MODE = ".{rounding:rn|rz|rm|rp}"
 
 
-def _binary(name: str, compute: Callable[..., Array]) -> None:
-    """add, sub and mul: without a modifier they round to nearest even (and may be contracted, see contraction.py)."""
+def _binary(name: str, compute: Callable[..., Array], nearest: np.ufunc) -> None:
+    """add, sub and mul: without a modifier they round to nearest even (and may be contracted, see contraction.py).
+
+    NumPy rounds to nearest even as well; only NaN is written otherwise than by the chip, so that a result without any is
+    that of `compute`.
+    """
 
     @instruction(f"{name}{_MAYBE}{{.ftz}}{{.sat}}.{{type:f32}} d, a, b", ignores=("type",), source=PTX[name])
     def single(a: Array, b: Array, *, rounding: str | None, ftz: bool, sat: bool) -> Array:
+        if not (ftz or sat) and rounding in (None, "rn"):
+            result: Array = nearest(a, b)
+            if not np.count_nonzero(np.isnan(result)):
+                return result
         return compute(a, b, rounding or "rn", ftz=ftz, sat=sat)
 
     @instruction(f"{name}{_MAYBE}.{{type:f64}} d, a, b", ignores=("type",), source=PTX[name])
@@ -32,9 +40,9 @@ def _binary(name: str, compute: Callable[..., Array]) -> None:
         return compute(a, b, rounding or "rn", ftz=ftz)
 
 
-_binary("add", ieee.add)
-_binary("sub", ieee.sub)
-_binary("mul", ieee.mul)
+_binary("add", ieee.add, np.add)
+_binary("sub", ieee.sub, np.subtract)
+_binary("mul", ieee.mul, np.multiply)
 
 
 @instruction(f"fma{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["fma"])

@@ -57,6 +57,7 @@ class Code:
     slot_bits: list[int] = field(default_factory=list)
     doubtful: frozenset[int] = frozenset()
     functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    fetchers: dict[int, Callable[..., list[Any]]] = field(default_factory=dict)
     tracked: dict[int, Callable[..., Any]] = field(default_factory=dict)
     grains: dict[str, int] = field(default_factory=dict)
     led: dict[tuple[int, int], bool] = field(default_factory=dict)
@@ -66,6 +67,14 @@ class Code:
     def contractions(self) -> tuple[Contraction, ...]:
         """The products that ptxas may fuse with a sum."""
         return contractions(self.function)
+
+    @cached_property
+    def jumps(self) -> dict[int, int]:
+        """Where each branch to one statement leads."""
+        return {
+            pc: source.pc for pc, step in enumerate(self.steps) for source, _ in step.sources
+            if step.bound.clause.mnemonic == "bra" and isinstance(source, Target)
+        }  # fmt: skip
 
     @cached_property
     def is_asynchronous(self) -> bool:

@@ -76,13 +76,45 @@ def terminator_function(code: Code, pc: int) -> Callable[..., Any]:
     return code.functions[pc]
 
 
+def operands_function(code: Code, pc: int) -> Callable[[Lanes], list[Any]]:
+    """What fetches the operands of the statement at a counter, as `fetch` does, made once for all launches."""
+    if pc not in code.fetchers:
+        names: dict[str, Any] = {"get": get, "place": place}
+        text = ", ".join(_fetching(source, names) for source, _ in code.steps[pc].sources)
+        code.fetchers[pc] = eval(f"lambda lanes: [{text}]", names)
+    return code.fetchers[pc]
+
+
+def _fetching(source: Source, names: dict[str, Any]) -> str:
+    match source:
+        case Register(index):
+            return f"get(lanes, {index})"
+        case Negated(Register(index)):
+            return f"~get(lanes, {index})"
+        case Special(name):
+            return f"lanes.machine.special(lanes, {name!r})"
+        case Symbol(name, offset):
+            return f"lanes.symbol({name!r}, {offset})"
+        case Target(pc):
+            return str(pc)
+        case Place(base, offset):
+            return f"place({_fetching(base, names)}, {offset})"
+        case None:
+            return "None"
+        case Constant() | Targets():
+            name = f"k{len(names)}"
+            names[name] = source.bits if isinstance(source, Constant) else source.pcs
+            return name
+    return "[" + ", ".join(_fetching(element, names) for element in source) + "]"
+
+
 class Writer:
     """Writes the text of one block's function."""
 
     def __init__(self, block: Block, code: Code) -> None:
         self.block, self.code = block, code
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {"get": get, "put": put, "place": place, "merge": merge, "part": part, "np": np,
+        self.names: dict[str, Any] = {"get": get, "put": put, "place": place, "merge": merge, "part": part, "np": np, "one": one,
                                       "check_written": check_written, "mark_written": mark_written}  # fmt: skip
         self.held: set[int] = set()
         self.changed: set[int] = set()
@@ -133,6 +165,9 @@ class Writer:
         if self.is_simple(step):
             self.simple(step)
             return
+        if step.guard is None and len(step.results) <= 1 and not step.bound.clause.flow:
+            self.whole(step)
+            return
         arguments = [self.expression(source) for source, _ in step.sources]
         function = self.constant(clause_function(step, self.code.register_bits))
         wants_lanes = step.bound.clause.wants_lanes
@@ -160,6 +195,40 @@ class Writer:
             )
         if step.guard is None:
             self.sure |= written
+
+    def whole(self, step: Step) -> None:
+        """A step without a guard and with one result at most: views and clause in one line, each element of a result by
+        itself: `[r3, r4] = one(f0(lanes, place(r1, 8)))` and `r3 = u0(r3)`."""
+        clause, keywords = step.bound.clause, dict(step.bound.keywords)
+        if clause.counts_results:
+            result = step.results[0][0]
+            keywords["results"] = len(result) if isinstance(result, tuple) else 1
+        arguments = [self.operand(source, type) for source, type in step.sources]
+        if clause.wants_lanes:
+            self.lines.append(f"lanes.statement = {self.constant(step.statement)}")
+            arguments.insert(0, "lanes")
+        if clause.inexact:
+            self.lines.append(f"lanes.machine.mark_inexact({self.constant(step.statement)})")
+        function = self.constant(partial(clause.function, **keywords) if keywords else clause.function)
+        call = f"{function}({', '.join(arguments)})"
+        for result, type in step.results:
+            self.lines.append(f"{self.left_side(step)} = one({call})")
+            for index in dict.fromkeys(result if isinstance(result, tuple) else (result,)):
+                if index is not None:
+                    self.lines.append(
+                        f"r{index} = {self.constant(unviewer(type, self.code.register_bits[index]))}(r{index})"
+                    )
+        if not step.results:
+            self.lines.append(call)
+        self.wrote(step)
+
+    def operand(self, source: Source, type: PtxType) -> str:
+        """An operand, which may be an address or a vector, as what the clause takes."""
+        if isinstance(source, tuple):
+            return "[" + ", ".join(self.operand(element, type) for element in source) + "]"
+        if isinstance(source, Place | Target | Targets) or source is None:
+            return self.expression(source)
+        return self.value(source, type)
 
     def is_simple(self, step: Step) -> bool:
         """Whether a step is one clause over whole operands with one result, for every lane that is here."""
@@ -233,9 +302,15 @@ class Writer:
         return run
 
 
+def one(values: Any) -> Any:
+    """The result of a statement that has one, or the first of what its clause gives."""
+    return values[0] if isinstance(values, tuple) else values
+
+
 def first(tests: Array | tuple[Array, ...]) -> Array:
     """A predicate; a comparison gives its opposite beside it, which this statement does not want."""
-    return np.asarray(tests[0] if isinstance(tests, tuple) else tests, dtype=np.bool_)
+    test = tests[0] if isinstance(tests, tuple) else tests
+    return test if test.dtype == np.bool_ else test.astype(np.bool_)
 
 
 def part(lanes: Lanes, guard: Array, value: Any) -> Any:

@@ -6,7 +6,7 @@ away. Before a block runs that reads or writes one of the registers in question,
 lanes as if they were so many more warps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.registers import mark_written, put
 from refsim.ptx.lowering.blocks import Block, Code
-from refsim.ptx.lowering.codegen import terminator_function
+from refsim.ptx.lowering.codegen import operands_function, terminator_function
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Statement
 
@@ -39,11 +39,23 @@ class Stack:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What is known of a statement that may wait: its operands, and the places of its results. One call computes those of
+    one `name`: the opcode, and how wide the registers are that it reads and writes."""
+
+    step: Step
+    name: Any
+    operands: Callable[[Lanes], list[Any]]
+    function: Callable[..., Any]
+    results: tuple[int | None, ...]
+    slots: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Execution:
     """One instruction of some lanes, its operands fetched."""
 
-    pc: int
-    step: Step
+    kind: Kind
     lanes: Lanes
     arguments: list[Any]
 
@@ -54,26 +66,31 @@ class Deferred:
     def __init__(self, machine: Machine, code: Code) -> None:
         self.machine, self.code = machine, code
         self.has_waiting = np.zeros(machine.geometry.lanes, np.bool_)
-        self.waiting: list[Execution] = []
+        self.waiting: dict[Any, list[Execution]] = {}
         self.slots: set[int] = set()
         self.warps = 0
         self.tried: set[Any] = set()
+        self.kinds: dict[int, Kind] = {}
         self.touched: dict[int, frozenset[int]] = {}
 
-    def takes(self, lanes: Lanes, step: Step, arguments: list[Any]) -> bool:
+    def takes(self, lanes: Lanes, pc: int, step: Step) -> bool:
         """Whether an execution may wait, and then it does. The first of an opcode does not: what is to be said of it, that
         a target's arithmetic is not known for example, is said there; so it is for every statement where it is noted."""
-        if not step.bound.clause.stacks or lanes.count >= 32 * MANY or not lanes.in_whole_warps:
+        if lanes.count >= 32 * MANY or not lanes.in_whole_warps:
             return False
-        name = step.bound.opcode if self.machine.arithmetic == "silicon" else lanes.pc
-        if name not in self.tried:
-            self.tried.add(name)
-            return False
-        self.waiting.append(Execution(lanes.pc, step, lanes, arguments))
-        for index in step.writes():
-            self.slots.add(self.code.slots[index])
-            mark_written(lanes, index)
+        kind = self.kinds.get(pc)
+        if kind is None:
+            name = step.bound.opcode if self.machine.arithmetic == "silicon" else pc
+            if name not in self.tried:
+                self.tried.add(name)
+                return False
+            kind = self.kinds[pc] = _kind(self.code, pc)
+        self.waiting.setdefault(kind.name, []).append(Execution(kind, lanes, kind.operands(lanes)))
+        self.slots |= kind.slots
         self.has_waiting[lanes.key] = True
+        if self.machine.registers.unwritten:
+            for index in step.writes():
+                mark_written(lanes, index)
         self.warps += lanes.count // 32
         if self.warps >= MANY:
             self.settle()
@@ -93,42 +110,35 @@ class Deferred:
 
     def settle(self) -> None:
         """Compute all that waits, and write it to the registers."""
-        kinds: dict[Any, list[Execution]] = {}
-        for each in self.waiting:
-            kinds.setdefault(_kind(each, self.code.register_bits), []).append(each)
-        self.waiting, self.warps = [], 0
-        self.slots.clear()
+        waiting, self.waiting, self.warps = self.waiting, {}, 0
+        self.slots = set()
         self.has_waiting[:] = False
-        for alike in kinds.values():
+        for alike in waiting.values():
             self._compute(alike)
 
     def _compute(self, alike: list[Execution]) -> None:
         """Executions of one opcode by one call."""
-        first = alike[0]
-        function = terminator_function(self.code, first.pc)
+        kind = alike[0].kind
         counts = [each.lanes.count for each in alike]
-        stack = Stack(self.machine, first.step.statement, sum(counts))
-        values = function(stack, *_stacked([each.arguments for each in alike], counts))
-        found = [values] if len(first.step.results) == 1 else values
+        stack = Stack(self.machine, kind.step.statement, sum(counts))
+        values = kind.function(stack, *_stacked([each.arguments for each in alike], counts))
         begin = 0
-        for each in alike:
-            end = begin + each.lanes.count
-            for (result, _), value in zip(each.step.results, found, strict=True):
-                pairs = zip(result, value, strict=True) if isinstance(result, tuple) else [(result, value)]
-                for index, bits in pairs:
-                    if index is not None:
-                        put(each.lanes, index, bits[begin:end])
-            begin = end
+        for each, count in zip(alike, counts, strict=True):
+            for index, bits in zip(each.kind.results, values, strict=True):
+                if index is not None:
+                    put(each.lanes, index, bits[begin : begin + count])
+            begin += count
 
 
-def _kind(each: Execution, register_bits: list[int]) -> Any:
-    """Equal for executions that one call computes: the opcode, and how wide the registers are that it reads and writes."""
-    widths = tuple(register_bits[index] for index in each.step.writes())
-    return each.step.bound.opcode, widths, _widths(each.arguments)
-
-
-def _widths(arguments: list[Any]) -> Any:
-    return tuple(_widths(one) if isinstance(one, list) else None if one is None else one.dtype for one in arguments)
+def _kind(code: Code, pc: int) -> Kind:
+    step, bits = code.steps[pc], code.register_bits
+    writes = tuple(step.writes())
+    widths = tuple(bits[index] for index in (*writes, *step.reads()))
+    name = step.bound.opcode, widths, tuple(type.name for _, type in step.sources)
+    slots = frozenset(code.slots[index] for index in writes)
+    ((results, _),) = step.results
+    assert isinstance(results, tuple)
+    return Kind(step, name, operands_function(code, pc), terminator_function(code, pc), results, slots)
 
 
 def _stacked(operands: Sequence[list[Any]], counts: list[int]) -> list[Any]:

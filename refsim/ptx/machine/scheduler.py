@@ -29,9 +29,8 @@ from refsim.ptx.findings.faults import fault
 from refsim.ptx.findings.record import Findings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import Block, Code
-from refsim.ptx.lowering.codegen import terminator_function, translate
+from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate
 from refsim.ptx.lowering.granules import granule
-from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
@@ -107,7 +106,9 @@ class Machine:
         self.deferred = None if observer or tracking else Deferred(self, code)
         self.specials: dict[str, NDArray[np.uint32]] = {}
         self.clock = 0
-        self.go(0, np.arange(geometry.lanes, dtype=np.int64))
+        everyone = np.arange(geometry.lanes, dtype=np.int64)
+        self.lanes = Lanes(self, everyone)
+        self.go(0, everyone)
 
     def begin_unwritten(self) -> None:
         """No lane has written the registers that it may read before: remember that, or follow their undefined bits."""
@@ -334,7 +335,9 @@ class Machine:
         return RANDOM_SPLIT if self.clock < FREELY else LATER_SPLIT
 
     def run_block(self, block: Block, ids: Ids) -> None:
-        lanes = Lanes(self, ids)
+        lanes = self.lanes
+        if lanes.ids is not ids:  # else the set that ran last goes on
+            lanes = self.lanes = Lanes(self, ids)
         if self.deferred is not None and self.deferred.waiting:
             self.deferred.before(block, lanes)
         if self.observer is not None and block.steps:
@@ -367,7 +370,7 @@ class Machine:
         if self.tracking is not None:
             demand_guard(lanes, step)
         if step.guard:
-            guard = lanes.full(get(lanes, step.guard.register.index))
+            guard = get(lanes, step.guard.register.index)
             guard = ~guard if step.guard.negated else guard
             chosen = lanes.select(guard)
             if chosen is not lanes:
@@ -378,6 +381,15 @@ class Machine:
         if self.tracking is not None:
             demand_members(lanes, step)
         pc = block.next_pc - 1
+        if self.observer is None and (target := self.code.jumps.get(pc)) is not None:
+            lanes.pc = pc
+            self.branch(lanes, target)
+            return
+        if step.bound.clause.stacks and pc not in self.meetings.parked and self.deferred is not None:
+            waits = self.deferred.takes(lanes, pc, step)
+            if waits:
+                self.go(block.next_pc, lanes.ids)
+                return
         if step.bound.clause.rendezvous:
             ready = self.meetings.meet(pc, step, lanes)
             if ready is None:
@@ -391,16 +403,11 @@ class Machine:
         if step.bound.clause.inexact:
             self.mark_inexact(step.statement)
         lanes.pc = places[0][0]
-        fetched = [
-            (part, [fetch(part, source, type) for source, type in self.code.steps[pc].sources]) for pc, part in places
-        ]
+        fetched = [(part, operands_function(self.code, pc)(part)) for pc, part in places]
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)
         if self.races is not None and self.races.loose is not None and step.bound.clause.converges:
             at = step.mask_at
             self.races.converged(lanes.ids, None if at is None else groups(lanes, arguments[at]))
-        if self.deferred is not None and len(places) == 1 and self.deferred.takes(lanes, step, arguments):
-            self.go(lanes.pc + 1, lanes.ids)
-            return
         put_masks = None if self.tracking is None else follow_terminator(places, lanes, arguments, self.code)
         values = terminator_function(self.code, lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:

@@ -25,7 +25,10 @@ MAX_BYTES = 16 << 30
 THREADS = 1 << 40  # a byte's writer is a PTX line * THREADS + the number of the thread in its grid
 
 # Items of one access, by width: one move per lane, whatever it holds. complex128 is NumPy's only 16-byte item.
-ITEM = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+ITEM: dict[int, np.dtype[Any]] = {
+    width: np.dtype(kind) for width, kind in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))
+}
+_SHIFT = {width: np.int64(width.bit_length() - 1) for width in ITEM}
 
 
 @dataclass(frozen=True)
@@ -118,13 +121,17 @@ class Space:
 
     def check(self, at: Addresses, width: int, *, store: bool) -> Region | None:
         """Raise AccessError unless each access lies in one region and is aligned; the region if all share it."""
-        low, high = int(at.min()), int(at.max())
+        if len(at) == 1:
+            low = high = stray = at.item()
+        else:
+            low, high = int(np.minimum.reduce(at)), int(np.maximum.reduce(at))
+            stray = int(np.bitwise_or.reduce(at))
         shared = self.region_at(low)
         if shared is None or high + width > shared.end:
             self.check_each(at, width)
             shared = None
-        if width > 1 and (misaligned := at & (width - 1)).any():
-            lane = int(np.flatnonzero(misaligned)[0])
+        if stray & (width - 1):
+            lane = int(np.flatnonzero(at & (width - 1))[0])
             raise AccessError(
                 "misaligned", lane, f"address {self.address(at[lane])} is not a multiple of {width} bytes"
             )
@@ -157,7 +164,7 @@ class Space:
     def index(self, at: Addresses, owner: Addresses | int, width: int) -> Addresses:
         """Item numbers in the flat bytes for positions of each owner; the stride is a multiple of 16."""
         flat = at + owner * self.stride if self.stride else at
-        return flat if width == 1 else flat >> (width.bit_length() - 1)
+        return flat if width == 1 else flat >> _SHIFT[width]
 
     def is_initialised(self, region: Region | None) -> bool:
         """Whether a region's bytes were all written by the host."""
@@ -166,7 +173,7 @@ class Space:
     def check_initialised(self, at: Addresses, index: Addresses, width: int) -> None:
         narrow = min(width, 8)
         marks: NDArray[Any] = self.unwritten.view(ITEM[width]).take(index).view(ITEM[narrow])
-        if marks.any() and (bad := (marks != 0).reshape(len(at), -1).any(axis=1)).any():
+        if np.count_nonzero(marks) and (bad := (marks != 0).reshape(len(at), -1).any(axis=1)).any():
             lane = int(np.flatnonzero(bad)[0])
             at_lane = int(at[lane])
             raise AccessError(
