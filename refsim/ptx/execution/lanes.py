@@ -137,7 +137,7 @@ class Lanes:
         if space == "global":
             state = self.machine.memory.space
             return self.machine.port.load(
-                self, space, state, addresses.astype(np.int64, copy=False) - state.base, 0, width
+                self, space, state, addresses.astype(np.int64, copy=False) - state.origin, 0, width
             )
         parts = self.parts(space, addresses)
         if len(parts) == 1:
@@ -175,7 +175,7 @@ class Lanes:
         """Split generic addresses by the window they fall in: (lanes, space, positions, mask of the lanes or None)."""
         at = addresses.astype(np.int64, copy=False)
         if space in ("global", "const"):
-            return [(self, "global", at - self.machine.memory.space.base, None)]
+            return [(self, "global", at - self.machine.memory.space.origin, None)]
         if space == "shared":
             return [(*self._within_cluster(at), None)]
         if space != "generic":

@@ -28,7 +28,7 @@ THREADS = 1 << 40  # a byte's writer is a PTX line * THREADS + the number of the
 ITEM: dict[int, np.dtype[Any]] = {
     width: np.dtype(kind) for width, kind in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))
 }
-_SHIFT = {width: np.int64(width.bit_length() - 1) for width in ITEM}
+_SHIFT = {width: width.bit_length() - 1 for width in ITEM}
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,10 @@ class Space:
     stored: set[str] = field(default_factory=set)
     undo: StoreWatch | None = None
     blocks: Blocks | None = None
+    origin: np.int64 = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.origin = np.int64(self.base)
 
     def add(self, region: Region) -> None:
         """Regions are added in rising order."""
@@ -124,7 +128,7 @@ class Space:
         if len(at) == 1:
             low = high = stray = at.item()
         else:
-            low, high = int(np.minimum.reduce(at)), int(np.maximum.reduce(at))
+            low, high = at.item(at.argmin()), at.item(at.argmax())  # sooner than a reduction
             stray = int(np.bitwise_or.reduce(at))
         shared = self.region_at(low)
         if shared is None or high + width > shared.end:
