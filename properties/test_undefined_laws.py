@@ -1,6 +1,10 @@
 """The rule of an instruction never says less than what flipping an undefined bit can change; where bits are only moved or
 combined one by one, it says no more."""
 
+import functools
+import itertools
+import operator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refsim.ptx.checks.undefined_memory import UPDATES, Bits
 from refsim.ptx.execution.masks import Mask
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.binding import bind, evaluate
@@ -32,10 +37,16 @@ EXACT: list[tuple[str, tuple[int, ...], dict[int, list[int]]]] = [
     ("bfe.u32", (0,), {1: [0, 4, 31], 2: [0, 5, 32]}), ("bfe.s32", (0,), {1: [0, 4, 31], 2: [0, 5, 32]}),
     ("bfi.b32", (0, 1), {2: [0, 4, 31], 3: [0, 5, 32]}), ("szext.wrap.s32", (0,), {1: [0, 7, 31]}),
     ("cvt.u16.u32", (0,), {}), ("cvt.s64.s16", (0,), {}), ("cvt.u64.u32", (0,), {}), ("cvt.s32.s8", (0,), {}),
+    *((f"setp.{test}.{type}", (0, 1), {}) for type in ("u32", "s32", "u16", "s64")
+      for test in ("eq", "ne", "lt", "le", "gt", "ge")),
+    *((f"setp.{test}.u64", (0, 1), {}) for test in ("lo", "ls", "hi", "hs")), ("setp.eq.b16", (0, 1), {}),
+    ("shl.b32", (0, 1), {}), ("shr.u32", (0, 1), {}), ("shr.s16", (0, 1), {}), ("shl.b64", (0, 1), {}),
     ("selp.b32", (0, 1, 2), {}), ("mov.u32", (0,), {}), ("mov.pred", (0,), {}),
 ]  # fmt: skip
 SOUND = [
-    "add.u32", "sub.s32", "mul.lo.u32", "mad.lo.u32", "min.s32", "add.f32", "mul.f32", "fma.rn.f32", "add.f16x2", "mul.bf16x2",
+    "add.u32", "add.s64", "sub.s32", "sub.u16", "mul.lo.u32", "mul.lo.s16", "mul.hi.u32", "mul.hi.s64", "mul.wide.u32",
+    "mul.wide.s16", "mad.lo.u32", "mad.hi.s32", "mad.wide.s32", "add.cc.u32", "add.u16x2", "setp.eq.and.u32", "setp.lt.bf16",
+    "setp.eq.f32", "min.s32", "add.f32", "mul.f32", "fma.rn.f32", "add.f16x2", "mul.bf16x2",
     "popc.b32", "clz.b32", "bfind.u32", "abs.s32", "cvt.rn.f16x2.f32", "cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.f16x2.e4m3x2",
     "cvt.rn.f32.u32", "cvt.pack.sat.u16.s32", "cvt.pack.sat.s8.s32.b32", "setp.lt.u32", "setp.lt.and.u32", "setp.ge.or.s32",
     "setp.eq.xor.u32", "setp.lt.f16x2", "set.lt.u32.s32", "slct.b32.s32", "slct.f32.f32", "dp4a.u32.u32", "shl.b32", "prmt.b32",
@@ -131,3 +142,46 @@ def test_a_mask_follows_the_sign_into_a_wider_register(value: int, mask: int) ->
     sign = 0xFFFFFFFF if mask >> 31 else 0
     assert int(got[0]) == sign << 32 | mask
     assert TYPES["s64"].is_signed
+
+
+# What each update of memory leaves, of what was there, b and c.
+MEANINGS: dict[str, Callable[[int, int, int], int]] = {
+    "and": lambda old, b, c: old & b, "or": lambda old, b, c: old | b, "xor": lambda old, b, c: old ^ b,
+    "exch": lambda old, b, c: b, "cas": lambda old, b, c: c if old == b else old,
+}  # fmt: skip
+
+
+def assigned(bits: Bits) -> list[int]:
+    """All numbers that a number with undefined bits can be."""
+    return [value for value in range(1 << bits.width) if (value ^ bits.value) & ~bits.mask == 0]
+
+
+@pytest.mark.parametrize("operation", MEANINGS)
+def test_an_update_leaves_undefined_what_can_change(operation: str) -> None:
+    """All numbers of two bits: no less than that, and no more unless a swap may or may not be made."""
+    numbers = [Bits(value, mask, 2) for value, mask in itertools.product(range(4), repeat=2)]
+    for old, b, c in itertools.product(numbers, numbers, numbers if operation == "cas" else [Bits(0, 0, 2)]):
+        found = [MEANINGS[operation](*each) for each in itertools.product(*map(assigned, (old, b, c)))]
+        able = functools.reduce(operator.or_, (one ^ found[0] for one in found))
+        left = UPDATES[operation](old, b, c)
+        assert able & ~left.mask == 0
+        assert (left.value ^ found[0]) & ~left.mask == 0
+        may_swap = operation == "cas" and len({one == other for one in assigned(old) for other in assigned(b)}) == 2
+        assert may_swap or left.mask == able
+
+
+EXACTLY = {"add.u32": 0.9, "sub.u16": 0.9, "mul.lo.u32": 0.6, "mul.wide.u32": 0.5, "mad.lo.u32": 0.6}
+
+
+@pytest.mark.parametrize("opcode", EXACTLY)
+def test_sums_and_products_are_called_undefined_where_they_are(opcode: str) -> None:
+    """How often the lowest bit that the rule calls undefined can change: small numbers, few undefined bits."""
+    random, types, hits, tried = np.random.default_rng(1), sources(opcode), 0, 300
+    for _ in range(tried):
+        values = [np.array([random.integers(0, 64)], type.bits_dtype) for type in types]
+        masks = [
+            np.array([1 << random.integers(0, 6) if random.random() < 0.5 else 0], type.bits_dtype) for type in types
+        ]
+        (got,), (want,) = followed(opcode, values, masks), changes(opcode, values, masks)
+        hits += int(got[0]) & -int(got[0]) == int(want[0]) & -int(want[0])
+    assert hits >= EXACTLY[opcode] * tried

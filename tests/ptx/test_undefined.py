@@ -16,7 +16,8 @@ from refsim.ptx.isa import binding, forms
 from refsim.testing.kernel_files import load_kernel_file
 
 kernels = load_kernel_file(Path(__file__).parent / "undefined_kernels.py")
-CASES, REGISTERS, run, marked = kernels.CASES, kernels.REGISTERS, kernels.run, kernels.marked
+MEMORY_CASES = load_kernel_file(Path(__file__).parent / "undefined_memory_kernels.py").CASES
+CASES, REGISTERS, run, marked = (*kernels.CASES, *MEMORY_CASES), kernels.REGISTERS, kernels.run, kernels.marked
 POLICIES = pytest.mark.parametrize("policy", ptx.POLICIES)
 
 
@@ -76,7 +77,7 @@ RULED = sorted(
     {clause.mnemonic for clause in forms.clauses() if not isinstance(clause.undefined, str)} - {"activemask", "elect"}
 )
 FINER = ("and", "or", "lop3", "shl", "shr", "shf", "prmt", "bfe", "bfi", "brev", "szext", "cnot", "xor", "not", "mov", "cvt",
-         "selp", "setp")  # fmt: skip
+         "selp", "setp", "add", "sub", "mul", "mad", "atom")  # fmt: skip
 
 
 @contextmanager

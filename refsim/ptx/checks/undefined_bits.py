@@ -218,7 +218,7 @@ def table_and_test(operands: Operands) -> list[Any]:
     found, _ = operands.function(*operands.values, **operands.keywords)
     test, unknown = _not_zero(found, bits)
     return operands.answer(
-        bits, _combined(test, unknown, operands.values[4], operands.bits(4), operands.keywords["boolean"])
+        bits, combined(test, unknown, operands.values[4], operands.bits(4), operands.keywords["boolean"])
     )
 
 
@@ -233,7 +233,7 @@ def is_zero(operands: Operands) -> list[Any]:
     return operands.answer(unknown.astype(operands.results[0][1].bits_dtype))
 
 
-def _combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | None) -> Array:
+def combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | None) -> Array:
     """Where a test and a predicate, combined, are undefined."""
     if boolean == "and":
         return (test | unknown) & (c | mask) & (unknown | mask)
@@ -242,26 +242,7 @@ def _combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str |
     return unknown | mask
 
 
-# ---- comparison and selection
-def compared(operands: Operands) -> list[Any]:
-    """setp: the test as a whole (of each half by itself), combined with c bit by bit."""
-    sources = list(map(view, operands.values[:2], operands.types[:2]))
-    keywords = {**operands.keywords, "boolean": None}
-    boolean = operands.keywords.get("boolean")
-    outcomes = operands.function(*sources, **keywords)
-    if operands.types[0].lanes == 2:
-        each = (halves(operands.bits(0)) != 0) | (halves(operands.bits(1)) != 0)
-        unknown = [each[:, 0], each[:, 1]]
-    else:
-        unknown = [(operands.bits(0) != 0) | (operands.bits(1) != 0)] * 2
-    if boolean is not None:
-        c, mask = operands.values[2], operands.bits(2)
-        unknown = [
-            _combined(np.asarray(test), bits, c, mask, boolean) for test, bits in zip(outcomes, unknown, strict=True)
-        ]
-    return operands.answer(*unknown[: len(operands.results)])
-
-
+# ---- selection
 def selected(operands: Operands) -> list[Any]:
     """selp, slct: the mask of what is chosen; where the choice is undefined, the bits in which both can differ."""
     a, b = operands.values[:2]

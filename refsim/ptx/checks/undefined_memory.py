@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks.undefined import GRANULE, Events, Tracking, tracking_of
 from refsim.ptx.checks.undefined_bits import Operands, full
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.masks import Mask, all_ones, either, joined, mask_of, nonzero
+from refsim.ptx.execution.masks import Mask, joined, mask_of, nonzero
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.memory.space import ITEM, Space
 
@@ -239,22 +239,53 @@ def _row(masks: list[Mask | None], row: PtxType, count: int) -> tuple[Array | No
     return bits.view(np.uint8).reshape(count, -1), origin
 
 
-Update = Callable[[Array, Array, Array, Array], Array]
+@dataclass(frozen=True)
+class Bits:
+    """A number of `width` bits, some of which are undefined: those of `mask`."""
+
+    value: int
+    mask: int
+    width: int
+
+    @property
+    def ones(self) -> int:
+        return (1 << self.width) - 1
+
+    @property
+    def can_be_0(self) -> int:
+        return (~self.value | self.mask) & self.ones
+
+    @property
+    def can_be_1(self) -> int:
+        return self.value | self.mask
 
 
-def _whole(old: Array, b: Array, c: Array, value: Array) -> Array:
-    return np.where(nonzero(old) | nonzero(b), all_ones(old.dtype), np.zeros(1, old.dtype))
+Update = Callable[[Bits, Bits, Bits], Bits]
 
 
-# What an update leaves undefined in memory: of its masks (old, b, c) and the value of b. A compare-and-swap whose comparison
-# is defined leaves c or what was there.
+def _whole(old: Bits, b: Bits, c: Bits) -> Bits:
+    """What any undefined bit makes undefined; the value is nobody's concern, as no rule here looks at it."""
+    return Bits(0, old.ones if old.mask or b.mask else 0, old.width)
+
+
+def _exchanged(old: Bits, b: Bits, c: Bits) -> Bits:
+    """A compare-and-swap leaves c where old is b: surely, never, or perhaps, and then what differs is undefined."""
+    open_ = old.mask | b.mask
+    if (old.value ^ b.value) & ~open_:
+        return old
+    return c if not open_ else Bits(old.value, old.mask | c.mask | (old.value ^ c.value), old.width)
+
+
+# What an update leaves in memory, of what was there, b and c.
 UPDATES: dict[str, Update] = {
-    "and": lambda old, b, c, value: (old | b) & (value | b),
-    "or": lambda old, b, c, value: (old | b) & (~value | b),
-    "xor": lambda old, b, c, value: old | b,
-    "exch": lambda old, b, c, value: b,
-    "cas": lambda old, b, c, value: either(_whole(old, b, c, value), c),
-}
+    "and": lambda old, b, c: Bits(old.value & b.value,
+                                  old.can_be_1 & b.can_be_1 & (old.can_be_0 | b.can_be_0), old.width),
+    "or": lambda old, b, c: Bits(old.value | b.value,
+                                 old.can_be_0 & b.can_be_0 & (old.can_be_1 | b.can_be_1), old.width),
+    "xor": lambda old, b, c: Bits(old.value ^ b.value, old.mask | b.mask, old.width),
+    "exch": lambda old, b, c: b,
+    "cas": _exchanged,
+}  # fmt: skip
 
 
 def updated(operation: str) -> Callable[["Operands"], list[Any]]:
@@ -264,15 +295,13 @@ def updated(operation: str) -> Callable[["Operands"], list[Any]]:
         operands.demand(operands.masks[0], ADDRESS)
         row = TYPES[operands.keywords["type"]]
         is_vector = isinstance(operands.masks[1], list)
-        given = list(zip(*(operands.masks[1:3], operands.values[1:3]), strict=True))
+        given = list(zip(operands.masks[1:3], operands.values[1:3], strict=True))
         elements: list[Mask | None] = []
         for place in range(len(operands.masks[1]) if is_vector else 1):
-            (mask, value), *others = [
-                (m[place], v[place]) if is_vector and isinstance(m, list) else (m, v) for m, v in given
-            ]
-            third = others[0][0] if operation == "cas" else None
+            pairs = [(m[place], v[place]) if is_vector and isinstance(m, list) else (m, v) for m, v in given]
             address = operands.values[0] + place * (row.bits // 8)
-            elements.append(_update(operands, address, row, (mask, third), value, UPDATES.get(operation, _whole)))
+            others = pairs[1:] if operation == "cas" else []
+            elements.append(_update(operands, address, row, [pairs[0], *others], UPDATES.get(operation, _whole)))
         if not operands.results:
             return []
         return [elements if isinstance(operands.results[0][0], tuple) else elements[0]]
@@ -281,44 +310,54 @@ def updated(operation: str) -> Callable[["Operands"], list[Any]]:
 
 
 def _update(
-    operands: "Operands",
-    address: Array,
-    row: PtxType,
-    masks: tuple[Mask | None, Mask | None],
-    value: Array,
-    update: Update,
+    operands: "Operands", address: Array, row: PtxType, given: list[tuple[Mask | None, Array]], update: Update
 ) -> Mask | None:
     lanes, size, count = operands.lanes, row.bits // 8, operands.lanes.count
     found = read(lanes, _space(operands), address, size, size)
-    if found is None and masks[0] is None and masks[1] is None:
+    if found is None and all(mask is None for mask, _ in given):
         return None  # what memory holds is defined and stays so
-    held = (
-        np.zeros(count, row.bits_dtype) if found is None else np.ascontiguousarray(found[0]).view(row.bits_dtype)[:, 0]
-    )
+    held = np.zeros((count, size), np.uint8) if found is None else found[0]
     origin = np.zeros(count, np.int32) if found is None else found[1][:, 0]
-    b, c = (np.zeros(count, row.bits_dtype) if mask is None else mask.bits.astype(row.bits_dtype) for mask in masks)
-    _, own = joined([mask for mask in masks if mask is not None], count)
-    values = np.broadcast_to(np.asarray(value), (count, *np.shape(value)[1:])).astype(row.bits_dtype, copy=False)
-    before, after = np.zeros_like(held), np.zeros_like(held)
-    sources, results = np.zeros(count, np.int32), np.zeros(count, np.int32)
-    latest: dict[tuple[int, int], tuple[Any, int]] = {}
-    for lane, cell in enumerate(_cells(lanes, _space(operands), address)):
-        old, source = latest.get(cell, (held[lane], int(origin[lane])))
-        before[lane], sources[lane] = old, source
-        one = slice(lane, lane + 1)
-        after[lane] = update(before[one], b[one], c[one], values[one])[0]
-        results[lane] = (source or int(own[lane])) if nonzero(after[one])[0] else 0
-        latest[cell] = after[lane], int(results[lane])
-    write(lanes, _space(operands), address, size, after.view(np.uint8).reshape(count, size), results[:, None])
-    return mask_of(before, sources)
+    sources = [
+        [Bits(*each, row.bits) for each in zip(_numbers(value, row, count), _numbers(bits, row, count), strict=True)]
+        for value, bits in ((value, None if mask is None else mask.bits) for mask, value in given)
+    ]
+    _, own = joined([mask for mask, _ in given if mask is not None], count)
+    before, results = np.zeros(count, np.int32), np.zeros(count, np.int32)
+    latest: dict[tuple[int, int], tuple[Bits, int]] = {}
+    was, left = [], []
+    for lane, (cell, value) in enumerate(_cells(lanes, _space(operands), address, size)):
+        mask = int.from_bytes(held[lane].tobytes(), "little")
+        old, before[lane] = latest.get(cell, (Bits(value, mask, row.bits), int(origin[lane])))
+        after = update(old, sources[0][lane], sources[-1][lane])
+        results[lane] = (before[lane] or own[lane]) if after.mask else 0
+        latest[cell] = after, int(results[lane])
+        was.append(old.mask)
+        left.append(after.mask)
+    write(lanes, _space(operands), address, size, _rows(left, size), results[:, None])
+    return mask_of(_rows(was, size).view(row.bits_dtype)[:, 0], before)
 
 
-def _cells(lanes: Lanes, space: str, addresses: Array) -> list[tuple[int, int]]:
-    """The place that each lane means: shared address 0 of two CTAs is two places."""
-    cells = [(-1, lane) for lane in range(lanes.count)]
-    for number, (_, _, _, flat, chosen) in enumerate(_places(lanes, space, addresses)):
-        for lane, position in zip(np.arange(lanes.count)[chosen].tolist(), flat.tolist(), strict=True):
-            cells[lane] = number, position
+def _numbers(bits: Array | None, row: PtxType, count: int) -> list[int]:
+    """Bits (n,) or (1,) as a number for each lane; None: zeros."""
+    if bits is None:
+        return [0] * count
+    items = np.broadcast_to(np.asarray(bits), (count, *np.shape(bits)[1:])).astype(row.bits_dtype, copy=False)
+    return [int.from_bytes(item.tobytes(), "little") for item in items]
+
+
+def _rows(numbers: list[int], size: int) -> NDArray[np.uint8]:
+    """Numbers as rows of bytes."""
+    return np.frombuffer(b"".join(number.to_bytes(size, "little") for number in numbers), np.uint8).reshape(-1, size)
+
+
+def _cells(lanes: Lanes, space: str, addresses: Array, size: int) -> list[tuple[tuple[int, int], int]]:
+    """The place that each lane means, and the number that stands there: shared address 0 of two CTAs is two places."""
+    cells = [((-1, lane), 0) for lane in range(lanes.count)]
+    for number, (_, shadow, _, flat, chosen) in enumerate(_places(lanes, space, addresses)):
+        values: Array = shadow.space.bytes.view(ITEM[size]).take(flat // size, mode="clip")
+        for lane, position, value in zip(np.arange(lanes.count)[chosen].tolist(), flat.tolist(), values, strict=True):
+            cells[lane] = (number, position), int.from_bytes(value.tobytes(), "little")
     return cells
 
 

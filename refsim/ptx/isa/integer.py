@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits as bits
+from refsim.ptx.checks.undefined_arithmetic import multiplied, summed
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -84,7 +85,7 @@ def _ones(count: Array) -> Array:
     return ~(np.invert(np.zeros_like(count)) << count)
 
 
-@instruction("add.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["add"])
+@instruction("add.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=summed, source=PTX["add"])
 @instruction("add.{type:u16x2|s16x2} d, a, b", since="sm_90", source=PTX["add"])
 def add(a: Array, b: Array) -> Array:
     """The sum, modulo two to the width: 0xffff + 1 in u16 is 0. In x2 the halves do not carry into one another."""
@@ -97,7 +98,7 @@ def add_sat(a: Array, b: Array) -> Array:
     return _saturated(a.astype(np.int64) + b)
 
 
-@instruction("sub.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["sub"])
+@instruction("sub.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=summed, source=PTX["sub"])
 def sub(a: Array, b: Array) -> Array:
     """The difference, modulo two to the width: 0 - 1 in u32 is 0xffffffff."""
     return a - b
@@ -109,25 +110,25 @@ def sub_sat(a: Array, b: Array) -> Array:
     return _saturated(a.astype(np.int64) - b)
 
 
-@instruction("mul.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["mul"])
+@instruction("mul.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=multiplied, source=PTX["mul"])
 def mul(a: Array, b: Array, *, half: str) -> Array:
     """The upper or the lower half of the product: mul.hi.u32 of 0x80000000 and 4 is 2."""
     return _part(a, b, half)
 
 
-@instruction("mul.wide.{type:u16|u32|s16|s32} d:wide, a, b", source=PTX["mul"])
+@instruction("mul.wide.{type:u16|u32|s16|s32} d:wide, a, b", undefined=multiplied, source=PTX["mul"])
 def mul_wide(a: Array, b: Array) -> Array:
     """The whole product, in twice the width: mul.wide.u16 of 0xffff and 0xffff is 0xfffe0001."""
     return _wide_product(a, b)
 
 
-@instruction("mad.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", source=PTX["mad"])
+@instruction("mad.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", undefined=multiplied, source=PTX["mad"])
 def mad(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """One half of the product, plus c: mad.lo.u32 of 3, 5 and 7 is 22."""
     return _part(a, b, half) + c
 
 
-@instruction("mad.wide.{type:u16|u32|s16|s32} d:wide, a, b, c:wide", source=PTX["mad"])
+@instruction("mad.wide.{type:u16|u32|s16|s32} d:wide, a, b, c:wide", undefined=multiplied, source=PTX["mad"])
 def mad_wide(a: Array, b: Array, c: Array) -> Array:
     """The whole product plus c, in twice the width: mad.wide.s16 of -1, 2 and 5 is 3."""
     return _wide_product(a, b) + c

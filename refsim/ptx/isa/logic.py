@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.checks import undefined_bits as bits
+from refsim.ptx.checks.undefined_arithmetic import shifted
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -99,13 +100,13 @@ def _amount(b: Array, a: Array) -> Array:
     return np.minimum(b, a.dtype.itemsize * 8).astype(a.dtype)
 
 
-@instruction("shl.{type:b16|b32|b64} d, a, b:u32", undefined=bits.moved("a"), source=PTX["shl"])
+@instruction("shl.{type:b16|b32|b64} d, a, b:u32", undefined=shifted, source=PTX["shl"])
 def shl(a: Array, b: Array) -> Array:
     """a moved up by b, zeros from below: by 32 or more, shl.b32 gives 0."""
     return a << _amount(b, a)
 
 
-@instruction("shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32", undefined=bits.moved("a"), source=PTX["shr"])
+@instruction("shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32", undefined=shifted, source=PTX["shr"])
 def shr(a: Array, b: Array) -> Array:
     """a moved down by b, zeros (s types: the sign) from above: by 32 or more, shr.s32 of -5 gives -1."""
     return a >> _amount(b, a)

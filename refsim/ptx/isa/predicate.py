@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits as bits
+from refsim.ptx.checks.undefined_arithmetic import compared
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.sources import PTX, Source
 
@@ -64,7 +65,7 @@ def _comparison(
             joined = alone.replace("TEST", "TEST.{boolean:and|or|xor}") + ", c:pred"
             for each in (alone, joined):
                 instruction(each.replace("TEST", f"{{test:{tests}}}"), source=source, since=since, ignores=ignores,
-                            undefined=bits.compared if form.startswith("setp") else "whole")(function)  # fmt: skip
+                            undefined=compared if form.startswith("setp") else "whole")(function)  # fmt: skip
         return function
 
     return register
