@@ -243,6 +243,23 @@ def test_compile_error_shows_the_log(tmp_path: Path) -> None:
 
 
 @needs_nvrtc
+@pytest.mark.parametrize(
+    ("header", "help"),
+    [
+        ("cstdint", "NVRTC has no headers of the host: <cuda/std/cstdint>, or PTX that nvcc made"),
+        ("math.h", "NVRTC has no headers of the host: <cuda/std/cmath>, or PTX that nvcc made"),
+        ("vector", "NVRTC has no headers of the host: PTX that nvcc made"),
+        ("mine.h", ""),
+    ],
+)
+def test_a_header_of_the_host_says_what_stands_instead(tmp_path: Path, header: str, help: str) -> None:
+    with pytest.raises(RefsimError) as caught:
+        compile_ptx(small(tmp_path, f"#include <{header}>\n"))
+    assert caught.value.help.startswith(help)
+    assert bool(caught.value.help) == bool(help)
+
+
+@needs_nvrtc
 def test_two_headers_of_one_name_are_refused(tmp_path: Path) -> None:
     source = small(tmp_path, '#include "a/a.h"\n#include "name.h"\n')
     (source.parent / "a").mkdir()

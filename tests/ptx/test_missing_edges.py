@@ -96,6 +96,43 @@ def test_the_second_wave_of_a_grid_knows_what_the_first_noted(policy, seed) -> N
     assert said(body, 5000, 1, policy, seed).endswith("no fence before it (release)")
 
 
+@SCHEDULES
+def test_fences_of_all_before_a_barrier_are_not_said_to_be_missing(policy, seed) -> None:
+    """All write and fence, meet, and one thread counts by a relaxed atomic: of a poll without a fence behind it that alone."""
+    body = """@%p1 st.global.u32 [%d4+128], 5;
+        @%p1 membar.gl;
+        bar.sync 0;
+        and.pred %p5, %p1, %p2; @%p5 red.global.add.u32 [%d2], 1;
+        @%p1 bra DONE;
+        POLL: ld.relaxed.gpu.global.u32 %r9, [%d2]; setp.eq.u32 %p4, %r9, 0; @%p4 bra POLL;
+        BEHIND;
+        ld.global.u32 %r10, [%d4+128]; st.global.u32 [%d5], %r10;
+        DONE:"""
+    found = said(body.replace("BEHIND;", ""), 2, 64, policy, seed)
+    assert found == f"ld.relaxed.gpu.global.u32 at (k.cu:6) {NO_ACQUIRE}: no fence behind it (acquire)"
+    run(body.replace("BEHIND", "membar.gl"), 2, 64, policy, seed)
+
+
+@SCHEDULES
+def test_of_a_write_and_a_later_read_the_read_is_named(policy, seed) -> None:
+    """Two blocks take turns; the one that reads gives the word back without a release."""
+    body = """@!%p1 bra READ;
+        st.global.u32 [%d4+128], 5;
+        st.release.gpu.global.u32 [%d4], 1;
+        BACK: ld.acquire.gpu.global.u32 %r9, [%d4]; setp.ne.u32 %p4, %r9, 2; @%p4 bra BACK;
+        st.global.u32 [%d4+128], 6; bra DONE;
+        READ: ld.acquire.gpu.global.u32 %r9, [%d4]; setp.ne.u32 %p4, %r9, 1; @%p4 bra READ;
+        ld.global.u32 %r10, [%d4+128];
+        st.ORDER.gpu.global.u32 [%d4], 2;
+        DONE:"""
+    with pytest.raises(RefsimError) as caught:
+        run(body.replace("ORDER", "relaxed"), 2, 1, policy, seed)
+    assert "overwrites 4 B" in caught.value.what
+    assert "(k.cu:7) reads" in caught.value.what
+    assert f"(k.cu:8) {NO_RELEASE}" in caught.value.what
+    run(body.replace("ORDER", "release"), 2, 1, policy, seed)
+
+
 # Warp 0 writes (line 1) and comes to a barrier (line 2); warp 1 comes to one (line 4) and reads what warp 0 wrote (line 5).
 BARRIER = """@%p3 st.shared.u32 [%r5], %r1;
 @%p3 FIRST;

@@ -85,6 +85,23 @@ def test_a_location_names_the_inlined_function_and_the_place_of_its_call():
     assert found[1].location == Location("h.hpp", 99, "f", Location("k.cu", 8))
 
 
+def test_calls_that_a_library_makes_of_itself_are_left_out():
+    def inside(*places: tuple[str, str]) -> str:
+        at = None
+        for place, function in reversed(places):
+            file, line = place.split(":")
+            at = Location(file, int(line), function, at)
+        return at.brief()
+
+    library, user = [("c.h:1", "load"), ("b.h:2", "get"), ("a.h:3", "read")], ("k.cu:8", "")
+    assert inside(user) == "k.cu:8"
+    assert inside(*library[:2], user) == "c.h:1 in load, called at b.h:2 in get, called at k.cu:8"
+    assert inside(*library, user) == "c.h:1 in load, called through 2 more at k.cu:8"
+    assert inside(*library, ("k.cu:5", "poll"), user) == (
+        "c.h:1 in load, called through 2 more at k.cu:5 in poll, called at k.cu:8"
+    )
+
+
 def test_parameters_with_alignment_and_pointer_attributes():
     module = parse(
         HEAD + ".entry k(.param .u64 .ptr .global .align 16 a, .param .align 64 .b8 map[128], .param .f32 s)\n{ret;}"

@@ -61,7 +61,8 @@ def missing_edge(
 def distance(pair: Unordered, both: Accesses) -> str:
     """The edge that would put two threads in order, by how far they stand apart."""
     if not pair.blocks_apart:
-        return "barrier" if pair.warps_apart else "bar.warp.sync (__syncwarp)"
+        several = pair.geometry.warps > 1
+        return "barrier" if pair.warps_apart else f"bar.warp.sync (__syncwarp){' or barrier' if several else ''}"
     mine, other = both.later.meaning, both.earlier.meaning
     if mine.strong and other.strong and min(mine.scope, other.scope) < GPU:
         return "scope that includes both blocks (.gpu), nor a release that the other acquires,"
@@ -74,9 +75,9 @@ def said(repair: Repair, pair: Unordered) -> str:
     kind = statement.opcode.split(".")[0]
     if kind == "barrier":
         return f"{at} releases nothing (.relaxed)"
-    if repair.kind == repairs.RELEASE:
+    if repair.kind in (repairs.RELEASE, repairs.FENCE_BEFORE):
         return f"{at} passes on nothing that came before it: no fence before it (release)"
-    if repair.kind == repairs.ACQUIRE:
+    if repair.kind in (repairs.ACQUIRE, repairs.FENCE_BEHIND):
         return f"{at} sees it and orders nothing that comes behind it: no fence behind it (acquire)"
     if repair.kind == repairs.SCOPE:
         return narrow(statement)
@@ -168,7 +169,7 @@ def barrier_seen(machine: Context, journal: Journal, pair: Unordered) -> str:
         return f"{last} was passed without warp {other % pair.geometry.warps}{elsewhere}"
     if not last.waited:
         return f"{last} does not wait: what stands behind it has no order"
-    if behind and last.phase[other].now < pair.number:
+    if last.phase[other].now < pair.number and (behind or not last.phase[other].waited):
         return f"warp {other % pair.geometry.warps} came to {last.phase[other]} before its access, not behind it"
     return ""
 

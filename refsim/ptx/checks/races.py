@@ -104,10 +104,11 @@ class Races:
         lanes, index = access.threads.ids, part.index
         if not part.changed.all():
             lanes, index = lanes[part.changed], index[part.changed]
-        self._compare(part, area.writes, lanes, index)
         area.mark_reads(self.floor if area.is_shared else 0, self.history)
-        if area.reads.is_used:
+        if area.reads.is_used:  # first: what was read since is newer than what was written
             part.reads_are_ordered = self._compare(part, area.reads, lanes, index)
+        if self.reporter.is_news(access.statement):
+            self._compare(part, area.writes, lanes, index)
 
     def _mark(self, part: "Part") -> None:
         access, meaning = part.access, part.access.semantics

@@ -24,7 +24,12 @@ from refsim.ptx.text.syntax import Statement
 
 SCOPE, RELEASE, ACQUIRE, CHAIN = "scope", "release", "acquire", "chain"
 WARP_BEFORE, WARP_BEHIND, BLOCK_BEFORE, BLOCK_BEHIND = "warp before", "warp behind", "block before", "block behind"
-HALVES, MEETINGS = (SCOPE, RELEASE, CHAIN, ACQUIRE), (WARP_BEFORE, WARP_BEHIND, BLOCK_BEFORE, BLOCK_BEHIND)
+FENCE_BEFORE, FENCE_BEHIND = "fence before", "fence behind"
+HALVES, MEETINGS = (
+    (SCOPE, RELEASE, CHAIN, ACQUIRE, FENCE_BEFORE, FENCE_BEHIND),
+    (WARP_BEFORE, WARP_BEHIND, BLOCK_BEFORE, BLOCK_BEHIND),
+)
+FENCE = Semantics(strong=True, acquires=True, releases=True, scope=GPU, sequential=True)  # __threadfence
 _WORK = 200_000  # lane accesses that are gone through for one finding
 _MOST = 3  # repairs that are worth saying together
 
@@ -71,7 +76,7 @@ def missing(notes: Sequence[Note], pair: Unordered) -> tuple[Repair, ...]:
             return (one,)
     for several in (halves, [*halves, *meetings]):
         if is_ordered(notes, pair, several):
-            found = spared(notes, pair, several)
+            found = _last(spared(notes, pair, several))
             return tuple(found) if len(found) <= _MOST else ()
     return ()
 
@@ -83,6 +88,14 @@ def spared(notes: Sequence[Note], pair: Unordered, repairs: list[Repair]) -> lis
         if is_ordered(notes, pair, others):
             repairs = others
     return repairs
+
+
+def _last(repairs: list[Repair]) -> list[Repair]:
+    """Without the half next to a meeting that is missing too: its fence may stand where nobody has come yet."""
+    sides = {WARP_BEFORE: (RELEASE, FENCE_BEFORE), BLOCK_BEFORE: (RELEASE, FENCE_BEFORE),
+             WARP_BEHIND: (ACQUIRE, FENCE_BEHIND), BLOCK_BEHIND: (ACQUIRE, FENCE_BEHIND)}  # fmt: skip
+    spare = {(id(one.statement), half) for one in repairs for half in sides.get(one.kind, ())}
+    return [one for one in repairs if (id(one.statement), one.kind) not in spare]
 
 
 def candidates(notes: Sequence[Note], pair: Unordered) -> list[Repair]:
@@ -107,6 +120,7 @@ def _kinds(note: Note, pair: Unordered) -> list[str]:
         return []
     reads, writes = note.detail.kind != WRITE and meaning.returns, note.detail.kind != READ
     found = narrow + [RELEASE] * (writes and not meaning.releases) + [ACQUIRE] * (reads and not meaning.acquires)
+    found += [FENCE_BEFORE] * writes + [FENCE_BEHIND] * reads
     return found + [CHAIN] * (note.detail.kind == WRITE) + _meetings(pair, before=writes, behind=reads)
 
 
@@ -199,6 +213,8 @@ class Play:
     def _access(self, clocks: Clocks, note: Note, kinds: set[str]) -> None:
         lanes, place, meaning = note.lanes, note.detail, self._meaning(note)
         meet(clocks, lanes, note.now - 1, kinds & {WARP_BEFORE, BLOCK_BEFORE})
+        if FENCE_BEFORE in kinds:
+            clocks.fence(lanes, FENCE, note.now - 1)
         keys = [(place.space, at) for at in self._positions(note).tolist()]
         if place.kind == READ:
             clocks.read(lanes, keys, meaning)
@@ -206,6 +222,8 @@ class Play:
             clocks.write(lanes, keys, meaning, note.now, update=CHAIN in kinds)
         elif place.kind == UPDATE:
             self._update(clocks, note, keys, meaning)
+        if FENCE_BEHIND in kinds:
+            clocks.fence(lanes, FENCE, note.now)
         meet(clocks, lanes, note.now, kinds & {WARP_BEHIND, BLOCK_BEHIND})
 
     def _update(self, clocks: Clocks, note: Note, keys: list[tuple[str, int]], meaning: Semantics) -> None:

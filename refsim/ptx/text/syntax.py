@@ -23,10 +23,25 @@ class Location:
             yield at
             at = at.caller
 
+    @property
+    def own(self) -> str:
+        """The place without the calls around it."""
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
     def __str__(self) -> str:
-        return ", called at ".join(
-            f"{at.file}:{at.line}" + (f" in {at.function}" if at.function else "") for at in self.places()
-        )
+        return ", called at ".join(at.own for at in self.places())
+
+    def brief(self) -> str:
+        """The same with calls left out that a library makes of itself: `atomic.h:57 in load, called through 5 more at k.cu:8`.
+
+        What stands in the file of the outermost place stays, and so do up to two places before it.
+        """
+        *inner, last = self.places()
+        skipped = next((number for number, at in enumerate(inner) if at.file == last.file), len(inner)) - 1
+        if skipped < 2:
+            return str(self)
+        rest = ", called at ".join(at.own for at in (*inner[skipped + 1 :], last))
+        return f"{self.own}, called through {skipped} more at {rest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +220,7 @@ class Module:
 
 def location_of(statement: Statement) -> str:
     """The place in the CUDA source as it stands behind one in the PTX: ` (kernel.cu:17)`, or nothing."""
-    return f" ({statement.location})" if statement.location else ""
+    return f" ({statement.location.brief()})" if statement.location else ""
 
 
 def place(statement: Statement) -> str:
