@@ -65,8 +65,9 @@ def test_words_beyond_the_limit_are_one_error(monkeypatch: pytest.MonkeyPatch) -
         tokenize("(" * 5000)
 
 
-def test_marks_in_a_row_are_one_error_at_once() -> None:
-    """Nothing behind them is looked at: the work is that of 1,025 tokens, whatever follows."""
+def test_marks_in_a_row_are_one_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing behind them is looked at: the work is that of as many tokens, whatever follows."""
+    monkeypatch.setattr(lexer, "MAX_MARKS", 1024)
     for mark in "({[<-~,@!?":
         found = 0
 

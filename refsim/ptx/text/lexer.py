@@ -8,7 +8,7 @@ from refsim.errors import UNREADABLE, RefsimError
 
 MAX_TEXT = 64 << 20
 MAX_TOKENS = 1 << 24
-MAX_MARKS = 1024  # one after another: braces nest less deep, and no expression has so many signs
+MAX_MARKS = 1 << 17  # one after another: no file has so many, and millions of them take minutes to refuse otherwise
 
 _TOKEN = re.compile(
     r"""
