@@ -50,6 +50,7 @@ from refsim.numerics.profiles import (
     Profile,
     profile,
 )
+from refsim.reference.operands import CLASSES, cancel, drawn
 from refsim.testing.effort import share
 
 ROWS, COLUMNS = 2, 3
@@ -57,20 +58,9 @@ FUNCTIONS = [
     tuple(row for row in PROFILES if row.arithmetic == key) for key in dict.fromkeys(row.arithmetic for row in PROFILES)
 ]
 ROUNDED_INTO = {RZ_F32: "f32", RZ_E8M13: "f32", RNE_F32: "f32", RNE_F16: "f16"}
-OPERANDS = (
-    "codes",
-    "sparse",
-    "subnormal",
-    "largest",
-    "extremes",
-    "zeros",
-    "cancelling",
-    "specials",
-    "moderate",
-    "vanishing",
-)
-ACCUMULATORS = ("none", "words", "near", "subnormal", "specials", "zeros")
-SCALES = ("codes", "moderate", "tiny", "specials")
+OPERANDS = tuple(CLASSES)
+ACCUMULATORS = ("none", "codes", "moderate", "subnormal", "specials", "zeros")
+SCALES = ("codes", "moderate", "subnormal", "specials")
 
 
 @dataclass(frozen=True)
@@ -117,50 +107,10 @@ def recipes(draw: st.DrawFn, row: Profile) -> Recipe:
     )  # fmt: skip
 
 
-def drawn(format: Format, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
-    """Codes of one class; bit layout alone is used, so that formats without specials have every class."""
-    mantissa, top = format.mantissa_bits, (1 << format.exponent_bits) - 1
-    width = format.bits + format.padding_bits
-    codes = random.integers(0, 1 << 63, shape, np.uint64) << np.uint64(1) >> np.uint64(64 - width)
-    sign = codes >> np.uint64(width - 1) << np.uint64(width - 1) if format.signed else np.zeros_like(codes)
-    low = codes & np.uint64((1 << (mantissa + format.padding_bits)) - 1)
-
-    def with_field(field: int) -> NDArray[np.uint64]:
-        return sign | np.uint64(field << (mantissa + format.padding_bits)) | low
-
-    match kind:
-        case "zeros":
-            codes = sign
-        case "sparse":
-            codes = np.where(random.random(shape) < 0.9, sign, codes)
-        case "subnormal" | "tiny":
-            codes = with_field(0)
-        case "largest":
-            codes = with_field(max(top - 1, 0))
-        case "extremes":
-            codes = random.choice([sign, with_field(0), with_field(max(top - 1, 0)), with_field(format.bias)])
-        case "cancelling":
-            half = shape[-1] // 2
-            codes[..., half : 2 * half] = codes[..., :half]
-        case "moderate" | "near":
-            codes = sign | random.integers(max(format.bias - 3, 0), format.bias + 3, shape).astype(np.uint64) << np.uint64(
-                mantissa + format.padding_bits
-            ) | low  # fmt: skip
-        case "vanishing":
-            centre = format.bias - int(random.choice([75, 64, 11]))  # products near the smallest f32 or f16
-            fields = np.clip(random.integers(centre - 4, centre + 4, shape), 0, top - 1).astype(np.uint64)
-            codes = sign | fields << np.uint64(mantissa + format.padding_bits) | low
-        case "specials":
-            codes = np.where(random.random(shape) < 0.1, with_field(top), codes)
-        case _:
-            pass
-    return codes & np.uint64((1 << width) - 1)
-
-
 def operand(format: ElementType, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
     if isinstance(format, Integer):
         return random.integers(0, 256, shape, np.uint8)
-    return drawn(format, kind, shape, random).astype(format.code_dtype)
+    return drawn(format, kind, shape, random)
 
 
 def addend(row: Profile, kind: str, random: np.random.Generator) -> NDArray[Any] | None:
@@ -188,9 +138,8 @@ def problem_of(recipe: Recipe, row: Profile) -> tuple[dict[str, Any], NDArray[An
     length = recipe.k * recipe.chain
     a = operand(recipe.a_format, recipe.a, (ROWS, length), random)
     b = operand(recipe.b_format, recipe.b, (COLUMNS, length), random)
-    if recipe.a == "cancelling" and not recipe.a_format.is_integer and recipe.a_format is not F64:
-        a[..., : length // 2] ^= a.dtype.type(recipe.a_format.sign_mask)
-        b[..., length // 2 : 2 * (length // 2)] = b[..., : length // 2]
+    if recipe.a == "cancelling" and isinstance(recipe.a_format, Format):
+        cancel(a, b, recipe.a_format)
     c = addend(row, recipe.c, random)
     scales: list[NDArray[Any] | None] = [None, None]
     if recipe.scale_format:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import Format, Specials
+from refsim.reference.operands import composed, special_codes
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Words = NDArray[np.uint64]
@@ -40,29 +41,17 @@ CHOICE = Bits(44, 19)  # the exponent, and what else a class leaves to chance
 PADDING_FROM = 30  # the bits of a tf32 word that no product may see
 ENTRY = Bits(20, 44)  # an entry of a table
 ONE_ULP = Bits(40, 2)  # 0 in a quarter of all words
+PROBED = (
+    "zero", "least", "below normal", "normal", "one", "above one", "top", "largest", "infinity", "signalling", "quiet",
+)  # fmt: skip
+"""The landmarks among operands, in the order in which words choose them."""
 
 
 def build(format: Format, words: Words, fields: NDArray[Any], mantissas: Words) -> Codes:
     """Codes with these exponent fields and the low bits of `mantissas`; the sign and the padding are the words'."""
-    code = np.asarray(fields).astype(np.uint64) << np.uint64(format.mantissa_bits)
-    code = (code | (mantissas & np.uint64((1 << format.mantissa_bits) - 1))) << np.uint64(format.padding_bits)
-    if format.padding_bits:
-        code |= Bits(PADDING_FROM, format.padding_bits).of(words)
-    return (code | SIGN.of(words) * np.uint64(format.sign_mask)).astype(format.code_dtype)
-
-
-def special_codes(format: Format) -> list[int]:
-    """Zeros, the ends of the subnormals and of the range, ones, and infinities and NaNs where the format has them."""
-    m, one = format.mantissa_bits, format.bias << format.mantissa_bits
-    largest = format.magnitude_limit - 1
-    codes = [0, 1, (1 << m) - 1, 1 << m, one, one + 1, largest]
-    if format.specials is Specials.IEEE:
-        infinity = ((1 << format.exponent_bits) - 1) << m
-        codes += [infinity - 1, infinity, infinity + 1, infinity + (1 << m >> 1)]
-    elif format.specials is Specials.NAN_ALL_ONES:
-        codes += [largest - 1]
-    both = [code | sign for code in dict.fromkeys(codes) for sign in (0, format.sign_mask >> format.padding_bits)]
-    return [code << format.padding_bits for code in both]
+    low = (mantissas & np.uint64((1 << format.mantissa_bits) - 1)) << np.uint64(format.padding_bits)
+    low |= Bits(PADDING_FROM, format.padding_bits).of(words)
+    return composed(format, SIGN.of(words), fields, low).astype(format.code_dtype)
 
 
 @dataclass(frozen=True)
@@ -168,7 +157,7 @@ def _sparse(draw: Draw) -> Codes:
 
 def _special(draw: Draw) -> Codes:
     """Special codes among others: one in 2, 16, 64 or 256, as the row has it."""
-    codes, table = _spread(draw), np.array(special_codes(draw.format), np.uint64)
+    codes, table = _spread(draw), np.array(special_codes(draw.format, PROBED), np.uint64)
     one_in = np.array([16, 64, 256, 2])[(draw.of_row >> 7) % 4]
     return np.where(draw.choice % one_in == 0, table[(draw.choice >> 8) % len(table)].astype(codes.dtype), codes)
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from refsim.conversions import encode
 from refsim.formats import F64, ElementType, Format, float_named
 from refsim.numerics.dot.chains import floats
-from refsim.silicon.tensor_classes import Codes, Draw, class_codes, special_codes
+from refsim.reference.operands import special_codes
+from refsim.silicon.tensor_classes import PROBED, Codes, Draw, class_codes
 from refsim.silicon.tensor_probe import Shape, lowered, words
 
 _SEED_A, _SEED_B = 0x700, 0x710  # of the random vectors
@@ -351,7 +352,7 @@ def corners(format: Format) -> list[int]:
     infinity = format.infinity_code
     if infinity is not None:
         chosen += [infinity, infinity | format.sign_mask, infinity + ulp, infinity - ulp]
-    known = special_codes(format)
+    known = special_codes(format, PROBED)
     return [code for code in chosen if code in known]
 
 

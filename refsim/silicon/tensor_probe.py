@@ -12,18 +12,19 @@ import numpy as np
 from refsim.errors import unknown
 from refsim.formats import ElementType, Format, Integer, float_named
 from refsim.numerics.dot.chains import floats as values_of
+from refsim.reference.operands import special_codes
 from refsim.silicon.tensor_classes import (
     CLASSES,
     ENTRY,
     INTEGER_CLASSES,
     ONE_ULP,
+    PROBED,
     Bits,
     Codes,
     Draw,
     Words,
     build,
     class_codes,
-    special_codes,
 )
 from refsim.silicon.vectors import splitmix64
 
@@ -128,7 +129,7 @@ def cell_c(shape: Shape, name: str, c_name: str, number: int, a: Codes, b: Codes
         case "subnormal":
             return build(format, drawn, _IS_NORMAL.of(drawn), drawn)
         case "special":
-            table = np.array(special_codes(format), np.uint64)
+            table = np.array(special_codes(format, PROBED), np.uint64)
             codes = table[ENTRY.of(drawn) % np.uint64(len(table))].astype(dtype)
             return codes
     return _opposite(shape, drawn, a, b)

@@ -13,6 +13,7 @@ from refsim.conversions import decode, encode
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format, format_named
 from refsim.kernels import Launcher
+from refsim.reference.operands import special_codes
 
 Codes = NDArray[np.unsignedinteger]
 MAX_ELEMENTS = 1 << 28
@@ -127,24 +128,6 @@ class Launch:
 
 
 COVERING = Launch()
-
-
-def special_codes(format: str | Format) -> tuple[int, ...]:
-    """The codes at which kernels break, each with both signs: zero, the ends of every range, infinity, NaN.
-
-    E4M3 has 0x00, 0x01, 0x07, 0x08, 0x30, 0x38, 0x7d, 0x7e, 0x7f and the same with the sign.
-    """
-    row = format_named(format)
-    one = int(encode(np.ones(1), row)[0])
-    half = int(encode(np.full(1, 0.5), row)[0])
-    step = 1 << row.padding_bits
-    smallest_normal = (1 << row.mantissa_bits) * step
-    magnitudes = [0, step, smallest_normal - step, smallest_normal, half, one, one + step, row.max_code - step]
-    magnitudes += [row.max_code, *(code for code in (row.infinity_code, row.nan_code) if code is not None)]
-    if row.infinity_code is not None:  # a signalling NaN with the smallest payload, and the quiet NaN without one
-        magnitudes += [row.infinity_code + step, row.infinity_code + (step << (row.mantissa_bits - 1))]
-    signed = [code | sign for code in magnitudes for sign in dict.fromkeys((0, row.sign_mask))]
-    return tuple(dict.fromkeys(code for code in signed if 0 <= code < row.code_limit))
 
 
 # Fills: (generator, n, row, target) -> codes.

@@ -10,7 +10,8 @@ from hypothesis.strategies import SearchStrategy
 
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format, format_named
-from refsim.testing.recipes import FILLS, MAX_MISALIGN, Launch, Tensor, special_codes
+from refsim.reference.operands import special_codes
+from refsim.testing.recipes import FILLS, MAX_MISALIGN, Launch, Tensor
 
 EDGES = ((0, 1), (7, 9), (255, 257), (1023, 1025), (2047, 2049))
 

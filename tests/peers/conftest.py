@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim.conversions import encode
-from refsim.formats import F16, F64, ElementType, Format, float_named
+from refsim.formats import F16, ElementType, Format, float_named
+from refsim.reference.operands import composed
 
 Codes = NDArray[Any]
 ROWS = COLUMNS = 4  # outputs of one product: 16 dot products share 4 rows of A and 4 of B
@@ -60,8 +61,7 @@ def drawn(format: Format, kind: str, shape: tuple[int, ...], random: np.random.G
     if kind == "vanishing":  # every row around its own exponent
         field = np.maximum(field.astype(np.int64) + random.integers(-9, 8, (*shape[:-1], 1)), 0).astype(np.uint64)
     mantissa = random.integers(0, 1 << places, shape, np.uint64)
-    sign = random.integers(0, 2, shape, np.uint64) << np.uint64(format.exponent_bits + places)
-    sign = sign if format.signed else np.zeros_like(sign)
+    sign = random.integers(0, 2, shape, np.uint64)
     if kind == "special":
         chance = random.random(shape)
         rare, zero = chance < 0.04, chance > 0.9
@@ -70,7 +70,7 @@ def drawn(format: Format, kind: str, shape: tuple[int, ...], random: np.random.G
         mantissa = np.where(rare & (random.random(shape) < 0.7), ends, np.where(zero, np.uint64(0), mantissa))
     elif kind == "zero":
         mantissa[...] = 0
-    return (sign | field << np.uint64(places) | mantissa).astype(np.uint64 if format is F64 else format.code_dtype)
+    return composed(format, sign, field, mantissa).astype(format.code_dtype)
 
 
 def paired(a: Codes, b: Codes, b_format: Format, random: np.random.Generator) -> None:

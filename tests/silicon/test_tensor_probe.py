@@ -9,7 +9,8 @@ import pytest
 from refsim import decode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, F16, F32, F64, S8, S32, TF32, U8
-from refsim.silicon.tensor_classes import special_codes
+from refsim.reference.operands import special_codes
+from refsim.silicon.tensor_classes import PROBED
 from refsim.silicon.tensor_features import features, holds, negated, power
 from refsim.silicon.tensor_probe import (
     CELL_WORDS,
@@ -87,7 +88,7 @@ def test_operands_are_those_that_an_h200_was_given():
 
 
 def test_special_codes_of_e4m3():
-    assert special_codes(E4M3)[::2] == [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7F, 0x7E]
+    assert special_codes(E4M3, PROBED)[::2] == (0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7F, 0x7E)
 
 
 @pytest.mark.parametrize("name", ["swamped", "none"])

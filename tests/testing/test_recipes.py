@@ -9,6 +9,7 @@ import pytest
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import format_named
+from refsim.reference.operands import special_codes
 from refsim.testing.recipes import (
     EDGE_SIZES,
     FILLS,
@@ -16,7 +17,6 @@ from refsim.testing.recipes import (
     Tensor,
     corpus_tensors,
     from_json,
-    special_codes,
     spelled,
     to_json,
 )
