@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.history import Event, History
 from refsim.ptx.checks.marks import Marks
+from refsim.ptx.checks.spans import Spans
 from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.semantics import GPU
 
 Array = NDArray[Any]
+_LISTED = 128  # writes of a buffer that may be known without marks
 
 
 @dataclass(eq=False)
@@ -30,6 +32,7 @@ class Area:
     waiting: "list[Read]" = field(default_factory=list)
     lanes: int = 0
     unmarked: list[tuple[Event, Array]] = field(default_factory=list)
+    spans: Spans = field(default_factory=Spans)
 
     @staticmethod
     def over(start: int, end: int, granule: int, *, is_shared: bool) -> "Area":
@@ -46,6 +49,14 @@ class Area:
         for event, index in self.unmarked:
             self.writes.put(event, index, 0)
         self.unmarked.clear()
+        self.spans = Spans()
+
+    def fresh(self, index: Array, count: int) -> "Spans | None":
+        """What was written so far and these items, if this is a global buffer of which nothing else is known and all of that
+        lies apart: then there is nothing to compare them with, and as long as that goes on no need for marks."""
+        if self.is_shared or self.waiting or self.writes.is_used or self.reads.is_used or len(self.unmarked) >= _LISTED:
+            return None
+        return self.spans.and_items(index, count)
 
     def forget(self) -> None:
         """All that was listed happened before everything to come."""
@@ -86,6 +97,7 @@ class Part:
     area: Area
     access: Access
     changed: NDArray[np.bool_] | None = None
+    fresh: Spans | None = None
     reads_are_ordered: bool = True
 
     @cached_property

@@ -98,6 +98,10 @@ class Races:
                 self._compare(part, area.writes, access.threads.ids, part.index)
             return
         part.changed = self._changes(access)
+        if access.kind == WRITE and not access.semantics.strong and part.changed.all():
+            part.fresh = area.fresh(part.index, part.count)
+            if part.fresh is not None:
+                return
         if not part.changed.any() or not self.reporter.is_news(access.statement):
             return
         area.settle()
@@ -155,6 +159,11 @@ class Races:
         area, count, marks = part.area, part.count, part.area.writes
         event = Event(number, self._agents(lanes), index * count, count, benign)
         strength = part.strength
+        if part.fresh is not None:
+            area.unmarked.append((event, index))
+            area.spans = part.fresh
+            self.history.list(event)
+            return
         if area.is_shared and not (benign or part.access.semantics.strong or area.reads.is_used) and is_rising(index):
             area.unmarked.append((event, index))
             self.history.list(event)

@@ -46,6 +46,7 @@ from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
 
+_BITS = 2.0 ** np.arange(32)
 FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
 PATIENCE = 50_000  # rounds of polling in which nobody writes anything, until that is a deadlock
 FORBEARANCE = 1_000  # such rounds until a part of a warp arrives at an aligned barrier, where that need not be an error
@@ -436,9 +437,9 @@ class Machine:
 
     def warp_bits(self, ids: Ids) -> NDArray[np.int64]:
         """For each warp, the set of its lanes among `ids` as a bit mask."""
-        bits = np.zeros(self.geometry.count * self.geometry.warps, np.int64)
-        np.bitwise_or.at(bits, self.geometry.warp[ids], np.int64(1) << self.geometry.laneid[ids])
-        return bits
+        geometry = self.geometry
+        bits = _BITS[geometry.laneid[ids]]  # a sum of different powers of two below 2^53 is exact
+        return np.bincount(geometry.warp[ids], bits, geometry.count * geometry.warps).astype(np.int64)
 
     def wake(self) -> bool:
         """Nothing can run: look again at the lanes that wait; whether one of them goes on."""
