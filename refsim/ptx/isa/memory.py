@@ -1,5 +1,6 @@
 """Loads and stores: scalars and vectors of up to 32 bytes in every state space."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _LATER = {"cluster": "sm_90", "shared::cluster": "sm_90", "L2::cache_hint": "sm_
 _HINTS = ("weak", "order", "scope", "cop", "level1", "level2", "l2_cache_hint", "prefetch")
 
 
+@cache
 def space_of(space: str | None) -> str:
     """The state space that a modifier names; none is generic."""
     return "generic" if space is None else space.partition("::")[0]

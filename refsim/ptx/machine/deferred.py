@@ -8,7 +8,7 @@ lanes as if they were so many more warps.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +44,14 @@ class Kind:
     one `name`: the opcode, and how wide the registers are that it reads and writes."""
 
     step: Step
-    name: Any
+    name: int
     operands: Callable[[Lanes], list[Any]]
     function: Callable[..., Any]
     results: tuple[int | None, ...]
     slots: frozenset[int]
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(NamedTuple):
     """One instruction of some lanes, its operands fetched."""
 
     kind: Kind
@@ -66,7 +65,8 @@ class Deferred:
     def __init__(self, machine: Machine, code: Code) -> None:
         self.machine, self.code = machine, code
         self.has_waiting = np.zeros(machine.geometry.lanes, np.bool_)
-        self.waiting: dict[Any, list[Execution]] = {}
+        self.waiting: dict[int, list[Execution]] = {}
+        self.names: dict[Any, int] = {}
         self.slots: set[int] = set()
         self.warps = 0
         self.tried: set[Any] = set()
@@ -84,7 +84,7 @@ class Deferred:
             if name not in self.tried:
                 self.tried.add(name)
                 return False
-            kind = self.kinds[pc] = _kind(self.code, pc)
+            kind = self.kinds[pc] = _kind(self.code, pc, self.names)
         self.waiting.setdefault(kind.name, []).append(Execution(kind, lanes, kind.operands(lanes)))
         self.slots |= kind.slots
         self.has_waiting[lanes.key] = True
@@ -130,7 +130,7 @@ class Deferred:
             begin += count
 
 
-def _kind(code: Code, pc: int) -> Kind:
+def _kind(code: Code, pc: int, names: dict[Any, int]) -> Kind:
     step, bits = code.steps[pc], code.register_bits
     writes = tuple(step.writes())
     widths = tuple(bits[index] for index in (*writes, *step.reads()))
@@ -138,7 +138,8 @@ def _kind(code: Code, pc: int) -> Kind:
     slots = frozenset(code.slots[index] for index in writes)
     ((results, _),) = step.results
     assert isinstance(results, tuple)
-    return Kind(step, name, operands_function(code, pc), terminator_function(code, pc), results, slots)
+    number = names.setdefault(name, len(names))
+    return Kind(step, number, operands_function(code, pc), terminator_function(code, pc), results, slots)
 
 
 def _stacked(operands: Sequence[list[Any]], counts: list[int]) -> list[Any]:
