@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -16,5 +16,5 @@ def bundled(path: str) -> Path:
         if (base / path).exists():
             return base / path
     raise RefsimError(
-        "no-bundled-file", f"{path} is not here", str(PACKAGE), help="reinstall refsim", exit_code=MISSING
+        "no-bundled-file", f"{path} is not here", str(PACKAGE), help="reinstall refsim", kind=Kind.MISSING
     )

@@ -1,11 +1,22 @@
 """One error type: every message says what is wrong, where, by which rule, and the way out."""
 
 from dataclasses import dataclass
+from enum import Enum
 
-USAGE = 2
-UNREADABLE = 3
-MISSING = 4
-INCONCLUSIVE = 5
+
+class Kind(Enum):
+    """What kind of thing went wrong; the value is the exit code of the command line.
+
+    USAGE: the request; FAULT: the kernel, or a comparison that failed; UNREADABLE: an input; MISSING: something that is
+    needed is not here; INCONCLUSIVE: nothing is shown either way; BUG: refsim itself.
+    """
+
+    FAULT = 1
+    USAGE = 2
+    UNREADABLE = 3
+    MISSING = 4
+    INCONCLUSIVE = 5
+    BUG = 70
 
 
 @dataclass(eq=False)
@@ -13,8 +24,8 @@ class RefsimError(Exception):
     """A fault that the user can mend.
 
     `code` is a stable kebab-case name, `what` one sentence with the offending value in it, `where` the place it
-    stands, `rule` the sentence it breaks (with its source), `help` what to do instead. `exit_code` is what the command
-    line returns: USAGE 2, UNREADABLE 3, MISSING 4, INCONCLUSIVE 5.
+    stands, `rule` the sentence it breaks (with its source), `help` what to do instead. `kind` says what went wrong, and
+    with it what the command line returns: `exit_code`, 2 for Kind.USAGE.
     """
 
     code: str
@@ -22,7 +33,11 @@ class RefsimError(Exception):
     where: str = ""
     rule: str = ""
     help: str = ""
-    exit_code: int = USAGE
+    kind: Kind = Kind.USAGE
+
+    @property
+    def exit_code(self) -> int:
+        return self.kind.value
 
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.what}"]

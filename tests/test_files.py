@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from refsim import files
-from refsim.errors import UNREADABLE, USAGE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.files.access import write_atomically
 from refsim.formats import E2M1, E4M3, F16, F32, FORMATS, MXINT8, TF32, UE4M3, Format
 
@@ -113,7 +113,7 @@ def test_integer_words_need_a_format(tmp_path, dtype):
     words = np.array([[0, 1, 100], [3, 4, 5]], dtype=dtype)
     np.save(tmp_path / "x.npy", words)
     problem = error_of(files.load, tmp_path / "x.npy")
-    assert (problem.code, problem.exit_code) == ("format-needed", USAGE)
+    assert (problem.code, problem.kind) == ("format-needed", Kind.USAGE)
     assert "format=" in problem.help
     format = {1: "e4m3", 2: "bf16", 4: "tf32"}[words.itemsize]
     assert f"{format}" in problem.help
@@ -359,11 +359,11 @@ def test_a_format_with_the_same_values_may_be_asked_for(tmp_path, held, asked):
 def test_codes_that_the_format_does_not_have(tmp_path):
     np.save(tmp_path / "x.npy", np.uint8([[1, 2], [3, 0x83]]))
     problem = error_of(files.load, tmp_path / "x.npy", "ue4m3")
-    assert (problem.code, problem.exit_code) == ("code-out-of-range", UNREADABLE)
+    assert (problem.code, problem.kind) == ("code-out-of-range", Kind.UNREADABLE)
     assert "0x83" in problem.what
     assert "(1, 1)" in problem.where
     problem = error_of(files.save, tmp_path / "y.npy", [1, 16], "e2m1")
-    assert (problem.code, problem.exit_code) == ("code-out-of-range", USAGE)
+    assert (problem.code, problem.kind) == ("code-out-of-range", Kind.USAGE)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_wide_integers_and_big_endian_words_are_codes(tmp_path):
 
 @pytest.mark.parametrize("format", ["e9m9", 8, None, Format("mine", 4, 3, 7, E4M3.specials, E4M3.source)])
 def test_formats_that_no_file_can_name(tmp_path, format):
-    assert error_of(files.save, tmp_path / "w.npy", [1], format).exit_code == USAGE
+    assert error_of(files.save, tmp_path / "w.npy", [1], format).kind == Kind.USAGE
 
 
 # ---- raw --------------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_raw_bytes(tmp_path, format, content, codes):
 def test_raw_sizes_that_do_not_fit(tmp_path, size, said, code, counts):
     (tmp_path / "w.bin").write_bytes(bytes(size))
     problem = error_of(files.load, tmp_path / "w.bin", **said)
-    assert (problem.code, problem.exit_code) == (code, UNREADABLE)
+    assert (problem.code, problem.kind) == (code, Kind.UNREADABLE)
     assert f"expected {counts[0]}" in problem.what
     assert f"found {counts[1]}" in problem.what
     assert "w.bin" in problem.where
@@ -455,7 +455,7 @@ def test_raw_bits_behind_the_last_code(tmp_path):
 def test_arguments_are_checked(tmp_path, said, code):
     (tmp_path / "w.bin").write_bytes(b"\x01")
     problem = error_of(files.load, tmp_path / "w.bin", **{"format": "e4m3"} | said)
-    assert (problem.code, problem.exit_code) == (code, USAGE)
+    assert (problem.code, problem.kind) == (code, Kind.USAGE)
 
 
 def test_raw_options_elsewhere(tmp_path):
@@ -543,7 +543,7 @@ def test_places_that_cannot_be_written_or_read(tmp_path):
     assert error_of(files.load, tmp_path / "d.npy").code == "not-a-file"
     assert error_of(files.save, tmp_path / "none" / "w.npy", [1], "e4m3").code == "cannot-write"
     problem = error_of(files.load, tmp_path / "none.npy")
-    assert (problem.code, problem.exit_code) == ("no-such-file", UNREADABLE)
+    assert (problem.code, problem.kind) == ("no-such-file", Kind.UNREADABLE)
     os.mkfifo(tmp_path / "pipe.npy")
     assert error_of(files.load, tmp_path / "pipe.npy").code == "not-a-file"
 

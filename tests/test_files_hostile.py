@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim import files
-from refsim.errors import UNREADABLE, USAGE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.files import Stored
 
 MIB = 1 << 20
@@ -132,7 +132,7 @@ def expect(path: Path, content: bytes, code: str, **said: object) -> None:
     assert isinstance(outcome, RefsimError), f"{path.name} was read"
     assert outcome.code == code, str(outcome)
     assert path.name in outcome.where
-    assert outcome.exit_code == UNREADABLE
+    assert outcome.kind == Kind.UNREADABLE
     assert len(str(outcome)) < 2000
     assert peak < 2 * MIB + 32 * len(content)
     assert calls < 2000 + 10 * len(content)
@@ -433,7 +433,7 @@ def survives(path: Path, content: bytes, **said: object) -> None:
         assert outcome.codes.nbytes <= MIB
     else:
         assert str(outcome).startswith(f"[{outcome.code}]")
-        assert outcome.exit_code in (USAGE, UNREADABLE)
+        assert outcome.kind in (Kind.USAGE, Kind.UNREADABLE)
     assert peak < 4 * MIB + 24 * len(content)
     assert calls < 2000 + 10 * len(content)
 

@@ -13,6 +13,7 @@ import pytest
 
 import refsim
 from refsim import ptx
+from refsim.errors import Kind
 from refsim.render.cards import Card
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
@@ -112,7 +113,7 @@ def is_literal(text: str) -> bool:
 
 
 def evaluated(function: Any, text: str) -> Any:
-    names: dict[str, Any] = {"np": np, "RefsimError": refsim.RefsimError}
+    names: dict[str, Any] = {"np": np, "RefsimError": refsim.RefsimError, "Kind": Kind}
     for _, name, thing in public():
         names.setdefault(name, thing)
     names[function.__name__] = function

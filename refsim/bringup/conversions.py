@@ -18,7 +18,7 @@ from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import KERNEL_FILE
 from refsim.conversions import CONVERSIONS, convert
 from refsim.device import Device
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.kernels import Launcher
 from refsim.ptx.isa.binding import bind, evaluate
 from refsim.silicon.scalar_probe import ScalarForm, probe_module
@@ -76,7 +76,7 @@ def _compiles(device: Device) -> bool:
         with device.launcher(PROBES):
             return True
     except RefsimError as error:
-        if error.exit_code == MISSING:
+        if error.kind is Kind.MISSING:
             raise
         return False
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 
 PASS, DIFFERS, UNSUPPORTED, NOT_RUN = "pass", "differs", "unsupported", "not run"
 STATUSES = (PASS, DIFFERS, UNSUPPORTED, NOT_RUN)
 KIND = "refsim-bringup"
-AGREED, UNEXPLAINED, INCONCLUSIVE, OUR_BUG = 0, 1, 5, 70
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Case:
             case = cls(**content)
             _check_kinds(content, _CASE_KINDS)
         except (TypeError, KeyError, ValueError) as error:
-            raise RefsimError("bad-case", f"not a case of a bring-up: {error}", exit_code=UNREADABLE) from error
+            raise RefsimError("bad-case", f"not a case of a bring-up: {error}", kind=Kind.UNREADABLE) from error
         return case
 
 
@@ -162,10 +161,10 @@ class Report:
     def exit_code(self) -> int:
         """70 if a bug of refsim kept a case from running, 1 if any difference is unexplained, 5 if no case ran, else 0."""
         if any(case.bug for case in self.cases):
-            return OUR_BUG
+            return Kind.BUG.value
         if any(case.unexplained for case in self.cases):
-            return UNEXPLAINED
-        return AGREED if any(case.status in (PASS, DIFFERS) for case in self.cases) else INCONCLUSIVE
+            return Kind.FAULT.value
+        return 0 if any(case.status in (PASS, DIFFERS) for case in self.cases) else Kind.INCONCLUSIVE.value
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers and strings."""
@@ -185,7 +184,7 @@ def read_report(path: Path) -> Report:
 
     def bad(what: str) -> RefsimError:
         return RefsimError(
-            "bad-baseline", what, str(path), help="give the JSON of refsim bringup -o report.json", exit_code=UNREADABLE
+            "bad-baseline", what, str(path), help="give the JSON of refsim bringup -o report.json", kind=Kind.UNREADABLE
         )
 
     try:

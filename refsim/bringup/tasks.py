@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from refsim.bringup.report import DIFFERS, NOT_RUN, UNSUPPORTED, Case, Difference
-from refsim.errors import MISSING, RefsimError
-
-DEVICE_FAULT = 1  # the exit code of an error that blames what ran on the device
+from refsim.errors import Kind, RefsimError
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,9 @@ def refused(error: RefsimError) -> Case:
     its compiler does not have what the case needs.
     """
     first = f"{error.what}" + (f" ({error.where.strip()})" if error.where and len(error.where) < 80 else "")
-    if error.exit_code == DEVICE_FAULT:
+    if error.kind is Kind.FAULT:
         return outcome(DIFFERS, note=first, difference=Difference((str(error),), error.code, "a launch that ends"))
-    return outcome(NOT_RUN if error.exit_code == MISSING else UNSUPPORTED, note=first)
+    return outcome(NOT_RUN if error.kind is Kind.MISSING else UNSUPPORTED, note=first)
 
 
 def broken(error: Exception) -> Case:

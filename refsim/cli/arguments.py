@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.names import FORMAT
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
     from refsim.files import Stored
@@ -122,7 +122,7 @@ def _words_of_file(path: Path) -> list[str]:
         return _words(path.read_bytes(), str(path))
     except OSError as problem:
         raise RefsimError(
-            "unreadable", f"cannot read: {(problem.strerror or str(problem)).lower()}", str(path), exit_code=UNREADABLE
+            "unreadable", f"cannot read: {(problem.strerror or str(problem)).lower()}", str(path), kind=Kind.UNREADABLE
         ) from problem
 
 
@@ -135,5 +135,5 @@ def _words(content: bytes, where: str) -> list[str]:
             f"byte {problem.start} is not text",
             where,
             help=f"arrays of codes are read by their suffix: {', '.join(ARRAY_SUFFIXES)}",
-            exit_code=UNREADABLE,
+            kind=Kind.UNREADABLE,
         ) from problem

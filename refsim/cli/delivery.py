@@ -13,10 +13,10 @@ import click
 from refsim.cli import console
 from refsim.cli.console import Session
 from refsim.cli.names import Name
-from refsim.errors import RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 from refsim.render import FORMS, Document, rendered
 
-AGREED, FAILED = 0, 1
+AGREED, FAILED = 0, Kind.FAULT.value
 STDOUT = (None, "-", "/dev/stdout")  # opening /dev/stdout would truncate the file behind it
 SUFFIXES = {".txt": "text", **{f".{form}": form for form in FORMS if form != "text"}}
 

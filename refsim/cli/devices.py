@@ -8,7 +8,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.names import Name
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
     from refsim.device import Device
@@ -45,7 +45,7 @@ def opened(device_name: str, target: str | None, without: tuple[str, ...] = ()) 
     try:
         return device.open("cuda", target, without=without)
     except RefsimError as error:
-        if error.exit_code != MISSING:
+        if error.kind is not Kind.MISSING:
             raise
         console.tell(f"simulated GPU: {error.what}")
         return device.open("sim", target, without=without)
@@ -57,5 +57,5 @@ def need(extra: str, *modules: str) -> None:
         if find_spec(module) is None:
             raise RefsimError(
                 "missing-extra", f"this command needs {module}, which is not installed",
-                help=f"pip install 'refsim[{extra}]'", exit_code=MISSING,
+                help=f"pip install 'refsim[{extra}]'", kind=Kind.MISSING,
             )  # fmt: skip

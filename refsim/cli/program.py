@@ -11,12 +11,11 @@ from refsim.cli import console
 from refsim.cli.console import Session
 from refsim.cli.names import completions
 from refsim.cli.registry import COMMANDS, SECTIONS, Group
-from refsim.errors import USAGE, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-OUR_BUG = 70
 INTERRUPTED = 130
 
 
@@ -91,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as asked:
         console.tell(asked.ctx.get_help() if asked.ctx else "")
-        return USAGE
+        return Kind.USAGE.value
     except Exception as problem:
         return _failed(problem, session)
 
@@ -121,7 +120,7 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
         where=place,
         rule="this is a bug of refsim, not of your input",
         help=f"{session.command_line.replace('refsim', 'refsim --debug', 1)} shows the traceback to report",
-        exit_code=OUR_BUG,
+        kind=Kind.BUG,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from refsim.bundled import bundled
 from refsim.device import cache
-from refsim.errors import MISSING, UNREADABLE, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 from refsim.files.access import bytes_text, open_for_reading, unreadable
 from refsim.ptx.machine.resources import find_ptxas
 from refsim.sources import PTX, Source
@@ -285,7 +285,7 @@ def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
     status, *results = answer
     if int(status) != 0:
         raise RefsimError(
-            "nvrtc", f"NVRTC answered {nvrtc.nvrtcGetErrorString(status)[1].decode()}", exit_code=MISSING, help=_INSTALL
+            "nvrtc", f"NVRTC answered {nvrtc.nvrtcGetErrorString(status)[1].decode()}", kind=Kind.MISSING, help=_INSTALL
         )
     return results[0] if results else None
 
@@ -333,7 +333,7 @@ def _bundled(source: Path, unit: _Unit, target: str, flags: tuple[str, ...]) -> 
         f"{source.name} needs NVRTC and CUDA's headers, which are not installed; {reason}",
         where=str(source),
         help=_INSTALL,
-        exit_code=MISSING,
+        kind=Kind.MISSING,
     )
 
 
@@ -356,7 +356,7 @@ def _find_ptxas() -> str:
             "assembler-missing",
             "ptxas is neither in the wheel nvidia-cuda-nvcc nor on PATH",
             help="pip install 'nvidia-cuda-nvcc==13.0.*'",
-            exit_code=MISSING,
+            kind=Kind.MISSING,
         )
     return found
 
@@ -402,7 +402,7 @@ def _refused(code: str, what: str, log: str, flags: tuple[str, ...]) -> RefsimEr
     lines = [line.rstrip() for line in log.strip().splitlines() if line.strip()]
     more = f"\n    ({len(lines) - _LOG_LINES} more lines)" if len(lines) > _LOG_LINES else ""
     where = "".join(f"\n    {line}" for line in lines[:_LOG_LINES]) + more
-    return RefsimError(code, what, where, f"flags: {' '.join(flags)}", _help(log), exit_code=UNREADABLE)
+    return RefsimError(code, what, where, f"flags: {' '.join(flags)}", _help(log), kind=Kind.UNREADABLE)
 
 
 def _sha256(content: bytes) -> str:

@@ -24,7 +24,7 @@ from refsim.device.driver import SIMULATOR, Bytes, Driver, DriverError, GpuFacts
 from refsim.device.driver_bindings import open_bindings
 from refsim.device.driver_pycuda import open_pycuda
 from refsim.device.modules import LoadedModule
-from refsim.errors import RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 from refsim.kernels import Buffer, Findings, required_file
 from refsim.ptx import Extents
 from refsim.render.cards import Card
@@ -32,7 +32,6 @@ from refsim.render.cards import Card
 GUARD_BYTES = 4096
 POISON = bytes.fromhex("badc0de5")
 """The bytes of an output before the launch, repeated from its first byte: a 32-bit word reads 0xe50ddcba."""
-COMPARISON_FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ class CudaLauncher:
                     where=f"{side} the buffer, bytes there now: {found[nearest : nearest + 16].tobytes().hex(' ')}",
                     rule="a kernel writes only inside its buffers",
                     help="check the bound of the last block, and whether a vector store passes the tail",
-                    exit_code=COMPARISON_FAILED,
+                    kind=Kind.FAULT,
                 )
 
     def _check_unchanged(self, entry: str, allocation: Guarded) -> None:
@@ -185,7 +184,7 @@ class CudaLauncher:
                 where=f"first at byte {first}, element {first // allocation.buffer.dtype.itemsize}",
                 rule="an upload is read-only",
                 help="upload it with writable=True if the kernel is meant to write it",
-                exit_code=COMPARISON_FAILED,
+                kind=Kind.FAULT,
             )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.sources import CUDA_DRIVER
 
 Bytes = NDArray[np.uint8]
@@ -163,10 +163,10 @@ def no_driver(fault: Exception) -> RefsimError:
     where they looked."""
     reason = " ".join(str(fault).split()).split(". ")[0][:LONGEST_REASON].rstrip(".")
     return RefsimError(
-        "no-cuda-driver", f"this machine has no CUDA driver: {reason}", help=SIMULATOR, exit_code=MISSING
+        "no-cuda-driver", f"this machine has no CUDA driver: {reason}", help=SIMULATOR, kind=Kind.MISSING
     )
 
 
 def no_gpu(what: str) -> RefsimError:
     """The error of a machine whose driver has no such GPU."""
-    return RefsimError("no-cuda-device", what, help=SIMULATOR, exit_code=MISSING)
+    return RefsimError("no-cuda-device", what, help=SIMULATOR, kind=Kind.MISSING)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refsim.device.driver import Bytes, DriverError, GpuFacts, LaunchConfig, Launching, no_driver, no_gpu
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 
 _NAME_BYTES = 256
 
@@ -98,7 +98,7 @@ def open_bindings(index: int) -> BindingsDriver:
     except ImportError as fault:
         raise RefsimError(
             "no-cuda-bindings", f"cuda.bindings is not installed: {fault}", help="pip install 'refsim[sim]'",
-            exit_code=MISSING,
+            kind=Kind.MISSING,
         ) from fault  # fmt: skip
     call = Launching(bindings).call
     try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from refsim.device.driver import Bytes, DriverError, GpuFacts, Launching, no_driver, no_gpu
 from refsim.device.libcuda import Libcuda
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 
 
 class PyCudaDriver:
@@ -88,7 +88,7 @@ def open_pycuda(index: int) -> PyCudaDriver:
         library = f"PyCUDA {importlib.import_module('pycuda').VERSION_TEXT}"
     except ImportError as fault:
         raise RefsimError(
-            "no-pycuda", "PyCUDA is not installed", help="pip install 'refsim[gpu]'", exit_code=MISSING
+            "no-pycuda", "PyCUDA is not installed", help="pip install 'refsim[gpu]'", kind=Kind.MISSING
         ) from fault
     with warnings.catch_warnings():
         # Without a driver PyCUDA warns about a mismatch of headers and driver, which is not the cause.

@@ -17,8 +17,8 @@ from refsim.device.driver import (
     LaunchConfig,
     cluster_dimension,
 )
-from refsim.errors import RefsimError, unknown
-from refsim.ptx import FAULT_EXIT, Extents
+from refsim.errors import Kind, RefsimError, unknown
+from refsim.ptx import Extents
 from refsim.ptx.machine.arguments import argument_bytes, check_count
 from refsim.ptx.machine.launch_rules import LaunchShape, check_parameters, extents, launch_shape
 from refsim.ptx.machine.limits import MAX_STATIC_SHARED, PORTABLE_CLUSTER
@@ -157,5 +157,5 @@ class LoadedModule:
                 "launch-failed", f"the kernel did not come to its end: {fault}", where,
                 "the device's context is lost with it",
                 "run the case on the simulator, which names the instruction; restart before using this GPU again",
-                FAULT_EXIT,
+                Kind.FAULT,
             ) from fault  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from refsim import ptx
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.table import SCHEDULE_DEPENDENT
 from refsim.ptx.memory.snapshot import Snapshot
 
@@ -81,5 +81,5 @@ def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: Or
     return RefsimError(
         SCHEDULE_DEPENDENT, f"{entry} writes other bytes under {order}",
         where=f"byte {position - region.start} of {region.name}" if region else hex(position),
-        rule=SCHEDULE_RULE, exit_code=ptx.FAULT_EXIT,
+        rule=SCHEDULE_RULE, kind=Kind.FAULT,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.files import npy, npz, raw, safetensors
 from refsim.files.access import ByteReader, checked_path, open_for_reading, unreadable, write_atomically
 from refsim.files.codes import (
@@ -297,5 +297,5 @@ def _checked_shape(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
         return None
     if not isinstance(shape, tuple | list) or any(type(size) is not int for size in shape):
         raise RefsimError("bad-shape", f"shape is a tuple of integers, not {shape!r}")
-    element_count(tuple(shape), "shape=", exit_code=2)
+    element_count(tuple(shape), "shape=", kind=Kind.USAGE)
     return tuple(shape)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 
 CHUNK_BYTES = 1 << 20
 
 
 def unreadable(code: str, what: str, where: str, *, rule: str = "", help: str = "") -> RefsimError:
     """The error of a file that cannot be understood: the command line leaves with 3."""
-    return RefsimError(code, what, where=where, rule=rule, help=help, exit_code=UNREADABLE)
+    return RefsimError(code, what, where=where, rule=rule, help=help, kind=Kind.UNREADABLE)
 
 
 def bytes_text(count: int) -> str:

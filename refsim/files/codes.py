@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import pack, unpack
-from refsim.errors import UNREADABLE, USAGE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.files.access import unreadable
 from refsim.formats import FORMATS, Format, format_named
 from refsim.render.cards import Card
@@ -170,7 +170,7 @@ def _format_of_words(entry: Entry, requested: Format | None) -> Format:
     return requested
 
 
-def element_count(shape: tuple[int, ...], where: str, *, exit_code: int = UNREADABLE) -> int:
+def element_count(shape: tuple[int, ...], where: str, *, kind: Kind = Kind.UNREADABLE) -> int:
     """The product of `shape`, 1 for (); a shape that no array can have is `bad-shape`.
 
     (0, 2^62) has no element, yet NumPy refuses it: the product without the zeros must stay below 2^60.
@@ -183,7 +183,7 @@ def element_count(shape: tuple[int, ...], where: str, *, exit_code: int = UNREAD
             f"no array has the shape {shown}",
             where=where,
             rule="at most 64 dimensions of 0 or more, fewer than 2^60 elements",
-            exit_code=exit_code,
+            kind=kind,
         )
     return prod(shape)
 
@@ -199,7 +199,7 @@ def require_room(count_bytes: int, max_bytes: int, where: str) -> None:
         )
 
 
-def require_codes_in_range(codes: Codes, format: Format, where: str, *, exit_code: int = UNREADABLE) -> None:
+def require_codes_in_range(codes: Codes, format: Format, where: str, *, kind: Kind = Kind.UNREADABLE) -> None:
     """Raise `code-out-of-range` with the first code that `format` does not have: 0x10 for e2m1, 0x80 for ue4m3."""
     if format.code_limit > np.iinfo(codes.dtype).max or codes.size == 0 or int(codes.max()) < format.code_limit:
         return
@@ -209,7 +209,7 @@ def require_codes_in_range(codes: Codes, format: Format, where: str, *, exit_cod
         f"{int(codes[position]):#x} is not a code of {format}: they end at {format.code_limit - 1:#x}",
         where=f"{where}, element {tuple(int(i) for i in position)}",
         help="a byte that packs several codes is read as e4m3 codes and split with refsim.unpack",
-        exit_code=exit_code,
+        kind=kind,
     )
 
 
@@ -237,9 +237,9 @@ def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
             help=f"refsim.encode(values, '{format}') makes codes; array.view(np.uint8) reads the bits of an array",
         )
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
-        raise RefsimError("not-codes", f"a code is not negative: {int(array.min())}", exit_code=USAGE)
+        raise RefsimError("not-codes", f"a code is not negative: {int(array.min())}", kind=Kind.USAGE)
     if array.dtype.kind in "ui":
         unsigned = array.astype(np.dtype(f"u{array.dtype.itemsize}"), copy=False)
-        require_codes_in_range(unsigned, format, "codes", exit_code=USAGE)
-    element_count(array.shape, "codes", exit_code=USAGE)
+        require_codes_in_range(unsigned, format, "codes", kind=Kind.USAGE)
+    element_count(array.shape, "codes", kind=Kind.USAGE)
     return np.asarray(array, dtype=format.code_dtype.newbyteorder("<"), order="C")

@@ -1,7 +1,7 @@
 """A simulated GPU: it executes the PTX of a compiled kernel over all lanes at once in NumPy."""
 
 from refsim.ptx.async_ops.queue import POLICIES
-from refsim.ptx.findings.faults import FAULT_CODES, FAULT_EXIT, is_fault
+from refsim.ptx.findings.faults import FAULT_CODES, is_fault
 from refsim.ptx.findings.record import BankUse, Crowd
 from refsim.ptx.findings.table import CHECKS, STOPS, Check, Checks
 from refsim.ptx.isa.products import ARITHMETICS
@@ -14,7 +14,7 @@ from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import WarpTrace
 
 __all__ = [
-    "ARITHMETICS", "CHECKS", "DEFAULT_TARGET", "FAULT_CODES", "FAULT_EXIT", "POLICIES", "STOPS", "AddressWatch",
+    "ARITHMETICS", "CHECKS", "DEFAULT_TARGET", "FAULT_CODES", "POLICIES", "STOPS", "AddressWatch",
     "BankUse", "Check", "Checks", "Contraction", "Crowd", "Extents", "GlobalMemory", "Program", "Trace", "WarpTrace",
     "is_fault", "load", "stretch_named",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.instances import refused
 from refsim.reference import single_instruction
@@ -35,7 +35,7 @@ def releases() -> tuple[tuple[tuple[int, int], str], ...]:
             rows.append(((int(match[1]), int(match[2])), path))
     if not rows:
         raise RefsimError(
-            "assembler-missing", "there is no ptxas here", help="pip install nvidia-cuda-nvcc", exit_code=MISSING
+            "assembler-missing", "there is no ptxas here", help="pip install nvidia-cuda-nvcc", kind=Kind.MISSING
         )
     return tuple(sorted(rows))
 

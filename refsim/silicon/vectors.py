@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.bundled import bundled
-from refsim.errors import UNREADABLE, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 
 CHUNK = 1 << 16
 PARTNER = 0x2545F491
@@ -134,7 +134,7 @@ def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
         raise unknown("recording file", stem, sorted(p.stem for p in path.parent.glob("*.json")))
     content = json.loads(path.read_text())
     if not isinstance(content, dict) or "recordings" not in content:
-        raise RefsimError("bad-sidecar", f"{path.name} has no recordings", where=str(path), exit_code=UNREADABLE)
+        raise RefsimError("bad-sidecar", f"{path.name} has no recordings", where=str(path), kind=Kind.UNREADABLE)
     return content
 
 

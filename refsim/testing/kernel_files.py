@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from refsim.bundled import bundled
-from refsim.errors import UNREADABLE, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 from refsim.kernels import Kernel
 
 
@@ -50,7 +50,7 @@ def kernel_paths(folder: Path | None = None) -> list[Path]:
         try:
             table = tomllib.loads(project.read_text("utf-8")).get("tool", {}).get("refsim", {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise RefsimError("bad-pyproject", str(error), where=str(project), exit_code=UNREADABLE) from error
+            raise RefsimError("bad-pyproject", str(error), where=str(project), kind=Kind.UNREADABLE) from error
         listed = table.get("kernels", [])
         if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
             raise RefsimError("bad-pyproject", f"kernels must be a list of paths, not {listed!r}", where=str(project))
@@ -68,7 +68,7 @@ def load_kernel_file(path: str | Path) -> ModuleType:
     """The module of a kernel file, run once per version of the file. Raises RefsimError where that fails."""
     file = Path(path)
     if not file.is_file():
-        raise RefsimError("no-kernel-file", f"{file} is not a file", exit_code=UNREADABLE)
+        raise RefsimError("no-kernel-file", f"{file} is not a file", kind=Kind.UNREADABLE)
     resolved = file.resolve()
     return _module(resolved, resolved.stat().st_mtime_ns)
 
@@ -85,7 +85,7 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
     name = f"refsim_kernels_{hashlib.sha256(f'{file}:{modified_ns}'.encode()).hexdigest()[:12]}"
     specification = importlib.util.spec_from_file_location(name, file)
     if specification is None or specification.loader is None:
-        raise RefsimError("no-kernel-file", f"{file} is not a Python file", exit_code=UNREADABLE)
+        raise RefsimError("no-kernel-file", f"{file} is not a Python file", kind=Kind.UNREADABLE)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # a recipe's type hints are looked up there
     try:
@@ -94,5 +94,5 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        raise RefsimError("kernel-file-fails", what, where=str(file), exit_code=UNREADABLE) from error
+        raise RefsimError("kernel-file-fails", what, where=str(file), kind=Kind.UNREADABLE) from error
     return module

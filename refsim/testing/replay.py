@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim.device import Device
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing.kernel_files import kernel_named
 from refsim.testing.recipes import from_json, to_json
@@ -81,7 +81,7 @@ def _no_constant(name: str) -> float:
 
 def _record(case: Path) -> dict[str, Any]:
     def refuse(what: str) -> RefsimError:
-        return RefsimError("bad-case", what, where=str(case), exit_code=UNREADABLE)
+        return RefsimError("bad-case", what, where=str(case), kind=Kind.UNREADABLE)
 
     try:
         with case.open("rb") as file:

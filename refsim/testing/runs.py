@@ -6,14 +6,14 @@ from typing import Any
 
 from refsim.compare import Mismatch
 from refsim.device import Device
-from refsim.errors import INCONCLUSIVE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
 from refsim.testing.laws import observe
 from refsim.testing.recipes import spelled, to_json
 from refsim.testing.verdicts import Verdict
 
-KERNEL_FAULT = 1  # the exit code of an error that blames the kernel, not the request
+_STATUS_OF = {Kind.FAULT: verdicts.FAIL, Kind.INCONCLUSIVE: verdicts.UNSUPPORTED}
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ def _blame(error: RefsimError) -> str:
     """The status of a run that ended in an error; raises the error again where the kernel is not to blame."""
     if error.code == "timeout":
         return verdicts.TIMEOUT
-    if error.exit_code == KERNEL_FAULT:
-        return verdicts.FAIL
-    if error.exit_code == INCONCLUSIVE:
-        return verdicts.INEXACT if error.code.startswith("inexact") else verdicts.UNSUPPORTED
-    raise error
+    status = _STATUS_OF.get(error.kind)
+    if status is None:
+        raise error
+    return status

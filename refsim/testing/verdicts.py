@@ -5,17 +5,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from refsim.compare import Mismatch
-from refsim.errors import RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 from refsim.render import Command
 
 PASS, FAIL, INEXACT = "pass", "fail", "inexact"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
-EXIT_CODES = {PASS: 0, FAIL: 1, INEXACT: 5, UNSUPPORTED: 5, TIMEOUT: 5, NOT_RUN: 4}
+KINDS = {
+    PASS: None, FAIL: Kind.FAULT, INEXACT: Kind.INCONCLUSIVE, UNSUPPORTED: Kind.INCONCLUSIVE, TIMEOUT: Kind.INCONCLUSIVE,
+    NOT_RUN: Kind.MISSING,
+}  # fmt: skip
+"""What kind of failure each status is; None is none."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a campaign: `status` is a key of EXIT_CODES, `exit_code` what a command returns for it.
+    """The outcome of a campaign: `status` is a key of KINDS, `exit_code` what a command returns for it.
 
     `cases` problems and `elements` output elements were compared. A finding has the smallest `problem` known (as JSON
     and as text), the `finding` in words, the `mismatch` where bits differ, and the `replay` file. `notes` are worth knowing
@@ -40,15 +44,16 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.status not in EXIT_CODES:
-            raise unknown("status", str(self.status), list(EXIT_CODES))
+        if self.status not in KINDS:
+            raise unknown("status", str(self.status), list(KINDS))
 
     def __bool__(self) -> bool:
         return self.status == PASS
 
     @property
     def exit_code(self) -> int:
-        return EXIT_CODES[self.status]
+        kind = KINDS[self.status]
+        return 0 if kind is None else kind.value
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

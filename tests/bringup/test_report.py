@@ -24,7 +24,7 @@ from refsim.bringup.report import (
 from refsim.bringup.state import State
 from refsim.bringup.suites import Suite, run_suites
 from refsim.bringup.tasks import Task, outcome
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 
 HOSTILE = '<script src="http://x/y.js">&\x00\x1b[31m"\'\U0001f600'
 EXPLAINED = Difference(("k = 0: 0x38 (1) x 0x38 (1)",), "0x1", "0x2", "matches sm_89: F = 13, L = 16", True)
@@ -322,7 +322,7 @@ def test_what_was_not_run_is_tried_again(tmp_path):
     def tasks(device):
         def run():
             calls.append(1)
-            raise RefsimError("assembler-missing", "no ptxas", exit_code=MISSING)
+            raise RefsimError("assembler-missing", "no ptxas", kind=Kind.MISSING)
 
         return [Task("a", run)]
 
@@ -336,8 +336,8 @@ def test_what_was_not_run_is_tried_again(tmp_path):
     ("error", "status", "bug"),
     [
         (RefsimError("unknown-instruction", "no clause for wgmma"), UNSUPPORTED, False),
-        (RefsimError("compile-error", "NVRTC refused x.cu", exit_code=3), UNSUPPORTED, False),
-        (RefsimError("launch-failed", "the kernel did not come to its end", exit_code=1), DIFFERS, False),
+        (RefsimError("compile-error", "NVRTC refused x.cu", kind=Kind.UNREADABLE), UNSUPPORTED, False),
+        (RefsimError("launch-failed", "the kernel did not come to its end", kind=Kind.FAULT), DIFFERS, False),
         (ValueError("shapes"), NOT_RUN, True),
     ],
     ids=lambda value: type(value).__name__,

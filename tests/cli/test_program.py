@@ -9,7 +9,7 @@ import pytest
 from refsim.cli import main
 from refsim.cli.registry import COMMANDS, SECTIONS, Listing
 from refsim.conversions import OVERFLOWS, ROUNDINGS
-from refsim.errors import INCONCLUSIVE, MISSING, UNREADABLE, USAGE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.render import FORMS
 
 
@@ -28,9 +28,9 @@ def failing(monkeypatch):
     return install
 
 
-@pytest.mark.parametrize("code", [USAGE, UNREADABLE, MISSING, INCONCLUSIVE])
+@pytest.mark.parametrize("code", [Kind.USAGE.value, Kind.UNREADABLE.value, Kind.MISSING.value, Kind.INCONCLUSIVE.value])
 def test_error_leaves_with_its_exit_code(failing, refsim, code):
-    failing(RefsimError("broken", "a thing is 3", where="here", rule="things are 2", help="use 2", exit_code=code))
+    failing(RefsimError("broken", "a thing is 3", where="here", rule="things are 2", help="use 2", kind=Kind(code)))
     run = refsim("failing")
     assert run.code == code
     assert run.out == ""

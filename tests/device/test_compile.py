@@ -13,7 +13,7 @@ import pytest
 
 from refsim.device import cache, compile
 from refsim.device.compile import TARGETS, CompiledPtx, assemble, bundled_text, compile_ptx
-from refsim.errors import MISSING, UNREADABLE, USAGE, RefsimError
+from refsim.errors import Kind, RefsimError
 
 ROOT = Path(__file__).resolve().parents[2]
 QUANTIZE = ROOT / "gpu" / "kernels" / "fp8_quantize.cu"
@@ -119,7 +119,7 @@ def test_bundled_ptx_of_an_edited_source_is_refused(tmp_path: Path, without_nvrt
     (tmp_path / "ptx" / kept.name).write_text(kept.read_text())
     with pytest.raises(RefsimError, match="made from another source") as caught:
         compile_ptx(edited)
-    assert caught.value.exit_code == MISSING
+    assert caught.value.kind == Kind.MISSING
     assert "pip install" in caught.value.help
 
 
@@ -239,7 +239,7 @@ def test_compile_error_shows_the_log(tmp_path: Path) -> None:
         compile_ptx(source)
     assert caught.value.code == "compile-error"
     assert 'small.cu(1): error: identifier "missing" is undefined' in caught.value.where
-    assert caught.value.exit_code == UNREADABLE
+    assert caught.value.kind == Kind.UNREADABLE
 
 
 @needs_nvrtc
@@ -306,15 +306,15 @@ def test_a_source_is_a_regular_file_of_bounded_size(tmp_path: Path) -> None:
     for path, code in wrong.items():
         with pytest.raises(RefsimError) as caught:
             compile_ptx(path)
-        assert (caught.value.code, caught.value.exit_code) == (code, UNREADABLE)
+        assert (caught.value.code, caught.value.kind) == (code, Kind.UNREADABLE)
 
 
 @pytest.mark.parametrize(
     ("source", "target", "options", "code", "exit_code"),
     [
-        (QUANTIZE, "sm_90", (), "unknown-target", USAGE),
-        (QUANTIZE, "sm_90a", "-DX", "compile-options", USAGE),
-        (ROOT / "gpu" / "kernels" / "absent.cu", "sm_90a", (), "source-unreadable", UNREADABLE),
+        (QUANTIZE, "sm_90", (), "unknown-target", Kind.USAGE.value),
+        (QUANTIZE, "sm_90a", "-DX", "compile-options", Kind.USAGE.value),
+        (ROOT / "gpu" / "kernels" / "absent.cu", "sm_90a", (), "source-unreadable", Kind.UNREADABLE.value),
     ],
 )
 def test_user_mistakes_are_named(
@@ -329,7 +329,7 @@ def test_missing_assembler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile, "find_ptxas", lambda: None)
     with pytest.raises(RefsimError) as caught:
         assemble("", "sm_90a")
-    assert (caught.value.code, caught.value.exit_code) == ("assembler-missing", MISSING)
+    assert (caught.value.code, caught.value.kind) == ("assembler-missing", Kind.MISSING)
     assert "nvidia-cuda-nvcc" in caught.value.help
 
 

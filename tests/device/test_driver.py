@@ -21,7 +21,7 @@ import pytest
 from refsim import device
 from refsim.device import cuda, driver_bindings, driver_pycuda
 from refsim.device.compile import assembler_version
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 
 HERE = Path(__file__).parent
 PTX = """.version 9.0
@@ -192,7 +192,7 @@ def test_a_machine_without_a_gpu(libcuda, backend, name):
     ran = subprocess.run([sys.executable, "-c", script, backend, str(HERE)], env=environment, capture_output=True,
                          text=True, check=True)  # fmt: skip
     code, exit_code, what = json.loads(ran.stdout)
-    assert (code, exit_code) == ("no-cuda-device", MISSING)
+    assert (code, exit_code) == ("no-cuda-device", Kind.MISSING.value)
     assert "finds no usable GPU: cuInit" in what
 
 
@@ -208,7 +208,7 @@ def test_neither_library_gives_both_pip_lines(monkeypatch):
     without(monkeypatch, "pycuda", "cuda.bindings.driver")
     with pytest.raises(RefsimError) as caught:
         cuda.open_device()
-    assert (caught.value.code, caught.value.exit_code) == ("no-pycuda", MISSING)
+    assert (caught.value.code, caught.value.kind) == ("no-pycuda", Kind.MISSING)
     assert caught.value.help == "pip install 'refsim[gpu]', or pip install 'refsim[sim]'"
 
 
@@ -217,7 +217,7 @@ def test_a_library_that_was_named_and_is_missing(monkeypatch, backend, code):
     without(monkeypatch, "pycuda", "cuda.bindings.driver")
     with pytest.raises(RefsimError) as caught:
         cuda.open_device(backend=backend)
-    assert (caught.value.code, caught.value.exit_code) == (code, MISSING)
+    assert (caught.value.code, caught.value.kind) == (code, Kind.MISSING)
 
 
 def test_cuda_bindings_serve_where_pycuda_is_missing(monkeypatch):
@@ -244,7 +244,7 @@ def test_missing_driver_is_one_clear_sentence_without_warning(monkeypatch):
     monkeypatch.setattr(driver_pycuda.importlib, "import_module", import_module)
     with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
         driver_pycuda.open_pycuda(0)
-    assert (caught.value.code, caught.value.exit_code) == ("no-cuda-driver", MISSING)
+    assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 
 
 def test_missing_driver_through_cuda_bindings(monkeypatch):
@@ -255,7 +255,7 @@ def test_missing_driver_through_cuda_bindings(monkeypatch):
     with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
         driver_bindings.open_bindings(0)
     assert caught.value.what == "this machine has no CUDA driver: libcuda.so.1 was not found"
-    assert (caught.value.code, caught.value.exit_code) == ("no-cuda-driver", MISSING)
+    assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 
 
 def test_an_unknown_library_is_named():

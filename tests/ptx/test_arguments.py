@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.errors import USAGE, RefsimError
+from refsim.errors import Kind, RefsimError
 
 # Copies eight bytes of a struct that lies behind a byte parameter.
 TEXT = """.version 9.0
@@ -62,5 +62,5 @@ def test_a_struct_reaches_the_kernel(pair):
 def test_what_is_no_such_struct_is_refused(pair, code):
     with pytest.raises(RefsimError) as caught:
         launched(pair)
-    assert (caught.value.code, caught.value.exit_code) == (code, USAGE)
+    assert (caught.value.code, caught.value.kind) == (code, Kind.USAGE)
     assert caught.value.rule

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.errors import USAGE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.machine import launch
 from refsim.ptx.machine.launch_rules import extents
 
@@ -22,7 +22,7 @@ def refused(program: ptx.Program, grid=1, block=32, **options) -> RefsimError:
     args = [np.zeros(max(parameter.size, 1), np.uint8) for parameter in program.entries["k"]]
     with pytest.raises(RefsimError) as caught:
         program.launch("k", grid, block, args, **options)
-    assert caught.value.exit_code == USAGE
+    assert caught.value.kind == Kind.USAGE
     assert caught.value.where == "launch of k"
     assert caught.value.rule
     return caught.value

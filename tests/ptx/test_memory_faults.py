@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 
 TEXT = """.version 9.0
 .target sm_90a
@@ -34,7 +34,7 @@ def fault(body: str, offset: int = 0, size: int = 64, *, initial: bool = True, w
             "k", (2,), (32,), [np.uint64(buffer), np.uint64(offset & (2**64 - 1)), np.uint64(out)], memory=memory
         )
     assert (memory.read(buffer, size) == before).all()
-    assert caught.value.exit_code == ptx.FAULT_EXIT
+    assert caught.value.kind == Kind.FAULT
     assert "PTX line 11 (kernel.cu:17)" in caught.value.where
     assert "thread (0, 0, 0) of block (0, 0, 0)" in caught.value.where
     return caught.value

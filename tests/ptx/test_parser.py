@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.text.parser import parse
 from refsim.ptx.text.syntax import Address, Dual, Immediate, Location, Register, Special, Symbol, Vector
 
@@ -135,6 +135,6 @@ def test_malformed_text_is_one_error_with_its_line(text, line, says):
     with pytest.raises(RefsimError) as caught:
         parse(text)
     assert caught.value.code == "malformed-ptx"
-    assert caught.value.exit_code == UNREADABLE
+    assert caught.value.kind == Kind.UNREADABLE
     assert caught.value.where == f"PTX line {line}"
     assert says in caught.value.what

@@ -9,7 +9,7 @@ import pytest
 from refsim import device, numerics, ptx
 from refsim.conversions import encode
 from refsim.device.compile import compile_ptx
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.layouts import bank_conflicts
 from refsim.ptx.machine import residency
 
@@ -29,7 +29,7 @@ def compiled(folder: Path, changes: dict[str, str] | None = None, target: str = 
     try:
         return compile_ptx(file, target).text
     except RefsimError as error:
-        if error.exit_code != MISSING:
+        if error.kind is not Kind.MISSING:
             raise
         pytest.skip(f"the kernel cannot be compiled here: {error.what}")
 

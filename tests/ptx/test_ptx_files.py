@@ -8,7 +8,7 @@ from types import FrameType
 import pytest
 
 from refsim import ptx
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.lowering import register_slots
 from refsim.ptx.text import lexer
 from refsim.ptx.text.lexer import tokenize
@@ -19,7 +19,7 @@ HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 def refused(path: "str | Path") -> RefsimError:
     with pytest.raises(RefsimError) as caught:
         ptx.load(path)
-    assert caught.value.exit_code == UNREADABLE
+    assert caught.value.kind == Kind.UNREADABLE
     return caught.value
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.errors import INCONCLUSIVE, RefsimError
-from refsim.ptx.findings.faults import FAULT_EXIT, is_fault
+from refsim.errors import Kind, RefsimError
+from refsim.ptx.findings.faults import is_fault
 from refsim.ptx.machine import launch
 from refsim.ptx.machine.launch_rules import launch_shape
 from refsim.ptx.machine.residency import WAVE_LANES, co_resident, few_ctas, may_wait_for_others
@@ -50,7 +50,7 @@ def test_a_grid_barrier_beyond_residency_is_inconclusive(monkeypatch):
     monkeypatch.setattr(launch, "registers_used", lambda *_: 64)
     with pytest.raises(RefsimError) as caught:
         meet(133, 1024, checks=ptx.Checks(seconds=0.5))
-    assert (caught.value.code, caught.value.exit_code) == ("timeout", INCONCLUSIVE)
+    assert (caught.value.code, caught.value.kind) == ("timeout", Kind.INCONCLUSIVE)
     assert not is_fault(caught.value)
     assert "132 at a time" in caught.value.rule
 
@@ -58,7 +58,7 @@ def test_a_grid_barrier_beyond_residency_is_inconclusive(monkeypatch):
 def test_a_grid_that_runs_at_once_and_does_not_end_is_a_fault():
     with pytest.raises(RefsimError) as caught:
         program("AGAIN: bra AGAIN;").launch("k", 4, 32, [np.zeros(1, np.uint32)], checks=ptx.Checks(seconds=0.2))
-    assert (caught.value.code, caught.value.exit_code) == ("timeout", FAULT_EXIT)
+    assert (caught.value.code, caught.value.kind) == ("timeout", Kind.FAULT)
     assert is_fault(caught.value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks import undefined_bits
 from refsim.ptx.isa import binding, forms
 from refsim.testing.kernel_files import load_kernel_file
@@ -43,7 +43,7 @@ def test_a_wrong_kernel_fails_with_both_places(case, policy: str) -> None:
         run(text, policy=policy)
     error = caught.value
     assert error.code == "uninitialised"
-    assert error.exit_code == ptx.FAULT_EXIT
+    assert error.kind == Kind.FAULT
     assert f"({marked(text, 'A')})" in error.where
     assert f"they reached {case.reached}" in error.what or f"it reached {case.reached}" in error.what
     assert f"({marked(text, 'B')})" in error.what

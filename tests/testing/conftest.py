@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Findings, Kernel, Promise
 from refsim.testing import strategies as rst
 from refsim.testing.recipes import Tensor
@@ -53,7 +53,7 @@ class FakeLauncher:
             start, end = buffer.address - BASE, buffer.address - BASE + buffer.count * buffer.dtype.itemsize
             for side, band in (("before", self.memory[start - 8 : start]), ("after", self.memory[end : end + 8])):
                 if (band != 0xA5).any():
-                    raise RefsimError("guard-violated", f"{entry} wrote {side} buffer {buffer.name!r}", exit_code=1)
+                    raise RefsimError("guard-violated", f"{entry} wrote {side} buffer {buffer.name!r}", kind=Kind.FAULT)
 
     def findings(self) -> Findings:
         return replace(self.seen, owner_of=self.owner_of if self.sees_owners else None)

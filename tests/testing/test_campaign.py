@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from refsim.errors import INCONCLUSIVE, MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.testing import run_campaign
 from refsim.testing.recipes import Tensor
 from refsim.testing.replay import load_case, replay_case
@@ -141,9 +141,9 @@ def test_written_input_fails(halve_kernel, fake_device, right_halve):
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (RefsimError("timeout", "no end after 10^6 steps", exit_code=1), "timeout"),
-        (RefsimError("deadlock", "two warps wait", exit_code=1), "fail"),
-        (RefsimError("unsupported-instruction", "no clause for tex", exit_code=INCONCLUSIVE), "unsupported"),
+        (RefsimError("timeout", "no end after 10^6 steps", kind=Kind.FAULT), "timeout"),
+        (RefsimError("deadlock", "two warps wait", kind=Kind.FAULT), "fail"),
+        (RefsimError("unsupported-instruction", "no clause for tex", kind=Kind.INCONCLUSIVE), "unsupported"),
     ],
 )
 def test_device_error_becomes_a_status(halve_kernel, fake_device, error, status):
@@ -157,7 +157,7 @@ def test_device_error_becomes_a_status(halve_kernel, fake_device, error, status)
 
 def test_timeout_is_written_as_a_case(halve_kernel, fake_device, tmp_path):
     def never_ends(launcher, x, n, y):
-        raise RefsimError("timeout", "no end after 10^6 steps", exit_code=1)
+        raise RefsimError("timeout", "no end after 10^6 steps", kind=Kind.FAULT)
 
     verdict = run_campaign(halve_kernel, fake_device(never_ends), failures_dir=tmp_path)
     assert load_case(verdict.replay, halve_kernel)[1] == halve_kernel.corpus[0]
@@ -165,7 +165,7 @@ def test_timeout_is_written_as_a_case(halve_kernel, fake_device, tmp_path):
 
 def test_error_of_the_request_is_raised(halve_kernel, fake_device):
     def lacks_compiler(launcher, x, n, y):
-        raise RefsimError("compiler-missing", "no NVRTC", exit_code=MISSING)
+        raise RefsimError("compiler-missing", "no NVRTC", kind=Kind.MISSING)
 
     with pytest.raises(RefsimError, match="compiler-missing"):
         run_campaign(halve_kernel, fake_device(lacks_compiler))
@@ -174,7 +174,7 @@ def test_error_of_the_request_is_raised(halve_kernel, fake_device):
 def test_inexact_arithmetic_makes_the_verdict_inconclusive(halve_kernel, fake_device):
     verdict = run_campaign(halve_kernel, fake_device(inexact=("rcp.approx.ftz.f32 at PTX line 7",)))
     assert verdict.status == "inexact"
-    assert verdict.exit_code == INCONCLUSIVE
+    assert verdict.exit_code == Kind.INCONCLUSIVE.value
     assert "PTX line 7" in verdict.finding
 
 

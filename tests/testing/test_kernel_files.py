@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.testing.kernel_files import bundled_kernels, find_kernels, kernel_named, kernel_paths
 
 KERNEL_FILE = """
@@ -86,4 +86,4 @@ def test_unknown_kernel_shows_the_nearest(project):
 def test_missing_file_is_named():
     with pytest.raises(RefsimError) as caught:
         find_kernels(["/nowhere/bindings.py"])
-    assert caught.value.exit_code == UNREADABLE
+    assert caught.value.kind == Kind.UNREADABLE

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.testing.recipes import Tensor
 from refsim.testing.replay import MAX_CASE_BYTES, load_case, write_case
 
@@ -69,7 +69,7 @@ def test_damaged_case_is_unreadable(case, halve_kernel, change):
     case.write_text(change(json.loads(case.read_text())))
     with pytest.raises(RefsimError) as caught:
         load_case(case, halve_kernel)
-    assert (caught.value.code, caught.value.exit_code) == ("bad-case", UNREADABLE)
+    assert (caught.value.code, caught.value.kind) == ("bad-case", Kind.UNREADABLE)
 
 
 def test_problem_of_another_shape_is_refused(case, halve_kernel):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.cli.arguments import load_codes
-from refsim.errors import UNREADABLE, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 from refsim.layouts.holders import THREADS, places
 from refsim.render import Fact
 
@@ -145,7 +145,7 @@ def _bytes(file: Path) -> NDArray[np.uint8]:
         return np.frombuffer(file.read_bytes(), np.uint8)
     except OSError as problem:
         reason = (problem.strerror or str(problem)).lower()
-        raise RefsimError("unreadable", f"cannot read: {reason}", str(file), exit_code=UNREADABLE) from problem
+        raise RefsimError("unreadable", f"cannot read: {reason}", str(file), kind=Kind.UNREADABLE) from problem
 
 
 def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: str, file: Path) -> Dump:
@@ -200,7 +200,7 @@ def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], 
             "truncated-dump" if found < expected else "trailing-bytes", f"expected {expected} bytes, found {found}",
             where=str(file),
             rule=f"{layout.name}: {shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]} elements of {layout.element_bytes} B",
-            exit_code=UNREADABLE,
+            kind=Kind.UNREADABLE,
         )  # fmt: skip
     return layout.unshuffle(stored.codes.reshape(-1), shape)
 
@@ -212,5 +212,5 @@ def _shape_needed(name: str) -> RefsimError:
 def _wrong_size(file: Path, what: str, expected: int, found: int) -> RefsimError:
     return RefsimError(
         "truncated-dump" if found < expected else "trailing-bytes", f"expected {expected} bytes, found {found}", str(file),
-        rule=f"the dump is {what}", exit_code=UNREADABLE,
+        rule=f"the dump is {what}", kind=Kind.UNREADABLE,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.cli.delivery import AGREED, FAILED, Answer
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.layouts.families import Fragment, fragment, fragments
 from refsim.layouts.holders import spoken
 from refsim.render import Document, Statement
@@ -114,15 +114,15 @@ def _read(file: Path, layout: Fragment) -> Map:
         array = np.load(file, allow_pickle=False)
     except OSError as problem:
         reason = (problem.strerror or str(problem)).lower()
-        raise RefsimError("unreadable", f"cannot read: {reason}", str(file), exit_code=UNREADABLE) from problem
+        raise RefsimError("unreadable", f"cannot read: {reason}", str(file), kind=Kind.UNREADABLE) from problem
     except (ValueError, EOFError) as problem:
-        raise RefsimError("bad-map", f"no array of integers: {problem}", str(file), exit_code=UNREADABLE) from problem
+        raise RefsimError("bad-map", f"no array of integers: {problem}", str(file), kind=Kind.UNREADABLE) from problem
     return _of_array(array, file, layout)
 
 
 def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
     if array.dtype.kind not in "iu":
-        raise RefsimError("bad-map", f"a map holds integers, not {array.dtype}", str(file), exit_code=UNREADABLE)
+        raise RefsimError("bad-map", f"a map holds integers, not {array.dtype}", str(file), kind=Kind.UNREADABLE)
     places = layout.threads * layout.values
     array = array.astype(np.int64)
     if array.size == 2 * places and array.shape[-1:] == (2,):
@@ -132,7 +132,7 @@ def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
         raise RefsimError(
             "map-size",
             f"expected {layout.threads} x {layout.values} places, found an array of shape {array.shape}",
-            str(file), rule=f"{layout.name}: an element for each value of each thread", exit_code=UNREADABLE,
+            str(file), rule=f"{layout.name}: an element for each value of each thread", kind=Kind.UNREADABLE,
         )  # fmt: skip
     tags = array.reshape(layout.threads, layout.values)
     return np.where(tags < 0, -1, tags // layout.shape[1]), np.where(tags < 0, -1, tags % layout.shape[1])
@@ -148,12 +148,12 @@ def _of_csv(file: Path, layout: Fragment) -> Map:
                 row, col = int(line["row"]), int(line["col"])
             except (KeyError, TypeError, ValueError) as problem:
                 raise RefsimError(
-                    "bad-map", f"line {number} has no whole thread, value, row and col", str(file), exit_code=UNREADABLE
+                    "bad-map", f"line {number} has no whole thread, value, row and col", str(file), kind=Kind.UNREADABLE
                 ) from problem
             if not (0 <= thread < layout.threads and 0 <= value < layout.values):
                 raise RefsimError(
                     "bad-map", f"line {number}: thread {thread}, value {value} is outside 0..{layout.threads - 1}, "
-                    f"0..{layout.values - 1}", str(file), exit_code=UNREADABLE,
+                    f"0..{layout.values - 1}", str(file), kind=Kind.UNREADABLE,
                 )  # fmt: skip
             rows[thread, value], cols[thread, value] = row, col
     return rows, cols

@@ -10,7 +10,7 @@ import click
 from refsim.cli.delivery import Answer, answers
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
-from refsim.errors import INCONCLUSIVE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.render import Column, Document, Entry, Record, Table
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _coverage_of(files: tuple[Path, ...]) -> Answer:
     tables = [Table(MISSING, tuple(missing), key="missing")] if missing else []
     hints = (f"{len(known)} of {len(counts)} opcodes have a clause",)
     document = Document((*tables, Table(OPCODES, tuple(known), key="opcodes")), "coverage", hints=hints)
-    return Answer(document, INCONCLUSIVE if missing else 0)
+    return Answer(document, Kind.INCONCLUSIVE.value if missing else 0)
 
 
 def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":

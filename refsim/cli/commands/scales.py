@@ -10,7 +10,7 @@ from refsim.cli.delivery import answers
 from refsim.cli.extents import Address, Shape, chosen, parse_whole, window
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.render import Bits, Column, Document, Statement, Table
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[An
     if stored.codes.size != shape[0] * shape[1]:
         raise RefsimError(
             "dump-size", f"expected {shape[0] * shape[1]} codes of {stored.format}, found {stored.codes.size}", str(file),
-            exit_code=UNREADABLE,
+            kind=Kind.UNREADABLE,
         )  # fmt: skip
     return stored.codes.reshape(shape)
 

@@ -10,7 +10,7 @@ from refsim.cli.arguments import format_option, require_few
 from refsim.cli.delivery import answers
 from refsim.cli.extents import Shape, chosen, window
 from refsim.cli.names import FORMAT
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.render import ALERT, Bits, Document, Entry, Fact, Number, Picture
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def command(
 
     dump = dumps.read(file, row, key, layout, shape, major)
     if not dump.codes.size:
-        raise RefsimError("empty-dump", "the dump holds no codes", str(file), exit_code=UNREADABLE)
+        raise RefsimError("empty-dump", "the dump holds no codes", str(file), kind=Kind.UNREADABLE)
     factors = None
     if scales is not None:
         extent = tuple(-(-size // of) for size, of in zip(dump.codes.shape, block, strict=True))

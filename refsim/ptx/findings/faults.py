@@ -1,10 +1,9 @@
 """What a simulated kernel does wrong, said so that its author can find it: PTX line, CUDA line, thread, block, address."""
 
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.table import CHECKS, NOTE, SCHEDULE_DEPENDENT, STOPS
 from refsim.ptx.text.syntax import Statement, place
 
-FAULT_EXIT = 1
 # What a launch itself finds wrong with a kernel; that schedules differ is found by comparing launches.
 FAULT_CODES = frozenset(
     row.name for row in (*STOPS, *CHECKS) if row.severity != NOTE and row.name != SCHEDULE_DEPENDENT
@@ -15,13 +14,13 @@ def fault(code: str, what: str, statement: Statement, who: str = "", rule: str =
     """The error for a kernel's own fault; `who` names thread and block."""
     assert code in FAULT_CODES
     where = place(statement) + (f", {who}" if who else "")
-    return RefsimError(code, what, where=where, rule=rule, help=help, exit_code=FAULT_EXIT)
+    return RefsimError(code, what, where=where, rule=rule, help=help, kind=Kind.FAULT)
 
 
 def is_fault(error: RefsimError) -> bool:
     """Whether an error says that the kernel is wrong, rather than the request.
 
-    is_fault(RefsimError("race", "a race", exit_code=1)) is True, is_fault(RefsimError("no-entry", "k")) is False. Raises nothing.
-    Source: the table `CHECKS` and `STOPS`.
+    is_fault(RefsimError("race", "a race", kind=Kind.FAULT)) is True, is_fault(RefsimError("no-entry", "k")) is False.
+    Raises nothing. Source: the table `CHECKS` and `STOPS`.
     """
-    return error.code in FAULT_CODES and error.exit_code == FAULT_EXIT
+    return error.code in FAULT_CODES and error.kind is Kind.FAULT

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import INCONCLUSIVE, RefsimError
+from refsim.errors import Kind as ErrorKind
+from refsim.errors import RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.products import SETTLED, Kind, multiply
@@ -93,5 +94,5 @@ def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: Kind, k: int) -> A
         raise RefsimError(
             "unknown-arithmetic", f"how {lanes.machine.target} sums this product is not known", place(lanes.statement),
             help="arithmetic 'exact' sums exactly and rounds once; or load the program for a target that is known",
-            exit_code=INCONCLUSIVE,
+            kind=ErrorKind.INCONCLUSIVE,
         ) from error  # fmt: skip

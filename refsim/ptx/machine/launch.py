@@ -6,7 +6,7 @@ from time import monotonic
 
 import numpy as np
 
-from refsim.errors import INCONCLUSIVE, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.leaks import note_leaks
 from refsim.ptx.checks.undefined import Tracking
@@ -156,7 +156,7 @@ class Launch:
             "timeout", error.what, error.where,
             f"the {self.shape.ctas:,} blocks ran {self.wave:,} at a time: one that waits for a later one waits for ever, "
             "here as on a chip that does not hold them all",
-            "launch no more blocks than are resident at once, or raise the time limit", INCONCLUSIVE,
+            "launch no more blocks than are resident at once, or raise the time limit", Kind.INCONCLUSIVE,
         )  # fmt: skip
 
     def machine(

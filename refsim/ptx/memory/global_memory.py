@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import MISSING, RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.memory.heap import HEAP, ROOM, Heap
 from refsim.ptx.memory.snapshot import PAGE, Snapshot
 from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Region, Space
@@ -141,7 +141,7 @@ def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
     for asked in (max(size, generous), size):
         with suppress(MemoryError):
             return np.zeros(-(-asked // PAGE) * PAGE, np.uint8)
-    raise RefsimError("out-of-memory", f"the system has no room for {size} B of device memory", exit_code=MISSING)
+    raise RefsimError("out-of-memory", f"the system has no room for {size} B of device memory", kind=Kind.MISSING)
 
 
 def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:

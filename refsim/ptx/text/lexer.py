@@ -4,7 +4,7 @@ import re
 from sys import intern
 from typing import NamedTuple
 
-from refsim.errors import UNREADABLE, RefsimError
+from refsim.errors import Kind, RefsimError
 
 MAX_TEXT = 64 << 20
 MAX_TOKENS = 1 << 24
@@ -38,7 +38,7 @@ class Token(NamedTuple):
 
 def malformed(what: str, line: int, help: str = "") -> RefsimError:
     """The error for text that is not PTX."""
-    return RefsimError("malformed-ptx", what, where=f"PTX line {line}", help=help, exit_code=UNREADABLE)
+    return RefsimError("malformed-ptx", what, where=f"PTX line {line}", help=help, kind=Kind.UNREADABLE)
 
 
 def tokenize(text: str) -> list[Token]:
