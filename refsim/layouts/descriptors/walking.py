@@ -22,6 +22,7 @@ CHUNK_BYTES = 16
 # 227 KiB, the most that one block may have on sm_90 and sm_100
 SHARED_BYTES = 232_448
 K_BYTES = 32
+BASE_OFFSET_BYTES = 128  # what base_offset counts
 
 _NAME = re.compile(r"(wgmma|tcgen05)\.m(\d+)n(\d+)k(\d+)\.([a-z0-9.]+)\.([ab])")
 # kind: (bits of an element's container in shared memory, element types narrower than it with their bits)
@@ -246,24 +247,38 @@ def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -
 
 
 def _chunks(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> NDArray[np.int64]:
-    """Absolute addresses (groups along the major dimension, lines across it) of every 16-byte chunk, swizzled."""
+    """(chunks, lines): the absolute address of every 16-byte chunk, swizzled. A line runs along the major dimension: it is
+    a row of the operand if that is K, else one k."""
     start, leading, stride, base = (
         int(fields[name]) for name in ("start_address", "leading_byte_offset", "stride_byte_offset", "base_offset")
     )
     along, across = (shape.k, shape.rows) if major == K else (shape.rows, shape.k)
-    chunk = np.arange(-(-along * shape.container_bits // (CHUNK_BYTES * 8)))[:, None]
+    chunk = np.arange(-(-along * shape.container_bits // (8 * CHUNK_BYTES)))[:, None]
     line = np.arange(across)[None, :]
-    lines, span = atom_rows(pattern), pattern.span_bytes
-    linear = start + line % lines * span
-    if pattern.bits == 0:  # LBO steps along K, SBO along MN, whichever of them is contiguous
-        linear = linear + (chunk * leading + line // 8 * stride if major == K else chunk * stride + line // 8 * leading)
+    if pattern.bits == 0:
+        offset = _in_core_matrices(chunk, line, *((leading, stride) if major == K else (stride, leading)))
     elif major == K:
-        linear = linear + chunk * CHUNK_BYTES + line // lines * stride
+        offset = chunk * CHUNK_BYTES + _in_atoms(line, pattern, stride)
     else:
-        per_span = span // CHUNK_BYTES
-        linear = linear + chunk % per_span * CHUNK_BYTES + chunk // per_span * leading + line // lines * stride
-    moved = base * 128  # the pattern begins there: swizzle distances from it, not from 0
-    return np.asarray(pattern(linear - moved + pattern.repeat_bytes * 8) + moved - pattern.repeat_bytes * 8)
+        per_span = pattern.span_bytes // CHUNK_BYTES
+        offset = chunk // per_span * leading + chunk % per_span * CHUNK_BYTES + _in_atoms(line, pattern, stride)
+    # The pattern is laid from base_offset on, not from 0; whole repeats lower, so that no distance is negative.
+    origin = base * BASE_OFFSET_BYTES - 8 * pattern.repeat_bytes
+    return np.asarray(pattern(start + offset - origin) + origin)
+
+
+def _in_core_matrices(
+    chunk: NDArray[np.int64], line: NDArray[np.int64], to_next_chunk: int, to_next_lines: int
+) -> NDArray[np.int64]:
+    """Without a swizzle: eight lines of one chunk are 128 bytes in a row. LBO leads from one to the next along K, SBO along
+    MN, whichever of them is contiguous."""
+    return chunk * to_next_chunk + line // 8 * to_next_lines + line % 8 * CHUNK_BYTES
+
+
+def _in_atoms(line: NDArray[np.int64], pattern: Swizzle, stride: int) -> NDArray[np.int64]:
+    """With a swizzle: so many lines of a span each are an atom, and SBO leads to the next one."""
+    lines = atom_rows(pattern)
+    return line // lines * stride + line % lines * pattern.span_bytes
 
 
 def _element_bits(chunks: NDArray[np.int64], shape: Operand, major: str) -> NDArray[np.int64]:
@@ -282,7 +297,7 @@ def _core_matrices(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
 def _problems(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> tuple[str, ...]:
     """What is legal to write but reads nonsense."""
     found = []
-    start, span = int(fields["start_address"]) - 128 * int(fields["base_offset"]), pattern.span_bytes
+    start, span = int(fields["start_address"]) - BASE_OFFSET_BYTES * int(fields["base_offset"]), pattern.span_bytes
     if pattern.bits and major == K and start % span + K_BYTES > span:
         found.append(f"{K_BYTES} bytes of K from byte {start % span} of a {span}-byte row run into the next row")
     if pattern.bits and start % (span * atom_rows(pattern)) >= span and major == K:
