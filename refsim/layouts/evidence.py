@@ -121,6 +121,7 @@ RECORDED: dict[Run, tuple[str, ...]] = {
         "wgmma-smem",
         "tensormap",
     ),
+    Run("H200", "2026-11-22", "conformance/vectors/h200/wmma.npz"): ("wmma.*",),
 }
 
 

@@ -29,6 +29,18 @@ extern "C" __global__ void again(int* y) {
 }
 extern "C" __global__ void unwritten() { __shared__ int never[32]; printf("%d\n", never[threadIdx.x]); }
 extern "C" __global__ void asserting(const int* x) { assert(x[threadIdx.x] < 30); }
+__device__ __forceinline__ void stop_if(bool wrong) {
+    if (wrong) __trap();
+}
+extern "C" __global__ void trapping(const int* x) {
+    stop_if(x[threadIdx.x] == 12);
+}
+extern "C" __global__ void breaking(const int* x) {
+    if (x[threadIdx.x] == 12) __brkpt();
+}
+extern "C" __global__ void breaking_in_ptx(const int* x) {
+    if (x[threadIdx.x] == 12) asm volatile("brkpt;");
+}
 """
 
 
@@ -80,3 +92,19 @@ def test_an_assertion_says_what_it_asserted(program: ptx.Program) -> None:
     assert error.code == "trap"
     assert "runtime.cu:20: void asserting(const int *): assertion `x[threadIdx.x] < 30` failed" in error.what
     assert "thread (30, 0, 0) of block (0, 0, 0)" in error.where
+
+
+@pytest.mark.parametrize(
+    ("entry", "says", "lines"),
+    [("trapping", "executed trap", (22, 25)), ("breaking", "executed brkpt", (28,)),
+     ("breaking_in_ptx", "executed brkpt", (31,))],
+)  # fmt: skip
+def test_a_trap_and_a_breakpoint_show_their_lines(
+    program: ptx.Program, entry: str, says: str, lines: tuple[int, ...]
+) -> None:
+    program.launch(entry, 1, 32, [np.arange(20, 52, dtype=np.int32)])
+    with pytest.raises(RefsimError, match=says) as caught:
+        program.launch(entry, 1, 32, [np.arange(32, dtype=np.int32)])
+    assert caught.value.code == "trap"
+    assert [f"runtime.cu:{line}" in caught.value.where for line in lines] == [True] * len(lines)
+    assert "thread (12, 0, 0) of block (0, 0, 0)" in caught.value.where

@@ -3,8 +3,10 @@
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from refsim import ptx
 from refsim.device.compile import _find_ptxas
 from refsim.errors import RefsimError
 from refsim.ptx.isa.forms import find
@@ -86,3 +88,51 @@ def test_a_block_scaled_product_is_not_called_any_product() -> None:
 def test_every_row_is_cited_and_dated() -> None:
     assert len({row.prefix for row in ROWS}) == len(ROWS)
     assert all(row.since == EVERY or row.since.startswith("sm_") for row in ROWS)
+
+
+TEXTURES = """.version 9.0
+.target {target}
+.address_size 64
+.global .texref texture;
+.global .surfref surface;
+.global .texref several[4];
+.visible .global .texref shown;
+.extern .global .surfref elsewhere;
+{sampler}
+.visible .entry plain(.param .u64 out) {{
+    .reg .b64 %d<3>; ld.param.u64 %d1, [out]; st.global.u32 [%d1], 7; ret; }}
+.visible .entry k(.param .u64 handle, .param .texref given, .param .u64 .ptr .surfref other) {{
+    .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %d<9>; .reg .pred %p<3>; ld.param.u64 %d1, [handle];
+    {statement} ret; }}
+"""
+SAMPLER = ".global .samplerref sampler = { addr_mode_0 = clamp_to_border, filter_mode = nearest };"
+FETCHES = [
+    "tex.1d.v4.s32.s32 {%r1,%r2,%r3,%r4}, [texture, {%r5}];", "tex.1d.v4.s32.s32 {%r1,%r2,%r3,%r4}, [given, {%r5}];",
+    "tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [%d1, {%f5,%f6}];", "tld4.r.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [texture, {%f5,%f6}];",
+    "tex.level.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [texture, {%f5,%f6}], %f7;",
+    "tex.grad.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [%d1, {%f5,%f6}], {%f7,%f8}, {%f7,%f8};",
+    "suld.b.1d.b32.trap %r1, [surface, {%r2}];", "suld.b.a1d.v2.b32.clamp {%r1,%r2}, [%d1, {%r3,%r4}];",
+    "sust.b.1d.b32.trap [surface, {%r2}], %r1;", "sured.b.add.1d.u32.trap [surface, {%r2}], %r1;",
+    "txq.width.b32 %r1, [texture];", "suq.width.b32 %r1, [surface];", "istypep.texref %p1, %d1;",
+]  # fmt: skip
+SAMPLED = "tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [texture, sampler, {%f5,%f6}];"
+
+
+@pytest.mark.parametrize("statement", [*FETCHES, SAMPLED])
+def test_textures_and_surfaces_refuse_their_own_entry(statement: str, ptxas: str, tmp_path: Path) -> None:
+    """ptxas takes the file; here another entry of it runs, and the one that fetches is refused by name."""
+    mode = ("sm_80, texmode_independent", SAMPLER) if statement == SAMPLED else ("sm_80", "")
+    text = TEXTURES.format(target=mode[0], sampler=mode[1], statement=statement)
+    listing = tmp_path / "k.ptx"
+    listing.write_text(text)
+    command = [ptxas, "--gpu-name=sm_80", "-c", str(listing), "-o", str(tmp_path / "k.cubin")]
+    ran = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert ran.returncode == 0, ran.stderr
+    program, out = ptx.load(text), np.zeros(1, np.uint32)
+    program.launch("plain", 1, 1, [out])
+    assert out[0] == 7
+    opcode = statement.split(maxsplit=1)[0]
+    with pytest.raises(RefsimError, match=f"does not model '{opcode}' yet: .*(texture|surface)") as caught:
+        program.launch("k", 1, 1, [np.uint64(0)] * 3)
+    assert caught.value.code == "unknown-instruction"
+    assert caught.value.where.startswith("PTX line ")

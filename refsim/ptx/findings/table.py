@@ -51,7 +51,7 @@ STOPS = (
     ),
     Check("barrier-misuse", STOP, "a barrier with a number or a thread count that it cannot have"),
     Check("deadlock", STOP, "threads that wait, and nobody left who could let them go on"),
-    Check("trap", STOP, "the kernel executed trap, or failed an assertion"),
+    Check("trap", STOP, "the kernel executed trap or brkpt, or failed an assertion"),
     Check("timeout", STOP, "the time limit of the launch"),
 )
 _BY_NAME = {row.name: row for row in CHECKS}

@@ -63,10 +63,10 @@ def nanosleep(a: NDArray[Any]) -> tuple[()]:
     return ()
 
 
-@instruction("brkpt", source=PTX["brkpt"])
-def brkpt() -> tuple[()]:
-    """Without a debugger a breakpoint does nothing."""
-    return ()
+@instruction("brkpt", flow=True, source=PTX["brkpt"])
+def brkpt(lanes: Lanes) -> None:
+    """Without a debugger a breakpoint ends the launch, as on an H200."""
+    raise lanes.fault("trap", 0, "the kernel executed brkpt, which without a debugger is a launch failure")
 
 
 @instruction("pmevent{.mask} event:u32", ignores=("mask",), source=PTX["pmevent"])

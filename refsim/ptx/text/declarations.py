@@ -14,6 +14,7 @@ MAX_VARIABLE_BYTES = 1 << 34
 MAX_INITIAL_BYTES = 1 << 28  # how far the values that an initialiser gives may reach; zeros behind them cost nothing
 MAX_ALIGN = 1 << 16
 SPACES = (".global", ".const", ".shared", ".local", ".param")
+OPAQUE = ("texref", "samplerref", "surfref")
 _WIDTHS = {"16x2": 32, "e4m3x2": 16, "texref": 64, "samplerref": 64, "surfref": 64}
 
 
@@ -87,7 +88,10 @@ class Declarations(Constants):
             dimensions.append(0 if self.token.text == "]" else self.integer_constant())
             self.expect("]")
         element, initial = kind.width * kind.vector, None
-        if self.accept("="):
+        has_initial = self.accept("=") is not None
+        if has_initial and kind.type in OPAQUE:
+            self.skip_group("{", "}")  # properties of a sampler or a texture, which no instruction here reads
+        elif has_initial:
             shape = [*dimensions, *([kind.vector] if kind.vector > 1 else [])]
             initial = self.initializer(_Initial(kind.type, kind.width), shape)
             if dimensions and dimensions[0] == 0:
