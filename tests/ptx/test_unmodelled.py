@@ -16,6 +16,9 @@ EXAMPLES = {
     "wgmma": "wgmma.fence.sync.aligned;",
     "tcgen05": "tcgen05.fence::before_thread_sync;",
     "wmma": "wmma.load.a.sync.aligned.row.m8n8k32.shared.s4 {%r1}, [%r9];",
+    "mma s4": "mma.sync.aligned.m8n8k32.row.col.s32.s4.s4.s32 {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
+    "mma u4": "mma.sync.aligned.m8n8k32.row.col.s32.u4.u4.s32 {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
+    "mma b1": "mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
     "mma.sp::ordered_metadata": "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 "
     "{%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r5,%r6,%r7,%r8}, {%f1,%f2,%f3,%f4}, %r9, 0;",
     "cp.async.bulk.tensor": "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%d1, {%r1}], [%r2];",
@@ -56,7 +59,8 @@ def is_taken(ptxas: str, statement: str, target: str, folder: Path) -> bool:
 
 @pytest.mark.parametrize("prefix", EXAMPLES)
 def test_ptxas_dates_an_instruction_as_its_row_does(prefix: str, ptxas: str, tmp_path: Path) -> None:
-    (row,) = [row for row in ROWS if row.prefix == prefix]
+    start, _, having = prefix.partition(" ")
+    (row,) = [row for row in ROWS if (row.prefix, row.having) == (start, having)]
     statement = EXAMPLES[prefix]
     assert unmodelled(statement.split()[0].rstrip(";")) == row
     target = max(row.since, "sm_75", key=lambda each: int("".join(filter(str.isdigit, each))))
@@ -82,11 +86,14 @@ def test_a_block_scaled_product_is_not_called_any_product() -> None:
     row = unmodelled("mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0")
     assert row is not None
     assert row.since == "sm_120a"
+    pair = unmodelled("cvt.rn.satfinite.relu.scaled::n2::ue8m0.s2f6x2.f32")
+    assert pair is not None
+    assert pair.since == "sm_100a"
     assert unmodelled("mma.sync.aligned.m16n8k99.row.col.f32.f16.f16.f32") is None
 
 
 def test_every_row_is_cited_and_dated() -> None:
-    assert len({row.prefix for row in ROWS}) == len(ROWS)
+    assert len({(row.prefix, row.having) for row in ROWS}) == len(ROWS)
     assert all(row.since == EVERY or row.since.startswith("sm_") for row in ROWS)
 
 

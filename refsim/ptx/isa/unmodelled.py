@@ -38,6 +38,9 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("mma.sp", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
     ("mma.sp::ordered_metadata", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
     ("mma", "product of block-scaled matrices by a warp", "sm_120a", "mma with block scaling", "block_scale"),
+    *(("mma", f"product of matrices of {bits} by a warp", "sm_75", "mma", type)
+      for type, bits in (("s4", "4 bits"), ("u4", "4 bits"), ("b1", "single bits"))),
+    ("cvt", "conversion from or to pairs of s2f6", "sm_100a", "cvt", "s2f6x2"),
     ("cp.async.bulk.tensor", "copy of a tensor's box (TMA)", "sm_90", "cp.async.bulk.tensor"),
     ("cp.reduce.async.bulk.tensor", "reduction of a box into a tensor (TMA)", "sm_90", "cp.reduce.async.bulk.tensor"),
     ("cp.async.bulk", "asynchronous copy of a run of bytes", "sm_90", "cp.async.bulk"),
