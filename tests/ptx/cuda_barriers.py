@@ -265,6 +265,28 @@ RIGHT = (
     }
     y[t] = sum;
     """, lambda x: sum(3 ** (3 - i) * x[512 * i + 511 - T] for i in range(4)), only="sm_80"),
+    # Stages without a copy are committed at the end: they wait for nothing, and nobody waits for them.
+    Right("pipeline with empty stages", """
+    __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
+    __shared__ int stages[2][128];
+    const int t = threadIdx.x;
+    auto pipe = cuda::make_pipeline(cg::this_thread_block(), &state);
+    int sum = 0;
+    for (int i = 0; i < 2; ++i) {
+        pipe.producer_acquire();
+        cuda::memcpy_async(&stages[i][t], x + i * 128 + t, sizeof(int), pipe);
+        pipe.producer_commit();
+    }
+    for (int i = 0; i < 4; ++i) {
+        pipe.consumer_wait();
+        sum = sum * 3 + stages[i % 2][127 - t];
+        pipe.consumer_release();
+        pipe.producer_acquire();
+        if (i + 2 < 4) cuda::memcpy_async(&stages[i % 2][t], x + (i + 2) * 128 + t, sizeof(int), pipe);
+        pipe.producer_commit();
+    }
+    y[t] = sum;
+    """, lambda x: sum(3 ** (3 - i) * x[128 * i : 128 * i + 128][::-1] for i in range(4))),
     Right("pipeline of producers", """
     __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
     __shared__ int stages[2][96];
@@ -345,6 +367,9 @@ WRONG = (
     Wrong("pipeline of a block", "read before the release",
           "sum = sum * 3 + stages[step % 2][511 - t];\n        pipe.consumer_release();",
           "pipe.consumer_release();\n        sum = sum * 3 + stages[step % 2][511 - t];", EARLY),
+    Wrong("pipeline with empty stages", "read before the release",
+          "sum = sum * 3 + stages[i % 2][127 - t];\n        pipe.consumer_release();",
+          "pipe.consumer_release();\n        sum = sum * 3 + stages[i % 2][127 - t];"),
     Wrong("pipeline of producers", "wait of the consumers", "pipe.consumer_wait();", "", (*EARLY, "barrier-misuse")),
     Wrong("pipeline of producers", "acquire of the producers", "pipe.producer_acquire();", "", (*EARLY, "barrier-misuse")),
     Wrong("pipeline of producers", "release of the consumers", "pipe.consumer_release();", "", (*EARLY, "deadlock")),

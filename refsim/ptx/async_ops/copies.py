@@ -204,6 +204,10 @@ class Copies:
         """The copies of these lanes that are no younger than number `issued` have arrived."""
         self.queue.complete(lambda flight: np.isin(flight.lanes.ids, ids) & (flight.number <= issued))
 
+    def are_flying(self, ids: Ids, issued: int) -> bool:
+        """Whether a copy of one of these lanes, no younger than number `issued`, is on its way."""
+        return any(flight.number <= issued and np.isin(flight.lanes.ids, ids).any() for flight in self.queue.flying)
+
     def drift(self) -> None:
         self.queue.drift()
 

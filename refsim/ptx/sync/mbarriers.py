@@ -61,7 +61,7 @@ class Barrier:
             self.landing, self.copies = self.copies, []
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Delayed:
     """Arrivals of lanes at one object once their copies up to number `issued` are there, with what the lanes knew."""
 
@@ -134,6 +134,7 @@ class Mbarriers:
                 self.order.born(found.flat, int(found.lanes.ids[0]))
 
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None:
+        self._come_due()
         for found in self._objects(lanes, space, addresses, own="invalidated"):
             self._barrier(found, 0)
             if len(found.at) > 1:
@@ -269,7 +270,7 @@ class Mbarriers:
 
     # ---- arrivals of copies
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: Array, *, increments: bool) -> None:
-        """Each lane arrives once its copies so far are there."""
+        """Each lane arrives once its copies so far are there: at once where none is on its way."""
         for found in self._objects(lanes, space, addresses, own="counted on by copies"):
             barrier = self._barrier(found, 0)
             self._touch(found)
@@ -280,13 +281,26 @@ class Mbarriers:
             self.machine.copies.count_on(found.lanes)
             notes = None if self.order is None else self.order.note(found.lanes.ids)
             ours = Lanes(self.machine, found.lanes.ids, lanes.statement)
-            self.delayed.append(Delayed(ours, found.flat, found.access, self.machine.copies.issued, notes))
+            arrival = Delayed(ours, found.flat, found.access, self.machine.copies.issued, notes)
+            if self.machine.copies.are_flying(arrival.lanes.ids, arrival.issued):
+                self.delayed.append(arrival)
+            else:
+                self._come(arrival)
 
     def fire(self) -> None:
         """Nobody else can run: the oldest arrival of copies comes."""
-        if not self.delayed:
-            return
-        first = self.delayed.pop(0)
+        if self.delayed:
+            self._come(self.delayed.pop(0))
+
+    def _come_due(self) -> None:
+        """Those arrivals come whose copies somebody has waited for."""
+        copies, delayed = self.machine.copies, self.delayed
+        self.delayed = [each for each in delayed if copies.are_flying(each.lanes.ids, each.issued)]
+        for each in delayed:
+            if each not in self.delayed:
+                self._come(each)
+
+    def _come(self, first: Delayed) -> None:
         found = Object(first.flat, first.lanes, np.arange(first.lanes.count), first.access)
         barrier, ones = self._barrier(found, 0), np.ones(first.lanes.count, np.int64)
         self._check(found, barrier, ones, barrier.pending - np.arange(first.lanes.count), completes=True)
