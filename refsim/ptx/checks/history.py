@@ -90,6 +90,12 @@ class History:
         program does the same after the other order, so that it is taken for the red that the assembler makes of it."""
         return _unread(statement.opcode) if id(statement) in self.unread else semantics(statement.opcode)
 
+    def evidence(self, number: int) -> tuple[bool, int, bool, int]:
+        """What tells one access of a thread from another for those that race with it: strength, scope, whether it reads and
+        writes at once, the bytes of an element."""
+        made, meaning = self.made[number], self.meaning(number)
+        return meaning.strong, meaning.scope, meaning.atomic and meaning.returns, 0 if made is None else made[1]
+
     def by(self, number: int, agent: int) -> "By":
         """An access as one of its threads made it."""
         made = self.made[number]

@@ -3,7 +3,8 @@
 A granule is the narrowest access of the kernel, so that every access covers whole ones. `last` is the number of the newest
 access, `agent` its thread, `since` the access by which that thread took over from another one that is still of interest:
 0 where nothing before matters, because it happened before everything to come. The chain behind it stands in the events.
-A thread's own earlier access matters no more, unless the newer one is weaker evidence: strong, or a change of nothing.
+A thread's own earlier access matters no more where the newer one promises the same: else it may race where that one does not,
+or have observed what that one has not.
 """
 
 from collections.abc import Iterator
@@ -45,6 +46,10 @@ class Marks:
             return table.view(ITEM[size]).take(index).view(table.dtype).reshape(len(index), count)
         return self.rows(table, count).take(index, axis=0).reshape(len(index), count)
 
+    def never_race(self, strength: int, index: Array, count: int) -> bool:
+        """Whether all that is remembered of these items is strong for the whole GPU, as an access of this strength is."""
+        return bool(strength and self.has_strong and (self.take(self.strength, index, count) == strength).all())
+
     def fill(self, table: Array, index: Array, count: int, values: Any) -> None:
         """Write one value, or one for each item, to all granules of these items."""
         size = table.itemsize * count
@@ -79,8 +84,8 @@ class Marks:
         granules = index[:, None] * event.count + np.arange(event.count)
         before = tuple(table[granules] for table in (self.last, self.agent, self.since))
         own = keep & (before[1] == event.agents[:, None])
-        if own.any() and (strength or event.benign):
-            own &= (self.strength[granules] == strength) & (self._are_benign(before[0], history) == event.benign)
+        if own.any():
+            own &= self._are_alike(before[0], event, history)
         event.replaced = before[0], before[1], before[2]
         weaker = granules[keep & (self.strength[granules] != strength)]
         self.put(event, index, strength)
@@ -93,8 +98,8 @@ class Marks:
         at = slice(first, first + event.count)
         last, agent, since = (table[at].copy() for table in (self.last, self.agent, self.since))
         own = keep & (agent == event.agents[-1]) if len(event.agents) == 1 else np.zeros_like(keep)
-        if (strength or event.benign) and own.any():
-            own &= (self.strength[at] == strength) & (self._are_benign(last, history) == event.benign)
+        if own.any():
+            own &= self._are_alike(last, event, history)
         event.replaced = last[None], agent[None], since[None]
         self.strength[at] = np.where(keep & (self.strength[at] != strength), 0, strength)
         self.is_used, self.has_strong = True, self.has_strong or strength > 0
@@ -102,10 +107,14 @@ class Marks:
         self.since[at] = np.where(own, since, np.where(keep, event.number, 0))
 
     @staticmethod
-    def _are_benign(numbers: Array, history: History) -> NDArray[np.bool_]:
+    def _are_alike(numbers: Array, event: Event, history: History) -> NDArray[np.bool_]:
+        """Which earlier accesses of a thread say nothing that its newest one does not say."""
         names, back = np.unique(numbers, return_inverse=True)
-        events = [history.listed.get(name) for name in names.tolist()]
-        return np.array([event is not None and event.benign for event in events])[back.reshape(numbers.shape)]
+        wanted = history.evidence(event.number), event.benign
+        found = [
+            (history.evidence(name), name in history.listed and history.listed[name].benign) for name in names.tolist()
+        ]
+        return np.array([each == wanted for each in found])[back.reshape(numbers.shape)]
 
     def chain(self, granule: int, history: History) -> Iterator[tuple[int, Array, bool]]:
         """What touched a granule, the newest first, as far as it matters: number, agents, whether it changed nothing."""

@@ -34,12 +34,14 @@ def morally_strong(clocks: Clocks, one: By, other: By) -> bool:
 @dataclass
 class Observers:
     """The strong reads of one granule that a lane comes after: shown its writes from the newest back, it tells which of
-    them these reads observed. A write that reads nothing ends what later reads observe."""
+    them these reads observed. A write that reads nothing ends what later reads observe; who was seen to write has been seen
+    to write there before (`known`): the word has one order of writes."""
 
     history: History
     clocks: Clocks
     lane: int
     reads: list[tuple[int, int, int]] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)
     end: int = np.iinfo(np.int32).max
 
     def add_reads(self, marks: Marks, granule: int) -> None:
@@ -53,8 +55,10 @@ class Observers:
         if meaning.atomic and meaning.returns:
             self._add(number, agents)
         for place, agent in enumerate(agents.tolist()):
-            if not meaning.strong or not self._has_seen(number, place, agent):
+            if agent not in self.known and not (meaning.strong and self._has_seen(number, place, agent)):
                 yield agent
+                continue
+            self.known.add(agent)
         if not meaning.atomic:
             self.end = number
 
@@ -69,7 +73,7 @@ class Observers:
         )
 
     def _add(self, number: int, agents: Array) -> None:
-        if not self.history.meaning(number).strong:
+        if not (meaning := self.history.meaning(number)).strong or not meaning.returns:
             return
         count = len(agents)
         ordered = self.clocks.is_ordered(np.full(count, self.lane), agents, np.full(count, number))

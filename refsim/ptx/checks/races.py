@@ -21,11 +21,12 @@ from refsim.ptx.checks.marks import Marks
 from refsim.ptx.checks.observed import Observers, morally_strong
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import Pair, Reporter
+from refsim.ptx.checks.same_place import changes, collision
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
-from refsim.ptx.memory.semantics import CTA, Semantics
+from refsim.ptx.memory.semantics import Semantics
 from refsim.ptx.memory.space import Region, Space
 from refsim.ptx.text.syntax import Statement
 
@@ -95,17 +96,27 @@ class Races:
         if access.kind == READ:
             if (area.unmarked or area.writes.is_used) and self.reporter.is_news(access.statement):
                 area.settle()
-                self._compare(part, area.writes, access.threads.ids, part.index)
+                self._compare(part, area.writes, access.threads.ids, part.index, reading=True)
             return
-        part.changed = self._changes(access)
+        part.changed = changes(part)
         if access.kind == WRITE and not access.semantics.strong and part.changed.all():
             part.fresh = area.fresh(part.index, part.count)
             if part.fresh is not None:
                 return
-        if not part.changed.any() or not self.reporter.is_news(access.statement):
+        if not self.reporter.is_news(access.statement):
+            return
+        lanes, index = access.threads.ids, part.index
+        if (
+            access.kind == UPDATE
+            and not part.changed.all()
+            and self.history.meaning_of(access.statement).returns
+            and not area.writes.never_race(part.strength, index, part.count)
+        ):
+            area.settle()
+            self._compare(part, area.writes, lanes[~part.changed], index[~part.changed], reading=True)
+        if not part.changed.any():
             return
         area.settle()
-        lanes, index = access.threads.ids, part.index
         if not part.changed.all():
             lanes, index = lanes[part.changed], index[part.changed]
         area.mark_reads(self.floor if area.is_shared else 0, self.history)
@@ -121,6 +132,7 @@ class Races:
             self._list_read(part, number, slice(None))
         else:
             self._mark_write(part, number)
+            self._collide(part)
         if part.area.is_shared and not self.is_private:
             owner = access.index * access.width // access.space.stride
             mine = self.geometry.cta[access.threads.ids]
@@ -170,50 +182,36 @@ class Races:
             return
         area.settle()
         late = marks.lasts(index, count) > (self.floor if area.is_shared else 0)
-        if (benign or strength) and late.any():
+        if (benign or part.access.semantics.strong) and late.any():
             marks.take_over(event, index, late, strength, self.history)
         else:
             marks.put(event, index, strength)
-        if not benign and area.reads.is_used and part.reads_are_ordered:
+        if not (benign or part.access.semantics.strong) and area.reads.is_used and part.reads_are_ordered:
             self._forget_reads(area, index, count)
         lost = marks.lost(event, index)
         if lost.any():
             event.shared = marks.has_chains = True
-            if not benign:
-                self._collide(part, event, lanes, index, lost)
         self.history.list(event)
 
     def _forget_reads(self, area: Area, index: Array, count: int) -> None:
         """The reads before a write that was compared with them matter no more: who comes after the write does after them."""
         area.reads.fill(area.reads.last, index, count, 0)
 
-    def _collide(self, part: "Part", event: Event, lanes: Ids, index: Array, lost: NDArray[np.bool_]) -> None:
-        """Lanes that wrote to one place by one instruction: a race if the bytes differ, or a scope leaves one out."""
-        area, access = part.area, part.access
-        others = area.writes.take(area.writes.agent, index, event.count)
-        meaning = access.semantics
-        if meaning.strong:
-            apart = event.agents // self.geometry.threads != others[:, 0] // self.geometry.threads
-            doubtful = lost & apart & (meaning.scope == CTA)
-        else:
-            doubtful = lost & self._differs(access, event)
-        if doubtful.any() and self.reporter.is_news(access.statement):
-            lane = int(np.argmax(doubtful))
-            place = int(np.argmax(others[lane] != event.agents[lane]))
-            pair = self._pair(int(lanes[lane]), [int(others[lane, place])], event.number, "write", same=True)
-            self.reporter.report(access, pair, self._position(area, int(index[lane]), access.width))
-
-    def _differs(self, access: Access, event: Event) -> NDArray[np.bool_]:
-        """Which lanes' items are not what memory holds after all have written."""
-        assert access.items is not None
-        lanes = np.isin(access.threads.ids + self.first, event.agents)
-        held, items = access.held()[lanes], np.broadcast_to(access.items, len(access.index))[lanes]
-        return unequal(held, items)
+    def _collide(self, part: "Part") -> None:
+        """Report two lanes that write to one place by one instruction, if they race."""
+        access, lanes = part.access, part.access.threads.ids
+        found = collision(part, self.geometry)
+        if found is not None and self.reporter.is_news(access.statement):
+            one, other = int(lanes[found[0]]), int(lanes[found[1]]) + self.first
+            pair = self._pair(one, [other], self.history.now, "write", same=True)
+            self.reporter.report(access, pair, self._position(part.area, int(part.index[found[0]]), access.width))
 
     # ---- comparing
-    def _compare(self, part: "Part", marks: Marks, lanes: Ids, index: Array) -> bool:
+    def _compare(self, part: "Part", marks: Marks, lanes: Ids, index: Array, *, reading: bool = False) -> bool:
         """Raise or record a race of these lanes with what is marked there; whether all of that happened before."""
         area, count = part.area, part.count
+        if marks.never_race(part.strength, index, count):
+            return False
         found = marks.lasts(index, count)
         if int(found.max(initial=0)) <= (self.floor if area.is_shared else 0):
             return True
@@ -232,7 +230,7 @@ class Races:
         if marks.has_chains:
             doubtful |= (marks.since[granule] > 0) | self._are_shared(found[late])
         for one in np.flatnonzero(doubtful).tolist():
-            pair = self._first_race(part, marks, int(lanes[who[one]]), int(granule[one]))
+            pair = self._first_race(part, marks, int(lanes[who[one]]), int(granule[one]), reading=reading)
             if pair is not None:
                 self.reporter.report(part.access, pair, self._position(area, int(granule[one]), area.granule))
                 if not self.reporter.is_news(part.access.statement):
@@ -244,26 +242,26 @@ class Races:
         events = [self.history.listed.get(name) for name in names.tolist()]
         return np.array([event is not None and event.shared for event in events])[back]
 
-    def _first_race(self, part: "Part", marks: Marks, lane: int, granule: int) -> Pair | None:
+    def _first_race(self, part: "Part", marks: Marks, lane: int, granule: int, *, reading: bool) -> Pair | None:
         """The newest access in a granule's chain that races with this lane's.
 
         A read that comes after one of several writers of one value sees it whenever the others come; of several strong
         writers each may have changed the value.
         """
-        reading = part.access.kind == READ
         writes = marks is part.area.writes
         observers, access = None, part.access
         mine = By(access.semantics, access.width // access.semantics.elements, lane + self.first)
         for number, agents, benign in marks.chain(granule, self.history):
             ordered = self.strict.is_ordered(np.full(len(agents), lane), agents, np.full(len(agents), number))
-            if reading and ordered.any() and (benign or not self.history.meaning(number).strong):
-                return None
             others = agents[~ordered].tolist()
             if writes and observers is None:
                 observers = self._observers(part.area, lane, granule)
             if observers is not None:
                 unobserved = set(observers.unobserved(number, agents))
                 others = [other for other in others if other in unobserved]
+            meaning = self.history.meaning(number)
+            if reading and len(others) < len(agents) and not meaning.atomic and (benign or not meaning.strong):
+                return None
             if reading and benign:
                 continue
             racing = [one for one in others if not morally_strong(self.strict, mine, self.history.by(number, one))]
@@ -484,12 +482,6 @@ class Races:
     # ---- places
     def _agents(self, lanes: Ids) -> Array:
         return (lanes + self.first).astype(np.int32)
-
-    def _changes(self, access: Access) -> NDArray[np.bool_]:
-        """Which lanes write something else than what is there."""
-        assert access.items is not None
-        changed = unequal(access.held(), np.broadcast_to(access.items, len(access.index)))
-        return changed if access.wrote is None else changed & access.wrote
 
     def _position(self, area: Area, index: int, width: int) -> tuple[Space, int]:
         """The space and the byte position, in its owner's part, of an item."""

@@ -1,0 +1,70 @@
+"""Lanes that write to one place by one instruction: nothing orders them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.areas import Part, is_rising, unequal
+from refsim.ptx.execution.geometry import Geometry
+from refsim.ptx.memory.access import UPDATE
+from refsim.ptx.memory.semantics import CTA, GPU
+
+Array = NDArray[Any]
+
+
+def changes(part: Part) -> NDArray[np.bool_]:
+    """Which lanes write something else than what is there: before the instruction, or, in an update, before the lane's
+    turn."""
+    access = part.access
+    held, items = access.held(), access.items
+    assert items is not None
+    items = np.broadcast_to(items, len(access.index))
+    if access.kind != UPDATE or is_rising(part.index):
+        changed = unequal(held, items)
+    elif (part.index == part.index[0]).all():
+        changed = unequal(np.concatenate((held[:1], items[:-1])), items)
+    else:
+        order = np.argsort(part.index, kind="stable")
+        again = part.index[order[1:]] == part.index[order[:-1]]
+        held[order[1:][again]] = items[order[:-1][again]]
+        changed = unequal(held, items)
+    return changed if access.wrote is None else changed & access.wrote
+
+
+def collision(part: Part, geometry: Geometry) -> tuple[int, int] | None:
+    """The positions of two lanes that race by one instruction which has just been made, or None: they store different
+    values, or take turns at an update whose scope leaves one of them out."""
+    access, meaning = part.access, part.access.semantics
+    if len(part.index) == 1 or (meaning.strong and meaning.scope >= GPU) or is_rising(part.index):
+        return None
+    if not meaning.strong:
+        assert access.items is not None
+        differ = np.flatnonzero(unequal(access.held(), np.broadcast_to(access.items, len(access.index))))
+        if not len(differ):
+            return None
+        one = int(differ[0])
+        return one, int(np.flatnonzero(part.index == part.index[one])[-1])
+    return _among_strong(
+        part, geometry.cta[part.access.threads.ids] // (1 if meaning.scope == CTA else geometry.cluster_ctas)
+    )
+
+
+def _among_strong(part: Part, units: Array) -> tuple[int, int] | None:
+    """`units`: lanes of one number are within each other's scope."""
+    access, changed = part.access, part.changed
+    assert changed is not None
+    assert access.items is not None
+    order = np.argsort(part.index, kind="stable")
+    for together in np.split(order, np.flatnonzero(np.diff(part.index[order])) + 1):
+        apart = units[together]
+        if (apart == apart[0]).all():
+            continue
+        racing = changed[together]
+        if access.kind != UPDATE:
+            items = np.broadcast_to(access.items, len(access.index))[together]
+            racing = unequal(items, np.broadcast_to(items[:1], len(items)))
+        if racing.any():
+            one = int(np.flatnonzero(racing)[0])
+            return int(together[one]), int(together[np.flatnonzero(apart != apart[one])[0]])
+    return None
