@@ -49,6 +49,11 @@ RACES = {
     "an atomic that changes nothing reads what another thread stored": [
         chunk(D, "st", value=1), chunk(C, "add", *ATOMIC, value=0)],
     "a compare-and-swap that fails reads it too": [chunk(D, "st", value=1), chunk(C, "cas", *ATOMIC, value=1, expected=2)],
+    "a weak store behind a strong one that waits to be marked": [
+        chunk(A, "add", *ATOMIC, space="shared", value=1),
+        chunk(A, "st", space="shared", value=2),
+        chunk(C, "add", *ATOMIC, space="shared", value=0),
+    ],
     "lanes store different values by one instruction, one of them what is there": [chunk((A, B), "st", is_own=True)],
     "of two own accesses the weak one races": [
         chunk(A, "st", value=2), chunk(A, "exch", *NARROW, is_used=False), chunk(C, "add", *ATOMIC, value=1)],

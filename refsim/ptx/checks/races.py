@@ -106,14 +106,10 @@ class Races:
         if not self.reporter.is_news(access.statement):
             return
         lanes, index = access.threads.ids, part.index
-        if (
-            access.kind == UPDATE
-            and not part.changed.all()
-            and self.history.meaning_of(access.statement).returns
-            and not area.writes.never_race(part.strength, index, part.count)
-        ):
+        if access.kind == UPDATE and not part.changed.all() and self.history.meaning_of(access.statement).returns:
             area.settle()
-            self._compare(part, area.writes, lanes[~part.changed], index[~part.changed], reading=True)
+            if not area.writes.never_race(part.strength, index, part.count):
+                self._compare(part, area.writes, lanes[~part.changed], index[~part.changed], reading=True)
         if not part.changed.any():
             return
         area.settle()
