@@ -22,7 +22,7 @@ from refsim.testing import verdicts
 from refsim.testing.runs import examine
 
 BARRIERS = re.compile(
-    r"(bar|barrier|mbarrier)\.|cp\.async\.(commit_group|wait_group|wait_all|bulk\.(commit|wait)_group)\b"
+    r"(bar|barrier|mbarrier)\.|cp\.async\.(commit_group|wait_group|wait_all|mbarrier\.arrive|bulk\.(commit|wait)_group)\b"
 )
 MEMORY = re.compile(r"(ld|st|atom|red|membar)\.|fence\.(?!proxy|mbarrier_init)")
 WEAKER_ORDERS = {"acquire": ("relaxed",), "release": ("relaxed",), "acq_rel": ("acquire", "release")}

@@ -20,6 +20,8 @@ LAST_TURN = {
     "pipeline": ["bar.sync"],
     "two_stages": ["bar.sync", "bar.sync"],
     "three_stages": ["cp.async.commit_group"],
+    "stages_of_phases": ["mbarrier.arrive.shared.b64"] * 2,
+    "stages_of_copies": ["mbarrier.arrive.shared.b64"] * 2,
 }
 # Behind it every thread reads only what it wrote itself, or what all write alike.
 NOT_HANDED_ON = {
@@ -53,14 +55,24 @@ BEFORE_A_BARRIER = {"fenced_flag": ["st.volatile.shared.u32 as st.shared.u32"]}
 ONLY_WARNED = {"rendezvous": ["bar.warp.sync"]}
 SPARE = LAST_TURN | NOT_HANDED_ON | ONE_BLOCK | BEFORE_A_BARRIER | ONLY_WARNED
 
-FILES = ("warp.cu", "barriers.cu", "flags.cu", "passing_on.cu", "locks.cu", "atomics.cu", "grid.cu", "copies.cu")
+FILES = (
+    "warp.cu",
+    "barriers.cu",
+    "flags.cu",
+    "passing_on.cu",
+    "locks.cu",
+    "atomics.cu",
+    "grid.cu",
+    "copies.cu",
+    "mbarriers.cu",
+)
 # Polls that are unrolled, a lock that only one block ever takes, a path that no block takes: most of it never runs or waits.
 NOT_SWEPT = ("grid_rounds", "made_once", "two_paths")
 SWEPT = [kernel for kernel in table.RIGHT if kernel.file in FILES and kernel.name not in NOT_SWEPT]
 QUICK = (
     "neighbour", "half_mask", "lane_lock", "handover", "relay", "fenced_flag", "released_flag", "global_flag",
     "blocks_fenced", "blocks_released", "chain_of_blocks", "foreign_fence", "acquired_lock", "last_block", "last_block_acq_rel",
-    "grid_barrier", "look_back_released", "copied_reverse",
+    "grid_barrier", "look_back_released", "copied_reverse", "phase", "elected", "copies_counted",
 )  # fmt: skip
 
 

@@ -49,7 +49,11 @@ STOPS = (
     Check(
         "invalid-call", STOP, "a call of an address where no function begins that fits, or one that is running already"
     ),
-    Check("barrier-misuse", STOP, "a barrier with a number or a thread count that it cannot have"),
+    Check(
+        "barrier-misuse",
+        STOP,
+        "a barrier with a number or a thread count that it cannot have, or an mbarrier object against its rules",
+    ),
     Check("deadlock", STOP, "threads that wait, and nobody left who could let them go on"),
     Check("trap", STOP, "the kernel executed trap or brkpt, or failed an assertion"),
     Check("timeout", STOP, "the time limit of the launch"),
