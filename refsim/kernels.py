@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import format_named
+from refsim.integers import is_whole
 from refsim.render.cards import Card, Facts
 
 __all__ = ["Buffer", "Kernel", "Launcher", "Outputs", "Promise", "Struct"]
@@ -45,7 +46,7 @@ class Promise:
     @staticmethod
     def WITHIN(bound: int, because: str) -> "Promise":  # noqa: N802 (reads as a constant beside BITWISE)
         """Every element within `bound` ulp of the oracle: WITHIN(2, because="div.full.f32 has 2 ulp (PTX ISA)")."""
-        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+        if not is_whole(bound, 1):
             raise RefsimError("bad-bound", f"a bound is a whole number of ulp from 1, not {bound!r}")
         if not because.strip():
             raise RefsimError("underived-bound", f"the bound of {bound} ulp has no derivation", help="give because=")

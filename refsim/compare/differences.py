@@ -12,6 +12,7 @@ from refsim.compare.mismatch import Element, Mismatch
 from refsim.compare.patterns import place_patterns, value_patterns
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format
+from refsim.integers import is_whole
 from refsim.layouts.holders import spoken
 
 Owner = Callable[..., "str | Mapping[str, object] | None"]
@@ -54,7 +55,7 @@ def bits(
         raise RefsimError("shape-mismatch", f"got has shape {got.shape}, want has shape {want.shape}", where=name)
     if nan not in NAN_POLICIES:
         raise unknown("NaN policy", nan, list(NAN_POLICIES))
-    if isinstance(within_ulps, bool) or not isinstance(within_ulps, int) or within_ulps < 0:
+    if not is_whole(within_ulps):
         raise RefsimError("bad-bound", f"within_ulps must be an integer from 0, not {within_ulps!r}")
     if layout is not None and got.shape != tuple(layout.shape):
         raise RefsimError("shape-mismatch", f"the array has shape {got.shape}, layout {layout.name} {layout.shape}")
@@ -66,7 +67,7 @@ def bits(
         same = line.is_nan(got_codes[flat]) & line.is_nan(want_codes[flat]) & (nan == "any-payload")
         keep = ~same & (unordered | (steps > np.uint64(within_ulps)) | (within_ulps == 0))
         flat, steps, unordered = flat[keep], steps[keep], unordered[keep]
-    found = Mismatch(len(flat), got.size, got.shape, line.name, line.bits, _label(name, layout), nan, within_ulps)
+    found = Mismatch(len(flat), got.size, got.shape, line.name, line.bits, _label(name, layout), nan, int(within_ulps))
     if not found:
         return found
     worst = int(np.argmax(np.where(unordered, np.uint64(2**64 - 1), steps)))

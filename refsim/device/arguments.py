@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from refsim.errors import RefsimError
+from refsim.integers import is_whole
 from refsim.kernels import Buffer, Struct
 
 MAX_MISALIGNMENT = 4095
@@ -16,7 +17,7 @@ _FIXED_WIDTH = "biufcV"
 def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: int) -> None:
     """RefsimError `bad-count`, `bad-dtype` or `bad-misalignment` for a buffer that cannot be."""
     where = f"buffer {name}"
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+    if not is_whole(count):
         raise RefsimError("bad-count", f"an output of {count!r} elements", where)
     if dtype.hasobject or dtype.itemsize == 0:
         raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
+from refsim.integers import whole
 from refsim.layouts.drawing import drawn
-from refsim.layouts.integers import whole
 from refsim.layouts.tiles import Tile
 from refsim.sources import CUDA_GUIDE, Source
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError, unknown
+from refsim.integers import whole
 from refsim.layouts.drawing import drawn
-from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import Swizzle, swizzle
 from refsim.sources import CUTLASS, PTX, Source
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
-from refsim.layouts.integers import whole
+from refsim.integers import whole
 from refsim.layouts.swizzles import swizzle as swizzle_named
 from refsim.render.cards import Card
 from refsim.sources import CUDA_DRIVER, PTX, Source

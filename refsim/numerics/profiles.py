@@ -32,6 +32,7 @@ from refsim.formats import (
     ElementType,
     Format,
 )
+from refsim.integers import is_whole
 from refsim.numerics.methods import (
     EXACT,
     FLUSHED_TREE,
@@ -413,8 +414,7 @@ def profile(
     rows = _BY_KEY.get((name, unit, str(a_format), str(b_format), str(d_format)), [])
     if not rows:
         raise _no_row(name, unit, f"{a_format} x {b_format} -> {d_format}")
-    whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
-    fitting = rows if k is None else [row for row in rows if whole and k in row.k]
+    fitting = rows if k is None else [row for row in rows if is_whole(k) and k in row.k]
     if not fitting:
         sizes = sorted({size for row in rows for size in row.k})
         raise RefsimError(

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import CONVERSIONS, convert, round_bits
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, E4M3, Format
+from refsim.integers import is_whole
 from refsim.numerics import ieee, mma
 from refsim.sources import MIRAGE, PTX, Source
 from refsim.typed_arrays import with_format
@@ -58,11 +59,6 @@ ORDERS: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
-def _is_whole(count: object) -> bool:
-    """Whether something counts: an integer from 1."""
-    return isinstance(count, (int, np.integer)) and not isinstance(count, bool) and bool(count >= 1)
-
-
 @dataclass(frozen=True)
 class Reduction:
     """How K is shared out to chains of mma and how the chains' sums meet: one row for each way a kernel is built.
@@ -83,7 +79,7 @@ class Reduction:
     order: str = "ascending"
 
     def __post_init__(self) -> None:
-        if not (_is_whole(self.splits) and _is_whole(self.tile)) or self.tile % STEP:
+        if not (is_whole(self.splits, 1) and is_whole(self.tile, 1)) or self.tile % STEP:
             raise RefsimError(
                 "bad-reduction", f"{self.splits} splits of tiles of {self.tile} columns", where=self.name,
                 rule=f"1 split or more, a tile of {STEP} columns or a multiple",
@@ -172,7 +168,7 @@ def weights(
 ) -> NDArray[np.uint16]:
     """V of `linear_fp8_weight`: the bf16 codes that the tensor core is given, shape (output, K); NaN is 0x7fff."""
     codes, factors = _matrix("w", w, E4M3), _matrix("scales", scales, BF16)
-    if np.shape(group) != (2,) or not all(map(_is_whole, group)):
+    if np.shape(group) != (2,) or not all(is_whole(each, 1) for each in group):
         raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
     rows, columns = (min(size, extent) for size, extent in zip(group, codes.shape, strict=True))
     wanted = -(-codes.shape[0] // rows), -(-codes.shape[1] // columns)

@@ -9,6 +9,7 @@ from typing import Any
 
 from refsim.device import Device
 from refsim.errors import RefsimError, unknown
+from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
 from refsim.testing.recipes import spelled, to_json
@@ -142,7 +143,7 @@ def _checked_profile(profile: str, cases: int | None, seed: int | None) -> Profi
     if profile not in PROFILES:
         raise unknown("profile", str(profile), list(PROFILES))
     for name, value in (("cases", cases), ("seed", seed)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        if value is not None and not (isinstance(value, int) and is_whole(value)):
             raise RefsimError("bad-campaign", f"{name} must be an integer from 0, not {value!r}")
     return PROFILES[profile]
 

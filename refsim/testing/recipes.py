@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format, format_named
+from refsim.integers import is_whole
 from refsim.kernels import Launcher
 from refsim.reference.operands import special_codes
 
@@ -23,7 +24,7 @@ MAX_BLOCKS = 1 << 16
 
 def in_range(name: str, value: Any, low: int, high: int) -> None:
     """Raises RefsimError unless `value` is an integer from `low` to `high`; for the `__post_init__` of a recipe."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if not isinstance(value, int) or not is_whole(value, low, high):  # NumPy's do not travel as JSON
         raise RefsimError("bad-recipe", f"{name} must be an integer in {low}..{high}, not {value!r}")
 
 

@@ -1,8 +1,8 @@
 """Shared-memory matrix descriptors of wgmma and tcgen05, and the word that describes a canonical tile."""
 
 from refsim.errors import RefsimError, unknown
+from refsim.integers import whole
 from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
-from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import swizzle
 from refsim.layouts.tiles import K, Tile
 from refsim.sources import PTX

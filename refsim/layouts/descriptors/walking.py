@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.integers import whole
 from refsim.layouts.banks import BANK_BYTES, BANKS, BankConflicts, bank_conflicts
 from refsim.layouts.descriptors.fields import Descriptor, Fields
 from refsim.layouts.drawing import drawn
 from refsim.layouts.families.mma import BITS
 from refsim.layouts.families.wgmma import PRODUCTS
-from refsim.layouts.integers import whole
 from refsim.layouts.swizzles import Swizzle, swizzle
 from refsim.layouts.tiles import MAJORS, K, atom_rows, check_major
 from refsim.sources import PTX

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
+from refsim.integers import whole
 from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
-from refsim.layouts.integers import whole
 from refsim.render.cards import Card
 from refsim.sources import Source
 

@@ -191,7 +191,8 @@ def test_a_start_loads_only_what_the_command_needs(name, tmp_path):
     assert {package for package in packages if not package.startswith("_")} <= {"refsim", "numpy", "click", "ml_dtypes"}
     layers = {module.split(".")[1] for module in loaded if module.startswith("refsim.")}
     assert layers <= {
-        "cli", "compare", "conversions", "errors", "files", "formats", "layouts", "lazy", "render", "sources", "typed_arrays",
+        "cli", "compare", "conversions", "errors", "files", "formats", "integers", "layouts", "lazy", "render", "sources",
+        "typed_arrays",
     }  # fmt: skip
 
 

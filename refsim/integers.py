@@ -6,6 +6,13 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.errors import RefsimError
 
 
+def is_whole(value: object, least: int = 0, most: int | None = None) -> bool:
+    """Whether a value is one whole number in least .. most, Python's or NumPy's; a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return False
+    return bool(value >= least and (most is None or value <= most))
+
+
 def whole(what: str, value: ArrayLike, *, limit: int | None = None, least: int = 0) -> NDArray[np.int64]:
     """`value` (any shape) as int64, if every number in it is whole and in least .. limit - 1.
 
