@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks import journal
 from refsim.ptx.checks.areas import Area, Part, Read, is_rising, unequal
-from refsim.ptx.checks.cluster_order import ClusterOrder, RemoteAccesses
-from refsim.ptx.checks.happens_before import Clocks, Key
+from refsim.ptx.checks.cluster_order import RemoteAccesses
 from refsim.ptx.checks.history import By, Event, History
 from refsim.ptx.checks.marks import Marks
 from refsim.ptx.checks.observed import Observers, morally_strong
+from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.checks.same_place import changes, collision
@@ -28,27 +27,22 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
 from refsim.ptx.memory.semantics import Semantics
 from refsim.ptx.memory.space import Region, Space
-from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 _PENDING = 1 << 21  # lanes of reads that wait to be marked
 
 
 class Races:
-    """Watches shared and global memory; the order comes from `strict`, `loose` also counts where a warp only converged."""
+    """Watches shared and global memory; `orders` says what happened before what."""
 
     def __init__(self, machine: Context, history: History, granules: dict[str, int], *, converges: bool) -> None:
         self.machine, self.history, self.granules = machine, history, granules
         self.geometry = machine.geometry
-        strict, loose = history.released
-        self.strict = Clocks(self.geometry, strict)
-        self.loose = Clocks(self.geometry, loose) if converges else None
-        self.clocks = [self.strict] if self.loose is None else [self.strict, self.loose]
-        self.cluster_orders = [ClusterOrder(clocks, machine.alive) for clocks in self.clocks]
+        self.orders = Orders(machine, history, converges=converges)
+        self.strict = self.orders.strict
         self.remote = RemoteAccesses(self.strict)
-        self.reporter, self.journal = Reporter(machine, history), history.journal
-        self.journal.geometry = self.geometry
-        self.phases = PhaseOrder(self.clocks, history, self.reporter, machine.shared.stride)
+        self.reporter = Reporter(machine, history)
+        self.phases = PhaseOrder(self.orders.clocks, history, self.reporter, machine.shared.stride)
         self.shared = Area.over(0, len(machine.shared.bytes), granules["shared"], is_shared=True)
         self.first = self.geometry.first * self.geometry.threads
         self.floor = 0
@@ -134,8 +128,8 @@ class Races:
             mine = self.geometry.cta[access.threads.ids]
             if (elsewhere := owner != mine).any():
                 self.remote.note(owner[elsewhere], self._agents(access.threads.ids[elsewhere]), self.history.now)
-        if meaning.strong or (access.kind != READ and (self.strict.matters or self.journal.strong)):
-            self._synchronise(part)
+        if meaning.strong or (access.kind != READ and (self.strict.matters or self.history.journal.strong)):
+            self.orders.synchronise(part)
 
     def _list_read(self, part: "Part", number: int, chosen: Any) -> None:
         area = part.area
@@ -274,49 +268,12 @@ class Races:
 
     def _pair(self, lane: int, others: list[int], number: int, kind: str, *, same: bool = False) -> Pair:
         """A race; only a matter of convergence where the order that counts it has them all in order."""
-        if self.loose is None or same:
+        if self.orders.loose is None or same:
             return Pair(lane, others[0], number, kind, same=same)
         for other in others:
-            if not self.loose.is_ordered(np.array([lane]), np.array([other]), np.array([number]))[0]:
+            if not self.orders.loose.is_ordered(np.array([lane]), np.array([other]), np.array([number]))[0]:
                 return Pair(lane, other, number, kind)
         return Pair(lane, others[0], number, kind, converged=True)
-
-    # ---- order
-    def _synchronise(self, part: "Part") -> None:
-        """What strong accesses acquire and release, and the chains that other writes end."""
-        access, meaning = part.access, self.history.meaning_of(part.access.statement)
-        at = part.index * access.width + part.area.base
-        self.journal.accessed(access, at, part.area.base, meaning, self.history.now)
-        if not (self.strict.matters or meaning.releases):
-            return
-        lanes = access.threads.ids
-        keys = self._keys(part)
-        reads = meaning.strong and access.kind != WRITE and meaning.returns
-        for clocks in self.clocks:
-            if access.kind == UPDATE:
-                self._update(clocks, access, keys, meaning)
-            elif reads:
-                clocks.read(lanes, keys, meaning)
-            elif access.kind == WRITE:
-                clocks.write(lanes, keys, meaning, self.history.now, update=False)
-
-    def _update(self, clocks: Clocks, access: Access, keys: list[Key], meaning: Semantics) -> None:
-        """Lane after lane: each observes what the ones before it left."""
-        lanes = access.threads.ids
-        for number, key in enumerate(keys):
-            one = lanes[number : number + 1]
-            if meaning.returns:
-                clocks.read(one, [key], meaning)
-            if access.wrote is None or access.wrote[number]:
-                clocks.write(one, [key], meaning, self.history.now, update=True)
-
-    def _keys(self, part: "Part") -> list[Key]:
-        """A name for the place that each lane means; shared memory belongs to a CTA."""
-        at = (part.index * part.access.width + part.area.base).tolist()
-        if not part.area.is_shared:
-            return [("global", place) for place in at]
-        stride, first = self.machine.shared.stride, self.geometry.first
-        return [("shared", (place // stride + first) * stride + place % stride) for place in at]
 
     # ---- copies
     def copy_issued(self, access: Access, items: Callable[[], Array]) -> None:
@@ -371,17 +328,10 @@ class Races:
         if area is not None:
             area.renew(start, end, self.history)
 
-    # ---- fences and meetings
-    def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None:
-        self.journal.add(journal.FENCE, self.history.now, lanes, statement=statement, meaning=meaning)
-        for clocks in self.clocks:
-            clocks.fence(lanes, meaning, self.history.now)
-
+    # ---- meetings
     def everyone_met(self, lanes: Ids) -> None:
         """All lanes that run passed one barrier of their CTAs together."""
-        self.journal.add(journal.MEET_CTA, self.history.now, lanes)
-        for clocks in self.clocks:
-            clocks.meet_cta(lanes, self.history.now)
+        self.orders.everyone_met(lanes)
         if self.is_private:
             self.shared.forget()
             self._lift_floor()
@@ -390,66 +340,9 @@ class Races:
         self.floor = self.strict.floor(self.machine.alive)
 
     def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> None:
-        """Warps pass barriers `slot` (CTA * 16 + number): those that `waited` come after all that arrived there.
-
-        everyone: for each barrier how many warps there must wait so that nobody of the CTA is left out. at: program counters.
-        """
-        self.journal.add(journal.PASSED, self.history.now, warps, detail=(slot, waited, at))
-        alive, whole = self.machine.alive, np.bincount(slot[waited], minlength=len(everyone)) == everyone
-        for number in np.unique(slot).tolist():
-            here, now = slot == number, self.history.now
-            lanes = np.flatnonzero(np.isin(self.geometry.warp, warps[here]) & alive)
-            waiting = np.flatnonzero(np.isin(self.geometry.warp, warps[here & waited]) & alive)
-            for clocks in self.clocks:
-                if clocks is self.strict:
-                    self._note_barrier(number, lanes, lanes if whole[number] else waiting, whole=bool(whole[number]))
-                if whole[number]:
-                    clocks.leave(number, lanes)
-                    clocks.meet_cta(lanes, now)
-                    continue
-                clocks.arrive(number, lanes, now)
-                if len(waiting):
-                    clocks.leave(number, waiting)
-        if whole.any() and self.is_private:
+        """Warps pass named barriers, as `Orders.barriers_met` says."""
+        if self.orders.barriers_met(slot, warps, waited, everyone, at) and self.is_private:
             self._lift_floor()
-
-    def _note_barrier(self, number: int, lanes: Ids, waiting: Ids, *, whole: bool) -> None:
-        if not whole:
-            self.journal.add(journal.ARRIVE, self.history.now, lanes, detail=number)
-        if len(waiting):
-            self.journal.add(journal.LEAVE, self.history.now, waiting, detail=number)
-        if whole:
-            self.journal.add(journal.MEET_CTA, self.history.now, lanes)
-
-    def cluster_arrived(self, lanes: Ids, statement: Statement | None, *, releases: bool) -> None:
-        """Lanes arrived at the barrier of their cluster; unless they say that they do not, they release what they did."""
-        meaning, alive = Semantics(releases=releases), self.machine.alive.copy()
-        self.journal.add(
-            journal.CLUSTER_ARRIVE, self.history.now, lanes, statement=statement, meaning=meaning, detail=alive
-        )
-        if not releases:
-            return
-        for order in self.cluster_orders:
-            order.arrive(lanes, self.history.now)
-
-    def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
-        """All threads of these clusters have arrived."""
-        self.journal.add(journal.CLUSTER_FINISH, self.history.now, arrived, detail=clusters)
-        for order in self.cluster_orders:
-            order.finish(clusters, arrived)
-
-    def exited(self, lanes: Ids) -> None:
-        """Lanes have exited: nobody else may still be at the shared memory of their CTAs."""
-        found = self.remote.left_behind(lanes, self.machine.alive) if self.remote.newest else None
-        if found is not None:
-            cta, agent, number = found
-            self.reporter.report_exit(cta, agent - self.first, number)
-
-    def cluster_waited(self, lanes: Ids) -> None:
-        """Lanes go on behind the barrier of their cluster."""
-        self.journal.add(journal.CLUSTER_WAIT, self.history.now, lanes)
-        for order in self.cluster_orders:
-            order.wait(lanes)
 
     def phase_passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
         """Lanes saw the last phase complete of the mbarrier at a byte position of the flat shared memory."""
@@ -457,23 +350,12 @@ class Races:
         if self.is_private:
             self._lift_floor()
 
-    def warp_met(self, lanes: Ids, group: Array | None, statement: Statement | None) -> None:
-        """Lanes met by bar.warp.sync: whole warps (group None), or those of one group each."""
-        verb = journal.MEET_WARPS if group is None else journal.MEET_LANES
-        self.journal.add(verb, self.history.now, lanes, statement=statement, detail=group)
-        for clocks in self.clocks:
-            self._meet(clocks, lanes, group)
-
-    def converged(self, lanes: Ids, group: Array | None) -> None:
-        """Lanes met by an instruction that orders no memory."""
-        if self.loose is not None:
-            self._meet(self.loose, lanes, group)
-
-    def _meet(self, clocks: Clocks, lanes: Ids, group: Array | None) -> None:
-        if group is None:
-            clocks.meet_warps(lanes, self.history.now)
-        else:
-            clocks.meet_lanes(lanes, group, self.history.now)
+    def exited(self, lanes: Ids) -> None:
+        """Lanes have exited: nobody else may still be at the shared memory of their CTAs."""
+        found = self.remote.left_behind(lanes, self.machine.alive) if self.remote.newest else None
+        if found is not None:
+            cta, agent, number = found
+            self.reporter.report_exit(cta, agent - self.first, number)
 
     # ---- places
     def _agents(self, lanes: Ids) -> Array:

@@ -59,7 +59,7 @@ for _name, _suffix, _rendezvous in _ALIGNED:
 def bar_warp_sync(lanes: Lanes, mask: Array) -> None:
     """The lanes of the mask meet here: what each did before comes before what any of them does after."""
     if lanes.machine.races is not None:
-        lanes.machine.races.warp_met(lanes.ids, groups(lanes, mask), lanes.statement)
+        lanes.machine.races.orders.warp_met(lanes.ids, groups(lanes, mask), lanes.statement)
 
 
 @instruction("membar.{level:cta|gl|sys}", ignores=("level",), source=PTX["membar, fence"])
@@ -79,7 +79,7 @@ def fence(lanes: Lanes) -> None:
 
 def _fence(lanes: Lanes) -> None:
     if lanes.machine.races is not None:
-        lanes.machine.races.fence(lanes.ids, lanes.semantics, lanes.statement)
+        lanes.machine.races.orders.fence(lanes.ids, lanes.semantics, lanes.statement)
 
 
 @instruction("fence.proxy.alias", since="sm_70", source=PTX["membar, fence"])

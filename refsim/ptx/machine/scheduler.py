@@ -406,9 +406,9 @@ class Machine:
         lanes.pc = places[0][0]
         fetched = [(part, operands_function(self.code, pc)(part)) for pc, part in places]
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)
-        if self.races is not None and self.races.loose is not None and step.bound.clause.converges:
+        if self.races is not None and self.races.orders.loose is not None and step.bound.clause.converges:
             at = step.mask_at
-            self.races.converged(lanes.ids, None if at is None else groups(lanes, arguments[at]))
+            self.races.orders.converged(lanes.ids, None if at is None else groups(lanes, arguments[at]))
         put_masks = None if self.tracking is None else follow_terminator(places, lanes, arguments, self.code)
         values = terminator_function(self.code, lanes.pc)(lanes, *arguments)
         if step.bound.clause.flow:

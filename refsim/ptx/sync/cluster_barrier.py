@@ -25,7 +25,7 @@ class ClusterBarrier:
             raise lanes.fault("barrier-misuse", int(np.argmax(again)), "a second arrival without a wait between", RULE)
         self.state[lanes.ids] = ARRIVED
         if self.machine.races is not None:
-            self.machine.races.cluster_arrived(lanes.ids, lanes.statement, releases=releases)
+            self.machine.races.orders.cluster_arrived(lanes.ids, lanes.statement, releases=releases)
         self.machine.go(lanes.pc + 1, lanes.ids)
         self.release()
 
@@ -53,14 +53,14 @@ class ClusterBarrier:
         going = np.flatnonzero(complete[cluster] & arrived)
         self.state[going] = COMPLETE
         if machine.races is not None:
-            machine.races.clusters_completed(np.flatnonzero(complete), going)
+            machine.races.orders.clusters_completed(np.flatnonzero(complete), going)
         self._go_on(going[self.pc[going] >= 0])
 
     def _go_on(self, ids: Ids) -> None:
         if not len(ids):
             return
         if self.machine.races is not None:
-            self.machine.races.cluster_waited(ids)
+            self.machine.races.orders.cluster_waited(ids)
         self.state[ids] = IDLE
         for pc in np.unique(self.pc[ids]).tolist():
             self.machine.go(pc + 1, ids[self.pc[ids] == pc])

@@ -1,0 +1,159 @@
+"""What puts the accesses of a launch in order: fences, barriers, releases that acquires observe; noted in the journal too.
+
+`strict` is the order of the memory model, `loose` also counts where a warp only converged.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks import journal
+from refsim.ptx.checks.areas import Part
+from refsim.ptx.checks.cluster_order import ClusterOrder
+from refsim.ptx.checks.happens_before import Clocks, Key
+from refsim.ptx.checks.history import History
+from refsim.ptx.execution.context import Context
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.memory.access import UPDATE, WRITE, Access
+from refsim.ptx.memory.semantics import Semantics
+from refsim.ptx.text.syntax import Statement
+
+Array = NDArray[Any]
+
+
+class Orders:
+    """The clocks of a launch, and whoever tells them something."""
+
+    def __init__(self, machine: Context, history: History, *, converges: bool) -> None:
+        self.machine, self.history, self.geometry = machine, history, machine.geometry
+        strict, loose = history.released
+        self.strict = Clocks(self.geometry, strict)
+        self.loose = Clocks(self.geometry, loose) if converges else None
+        self.clocks = [self.strict] if self.loose is None else [self.strict, self.loose]
+        self.clusters = [ClusterOrder(clocks, machine.alive) for clocks in self.clocks]
+        self.journal = history.journal
+        self.journal.geometry = self.geometry
+
+    # ---- accesses
+    def synchronise(self, part: Part) -> None:
+        """What strong accesses acquire and release, and the chains that other writes end."""
+        access, meaning = part.access, self.history.meaning_of(part.access.statement)
+        at = part.index * access.width + part.area.base
+        self.journal.accessed(access, at, part.area.base, meaning, self.history.now)
+        if not (self.strict.matters or meaning.releases):
+            return
+        lanes = access.threads.ids
+        keys = self._keys(part)
+        reads = meaning.strong and access.kind != WRITE and meaning.returns
+        for clocks in self.clocks:
+            if access.kind == UPDATE:
+                self._update(clocks, access, keys, meaning)
+            elif reads:
+                clocks.read(lanes, keys, meaning)
+            elif access.kind == WRITE:
+                clocks.write(lanes, keys, meaning, self.history.now, update=False)
+
+    def _update(self, clocks: Clocks, access: Access, keys: list[Key], meaning: Semantics) -> None:
+        """Lane after lane: each observes what the ones before it left."""
+        lanes = access.threads.ids
+        for number, key in enumerate(keys):
+            one = lanes[number : number + 1]
+            if meaning.returns:
+                clocks.read(one, [key], meaning)
+            if access.wrote is None or access.wrote[number]:
+                clocks.write(one, [key], meaning, self.history.now, update=True)
+
+    def _keys(self, part: Part) -> list[Key]:
+        """A name for the place that each lane means; shared memory belongs to a CTA."""
+        at = (part.index * part.access.width + part.area.base).tolist()
+        if not part.area.is_shared:
+            return [("global", place) for place in at]
+        stride, first = self.machine.shared.stride, self.geometry.first
+        return [("shared", (place // stride + first) * stride + place % stride) for place in at]
+
+    # ---- meetings
+    def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None:
+        """Lanes fence: a release of what they did, an acquire of what they saw."""
+        self.journal.add(journal.FENCE, self.history.now, lanes, statement=statement, meaning=meaning)
+        for clocks in self.clocks:
+            clocks.fence(lanes, meaning, self.history.now)
+
+    def everyone_met(self, lanes: Ids) -> None:
+        """All lanes that run passed one barrier of their CTAs together."""
+        self.journal.add(journal.MEET_CTA, self.history.now, lanes)
+        for clocks in self.clocks:
+            clocks.meet_cta(lanes, self.history.now)
+
+    def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> bool:
+        """Warps pass barriers `slot` (CTA * 16 + number): those that `waited` come after all that arrived there.
+
+        everyone: for each barrier how many warps there must wait so that nobody of the CTA is left out. at: program counters.
+        Whether of any barrier nobody was.
+        """
+        self.journal.add(journal.PASSED, self.history.now, warps, detail=(slot, waited, at))
+        alive, whole = self.machine.alive, np.bincount(slot[waited], minlength=len(everyone)) == everyone
+        for number in np.unique(slot).tolist():
+            here, now = slot == number, self.history.now
+            lanes = np.flatnonzero(np.isin(self.geometry.warp, warps[here]) & alive)
+            waiting = np.flatnonzero(np.isin(self.geometry.warp, warps[here & waited]) & alive)
+            for clocks in self.clocks:
+                if clocks is self.strict:
+                    self._note_barrier(number, lanes, lanes if whole[number] else waiting, whole=bool(whole[number]))
+                if whole[number]:
+                    clocks.leave(number, lanes)
+                    clocks.meet_cta(lanes, now)
+                    continue
+                clocks.arrive(number, lanes, now)
+                if len(waiting):
+                    clocks.leave(number, waiting)
+        return bool(whole.any())
+
+    def _note_barrier(self, number: int, lanes: Ids, waiting: Ids, *, whole: bool) -> None:
+        if not whole:
+            self.journal.add(journal.ARRIVE, self.history.now, lanes, detail=number)
+        if len(waiting):
+            self.journal.add(journal.LEAVE, self.history.now, waiting, detail=number)
+        if whole:
+            self.journal.add(journal.MEET_CTA, self.history.now, lanes)
+
+    def cluster_arrived(self, lanes: Ids, statement: Statement | None, *, releases: bool) -> None:
+        """Lanes arrived at the barrier of their cluster; unless they say that they do not, they release what they did."""
+        meaning, alive = Semantics(releases=releases), self.machine.alive.copy()
+        self.journal.add(
+            journal.CLUSTER_ARRIVE, self.history.now, lanes, statement=statement, meaning=meaning, detail=alive
+        )
+        if not releases:
+            return
+        for order in self.clusters:
+            order.arrive(lanes, self.history.now)
+
+    def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
+        """All threads of these clusters have arrived."""
+        self.journal.add(journal.CLUSTER_FINISH, self.history.now, arrived, detail=clusters)
+        for order in self.clusters:
+            order.finish(clusters, arrived)
+
+    def cluster_waited(self, lanes: Ids) -> None:
+        """Lanes go on behind the barrier of their cluster."""
+        self.journal.add(journal.CLUSTER_WAIT, self.history.now, lanes)
+        for order in self.clusters:
+            order.wait(lanes)
+
+    def warp_met(self, lanes: Ids, group: Array | None, statement: Statement | None) -> None:
+        """Lanes met by bar.warp.sync: whole warps (group None), or those of one group each."""
+        verb = journal.MEET_WARPS if group is None else journal.MEET_LANES
+        self.journal.add(verb, self.history.now, lanes, statement=statement, detail=group)
+        for clocks in self.clocks:
+            self._meet(clocks, lanes, group)
+
+    def converged(self, lanes: Ids, group: Array | None) -> None:
+        """Lanes met by an instruction that orders no memory."""
+        if self.loose is not None:
+            self._meet(self.loose, lanes, group)
+
+    def _meet(self, clocks: Clocks, lanes: Ids, group: Array | None) -> None:
+        if group is None:
+            clocks.meet_warps(lanes, self.history.now)
+        else:
+            clocks.meet_lanes(lanes, group, self.history.now)
