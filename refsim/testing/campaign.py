@@ -19,7 +19,7 @@ from refsim.testing.verdicts import Verdict
 
 
 @dataclass(frozen=True)
-class Profile:
+class SearchBudget:
     """How much a campaign does: generated `cases`, seconds of shrinking, and whether each run draws a new seed."""
 
     name: str
@@ -30,7 +30,11 @@ class Profile:
 
 PROFILES = {
     row.name: row
-    for row in (Profile("quick", 25, 20.0), Profile("ci", 200, 60.0), Profile("night", 5000, 600.0, new_seed=True))
+    for row in (
+        SearchBudget("quick", 25, 20.0),
+        SearchBudget("ci", 200, 60.0),
+        SearchBudget("night", 5000, 600.0, new_seed=True),
+    )
 }
 
 
@@ -60,7 +64,7 @@ class _Ledger:
 
     kernel: Kernel
     device: Device
-    profile: Profile
+    profile: SearchBudget
     seed: int | None
     planned: int
     deadline: float
@@ -139,7 +143,7 @@ def run_campaign(
     return _verdict(ledger, time.monotonic() - started, failures_dir)
 
 
-def _checked_profile(profile: str, cases: int | None, seed: int | None) -> Profile:
+def _checked_profile(profile: str, cases: int | None, seed: int | None) -> SearchBudget:
     if profile not in PROFILES:
         raise unknown("profile", str(profile), list(PROFILES))
     for name, value in (("cases", cases), ("seed", seed)):
