@@ -156,7 +156,7 @@ class Writer:
             case Targets(pcs):
                 return self.constant(pcs)
             case Place(base, offset):
-                return f"place({self.expression(base)}, {offset})"
+                return f"place({self.expression(base)}, {self.constant(np.array([offset])) if offset else 0})"
             case None:
                 return "None"
         return "[" + ", ".join(self.expression(element) for element in source) + "]"

@@ -13,6 +13,7 @@ from refsim.ptx.execution.types import PtxType
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
 Array = NDArray[Any]
+_BITS, _WIDE = np.dtype(np.uint64), np.dtype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
     return [fetch(lanes, element, type) for element in source]
 
 
-def place(base: Array, offset: int) -> Array:
-    """Byte addresses: a register, zero-extended, plus the offset."""
-    wide: Array = base.astype(np.int64, copy=False) if base.dtype != np.uint64 else base.view(np.int64)
+def place(base: Array, offset: int | Array) -> Array:
+    """Byte addresses: a register, zero-extended, plus the offset, which may be an array of one."""
+    wide: Array = base.view(_WIDE) if base.dtype == _BITS else base.astype(_WIDE, copy=False)
     return wide + offset if offset else wide
 
 

@@ -28,7 +28,7 @@ THREADS = 1 << 40  # a byte's writer is a PTX line * THREADS + the number of the
 ITEM: dict[int, np.dtype[Any]] = {
     width: np.dtype(kind) for width, kind in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))
 }
-_SHIFT = {width: width.bit_length() - 1 for width in ITEM}
+_SHIFT = {width: np.array([width.bit_length() - 1]) for width in ITEM}  # sooner than with a Python integer
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class Space:
     stored: set[str] = field(default_factory=set)
     undo: StoreWatch | None = None
     blocks: Blocks | None = None
-    origin: np.int64 = field(init=False)
+    origin: Addresses = field(init=False)
 
     def __post_init__(self) -> None:
-        self.origin = np.int64(self.base)
+        self.origin = np.array([self.base])
 
     def add(self, region: Region) -> None:
         """Regions are added in rising order."""
