@@ -263,3 +263,25 @@ def test_too_many_statements_are_one_error(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RefsimError) as caught:
         run(TRIPLE, call("triple", "%r1", "%r2") * 20)
     assert caught.value.code == "too-many-calls"
+
+
+def test_a_fault_in_a_shared_body_names_the_calls_that_led_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both lanes fail in one statement, which two calls share."""
+    monkeypatch.setattr(inline, "MAX_INLINED", 0)
+    text = """.version 9.0
+.target sm_90a
+.address_size 64
+.func inner(.param .u64 a) { .reg .b64 %d; ld.param.u64 %d, [a]; st.global.u32 [%d], 1; ret; }
+.func outer(.param .u64 a) { .reg .b64 %d; ld.param.u64 %d, [a]; { .param .u64 q; st.param.u64 [q], %d;
+  call inner, (q); } ret; }
+.visible .entry k(.param .u64 out) { .reg .b64 %d<2>; .reg .b32 %r; .reg .pred %p; ld.param.u64 %d1, [out];
+  { .param .u64 q; st.param.u64 [q], %d1;
+    call outer, (q); }
+  add.u64 %d1, %d1, 2; { .param .u64 q; st.param.u64 [q], %d1;
+    call outer, (q); }
+  ret; }
+"""
+    with pytest.raises(RefsimError) as caught:
+        ptx.load(text).launch("k", 1, 1, [np.zeros(4, np.uint32)])
+    assert caught.value.code == "misaligned"
+    assert caught.value.where.endswith("called at PTX line 6, called at PTX line 11")

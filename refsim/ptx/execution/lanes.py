@@ -19,7 +19,7 @@ from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.address import position_of, rank_bits, rank_of
 from refsim.ptx.memory.semantics import Semantics, semantics
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
-from refsim.ptx.text.syntax import Statement
+from refsim.ptx.text.syntax import Statement, location_of
 
 _FEW = 1024  # lanes for which a copy is made sooner than a view
 
@@ -102,8 +102,21 @@ class Lanes:
     def fault(self, code: str, position: int, what: str, rule: str = "") -> RefsimError:
         """The error for the lane at `position` of this set."""
         assert self.statement is not None
-        who = self.machine.geometry.describe(int(self.ids[min(position, self.count - 1)]))
-        return fault(code, what, self.statement, who, rule)
+        lane = int(self.ids[min(position, self.count - 1)])
+        return fault(code, what, self.statement, self.machine.geometry.describe(lane) + self._calls(lane), rule)
+
+    def _calls(self, lane: int) -> str:
+        """`, called at PTX line 40 (k.cu:7)`: whence a lane came to a body that several calls share, from the inside out."""
+        function, registers, found = self.machine.code.function, self.machine.registers, ""
+        statement = self.statement
+        while statement is not None and function.shared:
+            body = function.body_of(statement)
+            if body is None:
+                break
+            held = registers.arrays[registers.slots[body.came_from.index]]
+            statement = body.calls[int(held[lane if len(held) > 1 else 0])]
+            found += f", called at PTX line {statement.line}{location_of(statement)}"
+        return found
 
     # ---- memory
     @property

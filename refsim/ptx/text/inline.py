@@ -26,6 +26,7 @@ from refsim.ptx.text.syntax import (
     Module,
     Operand,
     Register,
+    SharedBody,
     Statement,
     Symbol,
     Variable,
@@ -61,6 +62,8 @@ class _Shared:
     came_from: Register
     is_running: Register
     places: list[str] = field(default_factory=list)
+    calls: list[Statement] = field(default_factory=list)
+    statements: frozenset[int] = frozenset()
 
 
 class _Linker:
@@ -86,9 +89,14 @@ class _Linker:
             shared = self.waiting.popleft()
             self.out.statements.append(Statement("exit", (), None, shared.copy.function.line, None))
             self.out.labels[shared.start] = len(self.out.statements)
+            first = len(self.out.statements)
             _run(self.body(shared.copy, shared))
+            shared.statements = frozenset(map(id, self.out.statements[first:]))
         for shared in self.shared.values():
             self.out.branch_tables[f"table{shared.copy.suffix}"] = tuple(shared.places)
+        self.out.shared = tuple(
+            SharedBody(each.statements, each.came_from, tuple(each.calls)) for each in self.shared.values()
+        )
         if self.is_indirect and self.shared:
             self.set_idle()
         return self.out
@@ -228,6 +236,7 @@ class _Linker:
                 self.emit(moved, "mov.pred", shared.is_running, Immediate(1))
             self.emit(moved, "mov.u32", shared.came_from, Immediate(len(shared.places)))
             self.emit(moved, "bra", Label(shared.start))
+            shared.calls.append(out.statements[-1])
             out.labels[back] = len(out.statements)
             shared.places.append(back)
             if self.is_indirect:

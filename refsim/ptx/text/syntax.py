@@ -185,6 +185,15 @@ class Prototype:
     targets: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class SharedBody:
+    """Statements that several calls share: `came_from` holds the number of the call that runs them, among `calls`."""
+
+    statements: frozenset[int]
+    came_from: Register
+    calls: tuple["Statement", ...]
+
+
 @dataclass
 class Function:
     """An entry or a device function: parameters, the registers' widths, statements in order, labels by position."""
@@ -204,6 +213,11 @@ class Function:
     variables: list[Variable] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     is_defined: bool = False
+    shared: tuple[SharedBody, ...] = ()
+
+    def body_of(self, statement: Statement) -> SharedBody | None:
+        """The shared body that a statement stands in; it is known by its identity."""
+        return next((body for body in self.shared if id(statement) in body.statements), None)
 
 
 @dataclass
