@@ -288,9 +288,15 @@ class Mbarriers:
                 self._come(arrival)
 
     def fire(self) -> None:
-        """Nobody else can run: the oldest arrival of copies comes."""
-        if self.delayed:
-            self._come(self.delayed.pop(0))
+        """Nobody else can run: the oldest arrival of copies of every CTA comes."""
+        oldest: dict[int, Delayed] = {}
+        later = []
+        for each in self.delayed:
+            if oldest.setdefault(each.flat // self.machine.shared.stride, each) is not each:
+                later.append(each)
+        self.delayed = later
+        for each in oldest.values():
+            self._come(each)
 
     def _come_due(self) -> None:
         """Those arrivals come whose copies somebody has waited for."""
