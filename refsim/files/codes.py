@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import pack, unpack
 from refsim.errors import Kind, RefsimError
 from refsim.files.access import unreadable
-from refsim.formats import FORMATS, Format, format_named
+from refsim.formats import E4M3, F32, FORMATS, TF32, UE4M3, Format, format_named
 from refsim.render.cards import Card
 from refsim.typed_arrays import format_held, is_typed, typed, with_format
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
 LARGEST_SIZE = 2**63 - 1
-READS_AS = {("e4m3", "ue4m3"), ("f32", "tf32")}
+READS_AS = {(E4M3, UE4M3), (F32, TF32)}
 """(named by the file, asked for): the second's codes are codes of the first with the same value."""
 
 
@@ -141,7 +141,7 @@ def agreed_format(entry: Entry, requested: Format | None) -> Format:
     """
     if entry.named is None:
         return _format_of_words(entry, requested)
-    if requested is None or requested == entry.named or (entry.named.name, requested.name) in READS_AS:
+    if requested is None or requested == entry.named or (entry.named, requested) in READS_AS:
         return requested or entry.named
     raise RefsimError(
         "format-mismatch",

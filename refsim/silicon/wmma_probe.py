@@ -12,7 +12,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.layouts.families.wmma import BITS, SHAPES, Shape
+from refsim.formats import F16, F32, F64, element_named
+from refsim.layouts.families.wmma import SHAPES, Shape
 from refsim.silicon.vectors import splitmix64
 
 WARPS = 8
@@ -63,25 +64,29 @@ def _moderate(words: NDArray[np.unsignedinteger], bits: int, name: str) -> NDArr
     return np.asarray((words & number(keep)) | exponent.astype(words.dtype) << number(mantissa))
 
 
+def _register_type(type: str) -> str:
+    """The PTX type of the registers: that of f32 and f64 themselves, else 32 bits."""
+    return type if element_named(type) in (F32, F64) else "b32"
+
+
 def _registers(type: str, count: int, name: str) -> tuple[str, str, list[str]]:
     """The declaration of a fragment, its list, and its registers."""
-    kind = type if type in ("f32", "f64") else "b32"
+    kind = _register_type(type)
     names = [f"%{name}{place}" for place in range(count)]
     return f".reg .{kind} {', '.join(names)};", "{" + ", ".join(names) + "}", names
 
 
 def _count(shape: Shape, type: str, operand: str) -> int:
     """Registers of a fragment by the ISA's table: eight for f16 operands, else as many as its elements fill."""
-    if type == "f16" and operand in "ab":
+    if element_named(type) is F16 and operand in "ab":
         return 8
     lines = shape.n if operand == "b" else shape.m
-    return lines * (shape.k if operand in "ab" else shape.n) // max(32 // BITS[type], 1) // 32
+    return lines * (shape.k if operand in "ab" else shape.n) // max(32 // element_named(type).code_bits, 1) // 32
 
 
 def _dump(type: str, names: list[str], operation: str) -> list[str]:
     """Each register to or from `out`, a lane's side by side: register r of lane l is item 32 r + l."""
-    size = 8 if type == "f64" else 4
-    suffix = type if type in ("f32", "f64") else "b32"
+    size, suffix = max(4, element_named(type).code_bits // 8), _register_type(type)
     lines = [f"mad.wide.u32 %mine, %lane, {size}, {'%out' if operation == 'st' else '%in'};"]
     for place, name in enumerate(names):
         at = f"[%mine+{32 * size * place}]"
@@ -95,7 +100,7 @@ def _loads() -> Iterator[WmmaForm]:
         declared, listed, names = _registers(type, _count(shape, type, operand), "r")
         lines = [declared, f"wmma.load.{operand}.sync.aligned.{layout}.{shape}.global.{type} {listed}, [%in];"]
         name = f"wmma.load.{operand}.{layout}.{shape}.{type}"
-        yield WmmaForm(name, "load", BITS[type], "\n".join([*lines, *_dump(type, names, "st")]))
+        yield WmmaForm(name, "load", element_named(type).code_bits, "\n".join([*lines, *_dump(type, names, "st")]))
 
 
 def _stores() -> Iterator[WmmaForm]:
@@ -103,14 +108,16 @@ def _stores() -> Iterator[WmmaForm]:
         declared, listed, names = _registers(type, _count(shape, type, "d"), "r")
         lines = [declared, *_dump(type, names, "ld")]
         lines += [f"wmma.store.d.sync.aligned.{layout}.{shape}.global.{type} [%out], {listed};"]
-        yield WmmaForm(f"wmma.store.d.{layout}.{shape}.{type}", "store", BITS[type], "\n".join(lines))
+        yield WmmaForm(
+            f"wmma.store.d.{layout}.{shape}.{type}", "store", element_named(type).code_bits, "\n".join(lines)
+        )
 
 
 def _products() -> Iterator[WmmaForm]:
     """One multiplication, A by rows and B by columns; C is noise of the operands' kind where both have 16 bits."""
     for shape in SHAPES:
         for type, c_type, d_type in product(shape.types, shape.accumulators, shape.accumulators):
-            types = f"{d_type}.{c_type}" if type == "f16" else f"{d_type}.{type}.{type}.{c_type}"
+            types = f"{d_type}.{c_type}" if element_named(type) is F16 else f"{d_type}.{type}.{type}.{c_type}"
             lines, lists = [], {}
             for operand, held in zip("abcd", (type, type, c_type, d_type), strict=True):
                 declared, lists[operand], _ = _registers(held, _count(shape, held, operand), operand)
@@ -119,10 +126,12 @@ def _products() -> Iterator[WmmaForm]:
                 load = f"wmma.load.{operand}.sync.aligned.{layout}.{shape}.global.{held}"
                 lines.append(f"{load} {lists[operand]}, [%in+{_PLACES[operand]}];")
             listed = ", ".join(lists[operand] for operand in "dabc")
-            for extra in ("", ".satfinite") if type in ("s8", "u8") else ("",):
+            for extra in ("", ".satfinite") if element_named(type).is_integer else ("",):
                 body = [*lines, f"wmma.mma.sync.aligned.row.col.{shape}{extra}.{types} {listed};"]
                 body += [f"wmma.store.d.sync.aligned.row.{shape}.global.{d_type} [%out], {lists['d']};"]
-                yield WmmaForm(f"wmma.mma.{shape}{extra}.{types}", "mma", BITS[type], "\n".join(body))
+                yield WmmaForm(
+                    f"wmma.mma.{shape}{extra}.{types}", "mma", element_named(type).code_bits, "\n".join(body)
+                )
 
 
 def forms() -> list[WmmaForm]:

@@ -1,5 +1,6 @@
 """Instruction descriptors of tcgen05.mma: one row per kind, since the codes of the formats differ by kind."""
 
+from refsim.formats import element_named
 from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
 from refsim.sources import PTX
 
@@ -41,7 +42,7 @@ def _selector_only_when_sparse(fields: Fields) -> str | None:
 def _major_of_narrow_types(fields: Fields) -> str | None:
     """CUTLASS lists MN-major for 8-bit, 16-bit and tf32 operands alone."""
     for side in ("a", "b"):
-        if fields[f"{side}_major"] == "MN" and fields[f"{side}_format"] in ("e2m3", "e3m2", "e2m1"):
+        if fields[f"{side}_major"] == "MN" and element_named(str(fields[f"{side}_format"])).code_bits < 8:
             return f"{side}_major MN with {fields[f'{side}_format']}: 4- and 6-bit operands are K-major"
     return None
 

@@ -8,11 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F16,
+    S8,
+    TF32,
+    U8,
+    ElementType,
+    element_named,
+)
 from refsim.integers import whole
 from refsim.layouts.banks import BANK_BYTES, BANKS, BankConflicts, bank_conflicts
 from refsim.layouts.descriptors.fields import Descriptor, Fields
 from refsim.layouts.drawing import drawn
-from refsim.layouts.families.mma import BITS
 from refsim.layouts.families.wgmma import PRODUCTS
 from refsim.layouts.swizzles import Swizzle, swizzle
 from refsim.layouts.tiles import MAJORS, K, atom_rows, check_major
@@ -25,16 +38,13 @@ K_BYTES = 32
 BASE_OFFSET_BYTES = 128  # what base_offset counts
 
 _NAME = re.compile(r"(wgmma|tcgen05)\.m(\d+)n(\d+)k(\d+)\.([a-z0-9.]+)\.([ab])")
-# kind: (bits of an element's container in shared memory, element types narrower than it with their bits)
-_TCGEN05_KINDS: dict[str, tuple[int, dict[str, int]]] = {
-    "f16": (16, {"f16": 16, "bf16": 16}),
-    "tf32": (32, {"tf32": 32}),
-    "i8": (8, {"s8": 8, "u8": 8}),
-    "f8f6f4": (8, {"e4m3": 8, "e5m2": 8, "e2m3": 6, "e3m2": 6, "e2m1": 4}),
-    "mxf8f6f4": (8, {"e4m3": 8, "e5m2": 8, "e2m3": 6, "e3m2": 6, "e2m1": 4}),
-    "mxf4": (4, {"e2m1": 4}),
-    "mxf4nvf4": (4, {"e2m1": 4}),
-}
+# Kind of tcgen05.mma, bits of an element's container in shared memory, element types
+_F8F6F4 = (E4M3, E5M2, E2M3, E3M2, E2M1)
+_KINDS: tuple[tuple[str, int, tuple[ElementType, ...]], ...] = (
+    ("f16", 16, (F16, BF16)), ("tf32", 32, (TF32,)), ("i8", 8, (S8, U8)), ("f8f6f4", 8, _F8F6F4), ("mxf8f6f4", 8, _F8F6F4),
+    ("mxf4", 4, (E2M1,)), ("mxf4nvf4", 4, (E2M1,)),
+)  # fmt: skip
+_TCGEN05_KINDS = {kind: (container, {row.name: row.code_bits for row in rows}) for kind, container, rows in _KINDS}
 
 
 @dataclass(frozen=True)
@@ -209,7 +219,7 @@ def _wgmma(types: str, name: str) -> _Legal:
     if row is None or len(parts) > 2:
         have = ", ".join(type for row in PRODUCTS for type in row.types)
         raise RefsimError("operand-type", f"wgmma multiplies no {types}", where=name, help=have)
-    bits = BITS[parts[0]]
+    bits = element_named(parts[0]).code_bits
     return _Legal((64,), row.columns, row.spoken_columns, row.k, bits, bits)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 
 from refsim.errors import RefsimError
+from refsim.formats import E4M3FNUZ, E5M2FNUZ, F64, S8, TF32, ElementType, element_named
 from refsim.layouts.families.core import Fragment, Integers, Row, only, refuse
 from refsim.sources import CDNA, COMPOSABLE_KERNEL, TRITON
 
@@ -52,7 +53,12 @@ SHAPES = (
     Shape(32, 64, ("f8f6f4",), "gfx950"),
     Shape(16, 128, ("f8f6f4",), "gfx950"),
 )
-BITS = {"f64": 64, "f32": 32, "xf32": 32, "f16": 16, "bf16": 16, "i8": 8, "fp8": 8, "bf8": 8}
+AMD_NAMES: dict[str, ElementType] = {
+    "xf32": TF32,
+    "i8": S8,
+    "fp8": E4M3FNUZ,
+    "bf8": E5M2FNUZ,
+}  # others are called as elsewhere
 # Width of an f8f6f4 element -> the consecutive k that a lane holds before it skips to the next stretch
 CHUNK = {8: 16, 6: 32, 4: 32}
 WIDTHS = {"fp8": 8, "fp6": 6, "fp4": 4}
@@ -66,13 +72,20 @@ def rows() -> Iterator[Row]:
             for operand in "ab":
                 for width in WIDTHS if type == "f8f6f4" else ("",):
                     name = f"{stem}.{operand}" + (f".{width}" if width not in ("", "fp8") else "")
-                    yield name, partial(_operand, name, shape, operand, WIDTHS[width] if width else BITS[type])
+                    yield (
+                        name,
+                        partial(_operand, name, shape, operand, WIDTHS[width] if width else _element(type).code_bits),
+                    )
             for operand in "cd":
                 yield f"{stem}.{operand}", partial(_accumulator, f"{stem}.{operand}", shape, type)
             if type == "f8f6f4":
                 for operand, byte in product(("sfa", "sfb"), range(4)):
                     name = f"{stem}.{operand}" + (f".byte{byte}" if byte else "")
                     yield name, partial(_scales, name, shape, operand, byte)
+
+
+def _element(type: str) -> ElementType:
+    return AMD_NAMES.get(type) or element_named(type)
 
 
 def _operand(name: str, shape: Shape, operand: str, bits: int) -> Fragment:
@@ -97,10 +110,11 @@ def _along_k(lane: Integers, value: Integers, shape: Shape, operand: str, chunk:
 
 
 def _accumulator(name: str, shape: Shape, type: str) -> Fragment:
-    bits = 64 if type == "f64" else 32
+    doubles = type != "f8f6f4" and _element(type) is F64
+    bits = 64 if doubles else 32
     return Fragment(
         name, (shape.mn, shape.mn), threads=LANES, values=shape.mn**2 // LANES, since=shape.since,
-        formula=partial(_down_rows, shape=shape, run=1 if type == "f64" else 4), source=CDNA[f"V_MFMA {shape}"],
+        formula=partial(_down_rows, shape=shape, run=1 if doubles else 4), source=CDNA[f"V_MFMA {shape}"],
         register_bits=bits, element_bits=bits, summary=f"a lane holds runs of rows of column lane % {shape.mn}",
     )  # fmt: skip
 

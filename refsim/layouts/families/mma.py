@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 
 from refsim.errors import RefsimError
+from refsim.formats import E2M1, F16, element_named
 from refsim.layouts.families.core import Formula, Fragment, Integers, Row, group, only, refuse, within
 from refsim.sources import PTX, Source
 
@@ -32,7 +33,7 @@ class Shape:
     @property
     def is_volta(self) -> bool:
         """m8n8k4 of f16, the one shape that computes four products."""
-        return (self.k, self.types) == (4, ("f16",))
+        return self.k == 4 and all(element_named(type) is F16 for type in self.types)
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,6 @@ SCALINGS = (
 )
 _USUAL_MAJOR = {"a": "row", "b": "col"}
 THREAD_IDS = {"sfa": (0, 1), "sfb": (0, 1, 2, 3)}
-BITS = {
-    "f64": 64, "tf32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "e3m2": 6, "e2m3": 6,
-    "e2m1": 4, "s4": 4, "u4": 4, "b1": 1, "f32": 32, "s32": 32,
-}  # fmt: skip
 
 
 def rows() -> Iterator[Row]:
@@ -113,9 +110,10 @@ def rows() -> Iterator[Row]:
 
 def container_bits(type: str, k: int) -> tuple[int, int]:
     """Slot width and lowest bit of an element: FP6 and FP4 of kind::f8f6f4 (k = 32) stand in bytes, FP4 in bits 5:2."""
-    if k == 32 and type in ("e3m2", "e2m3", "e2m1"):
-        return 8, 2 if type == "e2m1" else 0
-    return BITS[type], 0
+    row = element_named(type)
+    if k == 32 and row.code_bits < 8 and not row.is_integer:
+        return 8, 2 if row is E2M1 else 0
+    return row.code_bits, 0
 
 
 def operand_a(lane: Integers, value: Integers, per: int, m: int = 16) -> tuple[Integers, Integers]:
@@ -149,19 +147,20 @@ def _operand(name: str, shape: Shape, type: str, operand: str) -> Fragment:
         extent, formula, summary = (shape.k, shape.n), partial(operand_b, per=per), "a quad of lanes shares column g"
     return Fragment(
         name, extent, threads=32, values=extent[0] * extent[1] // 32, formula=formula, source=shape.source,
-        since=shape.since, per_register=per, register_bits=per * slot, element_bits=BITS[type], element_shift=shift,
-        summary=summary,
+        since=shape.since, per_register=per, register_bits=per * slot,
+        element_bits=element_named(type).code_bits, element_shift=shift, summary=summary,
     )  # fmt: skip
 
 
 def _accumulator(name: str, shape: Shape, type: str) -> Fragment:
-    per = 2 if type == "f16" else 1
+    bits = element_named(type).code_bits
+    per = max(1, 32 // bits)
     extent, formula, summary = (shape.m, shape.n), accumulator, "a lane holds pairs of neighbouring columns"
     if shape.is_volta:
-        extent, formula, summary = (32, 8), _volta_across if type == "f16" else _volta_d_f32, _FOUR_PRODUCTS
+        extent, formula, summary = (32, 8), _volta_across if per == 2 else _volta_d_f32, _FOUR_PRODUCTS
     return Fragment(
         name, extent, threads=32, values=extent[0] * extent[1] // 32, formula=formula, source=shape.source,
-        since=shape.since, per_register=per, register_bits=per * BITS[type], element_bits=BITS[type], summary=summary,
+        since=shape.since, per_register=per, register_bits=per * bits, element_bits=bits, summary=summary,
     )  # fmt: skip
 
 

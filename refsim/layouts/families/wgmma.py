@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from refsim.errors import RefsimError
+from refsim.formats import element_named
 from refsim.layouts.families.core import Fragment, Integers, Row, group, refuse, within
-from refsim.layouts.families.mma import BITS, operand_a
+from refsim.layouts.families.mma import operand_a
 from refsim.sources import PTX
 
 
@@ -51,10 +52,10 @@ def rows() -> Iterator[Row]:
 
 
 def _operand_a(name: str, k: int, type: str) -> Fragment:
-    per = 32 // BITS[type]
+    per = 32 // element_named(type).code_bits
     return Fragment(
         name, (64, k), threads=128, values=64 * k // 128, formula=partial(_rows_of_a, per=per), since="sm_90a",
-        source=PTX["wgmma, register fragment A"], per_register=per, element_bits=BITS[type],
+        source=PTX["wgmma, register fragment A"], per_register=per, element_bits=element_named(type).code_bits,
         summary="warp w owns rows 16w to 16w + 15, in which A lies as in mma.sync",
     )  # fmt: skip
 
@@ -65,10 +66,10 @@ def _rows_of_a(thread: Integers, value: Integers, per: int) -> tuple[Integers, I
 
 
 def _accumulator(name: str, n: int, type: str) -> Fragment:
-    per = 2 if type == "f16" else 1
+    per = max(1, 32 // element_named(type).code_bits)
     return Fragment(
         name, (64, n), threads=128, values=n // 2, formula=_rows_of_d, since="sm_90a",
-        source=PTX["wgmma, register fragment D"], per_register=per, element_bits=BITS[type],
+        source=PTX["wgmma, register fragment D"], per_register=per, element_bits=element_named(type).code_bits,
         summary="warp w owns rows 16w to 16w + 15, a quad of lanes shares a row",
     )  # fmt: skip
 

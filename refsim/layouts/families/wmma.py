@@ -13,6 +13,7 @@ from functools import partial
 from itertools import product
 
 from refsim.errors import RefsimError
+from refsim.formats import F16, element_named
 from refsim.layouts.families.core import Fragment, Integers, Row, group, refuse, within
 from refsim.sources import PTX
 
@@ -40,7 +41,6 @@ SHAPES = (
     Shape(16, 16, 8, ("tf32",), ("f32",), "sm_80"),
     Shape(8, 8, 4, ("f64",), ("f64",), "sm_80"),
 )
-BITS = {"f16": 16, "bf16": 16, "s8": 8, "u8": 8, "tf32": 32, "f64": 64, "f32": 32, "s32": 32}
 _F16_VALUES = 16
 
 
@@ -88,7 +88,7 @@ def _transposed_side(lane: Integers, value: Integers, per: int, lines: int, deep
 
 
 def _fragment(name: str, shape: Shape, type: str, operand: str) -> Fragment:
-    bits = BITS[type]
+    bits = element_named(type).code_bits
     per = max(1, 32 // bits)
     if operand in "cd":
         extent, formula = (shape.m, shape.n), partial(accumulator, m=shape.m, n=shape.n)
@@ -101,7 +101,7 @@ def _fragment(name: str, shape: Shape, type: str, operand: str) -> Fragment:
             partial(side, per=per, lines=lines, deep=deep, is_b=False) if operand == "a"
             else partial(_transposed_side, per=per, lines=lines, deep=deep)
         )  # fmt: skip
-        values = _F16_VALUES if type == "f16" else lines * shape.k // 32
+        values = _F16_VALUES if element_named(type) is F16 else lines * shape.k // 32
         summary = "what the products of m16n8 or m8n8 want, repeated where there are more registers"
     return Fragment(
         name, extent, threads=32, values=values, formula=formula, source=PTX["wmma"], since=shape.since, per_register=per,

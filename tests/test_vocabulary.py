@@ -1,0 +1,124 @@
+"""Element types, methods of accumulation and kinds of errors are rows: no layer asks for one by its name.
+
+Every file is read as a tree: comparisons (==, !=, in, not in), patterns of `match` and keys of dictionaries that are written
+with a name of one of the tables are counted, and there are none outside the tables.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import refsim
+from refsim.errors import Kind
+from refsim.formats import ELEMENTS
+from refsim.numerics.methods import METHODS
+
+ROOT = Path(refsim.__file__).parent
+ELEMENT_NAMES = {row.name for row in ELEMENTS}
+METHOD_NAMES = {row.name for row in METHODS}
+CODES = {kind.value for kind in Kind}
+TABLES = ("formats/", "numerics/methods.py", "errors.py")
+OTHER_WORDS = {
+    "ptx/": "types of PTX opcodes, registers and constants, in the words of the PTX ISA",
+    "reference/": "second definitions share nothing with the first",
+    "silicon/scalar_probe.py": "kinds of PTX registers",
+    "cli/launches.py": "types of scalar arguments on a command line, and their C types",
+    "cli/answers/launch_views.py": "the PTX type of a register",
+    "oracles/linear_layers.py": "rounding of partial sums, a row's own word",
+    "layouts/descriptors/instructions.py": "kinds of tcgen05.mma, two of which are called like their operands",
+}
+"""Where a word that an element type also has means something else."""
+
+
+def constants(tree: ast.Module) -> dict[str, ast.expr]:
+    """What the module's own names stand for where that is written out: INTEGERS = ("s8", "u8")."""
+    return {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if isinstance(node.value, ast.Constant | ast.Tuple | ast.List | ast.Set)
+    }
+
+
+def literals(node: ast.AST, known: dict[str, ast.expr]) -> Iterator[object]:
+    """The constants that a side of a comparison is written with; `F16.name` is the text "f16"."""
+    match node:
+        case ast.Name(id=name) if name in known:
+            yield from literals(known[name], {})
+        case ast.Constant(value=value):
+            yield value
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            for part in parts:
+                yield from literals(part, known)
+        case ast.Attribute(value=ast.Name(id=row), attr="name") if row.isupper():
+            yield row.lower()
+
+
+def of_a_method(side: ast.AST) -> bool:
+    """`row.method`, `row.method.name`, `method`: methods are called by ordinary words."""
+    return ast.unparse(side).removesuffix(".name").endswith("method")
+
+
+def switches(tree: ast.Module) -> Iterator[tuple[int, object]]:
+    """The line and the word of every question that is asked by name."""
+    known = constants(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare():
+                sides = [node.left, *node.comparators]
+                words = [word for side in sides for word in literals(side, known)]
+                asked = {word for word in words if word in ELEMENT_NAMES}
+                if any(of_a_method(side) for side in sides):
+                    asked |= {word for word in words if isinstance(word, str)}
+                if any(ast.unparse(side).endswith("exit_code") for side in sides):
+                    asked |= {word for word in words if word in CODES}
+                yield from ((node.lineno, word) for word in asked)
+            case ast.MatchValue():
+                yield from (
+                    (node.lineno, word) for word in literals(node.value, known) if word in ELEMENT_NAMES | METHOD_NAMES
+                )
+            case ast.Dict():
+                keys = {word for key in node.keys if key is not None for word in literals(key, known)}
+                yield from ((node.lineno, word) for word in keys & ELEMENT_NAMES)
+            case _:
+                pass
+
+
+def test_no_layer_asks_for_a_row_by_its_name() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{line}": word
+        for path in sorted(ROOT.rglob("*.py"))
+        if not path.relative_to(ROOT).as_posix().startswith((*TABLES, *OTHER_WORDS))
+        for line, word in switches(ast.parse(path.read_text()))
+    }
+    assert found == {}
+
+
+def test_every_exception_is_one() -> None:
+    for name in OTHER_WORDS:
+        files = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).as_posix().startswith(name)]
+        assert any(True for path in files for _ in switches(ast.parse(path.read_text()))), name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if name == "f16": pass', 'if name in ("s8", "u8"): pass', 'if "e4m3" not in names: pass', "if name == F16.name: pass",
+        'if row.method == "truncated": pass', 'if row.method.name != "exact": pass', "if error.exit_code == 4: pass",
+        'match name:\n    case "bf16": pass', 'match method:\n    case "fma-chain": pass', 'BITS = {"f64": 64}',
+        "BITS = {E2M1.name: 4}", 'INTEGERS = ("s8", "u8")\nif name in INTEGERS: pass',
+    ],
+)  # fmt: skip
+def test_a_question_by_name_is_seen(line: str) -> None:
+    assert len(list(switches(ast.parse(line)))) >= 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["if row is F16: pass", "if row.is_integer: pass", 'if token == "integer": pass', "if error.kind is Kind.MISSING: pass",
+     "LOSSES = {TRUNCATED: 1}", "if code == 4: pass"],
+)  # fmt: skip
+def test_rows_and_other_words_are_left_alone(line: str) -> None:
+    assert list(switches(ast.parse(line))) == []
