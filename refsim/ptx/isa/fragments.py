@@ -11,7 +11,7 @@ from refsim.errors import Kind as ErrorKind
 from refsim.errors import RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.isa.products import SETTLED, Kind, multiply
+from refsim.ptx.isa.products import SETTLED, MmaKind, multiply
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
@@ -82,7 +82,7 @@ def registers_of(matrix: Array, packing: Packing, dtype: Any) -> list[Array]:
     return [np.ascontiguousarray(held[:, number]).reshape(-1) for number in range(packing.registers)]
 
 
-def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: Kind, k: int) -> Array:
+def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, k: int) -> Array:
     """A B + C for the matrices of each warp, by products of depth `k`, as the launch's arithmetic wants it."""
     arithmetic = lanes.arithmetic(is_settled=kind.d in SETTLED)
     try:

@@ -14,7 +14,7 @@ from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, whole_warps
 from refsim.ptx.isa.memory import space_of
-from refsim.ptx.isa.products import INTEGERS, Kind
+from refsim.ptx.isa.products import INTEGERS, MmaKind, array_type, mma_kind
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
@@ -85,7 +85,6 @@ def movmatrix(lanes: Lanes, a: Array) -> Array:
 
 
 # ---- mma.sync
-_CONTAINERS = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "s32": np.int32}
 # The registers that a fragment's elements travel in: f16 and everything smaller is packed into 32 bits.
 _REGISTER_TYPES = {"f32": "f32", "f64": "f64", "s32": "s32"}
 _OPERANDS = frozenset({"f16", "bf16", "tf32", "f64", "s8", "u8", "e4m3", "e5m2"})
@@ -118,18 +117,18 @@ def _fragment_name(shape: Shape, type: str, operand: str, accumulator: str) -> s
 
 
 def _multiplied(
-    lanes: Lanes, operands: tuple[list[Array], list[Array], list[Array]], kind: Kind, shape: Shape
+    lanes: Lanes, operands: tuple[list[Array], list[Array], list[Array]], kind: MmaKind, shape: Shape
 ) -> list[Array]:
     """The registers of D for the matrices that the registers of A, B and C hold, of all warps at once."""
     warps = whole_warps(lanes)
-    types = (kind.a, kind.b, kind.a)
+    types = (kind.a.name, kind.b.name, kind.a.name)
     packings = [
-        packing_of(_fragment_name(shape, type, operand, kind.d), operand == "b")
+        packing_of(_fragment_name(shape, type, operand, kind.d.name), operand == "b")
         for type, operand in zip(types, "abc", strict=True)
     ]
     a, b, c = (matrices(held, packing, warps) for held, packing in zip(operands, packings, strict=True))
-    result = product(lanes, a, b, c.view(_CONTAINERS[kind.d]), kind, shape.k)
-    return registers_of(result, packings[2], TYPES[_REGISTER_TYPES.get(kind.d, "b32")].dtype)
+    result = product(lanes, a, b, c.view(array_type(kind.d)), kind, shape.k)
+    return registers_of(result, packings[2], TYPES[_REGISTER_TYPES.get(kind.d.name, "b32")].dtype)
 
 
 def _mma_family(shape: Shape, group: tuple[str, ...], accumulator: str) -> None:
@@ -145,19 +144,19 @@ def _mma_family(shape: Shape, group: tuple[str, ...], accumulator: str) -> None:
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
         """D = A B + C for the matrices of each warp: A row by row, B column by column."""
-        return _multiplied(lanes, (a, b, c), Kind(choice, choice, accumulator), shape)
+        return _multiplied(lanes, (a, b, c), mma_kind(choice, choice, accumulator), shape)
 
     def mma_integer(
         lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, a_type: str, b_type: str, satfinite: bool
     ) -> list[Array]:
         """D = A B + C over 8-bit integers; the sum wraps to 32 bits, or is clamped with .satfinite."""
-        return _multiplied(lanes, (a, b, c), Kind(a_type, b_type, accumulator, satfinite), shape)
+        return _multiplied(lanes, (a, b, c), mma_kind(a_type, b_type, accumulator, satfinite), shape)
 
     def mma_mixed(
         lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, a_type: str, b_type: str
     ) -> list[Array]:
         """D = A B + C over FP8 codes, the two formats chosen freely: A row by row, B column by column."""
-        return _multiplied(lanes, (a, b, c), Kind(a_type, b_type, accumulator), shape)
+        return _multiplied(lanes, (a, b, c), mma_kind(a_type, b_type, accumulator), shape)
 
     register(mma_integer if saturates else mma_mixed if len(group) > 1 else mma)
 

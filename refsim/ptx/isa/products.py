@@ -15,19 +15,14 @@ from numpy.typing import NDArray
 
 from refsim import numerics
 from refsim.conversions import decode
-from refsim.formats import BF16, F16, TF32, Format, format_named
+from refsim.formats import BF16, F16, F64, S8, S32, TF32, U8, ElementType, Format, Integer, element_named, float_named
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
 
 ARITHMETICS = ("silicon", "exact")
-UNIT = "mma.sync"
-INTEGERS = ("s8", "u8")
-DOUBLE = "f64"
-SETTLED = ("s32", DOUBLE)  # accumulators whose results are the same in both arithmetics
-_RESULTS: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
-_CODES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.uint32), "f16": np.dtype(np.uint16)}
-_NAN = {"f32": 0x7FFFFFFF, "f16": 0x7FFF}
+INTEGERS = (S8.name, U8.name)
+SETTLED = (S32, F64)  # accumulators whose results are the same in both arithmetics
 _DOUBLE_BITS = 53
 # A float64 sum of n terms is off by less than n ulp of the largest partial sum: 2^-53 n (n + 1) of the largest term.
 _SLACK = 2.0**-52
@@ -36,24 +31,32 @@ _TILE = 64  # warps at once: arrays of 128 KiB stay in the cache, and the alloca
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What one mma multiplies and the format of C and D; `satfinite` clamps an integer sum instead of wrapping it."""
+class MmaKind:
+    """What one matrix instruction multiplies, the type of C and D, and the unit that does it, as `numerics.mma` names it;
+    `satfinite` clamps an integer sum instead of wrapping it."""
 
-    a: str
-    b: str
-    d: str
+    a: ElementType
+    b: ElementType
+    d: ElementType
     satfinite: bool = False
+    unit: str = "mma.sync"
 
 
-def multiply(a: Array, b: Array, c: Array, kind: Kind, k: int, target: str, arithmetic: str) -> Array:
+@cache
+def mma_kind(a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
+    """The kind of an mma.sync whose opcode names these types."""
+    return MmaKind(element_named(a), element_named(b), element_named(d), satfinite)
+
+
+def multiply(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str, arithmetic: str) -> Array:
     """D (warps, M, N) = A B^T + C of one instruction of `k` products; a (warps, M, k), b (warps, N, k) are codes.
 
     c and the result hold f32, f16, f64 or s32 values as `kind.d` says. Integers are exact in both arithmetics; f64 is a
     chain of fused multiply-adds in both, as IEEE 754 defines them.
     """
-    if kind.a in INTEGERS:
+    if isinstance(kind.a, Integer):
         return _integers(a, b, c, kind)
-    if kind.d == DOUBLE:
+    if kind.d is F64:
         return _silicon(a, b, c, kind, k, target)
     rows = _live_rows(a, c, kind)
     if len(rows) < a.shape[1] and _is_finite(b, kind.b):
@@ -65,42 +68,39 @@ def multiply(a: Array, b: Array, c: Array, kind: Kind, k: int, target: str, arit
     return exact(a, b, c, kind) if arithmetic == "exact" else _silicon(a, b, c, kind, k, target)
 
 
-def _silicon(a: Array, b: Array, c: Array, kind: Kind, k: int, target: str) -> Array:
+def _silicon(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str) -> Array:
     result: Array = numerics.mma(
-        a, b, c, unit=UNIT, a_format=kind.a, b_format=kind.b, d_format=kind.d, target=target, k=k
+        a, b, c, unit=kind.unit, a_format=kind.a, b_format=kind.b, d_format=kind.d, target=target, k=k
     )
     return result
 
 
-def _live_rows(a: Array, c: Array, kind: Kind) -> NDArray[np.int64]:
+def _live_rows(a: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
     """The rows of A and C that hold anything but zeros in some warp. The others give +0 where B is finite: kernels fill
     the rows beyond their batch with zeros, and of a batch of one 15 rows in 16 are such."""
     held = np.bitwise_or.reduce(a, axis=0) & _magnitude_mask(kind.a)
-    return np.flatnonzero(held.any(axis=1) | np.bitwise_or.reduce(c.view(_CODES[kind.d]), axis=0).any(axis=1))
+    return np.flatnonzero(held.any(axis=1) | np.bitwise_or.reduce(c.view(kind.d.code_dtype), axis=0).any(axis=1))
 
 
-def _is_finite(codes: Array, name: str) -> bool:
+def _is_finite(codes: Array, row: ElementType) -> bool:
     """Whether no code is a NaN or an infinity."""
-    format = format_named(name)
+    format = float_named(row)
     special = (
         ((1 << format.exponent_bits) - 1) << format.mantissa_bits if format.has_infinity else format.magnitude_limit - 1
     )
-    return int((codes & _magnitude_mask(name)).max()) < special << format.padding_bits
+    return int((codes & _magnitude_mask(row)).max()) < special << format.padding_bits
 
 
 @cache
-def _magnitude_mask(name: str) -> Any:
+def _magnitude_mask(row: ElementType) -> Any:
     """All bits of a code that make its magnitude, as a scalar of its type."""
-    format = format_named(name)
+    format = float_named(row)
     return np.dtype(format.code_dtype).type((format.magnitude_limit - 1) << format.padding_bits)
 
 
-def _integers(a: Array, b: Array, c: Array, kind: Kind) -> Array:
+def _integers(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
     """Products of 8-bit integers: a sum of 32 stays below 2^22, so that float64 holds it; 32 bits wrap or clamp."""
-    wide = [
-        (codes.view(np.int8) if name == "s8" else codes).astype(np.float64)
-        for codes, name in ((a, kind.a), (b, kind.b))
-    ]
+    wide = [codes.view(row.array_dtype or codes.dtype).astype(np.float64) for codes, row in ((a, kind.a), (b, kind.b))]
     total = np.matmul(wide[0], wide[1].swapaxes(-1, -2)).astype(np.int64) + c
     if kind.satfinite:
         total = np.clip(total, -(1 << 31), (1 << 31) - 1)
@@ -108,9 +108,9 @@ def _integers(a: Array, b: Array, c: Array, kind: Kind) -> Array:
     return result
 
 
-def exact(a: Array, b: Array, c: Array, kind: Kind) -> Array:
+def exact(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
     """A B^T + C summed exactly and rounded once, to f32 or f16: the bits of `numerics.exact_product`."""
-    result = np.empty(c.shape, _RESULTS[kind.d])
+    result = np.empty(c.shape, array_type(kind.d))
     unproven = _span(a, b, c, kind) > _DOUBLE_BITS
     for start in range(0, len(a), _TILE):
         tile = slice(start, start + _TILE)
@@ -125,19 +125,19 @@ def exact(a: Array, b: Array, c: Array, kind: Kind) -> Array:
     return result
 
 
-def _span(a: Array, b: Array, c: Array, kind: Kind) -> NDArray[np.int64]:
+def _span(a: Array, b: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
     """How many bits a sum of each warp needs at most: from the lowest bit of any term to the highest of the sum."""
     (a_low, a_high), (b_low, b_high) = _extent(a, kind.a), _extent(b, kind.b)
-    c_low, c_high = _extent(c.view(_CODES[kind.d]), kind.d)
+    c_low, c_high = _extent(c.view(kind.d.code_dtype), kind.d)
     carries = (a.shape[-1] + 1).bit_length()
     span: NDArray[np.int64] = np.maximum(a_high + b_high, c_high) + carries - np.minimum(a_low + b_low, c_low)
     return span
 
 
-def _extent(codes: Array, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _extent(codes: Array, row: ElementType) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each warp the exponents of its lowest bit and of a power of two above every magnitude, zeros left out."""
-    format = format_named(name)
-    magnitude = codes.reshape(len(codes), -1) & _magnitude_mask(name)
+    format = float_named(row)
+    magnitude = codes.reshape(len(codes), -1) & _magnitude_mask(row)
     shift = format.mantissa_bits + format.padding_bits
     largest = magnitude.max(axis=1)
     magnitude -= codes.dtype.type(1)  # a zero wraps to the largest number, so that the minimum passes it over
@@ -147,13 +147,13 @@ def _extent(codes: Array, name: str) -> tuple[NDArray[np.int64], NDArray[np.int6
     return np.where(largest == 0, _ABSENT, low), np.where(largest == 0, -_ABSENT, high)
 
 
-def _repaired(codes: tuple[Array, ...], wide: tuple[Doubles, ...], total: Doubles, kind: Kind) -> Array:
+def _repaired(codes: tuple[Array, ...], wide: tuple[Doubles, ...], total: Doubles, kind: MmaKind) -> Array:
     """The results of warps whose float64 sums may be off."""
     x, y, addend = wide
     result, terms = _settled(total, kind.d), x.shape[-1] + 1
     size = np.maximum(_largest(x)[:, None, None] * _largest(y)[:, None, None], np.abs(addend))
     error = size * (_SLACK * terms * terms)
-    code = _CODES[kind.d]
+    code = kind.d.code_dtype
     low, high = (total - error).astype(result.dtype), (total + error).astype(result.dtype)
     doubtful = (low.view(code) != high.view(code)) & np.isfinite(total)
     if doubtful.any():
@@ -161,12 +161,19 @@ def _repaired(codes: tuple[Array, ...], wide: tuple[Doubles, ...], total: Double
     return result
 
 
-def _settled(total: Doubles, name: str) -> Array:
+def _settled(total: Doubles, row: ElementType) -> Array:
     """Sums rounded to nearest even; a zero is +0, a NaN the one that tensor cores write."""
-    result = (total + 0.0).astype(_RESULTS[name])
+    result = (total + 0.0).astype(array_type(row))
     if (lost := np.isnan(total)).any():
-        result.view(_CODES[name])[lost] = _NAN[name]
+        result.view(row.code_dtype)[lost] = float_named(row).nan_code
     return result
+
+
+def array_type(row: ElementType) -> np.dtype[Any]:
+    """NumPy's own type of an accumulator."""
+    dtype = row.array_dtype
+    assert dtype is not None
+    return dtype
 
 
 def _largest(values: Doubles) -> Doubles:
@@ -179,7 +186,7 @@ def _largest(values: Doubles) -> Doubles:
 
 
 def _decide(
-    doubtful: NDArray[np.bool_], codes: tuple[Array, ...], wide: tuple[Doubles, ...], result: Array, kind: Kind
+    doubtful: NDArray[np.bool_], codes: tuple[Array, ...], wide: tuple[Doubles, ...], result: Array, kind: MmaKind
 ) -> None:
     """Settle the sums that float64's error might have moved: where all terms share a grid fine enough, none was."""
     place = np.nonzero(doubtful)
@@ -197,30 +204,30 @@ def _decide(
         result[warp, row, column] = single[:, 0, 0]
 
 
-def _lowest_bit(values: Doubles, name: str) -> NDArray[np.int64]:
+def _lowest_bit(values: Doubles, row: ElementType) -> NDArray[np.int64]:
     """An exponent whose power of two divides each value: that of the last bit of its significand; high for zero."""
     _, exponent = np.frexp(values)
-    bits = format_named(name).mantissa_bits + 1
+    bits = float_named(row).mantissa_bits + 1
     return np.where(values == 0, _ABSENT, exponent.astype(np.int64) - bits)
 
 
-def _definition(a: Array, b: Array, c: Array, kind: Kind) -> Array:
+def _definition(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
     result: Array = numerics.exact_product(a, b, c, a_format=kind.a, b_format=kind.b, d_format=kind.d)
     return result
 
 
-def values(codes: Array, name: str) -> Doubles:
+def values(codes: Array, row: ElementType) -> Doubles:
     """The numbers that codes mean, in float64, exactly."""
-    if name == BF16.name:
+    if row is BF16:
         return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    if name == TF32.name:
+    if row is TF32:
         return (codes & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-    if name == F16.name:
+    if row is F16:
         return codes.view(np.float16).astype(np.float64)
-    return _table(name).take(codes)
+    return _table(row).take(codes)
 
 
 @cache
-def _table(name: str) -> Doubles:
-    format: Format = format_named(name)
+def _table(row: ElementType) -> Doubles:
+    format: Format = float_named(row)
     return decode(np.arange(256, dtype=np.uint8), format).astype(np.float64)

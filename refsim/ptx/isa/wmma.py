@@ -20,7 +20,7 @@ from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, whole_warps
 from refsim.ptx.isa.memory import space_of
-from refsim.ptx.isa.products import INTEGERS, Kind
+from refsim.ptx.isa.products import INTEGERS, MmaKind, mma_kind
 from refsim.sources import PTX
 
 Array = NDArray[Any]
@@ -117,7 +117,7 @@ def _multiplied(
     lanes: Lanes,
     operands: tuple[list[Array], list[Array], list[Array]],
     names: tuple[str, ...],
-    kind: Kind,
+    kind: MmaKind,
     shape: Shape,
 ) -> list[Array]:
     """D in registers: C widened or D narrowed where their types differ, the product itself in the wider one."""
@@ -126,10 +126,10 @@ def _multiplied(
     a, b, c = (matrices(held, packing, warps) for held, packing in zip(operands, packings[:3], strict=True))
     c_type, d_type = (name.split(".")[2] for name in names[2:])
     term = c.view(_CONTAINERS[c_type])
-    if c_type != kind.d:
-        term = term.astype(_CONTAINERS[kind.d])
-    result = product(lanes, a, b, term, kind, _DEPTH.get(kind.a, shape.k))
-    if d_type != kind.d:
+    if c_type != kind.d.name:
+        term = term.astype(_CONTAINERS[kind.d.name])
+    result = product(lanes, a, b, term, kind, _DEPTH.get(kind.a.name, shape.k))
+    if d_type != kind.d.name:
         result = ieee.float_to_float(result, d_type)
     return registers_of(result, packings[3], TYPES[_register_type(d_type)].dtype)
 
@@ -155,11 +155,11 @@ def _mma(shape: Shape, type: str, c_type: str, d_type: str) -> None:
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
         """D = A B + C for the matrices of each warp; in what order they lay in memory is no matter here."""
-        return _multiplied(lanes, (a, b, c), names, Kind(type, type, wide), shape)
+        return _multiplied(lanes, (a, b, c), names, mma_kind(type, type, wide), shape)
 
     def mma_integer(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, satfinite: bool) -> list[Array]:
         """D = A B + C over 8-bit integers; the sum wraps to 32 bits, or is clamped with .satfinite."""
-        return _multiplied(lanes, (a, b, c), names, Kind(type, type, wide, satfinite), shape)
+        return _multiplied(lanes, (a, b, c), names, mma_kind(type, type, wide, satfinite), shape)
 
     register(mma_integer if type in INTEGERS else mma)
 
