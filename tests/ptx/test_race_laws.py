@@ -82,6 +82,18 @@ RIGHT = {
     "observing a store observes the earlier ones of its thread": [
         chunk(B, "st", *ATOMIC, value=0), chunk(B, "st", "release", "gpu", value=0), chunk(E, "exch", *ATOMIC),
         chunk(E, "st", value=1)],
+    "observing a store that changes nothing observes the one before": [
+        chunk(B, "st", *ATOMIC, value=1),
+        chunk(B, "st", *ATOMIC, value=1),
+        chunk(E, "exch", *ATOMIC, value=2),
+        chunk(E, "st", value=3),
+    ],
+    "a release to the block, acquired there by more": [
+        chunk(A, "st", value=1),
+        chunk(A, "st", "release", "cta", word=1, value=1),
+        chunk(C, "ld", "acquire", "gpu", word=1),
+        chunk(C, "ld"),
+    ],
     "lanes of two blocks store one value by one instruction": [chunk((A, D), "st", "release", "cta", value=1)],
     "a failed compare-and-swap behind the success of the same instruction": [
         chunk((A, B, C), "cas", *ATOMIC, value=1, expected=0), chunk((A, B, C), "bar"), chunk(C, "ld")],
