@@ -226,7 +226,7 @@ def test_exact_arithmetic_is_the_exact_sum_rounded_once(a: str, b: str, d: str, 
         left[..., 1::2], right[..., 1::2] = left[..., ::2], right[..., ::2]
         right[..., 1::2] ^= right.dtype.type(1 << (8 * right.dtype.itemsize - 1))
     with np.errstate(all="ignore"):
-        got = products.exact(left, right, c, products.Kind(a, b, d))
+        got = products.exact(left, right, c, products.mma_kind(a, b, d))
     want = numerics.exact_product(left, right, c, a_format=a, b_format=b, d_format=d)
     assert np.array_equal(got.view(f"u{c.dtype.itemsize}"), want.view(f"u{c.dtype.itemsize}"))
 
@@ -248,7 +248,7 @@ def test_rows_of_zeros_change_nothing_but_the_time(opcode: str, seed: int, finit
     target = "sm_90a" if bound.since == "sm_89" else "sm_80"
     with np.errstate(all="ignore"):
         for arithmetic in products.ARITHMETICS:
-            kind = products.Kind(a, b, d)
+            kind = products.mma_kind(a, b, d)
             got = products.multiply(left, right, c, kind, left.shape[-1], target, arithmetic)
             want = (
                 numerics.mma(left, right, c, unit="mma.sync", a_format=a, b_format=b, d_format=d, target=target, k=left.shape[-1])
