@@ -1,6 +1,6 @@
 """Instruction descriptors of tcgen05.mma: one row per kind, since the codes of the formats differ by kind."""
 
-from refsim.formats import element_named
+from refsim.formats import E2M1, E2M3, E3M2
 from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
 from refsim.sources import PTX
 
@@ -27,6 +27,9 @@ _SCALED: dict[str, tuple[Codes, Codes, Codes]] = {
 }
 
 
+_NARROW = frozenset(row.name for row in (E2M1, E2M3, E3M2))
+
+
 def _shift_only_with_ws(fields: Fields) -> str | None:
     if fields["max_shift"] and fields["m"] not in (32, 64, 128):
         return f"max_shift {fields['max_shift']} belongs to .ws, which has no M = {fields['m']}"
@@ -42,7 +45,7 @@ def _selector_only_when_sparse(fields: Fields) -> str | None:
 def _major_of_narrow_types(fields: Fields) -> str | None:
     """CUTLASS lists MN-major for 8-bit, 16-bit and tf32 operands alone."""
     for side in ("a", "b"):
-        if fields[f"{side}_major"] == "MN" and element_named(str(fields[f"{side}_format"])).code_bits < 8:
+        if fields[f"{side}_major"] == "MN" and fields[f"{side}_format"] in _NARROW:
             return f"{side}_major MN with {fields[f'{side}_format']}: 4- and 6-bit operands are K-major"
     return None
 
