@@ -160,13 +160,16 @@ def check_launches(quantizer: Quantizer, wide: str, fmt: str, codes: np.ndarray,
     wide_begin, code_begin = (GUARD + shift for shift in shifts)
     blank = np.full(codes.nbytes, POISON, np.uint8)
     operands = Operands(
-        wide, fmt, codes.size,
+        wide,
+        fmt,
+        codes.size,
         x=guarded(codes.view(np.uint8), wide_begin),
         q=guarded(blank[: codes.size], code_begin),
         y=guarded(blank, wide_begin),
         words=torch.full((2,), POISON, dtype=torch.int32, device="cuda"),
-        wide_begin=wide_begin, code_begin=code_begin,
-    )  # fmt: skip
+        wide_begin=wide_begin,
+        code_begin=code_begin,
+    )
     quantizer.quantize(operands)
     quantizer.dequantize(operands)
     torch.cuda.synchronize()
@@ -303,12 +306,15 @@ def sweep(functions: dict[str, Any]) -> list[dict[str, float]]:
     results = []
     for block, each in itertools.product((128, 256, 512, 1024), (1, 2, 4, 8, 16, 0)):
         quantizer = Quantizer(functions, block, each * multiprocessors)
-        results.append({
-            "block": block, "per_multiprocessor": each,
-            "amax_us": median_microseconds(over(sets, quantizer.amax), 8),
-            "quantise_us": median_microseconds(over(sets, quantizer.quantize), 8),
-            "dequantise_us": median_microseconds(over(sets, quantizer.dequantize), 8),
-        })  # fmt: skip
+        results.append(
+            {
+                "block": block,
+                "per_multiprocessor": each,
+                "amax_us": median_microseconds(over(sets, quantizer.amax), 8),
+                "quantise_us": median_microseconds(over(sets, quantizer.quantize), 8),
+                "dequantise_us": median_microseconds(over(sets, quantizer.dequantize), 8),
+            }
+        )
     return results
 
 
@@ -342,9 +348,12 @@ def main() -> None:
     rows = measure(quantizer)
     print(table(rows))
     record: dict[str, Any] = {
-        "device": device, "torch": torch.__version__, "ptx_sha256": ptx.sha256, "cubin_sha256": cubin.sha256,
+        "device": device,
+        "torch": torch.__version__,
+        "ptx_sha256": ptx.sha256,
+        "cubin_sha256": cubin.sha256,
         "rows": [asdict(each) for each in rows],
-    }  # fmt: skip
+    }
     if arguments.sweep:
         record["sweep"] = sweep(functions)
         for each in sorted(record["sweep"], key=lambda result: result["quantise_us"]):

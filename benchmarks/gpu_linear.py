@@ -240,9 +240,12 @@ def main() -> None:
     device = torch.cuda.get_device_name(0)
     version = checked(driver.cuDriverGetVersion())
     record: dict[str, Any] = {
-        "device": device, "driver": f"CUDA {version // 1000}.{version % 1000 // 10}", "torch": torch.__version__,
-        "layers": LAYERS, "code": {},
-    }  # fmt: skip
+        "device": device,
+        "driver": f"CUDA {version // 1000}.{version % 1000 // 10}",
+        "torch": torch.__version__,
+        "layers": LAYERS,
+        "code": {},
+    }
     print(
         f"{device}, {record['driver']}, torch {torch.__version__}, {LAYERS} layers of {OUTPUT} x {REDUCTION} in a graph"
     )
@@ -254,9 +257,12 @@ def main() -> None:
         cubin = assemble(ptx)
         layers = load_layers(kernel, cubin.image)
         record["code"][kernel] = {
-            "ptx_sha256": ptx.sha256, "cubin_sha256": cubin.sha256, "compiler": ptx.compiler, "assembler": cubin.assembler,
+            "ptx_sha256": ptx.sha256,
+            "cubin_sha256": cubin.sha256,
+            "compiler": ptx.compiler,
+            "assembler": cubin.assembler,
             "tiles": {layer.row.name: layer.tile for layer in layers.values()},
-        }  # fmt: skip
+        }
         print(f"{kernel}.cu, {ptx.compiler} ({ptx.origin}), {cubin.assembler}: ", end="")
         print(f"{check_bits(kernel, layers, weights[0])} launches agree with the oracle bit for bit")
         rows += measure(kernel, layers, weights)

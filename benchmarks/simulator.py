@@ -77,8 +77,15 @@ def layer(program: ptx.Program, arithmetic: str) -> tuple[float, np.ndarray]:
         pointers = [np.uint64(address) for address in (*at, 0, y)]
         extents = [np.uint32(extent) for extent in (BATCH, OUTPUT, REDUCTION, OUTPUT)]
         begin = time.perf_counter()
-        program.launch(LINEAR, (OUTPUT // entry.output_tile,), (entry.threads,), [*pointers, *extents],
-                       shared_bytes=entry.shared_bytes, memory=memory, arithmetic=arithmetic)  # fmt: skip
+        program.launch(
+            LINEAR,
+            (OUTPUT // entry.output_tile,),
+            (entry.threads,),
+            [*pointers, *extents],
+            shared_bytes=entry.shared_bytes,
+            memory=memory,
+            arithmetic=arithmetic,
+        )
         times.append(time.perf_counter() - begin)
     want = oracles.linear(*operands, None, target="sm_90a", reduction=entry.reduction())
     got = memory.read(y, 2 * BATCH * OUTPUT).view(np.uint16)

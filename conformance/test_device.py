@@ -194,10 +194,23 @@ def test_module_variables_last_as_long_as_the_launcher(device, source):
 
 def test_scalars_of_every_size(gpu):
     y = slots(gpu, 9)
-    gpu.launch("scalars", 1, 1, [
-        np.uint8(200), np.int16(-2), np.uint32(1 << 31), np.uint64(1 << 63), np.float32(1.5), np.float64(-0.1),
-        np.bool_(True), np.int64(-7), ml_dtypes.bfloat16(1.0), y,
-    ])  # fmt: skip
+    gpu.launch(
+        "scalars",
+        1,
+        1,
+        [
+            np.uint8(200),
+            np.int16(-2),
+            np.uint32(1 << 31),
+            np.uint64(1 << 63),
+            np.float32(1.5),
+            np.float64(-0.1),
+            np.bool_(True),
+            np.int64(-7),
+            ml_dtypes.bfloat16(1.0),
+            y,
+        ],
+    )
     tenth = int(np.float64(-0.1).view(np.uint64))
     assert gpu.read(y).tolist() == [200, 2**64 - 2, 1 << 31, 1 << 63, 0x3FC00000, tenth, 1, 2**64 - 7, 0x3F80]
 
@@ -207,10 +220,21 @@ def test_structs_lie_as_c_aligns_them(gpu):
     odd = np.dtype([("a", np.uint8), ("b", np.uint16), ("c", np.uint8, 3)], align=True)
     quad = Struct(np.float32(2.5).tobytes() + bytes([77]) + bytes(11), 16)
     words = np.arange(100, 116, dtype=np.uint64)
-    gpu.launch("structs", 1, 1, [
-        np.uint8(1), Struct(b"\x11\x22\x33"), np.uint8(2), np.array((9, 0xABCD, [3, 4, 5]), odd)[()], quad, np.uint8(3),
-        Struct(words.tobytes(), 64), y,
-    ])  # fmt: skip
+    gpu.launch(
+        "structs",
+        1,
+        1,
+        [
+            np.uint8(1),
+            Struct(b"\x11\x22\x33"),
+            np.uint8(2),
+            np.array((9, 0xABCD, [3, 4, 5]), odd)[()],
+            quad,
+            np.uint8(3),
+            Struct(words.tobytes(), 64),
+            y,
+        ],
+    )
     assert gpu.read(y).tolist() == [0x332211, 9, 0xABCD, 5, 0x40200000, 77, 100, 115, 0x030201]
 
 
@@ -333,8 +357,9 @@ def test_a_probing_device_runs_a_text_of_ptx(device):
 
 def test_a_report_says_what_hardware_a_real_gpu_has(device):
     facts = device.hardware()
-    assert set(facts) == (set() if device.is_simulated else
-                          {"compute capability", "multiprocessors", "memory", "driver", "backend"})  # fmt: skip
+    assert set(facts) == (
+        set() if device.is_simulated else {"compute capability", "multiprocessors", "memory", "driver", "backend"}
+    )
     assert all(facts.values())
 
 

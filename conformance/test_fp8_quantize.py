@@ -12,6 +12,7 @@ from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels())
 CASES = {"quick": 12, "ci": 60, "night": 1000}  # generated for each of the 15 variants, beside the corpus
+# fmt: off
 VARIANTS = [
     *(
         pytest.param(bindings.FP8_AMAX, bindings.amax_problems((wide,)), id=f"amax-{wide}")
@@ -27,7 +28,8 @@ VARIANTS = [
         for q in bindings.NARROW
         for wide in bindings.WIDE
     ),
-]  # fmt: skip
+]
+# fmt: on
 
 
 @pytest.mark.parametrize("kernel", bindings.KERNELS, ids=lambda kernel: kernel.name)

@@ -17,6 +17,7 @@ LINEAR, FP8 = (linear.LINEAR, linear.linear_problems), (fp8.LINEAR_FP8_WEIGHT, f
 EPILOGUE, TILE = "linear/epilogue.cuh", "linear/tile.cuh"
 
 # the layer and the entry that show it, the file, the text of the real kernel, what the mutant has in its place
+# fmt: off
 MUTANTS = (
     pytest.param(
         LINEAR, "linear_n64_s1", EPILOGUE,
@@ -46,7 +47,8 @@ MUTANTS = (
         FP8, "linear_fp8_weight_n16_s4_bf16_multiply", "linear_fp8_weight.cu", "bits | (nan * 15)", "bits",
         id="nan-becomes-480",
     ),
-)  # fmt: skip
+)
+# fmt: on
 
 
 def campaign(layer, entry: str, source: Path, device):

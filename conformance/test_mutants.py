@@ -13,6 +13,7 @@ AMAX = replace(bindings.FP8_AMAX, problem=bindings.amax_problems(("f16",)))
 QUANTIZE = replace(bindings.FP8_QUANTIZE, problem=bindings.quantize_problems(("f16",), ("e4m3",)))
 
 # the kernel that shows it, the text of the real kernel, what the mutant has in its place
+# fmt: off
 MUTANTS = (
     pytest.param(
         QUANTIZE, "static_cast<int64_t>(n - vectors * kPerVector)", "static_cast<int64_t>(head)",
@@ -24,7 +25,8 @@ MUTANTS = (
     ),
     pytest.param(QUANTIZE, "__NV_SATFINITE", "__NV_NOSAT", id="no-saturation"),
     pytest.param(AMAX, "    __syncthreads();\n", "", id="barrier-dropped"),
-)  # fmt: skip
+)
+# fmt: on
 
 
 def _campaign(kernel, source, device):

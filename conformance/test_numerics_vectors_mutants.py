@@ -22,6 +22,7 @@ from refsim.silicon.vectors import recordings
 
 RECORDED = recordings("numerics")
 features = cache(asked_of_shape)
+# fmt: off
 ONE_OF_EACH = [
     *(f"mma.sync.aligned.m16n8k{k}.row.col.{types}.{types[:3]}" for k, types in (
         (16, "f32.f16.f16"), (16, "f16.f16.f16"), (16, "f32.bf16.bf16"), (8, "f32.tf32.tf32"), (32, "f32.e4m3.e4m3"),
@@ -29,7 +30,8 @@ ONE_OF_EACH = [
     *(f"wgmma.mma_async.sync.aligned.m64n8k{k}.{types}" for k, types in (
         (16, "f32.f16.f16"), (16, "f16.f16.f16"), (16, "f32.bf16.bf16"), (8, "f32.tf32.tf32"), (32, "f32.e4m3.e4m3"),
         (32, "f32.e4m3.e5m2"), (32, "f16.e4m3.e4m3"), (32, "f16.e5m2.e5m2"))),
-]  # fmt: skip
+]
+# fmt: on
 FEATURES = ("three_products", "c_precision", "tiny", "output_rounding_c", "order", "permuted_chain")
 CLASSES = ("narrow", "spread", "swamping", "cancelling")
 OTHER_ROUNDINGS = {
@@ -132,12 +134,19 @@ def test_a_wrong_zero_exponent_is_refused_where_a_sum_can_reach_it(name, step):
 
 def test_which_zero_exponents_can_be_reached():
     """Of f16 into f32 and of FP8 they cannot: the smallest product is 2^-48, 2^-32 or 2^-18."""
-    reached = {name.split(".col.")[-1].removeprefix("wgmma.mma_async.sync.aligned.")
-               for name in ONE_OF_EACH if reaches_the_zero_exponent(row_of(name), name)}  # fmt: skip
+    reached = {
+        name.split(".col.")[-1].removeprefix("wgmma.mma_async.sync.aligned.")
+        for name in ONE_OF_EACH
+        if reaches_the_zero_exponent(row_of(name), name)
+    }
     assert reached == {
-        "f16.f16.f16.f16", "f32.bf16.bf16.f32", "f32.tf32.tf32.f32",
-        "m64n8k16.f16.f16.f16", "m64n8k16.f32.bf16.bf16", "m64n8k8.f32.tf32.tf32",
-    }  # fmt: skip
+        "f16.f16.f16.f16",
+        "f32.bf16.bf16.f32",
+        "f32.tf32.tf32.f32",
+        "m64n8k16.f16.f16.f16",
+        "m64n8k16.f32.bf16.bf16",
+        "m64n8k8.f32.tf32.tf32",
+    }
 
 
 DOUBLE = "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
@@ -147,8 +156,13 @@ def refused_double(change, row=None):
     """Whether f64 features changed by a function, or another row, contradict the stored words."""
     shape = shape_of(RECORDED[DOUBLE])
     asked = features(shape)
-    return [key for key in ("specials", "permuted") if not np.array_equal(
-        feature_words(shape, "mma.sync", change(asked[key]), row=row), RECORDED[DOUBLE].arrays[f"feature {key}"])]  # fmt: skip
+    return [
+        key
+        for key in ("specials", "permuted")
+        if not np.array_equal(
+            feature_words(shape, "mma.sync", change(asked[key]), row=row), RECORDED[DOUBLE].arrays[f"feature {key}"]
+        )
+    ]
 
 
 def test_f64_in_another_order_is_refused():

@@ -147,8 +147,15 @@ def product_classes(facts, coordinates):
     )
     for place, row, column in zip(d_places.tolist(), d_m.tolist(), d_n.tolist(), strict=True):
         d[row_of[row], column_of[column]] = place
-    return {"a_places": a_places, "b_places": b_places, "a_row": a_row, "b_col": b_col, "d": d,
-            "a_k": k[: a_k.size], "b_k": k[a_k.size :]}  # fmt: skip
+    return {
+        "a_places": a_places,
+        "b_places": b_places,
+        "a_row": a_row,
+        "b_col": b_col,
+        "d": d,
+        "a_k": k[: a_k.size],
+        "b_k": k[a_k.size :],
+    }
 
 
 def coordinates_of(facts):
@@ -233,9 +240,14 @@ def test_a_wrong_swizzle_is_refused(operand, mode):
 def box_of(facts):
     """The tensor map and the placement of a recorded copy."""
     made = tensor_map(
-        facts["data_type"], facts["dims"], facts["box"], strides=facts["strides"], swizzle=facts["swizzle"],
-        element_strides=facts["element_strides"] or None, oob_fill="nan_request_zero_fma" if facts["nan_fill"] else "zeros",
-    )  # fmt: skip
+        facts["data_type"],
+        facts["dims"],
+        facts["box"],
+        strides=facts["strides"],
+        swizzle=facts["swizzle"],
+        element_strides=facts["element_strides"] or None,
+        oob_fill="nan_request_zero_fma" if facts["nan_fill"] else "zeros",
+    )
     return made.place(facts["coordinates"], facts["shared_offset"])
 
 

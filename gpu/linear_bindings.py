@@ -82,9 +82,17 @@ def _entry(kernel: str, macro: str, words: list[str]) -> Entry:
     shape = (int(head[0]), int(head[1]), int(head[2])) if macro == "LINEAR_SHAPE" else None
     return Entry(
         f"{kernel}_{'x'.join(map(str, shape)) if shape else head[0]}",
-        int(shared_bytes), int(stages), int(output_tile), int(reduction_tile), int(warps_n), int(warps_k),
-        PARTIALS[partial], macro == "LINEAR_BLOCKS", shape, DECODERS.get(head[-1], "exact"),
-    )  # fmt: skip
+        int(shared_bytes),
+        int(stages),
+        int(output_tile),
+        int(reduction_tile),
+        int(warps_n),
+        int(warps_k),
+        PARTIALS[partial],
+        macro == "LINEAR_BLOCKS",
+        shape,
+        DECODERS.get(head[-1], "exact"),
+    )
 
 
 LINEAR_ENTRIES = entries_of(SOURCE)

@@ -58,9 +58,10 @@ class LinearFp8Weight:
         in_range("padding", self.padding, 0, 0xFF)
         if self.wb_k % STEP or (ENTRIES[self.entry].shape and (self.wb_n, self.wb_k) != (128, 128)):
             raise RefsimError(
-                "bad-recipe", f"groups of {self.wb_n} x {self.wb_k} on {self.entry}",
+                "bad-recipe",
+                f"groups of {self.wb_n} x {self.wb_k} on {self.entry}",
                 rule="wb_k is a multiple of 16; an entry of one shape has groups of 128 x 128",
-            )  # fmt: skip
+            )
 
     def __repr__(self) -> str:
         return spelled(self)
@@ -141,9 +142,18 @@ def linear_fp8_weight_problems(draw: st.DrawFn, entries: tuple[str, ...] | None 
     entry, blocks, shape, r, place = draw(bf16.frames(ENTRIES, entries))
     scales = values("bf16", fills=("ones", "distinct", "gaussian", "bits", "specials"))
     return LinearFp8Weight(
-        *shape, draw(values("bf16")), draw(values("e4m3")), draw(scales), r, draw(st.sampled_from([128, 1, 3, 16, 64])),
-        draw(st.sampled_from([128, 16, 32, 48, 64, 512])), draw(st.sampled_from([0x7F, 0xFF, 0x7E, 0x00])), entry, blocks, place,
-    )  # fmt: skip
+        *shape,
+        draw(values("bf16")),
+        draw(values("e4m3")),
+        draw(scales),
+        r,
+        draw(st.sampled_from([128, 1, 3, 16, 64])),
+        draw(st.sampled_from([128, 16, 32, 48, 64, 512])),
+        draw(st.sampled_from([0x7F, 0xFF, 0x7E, 0x00])),
+        entry,
+        blocks,
+        place,
+    )
 
 
 def _corpus() -> tuple[LinearFp8Weight, ...]:

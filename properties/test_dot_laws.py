@@ -91,20 +91,34 @@ def made_rows(draw: st.DrawFn) -> Profile:
     like = profile("sm_90", "mma.sync", "f16", "f16", ROUNDED_INTO[rounding])
     formats = draw(st.sampled_from([(F16,), (BF16,), (TF32,), (E4M3, E5M2), (E2M3, E2M1)]))
     return replace(
-        like, a_formats=formats, b_formats=formats, k=(16,), length=draw(st.sampled_from([1, 2, 4, 8, 16])),
-        rounding=rounding, fraction=draw(st.integers(6, 40)), zero_exponent=draw(st.integers(-160, 10)),
+        like,
+        a_formats=formats,
+        b_formats=formats,
+        k=(16,),
+        length=draw(st.sampled_from([1, 2, 4, 8, 16])),
+        rounding=rounding,
+        fraction=draw(st.integers(6, 40)),
+        zero_exponent=draw(st.integers(-160, 10)),
         c_enters=draw(st.sampled_from([EARLY, LATE])),
-    )  # fmt: skip
+    )
 
 
 @st.composite
 def recipes(draw: st.DrawFn, row: Profile) -> Recipe:
     scale_format, block = draw(st.sampled_from(row.scales)) if row.scales else (None, 1)
     return Recipe(
-        draw(st.sampled_from(row.a_formats)), draw(st.sampled_from(row.b_formats)), draw(st.sampled_from(row.k)),
-        draw(st.integers(1, 2)), draw(st.sampled_from(OPERANDS)), draw(st.sampled_from(OPERANDS)),
-        draw(st.sampled_from(ACCUMULATORS)), scale_format, block, draw(st.sampled_from(SCALES)), draw(st.integers(0, 1 << 32)),
-    )  # fmt: skip
+        draw(st.sampled_from(row.a_formats)),
+        draw(st.sampled_from(row.b_formats)),
+        draw(st.sampled_from(row.k)),
+        draw(st.integers(1, 2)),
+        draw(st.sampled_from(OPERANDS)),
+        draw(st.sampled_from(OPERANDS)),
+        draw(st.sampled_from(ACCUMULATORS)),
+        scale_format,
+        block,
+        draw(st.sampled_from(SCALES)),
+        draw(st.integers(0, 1 << 32)),
+    )
 
 
 def operand(format: ElementType, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
@@ -147,10 +161,18 @@ def problem_of(recipe: Recipe, row: Profile) -> tuple[dict[str, Any], NDArray[An
             operand(recipe.scale_format, recipe.scales, (m, length // recipe.block), random) for m in (ROWS, COLUMNS)
         ]
     arguments = {
-        "a": a, "b": b, "unit": row.unit, "a_format": recipe.a_format, "b_format": recipe.b_format, "target": row.target,
-        "d_format": row.d_format, "k": recipe.k, "a_scale": scales[0], "b_scale": scales[1],
+        "a": a,
+        "b": b,
+        "unit": row.unit,
+        "a_format": recipe.a_format,
+        "b_format": recipe.b_format,
+        "target": row.target,
+        "d_format": row.d_format,
+        "k": recipe.k,
+        "a_scale": scales[0],
+        "b_scale": scales[1],
         "scale_format": recipe.scale_format,
-    }  # fmt: skip
+    }
     return arguments, c
 
 
@@ -197,14 +219,21 @@ def by_definition(recipe: Recipe, row: Profile, problem: dict[str, Any], c: NDAr
     return [
         [
             dot_product(
-                listed(a, m), listed(b, n), int(start[m, n]), row, recipe.k, a_format=recipe.a_format,
-                b_format=recipe.b_format, a_scale=listed(scales[0], m), b_scale=listed(scales[1], n),
+                listed(a, m),
+                listed(b, n),
+                int(start[m, n]),
+                row,
+                recipe.k,
+                a_format=recipe.a_format,
+                b_format=recipe.b_format,
+                a_scale=listed(scales[0], m),
+                b_scale=listed(scales[1], n),
                 scale_format=recipe.scale_format,
             ).result
             for n in range(COLUMNS)
         ]
         for m in range(ROWS)
-    ]  # fmt: skip
+    ]
 
 
 @share(4)

@@ -10,9 +10,15 @@ from refsim.layouts import FAMILIES, Fragment, fragment, fragments
 
 NAMES = fragments()
 # Eight registers of a lane hold 16 f16; operands of 8 and 16 lines fill a quarter and half of them.
-REPEATED = {f"wmma.{shape}.f16.{operand}": copies for shape, operand, copies in (
-    ("m16n16k16", "a", 2), ("m16n16k16", "b", 2), ("m32n8k16", "b", 4), ("m8n32k16", "a", 4),
-)}  # fmt: skip
+REPEATED = {
+    f"wmma.{shape}.f16.{operand}": copies
+    for shape, operand, copies in (
+        ("m16n16k16", "a", 2),
+        ("m16n16k16", "b", 2),
+        ("m32n8k16", "b", 4),
+        ("m8n32k16", "a", 4),
+    )
+}
 names = st.sampled_from(NAMES)
 Codes = NDArray[np.uint64]
 
@@ -118,18 +124,25 @@ def test_coord_is_held_where_it_says(name: str, data: st.DataObject) -> None:
 
 # operand, ldmatrix, elements per register byte row: the x4 order is down the rows, then along K
 A_LOADS = [
-    ("mma.m16n8k16.bf16.a", "ldmatrix.m8n8.x4.b16"), ("mma.m16n8k8.f16.a", "ldmatrix.m8n8.x2.b16"),
-    ("mma.m16n8k8.tf32.a", "ldmatrix.m8n8.x4.b16"), ("mma.m16n8k4.tf32.a", "ldmatrix.m8n8.x2.b16"),
-    ("mma.m16n8k32.e4m3.a", "ldmatrix.m8n8.x4.b16"), ("mma.m16n8k16.s8.a", "ldmatrix.m8n8.x2.b16"),
-    ("mma.m16n8k64.e2m1.a", "ldmatrix.m8n8.x4.b16"), ("mma.m16n8k32.s4.a", "ldmatrix.m8n8.x2.b16"),
+    ("mma.m16n8k16.bf16.a", "ldmatrix.m8n8.x4.b16"),
+    ("mma.m16n8k8.f16.a", "ldmatrix.m8n8.x2.b16"),
+    ("mma.m16n8k8.tf32.a", "ldmatrix.m8n8.x4.b16"),
+    ("mma.m16n8k4.tf32.a", "ldmatrix.m8n8.x2.b16"),
+    ("mma.m16n8k32.e4m3.a", "ldmatrix.m8n8.x4.b16"),
+    ("mma.m16n8k16.s8.a", "ldmatrix.m8n8.x2.b16"),
+    ("mma.m16n8k64.e2m1.a", "ldmatrix.m8n8.x4.b16"),
+    ("mma.m16n8k32.s4.a", "ldmatrix.m8n8.x2.b16"),
     ("mma.m16n8k256.b1.a", "ldmatrix.m8n8.x4.b16"),
-]  # fmt: skip
+]
 B_LOADS = [
-    ("mma.m16n8k16.f16.b", "ldmatrix.m8n8.x2.b16"), ("mma.m16n8k8.bf16.b", "ldmatrix.m8n8.x1.b16"),
-    ("mma.m16n8k8.tf32.b", "ldmatrix.m8n8.x2.b16"), ("mma.m16n8k32.e5m2.b", "ldmatrix.m8n8.x2.b16"),
-    ("mma.m16n8k64.s4.b", "ldmatrix.m8n8.x2.b16"), ("mma.m16n8k32.s4.b", "ldmatrix.m8n8.x1.b16"),
+    ("mma.m16n8k16.f16.b", "ldmatrix.m8n8.x2.b16"),
+    ("mma.m16n8k8.bf16.b", "ldmatrix.m8n8.x1.b16"),
+    ("mma.m16n8k8.tf32.b", "ldmatrix.m8n8.x2.b16"),
+    ("mma.m16n8k32.e5m2.b", "ldmatrix.m8n8.x2.b16"),
+    ("mma.m16n8k64.s4.b", "ldmatrix.m8n8.x2.b16"),
+    ("mma.m16n8k32.s4.b", "ldmatrix.m8n8.x1.b16"),
     ("mma.m16n8k128.b1.b", "ldmatrix.m8n8.x1.b16"),
-]  # fmt: skip
+]
 
 
 @given(pair=st.sampled_from(A_LOADS), seed=seeds, bits=swizzle_bits)

@@ -119,13 +119,17 @@ def lanes_of(draw: st.DrawFn, grid: Grid, operands: int) -> list[tuple[int, ...]
     any_pattern = st.integers(0, (1 << width(grid)) - 1)
     sparse = st.builds(
         lambda field, bit, other, sign: field << m | 1 << bit | 1 << other | sign,
-        st.integers(0, (1 << grid.exponent_bits) - 2), st.integers(0, m - 1), st.integers(0, m - 1),
+        st.integers(0, (1 << grid.exponent_bits) - 2),
+        st.integers(0, m - 1),
+        st.integers(0, m - 1),
         st.sampled_from([0, grid.sign]),
-    )  # fmt: skip
+    )
     close = st.builds(
         lambda field, fraction, sign: (one + field) << m | fraction | sign,
-        st.integers(-3, 3), st.integers(0, (1 << m) - 1), st.sampled_from([0, grid.sign]),
-    )  # fmt: skip
+        st.integers(-3, 3),
+        st.integers(0, (1 << m) - 1),
+        st.sampled_from([0, grid.sign]),
+    )
     pattern = st.one_of(st.sampled_from(corners(grid)), any_pattern, sparse, close)
     lanes = draw(st.lists(st.tuples(*[pattern] * operands), min_size=1, max_size=10))
     if operands < 3 or not draw(st.booleans()):
@@ -237,9 +241,13 @@ def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject
         else:
             left, right = (grid.decode(_flush(grid, p) if ftz else p).signed for p in (x, y))
             holds = {
-                "eq": left == right, "ne": left != right, "lt": left < right, "le": left <= right,
-                "gt": left > right, "ge": left >= right,
-            }  # fmt: skip
+                "eq": left == right,
+                "ne": left != right,
+                "lt": left < right,
+                "le": left <= right,
+                "gt": left > right,
+                "ge": left >= right,
+            }
             want.append(holds[comparison[:2]])
     assert ieee.compare(comparison, a, b, ftz=ftz).tolist() == want
 
@@ -280,8 +288,11 @@ def test_conversion_from_integer_rounds_once(grid: Grid, mode: str, draws: st.Da
     limits = np.iinfo(source)
     near_power = st.builds(
         lambda power, half, step, sign: sign * ((1 << power) + (1 << power >> half) + step),
-        st.integers(0, limits.bits), st.integers(1, 60), st.integers(-1, 1), st.sampled_from([1, -1]),
-    )  # fmt: skip
+        st.integers(0, limits.bits),
+        st.integers(1, 60),
+        st.integers(-1, 1),
+        st.sampled_from([1, -1]),
+    )
     number = st.one_of(st.integers(int(limits.min), int(limits.max)), near_power)
     values = [min(max(n, int(limits.min)), int(limits.max)) for n in draws.draw(st.lists(number, min_size=1))]
     got = as_patterns(ieee.integer_to_float(np.array(values, source), NAMES[grid], mode))

@@ -89,8 +89,9 @@ def test_nothing_is_read_for_an_ignored_source() -> None:
 
 OPERATIONS = st.lists(
     st.one_of(st.just("issue"), st.just("commit"), st.integers(0, 3).map(lambda n: f"wait {n}"), st.just("wait all")),
-    min_size=1, max_size=14,
-)  # fmt: skip
+    min_size=1,
+    max_size=14,
+)
 
 
 def arrived(operations: list[str]) -> tuple[int, set[int]]:

@@ -117,13 +117,18 @@ def test_clause_equals_its_definition(clause: Any, draw: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("opcode", "nan", "result"),
     [
-        ("cvt.f32.f16", 0xFC01, 0x7FFFFFFF), ("cvt.f32.bf16", 0xFF81, 0xFF810000),
-        ("cvt.rn.f32.f64", 0xFFF4000000000005, 0xFFE00000), ("cvt.f64.f32", 0xFF800001, 0xFFF8000020000000),
-        ("cvt.rn.f16.f32", 0xFF800001, 0x7FFF), ("cvt.rn.bf16.f32", 0xFF800001, 0x7FFF),
+        ("cvt.f32.f16", 0xFC01, 0x7FFFFFFF),
+        ("cvt.f32.bf16", 0xFF81, 0xFF810000),
+        ("cvt.rn.f32.f64", 0xFFF4000000000005, 0xFFE00000),
+        ("cvt.f64.f32", 0xFF800001, 0xFFF8000020000000),
+        ("cvt.rn.f16.f32", 0xFF800001, 0x7FFF),
+        ("cvt.rn.bf16.f32", 0xFF800001, 0x7FFF),
         ("cvt.rni.f32.f32", 0xFF800001, 0x7FFFFFFF),
-        ("cvt.rn.sat.f16.f32", 0x7FC00000, 0), ("cvt.rni.s32.f32", 0x7FC00000, 0), ("cvt.rni.u32.f64", 0x7FF8 << 48, 1 << 31),
+        ("cvt.rn.sat.f16.f32", 0x7FC00000, 0),
+        ("cvt.rni.s32.f32", 0x7FC00000, 0),
+        ("cvt.rni.u32.f64", 0x7FF8 << 48, 1 << 31),
     ],
-)  # fmt: skip
+)
 def test_nan_is_converted_as_measured(opcode: str, nan: int, result: int) -> None:
     bits = bind(opcode).sources[0][1].bits_dtype
     assert hex(evaluate(opcode, np.array([nan], bits))[0][0]) == hex(result)

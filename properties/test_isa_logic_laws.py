@@ -23,9 +23,17 @@ EVERY = [clause for clause in clauses() if clause.function.__module__.rsplit("."
 NORMAL = {"f16": 2.0**-14, "f16x2": 2.0**-14, "f32": 2.0**-126}
 
 ORDERED: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
-    "lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge,
-}  # fmt: skip
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lo": operator.lt,
+    "ls": operator.le,
+    "hi": operator.gt,
+    "hs": operator.ge,
+}
 BOOLEAN = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 MODES = {
     "f4e": lambda s: [s, s + 1, s + 2, s + 3],

@@ -182,7 +182,7 @@ def test_mma_multiplies_the_matrices_of_its_fragments_as_the_chip_does(opcode: s
         target = "sm_75" if bound.since == "sm_75" else target
         want = numerics.mma(
             left, right, c, unit="mma.sync", a_format=a, b_format=b, d_format=d, target=target, k=left.shape[-1]
-        )  # fmt: skip
+        )
     assert np.array_equal(got, want.view(got.dtype))
 
 
@@ -205,9 +205,13 @@ def test_satfinite_clamps_where_the_plain_form_wraps() -> None:
 
 
 KINDS = [
-    ("bf16", "bf16", "f32", 16), ("f16", "f16", "f32", 16), ("f16", "f16", "f16", 16), ("tf32", "tf32", "f32", 8),
-    ("e4m3", "e5m2", "f32", 32), ("e5m2", "e4m3", "f16", 16),
-]  # fmt: skip
+    ("bf16", "bf16", "f32", 16),
+    ("f16", "f16", "f32", 16),
+    ("f16", "f16", "f16", 16),
+    ("tf32", "tf32", "f32", 8),
+    ("e4m3", "e5m2", "f32", 32),
+    ("e5m2", "e4m3", "f16", 16),
+]
 
 
 @pytest.mark.parametrize(("a", "b", "d", "k"), KINDS)
@@ -251,9 +255,12 @@ def test_rows_of_zeros_change_nothing_but_the_time(opcode: str, seed: int, finit
             kind = products.mma_kind(a, b, d)
             got = products.multiply(left, right, c, kind, left.shape[-1], target, arithmetic)
             want = (
-                numerics.mma(left, right, c, unit="mma.sync", a_format=a, b_format=b, d_format=d, target=target, k=left.shape[-1])
-                if arithmetic == "silicon" else numerics.exact_product(left, right, c, a_format=a, b_format=b, d_format=d)
-            )  # fmt: skip
+                numerics.mma(
+                    left, right, c, unit="mma.sync", a_format=a, b_format=b, d_format=d, target=target, k=left.shape[-1]
+                )
+                if arithmetic == "silicon"
+                else numerics.exact_product(left, right, c, a_format=a, b_format=b, d_format=d)
+            )
             assert np.array_equal(got.view(f"u{c.dtype.itemsize}"), want.view(f"u{c.dtype.itemsize}")), arithmetic
 
 

@@ -192,10 +192,14 @@ def added_pairs(kind: str) -> Callable[[int, int], int]:
 
 
 SUMS = {
-    "global.add.f32": added("f32", ftz=True), "add.f32": added("f32", ftz=True), "shared.add.f32": added("f32"),
-    "global.add.noftz.f16": added("f16"), "shared.add.noftz.bf16": added("bf16"),
-    "global.add.noftz.f16x2": added_pairs("f16"), "shared.add.noftz.bf16x2": added_pairs("bf16"),
-}  # fmt: skip
+    "global.add.f32": added("f32", ftz=True),
+    "add.f32": added("f32", ftz=True),
+    "shared.add.f32": added("f32"),
+    "global.add.noftz.f16": added("f16"),
+    "shared.add.noftz.bf16": added("bf16"),
+    "global.add.noftz.f16x2": added_pairs("f16"),
+    "shared.add.noftz.bf16x2": added_pairs("bf16"),
+}
 
 
 @pytest.mark.parametrize("name", sorted(SUMS))

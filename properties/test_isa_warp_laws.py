@@ -60,8 +60,14 @@ def shuffled(mode: str, lane: int, b: int, c: int) -> tuple[int, bool]:
 
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
 @share(3 / 5)
-@given(meeting=gathering(), values=words(LANES), b=words(LANES), c=words(LANES), width=st.sampled_from([1, 2, 4, 8, 16, 32, 0]),
-       schedule=ROW)  # fmt: skip
+@given(
+    meeting=gathering(),
+    values=words(LANES),
+    b=words(LANES),
+    c=words(LANES),
+    width=st.sampled_from([1, 2, 4, 8, 16, 32, 0]),
+    schedule=ROW,
+)
 def test_shuffle_reads_the_lane_of_the_pseudo_code(
     mode: str, meeting: Any, values: np.ndarray, b: np.ndarray, c: np.ndarray, width: int, schedule: int
 ) -> None:
@@ -146,10 +152,16 @@ def folded(function: Callable[[int, int], int]) -> Callable[[list[int]], int]:
 
 
 REDUCTIONS: dict[str, Callable[[list[int]], int]] = {
-    "add.u32": sum, "add.s32": sum, "min.u32": min, "max.u32": max,
-    "min.s32": lambda values: min(map(signed, values)), "max.s32": lambda values: max(map(signed, values)),
-    "and.b32": folded(lambda a, b: a & b), "or.b32": folded(lambda a, b: a | b), "xor.b32": folded(lambda a, b: a ^ b),
-}  # fmt: skip
+    "add.u32": sum,
+    "add.s32": sum,
+    "min.u32": min,
+    "max.u32": max,
+    "min.s32": lambda values: min(map(signed, values)),
+    "max.s32": lambda values: max(map(signed, values)),
+    "and.b32": folded(lambda a, b: a & b),
+    "or.b32": folded(lambda a, b: a | b),
+    "xor.b32": folded(lambda a, b: a ^ b),
+}
 
 
 @pytest.mark.parametrize("operation", sorted(REDUCTIONS))

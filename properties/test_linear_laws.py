@@ -43,13 +43,26 @@ class Layer:
 
 
 rows = st.builds(
-    lambda splits, tile, in_turn, rounding, order: Reduction("drawn", splits, tile, PTX["mma"], in_turn, rounding, order),
-    st.integers(1, 5), st.sampled_from([16, 32, 64]), st.booleans(), st.sampled_from(ROUNDINGS), st.sampled_from(list(ORDERS)),
-)  # fmt: skip
+    lambda splits, tile, in_turn, rounding, order: Reduction(
+        "drawn", splits, tile, PTX["mma"], in_turn, rounding, order
+    ),
+    st.integers(1, 5),
+    st.sampled_from([16, 32, 64]),
+    st.booleans(),
+    st.sampled_from(ROUNDINGS),
+    st.sampled_from(list(ORDERS)),
+)
 layers = st.builds(
-    Layer, st.integers(1, 16), st.integers(1, 12), st.integers(1, 100), values("bf16"), values("bf16"),
-    st.none() | values("bf16"), st.sampled_from(TARGETS), rows,
-)  # fmt: skip
+    Layer,
+    st.integers(1, 16),
+    st.integers(1, 12),
+    st.integers(1, 100),
+    values("bf16"),
+    values("bf16"),
+    st.none() | values("bf16"),
+    st.sampled_from(TARGETS),
+    rows,
+)
 
 
 @given(layer=layers)
@@ -66,8 +79,16 @@ def test_splits_are_chains_of_mma_that_meet_in_order(layer):
             tile = k // row.tile
             if (tile % row.splits if row.in_turn else tile // -(-tiles // row.splits)) == split:
                 part = slice(k, k + 16)
-                acc = mma(x16[:, part], w16[:, part], acc, unit="mma.sync", a_format="bf16", b_format="bf16",
-                          target=layer.target, k=16)  # fmt: skip
+                acc = mma(
+                    x16[:, part],
+                    w16[:, part],
+                    acc,
+                    unit="mma.sync",
+                    a_format="bf16",
+                    b_format="bf16",
+                    target=layer.target,
+                    k=16,
+                )
         if row.partial_rounding == "bf16" and row.splits > 1:
             acc = (round_bits(acc, "bf16").astype(np.uint32) << 16).view(np.float32)
         partials.append(acc)
@@ -116,9 +137,12 @@ def test_a_residual_of_zero_only_turns_minus_zero(layer):
 
 
 @given(
-    layer=layers, codes=values("e4m3"), scales=values("bf16"), group=st.tuples(st.integers(1, 9), st.integers(1, 60)),
+    layer=layers,
+    codes=values("e4m3"),
+    scales=values("bf16"),
+    group=st.tuples(st.integers(1, 9), st.integers(1, 60)),
     decoder=st.sampled_from(["exact", "marlin", "mirage"]),
-)  # fmt: skip
+)
 def test_fp8_weights_are_a_linear_layer_of_their_scaled_values(layer, codes, scales, group, decoder):
     """Element by element: the policy's value times the scale of its group, rounded once, computed in float64."""
     x, _, r = layer.operands()

@@ -25,6 +25,7 @@ WIDTHS = {16: np.uint16, 32: np.uint32, 64: np.uint64}
 FLIPPED = 7  # undefined bits of one case at most: all their assignments are tried
 
 # Opcode; which sources may have undefined bits (the others say where bits go); sources that are constants.
+# fmt: off
 EXACT: list[tuple[str, tuple[int, ...], dict[int, list[int]]]] = [
     *((f"{name}.b32", (0, 1), {}) for name in ("and", "or", "xor")),
     *((f"{name}.pred", (0, 1), {}) for name in ("and", "or", "xor")),
@@ -42,7 +43,7 @@ EXACT: list[tuple[str, tuple[int, ...], dict[int, list[int]]]] = [
     *((f"setp.{test}.u64", (0, 1), {}) for test in ("lo", "ls", "hi", "hs")), ("setp.eq.b16", (0, 1), {}),
     ("shl.b32", (0, 1), {}), ("shr.u32", (0, 1), {}), ("shr.s16", (0, 1), {}), ("shl.b64", (0, 1), {}),
     ("selp.b32", (0, 1, 2), {}), ("mov.u32", (0,), {}), ("mov.pred", (0,), {}),
-]  # fmt: skip
+]
 SOUND = [
     "add.u32", "add.s64", "sub.s32", "sub.u16", "mul.lo.u32", "mul.lo.s16", "mul.hi.u32", "mul.hi.s64", "mul.wide.u32",
     "mul.wide.s16", "mad.lo.u32", "mad.hi.s32", "mad.wide.s32", "add.cc.u32", "add.u16x2", "setp.eq.and.u32", "setp.lt.bf16",
@@ -51,7 +52,8 @@ SOUND = [
     "cvt.rn.f32.u32", "cvt.pack.sat.u16.s32", "cvt.pack.sat.s8.s32.b32", "setp.lt.u32", "setp.lt.and.u32", "setp.ge.or.s32",
     "setp.eq.xor.u32", "setp.lt.f16x2", "set.lt.u32.s32", "slct.b32.s32", "slct.f32.f32", "dp4a.u32.u32", "shl.b32", "prmt.b32",
     "bfe.s32", "lop3.or.b32", "sad.u32", "bmsk.wrap.b32", "shr.s32", "shf.l.wrap.b32", "bfi.b32",
-]  # fmt: skip
+]
+# fmt: on
 
 
 def followed(opcode: str, values: list[Any], masks: list[Any]) -> list[np.ndarray]:
@@ -146,9 +148,12 @@ def test_a_mask_follows_the_sign_into_a_wider_register(value: int, mask: int) ->
 
 # What each update of memory leaves, of what was there, b and c.
 MEANINGS: dict[str, Callable[[int, int, int], int]] = {
-    "and": lambda old, b, c: old & b, "or": lambda old, b, c: old | b, "xor": lambda old, b, c: old ^ b,
-    "exch": lambda old, b, c: b, "cas": lambda old, b, c: c if old == b else old,
-}  # fmt: skip
+    "and": lambda old, b, c: old & b,
+    "or": lambda old, b, c: old | b,
+    "xor": lambda old, b, c: old ^ b,
+    "exch": lambda old, b, c: b,
+    "cas": lambda old, b, c: c if old == b else old,
+}
 
 
 def assigned(bits: Bits) -> list[int]:

@@ -7,10 +7,39 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 __all__ = [
-    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "F16", "F32", "FORMATS", "MXINT8",
-    "TF32", "UE4M3", "UE5M3", "Format", "RefsimError", "__version__", "compare", "convert", "decode", "device", "encode",
-    "files", "layouts", "numerics", "oracles", "pack", "ptx", "testing", "unpack",
-]  # fmt: skip
+    "BF16",
+    "E2M1",
+    "E2M3",
+    "E3M2",
+    "E4M3",
+    "E4M3FNUZ",
+    "E5M2",
+    "E5M2FNUZ",
+    "E8M0",
+    "F16",
+    "F32",
+    "FORMATS",
+    "MXINT8",
+    "TF32",
+    "UE4M3",
+    "UE5M3",
+    "Format",
+    "RefsimError",
+    "__version__",
+    "compare",
+    "convert",
+    "decode",
+    "device",
+    "encode",
+    "files",
+    "layouts",
+    "numerics",
+    "oracles",
+    "pack",
+    "ptx",
+    "testing",
+    "unpack",
+]
 
 if TYPE_CHECKING:
     from refsim import compare, device, files, layouts, numerics, oracles, ptx, testing
@@ -44,11 +73,26 @@ else:
             "refsim.conversions": ("convert", "decode", "encode", "pack", "unpack"),
             "refsim.errors": ("RefsimError",),
             "refsim.formats": (
-                "FORMATS", "Format", "E4M3", "E5M2", "E2M1", "E2M3", "E3M2", "E8M0", "UE4M3", "UE5M3", "E4M3FNUZ",
-                "E5M2FNUZ", "MXINT8", "BF16", "F16", "TF32", "F32",
+                "FORMATS",
+                "Format",
+                "E4M3",
+                "E5M2",
+                "E2M1",
+                "E2M3",
+                "E3M2",
+                "E8M0",
+                "UE4M3",
+                "UE5M3",
+                "E4M3FNUZ",
+                "E5M2FNUZ",
+                "MXINT8",
+                "BF16",
+                "F16",
+                "TF32",
+                "F32",
             ),
         },
         ("compare", "device", "files", "layouts", "numerics", "oracles", "ptx", "testing"),
         ("__version__",),
-    )  # fmt: skip
+    )
     del exports

@@ -86,9 +86,10 @@ class Struct:
     def __post_init__(self) -> None:
         if self.align < 1 or self.align & (self.align - 1) or len(self.raw) % self.align or not self.raw:
             raise RefsimError(
-                "bad-struct", f"{len(self.raw)} bytes aligned to {self.align}",
+                "bad-struct",
+                f"{len(self.raw)} bytes aligned to {self.align}",
                 rule="an alignment is a power of two, and the size of a C type is a multiple of it, from 1",
-            )  # fmt: skip
+            )
 
     def __bytes__(self) -> bytes:
         return self.raw
@@ -123,9 +124,16 @@ class Launcher(Protocol):
         """Memory that holds poison, between guard bands."""
 
     def launch(
-        self, entry: str, grid: "Extents", block: "Extents", args: Sequence[Any], shared_bytes: int = 0, *,
-        cluster: "Extents | None" = None, cooperative: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        entry: str,
+        grid: "Extents",
+        block: "Extents",
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        *,
+        cluster: "Extents | None" = None,
+        cooperative: bool = False,
+    ) -> None:
         """Runs an entry to its end; `args` are Buffers, Structs and NumPy scalars, each as wide as its .param.
 
         grid, block, cluster: a number or up to three, x first; without `cluster` the entry's own directive holds.

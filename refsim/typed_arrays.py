@@ -34,8 +34,11 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
         return None
     row = next((row for row in FORMATS if dtype.name in row.aliases), None)
     if row is None:
-        raise RefsimError("unknown-dtype", f"{ML_DTYPES}.{dtype.name} is none of the formats here",
-                          help="array.view(np.uint8) gives its bits")  # fmt: skip
+        raise RefsimError(
+            "unknown-dtype",
+            f"{ML_DTYPES}.{dtype.name} is none of the formats here",
+            help="array.view(np.uint8) gives its bits",
+        )
     return row
 
 
@@ -85,14 +88,18 @@ def with_format(codes: ArrayLike, format: str | Format | None, what: str = "code
         return codes, given
     own = format_of(array.dtype)
     if own is None:
-        raise RefsimError("format-mismatch", f"{what} are {array.dtype.name}: integers, codes of no number format",
-                          help="array.astype(np.int32) gives their values")  # fmt: skip
+        raise RefsimError(
+            "format-mismatch",
+            f"{what} are {array.dtype.name}: integers, codes of no number format",
+            help="array.astype(np.int32) gives their values",
+        )
     if given is not None and given != own and (own, given) != _UNSIGNED:
         raise RefsimError(
-            "format-mismatch", f"{what} are {array.dtype.name}, the format asked for is {given}",
+            "format-mismatch",
+            f"{what} are {array.dtype.name}, the format asked for is {given}",
             rule="the dtype of an array of ml_dtypes is its format",
             help=f"leave the format out, or array.view(np.{own.code_dtype}) to read the bits otherwise",
-        )  # fmt: skip
+        )
     return words(np.asarray(array)), given or own
 
 
@@ -121,8 +128,11 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
         return codes
     own = dtype_of(format) if is_typed(wanted) or wanted in _NATIVE else None
     if wanted != own:
-        raise RefsimError("format-mismatch", f"codes of {format} are no {wanted.name}",
-                          help=f'dtype="{ML_DTYPES}" takes the one that fits')  # fmt: skip
+        raise RefsimError(
+            "format-mismatch",
+            f"codes of {format} are no {wanted.name}",
+            help=f'dtype="{ML_DTYPES}" takes the one that fits',
+        )
     return codes.view(wanted)
 
 

@@ -10,10 +10,21 @@ import refsim
 
 ROOT = Path(refsim.__file__).parent.parent
 PACKAGES = (
-    "refsim.layouts", "refsim.numerics", "refsim.render", "refsim.conversions", "refsim.files", "refsim.oracles",
-    "refsim.compare", "refsim.device", "refsim.testing", "refsim.silicon", "refsim.reference", "refsim.bringup", "refsim.cli",
+    "refsim.layouts",
+    "refsim.numerics",
+    "refsim.render",
+    "refsim.conversions",
+    "refsim.files",
+    "refsim.oracles",
+    "refsim.compare",
+    "refsim.device",
+    "refsim.testing",
+    "refsim.silicon",
+    "refsim.reference",
+    "refsim.bringup",
+    "refsim.cli",
     "refsim.ptx",
-)  # fmt: skip
+)
 
 Graph = dict[str, set[str]]
 
@@ -79,11 +90,14 @@ def test_no_module_stands_in_an_import_circle(package: str) -> None:
 @pytest.mark.parametrize(
     "back",
     [
-        "from knot.first import One", "import knot.first", "from knot import first", "from .first import One",
+        "from knot.first import One",
+        "import knot.first",
+        "from knot import first",
+        "from .first import One",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from knot.first import One",
         "def late():\n    from knot.first import One\n    return One",
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_import_is_seen(tmp_path: Path, back: str) -> None:
     package = tmp_path / "knot"
     package.mkdir()

@@ -35,9 +35,10 @@ def known_names(tree: ast.Module) -> Iterator[str]:
 
 def test_fields_that_a_docstring_describes_exist() -> None:
     found = {
-        str(path.relative_to(ROOT.parent)): names for path in sorted(ROOT.rglob("*.py"))
+        str(path.relative_to(ROOT.parent)): names
+        for path in sorted(ROOT.rglob("*.py"))
         if (names := list(strangers(ast.parse(path.read_text()))))
-    }  # fmt: skip
+    }
     assert found == {}
 
 

@@ -37,8 +37,13 @@ def test_a_row_names_numpy_types_of_its_own_bits(row):
     for kind in (row.array_dtype, row.ml_dtype):
         assert kind is None or kind.itemsize == row.code_dtype.itemsize
     assert {str(row): str(row.array_dtype) for row in ELEMENTS if row.array_dtype is not None} == {
-        "f64": "float64", "f32": "float32", "f16": "float16", "s32": "int32", "s8": "int8", "u8": "uint8",
-    }  # fmt: skip
+        "f64": "float64",
+        "f32": "float32",
+        "f16": "float16",
+        "s32": "int32",
+        "s8": "int8",
+        "u8": "uint8",
+    }
 
 
 @pytest.mark.parametrize("row", [row for row in ELEMENTS if row.array_dtype is not None], ids=str)
@@ -62,16 +67,36 @@ def test_the_dtype_of_ml_dtypes_has_the_values_of_the_row(row):
 
 def test_every_format_of_ml_dtypes_that_has_a_row_is_named():
     assert {str(row) for row in ELEMENTS if row.ml_dtype is None} == {
-        "f64", "f32", "f16", "tf32", "ue4m3", "ue5m3", "mxint8", "s32", "s8", "u8", "b1",
-    }  # fmt: skip
+        "f64",
+        "f32",
+        "f16",
+        "tf32",
+        "ue4m3",
+        "ue5m3",
+        "mxint8",
+        "s32",
+        "s8",
+        "u8",
+        "b1",
+    }
 
 
 def test_bits_of_codes_and_ends_of_integers():
     assert (TF32.bits, TF32.code_bits, F64.code_bits) == (19, 32, 64)
     assert {str(row): row.limits for row in INTEGERS} == {
-        "s32": (-(1 << 31), (1 << 31) - 1), "s8": (-128, 127), "u8": (0, 255), "s4": (-8, 7), "u4": (0, 15), "b1": (0, 1),
-    }  # fmt: skip
+        "s32": (-(1 << 31), (1 << 31) - 1),
+        "s8": (-128, 127),
+        "u8": (0, 255),
+        "s4": (-8, 7),
+        "u4": (0, 15),
+        "b1": (0, 1),
+    }
     assert (S8.value(0xFF), U8.value(0xFF), S4.value(0xF), U4.value(0xF), B1.value(1), S32.value(-1)) == (
-        -1, 255, -1, 15, 1, -1,
-    )  # fmt: skip
+        -1,
+        255,
+        -1,
+        15,
+        1,
+        -1,
+    )
     assert TF32.value(0x3F801FFF) == 1.0

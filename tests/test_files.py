@@ -159,9 +159,15 @@ def test_npz_is_the_same_file_for_the_same_codes(tmp_path):
 # ---- safetensors ------------------------------------------------------------------------------------------------
 
 TORCH_NAMES = {
-    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e8m0": "float8_e8m0fnu", "e4m3fnuz": "float8_e4m3fnuz",
-    "e5m2fnuz": "float8_e5m2fnuz", "bf16": "bfloat16", "f16": "float16", "f32": "float32",
-}  # fmt: skip
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "e8m0": "float8_e8m0fnu",
+    "e4m3fnuz": "float8_e4m3fnuz",
+    "e5m2fnuz": "float8_e5m2fnuz",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+}
 UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32"}
 
 
@@ -228,9 +234,15 @@ def test_the_safetensors_package_accepts_every_format(tmp_path, format):
 
 @pytest.mark.parametrize(
     ("format", "dtype", "noted"),
-    [("e4m3", "F8_E4M3", None), ("e2m3", "F6_E2M3", None), ("ue4m3", "U8", "ue4m3"), ("ue5m3", "U8", "ue5m3"),
-     ("mxint8", "I8", "mxint8"), ("tf32", "U32", "tf32")],
-)  # fmt: skip
+    [
+        ("e4m3", "F8_E4M3", None),
+        ("e2m3", "F6_E2M3", None),
+        ("ue4m3", "U8", "ue4m3"),
+        ("ue5m3", "U8", "ue5m3"),
+        ("mxint8", "I8", "mxint8"),
+        ("tf32", "U32", "tf32"),
+    ],
+)
 def test_safetensors_dtype_and_note(tmp_path, format, dtype, noted):
     files.save(tmp_path / "w.safetensors", np.uint8([1, 2, 3, 4]), format, key="q", metadata={"step": "7"})
     header = header_of(tmp_path / "w.safetensors")
@@ -446,12 +458,19 @@ def test_raw_bits_behind_the_last_code(tmp_path):
 @pytest.mark.parametrize(
     ("said", "code"),
     [
-        ({"shape": (-1,)}, "bad-shape"), ({"shape": 3}, "bad-shape"), ({"shape": (1.0,)}, "bad-shape"),
-        ({"shape": (1,) * 65}, "bad-shape"), ({"shape": (0, 1 << 62)}, "bad-shape"), ({"offset": -1}, "bad-offset"),
-        ({"offset": 1.5}, "bad-offset"), ({"max_bytes": -1}, "bad-limit"), ({"max_bytes": "1"}, "bad-limit"),
-        ({"format": "e4m9"}, "unknown-format"), ({"format": 4}, "not-a-format"),
+        ({"shape": (-1,)}, "bad-shape"),
+        ({"shape": 3}, "bad-shape"),
+        ({"shape": (1.0,)}, "bad-shape"),
+        ({"shape": (1,) * 65}, "bad-shape"),
+        ({"shape": (0, 1 << 62)}, "bad-shape"),
+        ({"offset": -1}, "bad-offset"),
+        ({"offset": 1.5}, "bad-offset"),
+        ({"max_bytes": -1}, "bad-limit"),
+        ({"max_bytes": "1"}, "bad-limit"),
+        ({"format": "e4m9"}, "unknown-format"),
+        ({"format": 4}, "not-a-format"),
     ],
-)  # fmt: skip
+)
 def test_arguments_are_checked(tmp_path, said, code):
     (tmp_path / "w.bin").write_bytes(b"\x01")
     problem = error_of(files.load, tmp_path / "w.bin", **{"format": "e4m3"} | said)

@@ -224,10 +224,14 @@ def test_safetensors(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("noted", "dtype", "size", "code"),
-    [("e9m9", "U8", 1, "unsupported-dtype"), ("e" * 1_000_000, "U8", 1, "unsupported-dtype"),
-     ("e4m3", "BF16", 2, "format-mismatch"), ("bf16", "U8", 1, "format-mismatch"),
-     ("e4m3", "F64", 8, "unsupported-dtype")],
-)  # fmt: skip
+    [
+        ("e9m9", "U8", 1, "unsupported-dtype"),
+        ("e" * 1_000_000, "U8", 1, "unsupported-dtype"),
+        ("e4m3", "BF16", 2, "format-mismatch"),
+        ("bf16", "U8", 1, "format-mismatch"),
+        ("e4m3", "F64", 8, "unsupported-dtype"),
+    ],
+)
 def test_a_note_that_contradicts_its_tensor(tmp_path, noted, dtype, size, code):
     header = {
         "__metadata__": {"refsim.format.x": noted},
@@ -268,6 +272,7 @@ DEFLATED = archive(("x.npy", ARRAY), method=zipfile.ZIP_DEFLATED)
 HUGE = struct.pack("<I", 0xFFFFFFF0)
 BOMB = npy_of(shape="(50000000,)", payload=bytes(100_000_000))
 
+# fmt: off
 NPZ: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "bad-archive"),
     "npy-instead": (lambda: ARRAY, "bad-archive"),
@@ -304,7 +309,8 @@ NPZ: dict[str, tuple[Callable[[], bytes], str]] = {
     "member-not-npy": (lambda: archive(("x.npy", b"hello, world")), "bad-header"),
     "member-claims-more": (lambda: archive(("x.npy", npy_of(shape="(99999999,)"))), "truncated-file"),
     "bomb-of-100-mb": (lambda: archive(("x.npy", BOMB), method=zipfile.ZIP_DEFLATED), "unsafe-archive"),
-}  # fmt: skip
+}
+# fmt: on
 
 
 @pytest.mark.parametrize("name", NPZ)
@@ -351,8 +357,12 @@ def test_members_are_read_once_each_not_together(tmp_path):
     assert caught.value.code == "too-large"
 
 
-LARGE = {".npy": ("f32", np.uint32, 4), ".npz": ("bf16", np.uint16, 8), ".safetensors": ("e2m1", np.uint8, 16),
-         ".bin": ("e3m2", np.uint8, 16)}  # fmt: skip
+LARGE = {
+    ".npy": ("f32", np.uint32, 4),
+    ".npz": ("bf16", np.uint16, 8),
+    ".safetensors": ("e2m1", np.uint8, 16),
+    ".bin": ("e3m2", np.uint8, 16),
+}
 
 
 @pytest.mark.parametrize("suffix", LARGE)
@@ -448,9 +458,10 @@ def edits(draw: st.DrawFn) -> list[tuple[str, float, bytes]]:
     return draw(
         st.lists(
             st.tuples(kinds, st.floats(0, 1, exclude_max=True), interesting | st.binary(min_size=1, max_size=9)),
-            min_size=1, max_size=6,
+            min_size=1,
+            max_size=6,
         )
-    )  # fmt: skip
+    )
 
 
 def damaged(content: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
@@ -477,21 +488,50 @@ def test_damaged_files(*, folder, valid, seed, changes, format, key):
 
 
 @given(
-    content=st.binary(max_size=400), suffix=st.sampled_from([".npy", ".npz", ".safetensors", ".bin"]),
+    content=st.binary(max_size=400),
+    suffix=st.sampled_from([".npy", ".npz", ".safetensors", ".bin"]),
     start=st.sampled_from([b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", b"\x20\0\0\0\0\0\0\0{"]),
     format=st.sampled_from(NAMES),
-)  # fmt: skip
+)
 def test_random_bytes(folder, content, suffix, start, format):
     survives(folder / f"random{suffix}", start + content, format=format)
 
 
 HEADER_TEXT = st.lists(
     st.sampled_from(
-        ["{", "}", "(", ")", "[", "]", ",", ":", "'descr'", "'fortran_order'", "'shape'", "'<f2'", "'e4m3'", "'|u1'",
-         "'|O'", "True", "False", "0", "7", "99999999999", " ", "\n", "L", "'", '"', "\\", "-", "é"]
+        [
+            "{",
+            "}",
+            "(",
+            ")",
+            "[",
+            "]",
+            ",",
+            ":",
+            "'descr'",
+            "'fortran_order'",
+            "'shape'",
+            "'<f2'",
+            "'e4m3'",
+            "'|u1'",
+            "'|O'",
+            "True",
+            "False",
+            "0",
+            "7",
+            "99999999999",
+            " ",
+            "\n",
+            "L",
+            "'",
+            '"',
+            "\\",
+            "-",
+            "é",
+        ]
     ),
     max_size=40,
-)  # fmt: skip
+)
 
 
 @given(tokens=HEADER_TEXT, version=st.integers(1, 3), payload=st.binary(max_size=16))
@@ -501,9 +541,11 @@ def test_random_npy_headers(folder, tokens, version, payload):
 
 @given(
     descr=st.sampled_from(["'<f2'", "'>f4'", "'|u1'", "[('e2m1', '|u1')]", "[('bf16', '>u2')]", "'<V2'", "'|S3'"]),
-    shape=st.lists(st.integers(0, 5) | st.integers(2**30, 2**66), max_size=4).map(tuple), order=st.booleans(),
-    payload=st.binary(max_size=80), format=st.sampled_from(NAMES),
-)  # fmt: skip
+    shape=st.lists(st.integers(0, 5) | st.integers(2**30, 2**66), max_size=4).map(tuple),
+    order=st.booleans(),
+    payload=st.binary(max_size=80),
+    format=st.sampled_from(NAMES),
+)
 def test_npy_headers_that_parse(*, folder, descr, shape, order, payload, format):
     survives(folder / "shaped.npy", npy_of(descr, str(shape), str(order), payload), format=format)
 
@@ -525,8 +567,10 @@ ENTRIES = JSON_VALUES | st.fixed_dictionaries(
 
 @given(
     header=st.dictionaries(st.sampled_from(["a", "x", "__metadata__", ""]), ENTRIES, max_size=3) | JSON_VALUES,
-    payload=st.binary(max_size=12), padding=st.integers(-3, 8), format=st.sampled_from(NAMES),
-)  # fmt: skip
+    payload=st.binary(max_size=12),
+    padding=st.integers(-3, 8),
+    format=st.sampled_from(NAMES),
+)
 def test_random_safetensors_headers(folder, header, payload, padding, format):
     text = json.dumps(header).encode("utf-8", "replace")
     content = safetensors(text, payload, length=max(0, len(text) + padding))

@@ -7,9 +7,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FILES = [
-    path for folder in ("tests", "properties", "conformance") for path in sorted((ROOT / folder).rglob("*.py"))
+    path
+    for folder in ("tests", "properties", "conformance")
+    for path in sorted((ROOT / folder).rglob("*.py"))
     if path != Path(__file__)
-]  # fmt: skip
+]
 CLOCKS = re.compile(r"\b(?:perf_counter|monotonic|process_time|thread_time|timeit|time\.time)(?:_ns)?\(")
 PINNED = re.compile(r"\b(?:max_examples|deadline)=")
 # What strategies draw is asked of so many draws; a suite outside the checkout has no profile of ours.

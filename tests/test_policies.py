@@ -121,8 +121,13 @@ def test_weight_decoders_are_the_documented_bit_map() -> None:
     assert np.flatnonzero(mirage != exact).tolist() == wrong
     assert np.flatnonzero(marlin != exact).tolist() == [0x7F, 0xFF]
     assert decode(mirage[[0, 0x80, 1, 7, 0x7F, 0xFF]], "bf16").tolist() == [
-        2**-7, -(2**-7), 2**-7 * 1.125, 2**-7 * 1.875, 480, -480,
-    ]  # fmt: skip
+        2**-7,
+        -(2**-7),
+        2**-7 * 1.125,
+        2**-7 * 1.875,
+        480,
+        -480,
+    ]
     np.testing.assert_array_equal(exact, encode(decode(codes, "e4m3"), "bf16"))
 
 

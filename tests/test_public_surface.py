@@ -18,14 +18,31 @@ from refsim.render.cards import Card
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 MODULES = (
-    "refsim", "refsim.conversions", "refsim.formats", "refsim.numerics", "refsim.layouts", "refsim.compare", "refsim.files",
-    "refsim.oracles", "refsim.oracles.fp8_quantize", "refsim.kernels", "refsim.ptx", "refsim.device", "refsim.testing",
-)  # fmt: skip
+    "refsim",
+    "refsim.conversions",
+    "refsim.formats",
+    "refsim.numerics",
+    "refsim.layouts",
+    "refsim.compare",
+    "refsim.files",
+    "refsim.oracles",
+    "refsim.oracles.fp8_quantize",
+    "refsim.kernels",
+    "refsim.ptx",
+    "refsim.device",
+    "refsim.testing",
+)
 PAGE = Path(__file__).parents[1] / "docs/public-names.md"
 NO_NUMBER = {
-    "load": "needs a file", "load_all": "needs a file", "save": "writes a file", "save_all": "writes a file",
-    "find_kernels": "runs files", "replay_case": "runs a file", "run_campaign": "runs a kernel", "stretch_named": "needs PTX",
-}  # fmt: skip
+    "load": "needs a file",
+    "load_all": "needs a file",
+    "save": "writes a file",
+    "save_all": "writes a file",
+    "find_kernels": "runs files",
+    "replay_case": "runs a file",
+    "run_campaign": "runs a kernel",
+    "stretch_named": "needs PTX",
+}
 
 
 def public() -> Iterator[tuple[str, str, Any]]:
@@ -106,8 +123,17 @@ def is_literal(text: str) -> bool:
     except SyntaxError:
         return False
     allowed = (
-        ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.UnaryOp, ast.USub, ast.BinOp, ast.Sub, ast.Pow, ast.Load,
-    )  # fmt: skip
+        ast.Expression,
+        ast.Constant,
+        ast.List,
+        ast.Tuple,
+        ast.UnaryOp,
+        ast.USub,
+        ast.BinOp,
+        ast.Sub,
+        ast.Pow,
+        ast.Load,
+    )
     is_bare_tuple = isinstance(tree.body, ast.Tuple) and not text.startswith("(")  # "[0x4360], 224"
     return bool(text) and not is_bare_tuple and all(isinstance(node, allowed) for node in ast.walk(tree))
 

@@ -12,10 +12,16 @@ from refsim.oracles import linear as linear_oracle
 from refsim.typed_arrays import dtype_of, format_held, format_of, integers, typed, words
 
 TYPED = {
-    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
-    "e5m2fnuz": ml_dtypes.float8_e5m2fnuz, "e8m0": ml_dtypes.float8_e8m0fnu, "e2m1": ml_dtypes.float4_e2m1fn,
-    "e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn, "bf16": ml_dtypes.bfloat16,
-}  # fmt: skip
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "e8m0": ml_dtypes.float8_e8m0fnu,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "bf16": ml_dtypes.bfloat16,
+}
 NAMED = pytest.mark.parametrize(("name", "kind"), TYPED.items())
 
 
@@ -158,9 +164,17 @@ def test_scaled_products_take_all_four_formats(scale, name, unit, block) -> None
     b = (operands(np.uint8, 8, 128) & 15).view(ml_dtypes.float4_e2m1fn)
     factors = [np.full((rows, 128 // block), 0x3A, np.uint8) for rows in (4, 8)]
     wanted = numerics.mma(
-        a.view(np.uint8), b.view(np.uint8), None, unit=unit, a_format="e2m1", b_format="e2m1", target="sm_100a",
-        a_scale=factors[0], b_scale=factors[1], scale_format=name,
-    )  # fmt: skip
+        a.view(np.uint8),
+        b.view(np.uint8),
+        None,
+        unit=unit,
+        a_format="e2m1",
+        b_format="e2m1",
+        target="sm_100a",
+        a_scale=factors[0],
+        b_scale=factors[1],
+        scale_format=name,
+    )
     scales = [array.view(scale) for array in factors]
     got = numerics.mma(a, b, None, unit=unit, target="sm_100a", a_scale=scales[0], b_scale=scales[1])
     assert np.array_equal(got.view(np.uint32), wanted.view(np.uint32))

@@ -105,20 +105,34 @@ def test_every_exception_is_one() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        'if name == "f16": pass', 'if name in ("s8", "u8"): pass', 'if "e4m3" not in names: pass', "if name == F16.name: pass",
-        'if row.method == "truncated": pass', 'if row.method.name != "exact": pass', "if error.exit_code == 4: pass",
-        'match name:\n    case "bf16": pass', 'match method:\n    case "fma-chain": pass', 'BITS = {"f64": 64}',
-        "BITS = {E2M1.name: 4}", 'INTEGERS = ("s8", "u8")\nif name in INTEGERS: pass',
+        'if name == "f16": pass',
+        'if name in ("s8", "u8"): pass',
+        'if "e4m3" not in names: pass',
+        "if name == F16.name: pass",
+        'if row.method == "truncated": pass',
+        'if row.method.name != "exact": pass',
+        "if error.exit_code == 4: pass",
+        'match name:\n    case "bf16": pass',
+        'match method:\n    case "fma-chain": pass',
+        'BITS = {"f64": 64}',
+        "BITS = {E2M1.name: 4}",
+        'INTEGERS = ("s8", "u8")\nif name in INTEGERS: pass',
     ],
-)  # fmt: skip
+)
 def test_a_question_by_name_is_seen(line: str) -> None:
     assert len(list(switches(ast.parse(line)))) >= 1
 
 
 @pytest.mark.parametrize(
     "line",
-    ["if row is F16: pass", "if row.is_integer: pass", 'if token == "integer": pass', "if error.kind is Kind.MISSING: pass",
-     "LOSSES = {TRUNCATED: 1}", "if code == 4: pass"],
-)  # fmt: skip
+    [
+        "if row is F16: pass",
+        "if row.is_integer: pass",
+        'if token == "integer": pass',
+        "if error.kind is Kind.MISSING: pass",
+        "LOSSES = {TRUNCATED: 1}",
+        "if code == 4: pass",
+    ],
+)
 def test_rows_and_other_words_are_left_alone(line: str) -> None:
     assert list(switches(ast.parse(line))) == []

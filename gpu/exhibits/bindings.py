@@ -160,15 +160,28 @@ def on_tensor_cores(exhibit: Exhibit, layer: Layer, target: str, *, exchanged: b
 
 
 def declared(
-    exhibit: Exhibit, oracle: Callable[..., Outputs], corpus: tuple[Layer, ...], summary: str,
-    suspects: Mapping[str, Callable[..., Outputs]] | None = None, **more: Any,
-) -> Kernel:  # fmt: skip
+    exhibit: Exhibit,
+    oracle: Callable[..., Outputs],
+    corpus: tuple[Layer, ...],
+    summary: str,
+    suspects: Mapping[str, Callable[..., Outputs]] | None = None,
+    **more: Any,
+) -> Kernel:
     bound = {name: partial(function, exhibit) for name, function in (suspects or {}).items()}
     return Kernel(
-        exhibit.name, summary=summary, file=FOLDER / f"{exhibit.name}.cu", entries=(exhibit.name,), recipe=Layer,
-        problem=exhibit.problems(), corpus=corpus, run=exhibit.run, oracle=partial(oracle, exhibit), outputs={"y": "bf16"},
-        suspects=bound, **more,
-    )  # fmt: skip
+        exhibit.name,
+        summary=summary,
+        file=FOLDER / f"{exhibit.name}.cu",
+        entries=(exhibit.name,),
+        recipe=Layer,
+        problem=exhibit.problems(),
+        corpus=corpus,
+        run=exhibit.run,
+        oracle=partial(oracle, exhibit),
+        outputs={"y": "bf16"},
+        suspects=bound,
+        **more,
+    )
 
 
 FIRST = {"only the first split of the reduction counts": partial(four_chains, counted=(0,))}
@@ -176,42 +189,74 @@ LAST = {"only the last split of the reduction counts": partial(four_chains, coun
 
 SPLIT_REDUCTION_MISSING = declared(
     Exhibit("split_reduction_missing", threads=128, shared_bytes=lambda layer: (WARPS + 1) * layer.batch * 128),
-    four_chains, (Layer(2, 33, 40),), "nobody adds the sums of the four warps", FIRST | LAST,
-)  # fmt: skip
+    four_chains,
+    (Layer(2, 33, 40),),
+    "nobody adds the sums of the four warps",
+    FIRST | LAST,
+)
 PARTIAL_ROWS = declared(
     Exhibit("partial_rows", threads=128, shared_bytes=lambda layer: WARPS * layer.batch * 128),
-    four_chains, (Layer(1, 33, 40), Layer(3, 33, 40)), "partial sums of several rows overlap", FIRST | LAST,
-)  # fmt: skip
+    four_chains,
+    (Layer(1, 33, 40), Layer(3, 33, 40)),
+    "partial sums of several rows overlap",
+    FIRST | LAST,
+)
 ROW_OFFSET = declared(
-    Exhibit("row_offset"), one_chain, (Layer(1, 20, 30), Layer(4, 20, 30)), "rows of X one element apart",
+    Exhibit("row_offset"),
+    one_chain,
+    (Layer(1, 20, 30), Layer(4, 20, 30)),
+    "rows of X one element apart",
     {"row n of X taken from element n on": shifted_rows},
-)  # fmt: skip
+)
 MISSING_WAIT = declared(
     Exhibit("missing_wait", reduction=64, shared_bytes=lambda layer: 8192, whole_columns=True),
-    one_chain, (Layer(2, 32, 192), Layer(2, 32, 64)), "no wait for the copy of a single tile",
-)  # fmt: skip
+    one_chain,
+    (Layer(2, 32, 192), Layer(2, 32, 64)),
+    "no wait for the copy of a single tile",
+)
 SCALE_BEFORE_WAIT = declared(
-    Exhibit("scale_before_wait", reduction=GROUP, shared_bytes=lambda layer: 128 * layer.reduction // GROUP,
-            has_scales=True, whole_columns=True),
-    scaled_chains, (Layer(2, 32, 128, scales=Values("distinct")),), "the first scale is read while it is copied",
-)  # fmt: skip
+    Exhibit(
+        "scale_before_wait",
+        reduction=GROUP,
+        shared_bytes=lambda layer: 128 * layer.reduction // GROUP,
+        has_scales=True,
+        whole_columns=True,
+    ),
+    scaled_chains,
+    (Layer(2, 32, 128, scales=Values("distinct")),),
+    "the first scale is read while it is copied",
+)
 ZERO_DECODED = declared(
-    Exhibit("zero_decoded", w_format="e4m3"), decoded, (Layer(2, 20, 30, w=Values("one-hot rows")), Layer(1, 3, 8, w=ZEROS)),
+    Exhibit("zero_decoded", w_format="e4m3"),
+    decoded,
+    (Layer(2, 20, 30, w=Values("one-hot rows")), Layer(1, 3, 8, w=ZEROS)),
     "E4M3 zero becomes 2^-7",
     {"zero, subnormal and NaN codes decoded by adding 120 to the exponent": partial(decoded, policy="mirage")},
-)  # fmt: skip
+)
 UNSWIZZLED = declared(
-    Exhibit("unswizzled", columns=8, reduction=64), on_tensor_cores, (Layer(3, 9, 128),), "eight rows begin in one bank",
-    per_target=True, conflict_free=("ldmatrix",),
-)  # fmt: skip
+    Exhibit("unswizzled", columns=8, reduction=64),
+    on_tensor_cores,
+    (Layer(3, 9, 128),),
+    "eight rows begin in one bank",
+    per_target=True,
+    conflict_free=("ldmatrix",),
+)
 SWIZZLE_MISMATCH = declared(
-    Exhibit("swizzle_mismatch", columns=8, reduction=64), on_tensor_cores, (Layer(3, 9, 64), Layer(8, 9, 128)),
+    Exhibit("swizzle_mismatch", columns=8, reduction=64),
+    on_tensor_cores,
+    (Layer(3, 9, 64), Layer(8, 9, 128)),
     "written by one swizzle, read by another",
     {"halves of each 64 columns of X exchanged in rows 4 to 7 of 8": partial(on_tensor_cores, exchanged=True)},
     per_target=True,
-)  # fmt: skip
+)
 
 KERNELS = (
-    SPLIT_REDUCTION_MISSING, PARTIAL_ROWS, ROW_OFFSET, MISSING_WAIT, SCALE_BEFORE_WAIT, ZERO_DECODED, UNSWIZZLED,
+    SPLIT_REDUCTION_MISSING,
+    PARTIAL_ROWS,
+    ROW_OFFSET,
+    MISSING_WAIT,
+    SCALE_BEFORE_WAIT,
+    ZERO_DECODED,
+    UNSWIZZLED,
     SWIZZLE_MISMATCH,
-)  # fmt: skip
+)

@@ -48,8 +48,17 @@ class Product:
     b: Side | None = None
 
 
-def side(rows: int, element_bits: int, major: str, swizzle: str, *, start: int = 0, base: int = 0, tight: bool = False,
-         leading: int | None = None) -> Side:  # fmt: skip
+def side(
+    rows: int,
+    element_bits: int,
+    major: str,
+    swizzle: str,
+    *,
+    start: int = 0,
+    base: int = 0,
+    tight: bool = False,
+    leading: int | None = None,
+) -> Side:
     """An operand of `rows` by 32 bytes of K (K-major), or of 16 k (MN-major), with gaps between its atoms.
 
     `tight` puts core matrices that follow each other along K together, else those along M or N.
@@ -139,8 +148,17 @@ def record_product(gpu: Prober, product: Product) -> tuple[dict[str, NDArray[Any
     arrays = {"a_places": used_a, "b_places": used_b, **classes(product.name, found)}
     if form.kind == "mma":
         arrays["carried"] = gpu.twice(f"{form.entry}_carry", (32 * form.values[2], np.uint64))
-    row = {"entry": form.entry, "kind": form.kind, "opcode": form.opcode, "shape": form.shape, "type": form.type,
-           "accumulator": form.accumulator, "majors": form.majors, "places": counts, "pairs": found.size}  # fmt: skip
+    row = {
+        "entry": form.entry,
+        "kind": form.kind,
+        "opcode": form.opcode,
+        "shape": form.shape,
+        "type": form.type,
+        "accumulator": form.accumulator,
+        "majors": form.majors,
+        "places": counts,
+        "pairs": found.size,
+    }
     for name, operand in (("a", product.a), ("b", product.b)):
         if operand:
             row[name] = {"word": f"{operand.word:#018x}", "major": operand.major}
@@ -162,9 +180,13 @@ def pairs(gpu: Prober, product: Product, a: NDArray[np.uint32], b: NDArray[np.ui
     for upload, column in zip(uploads, (a, b), strict=True):
         arguments += [np.uint64(int(upload)), np.uint32(len(column))]
     got = gpu.twice(
-        product.form.entry, (len(a) * len(b), np.uint32), *arguments,
-        blocks=min(len(a), 2048), threads=product.form.threads, shared=shared,
-    )  # fmt: skip
+        product.form.entry,
+        (len(a) * len(b), np.uint32),
+        *arguments,
+        blocks=min(len(a), 2048),
+        threads=product.form.threads,
+        shared=shared,
+    )
     return got.reshape(len(a), len(b))
 
 

@@ -29,9 +29,9 @@ def record(out: Path, folder: Path) -> None:
     chunks = [operands(chunk) for chunk in range(CHUNKS)]
     uploads = [gpu.driver.to_device(np.concatenate([chunk[slot] for chunk in chunks])) for slot in range(len(KINDS))]
     chains = forms()
-    results = np.stack([
-        scalar_results(gpu, f"form_{number}", row, uploads, CHUNKS * CHUNK) for number, row in enumerate(chains)
-    ])  # fmt: skip
+    results = np.stack(
+        [scalar_results(gpu, f"form_{number}", row, uploads, CHUNKS * CHUNK) for number, row in enumerate(chains)]
+    )
     arrays = {
         "stored": results[:, :STORED_ROWS],
         "chunk_digests": digest(results.reshape(len(chains), CHUNKS, CHUNK)),

@@ -151,9 +151,12 @@ def record_scalar(gpu: Gpu) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str
             arrays[f"{row.name} digests"] = digest(results[TABLE_ROWS:].reshape(DIGEST_CHUNKS, CHUNK))
             members = {f"operand{k}": f"operands {label} {k}" for k in range(len(kinds))}
             rows[row.name] = {
-                "entry": f"form_{number}", "operands": list(kinds), "result_bits": row.result, "body": row.body,
+                "entry": f"form_{number}",
+                "operands": list(kinds),
+                "result_bits": row.result,
+                "body": row.body,
                 "arrays": {**members, "result": row.name, "chunk_digests": f"{row.name} digests"},
-            }  # fmt: skip
+            }
     return arrays, rows
 
 

@@ -31,8 +31,10 @@ HERE = Path(__file__).parent
 SOURCES = ("layouts.cu", "layouts_forms.py", "layouts_forms.inc")
 MATRIX_FORMS = [
     (f"{way}matrix_x{count}{trans}", f"{way}matrix.m8n8.x{count}.b16{trans.replace('_', '.')}", count)
-    for way in ("ld", "st") for trans in ("", "_trans") for count in (1, 2, 4)
-]  # fmt: skip
+    for way in ("ld", "st")
+    for trans in ("", "_trans")
+    for count in (1, 2, 4)
+]
 MACHINE = re.compile(r"\b((?:[HQIBD]G?MMA|LDSM|STSM|UTMALDG|UTMASTG|LDS|STS)(?:\.\w+)*)")
 PACKED = ("d", "a_places", "b_places", "load", "store")
 """Arrays kept as differences along their last axis, mod 2^16: they are regular, and so are stored in a tenth."""
@@ -154,13 +156,24 @@ class TensorMaps:
         at = -(-room.ctypes.data // 64) * 64
         arrays = [
             (kind * len(numbers))(*numbers)
-            for kind, numbers in ((ctypes.c_uint64, box.dims), (ctypes.c_uint64, box.strides), (ctypes.c_uint32, box.box),
-                                  (ctypes.c_uint32, box.steps))
-        ]  # fmt: skip
+            for kind, numbers in (
+                (ctypes.c_uint64, box.dims),
+                (ctypes.c_uint64, box.strides),
+                (ctypes.c_uint32, box.box),
+                (ctypes.c_uint32, box.steps),
+            )
+        ]
         status = self.encode(
-            ctypes.c_void_p(at), CODES[box.data_type][0], rank, ctypes.c_void_p(address), *arrays, 0, MODES[box.swizzle], 0,
+            ctypes.c_void_p(at),
+            CODES[box.data_type][0],
+            rank,
+            ctypes.c_void_p(address),
+            *arrays,
+            0,
+            MODES[box.swizzle],
+            0,
             int(box.nan_fill),
-        )  # fmt: skip
+        )
         if status:
             raise SystemExit(f"{box.name}: cuTensorMapEncodeTiled returns {status}")
         first = (at - room.ctypes.data) // 8
@@ -226,9 +239,17 @@ def stored(gpu: Prober, box: Box, memory: Any) -> Iterator[NDArray[np.uint8]]:
 
 WARPS, ACCESSES = 16, 512
 ACCESS_WIDTHS = {
-    "cycles_load_1": 1, "cycles_load_2": 2, "cycles_load_4": 4, "cycles_load_8": 8, "cycles_load_16": 16,
-    "cycles_store_4": 4, "cycles_store_8": 8, "cycles_store_16": 16, "cycles_ldmatrix": 16, "cycles_stmatrix": 16,
-}  # fmt: skip
+    "cycles_load_1": 1,
+    "cycles_load_2": 2,
+    "cycles_load_4": 4,
+    "cycles_load_8": 8,
+    "cycles_load_16": 16,
+    "cycles_store_4": 4,
+    "cycles_store_8": 8,
+    "cycles_store_16": 16,
+    "cycles_ldmatrix": 16,
+    "cycles_stmatrix": 16,
+}
 
 
 def patterns(width: int) -> NDArray[np.uint32]:
@@ -251,8 +272,15 @@ def record_cycles(gpu: Prober) -> Iterator[tuple[str, dict[str, NDArray[Any]], d
         results = gpu.driver.to_device(np.zeros(2 * len(addresses), np.uint64))
         runs = []
         for _ in range(5):
-            gpu.launch(entry, np.uint64(int(uploaded)), np.uint32(0), np.uint64(int(results)), blocks=len(addresses),
-                       threads=32 * WARPS, shared=160 << 10)  # fmt: skip
+            gpu.launch(
+                entry,
+                np.uint64(int(uploaded)),
+                np.uint32(0),
+                np.uint64(int(results)),
+                blocks=len(addresses),
+                threads=32 * WARPS,
+                shared=160 << 10,
+            )
             got = np.empty(2 * len(addresses), np.uint64)
             gpu.driver.memcpy_dtoh(got, results)
             runs.append(got[::2])

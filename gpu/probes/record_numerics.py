@@ -34,10 +34,19 @@ from refsim.silicon.vectors import CHUNK, digest
 
 TARGET = "sm_90a"
 MAIN = (
-    "m16n8k16.row.col.f32.f16.", "m16n8k16.row.col.f16.f16.", "m16n8k16.row.col.f32.bf16.", "m16n8k8.row.col.f32.tf32.",
-    "m16n8k32.row.col.f32.", "m16n8k32.row.col.f16.e4m3.e4m3.", "m8n8k4.row.col.f64.", "m64n64k16.", "m64n64k8.",
-    "m64n64k32.f32.", "m64n64k32.f16.", "m64n256k32.f32.e4m3.e4m3",
-)  # fmt: skip
+    "m16n8k16.row.col.f32.f16.",
+    "m16n8k16.row.col.f16.f16.",
+    "m16n8k16.row.col.f32.bf16.",
+    "m16n8k8.row.col.f32.tf32.",
+    "m16n8k32.row.col.f32.",
+    "m16n8k32.row.col.f16.e4m3.e4m3.",
+    "m8n8k4.row.col.f64.",
+    "m64n64k16.",
+    "m64n64k8.",
+    "m64n64k32.f32.",
+    "m64n64k32.f16.",
+    "m64n256k32.f32.e4m3.e4m3",
+)
 """Instructions on floats of eight passes, 11 million words each."""
 MAIN_INTEGERS = ("m16n8k32.row.col.s32.s8.s8", "m64n64k32.s32.s8.s8")
 """Of 56 passes, which is as many words."""
@@ -121,9 +130,16 @@ def record_instruction(
                 f"{opcode} feature {name}", want, arrays[f"feature {name}"], feature.a, feature.b, feature.c
             )
     asked_words = sum(len(feature.a) * row.m * row.n for feature in asked.values())
-    facts = {"entry": row.entry, "unit": row.unit, "shape": [row.m, row.n, row.k], "a_format": row.a_format,
-             "b_format": row.b_format, "d_format": row.d_format, "passes": count,
-             "words": count * shape.chunks * CHUNK + asked_words}  # fmt: skip
+    facts = {
+        "entry": row.entry,
+        "unit": row.unit,
+        "shape": [row.m, row.n, row.k],
+        "a_format": row.a_format,
+        "b_format": row.b_format,
+        "d_format": row.d_format,
+        "passes": count,
+        "words": count * shape.chunks * CHUNK + asked_words,
+    }
     return opcode, arrays, facts, wrong
 
 
@@ -148,9 +164,18 @@ def differences(label: str, want: NDArray[Any], got: NDArray[Any], a: Any, b: An
     batch, m, n = (*at, 0, 0)[:3] if len(at) < 3 else at
     x, y = (a[batch], b[batch]) if a.ndim == 2 else (a[batch, m], b[batch, n])
     accumulator = None if c is None else int(c[at])
-    return [{"what": label, "differing": len(places), "at": at, "model": f"{int(want[at]):#x}", "gpu": f"{int(got[at]):#x}",
-             "a": [f"{code:#x}" for code in x.tolist()], "b": [f"{code:#x}" for code in y.tolist()],
-             "c": None if accumulator is None else f"{accumulator:#x}"}]  # fmt: skip
+    return [
+        {
+            "what": label,
+            "differing": len(places),
+            "at": at,
+            "model": f"{int(want[at]):#x}",
+            "gpu": f"{int(got[at]):#x}",
+            "a": [f"{code:#x}" for code in x.tolist()],
+            "b": [f"{code:#x}" for code in y.tolist()],
+            "c": None if accumulator is None else f"{accumulator:#x}",
+        }
+    ]
 
 
 def machine_code(image: bytes, folder: Path) -> dict[str, list[str]]:
@@ -206,8 +231,11 @@ def record(out: Path, only: str, most: int, check: bool, workers: int) -> None:
     for facts in rows.values():
         facts["sass"] = machine.get(facts["entry"], [])
     driver = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False
-    ).stdout.strip()  # fmt: skip
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
     content = {
         **described,
         "driver": f"{driver} ({described['driver']})",

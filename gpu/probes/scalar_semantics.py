@@ -109,10 +109,19 @@ def approximate() -> Iterator[ScalarForm]:
     for opcode in variants("div.approx", ("", "ftz")) + variants("div.full", ("", "ftz")):
         yield form(f"{opcode}.f32", "f32 f32")
     for opcode, types in (
-        ("tanh.approx", "f32"), ("tanh.approx", "f16"), ("tanh.approx", "f16x2"), ("tanh.approx", "bf16"),
-        ("tanh.approx", "bf16x2"), ("ex2.approx", "f16"), ("ex2.approx", "f16x2"), ("ex2.approx.ftz", "bf16"),
-        ("ex2.approx.ftz", "bf16x2"), ("rcp.approx.ftz", "f64"), ("rsqrt.approx", "f64"), ("rsqrt.approx.ftz", "f64"),
-    ):  # fmt: skip
+        ("tanh.approx", "f32"),
+        ("tanh.approx", "f16"),
+        ("tanh.approx", "f16x2"),
+        ("tanh.approx", "bf16"),
+        ("tanh.approx", "bf16x2"),
+        ("ex2.approx", "f16"),
+        ("ex2.approx", "f16x2"),
+        ("ex2.approx.ftz", "bf16"),
+        ("ex2.approx.ftz", "bf16x2"),
+        ("rcp.approx.ftz", "f64"),
+        ("rsqrt.approx", "f64"),
+        ("rsqrt.approx.ftz", "f64"),
+    ):
         yield form(f"{opcode}.{types}", types)
 
 
@@ -360,10 +369,21 @@ def combinations() -> Iterator[ScalarForm]:
 
 
 FAMILIES = (
-    single_precision, double_precision, half_precision, extremes, approximate, conversions, float_conversions,
-    comparisons, integer_arithmetic, carries, bit_arithmetic, across_lanes, memory,
+    single_precision,
+    double_precision,
+    half_precision,
+    extremes,
+    approximate,
+    conversions,
+    float_conversions,
+    comparisons,
+    integer_arithmetic,
+    carries,
+    bit_arithmetic,
+    across_lanes,
+    memory,
     combinations,
-)  # fmt: skip
+)
 
 
 def forms() -> list[ScalarForm]:

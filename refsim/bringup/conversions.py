@@ -116,9 +116,13 @@ def _exhaustive(device: Device, row: Recording) -> Case:
     found = _compared(device, row, wrong[:_WRONG_CHUNKS].tolist())
     difference = found.difference or Difference((note,), "-", "-", "the instruction alone agrees with the recording")
     return outcome(
-        DIFFERS, words=words, differing=found.differing, coverage=coverage, difference=difference,
+        DIFFERS,
+        words=words,
+        differing=found.differing,
+        coverage=coverage,
+        difference=difference,
         note=f"{note}; the words that differ are of {min(wrong.size, _WRONG_CHUNKS)} of them",
-    )  # fmt: skip
+    )
 
 
 def _first(row: Recording, number: int, got: int, want: int) -> Difference:

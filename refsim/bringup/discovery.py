@@ -82,9 +82,13 @@ class Discovery:
     def parameters(self) -> dict[str, str | int | None]:
         """The findings by name, plain."""
         return {
-            "length": self.length, "order": self.order, "c_enters": self.c_enters, "fraction": self.fraction,
-            "rounding": self.rounding, "zero_exponent": self.zero_exponent,
-        }  # fmt: skip
+            "length": self.length,
+            "order": self.order,
+            "c_enters": self.c_enters,
+            "fraction": self.fraction,
+            "rounding": self.rounding,
+            "zero_exponent": self.zero_exponent,
+        }
 
     def __str__(self) -> str:
         signs = {"length": "L", "fraction": "F", "zero_exponent": "zero exponent", "c_enters": "C"}
@@ -94,9 +98,13 @@ class Discovery:
     def contradicts(self, row: Profile) -> list[str]:
         """What of a profile's row was seen to be otherwise, as "fraction 13, not 25"."""
         said: dict[str, str | int | None] = {
-            "length": len(row.steps(self.k)[0]), "order": row.order, "c_enters": row.c_enters, "fraction": row.fraction,
-            "rounding": row.rounding, "zero_exponent": row.zero_exponent,
-        }  # fmt: skip
+            "length": len(row.steps(self.k)[0]),
+            "order": row.order,
+            "c_enters": row.c_enters,
+            "fraction": row.fraction,
+            "rounding": row.rounding,
+            "zero_exponent": row.zero_exponent,
+        }
         if self.steps is not None and len(self.steps) == 1:
             del said["order"]
         seen = self.parameters()
@@ -117,9 +125,14 @@ class Discovery:
         if fraction is None or zero is None or not like.method.parametrised:
             return None
         return replace(
-            like, length=length, order=order, rounding=rounding, fraction=fraction, zero_exponent=zero,
+            like,
+            length=length,
+            order=order,
+            rounding=rounding,
+            fraction=fraction,
+            zero_exponent=zero,
             c_enters=self.c_enters or like.c_enters,
-        )  # fmt: skip
+        )
 
 
 def discover(

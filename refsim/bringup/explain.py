@@ -191,10 +191,14 @@ def reproduces(row: Profile, instruction: Instruction, seen: Sequence[Seen]) -> 
 def known_rows(row: Profile | None, instruction: Instruction) -> list[Profile]:
     """Rows of other chips and units that multiply these formats."""
     return [
-        other for other in PROFILES
-        if other.d_format == instruction.d_format and not other.scales and other is not row
-        and instruction.a_format in other.a_formats and instruction.b_format in other.b_formats
-    ]  # fmt: skip
+        other
+        for other in PROFILES
+        if other.d_format == instruction.d_format
+        and not other.scales
+        and other is not row
+        and instruction.a_format in other.a_formats
+        and instruction.b_format in other.b_formats
+    ]
 
 
 def explain(
@@ -321,14 +325,21 @@ def unsteady(pair: Pair, seen: Seen) -> Difference | None:
     batch, m, n = places[0].tolist()
     one = slice(batch, batch + 1)
     want = pair.model(operands.a[one], operands.b[one], None if operands.c is None else operands.c[one])
-    first, second, model = (_result(int(word), pair.instruction) for word in (
-        seen.got[batch, m, n], again[batch, m, n], want[0, m, n],
-    ))  # fmt: skip
+    first, second, model = (
+        _result(int(word), pair.instruction)
+        for word in (
+            seen.got[batch, m, n],
+            again[batch, m, n],
+            want[0, m, n],
+        )
+    )
     count = f"{len(places)} of {again.size} words"
     return Difference(
-        tuple(_cut(_spelled(pair.instruction, dot_at(operands, batch, m, n)))), f"{first}, then {second}", model,
+        tuple(_cut(_spelled(pair.instruction, dot_at(operands, batch, m, n)))),
+        f"{first}, then {second}",
+        model,
         f"the device does not repeat itself: the same launch made again differs in {count}",
-    )  # fmt: skip
+    )
 
 
 def dot_at(operands: Operands, batch: int, m: int, n: int) -> Dot:

@@ -60,9 +60,13 @@ def page(report: Report) -> str:
     title = escape(report.title)
     banner = '<p class="banner">Simulated: no GPU took part in these results.</p>\n' if report.simulated else ""
     sections = [
-        f"<h1>{title}</h1>\n{banner}<p>{escape(report.verdict)}.</p>", _facts(report), _matrix(report),
-        _differences(report), _changes(report), *(_suite(report, name) for name in _found_first(report)),
-    ]  # fmt: skip
+        f"<h1>{title}</h1>\n{banner}<p>{escape(report.verdict)}.</p>",
+        _facts(report),
+        _matrix(report),
+        _differences(report),
+        _changes(report),
+        *(_suite(report, name) for name in _found_first(report)),
+    ]
     body = "\n".join(filter(None, sections))
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -34,7 +34,14 @@ def _run(kernel: Kernel, device: Device) -> Case:
         difference = Difference(lines, "see above", "what the oracle says")
     inconclusive = verdict.status not in _STATUS
     return outcome(
-        status, words=verdict.elements, differing=verdict.mismatch.count if verdict.mismatch else 0,
-        coverage=f"{verdict.cases} problems, profile {PROFILE}; promise: {verdict.promise}", difference=difference,
-        note=f"{verdict.status}: {verdict.finding}" if inconclusive else verdict.finding if status == UNSUPPORTED else "",
-    )  # fmt: skip
+        status,
+        words=verdict.elements,
+        differing=verdict.mismatch.count if verdict.mismatch else 0,
+        coverage=f"{verdict.cases} problems, profile {PROFILE}; promise: {verdict.promise}",
+        difference=difference,
+        note=f"{verdict.status}: {verdict.finding}"
+        if inconclusive
+        else verdict.finding
+        if status == UNSUPPORTED
+        else "",
+    )

@@ -32,8 +32,10 @@ SLOTS = 40
 ROUNDS = 2
 _MATRICES = [
     (f"{way}matrix_x{count}{trans}", f"{way}matrix.m8n8.x{count}.b16{trans.replace('_', '.')}", count)
-    for way in ("ld", "st") for trans in ("", "_trans") for count in (1, 2, 4)
-]  # fmt: skip
+    for way in ("ld", "st")
+    for trans in ("", "_trans")
+    for count in (1, 2, 4)
+]
 
 
 def fingerprint() -> str:
@@ -79,9 +81,12 @@ def _matrix_case(device: Device, entry: str, name: str, count: int) -> Case:
     first = int(differ[0])
     lines = (f"halfword {first} of {'the registers, lane by lane' if entry.startswith('ld') else 'shared memory'}",)
     return outcome(
-        DIFFERS, words=got.size, differing=differ.size, coverage="every halfword of every lane",
+        DIFFERS,
+        words=got.size,
+        differing=differ.size,
+        coverage="every halfword of every lane",
         difference=Difference(lines, f"element {int(got[first])}", f"element {int(want[first])}"),
-    )  # fmt: skip
+    )
 
 
 def matrix_image(name: str, slots: NDArray[np.uint32], size: int) -> NDArray[np.int64]:

@@ -70,9 +70,11 @@ def tasks(device: Device) -> Sequence[Task]:
     found = []
     for instruction in tensor_cores.instructions(device.target):
         row, products = row_of(instruction, device.target), on_device(device, instruction)
-        run = partial(discover_case, instruction, None, products) if row is None else partial(
-            compare_case, instruction, row, products, words
-        )  # fmt: skip
+        run = (
+            partial(discover_case, instruction, None, products)
+            if row is None
+            else partial(compare_case, instruction, row, products, words)
+        )
         found.append(Task(instruction.name, run))
     return found
 
@@ -115,10 +117,13 @@ def compare_case(instruction: Instruction, row: Profile, products: Products, wor
         found = difference(pair, failing(seen[worst], model), explain(row, instruction, products, seen, worst))
     where = ", ".join(f"{label}: {count}" for label, count in differing.most_common(6))
     return outcome(
-        DIFFERS, words=compared, differing=differing.total(), coverage=coverage,
+        DIFFERS,
+        words=compared,
+        differing=differing.total(),
+        coverage=coverage,
         note=f"words that differ, by class: {where}{', ...' if len(differing) > 6 else ''}",
         difference=found,
-    )  # fmt: skip
+    )
 
 
 def failing(seen: Seen, model: Products) -> list[Dot]:
@@ -138,9 +143,10 @@ def discover_case(instruction: Instruction, row: Profile | None, products: Produ
     found = discovered(instruction, products)
     if found is None:
         raise RefsimError(
-            "not-probed", f"sums of {instruction.a_format} in {instruction.d_format} are not probed",
+            "not-probed",
+            f"sums of {instruction.a_format} in {instruction.d_format} are not probed",
             rule="discovery probes products of floats in f32 and f16",
-        )  # fmt: skip
+        )
     candidates = [*([row] if row else []), *known_rows(row, instruction), _stand_in(instruction)]
     made = [each for each in (found.as_profile(other) for other in candidates) if each is not None]
     seen = [
@@ -151,9 +157,7 @@ def discover_case(instruction: Instruction, row: Profile | None, products: Produ
     note = _summary(found, row, made, fitting is not None, words)
     contradiction = _contradiction(found, row, instruction, seen) if row and fitting is not None else None
     status = PASS if fitting is not None and contradiction is None else DIFFERS
-    return outcome(
-        status, words=words, note=note, parameters=dict(found.parameters()), difference=contradiction
-    )  # fmt: skip
+    return outcome(status, words=words, note=note, parameters=dict(found.parameters()), difference=contradiction)
 
 
 def _contradiction(found: Discovery, row: Profile, instruction: Instruction, seen: Sequence[Seen]) -> Difference | None:
@@ -162,9 +166,10 @@ def _contradiction(found: Discovery, row: Profile, instruction: Instruction, see
     if not against:
         return None
     matching = [
-        other for other in known_rows(row, instruction)
+        other
+        for other in known_rows(row, instruction)
         if not found.contradicts(other) and reproduces(other, instruction, seen)
-    ]  # fmt: skip
+    ]
     names = ", ".join(dict.fromkeys(f"{other.target} {other.unit}" for other in matching))
     words = f"matches {names}" if names else "no known chip"
     return Difference(tuple(against), str(found), said(row, instruction.k), words, bool(names))

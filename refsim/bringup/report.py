@@ -96,12 +96,24 @@ class Case:
 
 
 _CASE_KINDS: dict[str, type | tuple[type, ...]] = {
-    "suite": str, "name": str, "status": str, "words": int, "differing": int, "seconds": (int, float), "coverage": str,
-    "note": str, "parameters": dict, "bug": bool,
-}  # fmt: skip
+    "suite": str,
+    "name": str,
+    "status": str,
+    "words": int,
+    "differing": int,
+    "seconds": (int, float),
+    "coverage": str,
+    "note": str,
+    "parameters": dict,
+    "bug": bool,
+}
 _DIFFERENCE_KINDS: dict[str, type | tuple[type, ...]] = {
-    "smallest": list, "got": str, "want": str, "explanation": str, "known": bool,
-}  # fmt: skip
+    "smallest": list,
+    "got": str,
+    "want": str,
+    "explanation": str,
+    "known": bool,
+}
 
 
 def _check_kinds(record: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]]) -> None:
@@ -169,12 +181,18 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers and strings."""
         record: dict[str, Any] = {
-            "kind": KIND, "simulated": self.simulated, "verdict": self.verdict, "exit_code": self.exit_code,
-            "counts": self.counts, "facts": dict(self.facts), "cases": [case.to_json() for case in self.cases],
-        }  # fmt: skip
+            "kind": KIND,
+            "simulated": self.simulated,
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "counts": self.counts,
+            "facts": dict(self.facts),
+            "cases": [case.to_json() for case in self.cases],
+        }
         if self.changes is not None:
-            record["changes"] = [{each.name: getattr(change, each.name) for each in fields(Change)}
-                                 for change in self.changes]  # fmt: skip
+            record["changes"] = [
+                {each.name: getattr(change, each.name) for each in fields(Change)} for change in self.changes
+            ]
         return record
 
 

@@ -70,9 +70,11 @@ class State:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise RefsimError(
-                "cannot-write", f"cannot keep finished cases: {(problem.strerror or str(problem)).lower()}",
-                str(self.path), help="name a folder with --state",
-            ) from problem  # fmt: skip
+                "cannot-write",
+                f"cannot keep finished cases: {(problem.strerror or str(problem)).lower()}",
+                str(self.path),
+                help="name a folder with --state",
+            ) from problem
         write_atomically(self.path, fill, overwrite=True)
 
     def clear(self) -> None:
@@ -82,6 +84,8 @@ class State:
             self.path.unlink(missing_ok=True)
         except OSError as problem:
             raise RefsimError(
-                "cannot-write", f"cannot remove finished cases: {(problem.strerror or str(problem)).lower()}",
-                str(self.path), help="name a folder with --state",
-            ) from problem  # fmt: skip
+                "cannot-write",
+                f"cannot remove finished cases: {(problem.strerror or str(problem)).lower()}",
+                str(self.path),
+                help="name a folder with --state",
+            ) from problem

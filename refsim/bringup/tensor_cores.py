@@ -140,8 +140,11 @@ def _warp(
 
 
 def _warp_rows() -> Iterator[Instruction]:
-    for type, d, k in (*product((F16,), (F32, F16), (16, 8)), *product((BF16,), (F32,), (16, 8)),
-                       *product((TF32,), (F32,), (8, 4))):  # fmt: skip
+    for type, d, k in (
+        *product((F16,), (F32, F16), (16, 8)),
+        *product((BF16,), (F32,), (16, 8)),
+        *product((TF32,), (F32,), (8, 4)),
+    ):
         yield _warp((16, 8, k), d, type, type, "sm_80")
     yield _warp((8, 8, 4), F64, F64, F64, "sm_80")
     for k in (4, 8, 16):
@@ -157,8 +160,12 @@ def _warp_rows() -> Iterator[Instruction]:
 
 def _warpgroup_rows() -> Iterator[Instruction]:
     types: list[tuple[ElementType, ElementType, ElementType]] = [
-        (F16, F16, F32), (F16, F16, F16), (BF16, BF16, F32), (TF32, TF32, F32), *product(FP8, FP8, (F32, F16)),
-    ]  # fmt: skip
+        (F16, F16, F32),
+        (F16, F16, F16),
+        (BF16, BF16, F32),
+        (TF32, TF32, F32),
+        *product(FP8, FP8, (F32, F16)),
+    ]
     types += [(a, b, S32) for a, b in product(INTEGERS, INTEGERS)]
     for (a, b, d), n in product(types, WGMMA_N):
         k = K_BYTES // a.code_dtype.itemsize
@@ -223,9 +230,11 @@ def _checked(
     batch, k = (x.shape[0], x.shape[-1]) if x.ndim == 3 else (0, 0)
     if batch == 0 or k == 0 or k % instruction.k:
         raise RefsimError(
-            "operand-shape", f"a has shape {x.shape}", instruction.name,
+            "operand-shape",
+            f"a has shape {x.shape}",
+            instruction.name,
             f"(batch, {instruction.m}, K) with K a multiple of {instruction.k}",
-        )  # fmt: skip
+        )
     m, n = instruction.m, instruction.n
     wanted = [("a", x, instruction.a_format, (batch, m, k)), ("b", y, instruction.b_format, (batch, n, k))]
     if z is not None:
@@ -235,9 +244,12 @@ def _checked(
             raise RefsimError("operand-shape", f"{name} has shape {array.shape}, not {shape}", instruction.name)
         if array.dtype != format.code_dtype:
             raise RefsimError(
-                "code-type", f"{name} holds {array.dtype}, codes of {format} are {format.code_dtype}", instruction.name,
-                "codes are unsigned integers, values are floats", "view a float's bits",
-            )  # fmt: skip
+                "code-type",
+                f"{name} holds {array.dtype}, codes of {format} are {format.code_dtype}",
+                instruction.name,
+                "codes are unsigned integers, values are floats",
+                "view a float's bits",
+            )
     return x, y, z
 
 

@@ -20,17 +20,24 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--target", metavar="SM", help="Architecture to compile for, such as sm_90a (default: the device's own)."
     )(function)
     return click.option(
-        "--device", "device_name", metavar="NAME", default="auto", show_default=True,
+        "--device",
+        "device_name",
+        metavar="NAME",
+        default="auto",
+        show_default=True,
         help="sim, cuda, cuda:1, cuda:bindings; auto takes a real GPU where there is one, else the simulated one.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 def without_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--without: checks of the simulated GPU that are not made."""
     return click.option(
-        "--without", metavar="NAME", multiple=True, type=Name("check", "refsim.ptx:CHECKS", by="name"),
+        "--without",
+        metavar="NAME",
+        multiple=True,
+        type=Name("check", "refsim.ptx:CHECKS", by="name"),
         help="Leave out a check of the simulated GPU; `refsim ptx coverage --checks` lists them.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 def opened(device_name: str, target: str | None, without: tuple[str, ...] = ()) -> "Device":
@@ -56,6 +63,8 @@ def need(extra: str, *modules: str) -> None:
     for module in modules:
         if find_spec(module) is None:
             raise RefsimError(
-                "missing-extra", f"this command needs {module}, which is not installed",
-                help=f"pip install 'refsim[{extra}]'", kind=Kind.MISSING,
-            )  # fmt: skip
+                "missing-extra",
+                f"this command needs {module}, which is not installed",
+                help=f"pip install 'refsim[{extra}]'",
+                kind=Kind.MISSING,
+            )

@@ -41,9 +41,11 @@ def _encoded(value: Value, row: Format) -> int:
     nearest = dict.fromkeys(int(encode(to_double(value), row, rounding)) for rounding in ("down", "up"))
     spelled = " or ".join(f"{as_bits(each, row)} ({code_number(each, row)})" for each in nearest)
     raise RefsimError(
-        "inexact-value", f"{value.written} is no value of {row}", rule="operands are exact: nothing is rounded here",
+        "inexact-value",
+        f"{value.written} is no value of {row}",
+        rule="operands are exact: nothing is rounded here",
         help=f"give {spelled}",
-    )  # fmt: skip
+    )
 
 
 def _whole(word: str, element: Integer) -> int:
@@ -56,9 +58,10 @@ def _whole(word: str, element: Integer) -> int:
     low, high = (0, element.code_limit - 1) if pattern else element.limits
     if value is None or not low <= value <= high:
         raise RefsimError(
-            "bad-integer", f"{word[:40]!r} is no {element}",
+            "bad-integer",
+            f"{word[:40]!r} is no {element}",
             rule=f"whole numbers from {lowest} to {largest}, or patterns of {element.bits} bits as 0x7f",
-        )  # fmt: skip
+        )
     return value % element.code_limit
 
 
@@ -72,9 +75,11 @@ def _double(word: str) -> int:
     nearest = to_double(value)
     if isinstance(value.exact, Fraction) and Fraction(nearest) != value.exact:
         raise RefsimError(
-            "inexact-value", f"{word[:40]} is no value of f64", rule="operands are exact: nothing is rounded here",
+            "inexact-value",
+            f"{word[:40]} is no value of f64",
+            rule="operands are exact: nothing is rounded here",
             help=f"give {nearest.hex()}",
-        )  # fmt: skip
+        )
     return int(np.float64(nearest).view(np.uint64))
 
 

@@ -72,17 +72,29 @@ class Product:
 
         c = None if self.c is None else self.c[row : row + 1, col : col + 1]
         return replace(
-            self, a=self.a[row : row + 1], b=self.b[col : col + 1], c=c, a_scale=one(self.a_scale, row),
+            self,
+            a=self.a[row : row + 1],
+            b=self.b[col : col + 1],
+            c=c,
+            a_scale=one(self.a_scale, row),
             b_scale=one(self.b_scale, col),
-        )  # fmt: skip
+        )
 
     def arguments(self, *names: str) -> dict[str, Any]:
         """Keyword arguments of a function of refsim.numerics."""
         found = {
-            "unit": self.unit, "target": self.target, "a_format": self.a_format, "b_format": self.b_format,
-            "d_format": self.row.d_format, "k": self.k, "a_scale": self.a_scale, "b_scale": self.b_scale,
-            "scale_format": self.scale_format, "negate_a": self.negate[0], "negate_b": self.negate[1],
-        }  # fmt: skip
+            "unit": self.unit,
+            "target": self.target,
+            "a_format": self.a_format,
+            "b_format": self.b_format,
+            "d_format": self.row.d_format,
+            "k": self.k,
+            "a_scale": self.a_scale,
+            "b_scale": self.b_scale,
+            "scale_format": self.scale_format,
+            "negate_a": self.negate[0],
+            "negate_b": self.negate[1],
+        }
         return {name: found[name] for name in names or found}
 
 
@@ -120,10 +132,21 @@ def read(asked: Asked) -> Product:
         if array is not None and array.shape[0] != wanted:
             raise RefsimError("operand-shape", f"{option} has {array.shape[0]} rows, its operand {wanted}", row.name)
     return Product(
-        a, b, None if c is None else _accumulator(c, row, (m, n)), row, a_type, b_type, k, a_scale, b_scale,
+        a,
+        b,
+        None if c is None else _accumulator(c, row, (m, n)),
+        row,
+        a_type,
+        b_type,
+        k,
+        a_scale,
+        b_scale,
         None if scaled is None else float_named(scaled),
-        asked.negate, asked.unit, asked.target, given,
-    )  # fmt: skip
+        asked.negate,
+        asked.unit,
+        asked.target,
+        given,
+    )
 
 
 def _type(word: str | None) -> ElementType | None:

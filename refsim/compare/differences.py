@@ -77,9 +77,14 @@ def bits(
         pair = (got_codes[flat[position]], want_codes[flat[position]])
         sign = 1 if line.order(pair[0]) >= line.order(pair[1]) else -1
         return Element(
-            index, int(pair[0]), int(pair[1]), line.value(int(pair[0])), line.value(int(pair[1])),
-            None if unordered[position] else sign * int(steps[position]), _attribution(index, layout, owner),
-        )  # fmt: skip
+            index,
+            int(pair[0]),
+            int(pair[1]),
+            line.value(int(pair[0])),
+            line.value(int(pair[1])),
+            None if unordered[position] else sign * int(steps[position]),
+            _attribution(index, layout, owner),
+        )
 
     patterns = place_patterns(flat, got.shape) + value_patterns(got_codes[flat], want_codes[flat], line)
     return replace(found, first=element(0), worst=element(worst), patterns=tuple(patterns))

@@ -116,6 +116,7 @@ def _since(format: Format) -> str:
     return "sm_89" if format in _EIGHT_BITS else "sm_100a"
 
 
+# fmt: off
 def _to_narrow() -> Iterator[Conversion]:
     """f32, f16 and bf16 pairs to FP8, FP6 and FP4: saturation is compulsory."""
     for relu, to, reads in product(_RELU, _NARROW, (F32, F16, BF16)):
@@ -124,7 +125,7 @@ def _to_narrow() -> Iterator[Conversion]:
             f"cvt.rn.satfinite{relu}.{to}x2.{reads}{'' if reads is F32 else 'x2'}", to, reads, NEAREST_EVEN,
             SATURATE, default_nan(to), PTX["cvt"], relu=bool(relu), elements=2,
             since=_since(to) if came_first else "sm_100f",
-        )  # fmt: skip
+        )
 
 
 def _to_scale() -> Iterator[Conversion]:
@@ -133,7 +134,7 @@ def _to_scale() -> Iterator[Conversion]:
         yield Conversion(
             f"cvt.{mode}{saturation}.ue8m0x2.{reads}{'x2' if reads is BF16 else ''}", E8M0, reads, PTX_ROUNDINGS[mode],
             SATURATE if saturation else NAN, 0xFF, PTX["cvt"], absolute=True, elements=2, since="sm_100a",
-        )  # fmt: skip
+        )
 
 
 def _from_narrow() -> Iterator[Conversion]:
@@ -142,17 +143,17 @@ def _from_narrow() -> Iterator[Conversion]:
         yield Conversion(
             f"cvt.rn{relu}.f16x2.{reads}x2", F16, reads, NEAREST_EVEN, INFINITY, default_nan(F16), PTX["cvt"],
             relu=bool(relu), elements=2, since=_since(reads),
-        )  # fmt: skip
+        )
     for relu, saturation, reads in product(_RELU, _SATFINITE, _NARROW):
         yield Conversion(
             f"cvt.rn{saturation}{relu}.bf16x2.{reads}x2", BF16, reads, NEAREST_EVEN,
             SATURATE if saturation else INFINITY, default_nan(BF16), PTX["cvt"], relu=bool(relu), elements=2,
             since="sm_100f",
-        )  # fmt: skip
+        )
     yield Conversion(
         "cvt.rn.bf16x2.ue8m0x2", BF16, E8M0, NEAREST_EVEN, INFINITY, default_nan(BF16), PTX["cvt"], elements=2,
         since="sm_100a",
-    )  # fmt: skip
+    )
 
 
 def _to_half() -> Iterator[Conversion]:
@@ -161,7 +162,7 @@ def _to_half() -> Iterator[Conversion]:
             f"cvt.{mode}{relu}{saturation}.{to}{'x2' if elements == 2 else ''}.f32", to, F32, PTX_ROUNDINGS[mode],
             SATURATE if saturation else INFINITY, default_nan(to), PTX["cvt"], relu=bool(relu), elements=elements,
             since="sm_80",
-        )  # fmt: skip
+        )
 
 
 def _to_tf32() -> Iterator[Conversion]:
@@ -179,7 +180,8 @@ def _to_tf32() -> Iterator[Conversion]:
             f"cvt.{mode}{saturation}{relu}.tf32.f32", TF32, F32, PTX_ROUNDINGS[mode],
             SATURATE if saturation else INFINITY, default_nan(TF32), PTX["cvt"], relu=bool(relu), since=since,
             cut_specials=None if mode != "rna" else 0x2000 if saturation else 0,
-        )  # fmt: skip
+        )
+# fmt: on
 
 
 def _downward(high: int, count: int) -> tuple[int, ...]:
@@ -202,18 +204,19 @@ def _random_positions(to: Format) -> tuple[tuple[int, ...], ...]:
     return first[::-1], first, second[::-1], second
 
 
+# fmt: off
 def _stochastic() -> Iterator[Conversion]:
     for relu, to in product(_RELU, _NARROW):
         yield Conversion(
             f"cvt.rs{relu}.satfinite.{to}x4.f32", to, F32, STOCHASTIC, SATURATE, default_nan(to), PTX["cvt"],
             relu=bool(relu), elements=4, random_positions=_random_positions(to), since="sm_100a",
-        )  # fmt: skip
+        )
     for relu, saturation, to in product(_RELU, _SATFINITE, (F16, BF16)):
         yield Conversion(
             f"cvt.rs{relu}{saturation}.{to}x2.f32", to, F32, STOCHASTIC, SATURATE if saturation else INFINITY,
             default_nan(to), PTX["cvt"], relu=bool(relu), elements=2, random_positions=_random_positions(to),
             since="sm_100a",
-        )  # fmt: skip
+        )
 
 
 def _cuda_headers() -> Iterator[Conversion]:
@@ -226,29 +229,31 @@ def _cuda_headers() -> Iterator[Conversion]:
         yield Conversion(
             f"{policy}.{to}.{reads}", to, reads, NEAREST_EVEN, beyond, default_nan(to),
             CUDA_HEADERS["cuda_fp8.h, __nv_cvt_float_to_fp8"], policy=policy,
-        )  # fmt: skip
+        )
     for mode, reads, to in product(("", ".rz"), (F32, F16, BF16), (E2M3, E3M2, E2M1)):
         policy = f"cuda.satfinite{mode}"
         yield Conversion(
             f"{policy}.{to}.{reads}", to, reads, PTX_ROUNDINGS[mode[1:] or "rn"], SATURATE, default_nan(to),
             CUDA_HEADERS["cuda_fp6.h and cuda_fp4.h, __nv_cvt_float_to_fp6"], policy=policy,
-        )  # fmt: skip
+        )
     for saturation, mode, reads in product(("satfinite", "nosat"), ("rz", "rp"), (F32, BF16)):
         policy = f"cuda.{saturation}.{mode}"
         yield Conversion(
             f"{policy}.e8m0.{reads}", E8M0, reads, PTX_ROUNDINGS[mode], NAN if saturation == "nosat" else SATURATE,
             0xFF, CUDA_HEADERS["cuda_fp8.h, __nv_cvt_float_to_e8m0"], absolute=True, policy=policy,
-        )  # fmt: skip
+        )
     for to in (*_NARROW, E8M0):
         yield Conversion(
             f"cuda.constructor.{to}.f32", to, F32, PTX_ROUNDINGS["rp" if to is E8M0 else "rn"], SATURATE,
             default_nan(to), CUDA_HEADERS["constructors from float"], absolute=to is E8M0, policy="cuda.constructor",
-        )  # fmt: skip
+        )
+# fmt: on
 
 
 _SCALE_SUBNORMALS = (0x0041, 0x005F, 1)  # inputs in (2^-127, 1.5 x 2^-127) go up to 2^-126
 
 
+# fmt: off
 def _libraries() -> Iterator[Conversion]:
     """astype of ml_dtypes and .to of torch, from float32: where they are one function, they still have a row each."""
 
@@ -266,7 +271,7 @@ def _libraries() -> Iterator[Conversion]:
             name, to, F32, TIES_AWAY if to is E8M0 else NEAREST_EVEN, overflow, nans[0],
             ML_DTYPES["casts from float32"] if policy == "ml_dtypes" else TORCH["Tensor.to from float32"],
             negative_nan=nans[1], absolute=absolute, overrides=overrides, policy=policy,
-        )  # fmt: skip
+        )
 
     yield row("ml_dtypes.e4m3fn", E4M3, NAN, (0x7F, 0xFF))
     yield row("ml_dtypes.e5m2", E5M2, INFINITY, (0x7E, 0xFE))
@@ -284,12 +289,14 @@ def _libraries() -> Iterator[Conversion]:
     yield row(
         "torch.float8_e8m0fnu", E8M0, NAN, (0xFF, 0xFF), absolute=True,
         overrides=(_SCALE_SUBNORMALS, (0x8041, 0x805F, 1)),
-    )  # fmt: skip
+    )
+# fmt: on
 
 
 _ABOVE_ZERO = 0x3C00  # bf16 2^-7, which the bits of E4M3 zero become when its exponent is raised by 120
 
 
+# fmt: off
 def _weight_decoders() -> Iterator[Conversion]:
     """E4M3 weights to bf16 in registers, where targets below sm_89 have no cvt: every value of E4M3 is a bf16.
 
@@ -309,7 +316,8 @@ def _weight_decoders() -> Iterator[Conversion]:
         yield Conversion(
             f"{policy}.bf16.e4m3", BF16, E4M3, NEAREST_EVEN, INFINITY, nan, source, negative_nan=negative_nan,
             overrides=overrides, policy=policy,
-        )  # fmt: skip
+        )
+# fmt: on
 
 
 _FAMILIES = (

@@ -46,7 +46,9 @@ def _value(where: str, number: int, argument: Any, owns: Callable[[Buffer], bool
     if isinstance(argument, Struct) or (isinstance(argument, np.generic) and argument.dtype.kind in _FIXED_WIDTH):
         return argument
     raise RefsimError(
-        "untyped-argument", f"argument {number} is {argument!r}, whose width is unknown", where,
+        "untyped-argument",
+        f"argument {number} is {argument!r}, whose width is unknown",
+        where,
         "arguments are Buffers, Structs or NumPy scalars of the width of the .param",
         f"write np.uint32({argument!r}), or the type that the kernel declares",
-    )  # fmt: skip
+    )

@@ -206,8 +206,12 @@ def _read_text(path: Path) -> str:
     try:
         with open_for_reading(path) as reader:
             if reader.left > MAX_SOURCE:
-                raise unreadable("oversized-file", f"a CUDA source of {bytes_text(reader.left)}", str(path),
-                                 rule=f"at most {bytes_text(MAX_SOURCE)} are read")  # fmt: skip
+                raise unreadable(
+                    "oversized-file",
+                    f"a CUDA source of {bytes_text(reader.left)}",
+                    str(path),
+                    rule=f"at most {bytes_text(MAX_SOURCE)} are read",
+                )
             content = bytes(reader.take(reader.left, "the file"))
         return content.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as problem:
@@ -372,8 +376,13 @@ def _run_ptxas(program: str, text: str, flags: tuple[str, ...]) -> bytes:
     """Fixed file names, because the image repeats them."""
     with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
         (Path(directory) / "kernel.ptx").write_text(text, encoding="utf-8", newline="\n")
-        answer = subprocess.run([program, *flags, "--output-file=kernel.cubin", "kernel.ptx"], cwd=directory,
-                                capture_output=True, text=True, check=False)  # fmt: skip
+        answer = subprocess.run(
+            [program, *flags, "--output-file=kernel.cubin", "kernel.ptx"],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if answer.returncode != 0:
             raise _refused("assemble-error", "ptxas refused the PTX", answer.stderr or answer.stdout, flags)
         return (Path(directory) / "kernel.cubin").read_bytes()

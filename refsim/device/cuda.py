@@ -84,9 +84,16 @@ class CudaLauncher:
         return self._place(name, element, int(count), contents=poison, misalign=misalign_bytes, kept=None)
 
     def launch(
-        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, *,
-        cluster: Extents | None = None, cooperative: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        entry: str,
+        grid: Extents,
+        block: Extents,
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        *,
+        cluster: Extents | None = None,
+        cooperative: bool = False,
+    ) -> None:
         """Runs an entry to its end, then checks guards and uploads; faults are RefsimErrors that name the entry."""
         values = launch_values(entry, args, self._owns)
         self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative)
@@ -145,9 +152,11 @@ class CudaLauncher:
             yield
         except DriverError as fault:
             raise RefsimError(
-                "copy-failed", f"the driver does not copy: {fault}", self.module.source,
+                "copy-failed",
+                f"the driver does not copy: {fault}",
+                self.module.source,
                 "a kernel's fault takes the context and all buffers with it" if self.module.broken else "",
-            ) from fault  # fmt: skip
+            ) from fault
 
     def _owns(self, buffer: Buffer) -> bool:
         return any(allocation.buffer is buffer for allocation in self.allocations)

@@ -52,10 +52,12 @@ class BindingsDriver:
     def facts(self) -> GpuFacts:
         name = self._call("cuDeviceGetName", _NAME_BYTES, self._device).split(b"\0")[0].decode()
         return GpuFacts(
-            name, (self._attribute("COMPUTE_CAPABILITY_MAJOR"), self._attribute("COMPUTE_CAPABILITY_MINOR")),
-            self._attribute("MULTIPROCESSOR_COUNT"), int(self._call("cuDeviceTotalMem", self._device)),
+            name,
+            (self._attribute("COMPUTE_CAPABILITY_MAJOR"), self._attribute("COMPUTE_CAPABILITY_MINOR")),
+            self._attribute("MULTIPROCESSOR_COUNT"),
+            int(self._call("cuDeviceTotalMem", self._device)),
             int(self._call("cuDriverGetVersion")),
-        )  # fmt: skip
+        )
 
     def _attribute(self, name: str) -> int:
         number = getattr(self._attributes, f"CU_DEVICE_ATTRIBUTE_{name}")
@@ -97,9 +99,11 @@ def open_bindings(index: int) -> BindingsDriver:
         bindings = importlib.import_module("cuda.bindings.driver")
     except ImportError as fault:
         raise RefsimError(
-            "no-cuda-bindings", f"cuda.bindings is not installed: {fault}", help="pip install 'refsim[sim]'",
+            "no-cuda-bindings",
+            f"cuda.bindings is not installed: {fault}",
+            help="pip install 'refsim[sim]'",
             kind=Kind.MISSING,
-        ) from fault  # fmt: skip
+        ) from fault
     call = Launching(bindings).call
     try:
         call("cuInit", 0)

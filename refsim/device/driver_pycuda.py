@@ -28,9 +28,12 @@ class PyCudaDriver:
     def facts(self) -> GpuFacts:
         device, attributes = self._device, self._pycuda.device_attribute
         return GpuFacts(
-            device.name(), device.compute_capability(), device.get_attribute(attributes.MULTIPROCESSOR_COUNT),
-            device.total_memory(), self._pycuda.get_driver_version(),
-        )  # fmt: skip
+            device.name(),
+            device.compute_capability(),
+            device.get_attribute(attributes.MULTIPROCESSOR_COUNT),
+            device.total_memory(),
+            self._pycuda.get_driver_version(),
+        )
 
     def enter(self) -> None:
         with self._faults():

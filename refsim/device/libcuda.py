@@ -21,9 +21,13 @@ class CUlaunchAttribute(Structure):
 
 class CUlaunchConfig(Structure):
     _fields_ = (
-        ("grid", c_uint * 3), ("block", c_uint * 3), ("shared_bytes", c_uint), ("stream", c_void_p),
-        ("attributes", POINTER(CUlaunchAttribute)), ("count", c_uint),
-    )  # fmt: skip
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared_bytes", c_uint),
+        ("stream", c_void_p),
+        ("attributes", POINTER(CUlaunchAttribute)),
+        ("count", c_uint),
+    )
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def _called(function: Any, parameters: tuple[Any, ...], *arguments: Any) -> tupl
     given = iter(arguments)
     passed = [each.kind() if isinstance(each, _Out) else next(given) for each in parameters]
     results = [value for each, value in zip(parameters, passed, strict=True) if isinstance(each, _Out)]
-    pointers = [byref(value) if isinstance(each, _Out) else value
-                for each, value in zip(parameters, passed, strict=True)]  # fmt: skip
+    pointers = [
+        byref(value) if isinstance(each, _Out) else value for each, value in zip(parameters, passed, strict=True)
+    ]
     return function(*pointers), *(result.value for result in results)

@@ -54,9 +54,11 @@ class LoadedModule:
             self.handle = self.driver.launching.load(self.image)
         except DriverError as fault:
             raise RefsimError(
-                "module-refused", f"the driver does not load the cubin: {fault}", self.source,
+                "module-refused",
+                f"the driver does not load the cubin: {fault}",
+                self.source,
                 help="compile for this GPU's compute capability",
-            ) from fault  # fmt: skip
+            ) from fault
 
     @cached_property
     def module(self) -> Module:
@@ -78,9 +80,15 @@ class LoadedModule:
             self.driver.launching.unload(self.handle)
 
     def run(
-        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int,
-        cluster: Extents | None, cooperative: bool,
-    ) -> None:  # fmt: skip
+        self,
+        entry: str,
+        grid: Extents,
+        block: Extents,
+        args: Sequence[Any],
+        shared_bytes: int,
+        cluster: Extents | None,
+        cooperative: bool,
+    ) -> None:
         """Launch an entry and wait for its end; RefsimError for what the rules, the driver or the kernel refuse."""
         declared = self._declared(entry)
         if shared_bytes < 0:
@@ -129,8 +137,9 @@ class LoadedModule:
                 raise RefsimError(
                     "out-of-shared-memory",
                     f"{static + launch.shared_bytes} B of shared memory ({static} static, {launch.shared_bytes} dynamic): "
-                    f"{fault}", f"launch of {launch.entry}",
-                ) from fault  # fmt: skip
+                    f"{fault}",
+                    f"launch of {launch.entry}",
+                ) from fault
         if launch.shape.cluster_ctas > PORTABLE_CLUSTER:
             launching.set_attribute(function, NON_PORTABLE_CLUSTER_ALLOWED, 1)
 
@@ -142,11 +151,12 @@ class LoadedModule:
             raise RefsimError(
                 "not-co-resident",
                 f"a cooperative grid of {launch.shape.ctas:,} blocks: {facts.name} holds "
-                f"{each * facts.multiprocessors:,} at once", f"launch of {launch.entry}",
+                f"{each * facts.multiprocessors:,} at once",
+                f"launch of {launch.entry}",
                 f"{facts.multiprocessors} SMs of {each}; a block has {threads} threads and {launch.shared_bytes} B of "
                 "dynamic shared memory",
                 "launch fewer blocks, and let each do more",
-            )  # fmt: skip
+            )
 
     def _finish(self, where: str) -> None:
         try:
@@ -154,8 +164,10 @@ class LoadedModule:
         except DriverError as fault:
             self.broken = True
             raise RefsimError(
-                "launch-failed", f"the kernel did not come to its end: {fault}", where,
+                "launch-failed",
+                f"the kernel did not come to its end: {fault}",
+                where,
                 "the device's context is lost with it",
                 "run the case on the simulator, which names the instruction; restart before using this GPU again",
                 Kind.FAULT,
-            ) from fault  # fmt: skip
+            ) from fault

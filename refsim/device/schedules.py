@@ -79,7 +79,9 @@ def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: Or
         return None
     region = memory.space.region_at(position)
     return RefsimError(
-        SCHEDULE_DEPENDENT, f"{entry} writes other bytes under {order}",
+        SCHEDULE_DEPENDENT,
+        f"{entry} writes other bytes under {order}",
         where=f"byte {position - region.start} of {region.name}" if region else hex(position),
-        rule=SCHEDULE_RULE, kind=Kind.FAULT,
-    )  # fmt: skip
+        rule=SCHEDULE_RULE,
+        kind=Kind.FAULT,
+    )

@@ -54,8 +54,9 @@ class SimLauncher:
         """A buffer that holds the array; writing it is a fault unless `writable`."""
         raw = np.ascontiguousarray(array).reshape(-1)
         check_buffer(name, raw.size, raw.dtype, misalign_bytes)
-        address = self.memory.allocate(raw.nbytes, self._fresh(name), initial=raw.view(np.uint8),
-                                       offset=misalign_bytes, writable=writable)  # fmt: skip
+        address = self.memory.allocate(
+            raw.nbytes, self._fresh(name), initial=raw.view(np.uint8), offset=misalign_bytes, writable=writable
+        )
         return self._kept(Buffer(name, address, raw.size, raw.dtype))
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
@@ -89,17 +90,25 @@ class SimLauncher:
         if thread < 0:
             return {"address": address, "written": "never"}
         owner: dict[str, object] = {
-            "block": self._shape.block_number(thread // self._shape.threads), "thread": thread % self._shape.threads,
-        }  # fmt: skip
+            "block": self._shape.block_number(thread // self._shape.threads),
+            "thread": thread % self._shape.threads,
+        }
         line = self.memory.writing_line(address)
         functions = self.program.module.functions.values()
         by = next((place(each) for function in functions for each in function.statements if each.line == line), "")
         return {**owner, "address": address, **({"by": by} if by else {})}
 
     def launch(
-        self, entry: str, grid: ptx.Extents, block: ptx.Extents, args: Sequence[Any], shared_bytes: int = 0, *,
-        cluster: ptx.Extents | None = None, cooperative: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        entry: str,
+        grid: ptx.Extents,
+        block: ptx.Extents,
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        *,
+        cluster: ptx.Extents | None = None,
+        cooperative: bool = False,
+    ) -> None:
         """Run an entry under one or more schedules; faults are RefsimError."""
         scalars = launch_values(entry, args, self._owns)
         self._shape = self.program.shape(entry, grid, block, cluster)
@@ -116,10 +125,19 @@ class SimLauncher:
                 assert before is not None
                 self.memory.restore(before)
             trace = self.program.launch(
-                entry, grid, block, scalars, shared_bytes=shared_bytes, memory=self.memory, policy=order.policy,
-                seed=order.seed, arithmetic=self.arithmetic, cluster=cluster, cooperative=cooperative,
+                entry,
+                grid,
+                block,
+                scalars,
+                shared_bytes=shared_bytes,
+                memory=self.memory,
+                policy=order.policy,
+                seed=order.seed,
+                arithmetic=self.arithmetic,
+                cluster=cluster,
+                cooperative=cooperative,
                 checks=ptx.Checks(banks=self.count_banks and order == orders[0], seconds=SECONDS, off=self.without),
-            )  # fmt: skip
+            )
             return trace, self.memory
 
         self._judge(entry, outcomes(run, entry, orders if small else orders[:1]))
@@ -179,10 +197,13 @@ class SimDevice(Card):
         """A kernel file compiled and loaded, once per content."""
         compiled = compile_ptx(kernel_file, self.target)
         self._built = {
-            "kernel_file": Path(kernel_file).name, "source_sha256": compiled.source_sha256,
-            "ptx_sha256": compiled.sha256, "ptx_flags": " ".join(compiled.flags), "compiler": compiled.compiler,
+            "kernel_file": Path(kernel_file).name,
+            "source_sha256": compiled.source_sha256,
+            "ptx_sha256": compiled.sha256,
+            "ptx_flags": " ".join(compiled.flags),
+            "compiler": compiled.compiler,
             "ptx_origin": compiled.origin,
-        }  # fmt: skip
+        }
         if compiled.sha256 not in self._programs:
             self._programs[compiled.sha256] = ptx.load(compiled.text, self.target)
         return self._programs[compiled.sha256]

@@ -133,8 +133,11 @@ def save(
     """
     container = _container(checked_path(path))
     if key != "x" and container in ("npy", "raw"):
-        raise RefsimError("key-not-kept", f"the key {key!r} would be lost: {container} has no keys",
-                          help="save as .npz or .safetensors")  # fmt: skip
+        raise RefsimError(
+            "key-not-kept",
+            f"the key {key!r} would be lost: {container} has no keys",
+            help="save as .npz or .safetensors",
+        )
     save_all(path, {key: codes if format is None else (codes, format)}, metadata=metadata, overwrite=overwrite)
 
 
@@ -155,8 +158,12 @@ def save_all(
     container = _container(file)
     checked = {_checked_key(key, container): _to_store(tensor) for key, tensor in tensors.items()}
     if container in ("npy", "raw") and len(checked) != 1:
-        raise RefsimError("one-tensor", f"{container} holds one tensor, not {len(checked)}", where=str(file),
-                          help="save as .npz or .safetensors")  # fmt: skip
+        raise RefsimError(
+            "one-tensor",
+            f"{container} holds one tensor, not {len(checked)}",
+            where=str(file),
+            help="save as .npz or .safetensors",
+        )
     if metadata and container != "safetensors":
         raise RefsimError("bad-metadata", f"{container} keeps no metadata", help="save as .safetensors")
     safetensors.require_metadata(metadata or {})
@@ -247,9 +254,11 @@ def _container(file: Path) -> str:
     container = CONTAINERS.get(file.suffix.lower())
     if container is None:
         raise RefsimError(
-            "unknown-suffix", f"the suffix {file.suffix!r} chooses no container", where=str(file),
+            "unknown-suffix",
+            f"the suffix {file.suffix!r} chooses no container",
+            where=str(file),
             help=f"one of {', '.join(CONTAINERS)}",
-        )  # fmt: skip
+        )
     return container
 
 
@@ -262,15 +271,20 @@ def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container
     if not found:
         raise unreadable("no-tensors", "the file holds no tensor", str(file))
     if len(found) > 1:
-        raise RefsimError("key-needed", f"the file holds {len(found)} tensors", where=str(file),
-                          help=f"pass key=, one of {_names(found)}; or use load_all")  # fmt: skip
+        raise RefsimError(
+            "key-needed",
+            f"the file holds {len(found)} tensors",
+            where=str(file),
+            help=f"pass key=, one of {_names(found)}; or use load_all",
+        )
     return next(iter(found))
 
 
 def _require_known(key: str, found: Mapping[str, Any], file: Path) -> None:
     if key not in found:
-        raise RefsimError("unknown-key", f"no tensor is called {key!r}", where=str(file),
-                          help=f"the file has {_names(found)}")  # fmt: skip
+        raise RefsimError(
+            "unknown-key", f"no tensor is called {key!r}", where=str(file), help=f"the file has {_names(found)}"
+        )
 
 
 def _names(found: Mapping[str, Any]) -> str:

@@ -103,9 +103,11 @@ def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str
         target[:] = unpacked[: target.size]
         if unpacked[target.size :].any():
             raise unreadable(
-                "trailing-bits", f"the bits behind the last of {count} {format} codes are not zero", where,
+                "trailing-bits",
+                f"the bits behind the last of {count} {format} codes are not zero",
+                where,
                 help="the shape is not the one that was written",
-            )  # fmt: skip
+            )
     return codes
 
 

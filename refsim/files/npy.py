@@ -134,9 +134,11 @@ def _element(descr: Any, where: str) -> tuple[np.dtype[Any], Format | None]:
     """The unsigned word that holds one code, in the file's byte order, and the format if `descr` names it."""
     if _has_object(descr):
         raise unreadable(
-            "pickle-refused", "an object array is a pickle, and loading a pickle runs its code", where,
+            "pickle-refused",
+            "an object array is a pickle, and loading a pickle runs its code",
+            where,
             help="save the codes as an unsigned integer array",
-        )  # fmt: skip
+        )
     if isinstance(descr, str):
         word, letter = _word(descr, where)
         return word, NATIVE.get((letter, word.itemsize))

@@ -20,9 +20,18 @@ DIRECTORY_LIMIT_BYTES = 1 << 20
 LARGEST_DEFLATE_RATIO = 1032
 UNTRUSTED_RATIO, UNTRUSTED_BYTES = 100, 1 << 26
 _ARCHIVE_FAULTS = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError,
-    OverflowError, KeyError, IndexError, OSError,
-)  # fmt: skip
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    KeyError,
+    IndexError,
+    OSError,
+)
 
 
 @dataclass
@@ -92,9 +101,10 @@ def _check(member: zipfile.ZipInfo, reader: ByteReader, *, trusted: bool) -> Non
         raise _unsafe(f"{packed} bytes cannot expand to {expanded}", where)
     if not trusted and expanded > UNTRUSTED_BYTES and expanded > UNTRUSTED_RATIO * packed:
         raise _unsafe(
-            f"{packed} bytes expand to {expanded}, more than {UNTRUSTED_RATIO} times", where,
+            f"{packed} bytes expand to {expanded}, more than {UNTRUSTED_RATIO} times",
+            where,
             help=f"pass max_bytes={expanded} if the file is trusted",
-        )  # fmt: skip
+        )
 
 
 def _leaves_archive(name: str) -> bool:
@@ -121,9 +131,11 @@ def _faults(where: str) -> Iterator[None]:
         yield
     except _ARCHIVE_FAULTS as problem:
         raise unreadable(
-            "bad-archive", f"the zip archive is damaged: {str(problem)[:120] or type(problem).__name__}", where,
+            "bad-archive",
+            f"the zip archive is damaged: {str(problem)[:120] or type(problem).__name__}",
+            where,
             help="write the file again: its directory or a member is missing or changed",
-        ) from problem  # fmt: skip
+        ) from problem
 
 
 def _unsafe(what: str, where: str, *, help: str = "") -> RefsimError:

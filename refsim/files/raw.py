@@ -55,6 +55,10 @@ def write(stream: BinaryIO, codes: Codes, format: Format) -> None:
 def require_format(format: Format | None, where: str) -> Format:
     """`format`, or `format-needed`: a raw file says nothing about its codes."""
     if format is None:
-        raise RefsimError("format-needed", "a raw file does not say which number format its codes have", where=where,
-                          help="pass format=, and shape= for more than one dimension")  # fmt: skip
+        raise RefsimError(
+            "format-needed",
+            "a raw file does not say which number format its codes have",
+            where=where,
+            help="pass format=, and shape= for more than one dimension",
+        )
     return format

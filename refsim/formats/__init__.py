@@ -37,10 +37,38 @@ from refsim.formats.rows import (
 )
 
 __all__ = [
-    "B1", "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "ELEMENTS", "F16", "F32", "F64",
-    "FORMATS", "MXINT8", "S4", "S8", "S32", "TF32", "U4", "U8", "UE4M3", "UE5M3", "ElementType", "Format", "Integer",
-    "Specials", "element_named", "float_named", "format_named",
-]  # fmt: skip
+    "B1",
+    "BF16",
+    "E2M1",
+    "E2M3",
+    "E3M2",
+    "E4M3",
+    "E4M3FNUZ",
+    "E5M2",
+    "E5M2FNUZ",
+    "E8M0",
+    "ELEMENTS",
+    "F16",
+    "F32",
+    "F64",
+    "FORMATS",
+    "MXINT8",
+    "S4",
+    "S8",
+    "S32",
+    "TF32",
+    "U4",
+    "U8",
+    "UE4M3",
+    "UE5M3",
+    "ElementType",
+    "Format",
+    "Integer",
+    "Specials",
+    "element_named",
+    "float_named",
+    "format_named",
+]
 
 
 def __dir__() -> list[str]:

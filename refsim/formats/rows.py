@@ -249,9 +249,16 @@ E2M1 = Format("e2m1", 2, 1, 1, Specials.NONE, OCP_MX["section 5.3.3"], aliases=(
 E2M3 = Format("e2m3", 2, 3, 1, Specials.NONE, OCP_MX["section 5.3.2"], aliases=("float6_e2m3fn",))
 E3M2 = Format("e3m2", 3, 2, 3, Specials.NONE, OCP_MX["section 5.3.2"], aliases=("float6_e3m2fn",))
 E8M0 = Format(
-    "e8m0", 8, 0, 127, Specials.NAN_ALL_ONES, OCP_MX["section 5.4.1"], signed=False, binades_from_zero=True,
+    "e8m0",
+    8,
+    0,
+    127,
+    Specials.NAN_ALL_ONES,
+    OCP_MX["section 5.4.1"],
+    signed=False,
+    binades_from_zero=True,
     aliases=("ue8m0", "float8_e8m0fnu"),
-)  # fmt: skip
+)
 UE4M3 = Format("ue4m3", 4, 3, 7, Specials.NAN_ALL_ONES, PTX["alternate floating point data formats"], signed=False)
 UE5M3 = Format("ue5m3", 5, 3, 15, Specials.NAN_ALL_ONES, CUTE_DSL["FloatNV8E5M3FNU"], signed=False)
 E4M3FNUZ = Format("e4m3fnuz", 4, 3, 8, Specials.NAN_NEGATIVE_ZERO, FNUZ["section 3"], aliases=("float8_e4m3fnuz",))

@@ -6,12 +6,43 @@ Names are loaded when first used: a question about a fragment does not import de
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "DATA_TYPES", "DESCRIPTORS", "FAMILIES", "MAJORS", "SCALE_LAYOUTS", "SWIZZLES", "BankConflicts", "Collision",
-    "Descriptor", "Drawing", "Evidence", "Explanation", "Fragment", "Level", "Operand", "Placement", "ScaleLayout",
-    "Swizzle", "TensorMap", "TensorMapForm", "Tile", "Walk", "access_width", "bank_conflicts", "descriptor", "draw",
-    "fragment", "fragments", "layout_conflicts", "operand_descriptor", "operand_named", "scale_layout", "swizzle",
-    "tensor_map", "tile", "walk",
-]  # fmt: skip
+    "DATA_TYPES",
+    "DESCRIPTORS",
+    "FAMILIES",
+    "MAJORS",
+    "SCALE_LAYOUTS",
+    "SWIZZLES",
+    "BankConflicts",
+    "Collision",
+    "Descriptor",
+    "Drawing",
+    "Evidence",
+    "Explanation",
+    "Fragment",
+    "Level",
+    "Operand",
+    "Placement",
+    "ScaleLayout",
+    "Swizzle",
+    "TensorMap",
+    "TensorMapForm",
+    "Tile",
+    "Walk",
+    "access_width",
+    "bank_conflicts",
+    "descriptor",
+    "draw",
+    "fragment",
+    "fragments",
+    "layout_conflicts",
+    "operand_descriptor",
+    "operand_named",
+    "scale_layout",
+    "swizzle",
+    "tensor_map",
+    "tile",
+    "walk",
+]
 
 if TYPE_CHECKING:
     from refsim.layouts.banks import BankConflicts, Collision, access_width, bank_conflicts, layout_conflicts
@@ -40,10 +71,24 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "refsim.layouts.banks": ("BankConflicts", "Collision", "access_width", "bank_conflicts", "layout_conflicts"),
+            "refsim.layouts.banks": (
+                "BankConflicts",
+                "Collision",
+                "access_width",
+                "bank_conflicts",
+                "layout_conflicts",
+            ),
             "refsim.layouts.descriptors": (
-                "DESCRIPTORS", "Descriptor", "Explanation", "Operand", "TensorMapForm", "Walk", "descriptor",
-                "operand_descriptor", "operand_named", "walk",
+                "DESCRIPTORS",
+                "Descriptor",
+                "Explanation",
+                "Operand",
+                "TensorMapForm",
+                "Walk",
+                "descriptor",
+                "operand_descriptor",
+                "operand_named",
+                "walk",
             ),
             "refsim.layouts.drawing": ("Drawing", "draw"),
             "refsim.layouts.evidence": ("Evidence", "Level"),
@@ -53,5 +98,5 @@ else:
             "refsim.layouts.tiles": ("MAJORS", "Tile", "tile"),
             "refsim.layouts.tma": ("DATA_TYPES", "Placement", "TensorMap", "tensor_map"),
         },
-    )  # fmt: skip
+    )
     del exports

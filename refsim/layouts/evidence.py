@@ -50,6 +50,7 @@ TRITON = "triton"
 COMPOSABLE_KERNEL = "composable_kernel"
 
 # Package -> the names that a test compares with it, as patterns of fnmatch.
+# fmt: off
 AGREES: dict[str, tuple[str, ...]] = {
     CUTE: (
         "mma.m8n8k*", "mma.m16n8k[48].*", "mma.m16n8k16.[bfsu]*", "mma.m16n8k32.e*", "mma.m16n8k32.[su]8.*",
@@ -76,7 +77,8 @@ AGREES: dict[str, tuple[str, ...]] = {
         "mfma.*.fp4", "mfma.*.sf[ab]", "swizzle.32B", "swizzle.64B", "swizzle.128B",
     ),
     COMPOSABLE_KERNEL: ("mfma.*.f8f6f4.[ab]", "mfma.*.f8f6f4.[ab].fp[46]"),
-}  # fmt: skip
+}
+# fmt: on
 # Chip -> the names that its recording covers.
 RECORDED: dict[Run, tuple[str, ...]] = {
     Run("H200", "2026-11-21", "conformance/vectors/h200/layouts.npz"): (

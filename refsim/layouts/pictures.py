@@ -57,9 +57,11 @@ def fragment_picture(
     if key not in named:
         raise unknown("fact of this picture", by, list(named), where=fragment.name)
     spread = {"warp": 4, "register": 1}.get(key, 1)
-    colours = np.where(threads == thread, named[key] * spread % BANKS, EMPTY) if thread is not None else (
-        named[key] * spread % BANKS
-    )  # fmt: skip
+    colours = (
+        np.where(threads == thread, named[key] * spread % BANKS, EMPTY)
+        if thread is not None
+        else (named[key] * spread % BANKS)
+    )
     facts = tuple(
         Fact(name, _flat(each), _SYMBOLS.get(name, "") if name in fragment.units else "", tip=name != "thread")
         for name, each in named.items()
@@ -101,12 +103,15 @@ def swizzle_picture(swizzle: Swizzle, start: int = 0, lines: int | None = None) 
     logical = swizzle(at)
     column = logical % LINE_BYTES // size
     facts = (
-        Fact("column", _flat(column), "c"), Fact("address", _flat(logical), "@"), Fact("byte", _flat(at)),
+        Fact("column", _flat(column), "c"),
+        Fact("address", _flat(logical), "@"),
+        Fact("byte", _flat(at)),
         Fact("bank", _flat(at // BANK_BYTES % BANKS)),
-    )  # fmt: skip
+    )
     about = (
-        Entry("repeat", swizzle.repeat_bytes, "repeats every", "B"), Entry("evidence", str(swizzle.evidence)),
-    )  # fmt: skip
+        Entry("repeat", swizzle.repeat_bytes, "repeats every", "B"),
+        Entry("evidence", str(swizzle.evidence)),
+    )
     return Picture(
         down,
         across,
@@ -130,8 +135,9 @@ def tile_picture(
     facts = (Fact("byte", _flat(byte), "@"), Fact("bank", _flat(bank), "b"))
     about = (
         Entry("tile", f"{tile.major}-major, swizzle {tile.swizzle}, {tile.element_bytes}-byte elements"),
-        Entry("size", tile.size_bytes, unit="B"), Entry("evidence", str(tile.swizzle.evidence)),
-    )  # fmt: skip
+        Entry("size", tile.size_bytes, unit="B"),
+        Entry("evidence", str(tile.swizzle.evidence)),
+    )
     return Picture(
         down, across, facts, ("byte", "bank"), _flat(bank), "bank", axes=("mn", "k"), blocks=tile.atom, about=about
     )
@@ -139,16 +145,22 @@ def tile_picture(
 
 @paints(ScaleLayout)
 def scale_picture(
-    layout: ScaleLayout, shape: tuple[int, int] | None = None, *, view: str = TENSOR,
-    rows: Sequence[int] | None = None, cols: Sequence[int] | None = None,
-) -> Picture:  # fmt: skip
+    layout: ScaleLayout,
+    shape: tuple[int, int] | None = None,
+    *,
+    view: str = TENSOR,
+    rows: Sequence[int] | None = None,
+    cols: Sequence[int] | None = None,
+) -> Picture:
     """Where each scale lies ("tensor"), or which scale lies in each byte ("hardware"), pads in the colour of an alert."""
     shape = shape or layout.tile
     padded = layout.padded(shape)
     about = (
-        Entry("shape", shape), Entry("padded", padded),
-        Entry("size", layout.size_bytes(shape), unit="B"), Entry("evidence", str(layout.evidence)),
-    )  # fmt: skip
+        Entry("shape", shape),
+        Entry("padded", padded),
+        Entry("size", layout.size_bytes(shape), unit="B"),
+        Entry("evidence", str(layout.evidence)),
+    )
     if view == HARDWARE:
         width = max(CHUNK_BYTES // layout.element_bytes, 1)
         down, across = _chosen(rows, -(-padded[0] * padded[1] // width)), _chosen(cols, width)
@@ -228,9 +240,15 @@ def walk_picture(walk: Walk) -> Picture:
     down, across = (1, per) if along_k else (per, 1)
     colours = _flat(np.where(wrong, ALERT, bank))
     return Picture(
-        range(0, rows * down, down), range(0, k * across, across), facts, ("byte", "bank"), colours, "bank", ("mn", "k"),
+        range(0, rows * down, down),
+        range(0, k * across, across),
+        facts,
+        ("byte", "bank"),
+        colours,
+        "bank",
+        ("mn", "k"),
         about=about,
-    )  # fmt: skip
+    )
 
 
 def _chosen(labels: Sequence[int] | None, extent: int) -> Sequence[int]:

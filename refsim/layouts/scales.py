@@ -228,6 +228,7 @@ _CUBLAS = CUBLAS["1D block scaling factors layout"]
 _SHUFFLE = FLASHINFER["shuffle_matrix_a: shuffle block of 16 rows, 32 where the epilogue tile is a multiple of 128"]
 _SHUFFLE_SF = FLASHINFER["shuffle_matrix_sf_a: the same rows, then 128x4"]
 
+# fmt: off
 SCALE_LAYOUTS = (
     ScaleLayout(
         "nvidia_128x4", (128, 4), _128X4, _CUBLAS, "cuBLAS, CUTLASS and tcgen05: 512 bytes a tile, tiles along K first"
@@ -287,7 +288,8 @@ SCALE_LAYOUTS = (
         "FP8 weights (N, K), not scales: each 16 x 16 tile reordered for 8-byte loads of mma B fragments", pads=False,
         packed_dims=lambda padded: padded,
     ),
-)  # fmt: skip
+)
+# fmt: on
 _BY_NAME = {row.name: row for row in SCALE_LAYOUTS}
 
 

@@ -336,9 +336,11 @@ def _check_alignment(made: TensorMap) -> None:
     for name, value in (("address", made.address), *((f"stride {i + 1}", v) for i, v in enumerate(made.strides))):
         if value % quantum:
             raise _refuse(
-                "tensormap-alignment", f"{name} {value} is no multiple of {quantum} bytes",
-                "16 bytes; 32 with interleave 32B and for padded types", help=f"pad the rows to {quantum} bytes",
-            )  # fmt: skip
+                "tensormap-alignment",
+                f"{name} {value} is no multiple of {quantum} bytes",
+                "16 bytes; 32 with interleave 32B and for padded types",
+                help=f"pad the rows to {quantum} bytes",
+            )
     for axis, stride in enumerate(made.strides, 1):
         if stride >= 1 << 40:
             raise _refuse("tensormap-stride", f"stride {axis} is {stride}", "globalStrides are less than 2^40")
@@ -356,10 +358,12 @@ def _check_box(made: TensorMap) -> None:
     span = {"none": 0, "32B": 32, "64B": 64}.get(made.swizzle, 128)
     if made.interleave == "none" and span and made.row_bytes > span:
         raise _refuse(
-            "swizzle-span", f"one box row is {made.row_bytes} B, more than the {span} B span of swizzle {made.swizzle}",
-            "boxDim[0] x element size <= swizzle span", shown,
+            "swizzle-span",
+            f"one box row is {made.row_bytes} B, more than the {span} B span of swizzle {made.swizzle}",
+            "boxDim[0] x element size <= swizzle span",
+            shown,
             help=f"boxes of {span * 8 // row.element_bits} columns, or swizzle none",
-        )  # fmt: skip
+        )
 
 
 def _check_modes(made: TensorMap) -> None:

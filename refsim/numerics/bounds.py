@@ -60,8 +60,19 @@ def exact_product(
     scales = () if scale_format is None else _any_block(float_named(scale_format), a, a_scale)
     length = _columns(a)
     row = Profile(
-        "exact", "sum", (x,), (y,), d, (length,), EXACT, length, _NEAREST[d], IEEE754["section 4.3.1"], _DEFINED, scales=scales
-    )  # fmt: skip
+        "exact",
+        "sum",
+        (x,),
+        (y,),
+        d,
+        (length,),
+        EXACT,
+        length,
+        _NEAREST[d],
+        IEEE754["section 4.3.1"],
+        _DEFINED,
+        scales=scales,
+    )
     return _computed(row, a, b, c, (a_scale, b_scale, scale_format))
 
 
@@ -101,16 +112,17 @@ def fma_product(
     """
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
     x, y = element_named(a_format), element_named(b_format)
-    row = Profile(
-        "float32", "fma", (x,), (y,), F32, (1,), FMA_CHAIN, 1, RNE_F32, IEEE754["section 5.4.1"], _DEFINED
-    )  # fmt: skip
+    row = Profile("float32", "fma", (x,), (y,), F32, (1,), FMA_CHAIN, 1, RNE_F32, IEEE754["section 5.4.1"], _DEFINED)
     return _computed(row, a, b, c, (None, None, None))
 
 
 def _computed(
-    row: Profile, a: ArrayLike, b: ArrayLike, c: ArrayLike | None,
+    row: Profile,
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None,
     scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None],
-) -> NDArray[Any]:  # fmt: skip
+) -> NDArray[Any]:
     formats = (row.a_formats[0], row.b_formats[0])
     wide = [format for format in formats if format.is_integer or (format is F64 and row.d_format is F32)]
     if wide:

@@ -43,36 +43,50 @@ class Method:
 IN_THE_SUM, AFTER, WITH = "in the sum", "after the products", "with the products"
 
 TRUNCATED = Method(
-    "truncated", "a step takes {length} products and C, cuts them toward zero below 2^(E - {fraction}), where E is their "
-    "largest exponent; their sum is {rounded}", aligns=True, parametrised=True, adds_c=True,
+    "truncated",
+    "a step takes {length} products and C, cuts them toward zero below 2^(E - {fraction}), where E is their "
+    "largest exponent; their sum is {rounded}",
+    aligns=True,
+    parametrised=True,
+    adds_c=True,
     late_sentence="operands become {operands}; a step takes half of the products ({order}) and what came before, cuts them "
     "below 2^(E - {fraction}), their sum is {rounded}; C is added last, to nearest even",
-)  # fmt: skip
+)
 GROUPED = Method(
-    "grouped", "a step takes {length} products; the exact sum of {group} times their scales is one term, with the exponent "
-    "of the scales; terms and C are cut below 2^(E - {fraction}), their sum is {rounded}", aligns=True, groups=True,
-)  # fmt: skip
+    "grouped",
+    "a step takes {length} products; the exact sum of {group} times their scales is one term, with the exponent "
+    "of the scales; terms and C are cut below 2^(E - {fraction}), their sum is {rounded}",
+    aligns=True,
+    groups=True,
+)
 INTEGER = Method("integer", "products and sum are exact; the sum wraps to 32 bits", kept="all", c_enters=IN_THE_SUM)
 FMA_CHAIN = Method(
-    "fma-chain", "one fused multiply-add for each k, each rounded to nearest even", kept="{result}, rounded for each k",
-    c_enters=IN_THE_SUM, rounds_each=True,
-)  # fmt: skip
+    "fma-chain",
+    "one fused multiply-add for each k, each rounded to nearest even",
+    kept="{result}, rounded for each k",
+    c_enters=IN_THE_SUM,
+    rounds_each=True,
+)
 EXACT = Method(
-    "exact", "a step adds {length} products and C exactly and rounds once, to nearest even", kept="all",
-    c_enters=IN_THE_SUM, rounds_each=True,
-)  # fmt: skip
+    "exact",
+    "a step adds {length} products and C exactly and rounds once, to nearest even",
+    kept="all",
+    c_enters=IN_THE_SUM,
+    rounds_each=True,
+)
 FLUSHED_TREE = Method(
-    "flushed-tree", "{length} products, their sums by pairs and C, each rounded to f32; subnormals become zero",
-    kept="24, each sum rounded", c_enters=AFTER, flushes=True,
-)  # fmt: skip
+    "flushed-tree",
+    "{length} products, their sums by pairs and C, each rounded to f32; subnormals become zero",
+    kept="24, each sum rounded",
+    c_enters=AFTER,
+    flushes=True,
+)
 _LATE = (
     "a step takes {{length}} products; those{} are cut toward zero below 2^(E - {{fraction}}), where E is their largest "
     "exponent, and added; that sum and C are rounded down at the larger exponent, added, rounded down and then rounded to "
     "nearest even"
 )
 LATE_TRUNCATED = Method("late-truncated", _LATE.format(""), aligns=True)
-LATE_EVEN_ODD = Method(
-    "late-even-odd", _LATE.format(" of even k, and apart those of odd k,"), aligns=True, halves=True
-)  # fmt: skip
+LATE_EVEN_ODD = Method("late-even-odd", _LATE.format(" of even k, and apart those of odd k,"), aligns=True, halves=True)
 
 METHODS = (TRUNCATED, GROUPED, INTEGER, FMA_CHAIN, EXACT, FLUSHED_TREE, LATE_TRUNCATED, LATE_EVEN_ODD)

@@ -102,11 +102,16 @@ class Problem:
 
 
 def checked(
-    a: ArrayLike, b: ArrayLike, c: ArrayLike | None, unit: str,
-    formats: tuple[str | ElementType, str | ElementType, str | ElementType], target: str,
-    scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None], k: int | None,
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None,
+    unit: str,
+    formats: tuple[str | ElementType, str | ElementType, str | ElementType],
+    target: str,
+    scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None],
+    k: int | None,
     negate: tuple[bool, bool] = (False, False),
-) -> Problem:  # fmt: skip
+) -> Problem:
     """The problem that the arguments of `mma` describe; raises RefsimError where they describe none."""
     types = [element_named(name) for name in formats]
     row = profile(target, unit, types[0], types[1], types[2], k)
@@ -114,9 +119,15 @@ def checked(
 
 
 def fitted(
-    row: Profile, a: ArrayLike, b: ArrayLike, c: ArrayLike | None, formats: tuple[ElementType, ElementType],
-    scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None], k: int, negate: tuple[bool, bool] = (False, False),
-) -> Problem:  # fmt: skip
+    row: Profile,
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None,
+    formats: tuple[ElementType, ElementType],
+    scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None],
+    k: int,
+    negate: tuple[bool, bool] = (False, False),
+) -> Problem:
     """The problem of a given row, its arrays checked."""
     x = _operand(a, formats[0], "a", row, negate[0])
     y = _operand(b, formats[1], "b", row, negate[1])
@@ -144,16 +155,22 @@ def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, ne
     dtype = format.code_dtype
     if array.dtype != dtype:
         raise RefsimError(
-            "code-type", f"{which} holds {array.dtype}, codes of {format} are {dtype}", row.name,
-            "codes are unsigned integers, values are floats", f"refsim.encode(values, {format.name!r}), or view a float's bits",
-        )  # fmt: skip
+            "code-type",
+            f"{which} holds {array.dtype}, codes of {format} are {dtype}",
+            row.name,
+            "codes are unsigned integers, values are floats",
+            f"refsim.encode(values, {format.name!r}), or view a float's bits",
+        )
     if array.ndim < 2:
         raise RefsimError("operand-shape", f"{which} has shape {array.shape}", row.name, "(..., rows, K)")
     if format.bits < 8 and array.size and int(array.max()) >= format.code_limit:
         raise RefsimError(
-            "illegal-code", f"{which} holds {int(array.max()):#x}", row.name, f"{format} has codes below {format.code_limit:#x}",
+            "illegal-code",
+            f"{which} holds {int(array.max()):#x}",
+            row.name,
+            f"{format} has codes below {format.code_limit:#x}",
             "one code per element; unpack packed bytes with refsim.unpack",
-        )  # fmt: skip
+        )
     if not isinstance(negate, (bool, np.bool_)):
         raise RefsimError("negate", f"negate_{which} is {negate!r}", row.name, "a flag is True or False")
     if not negate:
@@ -173,9 +190,11 @@ def _check_k(a: NDArray[Any], b: NDArray[Any], k: int, row: Profile) -> None:
         )
     if a.shape[-1] == 0 or a.shape[-1] % k:
         raise RefsimError(
-            "operand-k", f"K = {a.shape[-1]} is not a positive multiple of the instruction's {k}", row.name,
+            "operand-k",
+            f"K = {a.shape[-1]} is not a positive multiple of the instruction's {k}",
+            row.name,
             help="pad a and b with zeros: code 0 is +0 in every operand format",
-        )  # fmt: skip
+        )
 
 
 def _scales(
@@ -196,13 +215,18 @@ def _scales(
     format = element_named(scale_format)
     arrays = [_array(scale, which, row) for scale, which in ((a_scale, "a_scale"), (b_scale, "b_scale"))]
     blocks = [length // array.shape[-1] if array.ndim >= 2 and array.shape[-1] else 0 for array in arrays]
-    fits = all((format, block) in row.scales and array.shape[-1] * block == length
-               for array, block in zip(arrays, blocks, strict=True))  # fmt: skip
+    fits = all(
+        (format, block) in row.scales and array.shape[-1] * block == length
+        for array, block in zip(arrays, blocks, strict=True)
+    )
     if not fits or blocks[0] != blocks[1]:
         raise RefsimError(
-            "scales", f"{format} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}", row.name,
-            "(..., rows, K // block)", f"known: {known}",
-        )  # fmt: skip
+            "scales",
+            f"{format} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}",
+            row.name,
+            "(..., rows, K // block)",
+            f"known: {known}",
+        )
     if any(array.dtype != np.uint8 for array in arrays):
         raise RefsimError(
             "code-type", f"scales hold {arrays[0].dtype} and {arrays[1].dtype}, codes are uint8", row.name

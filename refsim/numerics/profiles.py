@@ -78,6 +78,7 @@ class Evidence:
         return f"{self.level.value}: {self.what}"
 
 
+# fmt: off
 @dataclass(frozen=True, repr=False)
 class Profile(Card):
     """The arithmetic of one instruction family of one chip.
@@ -138,7 +139,7 @@ class Profile(Card):
         return (
             self.a_formats, self.b_formats, self.d_format, self.k, self.method, self.length, self.rounding, self.fraction,
             self.zero_exponent, self.order, self.c_enters, self.operands, self.scales, self.keeps_nan,
-        )  # fmt: skip
+        )
 
     def steps(self, k: int) -> list[list[int]]:
         """The products of each step of one instruction, in order.
@@ -163,6 +164,7 @@ class Profile(Card):
         yield "rounding", self.rounding
         yield "evidence", self.evidence
         yield "source", self.source
+# fmt: on
 
 
 F8, F8F6F4 = (E4M3, E5M2), (E4M3, E5M2, E2M3, E3M2, E2M1)
@@ -189,16 +191,18 @@ def _of_four(evidence: Evidence) -> Evidence:
 _XIE_NVIDIA, _SIM_NVIDIA = XIE["table 4"], MMA_SIM["nv_ptx/sim.py"]
 
 
+# fmt: off
 def _truncated(target: str, unit: str, formats: tuple[Format, ...], d: Format, k: tuple[int, ...], length: int, fraction: int,
                zero: tuple[int, int], evidence: Evidence = _MODEL, *, source: Source = _XIE_NVIDIA, rounding: str = RZ_F32,
                order: str = ASCENDING, c_enters: str = EARLY, operands: Format | None = None,
-               scales: tuple[tuple[Format, int], ...] = (), negates: bool = False) -> Profile:  # fmt: skip
+               scales: tuple[tuple[Format, int], ...] = (), negates: bool = False) -> Profile:
     """A row of the fused, truncated sum; `zero` holds the zero exponents of f32 and f16 results."""
     half = d is F16
     return Profile(
         target, unit, formats, formats, d, k, TRUNCATED, length, RNE_F16 if half else rounding, source, evidence, fraction,
         zero[half], order, c_enters, operands, scales, negates,
-    )  # fmt: skip
+    )
+# fmt: on
 
 
 def _both(*arguments: object, **options: object) -> list[Profile]:
@@ -208,14 +212,15 @@ def _both(*arguments: object, **options: object) -> list[Profile]:
 
 
 _VOLTA, _AMPERE, _HOPPER = (-131, -19), (-132, -20), (-133, -21)
+# fmt: off
 _CHECKED = {
     "sm_70": "V100", "sm_80": "A100", "sm_86": "A2", "sm_89": "RTX 1000 Ada and L40S", "sm_90": "H100 and H200",
     "sm_100": "B200",
-}  # fmt: skip
+}
 
 
 def _halves(target: str, unit: str, k16: tuple[int, ...], k8: tuple[int, ...], length: int, fraction: int,
-            zero: tuple[int, int], evidence: Evidence, *, negates: bool = False) -> list[Profile]:  # fmt: skip
+            zero: tuple[int, int], evidence: Evidence, *, negates: bool = False) -> list[Profile]:
     """f16, bf16 and tf32 of one chip: tf32 takes half as many products a step."""
     shape = (length, fraction, zero, evidence)
     return [
@@ -223,12 +228,14 @@ def _halves(target: str, unit: str, k16: tuple[int, ...], k8: tuple[int, ...], l
         _truncated(target, unit, (BF16,), F32, k16, *shape, negates=negates),
         _truncated(target, unit, (TF32,), F32, k8, length // 2, fraction, zero, _of_four(evidence), negates=negates),
     ]
+# fmt: on
 
 
 def _integer(target: str, unit: str, k: tuple[int, ...], source: Source) -> Profile:
     return Profile(target, unit, INT8, INT8, S32, k, INTEGER, max(k), WRAP_S32, source, _INTEGER)
 
 
+# fmt: off
 def _chain(
     target: str, unit: str, format: Format, k: tuple[int, ...], source: Source, evidence: Evidence = _IEEE
 ) -> Profile:
@@ -236,7 +243,7 @@ def _chain(
     return Profile(
         target, unit, (format,), (format,), format, k, FMA_CHAIN, 1, rounding, source, evidence,
         keeps_nan=unit == "mma.sync",
-    )  # fmt: skip
+    )
 
 
 def _block_scaled(target: str, prefix: str) -> list[Profile]:
@@ -248,7 +255,7 @@ def _block_scaled(target: str, prefix: str) -> list[Profile]:
             _MODEL, 35, -139, scales=scales,
         )
         for kind, scales in (("mxf4", _SCALES_32), ("mxf4nvf4", _SCALES_16))
-    ]  # fmt: skip
+    ]
     return [fused, *fp4]
 
 
@@ -271,7 +278,7 @@ def _warp_rows() -> list[Profile]:
                 target, unit, F8, d, (32, 16), 16, 25, _HOPPER, _MODEL if wgmma else _published(_CHECKED[target]),
                 order=BYTE_PAIRS, c_enters=LATE, operands=F16, source=KHATTAK_MIKAITIS["figure 5c"],
             )
-        )  # fmt: skip
+        )
     rows += _both("sm_120", unit, F8, (32, 16), 32, 25, _HOPPER)
     rows += _both("sm_120", unit, F8F6F4, (32,), 32, 25, _HOPPER)
     for target in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"):
@@ -280,6 +287,7 @@ def _warp_rows() -> list[Profile]:
             k = (16, 8, 4) if target in ("sm_90", "sm_100", "sm_120") else (4,)
             rows.append(_chain(target, unit, F64, k, XIE["table 4"]))
     return rows
+# fmt: on
 
 
 def _warpgroup_rows() -> list[Profile]:
@@ -307,6 +315,7 @@ def _tcgen05_rows() -> list[Profile]:
     ]
 
 
+# fmt: off
 def _amd_rows() -> list[Profile]:
     """MFMA: gfx908 is CDNA1, gfx90a CDNA2, gfx942 CDNA3, gfx950 CDNA4."""
     source, rows = MMA_SIM["amd/sim.py"], list[Profile]()
@@ -321,7 +330,7 @@ def _amd_rows() -> list[Profile]:
                 target, unit, formats, formats, F32, k, method, length, RNE_F32, source, _MODEL, fraction,
                 c_enters=enters,
             )
-        )  # fmt: skip
+        )
 
     for target in ("gfx908", "gfx90a", "gfx942"):
         rows.append(_chain(target, "mfma", F32, (4, 2, 1), XIE["table 6"]))
@@ -342,7 +351,7 @@ def _amd_rows() -> list[Profile]:
                 "gfx950", "mfma", formats, formats, F32, k, FMA_CHAIN, 1, RNE_F32,
                 ROCJITSU["matrix emulation, issues 10330 and 10344"], _UNVERIFIED,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -356,7 +365,8 @@ MEASURED_WORDS = {
     ("wgmma", BF16, F32): 32_094_720, ("wgmma", TF32, F32): 31_476_224,
     ("wgmma", E4M3, F32): 118_701_056, ("wgmma", E4M3, F16): 95_745_536,
     ("wgmma", S8, S32): 28_311_552,
-}  # fmt: skip
+}
+# fmt: on
 
 
 def _measured(row: Profile) -> Profile:

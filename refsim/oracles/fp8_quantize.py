@@ -45,9 +45,14 @@ def amax(codes: ArrayLike, in_format: str | Format | None = None) -> np.uint32:
 
 
 def quantize(
-    codes: ArrayLike, in_format: str | Format | None = None, fmt: str | Format = E4M3, eps: float = EPS,
-    amax_bits: int | None = None, *, dtype: DTypeLike | None = None,
-) -> tuple[NDArray[Any], np.float32]:  # fmt: skip
+    codes: ArrayLike,
+    in_format: str | Format | None = None,
+    fmt: str | Format = E4M3,
+    eps: float = EPS,
+    amax_bits: int | None = None,
+    *,
+    dtype: DTypeLike | None = None,
+) -> tuple[NDArray[Any], np.float32]:
     """The FP8 codes, in the shape of `codes`, and the float32 scale that undoes them.
 
     `codes` and `in_format` as in amax; dtype="ml_dtypes" gives the result that dtype. `fmt` is e4m3 (MAX 448) or e5m2
@@ -73,9 +78,13 @@ def quantize(
 
 
 def dequantize(
-    q: ArrayLike, scale: float | np.float32, fmt: str | Format | None = None, out_format: str | Format = BF16, *,
+    q: ArrayLike,
+    scale: float | np.float32,
+    fmt: str | Format | None = None,
+    out_format: str | Format = BF16,
+    *,
     dtype: DTypeLike | None = None,
-) -> NDArray[Any]:  # fmt: skip
+) -> NDArray[Any]:
     """The codes of round(fl(q * scale)) in bf16, f16 or f32, in the shape of `q`.
 
     `q`: codes of `fmt`, or an array of ml_dtypes, which knows its format; dtype="ml_dtypes" gives the result that dtype

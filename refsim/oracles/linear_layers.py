@@ -81,9 +81,11 @@ class Reduction:
     def __post_init__(self) -> None:
         if not (is_whole(self.splits, 1) and is_whole(self.tile, 1)) or self.tile % STEP:
             raise RefsimError(
-                "bad-reduction", f"{self.splits} splits of tiles of {self.tile} columns", where=self.name,
+                "bad-reduction",
+                f"{self.splits} splits of tiles of {self.tile} columns",
+                where=self.name,
                 rule=f"1 split or more, a tile of {STEP} columns or a multiple",
-            )  # fmt: skip
+            )
         if str(self.partial_rounding) not in ROUNDINGS:
             raise unknown("partial rounding", str(self.partial_rounding), list(ROUNDINGS), where=self.name)
         if str(self.order) not in ORDERS:
@@ -174,9 +176,10 @@ def weights(
     wanted = -(-codes.shape[0] // rows), -(-codes.shape[1] // columns)
     if factors.shape != wanted:
         raise RefsimError(
-            "scale-shape", f"scales have shape {factors.shape}, groups of {group[0]} x {group[1]} need {wanted}",
+            "scale-shape",
+            f"scales have shape {factors.shape}, groups of {group[0]} x {group[1]} need {wanted}",
             rule="(ceil(output / rows), ceil(K / columns))",
-        )  # fmt: skip
+        )
     spread = factors[np.arange(codes.shape[0])[:, None] // rows, np.arange(codes.shape[1])[None, :] // columns]
     decoded = convert(f"{_decoder(decode)}.bf16.e4m3", codes)
     return np.asarray(ieee.mul(decoded, spread))

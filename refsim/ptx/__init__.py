@@ -14,10 +14,27 @@ from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import WarpTrace
 
 __all__ = [
-    "ARITHMETICS", "CHECKS", "DEFAULT_TARGET", "FAULT_CODES", "POLICIES", "STOPS", "AddressWatch",
-    "BankUse", "Check", "Checks", "Contraction", "Crowd", "Extents", "GlobalMemory", "Program", "Trace", "WarpTrace",
-    "is_fault", "load", "stretch_named",
-]  # fmt: skip
+    "ARITHMETICS",
+    "CHECKS",
+    "DEFAULT_TARGET",
+    "FAULT_CODES",
+    "POLICIES",
+    "STOPS",
+    "AddressWatch",
+    "BankUse",
+    "Check",
+    "Checks",
+    "Contraction",
+    "Crowd",
+    "Extents",
+    "GlobalMemory",
+    "Program",
+    "Trace",
+    "WarpTrace",
+    "is_fault",
+    "load",
+    "stretch_named",
+]
 
 
 def __dir__() -> list[str]:

@@ -151,9 +151,17 @@ def landmarks(format: Format) -> dict[str, int]:
     half = one >> 1 if format.twos_complement or format.bias == 1 else one - (1 << mantissa)
     largest = format.max_code >> pad
     found = {
-        "zero": 0, "least": 1, "below normal": (1 << mantissa) - 1, "normal": 1 << mantissa, "half": half, "one": one,
-        "above one": one + 1, "below largest": largest - 1, "largest": largest, "top": format.magnitude_limit - 1,
-    }  # fmt: skip
+        "zero": 0,
+        "least": 1,
+        "below normal": (1 << mantissa) - 1,
+        "normal": 1 << mantissa,
+        "half": half,
+        "one": one,
+        "above one": one + 1,
+        "below largest": largest - 1,
+        "largest": largest,
+        "top": format.magnitude_limit - 1,
+    }
     if format.specials is Specials.IEEE:
         infinity = ((1 << format.exponent_bits) - 1) << mantissa
         found |= {"infinity": infinity, "signalling": infinity + 1, "quiet": infinity + (1 << mantissa >> 1)}
@@ -161,9 +169,20 @@ def landmarks(format: Format) -> dict[str, int]:
 
 
 BREAKING = (
-    "zero", "least", "below normal", "normal", "half", "one", "above one", "below largest", "largest", "infinity", "top",
-    "signalling", "quiet",
-)  # fmt: skip
+    "zero",
+    "least",
+    "below normal",
+    "normal",
+    "half",
+    "one",
+    "above one",
+    "below largest",
+    "largest",
+    "infinity",
+    "top",
+    "signalling",
+    "quiet",
+)
 
 
 def special_codes(format: str | Format, names: Sequence[str] = BREAKING) -> tuple[int, ...]:

@@ -111,10 +111,17 @@ def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = Non
 
 
 def run(
-    opcode: str, *sources: Any, pool: NDArray[np.uint8] | None = None, active: NDArray[np.bool_] | None = None,
-    policy: str = "eager", seed: int = 0, operands: int | None = None, immediate: dict[str, str] | None = None,
-    result_bits: int | None = None, checks: ptx.Checks | None = None,
-) -> Ran:  # fmt: skip
+    opcode: str,
+    *sources: Any,
+    pool: NDArray[np.uint8] | None = None,
+    active: NDArray[np.bool_] | None = None,
+    policy: str = "eager",
+    seed: int = 0,
+    operands: int | None = None,
+    immediate: dict[str, str] | None = None,
+    result_bits: int | None = None,
+    checks: ptx.Checks | None = None,
+) -> Ran:
     """Execute one instruction in one block, a lane for each element of the sources, through parser and machine.
 
     sources: one array of unsigned bits (bool for predicates) per source register, all of one length up to 1024;
@@ -153,9 +160,13 @@ class _Program:
     """The PTX text around one instruction."""
 
     def __init__(
-        self, bound: Bound, optional: tuple[str, ...], immediate: dict[str, str], pool: NDArray[np.uint8] | None,
+        self,
+        bound: Bound,
+        optional: tuple[str, ...],
+        immediate: dict[str, str],
+        pool: NDArray[np.uint8] | None,
         result_bits: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.bound, self.optional, self.immediate, self.pool = bound, optional, immediate, pool
         self.size = 0 if pool is None else pool.shape[-1]
         self.operands = [operand for operand in written(bound, optional) if operand.name not in immediate]
@@ -166,8 +177,10 @@ class _Program:
         ]
         self.outputs = [
             (name, TYPES[f"b{result_bits}"] if result_bits and operand.type.name != "pred" else operand.type)
-            for operand in self.operands if operand.is_result for name in operand.registers()
-        ]  # fmt: skip
+            for operand in self.operands
+            if operand.is_result
+            for name in operand.registers()
+        ]
 
     def module(self) -> str:
         target = next(t for t in _TARGETS if supports(t, self.bound.since))
@@ -183,10 +196,19 @@ class _Program:
         constants = ""
         if self.space == "const" and self.pool is not None:
             constants = f".const .align 32 .b8 window[{self.size}] = {{{', '.join(map(str, self.pool.tolist()))}}};"
-        return "\n".join([
-            ".version 9.0", f".target {target}", ".address_size 64", constants,
-            f".entry single({', '.join(parameters)})", "{", *self.body(), "}", "",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                ".version 9.0",
+                f".target {target}",
+                ".address_size 64",
+                constants,
+                f".entry single({', '.join(parameters)})",
+                "{",
+                *self.body(),
+                "}",
+                "",
+            ]
+        )
 
     def body(self) -> list[str]:
         registers = [f".reg .{register_type(type)} {name};" for name, type in [*self.inputs, *self.outputs]]
@@ -245,11 +267,22 @@ class _Program:
         first += [] if own else ["mad.wide.u32 %to, %lane, 4, %to;"]
         step = ["mov.u64 %step, 4;"] if own else ["mov.u32 %word, %ntid.x;", "mul.wide.u32 %step, %word, 4;"]
         move = (
-            ["ld.global.b32 %word, [%at];", f"st.{space}.b32 [%to], %word;"] if fill
+            ["ld.global.b32 %word, [%at];", f"st.{space}.b32 [%to], %word;"]
+            if fill
             else [f"ld.{space}.b32 %word, [%to];", "st.global.b32 [%at], %word;"]
-        )  # fmt: skip
+        )
         return [
-            "ld.param.u64 %at, [pool];", "mov.u64 %to, %base;", f"add.u64 %end, %base, {self.size};", *first, *step,
-            f"{label}:", "setp.ge.u64 %p, %to, %end;", f"@%p bra {label}_END;", *move, "add.u64 %at, %at, %step;",
-            "add.u64 %to, %to, %step;", f"bra {label};", f"{label}_END:",
-        ]  # fmt: skip
+            "ld.param.u64 %at, [pool];",
+            "mov.u64 %to, %base;",
+            f"add.u64 %end, %base, {self.size};",
+            *first,
+            *step,
+            f"{label}:",
+            "setp.ge.u64 %p, %to, %end;",
+            f"@%p bra {label}_END;",
+            *move,
+            "add.u64 %at, %at, %step;",
+            "add.u64 %to, %to, %step;",
+            f"bra {label};",
+            f"{label}_END:",
+        ]

@@ -170,9 +170,8 @@ def _groups(picture: Picture) -> Iterator[str]:
             groups.setdefault(key, {}).setdefault(colour, []).append(place)
     tips = _tips(picture)
     squares = [
-        f'<path d="M{col} {row}h1v1h-1"><title>'
-        for row in range(len(picture.row_labels)) for col in range(across)
-    ]  # fmt: skip
+        f'<path d="M{col} {row}h1v1h-1"><title>' for row in range(len(picture.row_labels)) for col in range(across)
+    ]
     for colours in groups.values():
         yield "<g>"
         for colour, places in colours.items():

@@ -42,8 +42,18 @@ PADDING_FROM = 30  # the bits of a tf32 word that no product may see
 ENTRY = Bits(20, 44)  # an entry of a table
 ONE_ULP = Bits(40, 2)  # 0 in a quarter of all words
 PROBED = (
-    "zero", "least", "below normal", "normal", "one", "above one", "top", "largest", "infinity", "signalling", "quiet",
-)  # fmt: skip
+    "zero",
+    "least",
+    "below normal",
+    "normal",
+    "one",
+    "above one",
+    "top",
+    "largest",
+    "infinity",
+    "signalling",
+    "quiet",
+)
 """The landmarks among operands, in the order in which words choose them."""
 
 
@@ -173,10 +183,19 @@ def _powers(draw: Draw) -> Codes:
 
 
 CLASSES: dict[str, Callable[[Draw], Codes]] = {
-    "bits": _bits, "finite": _finite, "narrow": _narrow, "geometric": _geometric, "spread": _spread, "swamping": _swamping,
+    "bits": _bits,
+    "finite": _finite,
+    "narrow": _narrow,
+    "geometric": _geometric,
+    "spread": _spread,
+    "swamping": _swamping,
     "cancelling": _spread,  # whose every second product tensor_probe turns
-    "subnormal": _subnormal, "sparse": _sparse, "special": _special, "large": _large, "powers": _powers,
-}  # fmt: skip
+    "subnormal": _subnormal,
+    "sparse": _sparse,
+    "special": _special,
+    "large": _large,
+    "powers": _powers,
+}
 """In the order of their numbers, which stand in the seeds: a new class comes last."""
 
 

@@ -116,8 +116,22 @@ def features(shape: Shape) -> dict[str, Feature]:
     """Every question that an instruction on floats can be asked, by name; none for integers."""
     if shape.d_format.is_integer:
         return {}
-    found = [make(shape) for make in (_c_precision, _product_precision, _three_products, _output_rounding, _output_rounding_c,
-             _renormalised, _order, _tiny, _signed_zeros, _overflow, _smoke)]  # fmt: skip
+    found = [
+        make(shape)
+        for make in (
+            _c_precision,
+            _product_precision,
+            _three_products,
+            _output_rounding,
+            _output_rounding_c,
+            _renormalised,
+            _order,
+            _tiny,
+            _signed_zeros,
+            _overflow,
+            _smoke,
+        )
+    ]
     found += [*_permuted(shape), _permuted_chain(shape), _c_alone(shape), _specials(shape)]
     if float_named(shape.a_format).padding_bits:
         found.append(_low_bits(shape))
@@ -304,8 +318,12 @@ def _permuted(shape: Shape) -> Iterator[Feature]:
     a, b = _turned(vectors)
     kind = shape.d_format.code_dtype
     with np.errstate(all="ignore"):
-        c = [np.array(-1.1 * float(floats(x[:1], shape.a_format)[0]) * float(floats(y[:1], shape.b_format)[0]))
-             .astype(shape.d_format.array_dtype).view(kind) for x, y in vectors]  # fmt: skip
+        c = [
+            np.array(-1.1 * float(floats(x[:1], shape.a_format)[0]) * float(floats(y[:1], shape.b_format)[0]))
+            .astype(shape.d_format.array_dtype)
+            .view(kind)
+            for x, y in vectors
+        ]
     yield Feature("permuted", a, b, np.repeat(np.array(c, kind), 2 * shape.k))
     yield Feature("permuted_zero", a, b, np.zeros(len(a), kind))
     yield Feature("permuted_scale_d", a, b, None)
@@ -320,8 +338,17 @@ def _c_alone(shape: Shape) -> Feature:
     """Products of zeros: what of C comes through, for every exponent, both signs and 16 or 8 mantissas."""
     row = float_named(shape.d_format)
     m, fields = row.mantissa_bits, 1 << row.exponent_bits
-    mantissas = sorted({0, 1, 3, (1 << m) - 1, 1 << (m - 1), *((1 << i) for i in range(m - 8, m, 2)),
-                        *((1 << m) - (1 << i) for i in range(0, m, 3))})  # fmt: skip
+    mantissas = sorted(
+        {
+            0,
+            1,
+            3,
+            (1 << m) - 1,
+            1 << (m - 1),
+            *((1 << i) for i in range(m - 8, m, 2)),
+            *((1 << m) - (1 << i) for i in range(0, m, 3)),
+        }
+    )
     step = max(fields // 256, 1)
     exponents = sorted({*range(0, fields, step), 1, 2, fields - 2, fields - 1})
     codes = [sign | e << m | x for sign in (0, row.sign_mask) for e in exponents for x in mantissas]
@@ -359,8 +386,18 @@ def corners(format: Format) -> list[int]:
 def _low_bits(shape: Shape) -> Feature:
     """The 13 bits of a tf32 word that no product may see, in numbers, subnormals, infinities and NaNs."""
     # zero, the smallest subnormal, 1 and its neighbour, the largest, infinity, the first NaN and a quiet one, -1, -infinity
-    heads = (0x00000000, 0x00002000, 0x3F800000, 0x3F802000, 0x7F7FE000, 0x7F800000, 0x7F802000, 0x7FC00000, 0xBF800000,
-             0xFF800000)  # fmt: skip
+    heads = (
+        0x00000000,
+        0x00002000,
+        0x3F800000,
+        0x3F802000,
+        0x7F7FE000,
+        0x7F800000,
+        0x7F802000,
+        0x7FC00000,
+        0xBF800000,
+        0xFF800000,
+    )
     lows = (0, 1, 0x1000, 0x1FFF, 0x0FFF)  # 0x1000 is half of a tf32 ulp, 0x1FFF all 13 bits
     cases = [(head | low, other | last) for head, low, other, last in product(heads, lows, heads, (0, 0x1FFF))]
     x = np.zeros((len(cases), shape.k), np.uint32)

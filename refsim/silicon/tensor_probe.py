@@ -75,8 +75,9 @@ class Shape:
         return len(self.classes) * len(self.c_classes) // CELLS_A_CHUNK
 
 
-def cell_operands(shape: Shape, name: str, number: int, batch: int | None = None, rows: int | None = None,
-                  columns: int | None = None) -> tuple[Codes, Codes]:  # fmt: skip
+def cell_operands(
+    shape: Shape, name: str, number: int, batch: int | None = None, rows: int | None = None, columns: int | None = None
+) -> tuple[Codes, Codes]:
     """A (batch, M, K) and B (batch, N, K) of one class in pass `number`; K holds STEPS[...] instructions.
 
     `batch`, `rows`, `columns`: only so many of the first products, rows of A, rows of B.
@@ -173,8 +174,10 @@ def _opposite(shape: Shape, drawn: Words, a: Codes, b: Codes) -> Codes:
     kind, format = shape.d_format.array_dtype, float_named(shape.d_format)
     assert kind is not None
     with np.errstate(all="ignore"):
-        x, y = (values_of(np.ascontiguousarray(codes[..., place]), element).astype(np.float64)
-                for codes, element in ((a, shape.a_format), (b, shape.b_format)))  # fmt: skip
+        x, y = (
+            values_of(np.ascontiguousarray(codes[..., place]), element).astype(np.float64)
+            for codes, element in ((a, shape.a_format), (b, shape.b_format))
+        )
         negated = (-x[:, :, None] * y[:, None, :]).astype(kind)
     codes: Codes = negated.view(format.code_dtype)
     return np.where(np.isnan(negated), codes.dtype.type(format.magnitude_limit - 1), codes)

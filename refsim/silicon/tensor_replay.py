@@ -31,17 +31,35 @@ def shape_of(recording: Recording) -> Shape:
     return Shape(a, b, d, *facts["shape"])
 
 
-def modelled(shape: Shape, unit: str, a: Codes, b: Codes, c: Codes | None, *, target: str = "sm_90a",
-             negate: tuple[bool, bool] = (False, False), row: Profile | None = None) -> Codes:  # fmt: skip
+def modelled(
+    shape: Shape,
+    unit: str,
+    a: Codes,
+    b: Codes,
+    c: Codes | None,
+    *,
+    target: str = "sm_90a",
+    negate: tuple[bool, bool] = (False, False),
+    row: Profile | None = None,
+) -> Codes:
     """D as codes: by `numerics.mma`, or by a `row` of other arithmetic."""
     kind = shape.d_format.array_dtype
     assert kind is not None
     z = None if c is None else np.ascontiguousarray(c).view(kind)
     if row is None:
         found: NDArray[Any] = numerics.mma(
-            a, b, z, unit=unit, a_format=shape.a_format, b_format=shape.b_format, d_format=shape.d_format, target=target,
-            k=shape.k, negate_a=negate[0], negate_b=negate[1],
-        )  # fmt: skip
+            a,
+            b,
+            z,
+            unit=unit,
+            a_format=shape.a_format,
+            b_format=shape.b_format,
+            d_format=shape.d_format,
+            target=target,
+            k=shape.k,
+            negate_a=negate[0],
+            negate_b=negate[1],
+        )
     else:
         problem = fitted(row, a, b, z, (shape.a_format, shape.b_format), (None, None, None), shape.k, negate)
         found = matrix_product(problem.operands, problem.c, row, problem.k).reshape(problem.shape)

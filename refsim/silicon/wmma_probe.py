@@ -34,13 +34,18 @@ class WmmaForm:
 
     def kernel(self, entry: str) -> str:
         """The PTX entry (in, out)."""
-        return "\n".join([
-            f".visible .entry {entry}(.param .u64 source, .param .u64 target) {{",
-            ".reg .b64 %in, %out, %mine; .reg .b32 %lane, %warp, %thread;",
-            "ld.param.u64 %in, [source]; ld.param.u64 %out, [target]; mov.u32 %thread, %tid.x;",
-            f"shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31; mad.wide.u32 %in, %warp, {STRETCH}, %in;",
-            f"mad.wide.u32 %out, %warp, {STRETCH}, %out;", self.body, "ret;", "}",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                f".visible .entry {entry}(.param .u64 source, .param .u64 target) {{",
+                ".reg .b64 %in, %out, %mine; .reg .b32 %lane, %warp, %thread;",
+                "ld.param.u64 %in, [source]; ld.param.u64 %out, [target]; mov.u32 %thread, %tid.x;",
+                f"shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31; mad.wide.u32 %in, %warp, {STRETCH}, %in;",
+                f"mad.wide.u32 %out, %warp, {STRETCH}, %out;",
+                self.body,
+                "ret;",
+                "}",
+            ]
+        )
 
     def inputs(self) -> NDArray[np.uint8]:
         """The bytes of `in`: numbers of elements (in odd warps their upper bytes) for loads and stores, else noise."""

@@ -3,9 +3,20 @@
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "Findings", "Kernel", "Launcher", "Promise", "Verdict", "assert_bits_equal", "find_kernels", "kernel_named",
-    "laws", "recipes", "replay_case", "run_campaign", "strategies",
-]  # fmt: skip
+    "Findings",
+    "Kernel",
+    "Launcher",
+    "Promise",
+    "Verdict",
+    "assert_bits_equal",
+    "find_kernels",
+    "kernel_named",
+    "laws",
+    "recipes",
+    "replay_case",
+    "run_campaign",
+    "strategies",
+]
 
 if TYPE_CHECKING:
     from refsim.kernels import Findings, Kernel, Launcher, Promise

@@ -169,10 +169,16 @@ def _search(ledger: _Ledger, cases: int) -> None:
         raise _Failed
 
     chosen = hypothesis.settings(
-        max_examples=cases, database=None, derandomize=ledger.seed is None, deadline=None, print_blob=False,
-        report_multiple_bugs=False, suppress_health_check=list(hypothesis.HealthCheck),
-        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink], verbosity=hypothesis.Verbosity.quiet,
-    )  # fmt: skip
+        max_examples=cases,
+        database=None,
+        derandomize=ledger.seed is None,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+        verbosity=hypothesis.Verbosity.quiet,
+    )
     search = chosen(hypothesis.given(problem=ledger.kernel.problem)(agrees))
     if ledger.seed is not None:
         search = hypothesis.seed(ledger.seed)(search)
@@ -194,9 +200,19 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
     if found and has_problem and failures_dir is not None and found.status in (verdicts.FAIL, verdicts.TIMEOUT):
         replay = str(write_case(Path(failures_dir), kernel, found.problem, device, found.text))
     return Verdict(
-        kernel.name, found.status if found else verdicts.PASS, device, ledger.profile.name, ledger.seed,
-        ledger.cases, ledger.elements, seconds, finding=found.text if found else "",
-        mismatch=found.mismatch if found else None, problem=to_json(found.problem) if found and has_problem else None,
-        problem_text=spelled(found.problem) if found and has_problem else "", replay=replay,
-        promise=str(kernel.promise), notes=tuple(ledger.notes),
-    )  # fmt: skip
+        kernel.name,
+        found.status if found else verdicts.PASS,
+        device,
+        ledger.profile.name,
+        ledger.seed,
+        ledger.cases,
+        ledger.elements,
+        seconds,
+        finding=found.text if found else "",
+        mismatch=found.mismatch if found else None,
+        problem=to_json(found.problem) if found and has_problem else None,
+        problem_text=spelled(found.problem) if found and has_problem else "",
+        replay=replay,
+        promise=str(kernel.promise),
+        notes=tuple(ledger.notes),
+    )

@@ -21,13 +21,18 @@ OURS = "--refsim-device"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("refsim", "refsim: kernels against their oracles")
     group.addoption(
-        OURS, dest="refsim_device", metavar="NAME", default="sim",
+        OURS,
+        dest="refsim_device",
+        metavar="NAME",
+        default="sim",
         help="what kernels run on: sim (default), cuda, cuda:N; also --device, where no conftest has that option",
-    )  # fmt: skip
+    )
     group.addoption(
-        "--refsim-profile", choices=PROFILES, default=None,
+        "--refsim-profile",
+        choices=PROFILES,
+        default=None,
         help="how much to generate; also the Hypothesis profile of this run: quick and ci repeat, night has a new seed",
-    )  # fmt: skip
+    )
     group.addoption("--refsim-failures", metavar="DIR", default=None, help="write replay cases of failing kernels here")
 
 
@@ -48,9 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
         for row in ROWS.values():
             settings.register_profile(
-                f"refsim-{row.name}", max_examples=row.cases, derandomize=not row.new_seed, deadline=None,
-                database=None, print_blob=True,
-            )  # fmt: skip
+                f"refsim-{row.name}",
+                max_examples=row.cases,
+                derandomize=not row.new_seed,
+                deadline=None,
+                database=None,
+                print_blob=True,
+            )
         settings.load_profile(f"refsim-{chosen}")
 
 

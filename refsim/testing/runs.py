@@ -31,11 +31,21 @@ def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "
     started = time.monotonic()
     finding, elements, notes = examine(kernel, problem, device)
     return Verdict(
-        kernel.name, finding.status if finding else verdicts.PASS, describe(device), "replay", cases=1,
-        elements=elements, seconds=time.monotonic() - started, finding=finding.text if finding else "",
-        mismatch=finding.mismatch if finding else None, problem=to_json(problem), problem_text=spelled(problem),
-        replay=replay, promise=str(kernel.promise), notes=notes,
-    )  # fmt: skip
+        kernel.name,
+        finding.status if finding else verdicts.PASS,
+        describe(device),
+        "replay",
+        cases=1,
+        elements=elements,
+        seconds=time.monotonic() - started,
+        finding=finding.text if finding else "",
+        mismatch=finding.mismatch if finding else None,
+        problem=to_json(problem),
+        problem_text=spelled(problem),
+        replay=replay,
+        promise=str(kernel.promise),
+        notes=notes,
+    )
 
 
 def examine(kernel: Kernel, problem: Any, device: Device) -> tuple[Finding | None, int, tuple[str, ...]]:

@@ -11,9 +11,13 @@ from refsim.render import Command
 PASS, FAIL, INEXACT = "pass", "fail", "inexact"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
 KINDS = {
-    PASS: None, FAIL: Kind.FAULT, INEXACT: Kind.INCONCLUSIVE, UNSUPPORTED: Kind.INCONCLUSIVE, TIMEOUT: Kind.INCONCLUSIVE,
+    PASS: None,
+    FAIL: Kind.FAULT,
+    INEXACT: Kind.INCONCLUSIVE,
+    UNSUPPORTED: Kind.INCONCLUSIVE,
+    TIMEOUT: Kind.INCONCLUSIVE,
     NOT_RUN: Kind.MISSING,
-}  # fmt: skip
+}
 """What kind of failure each status is; None is none."""
 
 

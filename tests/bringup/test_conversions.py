@@ -13,8 +13,13 @@ from refsim.silicon.vectors import CHUNK, recordings, weights
 
 RECORDED = recordings("conversions")
 FP8 = RECORDED["cvt.rn.satfinite.e4m3x2.f32"]
-NAMES = ["cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.bf16.f32", "cvt.rpi.u16.f32", "cvt.rn.satfinite.e5m2x2.f16x2",
-         "cvt.rn.f16x2.e4m3x2"]  # fmt: skip
+NAMES = [
+    "cvt.rn.satfinite.e4m3x2.f32",
+    "cvt.rn.bf16.f32",
+    "cvt.rpi.u16.f32",
+    "cvt.rn.satfinite.e5m2x2.f16x2",
+    "cvt.rn.f16x2.e4m3x2",
+]
 
 
 def test_the_simulated_gpu_has_a_case_for_every_recorded_instruction():

@@ -89,10 +89,15 @@ def made(format, d_format, length, fraction, rounding, zero, **changes):
     """A row that no chip has."""
     like = profile("sm_90", "mma.sync", "f16", "f16", d_format)
     return replace(
-        like, a_formats=(format_named(format),), b_formats=(format_named(format),), length=length,
-        fraction=fraction, rounding=rounding,
-        zero_exponent=zero, **changes,
-    )  # fmt: skip
+        like,
+        a_formats=(format_named(format),),
+        b_formats=(format_named(format),),
+        length=length,
+        fraction=fraction,
+        rounding=rounding,
+        zero_exponent=zero,
+        **changes,
+    )
 
 
 @pytest.mark.parametrize("c_enters", ["early", LATE])
@@ -221,10 +226,15 @@ def _rounded(total, kept, direction):
     floor, rest = int(units), units - int(units)
     half = Fraction(1, 2)
     grows = {
-        "toward-zero": False, "nearest-even": rest > half or (rest == half and floor % 2 == 1),
-        "up": rest > 0 and total > 0, "down": rest > 0 and total < 0, "away-from-zero": rest > 0,
-        "nearest, ties away": rest >= half, "nearest, ties to zero": rest > half, "to-odd": rest > 0 and floor % 2 == 0,
-    }[direction]  # fmt: skip
+        "toward-zero": False,
+        "nearest-even": rest > half or (rest == half and floor % 2 == 1),
+        "up": rest > 0 and total > 0,
+        "down": rest > 0 and total < 0,
+        "away-from-zero": rest > 0,
+        "nearest, ties away": rest >= half,
+        "nearest, ties to zero": rest > half,
+        "to-odd": rest > 0 and floor % 2 == 0,
+    }[direction]
     return (floor + grows) * unit * (1 if total > 0 else -1)
 
 

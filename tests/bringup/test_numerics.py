@@ -242,10 +242,15 @@ def test_the_single_ones_visit_every_place(instruction):
 @pytest.mark.parametrize("instruction", [FP8, BF16, INTEGER, WGMMA], ids=lambda row: row.entry)
 @pytest.mark.parametrize(
     ("side", "axis", "said"),
-    [("a", 1, "A[0, 0] = 1, B[0, 0] = 1"), ("a", 2, "A[0, 0] = 1, B[0, 0] = 1"), ("b", 1, "A[0, 0] = 1, B[0, 0] = 1"),
-     ("b", 2, "A[0, 0] = 1, B[0, 0] = 1"), ("c", 1, "C[0, 0] = 1, all products zero"),
-     ("c", 2, "C[0, 0] = 1, all products zero")],
-)  # fmt: skip
+    [
+        ("a", 1, "A[0, 0] = 1, B[0, 0] = 1"),
+        ("a", 2, "A[0, 0] = 1, B[0, 0] = 1"),
+        ("b", 1, "A[0, 0] = 1, B[0, 0] = 1"),
+        ("b", 2, "A[0, 0] = 1, B[0, 0] = 1"),
+        ("c", 1, "C[0, 0] = 1, all products zero"),
+        ("c", 2, "C[0, 0] = 1, all products zero"),
+    ],
+)
 def test_swapped_places_are_caught_and_shown_with_a_single_one(instruction, side, axis, said):
     case = product_case(instruction, swapped(side, axis, neighbours)(instruction))
     assert case.unexplained
@@ -293,8 +298,13 @@ def test_an_instruction_without_a_row_is_discovered():
     case = discover_case(BF16, None, right(BF16, fraction=22, zero_exponent=-130, length=8))
     assert case.status == PASS
     assert case.parameters == {
-        "length": 8, "order": "ascending", "c_enters": "early", "fraction": 22, "rounding": "rz-f32", "zero_exponent": -130,
-    }  # fmt: skip
+        "length": 8,
+        "order": "ascending",
+        "c_enters": "early",
+        "fraction": 22,
+        "rounding": "rz-f32",
+        "zero_exponent": -130,
+    }
 
 
 def test_discovery_says_when_its_parameters_do_not_reproduce_the_device():

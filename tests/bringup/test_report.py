@@ -71,11 +71,18 @@ def test_json_keeps_every_case(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"kind": "refsim-bringup", "cases": 3}', '{"kind": "refsim-bringup", "cases": [{"suite": 1}]}',
-     '{"kind": "refsim-bringup", "simulated": false, "facts": {}, "cases": [{"suite": "a", "name": "b", "status": "well"}]}',
-     "\udcff", "[" * 100_000],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"kind": "refsim-bringup", "cases": 3}',
+        '{"kind": "refsim-bringup", "cases": [{"suite": 1}]}',
+        '{"kind": "refsim-bringup", "simulated": false, "facts": {}, "cases": [{"suite": "a", "name": "b", "status": "well"}]}',
+        "\udcff",
+        "[" * 100_000,
+    ],
     ids=lambda content: content[:60],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_report_is_refused(tmp_path, content):
     path = tmp_path / "old.json"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
@@ -86,11 +93,22 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [("differing", "3"), ("seconds", None), ("note", 5), ("coverage", []), ("parameters", None), ("bug", "no"),
-     ("difference", {"smallest": [1], "got": "a", "want": "b"}), ("difference", {"smallest": "ab", "got": "a", "want": "b"}),
-     ("difference", {"smallest": ["a"], "got": 1, "want": "b"}), ("difference", 7), ("name", None), ("words", 1.5)],
+    [
+        ("differing", "3"),
+        ("seconds", None),
+        ("note", 5),
+        ("coverage", []),
+        ("parameters", None),
+        ("bug", "no"),
+        ("difference", {"smallest": [1], "got": "a", "want": "b"}),
+        ("difference", {"smallest": "ab", "got": "a", "want": "b"}),
+        ("difference", {"smallest": ["a"], "got": 1, "want": "b"}),
+        ("difference", 7),
+        ("name", None),
+        ("words", 1.5),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_case_of_wrong_types_is_refused(place, value):
     with pytest.raises(RefsimError) as caught:
         Case.from_json({**CASES[0].to_json(), place: value})
@@ -118,12 +136,15 @@ def test_a_baseline_shows_what_changed_and_nothing_else():
     changes = changes_since(before, cases, {**FACTS, "driver": "1.3"})
     assert [(change.case, change.before, change.now) for change in changes] == [
         ("driver", "1.2", "1.3"),
-        ("numerics: mma.a", "explained; 3 words; matches sm_89: F = 13, L = 16",
-         "explained; 4 words; matches sm_89: F = 13, L = 16"),
+        (
+            "numerics: mma.a",
+            "explained; 3 words; matches sm_89: F = 13, L = 16",
+            "explained; 4 words; matches sm_89: F = 13, L = 16",
+        ),
         ("numerics: mma.b", "unsupported", "pass"),
         ("discovery: mma.a", "pass; length 16, fraction 13", "pass; length 16, fraction 25"),
         ("numerics: mma.new", "absent", "pass"),
-    ]  # fmt: skip
+    ]
     assert changes_since(before, FAILING, FACTS) == ()
     gone = changes_since(before, CASES[:2], FACTS)
     assert [change.case for change in gone] == ["numerics: mma.b"]
@@ -197,8 +218,16 @@ def test_the_page_fetches_nothing_and_escapes_everything():
     assert "script" not in reader.tags
     assert not {"img", "link", "iframe", "object"} & set(reader.tags)
     assert {name for name, _ in reader.attributes} <= {
-        "lang", "charset", "name", "content", "class", "href", "title", "id", "scope",
-    }  # fmt: skip
+        "lang",
+        "charset",
+        "name",
+        "content",
+        "class",
+        "href",
+        "title",
+        "id",
+        "scope",
+    }
     links = {value for name, value in reader.attributes if name == "href"}
     assert all(link.startswith("#") for link in links)
     assert links <= {f"#{value}" for name, value in reader.attributes if name == "id"}

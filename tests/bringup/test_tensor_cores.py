@@ -66,11 +66,17 @@ class ModelLauncher:
         signs = {"negate_a": True} if flags & NEGATE_A else {}
         signs |= {"negate_b": True} if flags & NEGATE_B else {}
         result = numerics.mma(
-            x.astype(row.a_format.code_dtype), y.astype(row.b_format.code_dtype),
+            x.astype(row.a_format.code_dtype),
+            y.astype(row.b_format.code_dtype),
             None if z is None else np.array(z).astype(f"u{np.dtype(kind).itemsize}").view(kind),
-            unit=row.unit, a_format=row.a_format, b_format=row.b_format, d_format=row.d_format, target="sm_90a",
-            k=row.k, **signs,
-        )  # fmt: skip
+            unit=row.unit,
+            a_format=row.a_format,
+            b_format=row.b_format,
+            d_format=row.d_format,
+            target="sm_90a",
+            k=row.k,
+            **signs,
+        )
         layout = row.fragment("d")
         for number, matrix in enumerate(result.view(f"u{result.itemsize}")):
             put(layout, d, number, matrix)
@@ -149,9 +155,16 @@ def test_packing_puts_every_code_where_the_instruction_reads_it(name, accumulate
     launcher = ModelLauncher()
     got = products(launcher, row, a, b, c if accumulated else None)
     want = numerics.mma(
-        a, b, c.view(kind) if accumulated else None, unit=row.unit, a_format=row.a_format, b_format=row.b_format,
-        d_format=row.d_format, target="sm_90a", k=row.k,
-    )  # fmt: skip
+        a,
+        b,
+        c.view(kind) if accumulated else None,
+        unit=row.unit,
+        a_format=row.a_format,
+        b_format=row.b_format,
+        d_format=row.d_format,
+        target="sm_90a",
+        k=row.k,
+    )
     assert got.dtype == want.view(got.dtype).dtype
     assert np.array_equal(got, want.view(got.dtype))
     assert np.unique(got).size > 8

@@ -300,9 +300,14 @@ def test_a_source_is_a_regular_file_of_bounded_size(tmp_path: Path) -> None:
         stream.truncate(1 << 40)
     (tmp_path / "includes.cu").write_text('#include "big.cu"\n')
     wrong = {
-        pipe: "not-a-file", tmp_path: "not-a-file", Path("/dev/zero"): "not-a-file", big: "oversized-file",
-        tmp_path / "includes.cu": "oversized-file", binary: "source-unreadable", tmp_path / ("x" * 300): "source-unreadable",
-    }  # fmt: skip
+        pipe: "not-a-file",
+        tmp_path: "not-a-file",
+        Path("/dev/zero"): "not-a-file",
+        big: "oversized-file",
+        tmp_path / "includes.cu": "oversized-file",
+        binary: "source-unreadable",
+        tmp_path / ("x" * 300): "source-unreadable",
+    }
     for path, code in wrong.items():
         with pytest.raises(RefsimError) as caught:
             compile_ptx(path)

@@ -85,9 +85,19 @@ def libcuda(tmp_path_factory):
         pytest.skip(f"the fake driver takes cubins: {missing.what}, {missing.help}")
     folder = tmp_path_factory.mktemp("libcuda")
     subprocess.run(
-        [compiler, "-shared", "-fPIC", "-w", f"-I{include}", "-o", str(folder / "libcuda.so.1"),
-         str(HERE / "fake_libcuda.c"), "-ldl"], check=True,
-    )  # fmt: skip
+        [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-w",
+            f"-I{include}",
+            "-o",
+            str(folder / "libcuda.so.1"),
+            str(HERE / "fake_libcuda.c"),
+            "-ldl",
+        ],
+        check=True,
+    )
     return folder
 
 
@@ -125,11 +135,15 @@ def launched(echoed):
 
 
 def test_a_launch_hands_the_driver_what_was_asked_for(libcuda, backend):
-    said = case(libcuda, backend, """
+    said = case(
+        libcuda,
+        backend,
+        """
 args = [np.uint8(7), Struct(bytes(range(16)), 16), np.float16(1), np.float32(1.5)]
 said["all"] = echo("echo_8_1_16_2_4", 16, (32, 2), args, 60_000, cluster=(16,), cooperative=True)
 said["plain"] = echo("echo_8", (3, 4, 5), 96, [])
-""")  # fmt: skip
+""",
+    )
     assert said["facts"]["device"] == "Fake GPU"
     assert said["facts"]["driver"] == "CUDA 13.0"
     assert said["facts"]["backend"].split()[0] == {"pycuda": "PyCUDA", "bindings": "cuda.bindings"}[backend]
@@ -144,24 +158,32 @@ said["plain"] = echo("echo_8", (3, 4, 5), 96, [])
 
 
 def test_the_most_parameter_bytes_arrive_whole(libcuda, backend):
-    said = case(libcuda, backend, """
+    said = case(
+        libcuda,
+        backend,
+        """
 wide = np.arange(32752, dtype=np.uint32).astype(np.uint8).tobytes()
 said["wide"] = echo("echo_8_32752_4", 1, 1, [Struct(wide, 8), np.uint32(0xdeadbeef)])
-""")  # fmt: skip
+""",
+    )
     parameters = launched(said["wide"])[-1]
     assert parameters[8 : 8 + 32752] == bytes(n & 0xFF for n in range(32752))
     assert parameters[8 + 32752 :].startswith(b"\xef\xbe\xad\xde")
 
 
 def test_refusals_have_a_code_and_the_drivers_words(libcuda, backend):
-    said = case(libcuda, backend, """
+    said = case(
+        libcuda,
+        backend,
+        """
 said["launch"] = refused(gpu.launch, "refuse_701", 1, 1, [])
 said["unnamed"] = refused(gpu.launch, "refuse_12345", 1, 1, [])
 said["memory"] = refused(gpu.output, 1 << 21, np.uint8, name="huge")
 said["shared"] = refused(gpu.launch, "echo_8", 1, 1, [out], 300_000)
 said["resident"] = refused(gpu.launch, "echo_8", 9, 1024, [out], cooperative=True)
 said["fits"] = refused(gpu.launch, "echo_8", 8, 1024, [out], cooperative=True)
-""")  # fmt: skip
+""",
+    )
     assert said["launch"][:2] == ["launch-refused", 2]
     assert "cuLaunchKernelEx: as the driver says (CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)" in said["launch"][2]
     assert said["unnamed"][0] == "launch-refused"
@@ -173,10 +195,14 @@ said["fits"] = refused(gpu.launch, "echo_8", 8, 1024, [out], cooperative=True)
 
 
 def test_a_fault_ends_the_launch_and_what_follows(libcuda, backend):
-    said = case(libcuda, backend, """
+    said = case(
+        libcuda,
+        backend,
+        """
 said["launch"] = refused(gpu.launch, "fault_700", 1, 1, [])
 said["read"] = refused(gpu.read, out)
-""")  # fmt: skip
+""",
+    )
     assert said["launch"][:2] == ["launch-failed", 1]
     assert "cuCtxSynchronize: an illegal memory access was encountered" in said["launch"][2]
     assert said["read"][0] == "copy-failed"
@@ -187,10 +213,15 @@ def test_a_machine_without_a_gpu(libcuda, backend, name):
     if backend == "bindings":
         pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[sim]'")
     script = CASE.split("gpu_device =", maxsplit=1)[0] + f"print(json.dumps(refused(device.open, {name!r})))"
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(libcuda), "FAKE_NO_GPU": "1",
-                   "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # fmt: skip
-    ran = subprocess.run([sys.executable, "-c", script, backend, str(HERE)], env=environment, capture_output=True,
-                         text=True, check=True)  # fmt: skip
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(libcuda),
+        "FAKE_NO_GPU": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", script, backend, str(HERE)], env=environment, capture_output=True, text=True, check=True
+    )
     code, exit_code, what = json.loads(ran.stdout)
     assert (code, exit_code) == ("no-cuda-device", Kind.MISSING.value)
     assert "finds no usable GPU: cuInit" in what

@@ -57,8 +57,10 @@ def test_conflicts_are_counted_where_that_was_asked_for(file):
             x, y = launcher.upload(np.arange(32, dtype=np.uint32), name="x"), launcher.output(32, np.uint32, name="y")
             launcher.launch("stride", (1,), (32,), [x, y])
             found = [(line.split()[0], line.split("(")[1]) for line in launcher.findings().conflicts]
-            want = [("st.shared.u32", "kernels.cu:5): 32 wavefronts for each one needed"),
-                    ("ld.shared.u32", "kernels.cu:7): 32 wavefronts for each one needed")]  # fmt: skip
+            want = [
+                ("st.shared.u32", "kernels.cu:5): 32 wavefronts for each one needed"),
+                ("ld.shared.u32", "kernels.cu:7): 32 wavefronts for each one needed"),
+            ]
             assert found == (want if asked else [])
 
 

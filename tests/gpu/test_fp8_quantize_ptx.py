@@ -149,10 +149,18 @@ def test_no_element_is_visited_twice(target: str) -> None:
     assert trace.instructions / codes.size < 8
 
 
-@pytest.mark.parametrize(("target", "wide", "fmt"), [
-    ("sm_90a", "bf16", "e4m3"), ("sm_90a", "f16", "e5m2"), ("sm_90a", "f32", "e4m3"), ("sm_100a", "bf16", "e5m2"),
-    ("sm_89", "f32", "e5m2"), ("sm_80", "bf16", "e4m3"), ("sm_80", "f32", "e5m2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "wide", "fmt"),
+    [
+        ("sm_90a", "bf16", "e4m3"),
+        ("sm_90a", "f16", "e5m2"),
+        ("sm_90a", "f32", "e4m3"),
+        ("sm_100a", "bf16", "e5m2"),
+        ("sm_89", "f32", "e5m2"),
+        ("sm_80", "bf16", "e4m3"),
+        ("sm_80", "f32", "e5m2"),
+    ],
+)
 def test_any_address_any_grid_any_count(target: str, wide: str, fmt: str) -> None:
     """Every misalignment of x with every width that the codes can be moved in; grids from one block up."""
     size = np.dtype(WIDE[wide]).itemsize

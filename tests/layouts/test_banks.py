@@ -103,11 +103,19 @@ def test_collisions_name_bank_words_and_lanes() -> None:
 @pytest.mark.parametrize(
     ("instruction", "width"),
     [
-        ("ld.shared.b32", 4), ("ld.shared.v4.f32", 16), ("st.shared.v2.b64", 16), ("st.shared::cta.u8", 1),
-        ("ld.shared.b128", 16), ("ld.shared.v2.f16x2", 8), ("ld.shared.v4.bf16x2", 16), ("ld.shared.b16", 2),
-        ("ldmatrix.m8n8.x4.b16.trans", 16), ("stmatrix.m16n8.x2.trans.b8", 16), ("ldmatrix.m16n16.x1.trans.b8", 16),
+        ("ld.shared.b32", 4),
+        ("ld.shared.v4.f32", 16),
+        ("st.shared.v2.b64", 16),
+        ("st.shared::cta.u8", 1),
+        ("ld.shared.b128", 16),
+        ("ld.shared.v2.f16x2", 8),
+        ("ld.shared.v4.bf16x2", 16),
+        ("ld.shared.b16", 2),
+        ("ldmatrix.m8n8.x4.b16.trans", 16),
+        ("stmatrix.m16n8.x2.trans.b8", 16),
+        ("ldmatrix.m16n16.x1.trans.b8", 16),
     ],
-)  # fmt: skip
+)
 def test_instruction_gives_its_width(instruction: str, width: int) -> None:
     assert access_width(instruction) == width
 

@@ -22,48 +22,81 @@ class UmmaMatrix(ctypes.LittleEndianStructure):
     """The members of UMMA::SmemDescriptor, in order: the compiler lays them out, not we."""
 
     _fields_ = (
-        ("start_address", ctypes.c_uint64, 14), ("a", ctypes.c_uint64, 2), ("leading_byte_offset", ctypes.c_uint64, 14),
-        ("b", ctypes.c_uint64, 2), ("stride_byte_offset", ctypes.c_uint64, 14), ("version", ctypes.c_uint64, 2),
-        ("c", ctypes.c_uint64, 1), ("base_offset", ctypes.c_uint64, 3), ("leading_mode", ctypes.c_uint64, 1),
-        ("d", ctypes.c_uint64, 8), ("swizzle", ctypes.c_uint64, 3),
-    )  # fmt: skip
+        ("start_address", ctypes.c_uint64, 14),
+        ("a", ctypes.c_uint64, 2),
+        ("leading_byte_offset", ctypes.c_uint64, 14),
+        ("b", ctypes.c_uint64, 2),
+        ("stride_byte_offset", ctypes.c_uint64, 14),
+        ("version", ctypes.c_uint64, 2),
+        ("c", ctypes.c_uint64, 1),
+        ("base_offset", ctypes.c_uint64, 3),
+        ("leading_mode", ctypes.c_uint64, 1),
+        ("d", ctypes.c_uint64, 8),
+        ("swizzle", ctypes.c_uint64, 3),
+    )
 
 
 class GmmaMatrix(ctypes.LittleEndianStructure):
     """The members of GmmaDescriptor, in order."""
 
     _fields_ = (
-        ("start_address", ctypes.c_uint64, 14), ("a", ctypes.c_uint64, 2), ("leading_byte_offset", ctypes.c_uint64, 14),
-        ("b", ctypes.c_uint64, 2), ("stride_byte_offset", ctypes.c_uint64, 14), ("c", ctypes.c_uint64, 2),
-        ("d", ctypes.c_uint64, 1), ("base_offset", ctypes.c_uint64, 3), ("e", ctypes.c_uint64, 10),
+        ("start_address", ctypes.c_uint64, 14),
+        ("a", ctypes.c_uint64, 2),
+        ("leading_byte_offset", ctypes.c_uint64, 14),
+        ("b", ctypes.c_uint64, 2),
+        ("stride_byte_offset", ctypes.c_uint64, 14),
+        ("c", ctypes.c_uint64, 2),
+        ("d", ctypes.c_uint64, 1),
+        ("base_offset", ctypes.c_uint64, 3),
+        ("e", ctypes.c_uint64, 10),
         ("swizzle", ctypes.c_uint64, 2),
-    )  # fmt: skip
+    )
 
 
 class UmmaInstruction(ctypes.LittleEndianStructure):
     """The members of UMMA::InstrDescriptor, in order."""
 
     _fields_ = (
-        ("sparsity_selector", ctypes.c_uint32, 2), ("sparse", ctypes.c_uint32, 1), ("saturate", ctypes.c_uint32, 1),
-        ("d_format", ctypes.c_uint32, 2), ("a", ctypes.c_uint32, 1), ("a_format", ctypes.c_uint32, 3),
-        ("b_format", ctypes.c_uint32, 3), ("negate_a", ctypes.c_uint32, 1), ("negate_b", ctypes.c_uint32, 1),
-        ("a_major", ctypes.c_uint32, 1), ("b_major", ctypes.c_uint32, 1), ("n", ctypes.c_uint32, 6),
-        ("b", ctypes.c_uint32, 1), ("m", ctypes.c_uint32, 5), ("c", ctypes.c_uint32, 1),
+        ("sparsity_selector", ctypes.c_uint32, 2),
+        ("sparse", ctypes.c_uint32, 1),
+        ("saturate", ctypes.c_uint32, 1),
+        ("d_format", ctypes.c_uint32, 2),
+        ("a", ctypes.c_uint32, 1),
+        ("a_format", ctypes.c_uint32, 3),
+        ("b_format", ctypes.c_uint32, 3),
+        ("negate_a", ctypes.c_uint32, 1),
+        ("negate_b", ctypes.c_uint32, 1),
+        ("a_major", ctypes.c_uint32, 1),
+        ("b_major", ctypes.c_uint32, 1),
+        ("n", ctypes.c_uint32, 6),
+        ("b", ctypes.c_uint32, 1),
+        ("m", ctypes.c_uint32, 5),
+        ("c", ctypes.c_uint32, 1),
         ("max_shift", ctypes.c_uint32, 2),
-    )  # fmt: skip
+    )
 
 
 class UmmaScaled(ctypes.LittleEndianStructure):
     """The members of UMMA::InstrDescriptorBlockScaled, in order."""
 
     _fields_ = (
-        ("a", ctypes.c_uint32, 2), ("sparse", ctypes.c_uint32, 1), ("b", ctypes.c_uint32, 1),
-        ("b_scale_id", ctypes.c_uint32, 2), ("c", ctypes.c_uint32, 1), ("a_format", ctypes.c_uint32, 3),
-        ("b_format", ctypes.c_uint32, 3), ("negate_a", ctypes.c_uint32, 1), ("negate_b", ctypes.c_uint32, 1),
-        ("a_major", ctypes.c_uint32, 1), ("b_major", ctypes.c_uint32, 1), ("n", ctypes.c_uint32, 6),
-        ("scale_format", ctypes.c_uint32, 1), ("m", ctypes.c_uint32, 5), ("a_scale_id", ctypes.c_uint32, 2),
+        ("a", ctypes.c_uint32, 2),
+        ("sparse", ctypes.c_uint32, 1),
+        ("b", ctypes.c_uint32, 1),
+        ("b_scale_id", ctypes.c_uint32, 2),
+        ("c", ctypes.c_uint32, 1),
+        ("a_format", ctypes.c_uint32, 3),
+        ("b_format", ctypes.c_uint32, 3),
+        ("negate_a", ctypes.c_uint32, 1),
+        ("negate_b", ctypes.c_uint32, 1),
+        ("a_major", ctypes.c_uint32, 1),
+        ("b_major", ctypes.c_uint32, 1),
+        ("n", ctypes.c_uint32, 6),
+        ("scale_format", ctypes.c_uint32, 1),
+        ("m", ctypes.c_uint32, 5),
+        ("a_scale_id", ctypes.c_uint32, 2),
         ("k", ctypes.c_uint32, 1),
-    )  # fmt: skip
+    )
 
 
 def packed(structure: type[ctypes.LittleEndianStructure], **members: int) -> int:
@@ -202,11 +235,14 @@ def test_walk_equals_the_canonical_layout(unit: str, major: str, mode: str, layo
 @pytest.mark.parametrize(
     ("unit", "operand", "element_bytes"),
     [
-        ("wgmma", "wgmma.m64n128k16.f16.b", 2), ("wgmma", "wgmma.m64n128k32.e4m3.b", 1),
-        ("wgmma", "wgmma.m64n128k8.tf32.b", 4), ("tcgen05", "tcgen05.m128n64k32.f8f6f4.a", 1),
-        ("tcgen05", "tcgen05.m128n128k8.tf32.b", 4), ("tcgen05", "tcgen05.m128n64k16.f16.a", 2),
+        ("wgmma", "wgmma.m64n128k16.f16.b", 2),
+        ("wgmma", "wgmma.m64n128k32.e4m3.b", 1),
+        ("wgmma", "wgmma.m64n128k8.tf32.b", 4),
+        ("tcgen05", "tcgen05.m128n64k32.f8f6f4.a", 1),
+        ("tcgen05", "tcgen05.m128n128k8.tf32.b", 4),
+        ("tcgen05", "tcgen05.m128n64k16.f16.a", 2),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("mode", ["none", "32B", "64B", "128B", "128B_32B_atom"])
 @pytest.mark.parametrize("major", ["K", "MN"])
 def test_every_k_step_of_a_tile_is_walked_right(
@@ -347,18 +383,33 @@ def test_problems_name_bits() -> None:
         (lambda: descriptor("tcgen05-instr.tf32").encode(m=96, n=64), "descriptor-value", "bits 24..28"),
         (lambda: descriptor("tcgen05-instr.mxf4").encode(m=128, n=64, a_scale_id=1), "descriptor-value", "0, 2"),
         (lambda: descriptor("tcgen05-instr.mxf4").encode(m=128, n=64, k=96, sparse=1), "descriptor-combination", "96"),
-        (lambda: descriptor("tcgen05-instr.mxf8f6f4").encode(
-            a_format="e2m1", b_format="e4m3", m=128, n=64, a_major="MN"), "descriptor-combination", "a_major"),
+        (
+            lambda: descriptor("tcgen05-instr.mxf8f6f4").encode(
+                a_format="e2m1", b_format="e4m3", m=128, n=64, a_major="MN"
+            ),
+            "descriptor-combination",
+            "a_major",
+        ),
         (lambda: descriptor("tcgen05-instr.tf32").encode(m=256, n=64, max_shift=8), "descriptor-combination", ".ws"),
-        (lambda: descriptor("tcgen05-instr.tf32").encode(
-            m=128, n=64, sparsity_selector=1), "descriptor-combination", "dense"),
+        (
+            lambda: descriptor("tcgen05-instr.tf32").encode(m=128, n=64, sparsity_selector=1),
+            "descriptor-combination",
+            "dense",
+        ),
         (lambda: walk(descriptor("tcgen05-instr.tf32"), 0, "tcgen05.m128n64k8.tf32.a"), "descriptor-walk", "no memory"),
         (lambda: walk(WGMMA, 0, "tcgen05.m128n64k8.tf32.a"), "descriptor-walk", "tcgen05"),
         (lambda: walk(WGMMA, 3 << 14, "wgmma.m64n64k8.tf32.a"), "descriptor-word", "bits 14..15"),
         (lambda: walk(WGMMA, 0, "wgmma.m64n64k8.tf32.a", major="N"), "tile-major", "K or MN"),
         (lambda: walk(TCGEN05, 1 << 46, "tcgen05.m128n8k64.mxf4.b", major="MN"), "tile-major", "K-major only"),
-        (lambda: walk(TCGEN05, TCGEN05.encode(start_address=0, swizzle="128B", leading_mode="absolute"),
-            "tcgen05.m128n8k64.mxf4.b"), "descriptor-walk", "48 bytes"),
+        (
+            lambda: walk(
+                TCGEN05,
+                TCGEN05.encode(start_address=0, swizzle="128B", leading_mode="absolute"),
+                "tcgen05.m128n8k64.mxf4.b",
+            ),
+            "descriptor-walk",
+            "48 bytes",
+        ),
         (lambda: operand_named("wgmma.m64n12k16.bf16.a"), "operand-shape", "steps of 8"),
         (lambda: operand_named("wgmma.m64n64k16.e4m3.a"), "operand-shape", "k 32"),
         (lambda: operand_named("wgmma.m64n64k16.e4m3.bf16.a"), "operand-type", "wgmma"),
@@ -370,12 +421,16 @@ def test_problems_name_bits() -> None:
         (lambda: operand_named("wgmma.m64n64k16.f16.bf16.b"), "operand-type", "wgmma multiplies no f16.bf16"),
         (lambda: operand_named("wgmma.m64n64k16.f16.a", ctas=2), "operand-ctas", "wgmma"),
         (lambda: operand_named("mma.m16n8k16.bf16.a"), "operand-name", "wgmma"),
-        (lambda: operand_descriptor("tcgen05-instr", tile("K", "128B", 2, (8, 64)), 0), "unknown-matrix-descriptor", ""),
+        (
+            lambda: operand_descriptor("tcgen05-instr", tile("K", "128B", 2, (8, 64)), 0),
+            "unknown-matrix-descriptor",
+            "",
+        ),
         (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 512), "tile-start", "1024"),
         (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 0, k=4), "tile-corner", "corner"),
         (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 0, mn=1), "tile-corner", "corner"),
     ],
-)  # fmt: skip
+)
 def test_misuse_is_refused(call: Callable[[], object], code: str, says: str) -> None:
     with pytest.raises(RefsimError) as caught:
         call()

@@ -106,15 +106,26 @@ def test_ignored_places_hold_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "registers", "slot", "bits", "shift"),
     [
-        ("mma.m16n8k16.bf16.a", 4, 16, 16, 0), ("mma.m16n8k8.f16.b", 1, 16, 16, 0), ("mma.m16n8k8.tf32.a", 4, 32, 32, 0),
-        ("mma.m16n8k32.e4m3.b", 2, 8, 8, 0), ("mma.m16n8k32.e2m1.a", 4, 8, 4, 2), ("mma.m16n8k32.e3m2.a", 4, 8, 6, 0),
-        ("mma.m16n8k64.e2m1.a", 4, 4, 4, 0), ("mma.m16n8k16.f16.d", 4, 32, 32, 0), ("mma.m16n8k16.f16.d.f16", 2, 16, 16, 0),
-        ("mma.m16n8k16.f64.a", 8, 64, 64, 0), ("mma.m16n8k256.b1.a", 4, 1, 1, 0), ("wgmma.m64n256k16.f16.d", 128, 32, 32, 0),
-        ("ldmatrix.m8n16.x4.b8x16.b4x16_p64", 4, 8, 4, 0), ("ldmatrix.m16n16.x2.b8.trans", 4, 8, 8, 0),
-        ("tcgen05.ld.16x256b.x32", 128, 32, 32, 0), ("mfma.32x32x64.f8f6f4.a", 8, 8, 8, 0),
-        ("mfma.32x32x64.f8f6f4.a.fp4", 4, 4, 4, 0), ("mfma.32x32x16.fp8.d", 16, 32, 32, 0),
+        ("mma.m16n8k16.bf16.a", 4, 16, 16, 0),
+        ("mma.m16n8k8.f16.b", 1, 16, 16, 0),
+        ("mma.m16n8k8.tf32.a", 4, 32, 32, 0),
+        ("mma.m16n8k32.e4m3.b", 2, 8, 8, 0),
+        ("mma.m16n8k32.e2m1.a", 4, 8, 4, 2),
+        ("mma.m16n8k32.e3m2.a", 4, 8, 6, 0),
+        ("mma.m16n8k64.e2m1.a", 4, 4, 4, 0),
+        ("mma.m16n8k16.f16.d", 4, 32, 32, 0),
+        ("mma.m16n8k16.f16.d.f16", 2, 16, 16, 0),
+        ("mma.m16n8k16.f64.a", 8, 64, 64, 0),
+        ("mma.m16n8k256.b1.a", 4, 1, 1, 0),
+        ("wgmma.m64n256k16.f16.d", 128, 32, 32, 0),
+        ("ldmatrix.m8n16.x4.b8x16.b4x16_p64", 4, 8, 4, 0),
+        ("ldmatrix.m16n16.x2.b8.trans", 4, 8, 8, 0),
+        ("tcgen05.ld.16x256b.x32", 128, 32, 32, 0),
+        ("mfma.32x32x64.f8f6f4.a", 8, 8, 8, 0),
+        ("mfma.32x32x64.f8f6f4.a.fp4", 4, 4, 4, 0),
+        ("mfma.32x32x16.fp8.d", 16, 32, 32, 0),
     ],
-)  # fmt: skip
+)
 def test_registers_and_bits_of_a_value(name: str, registers: int, slot: int, bits: int, shift: int) -> None:
     row = fragment(name)
     assert (row.registers, row.slot_bits, row.element_bits, row.element_shift) == (registers, slot, bits, shift)

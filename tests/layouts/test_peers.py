@@ -98,14 +98,19 @@ CUTE_MMA = [
 ]
 # Volta's atoms speak of one quad pair
 CUTE_VOLTA = {
-    "a": "(8,4):(1,8)", "a.col": "((4,2),4):((8,4),1)", "b": "(8,4):(1,8)", "b.row": "((4,2),4):((8,4),1)",
-    "d": "((2,2,2),(2,2,2)):((1,16,4),(8,2,32))", "d.f16": "(8,8):(1,8)",
-}  # fmt: skip
+    "a": "(8,4):(1,8)",
+    "a.col": "((4,2),4):((8,4),1)",
+    "b": "(8,4):(1,8)",
+    "b.row": "((4,2),4):((8,4),1)",
+    "d": "((2,2,2),(2,2,2)):((1,16,4),(8,2,32))",
+    "d.f16": "(8,8):(1,8)",
+}
 CUTE_WGMMA_A = {
     8: "((4,8,4),(2,2)):((64,1,16),(8,256))",
     16: "((4,8,4),(2,2,2)):((128,1,16),(64,8,512))",
     32: "((4,8,4),(4,2,2)):((256,1,16),(64,8,1024))",
 }
+# fmt: off
 CUTE_COPIES = [
     (["ldmatrix.m8n8.x{n}.b16", "stmatrix.m8n8.x{n}.b16"], "(32,(32,{n})):(32,(1,1024))", (128, 16, 16)),
     (
@@ -114,7 +119,8 @@ CUTE_COPIES = [
     ),
     (["ldmatrix.m8n16.x{n}.b8x16.b6x16_p32", "ldmatrix.m8n16.x{n}.b8x16.b4x16_p64"], "(32,(32,{n})):(32,(1,1024))", (128, 8, 8)),
     (["stmatrix.m16n8.x{n}.b8.trans"], "((4,8),(8,2,2,{n})):((256,8),(1,128,64,1024))", (128, 8, 8)),
-]  # fmt: skip
+]
+# fmt: on
 # Shape -> bits of one TMEM row of .x1, layout of .xn by thread stride and row bits (r of .xn); Copy_Traits of sm100
 CUTE_MOVES = {
     "16x256b": (256, "((4,8),(64,2,{n})):((64,{r}),(1,{r8},256))"),
@@ -125,10 +131,14 @@ CUTE_MOVES = {
 }
 # (m, n) -> lane + 128 * column, of one CTA; tmem_frg and tmem_frg_ws
 CUTE_TMEM = {
-    "m64n{n}.1sm": "((16,4),{n}):((1,32),128)", "m128n{n}.1sm": "(128,{n}):(1,128)", "m128n{n}.2sm": "(64,({h},2)):(1,(128,64))",
-    "m256n{n}.2sm": "(128,{n}):(1,128)", "m32n{n}.ws": "(32,({q},4)):(1,(128,32))", "m64n{n}.ws": "(64,({h},2)):(1,(128,64))",
+    "m64n{n}.1sm": "((16,4),{n}):((1,32),128)",
+    "m128n{n}.1sm": "(128,{n}):(1,128)",
+    "m128n{n}.2sm": "(64,({h},2)):(1,(128,64))",
+    "m256n{n}.2sm": "(128,{n}):(1,128)",
+    "m32n{n}.ws": "(32,({q},4)):(1,(128,32))",
+    "m64n{n}.ws": "(64,({h},2)):(1,(128,64))",
     "m128n{n}.ws": "(128,{n}):(1,128)",
-}  # fmt: skip
+}
 # (row and copy, K-block) -> lane + 128 * byte; tmem_sf_frg
 CUTE_SCALES = "(((32,{groups}),4),{blocks}):(((1,512),32),128)"
 CUTE_SCALES_2X2 = "(((32,{groups}),2,2),{blocks}):(((1,512),64,32),128)"
@@ -240,6 +250,7 @@ def tmem_scales(name: str) -> Places:
 # tensor-layouts
 
 
+# fmt: off
 TENSOR_LAYOUTS_MMA = {
     "SM75_16x8x8_F32F16F16F32_TN": "m16n8k8.f16", "SM75_8x8x16_S32S8S8S32_TN": "m8n8k16.s8",
     "SM80_16x8x8_F16F16F16F16_TN": "m16n8k8.f16", "SM80_16x8x16_F16F16F16F16_TN": "m16n8k16.f16",
@@ -255,14 +266,18 @@ TENSOR_LAYOUTS_MMA = {
     "SM89_16x8x32_F32E5M2E5M2F32_TN": "m16n8k32.e5m2", "SM89_16x8x32_F16E5M2E5M2F16_TN": "m16n8k32.e5m2",
     "SM90_16x8x4_F64F64F64F64_TN": "m16n8k4.f64", "SM90_16x8x8_F64F64F64F64_TN": "m16n8k8.f64",
     "SM90_16x8x16_F64F64F64F64_TN": "m16n8k16.f64",
-}  # fmt: skip
+}
+# fmt: on
 TENSOR_LAYOUTS_VOLTA = {
-    "SM70_8x8x4_F32F16F16F32_TN": ("a", "b", "d"), "SM70_8x8x4_F16F16F16F16_NT": ("a.col", "b.row", "d.f16"),
-}  # fmt: skip
+    "SM70_8x8x4_F32F16F16F32_TN": ("a", "b", "d"),
+    "SM70_8x8x4_F16F16F16F16_NT": ("a.col", "b.row", "d.f16"),
+}
 TENSOR_LAYOUTS_COPIES = {
-    "SM75_U32x{n}_LDSM_N": "ldmatrix.m8n8.x{n}.b16", "SM75_U16x{t}_LDSM_T": "ldmatrix.m8n8.x{n}.b16.trans",
-    "SM90_U32x{n}_STSM_N": "stmatrix.m8n8.x{n}.b16", "SM90_U16x{t}_STSM_T": "stmatrix.m8n8.x{n}.b16.trans",
-}  # fmt: skip
+    "SM75_U32x{n}_LDSM_N": "ldmatrix.m8n8.x{n}.b16",
+    "SM75_U16x{t}_LDSM_T": "ldmatrix.m8n8.x{n}.b16.trans",
+    "SM90_U32x{n}_STSM_N": "stmatrix.m8n8.x{n}.b16",
+    "SM90_U16x{t}_STSM_T": "stmatrix.m8n8.x{n}.b16.trans",
+}
 
 
 def atom_offsets(atom: str, member: str) -> NDArray[np.int64]:
@@ -314,8 +329,11 @@ def triton_places() -> dict[str, Places]:
         file = Path(folder) / "places.npz"
         done = subprocess.run(
             [sys.executable, str(TRITON_PROGRAM), str(file)],
-            input=json.dumps(triton_questions()), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            input=json.dumps(triton_questions()),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         with np.load(file) as found:
             return {name: (places[0], places[1]) for name, places in found.items()}
@@ -323,14 +341,27 @@ def triton_places() -> dict[str, Places]:
 
 # version, MN, K, types, consecutive k of a lane
 TRITON_MFMA = [
-    (3, 32, 8, ["f16", "bf16"], 4), (3, 16, 16, ["f16", "bf16"], 4), (3, 32, 16, ["i8", "fp8", "bf8"], 8),
-    (3, 16, 32, ["i8", "fp8", "bf8"], 8), (4, 32, 16, ["f16", "bf16"], 8), (4, 16, 32, ["f16", "bf16"], 8),
-    (4, 32, 32, ["i8"], 16), (4, 16, 64, ["i8"], 16), (4, 32, 64, ["f8f6f4"], 16), (4, 16, 128, ["f8f6f4"], 16),
-    (3, 32, 2, ["f32"], 1), (3, 16, 4, ["f32"], 1), (3, 32, 4, ["xf32"], 2), (3, 16, 8, ["xf32"], 2), (3, 16, 4, ["f64"], 1),
-]  # fmt: skip
+    (3, 32, 8, ["f16", "bf16"], 4),
+    (3, 16, 16, ["f16", "bf16"], 4),
+    (3, 32, 16, ["i8", "fp8", "bf8"], 8),
+    (3, 16, 32, ["i8", "fp8", "bf8"], 8),
+    (4, 32, 16, ["f16", "bf16"], 8),
+    (4, 16, 32, ["f16", "bf16"], 8),
+    (4, 32, 32, ["i8"], 16),
+    (4, 16, 64, ["i8"], 16),
+    (4, 32, 64, ["f8f6f4"], 16),
+    (4, 16, 128, ["f8f6f4"], 16),
+    (3, 32, 2, ["f32"], 1),
+    (3, 16, 4, ["f32"], 1),
+    (3, 32, 4, ["xf32"], 2),
+    (3, 16, 8, ["xf32"], 2),
+    (3, 16, 4, ["f64"], 1),
+]
 TRITON_MMA = [
-    ("m16n8k16", ["f16", "bf16"], 2, 16), ("m16n8k32", ["s8", "u8", "e4m3", "e5m2"], 4, 32), ("m16n8k8", ["tf32"], 1, 8),
-]  # fmt: skip
+    ("m16n8k16", ["f16", "bf16"], 2, 16),
+    ("m16n8k32", ["s8", "u8", "e4m3", "e5m2"], 4, 32),
+    ("m16n8k8", ["tf32"], 1, 8),
+]
 
 
 def triton_peer() -> Peer:
@@ -468,10 +499,12 @@ def test_the_s4_atom_left_out_is_no_fragment() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("mma.m16n8k32.mxf8f6f4.1x.sfa", "((2,2,8),1):((8,0,1),0)"), ("mma.m16n8k64.mxf4.2x.sfa", "((2,2,8),1):((8,0,1),0)"),
-        ("mma.m16n8k32.mxf8f6f4.1x.sfb", "((4,8),1):((0,1),0)"), ("mma.m16n8k64.mxf4nvf4.4x.sfb", "((4,8),1):((0,1),0)"),
+        ("mma.m16n8k32.mxf8f6f4.1x.sfa", "((2,2,8),1):((8,0,1),0)"),
+        ("mma.m16n8k64.mxf4.2x.sfa", "((2,2,8),1):((8,0,1),0)"),
+        ("mma.m16n8k32.mxf8f6f4.1x.sfb", "((4,8),1):((0,1),0)"),
+        ("mma.m16n8k64.mxf4nvf4.4x.sfb", "((4,8),1):((0,1),0)"),
     ],
-)  # fmt: skip
+)
 def test_scale_lanes_have_the_rows_that_cute_loads(name: str, text: str) -> None:
     """CuTe loads a scale into every lane that a thread-id could choose; lanes of thread-id 0 must have that row."""
     outer = fragment(name).elements[1 if name.endswith("sfb") else 0]

@@ -122,10 +122,14 @@ def test_walk_picture_marks_overlaps():
 @pytest.mark.parametrize(
     "thing",
     [
-        fragment("mma.m16n8k16.bf16.a"), swizzle("128B"), tile("K", "64B", 2, (8, 32)), scale_layout("nvidia_128x4"),
-        bank_conflicts([0, 128]), walk(descriptor("wgmma-smem"), 0x4000004000000040, "wgmma.m64n8k16.bf16.b"),
+        fragment("mma.m16n8k16.bf16.a"),
+        swizzle("128B"),
+        tile("K", "64B", 2, (8, 32)),
+        scale_layout("nvidia_128x4"),
+        bank_conflicts([0, 128]),
+        walk(descriptor("wgmma-smem"), 0x4000004000000040, "wgmma.m64n8k16.bf16.b"),
     ],
-)  # fmt: skip
+)
 def test_notebooks_show_every_layout(thing):
     drawing = draw(thing)
     ET.fromstring(drawing._repr_svg_())
@@ -141,11 +145,13 @@ def test_other_things_are_not_drawn():
 @pytest.mark.parametrize(
     "thing",
     [
-        layouts.fragment("mma.m16n8k16.bf16.a"), layouts.swizzle("128B"), layouts.scale_layout("nvidia_128x4"),
+        layouts.fragment("mma.m16n8k16.bf16.a"),
+        layouts.swizzle("128B"),
+        layouts.scale_layout("nvidia_128x4"),
         layouts.bank_conflicts(np.arange(32) * 16),
     ],
     ids=lambda thing: type(thing).__name__,
-)  # fmt: skip
+)
 def test_a_notebook_shows_the_drawing(thing):
     assert thing._repr_svg_().startswith("<svg")
     assert "<svg" in thing._repr_html_()

@@ -104,13 +104,27 @@ def test_padded_rows_are_swizzled_like_bytes() -> None:
 
 def test_driver_arguments_are_the_enums_of_the_header() -> None:
     arguments = TENSORMAP.encode(
-        data_type="bfloat16", dims=(256, 64), box=(64, 8), swizzle="128B", l2_promotion="256B", address=1 << 20,
+        data_type="bfloat16",
+        dims=(256, 64),
+        box=(64, 8),
+        swizzle="128B",
+        l2_promotion="256B",
+        address=1 << 20,
         oob_fill="nan_request_zero_fma",
-    )  # fmt: skip
+    )
     assert arguments == {
-        "tensorDataType": 9, "tensorRank": 2, "globalAddress": 1 << 20, "globalDim": (256, 64), "globalStrides": (512,),
-        "boxDim": (64, 8), "elementStrides": (1, 1), "interleave": 0, "swizzle": 3, "l2Promotion": 3, "oobFill": 1,
-    }  # fmt: skip
+        "tensorDataType": 9,
+        "tensorRank": 2,
+        "globalAddress": 1 << 20,
+        "globalDim": (256, 64),
+        "globalStrides": (512,),
+        "boxDim": (64, 8),
+        "elementStrides": (1, 1),
+        "interleave": 0,
+        "swizzle": 3,
+        "l2Promotion": 3,
+        "oobFill": 1,
+    }
     made = TENSORMAP.decode(arguments)
     assert (made.data_type.name, made.strides, made.swizzle) == ("bfloat16", (512,), "128B")
     walked = TENSORMAP.walk(arguments, (64, 8), shared_address=1024)

@@ -85,7 +85,11 @@ def amd_scales(mn: int, blocks: int, operand: int) -> Places:
 
 
 KINDS = {
-    "nvidia": nvidia, "tensor memory": tensor_memory, "scales": tensor_memory_scales, "amd": amd, "amd scales": amd_scales,
-}  # fmt: skip
+    "nvidia": nvidia,
+    "tensor memory": tensor_memory,
+    "scales": tensor_memory_scales,
+    "amd": amd,
+    "amd scales": amd_scales,
+}
 answers = {name: np.stack(KINDS[kind](*arguments)) for name, (kind, *arguments) in json.load(sys.stdin).items()}
 np.savez(sys.argv[1], **answers)

@@ -8,7 +8,7 @@ import json
 from itertools import product
 from typing import Any
 
-from triton._C.libtriton import ir  # fmt: skip
+from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.experimental import gluon
@@ -18,11 +18,13 @@ from triton.experimental.gluon.language._semantic import GluonSemantic
 
 SHAPE = (64, 128)
 REGISTERS = [
-    *(gl.BlockedLayout([1, values], [32 // lanes, lanes], [4, 1], [1, 0])
-      for values, lanes in ((1, 32), (1, 8), (4, 8), (8, 4), (16, 8), (2, 4))),
+    *(
+        gl.BlockedLayout([1, values], [32 // lanes, lanes], [4, 1], [1, 0])
+        for values, lanes in ((1, 32), (1, 8), (4, 8), (8, 4), (16, 8), (2, 4))
+    ),
     *(gl.BlockedLayout([values, 1], [8, 4], [4, 1], [0, 1]) for values in (1, 4)),
     gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]),
-]  # fmt: skip
+]
 found: dict[str, list[dict[str, Any]]] = {"tiles": [], "accesses": []}
 
 
@@ -52,11 +54,13 @@ def ask(semantic: Any, *_: Any) -> int:
             lanes = builder.to_linear_layout(held, list(SHAPE))
             found["accesses"].append(
                 {
-                    "bytes": size, "register_bases": lanes.reg_bases, "lane_bases": lanes.lane_bases,
+                    "bytes": size,
+                    "register_bases": lanes.reg_bases,
+                    "lane_bases": lanes.lane_bases,
                     "shared_bases": builder.to_linear_layout(kept, list(SHAPE)).offset_bases,
                     "conflicts": builder.get_shared_bank_conflicts(held, kept, list(SHAPE), 8 * size),
                 }
-            )  # fmt: skip
+            )
     return 0
 
 

@@ -92,11 +92,19 @@ def test_sums_are_rounded_once(total: int, quantum: int, rounding: str, code: in
 @pytest.mark.parametrize(
     ("c", "d"),
     [
-        (0x3F8003FF, 0x3F800000), (0xC0FFFFFF, 0xC0FFFC00), (0x80000000, 0), (0x00000400, 0x00000400),
-        (0x007FFFFF, 0x007FFC00), (0x000003FF, 0), (0x800003FF, 0), (0x7F800000, 0x7F800000), (0xFF800000, 0xFF800000),
-        (0x7F800001, 0x7FFFFFFF), (0xFFC00000, 0x7FFFFFFF),
+        (0x3F8003FF, 0x3F800000),
+        (0xC0FFFFFF, 0xC0FFFC00),
+        (0x80000000, 0),
+        (0x00000400, 0x00000400),
+        (0x007FFFFF, 0x007FFC00),
+        (0x000003FF, 0),
+        (0x800003FF, 0),
+        (0x7F800000, 0x7F800000),
+        (0xFF800000, 0xFF800000),
+        (0x7F800001, 0x7FFFFFFF),
+        (0xFFC00000, 0x7FFFFFFF),
     ],
-)  # fmt: skip
+)
 def test_without_products_hopper_fp8_keeps_thirteen_bits_of_c(c: int, d: int) -> None:
     assert dot([], [], c).result == d
 

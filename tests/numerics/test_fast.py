@@ -200,8 +200,15 @@ def test_loops_run_over_what_is_longest(
     monkeypatch.setattr(product, "_fused", lambda operands, c, course: seen.append(c.shape) or c)
     batch, m, n = shape
     problem = checked(
-        e4m3((batch, m, 32)), e4m3((batch, n, 32)), None, "wgmma", ("e4m3", "e4m3", "f32"), "sm_90", (None, None, None), None
-    )  # fmt: skip
+        e4m3((batch, m, 32)),
+        e4m3((batch, n, 32)),
+        None,
+        "wgmma",
+        ("e4m3", "e4m3", "f32"),
+        "sm_90",
+        (None, None, None),
+        None,
+    )
     course = product.Course(FP8, 32, 1, compiled=path == "compiled", patient=True)
     assert product.fast_product(problem.operands, problem.c, course).shape == shape
     assert seen == [computed]

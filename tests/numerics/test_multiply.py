@@ -15,6 +15,7 @@ from refsim.numerics.profiles import profile
 
 A, B, C = (-(2.0**13), -0.5, -0.25, -0.125), (2.0**10, 1.0, 1.0, 1.0), 2.0**23
 CONTAINERS = {"f64": np.uint64, "f32": np.uint32, "tf32": np.uint32}
+# fmt: off
 SMOKE = [
     (-0.875, [("sm_80", "mma.sync", "f64"), ("gfx90a", "mfma", "f64"), ("gfx908", "mfma", "f32"), ("gfx908", "mfma", "f16"),
               ("gfx908", "mfma", "bf16")]),
@@ -28,7 +29,8 @@ SMOKE = [
         ("sm_120a", "mma.sync", "e5m2")]),
     (-0.375, [("gfx90a", "mfma", "bf16")]),
     (-1.0, [("gfx942", "mfma", "e5m2fnuz")]),
-]  # fmt: skip
+]
+# fmt: on
 CASES = [(want, *unit) for want, units in SMOKE for unit in units]
 FP8 = {"unit": "wgmma", "a_format": "e4m3", "b_format": "e4m3", "d_format": "f32"}
 

@@ -82,8 +82,11 @@ def test_every_unit_of_the_interface_has_rows() -> None:
     units = {row.unit for row in PROFILES}
     kinds = {f"tcgen05.{kind}" for kind in ("f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4")}
     assert units == kinds | {f"mma.sync.{kind}" for kind in ("mxf8f6f4", "mxf4", "mxf4nvf4")} | {
-        "mma.sync", "wgmma", "mfma", "mfma.1k",
-    }  # fmt: skip
+        "mma.sync",
+        "wgmma",
+        "mfma",
+        "mfma.1k",
+    }
     targets = {row.target for row in rows_of(unit="mma.sync")}
     assert targets == {"sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}
     assert {row.target for row in rows_of(unit="mfma")} == {"gfx908", "gfx90a", "gfx942", "gfx950"}

@@ -211,11 +211,20 @@ def test_scaled_weight_is_rounded_to_bf16() -> None:
 @pytest.mark.parametrize(
     ("policy", "code", "want"),
     [
-        ("exact", 0x00, 0x0000), ("exact", 0x80, 0x8000), ("exact", 0x01, 0x3B00), ("exact", 0xFF, NAN),
-        ("mirage", 0x00, 0x3C00), ("mirage", 0x80, 0xBC00), ("mirage", 0x07, 0x3C70), ("mirage", 0x7F, 0x43F0),
-        ("marlin", 0x00, 0x0000), ("marlin", 0x01, 0x3B00), ("marlin", 0xFF, 0xC3F0), ("mirage", 0x7E, 0x43E0),
+        ("exact", 0x00, 0x0000),
+        ("exact", 0x80, 0x8000),
+        ("exact", 0x01, 0x3B00),
+        ("exact", 0xFF, NAN),
+        ("mirage", 0x00, 0x3C00),
+        ("mirage", 0x80, 0xBC00),
+        ("mirage", 0x07, 0x3C70),
+        ("mirage", 0x7F, 0x43F0),
+        ("marlin", 0x00, 0x0000),
+        ("marlin", 0x01, 0x3B00),
+        ("marlin", 0xFF, 0xC3F0),
+        ("mirage", 0x7E, 0x43E0),
     ],
-)  # fmt: skip
+)
 def test_decoders_are_named(policy: str, code: int, want: int) -> None:
     assert weights(np.array([[code]], np.uint8), bf16([[1]]), decode=policy)[0, 0] == want
 
@@ -298,10 +307,19 @@ def test_mistakes_about_scales_are_named(arguments: dict[str, object], code: str
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"splits": 0}, {"splits": 1.5}, {"splits": "2"}, {"splits": True}, {"tile": 24}, {"tile": 0}, {"tile": None},
-        {"partial_rounding": "f16"}, {"partial_rounding": None}, {"order": "descending"}, {"order": ["ascending"]},
+        {"splits": 0},
+        {"splits": 1.5},
+        {"splits": "2"},
+        {"splits": True},
+        {"tile": 24},
+        {"tile": 0},
+        {"tile": None},
+        {"partial_rounding": "f16"},
+        {"partial_rounding": None},
+        {"order": "descending"},
+        {"order": ["ascending"]},
     ],
-)  # fmt: skip
+)
 def test_a_row_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(RefsimError):
         Reduction(**({"name": "mine", "splits": 2, "tile": 16, "source": HOW} | wrong))

@@ -17,9 +17,17 @@ Codes = NDArray[Any]
 ROWS = COLUMNS = 4  # outputs of one product: 16 dot products share 4 rows of A and 4 of B
 # Classes of A and B; those of C and of scales are drawn anew for every element and every row.
 OPERANDS = (
-    ("any", "any"), ("narrow", "narrow"), ("wide", "wide"), ("cancelling", "cancelling"), ("subnormal", "subnormal"),
-    ("vanishing", "vanishing"), ("special", "special"), ("any", "narrow"), ("wide", "subnormal"), ("edge", "edge"),
-)  # fmt: skip
+    ("any", "any"),
+    ("narrow", "narrow"),
+    ("wide", "wide"),
+    ("cancelling", "cancelling"),
+    ("subnormal", "subnormal"),
+    ("vanishing", "vanishing"),
+    ("special", "special"),
+    ("any", "narrow"),
+    ("wide", "subnormal"),
+    ("edge", "edge"),
+)
 ADDENDS = ("zero", "any", "narrow", "far", "subnormal", "vanishing", "special")
 SCALES = ("narrow", "narrow", "any", "deep", "special")
 
@@ -43,10 +51,17 @@ def exponent_fields(format: Format, kind: str, smallest: int) -> tuple[int, int]
     """The first and the last exponent field of a class; `smallest` is the exponent at which products vanish."""
     top, bias, half = (1 << format.exponent_bits) - 1, format.bias, smallest // 2
     ranges = {
-        "any": (0, top), "zero": (0, 0), "subnormal": (0, 1), "narrow": (bias - 2, bias + 2), "special": (bias - 2, bias + 2),
-        "wide": (bias - 13, bias + 13), "cancelling": (bias - 13, bias + 13), "far": (bias - 30, bias + 30),
-        "vanishing": (bias + half - 2, bias + half + 2), "deep": (bias + half - 22, bias + half + 2),
-    }  # fmt: skip
+        "any": (0, top),
+        "zero": (0, 0),
+        "subnormal": (0, 1),
+        "narrow": (bias - 2, bias + 2),
+        "special": (bias - 2, bias + 2),
+        "wide": (bias - 13, bias + 13),
+        "cancelling": (bias - 13, bias + 13),
+        "far": (bias - 30, bias + 30),
+        "vanishing": (bias + half - 2, bias + half + 2),
+        "deep": (bias + half - 22, bias + half + 2),
+    }
     low, high = ranges[kind]
     last = top if kind == "any" else max(top - 1, 0)
     return min(max(low, 0), last), min(max(high, 0), last)
@@ -99,8 +114,9 @@ def edge_scales(format: Format, shape: tuple[int, ...], random: np.random.Genera
     return np.maximum(format.bias + exponent, 0).astype(format.code_dtype)
 
 
-def mixed(format: Format, kinds: tuple[str, ...], shape: tuple[int, ...], random: np.random.Generator, smallest: int,
-          per: int) -> Codes:  # fmt: skip
+def mixed(
+    format: Format, kinds: tuple[str, ...], shape: tuple[int, ...], random: np.random.Generator, smallest: int, per: int
+) -> Codes:
     """A class for every element (`per` = 0) or for every row of the last `per` axes."""
     choice = random.integers(0, len(kinds), shape[: len(shape) - per])
     choice = choice.reshape(choice.shape + (1,) * per)
@@ -115,9 +131,14 @@ def cases() -> Callable[..., Cases]:
     """cases(a_format, b_format, d_format, K, at least so many dot products, seed, (scale format, block) or None)."""
 
     def made(
-        a_format: str | ElementType, b_format: str | ElementType, d_format: str | ElementType, k: int, count: int,
-        seed: int, scale: tuple[Format, int] | None = None,
-    ) -> Cases:  # fmt: skip
+        a_format: str | ElementType,
+        b_format: str | ElementType,
+        d_format: str | ElementType,
+        k: int,
+        count: int,
+        seed: int,
+        scale: tuple[Format, int] | None = None,
+    ) -> Cases:
         random = np.random.default_rng(seed)
         x, y, d = (float_named(name) for name in (a_format, b_format, d_format))
         smallest = -21 if d is F16 else -133

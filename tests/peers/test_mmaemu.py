@@ -24,9 +24,13 @@ PRESETS = {("sm_90", "wgmma"): "hopper", ("sm_89", "mma.sync"): "ada"}
 ROWS = [row for row in PROFILES if (row.target, row.unit) in PRESETS and E4M3 in row.a_formats and row.d_format is F32]
 PAIRS = [(a, b) for a in FORMATS for b in FORMATS]
 MUTANTS = {
-    "F -1": {"fraction": 12}, "F +1": {"fraction": 14}, "half of L": {"length": 8}, "late C": {"c_enters": LATE},
-    "23 bits": {"rounding": RZ_F32}, "to nearest": {"rounding": RNE_F32},
-}  # fmt: skip
+    "F -1": {"fraction": 12},
+    "F +1": {"fraction": 14},
+    "half of L": {"length": 8},
+    "late C": {"c_enters": LATE},
+    "23 bits": {"rounding": RZ_F32},
+    "to nearest": {"rounding": RNE_F32},
+}
 
 
 def tensor(codes: NDArray[np.uint8], format: str) -> Any:

@@ -38,16 +38,36 @@ pytestmark = pytest.mark.peers("torch", "mmasim")
 
 COUNT = 100_000  # dot products a row, at least
 CHIPS = {
-    "sm_70": "Volta", "sm_75": "Turing", "sm_80": "Ampere", "sm_86": "Ampere", "sm_89": "Ada Lovelace", "sm_90": "Hopper",
-    "sm_100": "Blackwell", "sm_120": "RTX Blackwell", "gfx908": "CDNA1", "gfx90a": "CDNA2", "gfx942": "CDNA3",
-}  # fmt: skip
+    "sm_70": "Volta",
+    "sm_75": "Turing",
+    "sm_80": "Ampere",
+    "sm_86": "Ampere",
+    "sm_89": "Ada Lovelace",
+    "sm_90": "Hopper",
+    "sm_100": "Blackwell",
+    "sm_120": "RTX Blackwell",
+    "gfx908": "CDNA1",
+    "gfx90a": "CDNA2",
+    "gfx942": "CDNA3",
+}
 TYPES = {"e8m0": "ue8m0"}
 AMD_TYPES = {"e4m3fnuz": "fp8", "e5m2fnuz": "bf8", "tf32": "xf32"}
 TORCH_TYPES = {
-    "f16": "float16", "bf16": "bfloat16", "tf32": "float32", "f32": "float32", "f64": "float64", "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz", "e8m0": "float8_e8m0fnu",
-    "ue4m3": "float8_e4m3fn", "e3m2": "uint8", "e2m3": "uint8", "e2m1": "uint8",
-}  # fmt: skip
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "tf32": "float32",
+    "f32": "float32",
+    "f64": "float64",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "e4m3fnuz": "float8_e4m3fnuz",
+    "e5m2fnuz": "float8_e5m2fnuz",
+    "e8m0": "float8_e8m0fnu",
+    "ue4m3": "float8_e4m3fn",
+    "e3m2": "uint8",
+    "e2m3": "uint8",
+    "e2m1": "uint8",
+}
 # These write the canonical NaN; the others leave what the host's processor makes of a NaN.
 CANONICAL = (TRUNCATED, GROUPED, LATE_TRUNCATED, LATE_EVEN_ODD)
 # Volta's product with C in f16 and D in f32; f64 of K = 8 and 16, which mmasim has for sm_90 alone.
@@ -183,10 +203,19 @@ def with_c_kept(arithmetic: Any, a: Any, b: Any, c: Any) -> Any:
 
 def ours(form: Form, drawn: Any) -> NDArray[Any]:
     d = mma(
-        drawn.a, drawn.b, drawn.c.view(f"f{drawn.c.itemsize}"), unit=form.row.unit, a_format=form.a, b_format=form.b,
-        d_format=form.row.d_format, target=form.row.target, a_scale=drawn.a_scale, b_scale=drawn.b_scale,
-        scale_format=form.scale and form.scale[0], k=form.k,
-    )  # fmt: skip
+        drawn.a,
+        drawn.b,
+        drawn.c.view(f"f{drawn.c.itemsize}"),
+        unit=form.row.unit,
+        a_format=form.a,
+        b_format=form.b,
+        d_format=form.row.d_format,
+        target=form.row.target,
+        a_scale=drawn.a_scale,
+        b_scale=drawn.b_scale,
+        scale_format=form.scale and form.scale[0],
+        k=form.k,
+    )
     return d.view(drawn.c.dtype)
 
 

@@ -95,6 +95,7 @@ def halving(_: Any) -> Any:
     return gone
 
 
+# fmt: off
 RIGHT = (
     Right("token", READY + """
     tile[t] = x[t];
@@ -311,7 +312,8 @@ RIGHT = (
         y[t] = sum;
     }
     """, lambda x: np.where(T < 32, 0, sum(3 ** (4 - i) * x[96 * i + 127 - T] for i in range(5)))),
-)  # fmt: skip
+)
+# fmt: on
 RIGHT_BY_NAME = {kernel.name: kernel for kernel in RIGHT}
 NEVER = (
     READY
@@ -320,6 +322,7 @@ NEVER = (
 """
 )  # with an arrival that is missing
 
+# fmt: off
 WRONG = (
     Wrong("token", "wait", "ready.wait(std::move(token));", ""),
     Wrong("token", "write before the arrival", "tile[t] = x[t];\n    auto token = ready.arrive();",
@@ -373,4 +376,5 @@ WRONG = (
     Wrong("pipeline of producers", "wait of the consumers", "pipe.consumer_wait();", "", (*EARLY, "barrier-misuse")),
     Wrong("pipeline of producers", "acquire of the producers", "pipe.producer_acquire();", "", (*EARLY, "barrier-misuse")),
     Wrong("pipeline of producers", "release of the consumers", "pipe.consumer_release();", "", (*EARLY, "deadlock")),
-)  # fmt: skip
+)
+# fmt: on

@@ -173,19 +173,21 @@ class Execution:
             for place, write in enumerate(mine):
                 if write.writes and write.op.is_strong:
                     releases[write] = [
-                        first for first in mine[: place + 1]
+                        first
+                        for first in mine[: place + 1]
                         if first.op.order in RELEASING
                         and (first.op.kind == "fence" or (first.writes and first.place == write.place))
-                    ]  # fmt: skip
+                    ]
         for mine in self.threads.values():
             for place, read in enumerate(mine):
                 if not self._learns(read):
                     continue
                 ends = [
-                    end for end in mine[place:]
+                    end
+                    for end in mine[place:]
                     if end.op.order in ACQUIRING
                     and (end.op.kind == "fence" or (end.op.returns and end.place == read.place))
-                ]  # fmt: skip
+                ]
                 pairs = [(first, end) for write in observed_by(read) for first in releases[write] for end in ends]
                 self.edges |= {(one.number, two.number) for one, two in pairs if includes_each_other(one, two)}
 

@@ -182,10 +182,16 @@ def statements(draw, kind, frame):
     if kind == "fence":
         return [Chunk(who, Op(kind, order, scope))]
     op = Op(
-        kind, order, "sys" if order == "volatile" else scope, draw(st.sampled_from(frame.spaces)), frame.word(draw, order),
-        draw(st.integers(0, 2)), draw(st.integers(0, 1)), draw(st.sampled_from([True, True, False])),
+        kind,
+        order,
+        "sys" if order == "volatile" else scope,
+        draw(st.sampled_from(frame.spaces)),
+        frame.word(draw, order),
+        draw(st.integers(0, 2)),
+        draw(st.integers(0, 1)),
+        draw(st.sampled_from([True, True, False])),
         len(who) > 1 and kind != "ld" and draw(st.booleans()),
-    )  # fmt: skip
+    )
     return [Chunk(who, op)]
 
 

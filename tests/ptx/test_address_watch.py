@@ -106,9 +106,16 @@ def test_bytes_are_named_by_address_variable_or_argument(text: str, stretch: Str
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [("tiel", "unknown-symbol"), ("arg2", "unknown-symbol"), ("", "bad-address"), ("tile:0", "bad-address"),
-     ("0x500000000", "bad-address"), ("tile+x", "bad-address"), ("ile", "unknown-symbol")],
-)  # fmt: skip
+    [
+        ("tiel", "unknown-symbol"),
+        ("arg2", "unknown-symbol"),
+        ("", "bad-address"),
+        ("tile:0", "bad-address"),
+        ("0x500000000", "bad-address"),
+        ("tile+x", "bad-address"),
+        ("ile", "unknown-symbol"),
+    ],
+)
 def test_what_names_no_bytes_is_refused(text: str, code: str) -> None:
     with pytest.raises(RefsimError) as caught:
         ptx.stretch_named(ptx.load(PTX), "k", text)

@@ -45,20 +45,34 @@ RAW = (7).to_bytes(8, "little") + (1 << 40).to_bytes(8, "little")
 
 @pytest.mark.parametrize(
     "pair",
-    [RAW, bytearray(RAW), memoryview(RAW), np.frombuffer(RAW, PAIR)[0], np.frombuffer(RAW, np.uint8), Struct(RAW, 8),
-     Struct(RAW, 4)],
+    [
+        RAW,
+        bytearray(RAW),
+        memoryview(RAW),
+        np.frombuffer(RAW, PAIR)[0],
+        np.frombuffer(RAW, np.uint8),
+        Struct(RAW, 8),
+        Struct(RAW, 4),
+    ],
     ids=lambda pair: type(pair).__name__,
-)  # fmt: skip
+)
 def test_a_struct_reaches_the_kernel(pair):
     assert launched(pair) == (7, 1 << 40)
 
 
 @pytest.mark.parametrize(
     ("pair", "code"),
-    [(RAW[:12], "argument-size"), (np.zeros(1, [("a", np.int32), ("b", np.uint64)])[0], "argument-size"),
-     (Struct(RAW, 16), "argument-alignment"), (Struct(RAW[:8], 8), "argument-size"), (7, "bad-argument"),
-     ("text", "bad-argument"), (None, "bad-argument"), (np.float64(1), "argument-size")],
-)  # fmt: skip
+    [
+        (RAW[:12], "argument-size"),
+        (np.zeros(1, [("a", np.int32), ("b", np.uint64)])[0], "argument-size"),
+        (Struct(RAW, 16), "argument-alignment"),
+        (Struct(RAW[:8], 8), "argument-size"),
+        (7, "bad-argument"),
+        ("text", "bad-argument"),
+        (None, "bad-argument"),
+        (np.float64(1), "argument-size"),
+    ],
+)
 def test_what_is_no_such_struct_is_refused(pair, code):
     with pytest.raises(RefsimError) as caught:
         launched(pair)

@@ -142,9 +142,14 @@ def test_every_block_has_barriers_of_its_own(policy: str, seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "what"),
-    [("bar.sync 16;", "barrier 16 of 16"), ("bar.sync 0, 33;", "count of 33"), ("bar.sync 0, 0;", "count of 0"),
-     ("mov.u32 %r2, 40; bar.arrive 0, %r2;", "count of 40"), ("mov.u32 %r2, 99; barrier.sync %r2;", "barrier 99 of 16")],
-)  # fmt: skip
+    [
+        ("bar.sync 16;", "barrier 16 of 16"),
+        ("bar.sync 0, 33;", "count of 33"),
+        ("bar.sync 0, 0;", "count of 0"),
+        ("mov.u32 %r2, 40; bar.arrive 0, %r2;", "count of 40"),
+        ("mov.u32 %r2, 99; barrier.sync %r2;", "barrier 99 of 16"),
+    ],
+)
 def test_misuse_is_named(statement: str, what: str) -> None:
     with pytest.raises(RefsimError, match=what) as caught:
         run(f"{statement} ret;", 64)

@@ -120,9 +120,12 @@ def test_every_fault_of_a_launch_has_a_row() -> None:
 
 @pytest.mark.parametrize(
     ("make", "says"),
-    [(lambda: ptx.Checks(off=("trap",)), "stops a launch"), (lambda: ptx.Checks(off=("rase",)), "nearest: race"),
-     (lambda: ptx.Checks(races="maybe"), "error, record or off")],
-)  # fmt: skip
+    [
+        (lambda: ptx.Checks(off=("trap",)), "stops a launch"),
+        (lambda: ptx.Checks(off=("rase",)), "nearest: race"),
+        (lambda: ptx.Checks(races="maybe"), "error, record or off"),
+    ],
+)
 def test_other_names_are_refused(make: Callable[[], ptx.Checks], says: str) -> None:
     with pytest.raises(RefsimError, match=says) as caught:
         make()

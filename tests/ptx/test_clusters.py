@@ -99,8 +99,11 @@ def test_clusters_of_two_dimensions_share_among_their_own():
     body = RING.replace("%r10", "%r2")
     out = np.zeros(8 * 64, np.uint32)
     # Block (x, y) of a 2 x 4 grid in clusters of 2 x 2 has rank x + 2 (y mod 2); its number is taken from %ctaid.y as well.
-    text = body.replace("st.global.u32 [%d3]", """mov.u32 %r20, %ctaid.y; mov.u32 %r21, %nctaid.x; mul.lo.u32 %r20, %r20, %r21;
-        mul.lo.u32 %r20, %r20, %r5; mul.wide.u32 %d8, %r20, 4; add.s64 %d3, %d3, %d8; st.global.u32 [%d3]""")  # fmt: skip
+    text = body.replace(
+        "st.global.u32 [%d3]",
+        """mov.u32 %r20, %ctaid.y; mov.u32 %r21, %nctaid.x; mul.lo.u32 %r20, %r20, %r21;
+        mul.lo.u32 %r20, %r20, %r5; mul.wide.u32 %d8, %r20, 4; add.s64 %d3, %d3, %d8; st.global.u32 [%d3]""",
+    )
     program(text).launch("k", (2, 4), 64, [out], cluster=(2, 2))
     rank = np.array([x + 2 * (y % 2) for y in range(4) for x in range(2)])
     assert (out.reshape(8, 64) == ((rank + 1) % 4)[:, None]).all()
@@ -109,17 +112,32 @@ def test_clusters_of_two_dimensions_share_among_their_own():
 @pytest.mark.parametrize(
     ("body", "code", "said"),
     [
-        ("mov.u32 %r7, 4; mapa.shared::cluster.u32 %r11, %r8, %r7; ret;", "invalid-operand", "rank 4 of a cluster of 4"),
+        (
+            "mov.u32 %r7, 4; mapa.shared::cluster.u32 %r11, %r8, %r7; ret;",
+            "invalid-operand",
+            "rank 4 of a cluster of 4",
+        ),
         ("mapa.u64 %d5, %d1, %r7; ret;", "invalid-operand", "not in shared memory"),
         (RING.replace("ld.shared::cluster", "ld.shared"), "out-of-bounds", "of the cluster"),
-        (RING.replace("mapa.shared::cluster.u32 %r11, %r8, %r7;", "add.u32 %r11, %r8, 0x9000000;"), "out-of-bounds",
-         "of a cluster of 4"),
-        (RING.replace("mapa.shared::cluster.u32 %r11, %r8, %r7;", "add.u32 %r11, %r8, 1024;"), "out-of-bounds", "past the end"),
+        (
+            RING.replace("mapa.shared::cluster.u32 %r11, %r8, %r7;", "add.u32 %r11, %r8, 0x9000000;"),
+            "out-of-bounds",
+            "of a cluster of 4",
+        ),
+        (
+            RING.replace("mapa.shared::cluster.u32 %r11, %r8, %r7;", "add.u32 %r11, %r8, 1024;"),
+            "out-of-bounds",
+            "past the end",
+        ),
         ("barrier.cluster.wait; ret;", "barrier-misuse", "without an arrival"),
         ("barrier.cluster.arrive; barrier.cluster.arrive; ret;", "barrier-misuse", "second arrival"),
-        ("setp.eq.u32 %p1, %r2, 0; @%p1 bra DONE; " + MEET + " DONE: bar.sync 0; ret;", "deadlock", "barrier.cluster.wait"),
+        (
+            "setp.eq.u32 %p1, %r2, 0; @%p1 bra DONE; " + MEET + " DONE: bar.sync 0; ret;",
+            "deadlock",
+            "barrier.cluster.wait",
+        ),
     ],
-)  # fmt: skip
+)
 def test_misuse(body, code, said):
     if "DONE" in body:  # rank 0 never arrives, and stays: it waits for a barrier that its other warp never reaches
         body = body.replace("DONE: bar.sync 0;", "DONE: setp.lt.u32 %p2, %r1, 32; @%p2 bar.sync 0, 96;")

@@ -32,12 +32,15 @@ def uses(statement: str, addresses: np.ndarray, *, guard: str = "", checks: ptx.
 
 
 ACCESSES = [
-    ("ld.shared.u8 %r5, [%r2];", 1), ("ld.shared.u16 %h1, [%r2];", 2), ("st.shared.u32 [%r2], %r1;", 4),
-    ("ld.shared.v2.u32 {%r5, %r6}, [%r2];", 8), ("ld.shared.v4.u32 {%r5, %r6, %r7, %r8}, [%r2];", 16),
+    ("ld.shared.u8 %r5, [%r2];", 1),
+    ("ld.shared.u16 %h1, [%r2];", 2),
+    ("st.shared.u32 [%r2], %r1;", 4),
+    ("ld.shared.v2.u32 {%r5, %r6}, [%r2];", 8),
+    ("ld.shared.v4.u32 {%r5, %r6, %r7, %r8}, [%r2];", 16),
     ("st.shared.v4.u32 [%r2], {%r1, %r1, %r1, %r1};", 16),
     ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5, %r6, %r7, %r8}, [%r2];", 16),
     ("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r2], {%r1, %r1, %r1, %r1};", 16),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("statement", "width"), ACCESSES)

@@ -20,11 +20,15 @@ ARRIVALS, MORE = "init(&ready, blockDim.x)", "init(&ready, blockDim.x + 1)"
 def bodies(target: str) -> dict[str, str]:
     """The kernels whose code for a target has nothing that comes later."""
     found = {f"right_{at}": kernel.body for at, kernel in enumerate(RIGHT) if kernel.only in ("", target)}
-    return found | {
-        f"wrong_{at}": wrong.body
-        for at, wrong in enumerate(WRONG)
-        if kernels.RIGHT_BY_NAME[wrong.less_of].only in ("", target)
-    } | {"never": kernels.NEVER.replace(ARRIVALS, MORE)}  # fmt: skip
+    return (
+        found
+        | {
+            f"wrong_{at}": wrong.body
+            for at, wrong in enumerate(WRONG)
+            if kernels.RIGHT_BY_NAME[wrong.less_of].only in ("", target)
+        }
+        | {"never": kernels.NEVER.replace(ARRIVALS, MORE)}
+    )
 
 
 @pytest.fixture(scope="module", params=TARGETS)

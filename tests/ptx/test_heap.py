@@ -21,6 +21,7 @@ __device__ int* kept[64];
 __device__ Node* list;
 """
 # Each kernel is a body of `void name(int* out, int n)`, launched with 64 threads and n = 16.
+# fmt: off
 RIGHT = {
     "own": "int* p = (int*)malloc(n * 4); if (!p) { out[t] = -1; return; }\nfor (int i = 0; i < n; i++) p[i] = i + t;\n"
            "int s = 0; for (int i = 0; i < n; i++) s += p[i];\nout[t] = s; free(p); free(nullptr);",
@@ -42,13 +43,22 @@ RIGHT = {
                  "free(kept[3]); out[1] = malloc(8 << 20) == nullptr; p = (char*)malloc(1 << 20); out[2] = p != nullptr;\n"
                  "kept[3] = (int*)p; }",
     "nothing": "void *p = malloc(0), *q = malloc(0); out[t] = p && q && p != q; free(p); free(q);",
-}  # fmt: skip
+}
+# fmt: on
 WANT = {
-    "own": lambda t: 120 + 16 * t, "objects": lambda t: t + 4, "aligned": lambda t: t, "copied": lambda t: t,
-    "together": lambda t: t ^ 33, "kept_by_one": lambda t: t, "a_list": lambda t: t if t < 5 else 0,
-    "again": lambda t: 28 if t < 7 else 0, "none_left": lambda t: [7, 1, 1][t] if t < 3 else 0, "nothing": lambda t: 1,
-}  # fmt: skip
+    "own": lambda t: 120 + 16 * t,
+    "objects": lambda t: t + 4,
+    "aligned": lambda t: t,
+    "copied": lambda t: t,
+    "together": lambda t: t ^ 33,
+    "kept_by_one": lambda t: t,
+    "a_list": lambda t: t if t < 5 else 0,
+    "again": lambda t: 28 if t < 7 else 0,
+    "none_left": lambda t: [7, 1, 1][t] if t < 3 else 0,
+    "nothing": lambda t: 1,
+}
 # The code, the text that names the other place, and after how many line ends of the body the two stand.
+# fmt: off
 WRONG = {
     "past": ("out-of-bounds", "0 B past the end of the 64 B from call.malloc", "int* p = (int*)malloc(n * 4); // made\n"
              "p[n] = 1; // here\nout[t] = p[n]; free(p);"),
@@ -71,12 +81,14 @@ WRONG = {
     "freed_early": ("race", "with no barrier between", "__shared__ int* p; if (t == 0) p = (int*)malloc(256);\n"
                     "__syncthreads(); p[t] = t; __syncthreads();\nout[t] = ((volatile int*)p)[t ^ 1]; // made\n"
                     "if (t == 40) free(p); // here\n"),
-}  # fmt: skip
+}
+# fmt: on
 LEAKS = {
     "lost": "int* p = (int*)malloc(n * 4); p[1] = n; // here\nout[t] = p[1];",
     "overwritten": "int* p = (int*)malloc(8); p[0] = t; // here\nif (t == 0) kept[0] = p;\n"
     "__syncthreads(); if (t == 1) kept[0] = p;",
 }
+# fmt: off
 TAKERS = {
     "take": "int* p = kept[t ^ 1]; out[t] = p[0]; free(p);",
     "drop": "kept[t] = nullptr; out[t] = t;",
@@ -85,7 +97,8 @@ TAKERS = {
     "half": "struct Two { int a, b; }; __shared__ Two never[64]; never[t].a = t; Two* p = (Two*)malloc(8);\n"
             "*(volatile long long*)p = *(volatile long long*)&never[t]; kept[t] = (int*)p; out[t] = 0;",
     "other_half": "out[t] = ((volatile int*)kept[t])[1];",
-}  # fmt: skip
+}
+# fmt: on
 BODIES = {**RIGHT, **{name: row[2] for name, row in WRONG.items()}, **LEAKS, **TAKERS}
 
 

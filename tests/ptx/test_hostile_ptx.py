@@ -40,6 +40,7 @@ def entry(body: str, declarations: str = "") -> str:
     return f"{HEAD}{declarations}\n.entry k(.param .u64 p)\n{{\n{registers}\n{body}\n}}\n"
 
 
+# fmt: off
 CORPUS = {
     "empty": "\n",
     "binary": "\x00\x01\x7fELF\n",
@@ -160,7 +161,7 @@ CORPUS = {
     "endless loop with a store": entry("ld.param.u64 %d1, [p]; A: st.global.u32 [%d1], %r1; add.u32 %r1, %r1, 1; bra A;"),
     "endless loop of barriers": entry("A: bar.sync 0; bra A;"),
     "endless loop of shuffles": entry("A: shfl.sync.idx.b32 %r1, %r1, 0, 31, 1; bra A;").replace("1; bra", "-1; bra"),
-}  # fmt: skip
+}
 
 
 REFUSED = {
@@ -181,7 +182,8 @@ REFUSED = {
         ),
         "malformed-ptx",
     ),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def calls_to_load(text: str) -> int:
@@ -236,6 +238,7 @@ def fragments() -> list[str]:
 
 
 FRAGMENTS = fragments()
+# fmt: off
 SOUP = [
     ".reg", ".b32", ".b64", ".pred", "%r1", "%r2", "%d1", "%p1", "%x<9>", "add.u32", "mov.b64", "ld.global.u32",
     "st.shared.v4.f32",
@@ -244,7 +247,8 @@ SOUP = [
     "1.5", "99999999999", ".shared", ".local", ".param", ".align", "call", "bar.sync", "shfl.sync.idx.b32", "setp.eq.s32",
     ".branchtargets", "brx.idx", "_", "p", "k", "%tid.x", ".loc", ".entry", ".func", "exit", "trap",
     "\n", "=", ":", "<", ">", "/*", "//", '"', "é",
-]  # fmt: skip
+]
+# fmt: on
 
 
 @given(tokens=st.lists(st.sampled_from(SOUP), max_size=60), inside=st.booleans())
@@ -263,9 +267,12 @@ def mutated(draw: st.DrawFn) -> str:
         piece = text[at : at + length]
         kind = draw(st.sampled_from(["cut", "double", "token", "character", "move"]))
         inserted = {
-            "cut": "", "double": piece + piece, "token": f" {draw(st.sampled_from(SOUP))} ",
-            "character": chr(draw(st.integers(9, 126))) + piece[1:], "move": "",
-        }[kind]  # fmt: skip
+            "cut": "",
+            "double": piece + piece,
+            "token": f" {draw(st.sampled_from(SOUP))} ",
+            "character": chr(draw(st.integers(9, 126))) + piece[1:],
+            "move": "",
+        }[kind]
         text = text[:at] + inserted + text[at + length :]
         if kind == "move":
             to = draw(st.integers(0, len(text) - 1))

@@ -17,6 +17,7 @@ OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".",
 INSTANCES = [bound for clause in OURS for bound in instances(clause)]
 ASSEMBLED = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
 
+# fmt: off
 WORKED = [
     ("add.u16x2", (0xFFFF0001, 0x00010002), 0x00000003),
     ("add.sat.s32", (0x7FFFFFFF, 1), 0x7FFFFFFF),
@@ -52,7 +53,8 @@ WORKED = [
     ("set.eq.u32.f16x2", (0x3C003C00, 0x3C004000), 0xFFFF0000),
     ("slct.u32.f32", (1, 2, 0x80000000), 1),
     ("slct.u32.f32", (1, 2, 0x7FC00000), 2),
-]  # fmt: skip
+]
+# fmt: on
 
 
 # Two instructions, the second with the flag of the first, as an H100 runs them: a, b, then 0 and 0.
@@ -101,11 +103,13 @@ def test_results_do_not_change_their_operands() -> None:
     generator = np.random.default_rng(2)
     for bound in INSTANCES:
         sources = [
-            np.array([0xCA], dtype=np.uint32) if operand.name == "immLut"
-            else generator.integers(0, 2, 8).astype(bool) if type.name == "pred"
+            np.array([0xCA], dtype=np.uint32)
+            if operand.name == "immLut"
+            else generator.integers(0, 2, 8).astype(bool)
+            if type.name == "pred"
             else generator.integers(0, 1 << 63, 8, dtype=np.uint64).astype(type.bits_dtype)
             for operand, type in bound.sources
-        ]  # fmt: skip
+        ]
         for source in sources:
             source.setflags(write=False)
         evaluate(bound.opcode, *sources)
@@ -143,9 +147,15 @@ def test_ptxas_refuses_every_form_that_a_target_lacks(target: str, tmp_path: Pat
 def test_form_expands_in_the_order_of_its_choices() -> None:
     (clause,) = [clause for clause in OURS if clause.form.startswith("bfind")]
     assert opcodes(clause) == [
-        "bfind.u32", "bfind.u64", "bfind.s32", "bfind.s64",
-        "bfind.shiftamt.u32", "bfind.shiftamt.u64", "bfind.shiftamt.s32", "bfind.shiftamt.s64",
-    ]  # fmt: skip
+        "bfind.u32",
+        "bfind.u64",
+        "bfind.s32",
+        "bfind.s64",
+        "bfind.shiftamt.u32",
+        "bfind.shiftamt.u64",
+        "bfind.shiftamt.s32",
+        "bfind.shiftamt.s64",
+    ]
     assert opcode_count(clause) == 8
 
 

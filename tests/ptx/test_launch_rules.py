@@ -9,8 +9,15 @@ from refsim.ptx.machine import launch
 from refsim.ptx.machine.launch_rules import extents
 
 
-def module(directives: str = "", *, target: str = "sm_90a", version: str = "9.0", shared: int = 0, body: str = "",
-           parameters: str = ".param .u64 out") -> ptx.Program:  # fmt: skip
+def module(
+    directives: str = "",
+    *,
+    target: str = "sm_90a",
+    version: str = "9.0",
+    shared: int = 0,
+    body: str = "",
+    parameters: str = ".param .u64 out",
+) -> ptx.Program:
     declared = f".shared .align 16 .b8 s[{shared}];" if shared else ""
     return ptx.load(
         f".version {version}\n.target {target}\n.address_size 64\n.visible .entry k({parameters}) {directives}\n"
@@ -31,16 +38,24 @@ def refused(program: ptx.Program, grid=1, block=32, **options) -> RefsimError:
 @pytest.mark.parametrize(
     ("directives", "grid", "block", "cluster", "code"),
     [
-        ("", 1, 1025, None, "block-too-large"), ("", 1, (1, 1, 65), None, "block-too-large"),
-        ("", 1, (32, 33), None, "block-too-large"), ("", (1, 65536), 32, None, "grid-too-large"),
-        ("", (1, 1, 65536), 32, None, "grid-too-large"), (".maxntid 128", 1, 129, None, "block-too-large"),
-        (".maxntid 16, 8, 1", 1, (8, 17), None, "block-too-large"), (".reqntid 128", 1, 64, None, "wrong-block"),
-        (".reqntid 16, 8", 1, 128, None, "wrong-block"), (".explicitcluster", 1, 32, None, "missing-cluster"),
-        (".reqnctapercluster 2", 4, 32, 4, "wrong-cluster"), (".reqnctapercluster 2", 3, 32, None, "grid-not-whole-clusters"),
-        (".maxclusterrank 4", 8, 32, 8, "cluster-too-large"), ("", 17, 32, 17, "cluster-too-large"),
-        ("", (4, 3), 32, (2, 2), "grid-not-whole-clusters"), (".reqnctapercluster 32", 32, 32, None, "cluster-too-large"),
+        ("", 1, 1025, None, "block-too-large"),
+        ("", 1, (1, 1, 65), None, "block-too-large"),
+        ("", 1, (32, 33), None, "block-too-large"),
+        ("", (1, 65536), 32, None, "grid-too-large"),
+        ("", (1, 1, 65536), 32, None, "grid-too-large"),
+        (".maxntid 128", 1, 129, None, "block-too-large"),
+        (".maxntid 16, 8, 1", 1, (8, 17), None, "block-too-large"),
+        (".reqntid 128", 1, 64, None, "wrong-block"),
+        (".reqntid 16, 8", 1, 128, None, "wrong-block"),
+        (".explicitcluster", 1, 32, None, "missing-cluster"),
+        (".reqnctapercluster 2", 4, 32, 4, "wrong-cluster"),
+        (".reqnctapercluster 2", 3, 32, None, "grid-not-whole-clusters"),
+        (".maxclusterrank 4", 8, 32, 8, "cluster-too-large"),
+        ("", 17, 32, 17, "cluster-too-large"),
+        ("", (4, 3), 32, (2, 2), "grid-not-whole-clusters"),
+        (".reqnctapercluster 32", 32, 32, None, "cluster-too-large"),
     ],
-)  # fmt: skip
+)
 def test_a_shape_that_breaks_a_rule(directives, grid, block, cluster, code):
     assert refused(module(directives), grid, block, cluster=cluster).code == code
 
@@ -48,14 +63,23 @@ def test_a_shape_that_breaks_a_rule(directives, grid, block, cluster, code):
 @pytest.mark.parametrize(
     ("directives", "grid", "block", "cluster"),
     [
-        ("", 2, 1024, None), ("", (2, 2), (4, 4, 64), None), (".maxntid 16, 8, 1", 1, (1, 128), None),
-        (".reqntid 128", 1, 128, None), (".reqntid 16, 8", 1, (16, 8), None), (".minnctapersm 2", 1, 32, None),
-        (".maxntid 64 .minnctapersm 99", 1, 64, None), (".explicitcluster", 2, 32, 2), (".explicitcluster", 2, 32, 1),
-        (".explicitcluster .reqnctapercluster 2, 1, 1", 4, 32, None), (".reqnctapercluster 2", 4, 32, (2, 1)),
-        (".maxclusterrank 4", 8, 32, 4), ("", 16, 32, 16), ("", np.int32(3), np.uint32(32), None),
+        ("", 2, 1024, None),
+        ("", (2, 2), (4, 4, 64), None),
+        (".maxntid 16, 8, 1", 1, (1, 128), None),
+        (".reqntid 128", 1, 128, None),
+        (".reqntid 16, 8", 1, (16, 8), None),
+        (".minnctapersm 2", 1, 32, None),
+        (".maxntid 64 .minnctapersm 99", 1, 64, None),
+        (".explicitcluster", 2, 32, 2),
+        (".explicitcluster", 2, 32, 1),
+        (".explicitcluster .reqnctapercluster 2, 1, 1", 4, 32, None),
+        (".reqnctapercluster 2", 4, 32, (2, 1)),
+        (".maxclusterrank 4", 8, 32, 4),
+        ("", 16, 32, 16),
+        ("", np.int32(3), np.uint32(32), None),
         (".reqntid 32 .reqnctapercluster 2 .blocksareclusters", 3, 32, None),
     ],
-)  # fmt: skip
+)
 def test_a_shape_that_keeps_the_rules(directives, grid, block, cluster):
     trace = module(directives).launch("k", grid, block, [np.zeros(8, np.uint8)], cluster=cluster)
     assert trace.instructions
@@ -83,9 +107,15 @@ NAMED = "mov.u64 %d1, s;"
 
 @pytest.mark.parametrize(
     ("target", "static", "dynamic"),
-    [("sm_90a", 49153, 0), ("sm_90a", 0, 232449), ("sm_90a", 49152, 232448 - 49151), ("sm_80", 0, 166913),
-     ("sm_89", 0, 101377), ("sm_120a", 0, 101377)],
-)  # fmt: skip
+    [
+        ("sm_90a", 49153, 0),
+        ("sm_90a", 0, 232449),
+        ("sm_90a", 49152, 232448 - 49151),
+        ("sm_80", 0, 166913),
+        ("sm_89", 0, 101377),
+        ("sm_120a", 0, 101377),
+    ],
+)
 def test_too_much_shared_memory(target, static, dynamic):
     program = module(target=target, shared=static, body=NAMED if static else "")
     assert refused(program, shared_bytes=dynamic).code == "out-of-shared-memory"
@@ -93,9 +123,14 @@ def test_too_much_shared_memory(target, static, dynamic):
 
 @pytest.mark.parametrize(
     ("target", "static", "dynamic"),
-    [("sm_90a", 49152, 0), ("sm_90a", 0, 232448), ("sm_90a", 49152, 232448 - 49152), ("sm_80", 0, 166912),
-     ("sm_89", 0, 101376)],
-)  # fmt: skip
+    [
+        ("sm_90a", 49152, 0),
+        ("sm_90a", 0, 232448),
+        ("sm_90a", 49152, 232448 - 49152),
+        ("sm_80", 0, 166912),
+        ("sm_89", 0, 101376),
+    ],
+)
 def test_all_the_shared_memory_there_is(target, static, dynamic):
     program = module(target=target, shared=static, body=NAMED if static else "")
     assert program.launch("k", 1, 32, [np.zeros(8, np.uint8)], shared_bytes=dynamic).instructions
@@ -111,9 +146,13 @@ def test_shared_memory_of_the_module_that_an_entry_does_not_name_takes_no_room()
 
 @pytest.mark.parametrize(
     ("version", "target", "size", "fits"),
-    [("8.0", "sm_90a", 4352, True), ("8.0", "sm_90a", 4353, False), ("9.0", "sm_90a", 32764, True),
-     ("9.0", "sm_90a", 32765, False)],
-)  # fmt: skip
+    [
+        ("8.0", "sm_90a", 4352, True),
+        ("8.0", "sm_90a", 4353, False),
+        ("9.0", "sm_90a", 32764, True),
+        ("9.0", "sm_90a", 32765, False),
+    ],
+)
 def test_bytes_of_parameters(version, target, size, fits):
     program = module(version=version, target=target, parameters=f".param .align 4 .b8 p[{size}]")
     if fits:

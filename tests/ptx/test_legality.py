@@ -129,10 +129,12 @@ def test_a_clause_runs_in_a_program_as_it_evaluates_alone(family: str) -> None:
         if bound.clause.function.__module__.rsplit(".", 1)[1] != family or carries:
             continue
         sources = [
-            generator.integers(0, 2, 40).astype(np.bool_) if type.name == "pred"
+            generator.integers(0, 2, 40).astype(np.bool_)
+            if type.name == "pred"
             else generator.integers(0, 1 << 63, 40, dtype=np.uint64).astype(type.bits_dtype)
-            for form, type in bound.sources if form.name != "immLut" and not form.optional
-        ]  # fmt: skip
+            for form, type in bound.sources
+            if form.name != "immLut" and not form.optional
+        ]
         constant = {"immLut": "0x96"} if "immLut" in [form.name for form, _ in bound.sources] else {}
         table = [np.array([0x96], np.uint32)] if constant else []
         got = single_instruction.run(bound.opcode, *sources, immediate=constant).results

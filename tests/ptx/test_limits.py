@@ -15,8 +15,18 @@ from refsim.ptx.machine.limits import (
 
 # cuda_occupancy.h of 13.0: warps of an SM of 64 warps by registers of a thread.
 WARPS_BY_REGISTERS = {
-    32: 64, 40: 48, 48: 40, 56: 36, 64: 32, 72: 28, 80: 24, 96: 20, 128: 16, 168: 12, 255: 8,
-}  # fmt: skip
+    32: 64,
+    40: 48,
+    48: 40,
+    56: 36,
+    64: 32,
+    72: 28,
+    80: 24,
+    96: 20,
+    128: 16,
+    168: 12,
+    255: 8,
+}
 
 
 @pytest.mark.parametrize(("registers", "warps"), WARPS_BY_REGISTERS.items())
@@ -28,12 +38,20 @@ def test_registers_leave_so_many_warps(registers, warps):
 @pytest.mark.parametrize(
     ("target", "threads", "shared", "registers", "ctas"),
     [
-        ("sm_90a", 1024, 0, 32, 2), ("sm_90a", 1024, 0, 33, 1), ("sm_90a", 32, 0, 16, 32), ("sm_89", 1024, 0, 32, 1),
-        ("sm_89", 32, 0, 16, 24), ("sm_86", 32, 0, 16, 16), ("sm_90a", 128, 232448, 32, 1),
-        ("sm_90a", 128, 116224 - 512, 32, 2), ("sm_90a", 128, 116224, 32, 1), ("sm_80", 128, 166912, 32, 1),
-        ("sm_90a", 33, 0, 16, 32), ("sm_90a", 96, 0, 255, 2),
+        ("sm_90a", 1024, 0, 32, 2),
+        ("sm_90a", 1024, 0, 33, 1),
+        ("sm_90a", 32, 0, 16, 32),
+        ("sm_89", 1024, 0, 32, 1),
+        ("sm_89", 32, 0, 16, 24),
+        ("sm_86", 32, 0, 16, 16),
+        ("sm_90a", 128, 232448, 32, 1),
+        ("sm_90a", 128, 116224 - 512, 32, 2),
+        ("sm_90a", 128, 116224, 32, 1),
+        ("sm_80", 128, 166912, 32, 1),
+        ("sm_90a", 33, 0, 16, 32),
+        ("sm_90a", 96, 0, 255, 2),
     ],
-)  # fmt: skip
+)
 def test_ctas_of_an_sm(target, threads, shared, registers, ctas):
     assert ctas_per_sm(limits_of(target), threads, shared, registers) == ctas
 
@@ -47,9 +65,16 @@ def test_one_cta_with_all_the_shared_memory_it_may_have_fits(row):
 
 @pytest.mark.parametrize(
     ("target", "row"),
-    [("sm_90a", "sm_90"), ("sm_100f", "sm_100"), ("sm_88", "sm_87"), ("sm_101a", "sm_110"), ("sm_52", "sm_75"),
-     ("sm_107a", "sm_103"), ("sm_121a", "sm_121")],
-)  # fmt: skip
+    [
+        ("sm_90a", "sm_90"),
+        ("sm_100f", "sm_100"),
+        ("sm_88", "sm_87"),
+        ("sm_101a", "sm_110"),
+        ("sm_52", "sm_75"),
+        ("sm_107a", "sm_103"),
+        ("sm_121a", "sm_121"),
+    ],
+)
 def test_a_target_without_a_row_has_that_of_the_one_before(target, row):
     assert limits_of(target).target == row
 
@@ -61,9 +86,15 @@ def test_a_target_that_is_none_is_refused():
 
 @pytest.mark.parametrize(
     ("version", "target", "most"),
-    [("8.0", "sm_90a", 4352), ("8.1", "sm_90a", 32764), ("9.0", "sm_70", 32764), ("8.1", "sm_60", 4352),
-     ("7.0", "sm_80", 4352), ("10.0", "sm_80", 32764)],
-)  # fmt: skip
+    [
+        ("8.0", "sm_90a", 4352),
+        ("8.1", "sm_90a", 32764),
+        ("9.0", "sm_70", 32764),
+        ("8.1", "sm_60", 4352),
+        ("7.0", "sm_80", 4352),
+        ("10.0", "sm_80", 32764),
+    ],
+)
 def test_parameters_by_version_and_target(version, target, most):
     assert parameter_limit(version, target) == most
 

@@ -55,8 +55,10 @@ class Counted(Mapping[int, Flow]):
 def test_a_chain_takes_a_few_visits_a_block_whichever_way_it_runs() -> None:
     count = 3000
     forward = {pc: Flow(int(pc == count - 1), 0, [pc + 1] if pc + 1 < count else []) for pc in range(count)}
-    backward = {count - 1 - pc: Flow(flow.reads, 0, [count - 1 - next for next in flow.successors])
-                for pc, flow in forward.items()}  # fmt: skip
+    backward = {
+        count - 1 - pc: Flow(flow.reads, 0, [count - 1 - next for next in flow.successors])
+        for pc, flow in forward.items()
+    }
     for flows in (forward, backward):
         counted = Counted(flows)
         entering, _ = live_registers(counted)

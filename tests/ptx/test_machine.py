@@ -22,9 +22,15 @@ def program(body: str, declarations: str = "") -> ptx.Program:
 
 
 def run(
-    body: str, threads: int, grid: int = 1, *, policy: str = "eager", seed: int = 0, declarations: str = "",
+    body: str,
+    threads: int,
+    grid: int = 1,
+    *,
+    policy: str = "eager",
+    seed: int = 0,
+    declarations: str = "",
     checks: ptx.Checks | None = None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     out = np.zeros(threads, np.uint32)
     program(body, declarations).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=checks)
     return out
@@ -217,8 +223,10 @@ def test_atomics_on_one_address_hand_out_every_old_value_once(policy, seed):
 def test_arguments_are_checked_before_anything_runs():
     kernel = program("ret;")
     for args, code in (
-        ([], "argument-count"), ([np.uint32(1)], "argument-size"), ([7], "bad-argument"),
-    ):  # fmt: skip
+        ([], "argument-count"),
+        ([np.uint32(1)], "argument-size"),
+        ([7], "bad-argument"),
+    ):
         with pytest.raises(RefsimError) as caught:
             kernel.launch("k", (1,), (32,), args)
         assert caught.value.code == code

@@ -63,6 +63,7 @@ def test_a_wait_may_say_how_long_and_the_time_may_be_anything() -> None:
 
 
 TWICE = INIT + (ARRIVE * 3 + SEEN.format(0)) + (ARRIVE * 3 + SEEN.format(1))
+# fmt: off
 MISUSE = {
     "not initialised": "mbarrier.arrive.shared.b64 %d2, [bar+8];",
     "arrival of 4, while 3 of 3 are pending in phase 0": INIT + "mbarrier.arrive.shared.b64 %d2, [bar], 4;",
@@ -81,7 +82,8 @@ MISUSE = {
     "in global memory": "mbarrier.init.b64 [%d1], 1;",
     "a tx-count of 1048576": INIT + "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1048575;"
                              "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1;",
-}  # fmt: skip
+}
+# fmt: on
 
 
 @pytest.mark.parametrize("what", MISUSE)

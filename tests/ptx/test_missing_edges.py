@@ -49,9 +49,11 @@ BEHIND;
 ld.global.u32 %r10, [%d4+128]; st.global.u32 [%d5], %r10;
 DONE:"""
 RIGHT = {
-    "FENCE": "fence.acq_rel.gpu", "STORE": "st.volatile.global.u32", "LOAD": "ld.volatile.global.u32",
+    "FENCE": "fence.acq_rel.gpu",
+    "STORE": "st.volatile.global.u32",
+    "LOAD": "ld.volatile.global.u32",
     "BEHIND": "fence.acq_rel.gpu",
-}  # fmt: skip
+}
 RELEASED = RIGHT | {
     "FENCE": "mov.u32 %r11, 0",
     "STORE": "st.release.gpu.global.u32",
@@ -70,19 +72,28 @@ def flag(words: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (RIGHT | {"FENCE": "mov.u32 %r11, 0"}, f"st.volatile.global.u32 at (k.cu:3) {NO_RELEASE}: no fence before it (release)"),
+        (
+            RIGHT | {"FENCE": "mov.u32 %r11, 0"},
+            f"st.volatile.global.u32 at (k.cu:3) {NO_RELEASE}: no fence before it (release)",
+        ),
         (RIGHT | {"BEHIND": ""}, f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence behind it (acquire)"),
         (RIGHT | {"FENCE": "membar.cta"}, f"membar.cta at (k.cu:2) fences {OWN_BLOCK} (__threadfence)"),
         (RIGHT | {"BEHIND": "membar.cta"}, f"membar.cta at (k.cu:6) fences {OWN_BLOCK} (__threadfence)"),
-        (RELEASED | {"STORE": "st.release.cta.global.u32"}, f"st.release.cta.global.u32 at (k.cu:3) is strong {OWN_BLOCK}"),
-        (RELEASED | {"LOAD": "ld.acquire.cta.global.u32"}, f"ld.acquire.cta.global.u32 at (k.cu:5) is strong {OWN_BLOCK}"),
+        (
+            RELEASED | {"STORE": "st.release.cta.global.u32"},
+            f"st.release.cta.global.u32 at (k.cu:3) is strong {OWN_BLOCK}",
+        ),
+        (
+            RELEASED | {"LOAD": "ld.acquire.cta.global.u32"},
+            f"ld.acquire.cta.global.u32 at (k.cu:5) is strong {OWN_BLOCK}",
+        ),
         (
             RIGHT | {"FENCE": "mov.u32 %r11, 0", "BEHIND": ""},
             f"st.volatile.global.u32 at (k.cu:3) {NO_RELEASE}: no fence before it (release) and "
             f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence behind it (acquire)",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_flag_between_blocks_names_the_half_that_it_lacks(words, expected, policy, seed) -> None:
     assert said(flag(words), 2, 1, policy, seed) == expected
     run(flag(RIGHT), 2, 1, policy, seed)
@@ -147,15 +158,17 @@ DONE: mov.u32 %r11, 1;"""
     ("first", "second", "expected"),
     [
         (
-            "bar.arrive 2, 64; @%p3 bar.sync 1, 32", "bar.sync 1, 32",
+            "bar.arrive 2, 64; @%p3 bar.sync 1, 32",
+            "bar.sync 1, 32",
             "barrier 1 (bar.sync at (k.cu:4)) was passed without warp 0, which came to barrier 2 (bar.arrive at (k.cu:2))",
         ),
         (
-            "bar.sync 1, 64", "bar.arrive 1, 64",
+            "bar.sync 1, 64",
+            "bar.arrive 1, 64",
             "barrier 1 (bar.arrive at (k.cu:4)) does not wait: what stands behind it has no order",
         ),
     ],
-)  # fmt: skip
+)
 def test_named_barriers_that_do_not_meet(first, second, expected, policy, seed) -> None:
     def body(one: str, two: str) -> str:
         return BARRIER.replace("FIRST", one).replace("SECOND", two)

@@ -86,10 +86,15 @@ def test_other_orders_are_the_printed_instruction(written: str, printed: str) ->
 @pytest.mark.parametrize(
     "opcode",
     [
-        "cvt.rn.f32.f16x2.e4m3x2", "mma.sync.aligned.m16n8k16.col.row.f32.f16.f16.f32", "mad.cc.lo.u32",
-        "cp.ca.async.shared.global", "cp.async.ca.global.shared", "slct.f32.u32", "add.f32.f32",
+        "cvt.rn.f32.f16x2.e4m3x2",
+        "mma.sync.aligned.m16n8k16.col.row.f32.f16.f16.f32",
+        "mad.cc.lo.u32",
+        "cp.ca.async.shared.global",
+        "cp.async.ca.global.shared",
+        "slct.f32.u32",
+        "add.f32.f32",
     ],
-)  # fmt: skip
+)
 def test_words_that_may_not_move_do_not(opcode: str) -> None:
     with pytest.raises(RefsimError, match="no clause"):
         find(opcode)

@@ -76,9 +76,17 @@ def test_arrivals_release_and_waits_acquire(how: dict[str, str]) -> None:
         assert (run(BLOCK.format(**ORDERED | how), 1, *schedule) == 163 - np.arange(64)).all()
 
 
-@pytest.mark.parametrize("how", [{"arrive": "relaxed.cta"}, {"wait": "relaxed.cta"}, RELAXED,
-                                 RELAXED | {"before": "fence.release.cta;"}, RELAXED | {"behind": "fence.acquire.cta;"}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"arrive": "relaxed.cta"},
+        {"wait": "relaxed.cta"},
+        RELAXED,
+        RELAXED | {"before": "fence.release.cta;"},
+        RELAXED | {"behind": "fence.acquire.cta;"},
+    ],
+    ids=str,
+)
 def test_relaxed_ones_order_nothing(how: dict[str, str]) -> None:
     races(BLOCK.format(**ORDERED | how), 1)
 
@@ -89,8 +97,15 @@ def test_arrivals_from_elsewhere_release_to_the_cluster() -> None:
         assert (run(right, 2, *schedule)[:64] == 100 + 64 + 63 - np.arange(64)).all()
 
 
-@pytest.mark.parametrize(("arrive", "wait"), [("", "acquire.cluster."), ("relaxed.cluster.", "acquire.cluster."),
-                                              ("release.cluster.", ""), ("release.cluster.", "relaxed.cluster.")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arrive", "wait"),
+    [
+        ("", "acquire.cluster."),
+        ("relaxed.cluster.", "acquire.cluster."),
+        ("release.cluster.", ""),
+        ("release.cluster.", "relaxed.cluster."),
+    ],
+)
 def test_what_does_not_reach_the_cluster_orders_nothing_there(arrive: str, wait: str) -> None:
     races(CLUSTER.format(arrive=arrive, wait=wait), 2)
 

@@ -45,9 +45,13 @@ def launched(text: str, rows: int, depth: int, columns: int, **options: object) 
     x, w = problem(rows, depth, columns)
     y = np.full((rows, columns), 0xDEAD, np.uint16)
     trace = ptx.load(text).launch(
-        "linear", (columns // 64,), (128,), [x, w, y, np.int32(rows), np.int32(depth), np.int32(columns)],
-        shared_bytes=SHARED, **options,
-    )  # fmt: skip
+        "linear",
+        (columns // 64,),
+        (128,),
+        [x, w, y, np.int32(rows), np.int32(depth), np.int32(columns)],
+        shared_bytes=SHARED,
+        **options,
+    )
     return y, trace
 
 
@@ -55,8 +59,15 @@ def expected(rows: int, depth: int, columns: int, arithmetic: str, target: str) 
     x, w = problem(rows, depth, columns)
     if arithmetic == "silicon":
         sums = numerics.mma(
-            x, w, np.zeros((rows, columns), np.float32), unit="mma.sync", a_format="bf16", b_format="bf16", target=target, k=16
-        )  # fmt: skip
+            x,
+            w,
+            np.zeros((rows, columns), np.float32),
+            unit="mma.sync",
+            a_format="bf16",
+            b_format="bf16",
+            target=target,
+            k=16,
+        )
     else:
         sums = np.zeros((rows, columns), np.float32)
         for at in range(0, depth, 16):
@@ -99,7 +110,7 @@ MUTANTS = {
     "no barrier": (lambda text: without(text, r"bar\.sync\s+0;"), {"race", "read-before-wait"}),
     "no wait": (lambda text: without(text, r"cp\.async\.wait_group 1;"), {"read-before-wait"}),
     "wait for one group less": (lambda text: text.replace("wait_group 1;", "wait_group 2;"), {"read-before-wait"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("policy", ptx.POLICIES)
@@ -117,8 +128,14 @@ def test_a_missing_wait_or_barrier_is_caught_under_every_policy(mutant: str, pol
 @pytest.mark.parametrize("policy", ptx.POLICIES)
 def test_the_wrong_stage_is_caught(policy: str, tmp_path: Path) -> None:
     """The tile after the one that was waited for."""
-    text = compiled(tmp_path, {"const u32 stage = base + tile % STAGES * STAGE_BYTES;\n    for (int step": (
-        "const u32 stage = base + (tile + 1) % STAGES * STAGE_BYTES;\n    for (int step")})  # fmt: skip
+    text = compiled(
+        tmp_path,
+        {
+            "const u32 stage = base + tile % STAGES * STAGE_BYTES;\n    for (int step": (
+                "const u32 stage = base + (tile + 1) % STAGES * STAGE_BYTES;\n    for (int step"
+            )
+        },
+    )
     with pytest.raises(RefsimError) as caught:
         launched(text, 3, 512, 64, policy=policy)
     assert caught.value.code == "read-before-wait"
@@ -165,9 +182,14 @@ def test_a_large_grid_runs_in_parts_with_the_same_result(tmp_path: Path, monkeyp
         assert np.array_equal(whole, parts)
 
 
-@pytest.mark.parametrize(("name", "orders"), [
-    ("sim", ["eager", "lazy", "random"]), ("sim:lazy", ["lazy"]), ("sim:random", ["random"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "orders"),
+    [
+        ("sim", ["eager", "lazy", "random"]),
+        ("sim:lazy", ["lazy"]),
+        ("sim:random", ["random"]),
+    ],
+)
 def test_the_simulated_device_tries_the_policies(name: str, orders: list[str], tmp_path: Path) -> None:
     compiled(tmp_path)
     x, w = problem(2, 256, 64)

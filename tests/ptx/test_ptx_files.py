@@ -110,6 +110,7 @@ def entry(body: str, declarations: str = "") -> str:
     return f"{HEAD}{declarations}\n.entry k() {{ .reg .b32 %r<9>; .reg .pred %p<3>; mov.u32 %r1, %tid.x;\n{body}\nret; }}\n"
 
 
+# fmt: off
 GROWING = {
     "labels of one place": lambda n: entry("".join(f"A{i}: " for i in range(n))),
     "a chain of branches": lambda n: entry("".join(f"A{i}: bra A{i + 1};" for i in range(n)) + f"A{n}:"),
@@ -130,7 +131,8 @@ GROWING = {
     ),
     "locations": lambda n: entry("".join(f".loc 1 {i + 1} 1, function_name $L, inlined_at 1 {i} 1\n" for i in range(n))),
     "straight code": lambda n: entry("add.u32 %r2, %r1, 1;" * n),
-}  # fmt: skip
+}
+# fmt: on
 
 
 @pytest.mark.parametrize("name", sorted(GROWING))

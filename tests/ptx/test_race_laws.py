@@ -45,6 +45,7 @@ def chunk(threads, kind, *order, **rest):
 
 
 ATOMIC, NARROW = ("relaxed", "gpu"), ("relaxed", "cta")
+# fmt: off
 RACES = {
     "an atomic that changes nothing reads what another thread stored": [
         chunk(D, "st", value=1), chunk(C, "add", *ATOMIC, value=0)],
@@ -72,7 +73,7 @@ RACES = {
     "a plain strong store ends the chain": [
         chunk(A, "st", value=1), chunk(A, "st", "release", "gpu", word=1, value=1),
         chunk(C, "st", *ATOMIC, word=1, value=2), chunk(D, "ld", "acquire", "gpu", word=1), chunk(D, "ld")],
-}  # fmt: skip
+}
 RIGHT = {
     "a thread's own strong store keeps what its atomic observed": [
         chunk(C, "exch", *ATOMIC, value=1), chunk(A, "exch", *ATOMIC, value=2), chunk(A, "st", *ATOMIC, value=3),
@@ -106,7 +107,8 @@ RIGHT = {
     "fences of the whole grid before a barrier": [
         chunk(B, "st", value=1), chunk(B, "fence", "sc"), chunk((A, B), "bar"), chunk(A, "add", *ATOMIC, word=1, value=1),
         chunk(D, "add", *ATOMIC, word=1, value=1), chunk(D, "fence", "sc"), chunk(D, "ld")],
-}  # fmt: skip
+}
+# fmt: on
 
 
 def agreed(chunks) -> bool:

@@ -158,8 +158,10 @@ def test_a_barrier_with_a_count_does_not_order_warps_that_have_exited(policy: st
         bar.sync 1, 96;
         ld.shared.u32 %r10, [%r2+1024];"""
     assert finding(body, 96, policy=policy, initialised="off").code == "race"
-    before = body.replace("@%p1 bar.arrive 1, 96;\n        @%p1 st.shared.u32 [%r2+1024], %r9;",
-                          "@%p1 st.shared.u32 [%r2+1024], %r9;\n        @%p1 bar.arrive 1, 96;")  # fmt: skip
+    before = body.replace(
+        "@%p1 bar.arrive 1, 96;\n        @%p1 st.shared.u32 [%r2+1024], %r9;",
+        "@%p1 st.shared.u32 [%r2+1024], %r9;\n        @%p1 bar.arrive 1, 96;",
+    )
     assert run(before, 96, policy=policy).findings == ()
 
 

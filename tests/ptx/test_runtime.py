@@ -96,9 +96,12 @@ def test_an_assertion_says_what_it_asserted(program: ptx.Program) -> None:
 
 @pytest.mark.parametrize(
     ("entry", "says", "lines"),
-    [("trapping", "executed trap", (22, 25)), ("breaking", "executed brkpt", (28,)),
-     ("breaking_in_ptx", "executed brkpt", (31,))],
-)  # fmt: skip
+    [
+        ("trapping", "executed trap", (22, 25)),
+        ("breaking", "executed brkpt", (28,)),
+        ("breaking_in_ptx", "executed brkpt", (31,)),
+    ],
+)
 def test_a_trap_and_a_breakpoint_show_their_lines(
     program: ptx.Program, entry: str, says: str, lines: tuple[int, ...]
 ) -> None:

@@ -71,8 +71,9 @@ def test_warps_count_over_the_launch(warp: int) -> None:
 def test_a_store_shows_what_it_reads() -> None:
     (stored,) = [step for step in traced(0, 6, 6).ran if step.statement.opcode.startswith("st.")]
     assert [(held.register, held.is_written, held.type.name) for held in stored.registers] == [
-        ("%d2", False, "b64"), ("%r4", False, "u32"),
-    ]  # fmt: skip
+        ("%d2", False, "b64"),
+        ("%r4", False, "u32"),
+    ]
 
 
 def test_statements_beyond_the_most_are_counted() -> None:

@@ -45,9 +45,13 @@ def coordinates(grid) -> np.ndarray:
 def test_clusters_along_each_axis(axis, cluster):
     at, size, name = coordinates(GRID)[:, axis], (cluster or (1, 1, 1))[axis], "xyz"[axis]
     want = {
-        "clusterid": at // size, "cluster_ctaid": at % size, "nclusterid": GRID[axis] // size, "cluster_nctaid": size,
-        "ctaid": at, "nctaid": GRID[axis],
-    }  # fmt: skip
+        "clusterid": at // size,
+        "cluster_ctaid": at % size,
+        "nclusterid": GRID[axis] // size,
+        "cluster_nctaid": size,
+        "ctaid": at,
+        "nctaid": GRID[axis],
+    }
     for stem, values in want.items():
         got = read(f"%{stem}.{name}", GRID, (3,), cluster=cluster)
         assert (got == np.broadcast_to(values, len(at))[:, None]).all(), stem

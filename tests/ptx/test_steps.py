@@ -74,8 +74,10 @@ def test_a_result_may_be_read_as_well(trial: dict[str, list[object]], count: int
     registers = [f"%r{10 + place}" for place in range(count)]
     set_up = "".join(f"mov.u32 {register}, {place + 1};" for place, register in enumerate(registers))
     total = "mov.u32 %r2, 0;" + "".join(f"add.u32 %r2, %r2, {register};" for register in registers)
-    assert (run(f"{set_up} trial.both.u32 {{{', '.join(registers)}}}, 100; {total}")
-            == 100 * count + count * (count + 1) // 2).all()  # fmt: skip
+    assert (
+        run(f"{set_up} trial.both.u32 {{{', '.join(registers)}}}, 100; {total}")
+        == 100 * count + count * (count + 1) // 2
+    ).all()
 
 
 def test_a_result_that_is_read_keeps_lanes_that_a_guard_holds_back(trial: dict[str, list[object]]) -> None:

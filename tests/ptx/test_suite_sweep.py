@@ -70,10 +70,28 @@ FILES = (
 NOT_SWEPT = ("grid_rounds", "made_once", "two_paths")
 SWEPT = [kernel for kernel in table.RIGHT if kernel.file in FILES and kernel.name not in NOT_SWEPT]
 QUICK = (
-    "neighbour", "half_mask", "lane_lock", "handover", "relay", "fenced_flag", "released_flag", "global_flag",
-    "blocks_fenced", "blocks_released", "chain_of_blocks", "foreign_fence", "acquired_lock", "last_block", "last_block_acq_rel",
-    "grid_barrier", "look_back_released", "copied_reverse", "phase", "elected", "copies_counted",
-)  # fmt: skip
+    "neighbour",
+    "half_mask",
+    "lane_lock",
+    "handover",
+    "relay",
+    "fenced_flag",
+    "released_flag",
+    "global_flag",
+    "blocks_fenced",
+    "blocks_released",
+    "chain_of_blocks",
+    "foreign_fence",
+    "acquired_lock",
+    "last_block",
+    "last_block_acq_rel",
+    "grid_barrier",
+    "look_back_released",
+    "copied_reverse",
+    "phase",
+    "elected",
+    "copies_counted",
+)
 
 
 @pytest.mark.parametrize("file", FILES)

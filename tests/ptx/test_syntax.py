@@ -14,6 +14,7 @@ FUNCTION = ".func (.param .u32 r) f(.param .u32 a) { .reg .u32 x; ld.param.u32 x
 IN_REGISTERS = ".func (.reg .u32 r) f(.reg .u32 a) { mov.u32 r, a; ret; }"
 PLAIN = ".func f() { ret; }\n.func g() { ret; }"
 
+# fmt: off
 DECLARATIONS = [
     f"{PLAIN}\n.global .u64 tab[2] = {{f, g}};",
     ".global .u32 x[4]; .global .u64 p = generic(x)+8;", ".global .u32 x[4]; .const .u64 p[] = {x, generic(x)+4, 0};",
@@ -40,7 +41,7 @@ DECLARATIONS = [
     ".entry q() .maxntid 1,2,3 {ret;}", ".entry q() .maxntid 256 .minnctapersm 2 {ret;}", ".entry q() .maxnreg 32 {ret;}",
     ".entry q() .reqntid 32 .reqnctapercluster 2 .explicitcluster {ret;}", '.entry q() .pragma "nounroll"; {ret;}',
     ".entry q() .maxclusterrank 4 {ret;}", ".entry q(.param .u32 a[4]) {ret;}", ".weak .entry q(){ret;}",
-]  # fmt: skip
+]
 
 BODIES = [
     "mov.u32 %r1, (1+2)*4;", "mov.u32 %r1, ~5;", "mov.u32 %r1, !5;", "mov.u32 %r1, 1?2:3;", "mov.u32 %r1, (.s64)5;",
@@ -66,7 +67,7 @@ BODIES = [
     "vadd.s32.s32.s32 %r1, %r2.b0, %r3.h1;", "vadd4.s32.s32.s32 %r1.b10, %r2, %r3, %r4;", "elect.sync _|%p1, -1;",
     "multimem.ld_reduce.global.add.u32 %r1, [%d1];", "mapa.shared::cluster.u32 %r1, s, %r2;",
     "mbarrier.try_wait.shared.b64 %p1, [s], %d1, 100;", "fence.proxy.tensormap::generic.acquire.gpu [%d1], 128;",
-]  # fmt: skip
+]
 
 CALLS = [
     (FUNCTION, "{ .param .u32 a; .param .u32 r; st.param.u32 [a], %r1; call (r), f, (a); ld.param.u32 %r2, [r]; }"),
@@ -79,7 +80,8 @@ CALLS = [
     (PLAIN, "{ mov.u64 %d1, f; P: .callprototype ()_ (); call (), %d1, (), P; }"),
     (PLAIN,
     "P: .callprototype (.param .align 8 .b8 _[16]) _ (.param .b64 _, .param .align 4 .b8 _[12]) .abi_preserve 4;"),
-]  # fmt: skip
+]
+# fmt: on
 
 
 def entry(body: str, declarations: str = "") -> str:
@@ -113,12 +115,24 @@ def test_ptxas_and_the_reader_take_it(name: str, tmp_path: Path) -> None:
 
 
 REFUSED = [
-    "mov.u32 %r1, WARP_SZ+%r2;", "st.global.u32 [%d1], %r1-1;", "st.global.v2.u32 [%d1], {%r1+1, %r2};",
-    "mov.u64 %d1, generic(x);", "add.u32 %r1, %r2, -%r3;", "ld.u32 %r1, [s+%r2];", "mov.u32 %r1, %tid.x+1;",
-    "mov.u32 %r1, %r2+1.0;", "ld.global.u32 %r1, [x[1]];", "ld.global.u32 %r1, [%d1+x];", ".reg .v8 .u32 v;",
-    ".reg .u32 a, a;", ".weak .u32 z;",
-    "mov.f32 %f1, 0x1.8p3;", "mov.f32 %f1, 1.5 > 0.5 ? 2.0 : 3.0;", ".global .u32 z[2] = {1,2,3};", ".minnctapersm 2",
-]  # fmt: skip
+    "mov.u32 %r1, WARP_SZ+%r2;",
+    "st.global.u32 [%d1], %r1-1;",
+    "st.global.v2.u32 [%d1], {%r1+1, %r2};",
+    "mov.u64 %d1, generic(x);",
+    "add.u32 %r1, %r2, -%r3;",
+    "ld.u32 %r1, [s+%r2];",
+    "mov.u32 %r1, %tid.x+1;",
+    "mov.u32 %r1, %r2+1.0;",
+    "ld.global.u32 %r1, [x[1]];",
+    "ld.global.u32 %r1, [%d1+x];",
+    ".reg .v8 .u32 v;",
+    ".reg .u32 a, a;",
+    ".weak .u32 z;",
+    "mov.f32 %f1, 0x1.8p3;",
+    "mov.f32 %f1, 1.5 > 0.5 ? 2.0 : 3.0;",
+    ".global .u32 z[2] = {1,2,3};",
+    ".minnctapersm 2",
+]
 
 
 @pytest.mark.parametrize("body", REFUSED)

@@ -23,8 +23,7 @@ def program(body: str) -> ptx.Program:
 def run(body: str, threads: int = 45, *, policy: str = "eager", seed: int = 0, races: str = "error") -> np.ndarray:
     """The 16 bytes of every lane as four words; the input holds 4t, 4t + 1, 4t + 2, 4t + 3 for thread t."""
     out, given = np.zeros((threads, 4), np.uint32), np.arange(4 * threads, dtype=np.uint32)
-    program(body).launch("k", (1,), (threads,), [out, given], policy=policy, seed=seed,
-                         checks=ptx.Checks(races=races))  # fmt: skip
+    program(body).launch("k", (1,), (threads,), [out, given], policy=policy, seed=seed, checks=ptx.Checks(races=races))
     return out
 
 
@@ -76,8 +75,15 @@ def test_a_guarded_pair_of_results_and_a_guarded_carry() -> None:
         selp.b32 %r2, 1, 0, %p2; selp.b32 %r3, 1, 0, %p3; mov.u32 %r4, -1; @%p1 add.cc.u32 %r4, %r4, 1;
         @!%p1 add.cc.u32 %r4, %r4, 0; addc.u32 %r5, 0, 0; st.global.v4.u32 [%d3], {%r2, %r3, %r4, %r5}; ret;"""
     low = THREAD < 9
-    want = np.stack([np.where(low, THREAD < 4, 1), np.where(low, THREAD >= 4, 0),
-                     np.where(low, 0, 0xFFFFFFFF), np.where(low, 1, 0)], 1)  # fmt: skip
+    want = np.stack(
+        [
+            np.where(low, THREAD < 4, 1),
+            np.where(low, THREAD >= 4, 0),
+            np.where(low, 0, 0xFFFFFFFF),
+            np.where(low, 1, 0),
+        ],
+        1,
+    )
     assert (run(body) == want).all()
 
 
@@ -121,9 +127,16 @@ NUMBERED = f"""{HEAD}.visible .entry k(.param .u64 out) {{
 @POLICIES
 @pytest.mark.parametrize(
     ("grid", "block"),
-    [((1,), (1,)), ((3,), (33,)), ((2, 3), (5, 7)), ((2, 1, 4), (3, 4, 5)), ((1, 5), (1, 1, 40)), ((4,), (1024,)),
-     ((7, 2, 3), (31,))],
-)  # fmt: skip
+    [
+        ((1,), (1,)),
+        ((3,), (33,)),
+        ((2, 3), (5, 7)),
+        ((2, 1, 4), (3, 4, 5)),
+        ((1, 5), (1, 1, 40)),
+        ((4,), (1024,)),
+        ((7, 2, 3), (31,)),
+    ],
+)
 def test_every_thread_of_a_grid_runs_once(
     grid: tuple[int, ...], block: tuple[int, ...], policy: str, seed: int
 ) -> None:

@@ -48,10 +48,13 @@ def compiled(kernels: Any, launch: Any, capability: int) -> Any:
 
     function = getattr(kernels, launch.kernel)
     types = {
-        name: launch.pointers.get(name) or POINTERS[value.dtype.name] if isinstance(value, np.ndarray) and value.ndim
-        else "fp32" if isinstance(value, np.float32) else "i32"
+        name: launch.pointers.get(name) or POINTERS[value.dtype.name]
+        if isinstance(value, np.ndarray) and value.ndim
+        else "fp32"
+        if isinstance(value, np.float32)
+        else "i32"
         for name, value in launch.arguments.items()
-    }  # fmt: skip
+    }
     assert [*types, *launch.constants] == function.arg_names
     aligned = {(place,): [["tt.divisibility", 16]] for place, type in enumerate(types.values()) if type[0] == "*"}
     source = ASTSource(
@@ -63,9 +66,10 @@ def compiled(kernels: Any, launch: Any, capability: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return compile(
-            source, target=GPUTarget("cuda", capability, 32),
+            source,
+            target=GPUTarget("cuda", capability, 32),
             options={"num_warps": launch.warps, "num_stages": launch.stages},
-        )  # fmt: skip
+        )
 
 
 def run(kernel: Any, launch: Any, policy: str) -> tuple[dict[str, Any], ptx.Trace]:
@@ -81,9 +85,11 @@ def run(kernel: Any, launch: Any, policy: str) -> tuple[dict[str, Any], ptx.Trac
 
 
 CASES = [
-    (name, capability) for name in LAUNCHES for capability in TARGETS
+    (name, capability)
+    for name in LAUNCHES
+    for capability in TARGETS
     if (name, capability) != ("matmul e4m3", 80)  # Triton refuses e4m3 before sm_89
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "capability"), CASES)

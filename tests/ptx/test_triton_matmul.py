@@ -35,9 +35,11 @@ def product(a, b, c, M, N, K, sa, sb, sc, BM: tl.constexpr, BN: tl.constexpr, BK
     tl.store(c + rm[:, None] * sc + rn[None, :], sums, mask=(rm[:, None] < M) & (rn[None, :] < N))
 """
 CASES = [
-    (80, "bf16", "bf16", True, "cp.async"), (80, "fp16", "f16", False, "ldmatrix.sync.aligned.m8n8.x4.trans"),
-    (80, "fp32", "tf32", True, "tf32.tf32"), (89, "fp8e4nv", "e4m3", True, "e4m3.e4m3"),
-]  # fmt: skip
+    (80, "bf16", "bf16", True, "cp.async"),
+    (80, "fp16", "f16", False, "ldmatrix.sync.aligned.m8n8.x4.trans"),
+    (80, "fp32", "tf32", True, "tf32.tf32"),
+    (89, "fp8e4nv", "e4m3", True, "e4m3.e4m3"),
+]
 M, N, K = 48, 80, 96
 
 
@@ -89,8 +91,15 @@ def test_a_product_by_triton_has_the_bits_of_the_model_under_every_policy(
     a, b = (v.astype(np.float32).view(np.uint32) if format == "tf32" else encode(v, format) for v in values)
     step = {"tf32": 8, "e4m3": 32}.get(format, 16)
     want = numerics.mma(
-        a, b, np.zeros((M, N), np.float32), unit="mma.sync", a_format=format, b_format=format, target=f"sm_{capability}", k=step
-    )  # fmt: skip
+        a,
+        b,
+        np.zeros((M, N), np.float32),
+        unit="mma.sync",
+        a_format=format,
+        b_format=format,
+        target=f"sm_{capability}",
+        k=step,
+    )
     program = ptx.load(text)
     held = b if transposed else np.ascontiguousarray(b.T)
     for policy in ptx.POLICIES:

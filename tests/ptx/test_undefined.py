@@ -76,8 +76,31 @@ def forgets(operands: Any) -> list[Any]:
 RULED = sorted(
     {clause.mnemonic for clause in forms.clauses() if not isinstance(clause.undefined, str)} - {"activemask", "elect"}
 )
-FINER = ("and", "or", "lop3", "shl", "shr", "shf", "prmt", "bfe", "bfi", "brev", "szext", "cnot", "xor", "not", "mov", "cvt",
-         "selp", "setp", "add", "sub", "mul", "mad", "atom")  # fmt: skip
+FINER = (
+    "and",
+    "or",
+    "lop3",
+    "shl",
+    "shr",
+    "shf",
+    "prmt",
+    "bfe",
+    "bfi",
+    "brev",
+    "szext",
+    "cnot",
+    "xor",
+    "not",
+    "mov",
+    "cvt",
+    "selp",
+    "setp",
+    "add",
+    "sub",
+    "mul",
+    "mad",
+    "atom",
+)
 
 
 @contextmanager

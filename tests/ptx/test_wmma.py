@@ -17,8 +17,11 @@ PADDING = 16
 WARPS = 2
 CASES = [
     (shape, type, c_type, d_type)
-    for shape in SHAPES for type in shape.types for c_type in shape.accumulators for d_type in shape.accumulators
-]  # fmt: skip
+    for shape in SHAPES
+    for type in shape.types
+    for c_type in shape.accumulators
+    for d_type in shape.accumulators
+]
 
 
 def count(operand: str, type: str, lines: int, depth: int) -> int:
@@ -92,8 +95,17 @@ def expected(a: np.ndarray, b: np.ndarray, c: np.ndarray, shape: Shape, case: tu
     containers = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
     term = c.view(containers[c_type]).astype(containers[wide])
     depth = 4 if type == "tf32" else shape.k
-    result = numerics.mma(a, np.ascontiguousarray(b.swapaxes(1, 2)), term, unit="mma.sync", a_format=type, b_format=type,
-                          d_format=wide, target="sm_90a", k=depth)  # fmt: skip
+    result = numerics.mma(
+        a,
+        np.ascontiguousarray(b.swapaxes(1, 2)),
+        term,
+        unit="mma.sync",
+        a_format=type,
+        b_format=type,
+        d_format=wide,
+        target="sm_90a",
+        k=depth,
+    )
     return result.astype(containers[d_type]).view(f"u{WIDTHS[d_type] // 8}")
 
 
@@ -148,8 +160,13 @@ SHARED = """.visible .entry k(.param .u64 out, .param .u32 rows) {
     STORE ret; }"""
 
 
-@pytest.mark.parametrize("store", ["wmma.store.d.sync.aligned.row.m16n16k16.f32 [%p1], {%f0,%f1,%f2,%f3,%f4,%f5,%f6,%f7};",
-                                   "st.global.f32 [%p1], %f2;"])  # fmt: skip
+@pytest.mark.parametrize(
+    "store",
+    [
+        "wmma.store.d.sync.aligned.row.m16n16k16.f32 [%p1], {%f0,%f1,%f2,%f3,%f4,%f5,%f6,%f7};",
+        "st.global.f32 [%p1], %f2;",
+    ],
+)
 def test_an_unwritten_row_of_an_operand_reaches_the_rows_of_the_product_that_it_makes(store: str) -> None:
     """Sixteen rows written: silent. Twelve: rows and columns from 12 on are undefined, and row 8 and on are stored."""
     program = ptx.load(HEAD + SHARED.replace("STORE", store))

@@ -77,9 +77,12 @@ def activations(n: int, block: int) -> Launch:
         b = 1 + a * a  # off by 2u: the product and the sum
         exp = 2 * U * np.abs(a) + 4 * U  # x log2(e): the constant and the product, each u of the exponent
         rows = [
-            (1 / (1 + np.exp(-a)), exp + U + 4 * U), (np.exp(a), exp), (np.exp2(a), 4 * U), (None, None),
+            (1 / (1 + np.exp(-a)), exp + U + 4 * U),
+            (np.exp(a), exp),
+            (np.exp2(a), 4 * U),
+            (None, None),
             (1 / np.sqrt(b), 4 * U + U),
-        ]  # fmt: skip
+        ]
         for row, (want, relative) in enumerate(rows):
             if want is not None:
                 within(after["out"][row], want, want * relative * 1.001)  # 1.001 for products of bounds
@@ -133,8 +136,15 @@ def _swap_if_zero(was: Any, v: Any) -> Any:
 
 
 OPERATIONS: tuple[Callable[[Any, Any], Any], ...] = (
-    np.add, np.minimum, np.maximum, np.bitwise_and, np.bitwise_or, np.bitwise_xor, lambda was, v: v, _swap_if_zero,
-)  # fmt: skip
+    np.add,
+    np.minimum,
+    np.maximum,
+    np.bitwise_and,
+    np.bitwise_or,
+    np.bitwise_xor,
+    lambda was, v: v,
+    _swap_if_zero,
+)
 GROUPS = 8  # of four orders and two scopes
 
 
@@ -175,9 +185,11 @@ def _words(type: str, shape: tuple[int, ...]) -> Any:
     """Words of any bits, a third of them zero: what compare-and-swap replaces."""
     draw = np.random.default_rng(len(shape))
     dtype = np.dtype(type)
-    words = draw.integers(0, 1 << 8 * dtype.itemsize, shape, np.uint64, endpoint=False) if dtype.itemsize < 8 else (
-        draw.integers(0, (1 << 64) - 1, shape, np.uint64, endpoint=True)
-    )  # fmt: skip
+    words = (
+        draw.integers(0, 1 << 8 * dtype.itemsize, shape, np.uint64, endpoint=False)
+        if dtype.itemsize < 8
+        else (draw.integers(0, (1 << 64) - 1, shape, np.uint64, endpoint=True))
+    )
     return np.where(draw.integers(0, 3, shape) == 0, 0, words).astype(f"u{dtype.itemsize}").view(dtype)
 
 
@@ -197,9 +209,12 @@ def sums_by_atomics(type: str, n: int = 200, bins: int = 64, block: int = 128) -
         same(after["bins"], times)
 
     arguments = {
-        "x": x, "halves": np.zeros(bins, np.uint16), "singles": np.zeros(bins + 1, np.float32),
-        "bins": np.zeros(bins, np.int32), "n": np.int32(n),
-    }  # fmt: skip
+        "x": x,
+        "halves": np.zeros(bins, np.uint16),
+        "singles": np.zeros(bins + 1, np.float32),
+        "bins": np.zeros(bins, np.int32),
+        "n": np.int32(n),
+    }
     return Launch(
         "sums_by_atomics", (-(-n // block),), arguments, {"BLOCK": block, "BINS": bins}, check, {"halves": type}
     )
@@ -220,13 +235,19 @@ def last_program(programs: int = 4, block: int = 128) -> Launch:
     n = programs * block - 12
     x = np.random.default_rng(n).integers(0, 99, n).astype(np.int32)
     arguments = {
-        "x": x, "partial": np.zeros(programs, np.int32), "ticket": np.zeros(1, np.int32), "out": np.zeros(1, np.int32),
+        "x": x,
+        "partial": np.zeros(programs, np.int32),
+        "ticket": np.zeros(1, np.int32),
+        "out": np.zeros(1, np.int32),
         "n": np.int32(n),
-    }  # fmt: skip
+    }
     return Launch(
-        "last_program", (programs,), arguments, {"PROGRAMS": programs, "BLOCK": block},
+        "last_program",
+        (programs,),
+        arguments,
+        {"PROGRAMS": programs, "BLOCK": block},
         lambda after: same(after["out"], [x.sum()]),
-    )  # fmt: skip
+    )
 
 
 def scan(n: int, reverse: bool, warps: int = 4) -> Launch:
@@ -282,9 +303,15 @@ def matmul(
             x, y = (v.reshape(len(v), -1, 2, 4, 2, 2).transpose(0, 1, 4, 2, 3, 5).reshape(len(v), -1) for v in (x, y))
         x, y = encode(x, used), encode(y, used)
         want = numerics.mma(
-            x, y, np.zeros((m, n), np.float32), unit="mma.sync", a_format=used, b_format=used,
-            target=f"sm_{capability}", k=16 if used in {"f16", "bf16"} else 32,
-        )  # fmt: skip
+            x,
+            y,
+            np.zeros((m, n), np.float32),
+            unit="mma.sync",
+            a_format=used,
+            b_format=used,
+            target=f"sm_{capability}",
+            k=16 if used in {"f16", "bf16"} else 32,
+        )
         same(after["c"], want if result == "f32" else encode(want, result))
 
     strides = {"sa": np.int32(k), "sb": np.int32(n), "sc": np.int32(n)}
@@ -326,19 +353,26 @@ def attention(t: int, d: int, tile: tuple[int, int], causal: bool, warps: int = 
         lse = top + np.log2(below)
         logarithm = 4 * U * np.maximum(1, np.log2(below))
         within(
-            after["lse"], lse[..., 0],
+            after["lse"],
+            lse[..., 0],
             (score + (power + sums) / np.log(2) * 1.01 + logarithm + U * np.abs(lse))[..., 0],
-        )  # fmt: skip
+        )
 
     arguments = {
-        "q": q, "k": k, "v": v, "o": np.zeros_like(q), "lse": np.zeros((heads, t), np.float32), "scale": scale,
+        "q": q,
+        "k": k,
+        "v": v,
+        "o": np.zeros_like(q),
+        "lse": np.zeros((heads, t), np.float32),
+        "scale": scale,
         "T": np.int32(t),
-    }  # fmt: skip
+    }
     constants = {"D": d, "BM": tile[0], "BN": tile[1], "CAUSAL": causal}
     return Launch("attention", (-(-t // tile[0]), heads), arguments, constants, check, warps=warps)
 
 
 # The first of each row runs in every profile, the others beyond quick.
+# fmt: off
 LAUNCHES = {
     "elementwise": [elementwise(300, 256), elementwise(1000, 1024)],
     "activations": [activations(300, 256), activations(2000, 1024)],
@@ -360,4 +394,5 @@ LAUNCHES = {
     "matmul e5m2": [matmul("e5m2", (48, 80, 80), (32, 64, 32)), matmul("e5m2", (96, 96, 160), (64, 32, 64), 4, 2)],
     "attention": [attention(80, 32, (64, 32), False), attention(128, 64, (64, 64), False, 8)],
     "causal attention": [attention(80, 32, (64, 32), True), attention(150, 64, (32, 32), True)],
-}  # fmt: skip
+}
+# fmt: on

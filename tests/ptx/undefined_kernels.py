@@ -60,9 +60,16 @@ def run(
     memory, out = ptx.GlobalMemory(), np.zeros(4 * 64, np.uint32)
     work = memory.allocate(WORK_BYTES, "work")
     trace = ptx.load("\n".join([HEAD, *lines, "ret;", "}", ""])).launch(
-        "k", (1,), (threads,), [out, np.arange(1, 257, dtype=np.uint32), np.uint64(work)], memory=memory,
-        policy=policy, seed=seed, checks=ptx.Checks(**checks), arithmetic="exact",
-    )  # fmt: skip
+        "k",
+        (1,),
+        (threads,),
+        [out, np.arange(1, 257, dtype=np.uint32), np.uint64(work)],
+        memory=memory,
+        policy=policy,
+        seed=seed,
+        checks=ptx.Checks(**checks),
+        arithmetic="exact",
+    )
     return out, trace
 
 

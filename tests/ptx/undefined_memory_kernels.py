@@ -140,6 +140,7 @@ MEMORY = (
 )
 
 HALF = "@%p1 st.shared.u32 [%r4], %r1;\nst.shared.u32 [%r4+4], 1; ld.shared.v2.u32 {%r10, %r14}, [%r4];  // A\n"
+# fmt: off
 WIDE = (
     Case(
         "half_of_128_bits", "mov",
@@ -159,7 +160,8 @@ WIDE = (
         "st.shared.b128 [%r4], %q1;\nld.shared.b128 %q3, [%r4];\nst.global.b128 [%d3], %q3;  // B",
         ("st.shared.b128 [%r4], %q1;", ""),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
 WARP = (
     Case(

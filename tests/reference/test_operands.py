@@ -23,9 +23,9 @@ def test_codes_of_every_class_are_codes_of_the_format(format: Format, kind: str)
 @pytest.mark.parametrize("format", [E4M3, TF32, F32], ids=str)
 def test_classes_hold_what_their_names_say(format: Format) -> None:
     def values(kind: str) -> np.ndarray:
-        return np.concatenate([
-            np.abs(decode(drawn(format, kind, (256,), np.random.default_rng(seed)), format)) for seed in range(9)
-        ])  # fmt: skip
+        return np.concatenate(
+            [np.abs(decode(drawn(format, kind, (256,), np.random.default_rng(seed)), format)) for seed in range(9)]
+        )
 
     assert not values("zeros").any()
     assert np.mean(values("sparse") == 0) > 0.8
@@ -66,8 +66,10 @@ def test_codes_by_their_fields() -> None:
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_landmarks_stand_where_values_say(format: Format) -> None:
-    known = {name: decode(np.array([code << format.padding_bits], format.code_dtype), format)[0]
-             for name, code in landmarks(format).items()}  # fmt: skip
+    known = {
+        name: decode(np.array([code << format.padding_bits], format.code_dtype), format)[0]
+        for name, code in landmarks(format).items()
+    }
     ones = {
         name: int(encode(np.full(1, value), format)[0]) >> format.padding_bits
         for name, value in (("one", 1.0), ("half", 0.5))

@@ -161,14 +161,17 @@ def test_picture_in_the_other_forms():
     small = picture(2, 4, colours=[EMPTY, *range(1, 8)], about=(Entry("shape", (2, 4)),))
     document = Document((small,), "t")
     assert rendered(document, "csv")[0].splitlines()[:2] == [
-        "row,col,warp,lane,value,thread,byte,bank", "0,1,0,1,0,1,4,1",
-    ]  # fmt: skip
+        "row,col,warp,lane,value,thread,byte,bank",
+        "0,1,0,1,0,1,4,1",
+    ]
     assert rendered(document, "json")[0].startswith('{\n  "shape": [\n    2,\n    4\n  ],\n  "cells": [')
     assert rendered(document, "jsonl")[0].count("\n") == 7
     assert "| t:v | 0 | 1 | 2 | 3 |" in rendered(document, "md")[0]
     assert rendered(document, "text")[0].splitlines() == [
-        "t:v    0    1    2    3", "  0       1:0  2:0  3:0", "  1  4:0  5:0  6:0  7:0",
-    ]  # fmt: skip
+        "t:v    0    1    2    3",
+        "  0       1:0  2:0  3:0",
+        "  1  4:0  5:0  6:0  7:0",
+    ]
 
 
 @pytest.mark.parametrize(("width", "shown", "left_out"), [(23, 4, ()), (19, 4, ()), (20, 4, ())])

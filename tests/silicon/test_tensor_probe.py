@@ -22,9 +22,13 @@ from refsim.silicon.tensor_probe import (
 
 WGMMA = Shape(E4M3, E4M3, F32, 64, 64, 32)
 SHAPES = [
-    WGMMA, Shape(F16, F16, F16, 16, 8, 16), Shape(BF16, BF16, F32, 16, 8, 8),
-    Shape(TF32, TF32, F32, 64, 8, 8), Shape(F64, F64, F64, 8, 8, 4), Shape(S8, U8, S32, 16, 8, 32),
-]  # fmt: skip
+    WGMMA,
+    Shape(F16, F16, F16, 16, 8, 16),
+    Shape(BF16, BF16, F32, 16, 8, 8),
+    Shape(TF32, TF32, F32, 64, 8, 8),
+    Shape(F64, F64, F64, 8, 8, 4),
+    Shape(S8, U8, S32, 16, 8, 32),
+]
 
 
 def test_bits_of_a_place_do_not_depend_on_the_array():

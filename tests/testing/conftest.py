@@ -109,9 +109,16 @@ def _oracle(problem: Tensor) -> dict[str, np.ndarray]:
 def halve_kernel() -> Kernel:
     """y = x / 2 on bf16: a kernel of one line, so that what fails in these tests is the campaign."""
     return Kernel(
-        "halve", _oracle, rst.tensors("bf16", max_size=3000), _run, {"y": "bf16"}, recipe=Tensor,
-        corpus=(Tensor(0, "bf16"), Tensor(9, "bf16", "bits")), promise=Promise.BITWISE, entries=("halve",),
-    )  # fmt: skip
+        "halve",
+        _oracle,
+        rst.tensors("bf16", max_size=3000),
+        _run,
+        {"y": "bf16"},
+        recipe=Tensor,
+        corpus=(Tensor(0, "bf16"), Tensor(9, "bf16", "bits")),
+        promise=Promise.BITWISE,
+        entries=("halve",),
+    )
 
 
 @pytest.fixture

@@ -53,8 +53,10 @@ def test_every_barrier_is_taken_away_and_judged(turn):
     removals = sweep(turn, [Tensor(64, "f32", "bits", 1)], on_removal=seen.append)
     assert tuple(seen) == removals
     assert [(removal.location, removal.caught) for removal in removals] == [
-        ("turn.cu:5", True), ("turn.cu:7", False), ("turn.cu:9", False),
-    ]  # fmt: skip
+        ("turn.cu:5", True),
+        ("turn.cu:7", False),
+        ("turn.cu:9", False),
+    ]
     assert removals[0].finding.startswith(("[race]", "[uninitialised]"))
     assert [removal.finding for removal in removals[1:]] == [NO_DIFFERENCE, NEVER_RUN]
     needed, spare, _ = map(str, removals)

@@ -114,10 +114,19 @@ def test_corpus_holds_every_edge_and_every_fill():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"n": -1}, {"n": 1 << 40}, {"n": True}, {"n": 2.0}, {"format": "bf17"}, {"fill": "random"}, {"seed": -1},
-        {"patches": ((4, 0),)}, {"patches": ((0, 1 << 16),)}, {"misalign_elements": 65}, {"target": "e9m9"},
+        {"n": -1},
+        {"n": 1 << 40},
+        {"n": True},
+        {"n": 2.0},
+        {"format": "bf17"},
+        {"fill": "random"},
+        {"seed": -1},
+        {"patches": ((4, 0),)},
+        {"patches": ((0, 1 << 16),)},
+        {"misalign_elements": 65},
+        {"target": "e9m9"},
     ],
-)  # fmt: skip
+)
 def test_wrong_recipe_is_refused(fields):
     with pytest.raises(RefsimError):
         Tensor(**{"n": 4, "format": "bf16", **fields})

@@ -23,9 +23,22 @@ def values_and_codes(values: NDArray[np.float64], words: NDArray[np.uint32]) -> 
     assert row in rows
     assert row.specials is formats.Specials.NAN_ALL_ONES
     named = (
-        refsim.BF16, refsim.E2M1, refsim.E2M3, refsim.E3M2, refsim.E4M3, refsim.E4M3FNUZ, refsim.E5M2, refsim.E5M2FNUZ,
-        refsim.E8M0, refsim.F16, refsim.F32, refsim.MXINT8, refsim.TF32, refsim.UE4M3, refsim.UE5M3,
-    )  # fmt: skip
+        refsim.BF16,
+        refsim.E2M1,
+        refsim.E2M3,
+        refsim.E3M2,
+        refsim.E4M3,
+        refsim.E4M3FNUZ,
+        refsim.E5M2,
+        refsim.E5M2FNUZ,
+        refsim.E8M0,
+        refsim.F16,
+        refsim.F32,
+        refsim.MXINT8,
+        refsim.TF32,
+        refsim.UE4M3,
+        refsim.UE5M3,
+    )
     widths: list[int] = [each.bits for each in named]
     codes: Codes = refsim.encode(values, row, "nearest-even")
     back: NDArray[Any] = refsim.decode(codes, "e4m3", np.float64)
@@ -80,8 +93,13 @@ def who_holds(addresses: NDArray[np.int64], word: int) -> list[str]:
     drawing: layouts.Drawing = layouts.draw(fragment)
     collisions: tuple[layouts.Collision, ...] = (*conflicts.collisions(), *stored.collisions())
     tables: list[tuple[object, ...]] = [
-        layouts.DATA_TYPES, layouts.DESCRIPTORS, layouts.FAMILIES, layouts.MAJORS, layouts.SCALE_LAYOUTS, layouts.SWIZZLES,
-    ]  # fmt: skip
+        layouts.DATA_TYPES,
+        layouts.DESCRIPTORS,
+        layouts.FAMILIES,
+        layouts.MAJORS,
+        layouts.SCALE_LAYOUTS,
+        layouts.SWIZZLES,
+    ]
     shown: list[object] = [scales, walked, tensor_map, drawing, collisions, tables]
     return [*names, *map(str, shown)]
 
@@ -106,9 +124,17 @@ def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:
     watched = ptx.AddressWatch(ptx.stretch_named(program, "scale", "0x7f00", 0))
     warp = ptx.WarpTrace(program.code("scale"), warp=0)
     trace: ptx.Trace = program.launch(
-        "scale", grid, 32, [x, np.uint32(x.size)], memory=ptx.GlobalMemory(), policy=ptx.POLICIES[0],
-        arithmetic=ptx.ARITHMETICS[0], checks=ptx.Checks(), observer=warp, watching=watched,
-    )  # fmt: skip
+        "scale",
+        grid,
+        32,
+        [x, np.uint32(x.size)],
+        memory=ptx.GlobalMemory(),
+        policy=ptx.POLICIES[0],
+        arithmetic=ptx.ARITHMETICS[0],
+        checks=ptx.Checks(),
+        observer=warp,
+        watching=watched,
+    )
     uses: tuple[ptx.BankUse, ...] = trace.banks
     crowds: list[ptx.Crowd | None] = [use.worst for use in uses]
     contractions: tuple[ptx.Contraction, ...] = trace.contractions
@@ -145,9 +171,14 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
         return {"y": np.zeros(problem.size, np.uint8)}
 
     kernel = testing.Kernel(
-        name="mine", oracle=lambda problem: {"y": np.zeros(problem.size, np.uint8)}, problem=testing.strategies.sizes(),
-        run=run, outputs={"y": "e4m3"}, recipe=recipe, promise=testing.Promise.BITWISE,
-    )  # fmt: skip
+        name="mine",
+        oracle=lambda problem: {"y": np.zeros(problem.size, np.uint8)},
+        problem=testing.strategies.sizes(),
+        run=run,
+        outputs={"y": "e4m3"},
+        recipe=recipe,
+        promise=testing.Promise.BITWISE,
+    )
     found: tuple[testing.Kernel, ...] = testing.find_kernels([case])
     replayed: testing.Verdict = testing.replay_case(case, card, testing.kernel_named("mine"))
     testing.assert_bits_equal(np.zeros(3, np.uint8), np.zeros(3, np.uint8), "e4m3")

@@ -14,9 +14,17 @@ import refsim
 
 CONSUMER = Path(__file__).with_name("strict_consumer.py")
 MODULES = (
-    "refsim", "refsim.compare", "refsim.device", "refsim.files", "refsim.formats", "refsim.layouts", "refsim.numerics",
-    "refsim.oracles", "refsim.ptx", "refsim.testing",
-)  # fmt: skip
+    "refsim",
+    "refsim.compare",
+    "refsim.device",
+    "refsim.files",
+    "refsim.formats",
+    "refsim.layouts",
+    "refsim.numerics",
+    "refsim.oracles",
+    "refsim.ptx",
+    "refsim.testing",
+)
 
 
 def strict(file: Path, cache: Path) -> subprocess.CompletedProcess[str]:
@@ -26,8 +34,12 @@ def strict(file: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     command = ("--strict", "--follow-imports=silent", "--ignore-missing-imports", "--config-file=", "--no-color-output")
     return subprocess.run(
         [sys.executable, "-m", "mypy", *command, f"--cache-dir={cache}", str(file)],
-        capture_output=True, text=True, check=False, env={**os.environ, **path}, cwd=file.parent,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **path},
+        cwd=file.parent,
+    )
 
 
 @pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed here: it comes with refsim[dev]")

@@ -153,9 +153,11 @@ def _fields(code: int, row: Format) -> BitFields:
     digits = f"{code:0{row.bits + row.padding_bits}b}"
     parts, start = [], 0
     widths = {
-        "sign": int(row.signed), "exponent": row.exponent_bits, "mantissa": row.mantissa_bits,
+        "sign": int(row.signed),
+        "exponent": row.exponent_bits,
+        "mantissa": row.mantissa_bits,
         "padding": row.padding_bits,
-    }  # fmt: skip
+    }
     for name, width in widths.items():
         if width:
             parts.append((name, digits[start : start + width]))

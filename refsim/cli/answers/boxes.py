@@ -25,17 +25,25 @@ def placed(found: "Placement") -> Document:
     )
     outside = int((~inside).sum())
     numbers = {
-        "coordinates": list(found.coordinates), "shared_address": found.shared_address,
-        "box_bytes": found.tensor_map.box_bytes, "transaction_bytes": found.transaction_bytes, "outside": outside,
+        "coordinates": list(found.coordinates),
+        "shared_address": found.shared_address,
+        "box_bytes": found.tensor_map.box_bytes,
+        "transaction_bytes": found.transaction_bytes,
+        "outside": outside,
         "pads": int(found.pads.size),
-    }  # fmt: skip
+    }
     line = (
         f"{found.tensor_map.box_bytes} bytes from {found.shared_address:#x}, {found.transaction_bytes} of them counted by "
         f"the barrier; {outside} elements lie outside the tensor, {found.pads.size} bytes are pads"
     )
     picture = Picture(
-        range(shared.shape[0]), range(width), facts, ("byte", "bank"),
-        np.where(inside, bank, ALERT).ravel().tolist(), "bank", ("line", "element"),
+        range(shared.shape[0]),
+        range(width),
+        facts,
+        ("byte", "bank"),
+        np.where(inside, bank, ALERT).ravel().tolist(),
+        "bank",
+        ("line", "element"),
         about=(Entry("swizzle", found.tensor_map.swizzle), Entry("type", found.tensor_map.data_type.name)),
-    )  # fmt: skip
+    )
     return Document((Statement((line,), numbers), picture), "tensormap box", (found.tensor_map.source,))

@@ -46,9 +46,17 @@ class Question:
         """What the definition says of it."""
         of = self.product
         return dot_product(
-            self.a, self.b, self.c, of.row, of.k, a_format=of.a_format, b_format=of.b_format, a_scale=self.a_scale,
-            b_scale=self.b_scale, scale_format=of.scale_format,
-        )  # fmt: skip
+            self.a,
+            self.b,
+            self.c,
+            of.row,
+            of.k,
+            a_format=of.a_format,
+            b_format=of.b_format,
+            a_scale=self.a_scale,
+            b_scale=self.b_scale,
+            scale_format=of.scale_format,
+        )
 
     def scales(self, i: int) -> tuple[int, int]:
         """The codes of the two scales of product i."""
@@ -90,9 +98,12 @@ def head(question: Question, result: int) -> Statement:
         lines.append(f"C = {c} = {c_value}{_expression(question.c, row.d_format)}")
     lines += instruction(of)
     facts = {
-        "d": str(bits_of(result, row.d_format)), "value": plain(value), "c": str(c), "c_value": plain(c_value),
+        "d": str(bits_of(result, row.d_format)),
+        "value": plain(value),
+        "c": str(c),
+        "c_value": plain(c_value),
         **instruction_facts(of),
-    }  # fmt: skip
+    }
     return Statement(tuple(lines), facts)
 
 
@@ -126,14 +137,26 @@ def instruction_facts(of: "Product") -> dict[str, Any]:
     """The same for programs."""
     row, total = of.row, of.a.shape[-1]
     return {
-        "target": row.target, "unit": row.unit, "a_format": of.a_format.name, "b_format": of.b_format.name,
-        "d_format": row.d_format.name, "k": of.k, "products": total,
+        "target": row.target,
+        "unit": row.unit,
+        "a_format": of.a_format.name,
+        "b_format": of.b_format.name,
+        "d_format": row.d_format.name,
+        "k": of.k,
+        "products": total,
         "zeros_appended": 0 if of.given is None else total - of.given,
-        "scale_format": None if of.scale_format is None else of.scale_format.name, "negate_a": of.negate[0],
-        "negate_b": of.negate[1], "length": row.length, "fraction": row.fraction, "rounding": row.rounding,
-        "zero_exponent": row.zero_exponent, "order": row.order, "c_enters": row.c_enters,
-        "level": row.evidence.level.value, "evidence": row.evidence.what,
-    }  # fmt: skip
+        "scale_format": None if of.scale_format is None else of.scale_format.name,
+        "negate_a": of.negate[0],
+        "negate_b": of.negate[1],
+        "length": row.length,
+        "fraction": row.fraction,
+        "rounding": row.rounding,
+        "zero_exponent": row.zero_exponent,
+        "order": row.order,
+        "c_enters": row.c_enters,
+        "level": row.evidence.level.value,
+        "evidence": row.evidence.what,
+    }
 
 
 def compared(question: Question, result: int) -> Table:

@@ -148,9 +148,15 @@ def _step_cells(question: Question, shown: Shown) -> tuple[Cell, ...]:
         taken = (*aligned, Number(unit, f"2^{step.quantum}"), step.total, number(total))
         lost = number(total - Fraction(got)) if is_number(got) else None
     return (
-        shown.number, "C" if shown.adds_c else _spans(step.places), shown.zeros, *taken,
-        bits_of(step.result, format), number_of(step.result, format), lost, reason(question, shown),
-    )  # fmt: skip
+        shown.number,
+        "C" if shown.adds_c else _spans(step.places),
+        shown.zeros,
+        *taken,
+        bits_of(step.result, format),
+        number_of(step.result, format),
+        lost,
+        reason(question, shown),
+    )
 
 
 def _spans(places: tuple[int, ...]) -> str:

@@ -122,9 +122,11 @@ def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
     """Elements out of their slots: an FP4 of kind::f8f6f4 is bits 2 to 5 of its byte."""
     if row.bits + row.padding_bits != fragment.element_bits:
         raise RefsimError(
-            "format-mismatch", f"{row} has {row.bits + row.padding_bits} bits", where=fragment.name,
+            "format-mismatch",
+            f"{row} has {row.bits + row.padding_bits} bits",
+            where=fragment.name,
             rule=f"elements of this fragment have {fragment.element_bits} bits",
-        )  # fmt: skip
+        )
     expected = fragment.threads * fragment.values * fragment.slot_bits // 8
     content = _bytes(file)
     if content.size != expected:
@@ -197,11 +199,12 @@ def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], 
     if expected != found:
         padded = layout.padded(shape)
         raise RefsimError(
-            "truncated-dump" if found < expected else "trailing-bytes", f"expected {expected} bytes, found {found}",
+            "truncated-dump" if found < expected else "trailing-bytes",
+            f"expected {expected} bytes, found {found}",
             where=str(file),
             rule=f"{layout.name}: {shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]} elements of {layout.element_bytes} B",
             kind=Kind.UNREADABLE,
-        )  # fmt: skip
+        )
     return layout.unshuffle(stored.codes.reshape(-1), shape)
 
 
@@ -211,6 +214,9 @@ def _shape_needed(name: str) -> RefsimError:
 
 def _wrong_size(file: Path, what: str, expected: int, found: int) -> RefsimError:
     return RefsimError(
-        "truncated-dump" if found < expected else "trailing-bytes", f"expected {expected} bytes, found {found}", str(file),
-        rule=f"the dump is {what}", kind=Kind.UNREADABLE,
-    )  # fmt: skip
+        "truncated-dump" if found < expected else "trailing-bytes",
+        f"expected {expected} bytes, found {found}",
+        str(file),
+        rule=f"the dump is {what}",
+        kind=Kind.UNREADABLE,
+    )

@@ -177,11 +177,22 @@ def accesses_table(touched: "list[Touched]", describe: "Callable[[int], str]") -
         first, last = min(each.addresses), max(each.addresses) + each.width - 1
         bits = tuple(Bits(item, 8 * each.width) for item in each.bits)
         kind = each.kind if any(each.wrote) or each.kind == "read" else "read, nothing written"
-        rows.append((
-            source_of(each.statement), each.statement.opcode, kind, _who(each.threads, describe), f"{first:#x}-{last:#x}",
-            _listed(bits), each.statement.line, each.threads, tuple(Bits(at, 40) for at in each.addresses), each.width,
-            bits, each.wrote,
-        ))  # fmt: skip
+        rows.append(
+            (
+                source_of(each.statement),
+                each.statement.opcode,
+                kind,
+                _who(each.threads, describe),
+                f"{first:#x}-{last:#x}",
+                _listed(bits),
+                each.statement.line,
+                each.threads,
+                tuple(Bits(at, 40) for at in each.addresses),
+                each.width,
+                bits,
+                each.wrote,
+            )
+        )
     return Table(ACCESSES, tuple(rows), key="accesses")
 
 

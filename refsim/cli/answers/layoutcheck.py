@@ -29,9 +29,13 @@ def sound(layout: Fragment) -> Answer:
     inside = bool(((rows < layout.shape[0]) & (cols < layout.shape[1]) & (cols[held].min() >= 0)).all())
     count = int(held.sum())
     facts = {
-        "layout": layout.name, "agrees": agree and inside, "elements": layout.shape[0] * layout.shape[1], "places": count,
-        "copies": layout.copies, "evidence": str(layout.evidence),
-    }  # fmt: skip
+        "layout": layout.name,
+        "agrees": agree and inside,
+        "elements": layout.shape[0] * layout.shape[1],
+        "places": count,
+        "copies": layout.copies,
+        "evidence": str(layout.evidence),
+    }
     copies = "once" if layout.copies == 1 else f"{layout.copies} times"
     unused = f", {rows.size - count} places hold none" if rows.size > count else ""
     line = f"{layout.name}: each of {facts['elements']} elements is held {copies}, the inverse agrees{unused}"
@@ -53,9 +57,14 @@ def against(layout: Fragment, file: Path) -> Answer:
     got, wanted = (rows[thread, value], cols[thread, value]), (want[0][thread, value], want[1][thread, value])
     agreeing = _agreeing(rows, cols, layout)
     facts |= {
-        "first": {"thread": thread, "value": value, "got": [int(each) for each in got], "want": [int(each) for each in wanted]},
+        "first": {
+            "thread": thread,
+            "value": value,
+            "got": [int(each) for each in got],
+            "want": [int(each) for each in wanted],
+        },
         "agreeing": agreeing,
-    }  # fmt: skip
+    }
     lines = [
         f"{len(wrong)} of {rows.size} places differ from {layout.name}",
         f"first   {spoken(layout, thread, value)}   got {_place(got)}   want {_place(wanted)}",
@@ -132,8 +141,10 @@ def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
         raise RefsimError(
             "map-size",
             f"expected {layout.threads} x {layout.values} places, found an array of shape {array.shape}",
-            str(file), rule=f"{layout.name}: an element for each value of each thread", kind=Kind.UNREADABLE,
-        )  # fmt: skip
+            str(file),
+            rule=f"{layout.name}: an element for each value of each thread",
+            kind=Kind.UNREADABLE,
+        )
     tags = array.reshape(layout.threads, layout.values)
     return np.where(tags < 0, -1, tags // layout.shape[1]), np.where(tags < 0, -1, tags % layout.shape[1])
 
@@ -152,8 +163,11 @@ def _of_csv(file: Path, layout: Fragment) -> Map:
                 ) from problem
             if not (0 <= thread < layout.threads and 0 <= value < layout.values):
                 raise RefsimError(
-                    "bad-map", f"line {number}: thread {thread}, value {value} is outside 0..{layout.threads - 1}, "
-                    f"0..{layout.values - 1}", str(file), kind=Kind.UNREADABLE,
-                )  # fmt: skip
+                    "bad-map",
+                    f"line {number}: thread {thread}, value {value} is outside 0..{layout.threads - 1}, "
+                    f"0..{layout.values - 1}",
+                    str(file),
+                    kind=Kind.UNREADABLE,
+                )
             rows[thread, value], cols[thread, value] = row, col
     return rows, cols

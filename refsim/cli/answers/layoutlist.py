@@ -45,8 +45,10 @@ _SELECTOR = re.compile(r"\.byte\d(\.thread\d)?$|\.id\d$")
 def matching(pattern: str) -> Document:
     """The names that a pattern or a family has, one a row."""
     names = [
-        name for name in fragments() if fnmatchcase(name, pattern) or name == pattern or name.split(".", 1)[0] == pattern
-    ]  # fmt: skip
+        name
+        for name in fragments()
+        if fnmatchcase(name, pattern) or name == pattern or name.split(".", 1)[0] == pattern
+    ]
     if not names:
         raise unknown("layout", pattern, [*FAMILIES, *fragments()])
     rows = []
@@ -74,9 +76,13 @@ def _fragments() -> "Iterator[tuple[Cell, ...]]":
         braced = operands[0] if len(operands) == 1 else f"{{{','.join(operands)}}}"
         first = fragment(members[0][2])
         yield _row(
-            first.name.split(".", 1)[0], stem.replace("OPERAND", braced), _numbers(stem, members), len(members), evidence,
+            first.name.split(".", 1)[0],
+            stem.replace("OPERAND", braced),
+            _numbers(stem, members),
+            len(members),
+            evidence,
             first.source,
-        )  # fmt: skip
+        )
 
 
 def _parts(name: str) -> tuple[str, str, str]:

@@ -51,9 +51,15 @@ LISTED = 4
 )
 @answers
 def command(
-    *, addresses: tuple[str, ...], width: str, stride: int | None, lanes: int, start: int, mode: "Swizzle | None",
+    *,
+    addresses: tuple[str, ...],
+    width: str,
+    stride: int | None,
+    lanes: int,
+    start: int,
+    mode: "Swizzle | None",
     fragment: "Fragment | None",
-) -> Document:  # fmt: skip
+) -> Document:
     """Wavefronts of an access to shared memory by the lanes' byte ADDRESSes, phase by phase, and who collides.
 
     16 bytes a lane are served 8 lanes at a time, 8 bytes 16 lanes, up to 4 bytes all 32. A phase takes as many
@@ -78,8 +84,11 @@ def command(
         asked = [start + lane * stride for lane in range(lanes)] if stride is not None else _asked(addresses)
         found = _of_addresses(asked, width, mode)
     facts = {
-        "wavefronts": found.total, "ideal": int(found.wavefronts.size), "excess": found.excess, "width": found.width,
-    }  # fmt: skip
+        "wavefronts": found.total,
+        "ideal": int(found.wavefronts.size),
+        "excess": found.excess,
+        "width": found.width,
+    }
     headline = Statement((f"{found}",), facts)
     several = found.wavefronts.size > found.wavefronts.shape[-1]
     access = Column("access", align="right", drop=2, text=several)
@@ -98,9 +107,11 @@ def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "Bank
 
     if len(asked) > WARP and len(asked) % WARP:
         raise RefsimError(
-            "access-lanes", f"{len(asked)} addresses are no whole accesses", rule=f"a warp has 1 to {WARP} lanes",
+            "access-lanes",
+            f"{len(asked)} addresses are no whole accesses",
+            rule=f"a warp has 1 to {WARP} lanes",
             help=f"give up to {WARP} addresses, or a multiple of it",
-        )  # fmt: skip
+        )
     accesses = [asked[first : first + WARP] for first in range(0, len(asked), WARP)] if len(asked) > WARP else asked
     return bank_conflicts(mode(accesses) if mode else accesses, int(width) if width.isdecimal() else width)
 
@@ -113,9 +124,11 @@ def _of_fragment(fragment: "Fragment", mode: "Swizzle | None", width: str, start
         raise RefsimError("access-width", f"--layout takes a width in bytes, not {width!r}", where="--width")
     if fragment.element_bits not in (8, 16, 32) or fragment.slot_bits != fragment.element_bits:
         raise RefsimError(
-            "element-size", f"{fragment.name} has elements of {fragment.element_bits} bits", where="--layout",
+            "element-size",
+            f"{fragment.name} has elements of {fragment.element_bits} bits",
+            where="--layout",
             rule="tiles hold elements of 8, 16 or 32 bits",
-        )  # fmt: skip
+        )
     size, across = fragment.element_bits // 8, fragment.name.split(".")[-1] in ("b", "sfb")
     shape = (fragment.shape[1], fragment.shape[0]) if across else fragment.shape
     made = tile("K", mode or "none", size, shape)

@@ -40,11 +40,22 @@ COLUMNS = (
 
 @click.command()
 @device_options
-@click.option("--suite", "names", multiple=True, type=Name("suite", "refsim.bringup.suites:SUITES", by="name"), metavar="NAME",
-              help="conversions, layouts, numerics, kernels, discovery (default: the first four); may be repeated.")  # fmt: skip
+@click.option(
+    "--suite",
+    "names",
+    multiple=True,
+    type=Name("suite", "refsim.bringup.suites:SUITES", by="name"),
+    metavar="NAME",
+    help="conversions, layouts, numerics, kernels, discovery (default: the first four); may be repeated.",
+)
 @click.option("--discover", is_flag=True, help="Also find L, F, rounding and zero exponent by probing alone.")
-@click.option("--state", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Where finished cases are kept until the end (default: the user cache).")  # fmt: skip
+@click.option(
+    "--state",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where finished cases are kept until the end (default: the user cache).",
+)
 @click.option("--fresh", is_flag=True, help="Forget the cases of an interrupted run.")
 @click.option(
     "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="JSON of an earlier run: show what changed."
@@ -57,9 +68,19 @@ COLUMNS = (
 @click.option("--source", "citations", is_flag=True, help="Cite the documents behind the answer.")
 @click.pass_obj
 def command(
-    session: Session, device_name: str, target: str | None, names: tuple[str, ...], discover: bool, folder: Path | None,
-    fresh: bool, baseline: Path | None, xml: Path | None, form: str | None, output: tuple[str, ...], citations: bool,
-) -> int:  # fmt: skip
+    session: Session,
+    device_name: str,
+    target: str | None,
+    names: tuple[str, ...],
+    discover: bool,
+    folder: Path | None,
+    fresh: bool,
+    baseline: Path | None,
+    xml: Path | None,
+    form: str | None,
+    output: tuple[str, ...],
+    citations: bool,
+) -> int:
     """Run the suites on a GPU: conversions, layouts, tensor-core numerics, kernels; a report of what agrees in bits.
 
     A difference comes with its smallest case and the chip whose arithmetic explains it; only unexplained ones fail. An
@@ -212,8 +233,15 @@ def _document(report: "Report", form: str) -> Document:
 def _row(case: "Case", simulated: bool) -> tuple[str | int, ...]:
     suite = f"simulated {case.suite}" if simulated else case.suite
     return (
-        case.shown, suite, case.name, case.words, case.differing, f"{case.seconds:.2f}", case.coverage, case.note,
-    )  # fmt: skip
+        case.shown,
+        suite,
+        case.name,
+        case.words,
+        case.differing,
+        f"{case.seconds:.2f}",
+        case.coverage,
+        case.note,
+    )
 
 
 def _told(case: "Case") -> Statement:

@@ -51,5 +51,12 @@ def command(row: "Format", codes: tuple[str, ...]) -> Document:
 def _cells(each: "Anatomy") -> "tuple[Cell, ...]":
     next_to = None if each.kind == "nan" else (each.below, each.above)
     return (
-        each.format.name, each.code, each.fields, each.value, each.expression, each.kind, next_to, each.interval,
-    )  # fmt: skip
+        each.format.name,
+        each.code,
+        each.fields,
+        each.value,
+        each.expression,
+        each.kind,
+        next_to,
+        each.interval,
+    )

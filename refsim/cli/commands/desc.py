@@ -57,9 +57,7 @@ def decode(kind: "Descriptor | TensorMapForm", words: tuple[str, ...]) -> Answer
         explained = kind.explain(_arguments(words))
     else:
         explained = kind.explain(_word(words, kind.kind))
-    rows = tuple(
-        (each.bits, each.name, each.stored, each.value, each.meaning) for each in explained.readings
-    )  # fmt: skip
+    rows = tuple((each.bits, each.name, each.stored, each.value, each.meaning) for each in explained.readings)
     parts: tuple[Part, ...] = (Table(READINGS, rows, key="fields"), _remarks(explained))
     document = Document(parts, f"{explained.kind} {explained.word}", (explained.source,))
     return Answer(document, FAILED if explained.problems else AGREED)
@@ -122,11 +120,18 @@ def _walked(found: "Walk") -> Answer:
     from refsim.layouts.pictures import walk_picture
 
     facts = {
-        "operand": found.operand.name, "major": found.major, "rows": found.bits.shape[0], "k": found.bits.shape[1],
-        "bytes": int(found.bytes_read.size), "first_byte": int(found.bytes_read[0]), "last_byte": int(found.bytes_read[-1]),
-        "overlapping": int(found.overlaps.size), "out_of_range": int(found.out_of_range.size),
-        "wavefronts": found.conflicts.total, "problems": list(found.problems),
-    }  # fmt: skip
+        "operand": found.operand.name,
+        "major": found.major,
+        "rows": found.bits.shape[0],
+        "k": found.bits.shape[1],
+        "bytes": int(found.bytes_read.size),
+        "first_byte": int(found.bytes_read[0]),
+        "last_byte": int(found.bytes_read[-1]),
+        "overlapping": int(found.overlaps.size),
+        "out_of_range": int(found.out_of_range.size),
+        "wavefronts": found.conflicts.total,
+        "problems": list(found.problems),
+    }
     wrong = found.problems or found.overlaps.size or found.out_of_range.size
     parts = (Statement(tuple(line.strip() for line in str(found).splitlines()), facts), walk_picture(found))
     title = f"{found.descriptor.kind} {Bits(found.word, found.descriptor.bits)}"
@@ -136,9 +141,11 @@ def _walked(found: "Walk") -> Answer:
 def _remarks(explained: "Explanation") -> Statement:
     lines = [f"note: {note}" for note in explained.notes] + [f"problem: {problem}" for problem in explained.problems]
     facts = {
-        "kind": explained.kind, "word": explained.word, "notes": list(explained.notes),
+        "kind": explained.kind,
+        "word": explained.word,
+        "notes": list(explained.notes),
         "problems": list(explained.problems),
-    }  # fmt: skip
+    }
     return Statement(tuple(lines), facts)
 
 

@@ -25,9 +25,15 @@ if TYPE_CHECKING:
 @click.option("--layout", "fragment", metavar="NAME", type=LAYOUT, help="Say who holds the differing elements.")
 @answers
 def command(
-    *, got: Path, want: Path, row: "Format | None", key: str | None, any_nan: bool, within: int,
+    *,
+    got: Path,
+    want: Path,
+    row: "Format | None",
+    key: str | None,
+    any_nan: bool,
+    within: int,
     fragment: "Fragment | None",
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Compares the codes of two files (npy, npz, safetensors, raw) bit for bit; the exit code is 1 where they differ.
 
     Says how many elements differ, the first and the worst one with bits, values and distance in ulp, and the pattern

@@ -84,10 +84,18 @@ def _cells(each: "PolicyDifference", row: "Format") -> "tuple[Cell, ...]":
     from refsim.formats import F32
 
     return (
-        row.name, each.input_class, each.count, Bits(each.pattern, 32), code_number(each.pattern, F32),
-        each.policy, as_bits(each.code, row), code_number(each.code, row),
-        each.other_policy, as_bits(each.other, row), code_number(each.other, row),
-    )  # fmt: skip
+        row.name,
+        each.input_class,
+        each.count,
+        Bits(each.pattern, 32),
+        code_number(each.pattern, F32),
+        each.policy,
+        as_bits(each.code, row),
+        code_number(each.code, row),
+        each.other_policy,
+        as_bits(each.other, row),
+        code_number(each.other, row),
+    )
 
 
 def _all_policies() -> Document:

@@ -66,9 +66,14 @@ class Encoded:
 @click.argument("values", nargs=-1, required=True, metavar="VALUE...|-")
 @answers
 def command(
-    *, row: "Format | None", rounding: str | None, overflow: str | None, nan: str | None, via: str | None,
+    *,
+    row: "Format | None",
+    rounding: str | None,
+    overflow: str | None,
+    nan: str | None,
+    via: str | None,
     values: tuple[str, ...],
-) -> Document:  # fmt: skip
+) -> Document:
     """The code that each VALUE becomes, rounded once from the value as written, and the error of it.
 
     A value is decimal (0.3), a hexadecimal float (0x1.8p3), nan, inf, or the bit pattern of any format
@@ -166,9 +171,18 @@ def _cells(each: Encoded, row: "Format") -> "tuple[Cell, ...]":
     shown = anatomy(each.code, row)
     error, ulps = _error(each, row)
     return (
-        row.name, each.value.written, each.operand, shown.code, shown.fields, shown.value, shown.expression, shown.kind,
-        error, ulps, (shown.below, shown.above) if error is not None and error.value else None,
-    )  # fmt: skip
+        row.name,
+        each.value.written,
+        each.operand,
+        shown.code,
+        shown.fields,
+        shown.value,
+        shown.expression,
+        shown.kind,
+        error,
+        ulps,
+        (shown.below, shown.above) if error is not None and error.value else None,
+    )
 
 
 def _error(each: Encoded, row: "Format") -> tuple[Number | None, Number | None]:

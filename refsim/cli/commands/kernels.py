@@ -28,9 +28,13 @@ def command(files: tuple[Path, ...]) -> Document:
 
     rows = tuple(
         (
-            kernel.name, len(kernel.entries), len(kernel.corpus), str(kernel.promise), kernel.summary,
+            kernel.name,
+            len(kernel.entries),
+            len(kernel.corpus),
+            str(kernel.promise),
+            kernel.summary,
             kernel.file.name if kernel.file else "",
         )
         for kernel in find_kernels(files or None)
-    )  # fmt: skip
+    )
     return Document((Table(COLUMNS, rows, key="kernels"),), "kernels")

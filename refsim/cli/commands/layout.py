@@ -76,9 +76,13 @@ def show(
     extents = fragment.shape if view == pictures.TENSOR else (fragment.threads, fragment.values)
     axes = ("row", "col") if view == pictures.TENSOR else fragment.units
     drawn = pictures.fragment_picture(
-        fragment, view=view, by=by, memory=_memory(fragment, memory) if memory else None,
-        rows=chosen(rows, extents[0], axes[0]), cols=chosen(cols, extents[1], axes[1]),
-    )  # fmt: skip
+        fragment,
+        view=view,
+        by=by,
+        memory=_memory(fragment, memory) if memory else None,
+        rows=chosen(rows, extents[0], axes[0]),
+        cols=chosen(cols, extents[1], axes[1]),
+    )
     return Document((drawn,), fragment.name, (fragment.source,))
 
 
@@ -87,9 +91,11 @@ def _memory(fragment: "Fragment", mode: str) -> "Tile":
 
     if fragment.element_bits not in MEMORY_BITS:
         raise RefsimError(
-            "element-size", f"{fragment.name} has elements of {fragment.element_bits} bits", where="--memory",
+            "element-size",
+            f"{fragment.name} has elements of {fragment.element_bits} bits",
+            where="--memory",
             rule="tiles hold elements of 8, 16 or 32 bits",
-        )  # fmt: skip
+        )
     return tile("K", mode, fragment.element_bits // 8, fragment.shape)
 
 
@@ -106,15 +112,15 @@ def where(fragment: "Fragment", row: str, col: str) -> Document:
     """
     threads, values = fragment.holders(parse_whole(row, "row"), parse_whole(col, "col"))
     holders = [(int(thread), int(value)) for thread, value in zip(threads.ravel(), values.ravel(), strict=True)]
-    rows = tuple(
-        (*holder_cells(fragment, thread, value), fragment.source.bracketed) for thread, value in holders
-    )  # fmt: skip
+    rows = tuple((*holder_cells(fragment, thread, value), fragment.source.bracketed) for thread, value in holders)
     columns = (*holder_columns(fragment), Column("source", gap=8))
     picture = _one_thread(fragment, holders[0][0], int(row) * fragment.shape[1] + int(col))
     return Document(
-        (Table(columns, rows, key="holders", headings=False),), f"{fragment.name}: row {row}, col {col}",
-        (fragment.source,), drawing=picture,
-    )  # fmt: skip
+        (Table(columns, rows, key="holders", headings=False),),
+        f"{fragment.name}: row {row}, col {col}",
+        (fragment.source,),
+        drawing=picture,
+    )
 
 
 @command.command(context_settings={"ignore_unknown_options": True})
@@ -148,9 +154,12 @@ def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
     holder = _spoken_thread(fragment, thread)
     count = sum(row >= 0 for _, row, _ in found)
     return Document(
-        (Table(columns, tuple(rows), key="elements"),), f"{fragment.name}: {holder}", (fragment.source,),
-        () if value is not None else (f"{holder} holds {count} elements",), _one_thread(fragment, thread),
-    )  # fmt: skip
+        (Table(columns, tuple(rows), key="elements"),),
+        f"{fragment.name}: {holder}",
+        (fragment.source,),
+        () if value is not None else (f"{holder} holds {count} elements",),
+        _one_thread(fragment, thread),
+    )
 
 
 @command.command()
@@ -183,9 +192,13 @@ def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
     register = (Column("register", label="register", gap=8), Column("bits", gap=2)) if fragment.per_register > 1 else ()
     thread = Column("thread", label="thread", gap=8, text=fragment.threads > lanes)
     return (
-        *warp, Column("lane", label="lane", strong=True), Column("value", label="value", strong=True), *register, thread,
+        *warp,
+        Column("lane", label="lane", strong=True),
+        Column("value", label="value", strong=True),
+        *register,
+        thread,
         Column("threads", label="of", gap=1, text=fragment.threads > lanes),
-    )  # fmt: skip
+    )
 
 
 def holder_cells(fragment: "Fragment", thread: int, value: int) -> "tuple[Cell, ...]":

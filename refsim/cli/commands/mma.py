@@ -81,9 +81,16 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 @_keeps_codes
 @answers
 def command(
-    *, both: str | None, explain: bool, at: tuple[int, int] | None, zeros: bool, to: Path | None, negate_a: bool,
-    negate_b: bool, **words: Any,
-) -> Document:  # fmt: skip
+    *,
+    both: str | None,
+    explain: bool,
+    at: tuple[int, int] | None,
+    zeros: bool,
+    to: Path | None,
+    negate_a: bool,
+    negate_b: bool,
+    **words: Any,
+) -> Document:
     """The bits that a tensor core returns for D = A B^T + C; with --explain every step that leads to them.
 
     A list is a row of A or a column of B, - one on standard input; zeros fill it up to the K of the instruction. 0x38
@@ -106,9 +113,11 @@ def command(
         product = product.at(*at)
     elif whole != (1, 1) and (explain or to is None):
         raise RefsimError(
-            "one-element", f"the result is {whole[0]} x {whole[1]}", rule="one element is shown",
+            "one-element",
+            f"the result is {whole[0]} x {whole[1]}",
+            rule="one element is shown",
             help="give --at ROW,COL" if explain else "give --at ROW,COL, or -o D.npy for all of it",
-        )  # fmt: skip
+        )
     if to is not None and explain:
         raise RefsimError("usage", "the steps are no codes", f"-o {to}", help="-o FILE.txt, .json or .md keeps them")
     if to is not None:
@@ -153,9 +162,13 @@ def _question(product: "Product") -> "Question":
         return () if array is None else tuple(array.ravel().tolist())
 
     return Question(
-        product, codes(operands.a), codes(operands.b), int(problem.c.item()), codes(operands.a_scale),
+        product,
+        codes(operands.a),
+        codes(operands.b),
+        int(problem.c.item()),
+        codes(operands.a_scale),
         codes(operands.b_scale),
-    )  # fmt: skip
+    )
 
 
 def _whole(product: "Product", to: Path) -> Document:

@@ -141,9 +141,21 @@ def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Pr
 def _cells(row: "Profile") -> "tuple[Cell, ...]":
     scales = ", ".join(f"{name}/{block}" for name, block in row.scales)
     return (
-        row.target, row.unit, _types_of(row), ", ".join(map(str, row.k)), row.length, row.fraction, row.rounding,
-        row.zero_exponent, row.order, row.c_enters, scales or None, row.evidence.level.value, row.evidence.what, row.source,
-    )  # fmt: skip
+        row.target,
+        row.unit,
+        _types_of(row),
+        ", ".join(map(str, row.k)),
+        row.length,
+        row.fraction,
+        row.rounding,
+        row.zero_exponent,
+        row.order,
+        row.c_enters,
+        scales or None,
+        row.evidence.level.value,
+        row.evidence.what,
+        row.source,
+    )
 
 
 def _types_of(row: "Profile") -> str:
@@ -162,9 +174,17 @@ def _gathered(rows: "list[Profile]") -> "tuple[Cell, ...]":
     targets = ", ".join(dict.fromkeys(row.target for row in rows))
     types = ", ".join(dict.fromkeys(_joined(row.a_formats) for row in rows))
     return (
-        targets, first.unit, f"{types} -> {first.d_format}", kept_bits(first), result_bits(first), _length(first),
-        where_c_enters(first), first.evidence.level.value, "; ".join(_evidence(rows)), first.source,
-    )  # fmt: skip
+        targets,
+        first.unit,
+        f"{types} -> {first.d_format}",
+        kept_bits(first),
+        result_bits(first),
+        _length(first),
+        where_c_enters(first),
+        first.evidence.level.value,
+        "; ".join(_evidence(rows)),
+        first.source,
+    )
 
 
 def _length(row: "Profile") -> int | None:

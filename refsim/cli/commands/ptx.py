@@ -154,9 +154,7 @@ def explain(opcode: str) -> Document:
 
     bound = bind(opcode)
     clause = bound.clause
-    modifiers = ", ".join(
-        f"{name}={value}" for name, value in bound.modifiers.items() if value not in (None, False)
-    )  # fmt: skip
+    modifiers = ", ".join(f"{name}={value}" for name, value in bound.modifiers.items() if value not in (None, False))
     entries = [
         Entry("opcode", opcode),
         Entry("meaning", " ".join((clause.function.__doc__ or "").split())),

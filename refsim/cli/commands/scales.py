@@ -124,8 +124,14 @@ def where(
         offset = _offset(layout, at_row, at_block, shape)
     pad = "a pad" if at_row >= extent[0] or at_block >= extent[1] else None
     cells: tuple[Cell, ...] = (
-        at_row, at_block, offset, Bits(offset, 16), pad, layout.size_bytes(extent), layout.source.bracketed,
-    )  # fmt: skip
+        at_row,
+        at_block,
+        offset,
+        Bits(offset, 16),
+        pad,
+        layout.size_bytes(extent),
+        layout.source.bracketed,
+    )
     title = f"{layout.name}, {extent[0]} x {extent[1]}"
     return Document((Table(PLACE, (cells,), key="scales", headings=False),), title, (layout.source,))
 
@@ -159,9 +165,15 @@ def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] 
 @click.option("--fill", metavar="CODE", help="What pads hold, 0 by default; 0xff is a NaN in e8m0.")
 @answers
 def shuffle(
-    *, layout: "ScaleLayout", file: Path, to: Path, row: "Format | None", key: str | None,
-    shape: tuple[int, int] | None, fill: str | None,
-) -> Document:  # fmt: skip
+    *,
+    layout: "ScaleLayout",
+    file: Path,
+    to: Path,
+    row: "Format | None",
+    key: str | None,
+    shape: tuple[int, int] | None,
+    fill: str | None,
+) -> Document:
     """The scales of FILE (rows x blocks) as hardware reads them, written to the file TO.
 
     \b
@@ -211,21 +223,35 @@ def unshuffle(
 def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
     if stored.codes.size != shape[0] * shape[1]:
         raise RefsimError(
-            "dump-size", f"expected {shape[0] * shape[1]} codes of {stored.format}, found {stored.codes.size}", str(file),
+            "dump-size",
+            f"expected {shape[0] * shape[1]} codes of {stored.format}, found {stored.codes.size}",
+            str(file),
             kind=Kind.UNREADABLE,
-        )  # fmt: skip
+        )
     return stored.codes.reshape(shape)
 
 
 def _report(
-    done: str, layout: "ScaleLayout", file: Path, to: Path, shape: tuple[int, int], result: tuple[int, ...], pads: int,
+    done: str,
+    layout: "ScaleLayout",
+    file: Path,
+    to: Path,
+    shape: tuple[int, int],
+    result: tuple[int, ...],
+    pads: int,
     row: "Format",
-) -> Document:  # fmt: skip
+) -> Document:
     line = f"{shape[0]} x {shape[1]} {row} {done} to {to}: shape {' x '.join(map(str, result))}, {pads} pads"
     facts = {
-        "layout": layout.name, "file": str(file), "to": str(to), "format": str(row), "rows": shape[0], "blocks": shape[1],
-        "shape": list(result), "pads": pads,
-    }  # fmt: skip
+        "layout": layout.name,
+        "file": str(file),
+        "to": str(to),
+        "format": str(row),
+        "rows": shape[0],
+        "blocks": shape[1],
+        "shape": list(result),
+        "pads": pads,
+    }
     return Document((Statement((line,), facts),), layout.name, (layout.source,))
 
 
@@ -234,9 +260,14 @@ def _all() -> Document:
 
     rows = tuple(
         (
-            row.name, f"{row.tile[0]} x {row.tile[1]}", row.element_bytes, row.pads, row.summary, str(row.evidence),
+            row.name,
+            f"{row.tile[0]} x {row.tile[1]}",
+            row.element_bytes,
+            row.pads,
+            row.summary,
+            str(row.evidence),
             row.source,
         )
         for row in SCALE_LAYOUTS
-    )  # fmt: skip
+    )
     return Document((Table(LAYOUTS, rows, key="layouts"),), "scale layouts")

@@ -45,10 +45,20 @@ LINE = 16
 @window
 @answers
 def command(
-    *, file: Path, row: "Format | None", key: str | None, layout: str | None, shape: tuple[int, int] | None, major: str,
-    scales: Path | None, scale_row: "Format | None", scale_layout: str | None, block: tuple[int, int],
-    rows: slice | None, cols: slice | None,
-) -> Document:  # fmt: skip
+    *,
+    file: Path,
+    row: "Format | None",
+    key: str | None,
+    layout: str | None,
+    shape: tuple[int, int] | None,
+    major: str,
+    scales: Path | None,
+    scale_row: "Format | None",
+    scale_layout: str | None,
+    block: tuple[int, int],
+    rows: slice | None,
+    cols: slice | None,
+) -> Document:
     """The numbers of a dump, each where its element stands in the matrix, scaled by its scale factor.
 
     A fragment reads a dump of registers: thread by thread, the registers of a thread in order. A swizzle reads a dump

@@ -112,11 +112,25 @@ class Seen:
 )
 @answers
 def command(
-    file: Path, entry: str, grid: str, block: str, cluster: str | None, cooperative: bool,
-    arguments: tuple[str, ...], saves: tuple[str, ...], shared: int,
-    target: str | None, policy: str, seed: int, arithmetic: str, banks: bool, seconds: float,
-    trace: str | None, at: str | None, without: tuple[str, ...],
-) -> Answer:  # fmt: skip
+    file: Path,
+    entry: str,
+    grid: str,
+    block: str,
+    cluster: str | None,
+    cooperative: bool,
+    arguments: tuple[str, ...],
+    saves: tuple[str, ...],
+    shared: int,
+    target: str | None,
+    policy: str,
+    seed: int,
+    arithmetic: str,
+    banks: bool,
+    seconds: float,
+    trace: str | None,
+    at: str | None,
+    without: tuple[str, ...],
+) -> Answer:
     """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
 
     Findings that do not stop a kernel (races, unwritten bits that reach an output, reads of unfinished bytes) are listed,
@@ -145,12 +159,23 @@ def command(
     def run(order: "Order") -> "tuple[Trace, GlobalMemory]":
         memory, is_first = GlobalMemory(), order == orders[0]
         done = program.launch(
-            entry, blocks, threads, values if is_first else _copied(originals), shared_bytes=shared, memory=memory,
-            policy=order.policy, seed=order.seed, arithmetic=arithmetic, cooperative=cooperative,
+            entry,
+            blocks,
+            threads,
+            values if is_first else _copied(originals),
+            shared_bytes=shared,
+            memory=memory,
+            policy=order.policy,
+            seed=order.seed,
+            arithmetic=arithmetic,
+            cooperative=cooperative,
             cluster=None if cluster is None else Extents(cluster).numbers,
-            observer=seen.steps if is_first else None, watching=seen.accesses if is_first else None,
-            checks=Checks("record", "record", "record", "record", banks=banks and is_first, seconds=seconds, off=without),
-        )  # fmt: skip
+            observer=seen.steps if is_first else None,
+            watching=seen.accesses if is_first else None,
+            checks=Checks(
+                "record", "record", "record", "record", banks=banks and is_first, seconds=seconds, off=without
+            ),
+        )
         return done, memory
 
     try:
@@ -176,14 +201,18 @@ def _record(
 ) -> Record:
     trace = tried[0].trace
     asked = [Entry("entry", entry), Entry("target", target), Entry("policy", policy), Entry("arithmetic", arithmetic)]
-    did = [] if trace is None else [
-        Entry("thread_instructions", trace.instructions, label="thread-instructions"),
-        Entry("exact", trace.is_exact),
-        Entry("inexact", trace.inexact + trace.idealised),
-        Entry("contractions", tuple(map(str, trace.contractions))),
-        Entry("without", trace.off),
-        Entry("saved", tuple(str(path) for _, path in targets)),
-    ]  # fmt: skip
+    did = (
+        []
+        if trace is None
+        else [
+            Entry("thread_instructions", trace.instructions, label="thread-instructions"),
+            Entry("exact", trace.is_exact),
+            Entry("inexact", trace.inexact + trace.idealised),
+            Entry("contractions", tuple(map(str, trace.contractions))),
+            Entry("without", trace.off),
+            Entry("saved", tuple(str(path) for _, path in targets)),
+        ]
+    )
     return Record((*asked, *did, Entry("findings_count", len(findings_of(tried)), label="findings")))
 
 

@@ -45,9 +45,16 @@ ADDRESS_BITS = 18
 @window
 @answers
 def command(
-    *, mode: "Swizzle | None", addresses: tuple[str, ...], shape: tuple[int, int] | None, row: "Format | None", major: str,
-    start: int, rows: slice | None, cols: slice | None,
-) -> Document:  # fmt: skip
+    *,
+    mode: "Swizzle | None",
+    addresses: tuple[str, ...],
+    shape: tuple[int, int] | None,
+    row: "Format | None",
+    major: str,
+    start: int,
+    rows: slice | None,
+    cols: slice | None,
+) -> Document:
     """All swizzles; one drawn; where it moves byte ADDRESSes; or an operand tile in it.
 
     NAME is none, 32B, 64B, 128B, 128B_32B_atom, or CuTe's 'Swizzle<B,M,S>' on bytes. Addresses are bytes of shared
@@ -71,9 +78,11 @@ def command(
 
     if row is None:
         raise click.MissingParameter(
-            param_hint="'-t'", param_type="option", message="a tile needs the format of its elements",
+            param_hint="'-t'",
+            param_type="option",
+            message="a tile needs the format of its elements",
             ctx=click.get_current_context(),
-        )  # fmt: skip
+        )
     made = tile(major, mode, element_bytes(row), shape)
     down, across = chosen(rows, shape[0], "row"), chosen(cols, shape[1], "col")
     require_few(len(down) * len(across), "--rows and --cols show a part")
@@ -86,11 +95,16 @@ def _modes() -> Document:
 
     rows = tuple(
         (
-            row.name, f"Swizzle<{row.bits},{row.base},{row.shift}>" if row.bits else None, row.chunk_bytes,
-            row.span_bytes, row.repeat_bytes, str(row.evidence), row.source,
+            row.name,
+            f"Swizzle<{row.bits},{row.base},{row.shift}>" if row.bits else None,
+            row.chunk_bytes,
+            row.span_bytes,
+            row.repeat_bytes,
+            str(row.evidence),
+            row.source,
         )
         for row in SWIZZLES
-    )  # fmt: skip
+    )
     return Document((Table(MODES, rows, key="swizzles"),), "swizzles")
 
 
@@ -104,5 +118,10 @@ def _moved(mode: "Swizzle", words: tuple[str, ...]) -> Document:
 def _cells(address: int, moved: int) -> "tuple[Cell, ...]":
     width = max(ADDRESS_BITS, address.bit_length(), moved.bit_length())
     return (
-        Bits(address, width), Bits(moved, width), moved // 128, moved % 128 // 16, moved // 4 % 32, address // 4 % 32,
-    )  # fmt: skip
+        Bits(address, width),
+        Bits(moved, width),
+        moved // 128,
+        moved % 128 // 16,
+        moved // 4 % 32,
+        address // 4 % 32,
+    )

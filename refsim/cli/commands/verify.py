@@ -48,15 +48,33 @@ _SEVERITY = (70, 1, 4, 5)
 @click.option("--profile", default="quick", show_default=True, help="quick, ci or night: how many cases are generated.")
 @click.option("--cases", type=click.IntRange(0), help="Generated cases of each kernel, instead of the profile's.")
 @click.option("--seed", type=click.IntRange(0), help="Draw the cases of this seed.")
-@click.option("--failures", type=click.Path(path_type=Path, file_okay=False), default=Path("failures"),
-              show_default=True, help="Where replay cases are written.")  # fmt: skip
-@click.option("--kernels", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="Declare kernels: a Python file with KERNELS (default: [tool.refsim], else the bundled ones).")  # fmt: skip
+@click.option(
+    "--failures",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("failures"),
+    show_default=True,
+    help="Where replay cases are written.",
+)
+@click.option(
+    "--kernels",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Declare kernels: a Python file with KERNELS (default: [tool.refsim], else the bundled ones).",
+)
 @answers
 def verify(
-    names: tuple[str, ...], device_name: str, target: str | None, profile: str, cases: int | None, seed: int | None,
-    failures: Path, files: tuple[Path, ...], without: tuple[str, ...],
-) -> Answer:  # fmt: skip
+    names: tuple[str, ...],
+    device_name: str,
+    target: str | None,
+    profile: str,
+    cases: int | None,
+    seed: int | None,
+    failures: Path,
+    files: tuple[Path, ...],
+    without: tuple[str, ...],
+) -> Answer:
     """Run compiled kernels on generated problems and compare every bit with the oracle.
 
     Special values come first (NaN, infinities, ties, near-overflow, odd sizes and offsets, more than 2^20 elements), then
@@ -78,7 +96,7 @@ def verify(
             verdicts.append(
                 run_campaign(
                     kernel, device, profile=profile, cases=cases, seed=seed, failures_dir=failures, on_progress=report
-                )  # fmt: skip
+                )
             )
     return _answer(verdicts)
 
@@ -112,11 +130,16 @@ def _quiet_hypothesis() -> None:
 def _answer(verdicts: "list[Verdict]") -> Answer:
     rows = tuple(
         (
-            verdict.status, verdict.kernel, verdict.cases, verdict.elements,
-            verdict.mismatch.count if verdict.mismatch else 0, f"{verdict.seconds:.1f}", verdict.promise,
+            verdict.status,
+            verdict.kernel,
+            verdict.cases,
+            verdict.elements,
+            verdict.mismatch.count if verdict.mismatch else 0,
+            f"{verdict.seconds:.1f}",
+            verdict.promise,
         )
         for verdict in verdicts
-    )  # fmt: skip
+    )
     parts: list[Table | Statement] = [Table(COLUMNS, rows, key="verdicts")]
     for verdict in verdicts:
         if not verdict or verdict.notes:

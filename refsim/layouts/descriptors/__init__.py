@@ -28,9 +28,17 @@ DESCRIPTORS: tuple[Descriptor | TensorMapForm, ...] = (*MATRIX_DESCRIPTORS, *INS
 _BY_KIND = {row.kind: row for row in DESCRIPTORS}
 
 WordKind = Literal[
-    "wgmma-smem", "tcgen05-smem", "tcgen05-instr", "tcgen05-instr.f16", "tcgen05-instr.tf32", "tcgen05-instr.f8f6f4",
-    "tcgen05-instr.i8", "tcgen05-instr.mxf8f6f4", "tcgen05-instr.mxf4", "tcgen05-instr.mxf4nvf4",
-]  # fmt: skip
+    "wgmma-smem",
+    "tcgen05-smem",
+    "tcgen05-instr",
+    "tcgen05-instr.f16",
+    "tcgen05-instr.tf32",
+    "tcgen05-instr.f8f6f4",
+    "tcgen05-instr.i8",
+    "tcgen05-instr.mxf8f6f4",
+    "tcgen05-instr.mxf4",
+    "tcgen05-instr.mxf4nvf4",
+]
 
 
 @overload

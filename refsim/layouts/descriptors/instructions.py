@@ -85,11 +85,13 @@ def _dense(kind: str, types: Codes, results: Codes) -> Descriptor:
     ]
     rules = (_selector_only_when_sparse, _shift_only_with_ws, _major_of_narrow_types)
     return Descriptor(
-        f"tcgen05-instr.{kind}" if kind else "tcgen05-instr", 32, tuple(fields),
+        f"tcgen05-instr.{kind}" if kind else "tcgen05-instr",
+        32,
+        tuple(fields),
         PTX["tcgen05, instruction descriptor"],
         f"tcgen05.mma kind::{kind}" if kind else "tcgen05.mma of a dense kind that is not known: formats stay codes",
         rules=rules,
-    )  # fmt: skip
+    )
 
 
 def _scaled(kind: str, types: Codes, scales: Codes, ids: Codes) -> Descriptor:
@@ -105,9 +107,13 @@ def _scaled(kind: str, types: Codes, scales: Codes, ids: Codes) -> Descriptor:
         fields.append(Field("k", 31, 1, "K of the dense instruction", names=((0, 64), (1, 96)), default=64))
     rules = (_major_of_narrow_types, *((_k96_is_dense,) if four_bit else ()))
     return Descriptor(
-        f"tcgen05-instr.{kind}", 32, tuple(fields), PTX["tcgen05, instruction descriptor"],
-        f"tcgen05.mma kind::{kind}.block_scale", rules=rules,
-    )  # fmt: skip
+        f"tcgen05-instr.{kind}",
+        32,
+        tuple(fields),
+        PTX["tcgen05, instruction descriptor"],
+        f"tcgen05.mma kind::{kind}.block_scale",
+        rules=rules,
+    )
 
 
 INSTRUCTION_DESCRIPTORS = (

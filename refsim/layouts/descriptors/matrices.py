@@ -37,18 +37,23 @@ def _matrix_fields(codes: tuple[tuple[int, Value], ...], low: int) -> tuple[Fiel
     return (
         Field("start_address", 0, 14, "first byte of the matrix in shared memory", UNIT, default=None),
         Field(
-            "leading_byte_offset", 16, 14,
+            "leading_byte_offset",
+            16,
+            14,
             "bytes between core matrices along K (no swizzle) or between swizzle spans along MN (MN-major); "
-            "unused K-major with swizzle", UNIT,
+            "unused K-major with swizzle",
+            UNIT,
         ),
         Field(
-            "stride_byte_offset", 32, 14,
+            "stride_byte_offset",
+            32,
+            14,
             "bytes between groups of 8 rows (K-major), of 8 k (MN-major), or of core matrices along MN (no swizzle)",
             UNIT,
         ),
         Field("base_offset", 49, 3, "where the swizzle pattern begins, in 128 bytes past its own boundary"),
         Field("swizzle", low, 64 - low, "swizzle mode", names=codes, default=None),
-    )  # fmt: skip
+    )
 
 
 WGMMA_SMEM = Descriptor(
@@ -61,6 +66,7 @@ WGMMA_SMEM = Descriptor(
     remarks=(_pattern_start,),
     operand_of="wgmma",
 )
+# fmt: off
 TCGEN05_SMEM = Descriptor(
     "tcgen05-smem",
     64,
@@ -77,7 +83,8 @@ TCGEN05_SMEM = Descriptor(
     rules=(_no_base_offset_without_swizzle, _absolute_mode),
     remarks=(_pattern_start,),
     operand_of="tcgen05",
-)  # fmt: skip
+)
+# fmt: on
 MATRIX_DESCRIPTORS = (WGMMA_SMEM, TCGEN05_SMEM)
 
 

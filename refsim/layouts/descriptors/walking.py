@@ -41,9 +41,14 @@ _NAME = re.compile(r"(wgmma|tcgen05)\.m(\d+)n(\d+)k(\d+)\.([a-z0-9.]+)\.([ab])")
 # Kind of tcgen05.mma, bits of an element's container in shared memory, element types
 _F8F6F4 = (E4M3, E5M2, E2M3, E3M2, E2M1)
 _KINDS: tuple[tuple[str, int, tuple[ElementType, ...]], ...] = (
-    ("f16", 16, (F16, BF16)), ("tf32", 32, (TF32,)), ("i8", 8, (S8, U8)), ("f8f6f4", 8, _F8F6F4), ("mxf8f6f4", 8, _F8F6F4),
-    ("mxf4", 4, (E2M1,)), ("mxf4nvf4", 4, (E2M1,)),
-)  # fmt: skip
+    ("f16", 16, (F16, BF16)),
+    ("tf32", 32, (TF32,)),
+    ("i8", 8, (S8, U8)),
+    ("f8f6f4", 8, _F8F6F4),
+    ("mxf8f6f4", 8, _F8F6F4),
+    ("mxf4", 4, (E2M1,)),
+    ("mxf4nvf4", 4, (E2M1,)),
+)
 _TCGEN05_KINDS = {kind: (container, {row.name: row.code_bits for row in rows}) for kind, container, rows in _KINDS}
 
 
@@ -145,9 +150,10 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     match = _NAME.fullmatch(name)
     if match is None:
         raise RefsimError(
-            "operand-name", f"{name!r} names no operand in shared memory",
+            "operand-name",
+            f"{name!r} names no operand in shared memory",
             help="wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b",
-        )  # fmt: skip
+        )
     unit, m, n, k, types, side = match[1], int(match[2]), int(match[3]), int(match[4]), match[5], match[6]
     if ctas not in (1, 2) or (ctas == 2 and unit == "wgmma"):
         raise RefsimError("operand-ctas", f"{unit} has no group of {ctas} blocks", where=name)
@@ -195,9 +201,15 @@ def walk(
     _check_major(shape, pattern, major, fields)
     chunks = _chunks(fields, pattern, shape, major)
     return Walk(
-        descriptor, word, shape, major, _element_bits(chunks, shape, major), _core_matrices(chunks),
-        window or (0, SHARED_BYTES), _problems(fields, pattern, shape, major),
-    )  # fmt: skip
+        descriptor,
+        word,
+        shape,
+        major,
+        _element_bits(chunks, shape, major),
+        _core_matrices(chunks),
+        window or (0, SHARED_BYTES),
+        _problems(fields, pattern, shape, major),
+    )
 
 
 @dataclass(frozen=True)
@@ -235,9 +247,13 @@ def _tcgen05(types: str, name: str, ctas: int) -> _Legal:
         )
     step = 8 * ctas
     return _Legal(
-        (32, 64, 128) if ctas == 1 else (128, 256), tuple(range(step, 257, step)), f"{step} to 256 in steps of {step}",
-        K_BYTES * 8 // container, elements.get(element, container), container,
-    )  # fmt: skip
+        (32, 64, 128) if ctas == 1 else (128, 256),
+        tuple(range(step, 257, step)),
+        f"{step} to 256 in steps of {step}",
+        K_BYTES * 8 // container,
+        elements.get(element, container),
+        container,
+    )
 
 
 def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -> None:

@@ -82,11 +82,18 @@ def rows() -> Iterator[Row]:
 def _fragment(instruction: str, form: Form, count: int) -> Fragment:
     elements = form.rows * form.cols * count
     return Fragment(
-        form.name(instruction, count), (form.rows * count, form.cols), threads=32, values=elements // 32,
-        formula=form.formula, source=PTX[instruction], since=form.since, per_register=32 // form.slot_bits,
-        element_bits=min(form.memory_bits, form.slot_bits), memory_bits=form.memory_bits,
+        form.name(instruction, count),
+        (form.rows * count, form.cols),
+        threads=32,
+        values=elements // 32,
+        formula=form.formula,
+        source=PTX[instruction],
+        since=form.since,
+        per_register=32 // form.slot_bits,
+        element_bits=min(form.memory_bits, form.slot_bits),
+        memory_bits=form.memory_bits,
         summary=f"lane i gives the address of row i, {form.rows} rows a matrix; a row is 16 bytes",
-    )  # fmt: skip
+    )
 
 
 _NAME = re.compile(r"(ldmatrix|stmatrix)\.(m\d+n\d+)\.x(\d+)\.(b16|b8x16\.b6x16_p32|b8x16\.b4x16_p64|b8)(\.trans)?")

@@ -94,12 +94,18 @@ def _operand(name: str, shape: Shape, operand: str, bits: int) -> Fragment:
     chunk = CHUNK[bits] if scaled else values
     per, width = (values, values * bits) if 32 % bits else (max(1, 32 // bits), max(32, bits))
     return Fragment(
-        name, (shape.mn, shape.k) if operand == "a" else (shape.k, shape.mn), threads=LANES, values=values,
-        formula=partial(_along_k, shape=shape, operand=operand, chunk=chunk), since=shape.since,
+        name,
+        (shape.mn, shape.k) if operand == "a" else (shape.k, shape.mn),
+        threads=LANES,
+        values=values,
+        formula=partial(_along_k, shape=shape, operand=operand, chunk=chunk),
+        since=shape.since,
         source=COMPOSABLE_KERNEL["test/mx_mfma_op, register mapping"] if scaled else CDNA[f"V_MFMA {shape}"],
-        per_register=per, register_bits=width, element_bits=bits,
+        per_register=per,
+        register_bits=width,
+        element_bits=bits,
         summary=f"a lane holds {chunk} consecutive k of {'row' if operand == 'a' else 'column'} lane % {shape.mn}",
-    )  # fmt: skip
+    )
 
 
 def _along_k(lane: Integers, value: Integers, shape: Shape, operand: str, chunk: int) -> tuple[Integers, Integers]:
@@ -113,10 +119,17 @@ def _accumulator(name: str, shape: Shape, type: str) -> Fragment:
     doubles = type != "f8f6f4" and _element(type) is F64
     bits = 64 if doubles else 32
     return Fragment(
-        name, (shape.mn, shape.mn), threads=LANES, values=shape.mn**2 // LANES, since=shape.since,
-        formula=partial(_down_rows, shape=shape, run=1 if doubles else 4), source=CDNA[f"V_MFMA {shape}"],
-        register_bits=bits, element_bits=bits, summary=f"a lane holds runs of rows of column lane % {shape.mn}",
-    )  # fmt: skip
+        name,
+        (shape.mn, shape.mn),
+        threads=LANES,
+        values=shape.mn**2 // LANES,
+        since=shape.since,
+        formula=partial(_down_rows, shape=shape, run=1 if doubles else 4),
+        source=CDNA[f"V_MFMA {shape}"],
+        register_bits=bits,
+        element_bits=bits,
+        summary=f"a lane holds runs of rows of column lane % {shape.mn}",
+    )
 
 
 def _down_rows(lane: Integers, value: Integers, shape: Shape, run: int) -> tuple[Integers, Integers]:
@@ -127,11 +140,17 @@ def _down_rows(lane: Integers, value: Integers, shape: Shape, run: int) -> tuple
 def _scales(name: str, shape: Shape, operand: str, byte: int) -> Fragment:
     extent = (shape.mn, shape.groups)
     return Fragment(
-        name, extent if operand == "sfa" else extent[::-1], threads=LANES, values=4, since=shape.since,
-        formula=partial(_one_byte, shape=shape, operand=operand, byte=byte), source=TRITON["MFMA scale layouts"],
-        per_register=4, element_bits=8,
+        name,
+        extent if operand == "sfa" else extent[::-1],
+        threads=LANES,
+        values=4,
+        since=shape.since,
+        formula=partial(_one_byte, shape=shape, operand=operand, byte=byte),
+        source=TRITON["MFMA scale layouts"],
+        per_register=4,
+        element_bits=8,
         summary=f"one E8M0 a lane, in the byte that OPSEL {byte} chooses: that of a K-block of 32, not of the lane's data",
-    )  # fmt: skip
+    )
 
 
 def _one_byte(lane: Integers, value: Integers, shape: Shape, operand: str, byte: int) -> tuple[Integers, Integers]:

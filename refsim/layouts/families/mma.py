@@ -137,6 +137,7 @@ def accumulator(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
     return group(lane) + 8 * (value >> 1), 2 * within(lane) + (value & 1)
 
 
+# fmt: off
 def _operand(name: str, shape: Shape, type: str, operand: str) -> Fragment:
     slot, shift = container_bits(type, shape.k)
     per = max(1, 32 // slot)
@@ -149,7 +150,7 @@ def _operand(name: str, shape: Shape, type: str, operand: str) -> Fragment:
         name, extent, threads=32, values=extent[0] * extent[1] // 32, formula=formula, source=shape.source,
         since=shape.since, per_register=per, register_bits=per * slot,
         element_bits=element_named(type).code_bits, element_shift=shift, summary=summary,
-    )  # fmt: skip
+    )
 
 
 def _accumulator(name: str, shape: Shape, type: str) -> Fragment:
@@ -161,13 +162,15 @@ def _accumulator(name: str, shape: Shape, type: str) -> Fragment:
     return Fragment(
         name, extent, threads=32, values=extent[0] * extent[1] // 32, formula=formula, source=shape.source,
         since=shape.since, per_register=per, register_bits=per * bits, element_bits=bits, summary=summary,
-    )  # fmt: skip
+    )
+# fmt: on
 
 
 # m8n8k4 of f16 computes four products at once: p is that of lanes 4p to 4p + 3 and 16 + 4p to 16 + 4p + 3.
 _FOUR_PRODUCTS = "product p of four has rows (in B: columns) 8p to 8p + 7 and lanes 4p.. and 16 + 4p.."
 
 
+# fmt: off
 def _volta_operand(name: str, shape: Shape, operand: str, major: str) -> Fragment:
     across = major == _USUAL_MAJOR[operand]
     outer_inner = _volta_across if across else _volta_along
@@ -175,7 +178,8 @@ def _volta_operand(name: str, shape: Shape, operand: str, major: str) -> Fragmen
     return Fragment(
         name, (32, 4) if operand == "a" else (4, 32), threads=32, values=4, formula=formula, source=shape.source,
         since=shape.since, per_register=2, element_bits=16, summary=_FOUR_PRODUCTS,
-    )  # fmt: skip
+    )
+# fmt: on
 
 
 def _swapped(formula: Formula, lane: Integers, value: Integers) -> tuple[Integers, Integers]:
@@ -202,6 +206,7 @@ def _volta_row(lane: Integers) -> Integers:
     return 8 * ((lane >> 2) & 3) + 4 * (lane >> 4)
 
 
+# fmt: off
 def _scales(name: str, scaling: Scaling, operand: str, byte: int, thread: int) -> Fragment:
     lanes = "8 quads, two lanes of each" if operand == "sfa" else "8 quads, one lane of each"
     return Fragment(
@@ -209,7 +214,8 @@ def _scales(name: str, scaling: Scaling, operand: str, byte: int, thread: int) -
         formula=partial(_scale_a if operand == "sfa" else _scale_b, blocks=scaling.blocks, byte=byte, thread=thread),
         source=PTX["mma.sync, block scaling"], since=scaling.since, per_register=4, element_bits=8,
         summary=f"{lanes}: thread-id {thread}, from byte {byte} on; other registers are ignored",
-    )  # fmt: skip
+    )
+# fmt: on
 
 
 def _scale_a(lane: Integers, value: Integers, blocks: int, byte: int, thread: int) -> tuple[Integers, Integers]:
@@ -229,6 +235,7 @@ _NAME = re.compile(
 )
 
 
+# fmt: off
 def refusal(name: str) -> RefsimError | None:
     """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
     match = _NAME.fullmatch(name)
@@ -252,11 +259,11 @@ def refusal(name: str) -> RefsimError | None:
         return refuse(name, f"mma.sync {shape} does not multiply {type}", f"PTX ISA, mma: {shape} takes {have}")
     if part["major"]:
         return refuse(name, f"{part['operand']} of {shape} {type} takes no suffix .{part['major']}",
-                      "PTX ISA, mma: A is row major and B column major; only m8n8k4 of f16 takes both")  # fmt: skip
+                      "PTX ISA, mma: A is row major and B column major; only m8n8k4 of f16 takes both")
     if part["accumulator"]:
         have = ", ".join(fitting[0].accumulators)
         return refuse(name, f"{part['operand']} of {shape} {type} takes no suffix .{part['accumulator']}",
-                      f"PTX ISA, mma: accumulators of {shape} {type} are {have}", "the first takes no suffix")  # fmt: skip
+                      f"PTX ISA, mma: accumulators of {shape} {type} are {have}", "the first takes no suffix")
     rule = "PTX ISA, mma: only kinds mxf8f6f4, mxf4 and mxf4nvf4 are block-scaled"
     return refuse(name, f"{part['operand']} of {shape} {type} is no scale", rule)
 
@@ -270,9 +277,10 @@ def _scale_refusal(name: str, part: dict[str, str | None], shape: str, scalings:
     operand = str(part["operand"])
     if operand not in THREAD_IDS:
         return refuse(name, f"kind {part['type']} names scale operands only, not {operand}", rule,
-                      "operands a, b, c and d are named by their element type, as mma.m16n8k64.e2m1.a")  # fmt: skip
+                      "operands a, b, c and d are named by their element type, as mma.m16n8k64.e2m1.a")
     return refuse(
         name, f"byte-id {part['byte']} and thread-id {part['thread']} do not select a scale of {operand}",
         f"ptxas: byte-id is one of {fitting[0].byte_ids}, thread-id one of {THREAD_IDS[operand]}",
         "both 0 take no suffix",
-    )  # fmt: skip
+    )
+# fmt: on

@@ -137,31 +137,48 @@ def _accumulator(name: str, row: Accumulator, n: int) -> Fragment:
         row.cuts, ", column quarters 32 lanes apart"
     )
     return Fragment(
-        name, (row.m, n), threads=LANES * row.ctas, values=n // row.cuts, formula=partial(row.coord, n=n), since=SINCE,
-        source=PTX["tcgen05, data path layout organization"], units=_PLACE,
+        name,
+        (row.m, n),
+        threads=LANES * row.ctas,
+        values=n // row.cuts,
+        formula=partial(row.coord, n=n),
+        since=SINCE,
+        source=PTX["tcgen05, data path layout organization"],
+        units=_PLACE,
         summary=f"{row.m // row.ctas} rows a CTA{across}" + ", in lanes 0 to 15 of each 32" * row.halved,
-    )  # fmt: skip
+    )
 
 
 def _move(name: str, direction: str, move: Move, count: int) -> Fragment:
     formula = partial(_split, count=count) if move.shape == "16x32bx2" else move.formula
     offset = f"; immHalfSplitoff = {count}" if move.shape == "16x32bx2" else ""
     return Fragment(
-        name, (move.rows, move.columns * count), threads=32, values=move.registers * count, formula=formula, since=SINCE,
+        name,
+        (move.rows, move.columns * count),
+        threads=32,
+        values=move.registers * count,
+        formula=formula,
+        since=SINCE,
         source=PTX[f"tcgen05.{direction}, matrix fragments"],
         summary=f"row and col count TMEM lanes and 32-bit columns from the address{offset}",
-    )  # fmt: skip
+    )
 
 
 def _scales(name: str, operand: str, extent: int, vector: str, identity: int, halves: int) -> Fragment:
     blocks, _ = VECTORS[vector]
     return Fragment(
-        name, (extent, blocks) if operand == "sfa" else (blocks, extent), threads=LANES, since=SINCE,
-        values=4 * -(-extent // (32 * halves)), source=PTX["tcgen05, scale factor layouts"], per_register=4, element_bits=8,
+        name,
+        (extent, blocks) if operand == "sfa" else (blocks, extent),
+        threads=LANES,
+        since=SINCE,
+        values=4 * -(-extent // (32 * halves)),
+        source=PTX["tcgen05, scale factor layouts"],
+        per_register=4,
+        element_bits=8,
         formula=partial(_scale_bytes, operand=operand, extent=extent, blocks=blocks, identity=identity, halves=halves),
         units=("TMEM lane", "byte"),
         summary=f"32 rows a column, repeated on lanes + 32{', + 64 and + 96' * (halves == 1)}; bytes from sf_id {identity} on",
-    )  # fmt: skip
+    )
 
 
 def _scale_bytes(

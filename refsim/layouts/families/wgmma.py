@@ -54,10 +54,17 @@ def rows() -> Iterator[Row]:
 def _operand_a(name: str, k: int, type: str) -> Fragment:
     per = 32 // element_named(type).code_bits
     return Fragment(
-        name, (64, k), threads=128, values=64 * k // 128, formula=partial(_rows_of_a, per=per), since="sm_90a",
-        source=PTX["wgmma, register fragment A"], per_register=per, element_bits=element_named(type).code_bits,
+        name,
+        (64, k),
+        threads=128,
+        values=64 * k // 128,
+        formula=partial(_rows_of_a, per=per),
+        since="sm_90a",
+        source=PTX["wgmma, register fragment A"],
+        per_register=per,
+        element_bits=element_named(type).code_bits,
         summary="warp w owns rows 16w to 16w + 15, in which A lies as in mma.sync",
-    )  # fmt: skip
+    )
 
 
 def _rows_of_a(thread: Integers, value: Integers, per: int) -> tuple[Integers, Integers]:
@@ -68,10 +75,17 @@ def _rows_of_a(thread: Integers, value: Integers, per: int) -> tuple[Integers, I
 def _accumulator(name: str, n: int, type: str) -> Fragment:
     per = max(1, 32 // element_named(type).code_bits)
     return Fragment(
-        name, (64, n), threads=128, values=n // 2, formula=_rows_of_d, since="sm_90a",
-        source=PTX["wgmma, register fragment D"], per_register=per, element_bits=element_named(type).code_bits,
+        name,
+        (64, n),
+        threads=128,
+        values=n // 2,
+        formula=_rows_of_d,
+        since="sm_90a",
+        source=PTX["wgmma, register fragment D"],
+        per_register=per,
+        element_bits=element_named(type).code_bits,
         summary="warp w owns rows 16w to 16w + 15, a quad of lanes shares a row",
-    )  # fmt: skip
+    )
 
 
 def _rows_of_d(thread: Integers, value: Integers) -> tuple[Integers, Integers]:
@@ -104,5 +118,9 @@ def refusal(name: str) -> RefsimError | None:
         what = "reads B from shared memory only" if operand == "b" else "has no C: it accumulates into D"
         return refuse(name, f"wgmma {what}", "PTX ISA, wgmma.mma_async: register operands are A and D")
     have = ", ".join(row.accumulators)
-    return refuse(name, f"{operand} of wgmma {type} takes no suffix .{accumulator}",
-                  f"PTX ISA, wgmma.mma_async: accumulators of {type} are {have}", "the first takes no suffix")  # fmt: skip
+    return refuse(
+        name,
+        f"{operand} of wgmma {type} takes no suffix .{accumulator}",
+        f"PTX ISA, wgmma.mma_async: accumulators of {type} are {have}",
+        "the first takes no suffix",
+    )

@@ -98,15 +98,25 @@ def _fragment(name: str, shape: Shape, type: str, operand: str) -> Fragment:
         deep = shape.k // (4 * per)
         extent = (shape.m, shape.k) if operand == "a" else (shape.k, shape.n)
         formula = (
-            partial(side, per=per, lines=lines, deep=deep, is_b=False) if operand == "a"
+            partial(side, per=per, lines=lines, deep=deep, is_b=False)
+            if operand == "a"
             else partial(_transposed_side, per=per, lines=lines, deep=deep)
-        )  # fmt: skip
+        )
         values = _F16_VALUES if element_named(type) is F16 else lines * shape.k // 32
         summary = "what the products of m16n8 or m8n8 want, repeated where there are more registers"
     return Fragment(
-        name, extent, threads=32, values=values, formula=formula, source=PTX["wmma"], since=shape.since, per_register=per,
-        register_bits=per * bits, element_bits=bits, summary=summary,
-    )  # fmt: skip
+        name,
+        extent,
+        threads=32,
+        values=values,
+        formula=formula,
+        source=PTX["wmma"],
+        since=shape.since,
+        per_register=per,
+        register_bits=per * bits,
+        element_bits=bits,
+        summary=summary,
+    )
 
 
 _NAME = re.compile(r"wmma\.(m\d+n\d+k\d+)\.([a-z]+\d+)\.([abcd])")
@@ -122,9 +132,9 @@ def refusal(name: str) -> RefsimError | None:
     if not of_shape:
         have = ", ".join(dict.fromkeys(map(str, SHAPES)))
         return refuse(name, f"wmma has no shape {shape}", f"PTX ISA, wmma: {have}; s4 and b1 are not modelled")
-    have = ", ".join(dict.fromkeys(
-        each for row in of_shape for each in (row.types if operand in "ab" else row.accumulators)
-    ))  # fmt: skip
+    have = ", ".join(
+        dict.fromkeys(each for row in of_shape for each in (row.types if operand in "ab" else row.accumulators))
+    )
     return refuse(name, f"{operand} of wmma {shape} is never {type}", f"PTX ISA, wmma: {operand} of {shape} is {have}")
 
 

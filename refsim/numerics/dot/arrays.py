@@ -37,9 +37,12 @@ class Fields:
     def take(self, places: list[int] | slice) -> "Fields":
         """The terms at some places of the last axis."""
         return Fields(
-            self.sign[..., places], self.magnitude[..., places], self.exponent[..., places], self.kind[..., places],
+            self.sign[..., places],
+            self.magnitude[..., places],
+            self.exponent[..., places],
+            self.kind[..., places],
             self.fraction_bits,
-        )  # fmt: skip
+        )
 
     def part(self, place: tuple[slice, ...]) -> "Fields":
         """The terms of some batches, or of some rows of them."""

@@ -60,9 +60,14 @@ class Operands:
             return scale[..., start // block : (start + k) // block]
 
         return Operands(
-            self.a[..., part], self.b[..., part], self.a_format, self.b_format, of(self.a_scale), of(self.b_scale),
+            self.a[..., part],
+            self.b[..., part],
+            self.a_format,
+            self.b_format,
+            of(self.a_scale),
+            of(self.b_scale),
             self.scale_format,
-        )  # fmt: skip
+        )
 
 
 def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:

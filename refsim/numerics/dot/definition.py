@@ -81,10 +81,18 @@ class DotProduct:
 
 
 def dot_product(
-    a: Sequence[int], b: Sequence[int], c: int, profile: Profile, k: int, *, a_format: str | ElementType,
-    b_format: str | ElementType, a_scale: Sequence[int] = (), b_scale: Sequence[int] = (),
+    a: Sequence[int],
+    b: Sequence[int],
+    c: int,
+    profile: Profile,
+    k: int,
+    *,
+    a_format: str | ElementType,
+    b_format: str | ElementType,
+    a_scale: Sequence[int] = (),
+    b_scale: Sequence[int] = (),
     scale_format: str | Format | None = None,
-) -> DotProduct:  # fmt: skip
+) -> DotProduct:
     """d = c + sum of a[i] b[i], as the instructions of `profile` with that `k` chain it over ascending i.
 
     `a`, `b`: codes, one each for every i, a multiple of `k`; `c`: the code of the accumulator in the result's format;

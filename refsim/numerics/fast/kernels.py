@@ -61,8 +61,13 @@ def narrow(
 
 @njit(nogil=True, cache=True)
 def wide(
-    a: Doubles, a_exponents: NDArray[np.int16], b: Doubles, b_exponents: NDArray[np.int16], c: Doubles, rule: Rule,
-) -> None:  # fmt: skip
+    a: Doubles,
+    a_exponents: NDArray[np.int16],
+    b: Doubles,
+    b_exponents: NDArray[np.int16],
+    c: Doubles,
+    rule: Rule,
+) -> None:
     """The same with float64 products and exponents of any size."""
     length = rule.length
     top, sums = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.float64)
@@ -79,10 +84,17 @@ def wide(
 
 @njit(nogil=True, cache=True)
 def grouped(
-    a: Singles, a_weights: Doubles, a_exponents: NDArray[np.int16], a_present: NDArray[np.uint16],
-    b: Singles, b_weights: Doubles, b_exponents: NDArray[np.int16], b_present: NDArray[np.uint16],
-    c: Doubles, rule: Rule,
-) -> None:  # fmt: skip
+    a: Singles,
+    a_weights: Doubles,
+    a_exponents: NDArray[np.int16],
+    a_present: NDArray[np.uint16],
+    b: Singles,
+    b_weights: Doubles,
+    b_exponents: NDArray[np.int16],
+    b_present: NDArray[np.uint16],
+    c: Doubles,
+    rule: Rule,
+) -> None:
     """FP4: numbers (K, rows) and (tiles, K, WIDTH); weights, exponents and presence of groups have K / 16."""
     length = rule.length
     top, sums, group = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float32)
@@ -162,9 +174,14 @@ def _align_narrow(top: NDArray[np.int8], low: int, c: Singles, rule: Rule, scale
 
 @njit(nogil=True, cache=True)
 def _cut_narrow(
-    a: Singles, b: Singles, start: int, count: int, row: int, factor: Singles,
+    a: Singles,
+    b: Singles,
+    start: int,
+    count: int,
+    row: int,
+    factor: Singles,
     total: NDArray[np.int32],
-) -> None:  # fmt: skip
+) -> None:
     """total = the sum of the cut products; every one is exact in float32 and its integer part below 2^27."""
     total[:] = 0
     for k in range(start, start + count, 4):

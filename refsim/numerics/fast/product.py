@@ -84,9 +84,14 @@ def fast_product(operands: Operands, c: Codes, course: Course) -> Codes:
 
 def _swapped(operands: Operands) -> Operands:
     return Operands(
-        operands.b, operands.a, operands.b_format, operands.a_format, operands.b_scale, operands.a_scale,
+        operands.b,
+        operands.a,
+        operands.b_format,
+        operands.a_format,
+        operands.b_scale,
+        operands.a_scale,
         operands.scale_format,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -147,9 +152,10 @@ def _block(operands: Operands, c: Codes, result: Codes, place: tuple[slice, slic
     parts, _, width = c[batch, :, columns].shape
     across = _across(parts, width, course)
     part = replace(
-        operands.tile(batch, slice(None)), b=operands.b[place],
+        operands.tile(batch, slice(None)),
+        b=operands.b[place],
         b_scale=None if operands.b_scale is None else operands.b_scale[place],
-    )  # fmt: skip
+    )
     right = _side(part.b, part.b_format, part.b_scale, part.scale_format, course, across=across)
     outputs = (batch, slice(None), columns)
     return _Block(part, right, compiled.packed(right) if course.compiled else None, c[outputs], result[outputs], across)
@@ -207,10 +213,14 @@ def _define(codes: Codes, places: NDArray[np.intp], operands: Operands, c: Codes
     for start in range(0, len(places), some):
         batch, m, n = places[start : start + some].T
         each = Operands(
-            operands.a[batch, m][:, None], operands.b[batch, n][:, None], operands.a_format, operands.b_format,
+            operands.a[batch, m][:, None],
+            operands.b[batch, n][:, None],
+            operands.a_format,
+            operands.b_format,
             None if operands.a_scale is None else operands.a_scale[batch, m][:, None],
-            None if operands.b_scale is None else operands.b_scale[batch, n][:, None], operands.scale_format,
-        )  # fmt: skip
+            None if operands.b_scale is None else operands.b_scale[batch, n][:, None],
+            operands.scale_format,
+        )
         found = chains.matrix_product(each, c[batch, m, n][:, None, None], course.profile, course.k)
         codes[batch, m, n] = found[:, 0, 0]
 

@@ -36,9 +36,15 @@ class Side:
 
 
 def side(
-    codes: Codes, format: Format, scale: Codes | None, scale_format: Format | None, profile: Profile, k: int, *,
+    codes: Codes,
+    format: Format,
+    scale: Codes | None,
+    scale_format: Format | None,
+    profile: Profile,
+    k: int,
+    *,
     across: bool = False,
-) -> Side:  # fmt: skip
+) -> Side:
     """The terms of codes (batch, rows, K) and their scales, in the order in which steps take them.
 
     `across`: in memory the batch comes last, so that loops run over it.

@@ -134,8 +134,11 @@ class Copy:
             at = self.source[chosen] - state.base
             try:
                 if (stray := at % self.size != 0).any():
-                    raise AccessError("misaligned", int(np.argmax(stray)), f"address {state.address(at[np.argmax(stray)])} "
-                                      f"is not a multiple of {self.size} bytes")  # fmt: skip
+                    raise AccessError(
+                        "misaligned",
+                        int(np.argmax(stray)),
+                        f"address {state.address(at[np.argmax(stray)])} is not a multiple of {self.size} bytes",
+                    )
                 for first in (0, count - 1):
                     state.check(at + first, 1, store=False)
             except AccessError as error:

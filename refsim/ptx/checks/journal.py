@@ -20,8 +20,15 @@ from refsim.ptx.text.syntax import Statement
 Array = NDArray[Any]
 _LANES = 1 << 20  # of all notes together
 FENCE, ACCESS, MEET_CTA, MEET_WARPS, MEET_LANES, ARRIVE, LEAVE, PASSED = (
-    "fence", "access", "meet_cta", "meet_warps", "meet_lanes", "arrive", "leave", "passed",
-)  # fmt: skip
+    "fence",
+    "access",
+    "meet_cta",
+    "meet_warps",
+    "meet_lanes",
+    "arrive",
+    "leave",
+    "passed",
+)
 CLUSTER_ARRIVE, CLUSTER_FINISH, CLUSTER_WAIT = "cluster_arrive", "cluster_finish", "cluster_wait"
 
 

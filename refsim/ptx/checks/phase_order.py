@@ -115,8 +115,10 @@ class PhaseOrder:
         """A lane's newest access initialised the object."""
         self.births[flat] = Birth(self._agent(lane), self.history.now)
         self.arrived[flat] = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
-        self.complete[flat] = [Complete(0, np.zeros(self.geometry.warps, np.int64), NOTHING, NOTHING,
-                                        np.zeros(0, np.int64)) for _ in self.clocks]  # fmt: skip
+        self.complete[flat] = [
+            Complete(0, np.zeros(self.geometry.warps, np.int64), NOTHING, NOTHING, np.zeros(0, np.int64))
+            for _ in self.clocks
+        ]
 
     def touched(self, access: Access, flat: int) -> None:
         """Threads arrive or wait: what initialised the object must have happened before."""

@@ -70,9 +70,11 @@ class Reporter:
         between = "" if pair.same else f", with no {self._missing(access, pair)}"
         act = f"{done} {by}" if pair.same else f"{by} {done}"
         error = access.threads.fault(
-            pair.code, lane, f"{verb} {size} B at {self._place(*where)} that {self._who(pair.other)} {act}{between}",
+            pair.code,
+            lane,
+            f"{verb} {size} B at {self._place(*where)} that {self._who(pair.other)} {act}{between}",
             CONVERGENCE_RULE if pair.converged else RULE,
-        )  # fmt: skip
+        )
         self.machine.report(error, access.statement)
 
     def _place(self, space: Space, position: int) -> str:

@@ -92,8 +92,12 @@ def spared(notes: Sequence[Note], pair: Unordered, repairs: list[Repair]) -> lis
 
 def _last(repairs: list[Repair]) -> list[Repair]:
     """Without the half next to a meeting that is missing too: its fence may stand where nobody has come yet."""
-    sides = {WARP_BEFORE: (RELEASE, FENCE_BEFORE), BLOCK_BEFORE: (RELEASE, FENCE_BEFORE),
-             WARP_BEHIND: (ACQUIRE, FENCE_BEHIND), BLOCK_BEHIND: (ACQUIRE, FENCE_BEHIND)}  # fmt: skip
+    sides = {
+        WARP_BEFORE: (RELEASE, FENCE_BEFORE),
+        BLOCK_BEFORE: (RELEASE, FENCE_BEFORE),
+        WARP_BEHIND: (ACQUIRE, FENCE_BEHIND),
+        BLOCK_BEHIND: (ACQUIRE, FENCE_BEHIND),
+    }
     spare = {(id(one.statement), half) for one in repairs for half in sides.get(one.kind, ())}
     return [one for one in repairs if (id(one.statement), one.kind) not in spare]
 

@@ -74,9 +74,14 @@ class Events:
     last: dict[int, int] = field(default_factory=dict)
 
     def add(
-        self, lanes: Lanes, chosen: Array, what: str, space: Space | None = None, at: Array | None = None,
+        self,
+        lanes: Lanes,
+        chosen: Array,
+        what: str,
+        space: Space | None = None,
+        at: Array | None = None,
         widths: Array | None = None,
-    ) -> Origins:  # fmt: skip
+    ) -> Origins:
         """A number for each of the chosen lanes (a mask over the set); 0 for the others.
 
         at, widths: the bytes of each lane, if it is bytes of memory. what: what it is without thread and address.

@@ -98,9 +98,11 @@ def whole(operands: Operands) -> list[Any]:
 def _is_paired(operands: Operands) -> bool:
     types = [type for type in operands.types if type.name != "pred"]
     return (
-        len(operands.results) == 1 and operands.results[0][1].lanes == 2 and all(type.lanes == 2 for type in types)
+        len(operands.results) == 1
+        and operands.results[0][1].lanes == 2
+        and all(type.lanes == 2 for type in types)
         and not any(isinstance(value, list) for value in operands.values)
-    )  # fmt: skip
+    )
 
 
 def defined(operands: Operands) -> list[Any]:
@@ -165,10 +167,12 @@ def _carried(operands: Operands, names: tuple[str, ...], position: int, place: i
     types = [type for result_, type in operands.results for _ in _each(result_)]
     results = result if isinstance(result, tuple | list) else [result]
     return [
-        np.broadcast_to(one if type.name == "pred" else np.ascontiguousarray(one, type.dtype).view(type.bits_dtype),
-                        (operands.lanes.count,))
+        np.broadcast_to(
+            one if type.name == "pred" else np.ascontiguousarray(one, type.dtype).view(type.bits_dtype),
+            (operands.lanes.count,),
+        )
         for one, type in zip(results, types, strict=False)
-    ]  # fmt: skip
+    ]
 
 
 # ---- logic: a bit is undefined where the undefined bits of the sources can make it 0 and can make it 1
@@ -249,8 +253,9 @@ def selected(operands: Operands) -> list[Any]:
     first, second = operands.bits(0), operands.bits(1)
     unknown = operands.bits(2) != 0
     ones: Any = ~np.zeros(1, first.dtype)
-    chooses = operands.function(view(ones, operands.types[0]), view(ones ^ ones, operands.types[1]),
-                                view(operands.values[2], operands.types[2]))  # fmt: skip
+    chooses = operands.function(
+        view(ones, operands.types[0]), view(ones ^ ones, operands.types[1]), view(operands.values[2], operands.types[2])
+    )
     is_first = np.ascontiguousarray(chooses).view(first.dtype) != 0
     bits = np.where(unknown, first | second | (a ^ b), np.where(is_first, first, second))
     origins = [np.zeros(operands.lanes.count, np.int32) if mask is None else mask.origin for mask in operands.masks[:3]]
@@ -264,8 +269,12 @@ def packed(elements: int) -> Callable[[Operands], list[Any]]:
     """A conversion to a packed register: from one source each, the first in the highest place, or from a packed one."""
 
     def rule(operands: Operands) -> list[Any]:
-        sources = [each for name, held in zip(operands.names, operands.masks, strict=True) if name != "random"
-                   for each in _each(held)]  # fmt: skip
+        sources = [
+            each
+            for name, held in zip(operands.names, operands.masks, strict=True)
+            if name != "random"
+            for each in _each(held)
+        ]
         rest = [mask for name, mask in zip(operands.names, operands.masks, strict=True) if name == "random"]
         everywhere, _ = joined(flat(rest), operands.lanes.count)
         type = operands.results[0][1]

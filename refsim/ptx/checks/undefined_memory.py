@@ -277,6 +277,7 @@ def _exchanged(old: Bits, b: Bits, c: Bits) -> Bits:
 
 
 # What an update leaves in memory, of what was there, b and c.
+# fmt: off
 UPDATES: dict[str, Update] = {
     "and": lambda old, b, c: Bits(old.value & b.value,
                                   old.can_be_1 & b.can_be_1 & (old.can_be_0 | b.can_be_0), old.width),
@@ -285,7 +286,8 @@ UPDATES: dict[str, Update] = {
     "xor": lambda old, b, c: Bits(old.value ^ b.value, old.mask | b.mask, old.width),
     "exch": lambda old, b, c: b,
     "cas": _exchanged,
-}  # fmt: skip
+}
+# fmt: on
 
 
 def updated(operation: str) -> Callable[["Operands"], list[Any]]:

@@ -293,9 +293,13 @@ def fragment_stored(name: str, where: Addresses) -> Callable[[Operands], list[An
         for value in range(places.shape[1]):
             rows = np.ascontiguousarray(bits[:, value].astype(f"u{size}")).view(np.uint8).reshape(-1, size)
             memory.write(
-                operands.lanes, space, places[:, value], size, None if is_known else rows,
+                operands.lanes,
+                space,
+                places[:, value],
+                size,
+                None if is_known else rows,
                 None if is_known else origin[:, value : value + 1],
-            )  # fmt: skip
+            )
         return []
 
     return rule

@@ -174,9 +174,12 @@ class Lanes:
             self.machine.port.store(lanes, name, state, lanes.full(at), owner, part, width)
 
     def update(
-        self, space: str, addresses: NDArray[Any], width: int,
+        self,
+        space: str,
+        addresses: NDArray[Any],
+        width: int,
         compute: Callable[[Any, NDArray[Any], Addresses], tuple[NDArray[Any], NDArray[np.bool_] | None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Read-modify-write of one item per lane: `compute(chosen, held, place)` is called for each state space that the
         addresses fall in, with the chosen lanes (a mask or a slice) and what `Port.update` says."""
         for lanes, name, at, mask in self.parts(space, addresses):
@@ -265,9 +268,14 @@ class Barriers(Protocol):
     """The named barriers of every CTA."""
 
     def arrive(
-        self, lanes: Lanes, number: NDArray[np.uint32], count: NDArray[np.uint32] | None, *, wait: bool,
+        self,
+        lanes: Lanes,
+        number: NDArray[np.uint32],
+        count: NDArray[np.uint32] | None,
+        *,
+        wait: bool,
         value: NDArray[np.bool_] | None = None,
-    ) -> None: ...  # fmt: skip
+    ) -> None: ...
     def waiting(self) -> list[tuple[int, Ids]]: ...
 
 
@@ -302,16 +310,30 @@ class Mbarriers(Protocol):
     def init(self, lanes: Lanes, space: str, addresses: NDArray[Any], count: NDArray[Any]) -> None: ...
     def invalidate(self, lanes: Lanes, space: str, addresses: NDArray[Any]) -> None: ...
     def arrive(
-        self, lanes: Lanes, space: str, addresses: NDArray[Any], count: NDArray[Any], meaning: Semantics, *,
-        drop: bool = False, transactions: NDArray[Any] | None = None, completes: bool = True,
-    ) -> NDArray[Any]: ...  # fmt: skip
+        self,
+        lanes: Lanes,
+        space: str,
+        addresses: NDArray[Any],
+        count: NDArray[Any],
+        meaning: Semantics,
+        *,
+        drop: bool = False,
+        transactions: NDArray[Any] | None = None,
+        completes: bool = True,
+    ) -> NDArray[Any]: ...
     def change_transactions(
         self, lanes: Lanes, space: str, addresses: NDArray[Any], amount: NDArray[Any], sign: int
     ) -> None: ...
     def test(
-        self, lanes: Lanes, space: str, addresses: NDArray[Any], asked: NDArray[Any], meaning: Semantics, *,
+        self,
+        lanes: Lanes,
+        space: str,
+        addresses: NDArray[Any],
+        asked: NDArray[Any],
+        meaning: Semantics,
+        *,
         parity: bool,
-    ) -> NDArray[Any]: ...  # fmt: skip
+    ) -> NDArray[Any]: ...
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: NDArray[Any], *, increments: bool) -> None: ...
 
 

@@ -24,6 +24,7 @@ class Check:
     part_of: str = ""
 
 
+# fmt: off
 CHECKS = (
     Check("race", FAILURE, "two threads access bytes of shared or global memory, one of them writes, and nothing orders them",
           "races"),
@@ -38,7 +39,8 @@ CHECKS = (
     Check(SCHEDULE_DEPENDENT, FAILURE, "a launch writes other bytes under another schedule"),
     Check("leak", WARNING, "memory from device malloc that is never freed, and to which no pointer stands in memory at the end"),
     Check("bank-conflicts", NOTE, "lanes of a warp want several words of one bank of shared memory", "banks"),
-)  # fmt: skip
+)
+# fmt: on
 STOPS = (
     Check("out-of-bounds", STOP, "an access outside every buffer, variable and parameter"),
     Check("use-after-free", STOP, "an access to memory that device free has taken back"),

@@ -4,9 +4,26 @@ from functools import cache
 from importlib import import_module
 
 FAMILIES = (
-    "integer", "logic", "predicate", "real", "half", "convert", "move", "memory", "atomic", "control", "warp", "barrier",
-    "matrix", "wmma", "async_copy", "cluster", "runtime", "heap", "mbarrier",
-)  # fmt: skip
+    "integer",
+    "logic",
+    "predicate",
+    "real",
+    "half",
+    "convert",
+    "move",
+    "memory",
+    "atomic",
+    "control",
+    "warp",
+    "barrier",
+    "matrix",
+    "wmma",
+    "async_copy",
+    "cluster",
+    "runtime",
+    "heap",
+    "mbarrier",
+)
 
 
 @cache

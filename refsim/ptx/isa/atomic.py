@@ -21,10 +21,14 @@ Chain = Callable[[Any, Array, Array | None], tuple[Array, Array]]
 
 _ORDERS = {"atom": "relaxed|acquire|release|acq_rel", "red": "relaxed|release"}
 _LATER = {
-    "cluster": "sm_90", "shared::cluster": "sm_90", "L2::cache_hint": "sm_80", "bf16": "sm_90", "bf16x2": "sm_90",
+    "cluster": "sm_90",
+    "shared::cluster": "sm_90",
+    "L2::cache_hint": "sm_80",
+    "bf16": "sm_90",
+    "bf16x2": "sm_90",
     "b128": "sm_90",
     **dict.fromkeys(("relaxed", "acquire", "release", "acq_rel"), "sm_70"),
-}  # fmt: skip
+}
 
 
 def _forms(mnemonic: str, operation: str, types: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -59,9 +63,15 @@ def _swap(old: Array, b: Array, c: Array | None) -> Array:
 
 
 def read_modify_write(
-    lanes: Lanes, space: str | None, address: Array, update: Update, row: PtxType, b: Array, c: Array | None = None,
+    lanes: Lanes,
+    space: str | None,
+    address: Array,
+    update: Update,
+    row: PtxType,
+    b: Array,
+    c: Array | None = None,
     chain: Chain | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Apply `update` lane after lane; the value that each lane found.
 
     chain: the same for many lanes on one place at once. A compare-and-swap (with `c`) that finds another value than `b`
@@ -157,16 +167,26 @@ _INTEGER: dict[str, tuple[str, Chain | None, Update]] = {
 def _integer(operation: str, types: str, chain: Chain | None, update: Update) -> None:
     for form, ignored in _forms("atom", operation, f".{{type:{types}}}"):
 
-        @instruction(f"{form} d, [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["atom"],
-                     undefined=updated(operation))  # fmt: skip
+        @instruction(
+            f"{form} d, [a], b, policy:b64?",
+            ignores=ignored,
+            later=_LATER,
+            source=PTX["atom"],
+            undefined=updated(operation),
+        )
         def atom(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
             """An integer or bitwise update; the result is the value that was found."""
             return read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
 
     for form, ignored in _forms("red", operation, f".{{type:{types}}}") if operation != "exch" else ():
 
-        @instruction(f"{form} [a], b, policy:b64?", ignores=ignored, later=_LATER, source=PTX["red"],
-                     undefined=updated(operation))  # fmt: skip
+        @instruction(
+            f"{form} [a], b, policy:b64?",
+            ignores=ignored,
+            later=_LATER,
+            source=PTX["red"],
+            undefined=updated(operation),
+        )
         def red(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
             """An update whose old value nobody wants."""
             read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
@@ -178,8 +198,13 @@ for _operation, (_types, _chain, _update) in _INTEGER.items():
 
 for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64|b128}"):
 
-    @instruction(f"{_form} d, [a], b, c", ignores=_ignored, later={**_LATER, "b16": "sm_70"}, source=PTX["atom"],
-                 undefined=updated("cas"))  # fmt: skip
+    @instruction(
+        f"{_form} d, [a], b, c",
+        ignores=_ignored,
+        later={**_LATER, "b16": "sm_70"},
+        source=PTX["atom"],
+        undefined=updated("cas"),
+    )
     def atom_cas(lanes: Lanes, address: Array, b: Array, c: Array, *, type: str, space: str | None = None) -> Array:
         """Write c where memory holds b; return what was there."""
         return read_modify_write(lanes, space, address, _swap, TYPES[type], b, c, _compared)
@@ -238,8 +263,14 @@ for _form, _ignored in _forms("atom", *_ADD_WIDE):
 
 for _form, _ignored in _forms("red", *_ADD_WIDE):
 
-    @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"],
-                 undefined=updated("add"))  # fmt: skip
+    @instruction(
+        f"{_form} [a], b, policy:b64?",
+        ignores=_ignored,
+        later=_LATER_REAL,
+        inexact=True,
+        source=PTX["red"],
+        undefined=updated("add"),
+    )
     def red_add_wide(
         lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
     ) -> None:
@@ -266,8 +297,14 @@ for _form, _ignored in _forms("atom", *_ADD_HALF):
 
 for _form, _ignored in _forms("red", *_ADD_HALF):
 
-    @instruction(f"{_form} [a], b, policy:b64?", ignores=_ignored, later=_LATER_REAL, inexact=True, source=PTX["red"],
-                 undefined=updated("add"))  # fmt: skip
+    @instruction(
+        f"{_form} [a], b, policy:b64?",
+        ignores=_ignored,
+        later=_LATER_REAL,
+        inexact=True,
+        source=PTX["red"],
+        undefined=updated("add"),
+    )
     def red_add_half(
         lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
     ) -> None:
@@ -305,8 +342,14 @@ def _update_vector(
 def _vector(operation: str, types: str) -> None:
     form, ignored = next(_forms("atom", operation, types))
 
-    @instruction(f"{form} d*, [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["atom"],
-                 undefined=updated("add"))  # fmt: skip
+    @instruction(
+        f"{form} d*, [a], b*, policy:b64?",
+        ignores=ignored,
+        since="sm_90",
+        inexact=True,
+        source=PTX["atom"],
+        undefined=updated("add"),
+    )
     def atom_vector(
         lanes: Lanes,
         address: Array,
@@ -323,8 +366,14 @@ def _vector(operation: str, types: str) -> None:
 
     form, ignored = next(_forms("red", operation, types))
 
-    @instruction(f"{form} [a], b*, policy:b64?", ignores=ignored, since="sm_90", inexact=True, source=PTX["red"],
-                 undefined=updated("add"))  # fmt: skip
+    @instruction(
+        f"{form} [a], b*, policy:b64?",
+        ignores=ignored,
+        since="sm_90",
+        inexact=True,
+        source=PTX["red"],
+        undefined=updated("add"),
+    )
     def red_vector(
         lanes: Lanes,
         address: Array,

@@ -36,16 +36,24 @@ def _family(name: str, suffix: str, rendezvous: str | None) -> None:
 
     @instruction(
         f"{name}red.{{reduction:popc}}{suffix}u32 d:u32, a:u32, b:u32?, c:pred",
-        rendezvous=rendezvous, flow=True, ignores=("cta", "reduction"), undefined=reduced, source=_SECTION,
-    )  # fmt: skip
+        rendezvous=rendezvous,
+        flow=True,
+        ignores=("cta", "reduction"),
+        undefined=reduced,
+        source=_SECTION,
+    )
     def popc(lanes: Lanes, number: Array, count: Array | None, value: Array) -> None:
         """Wait, then return how many threads had a true predicate."""
         lanes.machine.barriers.arrive(lanes, number, count, wait=True, value=lanes.full(value))
 
     @instruction(
         f"{name}red.{{reduction:and|or}}{suffix}pred d:pred, a:u32, b:u32?, c:pred",
-        rendezvous=rendezvous, flow=True, ignores=("cta", "reduction"), undefined=reduced, source=_SECTION,
-    )  # fmt: skip
+        rendezvous=rendezvous,
+        flow=True,
+        ignores=("cta", "reduction"),
+        undefined=reduced,
+        source=_SECTION,
+    )
     def vote(lanes: Lanes, number: Array, count: Array | None, value: Array) -> None:
         """Wait, then return whether all or any of the threads had a true predicate."""
         lanes.machine.barriers.arrive(lanes, number, count, wait=True, value=lanes.full(value))
@@ -69,9 +77,12 @@ def membar(lanes: Lanes) -> None:
 
 
 @instruction(
-    "fence{.sem:sc|acq_rel|acquire|release}.{scope:cta|cluster|gpu|sys}", ignores=("sem", "scope"), since="sm_70",
-    later=dict.fromkeys(("cluster", "acquire", "release"), "sm_90"), source=PTX["membar, fence"],
-)  # fmt: skip
+    "fence{.sem:sc|acq_rel|acquire|release}.{scope:cta|cluster|gpu|sys}",
+    ignores=("sem", "scope"),
+    since="sm_70",
+    later=dict.fromkeys(("cluster", "acquire", "release"), "sm_90"),
+    source=PTX["membar, fence"],
+)
 def fence(lanes: Lanes) -> None:
     """Memory is sequentially consistent in the simulator: a fence orders accesses for the check of races alone."""
     _fence(lanes)

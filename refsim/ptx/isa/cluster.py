@@ -13,8 +13,9 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 
 
-@instruction("mapa{.space:shared::cluster}.{type:u32|u64} d, a, b:u32", ignores=("type",), since="sm_90",
-             source=PTX["mapa"])  # fmt: skip
+@instruction(
+    "mapa{.space:shared::cluster}.{type:u32|u64} d, a, b:u32", ignores=("type",), since="sm_90", source=PTX["mapa"]
+)
 def mapa(lanes: Lanes, a: Array, b: Array, *, space: str | None) -> Array:
     """The address of the same variable in the CTA of rank b; generic in and out without a state space."""
     size = lanes.machine.geometry.cluster_ctas
@@ -25,8 +26,12 @@ def mapa(lanes: Lanes, a: Array, b: Array, *, space: str | None) -> Array:
     return with_rank(a, b)
 
 
-@instruction("getctarank{.space:shared::cluster}.{type:u32|u64} d:u32, a", ignores=("type",), since="sm_90",
-             source=PTX["getctarank"])  # fmt: skip
+@instruction(
+    "getctarank{.space:shared::cluster}.{type:u32|u64} d:u32, a",
+    ignores=("type",),
+    since="sm_90",
+    source=PTX["getctarank"],
+)
 def getctarank(lanes: Lanes, a: Array, *, space: str | None) -> Array:
     """The rank of the CTA whose shared memory holds the address."""
     _check_shared(lanes, a, space)
@@ -41,14 +46,25 @@ def _check_shared(lanes: Lanes, address: Array, space: str | None) -> None:
 
 
 def _barrier(suffix: str, rendezvous: str | None) -> None:
-    @instruction(f"barrier.cluster.arrive{{.order:release|relaxed}}{suffix}", rendezvous=rendezvous, flow=True, since="sm_90",
-                 source=PTX["barrier.cluster"])  # fmt: skip
+    @instruction(
+        f"barrier.cluster.arrive{{.order:release|relaxed}}{suffix}",
+        rendezvous=rendezvous,
+        flow=True,
+        since="sm_90",
+        source=PTX["barrier.cluster"],
+    )
     def arrive(lanes: Lanes, *, order: str | None) -> None:
         """The thread has arrived, and goes on; what it did before is released unless it is `.relaxed`."""
         lanes.machine.cluster_barrier.arrive(lanes, releases=order != "relaxed")
 
-    @instruction(f"barrier.cluster.wait{{.acquire}}{suffix}", rendezvous=rendezvous, flow=True, ignores=("acquire",),
-                 since="sm_90", source=PTX["barrier.cluster"])  # fmt: skip
+    @instruction(
+        f"barrier.cluster.wait{{.acquire}}{suffix}",
+        rendezvous=rendezvous,
+        flow=True,
+        ignores=("acquire",),
+        since="sm_90",
+        source=PTX["barrier.cluster"],
+    )
     def wait(lanes: Lanes) -> None:
         """Wait until all threads of the cluster that have not exited have arrived."""
         lanes.machine.cluster_barrier.wait(lanes)

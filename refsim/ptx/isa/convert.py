@@ -65,8 +65,12 @@ def _holds(to: str, from_: str) -> bool:
     return bool(want.min <= have.min and have.max <= want.max)
 
 
-@instruction(f"cvt.{{to:{_INTEGERS}}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), undefined=bits.moved("a"),
-             source=PTX["cvt"])  # fmt: skip
+@instruction(
+    f"cvt.{{to:{_INTEGERS}}}.{{from_:{_INTEGERS}}} d:to, a:from_",
+    ignores=("from_",),
+    undefined=bits.moved("a"),
+    source=PTX["cvt"],
+)
 def cvt_integer(a: Array, *, to: str) -> Array:
     """Between integer widths: the low bits, extended by the source's sign."""
     return a.astype(TYPES[to].dtype)
@@ -94,16 +98,20 @@ for _name in _INTEGERS.split("|"):
 
 
 @instruction(
-    f"cvt.{_INTEGRAL}{{.ftz}}{{.sat}}.{{to:{_INTEGERS}}}.f32 d:to, a:f32", ignores=("sat",), source=PTX["cvt"],
-)  # fmt: skip
+    f"cvt.{_INTEGRAL}{{.ftz}}{{.sat}}.{{to:{_INTEGERS}}}.f32 d:to, a:f32",
+    ignores=("sat",),
+    source=PTX["cvt"],
+)
 def cvt_single_to_integer(a: Array, *, rounding: str, ftz: bool, to: str) -> Array:
     """To the nearest integer in the mode's sense; a value out of range is clamped, with .sat or without."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding, ftz=ftz)
 
 
 @instruction(
-    f"cvt.{_INTEGRAL}{{.sat}}.{{to:{_INTEGERS}}}.{{from_:f16|f64}} d:to, a:from_", ignores=("from_", "sat"), source=PTX["cvt"],
-)  # fmt: skip
+    f"cvt.{_INTEGRAL}{{.sat}}.{{to:{_INTEGERS}}}.{{from_:f16|f64}} d:to, a:from_",
+    ignores=("from_", "sat"),
+    source=PTX["cvt"],
+)
 def cvt_to_integer(a: Array, *, rounding: str, to: str) -> Array:
     """To the nearest integer in the mode's sense; a value out of range is clamped, with .sat or without."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
@@ -116,24 +124,31 @@ def cvt_bfloat_to_integer(a: Array, *, rounding: str, to: str) -> Array:
 
 
 @instruction(
-    f"cvt.{_REAL}{{.ftz}}{{.sat}}.f32.{{from_:{_INTEGERS}}} d:f32, a:from_", ignores=("from_", "ftz"), source=PTX["cvt"],
-)  # fmt: skip
+    f"cvt.{_REAL}{{.ftz}}{{.sat}}.f32.{{from_:{_INTEGERS}}} d:f32, a:from_",
+    ignores=("from_", "ftz"),
+    source=PTX["cvt"],
+)
 def cvt_integer_to_single(a: Array, *, rounding: str, sat: bool) -> Array:
     """An integer rounded once; .sat clamps to [0, 1]; no result is subnormal."""
     return ieee.integer_to_float(a, "f32", rounding, sat=sat)
 
 
 @instruction(
-    f"cvt.{_REAL}{{.sat}}.{{to:f16|f64}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), source=PTX["cvt"],
-)  # fmt: skip
+    f"cvt.{_REAL}{{.sat}}.{{to:f16|f64}}.{{from_:{_INTEGERS}}} d:to, a:from_",
+    ignores=("from_",),
+    source=PTX["cvt"],
+)
 def cvt_from_integer(a: Array, *, rounding: str, sat: bool, to: str) -> Array:
     """An integer rounded once; .sat clamps to [0, 1]."""
     return ieee.integer_to_float(a, to, rounding, sat=sat)
 
 
 @instruction(
-    f"cvt.{_REAL}.bf16.{{from_:{_INTEGERS}}} d:bf16, a:from_", ignores=("from_",), since="sm_90", source=PTX["cvt"],
-)  # fmt: skip
+    f"cvt.{_REAL}.bf16.{{from_:{_INTEGERS}}} d:bf16, a:from_",
+    ignores=("from_",),
+    since="sm_90",
+    source=PTX["cvt"],
+)
 def cvt_integer_to_bfloat(a: Array, *, rounding: str) -> Array:
     """An integer rounded once."""
     return ieee.integer_to_float(a, "bf16", rounding)
@@ -156,9 +171,13 @@ _integral("bf16", "", since="sm_90")
 _real("f32", "f64", f".{_REAL}{{.ftz}}{{.sat}}")
 _real("f16", "f64", f".{_REAL}{{.sat}}")
 for _to, _from, _modifiers in (
-    ("f32", "f16", "{.ftz}{.sat}"), ("f64", "f32", "{.ftz}{.sat}"), ("f64", "f16", "{.sat}"), ("f32", "f32", "{.ftz}{.sat}"),
-    ("f64", "f64", "{.sat}"), ("f16", "f16", "{.sat}"),
-):  # fmt: skip
+    ("f32", "f16", "{.ftz}{.sat}"),
+    ("f64", "f32", "{.ftz}{.sat}"),
+    ("f64", "f16", "{.sat}"),
+    ("f32", "f32", "{.ftz}{.sat}"),
+    ("f64", "f64", "{.sat}"),
+    ("f16", "f16", "{.sat}"),
+):
     _real(_to, _from, _modifiers)
 _real("bf16", "f32", f".{_REAL}{{.ftz}}", since="sm_80")
 _real("bf16", "f64", f".{_REAL}", since="sm_90")

@@ -187,10 +187,24 @@ def instruction(
         unread = kinds - keywords - set(ignores) - typing
         assert not unread, f"{form}: modifiers {sorted(unread)} change nothing; name them in ignores= if so"
         clause = Instruction(
-            form, opcode.mnemonic, opcode, kinds, operand_forms, function, since, later or {}, source,
-            parameters[:1] == ["lanes"], rendezvous, flow, inexact, keywords,
-            "results" in parameters, undefined, stacks,
-        )  # fmt: skip
+            form,
+            opcode.mnemonic,
+            opcode,
+            kinds,
+            operand_forms,
+            function,
+            since,
+            later or {},
+            source,
+            parameters[:1] == ["lanes"],
+            rendezvous,
+            flow,
+            inexact,
+            keywords,
+            "results" in parameters,
+            undefined,
+            stacks,
+        )
         _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
         return function
 

@@ -92,7 +92,9 @@ def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, k: int) -
             raise
         assert lanes.statement is not None
         raise RefsimError(
-            "unknown-arithmetic", f"how {lanes.machine.target} sums this product is not known", place(lanes.statement),
+            "unknown-arithmetic",
+            f"how {lanes.machine.target} sums this product is not known",
+            place(lanes.statement),
             help="arithmetic 'exact' sums exactly and rounds once; or load the program for a target that is known",
             kind=ErrorKind.INCONCLUSIVE,
-        ) from error  # fmt: skip
+        ) from error

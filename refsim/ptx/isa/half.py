@@ -65,9 +65,10 @@ def _mixed(name: str, compute: Callable[..., Array]) -> None:
     """An f16 or bf16 operand widened into f32 arithmetic."""
 
     @instruction(
-        f"{name}{{.rounding:rn|rz|rm|rp}}{{.sat}}.f32.{{type:f16|bf16}} d:f32, a, b:f32", since="sm_100",
+        f"{name}{{.rounding:rn|rz|rm|rp}}{{.sat}}.f32.{{type:f16|bf16}} d:f32, a, b:f32",
+        since="sm_100",
         source=PTX[f"{name} (mixed precision)"],
-    )  # fmt: skip
+    )
     def mixed(a: Array, b: Array, *, rounding: str | None, sat: bool, type: str) -> Array:
         return compute(ieee.float_to_float(a, "f32"), b, rounding or "rn", sat=sat)
 
@@ -77,9 +78,11 @@ _mixed("sub", ieee.sub)
 
 
 @instruction(
-    "fma.{rounding:rn|rz|rm|rp}{.sat}.f32.{type:f16|bf16} d:f32, a, b, c:f32", ignores=("type",), since="sm_100",
+    "fma.{rounding:rn|rz|rm|rp}{.sat}.f32.{type:f16|bf16} d:f32, a, b, c:f32",
+    ignores=("type",),
+    since="sm_100",
     source=PTX["fma (mixed precision)"],
-)  # fmt: skip
+)
 def fma_mixed(a: Array, b: Array, c: Array, *, rounding: str, sat: bool) -> Array:
     """The product of two halves, exact, added to an f32 with one rounding."""
     return ieee.fma(ieee.float_to_float(a, "f32"), ieee.float_to_float(b, "f32"), c, rounding, sat=sat)

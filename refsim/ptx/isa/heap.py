@@ -34,9 +34,10 @@ def malloc(lanes: Lanes, size: Array) -> Array:
 
 
 @instruction(
-    "call.__cuda_syscall_aligned_malloc d:b64, size:u64, alignment:u64", undefined=_given,
+    "call.__cuda_syscall_aligned_malloc d:b64, size:u64, alignment:u64",
+    undefined=_given,
     source=CUDA_GUIDE["dynamic global memory allocation"],
-)  # fmt: skip
+)
 def aligned_malloc(lanes: Lanes, size: Array, alignment: Array) -> Array:
     """`__nv_aligned_device_malloc`: null too where the alignment is no power of two."""
     return _taken(lanes, size, alignment)

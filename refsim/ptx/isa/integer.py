@@ -317,44 +317,60 @@ def _pieces(a: Array, size: int) -> Array:
     return a.view(f"{a.dtype.kind}{size}").reshape(-1, 4 // size).astype(np.int32)
 
 
-@instruction("dp4a.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32", since="sm_61",
-             source=PTX["dp4a"])  # fmt: skip
+@instruction(
+    "dp4a.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32", since="sm_61", source=PTX["dp4a"]
+)
 def dp4a(a: Array, b: Array, c: Array) -> Array:
     """c plus the dot product of four bytes: of 0x01010101, 0x04030201 and 5 it is 15."""
     return c + (_pieces(a, 1) * _pieces(b, 1)).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
-@instruction("dp2a.{half:lo|hi}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32", since="sm_61",
-             source=PTX["dp2a"])  # fmt: skip
+@instruction(
+    "dp2a.{half:lo|hi}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
+    since="sm_61",
+    source=PTX["dp2a"],
+)
 def dp2a(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """c plus the dot product of the halves of a with the lower or upper two bytes of b, modulo 2**32."""
     chosen = _pieces(b, 1)[:, 2:] if half == "hi" else _pieces(b, 1)[:, :2]
     return c + (_pieces(a, 2) * chosen).astype(np.uint32).sum(axis=1, dtype=np.uint32)
 
 
-@instruction("vabsdiff4.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
-             source=PTX["vabsdiff4"], ignores=("to",))  # fmt: skip
+@instruction(
+    "vabsdiff4.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
+    source=PTX["vabsdiff4"],
+    ignores=("to",),
+)
 def vabsdiff4(a: Array, b: Array, c: Array) -> Array:
     """The distances of four bytes, modulo 256 each: of 0x01020304 and 0x04030201 it is 0x03010103; c is not read."""
     return np.abs(_pieces(a, 1) - _pieces(b, 1)).astype(np.uint8).view(np.uint32).reshape(-1)
 
 
-@instruction("vabsdiff4.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32}.add d:b32, a:a_type, b:b_type, c:b32",
-             source=PTX["vabsdiff4"], ignores=("to",))  # fmt: skip
+@instruction(
+    "vabsdiff4.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32}.add d:b32, a:a_type, b:b_type, c:b32",
+    source=PTX["vabsdiff4"],
+    ignores=("to",),
+)
 def vabsdiff4_add(a: Array, b: Array, c: Array) -> Array:
     """c plus the distances of four bytes: of 0x01020304, 0x04030201 and 2 it is 10."""
     return c + np.abs(_pieces(a, 1) - _pieces(b, 1)).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
-@instruction("vabsdiff2.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
-             source=PTX["vabsdiff2"], ignores=("to",))  # fmt: skip
+@instruction(
+    "vabsdiff2.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
+    source=PTX["vabsdiff2"],
+    ignores=("to",),
+)
 def vabsdiff2(a: Array, b: Array, c: Array) -> Array:
     """The distances of two halves, modulo 2**16 each; c is not read."""
     return np.abs(_pieces(a, 2) - _pieces(b, 2)).astype(np.uint16).view(np.uint32).reshape(-1)
 
 
-@instruction("vabsdiff2.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32}.add d:b32, a:a_type, b:b_type, c:b32",
-             source=PTX["vabsdiff2"], ignores=("to",))  # fmt: skip
+@instruction(
+    "vabsdiff2.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32}.add d:b32, a:a_type, b:b_type, c:b32",
+    source=PTX["vabsdiff2"],
+    ignores=("to",),
+)
 def vabsdiff2_add(a: Array, b: Array, c: Array) -> Array:
     """c plus the distances of two halves, modulo 2**32."""
     return c + np.abs(_pieces(a, 2) - _pieces(b, 2)).sum(axis=1, dtype=np.int32).view(np.uint32)

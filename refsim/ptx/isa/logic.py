@@ -87,8 +87,12 @@ def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     return _looked_up(int(lut[0]), (a, b, c))
 
 
-@instruction("lop3.{boolean:or|and}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, immLut:b32, q:pred", since="sm_70",
-             undefined=bits.table_and_test, source=PTX["lop3"])  # fmt: skip
+@instruction(
+    "lop3.{boolean:or|and}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, immLut:b32, q:pred",
+    since="sm_70",
+    undefined=bits.table_and_test,
+    source=PTX["lop3"],
+)
 def lop3_boolean(a: Array, b: Array, c: Array, lut: Array, q: Array, *, boolean: str) -> tuple[Array, Array]:
     """The result of lop3, and whether it is not 0, combined with q."""
     found = lop3(a, b, c, lut)

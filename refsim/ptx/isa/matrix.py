@@ -47,8 +47,13 @@ def _matrix_moves(count: str, trans: str) -> None:
 
     form = f"sync.aligned.m8n8.{count}{trans}{_STATE}.b16"
 
-    @instruction(f"ldmatrix.{form} d:b32*{number}, [a]", rendezvous="warp", since="sm_75", source=PTX["ldmatrix"],
-                 undefined=undefined.matrix_loaded(f"ldmatrix.{suffix}", number))  # fmt: skip
+    @instruction(
+        f"ldmatrix.{form} d:b32*{number}, [a]",
+        rendezvous="warp",
+        since="sm_75",
+        source=PTX["ldmatrix"],
+        undefined=undefined.matrix_loaded(f"ldmatrix.{suffix}", number),
+    )
     def ldmatrix(lanes: Lanes, address: Array, *, space: str | None) -> list[Array]:
         """Rows of 16 bytes from shared memory to the fragments of 8x8 matrices; lane i gives the address of row i."""
         warps = whole_warps(lanes)
@@ -57,8 +62,13 @@ def _matrix_moves(count: str, trans: str) -> None:
         packing = packing_of(f"ldmatrix.{suffix}", False)
         return registers_of(rows.view(packing.element).reshape(warps, -1), packing, np.uint32)
 
-    @instruction(f"stmatrix.{form} [a], b:b32*{number}", rendezvous="warp", since="sm_90", source=PTX["stmatrix"],
-                 undefined=undefined.matrix_stored(f"stmatrix.{suffix}", number))  # fmt: skip
+    @instruction(
+        f"stmatrix.{form} [a], b:b32*{number}",
+        rendezvous="warp",
+        since="sm_90",
+        source=PTX["stmatrix"],
+        undefined=undefined.matrix_stored(f"stmatrix.{suffix}", number),
+    )
     def stmatrix(lanes: Lanes, address: Array, b: list[Array], *, space: str | None) -> None:
         """Fragments of 8x8 matrices to rows of 16 bytes in shared memory; lane i gives the address of row i."""
         warps = whole_warps(lanes)
@@ -75,8 +85,13 @@ for _count in _COUNTS:
 _EIGHT_BY_EIGHT = "ldmatrix.m8n8.x1.b16"
 
 
-@instruction("movmatrix.sync.aligned.m8n8.trans.b16 d:b32, a:b32", rendezvous="warp", since="sm_75",
-             undefined=undefined.transposed(_EIGHT_BY_EIGHT), source=PTX["movmatrix"])  # fmt: skip
+@instruction(
+    "movmatrix.sync.aligned.m8n8.trans.b16 d:b32, a:b32",
+    rendezvous="warp",
+    since="sm_75",
+    undefined=undefined.transposed(_EIGHT_BY_EIGHT),
+    source=PTX["movmatrix"],
+)
 def movmatrix(lanes: Lanes, a: Array) -> Array:
     """The 8x8 matrix of a warp's registers, transposed: what lane 0 held of row 0, column 1, lane 4 holds below."""
     packing = packing_of(_EIGHT_BY_EIGHT, False)
@@ -139,8 +154,14 @@ def _mma_family(shape: Shape, group: tuple[str, ...], accumulator: str) -> None:
     operands = ", ".join(f"{name}:{type}*{count}" for name, (type, count) in zip("dabc", vectors, strict=True))
     opcode = f"mma.sync.aligned.{shape}.row.col{saturates}.{accumulator}.{types}.{accumulator}"
     a_name, b_name, c_name = (_fragment_name(shape, group[0], operand, accumulator) for operand in "abc")
-    register = instruction(f"{opcode} {operands}", rendezvous="warp", since=shape.since, source=PTX["mma"],
-                           undefined=undefined.multiplied((a_name, b_name, c_name)), stacks=True)  # fmt: skip
+    register = instruction(
+        f"{opcode} {operands}",
+        rendezvous="warp",
+        since=shape.since,
+        source=PTX["mma"],
+        undefined=undefined.multiplied((a_name, b_name, c_name)),
+        stacks=True,
+    )
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
         """D = A B + C for the matrices of each warp: A row by row, B column by column."""

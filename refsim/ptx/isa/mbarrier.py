@@ -77,14 +77,23 @@ def _arrivals(name: str, place: str, result: str) -> None:
         """`count` arrivals; the state of the phase before them."""
         return come(lanes, address, count, None, None, space)
 
-    @instruction(f"mbarrier.{name}{_ARRIVING}{place}.b64 {result}, [a]", since=first, later=_LATER, undefined=decided,
-                 source=section)  # fmt: skip
+    @instruction(
+        f"mbarrier.{name}{_ARRIVING}{place}.b64 {result}, [a]",
+        since=first,
+        later=_LATER,
+        undefined=decided,
+        source=section,
+    )
     def arrive_scoped(lanes: Lanes, address: Array, *, sem: str, scope: str, space: str | None = None) -> Array:
         """One arrival that releases to a scope, or orders nothing."""
         return come(lanes, address, None, sem, scope, space)
 
-    @instruction(f"mbarrier.{name}{_ARRIVING}{place}.b64 {result}, [a], count:b32", since="sm_90", undefined=decided,
-                 source=section)  # fmt: skip
+    @instruction(
+        f"mbarrier.{name}{_ARRIVING}{place}.b64 {result}, [a], count:b32",
+        since="sm_90",
+        undefined=decided,
+        source=section,
+    )
     def arrive_many_scoped(
         lanes: Lanes, address: Array, count: Array, *, sem: str, scope: str, space: str | None = None
     ) -> Array:
@@ -93,12 +102,21 @@ def _arrivals(name: str, place: str, result: str) -> None:
 
     for words in ("", _ARRIVING):
 
-        @instruction(f"mbarrier.{name}.expect_tx{words}{place}.b64 {result}, [a], transactions:b32", since="sm_90",
-                     undefined=decided, source=section)  # fmt: skip
+        @instruction(
+            f"mbarrier.{name}.expect_tx{words}{place}.b64 {result}, [a], transactions:b32",
+            since="sm_90",
+            undefined=decided,
+            source=section,
+        )
         def arrive_expecting(
-            lanes: Lanes, address: Array, transactions: Array, *, sem: str | None = None, scope: str | None = None,
+            lanes: Lanes,
+            address: Array,
+            transactions: Array,
+            *,
+            sem: str | None = None,
+            scope: str | None = None,
             space: str | None = None,
-        ) -> Array:  # fmt: skip
+        ) -> Array:
             """The phase waits for so many bytes more, and then one arrival."""
             return come(lanes, address, None, sem, scope, space, transactions=transactions)
 
@@ -106,8 +124,12 @@ def _arrivals(name: str, place: str, result: str) -> None:
 def _partial_arrivals(name: str) -> None:
     for words in ("", ".release.cta"):
 
-        @instruction(f"mbarrier.{name}.noComplete{words}{_LOCAL}.b64 d:b64, [a], count:b32", since="sm_80",
-                     undefined=decided, source=PTX[f"mbarrier.{name}"])  # fmt: skip
+        @instruction(
+            f"mbarrier.{name}.noComplete{words}{_LOCAL}.b64 d:b64, [a], count:b32",
+            since="sm_80",
+            undefined=decided,
+            source=PTX[f"mbarrier.{name}"],
+        )
         def arrive_inside(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
             """Arrivals that must not complete the phase."""
             drop, meaning = name == "arrive_drop", _meaning(None, None)
@@ -124,8 +146,13 @@ for _name in ("arrive", "arrive_drop"):
 for _operation, _sign in (("expect_tx", 1), ("complete_tx", -1)):
     for _words in ("", ".relaxed.{scope:cta|cluster}"):
 
-        @instruction(f"mbarrier.{_operation}{_words}{_ANY}.b64 [a], amount:b32", ignores=("scope",), since="sm_90",
-                     undefined=decided, source=PTX[f"mbarrier.{_operation}"])  # fmt: skip
+        @instruction(
+            f"mbarrier.{_operation}{_words}{_ANY}.b64 [a], amount:b32",
+            ignores=("scope",),
+            since="sm_90",
+            undefined=decided,
+            source=PTX[f"mbarrier.{_operation}"],
+        )
         def change(lanes: Lanes, address: Array, amount: Array, *, space: str | None, sign: int = _sign) -> None:
             """The bytes that the phase waits for, more or fewer; nothing is ordered."""
             lanes.machine.mbarriers.change_transactions(lanes, _space(space), address, amount, sign)
@@ -134,22 +161,44 @@ for _operation, _sign in (("expect_tx", 1), ("complete_tx", -1)):
 def _waits(name: str, since: str, hint: str) -> None:
     for words in ("", ".{sem:acquire|relaxed}.{scope:cta|cluster}"):
 
-        @instruction(f"mbarrier.{name}{words}{_LOCAL}.b64 d:pred, [a], state:b64{hint}", since=since, later=_LATER,
-                     undefined=decided, source=PTX[f"mbarrier.{name}"])  # fmt: skip
+        @instruction(
+            f"mbarrier.{name}{words}{_LOCAL}.b64 d:pred, [a], state:b64{hint}",
+            since=since,
+            later=_LATER,
+            undefined=decided,
+            source=PTX[f"mbarrier.{name}"],
+        )
         def wait(
-            lanes: Lanes, address: Array, state: Array, time: Array | None = None, *, sem: str | None = None,
-            scope: str | None = None, space: str | None,
-        ) -> Array:  # fmt: skip
+            lanes: Lanes,
+            address: Array,
+            state: Array,
+            time: Array | None = None,
+            *,
+            sem: str | None = None,
+            scope: str | None = None,
+            space: str | None,
+        ) -> Array:
             """Whether the phase of a state is complete; True is an acquire."""
             meaning = _meaning(sem, scope, waits=True)
             return lanes.machine.mbarriers.test(lanes, _space(space), address, state, meaning, parity=False)
 
-        @instruction(f"mbarrier.{name}.parity{words}{_LOCAL}.b64 d:pred, [a], parity:b32{hint}", since=since,
-                     later=_LATER, undefined=decided, source=PTX[f"mbarrier.{name}"])  # fmt: skip
+        @instruction(
+            f"mbarrier.{name}.parity{words}{_LOCAL}.b64 d:pred, [a], parity:b32{hint}",
+            since=since,
+            later=_LATER,
+            undefined=decided,
+            source=PTX[f"mbarrier.{name}"],
+        )
         def wait_parity(
-            lanes: Lanes, address: Array, parity: Array, time: Array | None = None, *, sem: str | None = None,
-            scope: str | None = None, space: str | None,
-        ) -> Array:  # fmt: skip
+            lanes: Lanes,
+            address: Array,
+            parity: Array,
+            time: Array | None = None,
+            *,
+            sem: str | None = None,
+            scope: str | None = None,
+            space: str | None,
+        ) -> Array:
             """Whether the phase of a parity is complete; True is an acquire."""
             meaning = _meaning(sem, scope, waits=True)
             return lanes.machine.mbarriers.test(lanes, _space(space), address, parity, meaning, parity=True)
@@ -159,8 +208,12 @@ _waits("test_wait", "sm_80", "")
 _waits("try_wait", "sm_90", ", time:b32?")
 
 
-@instruction(f"cp.async.mbarrier.arrive{{.noinc}}{_LOCAL}.b64 [a]", since="sm_80", undefined=decided,
-             source=PTX["cp.async.mbarrier.arrive"])  # fmt: skip
+@instruction(
+    f"cp.async.mbarrier.arrive{{.noinc}}{_LOCAL}.b64 [a]",
+    since="sm_80",
+    undefined=decided,
+    source=PTX["cp.async.mbarrier.arrive"],
+)
 def arrive_after_copies(lanes: Lanes, address: Array, *, noinc: bool, space: str | None) -> None:
     """An arrival once the thread's copies so far have landed; without .noinc the phase waits for one arrival more."""
     lanes.machine.mbarriers.arrive_after_copies(lanes, _space(space), address, increments=not noinc)

@@ -123,9 +123,15 @@ for _form, _since in _forms(f"{_SHARED}|local|param::func|param", "wb|cg|cs|wt",
         undefined=undefined.stored,
     )
     def st(
-        lanes: Lanes, address: Array, b: list[Array], policy: Any, *, type: str, space: str | None = None,
+        lanes: Lanes,
+        address: Array,
+        b: list[Array],
+        policy: Any,
+        *,
+        type: str,
+        space: str | None = None,
         vec: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Little-endian bytes to memory; when lanes hit one address, one of them wins (here the last)."""
         row = TYPES[type]
         words = [column.view(row.bits_dtype) for column in b]
@@ -156,9 +162,11 @@ def prefetch(address: Array) -> tuple[()]:
 
 
 @instruction(
-    "prefetch{.global}.{level:L2::evict_last|L2::evict_normal} [a]", ignores=("global", "level"), since="sm_80",
+    "prefetch{.global}.{level:L2::evict_last|L2::evict_normal} [a]",
+    ignores=("global", "level"),
+    since="sm_80",
     source=PTX["prefetch"],
-)  # fmt: skip
+)
 def prefetch_priority(address: Array) -> tuple[()]:
     """A hint; nothing moves that a program could see."""
     return ()
@@ -170,8 +178,12 @@ def prefetch_uniform(address: Array) -> tuple[()]:
     return ()
 
 
-@instruction("applypriority{.global}.L2::evict_normal [a], size:b32", ignores=("global",), since="sm_80",
-             source=PTX["applypriority"])  # fmt: skip
+@instruction(
+    "applypriority{.global}.L2::evict_normal [a], size:b32",
+    ignores=("global",),
+    since="sm_80",
+    source=PTX["applypriority"],
+)
 def applypriority(address: Array, size: Array) -> tuple[()]:
     """A hint; nothing moves that a program could see."""
     return ()
@@ -189,9 +201,11 @@ _PRIORITIES = ("primary", "secondary")
 
 
 @instruction(
-    f"createpolicy.fractional.{_PRIMARY}{_SECONDARY}.b64 d:b64, fraction:f32?", ignores=_PRIORITIES, since="sm_80",
+    f"createpolicy.fractional.{_PRIMARY}{_SECONDARY}.b64 d:b64, fraction:f32?",
+    ignores=_PRIORITIES,
+    since="sm_80",
     source=PTX["createpolicy"],
-)  # fmt: skip
+)
 def createpolicy_fractional(fraction: Array | None = None) -> Array:
     """An opaque cache policy: it changes no value."""
     return np.zeros(1, np.uint64)
@@ -199,8 +213,10 @@ def createpolicy_fractional(fraction: Array | None = None) -> Array:
 
 @instruction(
     f"createpolicy.range{{.global}}.{_PRIMARY}{_SECONDARY}.b64 d:b64, [a], primary_size:b32, total_size:b32",
-    ignores=("global", *_PRIORITIES), since="sm_80", source=PTX["createpolicy"],
-)  # fmt: skip
+    ignores=("global", *_PRIORITIES),
+    since="sm_80",
+    source=PTX["createpolicy"],
+)
 def createpolicy_range(address: Array, primary_size: Array, total_size: Array) -> Array:
     """An opaque cache policy: it changes no value."""
     return np.zeros(1, np.uint64)

@@ -44,8 +44,9 @@ def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
     return [packed]
 
 
-@instruction("mov.{type:b128} d:part*, a:part*", ignores=("type",), since="sm_70",
-             undefined=bits.moved("a"), source=PTX["mov"])  # fmt: skip
+@instruction(
+    "mov.{type:b128} d:part*, a:part*", ignores=("type",), since="sm_70", undefined=bits.moved("a"), source=PTX["mov"]
+)
 def mov_wide(a: list[Array], *, results: int) -> list[Array]:
     """A copy of 128 bits; a vector on one side packs or unpacks, the first element in the lowest bits."""
     if len(a) == results:

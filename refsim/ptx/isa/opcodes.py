@@ -20,6 +20,7 @@ FIELD = re.compile(
 _TYPE = re.compile(r"(?:[usb]\d+|b?f\d+|tf32|u?e\d+m\d+|pred)(?:x\d+)?")
 _HALVES = frozenset({"hi", "lo", "wide"})
 
+# fmt: off
 FRONT: dict[str, frozenset[str]] = {
     "bar": frozenset({"warp", "cta", "sync", "arrive", "red"}),
     "barrier": frozenset({"cta", "cluster", "arrive", "wait", "red"}),
@@ -38,7 +39,8 @@ FRONT: dict[str, frozenset[str]] = {
     }),
     "shf": frozenset({"l", "r"}),
     "wmma": frozenset({"load", "mma", "store", "a", "b", "c", "d"}),
-}  # fmt: skip
+}
+# fmt: on
 """By mnemonic, the words that stand in front of all others where a form begins with them."""
 
 _LAYOUTS = {"row": "layout", "col": "layout"}

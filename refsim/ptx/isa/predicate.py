@@ -18,12 +18,20 @@ _BOOLEAN: dict[str, Callable[[Any, Any], Any]] = {"and": operator.and_, "or": op
 
 # lo, ls, hi and hs are the unsigned names of lt, le, gt and ge; the type already says how the bits are read.
 _INTEGER: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal, "ne": np.not_equal,
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
-}  # fmt: skip
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
 
 # A plain test is false when either number is NaN, one that ends in u is true. NumPy's != is true, so ne is spelled out.
+# fmt: off
 _REAL: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal, "ne": lambda a, b: (a < b) | (a > b),
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
@@ -31,13 +39,20 @@ _REAL: dict[str, Callable[[Array, Array], Array]] = {
     "ltu": lambda a, b: ~(a >= b), "leu": lambda a, b: ~(a > b),
     "gtu": lambda a, b: ~(a <= b), "geu": lambda a, b: ~(a < b),
     "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)), "nan": lambda a, b: np.isnan(a) | np.isnan(b),
-}  # fmt: skip
+}
+# fmt: on
 
 _TRUE: dict[str, Any] = {
-    "u16": np.uint16(0xFFFF), "s16": np.int16(-1), "u32": np.uint32(0xFFFFFFFF), "s32": np.int32(-1),
-    "f16": np.float16(1), "bf16": np.uint16(0x3F80), "f32": np.float32(1),
-    "f16x2": np.float16(1), "bf16x2": np.uint16(0x3F80),
-}  # fmt: skip
+    "u16": np.uint16(0xFFFF),
+    "s16": np.int16(-1),
+    "u32": np.uint32(0xFFFFFFFF),
+    "s32": np.int32(-1),
+    "f16": np.float16(1),
+    "bf16": np.uint16(0x3F80),
+    "f32": np.float32(1),
+    "f16x2": np.float16(1),
+    "bf16x2": np.uint16(0x3F80),
+}
 
 _NUMBER_TESTS = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
 _WHOLE = (
@@ -64,8 +79,13 @@ def _comparison(
             alone = form.replace("TYPE", f"{{type:{types}}}")
             joined = alone.replace("TEST", "TEST.{boolean:and|or|xor}") + ", c:pred"
             for each in (alone, joined):
-                instruction(each.replace("TEST", f"{{test:{tests}}}"), source=source, since=since, ignores=ignores,
-                            undefined=compared if form.startswith("setp") else "whole")(function)  # fmt: skip
+                instruction(
+                    each.replace("TEST", f"{{test:{tests}}}"),
+                    source=source,
+                    since=since,
+                    ignores=ignores,
+                    undefined=compared if form.startswith("setp") else "whole",
+                )(function)
         return function
 
     return register
@@ -123,16 +143,29 @@ def _chosen(holds: Array, dtype: str) -> Array:
 @_comparison("set.TEST{.ftz}.{dtype:u32|s32|f32}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f32"), source=PTX["set"])
 @_comparison("set.TEST.{dtype:f16}.TYPE d:dtype, a, b", *_WHOLE, source=_SET_HALF, since="sm_53")
 @_comparison("set.TEST{.ftz}.{dtype:f16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f32"), source=_SET_HALF, since="sm_53")
-@_comparison("set.TEST{.ftz}.{dtype:u16|s16|u32|s32|f16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f16"),
-             source=_SET_HALF, since="sm_53")  # fmt: skip
-@_comparison("set.TEST.{dtype:bf16}.TYPE d:dtype, a, b", *_WHOLE, (_NUMBER_TESTS, "f16|f32"), source=_SET_HALF,
-             since="sm_90")  # fmt: skip
-@_comparison("set.TEST.{dtype:u16|s16|u32|s32|bf16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16"), source=_SET_HALF,
-             since="sm_90")  # fmt: skip
+@_comparison(
+    "set.TEST{.ftz}.{dtype:u16|s16|u32|s32|f16}.TYPE d:dtype, a, b",
+    (_NUMBER_TESTS, "f16"),
+    source=_SET_HALF,
+    since="sm_53",
+)
+@_comparison(
+    "set.TEST.{dtype:bf16}.TYPE d:dtype, a, b", *_WHOLE, (_NUMBER_TESTS, "f16|f32"), source=_SET_HALF, since="sm_90"
+)
+@_comparison(
+    "set.TEST.{dtype:u16|s16|u32|s32|bf16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16"), source=_SET_HALF, since="sm_90"
+)
 def set_(
-    a: Array, b: Array, c: Array | None = None, *, test: str, dtype: str, type: str, ftz: bool = False,
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    test: str,
+    dtype: str,
+    type: str,
+    ftz: bool = False,
     boolean: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """All ones (integer result) or 1.0 where the test, combined with c, holds; else 0.
 
     set.lt.f32.s32 of 1 and 2 is 1.0, set.lt.u32.s32 of them 0xffffffff.
@@ -140,22 +173,39 @@ def set_(
     return _chosen(_combined(_holds(a, b, test, type, ftz), c, boolean), dtype)
 
 
-@_comparison("set.TEST{.ftz}.{dtype:f16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f16x2"), source=_SET_HALF,
-             since="sm_53")  # fmt: skip
-@_comparison("set.TEST.{dtype:bf16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16x2"), source=_SET_HALF,
-             since="sm_90")  # fmt: skip
+@_comparison(
+    "set.TEST{.ftz}.{dtype:f16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "f16x2"), source=_SET_HALF, since="sm_53"
+)
+@_comparison("set.TEST.{dtype:bf16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16x2"), source=_SET_HALF, since="sm_90")
 def set_pairs(
-    a: Array, b: Array, c: Array | None = None, *, test: str, dtype: str, type: str, ftz: bool = False,
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    test: str,
+    dtype: str,
+    type: str,
+    ftz: bool = False,
     boolean: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """1.0 or 0 in each half, as the test, combined with c, holds there: set.eq.f16x2.f16x2 of equals is 0x3c003c00."""
     return _chosen(_combined(_holds(a, b, test, type, ftz), None if c is None else c[:, None], boolean), dtype)
 
 
-@_comparison("set.TEST{.ftz}.{dtype:u32|s32}.TYPE d:u16x2, a, b", (_NUMBER_TESTS, "f16x2"), source=_SET_HALF,
-             since="sm_53", ignores=("dtype",))  # fmt: skip
-@_comparison("set.TEST.{dtype:u32|s32}.TYPE d:u16x2, a, b", (_NUMBER_TESTS, "bf16x2"), source=_SET_HALF,
-             since="sm_90", ignores=("dtype",))  # fmt: skip
+@_comparison(
+    "set.TEST{.ftz}.{dtype:u32|s32}.TYPE d:u16x2, a, b",
+    (_NUMBER_TESTS, "f16x2"),
+    source=_SET_HALF,
+    since="sm_53",
+    ignores=("dtype",),
+)
+@_comparison(
+    "set.TEST.{dtype:u32|s32}.TYPE d:u16x2, a, b",
+    (_NUMBER_TESTS, "bf16x2"),
+    source=_SET_HALF,
+    since="sm_90",
+    ignores=("dtype",),
+)
 def set_pair_masks(
     a: Array, b: Array, c: Array | None = None, *, test: str, type: str, ftz: bool = False, boolean: str | None = None
 ) -> Array:

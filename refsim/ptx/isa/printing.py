@@ -17,8 +17,10 @@ from refsim.ptx.memory.space import ITEM
 LONGEST = 1 << 16  # bytes of one text, a width or a precision
 PRINTED = "a printed text"
 # Conversions of C: flags, width, precision, length, letter. A text that is no conversion is printed as it stands.
-_CONVERSION = re.compile(r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?"
-                         r"(?P<length>hh|h|ll|l|j|z|t|L)?(?P<letter>[diouxXeEfFgGaAcsp%])")  # fmt: skip
+_CONVERSION = re.compile(
+    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?"
+    r"(?P<length>hh|h|ll|l|j|z|t|L)?(?P<letter>[diouxXeEfFgGaAcsp%])"
+)
 _WIDE_LENGTHS = ("l", "ll", "j", "z", "t")
 _NARROW_LENGTHS = {"hh": 8, "h": 16}
 

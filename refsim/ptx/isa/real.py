@@ -216,9 +216,10 @@ def copysign(a: Array, b: Array) -> Array:
 
 
 @instruction(
-    "testp.{test:finite|infinite|number|notanumber|normal|subnormal}.{type:f32|f64} d:pred, a", ignores=("type",),
+    "testp.{test:finite|infinite|number|notanumber|normal|subnormal}.{type:f32|f64} d:pred, a",
+    ignores=("type",),
     source=PTX["testp"],
-)  # fmt: skip
+)
 def testp(a: Array, *, test: str) -> Array:
     """What kind of number a float is; zero counts as normal."""
     smallest = np.finfo(a.dtype).smallest_normal

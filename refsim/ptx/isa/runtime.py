@@ -42,9 +42,10 @@ def vprintf(lanes: Lanes, format: Array, buffer: Array) -> Array:
 
 
 @instruction(
-    "call.__assertfail message:u64, file:u64, line:u32, function:u64, size:u64", undefined=_addresses,
+    "call.__assertfail message:u64, file:u64, line:u32, function:u64, size:u64",
+    undefined=_addresses,
     source=CUDA_GUIDE["assertion"],
-)  # fmt: skip
+)
 def assertion(lanes: Lanes, message: Array, file: Array, line: Array, function: Array, size: Array) -> None:
     """A failed assertion ends the kernel: of several threads the first one speaks."""
     one = Lanes(lanes.machine, lanes.ids[:1], lanes.statement)

@@ -31,6 +31,7 @@ class Unmodelled:
 
 # Prefix, what it is, the first target, the section; a word that the opcode must contain. The first row that covers an opcode
 # tells what it is: longer prefixes stand before shorter ones.
+# fmt: off
 _TABLE: tuple[tuple[str, ...], ...] = (
     ("wgmma", "product of matrices by a warpgroup", "sm_90a", "asynchronous warpgroup level matrix instructions"),
     ("tcgen05", "fifth generation of tensor cores, and their memory", "sm_100a", "TensorCore 5th generation family"),
@@ -66,7 +67,8 @@ _TABLE: tuple[tuple[str, ...], ...] = (
       for name in ("add", "sub", "absdiff", "min", "max", "shl", "shr", "mad", "set")),
     *((f"v{name}{parts}", "video instruction on parts of a word", "sm_30", "SIMD video instructions")
       for name in ("add", "sub", "avrg", "absdiff", "min", "max", "set") for parts in (2, 4)),
-)  # fmt: skip
+)
+# fmt: on
 ROWS = tuple(Unmodelled(prefix, what, since, PTX[section], *having) for prefix, what, since, section, *having in _TABLE)
 
 
@@ -82,13 +84,17 @@ def missing(opcode: str, where: str, forms: Sequence[str], others: Sequence[str]
     """
     if row := unmodelled(opcode):
         return RefsimError(
-            "unknown-instruction", f"this simulator does not model {opcode!r} yet: {row.what}, PTX of {_spoken(row.since)}",
-            where=where, rule=str(row.source),
-        )  # fmt: skip
+            "unknown-instruction",
+            f"this simulator does not model {opcode!r} yet: {row.what}, PTX of {_spoken(row.since)}",
+            where=where,
+            rule=str(row.source),
+        )
     return RefsimError(
-        "unknown-instruction", f"the simulator has no clause for {opcode!r}", where=where,
+        "unknown-instruction",
+        f"the simulator has no clause for {opcode!r}",
+        where=where,
         help=f"nearest known form: {'; '.join(nearest(opcode, list(forms or others), 1))}",
-    )  # fmt: skip
+    )
 
 
 def _spoken(since: str) -> str:

@@ -24,9 +24,11 @@ def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, A
     step, clamp, segment = (b & 31).astype(np.int64), (c & 31).astype(np.int64), (c >> 8 & 31).astype(np.int64)
     first, last = lane & segment, (lane & segment) | (clamp & ~segment)
     source = {
-        "up": lambda: lane - step, "down": lambda: lane + step, "bfly": lambda: lane ^ step,
+        "up": lambda: lane - step,
+        "down": lambda: lane + step,
+        "bfly": lambda: lane ^ step,
         "idx": lambda: first | (step & ~segment),
-    }[mode]()  # fmt: skip
+    }[mode]()
     inside = source >= last if mode == "up" else source <= last
     return np.where(inside, source, lane), np.broadcast_to(inside, lane.shape)
 
@@ -52,8 +54,10 @@ def _shuffled(operands: Operands) -> list[Any]:
 
 @instruction(
     "shfl.sync.{mode:up|down|bfly|idx}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32, mask:b32",
-    rendezvous="mask", undefined=_shuffled, source=PTX["shfl.sync"],
-)  # fmt: skip
+    rendezvous="mask",
+    undefined=_shuffled,
+    source=PTX["shfl.sync"],
+)
 def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) -> tuple[Array, Array]:
     """Read `a` from another lane of the segment; the predicate says whether that lane lies inside it.
 
@@ -89,8 +93,12 @@ def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     return group, np.int64(1) << lanes.laneid
 
 
-@instruction("vote.sync.ballot.b32 d:b32, a:pred, mask:b32", rendezvous="mask",
-             undefined=undefined.ballot, source=PTX["vote.sync"])  # fmt: skip
+@instruction(
+    "vote.sync.ballot.b32 d:b32, a:pred, mask:b32",
+    rendezvous="mask",
+    undefined=undefined.ballot,
+    source=PTX["vote.sync"],
+)
 def vote_ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     """Bit i is the predicate of lane i."""
     return _ballot(lanes, a, mask).astype(np.uint32)
@@ -103,8 +111,12 @@ def _ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     return bits[group]
 
 
-@instruction("vote.sync.{mode:all|any|uni}.pred d:pred, a:pred, mask:b32", rendezvous="mask",
-             undefined=undefined.voted, source=PTX["vote.sync"])  # fmt: skip
+@instruction(
+    "vote.sync.{mode:all|any|uni}.pred d:pred, a:pred, mask:b32",
+    rendezvous="mask",
+    undefined=undefined.voted,
+    source=PTX["vote.sync"],
+)
 def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
     """Whether all, any, or all-or-none of the lanes have a true predicate."""
     votes, members = _ballot(lanes, a, mask), _ballot(lanes, np.array([True]), mask)
@@ -151,15 +163,22 @@ def match_all(lanes: Lanes, a: Array, mask: Array) -> tuple[Array, Array]:
 
 
 _REDUCE = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
     "xor": np.bitwise_xor,
-}  # fmt: skip
+}
 
 
 @instruction(
     "redux.sync.{operation:add|min|max}.{type:u32|s32} d, a, mask:b32",
-    undefined=undefined.group_whole, rendezvous="mask", since="sm_80", source=PTX["redux.sync"],
-)  # fmt: skip
+    undefined=undefined.group_whole,
+    rendezvous="mask",
+    since="sm_80",
+    source=PTX["redux.sync"],
+)
 def redux(lanes: Lanes, a: Array, mask: Array, *, operation: str, type: str) -> Array:
     """One integer result over all lanes of the mask."""
     return _reduce(lanes, a, mask, operation)
@@ -167,8 +186,11 @@ def redux(lanes: Lanes, a: Array, mask: Array, *, operation: str, type: str) -> 
 
 @instruction(
     "redux.sync.{operation:and|or|xor}.b32 d:b32, a:b32, mask:b32",
-    undefined=undefined.group_bits, rendezvous="mask", since="sm_80", source=PTX["redux.sync"],
-)  # fmt: skip
+    undefined=undefined.group_bits,
+    rendezvous="mask",
+    since="sm_80",
+    source=PTX["redux.sync"],
+)
 def redux_bits(lanes: Lanes, a: Array, mask: Array, *, operation: str) -> Array:
     """One bitwise result over all lanes of the mask."""
     return _reduce(lanes, a, mask, operation)
@@ -184,8 +206,11 @@ def _reduce(lanes: Lanes, a: Array, mask: Array, operation: str) -> Array:
 
 @instruction(
     "redux.sync.{operation:min|max}{.abs}{.nan:NaN}.f32 d:f32, a:f32, mask:b32",
-    undefined=undefined.group_whole, rendezvous="mask", since="sm_100a", source=PTX["redux.sync"],
-)  # fmt: skip
+    undefined=undefined.group_whole,
+    rendezvous="mask",
+    since="sm_100a",
+    source=PTX["redux.sync"],
+)
 def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool, nan: str | None) -> Array:
     """The smallest or largest float of the lanes, NaN ignored unless .NaN."""
     values = np.abs(a) if abs else a
@@ -201,8 +226,9 @@ def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool
     return np.where(lost, 0x7FFFFFFF, back).astype(np.int64).astype(np.uint32).view(TYPES["f32"].dtype)
 
 
-@instruction("elect.sync d:b32|dp:pred, mask:b32", rendezvous="mask", since="sm_90",
-             undefined=defined, source=PTX["elect.sync"])  # fmt: skip
+@instruction(
+    "elect.sync d:b32|dp:pred, mask:b32", rendezvous="mask", since="sm_90", undefined=defined, source=PTX["elect.sync"]
+)
 def elect(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     """One lane of the mask is chosen: here the lowest."""
     members = _ballot(lanes, np.array([True]), mask)

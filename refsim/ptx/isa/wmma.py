@@ -66,9 +66,12 @@ def _load(shape: Shape, type: str, operand: str) -> None:
     form = f"wmma.load.{operand}.sync.aligned.{{layout:row|col}}.{shape}{_SPACE}.{type}"
 
     @instruction(
-        f"{form} d:{register.name}*{fragment.registers}, [a], stride:b32?", rendezvous="warp", since=shape.since,
-        source=_SECTIONS["load"], undefined=undefined.fragment_loaded(name, addresses),
-    )  # fmt: skip
+        f"{form} d:{register.name}*{fragment.registers}, [a], stride:b32?",
+        rendezvous="warp",
+        since=shape.since,
+        source=_SECTIONS["load"],
+        undefined=undefined.fragment_loaded(name, addresses),
+    )
     def load(
         lanes: Lanes, address: Array, stride: Array | None, *, layout: str, space: str | None = None
     ) -> list[Array]:
@@ -92,9 +95,12 @@ def _store(shape: Shape, type: str) -> None:
     form = f"wmma.store.d.sync.aligned.{{layout:row|col}}.{shape}{_SPACE}.{type}"
 
     @instruction(
-        f"{form} [a], b:{register.name}*{fragment.registers}, stride:b32?", rendezvous="warp", since=shape.since,
-        source=_SECTIONS["store"], undefined=undefined.fragment_stored(name, addresses),
-    )  # fmt: skip
+        f"{form} [a], b:{register.name}*{fragment.registers}, stride:b32?",
+        rendezvous="warp",
+        since=shape.since,
+        source=_SECTIONS["store"],
+        undefined=undefined.fragment_stored(name, addresses),
+    )
     def store(
         lanes: Lanes, address: Array, b: list[Array], stride: Array | None, *, layout: str, space: str | None = None
     ) -> None:
@@ -149,9 +155,14 @@ def _mma(shape: Shape, type: str, c_type: str, d_type: str) -> None:
     wide = "f32" if "f32" in (c_type, d_type) else d_type
     layouts = ("alayout", "blayout")
     register = instruction(
-        f"{opcode} {vectors[3]}, {', '.join(vectors[:3])}", rendezvous="warp", since=shape.since, source=_SECTIONS["mma"],
-        ignores=(*layouts, "rn") if type == "f64" else layouts, undefined=undefined.multiplied(names), stacks=True,
-    )  # fmt: skip
+        f"{opcode} {vectors[3]}, {', '.join(vectors[:3])}",
+        rendezvous="warp",
+        since=shape.since,
+        source=_SECTIONS["mma"],
+        ignores=(*layouts, "rn") if type == "f64" else layouts,
+        undefined=undefined.multiplied(names),
+        stacks=True,
+    )
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
         """D = A B + C for the matrices of each warp; in what order they lay in memory is no matter here."""

@@ -72,9 +72,11 @@ class Code:
     def jumps(self) -> dict[int, int]:
         """Where each branch to one statement leads."""
         return {
-            pc: source.pc for pc, step in enumerate(self.steps) for source, _ in step.sources
+            pc: source.pc
+            for pc, step in enumerate(self.steps)
+            for source, _ in step.sources
             if step.bound.clause.mnemonic == "bra" and isinstance(source, Target)
-        }  # fmt: skip
+        }
 
     @cached_property
     def is_asynchronous(self) -> bool:
@@ -117,10 +119,14 @@ class Code:
         """The branches back to a loop that reads memory strongly: whoever takes one may wait for another thread."""
         reads = np.cumsum([0, *(_polls(step) for step in self.steps)])
         return frozenset(
-            pc for pc, step in enumerate(self.steps) for source, _ in step.sources
-            if step.bound.clause.mnemonic == "bra" and isinstance(source, Target) and source.pc <= pc
+            pc
+            for pc, step in enumerate(self.steps)
+            for source, _ in step.sources
+            if step.bound.clause.mnemonic == "bra"
+            and isinstance(source, Target)
+            and source.pc <= pc
             and reads[pc] > reads[source.pc]
-        )  # fmt: skip
+        )
 
     @cached_property
     def unread(self) -> frozenset[int]:

@@ -114,8 +114,17 @@ class Writer:
     def __init__(self, block: Block, code: Code) -> None:
         self.block, self.code = block, code
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {"get": get, "put": put, "place": place, "merge": merge, "part": part, "np": np, "one": one,
-                                      "check_written": check_written, "mark_written": mark_written}  # fmt: skip
+        self.names: dict[str, Any] = {
+            "get": get,
+            "put": put,
+            "place": place,
+            "merge": merge,
+            "part": part,
+            "np": np,
+            "one": one,
+            "check_written": check_written,
+            "mark_written": mark_written,
+        }
         self.held: set[int] = set()
         self.changed: set[int] = set()
         self.sure: set[int] = set()
@@ -234,11 +243,15 @@ class Writer:
         """Whether a step is one clause over whole operands with one result, for every lane that is here."""
         clause = step.bound.clause
         return (
-            step.guard is None and not clause.wants_lanes and not clause.counts_results and not clause.inexact
-            and len(step.results) == 1 and isinstance(step.results[0][0], int)
+            step.guard is None
+            and not clause.wants_lanes
+            and not clause.counts_results
+            and not clause.inexact
+            and len(step.results) == 1
+            and isinstance(step.results[0][0], int)
             and (len(step.bound.results) == 1 or step.results[0][1].name == "pred")
             and all(isinstance(source, Register | Negated | Constant | Special | Symbol) for source, _ in step.sources)
-        )  # fmt: skip
+        )
 
     def simple(self, step: Step) -> None:
         """One line without a call between the clause and its operands: `r3 = u0(f0(r1, v0(r2)))`."""

@@ -36,13 +36,17 @@ def _widths(step: Step, space: str) -> list[int]:
 
 def _copied(step: Step) -> int:
     """The bytes that a cp.async writes; 0 where the text does not say."""
-    sizes = [source for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True)
-             if form.name == "bytes"]  # fmt: skip
+    sizes = [
+        source for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True) if form.name == "bytes"
+    ]
     return max((int(size.bits[0]) & 0b11100 for size in sizes if isinstance(size, Constant)), default=0)
 
 
 def _source_size(step: Step) -> int:
     """A copy with a source size may read single bytes."""
-    given = [source for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True)
-             if form.name in ("given", "ignore")]  # fmt: skip
+    given = [
+        source
+        for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True)
+        if form.name in ("given", "ignore")
+    ]
     return 0 if all(source is None for source in given) else 1

@@ -89,9 +89,12 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
     bound = bind(statement.opcode, where, len(given), _predicates(statement, function))
     if not supports(target, bound.since):
         raise RefsimError(
-            "unsupported-target", f"{statement.opcode} exists from {bound.since} on, the target is {target}",
-            where=where, rule=str(bound.clause.source), help="compile or load for a newer target",
-        )  # fmt: skip
+            "unsupported-target",
+            f"{statement.opcode} exists from {bound.since} on, the target is {target}",
+            where=where,
+            rule=str(bound.clause.source),
+            help="compile or load for a newer target",
+        )
     _check_vectors(statement, bound)
     match = _Matcher(statement, function, is_generic=bound.is_generic)
     if statement.guard:

@@ -47,11 +47,15 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
         if is_pure and not any(True for _ in flat(masks)):
             return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in step.results]
         operands = Operands(
-            lanes, clause.function, facts, names, types,
+            lanes,
+            clause.function,
+            facts,
+            names,
+            types,
             [_cut(value, source, type) for value, (source, type) in zip(values, step.sources, strict=True)],
             [_cut_mask(mask, source, type) for mask, (source, type) in zip(masks, step.sources, strict=True)],
             step.results,
-        )  # fmt: skip
+        )
         found = rule(operands)
         return [
             [_extended(one, type, index, register_bits) for one, index in zip(mask, result, strict=True)]
@@ -93,9 +97,15 @@ def _extended(mask: Mask | None, type: PtxType, index: int | None, register_bits
 
 
 def guarded(
-    lanes: Lanes, step: Step, follow: Follow, guard: Array, doubt: Mask | None, masks: list[Any], values: list[Any],
+    lanes: Lanes,
+    step: Step,
+    follow: Follow,
+    guard: Array,
+    doubt: Mask | None,
+    masks: list[Any],
+    values: list[Any],
     old: list[Mask | None],
-) -> list[Mask | None]:  # fmt: skip
+) -> list[Mask | None]:
     """The masks of the registers that a guarded step writes: new ones where its guard holds, old ones elsewhere. Where the
     guard itself is undefined so are they, and what writes memory must not be guarded so."""
     if doubt is not None and _writes_memory(step):
@@ -107,8 +117,12 @@ def guarded(
         some = lanes.full(guard)
         inner = [part_mask(one, some) for one in masks]
         found = follow(chosen, inner, [part(lanes, guard, value) for value in values])
-        written = [one for result, (targets, _) in zip(found, step.results, strict=False)
-                   for one, index in zip(*_pairs(result, targets), strict=True) if index is not None]  # fmt: skip
+        written = [
+            one
+            for result, (targets, _) in zip(found, step.results, strict=False)
+            for one, index in zip(*_pairs(result, targets), strict=True)
+            if index is not None
+        ]
         fresh = [_merged(before, after, some, lanes.count) for before, after in zip(old, written, strict=True)]
     return (
         fresh

@@ -24,8 +24,11 @@ def function_addresses(module: Module) -> dict[str, int]:
 
 def generic_addresses(symbols: Mapping[str, int], variables: Iterable[Variable]) -> dict[str, int]:
     """The addresses of variables for accesses that name no state space, as `generic(name)`."""
-    return {f"generic({variable.name})": symbols[variable.name] + WINDOWS.get(variable.space, 0)
-            for variable in variables if variable.name in symbols}  # fmt: skip
+    return {
+        f"generic({variable.name})": symbols[variable.name] + WINDOWS.get(variable.space, 0)
+        for variable in variables
+        if variable.name in symbols
+    }
 
 
 def write_references(variable: Variable, symbols: Mapping[str, int], device: GlobalMemory) -> None:

@@ -48,9 +48,10 @@ def check_count(function: Function, args: Sequence[Any]) -> None:
     """RefsimError `argument-count` unless there is one argument for each parameter."""
     if len(args) != len(function.parameters):
         raise RefsimError(
-            "argument-count", f"{function.name} takes {len(function.parameters)} arguments, {len(args)} were given",
+            "argument-count",
+            f"{function.name} takes {len(function.parameters)} arguments, {len(args)} were given",
             rule=", ".join(f"{parameter.name}: {parameter.size} B" for parameter in function.parameters),
-        )  # fmt: skip
+        )
 
 
 def argument_bytes(function: Function, position: int, argument: Any) -> bytes:
@@ -66,12 +67,15 @@ def argument_bytes(function: Function, position: int, argument: Any) -> bytes:
         raise RefsimError("bad-argument", f"{name} is a {type(argument).__name__}", rule=RULE)
     if len(raw) != parameter.size:
         raise RefsimError(
-            "argument-size", f"{name} has {len(raw)} B, {parameter.name} takes {parameter.size} B", rule=RULE,
+            "argument-size",
+            f"{name} has {len(raw)} B, {parameter.name} takes {parameter.size} B",
+            rule=RULE,
             help="give a numpy scalar of that size, such as np.uint64(n), or all bytes of the struct",
-        )  # fmt: skip
+        )
     if align > parameter.align:
         raise RefsimError(
-            "argument-alignment", f"{name} is aligned to {align} B, {parameter.name} to {parameter.align} B",
+            "argument-alignment",
+            f"{name} is aligned to {align} B, {parameter.name} to {parameter.align} B",
             rule="a struct lies in the parameters as its type is aligned: the two declarations differ",
-        )  # fmt: skip
+        )
     return raw

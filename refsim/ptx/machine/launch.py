@@ -117,8 +117,14 @@ class Launch:
         """Run all CTAs, a wave after another."""
         history, shape = History(), self.shape
         for first in range(0, shape.ctas, self.wave):
-            geometry = Geometry(shape.grid, shape.block, first, min(self.wave, shape.ctas - first), shape.cluster,
-                                shape.is_explicit_cluster)  # fmt: skip
+            geometry = Geometry(
+                shape.grid,
+                shape.block,
+                first,
+                min(self.wave, shape.ctas - first),
+                shape.cluster,
+                shape.is_explicit_cluster,
+            )
             machine = self.machine(geometry, findings, history, deadline, tracking)
             try:
                 machine.run()
@@ -153,11 +159,14 @@ class Launch:
     def inconclusive(self, error: RefsimError) -> RefsimError:
         """A grid that ran in waves and polls for ever says nothing about the kernel: it may have waited for a later wave."""
         return RefsimError(
-            "timeout", error.what, error.where,
+            "timeout",
+            error.what,
+            error.where,
             f"the {self.shape.ctas:,} blocks ran {self.wave:,} at a time: one that waits for a later one waits for ever, "
             "here as on a chip that does not hold them all",
-            "launch no more blocks than are resident at once, or raise the time limit", Kind.INCONCLUSIVE,
-        )  # fmt: skip
+            "launch no more blocks than are resident at once, or raise the time limit",
+            Kind.INCONCLUSIVE,
+        )
 
     def machine(
         self, geometry: Geometry, findings: Findings, history: History, deadline: float, tracking: Tracking | None
@@ -165,16 +174,35 @@ class Launch:
         """The machine for some of the CTAs, with shared and local memory of their own."""
         shared_bytes, local_bytes = self.variables.shared_bytes, self.variables.local_bytes
         poison = (POISON + self.seed) & 0xFF
-        shared = per_owner("shared", geometry.count, SHARED_BASE + shared_bytes,
-                           [Region("shared memory", SHARED_BASE, SHARED_BASE + shared_bytes)], poison)  # fmt: skip
+        shared = per_owner(
+            "shared",
+            geometry.count,
+            SHARED_BASE + shared_bytes,
+            [Region("shared memory", SHARED_BASE, SHARED_BASE + shared_bytes)],
+            poison,
+        )
         local = per_owner("local", geometry.lanes, local_bytes, [Region("local memory", 0, local_bytes)], poison)
         return Machine(
-            self.code, geometry, self.memory, shared, local, self.parameters, self.variables.symbols,
-            checks=self.checks, findings=findings, policy=self.policy, seed=self.seed + geometry.first,
-            target=self.target, arithmetic=self.arithmetic, deadline=deadline,
-            observer=self.observer, watching=self.watching, history=history, tracking=tracking,
+            self.code,
+            geometry,
+            self.memory,
+            shared,
+            local,
+            self.parameters,
+            self.variables.symbols,
+            checks=self.checks,
+            findings=findings,
+            policy=self.policy,
+            seed=self.seed + geometry.first,
+            target=self.target,
+            arithmetic=self.arithmetic,
+            deadline=deadline,
+            observer=self.observer,
+            watching=self.watching,
+            history=history,
+            tracking=tracking,
             in_shared=self.variables.in_shared,
-        )  # fmt: skip
+        )
 
 
 def place_variables(

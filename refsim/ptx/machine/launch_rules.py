@@ -100,9 +100,12 @@ def launch_shape(
         _check_cluster_directives(function, shape, where)
     elif "explicitcluster" in function.directives:
         raise RefsimError(
-            "missing-cluster", f"{function.name} has to be launched with a cluster, and none was given", where,
-            str(CLUSTER_SOURCE) + ": .explicitcluster", "give cluster=",
-        )  # fmt: skip
+            "missing-cluster",
+            f"{function.name} has to be launched with a cluster, and none was given",
+            where,
+            str(CLUSTER_SOURCE) + ": .explicitcluster",
+            "give cluster=",
+        )
     return shape
 
 
@@ -118,68 +121,91 @@ def _check_grid(shape: LaunchShape, where: str) -> None:
     for axis, extent, most in zip("xyz", shape.grid, MAX_GRID, strict=True):
         if extent > most:
             raise RefsimError(
-                "grid-too-large", f"a grid of {extent:,} blocks along {axis}: the limit is {most:,}", where,
-                str(THREAD_SOURCE), "put the long axis first: x goes to 2^31 - 1",
-            )  # fmt: skip
+                "grid-too-large",
+                f"a grid of {extent:,} blocks along {axis}: the limit is {most:,}",
+                where,
+                str(THREAD_SOURCE),
+                "put the long axis first: x goes to 2^31 - 1",
+            )
 
 
 def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
     for axis, extent, most in zip("xyz", shape.block, MAX_BLOCK, strict=True):
         if extent > most:
             raise RefsimError(
-                "block-too-large", f"a block of {extent} threads along {axis}: the limit is {most}", where,
+                "block-too-large",
+                f"a block of {extent} threads along {axis}: the limit is {most}",
+                where,
                 str(THREAD_SOURCE),
-            )  # fmt: skip
+            )
     if shape.threads > MAX_THREADS:
         raise RefsimError(
-            "block-too-large", f"a block of {shape.threads} threads: the limit is {MAX_THREADS}", where,
+            "block-too-large",
+            f"a block of {shape.threads} threads: the limit is {MAX_THREADS}",
+            where,
             str(THREAD_SOURCE),
-        )  # fmt: skip
+        )
     required, largest = _directive(function, "reqntid"), _directive(function, "maxntid")
     if required is not None and shape.block != required:
         raise RefsimError(
-            "wrong-block", f"a block of {_text(shape.block)} threads: the entry requires {_text(required)}", where,
-            f"{_PERFORMANCE}: .reqntid", f"launch with block={required}",
-        )  # fmt: skip
+            "wrong-block",
+            f"a block of {_text(shape.block)} threads: the entry requires {_text(required)}",
+            where,
+            f"{_PERFORMANCE}: .reqntid",
+            f"launch with block={required}",
+        )
     if largest is not None and shape.threads > prod(largest):
         raise RefsimError(
-            "block-too-large", f"a block of {shape.threads} threads: the entry was compiled for at most {prod(largest)}",
-            where, f"{_PERFORMANCE}: .maxntid {_text(largest)} (__launch_bounds__)",
-        )  # fmt: skip
+            "block-too-large",
+            f"a block of {shape.threads} threads: the entry was compiled for at most {prod(largest)}",
+            where,
+            f"{_PERFORMANCE}: .maxntid {_text(largest)} (__launch_bounds__)",
+        )
 
 
 def _check_cluster(target: str, shape: LaunchShape, where: str) -> None:
     most = limits_of(target).cluster
     if most == 0:
         raise RefsimError(
-            "no-clusters", f"a cluster of {_text(shape.cluster)} on {target}, which has no clusters", where,
+            "no-clusters",
+            f"a cluster of {_text(shape.cluster)} on {target}, which has no clusters",
+            where,
             f"{CLUSTER_SOURCE}: sm_90 and newer",
-        )  # fmt: skip
+        )
     if shape.cluster_ctas > most:
         raise RefsimError(
-            "cluster-too-large", f"a cluster of {shape.cluster_ctas} blocks: {target} takes {most}", where,
+            "cluster-too-large",
+            f"a cluster of {shape.cluster_ctas} blocks: {target} takes {most}",
+            where,
             f"{CLUSTER_SOURCE}; up to 8 are portable, 16 where the chip allows it",
-        )  # fmt: skip
+        )
     if any(blocks % part for blocks, part in zip(shape.grid, shape.cluster, strict=True)):
         raise RefsimError(
-            "grid-not-whole-clusters", f"a grid of {_text(shape.grid)} blocks in clusters of {_text(shape.cluster)}",
-            where, f"{CLUSTER_SOURCE}: a grid is whole clusters along each axis",
-        )  # fmt: skip
+            "grid-not-whole-clusters",
+            f"a grid of {_text(shape.grid)} blocks in clusters of {_text(shape.cluster)}",
+            where,
+            f"{CLUSTER_SOURCE}: a grid is whole clusters along each axis",
+        )
 
 
 def _check_cluster_directives(function: Function, shape: LaunchShape, where: str) -> None:
     required = _directive(function, "reqnctapercluster")
     if required is not None and shape.cluster != required:
         raise RefsimError(
-            "wrong-cluster", f"a cluster of {_text(shape.cluster)} blocks: the entry requires {_text(required)}", where,
-            f"{CLUSTER_SOURCE}: .reqnctapercluster", f"launch with cluster={required}, or without one",
-        )  # fmt: skip
+            "wrong-cluster",
+            f"a cluster of {_text(shape.cluster)} blocks: the entry requires {_text(required)}",
+            where,
+            f"{CLUSTER_SOURCE}: .reqnctapercluster",
+            f"launch with cluster={required}, or without one",
+        )
     largest = function.directives.get("maxclusterrank")
     if largest and shape.cluster_ctas > largest[0]:
         raise RefsimError(
-            "cluster-too-large", f"a cluster of {shape.cluster_ctas} blocks: the entry takes at most {largest[0]}", where,
+            "cluster-too-large",
+            f"a cluster of {shape.cluster_ctas} blocks: the entry takes at most {largest[0]}",
+            where,
             f"{CLUSTER_SOURCE}: .maxclusterrank",
-        )  # fmt: skip
+        )
 
 
 def check_memory(entry: str, target: str, static: int, dynamic: int, local: int) -> None:
@@ -187,20 +213,26 @@ def check_memory(entry: str, target: str, static: int, dynamic: int, local: int)
     where, most = f"launch of {entry}", limits_of(target).opt_in
     if static > MAX_STATIC_SHARED:
         raise RefsimError(
-            "out-of-shared-memory", f"{static} B of static shared memory: the limit is {MAX_STATIC_SHARED} B", where,
-            f"{SHARED_SOURCE}, on every target", "declare it `extern __shared__` and give shared_bytes=",
-        )  # fmt: skip
+            "out-of-shared-memory",
+            f"{static} B of static shared memory: the limit is {MAX_STATIC_SHARED} B",
+            where,
+            f"{SHARED_SOURCE}, on every target",
+            "declare it `extern __shared__` and give shared_bytes=",
+        )
     if static + dynamic > most:
         raise RefsimError(
             "out-of-shared-memory",
             f"{static + dynamic} B of shared memory ({static} static, {dynamic} dynamic): {target} has {most} B for a block",
-            where, str(SHARED_SOURCE),
-        )  # fmt: skip
+            where,
+            str(SHARED_SOURCE),
+        )
     if local > MAX_LOCAL:
         raise RefsimError(
-            "out-of-local-memory", f"{local} B of local memory a thread: the limit is {MAX_LOCAL} B", where,
+            "out-of-local-memory",
+            f"{local} B of local memory a thread: the limit is {MAX_LOCAL} B",
+            where,
             str(THREAD_SOURCE),
-        )  # fmt: skip
+        )
 
 
 def check_parameters(function: Function, version: str, target: str) -> None:
@@ -210,9 +242,12 @@ def check_parameters(function: Function, version: str, target: str) -> None:
         size = round_up(size, parameter.align) + parameter.size
     if size > most:
         raise RefsimError(
-            "too-many-parameters", f"{size} B of parameters: the limit is {most} B for PTX {version} on {target}",
-            f"launch of {function.name}", str(PARAMETER_SOURCE), "pass a pointer to a buffer",
-        )  # fmt: skip
+            "too-many-parameters",
+            f"{size} B of parameters: the limit is {most} B for PTX {version} on {target}",
+            f"launch of {function.name}",
+            str(PARAMETER_SOURCE),
+            "pass a pointer to a buffer",
+        )
 
 
 def check_registers(entry: str, threads: int, registers: int) -> None:
@@ -220,10 +255,12 @@ def check_registers(entry: str, threads: int, registers: int) -> None:
     needed = warp_registers(registers) * round_up(-(-threads // 32), 4)
     if needed > REGISTERS:
         raise RefsimError(
-            "too-many-registers", f"{threads} threads of {registers} registers take {needed:,}: an SM has {REGISTERS:,}",
-            f"launch of {entry}", "cuda_occupancy.h: registers of a warp x warps rounded up to 4",
+            "too-many-registers",
+            f"{threads} threads of {registers} registers take {needed:,}: an SM has {REGISTERS:,}",
+            f"launch of {entry}",
+            "cuda_occupancy.h: registers of a warp x warps rounded up to 4",
             "compile with __launch_bounds__ or --maxrregcount, or launch fewer threads",
-        )  # fmt: skip
+        )
 
 
 def _text(shape: Shape) -> str:

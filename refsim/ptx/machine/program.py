@@ -117,11 +117,23 @@ class Program(Card):
             place_workspace(memory)
 
     def launch(
-        self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], *, shared_bytes: int = 0,
-        memory: GlobalMemory | None = None, policy: str = "eager", arithmetic: str = "silicon",
-        checks: Checks | None = None, seed: int = 0, cluster: Extents | None = None, cooperative: bool = False,
-        observer: StepObserver | None = None, watching: AddressWatch | None = None,
-    ) -> Trace:  # fmt: skip
+        self,
+        entry: str,
+        grid: Extents,
+        block: Extents,
+        args: Sequence[Any],
+        *,
+        shared_bytes: int = 0,
+        memory: GlobalMemory | None = None,
+        policy: str = "eager",
+        arithmetic: str = "silicon",
+        checks: Checks | None = None,
+        seed: int = 0,
+        cluster: Extents | None = None,
+        cooperative: bool = False,
+        observer: StepObserver | None = None,
+        watching: AddressWatch | None = None,
+    ) -> Trace:
         """Run one entry over a grid of blocks and return what happened.
 
         grid, block, cluster: a number or up to three extents, x first; without `cluster` the entry's own directive holds.
@@ -151,21 +163,37 @@ class Program(Card):
             high, low = divmod(place_workspace(device), 1 << 32)
             variables.symbols.update({"%envreg1": high, "%envreg2": low})
         findings = Launch(
-            code, shape, device, parameters, variables, made, policy, arithmetic, seed, self.target,
-            self.text, cooperative, observer, watching,
-        ).run()  # fmt: skip
+            code,
+            shape,
+            device,
+            parameters,
+            variables,
+            made,
+            policy,
+            arithmetic,
+            seed,
+            self.target,
+            self.text,
+            cooperative,
+            observer,
+            watching,
+        ).run()
         for array, address in arrays:
             if device.was_stored_to(address):
                 array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
         return Trace(
-            entry, findings.instructions, tuple(place(statement) for statement in findings.inexact.values()),
-            tuple(findings.recorded.values()), code.contractions,
+            entry,
+            findings.instructions,
+            tuple(place(statement) for statement in findings.inexact.values()),
+            tuple(findings.recorded.values()),
+            code.contractions,
             tuple(findings.banks[line] for line in sorted(findings.banks)),
             tuple(f"{place(statement)}: exact sums" for statement in findings.idealised.values()),
             tuple(findings.warnings.values()),
             tuple(note for note in findings.notes.values() if made.level(note.code) != "off"),
-            made.off, findings.printed_lines(),
-        )  # fmt: skip
+            made.off,
+            findings.printed_lines(),
+        )
 
     def _line(self) -> str:
         return f"{self.target}: {', '.join(self.entries) or 'no entry'}"

@@ -33,8 +33,14 @@ def registers_used(text: str, entry: str, target: str) -> int | None:
         return None
     with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
         (Path(directory) / "kernel.ptx").write_text(text, encoding="utf-8", newline="\n")
-        command = [program, "--verbose", f"--gpu-name={target}", f"--entry={entry}", "--output-file=kernel.cubin",
-                   "kernel.ptx"]  # fmt: skip
+        command = [
+            program,
+            "--verbose",
+            f"--gpu-name={target}",
+            f"--entry={entry}",
+            "--output-file=kernel.cubin",
+            "kernel.ptx",
+        ]
         try:
             answer = subprocess.run(
                 command, cwd=directory, capture_output=True, text=True, check=False, timeout=SECONDS

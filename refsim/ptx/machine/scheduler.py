@@ -71,12 +71,28 @@ class Machine:
     port: Port
 
     def __init__(
-        self, code: Code, geometry: Geometry, memory: GlobalMemory, shared: Space, local: Space, parameters: Space,
-        symbols: dict[str, int], *, checks: Checks, findings: Findings, policy: str, seed: int,
-        target: str, arithmetic: str, deadline: float, observer: StepObserver | None = None,
-        history: History | None = None, tracking: Tracking | None = None, watching: AddressWatch | None = None,
+        self,
+        code: Code,
+        geometry: Geometry,
+        memory: GlobalMemory,
+        shared: Space,
+        local: Space,
+        parameters: Space,
+        symbols: dict[str, int],
+        *,
+        checks: Checks,
+        findings: Findings,
+        policy: str,
+        seed: int,
+        target: str,
+        arithmetic: str,
+        deadline: float,
+        observer: StepObserver | None = None,
+        history: History | None = None,
+        tracking: Tracking | None = None,
+        watching: AddressWatch | None = None,
         in_shared: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings

@@ -25,14 +25,24 @@ def special_register(machine: Context, name: str) -> NDArray[Any]:
         raise _unmodelled(name)
     at, sms = AXES.find(axis) if axis else 0, limits_of(machine.target).sms
     uniform: dict[str, int] = {
-        "nctaid": geometry.grid[at], "ntid": geometry.block[at], "nwarpid": geometry.warps, "nsmid": sms, "gridid": 0,
-        "clock": machine.clock & _LOW, "clock_hi": machine.clock >> 32, "clock64": machine.clock,
-        "globaltimer": machine.clock, "globaltimer_lo": machine.clock & _LOW, "globaltimer_hi": machine.clock >> 32,
+        "nctaid": geometry.grid[at],
+        "ntid": geometry.block[at],
+        "nwarpid": geometry.warps,
+        "nsmid": sms,
+        "gridid": 0,
+        "clock": machine.clock & _LOW,
+        "clock_hi": machine.clock >> 32,
+        "clock64": machine.clock,
+        "globaltimer": machine.clock,
+        "globaltimer_lo": machine.clock & _LOW,
+        "globaltimer_hi": machine.clock >> 32,
         "cluster_nctaid": geometry.cluster[at],
-        "cluster_nctarank": geometry.cluster_ctas, "nclusterid": geometry.grid[at] // geometry.cluster[at],
+        "cluster_nctarank": geometry.cluster_ctas,
+        "nclusterid": geometry.grid[at] // geometry.cluster[at],
         "dynamic_smem_size": machine.symbols.get("%dynamic_smem_size", 0),
-        "total_smem_size": machine.symbols.get("%total_smem_size", 0), "reserved_smem_offset_begin": 0,
-    }  # fmt: skip
+        "total_smem_size": machine.symbols.get("%total_smem_size", 0),
+        "reserved_smem_offset_begin": 0,
+    }
     if stem.startswith("envreg") and stem[6:].isdigit() and int(stem[6:]) < 32:
         return np.array([machine.symbols.get(name, 0)], np.uint32)
     if stem == "is_explicit_cluster":

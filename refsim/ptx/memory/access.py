@@ -117,9 +117,15 @@ class Port:
         self._write(access)
 
     def update(
-        self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int,
+        self,
+        threads: Threads,
+        name: str,
+        space: Space,
+        at: Addresses,
+        owner: Owner,
+        width: int,
         compute: Callable[[Array, Addresses], tuple[Array, NDArray[np.bool_] | None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Read-modify-write in one step: `compute` gets what each lane's place holds and the number of that place, and
         gives what each lane leaves there in lane order, and which lanes write (None: all)."""
         access = self._access(UPDATE, threads, name, space, at, owner, width)

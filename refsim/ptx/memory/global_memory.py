@@ -29,8 +29,16 @@ class GlobalMemory:
         self.heap: Heap | None = None
         self._by_name: dict[str, Region] = {}
 
-    def allocate(self, size: int, name: str, *, initial: bytes | NDArray[Any] | None = None, align: int = 256,
-                 offset: int = 0, writable: bool = True) -> int:  # fmt: skip
+    def allocate(
+        self,
+        size: int,
+        name: str,
+        *,
+        initial: bytes | NDArray[Any] | None = None,
+        align: int = 256,
+        offset: int = 0,
+        writable: bool = True,
+    ) -> int:
         """Reserve `size` bytes at an address that is `offset` more than a multiple of `align`; return the address.
 
         With `initial` (bytes or an array) the buffer counts as written, and is zero behind what is given; else it is

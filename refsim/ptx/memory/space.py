@@ -157,9 +157,10 @@ class Space:
             lane = int(np.flatnonzero(bad)[0])
             position = int(at[lane])
             raise AccessError(
-                "out-of-bounds", lane,
+                "out-of-bounds",
+                lane,
                 f"{width} B at {self.name} address {self.address(position)}: {self.describe(position, width)}",
-            )  # fmt: skip
+            )
 
     def address(self, position: Any) -> str:
         """The address of a byte position as the kernel sees it."""
@@ -181,9 +182,10 @@ class Space:
             lane = int(np.flatnonzero(bad)[0])
             at_lane = int(at[lane])
             raise AccessError(
-                "uninitialised", lane,
+                "uninitialised",
+                lane,
                 f"{width} B at {self.name} address {self.address(at_lane)} ({self.where(at_lane)}) were never written",
-            )  # fmt: skip
+            )
 
     def note_stored(self, region: Region | None) -> None:
         """Some bytes of a region were stored to; None: of several ones, so that any may have been."""

@@ -89,10 +89,15 @@ class AddressWatch:
         written = np.full(lanes.count, kind != READ) if wrote is None else lanes.full(wrote)
         self.touched.append(
             Touched(
-                kind, lanes.statement, tuple((lanes.ids[mine] + lanes.machine.first_thread).tolist()),
-                tuple((at[mine] + base).tolist()), width, tuple(_whole(items[mine])), tuple(written[mine].tolist()),
+                kind,
+                lanes.statement,
+                tuple((lanes.ids[mine] + lanes.machine.first_thread).tolist()),
+                tuple((at[mine] + base).tolist()),
+                width,
+                tuple(_whole(items[mine])),
+                tuple(written[mine].tolist()),
             )
-        )  # fmt: skip
+        )
 
     def _span(self, access: Access) -> range | None:
         """The byte positions that are meant; None while their region does not exist."""

@@ -152,9 +152,17 @@ class Mbarriers:
 
     # ---- arrivals
     def arrive(
-        self, lanes: Lanes, space: str, addresses: Array, count: Array, meaning: Semantics, *, drop: bool = False,
-        transactions: Array | None = None, completes: bool = True,
-    ) -> Array:  # fmt: skip
+        self,
+        lanes: Lanes,
+        space: str,
+        addresses: Array,
+        count: Array,
+        meaning: Semantics,
+        *,
+        drop: bool = False,
+        transactions: Array | None = None,
+        completes: bool = True,
+    ) -> Array:
         """Arrivals lane after lane; the state of the phase before each: its number, and how many were pending."""
         tokens = np.zeros(lanes.count, np.uint64)
         for found in self._objects(lanes, space, addresses):

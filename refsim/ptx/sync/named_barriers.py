@@ -33,9 +33,14 @@ class Barriers:
         self.expected = np.zeros(slots, np.int64)
 
     def arrive(
-        self, lanes: Lanes, number: NDArray[np.uint32], count: NDArray[np.uint32] | None, *, wait: bool,
+        self,
+        lanes: Lanes,
+        number: NDArray[np.uint32],
+        count: NDArray[np.uint32] | None,
+        *,
+        wait: bool,
         value: NDArray[np.bool_] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Lanes arrive at barrier `number` expecting `count` threads (None: all of the CTA)."""
         machine, barrier = self.machine, number.astype(np.int64)
         if (barrier >= BARRIERS).any():
@@ -84,11 +89,13 @@ class Barriers:
         """Whether all threads that run are here at one barrier of their CTA, and nobody waits or has arrived elsewhere."""
         threads = self.machine.geometry.threads
         return bool(
-            len(barrier) == 1 and len(expected) == 1 and int(expected[0]) in (0, threads)
+            len(barrier) == 1
+            and len(expected) == 1
+            and int(expected[0]) in (0, threads)
             and (expected[0] == 0 or lanes.is_full)
             and lanes.count == np.count_nonzero(self.machine.alive)
             and not self.arrived_warps.any()
-        )  # fmt: skip
+        )
 
     def release(self) -> None:
         """Let go every barrier that is complete, until none is: warps beyond a count wait for its next phase."""
@@ -107,8 +114,10 @@ class Barriers:
         living = np.bincount(geometry.warp[alive], minlength=all_warps)
         pairs, first, pair, lanes = np.unique(
             self.slot[waiting] * all_warps + geometry.warp[waiting],
-            return_index=True, return_inverse=True, return_counts=True,
-        )  # fmt: skip
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
+        )
         slot, whole = pairs // all_warps, lanes == living[pairs % all_warps]
         passing = np.zeros(len(pairs), np.bool_)
         passing[pair[self.passes[waiting]]] = True

@@ -168,8 +168,12 @@ class Meetings:
     def report_deadlock(self) -> RefsimError:
         """The error for lanes of which none can go on."""
         machine, geometry = self.machine, self.machine.geometry
-        waiting = [*self.parked.items(), *machine.barriers.waiting(), *machine.cluster_barrier.waiting(),
-                   *machine.resting.items()]  # fmt: skip
+        waiting = [
+            *self.parked.items(),
+            *machine.barriers.waiting(),
+            *machine.cluster_barrier.waiting(),
+            *machine.resting.items(),
+        ]
         waiting.sort(key=lambda pair: pair[0])
         lines, polling = [], False
         for pc, ids in waiting:

@@ -29,8 +29,13 @@ def has_body(module: Module, name: str) -> bool:
 
 
 def unsupported(what: str, statement: Statement) -> RefsimError:
-    return RefsimError("unsupported-call", what, where=place(statement), rule=RULE,
-                       help="compile without separate compilation, so that every function is in the same file")  # fmt: skip
+    return RefsimError(
+        "unsupported-call",
+        what,
+        where=place(statement),
+        rule=RULE,
+        help="compile without separate compilation, so that every function is in the same file",
+    )
 
 
 def check_calls(module: Module, entry: Function) -> bool:
@@ -69,16 +74,22 @@ def _recursive(chain: list[str], statement: Statement) -> RefsimError:
     names = chain[chain.index(chain[-1]) :]
     left_out = [f"({len(names) - 2 * MAX_NAMED} more)"] if len(names) > 2 * MAX_NAMED else []
     shown = [*names[:MAX_NAMED], *left_out, *names[-MAX_NAMED:]] if left_out else names
-    return RefsimError("recursive-call", " calls ".join(shown), where=place(statement), rule=RULE,
-                       help="rewrite the recursion as a loop")  # fmt: skip
+    return RefsimError(
+        "recursive-call",
+        " calls ".join(shown),
+        where=place(statement),
+        rule=RULE,
+        help="rewrite the recursion as a loop",
+    )
 
 
 def addressed(module: Module) -> list[str]:
     """The functions with a body whose address the module takes, in file order."""
     taken = {
         module.aliases.get(reference.symbol.name, reference.symbol.name)
-        for variable in module.variables.values() for reference in variable.references
-    }  # fmt: skip
+        for variable in module.variables.values()
+        for reference in variable.references
+    }
     for function in module.functions.values():
         for variable in function.variables:
             taken |= {reference.symbol.name for reference in variable.references}

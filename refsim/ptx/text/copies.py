@@ -108,9 +108,11 @@ class Copy:
         if not self.suffix:
             return statement
         return replace(
-            statement, operands=tuple(map(self.operand, statement.operands)), guard=self.guard(statement.guard),
+            statement,
+            operands=tuple(map(self.operand, statement.operands)),
+            guard=self.guard(statement.guard),
             location=self.location(statement.location),
-        )  # fmt: skip
+        )
 
     def variables(self) -> Iterator[Variable]:
         """Variables that the copy needs: local ones of its own, and those of the function that all copies share."""

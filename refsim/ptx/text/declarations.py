@@ -104,9 +104,15 @@ class Declarations(Constants):
             raise malformed(f"variable {name!r} of {size} bytes has {len(initial.values)} initial ones", line)
         natural = element if element in (1, 2, 4, 8, 16) else 1
         return Variable(
-            name, kind.space, size, max(kind.align, natural), bytes(initial.values) if initial else None, external,
-            tuple(initial.references) if initial else (), element,
-        )  # fmt: skip
+            name,
+            kind.space,
+            size,
+            max(kind.align, natural),
+            bytes(initial.values) if initial else None,
+            external,
+            tuple(initial.references) if initial else (),
+            element,
+        )
 
     # ---- initialisers
     def initializer(self, initial: _Initial, shape: Sequence[int]) -> _Initial:

@@ -15,8 +15,12 @@ def read_ptx(path: "str | PathLike[str]") -> str:
     where = checked_path(path)
     with open_for_reading(where) as reader:
         if reader.left > MAX_TEXT:
-            raise unreadable("oversized-file", f"a PTX file of {bytes_text(reader.left)}", str(where),
-                             rule=f"at most {bytes_text(MAX_TEXT)} are read")  # fmt: skip
+            raise unreadable(
+                "oversized-file",
+                f"a PTX file of {bytes_text(reader.left)}",
+                str(where),
+                rule=f"at most {bytes_text(MAX_TEXT)} are read",
+            )
         content = bytes(reader.take(reader.left, "the file"))
     try:
         return content.decode("utf-8")

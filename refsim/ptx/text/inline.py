@@ -164,8 +164,12 @@ class _Linker:
         """One call: around it if its guard says so, to the function that it names or to one of those it may reach."""
         out, moved = self.out, copy.statement(statement)
         if len(out.statements) > MAX_STATEMENTS:
-            raise RefsimError("too-many-calls", f"{self.entry.name} has more than {MAX_STATEMENTS} statements with all that "
-                              "it calls", where=place(moved), rule=RULE)  # fmt: skip
+            raise RefsimError(
+                "too-many-calls",
+                f"{self.entry.name} has more than {MAX_STATEMENTS} statements with all that it calls",
+                where=place(moved),
+                rule=RULE,
+            )
         here = self.number()
         behind = f"behind@{here}"
         if moved.guard:
@@ -218,9 +222,11 @@ class _Linker:
         results, arguments = _vector(statement.operands[0]), _vector(statement.operands[2])
         pairs = _paired(callee, results, arguments, statement)
         is_copied = (
-            name not in self.shared and name not in copy.active and len(copy.active) <= MAX_DEPTH
+            name not in self.shared
+            and name not in copy.active
+            and len(copy.active) <= MAX_DEPTH
             and len(out.statements) + len(callee.statements) <= MAX_INLINED
-        )  # fmt: skip
+        )
         if is_copied:
             inner = self.begin(Copy(callee, 0, f"@call{self.number()}", call=moved, active=(*copy.active, name)))
             stores = self.bind(copy, inner, moved, pairs)
@@ -284,9 +290,15 @@ class _Linker:
         return after
 
     def bind_register(
-        self, callee: Copy, formal: Variable, actual: Operand | None, moved: Operand | None, call: Statement, *,
+        self,
+        callee: Copy,
+        formal: Variable,
+        actual: Operand | None,
+        moved: Operand | None,
+        call: Statement,
+        *,
         is_result: bool,
-    ) -> list[Statement]:  # fmt: skip
+    ) -> list[Statement]:
         """A parameter in a register: moved there before the call, or from there afterwards."""
         indices = callee.function.register_parameters.get(formal.name, ())
         if len(indices) != 1:
@@ -341,11 +353,16 @@ def _paired(
     """The callee's formal parameters and results, each with what the call gives for it; True for results."""
     found: list[tuple[Variable, Operand | None, bool]] = []
     for actuals, formals, what in (
-        (arguments.elements, callee.parameters, "arguments"), (results.elements, callee.returns, "results"),
-    ):  # fmt: skip
+        (arguments.elements, callee.parameters, "arguments"),
+        (results.elements, callee.returns, "results"),
+    ):
         if len(actuals) != len(formals):
-            raise RefsimError("unsupported-call", f"{callee.name} has {len(formals)} {what}, the call gives {len(actuals)}",
-                              where=place(call), rule=RULE)  # fmt: skip
+            raise RefsimError(
+                "unsupported-call",
+                f"{callee.name} has {len(formals)} {what}, the call gives {len(actuals)}",
+                where=place(call),
+                rule=RULE,
+            )
         found += [(formal, actual, what == "results") for formal, actual in zip(formals, actuals, strict=True)]
     return found
 

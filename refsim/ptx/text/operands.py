@@ -24,10 +24,30 @@ from refsim.ptx.text.syntax import (
 )
 
 _SPECIAL_FAMILIES = (
-    "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "lanemask", "clock",
-    "globaltimer", "dynamic_smem_size", "total_smem_size", "aggr_smem_size", "cluster", "nclusterid", "is_explicit",
-    "current_graph_exec", "envreg", "pm", "reserved_smem",
-)  # fmt: skip
+    "tid",
+    "ntid",
+    "ctaid",
+    "nctaid",
+    "laneid",
+    "warpid",
+    "nwarpid",
+    "smid",
+    "nsmid",
+    "gridid",
+    "lanemask",
+    "clock",
+    "globaltimer",
+    "dynamic_smem_size",
+    "total_smem_size",
+    "aggr_smem_size",
+    "cluster",
+    "nclusterid",
+    "is_explicit",
+    "current_graph_exec",
+    "envreg",
+    "pm",
+    "reserved_smem",
+)
 
 
 class Operands(Declarations):

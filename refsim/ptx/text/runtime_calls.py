@@ -7,9 +7,12 @@ from refsim.ptx.text.syntax import Address, Function, Register, Statement, Symbo
 
 # The bits of their arguments, and of the result if there is one.
 RUNTIME: dict[str, tuple[tuple[int, ...], int]] = {
-    "vprintf": ((64, 64), 32), "__assertfail": ((64, 64, 32, 64, 64), 0), "malloc": ((64,), 64), "free": ((64,), 0),
+    "vprintf": ((64, 64), 32),
+    "__assertfail": ((64, 64, 32, 64, 64), 0),
+    "malloc": ((64,), 64),
+    "free": ((64,), 0),
     "__cuda_syscall_aligned_malloc": ((64, 64), 64),
-}  # fmt: skip
+}
 HEAP_CALLS = frozenset({"call.malloc", "call.free", "call.__cuda_syscall_aligned_malloc"})
 
 
@@ -27,8 +30,9 @@ def runtime_call(out: Function, call: Statement, name: str, rule: str) -> list[S
     taken = made[: len(widths)]
     statements = [
         replace(call, opcode=f"ld.local.b{bits}", operands=(register, Address(symbol, 0)))
-        for register, bits, symbol in zip(taken, widths, given, strict=True) if isinstance(symbol, Symbol)
-    ]  # fmt: skip
+        for register, bits, symbol in zip(taken, widths, given, strict=True)
+        if isinstance(symbol, Symbol)
+    ]
     statements.append(replace(call, opcode=f"call.{name}", operands=tuple(made[len(widths) :] + taken)))
     for symbol in wanted:
         if isinstance(symbol, Symbol) and result:

@@ -231,8 +231,16 @@ def test_kernels_are_campaigns(monkeypatch):
     def campaign(kernel, device, profile):
         from refsim.testing import Verdict
 
-        return Verdict(kernel.name, "fail", {"name": "sim"}, profile, cases=3, elements=64, finding="q[3] differs",
-                       problem_text="Quantize(...)")  # fmt: skip
+        return Verdict(
+            kernel.name,
+            "fail",
+            {"name": "sim"},
+            profile,
+            cases=3,
+            elements=64,
+            finding="q[3] differs",
+            problem_text="Quantize(...)",
+        )
 
     monkeypatch.setattr(kernels, "run_campaign", campaign)
     case = kernels.tasks(Broken())[0].run()

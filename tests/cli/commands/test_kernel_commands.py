@@ -91,9 +91,23 @@ def test_simulate_runs_an_entry_and_saves_what_it_wrote(capsys, tmp_path):
     source.write_text(PTX)
     np.save(x, np.arange(40, dtype=np.float32).view(np.uint32).view(np.float32))
     code, out, _ = run(
-        capsys, "simulate", source, "add", "--block", "64", "--arg", x, "--arg", "u32:40", "--arg", "zeros:u32:40",
-        "--save", f"2={y}", "--as", "json",
-    )  # fmt: skip
+        capsys,
+        "simulate",
+        source,
+        "add",
+        "--block",
+        "64",
+        "--arg",
+        x,
+        "--arg",
+        "u32:40",
+        "--arg",
+        "zeros:u32:40",
+        "--save",
+        f"2={y}",
+        "--as",
+        "json",
+    )
     assert code == 0
     assert json.loads(out)["exact"] is True
     assert (np.load(y) == np.arange(40, dtype=np.float32).view(np.uint32) + 7).all()
@@ -103,9 +117,21 @@ def test_a_kernel_fault_writes_nothing(capsys, tmp_path):
     source, y = tmp_path / "add.ptx", tmp_path / "y.npy"
     source.write_text(PTX)
     code, out, err = run(
-        capsys, "simulate", source, "add", "--block", "64", "--arg", "zeros:u32:40", "--arg", "u32:41",
-        "--arg", "zeros:u32:40", "--save", f"2={y}",
-    )  # fmt: skip
+        capsys,
+        "simulate",
+        source,
+        "add",
+        "--block",
+        "64",
+        "--arg",
+        "zeros:u32:40",
+        "--arg",
+        "u32:41",
+        "--arg",
+        "zeros:u32:40",
+        "--save",
+        f"2={y}",
+    )
     assert code == 1
     assert out == ""
     assert "[out-of-bounds]" in err

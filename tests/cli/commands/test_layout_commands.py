@@ -182,18 +182,33 @@ def test_a_start_loads_only_what_the_command_needs(name, tmp_path):
         "print('\\n', code, *set(sys.modules) - before, file=sys.stderr)"
     )
     run = subprocess.run(
-        [sys.executable, "-c", script, *COMMANDS[name].split()], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        [sys.executable, "-c", script, *COMMANDS[name].split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     code, *loaded = run.stderr.splitlines()[-1].split()
     assert code in ("0", "1")
     packages = {module.partition(".")[0] for module in loaded} - set(sys.stdlib_module_names)
     assert {package for package in packages if not package.startswith("_")} <= {"refsim", "numpy", "click", "ml_dtypes"}
     layers = {module.split(".")[1] for module in loaded if module.startswith("refsim.")}
     assert layers <= {
-        "cli", "compare", "conversions", "errors", "files", "formats", "integers", "layouts", "lazy", "render", "sources",
+        "cli",
+        "compare",
+        "conversions",
+        "errors",
+        "files",
+        "formats",
+        "integers",
+        "layouts",
+        "lazy",
+        "render",
+        "sources",
         "typed_arrays",
-    }  # fmt: skip
+    }
 
 
 def test_list_has_every_name_once(refsim):

@@ -128,10 +128,12 @@ def test_the_smoke_vector_is_spelled(refsim):
         ("-t e4m3 --a 1,nan --b 1,1", "NaN: a[1] is NaN"),
         ("-t e4m3 --a 1 --b 1 --c nan", "NaN: C is NaN"),
         ("-t e5m2 --a inf --b -2", "infinity: 0 is infinite"),
-        ("-t e4m3 --unit tcgen05.mxf8f6f4 --target sm_100a --a 0 --b 1 --a-scale 0xff --b-scale 1",
-         "NaN: the scale of a for 0 is NaN"),
+        (
+            "-t e4m3 --unit tcgen05.mxf8f6f4 --target sm_100a --a 0 --b 1 --a-scale 0xff --b-scale 1",
+            "NaN: the scale of a for 0 is NaN",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_special_value_is_blamed(refsim, arguments, rule):
     found = answer(refsim("mma", "--explain", *arguments.split(), "--as", "json"))
     assert [step["rule"] for step in found["steps"]] == [rule]
@@ -166,12 +168,25 @@ def test_a_sign_is_turned_where_the_instruction_can(refsim):
 @pytest.mark.parametrize(
     ("word", "name", "code"),
     [
-        ("1.5", "e4m3", 0x3C), ("0x38", "e4m3", 0x38), ("0b111000", "e4m3", 0x38), ("2", "e4m3", 0x40), ("-0", "e5m2", 0x80),
-        ("0x1.8p3", "bf16", 0x4140), ("inf", "f16", 0x7C00), ("-inf", "f16", 0xFC00), ("nan", "e4m3", 0x7F),
-        ("f32:0x3f800000", "f16", 0x3C00), ("-1", "s8", 0xFF), ("0xff", "s8", 0xFF), ("255", "u8", 255),
-        ("-1", "s32", 0xFFFFFFFF), ("1.5", "f64", 0x3FF8000000000000), ("1", "tf32", 0x3F800000), ("2", "e8m0", 0x80),
+        ("1.5", "e4m3", 0x3C),
+        ("0x38", "e4m3", 0x38),
+        ("0b111000", "e4m3", 0x38),
+        ("2", "e4m3", 0x40),
+        ("-0", "e5m2", 0x80),
+        ("0x1.8p3", "bf16", 0x4140),
+        ("inf", "f16", 0x7C00),
+        ("-inf", "f16", 0xFC00),
+        ("nan", "e4m3", 0x7F),
+        ("f32:0x3f800000", "f16", 0x3C00),
+        ("-1", "s8", 0xFF),
+        ("0xff", "s8", 0xFF),
+        ("255", "u8", 255),
+        ("-1", "s32", 0xFFFFFFFF),
+        ("1.5", "f64", 0x3FF8000000000000),
+        ("1", "tf32", 0x3F800000),
+        ("2", "e8m0", 0x80),
     ],
-)  # fmt: skip
+)
 def test_words_are_codes_or_exact_values(word, name, code):
     from refsim.cli.elements import bits_of, code_of
 
@@ -231,8 +246,18 @@ def test_scales_of_files_belong_to_their_rows(refsim, tmp_path):
     a_scale, b_scale = (random.integers(0x30, 0x50, (rows, 8), np.uint8) for rows in (3, 5))
     for name, codes, format in (("a", a, "e2m1"), ("b", b, "e2m1"), ("sa", a_scale, "ue4m3"), ("sb", b_scale, "ue4m3")):
         files.save(tmp_path / f"{name}.npy", codes, format)
-    want = numerics.mma(a, b, None, unit="tcgen05.mxf4nvf4", target="sm_100a", a_format="e2m1", b_format="e2m1",
-                        a_scale=a_scale, b_scale=b_scale, scale_format="ue4m3").view(np.uint32)  # fmt: skip
+    want = numerics.mma(
+        a,
+        b,
+        None,
+        unit="tcgen05.mxf4nvf4",
+        target="sm_100a",
+        a_format="e2m1",
+        b_format="e2m1",
+        a_scale=a_scale,
+        b_scale=b_scale,
+        scale_format="ue4m3",
+    ).view(np.uint32)
     line = "--a a.npy --b b.npy --a-scale sa.npy --b-scale sb.npy --unit tcgen05.mxf4nvf4 --target sm_100a"
     for explain in ("", "--explain"):
         assert int(asked(refsim, f"mma {line} --at 2,3 {explain}")["d"], 16) == want[2, 3]
@@ -336,9 +361,15 @@ def test_an_unknown_filter_shows_the_known(refsim, verb, filters, error, said):
 def test_bits_gathers_all_rows_and_hides_no_level(refsim):
     found = answer(refsim("numerics", "bits", "--as", "json"))["accumulators"]
     for row in numerics.PROFILES:
-        of = [each for each in found if row.target in each["targets"].split(", ") and row.unit == each["unit"]
-              and "|".join(map(str, row.a_formats)) in each["types"].split(" -> ")[0].split(", ")
-              and each["types"].endswith(f"-> {row.d_format}") and each["length"] in (row.length, None)]  # fmt: skip
+        of = [
+            each
+            for each in found
+            if row.target in each["targets"].split(", ")
+            and row.unit == each["unit"]
+            and "|".join(map(str, row.a_formats)) in each["types"].split(" -> ")[0].split(", ")
+            and each["types"].endswith(f"-> {row.d_format}")
+            and each["length"] in (row.length, None)
+        ]
         assert of, row.name
         assert row.evidence.level.value in {each["level"] for each in of}
         if row.evidence.level is Level.UNVERIFIED:
@@ -351,8 +382,11 @@ def test_bits_gathers_all_rows_and_hides_no_level(refsim):
 
 def test_a_half_result_keeps_as_many_bits_as_a_float():
     """README.md says so, and leaves the rows with f16 results out."""
-    floats = {(row.target, row.unit, row.a_formats, row.length, row.fraction, row.c_enters) for row in numerics.PROFILES
-              if row.d_format is F32}  # fmt: skip
+    floats = {
+        (row.target, row.unit, row.a_formats, row.length, row.fraction, row.c_enters)
+        for row in numerics.PROFILES
+        if row.d_format is F32
+    }
     halves = [row for row in numerics.PROFILES if row.d_format is F16]
     assert halves
     assert all(
@@ -450,9 +484,13 @@ def test_help_loads_nothing_heavy(name):
         "print(code, *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     run = subprocess.run(
-        [sys.executable, "-c", script, *name.split(), "--help"], capture_output=True, text=True, check=True, timeout=120,
+        [sys.executable, "-c", script, *name.split(), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     code, *loaded = run.stderr.split()
     assert code == "0"
     assert {"numpy", "ml_dtypes", "hypothesis"} & set(loaded) == set()

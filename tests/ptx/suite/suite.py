@@ -119,9 +119,15 @@ def run(
     x, y, work = inputs(), np.zeros(len(wanted(kernel)), np.uint32), np.zeros(WORK, np.uint32)
     scratch = work if kernel.is_work_written else np.uint64(device.allocate(work.nbytes, "work"))
     trace = (device_ptx or program(kernel.file)).launch(
-        entry(kernel, less), (kernel.grid,), extents(kernel), [x, y, scratch],
-        memory=device, policy=policy, seed=seed, checks=checks,
-    )  # fmt: skip
+        entry(kernel, less),
+        (kernel.grid,),
+        extents(kernel),
+        [x, y, scratch],
+        memory=device,
+        policy=policy,
+        seed=seed,
+        checks=checks,
+    )
     return y, trace
 
 

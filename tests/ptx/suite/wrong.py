@@ -28,6 +28,7 @@ UNWAITED = ("lacks a cp.async.wait_group",)
 TOO_MANY = ("leaves its newest groups",)
 BOTH = RELEASED + ACQUIRED
 
+# fmt: off
 WRONG = (
     # lanes of one warp
     Wrong("neighbour", 1, "shared", "lanes", "__syncwarp between write and read"),
@@ -284,4 +285,5 @@ WRONG = (
     Wrong("whole_warps_counted", 1, "shared", "warps", "a count of whole warps", ("barrier-misuse",), "a thread count of 48"),
     Wrong("counts_agree", 1, "shared", "warps", "counts that agree", ("barrier-misuse",), "while others wait there"),
     Wrong("all_counted_warps_come", 1, "shared", "warps", "a count of the warps that come", ("deadlock",), "no thread can go on"),
-)  # fmt: skip
+)
+# fmt: on
