@@ -22,6 +22,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from refsim.compare import NanPolicy
     from refsim.ptx import Extents
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -36,7 +37,7 @@ class Promise:
     `nan` is the NaN policy of `refsim.compare.bits`; `within_ulps` > 0 needs the derivation of that bound in `because`.
     """
 
-    nan: str = "bitwise"
+    nan: "NanPolicy" = "bitwise"
     within_ulps: int = 0
     because: str = ""
 

@@ -1,10 +1,10 @@
 """The bit diff: which elements differ, by how many ulp, in which pattern, who wrote or holds them, and by which mistake."""
 
-from refsim.compare.differences import Layout, Owner, bits
+from refsim.compare.differences import Layout, NanPolicy, Owner, bits
 from refsim.compare.mismatch import Element, Mismatch
 from refsim.compare.suspects import explained
 
-__all__ = ["Element", "Layout", "Mismatch", "Owner", "bits", "explained"]
+__all__ = ["Element", "Layout", "Mismatch", "NanPolicy", "Owner", "bits", "explained"]
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from refsim.integers import is_whole
 from refsim.layouts.holders import spoken
 
 Owner = Callable[..., "str | Mapping[str, object] | None"]
-NAN_POLICIES = ("bitwise", "any-payload")
+NanPolicy = Literal["bitwise", "any-payload"]
+NAN_POLICIES: tuple[NanPolicy, ...] = get_args(NanPolicy)
 
 
 class Layout(Protocol):
@@ -36,7 +37,7 @@ def bits(
     layout: Layout | None = None,
     owner: Owner | None = None,
     *,
-    nan: str = "bitwise",
+    nan: NanPolicy = "bitwise",
     within_ulps: int = 0,
     name: str = "",
 ) -> Mismatch:

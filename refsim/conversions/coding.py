@@ -1,7 +1,7 @@
 """Values to codes and back: the public encode and decode, and the tables that make them fast without changing a bit."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -15,6 +15,8 @@ from refsim.conversions.rounding import (
     ROUNDINGS,
     SATURATE,
     STOCHASTIC,
+    Overflow,
+    RoundingName,
     Rule,
     default_nan,
     encode_exact,
@@ -37,8 +39,8 @@ _VALUE_TYPES = ("float16", "float32", "float64")
 def encode(
     values: ArrayLike,
     format: str | Format,
-    rounding: str = NEAREST_EVEN,
-    overflow: str = SATURATE,
+    rounding: RoundingName = NEAREST_EVEN,
+    overflow: Overflow = SATURATE,
     nan: int | None = None,
     *,
     dtype: DTypeLike | None = None,
@@ -93,6 +95,14 @@ def round_bits(
     return encode_rule(exact, Rule(to, PTX_ROUNDINGS[mode], overflow, nan, nan))
 
 
+@overload
+def decode(codes: ArrayLike, format: str | Format | None = None) -> NDArray[np.float64]: ...
+@overload
+def decode(codes: ArrayLike, format: str | Format | None, dtype: type[np.float32]) -> NDArray[np.float32]: ...
+@overload
+def decode(codes: ArrayLike, format: str | Format | None = None, *, dtype: type[np.float32]) -> NDArray[np.float32]: ...
+@overload
+def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLike = ...) -> Values: ...
 def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLike = np.float64) -> Values:
     """The exact value of every code; a NaN code gives NaN.
 

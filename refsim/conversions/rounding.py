@@ -1,18 +1,23 @@
 """The exact core: a float64 becomes a code by integer arithmetic on its bit pattern, never by a second rounding."""
 
 from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import Format, Specials
 
-NEAREST_EVEN, TOWARD_ZERO, UP, DOWN, TIES_AWAY = "nearest-even", "toward-zero", "up", "down", "ties-away"
+NEAREST_EVEN: Final = "nearest-even"
+TOWARD_ZERO, UP, DOWN, TIES_AWAY = "toward-zero", "up", "down", "ties-away"
 STOCHASTIC = "stochastic"
-ROUNDINGS = (NEAREST_EVEN, TOWARD_ZERO, UP, DOWN, TIES_AWAY)
+RoundingName = Literal["nearest-even", "toward-zero", "up", "down", "ties-away"]
+Overflow = Literal["saturate", "nan", "inf"]
+ROUNDINGS: tuple[str, ...] = get_args(RoundingName)
 PTX_ROUNDINGS = {"rn": NEAREST_EVEN, "rz": TOWARD_ZERO, "rm": DOWN, "rp": UP, "rna": TIES_AWAY, "rs": STOCHASTIC}
-SATURATE, NAN, INFINITY = "saturate", "nan", "inf"
-OVERFLOWS = (SATURATE, NAN, INFINITY)
+SATURATE: Final = "saturate"
+NAN, INFINITY = "nan", "inf"
+OVERFLOWS: tuple[str, ...] = get_args(Overflow)
 
 _CHUNK = 1 << 15
 _WIDEST_SHIFT = 60  # significands have 53 bits: a larger shift is done in two steps, so that 64 bits suffice

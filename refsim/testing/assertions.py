@@ -4,7 +4,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from refsim.compare import Layout, Mismatch, Owner, bits
+from refsim.compare import Layout, Mismatch, NanPolicy, Owner, bits
 from refsim.formats import Format
 
 
@@ -23,7 +23,7 @@ def assert_bits_equal(
     layout: Layout | None = None,
     owner: Owner | None = None,
     *,
-    nan: str = "bitwise",
+    nan: NanPolicy = "bitwise",
     within_ulps: int = 0,
     name: str = "",
 ) -> None:

@@ -41,11 +41,13 @@ def values_and_codes(values: NDArray[np.float64], words: NDArray[np.uint32]) -> 
     )
     widths: list[int] = [each.bits for each in named]
     codes: Codes = refsim.encode(values, row, "nearest-even")
-    back: NDArray[Any] = refsim.decode(codes, "e4m3", np.float64)
+    single: NDArray[np.float32] = refsim.decode(codes, "e4m3", np.float32)
+    back: NDArray[np.float64] = refsim.decode(codes, "e4m3")
     packed: Codes = refsim.pack(codes, refsim.E4M3)
     unpacked: Codes = refsim.unpack(packed, refsim.E4M3)
     converted = refsim.convert("cvt.rn.satfinite.e4m3x2.f32", words, words)
     assert len(widths) == len(rows)
+    assert single.shape == back.shape
     return [codes, packed, unpacked, converted, refsim.encode(back, "e5m2")]
 
 
@@ -148,7 +150,8 @@ def is_the_kernels(error: refsim.RefsimError) -> bool:
 
 
 def compared(got: NDArray[np.uint8], want: NDArray[np.uint8], layout: compare.Layout, owner: compare.Owner) -> str:
-    found: compare.Mismatch = compare.bits(got, want, "e4m3", layout, owner, nan="any-payload")
+    policy: compare.NanPolicy = "any-payload"
+    found: compare.Mismatch = compare.bits(got, want, "e4m3", layout, owner, nan=policy)
     elements: tuple[compare.Element | None, ...] = (found.first, found.worst)
     names: tuple[str, ...] = compare.explained(got, want, {"a decoder that flushes": want})
     return f"{found} {elements} {names}"

@@ -15,6 +15,7 @@ from refsim.render import Bits, Column, Document, Number, Table, number
 if TYPE_CHECKING:
     from refsim.cli.values import Value
     from refsim.conversions import Conversion
+    from refsim.conversions.rounding import Overflow, RoundingName
     from refsim.formats import Format
     from refsim.render import Cell
 
@@ -68,8 +69,8 @@ class Encoded:
 def command(
     *,
     row: "Format | None",
-    rounding: str | None,
-    overflow: str | None,
+    rounding: "RoundingName | None",
+    overflow: "Overflow | None",
     nan: str | None,
     via: str | None,
     values: tuple[str, ...],
@@ -108,7 +109,9 @@ def command(
     return Document((table,), f"encode {row}", (source,))
 
 
-def _by_rule(values: "list[Value]", row: "Format", rounding: str, overflow: str, nan: str | None) -> list[Encoded]:
+def _by_rule(
+    values: "list[Value]", row: "Format", rounding: "RoundingName", overflow: "Overflow", nan: str | None
+) -> list[Encoded]:
     from refsim.cli.values import to_double
     from refsim.conversions import encode
 
@@ -151,7 +154,7 @@ def _by_conversion(values: "list[Value]", conversion: "Conversion") -> list[Enco
     from refsim.conversions import convert, encode
 
     reads, slots = conversion.reads, conversion.elements // conversion.operand_count
-    overflow = "inf" if reads.has_infinity else "saturate"
+    overflow: Overflow = "inf" if reads.has_infinity else "saturate"
     operands = encode([to_double(value) for value in values], reads, "nearest-even", overflow)
     slot_bits = 8 * conversion.operand_dtype.itemsize // slots
     register = sum(operands.astype(conversion.operand_dtype) << (slot_bits * slot) for slot in range(slots))
