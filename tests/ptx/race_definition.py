@@ -13,6 +13,8 @@ D3  sequentially consistent fences of the whole GPU are ordered where the execut
     which they ran: one that happened before a strong write comes before one behind a strong read of that write.
 D4  an acquire orders what follows it, not itself: that it saw the release, and not what the word held before, was luck.
 D5  observing a write observes what its thread wrote to that word before: the word has one order of writes.
+D6  lanes that store one value by one weak instruction store it once: a read that comes after one of them finds that value
+    whichever was last.
 """
 
 from collections import defaultdict
@@ -262,6 +264,15 @@ class Execution:
         reads = other.op.kind == "ld" or (other.op.is_atomic and other.op.returns)
         if not (reads and one.changes):  # D2
             return False
+        if (
+            one.op.kind == "st"
+            and not one.op.is_strong
+            and any(
+                write.step == one.step and write.place == one.place and self.is_before(write, other)
+                for write in self.memory
+            )
+        ):
+            return False  # D6
         between = self.memory[one.number + 1 : other.number]
         return not any(
             write.place == one.place and write.op.kind == "st" and not write.changes and self.is_before(write, other)

@@ -75,6 +75,8 @@ RACES = {
         chunk(C, "st", *ATOMIC, word=1, value=2), chunk(D, "ld", "acquire", "gpu", word=1), chunk(D, "ld")],
 }
 RIGHT = {
+    "lanes that stored one value by one instruction, of which one reads it": [
+        chunk((A, B), "st", value=1), chunk(A, "ld")],
     "a thread's own strong store keeps what its atomic observed": [
         chunk(C, "exch", *ATOMIC, value=1), chunk(A, "exch", *ATOMIC, value=2), chunk(A, "st", *ATOMIC, value=3),
         chunk((A, B), "warp"), chunk(B, "st", value=0)],
