@@ -9,7 +9,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# Cases of a law: with the 200 that campaigns have, two cores had done half of the deeper tests after twelve minutes.
+CASES_IN_CI = 75
 LAWS = Path(__file__).with_name("properties")
 
 
@@ -17,11 +20,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-golden", action="store_true", help="write recorded answers anew instead of comparing")
 
 
+@pytest.hookimpl(trylast=True)  # the plugin has made its profiles
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)  # set in the workers of a parallel run: answers would differ from those of a pipe
     config.addinivalue_line(
         "markers", "ci(reason): takes seconds and repeats what a smaller test shows; not in `quick`"
     )
+    if config.getoption("--refsim-profile") == "ci":
+        settings.register_profile("laws-in-ci", settings.get_profile("refsim-ci"), max_examples=CASES_IN_CI)
+        settings.load_profile("laws-in-ci")
     config.addinivalue_line("markers", "deeper: does more in a larger profile (set by the collection, not by hand)")
 
 
