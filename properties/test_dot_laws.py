@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim.conversions import decode
+from refsim.evidence import Level
 from refsim.formats import (
     BF16,
     E2M1,
@@ -46,7 +47,6 @@ from refsim.numerics.profiles import (
     RZ_E8M13,
     RZ_F32,
     TRUNCATED,
-    Level,
     Profile,
     profile,
 )

@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from refsim.evidence import Evidence, Level
     from refsim.layouts.banks import BankConflicts, Collision, access_width, bank_conflicts, layout_conflicts
     from refsim.layouts.descriptors import (
         DESCRIPTORS,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
         walk,
     )
     from refsim.layouts.drawing import Drawing, draw
-    from refsim.layouts.evidence import Evidence, Level
     from refsim.layouts.families import FAMILIES, Fragment, fragment, fragments
     from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout, scale_layout
     from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
@@ -71,6 +71,7 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
+            "refsim.evidence": ("Evidence", "Level"),
             "refsim.layouts.banks": (
                 "BankConflicts",
                 "Collision",
@@ -91,7 +92,6 @@ else:
                 "walk",
             ),
             "refsim.layouts.drawing": ("Drawing", "draw"),
-            "refsim.layouts.evidence": ("Evidence", "Level"),
             "refsim.layouts.families": ("FAMILIES", "Fragment", "fragment", "fragments"),
             "refsim.layouts.scales": ("SCALE_LAYOUTS", "ScaleLayout", "scale_layout"),
             "refsim.layouts.swizzles": ("SWIZZLES", "Swizzle", "swizzle"),

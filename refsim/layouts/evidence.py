@@ -1,49 +1,12 @@
 """How sure each layout is, as data: a formula alone, an independent implementation that agrees, or silicon."""
 
 import re
-from dataclasses import dataclass
-from enum import IntEnum
 from fnmatch import translate
 from functools import cache
 
+from refsim.evidence import Evidence, Level, Run
 
-class Level(IntEnum):
-    """What a layout rests on, weakest first."""
-
-    FORMULA = 1
-    INDEPENDENT = 2
-    SILICON = 3
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run on a chip whose recording, `vectors`, replays in the conformance suite."""
-
-    device: str
-    date: str
-    vectors: str
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a layout rests on beside its source: `packages` that agree with it in a test, and runs on chips.
-
-    Evidence(packages=("triton",)).level is Level.INDEPENDENT; with a run it is Level.SILICON.
-    """
-
-    packages: tuple[str, ...] = ()
-    runs: tuple[Run, ...] = ()
-
-    @property
-    def level(self) -> Level:
-        return Level.SILICON if self.runs else Level.INDEPENDENT if self.packages else Level.FORMULA
-
-    def __str__(self) -> str:
-        spoken = [f"{run.device} {run.date}" for run in self.runs] + list(self.packages)
-        return ", ".join(spoken) if spoken else "formula only"
-
-
-FORMULA = Evidence()
+FORMULA = Evidence(Level.FORMULA, "formula only")
 CUTE = "cute"
 TENSOR_LAYOUTS = "tensor-layouts"
 TRITON = "triton"
@@ -130,9 +93,12 @@ RECORDED: dict[Run, tuple[str, ...]] = {
 @cache
 def evidence(name: str) -> Evidence:
     """What the layout of that name rests on; evidence("mfma.16x16x32.fp8.a").packages is ("triton",)."""
-    packages = [package for package, patterns in AGREES.items() if _any(name, patterns)]
-    runs = [run for run, patterns in RECORDED.items() if _any(name, patterns)]
-    return Evidence(tuple(packages), tuple(runs)) if packages or runs else FORMULA
+    packages = tuple(package for package, patterns in AGREES.items() if _any(name, patterns))
+    runs = tuple(run for run, patterns in RECORDED.items() if _any(name, patterns))
+    if not packages and not runs:
+        return FORMULA
+    spoken = [f"{run.device} {run.date}" for run in runs] + list(packages)
+    return Evidence(Level.SILICON if runs else Level.INDEPENDENT, ", ".join(spoken), packages, runs)
 
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:

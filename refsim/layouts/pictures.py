@@ -73,7 +73,7 @@ def fragment_picture(
         ),
         Entry("copies", fragment.copies if fragment.copies > 1 else None, "copies, the first shown:"),
         Entry("since", fragment.since),
-        Entry("evidence", str(fragment.evidence)),
+        Entry("evidence", fragment.evidence.what),
     )
     return Picture(down, across, facts, fragment.units, _flat(colours), key, about=_given(about))
 
@@ -83,7 +83,7 @@ def _places_picture(fragment: Fragment, rows: Sequence[int] | None, cols: Sequen
     row, col = (each[np.ix_(np.array(down), np.array(across))] for each in fragment.elements)
     colours = np.where(row < 0, EMPTY, row % 8 * 4 + col % 4)
     facts = (Fact("row", _flat(row), "r"), Fact("col", _flat(col), "c"))
-    about = (Entry("shape", fragment.shape), Entry("evidence", str(fragment.evidence)))
+    about = (Entry("shape", fragment.shape), Entry("evidence", fragment.evidence.what))
     blocks = (4 if fragment.units == THREADS else 32, fragment.per_register if fragment.per_register > 1 else 8)
     return Picture(
         down, across, facts, ("row", "col"), _flat(colours), "row", axes=fragment.units, blocks=blocks, about=about
@@ -110,7 +110,7 @@ def swizzle_picture(swizzle: Swizzle, start: int = 0, lines: int | None = None) 
     )
     about = (
         Entry("repeat", swizzle.repeat_bytes, "repeats every", "B"),
-        Entry("evidence", str(swizzle.evidence)),
+        Entry("evidence", swizzle.evidence.what),
     )
     return Picture(
         down,
@@ -136,7 +136,7 @@ def tile_picture(
     about = (
         Entry("tile", f"{tile.major}-major, swizzle {tile.swizzle}, {tile.element_bytes}-byte elements"),
         Entry("size", tile.size_bytes, unit="B"),
-        Entry("evidence", str(tile.swizzle.evidence)),
+        Entry("evidence", tile.swizzle.evidence.what),
     )
     return Picture(
         down, across, facts, ("byte", "bank"), _flat(bank), "bank", axes=("mn", "k"), blocks=tile.atom, about=about
@@ -159,7 +159,7 @@ def scale_picture(
         Entry("shape", shape),
         Entry("padded", padded),
         Entry("size", layout.size_bytes(shape), unit="B"),
-        Entry("evidence", str(layout.evidence)),
+        Entry("evidence", layout.evidence.what),
     )
     if view == HARDWARE:
         width = max(CHUNK_BYTES // layout.element_bytes, 1)

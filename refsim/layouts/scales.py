@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError, unknown
+from refsim.evidence import Evidence
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
-from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.render.cards import Card
 from refsim.sources import AITER, CUBLAS, DEEPGEMM, FLASHINFER, MIRAGE, TRITON, Source

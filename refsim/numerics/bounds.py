@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
+from refsim.evidence import Evidence, Level
 from refsim.formats import F16, F32, F64, FORMATS, ElementType, Format, element_named, float_named
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats, matrix_product
@@ -25,12 +26,12 @@ from refsim.numerics.methods import (
     Method,
 )
 from refsim.numerics.multiply import Problem, checked, fitted, named, named_scales
-from refsim.numerics.profiles import RNE_F16, RNE_F32, RNE_F64, Evidence, Level, Profile
+from refsim.numerics.profiles import RNE_F16, RNE_F32, RNE_F64, Profile
 from refsim.sources import IEEE754
 
 Doubles = NDArray[np.float64]
 _NEAREST = {F32: RNE_F32, F16: RNE_F16, F64: RNE_F64}
-_DEFINED = Evidence(Level.MODEL, "defined by IEEE 754")
+_DEFINED = Evidence(Level.FORMULA, "defined by IEEE 754")
 _SLACK = 1 + 2.0**-30  # above the rounding of the bound's own float64 sums for K up to 2^20
 
 

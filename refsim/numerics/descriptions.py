@@ -1,9 +1,10 @@
 """What a row of tensor-core arithmetic does, in words: the bits that it keeps and returns, where C enters, a step."""
 
+from refsim.evidence import Level
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.methods import AFTER, WITH
-from refsim.numerics.profiles import BYTE_PAIRS, EARLY, Level, Profile
+from refsim.numerics.profiles import BYTE_PAIRS, EARLY, Profile
 
 NOT_KNOWN = "not known"
 

@@ -4,13 +4,13 @@ The numbers are the parameters of refsim.numerics.dot; nothing here computes.
 """
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from refsim.errors import RefsimError, unknown
+from refsim.evidence import Evidence, Level
 from refsim.formats import (
     BF16,
     E2M1,
@@ -57,25 +57,6 @@ RZ_F32, RZ_E8M13, RNE_F16, RNE_F32, RNE_F64, WRAP_S32 = (
 )
 ASCENDING, BYTE_PAIRS = "ascending", "byte-pairs"
 EARLY, LATE = "early", "late"
-
-
-class Level(Enum):
-    """What a row rests on, strongest first."""
-
-    SILICON = "silicon"
-    MODEL = "published model"
-    UNVERIFIED = "unverified"
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """How sure a row is: its level, and what was run or read."""
-
-    level: Level
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.level.value}: {self.what}"
 
 
 # fmt: off
@@ -172,10 +153,10 @@ FNUZ8 = (E4M3FNUZ, E5M2FNUZ)
 INT8 = (S8, U8)
 _SCALES_32, _SCALES_16 = ((E8M0, 32),), ((E8M0, 32), (E8M0, 16), (UE4M3, 16))
 
-_MODEL = Evidence(Level.MODEL, "independent published models agree")
+_MODEL = Evidence(Level.INDEPENDENT, "independent published models agree")
 _UNVERIFIED = Evidence(Level.UNVERIFIED, "no bit model is published; computed as a float32 FMA per k")
-_IEEE = Evidence(Level.MODEL, "IEEE 754 fused multiply-add in ascending k")
-_INTEGER = Evidence(Level.MODEL, "exact integers, by definition of the instruction")
+_IEEE = Evidence(Level.INDEPENDENT, "IEEE 754 fused multiply-add in ascending k")
+_INTEGER = Evidence(Level.FORMULA, "exact integers, by definition of the instruction")
 
 
 def _published(chips: str) -> Evidence:
@@ -247,7 +228,7 @@ def _chain(
 
 
 def _block_scaled(target: str, prefix: str) -> list[Profile]:
-    thor = Evidence(Level.MODEL, "independent published models agree; 36,864 words of an sm_110 chip reported equal")
+    thor = Evidence(Level.INDEPENDENT, "independent published models agree; 36,864 words of an sm_110 chip reported equal")
     fused = _truncated(target, f"{prefix}.mxf8f6f4", F8F6F4, F32, (32,), 32, 25, _HOPPER, thor, scales=_SCALES_32)
     fp4 = [
         Profile(
@@ -302,7 +283,7 @@ def _warpgroup_rows() -> list[Profile]:
 def _tcgen05_rows() -> list[Profile]:
     target, words = (
         "sm_100",
-        Evidence(Level.MODEL, "independent published models agree; 46 million cases reported on B200"),
+        Evidence(Level.INDEPENDENT, "independent published models agree; 46 million cases reported on B200"),
     )
     shape = (25, _HOPPER, words)
     return [

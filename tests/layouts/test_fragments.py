@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from refsim import layouts
 from refsim.errors import RefsimError
+from refsim.evidence import Evidence, Level
 from refsim.layouts import FAMILIES, fragment, fragments
-from refsim.layouts.evidence import FORMULA, Evidence, Level, Run, evidence
+from refsim.layouts.evidence import FORMULA, evidence
+from refsim.numerics import profile
 
 # name, thread, value, row, col: read off the formulas and figures of the documents, not computed here
 PLACES = [
@@ -279,10 +281,16 @@ def test_layouts_exports_are_there_twice() -> None:
 
 def test_evidence_names_what_it_rests_on() -> None:
     assert fragment("mfma.32x32x64.f8f6f4.sfa.byte1").evidence is FORMULA
-    assert str(FORMULA) == "formula only"
+    assert str(FORMULA) == "formula: formula only"
     assert FORMULA.level is Level.FORMULA
-    assert evidence("mfma.16x16x32.fp8.a") == Evidence(packages=("triton",))
-    assert evidence("mfma.16x16x32.fp8.a").level is Level.INDEPENDENT
-    assert str(fragment("mma.m16n8k16.bf16.a").evidence) == "H200 2026-11-21, cute, tensor-layouts, triton"
-    measured = Evidence(packages=("cute",), runs=(Run("H200", "2026-11-21", "conformance/vectors/x.npz"),))
-    assert (measured.level, str(measured)) == (Level.SILICON, "H200 2026-11-21, cute")
+    agreed = Evidence(Level.INDEPENDENT, "triton", packages=("triton",))
+    assert evidence("mfma.16x16x32.fp8.a") == agreed
+    measured = fragment("mma.m16n8k16.bf16.a").evidence
+    assert str(measured) == "silicon: H200 2026-11-21, cute, tensor-layouts, triton"
+    assert measured.packages == ("cute", "tensor-layouts", "triton")
+    assert Level.UNVERIFIED < FORMULA.level < agreed.level < measured.level
+    assert measured.runs[0].vectors.startswith("conformance/vectors/")
+
+
+def test_layouts_and_tensor_cores_rest_on_one_type_of_evidence() -> None:
+    assert layouts.Evidence is type(profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32").evidence)

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from refsim.errors import RefsimError
+from refsim.evidence import Level
 from refsim.formats import F16
 from refsim.numerics import bounds
 from refsim.numerics.dot import chains, definition
@@ -16,7 +17,6 @@ from refsim.numerics.profiles import (
     RNE_F16,
     RZ_E8M13,
     RZ_F32,
-    Level,
     chip,
     profile,
     rows_of,
@@ -59,7 +59,7 @@ def test_every_row_says_where_it_is_from_and_how_sure_it_is() -> None:
         assert str(row.source)
         assert row.evidence.what
         assert str(row).startswith(row.name)
-        assert row.evidence.level.value in str(row)
+        assert row.evidence.level.word in str(row)
 
 
 def test_two_rows_for_one_instruction_agree() -> None:

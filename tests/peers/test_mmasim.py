@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim.conversions import encode
+from refsim.evidence import Level
 from refsim.formats import BF16, E2M1, F16, F32, F64, TF32, ElementType, Format
 from refsim.numerics import PROFILES, Profile, mma, multiply
 from refsim.numerics.profiles import (
@@ -31,7 +32,6 @@ from refsim.numerics.profiles import (
     RZ_E8M13,
     RZ_F32,
     TRUNCATED,
-    Level,
 )
 
 pytestmark = pytest.mark.peers("torch", "mmasim")

@@ -154,7 +154,7 @@ def instruction_facts(of: "Product") -> dict[str, Any]:
         "zero_exponent": row.zero_exponent,
         "order": row.order,
         "c_enters": row.c_enters,
-        "level": row.evidence.level.value,
+        "level": row.evidence.level.word,
         "evidence": row.evidence.what,
     }
 

@@ -34,14 +34,14 @@ def sound(layout: Fragment) -> Answer:
         "elements": layout.shape[0] * layout.shape[1],
         "places": count,
         "copies": layout.copies,
-        "evidence": str(layout.evidence),
+        "evidence": layout.evidence.what,
     }
     copies = "once" if layout.copies == 1 else f"{layout.copies} times"
     unused = f", {rows.size - count} places hold none" if rows.size > count else ""
     line = f"{layout.name}: each of {facts['elements']} elements is held {copies}, the inverse agrees{unused}"
     if not facts["agrees"]:
         line = f"{layout.name}: formula and inverse disagree"
-    report = Statement((line, f"evidence {layout.evidence}"), facts)
+    report = Statement((line, f"evidence {layout.evidence.what}"), facts)
     return Answer(Document((report,), layout.name, (layout.source,)), AGREED if facts["agrees"] else FAILED)
 
 

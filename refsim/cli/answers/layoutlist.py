@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from refsim.errors import unknown
-from refsim.layouts.evidence import Evidence, Level
+from refsim.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.families import FAMILIES, fragment, fragments
 from refsim.render import Cell, Column, Document, Table
@@ -30,7 +30,6 @@ NAMES = (
     Column("evidence", drop=1),
     Column("source", citation=True),
 )
-LEVELS = {Level.FORMULA: "formula", Level.INDEPENDENT: "independent", Level.SILICON: "silicon"}
 # a part of a name that varies without changing the formula, and the letter that stands for it
 _VARYING = (
     (re.compile(r"(?<=^wgmma\.m64n)\d+"), "N"),
@@ -54,7 +53,7 @@ def matching(pattern: str) -> Document:
     rows = []
     for each in map(fragment, names):
         shape = f"{each.shape[0]} x {each.shape[1]}"
-        rows.append((each.name, shape, each.threads, each.values, each.since, str(each.evidence), each.source))
+        rows.append((each.name, shape, each.threads, each.values, each.since, each.evidence.what, each.source))
     return Document((Table(NAMES, tuple(rows), key="layouts"),), f"layouts: {pattern}", hints=(f"{len(rows)} layouts",))
 
 
@@ -129,4 +128,4 @@ def _others() -> "Iterator[tuple[Cell, ...]]":
 def _row(
     kind: str, name: str, varying: str | None, count: int, evidence: Evidence, source: Source
 ) -> "tuple[Cell, ...]":
-    return (kind, name, varying, count, LEVELS[evidence.level], str(evidence), source)
+    return (kind, name, varying, count, evidence.level.word, evidence.what, source)

@@ -72,8 +72,8 @@ def list_rows(target: str | None, unit: str | None, type_: str | None) -> Docume
     """The arithmetic of every instruction, and what that row rests on.
 
     A step takes L products and C, aligns them to their largest exponent E and cuts them below 2^(E - F). A zero takes
-    part with the zero exponent. C is aligned with the products (early) or added last (late). Levels: silicon, a
-    published model, unverified.
+    part with the zero exponent. C is aligned with the products (early) or added last (late). Levels: silicon,
+    independent models, a formula that leaves no choice, unverified.
 
     \b
       refsim numerics list
@@ -106,7 +106,7 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
             result_bits(row),
             row.length,
             where_c_enters(row),
-            row.evidence.level.value,
+            row.evidence.level.word,
             row.d_format.name,
         )
         groups.setdefault(key, []).append(row)
@@ -152,7 +152,7 @@ def _cells(row: "Profile") -> "tuple[Cell, ...]":
         row.order,
         row.c_enters,
         scales or None,
-        row.evidence.level.value,
+        row.evidence.level.word,
         row.evidence.what,
         row.source,
     )
@@ -181,14 +181,14 @@ def _gathered(rows: "list[Profile]") -> "tuple[Cell, ...]":
         result_bits(first),
         _length(first),
         where_c_enters(first),
-        first.evidence.level.value,
+        first.evidence.level.word,
         "; ".join(_evidence(rows)),
         first.source,
     )
 
 
 def _length(row: "Profile") -> int | None:
-    from refsim.numerics.profiles import Level
+    from refsim.evidence import Level
 
     return None if row.evidence.level is Level.UNVERIFIED else row.length
 

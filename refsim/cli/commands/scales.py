@@ -265,7 +265,7 @@ def _all() -> Document:
             row.element_bytes,
             row.pads,
             row.summary,
-            str(row.evidence),
+            row.evidence.what,
             row.source,
         )
         for row in SCALE_LAYOUTS

@@ -100,7 +100,7 @@ def _modes() -> Document:
             row.chunk_bytes,
             row.span_bytes,
             row.repeat_bytes,
-            str(row.evidence),
+            row.evidence.what,
             row.source,
         )
         for row in SWIZZLES

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from refsim.errors import RefsimError, unknown
-from refsim.layouts.evidence import Evidence
+from refsim.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.render.cards import Card, Facts
 from refsim.sources import Source

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from refsim.errors import RefsimError, unknown
+from refsim.evidence import Evidence
 from refsim.layouts.descriptors.fields import Explanation, Reading
-from refsim.layouts.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.swizzles import swizzle
 from refsim.layouts.tma import (

@@ -21,9 +21,10 @@ import pytest
 
 from refsim import encode, files, numerics
 from refsim.cli.products import Asked, read
+from refsim.evidence import Level
 from refsim.formats import E8M0, F16, F32, F64, element_named
 from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
-from refsim.numerics.profiles import GROUPED, LATE, TRUNCATED, Level
+from refsim.numerics.profiles import GROUPED, LATE, TRUNCATED
 
 ROOT = Path(__file__).parents[3]
 ROWS = [(row, k) for row in numerics.PROFILES for k in row.k]
@@ -374,7 +375,7 @@ def test_bits_gathers_all_rows_and_hides_no_level(refsim):
             and each["length"] in (row.length, None)
         ]
         assert of, row.name
-        assert row.evidence.level.value in {each["level"] for each in of}
+        assert row.evidence.level.word in {each["level"] for each in of}
         if row.evidence.level is Level.UNVERIFIED:
             assert of[0]["kept"] == of[0]["result"] == of[0]["c_enters"] == "not known"
             assert of[0]["length"] is None
@@ -443,7 +444,7 @@ def condensed():
     for (unit, kept, result, enters, level, taken), (targets, notes) in merged.items():
         cited = ", ".join(str(numbers.setdefault(what, len(numbers) + 1)) for what in notes)
         products = "not known" if level is Level.UNVERIFIED else taken
-        cells = (", ".join(targets), unit, kept, result, products, enters, f"{level.value} [{cited}]")
+        cells = (", ".join(targets), unit, kept, result, products, enters, f"{level.word} [{cited}]")
         lines.append(f"| {' | '.join(cells)} |")
     headings = "chip", "instruction", "bits kept", "bits of the result", "products a step", "C enters", "evidence"
     head = f"| {' | '.join(headings)} |\n{'|---' * len(headings)}|\n"
