@@ -200,6 +200,7 @@ def test_a_start_loads_only_what_the_command_needs(name, tmp_path):
         "compare",
         "conversions",
         "errors",
+        "evidence",
         "files",
         "formats",
         "integers",
