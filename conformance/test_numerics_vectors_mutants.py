@@ -12,8 +12,8 @@ import pytest
 
 from refsim.bringup.tensor_cores import instruction_named
 from refsim.formats import F16, F32, format_named
-from refsim.numerics.dot.terms import ROUNDINGS, Rounding
-from refsim.numerics.profiles import ASCENDING, BYTE_PAIRS, EARLY, LATE, RNE_F16, RZ_E8M13, RZ_F32
+from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE
+from refsim.numerics.roundings import RNE_F16, RZ_E8M13, RZ_F32, Rounding
 from refsim.silicon.tensor_features import Feature
 from refsim.silicon.tensor_features import features as asked_of_shape
 from refsim.silicon.tensor_probe import cell_c, cell_operands
@@ -34,12 +34,10 @@ ONE_OF_EACH = [
 # fmt: on
 FEATURES = ("three_products", "c_precision", "tiny", "output_rounding_c", "order", "permuted_chain")
 CLASSES = ("narrow", "spread", "swamping", "cancelling")
-OTHER_ROUNDINGS = {
-    "rne-e8m13": Rounding(F32, 13, nearest=True, signed_zero=False),
-    "rne-f32-fused": Rounding(F32, 23, nearest=True, signed_zero=False),
-    "rz-f16": Rounding(F16, 10, nearest=False, signed_zero=False),
-}
-WRONG_ROUNDING = {RZ_F32: ("rne-f32-fused", RZ_E8M13), RZ_E8M13: ("rne-e8m13", RZ_F32), RNE_F16: ("rz-f16",)}
+RNE_E8M13 = Rounding("rne-e8m13", F32, 13, nearest=True)
+RNE_F32_FUSED = Rounding("rne-f32-fused", F32, 23, nearest=True)
+RZ_F16 = Rounding("rz-f16", F16, 10)
+WRONG_ROUNDING = {RZ_F32: (RNE_F32_FUSED, RZ_E8M13), RZ_E8M13: (RNE_E8M13, RZ_F32), RNE_F16: (RZ_F16,)}
 
 
 def row_of(name):
@@ -83,12 +81,6 @@ def refused_by(name, row, *, fused=1):
     stored = recording.arrays["sample"][[cells(shape).index(cell) for cell in chosen]]
     differing = np.count_nonzero(sample_words(shape, unit, chosen, row=row) != stored)
     return (differing, "cells") if differing else None
-
-
-@pytest.fixture(autouse=True)
-def other_roundings(monkeypatch):
-    for name, rounding in OTHER_ROUNDINGS.items():
-        monkeypatch.setitem(ROUNDINGS, name, rounding)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

@@ -15,7 +15,9 @@ from refsim import decode
 from refsim.bringup.tensor_cores import KERNEL_FILE, instruction_named, instructions
 from refsim.device.compile import compile_ptx
 from refsim.formats import F64, format_named
-from refsim.numerics.profiles import BYTE_PAIRS, LATE, MEASURED_WORDS, RZ_E8M13
+from refsim.numerics.methods import BYTE_PAIRS, LATE
+from refsim.numerics.profiles import MEASURED_WORDS
+from refsim.numerics.roundings import RZ_E8M13
 from refsim.silicon.tensor_features import features as asked_of_shape
 from refsim.silicon.tensor_features import negated
 from refsim.silicon.tensor_probe import FLOAT_CLASSES

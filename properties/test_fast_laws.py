@@ -17,7 +17,9 @@ from refsim.numerics.dot.chains import Operands, accumulator
 from refsim.numerics.fast import compiled, groups, product, sides, tiles
 from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.product import Course, fast_product
-from refsim.numerics.profiles import GROUPED, PROFILES, TRUNCATED, Profile
+from refsim.numerics.methods import GROUPED, TRUNCATED
+from refsim.numerics.profiles import PROFILES
+from refsim.numerics.rows import Profile
 from refsim.reference.operands import CLASSES, at_exponents, cancel, drawn
 
 OPERANDS = tuple(CLASSES)

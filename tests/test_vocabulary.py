@@ -1,4 +1,4 @@
-"""Element types, methods of accumulation and kinds of errors are rows: no layer asks for one by its name.
+"""Element types, methods of accumulation, roundings and kinds of errors are rows: no layer asks for one by its name.
 
 Every file is read as a tree: comparisons (==, !=, in, not in), patterns of `match` and keys of dictionaries that are written
 with a name of one of the tables are counted, and there are none outside the tables.
@@ -14,12 +14,16 @@ import refsim
 from refsim.errors import Kind
 from refsim.formats import ELEMENTS
 from refsim.numerics.methods import METHODS
+from refsim.numerics.roundings import ROUNDINGS
 
 ROOT = Path(refsim.__file__).parent
 ELEMENT_NAMES = {row.name for row in ELEMENTS}
 METHOD_NAMES = {row.name for row in METHODS}
+ROUNDING_NAMES = {row.name for row in ROUNDINGS}
+DISTINCT = ELEMENT_NAMES | ROUNDING_NAMES
+"""Names that are no ordinary words: a question that is written with one is seen wherever it stands."""
 CODES = {kind.value for kind in Kind}
-TABLES = ("formats/", "numerics/methods.py", "errors.py")
+TABLES = ("formats/", "numerics/methods.py", "numerics/roundings.py", "errors.py")
 OTHER_WORDS = {
     "ptx/": "types of PTX opcodes, registers and constants, in the words of the PTX ISA",
     "reference/": "second definitions share nothing with the first",
@@ -56,9 +60,9 @@ def literals(node: ast.AST, known: dict[str, ast.expr]) -> Iterator[object]:
             yield row.lower()
 
 
-def of_a_method(side: ast.AST) -> bool:
-    """`row.method`, `row.method.name`, `method`: methods are called by ordinary words."""
-    return ast.unparse(side).removesuffix(".name").endswith("method")
+def of_a_row(side: ast.AST) -> bool:
+    """`row.method`, `row.method.name`, `method`, `row.order`, `c_enters`: what is called by ordinary words."""
+    return ast.unparse(side).removesuffix(".name").endswith(("method", "row.order", "profile.order", "c_enters"))
 
 
 def switches(tree: ast.Module) -> Iterator[tuple[int, object]]:
@@ -69,19 +73,19 @@ def switches(tree: ast.Module) -> Iterator[tuple[int, object]]:
             case ast.Compare():
                 sides = [node.left, *node.comparators]
                 words = [word for side in sides for word in literals(side, known)]
-                asked = {word for word in words if word in ELEMENT_NAMES}
-                if any(of_a_method(side) for side in sides):
+                asked = {word for word in words if word in DISTINCT}
+                if any(of_a_row(side) for side in sides):
                     asked |= {word for word in words if isinstance(word, str)}
                 if any(ast.unparse(side).endswith("exit_code") for side in sides):
                     asked |= {word for word in words if word in CODES}
                 yield from ((node.lineno, word) for word in asked)
             case ast.MatchValue():
                 yield from (
-                    (node.lineno, word) for word in literals(node.value, known) if word in ELEMENT_NAMES | METHOD_NAMES
+                    (node.lineno, word) for word in literals(node.value, known) if word in DISTINCT | METHOD_NAMES
                 )
             case ast.Dict():
                 keys = {word for key in node.keys if key is not None for word in literals(key, known)}
-                yield from ((node.lineno, word) for word in keys & ELEMENT_NAMES)
+                yield from ((node.lineno, word) for word in keys & DISTINCT)
             case _:
                 pass
 
@@ -111,6 +115,11 @@ def test_every_exception_is_one() -> None:
         "if name == F16.name: pass",
         'if row.method == "truncated": pass',
         'if row.method.name != "exact": pass',
+        'if row.rounding == "rz-e8m13": pass',
+        'if str(row.rounding) in ("rne-f16", "rne-f32"): pass',
+        'if row.order == "byte-pairs": pass',
+        'if profile.c_enters != "late": pass',
+        'NAMES = {"rz-f32": 23}',
         "if error.exit_code == 4: pass",
         'match name:\n    case "bf16": pass',
         'match method:\n    case "fma-chain": pass',
@@ -131,6 +140,7 @@ def test_a_question_by_name_is_seen(line: str) -> None:
         'if token == "integer": pass',
         "if error.kind is Kind.MISSING: pass",
         "LOSSES = {TRUNCATED: 1}",
+        "if row.rounding is RZ_E8M13 and row.order is BYTE_PAIRS: pass",
         "if code == 4: pass",
     ],
 )

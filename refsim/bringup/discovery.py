@@ -13,12 +13,14 @@ from typing import Any
 from refsim.bringup.bench import WIDEST, Bench, Dots, Probe, Sums, power
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, ElementType, float_named
-from refsim.numerics.profiles import ASCENDING, BYTE_PAIRS, EARLY, LATE, RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, Profile
+from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE, CEnters, Order
+from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, Rounding
+from refsim.numerics.rows import Profile
 
 TOWARD_ZERO, NEAREST_EVEN, UP, DOWN = "toward-zero", "nearest-even", "up", "down"
 AWAY, TIES_AWAY, TIES_ZERO, TO_ODD = "away-from-zero", "nearest, ties away", "nearest, ties to zero", "to-odd"
 _PAIR = (0, 1)
-_ROUNDING_NAMES: dict[tuple[str, int, ElementType], str] = {
+_ROUNDINGS: dict[tuple[str, int, ElementType], Rounding] = {
     (TOWARD_ZERO, 23, F32): RZ_F32,
     (TOWARD_ZERO, 13, F32): RZ_E8M13,
     (NEAREST_EVEN, 23, F32): RNE_F32,
@@ -48,7 +50,7 @@ class Discovery:
     k: int
     d_format: ElementType
     steps: tuple[tuple[int, ...], ...] | None = None
-    c_enters: str | None = None
+    c_enters: CEnters | None = None
     fraction: int | None = None
     direction: str | None = None
     kept: int | None = None
@@ -62,7 +64,7 @@ class Discovery:
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
-    def order(self) -> str | None:
+    def order(self) -> Order | str | None:
         """ascending, byte-pairs, or other."""
         if self.steps is None or self.length is None:
             return None
@@ -72,21 +74,21 @@ class Discovery:
         return BYTE_PAIRS if list(self.steps) == halves else "other"
 
     @property
-    def rounding(self) -> str | None:
-        """The name of `refsim.numerics.profiles` for the rounding, or the rounding in words."""
+    def rounding(self) -> Rounding | str | None:
+        """The row of `refsim.numerics.roundings`, or a rounding that has none in words."""
         if self.direction is None or self.kept is None:
             return None
-        name = _ROUNDING_NAMES.get((self.direction, self.kept, self.d_format))
-        return name or f"{self.direction} to {self.kept} bits"
+        row = _ROUNDINGS.get((self.direction, self.kept, self.d_format))
+        return row or f"{self.direction} to {self.kept} bits"
 
     def parameters(self) -> dict[str, str | int | None]:
         """The findings by name, plain."""
         return {
             "length": self.length,
-            "order": self.order,
-            "c_enters": self.c_enters,
+            "order": _plain(self.order),
+            "c_enters": _plain(self.c_enters),
             "fraction": self.fraction,
-            "rounding": self.rounding,
+            "rounding": _plain(self.rounding),
             "zero_exponent": self.zero_exponent,
         }
 
@@ -99,10 +101,10 @@ class Discovery:
         """What of a profile's row was seen to be otherwise, as "fraction 13, not 25"."""
         said: dict[str, str | int | None] = {
             "length": len(row.steps(self.k)[0]),
-            "order": row.order,
-            "c_enters": row.c_enters,
+            "order": str(row.order),
+            "c_enters": str(row.c_enters),
             "fraction": row.fraction,
-            "rounding": row.rounding,
+            "rounding": str(row.rounding),
             "zero_exponent": row.zero_exponent,
         }
         if self.steps is not None and len(self.steps) == 1:
@@ -117,7 +119,7 @@ class Discovery:
     def as_profile(self, like: Profile) -> Profile | None:
         """A row with these parameters; what was not seen is taken from `like`. None where no row can say it."""
         order, rounding = self.order or like.order, self.rounding or like.rounding
-        if order not in (ASCENDING, BYTE_PAIRS) or rounding not in _ROUNDING_NAMES.values():
+        if not isinstance(order, Order) or not isinstance(rounding, Rounding):
             return None
         length = self.length or like.length
         fraction = like.fraction if self.fraction is None else self.fraction
@@ -133,6 +135,10 @@ class Discovery:
             zero_exponent=zero,
             c_enters=self.c_enters or like.c_enters,
         )
+
+
+def _plain(parameter: object) -> str | None:
+    return None if parameter is None else str(parameter)
 
 
 def discover(
@@ -172,7 +178,7 @@ class _Findings:
 
     @property
     def early(self) -> bool:
-        return self.discovery.c_enters == EARLY
+        return self.discovery.c_enters is EARLY
 
 
 def _floor(bench: Bench) -> int:

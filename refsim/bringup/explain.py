@@ -12,18 +12,10 @@ from refsim.bringup.report import Difference
 from refsim.bringup.tensor_cores import Instruction
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, F64, ElementType, Integer
-from refsim.numerics.profiles import (
-    ASCENDING,
-    BYTE_PAIRS,
-    EARLY,
-    LATE,
-    PROFILES,
-    RNE_F16,
-    RNE_F32,
-    RZ_E8M13,
-    RZ_F32,
-    Profile,
-)
+from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE
+from refsim.numerics.profiles import PROFILES
+from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
+from refsim.numerics.rows import Profile
 from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_replay import modelled
 
@@ -227,8 +219,8 @@ def said(row: Profile, k: int) -> str:
     """The parameters of a row: L = 16, F = 13, rz-e8m13, zero exponent -132."""
     if not row.method.parametrised:
         return row.method.name
-    order = "" if row.order == ASCENDING else f", {row.order}"
-    late = "" if row.c_enters == EARLY else ", C late"
+    order = "" if row.order is ASCENDING else f", {row.order}"
+    late = "" if row.c_enters is EARLY else ", C late"
     length = len(row.steps(k)[0])
     return f"L = {length}, F = {row.fraction}, {row.rounding}, zero exponent {row.zero_exponent}{order}{late}"
 
@@ -291,7 +283,7 @@ def _grid(row: Profile, instruction: Instruction) -> Iterator[Profile]:
     fractions = sorted(range(a.mantissa_bits + b.mantissa_bits, 36), key=lambda f: abs(f - (row.fraction or 0)))
     orders = (ASCENDING, BYTE_PAIRS) if instruction.k % 4 == 0 else (ASCENDING,)
     for enters, order, rounding, fraction, length in product((EARLY, LATE), orders, roundings, fractions, lengths):
-        if order == BYTE_PAIRS and length != lengths[0]:
+        if order is BYTE_PAIRS and length != lengths[0]:
             continue
         yield replace(row, length=length, fraction=fraction, rounding=rounding, order=order, c_enters=enters)
 

@@ -31,7 +31,8 @@ from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import Instruction
 from refsim.device import Device
 from refsim.errors import RefsimError
-from refsim.numerics.profiles import Profile, profile
+from refsim.numerics.profiles import profile
+from refsim.numerics.rows import Profile
 from refsim.silicon.tensor_classes import Codes
 
 WORDS = 1 << 12

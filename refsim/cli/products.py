@@ -10,7 +10,8 @@ from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
 from refsim.cli.elements import code_of
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, F64, FORMATS, S32, ElementType, Format, element_named, float_named
-from refsim.numerics.profiles import PROFILES, Profile, chip, profile, rows_of
+from refsim.numerics.profiles import PROFILES, chip, profile, rows_of
+from refsim.numerics.rows import Profile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,7 +19,8 @@ __all__ = [
 if TYPE_CHECKING:
     from refsim.numerics.bounds import error_bound, exact_product, fma_product
     from refsim.numerics.multiply import UnverifiedProfileWarning, mma
-    from refsim.numerics.profiles import PROFILES, Profile, profile
+    from refsim.numerics.profiles import PROFILES, profile
+    from refsim.numerics.rows import Profile
 else:
     from refsim.lazy import exports
 

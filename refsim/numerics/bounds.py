@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
-from refsim.formats import F16, F32, F64, FORMATS, ElementType, Format, element_named, float_named
+from refsim.formats import F32, F64, FORMATS, ElementType, Format, element_named, float_named
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats, matrix_product
 from refsim.numerics.dot.definition import GROUP
-from refsim.numerics.dot.terms import ROUNDINGS, Rounding
 from refsim.numerics.methods import (
     EXACT,
     FLUSHED_TREE,
@@ -26,11 +25,11 @@ from refsim.numerics.methods import (
     Method,
 )
 from refsim.numerics.multiply import Problem, checked, fitted, named, named_scales
-from refsim.numerics.profiles import RNE_F16, RNE_F32, RNE_F64, Profile
+from refsim.numerics.roundings import RNE_F32, TO_NEAREST, Rounding
+from refsim.numerics.rows import Profile
 from refsim.sources import IEEE754
 
 Doubles = NDArray[np.float64]
-_NEAREST = {F32: RNE_F32, F16: RNE_F16, F64: RNE_F64}
 _DEFINED = Evidence(Level.FORMULA, "defined by IEEE 754")
 _SLACK = 1 + 2.0**-30  # above the rounding of the bound's own float64 sums for K up to 2^20
 
@@ -56,23 +55,23 @@ def exact_product(
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
     a_scale, b_scale, scale_format = named_scales(a_scale, b_scale, scale_format)
     x, y, d = (element_named(name) for name in (a_format, b_format, d_format))
-    if d not in _NEAREST:
-        raise unknown("result format", d.name, [row.name for row in _NEAREST])
+    if d not in TO_NEAREST:
+        raise unknown("result format", d.name, [row.name for row in TO_NEAREST])
     scales = () if scale_format is None else _any_block(float_named(scale_format), a, a_scale)
     length = _columns(a)
     row = Profile(
-        "exact",
-        "sum",
-        (x,),
-        (y,),
-        d,
-        (length,),
-        EXACT,
-        length,
-        _NEAREST[d],
-        IEEE754["section 4.3.1"],
-        _DEFINED,
+        target="exact",
+        unit="sum",
+        a_formats=(x,),
+        b_formats=(y,),
+        d_format=d,
+        k=(length,),
+        method=EXACT,
+        length=length,
+        rounding=TO_NEAREST[d],
         scales=scales,
+        source=IEEE754["section 4.3.1"],
+        evidence=_DEFINED,
     )
     return _computed(row, a, b, c, (a_scale, b_scale, scale_format))
 
@@ -113,7 +112,19 @@ def fma_product(
     """
     (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
     x, y = element_named(a_format), element_named(b_format)
-    row = Profile("float32", "fma", (x,), (y,), F32, (1,), FMA_CHAIN, 1, RNE_F32, IEEE754["section 5.4.1"], _DEFINED)
+    row = Profile(
+        target="float32",
+        unit="fma",
+        a_formats=(x,),
+        b_formats=(y,),
+        d_format=F32,
+        k=(1,),
+        method=FMA_CHAIN,
+        length=1,
+        rounding=RNE_F32,
+        source=IEEE754["section 5.4.1"],
+        evidence=_DEFINED,
+    )
     return _computed(row, a, b, c, (None, None, None))
 
 
@@ -183,7 +194,7 @@ def error_bound(
 
 
 def _bounded(problem: Problem) -> Doubles:
-    row, rounding = problem.row, ROUNDINGS[problem.row.rounding]
+    row, rounding = problem.row, problem.row.rounding
     reach = np.abs(floats(problem.c, rounding.format).astype(np.float64))
     error = np.zeros_like(reach)
     late = row.adds_c_last

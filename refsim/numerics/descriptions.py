@@ -2,9 +2,8 @@
 
 from refsim.evidence import Level
 from refsim.numerics.dot.definition import GROUP
-from refsim.numerics.dot.terms import ROUNDINGS
-from refsim.numerics.methods import AFTER, WITH
-from refsim.numerics.profiles import BYTE_PAIRS, EARLY, Profile
+from refsim.numerics.methods import AFTER, BYTE_PAIRS, EARLY, WITH
+from refsim.numerics.rows import Profile
 
 NOT_KNOWN = "not known"
 
@@ -13,7 +12,7 @@ def kept_bits(row: Profile) -> str:
     """The bits of the sum that a step keeps, counted from the leading bit of its largest term: "14" of Hopper's FP8 wgmma."""
     if row.evidence.level is Level.UNVERIFIED:
         return NOT_KNOWN
-    own = "" if row.d_format.is_integer else str(ROUNDINGS[row.rounding].fraction_bits + 1)
+    own = "" if row.d_format.is_integer else str(row.rounding.fraction_bits + 1)
     return row.method.kept.format(result=own) or str((row.fraction or 0) + 1)
 
 
@@ -23,7 +22,7 @@ def result_bits(row: Profile) -> str:
         return NOT_KNOWN
     if row.d_format.is_integer:
         return f"{row.d_format.bits}, wrapped"
-    rounding = ROUNDINGS[row.rounding]
+    rounding = row.rounding
     return f"{rounding.fraction_bits + 1}, {'nearest' if rounding.nearest else 'cut'}"
 
 
@@ -31,14 +30,18 @@ def where_c_enters(row: Profile) -> str:
     """Where C enters: aligned with the products, or added after them."""
     if row.evidence.level is Level.UNVERIFIED:
         return NOT_KNOWN
-    return row.method.c_enters or (WITH if row.c_enters == EARLY else AFTER)
+    return row.method.c_enters or (WITH if row.c_enters is EARLY else AFTER)
 
 
 def arithmetic(row: Profile) -> str:
     """How a step of a row works, in one sentence."""
     sentence = row.method.late_sentence if row.adds_c_last else row.method.sentence
-    order = "the first two of each four k, then the other two" if row.order == BYTE_PAIRS else "ascending k"
-    rounded = "" if row.d_format.is_integer else ROUNDINGS[row.rounding].sentence
+    order = "the first two of each four k, then the other two" if row.order is BYTE_PAIRS else "ascending k"
     return sentence.format(
-        length=row.length, fraction=row.fraction, operands=row.operands, order=order, group=GROUP, rounded=rounded
+        length=row.length,
+        fraction=row.fraction,
+        operands=row.operands,
+        order=order,
+        group=GROUP,
+        rounded=row.rounding.sentence,
     )

@@ -1,10 +1,30 @@
 """How a step of a tensor core accumulates: one row per method, with what other layers ask of it.
 
 The arithmetic itself is three tables keyed by these rows: `dot.definition` (one dot product), `dot.chains` (arrays) and
-`bounds` (what a step may lose). Nothing asks for a method by its name.
+`bounds` (what a step may lose). Nothing asks for a method, an order or the way of C by its name.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Order(StrEnum):
+    """Which products of an instruction form a step: neighbours in ascending k, or the first two of each four k, then the
+    other two."""
+
+    ASCENDING = "ascending"
+    BYTE_PAIRS = "byte-pairs"
+
+
+class CEnters(StrEnum):
+    """When C enters: aligned with the products of the first step, or added when the last is done."""
+
+    EARLY = "early"
+    LATE = "late"
+
+
+ASCENDING, BYTE_PAIRS = Order
+EARLY, LATE = CEnters
 
 
 @dataclass(frozen=True)

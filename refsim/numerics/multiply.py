@@ -13,7 +13,8 @@ from refsim.evidence import Level
 from refsim.formats import E4M3, UE4M3, ElementType, Format, Integer, element_named, float_named
 from refsim.numerics.dot.chains import Operands
 from refsim.numerics.fast.product import matrix_product
-from refsim.numerics.profiles import Profile, profile
+from refsim.numerics.profiles import profile
+from refsim.numerics.rows import Profile
 from refsim.typed_arrays import format_of, is_typed, with_format
 
 

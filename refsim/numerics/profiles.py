@@ -3,11 +3,9 @@
 The numbers are the parameters of refsim.numerics.dot; nothing here computes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from typing import Any
-
-import numpy as np
+from typing import Any, Literal
 
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
@@ -34,307 +32,214 @@ from refsim.formats import (
 )
 from refsim.integers import is_whole
 from refsim.numerics.methods import (
+    BYTE_PAIRS,
     EXACT,
     FLUSHED_TREE,
     FMA_CHAIN,
     GROUPED,
     INTEGER,
+    LATE,
     LATE_EVEN_ODD,
     LATE_TRUNCATED,
     TRUNCATED,
-    Method,
 )
-from refsim.render.cards import Card, Facts
+from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, WRAP_S32
+from refsim.numerics.rows import Profile
 from refsim.sources import KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
 
-RZ_F32, RZ_E8M13, RNE_F16, RNE_F32, RNE_F64, WRAP_S32 = (
-    "rz-f32",
-    "rz-e8m13",
-    "rne-f16",
-    "rne-f32",
-    "rne-f64",
-    "wrap-s32",
-)
-ASCENDING, BYTE_PAIRS = "ascending", "byte-pairs"
-EARLY, LATE = "early", "late"
+Unit = Literal[
+    "mma.sync",
+    "mma.sync.mxf8f6f4",
+    "mma.sync.mxf4",
+    "mma.sync.mxf4nvf4",
+    "wgmma",
+    "tcgen05.f16",
+    "tcgen05.tf32",
+    "tcgen05.f8f6f4",
+    "tcgen05.i8",
+    "tcgen05.mxf8f6f4",
+    "tcgen05.mxf4",
+    "tcgen05.mxf4nvf4",
+    "mfma",
+    "mfma.1k",
+]
+"""The units whose arithmetic is known; `mfma.1k` are the bf16_1k instructions of gfx90a."""
 
+Formats = tuple[ElementType, ...]
+F8, F8F6F4, FNUZ8, INT8 = (E4M3, E5M2), (E4M3, E5M2, E2M3, E3M2, E2M1), (E4M3FNUZ, E5M2FNUZ), (S8, U8)
+SCALES_32, SCALES_16 = ((E8M0, 32),), ((E8M0, 32), (E8M0, 16), (UE4M3, 16))
+BOTH = (F32, F16)  # results of an instruction that has two forms
+_Zeros = dict[ElementType, int]  # the zero exponents by type of result
+VOLTA: _Zeros = {F32: -131, F16: -19}
+AMPERE: _Zeros = {F32: -132, F16: -20}
+HOPPER: _Zeros = {F32: -133, F16: -21}
 
-# fmt: off
-@dataclass(frozen=True, repr=False)
-class Profile(Card):
-    """The arithmetic of one instruction family of one chip.
-
-    `a_formats` and `b_formats` may be mixed freely. `k` lists the K of the instructions, elements; a step takes
-    `length` products and C at once, keeps `fraction` bits below the largest exponent and rounds the sum by `rounding`.
-    A zero takes part in the alignment with `zero_exponent`. `order` says which products form a step, `c_enters` whether
-    C is aligned with the products (early) or added by one IEEE addition at the end of an instruction (late).
-    `operands` is the format that operands are converted to first. `scales` pairs the scale types of a block-scaled kind
-    with its block sizes, elements. `negates`: the instruction can turn the sign of an operand. `keeps_nan`: of the NaNs
-    of a multiply-add the first of B, C, A comes out, made quiet; elsewhere every NaN is canonical. Hopper's FP8 wgmma:
-    32 products, 13 bits, rz-e8m13.
-    """
-
-    target: str
-    unit: str
-    a_formats: tuple[ElementType, ...]
-    b_formats: tuple[ElementType, ...]
-    d_format: ElementType
-    k: tuple[int, ...]
-    method: Method
-    length: int
-    rounding: str
-    source: Source
-    evidence: Evidence
-    fraction: int | None = None
-    zero_exponent: int | None = None
-    order: str = ASCENDING
-    c_enters: str = EARLY
-    operands: Format | None = None
-    scales: tuple[tuple[Format, int], ...] = ()
-    negates: bool = False
-    keeps_nan: bool = False
-
-    @property
-    def name(self) -> str:
-        """Chip, unit and types: "sm_90 wgmma e4m3|e5m2 -> f32"."""
-        a, b = ("|".join(map(str, formats)) for formats in (self.a_formats, self.b_formats))
-        return f"{self.target} {self.unit} {a if a == b else f'{a} x {b}'} -> {self.d_format}"
-
-    @property
-    def d_dtype(self) -> np.dtype[Any]:
-        """NumPy's type of C and D: float32, float16, float64 or int32."""
-        assert self.d_format.array_dtype is not None
-        return self.d_format.array_dtype
-
-    @property
-    def adds_c_last(self) -> bool:
-        """Whether C is added after the steps of an instruction, by one IEEE addition."""
-        return self.method.adds_c and self.c_enters == LATE
-
-    @property
-    def arithmetic(self) -> tuple[object, ...]:
-        """What decides the bits: two rows with equal arithmetic are the same function of their operands.
-
-        Chip, unit, source and evidence are left out, and whether operands can be negated. The 91 rows are 49 functions.
-        """
-        return (
-            self.a_formats, self.b_formats, self.d_format, self.k, self.method, self.length, self.rounding, self.fraction,
-            self.zero_exponent, self.order, self.c_enters, self.operands, self.scales, self.keeps_nan,
-        )
-
-    def steps(self, k: int) -> list[list[int]]:
-        """The products of each step of one instruction, in order.
-
-        Byte pairs: of each four consecutive k the first two belong to the first step, the others to the second;
-        steps(8) is [[0, 1, 4, 5], [2, 3, 6, 7]].
-        """
-        if self.order == BYTE_PAIRS:
-            return [[i for i in range(k) if i % 4 // 2 == half] for half in (0, 1)]
-        length = min(self.length, k)
-        return [list(range(start, start + length)) for start in range(0, k, length)]
-
-    def __str__(self) -> str:
-        return f"{self.name} [{self.evidence}]"
-
-    def _line(self) -> str:
-        return f"{self.name}: {self.method}"
-
-    def _facts(self) -> Facts:
-        yield "K of one instruction", ", ".join(map(str, self.k))
-        yield "terms of one step", self.length
-        yield "rounding", self.rounding
-        yield "evidence", self.evidence
-        yield "source", self.source
-# fmt: on
-
-
-F8, F8F6F4 = (E4M3, E5M2), (E4M3, E5M2, E2M3, E3M2, E2M1)
-FNUZ8 = (E4M3FNUZ, E5M2FNUZ)
-INT8 = (S8, U8)
-_SCALES_32, _SCALES_16 = ((E8M0, 32),), ((E8M0, 32), (E8M0, 16), (UE4M3, 16))
+_XIE, _SIM_NVIDIA, _SIM_AMD = XIE["table 4"], MMA_SIM["nv_ptx/sim.py"], MMA_SIM["amd/sim.py"]
+_EMULATED = ROCJITSU["matrix emulation, issues 10330 and 10344"]
 
 _MODEL = Evidence(Level.INDEPENDENT, "independent published models agree")
+_THOR = Evidence(Level.INDEPENDENT, "independent published models agree; 36,864 words of an sm_110 chip reported equal")
+_B200 = Evidence(Level.INDEPENDENT, "independent published models agree; 46 million cases reported on B200")
 _UNVERIFIED = Evidence(Level.UNVERIFIED, "no bit model is published; computed as a float32 FMA per k")
 _IEEE = Evidence(Level.INDEPENDENT, "IEEE 754 fused multiply-add in ascending k")
 _INTEGER = Evidence(Level.FORMULA, "exact integers, by definition of the instruction")
-
-
-def _published(chips: str) -> Evidence:
-    return Evidence(Level.SILICON, f"reproduces every published dot product of {chips}")
-
-
-def _of_four(evidence: Evidence) -> Evidence:
-    """The published tf32 dot products have four elements."""
-    four = evidence.level is Level.SILICON
-    return Evidence(Level.SILICON, f"{evidence.what} (K = 4; longer steps by published models)") if four else evidence
-
-
-_XIE_NVIDIA, _SIM_NVIDIA = XIE["table 4"], MMA_SIM["nv_ptx/sim.py"]
-
-
-# fmt: off
-def _truncated(target: str, unit: str, formats: tuple[Format, ...], d: Format, k: tuple[int, ...], length: int, fraction: int,
-               zero: tuple[int, int], evidence: Evidence = _MODEL, *, source: Source = _XIE_NVIDIA, rounding: str = RZ_F32,
-               order: str = ASCENDING, c_enters: str = EARLY, operands: Format | None = None,
-               scales: tuple[tuple[Format, int], ...] = (), negates: bool = False) -> Profile:
-    """A row of the fused, truncated sum; `zero` holds the zero exponents of f32 and f16 results."""
-    half = d is F16
-    return Profile(
-        target, unit, formats, formats, d, k, TRUNCATED, length, RNE_F16 if half else rounding, source, evidence, fraction,
-        zero[half], order, c_enters, operands, scales, negates,
-    )
-# fmt: on
-
-
-def _both(*arguments: object, **options: object) -> list[Profile]:
-    """The f32 and the f16 form of a row."""
-    target, unit, formats, *rest = arguments
-    return [_truncated(target, unit, formats, d, *rest, **options) for d in (F32, F16)]  # type: ignore[arg-type]
-
-
-_VOLTA, _AMPERE, _HOPPER = (-131, -19), (-132, -20), (-133, -21)
-# fmt: off
-_CHECKED = {
-    "sm_70": "V100", "sm_80": "A100", "sm_86": "A2", "sm_89": "RTX 1000 Ada and L40S", "sm_90": "H100 and H200",
+_CHIPS = {
+    "sm_70": "V100",
+    "sm_80": "A100",
+    "sm_86": "A2",
+    "sm_89": "RTX 1000 Ada and L40S",
+    "sm_90": "H100 and H200",
     "sm_100": "B200",
+}
+_PUBLISHED = {
+    target: Evidence(Level.SILICON, f"reproduces every published dot product of {chips}")
+    for target, chips in _CHIPS.items()
 }
 
 
-def _halves(target: str, unit: str, k16: tuple[int, ...], k8: tuple[int, ...], length: int, fraction: int,
-            zero: tuple[int, int], evidence: Evidence, *, negates: bool = False) -> list[Profile]:
-    """f16, bf16 and tf32 of one chip: tf32 takes half as many products a step."""
-    shape = (length, fraction, zero, evidence)
+def _row(target: str, unit: Unit, types: Formats, d: ElementType, **fields: Any) -> Profile:
+    """One row, with the fields of `Profile`; operands of these types may be mixed."""
+    fields = {"evidence": _MODEL} | fields
+    return Profile(target=target, unit=unit, a_formats=types, b_formats=types, d_format=d, **fields)
+
+
+def _fused(target: str, unit: Unit, types: Formats, results: Formats, *, zero: _Zeros, **fields: Any) -> list[Profile]:
+    """The fused, truncated sum, a row for each type of result: f32 is cut, f16 rounded to nearest."""
+    fields = {"method": TRUNCATED, "rounding": RZ_F32, "source": _XIE} | fields
+    forms: dict[ElementType, dict[str, Any]] = {F32: fields, F16: fields | {"rounding": RNE_F16}}
+    return [_row(target, unit, types, d, zero_exponent=zero[d], **forms[d]) for d in results]
+
+
+def _halves(
+    target: str, unit: Unit, *, k: tuple[int, ...], length: int, evidence: Evidence = _MODEL, **fields: Any
+) -> list[Profile]:
+    """f16, bf16 and tf32 of one chip: tf32 has half the K, and half as many products in a step."""
     return [
-        *_both(target, unit, (F16,), k16, *shape, negates=negates),
-        _truncated(target, unit, (BF16,), F32, k16, *shape, negates=negates),
-        _truncated(target, unit, (TF32,), F32, k8, length // 2, fraction, zero, _of_four(evidence), negates=negates),
+        *_fused(target, unit, (F16,), BOTH, k=k, length=length, evidence=evidence, **fields),
+        *_fused(target, unit, (BF16,), (F32,), k=k, length=length, evidence=evidence, **fields),
+        *_tf32(target, unit, k=tuple(n // 2 for n in k), length=length // 2, evidence=evidence, **fields),
     ]
-# fmt: on
 
 
-def _integer(target: str, unit: str, k: tuple[int, ...], source: Source) -> Profile:
-    return Profile(target, unit, INT8, INT8, S32, k, INTEGER, max(k), WRAP_S32, source, _INTEGER)
+def _tf32(target: str, unit: Unit, *, evidence: Evidence, **fields: Any) -> list[Profile]:
+    """The published tf32 dot products have four elements."""
+    if evidence.level is Level.SILICON:
+        evidence = replace(evidence, what=f"{evidence.what} (K = 4; longer steps by published models)")
+    return _fused(target, unit, (TF32,), (F32,), evidence=evidence, **fields)
 
 
-# fmt: off
-def _chain(
-    target: str, unit: str, format: Format, k: tuple[int, ...], source: Source, evidence: Evidence = _IEEE
+def _grouped(target: str, unit: Unit, **fields: Any) -> Profile:
+    """FP4 whose groups of 16 products are one term."""
+    fields = {"k": (64,), "length": 64, "fraction": 35, "zero_exponent": -139} | fields
+    return _row(target, unit, (E2M1,), F32, method=GROUPED, rounding=RZ_F32, source=_SIM_NVIDIA, **fields)
+
+
+def _integer(
+    target: str, unit: Unit, *, k: tuple[int, ...], source: Source = PTX["mma.sync, integer types"]
 ) -> Profile:
-    rounding = RNE_F64 if format is F64 else RNE_F32
-    return Profile(
-        target, unit, (format,), (format,), format, k, FMA_CHAIN, 1, rounding, source, evidence,
-        keeps_nan=unit == "mma.sync",
-    )
+    """The exact sum of s8 and u8, wrapped."""
+    fields = {"method": INTEGER, "length": max(k), "rounding": WRAP_S32, "evidence": _INTEGER}
+    return _row(target, unit, INT8, S32, k=k, source=source, **fields)
 
 
-def _block_scaled(target: str, prefix: str) -> list[Profile]:
-    thor = Evidence(Level.INDEPENDENT, "independent published models agree; 36,864 words of an sm_110 chip reported equal")
-    fused = _truncated(target, f"{prefix}.mxf8f6f4", F8F6F4, F32, (32,), 32, 25, _HOPPER, thor, scales=_SCALES_32)
-    fp4 = [
-        Profile(
-            target, f"{prefix}.{kind}", (E2M1,), (E2M1,), F32, (64,), GROUPED, 64, RZ_F32, _SIM_NVIDIA,
-            _MODEL, 35, -139, scales=scales,
-        )
-        for kind, scales in (("mxf4", _SCALES_32), ("mxf4nvf4", _SCALES_16))
-    ]
-    return [fused, *fp4]
+def _chain(target: str, unit: Unit, type: Format, **fields: Any) -> Profile:
+    """One fused multiply-add for each k."""
+    fields = {"method": FMA_CHAIN, "length": 1, "rounding": TO_NEAREST[type], "evidence": _IEEE} | fields
+    return _row(target, unit, (type,), type, **fields)
 
 
-def _warp_rows() -> list[Profile]:
-    """mma.sync of every chip but its block-scaled kinds."""
-    unit, rows = "mma.sync", list[Profile]()
-    rows += _both("sm_70", unit, (F16,), (4,), 4, 23, _VOLTA, _published("V100"))
-    rows += _both("sm_75", unit, (F16,), (4,), 4, 23, _VOLTA)
-    rows += _both("sm_75", unit, (F16,), (8,), 8, 24, _AMPERE)
-    for target in ("sm_80", "sm_86", "sm_89"):
-        rows += _halves(target, unit, (16, 8), (8, 4), 8, 24, _AMPERE, _published(_CHECKED[target]))
-    rows += _both("sm_89", unit, F8, (32, 16), 16, 13, _AMPERE, _published(_CHECKED["sm_89"]), rounding=RZ_E8M13)
-    for target in ("sm_90", "sm_100", "sm_120"):
-        evidence = _published(_CHECKED[target]) if target in _CHECKED else _MODEL
-        rows += _halves(target, unit, (16, 8), (8, 4), 16, 25, _HOPPER, evidence)
-    for target, d in product(("sm_90", "sm_100"), (F32, F16)):
-        wgmma = target == "sm_90" and d is F32  # what was published for H100 and H200 is that unit's
-        rows.append(
-            _truncated(
-                target, unit, F8, d, (32, 16), 16, 25, _HOPPER, _MODEL if wgmma else _published(_CHECKED[target]),
-                order=BYTE_PAIRS, c_enters=LATE, operands=F16, source=KHATTAK_MIKAITIS["figure 5c"],
-            )
-        )
-    rows += _both("sm_120", unit, F8, (32, 16), 32, 25, _HOPPER)
-    rows += _both("sm_120", unit, F8F6F4, (32,), 32, 25, _HOPPER)
-    for target in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"):
-        rows.append(_integer(target, unit, (16,) if target == "sm_75" else (32, 16), PTX["mma.sync, integer types"]))
-        if target != "sm_75":
-            k = (16, 8, 4) if target in ("sm_90", "sm_100", "sm_120") else (4,)
-            rows.append(_chain(target, unit, F64, k, XIE["table 4"]))
-    return rows
-# fmt: on
+def _amd(target: str, types: Formats, *, unit: Unit = "mfma", **fields: Any) -> Profile:
+    """Sums that are rounded to nearest; methods that align their products keep 24 bits and add C after them."""
+    late = {"fraction": 24, "c_enters": LATE} if fields["method"].aligns else {}
+    return _row(target, unit, types, F32, rounding=RNE_F32, **({"source": _SIM_AMD} | late | fields))
 
 
-def _warpgroup_rows() -> list[Profile]:
-    rows = _halves("sm_90", "wgmma", (16,), (8,), 16, 25, _HOPPER, _MODEL, negates=True)
-    for d, evidence in ((F32, _published(_CHECKED["sm_90"])), (F16, _MODEL)):
-        rows.append(
-            _truncated("sm_90", "wgmma", F8, d, (32,), 32, 13, _HOPPER, evidence, rounding=RZ_E8M13, negates=True)
-        )
-    return [*rows, _integer("sm_90", "wgmma", (32,), PTX["wgmma.mma_async, integer types"])]
+# ---- the table: chip, unit, types of operands and of results ---------------------------------------------------------
 
-
-def _tcgen05_rows() -> list[Profile]:
-    target, words = (
-        "sm_100",
-        Evidence(Level.INDEPENDENT, "independent published models agree; 46 million cases reported on B200"),
-    )
-    shape = (25, _HOPPER, words)
-    return [
-        *_both(target, "tcgen05.f16", (F16,), (16,), 16, *shape, negates=True, source=TCGEN05_MODEL["MODEL.md"]),
-        _truncated(target, "tcgen05.f16", (BF16,), F32, (16,), 16, *shape, negates=True),
-        _truncated(target, "tcgen05.tf32", (TF32,), F32, (8,), 8, *shape, negates=True),
-        *_both(target, "tcgen05.f8f6f4", F8F6F4, (32,), 32, *shape, negates=True, source=TCGEN05_MODEL["MODEL.md"]),
-        _integer(target, "tcgen05.i8", (32,), TCGEN05_MODEL["MODEL.md, section 6"]),
-        *_block_scaled(target, "tcgen05"),
-    ]
-
+_REWRITTEN = {"order": BYTE_PAIRS, "c_enters": LATE, "operands": F16, "source": KHATTAK_MIKAITIS["figure 5c"]}
+"""FP8 mma.sync where the assembler makes f16 products of it."""
 
 # fmt: off
-def _amd_rows() -> list[Profile]:
-    """MFMA: gfx908 is CDNA1, gfx90a CDNA2, gfx942 CDNA3, gfx950 CDNA4."""
-    source, rows = MMA_SIM["amd/sim.py"], list[Profile]()
-
-    def row(
-        target: str, formats: tuple[Format, ...], k: tuple[int, ...], method: Method, length: int, unit: str = "mfma"
-    ) -> None:
-        late = method.aligns  # those of AMD that align add C after the products
-        fraction, enters = (24, LATE) if late else (None, EARLY)
-        rows.append(
-            Profile(
-                target, unit, formats, formats, F32, k, method, length, RNE_F32, source, _MODEL, fraction,
-                c_enters=enters,
-            )
-        )
-
-    for target in ("gfx908", "gfx90a", "gfx942"):
-        rows.append(_chain(target, "mfma", F32, (4, 2, 1), XIE["table 6"]))
-        if target != "gfx908":
-            rows.append(_chain(target, "mfma", F64, (4,), XIE["table 6"]))
-    row("gfx908", (F16,), (16, 8, 4), EXACT, 4)
-    row("gfx908", (BF16,), (8, 4, 2), EXACT, 2)
-    row("gfx90a", (F16,), (16, 8, 4), FLUSHED_TREE, 4)
-    row("gfx90a", (BF16,), (8, 4, 2), FLUSHED_TREE, 2)
-    row("gfx90a", (BF16,), (16, 8, 4), FLUSHED_TREE, 4, "mfma.1k")
-    row("gfx942", (TF32,), (8, 4), LATE_TRUNCATED, 4)
-    row("gfx942", (F16,), (16, 8, 4), LATE_TRUNCATED, 8)
-    row("gfx942", (BF16,), (16, 8, 4), LATE_TRUNCATED, 8)
-    row("gfx942", FNUZ8, (32, 16), LATE_EVEN_ODD, 16)
-    for formats, k in (((F16,), (32, 16)), ((BF16,), (32, 16)), (F8, (32, 16)), (F8F6F4, (128, 64))):
-        rows.append(
-            Profile(
-                "gfx950", "mfma", formats, formats, F32, k, FMA_CHAIN, 1, RNE_F32,
-                ROCJITSU["matrix emulation, issues 10330 and 10344"], _UNVERIFIED,
-            )
-        )
-    return rows
-
+_WARP = (
+    *_fused("sm_70", "mma.sync", (F16,), BOTH, k=(4,), length=4, fraction=23, zero=VOLTA, evidence=_PUBLISHED["sm_70"]),
+    *_fused("sm_75", "mma.sync", (F16,), BOTH, k=(4,), length=4, fraction=23, zero=VOLTA),
+    *_fused("sm_75", "mma.sync", (F16,), BOTH, k=(8,), length=8, fraction=24, zero=AMPERE),
+    *_halves("sm_80", "mma.sync", k=(16, 8), length=8, fraction=24, zero=AMPERE, evidence=_PUBLISHED["sm_80"]),
+    *_halves("sm_86", "mma.sync", k=(16, 8), length=8, fraction=24, zero=AMPERE, evidence=_PUBLISHED["sm_86"]),
+    *_halves("sm_89", "mma.sync", k=(16, 8), length=8, fraction=24, zero=AMPERE, evidence=_PUBLISHED["sm_89"]),
+    *_fused("sm_89", "mma.sync", F8, BOTH, k=(32, 16), length=16, fraction=13, zero=AMPERE, rounding=RZ_E8M13,
+            evidence=_PUBLISHED["sm_89"]),
+    *_halves("sm_90", "mma.sync", k=(16, 8), length=16, fraction=25, zero=HOPPER, evidence=_PUBLISHED["sm_90"]),
+    *_halves("sm_100", "mma.sync", k=(16, 8), length=16, fraction=25, zero=HOPPER, evidence=_PUBLISHED["sm_100"]),
+    *_halves("sm_120", "mma.sync", k=(16, 8), length=16, fraction=25, zero=HOPPER),
+    # What was published of FP8 into f32 for H100 and H200 is wgmma's.
+    *_fused("sm_90", "mma.sync", F8, (F32,), k=(32, 16), length=16, fraction=25, zero=HOPPER, **_REWRITTEN),
+    *_fused("sm_90", "mma.sync", F8, (F16,), k=(32, 16), length=16, fraction=25, zero=HOPPER, **_REWRITTEN,
+            evidence=_PUBLISHED["sm_90"]),
+    *_fused("sm_100", "mma.sync", F8, BOTH, k=(32, 16), length=16, fraction=25, zero=HOPPER, **_REWRITTEN,
+            evidence=_PUBLISHED["sm_100"]),
+    *_fused("sm_120", "mma.sync", F8, BOTH, k=(32, 16), length=32, fraction=25, zero=HOPPER),
+    *_fused("sm_120", "mma.sync", F8F6F4, BOTH, k=(32,), length=32, fraction=25, zero=HOPPER),
+    _integer("sm_75", "mma.sync", k=(16,)),
+    _integer("sm_80", "mma.sync", k=(32, 16)),
+    _chain("sm_80", "mma.sync", F64, k=(4,), source=_XIE, keeps_nan=True),
+    _integer("sm_86", "mma.sync", k=(32, 16)),
+    _chain("sm_86", "mma.sync", F64, k=(4,), source=_XIE, keeps_nan=True),
+    _integer("sm_89", "mma.sync", k=(32, 16)),
+    _chain("sm_89", "mma.sync", F64, k=(4,), source=_XIE, keeps_nan=True),
+    _integer("sm_90", "mma.sync", k=(32, 16)),
+    _chain("sm_90", "mma.sync", F64, k=(16, 8, 4), source=_XIE, keeps_nan=True),
+    _integer("sm_100", "mma.sync", k=(32, 16)),
+    _chain("sm_100", "mma.sync", F64, k=(16, 8, 4), source=_XIE, keeps_nan=True),
+    _integer("sm_120", "mma.sync", k=(32, 16)),
+    _chain("sm_120", "mma.sync", F64, k=(16, 8, 4), source=_XIE, keeps_nan=True),
+)
+_WARPGROUP = (
+    *_halves("sm_90", "wgmma", k=(16,), length=16, fraction=25, zero=HOPPER, negates=True),
+    *_fused("sm_90", "wgmma", F8, (F32,), k=(32,), length=32, fraction=13, zero=HOPPER, rounding=RZ_E8M13, negates=True,
+            evidence=_PUBLISHED["sm_90"]),
+    *_fused("sm_90", "wgmma", F8, (F16,), k=(32,), length=32, fraction=13, zero=HOPPER, negates=True),
+    _integer("sm_90", "wgmma", k=(32,), source=PTX["wgmma.mma_async, integer types"]),
+)
+_TCGEN05 = (
+    *_fused("sm_100", "tcgen05.f16", (F16,), BOTH, k=(16,), length=16, fraction=25, zero=HOPPER, negates=True,
+            source=TCGEN05_MODEL["MODEL.md"], evidence=_B200),
+    *_fused("sm_100", "tcgen05.f16", (BF16,), (F32,), k=(16,), length=16, fraction=25, zero=HOPPER, negates=True, evidence=_B200),
+    *_fused("sm_100", "tcgen05.tf32", (TF32,), (F32,), k=(8,), length=8, fraction=25, zero=HOPPER, negates=True, evidence=_B200),
+    *_fused("sm_100", "tcgen05.f8f6f4", F8F6F4, BOTH, k=(32,), length=32, fraction=25, zero=HOPPER, negates=True,
+            source=TCGEN05_MODEL["MODEL.md"], evidence=_B200),
+    _integer("sm_100", "tcgen05.i8", k=(32,), source=TCGEN05_MODEL["MODEL.md, section 6"]),
+)
+_BLOCK_SCALED = (
+    *_fused("sm_100", "tcgen05.mxf8f6f4", F8F6F4, (F32,), k=(32,), length=32, fraction=25, zero=HOPPER, scales=SCALES_32,
+            evidence=_THOR),
+    _grouped("sm_100", "tcgen05.mxf4", scales=SCALES_32),
+    _grouped("sm_100", "tcgen05.mxf4nvf4", scales=SCALES_16),
+    *_fused("sm_120", "mma.sync.mxf8f6f4", F8F6F4, (F32,), k=(32,), length=32, fraction=25, zero=HOPPER, scales=SCALES_32,
+            evidence=_THOR),
+    _grouped("sm_120", "mma.sync.mxf4", scales=SCALES_32),
+    _grouped("sm_120", "mma.sync.mxf4nvf4", scales=SCALES_16),
+)
+_AMD = (  # gfx908 is CDNA1, gfx90a CDNA2, gfx942 CDNA3, gfx950 CDNA4
+    _chain("gfx908", "mfma", F32, k=(4, 2, 1), source=XIE["table 6"]),
+    _chain("gfx90a", "mfma", F32, k=(4, 2, 1), source=XIE["table 6"]),
+    _chain("gfx90a", "mfma", F64, k=(4,), source=XIE["table 6"]),
+    _chain("gfx942", "mfma", F32, k=(4, 2, 1), source=XIE["table 6"]),
+    _chain("gfx942", "mfma", F64, k=(4,), source=XIE["table 6"]),
+    _amd("gfx908", (F16,), k=(16, 8, 4), method=EXACT, length=4),
+    _amd("gfx908", (BF16,), k=(8, 4, 2), method=EXACT, length=2),
+    _amd("gfx90a", (F16,), k=(16, 8, 4), method=FLUSHED_TREE, length=4),
+    _amd("gfx90a", (BF16,), k=(8, 4, 2), method=FLUSHED_TREE, length=2),
+    _amd("gfx90a", (BF16,), k=(16, 8, 4), method=FLUSHED_TREE, length=4, unit="mfma.1k"),
+    _amd("gfx942", (TF32,), k=(8, 4), method=LATE_TRUNCATED, length=4),
+    _amd("gfx942", (F16,), k=(16, 8, 4), method=LATE_TRUNCATED, length=8),
+    _amd("gfx942", (BF16,), k=(16, 8, 4), method=LATE_TRUNCATED, length=8),
+    _amd("gfx942", FNUZ8, k=(32, 16), method=LATE_EVEN_ODD, length=16),
+    _amd("gfx950", (F16,), k=(32, 16), method=FMA_CHAIN, length=1, source=_EMULATED, evidence=_UNVERIFIED),
+    _amd("gfx950", (BF16,), k=(32, 16), method=FMA_CHAIN, length=1, source=_EMULATED, evidence=_UNVERIFIED),
+    _amd("gfx950", F8, k=(32, 16), method=FMA_CHAIN, length=1, source=_EMULATED, evidence=_UNVERIFIED),
+    _amd("gfx950", F8F6F4, k=(128, 64), method=FMA_CHAIN, length=1, source=_EMULATED, evidence=_UNVERIFIED),
+)
 
 # Words of D that an H200 returned under each row, none of which differs: conformance/vectors/h200/numerics.json.
 MEASURED_WORDS = {
@@ -360,15 +265,12 @@ def _measured(row: Profile) -> Profile:
     return replace(row, evidence=evidence, source=MEASURED_H200["numerics.md"])
 
 
-PROFILES: tuple[Profile, ...] = tuple(
-    _measured(row)
-    for row in (*_warp_rows(), *_warpgroup_rows(), *_tcgen05_rows(), *_block_scaled("sm_120", "mma.sync"), *_amd_rows())
-)
+PROFILES: tuple[Profile, ...] = tuple(_measured(row) for row in (*_WARP, *_WARPGROUP, *_TCGEN05, *_BLOCK_SCALED, *_AMD))
 _TARGETS, _UNITS = (list(dict.fromkeys(getattr(row, part) for row in PROFILES)) for part in ("target", "unit"))
 _BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}  # those with the largest K first
-for _row in sorted(PROFILES, key=lambda row: -max(row.k)):
-    for _a, _b in product(_row.a_formats, _row.b_formats):
-        _BY_KEY.setdefault((_row.target, _row.unit, _a.name, _b.name, _row.d_format.name), []).append(_row)
+for _each in sorted(PROFILES, key=lambda row: -max(row.k)):
+    for _a, _b in product(_each.a_formats, _each.b_formats):
+        _BY_KEY.setdefault((_each.target, _each.unit, _a.name, _b.name, _each.d_format.name), []).append(_each)
 
 
 def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]:

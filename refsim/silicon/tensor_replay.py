@@ -10,7 +10,7 @@ from refsim import numerics
 from refsim.formats import element_named
 from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.multiply import fitted
-from refsim.numerics.profiles import Profile
+from refsim.numerics.rows import Profile
 from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_features import Feature
 from refsim.silicon.tensor_probe import (

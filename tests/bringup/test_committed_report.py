@@ -37,7 +37,7 @@ def test_discovery_found_what_the_rows_say(report):
         (row,) = [each for each in instructions("sm_90a") if each.name == case.name]
         profile = row.profile("sm_90a")
         assert case.parameters["fraction"] == profile.fraction
-        assert case.parameters["rounding"] == profile.rounding
+        assert case.parameters["rounding"] == str(profile.rounding)
         assert case.parameters["c_enters"] == profile.c_enters
         assert case.parameters["length"] == len(profile.steps(row.k)[0])
 

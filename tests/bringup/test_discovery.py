@@ -11,17 +11,9 @@ from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, TF32, format_named
 from refsim.numerics.dot.chains import Operands, matrix_product
-from refsim.numerics.profiles import (
-    BYTE_PAIRS,
-    LATE,
-    PROFILES,
-    RNE_F16,
-    RNE_F32,
-    RZ_E8M13,
-    RZ_F32,
-    TRUNCATED,
-    profile,
-)
+from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE, TRUNCATED
+from refsim.numerics.profiles import PROFILES, profile
+from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 
 KNOWN = [row for row in PROFILES if row.method == TRUNCATED and not row.scales]
 
@@ -100,7 +92,7 @@ def made(format, d_format, length, fraction, rounding, zero, **changes):
     )
 
 
-@pytest.mark.parametrize("c_enters", ["early", LATE])
+@pytest.mark.parametrize("c_enters", [EARLY, LATE])
 @pytest.mark.parametrize(("format", "d", "length", "k", "fraction", "rounding", "zero"), MADE)
 def test_the_parameters_of_a_core_that_nobody_makes_are_found(format, d, length, k, fraction, rounding, zero, c_enters):
     row = made(format, d, length, fraction, rounding, zero, c_enters=c_enters)
@@ -108,7 +100,7 @@ def test_the_parameters_of_a_core_that_nobody_makes_are_found(format, d, length,
     assert (discovery.fraction, discovery.length, discovery.c_enters) == (fraction, length, c_enters)
 
 
-@pytest.mark.parametrize("c_enters", ["early", LATE])
+@pytest.mark.parametrize("c_enters", [EARLY, LATE])
 def test_byte_pairs_are_told_from_ascending_chunks(c_enters):
     row = made("e4m3", "f32", 16, 25, RZ_F32, -133, order=BYTE_PAIRS, c_enters=c_enters)
     assert check(row, 32).order == BYTE_PAIRS
@@ -155,10 +147,10 @@ def test_without_steps_more_bits_than_a_result_has_are_the_fraction():
 @pytest.mark.parametrize(
     ("format", "k", "length", "fraction", "zero", "c_enters"),
     [
-        ("f16", 8, 2, 17, -133, "early"),  # two subnormal factors are cut 17 bits below 2^-28
-        ("f16", 16, 8, 10, -129, "early"),
+        ("f16", 8, 2, 17, -133, EARLY),  # two subnormal factors are cut 17 bits below 2^-28
+        ("f16", 16, 8, 10, -129, EARLY),
         ("e5m2", 16, 2, 31, 0, LATE),
-        ("bf16", 16, 8, 28, -28, "early"),
+        ("bf16", 16, 8, 28, -28, EARLY),
         ("tf32", 8, 4, 27, -15, LATE),
     ],
 )
@@ -179,7 +171,7 @@ def test_c_after_a_rounding_to_f16_is_late():
     assert check(made("e3m2", "f16", 4, 30, RNE_F16, -21, c_enters=LATE), 8).c_enters == LATE
 
 
-@pytest.mark.parametrize("c_enters", ["early", LATE])
+@pytest.mark.parametrize("c_enters", [EARLY, LATE])
 @pytest.mark.parametrize("apart", [2, 4, 8])
 def test_steps_that_take_every_other_place_are_found(c_enters, apart):
     """A core of 16 products whose step i holds the places i, i + apart, i + 2 apart, ..."""
@@ -275,7 +267,7 @@ def test_a_core_with_another_parameter_contradicts_the_row(change, contradiction
 
 def test_a_core_with_other_steps_contradicts_the_row():
     right = profile("sm_90", "mma.sync", "e4m3", "e4m3", "f32")
-    assert found(replace(right, order="ascending"), 32).contradicts(right) == ["order ascending, not byte-pairs"]
+    assert found(replace(right, order=ASCENDING), 32).contradicts(right) == ["order ascending, not byte-pairs"]
 
 
 def test_other_sums_are_refused():

@@ -12,7 +12,9 @@ from refsim.bringup.numerics import compare_case, discover_case, row_of
 from refsim.bringup.report import DIFFERS, PASS
 from refsim.bringup.tensor_cores import instructions
 from refsim.errors import RefsimError
+from refsim.numerics.methods import LATE
 from refsim.numerics.profiles import profile
+from refsim.numerics.roundings import RNE_F32
 
 ROWS = {row.entry: row for row in instructions("sm_90a")}
 FP8, BF16 = ROWS["mma_m16n8k32_f32_e4m3_e4m3"], ROWS["mma_m16n8k16_f32_bf16_bf16"]
@@ -78,7 +80,7 @@ LATER = pytest.mark.ci("two other sets of parameters are found in every run")
         (WGMMA, {"fraction": 12}, "fits L = 32, F = 12, rz-e8m13"),
         pytest.param(WGMMA, {"length": 8}, "fits L = 8, F = 13, rz-e8m13", marks=LATER),
         pytest.param(BF16, {"zero_exponent": -126}, "fits L = 16, F = 25, rz-f32, zero exponent -126", marks=LATER),
-        (BF16, {"rounding": "rne-f32", "c_enters": "late"}, "fits L = 16, F = 25, rne-f32, zero exponent -133, C late"),
+        (BF16, {"rounding": RNE_F32, "c_enters": LATE}, "fits L = 16, F = 25, rne-f32, zero exponent -133, C late"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else None,
 )

@@ -9,18 +9,9 @@ from refsim.evidence import Level
 from refsim.formats import F16
 from refsim.numerics import bounds
 from refsim.numerics.dot import chains, definition
-from refsim.numerics.methods import INTEGER, METHODS
-from refsim.numerics.profiles import (
-    BYTE_PAIRS,
-    LATE,
-    PROFILES,
-    RNE_F16,
-    RZ_E8M13,
-    RZ_F32,
-    chip,
-    profile,
-    rows_of,
-)
+from refsim.numerics.methods import BYTE_PAIRS, INTEGER, LATE, METHODS
+from refsim.numerics.profiles import PROFILES, chip, profile, rows_of
+from refsim.numerics.roundings import RNE_F16, RZ_E8M13, RZ_F32
 
 # chip, unit, type, result -> products a step, fraction bits, rounding, zero exponent
 PARAMETERS = {

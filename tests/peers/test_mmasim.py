@@ -18,7 +18,7 @@ from refsim.conversions import encode
 from refsim.evidence import Level
 from refsim.formats import BF16, E2M1, F16, F32, F64, TF32, ElementType, Format
 from refsim.numerics import PROFILES, Profile, mma, multiply
-from refsim.numerics.profiles import (
+from refsim.numerics.methods import (
     ASCENDING,
     EXACT,
     FLUSHED_TREE,
@@ -28,11 +28,9 @@ from refsim.numerics.profiles import (
     LATE,
     LATE_EVEN_ODD,
     LATE_TRUNCATED,
-    RNE_F32,
-    RZ_E8M13,
-    RZ_F32,
     TRUNCATED,
 )
+from refsim.numerics.roundings import RNE_F32, RZ_E8M13, RZ_F32
 
 pytestmark = pytest.mark.peers("torch", "mmasim")
 

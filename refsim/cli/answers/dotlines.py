@@ -9,7 +9,7 @@ from refsim.cli.elements import value_of
 from refsim.formats import ElementType
 from refsim.numerics.dot.definition import GROUP, DotProduct, Step
 from refsim.numerics.dot.terms import FINITE, INFINITE, NAN, Term
-from refsim.numerics.profiles import Profile
+from refsim.numerics.rows import Profile
 from refsim.render import Number, number
 
 

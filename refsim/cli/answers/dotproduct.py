@@ -10,15 +10,15 @@ from refsim.cli.elements import bits_of, number_of, value_of
 from refsim.formats import F16, F32, F64, ElementType, Integer
 from refsim.numerics.descriptions import arithmetic
 from refsim.numerics.dot.definition import DotProduct, dot_product
-from refsim.numerics.dot.terms import ROUNDINGS, Rounding, rounded
-from refsim.numerics.profiles import RNE_F16, RNE_F32, RNE_F64, Profile
+from refsim.numerics.dot.terms import rounded
+from refsim.numerics.roundings import TO_NEAREST
+from refsim.numerics.rows import Profile
 from refsim.render import Cell, Column, Number, Statement, Table, number
 from refsim.render.cells import plain
 
 if TYPE_CHECKING:
     from refsim.cli.products import Product
 
-NEAREST: dict[ElementType, Rounding] = {F32: ROUNDINGS[RNE_F32], F16: ROUNDINGS[RNE_F16], F64: ROUNDINGS[RNE_F64]}
 COMPARED = (
     Column("compared", label="compared with", strong=True),
     Column("code"),
@@ -150,10 +150,10 @@ def instruction_facts(of: "Product") -> dict[str, Any]:
         "negate_b": of.negate[1],
         "length": row.length,
         "fraction": row.fraction,
-        "rounding": row.rounding,
+        "rounding": str(row.rounding),
         "zero_exponent": row.zero_exponent,
-        "order": row.order,
-        "c_enters": row.c_enters,
+        "order": str(row.order),
+        "c_enters": str(row.c_enters),
         "level": row.evidence.level.word,
         "evidence": row.evidence.what,
     }
@@ -178,7 +178,7 @@ def compared(question: Question, result: int) -> Table:
 
     rows: list[tuple[Cell, ...]] = [("exact sum", None, None if exact is None else number(exact), error(exact))]
     if exact is not None and not row.d_format.is_integer:
-        once = rounded(exact.numerator, 1 - exact.denominator.bit_length(), NEAREST[row.d_format])
+        once = rounded(exact.numerator, 1 - exact.denominator.bit_length(), TO_NEAREST[row.d_format])
         rows.append(line("exact sum, rounded once", once, row.d_format))
     operands = (np.array([question.a], of.a.dtype), np.array([question.b], of.b.dtype), of.c)
     if row.d_format in (F32, F16) and not row.scales:

@@ -13,7 +13,7 @@ from refsim.render import Column, Document, Table
 
 if TYPE_CHECKING:
     from refsim.formats import ElementType
-    from refsim.numerics.profiles import Profile
+    from refsim.numerics.rows import Profile
     from refsim.render import Cell
 
 ROWS = (
@@ -147,10 +147,10 @@ def _cells(row: "Profile") -> "tuple[Cell, ...]":
         ", ".join(map(str, row.k)),
         row.length,
         row.fraction,
-        row.rounding,
+        str(row.rounding),
         row.zero_exponent,
-        row.order,
-        row.c_enters,
+        str(row.order),
+        str(row.c_enters),
         scales or None,
         row.evidence.level.word,
         row.evidence.what,

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from refsim.formats import F32
 from refsim.numerics.dot.arrays import ABSENT, Codes, Fields, Integers, fields, pair, rounded, specials, with_specials
 from refsim.numerics.dot.definition import FLOOR_BITS, NO_PRODUCT
-from refsim.numerics.dot.terms import ROUNDINGS
-from refsim.numerics.profiles import RNE_F32, Profile
+from refsim.numerics.roundings import RNE_F32
+from refsim.numerics.rows import Profile
 
 _WIDEST_SHIFT = 63
 
@@ -15,7 +15,7 @@ _WIDEST_SHIFT = 63
 def late_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
     """CDNA3: the sum of products and C are rounded down at the larger of two exponents, added, rounded to nearest."""
     assert profile.fraction is not None
-    rounding, fraction = ROUNDINGS[profile.rounding], profile.fraction
+    rounding, fraction = profile.rounding, profile.fraction
     accumulator = fields(c, rounding.format)
     exponent = np.add(*pair(a.exponent, b.exponent))
     magnitude = np.multiply(*pair(a.magnitude, b.magnitude))
@@ -73,7 +73,7 @@ def flushed_tree(a: NDArray[np.float32], b: NDArray[np.float32], c: NDArray[np.f
     while level.shape[-1] > 1:
         level = _flushed_result(level[..., ::2] + level[..., 1::2])
     total = _flushed_result(c + level[..., 0])
-    total.view(np.uint32)[np.isnan(total)] = ROUNDINGS[RNE_F32].nan
+    total.view(np.uint32)[np.isnan(total)] = RNE_F32.nan
     return total
 
 

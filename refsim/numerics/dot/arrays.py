@@ -10,8 +10,8 @@ from refsim.conversions import decode, encode
 from refsim.formats import F16, Format, Specials
 from refsim.numerics import ieee
 from refsim.numerics.dot.definition import GROUP
-from refsim.numerics.dot.terms import ROUNDINGS, Rounding
-from refsim.numerics.profiles import Profile
+from refsim.numerics.roundings import Rounding
+from refsim.numerics.rows import Profile
 
 Integers = NDArray[np.int64]
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -131,7 +131,7 @@ def truncated_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
     """One fused step for every (m, n): align to the largest exponent, cut, sum, round."""
     assert profile.fraction is not None
     assert profile.zero_exponent is not None
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     accumulator = fields(c, rounding.format)
     exponent = np.add(*pair(a.exponent, b.exponent))
     top = _top(exponent, accumulator, profile.zero_exponent)
@@ -152,7 +152,7 @@ def _top(exponent: Integers, accumulator: Fields, zero_exponent: int) -> Integer
 def finished(total: Integers, top: Integers, accumulator: Fields, profile: Profile, special: Codes | None) -> Codes:
     """C cut and added, the sum rounded, NaN and infinities put in their places."""
     assert profile.fraction is not None
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     places = accumulator.exponent - accumulator.fraction_bits - top + profile.fraction
     total = total + accumulator.sign * shifted(accumulator.magnitude, places)
     return with_specials(rounded(total, top - profile.fraction, rounding), special)
@@ -171,7 +171,7 @@ def grouped_step(
     """
     assert profile.fraction is not None
     assert profile.zero_exponent is not None
-    accumulator = fields(c, ROUNDINGS[profile.rounding].format)
+    accumulator = fields(c, profile.rounding.format)
     groups = a.magnitude.shape[-1] // GROUP
     factors = [fields(np.repeat(s, groups // s.shape[-1], axis=-1), format) for s in scales]
     exponent = np.add(*pair(factors[0].exponent, factors[1].exponent))
@@ -183,7 +183,7 @@ def grouped_step(
     magnitude = np.abs(sums) * weight
     _cut(magnitude, top[..., None] - exponent, profile.fraction - bits)
     kinds = [np.repeat(factor.kind, GROUP, axis=-1) for factor in factors]
-    special = specials(replace(a, kind=kinds[0]), replace(b, kind=kinds[1]), accumulator, ROUNDINGS[profile.rounding])
+    special = specials(replace(a, kind=kinds[0]), replace(b, kind=kinds[1]), accumulator, profile.rounding)
     return finished((magnitude * np.sign(sums)).sum(-1), top, accumulator, profile, special)
 
 

@@ -13,7 +13,6 @@ from refsim.numerics import ieee
 from refsim.numerics.dot.amd import flushed, flushed_tree, late_step
 from refsim.numerics.dot.arrays import Codes, Fields, added, grouped_step, operand_fields, scaled, truncated_step
 from refsim.numerics.dot.exact import exact_step
-from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.methods import (
     EXACT,
     FLUSHED_TREE,
@@ -24,7 +23,7 @@ from refsim.numerics.methods import (
     TRUNCATED,
     Method,
 )
-from refsim.numerics.profiles import Profile
+from refsim.numerics.rows import Profile
 
 _TILE = 1 << 19  # products in flight: about 4 MiB an intermediate array
 
@@ -84,7 +83,7 @@ def _fused_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Code
         for places in profile.steps(k):
             chosen = _contiguous(places)
             d = _tiled_step(part, a.take(chosen), b.take(chosen), d, profile)
-        c = added(d, c, ROUNDINGS[profile.rounding].format) if late else d
+        c = added(d, c, profile.rounding.format) if late else d
     return c
 
 
@@ -140,7 +139,7 @@ def _fma_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
     for i in range(a.shape[-1]):
         d = ieee.fma(a[:, :, None, i], b[:, None, :, i], d)
     canonical = np.isnan(d) & (not profile.keeps_nan)
-    result: Codes = np.where(canonical, c.dtype.type(ROUNDINGS[profile.rounding].nan), d.view(c.dtype))
+    result: Codes = np.where(canonical, c.dtype.type(profile.rounding.nan), d.view(c.dtype))
     return result
 
 

@@ -8,18 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from refsim.formats import F16, F32, F64, ElementType, Format, element_named, float_named
-from refsim.numerics.dot.terms import (
-    FINITE,
-    INFINITE,
-    NAN,
-    ROUNDINGS,
-    Rounding,
-    Term,
-    decoded,
-    multiplied,
-    rounded,
-    shifted,
-)
+from refsim.numerics.dot.terms import FINITE, INFINITE, NAN, Term, decoded, multiplied, rounded, shifted
 from refsim.numerics.methods import (
     EXACT,
     FLUSHED_TREE,
@@ -30,7 +19,8 @@ from refsim.numerics.methods import (
     TRUNCATED,
     Method,
 )
-from refsim.numerics.profiles import RNE_F16, RNE_F32, Profile
+from refsim.numerics.roundings import RNE_F16, RNE_F32, TO_NEAREST, Rounding
+from refsim.numerics.rows import Profile
 
 GROUP = 16  # FP4 products that one scale pair is multiplied into
 NO_PRODUCT = -999  # exponent of a CDNA3 sum without nonzero products
@@ -143,7 +133,7 @@ def _as_half(term: Term) -> Term:
     """An FP8 number converted to f16, which is exact: a subnormal E4M3 becomes normal."""
     if term.exponent is None:
         return term
-    return decoded(rounded(term.significand, term.exponent - term.fraction_bits, ROUNDINGS[RNE_F16]), F16)
+    return decoded(rounded(term.significand, term.exponent - term.fraction_bits, RNE_F16), F16)
 
 
 def _kept_nan(*codes: int) -> int | None:
@@ -205,7 +195,7 @@ def _truncated(products: Sequence[Term], c: int, profile: Profile) -> Step:
     """Align the products and C to the largest exponent, cut, sum, round."""
     assert profile.fraction is not None
     assert profile.zero_exponent is not None
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     terms = (*products, decoded(c, rounding.format))
     special = _special(terms, rounding)
     if special:
@@ -234,18 +224,18 @@ def _ieee(terms: Sequence[Term], rounding: Rounding) -> Step:
 
 
 def _exact_step(products: Sequence[Term], c: int, profile: Profile) -> Step:
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     return _exact((*products, decoded(c, rounding.format)), rounding)
 
 
 def _fma_step(products: Sequence[Term], c: int, profile: Profile) -> Step:
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     return _ieee((*products, decoded(c, rounding.format)), rounding)
 
 
 def _added(d: int, c: int, profile: Profile) -> Step:
     """The IEEE addition of C at the end of an instruction, to nearest even."""
-    rounding = ROUNDINGS[RNE_F16 if profile.d_format is F16 else RNE_F32]
+    rounding = TO_NEAREST[profile.d_format]
     return _ieee((decoded(d, rounding.format), decoded(c, rounding.format)), rounding)
 
 
@@ -257,7 +247,7 @@ def _without_subnormal(term: Term) -> Term:
 
 def _flushed_sum(terms: Sequence[Term]) -> Term:
     """The float32 sum, to nearest even, with a subnormal result replaced by a zero of its sign."""
-    term = decoded(_ieee(terms, ROUNDINGS[RNE_F32]).result, F32)
+    term = decoded(_ieee(terms, RNE_F32).result, F32)
     subnormal = term.kind is FINITE and term.magnitude < 1 << F32.mantissa_bits
     return Term(term.negative, 0, None, F32.mantissa_bits) if subnormal else term
 
@@ -269,7 +259,7 @@ def _flushed_tree(products: Sequence[Term], c: int, profile: Profile) -> Step:
         level = [_flushed_sum(level[i : i + 2]) for i in range(0, len(level), 2)]
     terms = (*level, decoded(c, F32))
     total = _flushed_sum(terms)
-    rounding = ROUNDINGS[RNE_F32]
+    rounding = RNE_F32
     special = _special([total], rounding)
     if special:
         return special
@@ -299,7 +289,7 @@ def _beyond(term: Term) -> Term:
 def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
     """CDNA3: the products are summed first; then their sum and C are rounded down at the larger of two exponents."""
     assert profile.fraction is not None
-    rounding, fraction = ROUNDINGS[profile.rounding], profile.fraction
+    rounding, fraction = profile.rounding, profile.fraction
     accumulator = decoded(c, rounding.format)
     terms = (*(_beyond(term) for term in products), accumulator)
     special = _special(terms, rounding)

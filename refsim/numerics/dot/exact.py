@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.numerics.dot.arrays import Codes, Fields, fields, specials, with_specials
-from refsim.numerics.dot.terms import ROUNDINGS, Rounding, rounded
-from refsim.numerics.profiles import Profile
+from refsim.numerics.dot.terms import rounded
+from refsim.numerics.roundings import Rounding
+from refsim.numerics.rows import Profile
 
 Integers = NDArray[Any]  # dtype object
 
@@ -39,7 +40,7 @@ def rounded_sums(totals: Integers, quantum: int, rounding: Rounding) -> Codes:
 
 def exact_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
     """The exact sum of products and C, rounded once, for every (m, n); an exact zero is +0."""
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     accumulator = fields(c, rounding.format)
     codes = rounded_sums(*exact_sums(a, b, accumulator), rounding)
     return with_specials(codes, specials(a, b, accumulator, rounding))

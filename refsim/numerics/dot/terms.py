@@ -1,10 +1,10 @@
-"""Numbers as a tensor core holds them: a magnitude and an exponent that is never renormalised; and how sums are rounded."""
+"""Numbers as a tensor core holds them: a magnitude and an exponent that is never renormalised; and a sum rounded once."""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from refsim.formats import F16, F32, F64, Format, Specials
-from refsim.numerics.profiles import RNE_F16, RNE_F32, RNE_F64, RZ_E8M13, RZ_F32
+from refsim.formats import Format, Specials
+from refsim.numerics.roundings import Rounding
 
 FINITE, INFINITE, NAN = "finite", "infinite", "nan"
 
@@ -85,51 +85,6 @@ def shifted(significand: int, places: int) -> int:
     """significand x 2^places with the lost bits of the magnitude cut: shifted(-7, -1) is -3."""
     magnitude = abs(significand) << places if places >= 0 else abs(significand) >> -places
     return -magnitude if significand < 0 else magnitude
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """How a sum becomes a result: `format` holds it, `fraction_bits` are kept, to nearest even or toward zero.
-
-    `signed_zero` keeps the sign of a sum that underflows; tensor cores of NVIDIA write +0.
-    """
-
-    format: Format
-    fraction_bits: int
-    nearest: bool
-    signed_zero: bool
-
-    @property
-    def sentence(self) -> str:
-        """What happens to a sum, in words: "cut toward zero to 13 fraction bits"."""
-        if self.nearest:
-            return f"rounded to nearest even in {self.format}"
-        whole = self.fraction_bits == self.format.mantissa_bits
-        return f"cut toward zero to {self.format if whole else f'{self.fraction_bits} fraction bits'}"
-
-    @property
-    def nan(self) -> int:
-        """The NaN that is written: 0x7fffffff, 0x7fff; in f64 0xfff8000000000000."""
-        if self.format is F64:
-            return 0xFFF8 << 48
-        return self.format.magnitude_limit - 1
-
-    @property
-    def infinity(self) -> int:
-        return ((1 << self.format.exponent_bits) - 1) << self.format.mantissa_bits
-
-    @property
-    def sign(self) -> int:
-        return 1 << (self.format.bits - 1)
-
-
-ROUNDINGS = {
-    RZ_F32: Rounding(F32, 23, False, False),
-    RZ_E8M13: Rounding(F32, 13, False, False),
-    RNE_F16: Rounding(F16, 10, True, False),
-    RNE_F32: Rounding(F32, 23, True, True),
-    RNE_F64: Rounding(F64, 52, True, True),
-}
 
 
 def rounded(total: int, quantum: int, rounding: Rounding) -> int:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast import tiles
 from refsim.numerics.fast.reals import Values
 from refsim.numerics.fast.sides import GroupSide, Side, narrow
-from refsim.numerics.profiles import Profile
+from refsim.numerics.rows import Profile
 
 WIDTH, AT_ONCE = 128, 4  # columns of a tile and products that a loop takes at a time, as in kernels
 FROM = 1 << 15  # products of one matrix product from which compiled loops win
@@ -115,7 +114,7 @@ def chain(a: Side | GroupSide, b: Packed, c: Values, profile: Profile, length: i
 
 def _rule(profile: Profile, length: int) -> dict[str, int | bool]:
     """A row as the fields of `kernels.Rule`."""
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     assert profile.fraction is not None
     assert profile.zero_exponent is not None
     bias = rounding.format.bias

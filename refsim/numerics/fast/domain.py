@@ -1,10 +1,9 @@
 """For which rows the fast steps are exact: a domain stated once, so that rows that no chip has are safe to try."""
 
 from refsim.formats import F16, float_named
-from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast.reals import SINGLE, real_of
 from refsim.numerics.fast.sides import LOWEST_PRODUCT
-from refsim.numerics.profiles import Profile
+from refsim.numerics.rows import Profile
 
 MOST_BITS = 29
 """Fraction bits of a truncated row: a product is below 2^(F + 2) units and has to fit int32."""
@@ -23,7 +22,7 @@ def covers(profile: Profile) -> bool:
     fused = profile.method.parametrised or profile.method.groups
     if fraction is None or zero is None or not fused:
         return False
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     if rounding.nearest and rounding.format is not F16:
         return False
     if profile.method.groups:

@@ -12,7 +12,7 @@ from refsim.numerics.fast.reals import DOUBLE, Values
 from refsim.numerics.fast.sides import GroupSide
 from refsim.numerics.fast.terms import ZERO
 from refsim.numerics.fast.tiles import finish, on_grid, product
-from refsim.numerics.profiles import Profile
+from refsim.numerics.rows import Profile
 
 
 def chain(a: GroupSide, b: GroupSide, c: Values, profile: Profile, length: int) -> Values:

@@ -14,14 +14,14 @@ from refsim.formats import ElementType, Format, float_named
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.arrays import Codes, added
 from refsim.numerics.dot.chains import Operands
-from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast import compiled, groups, tiles
 from refsim.numerics.fast.compiled import Packed
 from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.reals import SINGLE, codes_of, real_of, values_of
 from refsim.numerics.fast.sides import GroupSide, Side, group_side, side
 from refsim.numerics.fast.specials import decided, put
-from refsim.numerics.profiles import EARLY, Profile
+from refsim.numerics.methods import EARLY
+from refsim.numerics.rows import Profile
 
 OUTPUTS = 1 << 16  # of one tile: what a core's own cache holds
 COLUMNS = 1 << 10
@@ -75,7 +75,7 @@ def fast_product(operands: Operands, c: Codes, course: Course) -> Codes:
         return np.ascontiguousarray(transposed.swapaxes(1, 2))
     if not profile.adds_c_last:
         return _fused(operands, c, course)
-    early, format = replace(course, profile=replace(profile, c_enters=EARLY)), ROUNDINGS[profile.rounding].format
+    early, format = replace(course, profile=replace(profile, c_enters=EARLY)), profile.rounding.format
     for start in range(0, operands.a.shape[-1], course.k):
         d = _fused(operands.chunk(start, course.k), np.zeros_like(c), early)
         c = added(d, c, format)
@@ -201,7 +201,7 @@ def _tile(block: _Block, operands: Operands, left: Side | GroupSide, c: Codes, c
     if special is None:
         return codes
     overflowed = np.isinf(sums) & (special == -np.sign(sums))
-    put(codes, special, ROUNDINGS[profile.rounding])
+    put(codes, special, profile.rounding)
     if overflowed.any():
         _define(codes, np.argwhere(overflowed), operands, c, course)
     return codes

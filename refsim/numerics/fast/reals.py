@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from refsim.formats import F16, F32
 from refsim.numerics.dot.arrays import Codes
-from refsim.numerics.dot.terms import Rounding
-from refsim.numerics.profiles import Profile
+from refsim.numerics.roundings import Rounding
+from refsim.numerics.rows import Profile
 
 Values = NDArray[Any]
 

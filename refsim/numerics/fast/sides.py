@@ -9,7 +9,8 @@ from refsim.formats import Format
 from refsim.numerics.dot.arrays import Codes
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast.terms import NAN, ZERO, Exponents, Terms, Values, terms
-from refsim.numerics.profiles import BYTE_PAIRS, Profile
+from refsim.numerics.methods import BYTE_PAIRS
+from refsim.numerics.rows import Profile
 
 # Offsets of two sides add up within int8; a zero's is below that of any product, alone and in sum.
 WIDEST_RANGE, ZERO_OFFSET = 63, -64

@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.numerics.dot.arrays import Codes
-from refsim.numerics.dot.terms import Rounding
 from refsim.numerics.fast.reals import Values
 from refsim.numerics.fast.terms import NAN
+from refsim.numerics.roundings import Rounding
 
 Marks = NDArray[np.int8]  # +1 and -1 infinities, 2 NaN, 0 finite numbers
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.formats import Format
 from refsim.numerics.dot.arrays import ABSENT, Codes, Fields, fields, operand_fields
-from refsim.numerics.profiles import Profile
+from refsim.numerics.rows import Profile
 
 Values = NDArray[Any]  # float32 or float64
 Exponents = NDArray[np.int16]

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import F16
-from refsim.numerics.dot.terms import ROUNDINGS
 from refsim.numerics.fast.reals import DOUBLE, Real, Values, in_range, real_of, to_nearest_half, toward_zero
 from refsim.numerics.fast.sides import LOWEST_PRODUCT, ZERO_OFFSET, GroupSide, Side, narrow
 from refsim.numerics.fast.terms import ZERO
-from refsim.numerics.profiles import Profile
+from refsim.numerics.rows import Profile
 
 IN_FLIGHT = 1 << 16  # products formed at once: what stays in a core's own cache
 TOGETHER = 8  # places of K from which one reduction is faster than an addition each
@@ -75,7 +74,7 @@ def _step(a: Side, b: Side, part: slice, c: Values, rule: Rule) -> None:
     kept = None
     if missing is not None and not rule.half:
         kept = c.copy()
-        toward_zero(kept, ROUNDINGS[rule.profile.rounding].fraction_bits, real)
+        toward_zero(kept, rule.profile.rounding.fraction_bits, real)
         kept += real.values(0)  # a C of -0, or cut to it, is +0 in D
     exponent -= real.bits(fraction)
     coarsest = int(exponent.max())
@@ -94,7 +93,7 @@ def _step(a: Side, b: Side, part: slice, c: Values, rule: Rule) -> None:
 
 def finish(sums: Values, profile: Profile, real: Real, *, careful: bool) -> None:
     """Round the exact sums of a step in place; `careful` where f32 results may be subnormal or overflow."""
-    rounding = ROUNDINGS[profile.rounding]
+    rounding = profile.rounding
     if rounding.nearest:
         to_nearest_half(sums, real)
         return
@@ -152,7 +151,7 @@ def _own_exponent(c: Values, rule: Rule) -> NDArray[np.signedinteger[Any]]:
     exponent = rule.real.exponent(c)
     if rule.narrow and not rule.half:
         return exponent
-    format = ROUNDINGS[rule.profile.rounding].format
+    format = rule.profile.rounding.format
     np.maximum(exponent, 1 - format.bias, out=exponent)
     exponent[c == 0] = rule.floor
     return exponent
