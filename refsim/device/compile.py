@@ -19,7 +19,7 @@ from typing import Any
 from refsim.bundled import bundled
 from refsim.device import cache
 from refsim.errors import Kind, RefsimError, unknown
-from refsim.files.access import bytes_text, open_for_reading, unreadable
+from refsim.files.access import read_whole, unreadable
 from refsim.ptx.machine.resources import find_ptxas
 from refsim.sources import PTX, Source
 
@@ -204,16 +204,7 @@ def _read_text(path: Path) -> str:
     system has the same hash."""
     help = "give the path of a CUDA source in UTF-8"
     try:
-        with open_for_reading(path) as reader:
-            if reader.left > MAX_SOURCE:
-                raise unreadable(
-                    "oversized-file",
-                    f"a CUDA source of {bytes_text(reader.left)}",
-                    str(path),
-                    rule=f"at most {bytes_text(MAX_SOURCE)} are read",
-                )
-            content = bytes(reader.take(reader.left, "the file"))
-        return content.decode().replace("\r\n", "\n")
+        return read_whole(path, MAX_SOURCE, "a CUDA source").decode().replace("\r\n", "\n")
     except UnicodeDecodeError as problem:
         raise unreadable("source-unreadable", f"cannot read {path.name}: {problem}", str(path), help=help) from problem
     except RefsimError as problem:

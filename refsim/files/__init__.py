@@ -59,7 +59,7 @@ def load(
 
     `format` is needed where the file does not name it, and must agree where it does. `key` chooses among several
     tensors (npz, safetensors). `shape` and `offset` (bytes to skip) are for raw files. `max_bytes` bounds the codes,
-    4 GiB unless given; giving it also accepts npz members that expand more than 100 times beyond 64 MiB. A 16-byte
+    4 GiB unless given; giving it also accepts an npz file that unpacks to more than 64 MiB and 100 times its size. A 16-byte
     raw file read as "bf16" is 8 uint16 codes. Peak memory is about twice the codes; a header's claim allocates nothing.
     Raises RefsimError, exit 2: format-needed, format-mismatch, key-needed, unknown-key, unknown-suffix; exit 3:
     truncated-file, trailing-bytes, bad-header, header-too-large, bad-shape, too-large, unsupported-dtype,
@@ -105,11 +105,11 @@ def load_all(
     with opening as (found, metadata):
         for key in by_key or ():
             _require_known(key, found, file)
-        tensors = {}
+        tensors, notes = {}, MappingProxyType(dict(metadata))
         for key, describe in found.items():
             wanted = by_key.get(key) if by_key is not None else for_all
             codes, row = _codes(describe(), wanted, room)
-            tensors[key] = Stored(key, codes, row, container, MappingProxyType(dict(metadata)))
+            tensors[key] = Stored(key, codes, row, container, notes)
             room -= codes.nbytes
         return tensors
 
@@ -244,9 +244,12 @@ def _skip(reader: ByteReader, offset: int) -> None:
 
 def _codes(entry: Entry, requested: Format | None, room: int) -> tuple[Codes, Format]:
     format = agreed_format(entry, requested)
-    require_room(element_count(entry.shape, entry.where) * format.code_dtype.itemsize, room, entry.where)
+    count = element_count(entry.shape, entry.where)
+    if count:
+        require_room(count * format.code_dtype.itemsize, room, entry.where)
     codes = entry.read()
-    require_codes_in_range(codes, format, entry.where)
+    if count:
+        require_codes_in_range(codes, format, entry.where)
     return codes, format
 
 

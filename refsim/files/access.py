@@ -87,19 +87,46 @@ def checked_path(path: "str | os.PathLike[str]") -> Path:
     return Path(text)
 
 
+def opened_regular(path: Path) -> BinaryIO | None:
+    """The file to read, or None where a pipe, a device or a folder has the name: opening never waits for a writer.
+
+    The name is asked for twice: a device is not opened at all, and what took its place between is looked at once opened.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        return None
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    return None
+
+
+def read_whole(path: Path, most: int, what: str, *, help: str = "") -> bytes:
+    """The bytes of a regular file of at most `most` bytes; `what` names it in errors, as "a PTX file".
+
+    Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a folder), `oversized-file` before anything is read.
+    """
+    with open_for_reading(path) as reader:
+        if reader.left > most:
+            raise unreadable(
+                "oversized-file",
+                f"{what} of {bytes_text(reader.left)}",
+                str(path),
+                rule=f"at most {bytes_text(most)} are read",
+                help=help,
+            )
+        return bytes(reader.take(reader.left, "the file"))
+
+
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[ByteReader]:
     """The bytes of a regular file; pipes, devices and directories are refused, since their size is unknown."""
     try:
-        mode = path.stat().st_mode
+        stream = opened_regular(path)
     except (OSError, ValueError) as problem:
         raise unreadable("no-such-file", f"cannot open: {_reason(problem)}", str(path)) from problem
-    if not stat.S_ISREG(mode):
+    if stream is None:
         raise unreadable("not-a-file", "not a regular file, so its size is unknown", str(path))
-    try:
-        stream = path.open("rb")
-    except OSError as problem:
-        raise unreadable("no-such-file", f"cannot open: {_reason(problem)}", str(path)) from problem
     with stream:
         try:
             yield ByteReader(str(path), stream, os.fstat(stream.fileno()).st_size)

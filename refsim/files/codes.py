@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,8 +53,7 @@ class Stored(Card):
         return f"{self.key}: {self.format} {self.shape} of {self.container}"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor as its header describes it; `read` fetches the codes, flat order and byte order mended.
 
     `named` is the format that the file names, or None where the file holds plain words of `word_bytes` bytes.
@@ -172,18 +171,20 @@ def _format_of_words(entry: Entry, requested: Format | None) -> Format:
     return requested
 
 
-def element_count(shape: tuple[int, ...], where: str, *, kind: Kind = Kind.UNREADABLE) -> int:
+def element_count(shape: tuple[int, ...], where: str | Callable[[], str], *, kind: Kind = Kind.UNREADABLE) -> int:
     """The product of `shape`, 1 for (); a shape that no array can have is `bad-shape`.
 
     (0, 2^62) has no element, yet NumPy refuses it: the product without the zeros must stay below 2^60.
     """
-    possible = len(shape) <= 64 and all(0 <= size <= LARGEST_SIZE for size in shape)
-    if not possible or prod(size or 1 for size in shape) > LARGEST_SIZE // 8:
+    if shape in ((), (0,)):
+        return 0 if shape else 1
+    possible = len(shape) <= 64 and min(shape) >= 0 and max(shape) <= LARGEST_SIZE
+    if not possible or prod([size or 1 for size in shape]) > LARGEST_SIZE // 8:
         shown = str(shape) if len(str(shape)) <= 80 else f"{str(shape)[:77]}..."
         raise RefsimError(
             "bad-shape",
             f"no array has the shape {shown}",
-            where=where,
+            where=where if isinstance(where, str) else where(),
             rule="at most 64 dimensions of 0 or more, fewer than 2^60 elements",
             kind=kind,
         )
@@ -203,7 +204,7 @@ def require_room(count_bytes: int, max_bytes: int, where: str) -> None:
 
 def require_codes_in_range(codes: Codes, format: Format, where: str, *, kind: Kind = Kind.UNREADABLE) -> None:
     """Raise `code-out-of-range` with the first code that `format` does not have: 0x10 for e2m1, 0x80 for ue4m3."""
-    if format.code_limit > np.iinfo(codes.dtype).max or codes.size == 0 or int(codes.max()) < format.code_limit:
+    if codes.size == 0 or format.code_limit > np.iinfo(codes.dtype).max or int(codes.max()) < format.code_limit:
         return
     position = np.unravel_index(int(np.argmax(codes >= format.code_limit)), codes.shape)
     raise RefsimError(

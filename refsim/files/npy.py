@@ -12,13 +12,15 @@ from refsim.formats import F16, F32, Format
 from refsim.sources import NUMPY
 
 MAGIC = b"\x93NUMPY"
-HEADER_LIMIT_BYTES = 1 << 16
+HEADER_LIMIT_BYTES = 10_000  # as NumPy's own reader
 NATIVE = {("f", 2): F16, ("f", 4): F32}
 DEPTH_LIMIT = 6
 RULE = str(NUMPY["header"])
-_TOKEN = re.compile(r"\s*+(?:('[^'\\]*+'|\"[^\"\\]*+\")|(\d{1,20})L?(?!\w)|(True|False)(?!\w)|([\[\](){},:]))")
-_DESCR = re.compile(r"([<>|=]?)([A-Za-z])(\d{0,3})")
-_OBJECT = re.compile(r"[<>|=]?O\d*")
+_TOKEN = re.compile(
+    r"[ \t\n]*+(?:('[^'\\\n\r\0]*+'|\"[^\"\\\n\r\0]*+\")|(0|[1-9][0-9]{0,19})(L?)(?!\w)|(True|False)(?!\w)|([\[\](){},:]))"
+)
+_DESCR = re.compile(r"([<>|=]?)([A-Za-z])([0-9]{0,3})")
+_OBJECT = re.compile(r"[<>|=]?O[0-9]*")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -63,7 +65,7 @@ def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
         text = reader.take(length, "the npy header").decode("utf-8" if version == (3, 0) else "latin-1")
     except UnicodeDecodeError as problem:
         raise unreadable("bad-header", "the npy header is not UTF-8", reader.where, rule=RULE) from problem
-    return _fields(parse_literal(text, reader.where), reader.where)
+    return _fields(parse_literal(text, reader.where, longs=version != (3, 0)), reader.where)
 
 
 def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
@@ -77,8 +79,12 @@ def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
     return header["descr"], fortran_order, shape
 
 
-def parse_literal(text: str, where: str) -> Any:
-    """The value of an npy header: strings without escapes, integers, booleans, tuples, lists, dicts; 6 deep at most."""
+def parse_literal(text: str, where: str, *, longs: bool = True) -> Any:
+    """The value of an npy header: strings without escapes, integers, booleans, tuples, lists, dicts; 6 deep at most.
+
+    What Python does not read as a literal is refused, since NumPy reads headers so: a tuple of one has its comma, digits
+    are ASCII and begin with no 0. `longs`: 5L is 5, as Python 2 wrote it in versions 1.0 and 2.0.
+    """
 
     def fault(position: int) -> RefsimError:
         return unreadable("bad-header", f"the npy header cannot be read from character {position}", where, rule=RULE)
@@ -87,9 +93,11 @@ def parse_literal(text: str, where: str) -> Any:
         token = _TOKEN.match(text, position)
         if token is None or depth > DEPTH_LIMIT:
             raise fault(position)
-        string, integer, boolean, bracket = token.groups()
+        string, integer, long, boolean, bracket = token.groups()
         if string is not None:
             return string[1:-1], token.end()
+        if long and not longs:
+            raise fault(token.end() - 1)
         if integer is not None:
             return int(integer), token.end()
         if boolean is not None:
@@ -100,7 +108,7 @@ def parse_literal(text: str, where: str) -> Any:
 
     def punctuation(position: int) -> tuple[str, int]:
         token = _TOKEN.match(text, position)
-        return (token.group(4) or "", token.end()) if token else ("", position)
+        return (token.group(5) or "", token.end()) if token else ("", position)
 
     def items(opening: str, position: int, depth: int) -> tuple[Any, int]:
         values: list[Any] = []
@@ -117,15 +125,17 @@ def parse_literal(text: str, where: str) -> Any:
                 fields[item], position = value(position, depth + 1)
             values.append(item)
             mark, after = punctuation(position)
-            if mark == _CLOSING[opening]:
+            if mark == _CLOSING[opening] and (opening, len(values)) != ("(", 1):
                 break
             if mark != ",":
                 raise fault(position)
             position = after
         return {"(": tuple(values), "[": values, "{": fields}[opening], after
 
+    if text.lstrip(" \t")[:1] == "\n":
+        raise fault(0)
     parsed, end = value(0, 1)
-    if text[end:].strip():
+    if text[end:].rstrip("\n").strip(" \t"):
         raise fault(end)
     return parsed
 
@@ -143,7 +153,7 @@ def _element(descr: Any, where: str) -> tuple[np.dtype[Any], Format | None]:
         word, letter = _word(descr, where)
         return word, NATIVE.get((letter, word.itemsize))
     match descr:
-        case [(str(name), str(words))]:
+        case list([tuple((str(name), str(words)))]):
             word, letter = _word(words, where)
             named = format_in_file(name, where)
             if letter in "ui" and word.itemsize == named.code_dtype.itemsize:

@@ -64,8 +64,8 @@ def contents(reader: ByteReader, *, trusted: bool) -> Iterator[dict[str, Callabl
     """Key of every member, and how to read its header.
 
     Refused as `unsafe-archive`: names that leave the directory, names given twice, encrypted members, compression
-    other than deflate, sizes that deflate cannot reach (1032 to 1), and, unless `trusted`, members above 64 MiB that
-    are more than 100 times their compressed size. Nothing is extracted.
+    other than deflate, sizes that deflate cannot reach (1032 to 1), and, unless `trusted`, archives whose members unpack
+    to more than 64 MiB together and to more than 100 times what the file holds. Nothing is extracted.
     """
     directory = _Directory(reader.stream, reader.where)
     with _faults(reader.where):
@@ -77,11 +77,26 @@ def contents(reader: ByteReader, *, trusted: bool) -> Iterator[dict[str, Callabl
         if uses > 1:
             raise _unsafe(f"{uses} members are called {name[:80]!r}", reader.where)
         for member in members:
-            _check(member, reader, trusted=trusted)
+            _check(member, reader)
+        if not trusted:
+            _require_small(members, reader)
         yield {member.filename.removesuffix(".npy"): partial(_entry, archive, member, reader) for member in members}
 
 
-def _check(member: zipfile.ZipInfo, reader: ByteReader, *, trusted: bool) -> None:
+def _require_small(members: list[zipfile.ZipInfo], reader: ByteReader) -> None:
+    """Refuse files that unpack to very much more than they hold: all members together, each byte of the file counted once."""
+    expanded, packed = sum(member.file_size for member in members), sum(member.compress_size for member in members)
+    packed = min(packed, reader.left)  # members may lie on top of one another
+    if expanded > UNTRUSTED_BYTES and expanded > UNTRUSTED_RATIO * packed:
+        largest = max(members, key=lambda member: member.file_size)
+        raise _unsafe(
+            f"{packed} bytes expand to {expanded}, more than {UNTRUSTED_RATIO} times",
+            f"{reader.where}, {len(members)} members, the largest {largest.filename[:80]!r}",
+            help=f"pass max_bytes={expanded} if the file is trusted",
+        )
+
+
+def _check(member: zipfile.ZipInfo, reader: ByteReader) -> None:
     name, where = member.filename, f"{reader.where}, member {member.filename[:80]!r}"
     if _leaves_archive(name):
         raise _unsafe("the name of a member leaves the archive or is not a file name", where)
@@ -99,12 +114,6 @@ def _check(member: zipfile.ZipInfo, reader: ByteReader, *, trusted: bool) -> Non
     stored = member.compress_type == zipfile.ZIP_STORED
     if expanded != packed if stored else expanded > LARGEST_DEFLATE_RATIO * packed + LARGEST_DEFLATE_RATIO:
         raise _unsafe(f"{packed} bytes cannot expand to {expanded}", where)
-    if not trusted and expanded > UNTRUSTED_BYTES and expanded > UNTRUSTED_RATIO * packed:
-        raise _unsafe(
-            f"{packed} bytes expand to {expanded}, more than {UNTRUSTED_RATIO} times",
-            where,
-            help=f"pass max_bytes={expanded} if the file is trusted",
-        )
 
 
 def _leaves_archive(name: str) -> bool:

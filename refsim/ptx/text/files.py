@@ -2,7 +2,7 @@
 
 from os import PathLike
 
-from refsim.files.access import bytes_text, checked_path, open_for_reading, unreadable
+from refsim.files.access import checked_path, read_whole, unreadable
 from refsim.ptx.text.lexer import MAX_TEXT
 
 
@@ -13,16 +13,7 @@ def read_ptx(path: "str | PathLike[str]") -> str:
     read, `unreadable-file` for what is not UTF-8.
     """
     where = checked_path(path)
-    with open_for_reading(where) as reader:
-        if reader.left > MAX_TEXT:
-            raise unreadable(
-                "oversized-file",
-                f"a PTX file of {bytes_text(reader.left)}",
-                str(where),
-                rule=f"at most {bytes_text(MAX_TEXT)} are read",
-            )
-        content = bytes(reader.take(reader.left, "the file"))
     try:
-        return content.decode("utf-8")
+        return read_whole(where, MAX_TEXT, "a PTX file").decode("utf-8")
     except UnicodeDecodeError as error:
         raise unreadable("unreadable-file", f"not PTX: {error}", str(where)) from None
