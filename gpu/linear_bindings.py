@@ -60,7 +60,7 @@ class Entry:
     def reduction(self, blocks: int = 1) -> Reduction:
         """The row that every bit follows, for `blocks` along the reduction."""
         splits = self.warps_k * blocks
-        return Reduction(self.name, splits, self.reduction_tile, HERE["arithmetic"], partial_rounding=self.partial)
+        return Reduction(self.name, splits, self.reduction_tile, HERE["arithmetic"], partial_format=self.partial)
 
 
 MACROS = ("LINEAR", "LINEAR_BLOCKS", "LINEAR_SHAPE")

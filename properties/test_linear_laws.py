@@ -11,7 +11,7 @@ from refsim import oracles
 from refsim.conversions import decode, round_bits
 from refsim.layouts import scale_layout
 from refsim.numerics import ieee, mma
-from refsim.oracles.linear_layers import ORDERS, ROUNDINGS, Reduction, weights
+from refsim.oracles.linear_layers import ORDERS, PARTIAL_FORMATS, Reduction, weights
 from refsim.sources import PTX
 from refsim.testing.matrices import Values, values
 
@@ -49,7 +49,7 @@ rows = st.builds(
     st.integers(1, 5),
     st.sampled_from([16, 32, 64]),
     st.booleans(),
-    st.sampled_from(ROUNDINGS),
+    st.sampled_from(PARTIAL_FORMATS),
     st.sampled_from(list(ORDERS)),
 )
 layers = st.builds(
@@ -89,7 +89,7 @@ def test_splits_are_chains_of_mma_that_meet_in_order(layer):
                     target=layer.target,
                     k=16,
                 )
-        if row.partial_rounding == "bf16" and row.splits > 1:
+        if str(row.partial_format) == "bf16" and row.splits > 1:
             acc = (round_bits(acc, "bf16").astype(np.uint32) << 16).view(np.float32)
         partials.append(acc)
     y = round_bits(partials[0] if row.splits == 1 else ORDERS[row.order](np.array(partials)), "bf16").astype(np.uint16)

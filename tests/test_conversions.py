@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -143,14 +144,29 @@ def test_integers_beyond_two_to_the_53_are_rounded_once() -> None:
     assert encode(np.array([-(2**63)]), "f32").tolist() == [0xDF000000]
 
 
+@pytest.mark.parametrize("rounds", [encode, round_bits])
+@pytest.mark.parametrize(
+    ("spelled", "meant"),
+    [("rn", "nearest-even"), ("rz", "toward-zero"), ("rm", "down"), ("rp", "up"), ("rna", "ties-away"),
+     ("rne", "nearest-even"), ("rne-f32", "nearest-even"), ("rz-f32", "toward-zero")],
+)  # fmt: skip
+def test_another_spelling_of_a_rounding_is_refused_and_says_which_one_it_is(
+    rounds: Callable[..., object], spelled: str, meant: str
+) -> None:
+    with pytest.raises(RefsimError) as caught:
+        rounds(1.0, "f16", rounding=spelled)
+    assert (caught.value.code, caught.value.help) == ("unknown-rounding", f"rounding={meant!r}")
+    rounds(1.0, "f16", rounding=meant)
+
+
 def test_round_bits_takes_the_error_of_a_float64_sum() -> None:
     """1 + 2^-11 ties to 1 in f16; with a hair more it does not, with a hair less neither."""
     tie = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-11])
     assert round_bits(tie, "f16").tolist() == [0x3C00, 0x3C02]
     assert round_bits(tie, "f16", error=np.array([2.0**-80, 2.0**-80])).tolist() == [0x3C01, 0x3C02]
     assert round_bits(tie, "f16", error=np.array([-(2.0**-80), -(2.0**-80)])).tolist() == [0x3C00, 0x3C01]
-    assert round_bits(tie, "f16", "rp").tolist() == [0x3C01, 0x3C02]
-    assert round_bits(-tie, "f16", "rm", error=np.zeros(2)).tolist() == [0xBC01, 0xBC02]
+    assert round_bits(tie, "f16", "up").tolist() == [0x3C01, 0x3C02]
+    assert round_bits(-tie, "f16", "down", error=np.zeros(2)).tolist() == [0xBC01, 0xBC02]
     assert round_bits(np.array([1e9]), "f16", satfinite=True).tolist() == [0x7BFF]
     assert round_to_odd(np.array([1.0]), np.array([-(2.0**-60)]))[0] == 1 - 2.0**-53
 
@@ -317,7 +333,7 @@ ERRORS = [
     ("code-out-of-range", lambda: decode(-1, "e4m3")),
     ("code-out-of-range", lambda: decode(np.array([0x100], np.uint16), "e4m3")),
     ("code-out-of-range", lambda: pack([0x40, 0, 0, 0], "e2m3")),
-    ("unknown-rounding-mode", lambda: round_bits(1.0, "f16", "rs")),
+    ("unknown-rounding", lambda: round_bits(1.0, "f16", rounding="rs")),
     ("unknown-conversion", lambda: convert("cvt.rn.satfinite.e4m3.f32", 1.0)),
     ("operand-count", lambda: convert("cvt.rn.satfinite.e4m3x2.f32", 1.0)),
     ("operand-type", lambda: convert("cvt.rn.satfinite.e4m3x2.f32", np.float64([1.0]), np.float32([1.0]))),

@@ -30,7 +30,6 @@ OTHER_WORDS = {
     "silicon/scalar_probe.py": "kinds of PTX registers",
     "cli/launches.py": "types of scalar arguments on a command line, and their C types",
     "cli/answers/launch_views.py": "the PTX type of a register",
-    "oracles/linear_layers.py": "rounding of partial sums, a row's own word",
     "layouts/descriptors/instructions.py": "kinds of tcgen05.mma, two of which are called like their operands",
 }
 """Where a word that an element type also has means something else."""

@@ -1,10 +1,10 @@
 """Conversions between values and codes: exact encode and decode, one row per instruction or library, and packing."""
 
 from refsim.conversions.coding import decode, encode, round_bits
-from refsim.conversions.packing import CONTAINERS, pack, unpack
+from refsim.conversions.packing import CONTAINERS, Container, pack, unpack
 from refsim.conversions.policies import KNOWN_DIFFERENCES, PolicyDifference, diff_policies, policy_patterns
 from refsim.conversions.registers import convert
-from refsim.conversions.rounding import OVERFLOWS, PTX_ROUNDINGS, ROUNDINGS, round_to_odd
+from refsim.conversions.rounding import OVERFLOWS, PTX_ROUNDINGS, ROUNDINGS, Overflow, RoundingName, round_to_odd
 from refsim.conversions.rows import CONVERSIONS, Conversion, conversion_named
 
 __all__ = [
@@ -14,8 +14,11 @@ __all__ = [
     "OVERFLOWS",
     "PTX_ROUNDINGS",
     "ROUNDINGS",
+    "Container",
     "Conversion",
+    "Overflow",
     "PolicyDifference",
+    "RoundingName",
     "conversion_named",
     "convert",
     "decode",

@@ -11,10 +11,7 @@ from refsim.conversions.rounding import (
     NAN,
     NEAREST_EVEN,
     OVERFLOWS,
-    PTX_ROUNDINGS,
-    ROUNDINGS,
     SATURATE,
-    STOCHASTIC,
     Overflow,
     RoundingName,
     Rule,
@@ -23,6 +20,7 @@ from refsim.conversions.rounding import (
     float32_to_odd,
     ieee_rule,
     round_to_odd,
+    rounding_named,
 )
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, F16, F32, Format, format_named
@@ -61,38 +59,37 @@ def encode(
     Source: the format's row; OCP OFP8 section 5.2 for the overflow policies.
     """
     to = format_named(format)
-    if rounding not in ROUNDINGS:
-        raise unknown("rounding", str(rounding), list(ROUNDINGS))
+    direction = rounding_named(rounding)
     _check_overflow(to, overflow)
     if nan is not None and (not isinstance(nan, int | np.integer) or not 0 <= nan < to.code_limit):
         raise RefsimError("code-out-of-range", f"nan={nan!r} is no code of {to}", rule=_legal(to))
     code = default_nan(to) if nan is None else int(nan)
-    return typed(encode_rule(exact_values(values), Rule(to, rounding, overflow, code, code)), to, dtype)
+    return typed(encode_rule(exact_values(values), Rule(to, direction, overflow, code, code)), to, dtype)
 
 
 def round_bits(
     values: ArrayLike,
     format: str | Format,
-    mode: str = "rn",
+    rounding: RoundingName = NEAREST_EVEN,
     *,
     error: NDArray[np.float64] | None = None,
     satfinite: bool = False,
 ) -> Codes:
-    """The bits of `values` rounded to f16, bf16, tf32 or f32 as a PTX instruction rounds: overflow gives infinity.
+    """The bits of `values` rounded to f16, bf16, tf32 or f32 as instructions on floats round: overflow gives infinity.
 
-    `mode` is rn, rz, rm, rp or rna. `error` is what an inexact float64 result lost (see round_to_odd): the exact sum
-    of both is rounded, once. NaN gives the canonical NaN, 0x7fff or 0x7fffffff. round_bits(65520.0, "f16") is 0x7c00.
-    Raises RefsimError for an unknown mode. Source: PTX ISA, rounding modifiers; IEEE 754 section 4.3.
+    `rounding` as in encode; PTX_ROUNDINGS says which one .rn, .rz, .rm, .rp and .rna are. `error` is what an inexact
+    float64 result lost (see round_to_odd): the exact sum of both is rounded, once. NaN gives the canonical NaN, 0x7fff
+    or 0x7fffffff. round_bits(65520.0, "f16") is 0x7c00.
+    Raises RefsimError for an unknown rounding. Source: PTX ISA, rounding modifiers; IEEE 754 section 4.3.
     """
     to = format_named(format)
-    if mode not in PTX_ROUNDINGS or PTX_ROUNDINGS[mode] == STOCHASTIC:
-        raise unknown("rounding mode", mode, [name for name in PTX_ROUNDINGS if name != "rs"])
+    direction = rounding_named(rounding)
     exact = exact_values(values)
     if error is not None:
         exact = round_to_odd(exact.astype(np.float64), np.asarray(error, np.float64))
     nan = default_nan(to)
     overflow = SATURATE if satfinite or not to.has_infinity else INFINITY
-    return encode_rule(exact, Rule(to, PTX_ROUNDINGS[mode], overflow, nan, nan))
+    return encode_rule(exact, Rule(to, direction, overflow, nan, nan))
 
 
 @overload

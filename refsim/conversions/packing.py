@@ -1,6 +1,6 @@
 """Codes to bytes and back: the places that sub-byte codes take in memory and in registers."""
 
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -10,11 +10,13 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import E2M1, Format, format_named
 from refsim.typed_arrays import typed, with_format
 
-DENSE, BYTE, F8F6F4, X2 = "dense", "byte", "f8f6f4", "x2"
-CONTAINERS = (DENSE, BYTE, F8F6F4, X2)
+Container = Literal["dense", "byte", "f8f6f4", "x2"]
+DENSE: Final = "dense"
+BYTE, F8F6F4, X2 = "byte", "f8f6f4", "x2"
+CONTAINERS: tuple[Container, ...] = get_args(Container)
 
 
-def pack(codes: ArrayLike, format: str | Format | None = None, container: str = DENSE) -> Codes:
+def pack(codes: ArrayLike, format: str | Format | None = None, container: Container = DENSE) -> Codes:
     """Codes laid into bytes along the last axis, the first code in the lowest bits.
 
     `codes` (..., n), also as an array of ml_dtypes, which knows its format. Containers: "dense" wastes no bit: one byte
@@ -43,7 +45,7 @@ def pack(codes: ArrayLike, format: str | Format | None = None, container: str = 
 
 
 def unpack(
-    packed: ArrayLike, format: str | Format, container: str = DENSE, *, dtype: DTypeLike | None = None
+    packed: ArrayLike, format: str | Format, container: Container = DENSE, *, dtype: DTypeLike | None = None
 ) -> NDArray[Any]:
     """The inverse of pack: the codes along the last axis; bits outside the codes' places are ignored.
 

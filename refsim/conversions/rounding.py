@@ -6,18 +6,29 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.errors import RefsimError, unknown
 from refsim.formats import Format, Specials
 
 NEAREST_EVEN: Final = "nearest-even"
-TOWARD_ZERO, UP, DOWN, TIES_AWAY = "toward-zero", "up", "down", "ties-away"
+TOWARD_ZERO: Final = "toward-zero"
+UP: Final = "up"
+DOWN: Final = "down"
+TIES_AWAY: Final = "ties-away"
 STOCHASTIC = "stochastic"
 RoundingName = Literal["nearest-even", "toward-zero", "up", "down", "ties-away"]
 Overflow = Literal["saturate", "nan", "inf"]
-ROUNDINGS: tuple[str, ...] = get_args(RoundingName)
-PTX_ROUNDINGS = {"rn": NEAREST_EVEN, "rz": TOWARD_ZERO, "rm": DOWN, "rp": UP, "rna": TIES_AWAY, "rs": STOCHASTIC}
+ROUNDINGS: tuple[RoundingName, ...] = get_args(RoundingName)
+PTX_ROUNDINGS: dict[str, RoundingName] = {
+    "rn": NEAREST_EVEN,
+    "rz": TOWARD_ZERO,
+    "rm": DOWN,
+    "rp": UP,
+    "rna": TIES_AWAY,
+}
+"""What the modifiers of PTX instructions mean; .rs, which needs random bits, belongs to its instructions alone."""
 SATURATE: Final = "saturate"
 NAN, INFINITY = "nan", "inf"
-OVERFLOWS: tuple[str, ...] = get_args(Overflow)
+OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
 
 _CHUNK = 1 << 15
 _WIDEST_SHIFT = 60  # significands have 53 bits: a larger shift is done in two steps, so that 64 bits suffice
@@ -41,6 +52,22 @@ class Rule:
     absolute: bool = False
     relu: bool = False
     overrides: tuple[tuple[int, int, int], ...] = ()
+
+
+def rounding_named(name: str) -> RoundingName:
+    """A name of ROUNDINGS as it is; another spelling of one is an error that says which."""
+    for each in ROUNDINGS:
+        if each == name:
+            return each
+    short = str(name).partition("-")[0]
+    if meant := PTX_ROUNDINGS.get("rn" if short == "rne" else short):
+        raise RefsimError(
+            "unknown-rounding",
+            f"no rounding is called {name!r}",
+            rule=f"roundings are {', '.join(ROUNDINGS)}; .rn, .rz are modifiers of PTX instructions",
+            help=f"rounding={meant!r}",
+        )
+    raise unknown("rounding", str(name), list(ROUNDINGS))
 
 
 def default_nan(format: Format) -> int:

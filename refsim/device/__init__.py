@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from refsim.errors import RefsimError
 from refsim.kernels import Launcher
@@ -67,7 +67,8 @@ def open(name: str = "sim", target: str | None = None, *, without: Sequence[str]
         from refsim.device.compile import target_named
         from refsim.device.sim import SimDevice
 
-        device = SimDevice(name=name, policy=simulated[1], without=tuple(without))
+        policy: Any = simulated[1]  # one of SchedulePolicy, or None
+        device = SimDevice(name=name, policy=policy, without=tuple(without))
         return replace(device, target=target_named(target).name) if target else device
     match = re.fullmatch(r"cuda(?::(\d+))?(?::(pycuda|bindings))?", name)
     if not match:

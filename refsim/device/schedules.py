@@ -20,7 +20,7 @@ SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by at
 class Order:
     """A policy, and the seed of a random one."""
 
-    policy: str
+    policy: ptx.SchedulePolicy
     seed: int = 0
 
     def __str__(self) -> str:

@@ -36,8 +36,8 @@ class SimLauncher:
 
     program: ptx.Program
     schedules: int
-    policy: str | None = None
-    arithmetic: str = "silicon"
+    policy: ptx.SchedulePolicy | None = None
+    arithmetic: ptx.Arithmetic = "silicon"
     memory: ptx.GlobalMemory = field(default_factory=ptx.GlobalMemory)
     inexact: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -182,8 +182,8 @@ class SimDevice(Card):
     target: str = ptx.DEFAULT_TARGET
     schedules: int = SCHEDULES
     name: str = "sim"
-    policy: str | None = None
-    arithmetic: str = "silicon"
+    policy: ptx.SchedulePolicy | None = None
+    arithmetic: ptx.Arithmetic = "silicon"
     without: tuple[str, ...] = ()
     _programs: dict[str, ptx.Program] = field(default_factory=dict)
     _built: dict[str, str] = field(default_factory=dict)

@@ -19,11 +19,16 @@ __all__ = [
     "Evidence",
     "Explanation",
     "Fragment",
+    "Interleave",
+    "L2Promotion",
     "Level",
+    "Major",
+    "OobFill",
     "Operand",
     "Placement",
     "ScaleLayout",
     "Swizzle",
+    "SwizzleMode",
     "TensorMap",
     "TensorMapForm",
     "Tile",
@@ -63,8 +68,17 @@ if TYPE_CHECKING:
     from refsim.layouts.families import FAMILIES, Fragment, fragment, fragments
     from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout, scale_layout
     from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
-    from refsim.layouts.tiles import MAJORS, Tile, tile
-    from refsim.layouts.tma import DATA_TYPES, Placement, TensorMap, tensor_map
+    from refsim.layouts.tiles import MAJORS, Major, Tile, tile
+    from refsim.layouts.tma import (
+        DATA_TYPES,
+        Interleave,
+        L2Promotion,
+        OobFill,
+        Placement,
+        SwizzleMode,
+        TensorMap,
+        tensor_map,
+    )
 else:
     from refsim.lazy import exports
 
@@ -95,8 +109,17 @@ else:
             "refsim.layouts.families": ("FAMILIES", "Fragment", "fragment", "fragments"),
             "refsim.layouts.scales": ("SCALE_LAYOUTS", "ScaleLayout", "scale_layout"),
             "refsim.layouts.swizzles": ("SWIZZLES", "Swizzle", "swizzle"),
-            "refsim.layouts.tiles": ("MAJORS", "Tile", "tile"),
-            "refsim.layouts.tma": ("DATA_TYPES", "Placement", "TensorMap", "tensor_map"),
+            "refsim.layouts.tiles": ("MAJORS", "Major", "Tile", "tile"),
+            "refsim.layouts.tma": (
+                "DATA_TYPES",
+                "Interleave",
+                "L2Promotion",
+                "OobFill",
+                "Placement",
+                "SwizzleMode",
+                "TensorMap",
+                "tensor_map",
+            ),
         },
     )
     del exports

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,11 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.errors import RefsimError, unknown
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
-from refsim.layouts.swizzles import Swizzle, swizzle
+from refsim.layouts.swizzles import Swizzle
+from refsim.layouts.swizzles import swizzle as swizzle_named
 from refsim.sources import CUTLASS, PTX, Source
 
-K, MN = "K", "MN"
-MAJORS = (K, MN)
+Major = Literal["K", "MN"]
+K: Final = "K"
+MN: Final = "MN"
+MAJORS: tuple[Major, ...] = get_args(Major)
 CORE_BYTES = 16
 ATOM_ROWS = 8
 ATOM_32B = "128B_32B_atom"
@@ -29,7 +33,7 @@ class Tile:
     element (9, 1) lies at 1024 + 128 + 2 = 1154 before the swizzle, at 1154 ^ 16 = 1170 after it.
     """
 
-    major: str
+    major: Major
     swizzle: Swizzle
     element_bytes: int
     shape: tuple[int, int]
@@ -91,8 +95,8 @@ class Tile:
 
 
 def tile(
-    major: str,
-    mode: str | Swizzle,
+    major: Major,
+    swizzle: str | Swizzle,
     element_bytes: int,
     shape: tuple[int, int],
     *,
@@ -107,7 +111,7 @@ def tile(
     """
     if major not in MAJORS:
         raise unknown("major", str(major), list(MAJORS))
-    pattern = swizzle(mode)
+    pattern = swizzle_named(swizzle)
     check_major(major, pattern)
     if element_bytes not in (1, 2, 4):
         raise RefsimError("element-size", f"tiles hold elements of 1, 2 or 4 bytes, not {element_bytes}")

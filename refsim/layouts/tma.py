@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,12 @@ from refsim.render.cards import Card
 from refsim.sources import CUDA_DRIVER, PTX, Source
 from refsim.typed_arrays import words
 
-ZEROS, NAN = "zeros", "nan_request_zero_fma"
+ZEROS: Final = "zeros"
+NAN = "nan_request_zero_fma"
+Interleave = Literal["none", "16B", "32B"]
+SwizzleMode = Literal["none", "32B", "64B", "128B", "128B_32B_atom", "128B_32B_atom_8B_flip", "128B_64B_atom"]
+L2Promotion = Literal["none", "64B", "128B", "256B"]
+OobFill = Literal["zeros", "nan_request_zero_fma"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,10 @@ DATA_TYPES = (
     DataType("16u4_align16b", 14, 4, 16),
     DataType("16u6_align16b", 15, 6, 16),
 )
-INTERLEAVES = ("none", "16B", "32B")
-SWIZZLE_MODES = ("none", "32B", "64B", "128B", "128B_32B_atom", "128B_32B_atom_8B_flip", "128B_64B_atom")
-L2_PROMOTIONS = ("none", "64B", "128B", "256B")
-OOB_FILLS = (ZEROS, NAN)
+INTERLEAVES = get_args(Interleave)
+SWIZZLE_MODES = get_args(SwizzleMode)
+L2_PROMOTIONS = get_args(L2Promotion)
+OOB_FILLS = get_args(OobFill)
 # In every halfword, for 16- and 32-bit types: measured on an H200, the documents do not say.
 NAN_FILL = 0x7FF7
 _TYPES = {row.name: row for row in DATA_TYPES}
@@ -81,10 +87,10 @@ class TensorMap(Card):
     strides: tuple[int, ...]
     box: tuple[int, ...]
     element_strides: tuple[int, ...]
-    interleave: str = "none"
-    swizzle: str = "none"
-    l2_promotion: str = "none"
-    oob_fill: str = ZEROS
+    interleave: Interleave = "none"
+    swizzle: SwizzleMode = "none"
+    l2_promotion: L2Promotion = "none"
+    oob_fill: OobFill = ZEROS
     source: Source = CUDA_DRIVER["cuTensorMapEncodeTiled"]
 
     @property
@@ -241,10 +247,10 @@ def tensor_map(
     strides: Sequence[int] | None = None,
     address: int = 0,
     element_strides: Sequence[int] | None = None,
-    interleave: str = "none",
-    swizzle: str = "none",
-    l2_promotion: str = "none",
-    oob_fill: str = ZEROS,
+    interleave: Interleave = "none",
+    swizzle: SwizzleMode = "none",
+    l2_promotion: L2Promotion = "none",
+    oob_fill: OobFill = ZEROS,
 ) -> TensorMap:
     """A tensor map whose parameters the driver accepts; sizes in elements, strides and address in bytes.
 

@@ -30,7 +30,7 @@ EPS = 1e-12
 Codes = NDArray[np.unsignedinteger]
 
 
-def amax(codes: ArrayLike, in_format: str | Format | None = None) -> np.uint32:
+def amax(codes: ArrayLike, format: str | Format | None = None) -> np.uint32:
     """The float32 bits of the largest magnitude; NaN is ignored, and nothing at all gives 0.
 
     `codes`: bf16, f16 or f32 codes of any shape, or bfloat16, float16 or float32 values. Infinity is a magnitude like
@@ -39,15 +39,15 @@ def amax(codes: ArrayLike, in_format: str | Format | None = None) -> np.uint32:
     Raises RefsimError for another format or for arrays that are not its codes.
     Source: PTX ISA, max (a NaN operand gives the other one) and the order of non-negative floats as integers.
     """
-    magnitudes = _wide_values(codes, in_format).view(np.uint32) & np.uint32(0x7FFFFFFF)
+    magnitudes = _wide_values(codes, format).view(np.uint32) & np.uint32(0x7FFFFFFF)
     numbers = magnitudes[magnitudes <= 0x7F800000]
     return np.uint32(numbers.max(initial=0))
 
 
 def quantize(
     codes: ArrayLike,
-    in_format: str | Format | None = None,
-    fmt: str | Format = E4M3,
+    format: str | Format | None = None,
+    to: str | Format = E4M3,
     eps: float = EPS,
     amax_bits: int | None = None,
     *,
@@ -55,48 +55,48 @@ def quantize(
 ) -> tuple[NDArray[Any], np.float32]:
     """The FP8 codes, in the shape of `codes`, and the float32 scale that undoes them.
 
-    `codes` and `in_format` as in amax; dtype="ml_dtypes" gives the result that dtype. `fmt` is e4m3 (MAX 448) or e5m2
+    `codes` and `format` as in amax; dtype="ml_dtypes" gives the result that dtype. `to` is e4m3 (MAX 448) or e5m2
     (MAX 57344). `amax_bits` is the float32 pattern that the first launch left; without it that of these very codes.
     `eps`, rounded to float32, bounds the divisor from below. A NaN of either sign becomes 0x7f. An infinity makes the
     scale 0: every number becomes 0 with its sign, the infinity 0x7f (inf * 0), and the stored scale is infinite. All
     zero, or empty: the stored scale is fl(1 / fl(448 / 1e-12)) = 0x2720d7c5 for E4M3.
     quantize(np.float32([1, -2]))[0] is [0x76, 0xfe], and the scale 2/448 = 0x3b924925.
-    Raises RefsimError for unknown formats, for codes that are not `in_format`'s, for a negative or NaN `eps`.
+    Raises RefsimError for unknown formats, for codes that are not `format`'s, for a negative or NaN `eps`.
     Source: PTX ISA, div.rn, rcp.rn, mul.rn and cvt.rn.satfinite.e4m3x2.f32.
     """
-    to = _one_of(fmt, NARROW, "fmt")
-    values = _wide_values(codes, in_format)
-    bits = amax(codes, in_format) if amax_bits is None else _pattern(amax_bits)
+    row = _one_of(to, NARROW, "to")
+    values = _wide_values(codes, format)
+    bits = amax(codes, format) if amax_bits is None else _pattern(amax_bits)
     with np.errstate(all="ignore"):
-        scale = _scale(bits, to, eps)
+        scale = _scale(bits, row, eps)
         scaled = np.multiply(values.reshape(-1), scale, dtype=np.float32)
         stored = np.float32(np.float32(1) / scale)
     pairs = np.concatenate([scaled, np.zeros(scaled.size % 2, np.float32)])
-    registers = convert(f"cvt.rn.satfinite.{to.name}x2.f32", pairs[1::2], pairs[0::2])
+    registers = convert(f"cvt.rn.satfinite.{row.name}x2.f32", pairs[1::2], pairs[0::2])
     quantized = registers.astype("<u2").view(np.uint8)[: scaled.size].reshape(values.shape)
-    return typed(quantized, to, dtype), stored
+    return typed(quantized, row, dtype), stored
 
 
 def dequantize(
     q: ArrayLike,
     scale: float | np.float32,
-    fmt: str | Format | None = None,
-    out_format: str | Format = BF16,
+    format: str | Format | None = None,
+    to: str | Format = BF16,
     *,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
     """The codes of round(fl(q * scale)) in bf16, f16 or f32, in the shape of `q`.
 
-    `q`: codes of `fmt`, or an array of ml_dtypes, which knows its format; dtype="ml_dtypes" gives the result that dtype
-    (float16 and float32 for f16 and f32). The product is rounded to float32 and then to `out_format`, to nearest even,
+    `q`: codes of `format`, or an array of ml_dtypes, which knows its format; dtype="ml_dtypes" gives the result that dtype
+    (float16 and float32 for f16 and f32). The product is rounded to float32 and then to `to`, to nearest even,
     overflow to infinity. Every NaN, from a NaN code, from inf * 0 or from a NaN scale, is the canonical one: 0x7fff,
     0x7fff, 0x7fffffff.
     dequantize(np.uint8([0x7e]), 0.5, "e4m3", "bf16") is [0x4360], 224.
     Raises RefsimError for unknown formats, a scale that is not float32 and for codes that are not 8 bits.
     Source: PTX ISA, cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32 and cvt.rn.bf16x2.f32 (NaN results are canonical).
     """
-    q, held = with_format(q, fmt, "q")
-    narrow, wide = _one_of(held, NARROW, "fmt"), _one_of(out_format, WIDE, "out_format")
+    q, held = with_format(q, format, "q")
+    narrow, wide = _one_of(held, NARROW, "format"), _one_of(to, WIDE, "to")
     with np.errstate(all="ignore"):
         factor = np.float32(scale)
         if not isinstance(scale, np.float32) and not np.isnan(factor) and float(factor) != float(scale):
@@ -113,14 +113,14 @@ def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
     return np.float32(np.float32(to.max_value) / maximum(magnitude, np.array([eps], np.float32))[0])
 
 
-def _wide_values(codes: ArrayLike, in_format: str | Format | None) -> NDArray[Any]:
+def _wide_values(codes: ArrayLike, format: str | Format | None) -> NDArray[Any]:
     """The exact values, float32, of codes or of an array that holds values of one of the formats."""
     array = np.asarray(codes)
     held = format_held(array.dtype) if array.dtype.kind == "f" else None
-    if held is not None and (in_format is None or format_named(in_format) == held):
+    if held is not None and (format is None or format_named(format) == held):
         return decode(np.ascontiguousarray(words(array)).view(held.code_dtype).reshape(array.shape), held, np.float32)
-    codes, in_format = with_format(codes, in_format)
-    return decode(codes, _one_of(in_format, WIDE, "in_format"), np.float32)
+    codes, format = with_format(codes, format)
+    return decode(codes, _one_of(format, WIDE, "format"), np.float32)
 
 
 def _one_of(name: str | Format, allowed: tuple[Format, ...], where: str) -> Format:

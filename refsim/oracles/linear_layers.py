@@ -8,13 +8,14 @@ Rows beyond the batch and columns beyond K are zeros, which change no bit: an ac
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import CONVERSIONS, convert, round_bits
 from refsim.errors import RefsimError, unknown
-from refsim.formats import BF16, E4M3, Format
+from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import is_whole
 from refsim.numerics import ieee, mma
 from refsim.sources import MIRAGE, PTX, Source
@@ -22,9 +23,11 @@ from refsim.typed_arrays import with_format
 
 Codes = NDArray[np.unsignedinteger]
 Floats = NDArray[np.float32]
+ReductionName = Literal["one_chain", "mirage_2_warps", "mirage_4_warps"]
+WeightDecoder = Literal["exact", "mirage", "marlin"]
 MAX_BATCH = 16
 STEP = 16  # K of one mma.m16n8k16
-ROUNDINGS = ("f32", "bf16")
+PARTIAL_FORMATS = (F32, BF16)
 
 
 def _from_zero(partials: Floats) -> Floats:
@@ -65,7 +68,7 @@ class Reduction:
 
     K is cut into tiles of `tile` columns, a multiple of 16. Each of `splits` chains takes a range of ceil(tiles / splits)
     tiles, the last ones fewer or none, or every splits-th tile (`in_turn`). A chain's sum is kept in f32 or rounded to
-    bf16 (`partial_rounding`), and the sums are added in f32, rounded each time, in an `order` of ORDERS. A chain without
+    bf16 (`partial_format`), and the sums are added in f32, rounded each time, in an `order` of ORDERS. A chain without
     a tile counts as +0. One chain alone is written as it is, without any addition.
     Two splits of 5 tiles of 64: columns 0..191 make the first sum, 192..319 the second.
     """
@@ -75,7 +78,7 @@ class Reduction:
     tile: int
     source: Source
     in_turn: bool = False
-    partial_rounding: str = "f32"
+    partial_format: str | Format = F32
     order: str = "ascending"
 
     def __post_init__(self) -> None:
@@ -86,8 +89,9 @@ class Reduction:
                 where=self.name,
                 rule=f"1 split or more, a tile of {STEP} columns or a multiple",
             )
-        if str(self.partial_rounding) not in ROUNDINGS:
-            raise unknown("partial rounding", str(self.partial_rounding), list(ROUNDINGS), where=self.name)
+        if str(self.partial_format) not in map(str, PARTIAL_FORMATS):
+            known = [row.name for row in PARTIAL_FORMATS]
+            raise unknown("partial format", str(self.partial_format), known, where=self.name)
         if str(self.order) not in ORDERS:
             raise unknown("summation order", str(self.order), list(ORDERS), where=self.name)
 
@@ -116,7 +120,7 @@ def linear(
     residual: ArrayLike | None = None,
     *,
     target: str = "sm_90a",
-    reduction: str | Reduction = ONE_CHAIN,
+    reduction: ReductionName | Reduction = ONE_CHAIN,
 ) -> NDArray[np.uint16]:
     """The bf16 codes of Y = X W^T + R, shape (batch, output).
 
@@ -150,9 +154,9 @@ def linear_fp8_weight(
     residual: ArrayLike | None = None,
     *,
     group: tuple[int, int] = (128, 128),
-    decode: str = "exact",
+    decode: WeightDecoder = "exact",
     target: str = "sm_90a",
-    reduction: str | Reduction = ONE_CHAIN,
+    reduction: ReductionName | Reduction = ONE_CHAIN,
 ) -> NDArray[np.uint16]:
     """The bf16 codes of Y = X V^T + R, where V = RNE_bf16(decode(W) * scale of its group), shape (batch, output).
 
@@ -166,7 +170,7 @@ def linear_fp8_weight(
 
 
 def weights(
-    w: ArrayLike, scales: ArrayLike, *, group: tuple[int, int] = (128, 128), decode: str = "exact"
+    w: ArrayLike, scales: ArrayLike, *, group: tuple[int, int] = (128, 128), decode: WeightDecoder = "exact"
 ) -> NDArray[np.uint16]:
     """V of `linear_fp8_weight`: the bf16 codes that the tensor core is given, shape (output, K); NaN is 0x7fff."""
     codes, factors = _matrix("w", w, E4M3), _matrix("scales", scales, BF16)
@@ -185,7 +189,7 @@ def weights(
     return np.asarray(ieee.mul(decoded, spread))
 
 
-def reduction_named(name: str | Reduction) -> Reduction:
+def reduction_named(name: ReductionName | Reduction) -> Reduction:
     """The row of a name, or the row itself; an unknown name is an error with the nearest."""
     if isinstance(name, Reduction):
         return name
@@ -207,7 +211,7 @@ def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:
             partials[at] = mma(
                 x[:, mine], w[:, mine], start, unit="mma.sync", a_format=BF16, b_format=BF16, target=target, k=STEP
             )
-    if row.partial_rounding == "bf16" and row.splits > 1:
+    if format_named(row.partial_format) is BF16 and row.splits > 1:
         partials = (round_bits(partials, BF16).astype(np.uint32) << 16).view(np.float32)
     return partials
 

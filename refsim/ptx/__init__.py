@@ -1,10 +1,10 @@
 """A simulated GPU: it executes the PTX of a compiled kernel over all lanes at once in NumPy."""
 
-from refsim.ptx.async_ops.queue import POLICIES
+from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
 from refsim.ptx.findings.faults import FAULT_CODES, is_fault
 from refsim.ptx.findings.record import BankUse, Crowd
 from refsim.ptx.findings.table import CHECKS, STOPS, Check, Checks
-from refsim.ptx.isa.products import ARITHMETICS
+from refsim.ptx.isa.products import ARITHMETICS, Arithmetic
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.machine.launch_rules import Extents
 from refsim.ptx.machine.program import DEFAULT_TARGET, Program, Trace, load
@@ -21,6 +21,7 @@ __all__ = [
     "POLICIES",
     "STOPS",
     "AddressWatch",
+    "Arithmetic",
     "BankUse",
     "Check",
     "Checks",
@@ -29,6 +30,7 @@ __all__ = [
     "Extents",
     "GlobalMemory",
     "Program",
+    "SchedulePolicy",
     "Trace",
     "WarpTrace",
     "is_fault",

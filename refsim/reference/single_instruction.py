@@ -115,7 +115,7 @@ def run(
     *sources: Any,
     pool: NDArray[np.uint8] | None = None,
     active: NDArray[np.bool_] | None = None,
-    policy: str = "eager",
+    policy: ptx.SchedulePolicy = "eager",
     seed: int = 0,
     operands: int | None = None,
     immediate: dict[str, str] | None = None,

@@ -1,17 +1,19 @@
 """The oracles of the linear layers: worked numbers, every rounding on its own, NaN and -0, and a slow definition."""
 
 from fractions import Fraction
+from typing import get_args
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from refsim import oracles
-from refsim.conversions import decode, encode
+from refsim.conversions import CONVERSIONS, decode, encode
 from refsim.errors import RefsimError
+from refsim.formats import BF16, E4M3
 from refsim.layouts import fragment, scale_layout
 from refsim.numerics import mma
-from refsim.oracles.linear_layers import ONE_CHAIN, ORDERS, REDUCTIONS, Reduction, weights
+from refsim.oracles.linear_layers import ONE_CHAIN, ORDERS, REDUCTIONS, Reduction, ReductionName, WeightDecoder, weights
 from refsim.sources import PTX
 
 Codes = NDArray[np.unsignedinteger]
@@ -129,7 +131,7 @@ def summed(values: list[float], order: str, rounding: str) -> str:
     for place, value in enumerate(values):  # a value that bf16 does not have is a product of two
         power = 2.0**-70 if abs(value) < 2.0**-100 else 1.0
         x[0, 16 * place], w[0, 16 * place] = value / power, power
-    row = Reduction("mine", len(values), 16, HOW, partial_rounding=rounding, order=order)
+    row = Reduction("mine", len(values), 16, HOW, partial_format=rounding, order=order)
     return hex(oracles.linear(bf16(x), bf16(w), reduction=row)[0, 0])
 
 
@@ -146,7 +148,7 @@ def test_orders_of_summation_differ() -> None:
 def test_partials_in_bf16_lose_what_f32_keeps() -> None:
     x = bf16([[1.0, 2**-8] + [0] * 14 + [2**-8] + [0] * 15])
     w = bf16(np.ones((1, 32)))
-    rows = [Reduction("two", 2, 16, HOW, partial_rounding=rounding) for rounding in ("f32", "bf16")]
+    rows = [Reduction("two", 2, 16, HOW, partial_format=rounding) for rounding in ("f32", "bf16")]
     assert [hexes(oracles.linear(x, w, reduction=row)) for row in rows] == [["0x3f81"], ["0x3f80"]]  # a tie, twice
 
 
@@ -168,7 +170,7 @@ def test_a_split_without_a_tile_still_adds_plus_zero() -> None:
     """-0 + 0 is +0: an empty chain is seen."""
     x, w = bf16(np.full((1, 16), 0.0)), bf16(np.full((1, 16), 2.0**-70))
     x[0, 0] = bf16(-(2.0**-70))
-    rows = [Reduction("mine", splits, 16, HOW, partial_rounding="bf16") for splits in (1, 2)]
+    rows = [Reduction("mine", splits, 16, HOW, partial_format="bf16") for splits in (1, 2)]
     assert [hexes(oracles.linear(x, w, reduction=row)) for row in rows] == [["0x8000"], ["0x0"]]
 
 
@@ -314,8 +316,8 @@ def test_mistakes_about_scales_are_named(arguments: dict[str, object], code: str
         {"tile": 24},
         {"tile": 0},
         {"tile": None},
-        {"partial_rounding": "f16"},
-        {"partial_rounding": None},
+        {"partial_format": "f16"},
+        {"partial_format": None},
         {"order": "descending"},
         {"order": ["ascending"]},
     ],
@@ -323,3 +325,9 @@ def test_mistakes_about_scales_are_named(arguments: dict[str, object], code: str
 def test_a_row_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(RefsimError):
         Reduction(**({"name": "mine", "splits": 2, "tile": 16, "source": HOW} | wrong))
+
+
+def test_the_names_that_a_type_checker_knows_are_those_that_are_taken() -> None:
+    assert set(get_args(ReductionName)) == set(REDUCTIONS)
+    decoders = {row.policy for row in CONVERSIONS.values() if row.policy and row.reads is E4M3 and row.to is BF16}
+    assert set(get_args(WeightDecoder)) == decoders

@@ -11,7 +11,7 @@ from hypothesis.strategies import SearchStrategy
 from numpy.typing import NDArray
 
 import refsim
-from refsim import compare, device, files, formats, layouts, numerics, oracles, ptx, testing
+from refsim import compare, conversions, device, files, formats, layouts, numerics, oracles, ptx, testing
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
@@ -40,10 +40,13 @@ def values_and_codes(values: NDArray[np.float64], words: NDArray[np.uint32]) -> 
         refsim.UE5M3,
     )
     widths: list[int] = [each.bits for each in named]
-    codes: Codes = refsim.encode(values, row, "nearest-even")
+    rounding: conversions.RoundingName = "nearest-even"
+    container: conversions.Container = "dense"
+    overflow: conversions.Overflow = "saturate"
+    codes: Codes = refsim.encode(values, row, rounding, overflow)
     single: NDArray[np.float32] = refsim.decode(codes, "e4m3", np.float32)
     back: NDArray[np.float64] = refsim.decode(codes, "e4m3")
-    packed: Codes = refsim.pack(codes, refsim.E4M3)
+    packed: Codes = refsim.pack(codes, refsim.E4M3, container)
     unpacked: Codes = refsim.unpack(packed, refsim.E4M3)
     converted = refsim.convert("cvt.rn.satfinite.e4m3x2.f32", words, words)
     assert len(widths) == len(rows)
@@ -82,7 +85,8 @@ def who_holds(addresses: NDArray[np.int64], word: int) -> list[str]:
     fragment: layouts.Fragment = layouts.fragment("wgmma.m64n128k32.e4m3.d")
     names: tuple[str, ...] = layouts.fragments("wgmma")
     swizzle: layouts.Swizzle = layouts.swizzle("128B")
-    tile: layouts.Tile = layouts.tile("K", swizzle, 1, (64, 128))
+    major: layouts.Major = "K"
+    tile: layouts.Tile = layouts.tile(major, swizzle, 1, (64, 128))
     scales: layouts.ScaleLayout = layouts.scale_layout("nvidia_128x4")
     conflicts: layouts.BankConflicts = layouts.bank_conflicts(addresses, width=layouts.access_width("ldmatrix"))
     stored: layouts.BankConflicts = layouts.layout_conflicts(fragment, tile)
@@ -90,8 +94,14 @@ def who_holds(addresses: NDArray[np.int64], word: int) -> list[str]:
     kind: layouts.Descriptor | layouts.TensorMapForm = layouts.descriptor("wgmma-smem")
     encoded: int = layouts.operand_descriptor("wgmma-smem", tile, 0)
     assert isinstance(kind, layouts.Descriptor)
-    walked: layouts.Walk = layouts.walk(kind, word | encoded, operand.name)
-    tensor_map: layouts.TensorMap = layouts.tensor_map("bf16", (64, 64), (64, 64))
+    walked: layouts.Walk = layouts.walk(kind, word | encoded, operand.name, major=major)
+    interleave: layouts.Interleave = "none"
+    mode: layouts.SwizzleMode = "128B"
+    promotion: layouts.L2Promotion = "256B"
+    fill: layouts.OobFill = "zeros"
+    tensor_map: layouts.TensorMap = layouts.tensor_map(
+        "bf16", (64, 64), (64, 64), interleave=interleave, swizzle=mode, l2_promotion=promotion, oob_fill=fill
+    )
     drawing: layouts.Drawing = layouts.draw(fragment)
     collisions: tuple[layouts.Collision, ...] = (*conflicts.collisions(), *stored.collisions())
     tables: list[tuple[object, ...]] = [
@@ -112,10 +122,12 @@ def rests_on(evidence: layouts.Evidence, explanation: layouts.Explanation, place
 
 
 def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], s: NDArray[np.uint16]) -> float:
-    y: NDArray[np.uint16] = oracles.linear(x, w)
-    z: NDArray[np.uint16] = oracles.linear_fp8_weight(x, w8, s)
+    chains: oracles.ReductionName = "mirage_4_warps"
+    decoder: oracles.WeightDecoder = "marlin"
+    y: NDArray[np.uint16] = oracles.linear(x, w, reduction=chains)
+    z: NDArray[np.uint16] = oracles.linear_fp8_weight(x, w8, s, decode=decoder)
     largest: np.uint32 = oracles.fp8_quantize.amax(y, "bf16")
-    codes, scale = oracles.fp8_quantize.quantize(z, "bf16", amax_bits=int(largest))
+    codes, scale = oracles.fp8_quantize.quantize(z, format="bf16", to="e4m3", amax_bits=int(largest))
     wide = oracles.fp8_quantize.dequantize(codes, scale, "e4m3", "f32")
     return float(wide.size)
 
@@ -124,6 +136,8 @@ def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:
     program: ptx.Program = ptx.load(text, ptx.DEFAULT_TARGET)
     grid: ptx.Extents = (2, 1)
     watched = ptx.AddressWatch(ptx.stretch_named(program, "scale", "0x7f00", 0))
+    policy: ptx.SchedulePolicy = "lazy"
+    arithmetic: ptx.Arithmetic = "exact"
     warp = ptx.WarpTrace(program.code("scale"), warp=0)
     trace: ptx.Trace = program.launch(
         "scale",
@@ -131,8 +145,8 @@ def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:
         32,
         [x, np.uint32(x.size)],
         memory=ptx.GlobalMemory(),
-        policy=ptx.POLICIES[0],
-        arithmetic=ptx.ARITHMETICS[0],
+        policy=policy if x.size else ptx.POLICIES[0],
+        arithmetic=arithmetic if x.size else ptx.ARITHMETICS[0],
         checks=ptx.Checks(),
         observer=warp,
         watching=watched,

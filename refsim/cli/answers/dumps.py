@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from refsim.layouts.families import Fragment
     from refsim.layouts.scales import ScaleLayout
     from refsim.layouts.swizzles import Swizzle
+    from refsim.layouts.tiles import Major
 
 Codes = NDArray[Any]
 TILE_BYTES = (1, 2, 4)
@@ -60,7 +61,7 @@ def read(
     key: str | None,
     layout: str | None,
     shape: tuple[int, int] | None,
-    major: str = "K",
+    major: "Major" = "K",
 ) -> Dump:
     """The dump of a file seen through a layout, or as it stands; errors say the bytes expected and found."""
     if layout is None:
@@ -150,7 +151,7 @@ def _bytes(file: Path) -> NDArray[np.uint8]:
         raise RefsimError("unreadable", f"cannot read: {reason}", str(file), kind=Kind.UNREADABLE) from problem
 
 
-def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: str, file: Path) -> Dump:
+def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: "Major", file: Path) -> Dump:
     """A dump of shared memory that begins where the tile does: codes gathered from their swizzled places."""
     from refsim.layouts.tiles import tile
 

@@ -14,6 +14,7 @@ from refsim.render import Bits, Column, Document, Entry, Record, Statement, Tabl
 
 if TYPE_CHECKING:
     from refsim.layouts.descriptors import Descriptor, Explanation, TensorMapForm, Walk
+    from refsim.layouts.tiles import Major
     from refsim.render import Part
 
 READINGS = (
@@ -93,7 +94,7 @@ def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Docum
 @click.option("--start", metavar="ADDRESS", type=Address(), default=0, help="Where the box of a tensormap goes.")
 @answers
 def walk(
-    *, kind: "Descriptor | TensorMapForm", words: tuple[str, ...], major: str, ctas: int, at: str | None, start: int
+    *, kind: "Descriptor | TensorMapForm", words: tuple[str, ...], major: "Major", ctas: int, at: str | None, start: int
 ) -> Answer:
     """Every byte that an instruction reads through a descriptor, or that a TMA box goes to: addresses and banks.
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from refsim.cli.answers.dumps import Dump
     from refsim.formats import Format
+    from refsim.layouts.tiles import Major
 
 POSITIVE, NEGATIVE = 0, 16  # blue and orange of the palette, four shades by magnitude
 LINE = 16
@@ -51,7 +52,7 @@ def command(
     key: str | None,
     layout: str | None,
     shape: tuple[int, int] | None,
-    major: str,
+    major: "Major",
     scales: Path | None,
     scale_row: "Format | None",
     scale_layout: str | None,

@@ -28,7 +28,7 @@ from refsim.render import Document, Entry, Record, Table
 
 if TYPE_CHECKING:
     from refsim.device.schedules import Order, Outcome
-    from refsim.ptx import AddressWatch, GlobalMemory, Program, Trace, WarpTrace
+    from refsim.ptx import AddressWatch, Arithmetic, GlobalMemory, Program, Trace, WarpTrace
 
 ALL = "all"
 
@@ -124,7 +124,7 @@ def command(
     target: str | None,
     policy: str,
     seed: int,
-    arithmetic: str,
+    arithmetic: "Arithmetic",
     banks: bool,
     seconds: float,
     trace: str | None,
@@ -259,9 +259,12 @@ def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[Or
     from refsim.device.schedules import Order, orders_of
     from refsim.ptx import POLICIES
 
-    if policy not in (*POLICIES, ALL):
-        raise RefsimError("unknown-policy", f"no policy is called {policy!r}", help=", ".join((*POLICIES, ALL)))
-    return orders_of(program, entry, first_seed=seed or 1) if policy == ALL else (Order(policy, seed),)
+    if policy == ALL:
+        return orders_of(program, entry, first_seed=seed or 1)
+    for each in POLICIES:
+        if each == policy:
+            return (Order(each, seed),)
+    raise RefsimError("unknown-policy", f"no policy is called {policy!r}", help=", ".join((*POLICIES, ALL)))
 
 
 def _copied(values: list[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from refsim.render import Bits, Column, Document, Table
 if TYPE_CHECKING:
     from refsim.formats import Format
     from refsim.layouts.swizzles import Swizzle
+    from refsim.layouts.tiles import Major
     from refsim.render import Cell
 
 MODES = (
@@ -50,7 +51,7 @@ def command(
     addresses: tuple[str, ...],
     shape: tuple[int, int] | None,
     row: "Format | None",
-    major: str,
+    major: "Major",
     start: int,
     rows: slice | None,
     cols: slice | None,

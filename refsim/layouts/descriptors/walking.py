@@ -28,7 +28,7 @@ from refsim.layouts.descriptors.fields import Descriptor, Fields
 from refsim.layouts.drawing import drawn
 from refsim.layouts.families.wgmma import PRODUCTS
 from refsim.layouts.swizzles import Swizzle, swizzle
-from refsim.layouts.tiles import MAJORS, K, atom_rows, check_major
+from refsim.layouts.tiles import MAJORS, K, Major, atom_rows, check_major
 from refsim.sources import PTX
 
 CHUNK_BYTES = 16
@@ -79,7 +79,7 @@ class Walk:
     descriptor: Descriptor
     word: int
     operand: Operand
-    major: str
+    major: Major
     bits: NDArray[np.int64]
     chunks: NDArray[np.int64]
     window: tuple[int, int]
@@ -174,7 +174,7 @@ def walk(
     word: int,
     operand: str,
     *,
-    major: str = K,
+    major: Major = K,
     ctas: int = 1,
     window: tuple[int, int] | None = None,
 ) -> Walk:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from refsim.conversions import round_bits
+from refsim.conversions import PTX_ROUNDINGS, round_bits
 from refsim.errors import RefsimError, unknown
 from refsim.formats import format_named
 from refsim.numerics.ieee.exact import side, stepped
@@ -84,7 +84,9 @@ def _as_kind(values: Array, target: Kind, rounding: str, *, satfinite: bool = Fa
     if target is DOUBLE:
         result: Array = values.astype(np.float64)
     else:
-        result = round_bits(values, format_named(target.name), rounding, satfinite=satfinite).view(target.dtype)
+        result = round_bits(values, format_named(target.name), PTX_ROUNDINGS[rounding], satfinite=satfinite).view(
+            target.dtype
+        )
     nan = np.isnan(values) if wide or target is DOUBLE else None
     if nan is None or not nan.any():
         return result
@@ -161,7 +163,7 @@ def integer_to_float(a: Array, to: str, rounding: str = NEAREST, *, sat: bool = 
     if sat:
         a = np.clip(a, 0, 1)
     if target is not DOUBLE:
-        return round_bits(a, format_named(to), rounding).view(target.dtype)
+        return round_bits(a, format_named(to), PTX_ROUNDINGS[rounding]).view(target.dtype)
     nearest = a.astype(np.float64)
     if rounding == NEAREST or a.dtype.itemsize < 8:
         return nearest

@@ -6,14 +6,15 @@ picks, for some units of an operation and not yet for others. What a correct ker
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.async_ops.operation import AsyncOp
 
-POLICIES = ("eager", "lazy", "random")
+SchedulePolicy = Literal["eager", "lazy", "random"]
+POLICIES: tuple[SchedulePolicy, ...] = get_args(SchedulePolicy)
 _AT_ISSUE = 0.3
 _DRIFT = 0.3
 Op = TypeVar("Op", bound=AsyncOp)

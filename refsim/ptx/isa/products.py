@@ -8,7 +8,7 @@ that number is the answer; what is left is settled by the definition.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from refsim.formats import BF16, F16, F64, S8, S32, TF32, U8, ElementType, Forma
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
 
-ARITHMETICS = ("silicon", "exact")
+Arithmetic = Literal["silicon", "exact"]
+ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 INTEGERS = (S8.name, U8.name)
 SETTLED = (S32, F64)  # accumulators whose results are the same in both arithmetics
 _DOUBLE_BITS = 53

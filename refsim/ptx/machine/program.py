@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from refsim.errors import RefsimError, unknown
-from refsim.ptx.async_ops.queue import POLICIES
+from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
 from refsim.ptx.findings.record import BankUse
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.forms import supports
-from refsim.ptx.isa.products import ARITHMETICS
+from refsim.ptx.isa.products import ARITHMETICS, Arithmetic
 from refsim.ptx.lowering.blocks import Code, lower
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.lowering.single_step import single_stepped
@@ -125,8 +125,8 @@ class Program(Card):
         *,
         shared_bytes: int = 0,
         memory: GlobalMemory | None = None,
-        policy: str = "eager",
-        arithmetic: str = "silicon",
+        policy: SchedulePolicy = "eager",
+        arithmetic: Arithmetic = "silicon",
         checks: Checks | None = None,
         seed: int = 0,
         cluster: Extents | None = None,
