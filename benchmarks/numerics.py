@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from refsim.conversions import encode
+from refsim.numerics.calls import Call, arguments_of, call_of
 from refsim.numerics.dot import chains
 from refsim.numerics.fast import compiled, product
-from refsim.numerics.multiply import Problem, checked
 
 SIZES = ((1024, 1024, 1024), (64, 128, 128))
 DEFINED = 1 << 21  # products up to which the definition is timed
@@ -91,9 +91,12 @@ def operands(kind: Kind, size: tuple[int, int, int]) -> tuple[Any, ...]:
     return a, b, *scales, name
 
 
-def problem(kind: Kind, arrays: tuple[Any, ...]) -> Problem:
-    a, b, *scales = arrays
-    return checked(a, b, None, kind.unit, (kind.format, kind.format, "f32"), kind.target, tuple(scales), None)
+def problem(kind: Kind, arrays: tuple[Any, ...]) -> Call:
+    a, b, a_scale, b_scale, scale_format = arrays
+    scales = {"a_scale": a_scale, "b_scale": b_scale, "scale_format": scale_format}
+    return call_of(
+        arguments_of(a, b, a_format=kind.format, b_format=kind.format, **scales), unit=kind.unit, target=kind.target
+    )
 
 
 def ours(kind: Kind, arrays: tuple[Any, ...], threads: int, with_numba: bool) -> Callable[[], np.ndarray]:

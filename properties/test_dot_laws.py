@@ -30,12 +30,12 @@ from refsim.formats import (
     format_named,
 )
 from refsim.numerics import error_bound, exact_product, mma
+from refsim.numerics.calls import arguments_of, call_of, fitted
 from refsim.numerics.dot.chains import accumulator, matrix_product
 from refsim.numerics.dot.definition import dot_product
 from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.product import matrix_product as fast_matrix_product
 from refsim.numerics.methods import EARLY, EXACT, GROUPED, INTEGER, LATE, TRUNCATED
-from refsim.numerics.multiply import checked, fitted
 from refsim.numerics.profiles import PROFILES, profile
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.rows import Profile
@@ -167,9 +167,9 @@ def problem_of(recipe: Recipe, row: Profile) -> tuple[dict[str, Any], NDArray[An
 
 def by_arrays(problem: dict[str, Any], c: NDArray[Any] | None) -> NDArray[Any]:
     """The codes that the definition arrays give; mma may take a faster way."""
-    names = (problem["a_format"], problem["b_format"], problem["d_format"])
-    scales = (problem["a_scale"], problem["b_scale"], problem["scale_format"])
-    found = checked(problem["a"], problem["b"], c, problem["unit"], names, problem["target"], scales, problem["k"])
+    of_unit = ("unit", "d_format", "target", "k")
+    arguments = arguments_of(c=c, **{name: value for name, value in problem.items() if name not in of_unit})
+    found = call_of(arguments, **{name: problem[name] for name in of_unit})
     return matrix_product(found.operands, found.c, found.row, found.k)[0]
 
 
@@ -233,8 +233,8 @@ def test_arrays_and_fast_paths_equal_the_definition_for_rows_that_no_chip_has(ch
     row, recipe = choice
     problem, c = problem_of(recipe, row)
     want = by_definition(recipe, row, problem, c)
-    formats = (recipe.a_format, recipe.b_format)
-    made = fitted(row, problem["a"], problem["b"], c, formats, (None, None, None), recipe.k)
+    arguments = arguments_of(problem["a"], problem["b"], c, a_format=recipe.a_format, b_format=recipe.b_format)
+    made = fitted(arguments, row, recipe.k)
     for compute in (matrix_product, fast_matrix_product):
         assert compute(made.operands, made.c, row, made.k)[0].tolist() == want
 

@@ -37,6 +37,7 @@ from refsim.layouts.descriptors import descriptor
 from refsim.layouts.families import Fragment, fragment
 from refsim.numerics import Profile
 from refsim.numerics import profile as profile_of
+from refsim.numerics.rows import Unit
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
@@ -61,7 +62,7 @@ class Instruction:
     """
 
     name: str
-    unit: str
+    unit: Unit
     m: int
     n: int
     k: int

@@ -10,8 +10,8 @@ from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
 from refsim.cli.elements import code_of
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, F64, FORMATS, S32, ElementType, Format, element_named, float_named
-from refsim.numerics.profiles import PROFILES, chip, profile, rows_of
-from refsim.numerics.rows import Profile
+from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named
+from refsim.numerics.rows import Profile, Unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +57,7 @@ class Product:
     b_scale: "NDArray[Any] | None"
     scale_format: Format | None
     negate: tuple[bool, bool]
-    unit: str
+    unit: Unit
     target: str
     given: int | None = None
 
@@ -111,7 +111,7 @@ def read(asked: Asked) -> Product:
     b, b_type = _operand(asked.b, _type(asked.b_format), "--b", asked.key)
     c, c_type = (None, None) if asked.c is None else _file_or_word(asked.c, _type(asked.d_format), "--c", asked.key)
     d_type = _type(asked.d_format) or c_type or _only_result(asked.target, asked.unit, a_type, b_type)
-    row = profile(asked.target, asked.unit, a_type, b_type, d_type, asked.k)
+    row = profile(asked.target, unit_named(asked.unit), a_type, b_type, d_type, asked.k)
     k, given = asked.k or max(row.k), None
     if not _is_file(asked.a) and not _is_file(asked.b):
         if a.shape[1] != b.shape[1]:
@@ -144,7 +144,7 @@ def read(asked: Asked) -> Product:
         b_scale,
         None if scaled is None else float_named(scaled),
         asked.negate,
-        asked.unit,
+        row.unit,
         asked.target,
         given,
     )

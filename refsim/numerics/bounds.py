@@ -1,8 +1,8 @@
 """What a tensor core's result is compared with: the exact sum, a sequential float32 FMA, and a proven error bound."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
-from refsim.formats import F32, F64, FORMATS, ElementType, Format, element_named, float_named
+from refsim.formats import E4M3, F32, F64, FORMATS, ElementType, Format, element_named, float_named
+from refsim.numerics.calls import Arguments, Call, arguments_of, call_of, fitted
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
-from refsim.numerics.dot.chains import floats, matrix_product
+from refsim.numerics.dot.chains import floats
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.methods import (
     EXACT,
@@ -24,9 +25,8 @@ from refsim.numerics.methods import (
     TRUNCATED,
     Method,
 )
-from refsim.numerics.multiply import Problem, checked, fitted, named, named_scales
-from refsim.numerics.roundings import RNE_F32, TO_NEAREST, Rounding
-from refsim.numerics.rows import Profile
+from refsim.numerics.roundings import TO_NEAREST, Rounding
+from refsim.numerics.rows import Profile, Unit
 from refsim.sources import IEEE754
 
 Doubles = NDArray[np.float64]
@@ -52,38 +52,52 @@ def exact_product(
     exact_product(np.uint8([[0x38, 0x40]]), np.uint8([[0x38, 0x38]]), a_format="e4m3", b_format="e4m3") is [[3.0]].
     Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 4.3.1.
     """
-    (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
-    a_scale, b_scale, scale_format = named_scales(a_scale, b_scale, scale_format)
-    x, y, d = (element_named(name) for name in (a_format, b_format, d_format))
+    arguments = arguments_of(
+        a,
+        b,
+        c,
+        a_format=a_format,
+        b_format=b_format,
+        a_scale=a_scale,
+        b_scale=b_scale,
+        scale_format=scale_format,
+    )
+    d = element_named(d_format)
     if d not in TO_NEAREST:
         raise unknown("result format", d.name, [row.name for row in TO_NEAREST])
-    scales = () if scale_format is None else _any_block(float_named(scale_format), a, a_scale)
-    length = _columns(a)
-    row = Profile(
-        target="exact",
-        unit="sum",
-        a_formats=(x,),
-        b_formats=(y,),
-        d_format=d,
-        k=(length,),
-        method=EXACT,
-        length=length,
-        rounding=TO_NEAREST[d],
-        scales=scales,
-        source=IEEE754["section 4.3.1"],
-        evidence=_DEFINED,
-    )
-    return _computed(row, a, b, c, (a_scale, b_scale, scale_format))
+    length = _columns(arguments.a)
+    row = _in_software("exact sum", arguments, d, method=EXACT, length=length, source=IEEE754["section 4.3.1"])
+    return _computed(arguments, replace(row, k=(length,), scales=_any_block(arguments)))
 
 
-def _any_block(scale_format: Format, a: ArrayLike, a_scale: ArrayLike | None) -> tuple[tuple[Format, int], ...]:
+def _in_software(name: str, arguments: Arguments, d: ElementType, **fields: Any) -> Profile:
+    """A row of arithmetic that IEEE 754 defines and no chip has: where a chip and its unit stand errors show its name."""
+    target, unit = name.split()
+    fixed: dict[str, Any] = {"a_formats": (arguments.a_format,), "b_formats": (arguments.b_format,), "d_format": d}
+    fixed |= {"k": (1,), "rounding": TO_NEAREST[d], "evidence": _DEFINED}
+    return Profile(target=target, unit=cast("Unit", unit), **fixed, **fields)
+
+
+def _computed(arguments: Arguments, row: Profile) -> NDArray[Any]:
+    for format in (arguments.a_format, arguments.b_format):
+        if format.is_integer or (format is F64 and row.d_format is F32):
+            raise RefsimError(
+                "operand-format", f"{format} operands are not offered here", row.name, help="use numerics.mma"
+            )
+    return fitted(arguments, row, row.k[0]).result()
+
+
+def _any_block(arguments: Arguments) -> tuple[tuple[Format, int], ...]:
     """The scales that a row takes if it takes blocks of any size; scale formats have no sign."""
+    if arguments.scale_format is None:
+        return ()
+    scale_format = float_named(arguments.scale_format)
     if scale_format.signed or scale_format.bits > 8:
         names = [row.name for row in FORMATS if not row.signed]
         raise RefsimError(
             "scales", f"{scale_format} is no format of scales", "exact sum", help=f"known: {', '.join(names)}"
         )
-    length, blocks = (0 if array is None else _columns(array) for array in (a, a_scale))
+    length, blocks = (0 if array is None else _columns(array) for array in (arguments.a, arguments.a_scale))
     return ((scale_format, length // blocks if blocks else 1),)
 
 
@@ -110,40 +124,9 @@ def fma_product(
     fma_product(np.uint8([[0x38, 0x40]]), np.uint8([[0x38, 0x38]]), a_format="e4m3", b_format="e4m3") is [[3.0]].
     Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 5.4.1.
     """
-    (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
-    x, y = element_named(a_format), element_named(b_format)
-    row = Profile(
-        target="float32",
-        unit="fma",
-        a_formats=(x,),
-        b_formats=(y,),
-        d_format=F32,
-        k=(1,),
-        method=FMA_CHAIN,
-        length=1,
-        rounding=RNE_F32,
-        source=IEEE754["section 5.4.1"],
-        evidence=_DEFINED,
-    )
-    return _computed(row, a, b, c, (None, None, None))
-
-
-def _computed(
-    row: Profile,
-    a: ArrayLike,
-    b: ArrayLike,
-    c: ArrayLike | None,
-    scales: tuple[ArrayLike | None, ArrayLike | None, str | Format | None],
-) -> NDArray[Any]:
-    formats = (row.a_formats[0], row.b_formats[0])
-    wide = [format for format in formats if format.is_integer or (format is F64 and row.d_format is F32)]
-    if wide:
-        raise RefsimError(
-            "operand-format", f"{wide[0]} operands are not offered here", row.name, help="use numerics.mma"
-        )
-    problem = fitted(row, a, b, c, formats, scales, row.k[0])
-    codes = matrix_product(problem.operands, problem.c, row, problem.k)
-    return codes.reshape(problem.shape).view(row.d_dtype)
+    arguments = arguments_of(a, b, c, a_format=a_format, b_format=b_format)
+    row = _in_software("float32 fma", arguments, F32, method=FMA_CHAIN, length=1, source=IEEE754["section 5.4.1"])
+    return _computed(arguments, row)
 
 
 @dataclass(frozen=True)
@@ -160,9 +143,9 @@ class _Sizes:
 def error_bound(
     a: ArrayLike,
     b: ArrayLike,
-    c: ArrayLike | None,
+    c: ArrayLike | None = None,
     *,
-    unit: str,
+    unit: Unit = "wgmma",
     a_format: str | ElementType | None = None,
     b_format: str | ElementType | None = None,
     d_format: str | ElementType = "f32",
@@ -171,37 +154,51 @@ def error_bound(
     b_scale: ArrayLike | None = None,
     scale_format: str | Format | None = None,
     k: int | None = None,
+    negate_a: bool = False,
+    negate_b: bool = False,
 ) -> Doubles:
     """An upper bound of |mma(...) - (A B^T + C)| for every output, derived from the row and the operands' magnitudes.
 
-    Arguments as for `mma`; the result is float64 of shape (..., M, N). A step that aligns n terms to exponent E cuts
-    each by less than 2^(E - F); rounding loses less than one unit of the result (half a unit to nearest). E is at most
-    the largest exponent of the products, of the bound U = |C| + sum of |products| and of the zero exponent. The losses
-    of the steps add. Where the result may overflow, or an operand is not finite, the bound is infinite; integers are
-    exact, 0. Hopper's FP8 wgmma with 32 products of 1 and C = 0: 33 x 2^-13 + 2^-8 = 0.0079346, because E = 0 and U = 32.
+    Arguments, and what is meant where they are left out, as for `mma`; the result is float64 of shape (..., M, N). A step
+    that aligns n terms to exponent E cuts each by less than 2^(E - F); rounding loses less than one unit of the result
+    (half a unit to nearest). E is at most the largest exponent of the products, of the bound U = |C| + sum of |products|
+    and of the zero exponent. The losses of the steps add. Where the result may overflow, or an operand is not finite, the
+    bound is infinite; integers are exact, 0. Hopper's FP8 wgmma with 32 products of 1 and C = 0: 33 x 2^-13 + 2^-8 =
+    0.0079346, because E = 0 and U = 32.
     error_bound(np.uint8([[1] * 32]), np.uint8([[1] * 32]), None, unit="mma.sync", a_format="s8", b_format="s8", d_format="s32")
     is [[0.0]].
     Raises RefsimError as `mma` does. Where `mma` warns, this bounds the placeholder. Source: the profile's row.
     """
-    (a, a_format), (b, b_format) = named(a, a_format, "a"), named(b, b_format, "b")
-    scales = named_scales(a_scale, b_scale, scale_format)
-    problem = checked(a, b, c, unit, (a_format, b_format, d_format), target, scales, k)
-    if problem.row.d_format.is_integer:
-        return np.zeros(problem.shape)
+    arguments = arguments_of(
+        a,
+        b,
+        c,
+        a_format=a_format,
+        b_format=b_format,
+        a_scale=a_scale,
+        b_scale=b_scale,
+        scale_format=scale_format,
+        negate_a=negate_a,
+        negate_b=negate_b,
+        default=E4M3,
+    )
+    call = call_of(arguments, unit=unit, d_format=d_format, target=target, k=k)
+    if call.row.d_format.is_integer:
+        return np.zeros(call.shape)
     with np.errstate(all="ignore"):
-        bound = _bounded(problem)
-    return np.where(np.isfinite(bound), bound * _SLACK, np.inf).reshape(problem.shape)
+        bound = _bounded(call)
+    return np.where(np.isfinite(bound), bound * _SLACK, np.inf).reshape(call.shape)
 
 
-def _bounded(problem: Problem) -> Doubles:
-    row, rounding = problem.row, problem.row.rounding
-    reach = np.abs(floats(problem.c, rounding.format).astype(np.float64))
+def _bounded(call: Call) -> Doubles:
+    row, rounding = call.row, call.row.rounding
+    reach = np.abs(floats(call.c, rounding.format).astype(np.float64))
     error = np.zeros_like(reach)
     late = row.adds_c_last
-    for start in range(0, problem.operands.a.shape[-1], problem.k):
+    for start in range(0, call.operands.a.shape[-1], call.k):
         inner = np.zeros_like(reach) if late else reach
-        for places in row.steps(problem.k):
-            sizes = _sizes(problem, [start + place for place in places])
+        for places in row.steps(call.k):
+            sizes = _sizes(call, [start + place for place in places])
             loss = _LOSSES[row.method](sizes, inner, row, rounding)
             inner, error = (inner + sizes.magnitude) * _SLACK + loss, error + loss
         if late:
@@ -213,9 +210,9 @@ def _bounded(problem: Problem) -> Doubles:
     return np.where(reach * _SLACK < largest, error, np.inf)
 
 
-def _sizes(problem: Problem, places: list[int]) -> _Sizes:
+def _sizes(call: Call, places: list[int]) -> _Sizes:
     """The bounds of a step; FP4 groups align by their scales alone."""
-    operands, row = problem.operands, problem.row
+    operands, row = call.operands, call.row
     flushes = row.method.flushes
     values, exponents = [], []
     sides = ((operands.a, operands.a_format, operands.a_scale), (operands.b, operands.b_format, operands.b_scale))

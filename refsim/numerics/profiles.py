@@ -5,7 +5,7 @@ The numbers are the parameters of refsim.numerics.dot; nothing here computes.
 
 from dataclasses import replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, cast, get_args
 
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
@@ -44,26 +44,8 @@ from refsim.numerics.methods import (
     TRUNCATED,
 )
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, WRAP_S32
-from refsim.numerics.rows import Profile
+from refsim.numerics.rows import Profile, Unit
 from refsim.sources import KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
-
-Unit = Literal[
-    "mma.sync",
-    "mma.sync.mxf8f6f4",
-    "mma.sync.mxf4",
-    "mma.sync.mxf4nvf4",
-    "wgmma",
-    "tcgen05.f16",
-    "tcgen05.tf32",
-    "tcgen05.f8f6f4",
-    "tcgen05.i8",
-    "tcgen05.mxf8f6f4",
-    "tcgen05.mxf4",
-    "tcgen05.mxf4nvf4",
-    "mfma",
-    "mfma.1k",
-]
-"""The units whose arithmetic is known; `mfma.1k` are the bf16_1k instructions of gfx90a."""
 
 Formats = tuple[ElementType, ...]
 F8, F8F6F4, FNUZ8, INT8 = (E4M3, E5M2), (E4M3, E5M2, E2M3, E3M2, E2M1), (E4M3FNUZ, E5M2FNUZ), (S8, U8)
@@ -266,7 +248,8 @@ def _measured(row: Profile) -> Profile:
 
 
 PROFILES: tuple[Profile, ...] = tuple(_measured(row) for row in (*_WARP, *_WARPGROUP, *_TCGEN05, *_BLOCK_SCALED, *_AMD))
-_TARGETS, _UNITS = (list(dict.fromkeys(getattr(row, part) for row in PROFILES)) for part in ("target", "unit"))
+_UNITS: list[str] = list(get_args(Unit))
+_TARGETS = list(dict.fromkeys(row.target for row in PROFILES))
 _BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}  # those with the largest K first
 for _each in sorted(PROFILES, key=lambda row: -max(row.k)):
     for _a, _b in product(_each.a_formats, _each.b_formats):
@@ -288,9 +271,16 @@ def chip(target: str) -> str:
     return name
 
 
+def unit_named(name: str) -> Unit:
+    """A unit by its name; unknown ones are refused."""
+    if name not in _UNITS:
+        raise unknown("unit", str(name), _UNITS)
+    return cast("Unit", name)
+
+
 def profile(
     target: str,
-    unit: str,
+    unit: Unit,
     a_format: str | ElementType,
     b_format: str | ElementType,
     d_format: str | ElementType,
@@ -302,8 +292,7 @@ def profile(
     Source: the row's.
     """
     name = chip(target)
-    if str(unit) not in _UNITS:
-        raise unknown("unit", str(unit), _UNITS)
+    unit = unit_named(unit)
     rows = _BY_KEY.get((name, unit, str(a_format), str(b_format), str(d_format)), [])
     if not rows:
         raise _no_row(name, unit, f"{a_format} x {b_format} -> {d_format}")

@@ -1,7 +1,7 @@
 """What a row of tensor-core arithmetic says: its parameters. Nothing here computes."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,6 +11,24 @@ from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE, CEnters,
 from refsim.numerics.roundings import Rounding
 from refsim.render.cards import Card, Facts
 from refsim.sources import Source
+
+Unit = Literal[
+    "mma.sync",
+    "wgmma",
+    "tcgen05.f16",
+    "tcgen05.tf32",
+    "tcgen05.f8f6f4",
+    "tcgen05.i8",
+    "tcgen05.mxf8f6f4",
+    "tcgen05.mxf4",
+    "tcgen05.mxf4nvf4",
+    "mma.sync.mxf8f6f4",
+    "mma.sync.mxf4",
+    "mma.sync.mxf4nvf4",
+    "mfma",
+    "mfma.1k",
+]
+"""The units whose arithmetic is known; mfma.1k has the bf16_1k instructions of gfx90a."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -28,7 +46,7 @@ class Profile(Card):
     """
 
     target: str
-    unit: str
+    unit: Unit
     a_formats: tuple[ElementType, ...]
     b_formats: tuple[ElementType, ...]
     d_format: ElementType

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from refsim import numerics
 from refsim.formats import element_named
-from refsim.numerics.fast.product import matrix_product
-from refsim.numerics.multiply import fitted
-from refsim.numerics.rows import Profile
+from refsim.numerics.calls import arguments_of, fitted
+from refsim.numerics.rows import Profile, Unit
 from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_features import Feature
 from refsim.silicon.tensor_probe import (
@@ -33,7 +32,7 @@ def shape_of(recording: Recording) -> Shape:
 
 def modelled(
     shape: Shape,
-    unit: str,
+    unit: Unit,
     a: Codes,
     b: Codes,
     c: Codes | None,
@@ -61,8 +60,10 @@ def modelled(
             negate_b=negate[1],
         )
     else:
-        problem = fitted(row, a, b, z, (shape.a_format, shape.b_format), (None, None, None), shape.k, negate)
-        found = matrix_product(problem.operands, problem.c, row, problem.k).reshape(problem.shape)
+        arguments = arguments_of(
+            a, b, z, a_format=shape.a_format, b_format=shape.b_format, negate_a=negate[0], negate_b=negate[1]
+        )
+        found = fitted(arguments, row, shape.k).result()
     return found.view(shape.d_format.code_dtype)
 
 
@@ -71,13 +72,13 @@ def cells(shape: Shape) -> list[tuple[str, str]]:
     return [(name, c_name) for name in shape.classes for c_name in shape.c_classes]
 
 
-def negation(shape: Shape, unit: str, number: int) -> tuple[bool, bool]:
+def negation(shape: Shape, unit: Unit, number: int) -> tuple[bool, bool]:
     """The operands negated in a pass: none, A, B, both in turn for wgmma on floats; never elsewhere."""
     signed = unit == "wgmma" and not shape.d_format.is_integer
     return (signed and bool(number & 1), signed and bool(number & 2))
 
 
-def cell_words(shape: Shape, unit: str, cell: tuple[str, str], number: int, *, row: Profile | None = None) -> Codes:
+def cell_words(shape: Shape, unit: Unit, cell: tuple[str, str], number: int, *, row: Profile | None = None) -> Codes:
     """The 16,384 words of a cell in pass `number`."""
     a, b = cell_operands(shape, cell[0], number)
     c = cell_c(shape, *cell, number, a, b)
@@ -85,13 +86,13 @@ def cell_words(shape: Shape, unit: str, cell: tuple[str, str], number: int, *, r
     return words.reshape(CELL_WORDS)
 
 
-def chunk_digest(shape: Shape, unit: str, number: int, chunk: int) -> int:
+def chunk_digest(shape: Shape, unit: Unit, number: int, chunk: int) -> int:
     """The digest of one chunk of pass `number`: of four cells in order."""
     some = cells(shape)[CELLS_A_CHUNK * chunk : CELLS_A_CHUNK * (chunk + 1)]
     return int(digest(np.concatenate([cell_words(shape, unit, cell, number) for cell in some])))
 
 
-def sample_words(shape: Shape, unit: str, chosen: Sequence[tuple[str, str]], *, row: Profile | None = None) -> Codes:
+def sample_words(shape: Shape, unit: Unit, chosen: Sequence[tuple[str, str]], *, row: Profile | None = None) -> Codes:
     """The stored words of some cells, (cells, 64): rows and columns 0 to 7 of the first product of pass 0."""
     found = []
     for name, c_name in chosen:
@@ -101,7 +102,7 @@ def sample_words(shape: Shape, unit: str, chosen: Sequence[tuple[str, str]], *, 
     return np.array(found)
 
 
-def feature_words(shape: Shape, unit: str, feature: Feature, *, row: Profile | None = None) -> Codes:
+def feature_words(shape: Shape, unit: Unit, feature: Feature, *, row: Profile | None = None) -> Codes:
     """One word a case."""
     c = None if feature.c is None else feature.c[:, None, None]
     negate = (feature.negate_a, feature.negate_b)

@@ -1,5 +1,6 @@
 """Exact sums, the float32 FMA chain and the error bound, on worked numbers."""
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -113,3 +114,24 @@ def test_arguments_that_do_not_fit_are_refused(changes: dict[str, Any], code: st
     with pytest.raises(RefsimError) as error:
         numerics.exact_product(**{"a": bf16(1.0, 2.0), "b": bf16(1.0, 2.0), **KINDS, **changes})
     assert error.value.code == code
+
+
+def test_a_bound_is_asked_for_as_its_product_is() -> None:
+    assert list(signature(numerics.error_bound).parameters.values()) == list(
+        signature(numerics.mma).parameters.values()
+    )
+
+
+def test_what_is_left_out_is_hoppers_fp8_wgmma() -> None:
+    ones = np.full((1, 32), 0x38, np.uint8)
+    said = {"unit": "wgmma", "a_format": "e4m3", "b_format": "e4m3", "d_format": "f32", "target": "sm_90a", "k": 32}
+    assert numerics.error_bound(ones, ones) == numerics.error_bound(ones, ones, None, **said)
+    assert numerics.mma(ones, ones) == numerics.mma(ones, ones, None, **said)
+
+
+def test_a_turned_sign_has_the_bound_of_the_other_and_is_refused_where_mma_refuses_it() -> None:
+    random = np.random.default_rng(0)
+    a, b = (refsim.encode(random.standard_normal((4, 32)), "e4m3") for _ in "ab")
+    assert (numerics.error_bound(a, b, negate_a=True) == numerics.error_bound(a, b)).all()
+    with pytest.raises(RefsimError, match="negate_b is not offered"):
+        numerics.error_bound(a, b, unit="mma.sync", negate_b=True)

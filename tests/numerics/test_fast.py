@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from refsim.conversions import encode
+from refsim.formats import BF16, E4M3
 from refsim.numerics import mma, profile
+from refsim.numerics.calls import arguments_of, call_of
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast import compiled, product
 from refsim.numerics.fast.sides import LOWEST_PRODUCT
 from refsim.numerics.fast.terms import ZERO
-from refsim.numerics.multiply import checked
 
 FP8 = profile("sm_90", "wgmma", "e4m3", "e4m3", "f32")
 FP4 = profile("sm_100", "tcgen05.mxf4nvf4", "e2m1", "e2m1", "f32")
@@ -83,7 +84,7 @@ def test_without_numba_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -
         a, b = e4m3((40, 64)), e4m3((48, 64), 2)
         course = product.chosen((1, 40, 48), 64, FP8, 32)
         assert not course.compiled
-        problem = checked(a, b, None, "wgmma", ("e4m3", "e4m3", "f32"), "sm_90", (None, None, None), None)
+        problem = call_of(arguments_of(a, b, default=E4M3), unit="wgmma")
         want = chains.matrix_product(problem.operands, problem.c, FP8, 32)
         assert (mma(a, b, None).view(np.uint32) == want[0]).all()
     finally:
@@ -106,7 +107,7 @@ def test_wide_operands_of_a_small_problem_do_not_wait_for_a_compiler(monkeypatch
     assert module is not None
     monkeypatch.setattr(module, "wide", kernels().wide)
     a, b = bf16(2.0**-100, 1.0, 2.0**100), bf16(2.0**100, 2.0**-60, 2.0**20)
-    problem = checked(a, b, None, "wgmma", ("bf16", "bf16", "f32"), "sm_90", (None, None, None), None)
+    problem = call_of(arguments_of(a, b, default=BF16), unit="wgmma")
     course = product.Course(problem.row, 16, 1, compiled=True, patient=False)
     want = chains.matrix_product(problem.operands, problem.c, problem.row, 16)
     assert (product.fast_product(problem.operands, problem.c, course) == want).all()
@@ -199,16 +200,7 @@ def test_loops_run_over_what_is_longest(
     seen: list[tuple[int, ...]] = []
     monkeypatch.setattr(product, "_fused", lambda operands, c, course: seen.append(c.shape) or c)
     batch, m, n = shape
-    problem = checked(
-        e4m3((batch, m, 32)),
-        e4m3((batch, n, 32)),
-        None,
-        "wgmma",
-        ("e4m3", "e4m3", "f32"),
-        "sm_90",
-        (None, None, None),
-        None,
-    )
+    problem = call_of(arguments_of(e4m3((batch, m, 32)), e4m3((batch, n, 32)), default=E4M3), unit="wgmma")
     course = product.Course(FP8, 32, 1, compiled=path == "compiled", patient=True)
     assert product.fast_product(problem.operands, problem.c, course).shape == shape
     assert seen == [computed]

@@ -1,6 +1,7 @@
 """The table of tensor-core arithmetic: coverage, parameters as published, look-up and refusal."""
 
 from itertools import product
+from typing import get_args
 
 import pytest
 
@@ -12,6 +13,7 @@ from refsim.numerics.dot import chains, definition
 from refsim.numerics.methods import BYTE_PAIRS, INTEGER, LATE, METHODS
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of
 from refsim.numerics.roundings import RNE_F16, RZ_E8M13, RZ_F32
+from refsim.numerics.rows import Unit
 
 # chip, unit, type, result -> products a step, fraction bits, rounding, zero exponent
 PARAMETERS = {
@@ -138,3 +140,7 @@ def test_c_is_added_last_where_it_is_late_and_the_method_does_not_add_it_itself(
     late = {(row.target, row.unit) for row in PROFILES if row.adds_c_last}
     assert late == {("sm_90", "mma.sync"), ("sm_100", "mma.sync")}
     assert {row.target for row in PROFILES if row.c_enters == LATE} == {"sm_90", "sm_100", "gfx942"}
+
+
+def test_the_units_that_types_know_are_those_of_the_rows() -> None:
+    assert set(get_args(Unit)) == {row.unit for row in PROFILES}

@@ -75,10 +75,16 @@ def products(a: NDArray[np.uint8], b: NDArray[np.uint8], c: NDArray[np.float32])
     exact: NDArray[Any] = numerics.exact_product(a, b, c, a_format="e4m3", b_format=refsim.E4M3)
     loop: NDArray[Any] = numerics.fma_product(a, b, c, a_format="e4m3", b_format="e4m3")
     bound: NDArray[np.float64] = numerics.error_bound(
-        a, b, c, unit="wgmma", a_format="e4m3", b_format="e4m3", d_format="f32"
+        a, b, c, unit="wgmma", a_format="e4m3", b_format="e4m3", d_format="f32", negate_a=False
     )
+    closed: tuple[str, str, str] = (row.rounding.name, row.order.value, row.c_enters.value)
     assert issubclass(numerics.UnverifiedProfileWarning, UserWarning)
-    return row in numerics.PROFILES and bool((abs(got - exact) <= bound).all()) and got.shape == loop.shape
+    return (
+        bool(closed)
+        and row in numerics.PROFILES
+        and bool((abs(got - exact) <= bound).all())
+        and got.shape == loop.shape
+    )
 
 
 def who_holds(addresses: NDArray[np.int64], word: int) -> list[str]:

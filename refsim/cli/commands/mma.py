@@ -149,14 +149,13 @@ def _codes(product: "Product") -> Any:
 def _question(product: "Product") -> "Question":
     """The one dot product, after numerics.mma has checked its arguments; negated operands have their signs turned."""
     from refsim.cli.answers.dotproduct import Question
-    from refsim.numerics.multiply import checked
+    from refsim.numerics.calls import arguments_of, fitted
 
-    names = (product.a_format, product.b_format, product.row.d_format)
-    scales = (product.a_scale, product.b_scale, product.scale_format)
-    problem = checked(
-        product.a, product.b, product.c, product.unit, names, product.target, scales, product.k, product.negate
+    of_operands = product.arguments(
+        "a_format", "b_format", "a_scale", "b_scale", "scale_format", "negate_a", "negate_b"
     )
-    operands = problem.operands
+    call = fitted(arguments_of(product.a, product.b, product.c, **of_operands), product.row, product.k)
+    operands = call.operands
 
     def codes(array: Any) -> tuple[int, ...]:
         return () if array is None else tuple(array.ravel().tolist())
@@ -165,7 +164,7 @@ def _question(product: "Product") -> "Question":
         product,
         codes(operands.a),
         codes(operands.b),
-        int(problem.c.item()),
+        int(call.c.item()),
         codes(operands.a_scale),
         codes(operands.b_scale),
     )

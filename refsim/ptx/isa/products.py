@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from refsim import numerics
 from refsim.conversions import decode
 from refsim.formats import BF16, F16, F64, S8, S32, TF32, U8, ElementType, Format, Integer, element_named, float_named
+from refsim.numerics.rows import Unit
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -40,7 +41,7 @@ class MmaKind:
     b: ElementType
     d: ElementType
     satfinite: bool = False
-    unit: str = "mma.sync"
+    unit: Unit = "mma.sync"
 
 
 @cache

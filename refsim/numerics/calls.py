@@ -1,0 +1,291 @@
+"""The arguments of a product: what a caller gave, and the call that they make of a row once they are checked."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.errors import RefsimError
+from refsim.formats import E4M3, UE4M3, ElementType, Format, Integer, element_named, float_named
+from refsim.numerics.dot.chains import Operands
+from refsim.numerics.fast.product import matrix_product
+from refsim.numerics.profiles import profile
+from refsim.numerics.rows import Profile, Unit
+from refsim.typed_arrays import format_of, is_typed, with_format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What a caller gave, with the formats of A and B known; the arrays are not looked at yet."""
+
+    a: ArrayLike
+    b: ArrayLike
+    c: ArrayLike | None
+    a_format: ElementType
+    b_format: ElementType
+    a_scale: ArrayLike | None
+    b_scale: ArrayLike | None
+    scale_format: str | Format | None
+    negate_a: bool
+    negate_b: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A product to be computed by a row: everything fits. Leading dimensions are one, `shape` is that of the result.
+
+    `c` are codes, or integers where the result is one; `k` is the K of one instruction.
+    """
+
+    row: Profile
+    k: int
+    operands: Operands
+    c: NDArray[Any]
+    shape: tuple[int, ...]
+
+    def result(self) -> NDArray[Any]:
+        """D, as floats or integers."""
+        codes = matrix_product(self.operands, self.c, self.row, self.k)
+        return codes.reshape(self.shape).view(self.row.d_dtype)
+
+
+def arguments_of(
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None = None,
+    *,
+    a_format: str | ElementType | None = None,
+    b_format: str | ElementType | None = None,
+    a_scale: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None,
+    scale_format: str | Format | None = None,
+    negate_a: bool = False,
+    negate_b: bool = False,
+    default: Format | None = None,
+) -> Arguments:
+    """The arguments of a caller; where neither the array nor the caller says a format it is `default`, None: refused."""
+    a, a_row = _with_format(a, a_format, "a", default)
+    b, b_row = _with_format(b, b_format, "b", default)
+    a_scale, scale_format = _with_scale_format(a_scale, scale_format, "a_scale")
+    b_scale, scale_format = _with_scale_format(b_scale, scale_format, "b_scale")
+    return Arguments(
+        a=a,
+        b=b,
+        c=c,
+        a_format=a_row,
+        b_format=b_row,
+        a_scale=a_scale,
+        b_scale=b_scale,
+        scale_format=scale_format,
+        negate_a=negate_a,
+        negate_b=negate_b,
+    )
+
+
+def call_of(
+    arguments: Arguments,
+    *,
+    unit: Unit,
+    d_format: str | ElementType = "f32",
+    target: str = "sm_90a",
+    k: int | None = None,
+) -> Call:
+    """The call of a chip's instruction; raises RefsimError where there is none, or where its arguments do not fit."""
+    row = profile(target, unit, arguments.a_format, arguments.b_format, element_named(d_format), k)
+    return fitted(arguments, row, max(row.k) if k is None else int(k))
+
+
+def fitted(arguments: Arguments, row: Profile, k: int) -> Call:
+    """The call of a given row, with instructions of that K."""
+    x = _operand(arguments.a, arguments.a_format, "a", row, arguments.negate_a)
+    y = _operand(arguments.b, arguments.b_format, "b", row, arguments.negate_b)
+    _check_k(x, y, k, row)
+    a_scale, b_scale, scale_format = _scales(arguments, row, x.shape[-1])
+    z = _accumulator(arguments.c, row)
+    batch = _batch(x, y, z, (a_scale, b_scale))
+    shape = (*batch, x.shape[-2], y.shape[-2])
+    operands = Operands(
+        _flat(x, batch),
+        _flat(y, batch),
+        arguments.a_format,
+        arguments.b_format,
+        None if a_scale is None else _flat(a_scale, batch),
+        None if b_scale is None else _flat(b_scale, batch),
+        scale_format,
+    )
+    codes = np.zeros(shape, _code_dtype(row)) if z is None else _broadcast(z, shape)
+    return Call(row=row, k=k, operands=operands, c=_flat(codes, batch), shape=shape)
+
+
+# ---- formats ---------------------------------------------------------------------------------------------------------
+
+
+def _with_format(
+    codes: ArrayLike, format: str | ElementType | None, what: str, default: Format | None
+) -> tuple[ArrayLike, ElementType]:
+    """Codes and their format: the one that is named, that an array of ml_dtypes knows, or the default."""
+    asked = None if format is None else element_named(format)
+    if isinstance(codes, np.ndarray) and is_typed(codes.dtype):
+        if isinstance(asked, Integer):
+            raise RefsimError("format-mismatch", f"{what} are {codes.dtype.name}, the format asked for is {asked}")
+        return with_format(codes, asked, what)
+    found = default if asked is None else asked
+    if found is None:
+        raise RefsimError("format-needed", f"{what} does not say its format", help=f"pass {what}_format=")
+    return codes, found
+
+
+def _with_scale_format(
+    scale: ArrayLike | None, format: str | Format | None, what: str
+) -> tuple[ArrayLike | None, str | Format | None]:
+    """Scales and their format, which an array of ml_dtypes knows."""
+    if not (isinstance(scale, np.ndarray) and is_typed(scale.dtype)):
+        return scale, format
+    own = UE4M3 if format_of(scale.dtype) == E4M3 else None  # no scale has a sign
+    return with_format(scale, format or own, what)
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def _array(given: ArrayLike, which: str, row: Profile) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise RefsimError("operand-shape", f"the rows of {which} differ in length", row.name) from None
+
+
+def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, negate: bool) -> NDArray[Any]:
+    """The codes of an operand, checked, with the sign turned where that was asked for."""
+    array = _array(codes, which, row)
+    dtype = format.code_dtype
+    if array.dtype != dtype:
+        raise RefsimError(
+            "code-type",
+            f"{which} holds {array.dtype}, codes of {format} are {dtype}",
+            row.name,
+            "codes are unsigned integers, values are floats",
+            f"refsim.encode(values, {format.name!r}), or view a float's bits",
+        )
+    if array.ndim < 2:
+        raise RefsimError("operand-shape", f"{which} has shape {array.shape}", row.name, "(..., rows, K)")
+    if format.bits < 8 and array.size and int(array.max()) >= format.code_limit:
+        raise RefsimError(
+            "illegal-code",
+            f"{which} holds {int(array.max()):#x}",
+            row.name,
+            f"{format} has codes below {format.code_limit:#x}",
+            "one code per element; unpack packed bytes with refsim.unpack",
+        )
+    if not isinstance(negate, (bool, np.bool_)):
+        raise RefsimError("negate", f"negate_{which} is {negate!r}", row.name, "a flag is True or False")
+    if not negate:
+        return array
+    if not row.negates or format.is_integer:
+        raise RefsimError(
+            "negate", f"negate_{which} is not offered by {row.unit}", row.name, "the instruction has no such flag"
+        )
+    negated: NDArray[Any] = array ^ dtype.type(format.sign_mask)
+    return negated
+
+
+def _check_k(a: NDArray[Any], b: NDArray[Any], k: int, row: Profile) -> None:
+    if a.shape[-1] != b.shape[-1]:
+        raise RefsimError(
+            "operand-shape", f"a has K = {a.shape[-1]}, b has K = {b.shape[-1]}", row.name, "(..., rows, K)"
+        )
+    if a.shape[-1] == 0 or a.shape[-1] % k:
+        raise RefsimError(
+            "operand-k",
+            f"K = {a.shape[-1]} is not a positive multiple of the instruction's {k}",
+            row.name,
+            help="pad a and b with zeros: code 0 is +0 in every operand format",
+        )
+
+
+def _scales(
+    arguments: Arguments, row: Profile, length: int
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, Format | None]:
+    """The scale codes of A and of B, with the bit that UE4M3 ignores cleared, and their format."""
+    a_scale, b_scale, scale_format = arguments.a_scale, arguments.b_scale, arguments.scale_format
+    if not row.scales:
+        if a_scale is not None or b_scale is not None or scale_format is not None:
+            raise RefsimError(
+                "scales", f"{row.unit} takes no scales", row.name, help="leave out a_scale, b_scale, scale_format"
+            )
+        return None, None, None
+    known = ", ".join(f"{name} in blocks of {block}" for name, block in row.scales)
+    if a_scale is None or b_scale is None or scale_format is None:
+        raise RefsimError(
+            "scales", f"{row.unit} needs a_scale, b_scale and scale_format", row.name, help=f"known: {known}"
+        )
+    format = element_named(scale_format)
+    arrays = [_array(scale, which, row) for scale, which in ((a_scale, "a_scale"), (b_scale, "b_scale"))]
+    blocks = [length // array.shape[-1] if array.ndim >= 2 and array.shape[-1] else 0 for array in arrays]
+    fits = all(
+        (format, block) in row.scales and array.shape[-1] * block == length
+        for array, block in zip(arrays, blocks, strict=True)
+    )
+    if not fits or blocks[0] != blocks[1]:
+        raise RefsimError(
+            "scales",
+            f"{format} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}",
+            row.name,
+            "(..., rows, K // block)",
+            f"known: {known}",
+        )
+    if any(array.dtype != np.uint8 for array in arrays):
+        raise RefsimError(
+            "code-type", f"scales hold {arrays[0].dtype} and {arrays[1].dtype}, codes are uint8", row.name
+        )
+    found = float_named(format)
+    mask = np.uint8(found.code_limit - 1)
+    first, second = (array if found.bits == 8 else array & mask for array in arrays)
+    return first, second, found
+
+
+def _code_dtype(row: Profile) -> np.dtype[Any]:
+    return row.d_dtype if row.d_format.is_integer else row.d_format.code_dtype
+
+
+def _accumulator(c: ArrayLike | None, row: Profile) -> NDArray[Any] | None:
+    """The codes of C, or its integers."""
+    if c is None:
+        return None
+    array = _array(c, "c", row)
+    wanted = row.d_dtype
+    if array.dtype != wanted:
+        raise RefsimError("accumulator-type", f"c is {array.dtype}, {row.d_format} is {wanted}", row.name)
+    if array.ndim < 2:
+        raise RefsimError("operand-shape", f"c has shape {array.shape}", row.name, "(..., M, N)")
+    return np.ascontiguousarray(array).view(_code_dtype(row))
+
+
+def _batch(
+    a: NDArray[Any], b: NDArray[Any], c: NDArray[Any] | None, scales: tuple[NDArray[Any] | None, NDArray[Any] | None]
+) -> tuple[int, ...]:
+    """The leading dimensions of the result; M and N of C and of the scales must be those of A and B."""
+    m, n = a.shape[-2], b.shape[-2]
+    rows = [(a, m, "a"), (b, n, "b"), (scales[0], m, "a_scale"), (scales[1], n, "b_scale"), (c, m, "c")]
+    present = [(array, count, name) for array, count, name in rows if array is not None]
+    for array, count, name in present:
+        if array.shape[-2] != count or (name == "c" and array.shape[-1] != n):
+            raise RefsimError(
+                "operand-shape", f"{name} has shape {array.shape}", rule=f"M = {m} rows of a, N = {n} rows of b"
+            )
+    try:
+        return np.broadcast_shapes(*(array.shape[:-2] for array, _, _ in present))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for array, _, name in present)
+        raise RefsimError("operand-shape", f"leading dimensions do not broadcast: {shapes}") from None
+
+
+def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.ascontiguousarray(array if array.shape == shape else np.broadcast_to(array, shape))
+
+
+def _flat(array: NDArray[Any], batch: tuple[int, ...]) -> NDArray[Any]:
+    """The array with its leading dimensions broadcast and made one."""
+    return _broadcast(array, (*batch, *array.shape[-2:])).reshape(math.prod(batch), *array.shape[-2:])
