@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -14,7 +14,7 @@ from refsim.formats import format_named
 from refsim.integers import is_whole
 from refsim.render.cards import Card, Facts
 
-__all__ = ["Buffer", "Kernel", "Launcher", "Outputs", "Promise", "Struct"]
+__all__ = ["Bounded", "Buffer", "Kernel", "Launcher", "Outputs", "Promise", "Struct"]
 
 
 def __dir__() -> list[str]:
@@ -26,20 +26,55 @@ if TYPE_CHECKING:
     from refsim.ptx import Extents
 
 Outputs = Mapping[str, NDArray[Any]]
+Expected = Mapping[str, "NDArray[Any] | Bounded"]
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What an oracle says of an output whose bits are open: exact values, and how far each element may lie from its own.
+
+    `value`: float64 in the shape of the output, computed exactly and not rounded to its format. `bound`: float64 >= 0,
+    absolute, of that shape or broadcast to it, derived for these operands. An element agrees where its decoded value lies
+    within its bound, as `refsim.compare.within_bound` says; Bounded([1.0], 2.0**-8) accepts the bf16 codes 0x3f7f to 0x3f80.
+    Raises RefsimError for values that are no numbers, and for a bound that is negative or NaN.
+    """
+
+    value: NDArray[np.float64]
+    bound: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name in ("value", "bound"):
+            given = getattr(self, name)
+            try:
+                object.__setattr__(self, name, np.asarray(given, np.float64))
+            except (TypeError, ValueError) as error:
+                raise RefsimError("bad-bound", f"{name} holds {type(given).__name__}, not numbers: {error}") from error
+        if not (self.bound >= 0).all():
+            wrong = self.bound[~(self.bound >= 0)].reshape(-1)[0]
+            raise RefsimError(
+                "bad-bound", f"a bound of {wrong}", rule="a bound is absolute: from 0 to infinity, no NaN"
+            )
+        try:
+            object.__setattr__(self, "bound", np.broadcast_to(self.bound, self.value.shape))
+        except ValueError as error:
+            what = f"bounds of shape {self.bound.shape} for values of shape {self.value.shape}"
+            raise RefsimError("shape-mismatch", what) from error
 
 
 @dataclass(frozen=True)
 class Promise:
     """How far a kernel agrees with its oracle: `Promise.BITWISE` unless there is a reason.
 
-    `nan` is the NaN policy of `refsim.compare.bits`; `within_ulps` > 0 needs the derivation of that bound in `because`.
+    `nan` is the NaN policy of `refsim.compare.bits`; `within_ulps` > 0 and `is_bounded` need the derivation of the bound in
+    `because`.
     """
 
     nan: "NanPolicy" = "bitwise"
     within_ulps: int = 0
     because: str = ""
+    is_bounded: bool = False
 
     BITWISE: ClassVar["Promise"]
     BITWISE_EXCEPT_NAN_PAYLOAD: ClassVar["Promise"]
@@ -48,12 +83,33 @@ class Promise:
     def WITHIN(bound: int, because: str) -> "Promise":  # noqa: N802 (reads as a constant beside BITWISE)
         """Every element within `bound` ulp of the oracle: WITHIN(2, because="div.full.f32 has 2 ulp (PTX ISA)")."""
         if not is_whole(bound, 1):
-            raise RefsimError("bad-bound", f"a bound is a whole number of ulp from 1, not {bound!r}")
+            raise RefsimError(
+                "bad-bound",
+                f"a bound is a whole number of ulp from 1, not {bound!r}",
+                help="Promise.BOUNDED(because=...) takes a bound for each element, from the oracle",
+            )
         if not because.strip():
             raise RefsimError("underived-bound", f"the bound of {bound} ulp has no derivation", help="give because=")
         return Promise("any-payload", bound, because)
 
+    @staticmethod
+    def BOUNDED(because: str) -> "Promise":  # noqa: N802 (reads as a constant beside BITWISE)
+        """Every element within the absolute bound that the oracle derives for it: the oracle returns `Bounded(value, bound)`.
+
+        An output that the oracle returns as an array, beside one that is Bounded, is compared bit for bit.
+        """
+        if not because.strip():
+            raise RefsimError("underived-bound", "the bounds have no derivation", help="give because=")
+        return Promise(because=because, is_bounded=True)
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether bits decide, and no bound."""
+        return not (self.within_ulps or self.is_bounded)
+
     def __str__(self) -> str:
+        if self.is_bounded:
+            return f"within the bounds of the oracle: {self.because}"
         if self.within_ulps:
             return f"within {self.within_ulps} ulp: {self.because}"
         return "bitwise" if self.nan == "bitwise" else "bitwise except the payload of a NaN"
@@ -159,7 +215,8 @@ class Kernel(Card):
     """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every `problem`.
 
     `run(launcher, problem)` may launch several entries of `file` or none of them; `oracle(problem)` returns the same
-    keys; with `per_target` it is `oracle(problem, target)`, and so are `suspects`: tensor cores of two targets differ.
+    keys, and `Bounded` values under `Promise.BOUNDED`; with `per_target` it is `oracle(problem, target)`, and so are
+    `suspects`: tensor cores of two targets differ.
     `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed into it),
     `corpus` the recipes that every campaign runs first. `outputs` gives the format name of each output, "" for
     plain integers; it may be a function of the problem. `owner(problem, output, index)` says which (block, thread)
@@ -170,7 +227,7 @@ class Kernel(Card):
     """
 
     name: str
-    oracle: Callable[..., Outputs]
+    oracle: Callable[..., Expected]
     problem: Any
     run: Callable[[Launcher, Any], Outputs]
     outputs: Mapping[str, str] | Callable[[Any], Mapping[str, str]]
@@ -196,7 +253,7 @@ class Kernel(Card):
                 raise RefsimError("not-callable", f"{label} must be a function, not {given!r}", where=where)
         if not isinstance(self.promise, Promise):
             raise RefsimError("bad-promise", f"promise must be a Promise, not {self.promise!r}", where=where)
-        if not isinstance(self.recipe, type):
+        if not isinstance(self.recipe, type) or not is_dataclass(self.recipe):
             raise RefsimError("bad-recipe", f"recipe must be a dataclass, not {self.recipe!r}", where=where)
         strangers = [problem for problem in self.corpus if not isinstance(problem, self.recipe)]
         if strangers:
@@ -204,25 +261,28 @@ class Kernel(Card):
         if not callable(self.outputs):
             self._checked(self.outputs)
 
-    def expected(self, problem: Any, target: str) -> Outputs:
+    def expected(self, problem: Any, target: str) -> Expected:
         """What the oracle says that the kernel writes on a target."""
-        return self._said(self.oracle, problem, target)
+        return self.oracle(*self.asked(problem, target))
 
-    def mistaken(self, problem: Any, target: str) -> Mapping[str, Outputs]:
-        """What each of the `suspects` would have written."""
-        return {name: self._said(oracle, problem, target) for name, oracle in self.suspects.items()}
-
-    def _said(self, oracle: Callable[..., Outputs], problem: Any, target: str) -> Outputs:
-        return oracle(problem, target) if self.per_target else oracle(problem)
+    def asked(self, problem: Any, target: str) -> tuple[Any, ...]:
+        """The arguments of the oracle and of the suspects."""
+        return (problem, target) if self.per_target else (problem,)
 
     def output_formats(self, problem: Any) -> Mapping[str, str]:
         """The format name of each output of a problem, "" where it holds plain integers."""
         return self._checked(self.outputs(problem)) if callable(self.outputs) else self.outputs
 
     def _checked(self, formats: Mapping[str, str]) -> Mapping[str, str]:
+        where = f"outputs of kernel {self.name}"
+        if not isinstance(formats, Mapping):
+            what = f"outputs must be a mapping of names to formats, not {type(formats).__name__}"
+            raise RefsimError("bad-outputs", what, where=where, help='outputs={"y": "bf16"}, or {"n": ""} for integers')
         if not formats:
-            raise RefsimError("no-outputs", "a kernel without outputs promises nothing", where=f"kernel {self.name}")
+            raise RefsimError("no-outputs", "a kernel without outputs promises nothing", where=where)
         for name in formats.values():
+            if not isinstance(name, str):
+                raise RefsimError("bad-outputs", f"a format is given by its name, not {name!r}", where=where)
             if name:
                 format_named(name)
         return formats

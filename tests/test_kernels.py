@@ -55,16 +55,12 @@ def test_outputs_may_depend_on_the_problem():
 
 
 def test_oracle_and_suspects_take_the_target_where_it_matters():
-    kernel = Kernel(**{**GOOD, "suspects": {"nothing": lambda problem: {"y": problem.n}}})
-    assert kernel.expected(Tensor(1, "f16"), "sm_80")["y"].tolist() == [0]
-    assert kernel.mistaken(Tensor(1, "f16"), "sm_80") == {"nothing": {"y": 1}}
-    said = {
-        "oracle": lambda problem, target: {"y": target},
-        "suspects": {"old": lambda problem, target: {"y": "sm_70"}},
-    }
-    kernel = Kernel(**{**GOOD, **said, "per_target": True})
-    assert kernel.expected(Tensor(1, "f16"), "sm_80") == {"y": "sm_80"}
-    assert kernel.mistaken(Tensor(1, "f16"), "sm_80") == {"old": {"y": "sm_70"}}
+    kernel, problem = Kernel(**GOOD), Tensor(1, "f16")
+    assert kernel.expected(problem, "sm_80")["y"].tolist() == [0]
+    assert kernel.asked(problem, "sm_80") == (problem,)
+    kernel = Kernel(**{**GOOD, "oracle": lambda problem, target: {"y": target}, "per_target": True})
+    assert kernel.expected(problem, "sm_80") == {"y": "sm_80"}
+    assert kernel.asked(problem, "sm_80") == (problem, "sm_80")
 
 
 def test_bound_needs_a_derivation():

@@ -36,7 +36,7 @@ def _run(kernel: Kernel, device: Device) -> Case:
     return outcome(
         status,
         words=verdict.elements,
-        differing=verdict.mismatch.count if verdict.mismatch else 0,
+        differing=verdict.differing,
         coverage=f"{verdict.cases} problems, profile {PROFILE}; promise: {verdict.promise}",
         difference=difference,
         note=f"{verdict.status}: {verdict.finding}"

@@ -80,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = program.main(list(session.arguments), prog_name="refsim", standalone_mode=False, obj=session)
         return result if isinstance(result, int) else 0
     except SystemExit as ended:
-        if sys.stdout is stdout:
-            return ended.code if isinstance(ended.code, int) else 0
+        if sys.stdout is stdout:  # no command of refsim's ends so: code of the user's did
+            return _failed(_ended(ended), session)
         # click met a closed pipe while it printed a help page, and put its own stream in the place of stdout
         sys.stdout = stdout
         console.abandon(stdout)
@@ -93,6 +93,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Kind.USAGE.value
     except Exception as problem:
         return _failed(problem, session)
+
+
+def _ended(ended: SystemExit) -> RefsimError:
+    return RefsimError(
+        "program-ended",
+        f"Python code that refsim ran called sys.exit({ended.code!r})",
+        rule="an exit code is refsim's to give: code that ends the program shows nothing",
+        help="raise an exception where something is wrong",
+    )
 
 
 def _failed(problem: Exception, session: Session) -> int:

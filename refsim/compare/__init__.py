@@ -1,10 +1,11 @@
 """The bit diff: which elements differ, by how many ulp, in which pattern, who wrote or holds them, and by which mistake."""
 
+from refsim.compare.bounded import within_bound
 from refsim.compare.differences import Layout, NanPolicy, Owner, bits
 from refsim.compare.mismatch import Element, Mismatch
 from refsim.compare.suspects import explained
 
-__all__ = ["Element", "Layout", "Mismatch", "NanPolicy", "Owner", "bits", "explained"]
+__all__ = ["Element", "Layout", "Mismatch", "NanPolicy", "Owner", "bits", "explained", "within_bound"]
 
 
 def __dir__() -> list[str]:

@@ -51,7 +51,7 @@ def bits(
     bits(np.uint8([8, 8]), np.uint8([8, 9]), "e4m3").count is 1.
     Source: defined here; IEEE 754 section 5.3.1 (nextUp) for a distance of one.
     """
-    got, want = _array("got", got), _array("want", want)
+    got, want = array_named("got", got), array_named("want", want)
     if got.shape != want.shape:
         raise RefsimError("shape-mismatch", f"got has shape {got.shape}, want has shape {want.shape}", where=name)
     if nan not in NAN_POLICIES:
@@ -68,7 +68,9 @@ def bits(
         same = line.is_nan(got_codes[flat]) & line.is_nan(want_codes[flat]) & (nan == "any-payload")
         keep = ~same & (unordered | (steps > np.uint64(within_ulps)) | (within_ulps == 0))
         flat, steps, unordered = flat[keep], steps[keep], unordered[keep]
-    found = Mismatch(len(flat), got.size, got.shape, line.name, line.bits, _label(name, layout), nan, int(within_ulps))
+    found = Mismatch(
+        len(flat), got.size, got.shape, line.name, line.bits, label_of(name, layout), nan, int(within_ulps)
+    )
     if not found:
         return found
     worst = int(np.argmax(np.where(unordered, np.uint64(2**64 - 1), steps)))
@@ -84,24 +86,27 @@ def bits(
             line.value(int(pair[0])),
             line.value(int(pair[1])),
             None if unordered[position] else sign * int(steps[position]),
-            _attribution(index, layout, owner),
+            attribution(index, layout, owner),
         )
 
     patterns = place_patterns(flat, got.shape) + value_patterns(got_codes[flat], want_codes[flat], line)
     return replace(found, first=element(0), worst=element(worst), patterns=tuple(patterns))
 
 
-def _array(label: str, array: object) -> NDArray[Any]:
+def array_named(label: str, array: object) -> NDArray[Any]:
+    """The array; what is none is an error that names it."""
     if not isinstance(array, np.ndarray):
         raise RefsimError("not-an-array", f"{label} must be a NumPy array, not {type(array).__name__}")
     return array
 
 
-def _label(name: str, layout: Layout | None) -> str:
+def label_of(name: str, layout: Layout | None) -> str:
+    """What the elements are called in a report: the output's name, else the operand of the layout."""
     return name if name or layout is None else layout.name.rpartition(".")[2].upper()
 
 
-def _attribution(index: tuple[int, ...], layout: Layout | None, owner: Owner | None) -> str:
+def attribution(index: tuple[int, ...], layout: Layout | None, owner: Owner | None) -> str:
+    """Who holds an element and who wrote it, in words."""
     parts = []
     if layout is not None:
         thread, value = layout.holder(*index)

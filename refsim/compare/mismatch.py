@@ -11,15 +11,29 @@ from refsim.render.cards import Card
 
 @dataclass(frozen=True)
 class Element:
-    """One differing element; `ulps` is got minus want along the format's ordered codes, None where one is NaN."""
+    """One differing element; `ulps` is got minus want along the format's ordered codes, None where one is NaN.
+
+    Where a `bound` decides, the wanted value is exact and has no code: `want_bits` and `ulps` are None.
+    """
 
     index: tuple[int, ...]
     got_bits: int
-    want_bits: int
+    want_bits: int | None
     got_value: float | int | None
     want_value: float | int | None
     ulps: int | None
     owner: str = ""
+    bound: float | None = None
+
+    @property
+    def distance(self) -> float:
+        """How wrong it is: ulp, or the multiple of its bound; infinite where a NaN, or a bound of 0, is involved."""
+        if self.bound is None:
+            return math.inf if self.ulps is None else abs(self.ulps)
+        if self.got_value is None or self.want_value is None:
+            return math.inf
+        error = abs(self.got_value - self.want_value)
+        return math.inf if math.isnan(error) or not self.bound else error / self.bound
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +57,7 @@ class Mismatch(Card):
     worst: Element | None = None
     patterns: tuple[str, ...] = field(default=())
     suspects: tuple[str, ...] = field(default=())
+    is_bounded: bool = False
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -57,15 +72,26 @@ class Mismatch(Card):
     def lines(self) -> list[str]:
         """The report, one fact a line."""
         if self.first is None or self.worst is None:
-            return [f"{self.total} elements of {self.format} agree{self._allowance()}"]
+            verb = "lie within their bounds" if self.is_bounded else "agree"
+            return [f"{self.total} elements of {self.format} {verb}{self._allowance()}"]
         percent = f"{self.percent:.2g}" if self.percent < 10 else f"{self.percent:.1f}"
-        worst = "worst involves NaN" if self.worst.ulps is None else f"worst {abs(self.worst.ulps)} ulp"
-        lines = [f"{self.count} of {self.total} elements differ ({percent} %), {worst}{self._allowance()}"]
+        verb = "lie beyond their bound" if self.is_bounded else "differ"
+        lines = [f"{self.count} of {self.total} elements {verb} ({percent} %), {self.worst_text}{self._allowance()}"]
         lines += self._element_lines("first", self.first)
         if self.worst.index != self.first.index:
             lines += self._element_lines("worst", self.worst)
         lines += [f"pattern {text}" for text in self.patterns]
         return lines + [f"suspect {text}" for text in self.suspects]
+
+    @property
+    def worst_text(self) -> str:
+        """How far off the worst element is: `worst 241 ulp`."""
+        if self.worst is None:
+            return "none"
+        if self.worst.bound is not None:
+            far = self.worst.distance
+            return f"worst {far:.3g} times its bound" if math.isfinite(far) else f"worst {_error(self.worst)}"
+        return "worst involves NaN" if self.worst.ulps is None else f"worst {abs(self.worst.ulps)} ulp"
 
     def _allowance(self) -> str:
         parts = [f"within {self.within_ulps} ulp"] if self.within_ulps else []
@@ -75,7 +101,10 @@ class Mismatch(Card):
     def _element_lines(self, label: str, element: Element) -> list[str]:
         place = f"{self.name}[{', '.join(map(str, element.index))}]"
         got = spelled(element.got_bits, element.got_value, self.bits)
-        want = spelled(element.want_bits, element.want_value, self.bits)
+        if element.want_bits is None:
+            want = f"{number(element.want_value)} within {number(element.bound)}   {_error(element)}"
+        else:
+            want = spelled(element.want_bits, element.want_value, self.bits)
         distance = "" if element.ulps is None else f"   {element.ulps:+d} ulp"
         line = f"{label:7} {place}   got {got}   want {want}{distance}"
         return [line, element.owner] if element.owner else [line]
@@ -94,6 +123,7 @@ class Mismatch(Card):
             "worst": _element_to_json(self.worst),
             "patterns": list(self.patterns),
             "suspects": list(self.suspects),
+            **({"is_bounded": True} if self.is_bounded else {}),
         }
 
     @staticmethod
@@ -106,10 +136,22 @@ class Mismatch(Card):
             worst=_element_from_json(record["worst"]),
             patterns=tuple(record["patterns"]),
             suspects=tuple(record.get("suspects", ())),
+            is_bounded=bool(record.get("is_bounded", False)),
         )
 
     def _line(self) -> str:
         return self.lines()[0]
+
+
+def _error(element: Element) -> str:
+    """`off by +0.015, 7.6 times its bound`."""
+    if element.got_value is None or element.want_value is None:
+        return "no code of the format"
+    error = element.got_value - element.want_value
+    if math.isnan(error):
+        return "involves NaN" if math.isnan(element.got_value) or math.isnan(element.want_value) else "infinities"
+    times = f", {element.distance:.3g} times its bound" if math.isfinite(element.distance) else ""
+    return f"off by {error:+.3g}{times}"
 
 
 def number(value: float | int | None) -> str:
@@ -123,17 +165,23 @@ def spelled(code: int, value: float | int | None, bits: int) -> str:
 def _element_to_json(element: Element | None) -> dict[str, Any] | None:
     if element is None:
         return None
-    spelled = {"got_bits": hex(element.got_bits), "want_bits": hex(element.want_bits)}
+    want = None if element.want_bits is None else hex(element.want_bits)
+    spelled = {"got_bits": hex(element.got_bits), "want_bits": want}
     values = {"got_value": _json_number(element.got_value), "want_value": _json_number(element.want_value)}
-    return {"index": list(element.index), **spelled, **values, "ulps": element.ulps, "owner": element.owner}
+    bound = {} if element.bound is None else {"bound": _json_number(element.bound)}
+    return {"index": list(element.index), **spelled, **values, "ulps": element.ulps, "owner": element.owner, **bound}
 
 
 def _element_from_json(record: Mapping[str, Any] | None) -> Element | None:
     if record is None:
         return None
-    values = [float(v) if isinstance(v, str) else v for v in (record["got_value"], record["want_value"])]
-    codes = [int(record[key], 16) for key in ("got_bits", "want_bits")]
-    return Element(tuple(record["index"]), codes[0], codes[1], values[0], values[1], record["ulps"], record["owner"])
+    got, want, bound = (_from_json_number(record.get(key)) for key in ("got_value", "want_value", "bound"))
+    codes = [None if record[key] is None else int(record[key], 16) for key in ("got_bits", "want_bits")]
+    return Element(tuple(record["index"]), codes[0] or 0, codes[1], got, want, record["ulps"], record["owner"], bound)
+
+
+def _from_json_number(value: Any) -> Any:
+    return float(value) if isinstance(value, str) else value
 
 
 def _json_number(value: float | int | None) -> float | int | str | None:

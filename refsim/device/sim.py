@@ -162,7 +162,7 @@ class SimLauncher:
         """Conflicts are instructions that took more wavefronts than they needed, where they were counted."""
         uses = [use for trace in self.traces for use in trace.banks if use.wavefronts > use.ideal]
         conflicts = tuple(f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses)
-        return Findings(tuple(self.inexact), tuple(dict.fromkeys(self.notes)), conflicts, self.owner_of)
+        return Findings(tuple(dict.fromkeys(self.inexact)), tuple(dict.fromkeys(self.notes)), conflicts, self.owner_of)
 
     def orders(self, entry: str) -> tuple[Order, ...]:
         """The orders that a launch of an entry is tried under."""

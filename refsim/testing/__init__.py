@@ -3,10 +3,13 @@
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "BitsDiffer",
+    "Bounded",
     "Findings",
     "Kernel",
     "Launcher",
     "Promise",
+    "PromiseNotKept",
     "Verdict",
     "assert_bits_equal",
     "find_kernels",
@@ -19,9 +22,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from refsim.kernels import Findings, Kernel, Launcher, Promise
+    from refsim.kernels import Bounded, Findings, Kernel, Launcher, Promise
     from refsim.testing import laws, recipes, strategies
-    from refsim.testing.assertions import assert_bits_equal
+    from refsim.testing.assertions import BitsDiffer, PromiseNotKept, assert_bits_equal
     from refsim.testing.campaign import run_campaign
     from refsim.testing.kernel_files import find_kernels, kernel_named
     from refsim.testing.replay import replay_case
@@ -32,8 +35,8 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "refsim.kernels": ("Findings", "Kernel", "Launcher", "Promise"),
-            "refsim.testing.assertions": ("assert_bits_equal",),
+            "refsim.kernels": ("Bounded", "Findings", "Kernel", "Launcher", "Promise"),
+            "refsim.testing.assertions": ("BitsDiffer", "PromiseNotKept", "assert_bits_equal"),
             "refsim.testing.campaign": ("run_campaign",),
             "refsim.testing.kernel_files": ("find_kernels", "kernel_named"),
             "refsim.testing.replay": ("replay_case",),

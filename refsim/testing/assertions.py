@@ -11,9 +11,13 @@ from refsim.formats import Format
 class BitsDiffer(AssertionError):  # noqa: N818 (reads as what happened)
     """Two arrays differ; `mismatch` is the report (the pytest plugin prints it as a section of its own)."""
 
-    def __init__(self, mismatch: Mismatch, heading: str = "") -> None:
-        super().__init__(f"{heading}\n{mismatch}" if heading else str(mismatch))
+    def __init__(self, mismatch: Mismatch, heading: str = "", *, after: str = "") -> None:
+        super().__init__("\n".join(part for part in (heading, str(mismatch), after) if part))
         self.mismatch = mismatch
+
+
+class PromiseNotKept(AssertionError):  # noqa: N818 (reads as what happened)
+    """A run shows something other than elements that differ, for which `refsim verify` would not pass the kernel either."""
 
 
 def assert_bits_equal(

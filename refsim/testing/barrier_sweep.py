@@ -194,7 +194,7 @@ def without(text: str, line: int, instead: str = "") -> str:
 
 def _entries(kernel: Kernel, problem: Any, program: ptx.Program) -> set[str]:
     device = ChangedDevice(program, schedules=2)
-    finding, *_ = examine(kernel, problem, device)
+    finding = examine(kernel, problem, device).finding
     if finding is not None:
         raise RefsimError("kernel-fails", f"{kernel.name} fails before anything is removed: {finding.text}")
     return device.entries
@@ -208,9 +208,9 @@ def _weakened(
     changed = without(text, statement.line, line.replace(statement.opcode, instead, 1) if instead else "")
     device = ChangedDevice(ptx.load(changed, target))
     for problem in problems:
-        finding, *_ = examine(kernel, problem, device)
+        finding = examine(kernel, problem, device).finding
         if finding is not None and finding.status in (verdicts.FAIL, verdicts.TIMEOUT):
             return Removal(*where, True, finding.text, problem, instead)
     trapping = ChangedDevice(ptx.load(without(text, statement.line, "trap;"), target), schedules=1)
-    runs = any(examine(kernel, problem, trapping)[0] is not None for problem in problems)
+    runs = any(examine(kernel, problem, trapping).finding is not None for problem in problems)
     return Removal(*where, False, NO_DIFFERENCE if runs else NEVER_RUN, None, instead)

@@ -3,18 +3,21 @@
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from refsim.compare import Mismatch
 from refsim.device import Device
 from refsim.errors import RefsimError, unknown
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
-from refsim.testing.recipes import spelled, to_json
+from refsim.testing.decisions import Finding, badness
 from refsim.testing.replay import write_case
-from refsim.testing.runs import Finding, describe, examine
+from refsim.testing.runs import Examined, describe, described, examine
+from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
 
 
@@ -75,6 +78,10 @@ class _Ledger:
     failure: Finding | None = None
     failed_at: float = 0.0
     doubt: Finding | None = None
+    surveyed: Finding | None = None
+    differing: int = 0
+    worst: Mismatch | None = None
+    crash: Exception | None = None
     notes: dict[str, None] = field(default_factory=dict)
 
     def check(self, problem: Any) -> bool:
@@ -85,14 +92,21 @@ class _Ledger:
         if not self.failure and now > self.deadline:
             self.doubt = Finding(verdicts.TIMEOUT, f"the time limit ended the campaign after {self.cases} cases", None)
             raise _Stopped
-        finding, elements, notes = examine(self.kernel, problem, self.device)
-        self.notes |= dict.fromkeys(notes)
-        if not self.failure:
-            self.cases, self.elements = self.cases + 1, self.elements + elements
+        found = examine(self.kernel, problem, self.device)
+        finding = found.finding
+        self._count(found)
         self._report()
         if finding is None:
             return True
         if finding.status == verdicts.FAIL:
+            if finding.is_open and finding.mismatch and self.phase != "shrinking":
+                # How far open bits are off is a question for all cases: the search for the smallest comes afterwards.
+                self.surveyed = self.surveyed or finding
+                return True
+            if self.failure and finding.mismatch and not self.failure.mismatch:
+                return (
+                    True  # a fault outranks elements that differ: a simpler problem that shows those alone is no match
+                )
             # While Hypothesis shrinks it tries only problems simpler than the last one that failed.
             self.failed_at = self.failed_at or time.monotonic()
             self.failure = finding
@@ -101,6 +115,21 @@ class _Ledger:
         if finding.status in (verdicts.UNSUPPORTED, verdicts.TIMEOUT):
             raise _Stopped
         return True
+
+    def _count(self, found: Examined) -> None:
+        """Cases that only serve to make a failure smaller do not count."""
+        self.notes |= dict.fromkeys(found.notes)
+        if self.failure:
+            return
+        self.cases, self.elements = self.cases + 1, self.elements + found.elements
+        self.differing += found.differing
+        mismatch = found.finding.mismatch if found.finding else None
+        if mismatch and (self.worst is None or badness(mismatch) > badness(self.worst)):
+            self.worst = mismatch
+
+    def begin_shrinking(self) -> None:
+        """Every case has been looked at: the next search is for the smallest one that fails."""
+        self.failure, self.phase, self.failed_at = self.surveyed, "shrinking", time.monotonic()
 
     def _report(self) -> None:
         if self.on_progress is not None:
@@ -140,6 +169,11 @@ def run_campaign(
             _search(ledger, planned)
     except _Stopped:
         pass
+    if ledger.surveyed and not ledger.failure:
+        ledger.begin_shrinking()
+        with suppress(_Stopped):
+            if planned:
+                _search(ledger, planned)
     return _verdict(ledger, time.monotonic() - started, failures_dir)
 
 
@@ -163,8 +197,12 @@ def _search(ledger: _Ledger, cases: int) -> None:
     import hypothesis
 
     def agrees(problem: Any) -> None:
-        if ledger.check(problem):
-            return
+        try:
+            if ledger.check(problem):
+                return
+        except Exception as error:
+            ledger.crash = error
+            raise
         ledger.phase = "shrinking"
         raise _Failed
 
@@ -179,26 +217,39 @@ def _search(ledger: _Ledger, cases: int) -> None:
         phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
         verbosity=hypothesis.Verbosity.quiet,
     )
-    search = chosen(hypothesis.given(problem=ledger.kernel.problem)(agrees))
-    if ledger.seed is not None:
-        search = hypothesis.seed(ledger.seed)(search)
+    kernel = ledger.kernel
     try:
+        search = chosen(hypothesis.given(problem=kernel.problem)(agrees))
+        if ledger.seed is not None:
+            search = hypothesis.seed(ledger.seed)(search)
         search()
     except _Failed:
         pass
-    except hypothesis.errors.Flaky:
+    except RefsimError:
+        raise
+    except hypothesis.errors.Flaky as flaky:
         if ledger.failure is None:
-            raise
+            raise ledger.crash or flaky from None
         text = f"{ledger.failure.text}\nnot every run of this problem fails: the kernel does not repeat itself"
         ledger.failure = replace(ledger.failure, text=text)
+    except (KeyboardInterrupt, _Stopped):
+        raise
+    except BaseException as error:
+        if ledger.crash is not None:
+            raise ledger.crash from None
+        raise code_fails(kernel, "problem", error) from error  # what draws problems, and their classes
 
 
 def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -> Verdict:
     kernel, found = ledger.kernel, ledger.failure or ledger.doubt
-    device, replay = describe(ledger.device), ""
-    has_problem = found is not None and found.problem is not None
-    if found and has_problem and failures_dir is not None and found.status in (verdicts.FAIL, verdicts.TIMEOUT):
-        replay = str(write_case(Path(failures_dir), kernel, found.problem, device, found.text))
+    device, problem = describe(ledger.device), found.problem if found else None
+    record, text, remarks = described(kernel, problem) if problem is not None else (None, "", ())
+    replay = ""
+    if found and record is not None and failures_dir is not None and found.status in (verdicts.FAIL, verdicts.TIMEOUT):
+        try:
+            replay = str(write_case(Path(failures_dir), kernel, problem, device, found.text))
+        except (OSError, ValueError) as error:
+            remarks = (*remarks, f"no replay case in {failures_dir}: {error}")
     return Verdict(
         kernel.name,
         found.status if found else verdicts.PASS,
@@ -210,9 +261,11 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
         seconds,
         finding=found.text if found else "",
         mismatch=found.mismatch if found else None,
-        problem=to_json(found.problem) if found and has_problem else None,
-        problem_text=spelled(found.problem) if found and has_problem else "",
+        problem=record,
+        problem_text=text,
         replay=replay,
         promise=str(kernel.promise),
-        notes=tuple(ledger.notes),
+        notes=(*ledger.notes, *remarks),
+        differing=ledger.differing,
+        worst=ledger.worst,
     )

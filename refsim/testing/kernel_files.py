@@ -92,7 +92,9 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
         specification.loader.exec_module(module)
     except RefsimError:
         raise
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() as well: a file that ends the program verifies nothing
         what = f"{type(error).__name__}: {error}"
         raise RefsimError("kernel-file-fails", what, where=str(file), kind=Kind.UNREADABLE) from error
     return module

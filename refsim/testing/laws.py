@@ -7,36 +7,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.compare import Mismatch, Owner, bits, explained
+from refsim.compare import Mismatch, Owner, bits, explained, within_bound
 from refsim.device import Device
-from refsim.errors import RefsimError
-from refsim.kernels import Buffer, Findings, Kernel, Launcher, Outputs, Promise
+from refsim.errors import Kind, RefsimError
+from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise
 from refsim.ptx import Extents
-from refsim.testing.assertions import BitsDiffer
+from refsim.testing.assertions import BitsDiffer, PromiseNotKept
+from refsim.testing.decisions import Finding, Observation, decide
+from refsim.testing.outputs import check_shape, checked, in_output
 from refsim.testing.recipes import spelled
+from refsim.testing.user_code import called, said
 
-
-@dataclass(frozen=True)
-class Observation:
-    """One run of a kernel: what it wrote, what differs, and what the device says about the run.
-
-    `inexact` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel promises not to
-    have.
-    """
-
-    outputs: Outputs
-    mismatches: tuple[Mismatch, ...]
-    elements: int
-    inexact: tuple[str, ...]
-    notes: tuple[str, ...]
-    conflicts: tuple[str, ...] = ()
+__all__ = ["Observation", "agrees_with_oracle", "deterministic", "inputs_unchanged", "observe"]
 
 
 @dataclass
 class _WatchedLauncher:
-    """Passes everything on to `inner`, and remembers what was uploaded as read-only and where every buffer lies."""
+    """Passes everything on to `inner`, and remembers what was uploaded as read-only and where every buffer lies.
+
+    It also remembers the first fault, so that a `run` that catches it does not hide it.
+    """
 
     inner: Launcher
+    fault: RefsimError | None = None
     inputs: list[tuple[Buffer, NDArray[Any]]] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
 
@@ -47,7 +40,12 @@ class _WatchedLauncher:
     def launch(
         self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, **options: Any
     ) -> None:  # a launcher of somebody else's need not know cluster and cooperative until they are asked for
-        self.inner.launch(entry, grid, block, args, shared_bytes, **options)
+        try:
+            self.inner.launch(entry, grid, block, args, shared_bytes, **options)
+        except RefsimError as error:
+            if error.kind is Kind.FAULT:
+                self.fault = self.fault or error
+            raise
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         return self.inner.read(buffer)
@@ -72,27 +70,32 @@ def observe(kernel: Kernel, problem: Any, device: Device) -> Observation:
     """Runs a kernel once and compares every output with the oracle and every read-only input with itself.
 
     `device` is what `refsim.device.open` returns. A fault of the device (out of bounds, a guard band written, a
-    deadlock) is raised as the RefsimError that describes it.
+    deadlock) is raised as the RefsimError that describes it; so is what the kernel's own Python code does wrong.
     """
     if not isinstance(problem, kernel.recipe):
         raise RefsimError("bad-recipe", f"{problem!r} is no {kernel.recipe.__name__}", where=f"kernel {kernel.name}")
-    formats = kernel.output_formats(problem)
+    formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
     with device.launcher(kernel.file, count_banks=bool(kernel.conflict_free)) as launcher:
         watched = _WatchedLauncher(launcher)
-        got = kernel.run(watched, problem)
-        want = kernel.expected(problem, launcher.target)
-        for label, outputs in (("run", got), ("oracle", want)):
-            if set(outputs) != set(formats):
-                what = f"{label} returns {sorted(outputs)}, declared are {sorted(formats)}"
-                raise RefsimError("outputs-differ", what, where=f"kernel {kernel.name}")
+        got = _ran(kernel, problem, watched, formats)
+        want = checked(
+            kernel,
+            "oracle",
+            called(kernel, "oracle", kernel.expected, problem, launcher.target, problem=problem),
+            formats,
+        )
+        for name in formats:
+            check_shape(kernel, name, got[name], want[name])
         seen = launcher.findings()
-        owners = {name: _owner(kernel, problem, name, want[name].shape, watched) for name in formats}
         compared = [
-            _compared(kernel.promise, got[name], want[name], format, name=name, owner=owners[name])
+            _judged(
+                kernel, got[name], want[name], format, name, _owner(kernel, problem, name, got[name].shape, watched)
+            )
             for name, format in formats.items()
         ]
+        remarks: list[str] = []
         if any(compared):
-            mistaken = kernel.mistaken(problem, launcher.target)
+            mistaken = _mistaken(kernel, problem, launcher.target, want, remarks)
             compared = [_suspected(mismatch, got, want, mistaken) for mismatch in compared]
         changed = [_changed(launcher, buffer, array) for buffer, array in watched.inputs]
     return Observation(
@@ -100,14 +103,37 @@ def observe(kernel: Kernel, problem: Any, device: Device) -> Observation:
         mismatches=tuple(mismatch for mismatch in (*compared, *changed) if mismatch),
         elements=sum(mismatch.total for mismatch in compared),
         inexact=seen.inexact,
-        notes=seen.notes,
+        notes=(*seen.notes, *remarks),
         conflicts=tuple(use for use in seen.conflicts if use.startswith(kernel.conflict_free)),
     )
 
 
+def _ran(kernel: Kernel, problem: Any, watched: _WatchedLauncher, formats: Mapping[str, str]) -> Outputs:
+    """What `run` returned, checked; a fault of a launch outranks whatever it made of that."""
+    try:
+        got = called(kernel, "run", kernel.run, watched, problem, problem=problem)
+        if watched.fault is None:
+            return checked(kernel, "run", got, formats)
+    except RefsimError:
+        if watched.fault is None:
+            raise
+    raise watched.fault
+
+
 def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
-    """Every output equals the oracle's as far as the kernel's promise goes; else BitsDiffer."""
-    _demand(_only(observe(kernel, problem, device).mismatches, inputs=False), f"{kernel.name} on {spelled(problem)}")
+    """Every output equals the oracle's as far as the kernel's promise goes; else BitsDiffer.
+
+    The decision is that of `refsim verify` less what was written to inputs: promised bank conflicts, and bits that agree but
+    are open, raise PromiseNotKept.
+    """
+    seen = observe(kernel, problem, device)
+    finding = decide(kernel, replace(seen, mismatches=tuple(_only(seen.mismatches, inputs=False))), problem).finding
+    if finding is None:
+        return
+    heading = f"{kernel.name} on {spelled(problem)}"
+    if finding.mismatch is not None:
+        raise BitsDiffer(finding.mismatch, heading, after=_after(finding))
+    raise PromiseNotKept(f"{heading}\n{finding.status}: {finding.text}")
 
 
 def inputs_unchanged(kernel: Kernel, problem: Any, device: Device) -> None:
@@ -136,19 +162,68 @@ def _demand(mismatches: Sequence[Mismatch], heading: str) -> None:
         raise BitsDiffer(mismatches[0], heading)
 
 
+def _after(finding: Finding) -> str:
+    """What a finding says beside the elements that differ."""
+    return "\n".join(finding.text.removeprefix(str(finding.mismatch)).splitlines()[1:])
+
+
 def _compared(
     promise: Promise, got: NDArray[Any], want: NDArray[Any], format: str, *, name: str, owner: Owner | None = None
 ) -> Mismatch:
     return bits(got, want, format or None, None, owner, nan=promise.nan, within_ulps=promise.within_ulps, name=name)
 
 
-def _suspected(mismatch: Mismatch, got: Outputs, want: Outputs, mistaken: Mapping[str, Outputs]) -> Mismatch:
-    """The mismatch with the mistakes that explain it."""
-    if not mismatch:
-        return mismatch
+def _judged(
+    kernel: Kernel, got: NDArray[Any], want: NDArray[Any] | Bounded, format: str, name: str, owner: Owner | None
+) -> Mismatch:
+    """An output against the oracle's, by what the kernel promises."""
+    try:
+        if isinstance(want, Bounded):
+            return within_bound(got, want.value, want.bound, format or None, None, owner, name=name)
+        return _compared(kernel.promise, got, want, format, name=name, owner=owner)
+    except RefsimError as error:
+        raise in_output(kernel, name, format, error) from error
+
+
+def _mistaken(
+    kernel: Kernel, problem: Any, target: str, want: Expected, remarks: list[str]
+) -> dict[str, Mapping[str, NDArray[Any]]]:
+    """What each of the suspects would have written; one that goes wrong itself is remarked on and left out."""
+    found = {}
+    for name, suspect in kernel.suspects.items():
+        try:
+            wrote = called(kernel, f"suspect {name!r}", suspect, *kernel.asked(problem, target), problem=problem)
+            shapes = {output: array.shape for output, array in dict(wrote).items()}
+        except (RefsimError, TypeError, ValueError, AttributeError) as error:
+            what = error.what if isinstance(error, RefsimError) else f"suspect {name!r} returns no arrays"
+            remarks.append(f"{what}; it was left out")
+            continue
+        misfit = [output for output in shapes if output in want and shapes[output] != _shape(want[output])]
+        if misfit:
+            remarks.append(f"suspect {name!r} returns {misfit[0]!r} in shape {shapes[misfit[0]]}; it was left out")
+            continue
+        found[name] = wrote
+    return found
+
+
+def _shape(want: NDArray[Any] | Bounded) -> tuple[int, ...]:
+    return want.value.shape if isinstance(want, Bounded) else want.shape
+
+
+def _suspected(
+    mismatch: Mismatch, got: Outputs, want: Expected, mistaken: Mapping[str, Mapping[str, NDArray[Any]]]
+) -> Mismatch:
+    """The mismatch with the mistakes that explain it: what they give is compared with what the kernel wrote, bit for bit."""
     name = mismatch.name
-    candidates = {mistake: outputs[name] for mistake, outputs in mistaken.items() if name in outputs}
-    return replace(mismatch, suspects=explained(got[name], want[name], candidates))
+    right = want.get(name)
+    if not mismatch or isinstance(right, Bounded) or right is None:
+        return mismatch
+    candidates = {
+        mistake: outputs[name]
+        for mistake, outputs in mistaken.items()
+        if name in outputs and outputs[name].dtype.itemsize == right.dtype.itemsize
+    }
+    return replace(mismatch, suspects=explained(got[name], right, candidates))
 
 
 def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any]) -> Mismatch:
@@ -170,9 +245,13 @@ def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watc
     if declared is None:
         return None
 
-    def declared_owner(*index: int) -> dict[str, int]:
+    def declared_owner(*index: int) -> dict[str, int] | str:
         flat = int(np.ravel_multi_index(index, shape))
-        return dict(zip(("block", "thread"), declared(problem, name, flat), strict=True))
+        try:
+            block, thread = called(kernel, "owner", declared, problem, name, flat, problem=problem)
+        except (RefsimError, TypeError, ValueError) as error:  # elements that differ are the greater news
+            return error.what if isinstance(error, RefsimError) else f"owner of kernel {kernel.name}: {said(error)}"
+        return {"block": block, "thread": thread}
 
     return declared_owner
 

@@ -39,7 +39,7 @@ def spelled(recipe: Any) -> str:
     parts = []
     for f in fields(recipe):
         value = getattr(recipe, f.name)
-        if value == f.default:
+        if _is_default(value, f.default):
             continue
         if is_dataclass(value):
             text = spelled(value)
@@ -51,6 +51,14 @@ def spelled(recipe: Any) -> str:
             text = repr(value)
         parts.append(f"{f.name}={text}")
     return f"{type(recipe).__name__}({', '.join(parts)})"
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Whether a field is at its default; an array, which compares element by element, never is."""
+    try:
+        return bool(value == default)
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,7 +243,7 @@ def to_json(recipe: Any) -> Any:
         return {
             f.name: to_json(getattr(recipe, f.name))
             for f in fields(recipe)
-            if f.default is MISSING or getattr(recipe, f.name) != f.default
+            if f.default is MISSING or not _is_default(getattr(recipe, f.name), f.default)
         }
     if isinstance(recipe, (tuple, list)):
         return [to_json(part) for part in recipe]

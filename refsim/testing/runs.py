@@ -4,81 +4,75 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from refsim.compare import Mismatch
 from refsim.device import Device
-from refsim.errors import Kind, RefsimError
+from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
+from refsim.testing.decisions import Finding, blamed, decide
 from refsim.testing.laws import observe
 from refsim.testing.recipes import spelled, to_json
+from refsim.testing.user_code import shortened
 from refsim.testing.verdicts import Verdict
-
-_STATUS_OF = {Kind.FAULT: verdicts.FAIL, Kind.INCONCLUSIVE: verdicts.UNSUPPORTED}
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What one problem showed: a status other than pass, in words and, where bits differ, as a Mismatch."""
+class Examined:
+    """What one run of a problem showed: the finding (None: it agrees), and how many elements were compared and differ."""
 
-    status: str
-    text: str
-    problem: Any
-    mismatch: Mismatch | None = None
+    finding: Finding | None
+    elements: int = 0
+    differing: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "") -> Verdict:
     """The verdict of one problem, run once; nothing is generated or shrunk."""
     started = time.monotonic()
-    finding, elements, notes = examine(kernel, problem, device)
+    found = examine(kernel, problem, device)
+    finding = found.finding
+    record, text, remarks = described(kernel, problem)
     return Verdict(
         kernel.name,
         finding.status if finding else verdicts.PASS,
         describe(device),
         "replay",
         cases=1,
-        elements=elements,
+        elements=found.elements,
+        differing=found.differing,
         seconds=time.monotonic() - started,
         finding=finding.text if finding else "",
         mismatch=finding.mismatch if finding else None,
-        problem=to_json(problem),
-        problem_text=spelled(problem),
+        worst=finding.mismatch if finding else None,
+        problem=record,
+        problem_text=text,
         replay=replay,
         promise=str(kernel.promise),
-        notes=notes,
+        notes=(*found.notes, *remarks),
     )
 
 
-def examine(kernel: Kernel, problem: Any, device: Device) -> tuple[Finding | None, int, tuple[str, ...]]:
-    """What one run of a problem shows (None: it agrees), how many elements were compared, and notes."""
+def examine(kernel: Kernel, problem: Any, device: Device) -> Examined:
+    """Runs a problem once and decides what that shows; an error that is not the kernel's is raised."""
     try:
         seen = observe(kernel, problem, device)
     except RefsimError as error:
-        return Finding(_blame(error), str(error), problem), 0, ()
+        return Examined(blamed(error, problem))
     except Exception as error:
-        error.add_note(f"while {kernel.name} ran {spelled(problem)}")
+        error.add_note(f"while {kernel.name} ran {shortened(problem)}")
         raise
-    finding = None
-    if seen.mismatches:
-        text = "\n".join(str(mismatch) for mismatch in seen.mismatches)
-        finding = Finding(verdicts.FAIL, text, problem, seen.mismatches[0])
-    if seen.conflicts and finding is None:
-        finding = Finding(verdicts.FAIL, "\n".join(["[bank-conflicts] promised are none", *seen.conflicts]), problem)
-    if seen.inexact:  # bits that are not fixed can neither confirm nor refute
-        text = "\n".join(["inexact arithmetic on the data path", *seen.inexact, *([finding.text] if finding else [])])
-        finding = Finding(verdicts.INEXACT, text, problem, finding.mismatch if finding else None)
-    return finding, seen.elements, seen.notes
+    decision = decide(kernel, seen, problem)
+    differing = sum(mismatch.count for mismatch in seen.mismatches)
+    return Examined(decision.finding, seen.elements, differing, decision.notes)
+
+
+def described(kernel: Kernel, problem: Any) -> tuple[Any, str, tuple[str, ...]]:
+    """A problem as JSON (None where it cannot be), in one line, and a note where it cannot."""
+    try:
+        return to_json(problem), spelled(problem), ()
+    except RefsimError as error:
+        return None, shortened(problem), (f"no case of this problem can be written: {error.what}",)
 
 
 def describe(device: Device) -> dict[str, str]:
     """The device's name and what it says of itself: after a run also hashes, flags and tools of what ran."""
     return {"name": device.name, **device.describe()}
-
-
-def _blame(error: RefsimError) -> str:
-    """The status of a run that ended in an error; raises the error again where the kernel is not to blame."""
-    if error.code == "timeout":
-        return verdicts.TIMEOUT
-    status = _STATUS_OF.get(error.kind)
-    if status is None:
-        raise error
-    return status

@@ -10,6 +10,7 @@ from refsim.render import Command
 
 PASS, FAIL, INEXACT = "pass", "fail", "inexact"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
+
 KINDS = {
     PASS: None,
     FAIL: Kind.FAULT,
@@ -25,9 +26,10 @@ KINDS = {
 class Verdict:
     """The outcome of a campaign: `status` is a key of KINDS, `exit_code` what a command returns for it.
 
-    `cases` problems and `elements` output elements were compared. A finding has the smallest `problem` known (as JSON
-    and as text), the `finding` in words, the `mismatch` where bits differ, and the `replay` file. `notes` are worth knowing
-    and make no kernel wrong: unwritten memory that was read and reached no output. `device` describes
+    `cases` problems and `elements` output elements were compared, `differing` of them lie beyond the promise, and `worst` is
+    the mismatch with the element that is furthest off. A finding has the smallest `problem` known (as JSON and as text), the
+    `finding` in words, its `mismatch` where bits differ, and the `replay` file. `notes` are worth knowing and make no kernel
+    wrong: unwritten memory that was read and reached no output, a case that could not be written. `device` describes
     the device with hashes, flags and tools of what ran; `seconds` is wall-clock time.
     """
 
@@ -46,6 +48,8 @@ class Verdict:
     replay: str = ""
     promise: str = "bitwise"
     notes: tuple[str, ...] = ()
+    differing: int = 0
+    worst: Mismatch | None = None
 
     def __post_init__(self) -> None:
         if self.status not in KINDS:
@@ -71,6 +75,9 @@ class Verdict:
             f"{self.seconds:.1f} s, profile {self.profile}{seed}"
         ]
         lines += self.finding.splitlines()
+        if self.differing and self.worst is not None and self.cases > 1:
+            name = f" in {self.worst.name}" if self.worst.name else ""
+            lines += [f"over all cases {self.differing} of {self.elements} elements, {self.worst.worst_text}{name}"]
         lines += [f"note  {line}" for line in self.notes]
         lines += [f"problem {self.problem_text}"] if self.problem_text else []
         return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])
@@ -79,7 +86,8 @@ class Verdict:
         """Plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""
         record = {key: getattr(self, key) for key in self.__dataclass_fields__}
         record |= {"device": dict(self.device), "exit_code": self.exit_code, "notes": list(self.notes)}
-        return record | {"mismatch": self.mismatch.to_json() if self.mismatch else None}
+        found = {"mismatch": self.mismatch, "worst": self.worst}
+        return record | {key: mismatch.to_json() if mismatch else None for key, mismatch in found.items()}
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "Verdict":
@@ -91,6 +99,8 @@ class Verdict:
         missing = [key for key in ("kernel", "status", "device", "profile") if key not in known]
         if missing:
             raise RefsimError("missing-field", f"a verdict needs {missing[0]!r}")
-        mismatch = known.get("mismatch")
         known["notes"] = tuple(known.get("notes", ()))
-        return Verdict(**{**known, "mismatch": Mismatch.from_json(mismatch) if mismatch else None})
+        for key in ("mismatch", "worst"):
+            record_of = known.get(key)
+            known[key] = Mismatch.from_json(record_of) if record_of else None
+        return Verdict(**known)

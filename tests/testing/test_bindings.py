@@ -108,9 +108,9 @@ def test_given_amax_is_an_input_that_stays(numpy_device):
 
     device = numpy_device({**entries(), "fp8_quantize_bf16_e4m3": spoils})
     problem = bindings.Quantize(Tensor(5, "bf16", "ones"), amax_bits=bindings.ONE)
-    finding, *_ = examine(bindings.FP8_QUANTIZE, problem, device)
+    finding = examine(bindings.FP8_QUANTIZE, problem, device).finding
     assert finding.mismatch.name == "input amax_bits"
-    assert examine(bindings.FP8_QUANTIZE, replace(problem, amax_bits=None), device)[0] is None
+    assert examine(bindings.FP8_QUANTIZE, replace(problem, amax_bits=None), device).finding is None
 
 
 @pytest.mark.parametrize(

@@ -193,13 +193,15 @@ def test_time_limit_ends_a_campaign_inconclusively(halve_kernel, fake_device):
     assert device.launches == 0
 
 
-def test_crash_of_the_host_function_is_raised_with_its_problem(halve_kernel, fake_device):
+def test_crash_of_the_host_function_is_the_users_error(halve_kernel, fake_device):
     def crashes(launcher, x, n, y):
         raise ZeroDivisionError("host")
 
-    with pytest.raises(ZeroDivisionError) as caught:
+    with pytest.raises(RefsimError, match="kernel-code-fails") as caught:
         run_campaign(halve_kernel, fake_device(crashes))
-    assert caught.value.__notes__[0] == "while halve ran Tensor(n=0, format='bf16')"
+    assert caught.value.what == ("run of kernel halve raised ZeroDivisionError: host on Tensor(n=0, format='bf16')")
+    assert "in crashes" in caught.value.where
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("request_", [{"profile": "cii"}, {"cases": -1}, {"seed": 0.5}, {"cases": True}])

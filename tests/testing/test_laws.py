@@ -128,13 +128,13 @@ def test_promised_conflicts_are_a_finding(halve_kernel, fake_device):
         conflicts=("ldmatrix.x4 at PTX line 3: 8 wavefronts", "st.shared.f32 at PTX line 9: 2 wavefronts")
     )
     promising = replace(halve_kernel, conflict_free=("ldmatrix",))
-    finding, *_ = examine(promising, PROBLEM, device)
+    finding = examine(promising, PROBLEM, device).finding
     assert (finding.status, finding.mismatch) == ("fail", None)
     assert finding.text.splitlines() == [
         "[bank-conflicts] promised are none",
         "ldmatrix.x4 at PTX line 3: 8 wavefronts",
     ]
-    assert examine(halve_kernel, PROBLEM, device)[0] is None
+    assert examine(halve_kernel, PROBLEM, device).finding is None
 
 
 def test_owner_of_a_matrix_knows_how_far_its_rows_lie_apart(halve_kernel, fake_device, right_halve):

@@ -156,7 +156,7 @@ def test_every_code_but_nan_is_a_weight_of_the_corpus():
 def test_corpus_shows_the_trick(layer_device):
     """One entry with the wrong decoder fails on the problem of zero weights alone."""
     problem = next(each for each in fp8.LINEAR_FP8_WEIGHT.corpus if each.w == fp8.ZEROS)
-    finding, *_ = examine(fp8.LINEAR_FP8_WEIGHT, problem, layer_device(fp8.LINEAR_FP8_WEIGHT, "trick"))
+    finding = examine(fp8.LINEAR_FP8_WEIGHT, problem, layer_device(fp8.LINEAR_FP8_WEIGHT, "trick")).finding
     assert "pattern every element differs" in finding.text
     assert "bit for bit what that gives" in finding.text
 

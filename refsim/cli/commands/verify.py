@@ -134,7 +134,7 @@ def _answer(verdicts: "list[Verdict]") -> Answer:
             verdict.kernel,
             verdict.cases,
             verdict.elements,
-            verdict.mismatch.count if verdict.mismatch else 0,
+            verdict.differing,
             f"{verdict.seconds:.1f}",
             verdict.promise,
         )

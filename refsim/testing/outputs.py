@@ -1,0 +1,78 @@
+"""What `run` and `oracle` return, checked: what does not fit the declaration is its author's error, said with the way out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.kernels import Bounded, Buffer, Kernel
+
+
+def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]) -> Mapping[str, Any]:
+    """The outputs that `run` or `oracle` returned: arrays, or Bounded of an oracle, under the declared names."""
+    where = f"{label} of kernel {kernel.name}"
+    if not isinstance(outputs, Mapping):
+        what = f"{label} returns {_named(outputs)}, not a mapping of names to arrays"
+        example = "launcher.read(y)" if label == "run" else "want"
+        raise RefsimError("outputs-differ", what, where=where, help=f'return {{"{next(iter(formats))}": {example}}}')
+    _same_names(label, outputs, formats, where)
+    for name, value in outputs.items():
+        if isinstance(value, Bounded) and label != "run":
+            if not kernel.promise.is_bounded:
+                what = (
+                    f"{label} returns Bounded values for {name!r}, the promise is {str(kernel.promise).split(':')[0]}"
+                )
+                raise RefsimError(
+                    "outputs-differ", what, where=where, help="promise=Promise.BOUNDED(because=...) decides by them"
+                )
+        elif not isinstance(value, np.ndarray):
+            what = f"{label} returns {_named(value)} for {name!r}, not a NumPy array"
+            raise RefsimError("outputs-differ", what, where=where, help=_way_out(label, name, value))
+    if kernel.promise.is_bounded and label == "oracle" and not any(isinstance(v, Bounded) for v in outputs.values()):
+        what = "the promise is Promise.BOUNDED, and oracle returns no bounds"
+        raise RefsimError("outputs-differ", what, where=where, help="return {name: Bounded(value, bound)}")
+    return outputs
+
+
+def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:
+    """The oracle's output has the shape of the kernel's."""
+    shape = want.value.shape if isinstance(want, Bounded) else want.shape
+    if got.shape != shape:
+        what = f"run returns {name!r} in shape {got.shape}, oracle in shape {shape}"
+        raise RefsimError("shape-mismatch", what, where=f"kernel {kernel.name}", help="both return the same elements")
+
+
+def in_output(kernel: Kernel, name: str, format: str, error: RefsimError) -> RefsimError:
+    """An error of a comparison, with the output that was compared and, for floats in place of codes, the way out."""
+    error.where = error.where if error.where not in ("", name) else f"output {name!r} of kernel {kernel.name}"
+    if not error.help and format and error.code in ("dtype-mismatch", "format-mismatch"):
+        error.help = f'run and oracle both return codes: refsim.encode(values, "{format}") gives those of floats'
+    return error
+
+
+def _same_names(label: str, outputs: Mapping[Any, Any], formats: Mapping[str, str], where: str) -> None:
+    def listed(names: "list[Any]") -> str:
+        return ", ".join(repr(name) for name in names)
+
+    undeclared = [name for name in outputs if name not in formats]
+    missing = [name for name in formats if name not in outputs]
+    if undeclared:
+        what = f"{label} returns {listed(undeclared)}, declared are {listed(list(formats))}"
+        help = f'outputs={{"{undeclared[0]}": "<format>"}} declares it; "" stands for plain integers'
+        raise RefsimError("outputs-differ", what, where=where, help=help)
+    if missing:
+        what = f"{label} does not return {listed(missing)}, which is declared; it returns {listed(list(outputs))}"
+        raise RefsimError("outputs-differ", what, where=where, help="return every output of outputs=, or declare fewer")
+
+
+def _way_out(label: str, name: str, value: Any) -> str:
+    if isinstance(value, Buffer):
+        return f'"{name}": launcher.read({value.name}) gives its elements'
+    if hasattr(value, "__array__"):
+        return "numpy.asarray(...) makes it one"
+    return "return codes, or floats of the format's own NumPy dtype, as an array in the shape of the output"
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,90 @@
+"""Functions of a kernel's declaration, called: what goes wrong in them is their author's, and said as such.
+
+Nothing that such a function raises, `sys.exit(0)` included, ends a verification as if the kernel had agreed.
+"""
+
+import sysconfig
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from refsim.bundled import PACKAGE
+from refsim.errors import Kind, RefsimError
+from refsim.kernels import Kernel
+from refsim.testing.recipes import spelled
+
+LONGEST = 200
+LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+
+
+def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments: Any, problem: Any = None) -> Any:
+    """What a function of a kernel's declaration returns; `label` says which it is: "oracle".
+
+    What it raises becomes the error that names it, the problem and its line, except RefsimError, which gets a place where it
+    has none, and an interrupt from the keyboard. An assertion of `run` is a check that the kernel fails.
+    """
+    try:
+        return function(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except RefsimError as error:
+        if label != "run":
+            error.where = error.where or f"{label} of kernel {kernel.name}{_at(error)}"
+            error.kind = Kind.USAGE if error.kind in (Kind.FAULT, Kind.INCONCLUSIVE) else error.kind
+        raise
+    except AssertionError as error:
+        if label != "run":
+            raise code_fails(kernel, label, error, problem) from error
+        what = f"run of kernel {kernel.name} asserts: {said(error)}"
+        raise RefsimError("run-asserts", what, where=place(error), kind=Kind.FAULT) from error
+    except BaseException as error:
+        raise code_fails(kernel, label, error, problem) from error
+
+
+def code_fails(kernel: Kernel, label: str, error: BaseException, problem: Any = None) -> RefsimError:
+    """The error for an exception in a kernel's own Python code."""
+    on = "" if problem is None else f" on {shortened(problem)}"
+    if isinstance(error, SystemExit):
+        what, help = f"ended the program: sys.exit({error.code!r}){on}", "raise an exception where something is wrong"
+    else:
+        what, help = f"raised {said(error)}{on}", f"mend {label}: this is neither the kernel nor refsim"
+    return RefsimError("kernel-code-fails", f"{label} of kernel {kernel.name} {what}", where=place(error), help=help)
+
+
+def shortened(problem: Any) -> str:
+    """A problem in one line that is not long, whatever its author made of it."""
+    text = ""
+    with suppress(Exception):
+        text = spelled(problem)
+    text = text or type(problem).__name__
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def said(error: BaseException) -> str:
+    """`KeyError: 'y'`, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:LONGEST].removesuffix(": ")
+
+
+def place(error: BaseException) -> str:
+    """The last line of the user's own code on the way to an exception: `kernels.py:12 in oracle`."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<")]
+    own = [each for each in frames if not is_foreign(each.filename)]
+    if not own:
+        return ""
+    return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}"
+
+
+def is_foreign(file: str) -> bool:
+    """Whether a source file is refsim's, Python's or a library's, and not the user's; the kernels of refsim are users."""
+    path = Path(file)
+    if path.is_relative_to(PACKAGE):
+        return not path.is_relative_to(PACKAGE / "_bundled")
+    return any(path.is_relative_to(folder) for folder in LIBRARIES)
+
+
+def _at(error: BaseException) -> str:
+    where = place(error)
+    return f", {where}" if where else ""

@@ -1,0 +1,264 @@
+"""What goes wrong in a kernel's own Python code is its author's error, and never a kernel that agrees."""
+
+import sys
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from refsim.errors import Kind, RefsimError
+from refsim.testing import Bounded, Promise, find_kernels, laws, run_campaign
+from refsim.testing import strategies as rst
+from refsim.testing.recipes import Tensor, spelled
+from refsim.testing.runs import examine
+
+PROBLEM = Tensor(40, "bf16", "gaussian")
+
+
+def error_of(kernel, device, **options):
+    with pytest.raises(RefsimError) as caught:
+        run_campaign(kernel, device, **options)
+    assert caught.value.exit_code == 2, str(caught.value)
+    return caught.value
+
+
+def raises(error):
+    def function(*_):
+        raise error
+
+    return function
+
+
+ENDS = [KeyError("y"), ValueError("a shape"), SystemExit(0), SystemExit(), GeneratorExit(), BaseException("odd")]
+
+
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("function", ["run", "oracle", "outputs"])
+def test_what_a_function_raises_is_its_own(halve_kernel, fake_device, function, error):
+    found = error_of(replace(halve_kernel, **{function: raises(error)}), fake_device())
+    assert found.code == "kernel-code-fails"
+    assert found.what.startswith(f"{function} of kernel halve ")
+    assert "Tensor(n=0, format='bf16')" in found.what
+    assert "test_user_code.py:" in found.where
+    assert found.help
+
+
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+def test_what_draws_problems_is_named_too(halve_kernel, fake_device, error):
+    found = error_of(replace(halve_kernel, problem=rst.sizes().map(raises(error))), fake_device())
+    assert (found.code, found.what.partition(" r")[0].partition(" e")[0]) == (
+        "kernel-code-fails",
+        "problem of kernel halve",
+    )
+
+
+def test_a_recipe_that_ends_the_program_verifies_nothing(halve_kernel, fake_device):
+    @dataclass(frozen=True)
+    class Ends:
+        n: int
+
+        def __post_init__(self):
+            sys.exit(0)
+
+    found = error_of(replace(halve_kernel, recipe=Ends, corpus=(), problem=rst.sizes().map(Ends)), fake_device())
+    assert "sys.exit(0)" in found.what
+
+
+def test_what_is_no_strategy_is_refused(halve_kernel, fake_device):
+    assert error_of(replace(halve_kernel, problem=[Tensor(1, "bf16")]), fake_device()).code == "kernel-code-fails"
+
+
+def test_a_kernel_file_that_ends_the_program_is_unreadable(tmp_path):
+    file = tmp_path / "kernels.py"
+    for text in ("import sys\nsys.exit(0)\n", "raise SystemExit\n", "raise BaseException('odd')\n"):
+        file.write_text(text)
+        with pytest.raises(RefsimError, match="kernel-file-fails") as caught:
+            find_kernels([file])
+        assert caught.value.kind is Kind.UNREADABLE
+
+
+@pytest.mark.parametrize("end", ["in the file", "in the oracle", "in run", "in a recipe", "in a function of the file"])
+def test_verify_is_not_green_when_code_ends_the_program(refsim_cli, tmp_path, end):
+    exits = {"in the file": "file", "in the oracle": "oracle", "in run": "run", "in a recipe": "recipe"}.get(
+        end, "problem"
+    )
+    file = tmp_path / "kernels.py"
+    file.write_text(ENDING.replace("ENDS", repr(exits)))
+    assert refsim_cli("verify", "--kernels", str(file)) in (2, 3)
+
+
+@pytest.fixture
+def refsim_cli(tmp_path, monkeypatch, capsys):
+    from refsim.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: main(list(arguments))
+
+
+ENDING = """
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from refsim.testing import Kernel, strategies
+
+def ends(where):
+    if ENDS == where:
+        sys.exit(0)
+
+@dataclass(frozen=True)
+class Size:
+    n: int = 1
+
+    def __post_init__(self):
+        ends("recipe")
+
+def run(launcher, problem):
+    ends("run")
+    return {"y": np.zeros(1, np.uint8)}
+
+def oracle(problem):
+    ends("oracle")
+    return {"y": np.zeros(1, np.uint8)}
+
+def size(n):
+    ends("problem")
+    return Size(n)
+
+ends("file")
+KERNELS = (Kernel("k", oracle, strategies.sizes().map(size), run, {"y": ""}, recipe=Size, source=None),)
+""".replace(", source=None", "")
+
+
+def test_an_assertion_of_run_is_a_check_that_the_kernel_fails(halve_kernel, fake_device):
+    def run(launcher, problem):
+        wrote = halve_kernel.run(launcher, problem)
+        assert problem.n < 9, "the flag is not set"
+        return wrote
+
+    verdict = run_campaign(replace(halve_kernel, run=run), fake_device())
+    assert (verdict.status, verdict.exit_code, verdict.problem["n"]) == ("fail", 1, 9)
+    assert "the flag is not set" in verdict.finding
+    found = error_of(replace(halve_kernel, oracle=raises(AssertionError("odd"))), fake_device())
+    assert "oracle of kernel halve raised AssertionError: odd" in found.what
+
+
+def test_errors_of_refsim_in_an_oracle_are_not_faults_of_the_kernel(halve_kernel, fake_device):
+    found = error_of(
+        replace(halve_kernel, oracle=raises(RefsimError("race", "two threads", kind=Kind.FAULT))), fake_device()
+    )
+    assert found.where.startswith("oracle of kernel halve")
+
+
+def returning(**outputs):
+    return lambda *_: outputs
+
+
+@pytest.mark.parametrize(
+    ("label", "returned", "what", "help"),
+    [
+        ("run", None, "run returns None, not a mapping", 'return {"y": launcher.read(y)}'),
+        ("oracle", None, "oracle returns None, not a mapping", 'return {"y": want}'),
+        ("oracle", np.zeros(40), "oracle returns a ndarray, not a mapping", 'return {"y"'),
+        ("run", {"y": np.zeros(40, np.uint16), "z": 1}, "run returns 'z', declared are 'y'", 'outputs={"z"'),
+        ("oracle", {}, "oracle does not return 'y', which is declared", "return every output"),
+        ("run", {3: 1}, "run returns 3, declared are 'y'", "declares it"),
+        ("oracle", {"y": [1.0] * 40}, "oracle returns a list for 'y', not a NumPy array", "return codes"),
+        ("oracle", {"y": 3.0}, "oracle returns a float for 'y', not a NumPy array", "return codes"),
+        ("oracle", {"y": None}, "oracle returns None for 'y', not a NumPy array", "return codes"),
+        (
+            "oracle",
+            {"y": np.zeros(3, np.uint16)},
+            "run returns 'y' in shape (40,), oracle in shape (3,)",
+            "same elements",
+        ),
+        ("oracle", {"y": np.zeros(40, np.float64)}, "float64", 'refsim.encode(values, "bf16")'),
+        ("oracle", {"y": np.zeros(40, np.float32)}, "float32", 'refsim.encode(values, "bf16")'),
+        ("oracle", {"y": np.zeros(40, ml_dtypes.float8_e4m3fn)}, "float8_e4m3fn", 'refsim.encode(values, "bf16")'),
+        ("oracle", {"y": Bounded(np.zeros(40), 0.0)}, "oracle returns Bounded values for 'y'", "Promise.BOUNDED"),
+    ],
+)
+def test_outputs_that_do_not_fit_the_declaration_are_said(halve_kernel, fake_device, label, returned, what, help):
+    device = fake_device()
+    with pytest.raises(RefsimError) as caught:
+        examine(replace(halve_kernel, **{label: lambda *_: returned}), PROBLEM, device)
+    assert caught.value.exit_code == 2
+    assert what in caught.value.what
+    assert help in caught.value.help
+    assert "kernel halve" in caught.value.where
+
+
+def test_a_buffer_is_read_before_it_is_returned(halve_kernel, fake_device):
+    kernel = replace(halve_kernel, run=lambda launcher, _: {"y": launcher.output(40, np.uint16, name="y")})
+    with pytest.raises(RefsimError, match=r"run returns a Buffer for 'y'") as caught:
+        examine(kernel, PROBLEM, fake_device())
+    assert "launcher.read(y)" in caught.value.help
+
+
+def test_a_promise_of_bounds_needs_bounds(halve_kernel, fake_device):
+    kernel = replace(halve_kernel, promise=Promise.BOUNDED("derived"))
+    with pytest.raises(RefsimError, match="oracle returns no bounds"):
+        examine(kernel, PROBLEM, fake_device())
+
+
+@pytest.mark.parametrize("outputs", [None, ["y"], {"y": np.uint16}, {"y": 16}])
+def test_outputs_are_names_and_formats(halve_kernel, fake_device, outputs):
+    with pytest.raises(RefsimError, match="bad-outputs"):
+        examine(replace(halve_kernel, outputs=lambda _: outputs), PROBLEM, fake_device())
+
+
+@pytest.fixture
+def wrong(fake_device, right_halve):
+    def flips(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(y)[2] ^= 1
+
+    return fake_device(flips, sees_owners=False)
+
+
+def test_a_failing_verdict_survives_an_owner_that_raises(halve_kernel, wrong):
+    for owner in (raises(KeyError("block")), lambda *_: 3, raises(SystemExit(0))):
+        kernel = replace(halve_kernel, owner=owner, corpus=(PROBLEM,))
+        verdict = run_campaign(kernel, wrong, cases=0)
+        assert verdict.exit_code == 1
+        assert "owner of kernel halve" in verdict.finding
+
+
+@pytest.mark.parametrize(
+    "suspect",
+    [raises(KeyError("z")), raises(SystemExit(0)), returning(y=3), lambda _: None, returning(y=np.zeros(3, np.uint16))],
+)
+def test_a_failing_verdict_survives_a_suspect_that_is_wrong_itself(halve_kernel, wrong, suspect):
+    kernel = replace(halve_kernel, suspects={"odd": suspect, "right": halve_kernel.oracle}, corpus=(PROBLEM,))
+    verdict = run_campaign(kernel, wrong, cases=0)
+    assert verdict.exit_code == 1
+    assert any("suspect 'odd'" in note and note.endswith("left out") for note in verdict.notes)
+
+
+def test_recipes_may_hold_arrays_though_no_case_of_them_can_be_written(halve_kernel, wrong, tmp_path):
+    @dataclass(frozen=True)
+    class Holds:
+        array: np.ndarray
+        n: int = 40
+        misalign_bytes: int = 0
+
+        def codes(self):
+            return self.array
+
+    kernel = replace(halve_kernel, recipe=Holds, corpus=(Holds(np.arange(40, dtype=np.uint16)),))
+    verdict = run_campaign(kernel, wrong, cases=0, failures_dir=tmp_path)
+    assert (verdict.exit_code, verdict.replay, verdict.problem) == (1, "", None)
+    assert any("no case of this problem can be written" in note for note in verdict.notes)
+    assert spelled(kernel.corpus[0]).startswith("Holds(array=array(")
+
+
+def test_laws_say_the_same(halve_kernel, fake_device):
+    with pytest.raises(RefsimError, match="kernel-code-fails"):
+        laws.agrees_with_oracle(replace(halve_kernel, oracle=raises(SystemExit(0))), PROBLEM, fake_device())
+
+
+def test_the_keyboard_still_interrupts(halve_kernel, fake_device):
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(replace(halve_kernel, oracle=raises(KeyboardInterrupt())), fake_device())
