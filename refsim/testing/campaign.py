@@ -104,16 +104,15 @@ class _Ledger:
                 self.surveyed = self.surveyed or finding
                 return True
             if self.failure and finding.mismatch and not self.failure.mismatch:
-                return (
-                    True  # a fault outranks elements that differ: a simpler problem that shows those alone is no match
-                )
+                return True  # simpler, but a fault outranks elements that differ
             # While Hypothesis shrinks it tries only problems simpler than the last one that failed.
             self.failed_at = self.failed_at or time.monotonic()
             self.failure = finding
             return False
-        self.doubt = self.doubt or finding
         if finding.status in (verdicts.UNSUPPORTED, verdicts.TIMEOUT):
+            self.doubt = finding
             raise _Stopped
+        self.doubt = self.doubt or finding
         return True
 
     def _count(self, found: Examined) -> None:
