@@ -5,7 +5,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.machine import scheduler as machine
+from refsim.ptx.machine import schedules
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 PROLOGUE = """
@@ -256,7 +256,7 @@ def test_instructions_of_newer_targets_are_refused():
 
 def test_a_spinning_group_leaves_time_for_the_one_that_holds_the_lock(monkeypatch):
     """The lock is given back at a counter above the loop that waits for it, several blocks later."""
-    monkeypatch.setattr(machine, "FAIRNESS", 128)
+    monkeypatch.setattr(schedules, "FAIRNESS", 128)
     out = np.zeros(32 * 8, np.uint32)
     body = """
         mov.u32 %r2, lock; mov.u32 %r9, 0; and.b32 %r3, %r1, 31; setp.ne.s32 %p2, %r3, 0;
@@ -277,7 +277,7 @@ def test_a_spinning_group_leaves_time_for_the_one_that_holds_the_lock(monkeypatc
 
 
 def test_a_group_between_two_that_spin_gets_its_turn(monkeypatch):
-    monkeypatch.setattr(machine, "FAIRNESS", 128)
+    monkeypatch.setattr(schedules, "FAIRNESS", 128)
     body = """
         mov.u32 %r2, flag; setp.eq.s32 %p1, %r1, 0; @%p1 st.shared.u32 [%r2], 0; bar.sync 0;
         setp.ge.u32 %p2, %r1, 64; @%p2 bra HIGH; setp.ge.u32 %p2, %r1, 32; @%p2 bra WORK;

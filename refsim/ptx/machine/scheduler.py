@@ -34,6 +34,8 @@ from refsim.ptx.lowering.granules import granule
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
+from refsim.ptx.machine.polling import Polling
+from refsim.ptx.machine.schedules import LowestFirst, Random, Schedule
 from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.memory.access import Access, Observer, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
@@ -47,16 +49,6 @@ from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
 
 _BITS = 2.0 ** np.arange(32)
-FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
-PATIENCE = 50_000  # rounds of polling in which nobody writes anything, until that is a deadlock
-FORBEARANCE = 1_000  # such rounds until a part of a warp arrives at an aligned barrier, where that need not be an error
-QUIET = 100  # of them in which nobody else runs either, until those that wait are looked at: are they as they were?
-LONG = 1 << 41  # what clocks then have gone on, 37 minutes of %globaltimer
-TURN = 32  # picks of such a turn: enough to leave a critical section
-RANDOM_SPLIT = 0.5
-LATER_SPLIT = 1 / 8
-RARE_SPLIT = 1 / 32
-FREELY = 48  # blocks of a random schedule that are parted freely
 
 
 class Machine:
@@ -99,7 +91,6 @@ class Machine:
         self.target, self.arithmetic, self.observer, self.watching = target, arithmetic, observer, watching
         self.deadline, self.in_shared = deadline, in_shared
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
-        self.late = self.choose_late(self.choice) if self.choice is not None and seed % 2 == 0 else None
         poison = bytes([(POISON + seed) & 0xFF])
         arrays: list[NDArray[Any]] = [
             np.array([False]) if bits == 1 else np.frombuffer(poison * (bits // 8), UNSIGNED[bits])
@@ -112,8 +103,8 @@ class Machine:
         self.exit_pc = np.zeros(geometry.lanes, np.int32)
         self.groups: dict[int, Ids] = {}
         self.resting: dict[int, Ids] = {}
-        self.idle = self.quiet = self.seen_writes = 0
-        self.before: list[bytes] = []
+        self.polling = Polling(self)
+        self.schedule = self._schedule(seed)
         self.copies = Copies(self, policy, self.choice)
         self.races, self.in_flight = self._watchers(history or History())
         self.mbarriers = Mbarriers(self)
@@ -160,6 +151,12 @@ class Machine:
         if name.startswith(("%clock", "%globaltimer")):
             return special_register(self, name)
         return lanes.of(self.specials[name])
+
+    def _schedule(self, seed: int) -> Schedule:
+        """Every second seed of a random schedule has warps that are late."""
+        if self.choice is None:
+            return LowestFirst(self, self.polling.resume)
+        return Random(self, self.polling.resume, self.choice, late=seed % 2 == 0)
 
     def _watchers(self, history: History) -> tuple[Races | None, InFlight | None]:
         checks, code = self.checks, self.code
@@ -236,46 +233,13 @@ class Machine:
             self.go(target, lanes.ids)
 
     # ---- scheduling
-    def resume(self) -> bool:
-        """Lanes that rest look again; whether there are any. When nothing is written for long they wait for ever."""
-        self.mbarriers.fire()
-        if not self.resting:
-            return False
-        changed = self.port.writes != self.seen_writes
-        self.idle = 0 if changed else self.idle + 1
-        self.quiet = 0 if changed else self.quiet + (not self.groups)
-        self.seen_writes = self.port.writes
-        if self.idle == FORBEARANCE and self.checks.divergence != "error":
-            self.meetings.arrive_apart()
-        if self.idle > PATIENCE or self.is_stuck():
-            raise self.meetings.report_deadlock()
-        for pc, ids in self.resting.items():
-            self.go(pc, ids)
-        self.resting = {}
-        return True
-
-    def is_stuck(self) -> bool:
-        """Whether those that rest have come back, with nobody else running, to where they were, and their registers and
-        memory are the same: so will be all that they do. Before that time passes, as one may wait for a clock."""
-        quiet = QUIET if self.code.has_mbarriers else FORBEARANCE
-        if self.groups or self.quiet <= quiet or self.mbarriers.delayed:
-            return False
-        if self.quiet == quiet + 1:
-            self.clock, self.before = self.clock + LONG, []
-            return False
-        now = [self.local.bytes.tobytes()]
-        for pc, ids in sorted(self.resting.items()):
-            lanes = Lanes(self, ids)
-            now += [ids.tobytes(), *(get(lanes, index).tobytes() for index in self.code.live_at(pc))]
-        before, self.before = self.before, now
-        return now == before
-
     def run(self) -> None:
         """Run until every lane has exited; a deadlock, a fault or the time limit of the launch is RefsimError."""
+        pick, resume = self.schedule.pick, self.polling.resume
         with np.errstate(all="ignore"):
-            while self.groups or self.wake() or self.resume():
+            while self.groups or self.wake() or resume():
                 self.clock += 1
-                pc, ids = self.pick()
+                pc, ids = pick()
                 block = self.code.blocks[pc]
                 if monotonic() > self.deadline:
                     raise fault(
@@ -288,68 +252,6 @@ class Machine:
                     self.copies.drift()
         if self.alive.any():
             raise self.meetings.report_deadlock()
-
-    def pick(self) -> tuple[int, Ids]:
-        """The lowest counter; now and then another for a while, so that a spinning group does not starve what it waits
-        for: the highest, then the one below it, and so on, as groups may spin on both sides of it."""
-        if self.choice is not None:
-            return self.pick_early(self.choice) or self.pick_random(self.choice)
-        turn, picked = divmod(self.clock, FAIRNESS)
-        if turn and picked == 0:
-            self.resume()
-        if turn and picked < TURN:
-            pc = sorted(self.groups)[-1 - (turn - 1) % len(self.groups)]
-        else:
-            pc = min(self.groups)
-        return pc, self.groups.pop(pc)
-
-    def choose_late(self, choice: np.random.Generator) -> NDArray[np.bool_] | None:
-        """One warp of each CTA that shall come last wherever it may: what was ordered by luck alone then goes wrong."""
-        geometry = self.geometry
-        if geometry.warps == 1:
-            return None
-        last = choice.integers(geometry.warps, size=geometry.count)
-        warps = np.arange(geometry.count * geometry.warps)
-        late: NDArray[np.bool_] = (warps % geometry.warps == last[warps // geometry.warps])[geometry.warp]
-        return late
-
-    def pick_early(self, choice: np.random.Generator) -> tuple[int, Ids] | None:
-        """Lanes that are not late, of a random group that has any; every FAIRNESS picks it is the others' turn too."""
-        if self.late is None or self.clock % FAIRNESS == 0:
-            return None
-        for pc in choice.permutation(sorted(self.groups)).tolist():
-            early = ~self.late[self.groups[pc]]
-            if early.any():
-                ids = self.groups.pop(pc)
-                self.go(pc, ids[~early])
-                return pc, ids[early]
-        return None
-
-    def pick_random(self, choice: np.random.Generator) -> tuple[int, Ids]:
-        """A random group, of which sometimes only some warps run: a schedule that hardware may well choose."""
-        if self.resting and choice.random() < LATER_SPLIT:
-            self.resume()
-        counters = sorted(self.groups)
-        pc = counters[int(choice.integers(len(counters)))]
-        ids = self.groups.pop(pc)
-        warps = self.geometry.warp[ids]
-        share = self.split_share(pc)
-        if warps[0] != warps[-1] and choice.random() < share:
-            runs = choice.random(int(warps[-1] - warps[0]) + 1) < RANDOM_SPLIT
-            chosen = runs[warps - warps[0]]
-            if chosen.any() and not chosen.all():
-                self.groups[pc] = ids[~chosen]
-                return pc, ids[chosen]
-        return pc, ids
-
-    def split_share(self, pc: int) -> float:
-        """How often a random schedule parts the warps at a block: rarely where it only ends in a meeting of each warp, and
-        less often in a long run, so that the parts between two barriers stay few."""
-        terminator = self.code.blocks[pc].terminator
-        clause = None if terminator is None else terminator.bound.clause
-        if clause is not None and clause.rendezvous is not None and not clause.flow:
-            return RARE_SPLIT
-        return RANDOM_SPLIT if self.clock < FREELY else LATER_SPLIT
 
     def run_block(self, block: Block, ids: Ids) -> None:
         lanes = self.lanes

@@ -1,0 +1,68 @@
+"""Lanes that poll memory rest between two looks: when they look again, and when all wait for ever."""
+
+from typing import Protocol
+
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.registers import get
+from refsim.ptx.sync.mbarriers import Mbarriers
+from refsim.ptx.sync.scheduler import Scheduler
+from refsim.ptx.sync.warp_sync import Meetings
+
+PATIENCE = 50_000  # rounds of polling in which nobody writes anything, until that is a deadlock
+FORBEARANCE = 1_000  # such rounds until a part of a warp arrives at an aligned barrier, where that need not be an error
+QUIET = 100  # of them in which nobody else runs either, until those that wait are looked at: are they as they were?
+LONG = 1 << 41  # what clocks then have gone on, 37 minutes of %globaltimer
+
+
+class Polled(Scheduler, Protocol):
+    """A scheduler whose lanes meet, and wait at mbarriers."""
+
+    meetings: Meetings
+
+    @property
+    def mbarriers(self) -> Mbarriers: ...
+
+
+class Polling:
+    """The rounds of polling of one machine, and what was written between them."""
+
+    def __init__(self, machine: Polled) -> None:
+        self.machine = machine
+        self.idle = self.quiet = self.seen_writes = 0
+        self.before: list[bytes] = []
+
+    def resume(self) -> bool:
+        """Lanes that rest look again; whether there are any. When nothing is written for long they wait for ever."""
+        machine = self.machine
+        machine.mbarriers.fire()
+        if not machine.resting:
+            return False
+        changed = machine.port.writes != self.seen_writes
+        self.idle = 0 if changed else self.idle + 1
+        self.quiet = 0 if changed else self.quiet + (not machine.groups)
+        self.seen_writes = machine.port.writes
+        if self.idle == FORBEARANCE and machine.checks.divergence != "error":
+            machine.meetings.arrive_apart()
+        if self.idle > PATIENCE or self._is_stuck():
+            raise machine.meetings.report_deadlock()
+        for pc, ids in machine.resting.items():
+            machine.go(pc, ids)
+        machine.resting = {}
+        return True
+
+    def _is_stuck(self) -> bool:
+        """Whether those that rest have come back, with nobody else running, to where they were, and their registers and
+        memory are the same: so will be all that they do. Before that time passes, as one may wait for a clock."""
+        machine = self.machine
+        quiet = QUIET if machine.code.has_mbarriers else FORBEARANCE
+        if machine.groups or self.quiet <= quiet or machine.mbarriers.delayed:
+            return False
+        if self.quiet == quiet + 1:
+            machine.clock, self.before = machine.clock + LONG, []
+            return False
+        now = [machine.local.bytes.tobytes()]
+        for pc, ids in sorted(machine.resting.items()):
+            lanes = Lanes(machine, ids)
+            now += [ids.tobytes(), *(get(lanes, index).tobytes() for index in machine.code.live_at(pc))]
+        before, self.before = self.before, now
+        return now == before
