@@ -25,7 +25,7 @@ from refsim.device import Device
 from refsim.formats import ElementType, Integer
 from refsim.kernels import Launcher
 from refsim.layouts.families import fragment
-from refsim.silicon.tensor_features import coded
+from refsim.silicon.tensor_terms import coded
 
 PROBES = tensor_cores.KERNEL_FILE.parent / "layouts.cu"
 SLOTS = 40

@@ -5,27 +5,21 @@ part of the recording, which keeps one word a case. Cases that a format cannot h
 """
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
-from refsim.conversions import encode
-from refsim.formats import F64, ElementType, Format, float_named
+from refsim.formats import Format, float_named
 from refsim.numerics.dot.chains import floats
 from refsim.reference.operands import special_codes
 from refsim.silicon.tensor_classes import PROBED, Codes, Draw, class_codes
 from refsim.silicon.tensor_probe import Shape, lowered, words
+from refsim.silicon.tensor_terms import Vector, coded, holds, largest, power, terms
 
 _SEED_A, _SEED_B = 0x700, 0x710  # of the random vectors
 _VECTORS = ("spread", "spread", "swamping", "geometric")
-
-Vector = dict[int, tuple[float, float]]
-"""The factors (of A, of B) at some k; zeros elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -66,50 +60,6 @@ class _Cases:
                 a[number, k], b[number, k] = x, y
         c = coded(np.array(self.c), self.shape.d_format) if accumulate else None
         return Feature(name, coded(a, self.shape.a_format), coded(b, self.shape.b_format), c)
-
-
-@cache
-def holds(format: Format, value: float) -> bool:
-    """Whether a finite value is exactly one of the format's."""
-    if value == 0:
-        return True
-    fraction, exponent = math.frexp(abs(value))
-    unit = max(exponent - 1, 1 - format.bias) - format.mantissa_bits
-    return math.ldexp(fraction, exponent - unit).is_integer() and abs(value) <= _largest(format)
-
-
-def _largest(format: Format) -> float:
-    return sys.float_info.max if format is F64 else format.max_value
-
-
-def coded(values: NDArray[np.float64], format: ElementType) -> Codes:
-    """The codes of doubles; f64 is the doubles themselves."""
-    row = float_named(format)
-    return values.view(row.code_dtype) if row is F64 else encode(values, row)
-
-
-@cache
-def power(shape: Shape, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
-    """Two operands whose product is factor x 2^exponent, or None; the factor is A's."""
-    a, b = float_named(shape.a_format), float_named(shape.b_format)
-    lowest = [1 - row.bias - row.mantissa_bits for row in (a, b)]
-    highest = [math.frexp(_largest(row))[1] - 1 for row in (a, b)]
-    first = min(max(exponent - exponent // 2, lowest[0]), highest[0])
-    second = min(max(exponent - first, lowest[1]), highest[1])
-    first = exponent - second
-    x, y = math.ldexp(factor, first), math.ldexp(1.0, second)
-    return (x, y) if holds(a, x) and holds(b, y) else None
-
-
-def terms(shape: Shape, *parts: tuple[float, int]) -> Vector | None:
-    """Products factor x 2^exponent at k = 0, 1, ..; None if one of them is out of range."""
-    vector: Vector = {}
-    for k, (factor, exponent) in enumerate(parts):
-        pair = power(shape, exponent, factor)
-        if pair is None:
-            return None
-        vector[k] = pair
-    return vector
 
 
 def features(shape: Shape) -> dict[str, Feature]:
@@ -158,7 +108,7 @@ def _top(shape: Shape) -> int:
 
 def _highest(shape: Shape) -> int:
     """The exponent of a large product; without C it need not be a number of D."""
-    ends = [math.frexp(_largest(float_named(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
+    ends = [math.frexp(largest(float_named(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
     return min(sum(ends), 20)
 
 
@@ -269,14 +219,14 @@ def _signed_zeros(shape: Shape) -> Feature | None:
 def _overflow(shape: Shape) -> Feature | None:
     """Sums at and beyond the largest number of D; C of the other sign brings some of them back."""
     cases, row = _Cases(shape, shape.k), float_named(shape.d_format)
-    largest = _largest(row)
-    edge = math.frexp(largest)[1] - 1
+    most = largest(row)
+    edge = math.frexp(most)[1] - 1
     half_ulp = edge - row.mantissa_bits - 1
     for n, sign, c, extra in product((1, 2, 3), (1, -1), (0.0, 1.0, -1.0), range(-3, 3)):
         vector = terms(shape, *[(sign, edge)] * n, (sign, half_ulp + extra))
-        cases.add(vector, sign * c * largest)
-        cases.add(terms(shape, (sign, half_ulp + extra)), sign * largest)
-        cases.add(terms(shape, (sign, half_ulp + extra), (sign, half_ulp - 2)), sign * largest)
+        cases.add(vector, sign * c * most)
+        cases.add(terms(shape, (sign, half_ulp + extra)), sign * most)
+        cases.add(terms(shape, (sign, half_ulp + extra), (sign, half_ulp - 2)), sign * most)
     return cases.feature("overflow")
 
 

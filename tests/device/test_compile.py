@@ -4,14 +4,12 @@ import hashlib
 import itertools
 import os
 import re
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from refsim.device import cache, compile
+from refsim.device import cache, compile, nvrtc, sources
 from refsim.device.compile import TARGETS, CompiledPtx, assemble, bundled_text, compile_ptx
 from refsim.errors import Kind, RefsimError
 
@@ -47,7 +45,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile, "_toolchain", lambda: None)
+    monkeypatch.setattr(nvrtc, "toolchain", lambda: None)
 
 
 def small(directory: Path, text: str = SMALL) -> Path:
@@ -160,15 +158,15 @@ def test_compiled_ptx_does_not_depend_on_the_place(tmp_path: Path, monkeypatch: 
         source = directory / "small.cu"
         source.write_text("namespace { __device__ unsigned hidden[4]; }\n" + SMALL.replace("VALUE", "hidden[0]++"))
         monkeypatch.chdir(directory)
-        texts.append(compile._run_nvrtc(*unit_of(source)))
+        texts.append(nvrtc.compiled(*unit_of(source)))
     assert texts[0] == texts[1]
     assert '.file\t1 "small.cu"' in texts[0]
 
 
-def unit_of(source: Path) -> tuple[compile._Unit, tuple[str, ...], tuple[str, ...]]:
-    toolchain = compile._toolchain()
+def unit_of(source: Path) -> tuple[sources.Unit, tuple[str, ...], tuple[str, ...]]:
+    toolchain = nvrtc.toolchain()
     assert toolchain is not None
-    return compile._read_unit(source), compile.COMPILE_FLAGS, toolchain[1]
+    return sources.read_unit(source), compile.COMPILE_FLAGS, toolchain[1]
 
 
 @needs_nvrtc
@@ -201,7 +199,7 @@ def test_cache_answers_a_second_time(tmp_path: Path, own_cache: Path, monkeypatc
         raise AssertionError("compiled again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(compile, "_run_nvrtc", refuse)
+        patch.setattr(nvrtc, "compiled", refuse)
         assert compile_ptx(source, options=("-DVALUE=7",)) == first
         with pytest.raises(AssertionError, match="compiled again"):
             compile_ptx(source, options=("-DVALUE=8",))
@@ -368,34 +366,3 @@ def test_assemble_error_shows_the_log() -> None:
         assemble(".version 9.0\n.target sm_90a\n.address_size 64\n.entry f() { bogus.u32 1; }\n", "sm_90a")
     assert caught.value.code == "assemble-error"
     assert "bogus" in caught.value.where
-
-
-def test_digest_separates_its_parts() -> None:
-    assert cache.digest("ab", "c") != cache.digest("a", "bc")
-
-
-def test_cache_refuses_what_is_no_key() -> None:
-    with pytest.raises(RefsimError):
-        cache.read_entry("ptx", "../outside")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no POSIX locks: each process makes its own")
-def test_processes_that_want_one_entry_make_it_once(tmp_path: Path) -> None:
-    """Each of four would append a letter."""
-    script = (
-        "import sys, time; from refsim.device import cache\n"
-        "def make():\n"
-        "    open(sys.argv[1], 'a').write('x'); time.sleep(0.3)\n"
-        "    return b'made'\n"
-        "print(cache.entry('ptx', 'abc', make))"
-    )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path / "made")], stdout=subprocess.PIPE, env=environment
-        )
-        for _ in range(4)
-    ]
-    assert [run.communicate(timeout=120)[0] for run in runs] == [b"b'made'\n"] * 4
-    assert (tmp_path / "made").read_text() == "x"
-    assert [path.name for path in (tmp_path / "refsim" / "ptx").iterdir()] == ["abc"]

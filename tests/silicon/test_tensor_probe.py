@@ -11,7 +11,7 @@ from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, F16, F32, F64, S8, S32, TF32, U8
 from refsim.reference.operands import special_codes
 from refsim.silicon.tensor_classes import PROBED
-from refsim.silicon.tensor_features import features, holds, negated, power
+from refsim.silicon.tensor_features import features, negated
 from refsim.silicon.tensor_probe import (
     CELL_WORDS,
     Shape,
@@ -19,6 +19,7 @@ from refsim.silicon.tensor_probe import (
     cell_operands,
     words,
 )
+from refsim.silicon.tensor_terms import holds, power
 
 WGMMA = Shape(E4M3, E4M3, F32, 64, 64, 32)
 SHAPES = [

@@ -27,7 +27,7 @@ from refsim.errors import RefsimError
 from refsim.render import Document, Entry, Record, Table
 
 if TYPE_CHECKING:
-    from refsim.device.schedules import Order, Outcome
+    from refsim.device.schedules import Order, Outcome, Run
     from refsim.ptx import AddressWatch, Arithmetic, GlobalMemory, Program, Trace, WarpTrace
 
 ALL = "all"
@@ -60,6 +60,46 @@ class Seen:
             yield f"{self.steps.left_out} statements more: --trace {self.steps.warp}:FIRST-LAST chooses lines"
         if self.accesses is not None and self.accesses.left_out:
             yield f"{self.accesses.left_out} accesses more: --at ADDRESS+BYTES:BYTES chooses fewer bytes"
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What all schedules have in common: the entry, its shape and what is checked; the first one counts bank conflicts."""
+
+    program: "Program"
+    entry: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    cluster: str | None
+    cooperative: bool
+    shared_bytes: int
+    arithmetic: "Arithmetic"
+    banks: bool
+    seconds: float
+    without: tuple[str, ...]
+
+    def run(self, order: "Order", values: list[Any], seen: Seen | None) -> "tuple[Trace, GlobalMemory]":
+        """A launch under one schedule; `seen` where it is the first."""
+        from refsim.ptx import Checks, GlobalMemory
+
+        memory, banks = GlobalMemory(), self.banks and seen is not None
+        done = self.program.launch(
+            self.entry,
+            self.grid,
+            self.block,
+            values,
+            shared_bytes=self.shared_bytes,
+            memory=memory,
+            policy=order.policy,
+            seed=order.seed,
+            arithmetic=self.arithmetic,
+            cooperative=self.cooperative,
+            cluster=None if self.cluster is None else Extents(self.cluster).numbers,
+            observer=None if seen is None else seen.steps,
+            watching=None if seen is None else seen.accesses,
+            checks=Checks("record", "record", "record", "record", banks=banks, seconds=self.seconds, off=self.without),
+        )
+        return done, memory
 
 
 @click.command()
@@ -142,48 +182,24 @@ def command(
       refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --trace 1:3-5
       refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --at arg2+16
     """
-    from refsim.device.schedules import Outcome, outcomes
-    from refsim.ptx import AddressWatch, Checks, GlobalMemory, is_fault, stretch_named
-
     program = loaded(file, target)
     values = [argument(position, text) for position, text in enumerate(arguments)]
     targets = [saved(text, values) for text in saves]
     orders = _orders(program, entry, policy, seed)
     originals = _copied(values) if len(orders) > 1 else values
     blocks, threads = Extents(grid).numbers, Extents(block).numbers
-    seen = Seen(
-        None if trace is None else _traced(program, entry, trace, prod(blocks), prod(threads)),
-        None if at is None else AddressWatch(stretch_named(program, entry, at, shared)),
+    steps = None if trace is None else _traced(program, entry, trace, prod(blocks), prod(threads))
+    seen = Seen(steps, None if at is None else _watched(program, entry, at, shared))
+
+    launch = Launched(
+        program, entry, blocks, threads, cluster, cooperative, shared, arithmetic, banks, seconds, without
     )
 
     def run(order: "Order") -> "tuple[Trace, GlobalMemory]":
-        memory, is_first = GlobalMemory(), order == orders[0]
-        done = program.launch(
-            entry,
-            blocks,
-            threads,
-            values if is_first else _copied(originals),
-            shared_bytes=shared,
-            memory=memory,
-            policy=order.policy,
-            seed=order.seed,
-            arithmetic=arithmetic,
-            cooperative=cooperative,
-            cluster=None if cluster is None else Extents(cluster).numbers,
-            observer=seen.steps if is_first else None,
-            watching=seen.accesses if is_first else None,
-            checks=Checks(
-                "record", "record", "record", "record", banks=banks and is_first, seconds=seconds, off=without
-            ),
-        )
-        return done, memory
+        is_first = order == orders[0]
+        return launch.run(order, values if is_first else _copied(originals), seen if is_first else None)
 
-    try:
-        tried = list(outcomes(run, entry, orders))
-    except RefsimError as error:
-        if not seen or not is_fault(error):
-            raise
-        tried = [Outcome(orders[0], None, error)]
+    tried = _tried(run, entry, orders, is_watched=bool(seen))
     if tried[0].trace is not None:
         for position, path in targets:
             write_array(path, values[position])
@@ -194,6 +210,19 @@ def command(
         hints=(*previews(values), *seen.hints()),
     )
     return Answer(document, _exit_code(tried))
+
+
+def _tried(run: "Run", entry: str, orders: "tuple[Order, ...]", *, is_watched: bool) -> "list[Outcome]":
+    """What came of each schedule; a fault ends the command, unless there is something to see of the way to it."""
+    from refsim.device.schedules import Outcome, outcomes
+    from refsim.ptx import is_fault
+
+    try:
+        return list(outcomes(run, entry, orders))
+    except RefsimError as error:
+        if not is_watched or not is_fault(error):
+            raise
+        return [Outcome(orders[0], None, error)]
 
 
 def _record(
@@ -253,6 +282,12 @@ def _traced(program: "Program", entry: str, text: str, blocks: int, threads: int
         raise RefsimError("bad-trace", f"warp {warp} of a launch of {warps}", where="--trace", rule=rule)
     code = program.code(entry)
     return WarpTrace(code, warp) if not match[2] else WarpTrace(code, warp, int(match[2]), int(match[3] or match[2]))
+
+
+def _watched(program: "Program", entry: str, at: str, shared_bytes: int) -> "AddressWatch":
+    from refsim.ptx import AddressWatch, stretch_named
+
+    return AddressWatch(stretch_named(program, entry, at, shared_bytes))
 
 
 def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[Order, ...]":

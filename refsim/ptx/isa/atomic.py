@@ -10,7 +10,7 @@ from refsim.numerics import ieee
 from refsim.ptx.checks.undefined_memory import updated
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES, PtxType
-from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
@@ -40,6 +40,26 @@ def _forms(mnemonic: str, operation: str, types: str) -> Iterator[tuple[str, tup
     hint = "" if operation == "cas" else "{.L2::cache_hint}"
     yield f"{mnemonic}{rank}{{.space:global}}.{operation}{hint}{types}", ("order", "scope", "l2_cache_hint")
     yield f"{mnemonic}{rank}.{{space:shared::cta|shared::cluster|shared}}.{operation}{types}", ("order", "scope")
+
+
+def _updating(
+    operation: str, types: str, *, by: tuple[str, ...] = ("atom", "red"), is_vector: bool = False, **how: Any
+) -> Callable[[Clause], Clause]:
+    """Register an update as `atom`, which returns what was found, and as `red`, where nobody wants that.
+
+    Vectors are updated in global memory alone.
+    """
+    many = "*" if is_vector else ""
+
+    def register(function: Clause) -> Clause:
+        for mnemonic in by:
+            result = f"d{many}, " if mnemonic == "atom" else ""
+            for form, ignored in list(_forms(mnemonic, operation, types))[: 1 if is_vector else None]:
+                operands = f"{result}[a], b{many}, policy:b64?"
+                instruction(f"{form} {operands}", ignores=ignored, source=PTX[mnemonic], **how)(function)
+        return function
+
+    return register
 
 
 def _inc(old: Array, b: Array, _: Array | None) -> Array:
@@ -165,31 +185,12 @@ _INTEGER: dict[str, tuple[str, Chain | None, Update]] = {
 
 
 def _integer(operation: str, types: str, chain: Chain | None, update: Update) -> None:
-    for form, ignored in _forms("atom", operation, f".{{type:{types}}}"):
+    by = ("atom",) if update is _swap else ("atom", "red")
 
-        @instruction(
-            f"{form} d, [a], b, policy:b64?",
-            ignores=ignored,
-            later=_LATER,
-            source=PTX["atom"],
-            undefined=updated(operation),
-        )
-        def atom(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
-            """An integer or bitwise update; the result is the value that was found."""
-            return read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
-
-    for form, ignored in _forms("red", operation, f".{{type:{types}}}") if operation != "exch" else ():
-
-        @instruction(
-            f"{form} [a], b, policy:b64?",
-            ignores=ignored,
-            later=_LATER,
-            source=PTX["red"],
-            undefined=updated(operation),
-        )
-        def red(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> None:
-            """An update whose old value nobody wants."""
-            read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
+    @_updating(operation, f".{{type:{types}}}", by=by, later=_LATER, undefined=updated(operation))
+    def combine(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
+        """An integer or bitwise update; atom returns the value that was found."""
+        return read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
 
 
 for _operation, (_types, _chain, _update) in _INTEGER.items():
@@ -241,75 +242,23 @@ def _add_wide(lanes: Lanes, address: Array, b: Array, type: str, space: str | No
     return read_modify_write(lanes, space, address, update, TYPES[type], b, _in_shared(lanes, address, space))
 
 
-_ADD_WIDE, _ADD_HALF = ("add", ".{type:f32|f64}"), ("add.noftz", ".{type:f16|f16x2|bf16|bf16x2}")
-_LATER_REAL = {**_LATER, "f64": "sm_60", "f16": "sm_70", "f16x2": "sm_60"}
-
-for _form, _ignored in _forms("atom", *_ADD_WIDE):
-
-    @instruction(
-        f"{_form} d, [a], b, policy:b64?",
-        ignores=_ignored,
-        later=_LATER_REAL,
-        inexact=True,
-        source=PTX["atom"],
-        undefined=updated("add"),
-    )
-    def atom_add_wide(
-        lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
-    ) -> Array:
-        """Sums in lane order, each rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
-        return _add_wide(lanes, address, b, type, space)
+_SUM: dict[str, Any] = {
+    "later": {**_LATER, "f64": "sm_60", "f16": "sm_70", "f16x2": "sm_60"},
+    "inexact": True,
+    "undefined": updated("add"),
+}
 
 
-for _form, _ignored in _forms("red", *_ADD_WIDE):
-
-    @instruction(
-        f"{_form} [a], b, policy:b64?",
-        ignores=_ignored,
-        later=_LATER_REAL,
-        inexact=True,
-        source=PTX["red"],
-        undefined=updated("add"),
-    )
-    def red_add_wide(
-        lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
-    ) -> None:
-        """Sums in lane order, each rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
-        _add_wide(lanes, address, b, type, space)
+@_updating("add", ".{type:f32|f64}", **_SUM)
+def add_wide(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
+    """Sums in lane order, each rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
+    return _add_wide(lanes, address, b, type, space)
 
 
-for _form, _ignored in _forms("atom", *_ADD_HALF):
-
-    @instruction(
-        f"{_form} d, [a], b, policy:b64?",
-        ignores=_ignored,
-        later=_LATER_REAL,
-        inexact=True,
-        source=PTX["atom"],
-        undefined=updated("add"),
-    )
-    def atom_add_half(
-        lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
-    ) -> Array:
-        """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
-        return read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
-
-
-for _form, _ignored in _forms("red", *_ADD_HALF):
-
-    @instruction(
-        f"{_form} [a], b, policy:b64?",
-        ignores=_ignored,
-        later=_LATER_REAL,
-        inexact=True,
-        source=PTX["red"],
-        undefined=updated("add"),
-    )
-    def red_add_half(
-        lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None
-    ) -> None:
-        """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
-        read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
+@_updating("add.noftz", ".{type:f16|f16x2|bf16|bf16x2}", **_SUM)
+def add_half(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
+    """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
+    return read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
 
 
 # ---- vectors of floats: every element is an update of its own, the vector is aligned to its whole size
@@ -340,17 +289,8 @@ def _update_vector(
 
 
 def _vector(operation: str, types: str) -> None:
-    form, ignored = next(_forms("atom", operation, types))
-
-    @instruction(
-        f"{form} d*, [a], b*, policy:b64?",
-        ignores=ignored,
-        since="sm_90",
-        inexact=True,
-        source=PTX["atom"],
-        undefined=updated("add"),
-    )
-    def atom_vector(
+    @_updating(operation, types, is_vector=True, since="sm_90", inexact=True, undefined=updated("add"))
+    def combine(
         lanes: Lanes,
         address: Array,
         b: list[Array],
@@ -363,30 +303,6 @@ def _vector(operation: str, types: str) -> None:
     ) -> list[Array]:
         """Element after element; the elements of a vector are updated together on no hardware."""
         return _update_vector(lanes, address, b, operation, type, vec, space)
-
-    form, ignored = next(_forms("red", operation, types))
-
-    @instruction(
-        f"{form} [a], b*, policy:b64?",
-        ignores=ignored,
-        since="sm_90",
-        inexact=True,
-        source=PTX["red"],
-        undefined=updated("add"),
-    )
-    def red_vector(
-        lanes: Lanes,
-        address: Array,
-        b: list[Array],
-        policy: Any,
-        *,
-        operation: str,
-        type: str,
-        vec: str,
-        space: str | None,
-    ) -> None:
-        """Element after element; the elements of a vector are updated together on no hardware."""
-        _update_vector(lanes, address, b, operation, type, vec, space)
 
 
 for _operations, _types in _VECTORS:

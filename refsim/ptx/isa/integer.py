@@ -4,6 +4,7 @@ Sums and products of NumPy integers wrap as PTX registers do, so most clauses ar
 width or more give 0 (or the sign), which is what the clamping forms of PTX mean; amounts are always unsigned here.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,78 +12,26 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.checks.undefined_arithmetic import multiplied, summed
-from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.forms import Clause, instruction
+from refsim.ptx.isa.words import (
+    S32,
+    bit_length,
+    field_place,
+    ones,
+    part24,
+    pieces,
+    product_part,
+    saturated,
+    unsigned,
+    wide_product,
+    width,
+    with_carry,
+)
 from refsim.sources import PTX
 
 Array = NDArray[Any]
 
-_DOUBLED = {"u2": "u4", "i2": "i4", "u4": "u8", "i4": "i8"}
 _REVERSED_BYTES = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)], dtype=np.uint8)
-_S32 = np.iinfo(np.int32)
-
-
-def _width(a: Array) -> int:
-    return a.dtype.itemsize * 8
-
-
-def _unsigned(a: Array) -> Array:
-    return a.view(f"u{a.dtype.itemsize}")
-
-
-def _wide_product(a: Array, b: Array) -> Array:
-    """The whole product of two 16-bit or 32-bit arrays, in twice the width."""
-    return a.astype(_DOUBLED[a.dtype.str[1:]]) * b
-
-
-def _high_product(a: Array, b: Array) -> Array:
-    """The upper half of the whole product: 2**63 times 2 in u64 gives 1."""
-    if a.dtype.itemsize < 8:
-        return (_wide_product(a, b) >> _width(a)).astype(a.dtype)
-    x, y = _unsigned(a), _unsigned(b)
-    low, high = x & 0xFFFFFFFF, x >> 32
-    # Neither sum can pass 2**64 - 1: (2**32 - 1)**2 + 2**32 - 1 is 2**64 - 2**32.
-    first = high * (y & 0xFFFFFFFF) + (low * (y & 0xFFFFFFFF) >> 32)
-    second = low * (y >> 32) + (first & 0xFFFFFFFF)
-    product = high * (y >> 32) + (first >> 32) + (second >> 32)
-    if a.dtype.kind == "u":
-        return product
-    # Reading a negative a as unsigned adds 2**64 to it, and so b to the upper half.
-    return product.view(np.int64) - (b & (a >> 63)) - (a & (b >> 63))
-
-
-def _part(a: Array, b: Array, half: str) -> Array:
-    return _high_product(a, b) if half == "hi" else a * b
-
-
-def _saturated(total: Array) -> Array:
-    """64-bit sums as s32, those outside its range as the nearest end of it."""
-    return np.clip(total, _S32.min, _S32.max).astype(np.int32)
-
-
-def _low24(a: Array) -> Array:
-    """The low 24 bits in 64, by sign for s32 and by zeros for u32."""
-    return (a << 8 >> 8).astype(f"{a.dtype.kind}8")
-
-
-def _part24(a: Array, b: Array, half: str) -> Array:
-    """Bits 31 to 0 (lo) or 47 to 16 (hi) of the 48-bit product of the low 24 bits."""
-    product = _low24(a) * _low24(b)
-    return (product >> 16 if half == "hi" else product).astype(a.dtype)
-
-
-def _bit_length(a: Array) -> Array:
-    """Bits up to the highest set one, as u32: 0 for 0, 32 for 0x80000000."""
-    smeared = _unsigned(a)
-    shift = 1
-    while shift < _width(a):
-        smeared = smeared | smeared >> shift
-        shift *= 2
-    return np.bitwise_count(smeared).astype(np.uint32)
-
-
-def _ones(count: Array) -> Array:
-    """A word whose low `count` bits are set; all of them where count is the width or more."""
-    return ~(np.invert(np.zeros_like(count)) << count)
 
 
 @instruction("add.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=summed, source=PTX["add"])
@@ -95,7 +44,7 @@ def add(a: Array, b: Array) -> Array:
 @instruction("add.sat.s32 d:s32, a:s32, b:s32", source=PTX["add"])
 def add_sat(a: Array, b: Array) -> Array:
     """The sum, limited to s32: 0x7fffffff + 1 is 0x7fffffff."""
-    return _saturated(a.astype(np.int64) + b)
+    return saturated(a.astype(np.int64) + b)
 
 
 @instruction("sub.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=summed, source=PTX["sub"])
@@ -107,55 +56,55 @@ def sub(a: Array, b: Array) -> Array:
 @instruction("sub.sat.s32 d:s32, a:s32, b:s32", source=PTX["sub"])
 def sub_sat(a: Array, b: Array) -> Array:
     """The difference, limited to s32: -0x80000000 - 1 is -0x80000000."""
-    return _saturated(a.astype(np.int64) - b)
+    return saturated(a.astype(np.int64) - b)
 
 
 @instruction("mul.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=multiplied, source=PTX["mul"])
 def mul(a: Array, b: Array, *, half: str) -> Array:
     """The upper or the lower half of the product: mul.hi.u32 of 0x80000000 and 4 is 2."""
-    return _part(a, b, half)
+    return product_part(a, b, half)
 
 
 @instruction("mul.wide.{type:u16|u32|s16|s32} d:wide, a, b", undefined=multiplied, source=PTX["mul"])
 def mul_wide(a: Array, b: Array) -> Array:
     """The whole product, in twice the width: mul.wide.u16 of 0xffff and 0xffff is 0xfffe0001."""
-    return _wide_product(a, b)
+    return wide_product(a, b)
 
 
 @instruction("mad.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", undefined=multiplied, source=PTX["mad"])
 def mad(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """One half of the product, plus c: mad.lo.u32 of 3, 5 and 7 is 22."""
-    return _part(a, b, half) + c
+    return product_part(a, b, half) + c
 
 
 @instruction("mad.wide.{type:u16|u32|s16|s32} d:wide, a, b, c:wide", undefined=multiplied, source=PTX["mad"])
 def mad_wide(a: Array, b: Array, c: Array) -> Array:
     """The whole product plus c, in twice the width: mad.wide.s16 of -1, 2 and 5 is 3."""
-    return _wide_product(a, b) + c
+    return wide_product(a, b) + c
 
 
 @instruction("mad.hi.sat.s32 d:s32, a:s32, b:s32, c:s32", source=PTX["mad"])
 def mad_hi_sat(a: Array, b: Array, c: Array) -> Array:
     """The upper half of the product plus c, limited to s32: 0x40000000 * 4 >> 32 is 1, plus 0x7fffffff is that."""
-    return _saturated((_wide_product(a, b) >> 32) + c)
+    return saturated((wide_product(a, b) >> 32) + c)
 
 
 @instruction("mul24.{half:hi|lo}.{type:u32|s32} d, a, b", source=PTX["mul24"])
 def mul24(a: Array, b: Array, *, half: str) -> Array:
     """Bits 31 to 0 or 47 to 16 of the product of the low 24 bits: mul24.lo.u32 of 0x01000003 and 5 is 15."""
-    return _part24(a, b, half)
+    return part24(a, b, half)
 
 
 @instruction("mad24.{half:hi|lo}.{type:u32|s32} d, a, b, c", source=PTX["mad24"])
 def mad24(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """A part of the 24-bit product, plus c: mad24.hi.u32 of 0x10000, 0x10000 and 1 is 0x10001."""
-    return _part24(a, b, half) + c
+    return part24(a, b, half) + c
 
 
 @instruction("mad24.hi.sat.s32 d:s32, a:s32, b:s32, c:s32", source=PTX["mad24"])
 def mad24_hi_sat(a: Array, b: Array, c: Array) -> Array:
     """Bits 47 to 16 of the 24-bit product, plus c, limited to s32."""
-    return _saturated(_part24(a, b, "hi").astype(np.int64) + c)
+    return saturated(part24(a, b, "hi").astype(np.int64) + c)
 
 
 @instruction("sad.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", source=PTX["sad"])
@@ -226,7 +175,7 @@ def popc(a: Array) -> Array:
 @instruction("clz.{type:b32|b64} d:u32, a", source=PTX["clz"])
 def clz(a: Array) -> Array:
     """How many zeros stand above the highest set bit: 31 for 1, the width for 0."""
-    return np.uint32(_width(a)) - _bit_length(a)
+    return np.uint32(width(a)) - bit_length(a)
 
 
 @instruction("bfind{.shiftamt}.{type:u32|u64|s32|s64} d:u32, a", source=PTX["bfind"])
@@ -235,10 +184,10 @@ def bfind(a: Array, *, shiftamt: bool) -> Array:
 
     `.shiftamt` returns how far left it must go to reach the top instead: 27 for 0x10 in u32.
     """
-    length = _bit_length(a ^ a >> (_width(a) - 1) if a.dtype.kind == "i" else a)
+    length = bit_length(a ^ a >> (width(a) - 1) if a.dtype.kind == "i" else a)
     if not shiftamt:
         return length - np.uint32(1)
-    return np.where(length == 0, np.uint32(0xFFFFFFFF), np.uint32(_width(a)) - length)
+    return np.where(length == 0, np.uint32(0xFFFFFFFF), np.uint32(width(a)) - length)
 
 
 @instruction("fns.b32 d:b32, mask:b32, base:u32, offset:s32", source=PTX["fns"])
@@ -256,7 +205,7 @@ def fns(mask: Array, base: Array, offset: Array) -> Array:
     rank = np.where(count < 0, passed[:, -1:] - passed + 1, passed)
     found = hits & (rank == np.maximum(np.abs(count), 1))
     place = np.where(found.any(axis=1), found.argmax(axis=1), 0xFFFFFFFF).astype(np.uint32)
-    return np.where(offset == _S32.min, np.uint32(0), place)
+    return np.where(offset == S32.min, np.uint32(0), place)
 
 
 @instruction("brev.{type:b32|b64} d, a", undefined=bits.moved("a"), source=PTX["brev"])
@@ -265,22 +214,14 @@ def brev(a: Array) -> Array:
     return _REVERSED_BYTES[a.view(np.uint8)].view(a.dtype).byteswap()
 
 
-def _place(count: Array, a: Array) -> Array:
-    """A position or length for a field of a, as its type: modulo 256 in 32 bits, as it stands in 64.
-
-    The ISA allows 0 to 255 and masks in its pseudocode; an H200 masks in 32 bits alone.
-    """
-    return (count & 0xFF if a.dtype.itemsize == 4 else count).astype(a.dtype)
-
-
 @instruction("bfe.{type:u32|u64|s32|s64} d, a, b:u32, c:u32", undefined=bits.moved("a"), source=PTX["bfe"])
 def bfe(a: Array, b: Array, c: Array) -> Array:
     """c bits of a from bit b up, extended by their sign in s types: bfe.s32 of 0x80, 4 and 4 is -8.
 
     Above the top of a, zeros (u) or its sign (s) are read.
     """
-    unused = _width(a) - np.minimum(_place(c, a), _width(a))
-    return a >> _place(b, a) << unused >> unused
+    unused = width(a) - np.minimum(field_place(c, a), width(a))
+    return a >> field_place(b, a) << unused >> unused
 
 
 @instruction("bfi.{type:b32|b64} d, a, b, c:u32, count:u32", undefined=bits.moved("a", "b"), source=PTX["bfi"])
@@ -289,8 +230,8 @@ def bfi(a: Array, b: Array, c: Array, count: Array) -> Array:
 
     What would land above the top is dropped.
     """
-    start = _place(c, a)
-    field = _ones(_place(count, a)) << start
+    start = field_place(c, a)
+    field = ones(field_place(count, a)) << start
     return b & ~field | a << start & field
 
 
@@ -309,12 +250,7 @@ def szext(a: Array, b: Array, *, mode: str) -> Array:
 @instruction("bmsk.{mode:clamp|wrap}.b32 d:b32, a:u32, b:u32", since="sm_70", source=PTX["bmsk"])
 def bmsk(a: Array, b: Array, *, mode: str) -> Array:
     """b set bits from bit a up: bmsk.wrap.b32 of 1 and 2 is 6. `.wrap` takes both modulo 32, `.clamp` as they are."""
-    return _ones(b & 31) << (a & 31) if mode == "wrap" else _ones(b) << a
-
-
-def _pieces(a: Array, size: int) -> Array:
-    """The bytes (size 1) or halves (size 2) of 32-bit words, as signed as the words: shape (n, 4) or (n, 2)."""
-    return a.view(f"{a.dtype.kind}{size}").reshape(-1, 4 // size).astype(np.int32)
+    return ones(b & 31) << (a & 31) if mode == "wrap" else ones(b) << a
 
 
 @instruction(
@@ -322,7 +258,7 @@ def _pieces(a: Array, size: int) -> Array:
 )
 def dp4a(a: Array, b: Array, c: Array) -> Array:
     """c plus the dot product of four bytes: of 0x01010101, 0x04030201 and 5 it is 15."""
-    return c + (_pieces(a, 1) * _pieces(b, 1)).sum(axis=1, dtype=np.int32).view(np.uint32)
+    return c + (pieces(a, 1) * pieces(b, 1)).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
 @instruction(
@@ -332,71 +268,54 @@ def dp4a(a: Array, b: Array, c: Array) -> Array:
 )
 def dp2a(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """c plus the dot product of the halves of a with the lower or upper two bytes of b, modulo 2**32."""
-    chosen = _pieces(b, 1)[:, 2:] if half == "hi" else _pieces(b, 1)[:, :2]
-    return c + (_pieces(a, 2) * chosen).astype(np.uint32).sum(axis=1, dtype=np.uint32)
+    chosen = pieces(b, 1)[:, 2:] if half == "hi" else pieces(b, 1)[:, :2]
+    return c + (pieces(a, 2) * chosen).astype(np.uint32).sum(axis=1, dtype=np.uint32)
 
 
-@instruction(
-    "vabsdiff4.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
-    source=PTX["vabsdiff4"],
-    ignores=("to",),
-)
+def _apart(mnemonic: str, suffix: str = "") -> Callable[[Clause], Clause]:
+    """Register what is made of the distances of parts; the first type, of the result, changes nothing."""
+    form = f"{mnemonic}.{{to:u32|s32}}.{{a_type:u32|s32}}.{{b_type:u32|s32}}{suffix} d:b32, a:a_type, b:b_type, c:b32"
+    return instruction(form, source=PTX[mnemonic], ignores=("to",))
+
+
+def _distances(a: Array, b: Array, size: int) -> Array:
+    return np.abs(pieces(a, size) - pieces(b, size))
+
+
+@_apart("vabsdiff4")
 def vabsdiff4(a: Array, b: Array, c: Array) -> Array:
     """The distances of four bytes, modulo 256 each: of 0x01020304 and 0x04030201 it is 0x03010103; c is not read."""
-    return np.abs(_pieces(a, 1) - _pieces(b, 1)).astype(np.uint8).view(np.uint32).reshape(-1)
+    return _distances(a, b, 1).astype(np.uint8).view(np.uint32).reshape(-1)
 
 
-@instruction(
-    "vabsdiff4.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32}.add d:b32, a:a_type, b:b_type, c:b32",
-    source=PTX["vabsdiff4"],
-    ignores=("to",),
-)
+@_apart("vabsdiff4", ".add")
 def vabsdiff4_add(a: Array, b: Array, c: Array) -> Array:
     """c plus the distances of four bytes: of 0x01020304, 0x04030201 and 2 it is 10."""
-    return c + np.abs(_pieces(a, 1) - _pieces(b, 1)).sum(axis=1, dtype=np.int32).view(np.uint32)
+    return c + _distances(a, b, 1).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
-@instruction(
-    "vabsdiff2.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32",
-    source=PTX["vabsdiff2"],
-    ignores=("to",),
-)
+@_apart("vabsdiff2")
 def vabsdiff2(a: Array, b: Array, c: Array) -> Array:
     """The distances of two halves, modulo 2**16 each; c is not read."""
-    return np.abs(_pieces(a, 2) - _pieces(b, 2)).astype(np.uint16).view(np.uint32).reshape(-1)
+    return _distances(a, b, 2).astype(np.uint16).view(np.uint32).reshape(-1)
 
 
-@instruction(
-    "vabsdiff2.{to:u32|s32}.{a_type:u32|s32}.{b_type:u32|s32}.add d:b32, a:a_type, b:b_type, c:b32",
-    source=PTX["vabsdiff2"],
-    ignores=("to",),
-)
+@_apart("vabsdiff2", ".add")
 def vabsdiff2_add(a: Array, b: Array, c: Array) -> Array:
     """c plus the distances of two halves, modulo 2**32."""
-    return c + np.abs(_pieces(a, 2) - _pieces(b, 2)).sum(axis=1, dtype=np.int32).view(np.uint32)
-
-
-# The flag is the carry out of the adder whatever wrote it: chains may mix sums and differences.
-def _with_carry(a: Array, b: Array, carry: Array | None = None) -> tuple[Array, Array]:
-    """a + b + carry modulo two to the width, and whether it passed the top of the unsigned range."""
-    total = a + b
-    over = _unsigned(total) < _unsigned(a)
-    if carry is None:
-        return total, over
-    final = total + carry.astype(a.dtype)
-    return final, over | (_unsigned(final) < _unsigned(total))
+    return c + _distances(a, b, 2).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
 @instruction("add.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b", source=PTX["add.cc"])
 def add_cc(a: Array, b: Array) -> tuple[Array, Array]:
     """The sum, and its carry to the flag: 0xffffffff + 1 is 0 with the carry set."""
-    return _with_carry(a, b)
+    return with_carry(a, b)
 
 
 @instruction("addc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", source=PTX["addc"])
 def addc_cc(a: Array, b: Array, cc: Array) -> tuple[Array, Array]:
     """The sum with the carry of the flag, and its own carry to it: 0xffffffff + 0 + 1 is 0 with the carry set."""
-    return _with_carry(a, b, cc)
+    return with_carry(a, b, cc)
 
 
 @instruction("addc.{type:u32|s32|u64|s64} d, a, b, cc:pred", source=PTX["addc"])
@@ -411,13 +330,13 @@ def sub_cc(a: Array, b: Array) -> tuple[Array, Array]:
 
     The ISA calls the flag a borrow and does not say what an addition makes of it; silicon keeps the carry (H100).
     """
-    return a - b, _unsigned(a) >= _unsigned(b)
+    return a - b, unsigned(a) >= unsigned(b)
 
 
 @instruction("subc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", source=PTX["subc"])
 def subc_cc(a: Array, b: Array, cc: Array) -> tuple[Array, Array]:
     """a + ~b + the flag, and the carry of that sum to it: 5 - 5 with the flag clear is 0xffffffff, clear again."""
-    return _with_carry(a, ~b, cc)
+    return with_carry(a, ~b, cc)
 
 
 @instruction("subc.{type:u32|s32|u64|s64} d, a, b, cc:pred", source=PTX["subc"])
@@ -429,16 +348,16 @@ def subc(a: Array, b: Array, cc: Array) -> Array:
 @instruction("mad.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c", source=PTX["mad.cc"])
 def mad_cc(a: Array, b: Array, c: Array, *, half: str) -> tuple[Array, Array]:
     """One half of the product plus c, and the carry of that sum to the flag."""
-    return _with_carry(_part(a, b, half), c)
+    return with_carry(product_part(a, b, half), c)
 
 
 @instruction("madc.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c, cc:pred", source=PTX["madc"])
 def madc_cc(a: Array, b: Array, c: Array, cc: Array, *, half: str) -> tuple[Array, Array]:
     """One half of the product plus c plus the carry of the flag, and the carry of that sum to it."""
-    return _with_carry(_part(a, b, half), c, cc)
+    return with_carry(product_part(a, b, half), c, cc)
 
 
 @instruction("madc.{half:hi|lo}.{type:u32|s32|u64|s64} d, a, b, c, cc:pred", source=PTX["madc"])
 def madc(a: Array, b: Array, c: Array, cc: Array, *, half: str) -> Array:
     """One half of the product plus c plus the carry of the flag, which stays as it is."""
-    return _part(a, b, half) + c + cc.astype(a.dtype)
+    return product_part(a, b, half) + c + cc.astype(a.dtype)

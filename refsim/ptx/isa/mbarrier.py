@@ -1,5 +1,7 @@
 """mbarrier objects: barriers in shared memory on which threads and copies arrive, and whose phases threads wait for."""
 
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -65,48 +67,33 @@ def _arrivals(name: str, place: str, result: str) -> None:
         number, where = _ONE if count is None else count, _space(space) if here else "shared"
         return lanes.machine.mbarriers.arrive(lanes, where, address, number, _meaning(sem, scope), drop=drop, **how)
 
-    @instruction(f"mbarrier.{name}{place}.b64 {result}, [a]", since=first, undefined=decided, source=section)
-    def arrive(lanes: Lanes, address: Array, *, space: str | None = None) -> Array:
-        """One arrival; the state of the phase before it."""
-        return come(lanes, address, None, None, None, space)
-
-    @instruction(
-        f"mbarrier.{name}{place}.b64 {result}, [a], count:b32", since="sm_90", undefined=decided, source=section
-    )
-    def arrive_many(lanes: Lanes, address: Array, count: Array, *, space: str | None = None) -> Array:
-        """`count` arrivals; the state of the phase before them."""
-        return come(lanes, address, count, None, None, space)
-
-    @instruction(
-        f"mbarrier.{name}{_ARRIVING}{place}.b64 {result}, [a]",
-        since=first,
-        later=_LATER,
-        undefined=decided,
-        source=section,
-    )
-    def arrive_scoped(lanes: Lanes, address: Array, *, sem: str, scope: str, space: str | None = None) -> Array:
-        """One arrival that releases to a scope, or orders nothing."""
-        return come(lanes, address, None, sem, scope, space)
-
-    @instruction(
-        f"mbarrier.{name}{_ARRIVING}{place}.b64 {result}, [a], count:b32",
-        since="sm_90",
-        undefined=decided,
-        source=section,
-    )
-    def arrive_many_scoped(
-        lanes: Lanes, address: Array, count: Array, *, sem: str, scope: str, space: str | None = None
-    ) -> Array:
-        """`count` arrivals that release to a scope, or order nothing."""
-        return come(lanes, address, count, sem, scope, space)
-
     for words in ("", _ARRIVING):
+        told = partial(instruction, later=_LATER, undefined=decided, source=section)
+        arrival = f"mbarrier.{name}{words}{place}.b64 {result}, [a]"
 
-        @instruction(
+        @told(arrival, since=first)
+        def arrive(
+            lanes: Lanes, address: Array, *, sem: str | None = None, scope: str | None = None, space: str | None = None
+        ) -> Array:
+            """One arrival, a release unless it is relaxed; the state of the phase before it."""
+            return come(lanes, address, None, sem, scope, space)
+
+        @told(f"{arrival}, count:b32", since="sm_90")
+        def arrive_many(
+            lanes: Lanes,
+            address: Array,
+            count: Array,
+            *,
+            sem: str | None = None,
+            scope: str | None = None,
+            space: str | None = None,
+        ) -> Array:
+            """`count` arrivals, a release unless they are relaxed; the state of the phase before them."""
+            return come(lanes, address, count, sem, scope, space)
+
+        @told(
             f"mbarrier.{name}.expect_tx{words}{place}.b64 {result}, [a], transactions:b32",
             since="sm_90",
-            undefined=decided,
-            source=section,
         )
         def arrive_expecting(
             lanes: Lanes,
@@ -159,10 +146,11 @@ for _operation, _sign in (("expect_tx", 1), ("complete_tx", -1)):
 
 
 def _waits(name: str, since: str, hint: str) -> None:
-    for words in ("", ".{sem:acquire|relaxed}.{scope:cta|cluster}"):
+    acquiring = ".{sem:acquire|relaxed}.{scope:cta|cluster}"
+    for words, (kind, asked) in product(("", acquiring), (("", "state:b64"), (".parity", "parity:b32"))):
 
         @instruction(
-            f"mbarrier.{name}{words}{_LOCAL}.b64 d:pred, [a], state:b64{hint}",
+            f"mbarrier.{name}{kind}{words}{_LOCAL}.b64 d:pred, [a], {asked}{hint}",
             since=since,
             later=_LATER,
             undefined=decided,
@@ -171,37 +159,17 @@ def _waits(name: str, since: str, hint: str) -> None:
         def wait(
             lanes: Lanes,
             address: Array,
-            state: Array,
+            asked: Array,
             time: Array | None = None,
             *,
             sem: str | None = None,
             scope: str | None = None,
             space: str | None,
+            parity: bool = kind != "",
         ) -> Array:
-            """Whether the phase of a state is complete; True is an acquire."""
+            """Whether the phase of a state, or of a parity, is complete; True is an acquire."""
             meaning = _meaning(sem, scope, waits=True)
-            return lanes.machine.mbarriers.test(lanes, _space(space), address, state, meaning, parity=False)
-
-        @instruction(
-            f"mbarrier.{name}.parity{words}{_LOCAL}.b64 d:pred, [a], parity:b32{hint}",
-            since=since,
-            later=_LATER,
-            undefined=decided,
-            source=PTX[f"mbarrier.{name}"],
-        )
-        def wait_parity(
-            lanes: Lanes,
-            address: Array,
-            parity: Array,
-            time: Array | None = None,
-            *,
-            sem: str | None = None,
-            scope: str | None = None,
-            space: str | None,
-        ) -> Array:
-            """Whether the phase of a parity is complete; True is an acquire."""
-            meaning = _meaning(sem, scope, waits=True)
-            return lanes.machine.mbarriers.test(lanes, _space(space), address, parity, meaning, parity=True)
+            return lanes.machine.mbarriers.test(lanes, _space(space), address, asked, meaning, parity=parity)
 
 
 _waits("test_wait", "sm_80", "")

@@ -13,6 +13,7 @@ from refsim.ptx.isa.forms import Clause, instruction
 from refsim.sources import PTX, Source
 
 Array = NDArray[Any]
+Flags = Array | None  # the predicate that a comparison is combined with, where its form has one
 
 _BOOLEAN: dict[str, Callable[[Any, Any], Any]] = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
@@ -103,8 +104,8 @@ def _holds(a: Array, b: Array, test: str, type: str, ftz: bool) -> Array:
     return (_REAL if x.dtype.kind == "f" else _INTEGER)[test](x, y)
 
 
-def _combined(holds: Array, c: Array | None, boolean: str | None) -> Array:
-    return holds if boolean is None else _BOOLEAN[boolean](holds, c)
+def _combined(holds: Array, c: Flags, boolean: str) -> Array:
+    return holds if not boolean else _BOOLEAN[boolean](holds, c)
 
 
 @_comparison("setp.TEST.TYPE dp:pred|dq:pred, a, b", *_WHOLE, source=PTX["setp"])
@@ -112,7 +113,7 @@ def _combined(holds: Array, c: Array | None, boolean: str | None) -> Array:
 @_comparison("setp.TEST{.ftz}.TYPE dp:pred, a, b", (_NUMBER_TESTS, "f16"), source=_SETP_HALF, since="sm_53")
 @_comparison("setp.TEST.TYPE dp:pred, a, b", (_NUMBER_TESTS, "bf16"), source=_SETP_HALF, since="sm_90")
 def setp(
-    a: Array, b: Array, c: Array | None = None, *, test: str, type: str, ftz: bool = False, boolean: str | None = None
+    a: Array, b: Array, c: Flags = None, *, test: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> tuple[Array, Array]:
     """Whether the test holds, and whether it fails, each combined with c.
 
@@ -125,7 +126,7 @@ def setp(
 @_comparison("setp.TEST{.ftz}.TYPE dp:pred|dq:pred, a, b", (_NUMBER_TESTS, "f16x2"), source=_SETP_HALF, since="sm_53")
 @_comparison("setp.TEST.TYPE dp:pred|dq:pred, a, b", (_NUMBER_TESTS, "bf16x2"), source=_SETP_HALF, since="sm_90")
 def setp_pairs(
-    a: Array, b: Array, c: Array | None = None, *, test: str, type: str, ftz: bool = False, boolean: str | None = None
+    a: Array, b: Array, c: Flags = None, *, test: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> tuple[Array, Array]:
     """Whether the test holds in the lower half, and whether in the upper, each combined with c.
 
@@ -156,15 +157,7 @@ def _chosen(holds: Array, dtype: str) -> Array:
     "set.TEST.{dtype:u16|s16|u32|s32|bf16}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16"), source=_SET_HALF, since="sm_90"
 )
 def set_(
-    a: Array,
-    b: Array,
-    c: Array | None = None,
-    *,
-    test: str,
-    dtype: str,
-    type: str,
-    ftz: bool = False,
-    boolean: str | None = None,
+    a: Array, b: Array, c: Flags = None, *, test: str, dtype: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
     """All ones (integer result) or 1.0 where the test, combined with c, holds; else 0.
 
@@ -178,15 +171,7 @@ def set_(
 )
 @_comparison("set.TEST.{dtype:bf16x2}.TYPE d:dtype, a, b", (_NUMBER_TESTS, "bf16x2"), source=_SET_HALF, since="sm_90")
 def set_pairs(
-    a: Array,
-    b: Array,
-    c: Array | None = None,
-    *,
-    test: str,
-    dtype: str,
-    type: str,
-    ftz: bool = False,
-    boolean: str | None = None,
+    a: Array, b: Array, c: Flags = None, *, test: str, dtype: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
     """1.0 or 0 in each half, as the test, combined with c, holds there: set.eq.f16x2.f16x2 of equals is 0x3c003c00."""
     return _chosen(_combined(_holds(a, b, test, type, ftz), None if c is None else c[:, None], boolean), dtype)
@@ -207,7 +192,7 @@ def set_pairs(
     ignores=("dtype",),
 )
 def set_pair_masks(
-    a: Array, b: Array, c: Array | None = None, *, test: str, type: str, ftz: bool = False, boolean: str | None = None
+    a: Array, b: Array, c: Flags = None, *, test: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
     """0xffff or 0 in each half, as the test, combined with c, holds there: set.eq.u32.f16x2 of equals is 0xffffffff."""
     return set_pairs(a, b, c, test=test, dtype="u16", type=type, ftz=ftz, boolean=boolean)

@@ -4,6 +4,7 @@ The fragments are those that ptxas makes from sm_80 on, see `refsim.layouts.fami
 the HMMA, IMMA and DMMA instructions that it makes: chains of m16n8k16, for tf32 of m16n8k4, for f64 of m8n8k4.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,7 @@ from refsim.numerics import ieee
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES
-from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.fragments import matrices, packing_of, product, registers_of, whole_warps
 from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.products import INTEGERS, MmaKind, mma_kind
@@ -60,18 +61,19 @@ def _is_paired(name: str, layout: str) -> bool:
     return bool((np.diff(at, axis=-1) == 1).all())
 
 
+def _by_warp(form: str, shape: Shape, section: str, **how: Any) -> Callable[[Clause], Clause]:
+    """Register a form that the lanes of a warp execute together."""
+    return instruction(form, rendezvous="warp", since=shape.since, source=_SECTIONS[section], **how)
+
+
 def _load(shape: Shape, type: str, operand: str) -> None:
     name = f"wmma.{shape}.{type}.{operand}"
     fragment, register = fragment_named(name), TYPES[_register_type(type)]
     form = f"wmma.load.{operand}.sync.aligned.{{layout:row|col}}.{shape}{_SPACE}.{type}"
 
-    @instruction(
-        f"{form} d:{register.name}*{fragment.registers}, [a], stride:b32?",
-        rendezvous="warp",
-        since=shape.since,
-        source=_SECTIONS["load"],
-        undefined=undefined.fragment_loaded(name, addresses),
-    )
+    rule = undefined.fragment_loaded(name, addresses)
+
+    @_by_warp(f"{form} d:{register.name}*{fragment.registers}, [a], stride:b32?", shape, "load", undefined=rule)
     def load(
         lanes: Lanes, address: Array, stride: Array | None, *, layout: str, space: str | None = None
     ) -> list[Array]:
@@ -94,13 +96,9 @@ def _store(shape: Shape, type: str) -> None:
     fragment, register = fragment_named(name), TYPES[_register_type(type)]
     form = f"wmma.store.d.sync.aligned.{{layout:row|col}}.{shape}{_SPACE}.{type}"
 
-    @instruction(
-        f"{form} [a], b:{register.name}*{fragment.registers}, stride:b32?",
-        rendezvous="warp",
-        since=shape.since,
-        source=_SECTIONS["store"],
-        undefined=undefined.fragment_stored(name, addresses),
-    )
+    rule = undefined.fragment_stored(name, addresses)
+
+    @_by_warp(f"{form} [a], b:{register.name}*{fragment.registers}, stride:b32?", shape, "store", undefined=rule)
     def store(
         lanes: Lanes, address: Array, b: list[Array], stride: Array | None, *, layout: str, space: str | None = None
     ) -> None:
@@ -154,11 +152,10 @@ def _mma(shape: Shape, type: str, c_type: str, d_type: str) -> None:
     opcode = f"wmma.mma.sync.aligned.{{alayout:row|col}}.{{blayout:row|col}}.{shape}{extra}.{types}"
     wide = "f32" if "f32" in (c_type, d_type) else d_type
     layouts = ("alayout", "blayout")
-    register = instruction(
+    register = _by_warp(
         f"{opcode} {vectors[3]}, {', '.join(vectors[:3])}",
-        rendezvous="warp",
-        since=shape.since,
-        source=_SECTIONS["mma"],
+        shape,
+        "mma",
         ignores=(*layouts, "rn") if type == "f64" else layouts,
         undefined=undefined.multiplied(names),
         stacks=True,

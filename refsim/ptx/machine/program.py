@@ -8,10 +8,11 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
 from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
-from refsim.ptx.findings.record import BankUse
+from refsim.ptx.findings.record import BankUse, Findings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.forms import supports
 from refsim.ptx.isa.products import ARITHMETICS, Arithmetic
@@ -148,12 +149,7 @@ class Program(Card):
         """
         made = checks or Checks()
         code = self.code(entry) if observer is None else self.stepped(entry)
-        if policy not in POLICIES:
-            raise unknown("policy", policy, list(POLICIES))
-        if arithmetic not in ARITHMETICS:
-            raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
-        if shared_bytes < 0:
-            raise RefsimError("bad-launch", f"shared_bytes={shared_bytes}", rule="bytes of dynamic shared memory")
+        _check_words(policy, arithmetic, shared_bytes)
         shape = self.shape(entry, grid, block, cluster)
         check_parameters(code.function, self.module.version, self.target)
         device = memory or GlobalMemory()
@@ -178,28 +174,47 @@ class Program(Card):
             observer,
             watching,
         ).run()
-        for array, address in arrays:
-            if device.was_stored_to(address):
-                array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
-        return Trace(
-            entry,
-            findings.instructions,
-            tuple(place(statement) for statement in findings.inexact.values()),
-            tuple(findings.recorded.values()),
-            code.contractions,
-            tuple(findings.banks[line] for line in sorted(findings.banks)),
-            tuple(f"{place(statement)}: exact sums" for statement in findings.idealised.values()),
-            tuple(findings.warnings.values()),
-            tuple(note for note in findings.notes.values() if made.level(note.code) != "off"),
-            made.off,
-            findings.printed_lines(),
-        )
+        _copy_back(arrays, device)
+        return _trace(entry, code, findings, made)
 
     def _line(self) -> str:
         return f"{self.target}: {', '.join(self.entries) or 'no entry'}"
 
     def _facts(self) -> Facts:
         yield from ((name, f"{len(parameters)} parameters") for name, parameters in self.entries.items())
+
+
+def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic, shared_bytes: int) -> None:
+    if policy not in POLICIES:
+        raise unknown("policy", policy, list(POLICIES))
+    if arithmetic not in ARITHMETICS:
+        raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
+    if shared_bytes < 0:
+        raise RefsimError("bad-launch", f"shared_bytes={shared_bytes}", rule="bytes of dynamic shared memory")
+
+
+def _copy_back(arrays: list[tuple[NDArray[Any], int]], device: GlobalMemory) -> None:
+    """Arrays that the kernel wrote to, as it left them."""
+    for array, address in arrays:
+        if device.was_stored_to(address):
+            array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
+
+
+def _trace(entry: str, code: Code, findings: Findings, checks: Checks) -> Trace:
+    """What a launch saw, as its user reads it."""
+    return Trace(
+        entry,
+        findings.instructions,
+        tuple(place(statement) for statement in findings.inexact.values()),
+        tuple(findings.recorded.values()),
+        code.contractions,
+        tuple(findings.banks[line] for line in sorted(findings.banks)),
+        tuple(f"{place(statement)}: exact sums" for statement in findings.idealised.values()),
+        tuple(findings.warnings.values()),
+        tuple(note for note in findings.notes.values() if checks.level(note.code) != "off"),
+        checks.off,
+        findings.printed_lines(),
+    )
 
 
 def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Program:
