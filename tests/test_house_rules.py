@@ -1,0 +1,49 @@
+"""No file has more than 400 lines, no function more than 60: beyond that they are parted by meaning, tables excepted."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("refsim", "gpu", "benchmarks", "properties", "conformance", "tests")
+FILE_LINES, FUNCTION_LINES = 400, 60
+# What may be longer, and why: rows that are read one at a time.
+TABLES = {"refsim/numerics/profiles.py": "a row for each chip and unit"}
+
+
+def sources(root: Path) -> list[Path]:
+    return [*root.glob("*.py"), *(path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py")))]
+
+
+def too_long(path: Path) -> Iterator[str]:
+    """The file, and those of its functions, from `def` to their last line, that are longer than they may be."""
+    text = path.read_text()
+    if (lines := text.count("\n")) > FILE_LINES:
+        yield f"{lines} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                yield f"{node.name}: {lines} lines"
+
+
+def test_every_file_and_function_can_be_read_at_once() -> None:
+    found = {path.relative_to(ROOT).as_posix(): list(too_long(path)) for path in sources(ROOT)}
+    assert len(found) > 500
+    assert not {name: said for name, said in found.items() if said and name not in TABLES}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_exception_is_a_file(name: str) -> None:
+    assert (ROOT / name).is_file()
+
+
+def test_one_line_more_is_too_much(tmp_path: Path) -> None:
+    path = tmp_path / "long.py"
+    body = "class Held:\n    async def inner(self):\n" + "        pass\n" * (FUNCTION_LINES - 1)
+    path.write_text(body + "\n" * (FILE_LINES - body.count("\n")))
+    assert list(too_long(path)) == []
+    path.write_text(body + "        pass\n" + "\n" * (FILE_LINES - body.count("\n")))
+    assert list(too_long(path)) == ["401 lines", "inner: 61 lines"]
