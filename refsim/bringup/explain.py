@@ -6,7 +6,8 @@ from itertools import product
 
 import numpy as np
 
-from refsim.bringup.discovery import Discovery, discover
+from refsim.bringup.discovered import Discovery
+from refsim.bringup.discovery import discover
 from refsim.bringup.operands import Operands, shape_of
 from refsim.bringup.report import Difference
 from refsim.bringup.tensor_cores import Instruction

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from refsim.bringup import tensor_cores
-from refsim.bringup.discovery import Discovery
+from refsim.bringup.discovered import Discovery
 from refsim.bringup.explain import (
     Dot,
     Pair,

@@ -1,4 +1,4 @@
-"""Headers of files written by hand, right and wrong, and what loading a file costs."""
+"""Headers of files written by hand, right and wrong; what loading a file costs, and how a bad one is refused."""
 
 import json
 import struct
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from refsim import files
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.files import Stored
 
 MIB = 1 << 20
@@ -49,3 +49,16 @@ def npy_of(descr: str = "'<f2'", shape: str = "(2,)", order: str = "False", payl
 def safetensors(header: object, payload: bytes = b"", length: int | None = None) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + payload
+
+
+def expect(path: Path, content: bytes, code: str, **said: object) -> None:
+    """The file is refused by `code`, naming itself, before much is allocated."""
+    path.write_bytes(content)
+    outcome, peak, calls = measured(path, **said)
+    assert isinstance(outcome, RefsimError), f"{path.name} was read"
+    assert outcome.code == code, str(outcome)
+    assert path.name in outcome.where
+    assert outcome.kind == Kind.UNREADABLE
+    assert len(str(outcome)) < 2000
+    assert peak < 2 * MIB + 32 * len(content)
+    assert calls < 2000 + 10 * len(content)
