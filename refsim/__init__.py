@@ -45,25 +45,10 @@ if TYPE_CHECKING:
     from refsim import compare, device, files, layouts, numerics, oracles, ptx, testing
     from refsim.conversions import convert, decode, encode, pack, unpack
     from refsim.errors import RefsimError
-    from refsim.formats import (
-        BF16,
-        E2M1,
-        E2M3,
-        E3M2,
-        E4M3,
-        E4M3FNUZ,
-        E5M2,
-        E5M2FNUZ,
-        E8M0,
-        F16,
-        F32,
-        FORMATS,
-        MXINT8,
-        TF32,
-        UE4M3,
-        UE5M3,
-        Format,
-    )
+    from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32
+
+    # isort: split
+    from refsim.formats import FORMATS, MXINT8, TF32, UE4M3, UE5M3, Format
 else:
     from refsim.lazy import exports
 

@@ -52,14 +52,7 @@ def bits(
     Source: defined here; IEEE 754 section 5.3.1 (nextUp) for a distance of one.
     """
     got, want = array_named("got", got), array_named("want", want)
-    if got.shape != want.shape:
-        raise RefsimError("shape-mismatch", f"got has shape {got.shape}, want has shape {want.shape}", where=name)
-    if nan not in NAN_POLICIES:
-        raise unknown("NaN policy", nan, list(NAN_POLICIES))
-    if not is_whole(within_ulps):
-        raise RefsimError("bad-bound", f"within_ulps must be an integer from 0, not {within_ulps!r}")
-    if layout is not None and got.shape != tuple(layout.shape):
-        raise RefsimError("shape-mismatch", f"the array has shape {got.shape}, layout {layout.name} {layout.shape}")
+    _check(got, want, layout, nan, within_ulps, name)
     line = code_line(got.dtype, want.dtype, format)
     got_codes, want_codes = codes_of(got), codes_of(want)
     flat = np.flatnonzero(got_codes != want_codes)
@@ -91,6 +84,19 @@ def bits(
 
     patterns = place_patterns(flat, got.shape) + value_patterns(got_codes[flat], want_codes[flat], line)
     return replace(found, first=element(0), worst=element(worst), patterns=tuple(patterns))
+
+
+def _check(
+    got: NDArray[Any], want: NDArray[Any], layout: Layout | None, nan: str, within_ulps: object, name: str
+) -> None:
+    if got.shape != want.shape:
+        raise RefsimError("shape-mismatch", f"got has shape {got.shape}, want has shape {want.shape}", where=name)
+    if nan not in NAN_POLICIES:
+        raise unknown("NaN policy", nan, list(NAN_POLICIES))
+    if not is_whole(within_ulps):
+        raise RefsimError("bad-bound", f"within_ulps must be an integer from 0, not {within_ulps!r}")
+    if layout is not None and got.shape != tuple(layout.shape):
+        raise RefsimError("shape-mismatch", f"the array has shape {got.shape}, layout {layout.name} {layout.shape}")
 
 
 def array_named(label: str, array: object) -> NDArray[Any]:

@@ -19,21 +19,7 @@ from refsim.conversions.rounding import (
     default_nan,
 )
 from refsim.errors import unknown
-from refsim.formats import (
-    BF16,
-    E2M1,
-    E2M3,
-    E3M2,
-    E4M3,
-    E4M3FNUZ,
-    E5M2,
-    E5M2FNUZ,
-    E8M0,
-    F16,
-    F32,
-    TF32,
-    Format,
-)
+from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32, TF32, Format
 from refsim.render.cards import Card, Facts
 from refsim.sources import CUDA_HEADERS, MIRAGE, ML_DTYPES, PTX, TORCH, VLLM, Source
 

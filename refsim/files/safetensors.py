@@ -12,21 +12,7 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.files.access import ByteReader, unreadable
 from refsim.files.codes import Codes, Entry, element_count, format_in_file, pack_all, unpack_all
-from refsim.formats import (
-    BF16,
-    E2M1,
-    E2M3,
-    E3M2,
-    E4M3,
-    E4M3FNUZ,
-    E5M2,
-    E5M2FNUZ,
-    E8M0,
-    F16,
-    F32,
-    MXINT8,
-    Format,
-)
+from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32, MXINT8, Format
 from refsim.sources import SAFETENSORS
 
 HEADER_LIMIT_BYTES = 4 << 20

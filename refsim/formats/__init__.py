@@ -13,28 +13,10 @@ from refsim.formats.elements import (
     element_named,
     float_named,
 )
-from refsim.formats.rows import (
-    BF16,
-    E2M1,
-    E2M3,
-    E3M2,
-    E4M3,
-    E4M3FNUZ,
-    E5M2,
-    E5M2FNUZ,
-    E8M0,
-    F16,
-    F32,
-    F64,
-    FORMATS,
-    MXINT8,
-    TF32,
-    UE4M3,
-    UE5M3,
-    Format,
-    Specials,
-    format_named,
-)
+from refsim.formats.rows import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32
+
+# isort: split
+from refsim.formats.rows import F64, FORMATS, MXINT8, TF32, UE4M3, UE5M3, Format, Specials, format_named
 
 __all__ = [
     "B1",

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import F16, F32, F64, element_named
-from refsim.layouts.families.wmma import SHAPES, Shape
+from refsim.layouts.families.shapes import Shape
+from refsim.layouts.families.wmma import SHAPES
 from refsim.silicon.vectors import splitmix64
 
 WARPS = 8

@@ -1,11 +1,12 @@
 """The assertion for arrays that must agree bit for bit."""
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
-from numpy.typing import NDArray
+from refsim.compare import Mismatch, bits
 
-from refsim.compare import Layout, Mismatch, NanPolicy, Owner, bits
-from refsim.formats import Format
+P = ParamSpec("P")
 
 
 class BitsDiffer(AssertionError):  # noqa: N818 (reads as what happened)
@@ -20,22 +21,22 @@ class PromiseNotKept(AssertionError):  # noqa: N818 (reads as what happened)
     """A run shows something other than elements that differ, for which `refsim verify` would not pass the kernel either."""
 
 
-def assert_bits_equal(
-    got: NDArray[Any],
-    want: NDArray[Any],
-    format: str | Format | None = None,
-    layout: Layout | None = None,
-    owner: Owner | None = None,
-    *,
-    nan: NanPolicy = "bitwise",
-    within_ulps: int = 0,
-    name: str = "",
-) -> None:
+def _taking(like: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[P, None]]:
+    """The arguments of another function, for readers and for type checkers."""
+
+    def declared(function: Callable[..., None]) -> Callable[P, None]:
+        function.__signature__ = inspect.signature(like).replace(return_annotation=None)  # type: ignore[attr-defined]
+        return function
+
+    return declared
+
+
+@_taking(bits)
+def assert_bits_equal(*arguments: Any, **options: Any) -> None:
     """Raises BitsDiffer unless `got` equals `want` bit for bit; the arguments are those of `refsim.compare.bits`.
 
     -0 differs from +0, and one NaN code from another. Raises RefsimError where shapes or dtypes do not match.
     assert_bits_equal(np.uint8([7]), np.uint8([7]), "e4m3") is None. Source: that of `refsim.compare.bits`.
     """
-    mismatch = bits(got, want, format, layout, owner, nan=nan, within_ulps=within_ulps, name=name)
-    if mismatch:
+    if mismatch := bits(*arguments, **options):
         raise BitsDiffer(mismatch)

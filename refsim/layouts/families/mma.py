@@ -9,22 +9,12 @@ from itertools import product
 from refsim.errors import RefsimError
 from refsim.formats import E2M1, F16, element_named
 from refsim.layouts.families.core import Formula, Fragment, Integers, Row, group, only, refuse, within
+from refsim.layouts.families.shapes import Shape as Multiplied
 from refsim.sources import PTX, Source
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The element types that one shape multiplies, the accumulators it offers (default first) and the first target."""
-
-    m: int
-    n: int
-    k: int
-    types: tuple[str, ...]
-    accumulators: tuple[str, ...]
-    since: str
-
-    def __str__(self) -> str:
-        return f"m{self.m}n{self.n}k{self.k}"
+class Shape(Multiplied):
+    """A shape of mma.sync; the first accumulator is the default."""
 
     @property
     def source(self) -> Source:

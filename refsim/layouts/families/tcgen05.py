@@ -84,10 +84,6 @@ class Move:
     most: int
     formula: Formula
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        return tuple(1 << bit for bit in range(8) if 1 << bit <= self.most)
-
 
 MOVES = (
     Move("32x32b", 32, 1, 1, 128, _by_lane),
@@ -111,7 +107,7 @@ def rows() -> Iterator[Row]:
             yield name, partial(_accumulator, name, row, n)
     for direction in ("ld", "st"):
         for move in MOVES:
-            for count in move.counts:
+            for count in (1 << bit for bit in range(move.most.bit_length())):
                 name = f"tcgen05.{direction}.{move.shape}.x{count}"
                 yield name, partial(_move, name, direction, move, count)
     for vector, (_, ids) in VECTORS.items():

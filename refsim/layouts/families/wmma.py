@@ -8,30 +8,14 @@ needed repeat the first.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import F16, element_named
 from refsim.layouts.families.core import Fragment, Integers, Row, group, refuse, within
+from refsim.layouts.families.shapes import Shape
 from refsim.sources import PTX
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One shape: the types it multiplies, the accumulators of each group of types, and the first target."""
-
-    m: int
-    n: int
-    k: int
-    types: tuple[str, ...]
-    accumulators: tuple[str, ...]
-    since: str
-
-    def __str__(self) -> str:
-        return f"m{self.m}n{self.n}k{self.k}"
-
 
 _SIZES = ((16, 16), (32, 8), (8, 32))
 SHAPES = (

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from refsim.layouts.families import Fragment
 from refsim.layouts.families import fragment as fragment_named
-from refsim.layouts.families.wmma import SHAPES, Shape, positions
+from refsim.layouts.families.shapes import Shape
+from refsim.layouts.families.wmma import SHAPES, positions
 from refsim.numerics import ieee
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
