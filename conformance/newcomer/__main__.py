@@ -1,0 +1,96 @@
+"""Tries a newcomer's kernels and the mistakes in them, and writes the table: python -m conformance.newcomer -o FILE"""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from conformance.newcomer.trials import (
+    KERNELS,
+    SUSPECTED,
+    Bug,
+    Outcome,
+    is_caught,
+    naming,
+    read_bugs,
+    tried_as_it_is,
+    tried_with,
+)
+from refsim.testing.verdicts import PASS
+
+COMMAND = "python -m conformance.newcomer -o docs/newcomer.md"
+INTRODUCTION = f"""# Twelve kernels of a newcomer, and forty mistakes
+
+Somebody who had read the README wrote twelve kernels in `conformance/newcomer/`: CUDA, a string as CuPy takes it, Triton for two
+targets, numba. Each has an oracle in NumPy of its own, bit for bit where arithmetic is determined, else with a bound for each
+element. `bugs.toml` beside them lists forty mistakes, each a small edit. The list was committed before the suspects that are tried
+on every kernel were written; ten mistakes have a cause that no suspect stands for, and must stay without a name.
+
+    {COMMAND}
+
+writes this page: every kernel is run as it is, then with each mistake, on the simulated GPU, the special problems first.
+*named* says whether the suspects that the report names are the cause: right, wrong or none.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m conformance.newcomer", description=__doc__)
+    parser.add_argument("only", nargs="*", help="kernels and ids of mistakes; all of them if left out")
+    parser.add_argument("-o", "--output", type=Path, help="a Markdown file; the terminal if left out")
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    started = time.monotonic()
+    bugs = [bug for bug in read_bugs() if not given.only or {bug.id, bug.kernel} & set(given.only)]
+    names = [name for name in KERNELS if not given.only or name in given.only]
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        later = pool.map(tried_as_it_is, names), pool.map(tried_with, bugs)
+        right, wrong = dict(zip(names, later[0], strict=True)), dict(zip(bugs, later[1], strict=True))
+    text = "\n".join(page(right, wrong))
+    if given.output:
+        given.output.write_text(text, "utf-8")
+    print(text, f"{time.monotonic() - started:.0f} s", sep="\n")
+    missed = [bug.id for bug in bugs if not is_caught(bug, wrong[bug])]
+    refused = [name for name in names if any(each.status != PASS for each in right[name])]
+    misnamed = [bug.id for bug in bugs if naming(bug, wrong[bug]) == "wrong"]
+    return 1 if missed or refused or misnamed else 0
+
+
+def page(right: dict[str, tuple[Outcome, ...]], wrong: dict[Bug, tuple[Outcome, ...]]) -> Iterable[str]:
+    yield INTRODUCTION
+    yield from table(
+        ("kernel", "status", "problems", "named"),
+        (
+            (each.kernel, each.status, str(each.cases), "; ".join(each.suspects) or "none")
+            for outcomes in right.values()
+            for each in outcomes
+        ),
+    )
+    yield ""
+    header = ("kernel", "mistake", "cause", "caught", "by", "suspects", "named")
+    yield from table(header, (row(bug, outcomes) for bug, outcomes in wrong.items()))
+    suspected = [bug for bug in wrong if bug.cause in SUSPECTED]
+    counts = {word: sum(naming(bug, wrong[bug]) == word for bug in wrong) for word in ("right", "wrong")}
+    caught = sum(is_caught(bug, outcomes) for bug, outcomes in wrong.items())
+    yield f"\nCaught: {caught} of {len(wrong)}. Named: {counts['right']} of the {len(suspected)} that a suspect stands for;"
+    yield f"wrongly: {counts['wrong']}.\n"
+
+
+def row(bug: Bug, outcomes: tuple[Outcome, ...]) -> tuple[str, ...]:
+    by = dict.fromkeys(each.code if each.status != PASS else PASS for each in outcomes)
+    suspects = dict.fromkeys(suspect for each in outcomes for suspect in each.suspects)
+    is_seen = "yes" if is_caught(bug, outcomes) else "no"
+    return bug.kernel, bug.id, bug.cause, is_seen, ", ".join(by), "; ".join(suspects), naming(bug, outcomes)
+
+
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterable[str]:
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    for cells in rows:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
