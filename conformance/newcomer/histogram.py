@@ -47,9 +47,9 @@ KERNEL = Kernel(
     entries=("histogram",),
     recipe=Bytes,
     problem=st.builds(
-        Bytes, rst.sizes(3000), st.integers(1, 4), st.integers(0, 1000), st.sampled_from([256, 1, 5, 64])
+        Bytes, rst.sizes(1500), st.integers(1, 4), st.integers(0, 1000), st.sampled_from([256, 1, 5, 64])
     ),
-    corpus=(Bytes(2000), Bytes(0), Bytes(1), Bytes(4095, 3, 1), Bytes(515, 1, 2, 3)),
+    corpus=(Bytes(1000), Bytes(0), Bytes(1), Bytes(1027, 3, 1), Bytes(515, 1, 2, 3)),
     run=run,
     oracle=oracle,
     outputs={"counts": ""},

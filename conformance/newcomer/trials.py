@@ -43,10 +43,6 @@ KERNELS = (
     "histogram",
     "reduction",
     "attention",
-    "triton_matmul",
-    "triton_softmax",
-    "numba_reduction",
-    "unpack_transpose",
     "group_quantise",
 )
 """The declarations of this folder."""

@@ -1,0 +1,50 @@
+"""Kernels that a newcomer wrote pass; mistakes in them, listed beforehand, are caught.
+
+Some of each in every run; `python -m conformance.newcomer` tries them all and writes the table.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from refsim.testing.kernel_files import load_kernel_file
+
+FOLDER = Path(__file__).parent / "newcomer"
+trials = load_kernel_file(FOLDER / "trials.py")
+BUGS = {bug.id: bug for bug in trials.read_bugs() if bug.kernel in trials.KERNELS}
+SAMPLE = ("int8-cut", "e4m3-through-f16", "next-row-normed", "log2e-to-five-digits", "tile-not-awaited")
+OFTEN_ENOUGH = pytest.mark.ci("other mistakes in the same kernels are caught in every run")
+
+
+@pytest.mark.parametrize("name", trials.KERNELS)
+def test_kernel_passes(name, device):
+    if device.name != "sim":
+        pytest.skip("refsim verify runs them on a GPU; here the reports of the simulator are what is tested")
+    for kernel in trials.declared(name):
+        said = trials.tried(kernel, cases=3)
+        assert said.status == "pass", said.text
+
+
+@pytest.mark.parametrize("id", [id if id in SAMPLE else pytest.param(id, marks=OFTEN_ENOUGH) for id in BUGS])
+def test_mistake_is_caught_and_never_named_wrongly(id, device):
+    bug = BUGS[id]
+    if device.name != "sim":
+        pytest.skip("a race may go well on silicon; the simulator reports it")
+    outcomes = trials.tried_with(bug)
+    assert trials.is_caught(bug, outcomes), "\n".join(each.text for each in outcomes)
+    assert trials.naming(bug, outcomes) != "wrong", "\n".join(each.text for each in outcomes)
+
+
+def test_mistakes_are_of_many_causes():
+    counts = Counter(bug.cause for bug in trials.read_bugs())
+    assert counts.total() == 40
+    assert len(counts) >= 15
+    assert max(counts.values()) <= 3
+    assert sum(count for cause, count in counts.items() if cause not in trials.SUSPECTED) >= 10
+
+
+def test_mistakes_fit_their_files():
+    for bug in trials.read_bugs():
+        text = (FOLDER / "kernels" / bug.file).read_text("utf-8")
+        assert bug.applied(text) != text
