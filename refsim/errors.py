@@ -1,5 +1,6 @@
 """One error type: every message says what is wrong, where, by which rule, and the way out."""
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,8 +41,8 @@ class RefsimError(Exception):
         return self.kind.value
 
     def __str__(self) -> str:
-        lines = [f"[{self.code}] {self.what}"]
-        lines += [f"  {label}: {text}" for label, text in self.details() if text]
+        lines = [f"[{self.code}] {_short(self.what, 120)}"]
+        lines += [f"  {label}: {_short(text, 400)}" for label, text in self.details() if text]
         return "\n".join(lines)
 
     def details(self) -> list[tuple[str, str]]:
@@ -49,18 +50,34 @@ class RefsimError(Exception):
         return [("at", self.where), ("rule", self.rule), ("help", self.help)]
 
 
+def _short(text: str, most: int) -> str:
+    """`text` with the middle left out of words longer than `most` and of lines longer than 2,000 characters.
+
+    What a user typed stands in errors as it was typed: a name of 5,000 letters is known by its ends.
+    """
+    if len(text) <= most:
+        return text
+    text = re.sub(rf"\S{{{most + 1},}}", lambda word: _ends(word.group(), most), text)
+    return "\n".join(_ends(line, 2000) for line in text.split("\n"))
+
+
+def _ends(text: str, most: int) -> str:
+    kept = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:kept]} ... {text[-kept:]}"
+
+
 def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
     """The `count` known names closest in spelling to `name`, best first."""
     import difflib
 
-    return difflib.get_close_matches(name, known, n=count, cutoff=0.0)
+    return difflib.get_close_matches(name[:200], known, n=count, cutoff=0.0)
 
 
 def unknown(kind: str, name: str, known: list[str], *, where: str = "") -> RefsimError:
     """The error for a name that no row has: it shows the three nearest."""
     return RefsimError(
         code=f"unknown-{kind.replace(' ', '-')}",
-        what=f"no {kind} is called {name!r}",
+        what=f"no {kind} is called {_ends(name, 100)!r}",
         where=where,
         help=f"nearest: {', '.join(nearest(name, known))}" if known else "",
     )

@@ -107,7 +107,7 @@ def instructions(target: str) -> tuple[Instruction, ...]:
 
     Raises RefsimError for a name that is no target from sm_80 on.
     """
-    if not re.fullmatch(r"sm_\d+[af]?", target) or _number(target) < 80:
+    if not re.fullmatch(r"sm_[0-9]{2,4}[af]?", target) or _number(target) < 80:
         raise unknown("target", target, ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a"])
     return tuple(row for row in _every() if row.runs_on(target))
 

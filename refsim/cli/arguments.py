@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.names import FORMAT
+from refsim.cli.spelled import number_in
 from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 1 << 16
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
-_LARGEST_CODE_DIGITS = 64
 
 
 def format_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -32,7 +32,7 @@ def parse_code(word: str, row: "Format") -> int:
 
     Raises RefsimError bad-code and code-out-of-range.
     """
-    code = _integer(word)
+    code = number_in(word)
     if code is None:
         hexadecimal = re.fullmatch(r"[0-9a-fA-F]{1,8}", word)
         raise RefsimError(
@@ -52,13 +52,6 @@ def parse_code(word: str, row: "Format") -> int:
     return code
 
 
-def _integer(word: str) -> int | None:
-    try:
-        return int(word, 0) if len(word) <= _LARGEST_CODE_DIGITS else None
-    except ValueError:
-        return None
-
-
 def _shortened(word: str) -> str:
     return word if len(word) <= 40 else f"{word[:37]}..."
 
@@ -74,7 +67,7 @@ def codes_in(words: Iterable[str], row: "Format") -> list[int]:
             codes += [parse_code(each, row) for each in _words(sys.stdin.buffer.read(), "standard input")]
         elif word.endswith(ARRAY_SUFFIXES):
             codes += _codes_of_array(Path(word), row)
-        elif _integer(word) is None and os.path.isfile(word):
+        elif number_in(word) is None and os.path.isfile(word):
             codes += [parse_code(each, row) for each in _words_of_file(Path(word))]
         else:
             codes.append(parse_code(word, row))

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TextIO
 
+from refsim.cli.spelled import count_in
 from refsim.errors import RefsimError
 
 
@@ -27,9 +28,9 @@ def width() -> int | None:
 
     COLUMNS, where it is set to a number, comes first, so that a pager or a test can ask for a width.
     """
-    wanted = os.environ.get("COLUMNS", "")
-    if wanted.isdecimal() and int(wanted) > 0:
-        return int(wanted)
+    wanted = count_in(os.environ.get("COLUMNS", ""))
+    if wanted:
+        return wanted
     if not sys.stdout.isatty():
         return None
     try:

@@ -7,6 +7,7 @@ import numpy as np
 
 from refsim.cli.answers.anatomy import as_bits, code_number, exact_value
 from refsim.cli.arguments import parse_code
+from refsim.cli.spelled import number_in
 from refsim.cli.values import Value, parse_value, to_double
 from refsim.conversions import encode
 from refsim.errors import RefsimError
@@ -51,10 +52,7 @@ def _encoded(value: Value, row: Format) -> int:
 def _whole(word: str, element: Integer) -> int:
     lowest, largest = element.limits
     pattern = bool(_PATTERN.fullmatch(word))
-    try:
-        value = int(word, 0 if pattern else 10)
-    except ValueError:
-        value = None
+    value = number_in(word)
     low, high = (0, element.code_limit - 1) if pattern else element.limits
     if value is None or not low <= value <= high:
         raise RefsimError(
@@ -67,8 +65,8 @@ def _whole(word: str, element: Integer) -> int:
 
 def _double(word: str) -> int:
     if _PATTERN.fullmatch(word):
-        code = int(word, 0)
-        if code >= 1 << 64:
+        code = number_in(word)
+        if code is None or code >= 1 << 64:
             raise RefsimError("code-out-of-range", f"{word[:40]} is no code of f64", rule="codes of f64 have 64 bits")
         return code
     value = parse_value(word)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refsim.cli.spelled import number_in, real_in
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ class Shape(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         if isinstance(value, tuple):
             return value
-        match = re.fullmatch(r"(\d{1,12})\s*[xX,]\s*(\d{1,12})", str(value))
-        if match is None or "0" in (match[1], match[2]):
+        match = re.fullmatch(r"([0-9]{1,12})\s*[xX,]\s*([0-9]{1,12})", str(value))
+        rows, cols = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not rows or not cols:
             raise RefsimError("bad-shape", f"{value!r} is no shape", rule="a shape is ROWSxCOLS, as 128x4")
-        return int(match[1]), int(match[2])
+        return rows, cols
 
 
 class Span(click.ParamType):  # type: ignore[type-arg]
@@ -36,11 +38,43 @@ class Span(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> slice:
         if isinstance(value, slice):
             return value
-        match = re.fullmatch(r"(\d{0,12})(:?)(\d{0,12})", str(value))
+        match = re.fullmatch(r"([0-9]{0,12})(:?)([0-9]{0,12})", str(value))
         if match is None or value in ("", ":"):
             raise RefsimError("bad-range", f"{value!r} is no range", rule="a range is FROM:TO, as 8:16, or one number")
         first = int(match[1] or 0)
         return slice(first, first + 1) if not match[2] else slice(first, int(match[3]) if match[3] else None)
+
+
+class Whole(click.IntRange):
+    """A whole number as ASCII digits spell it, in a range: int() also takes digits of other scripts and underscores."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = value if isinstance(value, int) else number_in(str(value))
+        if number is None:
+            raise RefsimError(
+                "not-whole",
+                f"{str(value)[:40]!r} is no whole number",
+                where=param.opts[-1] if param else "",
+                rule="digits 0 to 9, at most 40 of them; 0x and 0b before patterns",
+            )
+        return int(super().convert(number, param, ctx))
+
+
+class Positive(click.ParamType):  # type: ignore[type-arg]
+    """A number above zero, such as a time in seconds."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value) if isinstance(value, float | int) else real_in(str(value))
+        except ValueError:
+            number = 0.0
+        if not 0 < number < float("inf"):
+            raise RefsimError(
+                "bad-number", f"{str(value)[:40]!r} is no number above 0", where=param.opts[-1] if param else ""
+            )
+        return number
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]
@@ -54,19 +88,19 @@ class Address(click.ParamType):  # type: ignore[type-arg]
 
 def parse_address(word: str) -> int:
     """A whole number from 0, decimal or hexadecimal: 0x3a0 is 928."""
-    match = re.fullmatch(_NUMBER, word)
-    if match is None or int(word, 0) >= LARGEST:
+    address = number_in(word) if re.fullmatch(_NUMBER, word) else None
+    if address is None or address >= LARGEST:
         raise RefsimError(
             "bad-address",
             f"{word[:40]!r} is no address",
             rule="an address is a number of bytes from 0, as 928 or 0x3a0",
         )
-    return int(word, 0)
+    return address
 
 
 def parse_whole(word: str, what: str) -> int:
     """A whole number, negative ones too, which the model refuses with the range that it has."""
-    if not re.fullmatch(r"-?\d{1,12}", word):
+    if not re.fullmatch(r"-?[0-9]{1,12}", word):
         if word.startswith("-"):
             raise click.NoSuchOption(word, ctx=click.get_current_context())
         raise RefsimError("not-whole", f"{what} is {word[:40]!r}: a whole number is needed")

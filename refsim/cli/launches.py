@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from refsim.cli.spelled import count_in, number_in, real_in
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ class Extents:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        parts = self.text.lower().split("x")
-        if not 1 <= len(parts) <= 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        parts = [count_in(part) for part in self.text.lower().split("x")]
+        extents = tuple(part for part in parts if part)
+        if len(extents) < len(parts) or len(parts) > 3:
             raise RefsimError(
                 "bad-launch", f"{self.text!r} is no grid or block", rule="one to three extents: 4 or 2x3x1"
             )
-        return tuple(map(int, parts))
+        return extents
 
 
 def loaded(file: Path, target: str | None) -> "Program":
@@ -51,10 +53,11 @@ def argument(position: int, text: str) -> Any:
     kind, _, value = text.partition(":")
     wrong = RefsimError("bad-argument", f"argument {position}: {text!r} is no argument", rule=ARGUMENT_RULE)
     if kind == "zeros":
-        name, _, count = value.partition(":")
-        if name not in _SCALARS or not count.isdigit() or int(count) > 1 << 30:
+        name, _, word = value.partition(":")
+        count = count_in(word)
+        if name not in _SCALARS or count is None or count > 1 << 30:
             raise wrong
-        return np.zeros(int(count), _dtype(name))
+        return np.zeros(count, _dtype(name))
     if kind in _SCALARS:
         try:
             return _scalar(kind, value)
@@ -77,20 +80,23 @@ def _scalar(kind: str, value: str) -> Any:
     """A scalar of a PTX type; a float may be given by its bits in hexadecimal."""
     import numpy as np
 
-    dtype = np.dtype(_dtype(kind))
-    if dtype.kind == "f" and value.lower().startswith("0x"):
-        return np.array([int(value, 16)], f"u{dtype.itemsize}").view(dtype)[0]
-    return dtype.type(float(value) if dtype.kind == "f" else int(value, 0))
+    dtype, bits = np.dtype(_dtype(kind)), number_in(value)
+    if dtype.kind == "f" and not value.lower().startswith("0x"):
+        return dtype.type(real_in(value))
+    if bits is None:
+        raise ValueError(value)
+    return np.array([bits], f"u{dtype.itemsize}").view(dtype)[0] if dtype.kind == "f" else dtype.type(bits)
 
 
 def saved(text: str, values: list[Any]) -> tuple[int, Path]:
     """N=FILE.npy: which argument is saved, and where."""
-    position, _, path = text.partition("=")
-    if not position.isdigit() or int(position) >= len(values) or not path.endswith(".npy"):
+    word, _, path = text.partition("=")
+    position = count_in(word)
+    if position is None or position >= len(values) or not path.endswith(".npy"):
         raise RefsimError("bad-save", f"{text!r} names no argument to save", rule="N=FILE.npy, N from 0")
-    if getattr(values[int(position)], "ndim", 0) == 0:
+    if getattr(values[position], "ndim", 0) == 0:
         raise RefsimError("bad-save", f"argument {position} is a scalar", rule="only arrays are copied back")
-    return int(position), Path(path)
+    return position, Path(path)
 
 
 def write_array(path: Path, array: Any) -> None:

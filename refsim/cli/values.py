@@ -14,8 +14,8 @@ from refsim.conversions import round_to_odd
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e([+-]?\d+))?", re.IGNORECASE)
-_HEXADECIMAL = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)p([+-]?\d+)", re.IGNORECASE)
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e([+-]?\d+))?", re.IGNORECASE | re.ASCII)
+_HEXADECIMAL = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)p([+-]?\d+)", re.IGNORECASE | re.ASCII)
 _SPECIAL = re.compile(r"([+-]?)(inf|infinity|nan)", re.IGNORECASE)
 _MOST_DIGITS = 4000
 _LARGEST_EXPONENT = 4000

@@ -70,7 +70,7 @@ def open(name: str = "sim", target: str | None = None, *, without: Sequence[str]
         policy: Any = simulated[1]  # one of SchedulePolicy, or None
         device = SimDevice(name=name, policy=policy, without=tuple(without))
         return replace(device, target=target_named(target).name) if target else device
-    match = re.fullmatch(r"cuda(?::(\d+))?(?::(pycuda|bindings))?", name)
+    match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?(?::(pycuda|bindings))?", name)
     if not match:
         raise RefsimError(
             "unknown-device", f"no device is called {name!r}", help="sim, sim:lazy, cuda, cuda:1, cuda:bindings"

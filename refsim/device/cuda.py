@@ -366,7 +366,7 @@ def _target_for(capability: tuple[int, int], target: str | None) -> str:
 
 
 def _runs(target: str, capability: tuple[int, int]) -> bool:
-    parts = re.fullmatch(r"sm_(\d+)(\d)(a?)", target)
+    parts = re.fullmatch(r"sm_([0-9]{1,3})([0-9])(a?)", target)
     if parts is None:
         raise RefsimError("bad-target", f"{target!r} is not a target", help="write sm_90a")
     major, minor = int(parts[1]), int(parts[2])

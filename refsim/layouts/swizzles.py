@@ -14,7 +14,9 @@ from refsim.layouts.evidence import evidence as evidence_of
 from refsim.render.cards import Card
 from refsim.sources import CUDA_DRIVER, CUTLASS, PTX, Source
 
-_SPELLED = re.compile(r"\s*(?:swizzle|sw)\s*<\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*>\s*", re.IGNORECASE)
+_SPELLED = re.compile(
+    r"\s*(?:swizzle|sw)\s*<\s*(-?[0-9]{1,6})\s*,\s*(-?[0-9]{1,6})\s*,\s*(-?[0-9]{1,6})\s*>\s*", re.IGNORECASE
+)
 
 
 @drawn

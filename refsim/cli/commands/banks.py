@@ -6,8 +6,9 @@ import click
 
 from refsim.cli.arguments import require_few, words_in
 from refsim.cli.delivery import answers
-from refsim.cli.extents import Address, parse_address
+from refsim.cli.extents import Address, Whole, parse_address
 from refsim.cli.names import LAYOUT, SWIZZLE
+from refsim.cli.spelled import count_in
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Statement, Table
 
@@ -35,9 +36,7 @@ LISTED = 4
     "--width", metavar="BYTES|INSTRUCTION", default="16", help="1, 2, 4, 8, 16 bytes a lane, or ld.shared.v4.b32."
 )
 @click.option("--stride", metavar="BYTES", type=Address(), help="Addresses that many bytes apart instead of a list.")
-@click.option(
-    "--lanes", metavar="COUNT", type=click.IntRange(1, 32), default=32, help="Lanes of --stride, 32 by default."
-)
+@click.option("--lanes", metavar="COUNT", type=Whole(1, 32), default=32, help="Lanes of --stride, 32 by default.")
 @click.option(
     "--start", metavar="ADDRESS", type=Address(), default=0, help="The first address of --stride or the tile."
 )
@@ -112,15 +111,17 @@ def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "Bank
             rule=f"a warp has 1 to {WARP} lanes",
             help=f"give up to {WARP} addresses, or a multiple of it",
         )
+    access_bytes = count_in(width)
     accesses = [asked[first : first + WARP] for first in range(0, len(asked), WARP)] if len(asked) > WARP else asked
-    return bank_conflicts(mode(accesses) if mode else accesses, int(width) if width.isdecimal() else width)
+    return bank_conflicts(mode(accesses) if mode else accesses, width if access_bytes is None else access_bytes)
 
 
 def _of_fragment(fragment: "Fragment", mode: "Swizzle | None", width: str, start: int) -> "BankConflicts":
     from refsim.layouts.banks import layout_conflicts
     from refsim.layouts.tiles import tile
 
-    if not width.isdecimal():
+    access_bytes = count_in(width)
+    if access_bytes is None:
         raise RefsimError("access-width", f"--layout takes a width in bytes, not {width!r}", where="--width")
     if fragment.element_bits not in (8, 16, 32) or fragment.slot_bits != fragment.element_bits:
         raise RefsimError(
@@ -132,7 +133,7 @@ def _of_fragment(fragment: "Fragment", mode: "Swizzle | None", width: str, start
     size, across = fragment.element_bits // 8, fragment.name.split(".")[-1] in ("b", "sfb")
     shape = (fragment.shape[1], fragment.shape[0]) if across else fragment.shape
     made = tile("K", mode or "none", size, shape)
-    return layout_conflicts(_ByColumn(fragment) if across else fragment, made, int(width), start)
+    return layout_conflicts(_ByColumn(fragment) if across else fragment, made, access_bytes, start)
 
 
 class _ByColumn:

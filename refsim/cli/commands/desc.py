@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
-from refsim.cli.extents import Address
+from refsim.cli.extents import Address, Whole
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
+from refsim.cli.spelled import number_in
 from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Entry, Record, Statement, Table
 
@@ -89,7 +90,7 @@ def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Docum
 @_kind
 @click.argument("words", nargs=-1, required=True, metavar="WORD OPERAND|NAME=VALUE...")
 @click.option("--major", metavar="K|MN", default="K", help="Which dimension is contiguous, K by default.")
-@click.option("--ctas", metavar="COUNT", type=click.IntRange(1, 2), default=1, help="2 for cta_group::2.")
+@click.option("--ctas", metavar="COUNT", type=Whole(1, 2), default=1, help="2 for cta_group::2.")
 @click.option("--at", metavar="X,Y...", help="Coordinates of the box of a tensormap, 0 by default.")
 @click.option("--start", metavar="ADDRESS", type=Address(), default=0, help="Where the box of a tensormap goes.")
 @answers
@@ -151,14 +152,15 @@ def _remarks(explained: "Explanation") -> Statement:
 
 
 def _word(words: tuple[str, ...], kind: str) -> int:
-    if len(words) != 1 or not re.fullmatch(r"0x[0-9a-fA-F_]+|[0-9]+", words[0]):
+    word = number_in(words[0]) if len(words) == 1 and words[0][:1] not in ("+", "-") else None
+    if word is None:
         raise RefsimError(
             "bad-word",
             f"{' '.join(words)[:60]!r} is no word",
             where=kind,
             rule="a word is hexadecimal (0x40) or decimal",
         )
-    return int(words[0], 0)
+    return word
 
 
 def _arguments(words: tuple[str, ...]) -> dict[str, Any]:
@@ -180,14 +182,14 @@ _LISTS = {"dims", "strides", "box", "element_strides", "globalDim", "globalStrid
 def _value(name: str, value: str) -> Any:
     if name in _LISTS:
         return tuple(_number(each) for each in value.split(",") if each)
-    return _number(value) if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", value) else value
+    return _number(value) if re.fullmatch(r"-?(0x[0-9a-fA-F]+|[0-9]+)", value) else value
 
 
 def _number(word: str) -> int:
-    try:
-        return int(word, 0)
-    except ValueError as problem:
-        raise RefsimError("bad-field", f"{word[:40]!r} is no number", help="dims=256,64") from problem
+    number = number_in(word)
+    if number is None:
+        raise RefsimError("bad-field", f"{word[:40]!r} is no number", help="dims=256,64")
+    return number
 
 
 def _coordinates(words: tuple[str, ...], at: str | None) -> tuple[int, ...]:

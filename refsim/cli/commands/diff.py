@@ -7,6 +7,7 @@ import click
 
 from refsim.cli.arguments import format_option, load_codes
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.extents import Whole
 from refsim.cli.names import LAYOUT
 from refsim.render import Document, Statement
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @format_option(required=False)
 @click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
 @click.option("--any-nan", is_flag=True, help="Take any NaN for any other.")
-@click.option("--within", metavar="ULP", type=click.IntRange(min=0), default=0, help="Accept a distance of ULP codes.")
+@click.option("--within", metavar="ULP", type=Whole(min=0), default=0, help="Accept a distance of ULP codes.")
 @click.option("--layout", "fragment", metavar="NAME", type=LAYOUT, help="Say who holds the differing elements.")
 @answers
 def command(

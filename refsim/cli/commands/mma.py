@@ -1,6 +1,7 @@
 """refsim mma: what a tensor core returns, and why."""
 
 import functools
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 
 from refsim.cli.arguments import ARRAY_SUFFIXES
 from refsim.cli.delivery import answers
+from refsim.cli.extents import Whole
 from refsim.cli.names import TARGET, UNIT, Name
 from refsim.errors import RefsimError
 from refsim.render import Document, Statement
@@ -39,10 +41,10 @@ class Place(click.ParamType):  # type: ignore[type-arg]
     name = "place"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        words = str(value).split(",")
-        if len(words) != 2 or not all(word.strip().isdecimal() and len(word) < 12 for word in words):
+        match = re.fullmatch(r" *([0-9]{1,11}) *, *([0-9]{1,11}) *", str(value))
+        if match is None:
             raise RefsimError("bad-place", f"{value!r} is no element", "--at", "an element is ROW,COL, as 17,42")
-        return int(words[0]), int(words[1])
+        return int(match[1]), int(match[2])
 
 
 def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
@@ -70,7 +72,7 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 @click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A.")
 @click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B.")
 @click.option("--d-format", metavar="FORMAT", type=RESULT, help="Type of C and D, f32 where there is a choice.")
-@click.option("--k", type=click.IntRange(min=1), help="K of one instruction, the largest by default.")
+@click.option("--k", type=Whole(min=1), help="K of one instruction, the largest by default.")
 @click.option("--a-scale", metavar="LIST|FILE", help="Scales of A, one a block; a file of M x blocks.")
 @click.option("--b-scale", metavar="LIST|FILE", help="Scales of B.")
 @click.option("--scale-format", metavar="FORMAT", type=SCALE, help="Type of the scales: e8m0 or ue4m3.")

@@ -22,6 +22,7 @@ from refsim.cli.answers.launch_views import (
 )
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.devices import without_option
+from refsim.cli.extents import Positive, Whole
 from refsim.cli.launches import ARGUMENT_RULE, Extents, argument, loaded, previews, saved, write_array
 from refsim.errors import RefsimError
 from refsim.render import Document, Entry, Record, Table
@@ -113,7 +114,7 @@ class Launched:
 @click.option(
     "--save", "saves", multiple=True, metavar="N=FILE.npy", help="Write argument N (from 0) after the launch."
 )
-@click.option("--shared", default=0, type=click.IntRange(0), help="Bytes of dynamic shared memory.")
+@click.option("--shared", default=0, type=Whole(0), help="Bytes of dynamic shared memory.")
 @click.option("--target", metavar="SM", help="Architecture, such as sm_90a (default: the file's own).")
 @click.option(
     "--policy",
@@ -122,7 +123,7 @@ class Launched:
     help="eager, lazy or random: the schedule of the threads, and when asynchronous copies arrive; all: under each of "
     "them, as verify does, and the same bytes must be written.",
 )
-@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of a random schedule.")
+@click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
 @click.option(
     "--arithmetic",
     default="silicon",
@@ -134,7 +135,7 @@ class Launched:
     "--seconds",
     default=600.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=Positive(),
     help="Time limit of a launch.",
 )
 @without_option
@@ -274,7 +275,7 @@ def _traced(program: "Program", entry: str, text: str, blocks: int, threads: int
     from refsim.ptx import WarpTrace
 
     rule = "WARP or WARP:FIRST-LAST: a warp from 0, source lines from 1"
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9})(?:-(\d{1,9}))?)?", text)
+    match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9})(?:-([0-9]{1,9}))?)?", text)
     if match is None:
         raise RefsimError("bad-trace", f"{text!r} names no warp and lines", where="--trace", rule=rule)
     warp, warps = int(match[1]), blocks * -(-threads // 32)

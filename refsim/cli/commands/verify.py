@@ -8,6 +8,7 @@ import click
 
 from refsim.cli.delivery import Answer, answers
 from refsim.cli.devices import device_options, need, opened, without_option
+from refsim.cli.extents import Whole
 from refsim.cli.names import Name
 from refsim.cli.progress import reporting
 from refsim.render import Column, Document, Statement, Table
@@ -46,8 +47,8 @@ _SEVERITY = (70, 1, 4, 5)
 @device_options
 @without_option
 @click.option("--profile", default="quick", show_default=True, help="quick, ci or night: how many cases are generated.")
-@click.option("--cases", type=click.IntRange(0), help="Generated cases of each kernel, instead of the profile's.")
-@click.option("--seed", type=click.IntRange(0), help="Draw the cases of this seed.")
+@click.option("--cases", type=Whole(0), help="Generated cases of each kernel, instead of the profile's.")
+@click.option("--seed", type=Whole(0), help="Draw the cases of this seed.")
 @click.option(
     "--failures",
     type=click.Path(path_type=Path, file_okay=False),

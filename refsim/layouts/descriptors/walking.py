@@ -37,7 +37,7 @@ SHARED_BYTES = 232_448
 K_BYTES = 32
 BASE_OFFSET_BYTES = 128  # what base_offset counts
 
-_NAME = re.compile(r"(wgmma|tcgen05)\.m(\d+)n(\d+)k(\d+)\.([a-z0-9.]+)\.([ab])")
+_NAME = re.compile(r"(wgmma|tcgen05)\.m([0-9]{1,6})n([0-9]{1,6})k([0-9]{1,6})\.([a-z0-9.]+)\.([ab])")
 # Kind of tcgen05.mma, bits of an element's container in shared memory, element types
 _F8F6F4 = (E4M3, E5M2, E2M3, E3M2, E2M1)
 _KINDS: tuple[tuple[str, int, tuple[ElementType, ...]], ...] = (

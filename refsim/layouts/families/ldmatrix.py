@@ -96,7 +96,9 @@ def _fragment(instruction: str, form: Form, count: int) -> Fragment:
     )
 
 
-_NAME = re.compile(r"(ldmatrix|stmatrix)\.(m\d+n\d+)\.x(\d+)\.(b16|b8x16\.b6x16_p32|b8x16\.b4x16_p64|b8)(\.trans)?")
+_NAME = re.compile(
+    r"(ldmatrix|stmatrix)\.(m[0-9]{1,2}n[0-9]{1,2})\.x([0-9])\.(b16|b8x16\.b6x16_p32|b8x16\.b4x16_p64|b8)(\.trans)?"
+)
 
 
 def refusal(name: str) -> RefsimError | None:

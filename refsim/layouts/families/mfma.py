@@ -158,7 +158,9 @@ def _one_byte(lane: Integers, value: Integers, shape: Shape, operand: str, byte:
     return only(value == byte, outer, block) if operand == "sfa" else only(value == byte, block, outer)
 
 
-_NAME = re.compile(r"mfma\.(\d+)x(\d+)x(\d+)\.([a-z]+[0-9][a-z0-9]*)\.(sf[ab]|[abcd])(\.[a-z]+\d+)?")
+_NAME = re.compile(
+    r"mfma\.([0-9]{1,6})x([0-9]{1,6})x([0-9]{1,6})\.([a-z]+[0-9][a-z0-9]*)\.(sf[ab]|[abcd])(\.[a-z]+[0-9]{1,6})?"
+)
 
 
 def refusal(name: str) -> RefsimError | None:

@@ -220,8 +220,8 @@ def _scale_b(lane: Integers, value: Integers, blocks: int, byte: int, thread: in
 
 
 _NAME = re.compile(
-    r"mma\.m(?P<m>\d+)n(?P<n>\d+)k(?P<k>\d+)\.(?P<type>[a-z]+[0-9a-z]*)(\.(?P<vector>\d)x)?\.(?P<operand>sf[ab]|[abcd])"
-    r"(\.(?P<accumulator>f16|f32|s32|f64)|\.(?P<major>row|col)|\.byte(?P<byte>\d+)\.thread(?P<thread>\d+))?"
+    r"mma\.m(?P<m>[0-9]{1,6})n(?P<n>[0-9]{1,6})k(?P<k>[0-9]{1,6})\.(?P<type>[a-z]+[0-9a-z]*)(\.(?P<vector>[0-9])x)?\.(?P<operand>sf[ab]|[abcd])"
+    r"(\.(?P<accumulator>f16|f32|s32|f64)|\.(?P<major>row|col)|\.byte(?P<byte>[0-9]{1,6})\.thread(?P<thread>[0-9]{1,6}))?"
 )
 
 

@@ -188,9 +188,9 @@ def _scale_bytes(
     return only(used, outer, block) if operand == "sfa" else only(used, block, outer)
 
 
-_D = re.compile(r"tcgen05\.m(\d+)n(\d+)\.(1sm|2sm|ws)\.([abcd])")
-_MOVE = re.compile(r"tcgen05\.(?:ld|st)\.(\d+x\d+b(?:x2)?)\.x(\d+)")
-_SCALE = re.compile(r"tcgen05\.([mn])(\d+)\.(\d+x)\.(sf[ab])(\.2x2)?(?:\.id(\d+))?")
+_D = re.compile(r"tcgen05\.m([0-9]{1,6})n([0-9]{1,6})\.(1sm|2sm|ws)\.([abcd])")
+_MOVE = re.compile(r"tcgen05\.(?:ld|st)\.([0-9]{1,6}x[0-9]{1,6}b(?:x2)?)\.x([0-9]{1,6})")
+_SCALE = re.compile(r"tcgen05\.([mn])([0-9]{1,6})\.([0-9]{1,6}x)\.(sf[ab])(\.2x2)?(?:\.id([0-9]{1,6}))?")
 
 
 def refusal(name: str) -> RefsimError | None:

@@ -94,7 +94,7 @@ def _rows_of_d(thread: Integers, value: Integers) -> tuple[Integers, Integers]:
     return row, 8 * (value >> 2) + 2 * within(thread) + (value & 1)
 
 
-_NAME = re.compile(r"wgmma\.m(\d+)n(\d+)k(\d+)\.([a-z]+[0-9a-z]*)\.([abcd])(?:\.(f16|f32|s32))?")
+_NAME = re.compile(r"wgmma\.m([0-9]{1,6})n([0-9]{1,6})k([0-9]{1,6})\.([a-z]+[0-9a-z]*)\.([abcd])(?:\.(f16|f32|s32))?")
 
 
 def refusal(name: str) -> RefsimError | None:

@@ -103,7 +103,7 @@ def _fragment(name: str, shape: Shape, type: str, operand: str) -> Fragment:
     )
 
 
-_NAME = re.compile(r"wmma\.(m\d+n\d+k\d+)\.([a-z]+\d+)\.([abcd])")
+_NAME = re.compile(r"wmma\.(m[0-9]{1,6}n[0-9]{1,6}k[0-9]{1,6})\.([a-z]+[0-9]{1,6})\.([abcd])")
 
 
 def refusal(name: str) -> RefsimError | None:

@@ -55,7 +55,7 @@ class Limits:
 
 
 def _number(target: str) -> int:
-    if not (match := re.fullmatch(r"sm_(\d{2,4})[af]?", target)):
+    if not (match := re.fullmatch(r"sm_([0-9]{2,4})[af]?", target)):
         raise RefsimError("unknown-target", f"{target!r} is no target", help="give one such as sm_90a")
     return int(match[1])
 

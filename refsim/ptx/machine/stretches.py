@@ -15,7 +15,9 @@ RULE = (
     "+BYTES from there, :BYTES how many"
 )
 WORD = 4
-_SPELLED = re.compile(r"(?P<base>[^+:]+?)(?:\+(?P<offset>0x[0-9a-fA-F]+|\d+))?(?::(?P<count>\d+))?")
+_SPELLED = re.compile(
+    r"(?P<base>[^+:]+?)(?:\+(?P<offset>0x[0-9a-fA-F]{1,16}|[0-9]{1,20}))?(?::(?P<count>[0-9]{1,20}))?"
+)
 
 
 def stretch_named(program: Program, entry: str, text: str, shared_bytes: int = 0) -> Stretch:
@@ -32,7 +34,7 @@ def stretch_named(program: Program, entry: str, text: str, shared_bytes: int = 0
     count = int(match["count"]) if match["count"] else None
     if count == 0:
         raise RefsimError("bad-address", f"{text!r} names no bytes", rule=RULE)
-    if re.fullmatch(r"0x[0-9a-fA-F]+|\d+", match["base"]):
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,20}", match["base"]):
         return _address(int(match["base"], 0) + offset, count or WORD)
     space, start, size, region = _named(program, entry, match["base"], shared_bytes)
     whole = size if not match["offset"] else WORD
