@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from refsim.errors import Kind, RefsimError
+from refsim.files.access import read_whole
 
 PASS, DIFFERS, UNSUPPORTED, NOT_RUN = "pass", "differs", "unsupported", "not run"
 STATUSES = (PASS, DIFFERS, UNSUPPORTED, NOT_RUN)
 KIND = "refsim-bringup"
+MAX_REPORT_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -206,9 +208,9 @@ def read_report(path: Path) -> Report:
         )
 
     try:
-        record = json.loads(path.read_text("utf-8"))
-    except OSError as problem:
-        raise bad(f"cannot read: {(problem.strerror or str(problem)).lower()}") from problem
+        record = json.loads(read_whole(path, MAX_REPORT_BYTES, "a report"))
+    except RefsimError as problem:
+        raise bad(problem.what) from problem
     except (ValueError, RecursionError) as problem:
         raise bad(f"not JSON: {problem}") from problem
     if not isinstance(record, dict) or record.get("kind") != KIND or not isinstance(record.get("cases"), list):

@@ -1,10 +1,11 @@
 """Finished cases on disk, so that an interrupted bring-up goes on where it stopped.
 
-One file per device and toolchain; each suite under the hash of what decides its results. Another hash, another file
-format or a damaged file count as nothing there: results are then made anew.
+One file per device and toolchain; each suite under the hash of what decides its results, and all of it under a checksum.
+Another hash, another file format, a damaged or an edited file count as nothing there: results are then made anew.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -12,9 +13,10 @@ from typing import BinaryIO
 from refsim.bringup.report import NOT_RUN, Case
 from refsim.device.cache import cache_directory, digest
 from refsim.errors import RefsimError
-from refsim.files.access import write_atomically
+from refsim.files.access import read_whole, write_atomically
 
-_FORM = 1
+_FORM = 2
+MAX_BYTES = 1 << 28
 
 
 class State:
@@ -27,13 +29,16 @@ class State:
         self.hashes = dict(suites)
         self.stored: dict[str, dict[str, Case]] = {}
         self.discarded = 0
+        self.is_damaged = False
         self._load()
 
     def _load(self) -> None:
         asked = dict(self.hashes)
         try:
-            record = json.loads(self.path.read_text("utf-8"))
+            record = json.loads(read_whole(self.path, MAX_BYTES, "a file of finished cases"))
             suites = record["suites"] if record["form"] == _FORM else {}
+            if suites and record["sha256"] != _checksum(suites):
+                raise ValueError("the checksum is of other cases")
             for name, content in suites.items():
                 if self.hashes.get(name, content["hash"]) != content["hash"]:
                     self.discarded += len(content["cases"])
@@ -42,6 +47,7 @@ class State:
                 self.stored[name] = {each["name"]: Case.from_json(each) for each in content["cases"]}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RefsimError):
             self.stored, self.hashes, self.discarded = {}, asked, 0
+            self.is_damaged = os.path.lexists(self.path)
 
     def __len__(self) -> int:
         return sum(map(len, self.stored.values()))
@@ -55,13 +61,11 @@ class State:
         if case.status == NOT_RUN:
             return
         self.stored.setdefault(case.suite, {})[case.name] = case
-        content = {
-            "form": _FORM,
-            "suites": {
-                name: {"hash": self.hashes[name], "cases": [each.to_json() for each in cases.values()]}
-                for name, cases in self.stored.items()
-            },
+        suites = {
+            name: {"hash": self.hashes[name], "cases": [each.to_json() for each in cases.values()]}
+            for name, cases in self.stored.items()
         }
+        content = {"form": _FORM, "sha256": _checksum(suites), "suites": suites}
 
         def fill(stream: BinaryIO) -> None:
             stream.write(json.dumps(content).encode())
@@ -89,3 +93,8 @@ class State:
                 str(self.path),
                 help="name a folder with --state",
             ) from problem
+
+
+def _checksum(suites: object) -> str:
+    """Of the cases as JSON spells them; what was read and is written again has the same."""
+    return digest(json.dumps(suites, sort_keys=True))

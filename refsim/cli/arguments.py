@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from refsim.formats import Format
 
 MOST_WORDS = 1 << 16
+MOST_TEXT = 1 << 24
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
 
 
@@ -111,12 +112,9 @@ def words_in(words: Iterable[str]) -> Iterator[str]:
 
 
 def _words_of_file(path: Path) -> list[str]:
-    try:
-        return _words(path.read_bytes(), str(path))
-    except OSError as problem:
-        raise RefsimError(
-            "unreadable", f"cannot read: {(problem.strerror or str(problem)).lower()}", str(path), kind=Kind.UNREADABLE
-        ) from problem
+    from refsim.files.access import read_whole
+
+    return _words(read_whole(path, MOST_TEXT, "a list of codes"), str(path))
 
 
 def _words(content: bytes, where: str) -> list[str]:

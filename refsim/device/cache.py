@@ -7,14 +7,17 @@ harmless. A directory that cannot be written costs time, never a failure.
 import contextlib
 import hashlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from refsim.errors import RefsimError
+from refsim.files.access import read_whole
 
 _APPLICATION = "refsim"
+MAX_ENTRY_BYTES = 1 << 28
 
 
 def cache_directory() -> Path:
@@ -45,9 +48,10 @@ def digest(*parts: str | bytes) -> str:
 
 def read_entry(kind: str, key: str) -> bytes | None:
     """The bytes stored under `kind` ("ptx", "cubin") and the hex `key`, or None; a damaged entry counts as absent."""
+    path = _path(kind, key)
     try:
-        stored = _path(kind, key).read_bytes()
-    except OSError:
+        stored = read_whole(path, MAX_ENTRY_BYTES, "a cache entry")
+    except RefsimError:  # not there, not a file, not ours to read
         return None
     checksum, content = stored[:32], stored[32:]
     return content if hashlib.sha256(content).digest() == checksum else None
@@ -92,23 +96,32 @@ def _turn(kind: str, key: str) -> Iterator[None]:
             import fcntl
 
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(path.open("wb"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            held.callback(path.unlink, missing_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+            held.callback(os.close, lock)
+            if stat.S_ISREG(os.fstat(lock).st_mode):  # a pipe of that name is nobody's turn
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                held.callback(path.unlink, missing_ok=True)
         yield
 
 
 def cache_size() -> tuple[int, int]:
     """Number of entries and their bytes."""
-    sizes = [path.stat().st_size for path in _entries()]
+    sizes = [path.lstat().st_size for path in _entries()]
     return len(sizes), sum(sizes)
 
 
 def clear_cache() -> int:
-    """Delete every entry and return how many there were; nothing outside the entries is touched."""
+    """Delete every entry and return how many there were; nothing outside the entries is touched.
+
+    Raises RefsimError `cannot-write` where one may not be deleted.
+    """
     entries = _entries()
     for path in entries:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as problem:
+            reason = (problem.strerror or str(problem)).lower()
+            raise RefsimError("cannot-write", f"cannot delete a cache entry: {reason}", str(path)) from problem
     return len(entries)
 
 
@@ -116,7 +129,9 @@ _KINDS = ("ptx", "cubin")
 
 
 def _entries() -> list[Path]:
-    return [path for kind in _KINDS for path in sorted((cache_directory() / kind).glob("*")) if path.is_file()]
+    """Whatever lies there and is no folder: a damaged entry may be a pipe or a link to nothing."""
+    found = [path for kind in _KINDS for path in sorted((cache_directory() / kind).glob("*"))]
+    return [path for path in found if not stat.S_ISDIR(path.lstat().st_mode)]
 
 
 def _path(kind: str, key: str) -> Path:

@@ -167,9 +167,8 @@ def _bundled(source: Path, unit: Unit, target: str, flags: tuple[str, ...]) -> C
         candidate = directory / name
         if not candidate.is_file():
             continue
-        first, _, text = candidate.read_bytes().decode().replace("\r\n", "\n").partition("\n")
-        facts = json.loads(first.removeprefix(_BUNDLED_MARK)) if first.startswith(_BUNDLED_MARK) else {}
-        if facts.get("source_sha256") == unit.sha256 and tuple(facts.get("flags", ())) == flags:
+        first, _, text = candidate.read_bytes().decode(errors="replace").replace("\r\n", "\n").partition("\n")
+        if _made_from(first) == (unit.sha256, list(flags)):
             return _compiled(text, unit, target, flags, "bundled")
         reason = f"the bundled {name} was made from another source or with other flags"
     raise RefsimError(
@@ -179,6 +178,15 @@ def _bundled(source: Path, unit: Unit, target: str, flags: tuple[str, ...]) -> C
         help=nvrtc.INSTALL,
         kind=Kind.MISSING,
     )
+
+
+def _made_from(line: str) -> tuple[object, object]:
+    """The hash of the source and the flags that the first line of a bundled text names; nothing where it is damaged."""
+    try:
+        facts = json.loads(line.removeprefix(_BUNDLED_MARK)) if line.startswith(_BUNDLED_MARK) else None
+    except (ValueError, RecursionError):
+        facts = None
+    return (facts.get("source_sha256"), facts.get("flags")) if isinstance(facts, dict) else (None, None)
 
 
 def _kept() -> tuple[Path, ...]:

@@ -13,6 +13,10 @@ Worked number: of 65,536 results that are all 1 the digest is 0xcbff58fb1c827bb2
 """
 
 import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -132,10 +136,18 @@ def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
     path = vectors_folder(device) / f"{stem}.json"
     if not path.is_file():
         raise unknown("recording file", stem, sorted(p.stem for p in path.parent.glob("*.json")))
-    content = json.loads(path.read_text())
-    if not isinstance(content, dict) or "recordings" not in content:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as problem:
+        raise _damaged(path, problem) from problem
+    if not isinstance(content, dict) or not isinstance(content.get("recordings"), dict):
         raise RefsimError("bad-sidecar", f"{path.name} has no recordings", where=str(path), kind=Kind.UNREADABLE)
     return content
+
+
+def _damaged(path: Path, problem: Exception) -> RefsimError:
+    what = f"{path.name} is damaged: {type(problem).__name__}: {str(problem)[:200]}"
+    return RefsimError("bad-sidecar", what, where=str(path), help="reinstall refsim", kind=Kind.UNREADABLE)
 
 
 def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
@@ -146,14 +158,23 @@ def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
     """
     rows = sidecar(stem, device)["recordings"]
     path = vectors_folder(device) / f"{stem}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return _joined(rows, stored)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, MemoryError) as problem:
+        raise _damaged(path, problem) from problem
+    except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError) as problem:
+        raise _damaged(path, problem) from problem
+
+
+def _joined(rows: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]) -> dict[str, Recording]:
     found: dict[str, Recording] = {}
-    with np.load(path, allow_pickle=False) as stored:
-        cached: dict[str, NDArray[Any]] = {}
-        for name, facts in rows.items():
-            arrays = {}
-            for key, member in facts["arrays"].items():
-                if member not in cached:
-                    cached[member] = stored[member]
-                arrays[key] = unpack_digests(cached[member]) if key == "digests" else cached[member]
-            found[name] = Recording(name, facts, arrays)
+    cached: dict[str, NDArray[Any]] = {}
+    for name, facts in rows.items():
+        arrays = {}
+        for key, member in facts["arrays"].items():
+            if member not in cached:
+                cached[member] = stored[member]
+            arrays[key] = unpack_digests(cached[member]) if key == "digests" else cached[member]
+        found[name] = Recording(name, facts, arrays)
     return found

@@ -10,8 +10,9 @@ from typing import Any
 
 from refsim.device import Device
 from refsim.errors import Kind, RefsimError
+from refsim.files.access import checked_path, read_whole
 from refsim.kernels import Kernel
-from refsim.testing.kernel_files import kernel_named
+from refsim.testing.kernel_files import bundled_kernel_files, kernel_named, kernel_paths, project_folder
 from refsim.testing.recipes import from_json, to_json
 from refsim.testing.runs import run_problem
 from refsim.testing.verdicts import Verdict
@@ -37,7 +38,7 @@ def write_case(folder: Path, kernel: Kernel, problem: Any, device: Mapping[str, 
         "finding": finding,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{kernel.name}-{digest}.json"
+    path = folder / f"{kernel.name[:80]}-{digest}.json"
     handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{path.stem}-", suffix=".json")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -50,28 +51,64 @@ def write_case(folder: Path, kernel: Kernel, problem: Any, device: Mapping[str, 
     return path
 
 
-def load_case(path: str | Path, kernel: Kernel | None = None) -> tuple[Kernel, Any]:
+def load_case(path: str | Path, kernel: Kernel | None = None, *, trust: bool = False) -> tuple[Kernel, Any]:
     """The kernel and the problem of a case; `kernel` stands in for the one that the case names by file.
 
-    The file is at most 1 MiB; its fields are checked, and the kernel's own recipe class decides what is built.
-    Raises RefsimError (unreadable) for anything else.
+    The file is at most 1 MiB; its fields are checked, and the kernel's own recipe class decides what is built. The Python
+    file that it names runs only where `trusted` says so, or with `trust`. Raises RefsimError: `untrusted-case` (exit 2),
+    `bad-case` (exit 3) for what is no case.
     """
-    case = Path(path)
+    case = checked_path(path)
     record = _record(case)
     if kernel is None:
-        kernels = case.parent / record["kernels"]
-        kernel = kernel_named(record["kernel"], [kernels]) if record["kernels"] else kernel_named(record["kernel"])
+        file = _kernel_file(case, record)
+        if file is not None and not trust and not trusted(file, case):
+            raise RefsimError(
+                "untrusted-case",
+                f"the case names {file}, which lies outside the project",
+                where=str(case),
+                rule="to replay a case is to run the Python file that it names; files of this project run unasked",
+                help="read that file, then: refsim replay --trust CASE",
+            )
+        kernel = kernel_named(record["kernel"]) if file is None else kernel_named(record["kernel"], [file])
     elif kernel.name != record["kernel"]:
         raise RefsimError("wrong-kernel", f"the case is of {record['kernel']!r}, not {kernel.name!r}", where=str(case))
     return kernel, from_json(kernel.recipe, record["problem"], where=f"{case}: problem")
 
 
-def replay_case(path: str | Path, device: Device, kernel: Kernel | None = None) -> Verdict:
+def file_to_trust(path: str | Path) -> Path | None:
+    """The Python file outside the project that a case names, or None where replaying runs nothing unasked."""
+    case = checked_path(path)
+    file = _kernel_file(case, _record(case))
+    return file if file is not None and not trusted(file, case) else None
+
+
+def trusted(file: Path, case: Path) -> bool:
+    """Whether a file is of the project: of the working directory's, of the case's, or of refsim itself.
+
+    A project is the nearest folder above with a pyproject.toml or a .git, the working directory itself where there is
+    none. Links and `..` are followed first. Files that this pyproject.toml lists are the project's wherever they lie.
+    """
+    real = Path(os.path.realpath(file))
+    here = Path(os.path.realpath(os.getcwd()))
+    folders = [project_folder(here) or here, project_folder(Path(os.path.realpath(case)).parent)]
+    if any(folder is not None and real.is_relative_to(folder) for folder in folders):
+        return True
+    return real in (Path(os.path.realpath(each)) for each in (*bundled_kernel_files(), *kernel_paths()))
+
+
+def _kernel_file(case: Path, record: Mapping[str, Any]) -> Path | None:
+    return checked_path(case.parent / record["kernels"]) if record["kernels"] else None
+
+
+def replay_case(path: str | Path, device: Device, kernel: Kernel | None = None, *, trust: bool = False) -> Verdict:
     """Runs a case once on a device and returns its verdict, as `refsim replay PATH` does.
 
-    Raises RefsimError for a case that cannot be read, or whose kernel is not found. Source: defined here.
+    `trust` runs the Python file that the case names even where it lies outside the project.
+    Raises RefsimError for a case that cannot be read, or whose kernel is not found; `untrusted-case` for a file outside the
+    project. Source: defined here.
     """
-    kernel, problem = load_case(path, kernel)
+    kernel, problem = load_case(path, kernel, trust=trust)
     return run_problem(kernel, problem, device, replay=str(path))
 
 
@@ -84,12 +121,9 @@ def _record(case: Path) -> dict[str, Any]:
         return RefsimError("bad-case", what, where=str(case), kind=Kind.UNREADABLE)
 
     try:
-        with case.open("rb") as file:
-            content = file.read(MAX_CASE_BYTES + 1)
-    except OSError as error:
-        raise refuse(f"{error.strerror}") from error
-    if len(content) > MAX_CASE_BYTES:
-        raise refuse(f"a case has at most {MAX_CASE_BYTES} bytes")
+        content = read_whole(case, MAX_CASE_BYTES, "a case")
+    except RefsimError as error:
+        raise refuse(error.what) from error
     try:
         record = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

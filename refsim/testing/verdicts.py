@@ -91,7 +91,15 @@ class Verdict:
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "Verdict":
-        """The verdict that `to_json` wrote."""
+        """The verdict that `to_json` wrote. Raises RefsimError for any other record."""
+        try:
+            return Verdict._of(record)
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as problem:
+            what = f"not a verdict: {type(problem).__name__}: {problem}"
+            raise RefsimError("bad-verdict", what, kind=Kind.UNREADABLE) from problem
+
+    @staticmethod
+    def _of(record: Mapping[str, Any]) -> "Verdict":
         known = {key: value for key, value in record.items() if key != "exit_code"}
         for key in known:
             if key not in Verdict.__dataclass_fields__:
@@ -99,8 +107,5 @@ class Verdict:
         missing = [key for key in ("kernel", "status", "device", "profile") if key not in known]
         if missing:
             raise RefsimError("missing-field", f"a verdict needs {missing[0]!r}")
-        known["notes"] = tuple(known.get("notes", ()))
-        for key in ("mismatch", "worst"):
-            record_of = known.get(key)
-            known[key] = Mismatch.from_json(record_of) if record_of else None
-        return Verdict(**known)
+        if known["status"] not in KINDS:
+            raise unknown("status", str(known["status"]), list(KINDS))

@@ -1,6 +1,7 @@
 """The report as data: exit codes, JSON there and back, baseline, JUnit, HTML, and the state that survives a kill."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -327,6 +328,41 @@ def test_a_damaged_state_is_as_good_as_none(tmp_path, content):
     first.path.write_bytes(content)
     assert len(list(run_suites(None, [suite(ran)], state(tmp_path)))) == 4
     assert len(ran) == 8
+
+
+def test_an_edited_state_runs_again_and_says_so(tmp_path):
+    """A case that failed does not pass because a file says so; the checksum is of what the cases say."""
+    ran = []
+    first = state(tmp_path)
+    list(run_suites(None, [suite(ran)], first))
+    kept = first.path.read_text()
+    assert len(state(tmp_path)) == 4
+    assert not state(tmp_path).is_damaged
+    for edited in (
+        kept.replace('"words": 4', '"words": 5', 1),
+        kept.replace('"status": "pass"', '"status": "unsupported"', 1),
+        kept[: len(kept) // 2],
+        kept.replace('"sha256": "', '"sha256": "0', 1),
+        json.dumps({key: value for key, value in json.loads(kept).items() if key != "sha256"}),
+    ):
+        assert edited != kept
+        first.path.write_text(edited)
+        assert len(state(tmp_path)) == 0
+        assert state(tmp_path).is_damaged
+    first.path.write_text(json.dumps(json.loads(kept), indent=1, sort_keys=True))
+    assert len(state(tmp_path)) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_state_that_is_a_pipe_is_not_waited_for(tmp_path):
+    path = state(tmp_path).path
+    os.mkfifo(path)
+    assert state(tmp_path).is_damaged
+    with pytest.raises(RefsimError, match="not-a-file"):
+        list(run_suites(None, [suite([])], state(tmp_path)))
+    for name in ("", path.name):
+        with pytest.raises(RefsimError, match="bad-baseline"):
+            read_report(tmp_path / name)
 
 
 def test_a_state_that_cannot_be_removed_is_an_error_of_the_user(tmp_path):

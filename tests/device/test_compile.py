@@ -366,3 +366,16 @@ def test_assemble_error_shows_the_log() -> None:
         assemble(".version 9.0\n.target sm_90a\n.address_size 64\n.entry f() { bogus.u32 1; }\n", "sm_90a")
     assert caught.value.code == "assemble-error"
     assert "bogus" in caught.value.where
+
+
+@pytest.mark.parametrize("line", ["", "[]", "{", "7", '{"flags": 3}', "9" * 5000, "[" * 100_000])
+def test_bundled_text_with_a_damaged_first_line_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr(compile, "_toolchain", lambda: None)
+    for folder in ("kernels", "ptx"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "kernels" / "k.cu").write_text("// nothing\n")
+    (tmp_path / "ptx" / "k.sm_90a.ptx").write_bytes(f"// bundled {line}\n\xff".encode("latin-1"))
+    with pytest.raises(RefsimError, match="compiler-missing"):
+        compile.compile_ptx(tmp_path / "kernels" / "k.cu")

@@ -120,6 +120,10 @@ def test_initialised_variables():
     ("text", "line", "says"),
     [
         ("", 1, ".version"),
+        *(
+            (f"// first\n.version {word}\n.target sm_90\n", 2, "version such as 8.4")
+            for word in ("abc", "8", "8.0e0", "", "8.", ".8", '"8.0"', "9" * 5000)
+        ),
         ("hello", 1, "directive"),
         (HEAD + ".entry k()\n{\nadd.s32 %r1, %r2, 3;\n}", 6, "%r1"),
         (HEAD + ".entry k()\n{\n.reg .b32 %r<4>;\nadd.s32 %r1, %r2\n}", 8, "';'"),

@@ -1,5 +1,7 @@
 """Kernels are found by path: the files pyproject.toml names, else the ones that travel with refsim."""
 
+import os
+
 import pytest
 
 from refsim.errors import Kind, RefsimError
@@ -87,3 +89,44 @@ def test_missing_file_is_named():
     with pytest.raises(RefsimError) as caught:
         find_kernels(["/nowhere/bindings.py"])
     assert caught.value.kind == Kind.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tool = 3",
+        "tool = []",
+        "[[tool]]",
+        "[tool]\nrefsim = 'x'",
+        "[tool]\nrefsim = [1]",
+        "[tool.refsim]\nkernels = 3",
+        "[tool.refsim]\nkernels = 'a.py'",
+        "[tool.refsim]\nkernels = [3]",
+        "[tool.refsim]\nkernels = {a = 'b'}",
+        f"[tool.refsim]\nkernels = {'9' * 5000}",
+        f"[tool.refsim]\nkernels = {'9' * 4000}",
+        f"x = {'[' * 5000}",
+        "[tool.refsim",
+        "\ud800",
+    ],
+)
+def test_a_damaged_pyproject_is_one_error(project, text):
+    (project / "pyproject.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(RefsimError) as caught:
+        find_kernels()
+    assert (caught.value.code, caught.value.kind) == ("bad-pyproject", Kind.UNREADABLE)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_file_is_not_waited_for(project):
+    os.mkfifo(project / "pipe.py")
+    (project / "zero.py").symlink_to("/dev/zero")
+    (project / "loop.py").symlink_to(project / "loop.py")
+    for name in ("pipe.py", "zero.py", "loop.py", "", "x" * 5000, "nul\0"):
+        with pytest.raises(RefsimError) as caught:
+            find_kernels([name])
+        assert caught.value.code in ("no-kernel-file", "not-a-path")
+    os.mkfifo(project / "pyproject.toml")
+    with pytest.raises(RefsimError, match="not-a-file"):
+        find_kernels()

@@ -1,10 +1,12 @@
 """A case file is small, checked, and never chooses what is built."""
 
 import json
+import os
 
 import pytest
 
 from refsim.errors import Kind, RefsimError
+from refsim.kernels import Kernel
 from refsim.testing.recipes import Tensor
 from refsim.testing.replay import MAX_CASE_BYTES, load_case, write_case
 
@@ -30,8 +32,86 @@ def test_case_names_its_kernel_file_relative_to_itself(tmp_path):
     assert json.loads(path.read_text())["kernels"] == "../mine.py"
     moved = tmp_path / "elsewhere"
     (tmp_path / "failures").rename(moved)
-    again, problem = load_case(moved / path.name)
+    again, problem = load_case(moved / path.name, trust=True)
     assert (again.name, problem) == ("copy", Tensor(3, "bf16"))
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with a case, and a kernel file outside that notes when it runs."""
+    home = tmp_path / "project"
+    (home / "failures").mkdir(parents=True)
+    (home / "pyproject.toml").write_text("")
+    (home / "mine.py").write_text(KERNEL_FILE)
+    outside = tmp_path / "outside.py"
+    outside.write_text(KERNEL_FILE + "open('ran', 'w').close()\n")
+    monkeypatch.chdir(home)
+    return home
+
+
+def case_of(project, kernels: str, name: str = "case.json"):
+    record = {
+        "refsim_case": 1,
+        "kernels": kernels,
+        "kernel": "copy",
+        "problem": {"n": 3, "format": "bf16"},
+        "device": {},
+        "finding": "",
+    }
+    (project / "failures" / name).write_text(json.dumps(record))
+    return project / "failures" / name
+
+
+def test_a_file_of_the_project_runs_unasked(project, tmp_path, monkeypatch):
+    """Of the working directory's project, of the case's own, of refsim, and whatever this pyproject.toml lists."""
+    inside = case_of(project, "../mine.py")
+    assert load_case(inside)[0].name == "copy"
+    monkeypatch.chdir(tmp_path)
+    assert load_case(inside)[0].name == "copy"
+    assert load_case(case_of(project, "../../outside.py"))[0].name == "copy"  # below the working directory
+    monkeypatch.chdir(project)
+    (project / "pyproject.toml").write_text('[tool.refsim]\nkernels = ["../outside.py"]\n')
+    assert load_case(case_of(project, "../../outside.py"))[0].name == "copy"
+    from refsim.testing.kernel_files import bundled_kernels
+
+    with pytest.raises(RefsimError, match="unknown-kernel"):
+        load_case(case_of(project, str(bundled_kernels())))
+
+
+@pytest.mark.parametrize("spelled", ["../../outside.py", "{outside}", "../failures/../../outside.py", "../link.py"])
+def test_a_file_outside_the_project_runs_only_on_trust(project, tmp_path, spelled):
+    (project / "link.py").symlink_to(tmp_path / "outside.py")
+    case = case_of(project, spelled.format(outside=tmp_path / "outside.py"))
+    with pytest.raises(RefsimError) as caught:
+        load_case(case)
+    assert (caught.value.code, caught.value.exit_code) == ("untrusted-case", 2)
+    assert "--trust" in caught.value.help
+    assert not (project / "ran").exists()
+    assert load_case(case, trust=True)[0].name == "copy"
+    assert (project / "ran").exists()
+
+
+def test_a_kernel_with_a_long_name_has_a_file(tmp_path):
+    """File systems take 255 bytes; the hash keeps names with one beginning apart."""
+    paths = set()
+    for name in ("x" * 80, "x" * 300, "x" * 301):
+        kernel = Kernel(name, lambda p: {}, None, lambda launcher, p: {}, {"y": "bf16"}, recipe=Tensor)
+        path = write_case(tmp_path, kernel, Tensor(3, "bf16"), {}, "")
+        assert len(path.name) < 120
+        assert load_case(path, kernel) == (kernel, Tensor(3, "bf16"))
+        paths.add(path)
+    assert len(paths) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_case_is_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    for name in ("pipe.json", "zero.json", "loop.json", ""):
+        with pytest.raises(RefsimError) as caught:
+            load_case(tmp_path / name)
+        assert (caught.value.code, caught.value.exit_code) == ("bad-case", 3)
 
 
 def test_same_problem_has_the_same_name(case, halve_kernel):
@@ -83,5 +163,5 @@ def test_problem_of_another_shape_is_refused(case, halve_kernel):
 
 
 def test_missing_case_says_so(tmp_path):
-    with pytest.raises(RefsimError, match="No such file"):
+    with pytest.raises(RefsimError, match="no such file"):
         load_case(tmp_path / "none.json")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from refsim.cli.arguments import load_codes
 from refsim.errors import Kind, RefsimError, unknown
+from refsim.files.access import read_whole
 from refsim.layouts.holders import THREADS, places
 from refsim.render import Fact
 
@@ -23,6 +24,7 @@ Codes = NDArray[Any]
 TILE_BYTES = (1, 2, 4)
 RAW = (".bin", ".raw")
 HEX_COLUMNS = 16
+MOST_BYTES = 1 << 28
 Where = dict[str, NDArray[np.int64]]
 
 
@@ -144,11 +146,7 @@ def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
 
 
 def _bytes(file: Path) -> NDArray[np.uint8]:
-    try:
-        return np.frombuffer(file.read_bytes(), np.uint8)
-    except OSError as problem:
-        reason = (problem.strerror or str(problem)).lower()
-        raise RefsimError("unreadable", f"cannot read: {reason}", str(file), kind=Kind.UNREADABLE) from problem
+    return np.frombuffer(read_whole(file, MOST_BYTES, "a dump of registers"), np.uint8)
 
 
 def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: "Major", file: Path) -> Dump:

@@ -1,6 +1,7 @@
 """Somebody's index arithmetic against a layout: the first place where they differ, and which layout would agree."""
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.cli.delivery import AGREED, FAILED, Answer
+from refsim.cli.spelled import number_in
 from refsim.errors import Kind, RefsimError
+from refsim.files.access import read_whole
 from refsim.layouts.families import Fragment, fragment, fragments
 from refsim.layouts.holders import spoken
 from refsim.render import Document, Statement
@@ -16,6 +19,7 @@ from refsim.render import Document, Statement
 Map = tuple[NDArray[np.int64], NDArray[np.int64]]
 NONE = (-1, -1)
 SHOWN, LISTED = 6, 16
+MOST_BYTES = 1 << 26
 
 
 def sound(layout: Fragment) -> Answer:
@@ -120,11 +124,8 @@ def _read(file: Path, layout: Fragment) -> Map:
             return _of_csv(file, layout)
         if file.suffix.lower() != ".npy":
             raise RefsimError("unknown-suffix", f"the suffix {file.suffix!r} is no map", str(file), help=".npy or .csv")
-        array = np.load(file, allow_pickle=False)
-    except OSError as problem:
-        reason = (problem.strerror or str(problem)).lower()
-        raise RefsimError("unreadable", f"cannot read: {reason}", str(file), kind=Kind.UNREADABLE) from problem
-    except (ValueError, EOFError) as problem:
+        array = np.lib.format.read_array(io.BytesIO(read_whole(file, MOST_BYTES, "a map")), allow_pickle=False)
+    except (ValueError, EOFError, MemoryError, OverflowError, csv.Error) as problem:
         raise RefsimError("bad-map", f"no array of integers: {problem}", str(file), kind=Kind.UNREADABLE) from problem
     return _of_array(array, file, layout)
 
@@ -149,15 +150,21 @@ def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
     return np.where(tags < 0, -1, tags // layout.shape[1]), np.where(tags < 0, -1, tags % layout.shape[1])
 
 
+def _cell(text: str) -> int:
+    number = number_in(text.strip())
+    if number is None or abs(number) >= 1 << 31:
+        raise ValueError(text)
+    return number
+
+
 def _of_csv(file: Path, layout: Fragment) -> Map:
     rows = np.full((layout.threads, layout.values), -1, np.int64)
     cols = rows.copy()
-    with open(file, newline="", encoding="utf-8") as stream:
+    with io.StringIO(read_whole(file, MOST_BYTES, "a map").decode("utf-8"), newline="") as stream:
         for number, line in enumerate(csv.DictReader(stream), start=2):
             try:
-                thread, value = int(line["thread"]), int(line["value"])
-                row, col = int(line["row"]), int(line["col"])
-            except (KeyError, TypeError, ValueError) as problem:
+                thread, value, row, col = (_cell(line[name]) for name in ("thread", "value", "row", "col"))
+            except (KeyError, TypeError, AttributeError, ValueError) as problem:
                 raise RefsimError(
                     "bad-map", f"line {number} has no whole thread, value, row and col", str(file), kind=Kind.UNREADABLE
                 ) from problem

@@ -147,6 +147,8 @@ def _tell_kept(state: "State", names: list[str]) -> None:
     kept = sum(len(state.stored.get(name, {})) for name in names)
     if kept:
         console.tell(f"going on: {kept} cases are finished already (--fresh forgets them)")
+    if state.is_damaged:
+        console.tell(f"the finished cases in {state.path} are damaged or were edited; they run again")
     if state.discarded:
         console.tell(f"{state.discarded} finished cases no longer hold: refsim or a probe changed; they run again")
 

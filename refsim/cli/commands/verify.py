@@ -106,17 +106,25 @@ def verify(
 @click.argument("case", type=click.Path(path_type=Path))
 @device_options
 @without_option
+@click.option("--trust", is_flag=True, help="Run the Python file that the case names, wherever it lies.")
 @answers
-def replay(case: Path, device_name: str, target: str | None, without: tuple[str, ...]) -> Answer:
+def replay(case: Path, device_name: str, target: str | None, without: tuple[str, ...], trust: bool) -> Answer:
     """Run the one problem of a CASE file that a failed `refsim verify` wrote.
 
-    The case names the Python file that declares its kernel; that file is executed.
+    The case names the Python file that declares its kernel; that file is executed. One outside this project (the folder
+    with pyproject.toml or .git above here, or above the case) runs after a question, or with --trust.
     """
     need("testing", "hypothesis")
     _quiet_hypothesis()
     from refsim.testing import replay_case
+    from refsim.testing.replay import file_to_trust
 
-    return _answer([replay_case(case, opened(device_name, target, without))])
+    file = None if trust else file_to_trust(case)
+    if file is not None and sys.stdin.isatty() and sys.stderr.isatty():
+        trust = click.confirm(f"{case} names {file}, which lies outside this project. Run it?", err=True)
+    if file is not None and not trust:
+        replay_case(case, opened("sim", None))  # refuses
+    return _answer([replay_case(case, opened(device_name, target, without), trust=trust)])
 
 
 def _quiet_hypothesis() -> None:

@@ -1,5 +1,6 @@
 """Tokens to a Module: a recursive descent with the scopes of PTX (registers, variables and labels nest in braces)."""
 
+import re
 from dataclasses import replace
 
 from refsim.ptx.text.constants import MAX_DEPTH, unsigned_integer
@@ -39,8 +40,7 @@ class _Parser(Operands):
         while self.token.kind != "end":
             token = self.token
             if token.text == ".version":
-                self.take()
-                self.out.version = self.take().text
+                self.out.version = self.version()
             elif token.text == ".target":
                 self.take()
                 self.out.target = self.word()
@@ -64,6 +64,13 @@ class _Parser(Operands):
         if not self.out.version:
             raise malformed("there is no .version directive: this is not a PTX file", 1)
         return self.out
+
+    def version(self) -> str:
+        line, token = self.take().line, self.take()
+        if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", token.text):
+            found = repr(token.text) if token.text else "the end"
+            raise malformed(f"expected a version such as 8.4 behind .version, found {found}", line)
+        return token.text
 
     def file_directive(self) -> None:
         self.take()

@@ -1,6 +1,8 @@
 """The commands about kernels and the simulated GPU: answers, exit codes, and what a failure leaves behind."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +67,11 @@ def test_a_failure_is_shrunk_written_and_repeated(capsys, tmp_path):
     (case,) = failures.iterdir()
     assert f"refsim replay {case}" in out
     assert "again: refsim verify" in err
-    again, out, _ = run(capsys, "replay", case, "--device", "sim")
+    refused, out, err = run(capsys, "replay", case, "--device", "sim")  # its file is not of this project
+    assert (refused, out) == (2, "")
+    assert f"{bindings.name}" in err
+    assert "--trust" in err
+    again, out, _ = run(capsys, "replay", case, "--device", "sim", "--trust")
     assert again == 1
     assert "amax_bits" in out
 
@@ -217,3 +223,21 @@ def test_the_bundled_kernels_are_found_from_anywhere(capsys, tmp_path, monkeypat
     assert code == 0
     assert len(json.loads(out)["kernels"]) == 5
     assert list(Path(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 1), ("n\n", 2), ("\n", 2)])
+def test_a_terminal_is_asked_before_a_file_outside_the_project_runs(capsys, tmp_path, monkeypatch, answer, code):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    bindings, failures = tmp_path / "broken.py", tmp_path / "failures"
+    bindings.write_text(BROKEN)
+    run(capsys, "verify", "--device", "sim", "--kernels", bindings, "--failures", failures, "--cases", "2")
+    (case,) = failures.iterdir()
+    told = Terminal()
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", told)
+    assert main(["replay", str(case), "--device", "sim"]) == code
+    assert f"{case} names" in told.getvalue()
+    assert "Run it? [y/N]" in told.getvalue()
