@@ -109,3 +109,8 @@ class Verdict:
             raise RefsimError("missing-field", f"a verdict needs {missing[0]!r}")
         if known["status"] not in KINDS:
             raise unknown("status", str(known["status"]), list(KINDS))
+        known["notes"] = tuple(known.get("notes", ()))
+        for key in ("mismatch", "worst"):
+            record_of = known.get(key)
+            known[key] = Mismatch.from_json(record_of) if record_of else None
+        return Verdict(**known)
