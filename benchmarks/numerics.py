@@ -22,7 +22,9 @@ import numpy as np
 from refsim.conversions import encode
 from refsim.numerics.calls import Call, arguments_of, call_of
 from refsim.numerics.dot import chains
-from refsim.numerics.fast import compiled, product
+from refsim.numerics.fast import compiled
+from refsim.numerics.fast.plan import plan_for
+from refsim.numerics.fast.product import fast_product
 
 SIZES = ((1024, 1024, 1024), (64, 128, 128))
 DEFINED = 1 << 21  # products up to which the definition is timed
@@ -102,9 +104,9 @@ def problem(kind: Kind, arrays: tuple[Any, ...]) -> Call:
 def ours(kind: Kind, arrays: tuple[Any, ...], threads: int, with_numba: bool) -> Callable[[], np.ndarray]:
     def call() -> np.ndarray:
         found = problem(kind, arrays)
-        course = product.chosen(found.c.shape, found.operands.a.shape[-1], found.row, found.k)
-        course = replace(course, threads=min(course.threads, threads), compiled=with_numba, patient=True)
-        return product.fast_product(found.operands, found.c, course)[0]
+        plan = plan_for(found.c.shape, found.operands.a.shape[-1], found.row, found.k)
+        plan = replace(plan, threads=min(plan.threads, threads), compiled=with_numba, may_compile=True)
+        return fast_product(found.operands, found.c, plan)[0]
 
     return call
 

@@ -14,9 +14,10 @@ from refsim.conversions import encode
 from refsim.formats import BF16, E2M1, E4M3, E8M0, F16, F32, TF32, ElementType, Format, float_named, format_named
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands, accumulator
-from refsim.numerics.fast import compiled, groups, product, sides, tiles
+from refsim.numerics.fast import compiled, groups, operands, plan, product, tiles
 from refsim.numerics.fast.domain import covers
-from refsim.numerics.fast.product import Course, fast_product
+from refsim.numerics.fast.plan import Plan
+from refsim.numerics.fast.product import fast_product
 from refsim.numerics.methods import GROUPED, TRUNCATED
 from refsim.numerics.profiles import PROFILES
 from refsim.numerics.rows import Profile
@@ -97,16 +98,16 @@ def problem_of(recipe: Recipe, row: Profile) -> tuple[Operands, NDArray[Any]]:
     return Operands(a, b, *recipe.formats, *scales, recipe.scale[0] if recipe.scale else None), c
 
 
-def assert_same_bits(recipe: Recipe, row: Profile, course: Course) -> None:
+def assert_same_bits(recipe: Recipe, row: Profile, how: Plan) -> None:
     operands, c = problem_of(recipe, row)
     want = chains.matrix_product(operands, c.copy(), row, recipe.k)
-    got = fast_product(operands, c, replace(course, profile=row, k=recipe.k))
+    got = fast_product(operands, c, replace(how, profile=row, k=recipe.k))
     different = np.argwhere(got != want)
     assert not len(different), f"{different[0]}: {got[tuple(different[0])]:#x}, want {want[tuple(different[0])]:#x}"
 
 
-def course(path: str, threads: int = 1) -> Course:
-    return Course(ROWS[0], 1, threads, path == "compiled", patient=True)
+def plan_of(path: str, threads: int = 1) -> Plan:
+    return Plan(ROWS[0], 1, threads, path == "compiled", may_compile=True)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -114,7 +115,7 @@ def course(path: str, threads: int = 1) -> Course:
 def test_every_path_equals_the_definition(row: Profile, path: str) -> None:
     @given(recipe=recipes(row))
     def law(recipe: Recipe) -> None:
-        assert_same_bits(recipe, row, course(path))
+        assert_same_bits(recipe, row, plan_of(path))
 
     law()
 
@@ -143,7 +144,7 @@ def test_products_at_the_ends_of_float32_equal_the_definition(path: str) -> None
             c[:] = 0
         operands = Operands(a, b, format, format)
         want = chains.matrix_product(operands, c, row, k)
-        assert (fast_product(operands, c, replace(course(path), profile=row, k=k)) == want).all()
+        assert (fast_product(operands, c, replace(plan_of(path), profile=row, k=k)) == want).all()
 
     law()
 
@@ -163,7 +164,7 @@ def test_the_least_exponents_of_f16_results_hold_to_the_bit(row: Profile, path: 
     c = np.repeat(np.array([[[0], [2]]], np.uint16), 20, axis=2)
     want = chains.matrix_product(operands, c, row, k)
     assert np.unique(want).tolist() == [0, 1, 2, 3]
-    assert (fast_product(operands, c, replace(course(path), profile=row, k=k)) == want).all()
+    assert (fast_product(operands, c, replace(plan_of(path), profile=row, k=k)) == want).all()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -178,7 +179,7 @@ def test_the_zero_exponent_of_groups_holds_to_the_bit(row: Profile, path: str) -
     c = np.zeros((1, 1, 16), np.uint32)
     want = chains.matrix_product(operands, c, row, 64)
     assert np.unique(want).tolist() == [0, 1]
-    assert (fast_product(operands, c, replace(course(path), profile=row, k=64)) == want).all()
+    assert (fast_product(operands, c, replace(plan_of(path), profile=row, k=64)) == want).all()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -206,7 +207,7 @@ def test_scaled_products_near_the_smallest_results_equal_the_definition(path: st
         )
         operands = replace(operands, a_scale=a_scale, b_scale=b_scale)
         want = chains.matrix_product(operands, c, row, recipe.k)
-        assert (fast_product(operands, c, replace(course(path), profile=row, k=recipe.k)) == want).all()
+        assert (fast_product(operands, c, replace(plan_of(path), profile=row, k=recipe.k)) == want).all()
 
     law()
 
@@ -244,7 +245,7 @@ def test_wide_arithmetic_equals_the_definition_on_narrow_operands(path: str, mon
 
     @given(choice=st.sampled_from(rows).flatmap(lambda row: st.tuples(st.just(row), recipes(row))))
     def law(choice: tuple[Profile, Recipe]) -> None:
-        assert_same_bits(choice[1], choice[0], course(path))
+        assert_same_bits(choice[1], choice[0], plan_of(path))
 
     law()
 
@@ -252,7 +253,7 @@ def test_wide_arithmetic_equals_the_definition_on_narrow_operands(path: str, mon
 @pytest.mark.parametrize("path", PATHS)
 def test_tiles_and_threads_never_matter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, small in (("OUTPUTS", 64), ("COLUMNS", 5), ("ELEMENTS", 1 << 9)):
-        monkeypatch.setattr(product, name, small)
+        monkeypatch.setattr(plan, name, small)
     monkeypatch.setattr(tiles, "IN_FLIGHT", 192)
     monkeypatch.setattr(tiles, "SERIAL", 1 << 10)
 
@@ -261,7 +262,7 @@ def test_tiles_and_threads_never_matter(path: str, monkeypatch: pytest.MonkeyPat
         threads=st.integers(1, 3),
     )
     def law(choice: tuple[Profile, Recipe], threads: int) -> None:
-        assert_same_bits(choice[1], choice[0], course(path, threads))
+        assert_same_bits(choice[1], choice[0], plan_of(path, threads))
 
     law()
 
@@ -270,26 +271,26 @@ def test_tiles_and_threads_never_matter(path: str, monkeypatch: pytest.MonkeyPat
 def test_terms_that_lose_no_bit_may_be_cut_one_by_one(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrix product for sums that lose no bit is a shortcut; so is adding the largest terms in int32."""
     for module in (tiles, groups):
-        monkeypatch.setattr(module, "on_grid", lambda *_: False)
+        monkeypatch.setattr(module, "loses_no_bit", lambda *_: False)
     rows = [row for row in ROWS if row.fraction is not None and row.fraction > 13]
 
     @given(choice=st.sampled_from(rows).flatmap(lambda row: st.tuples(st.just(row), recipes(row))), full=st.booleans())
     def law(choice: tuple[Profile, Recipe], full: bool) -> None:
         row, recipe = choice
         recipe = replace(recipe, kinds=("full", "full", recipe.kinds[2])) if full else recipe
-        assert_same_bits(recipe, row, course(path))
+        assert_same_bits(recipe, row, plan_of(path))
 
     law()
 
 
 @given(seed=st.integers(0, 1 << 32), name=st.sampled_from(["e4m3", "e5m2", "f16", "bf16", "e2m1"]))
-def test_a_table_and_the_fields_give_the_same_side(seed: int, name: str) -> None:
+def test_a_table_and_the_fields_give_the_same_operand(seed: int, name: str) -> None:
     """Formats of more than 8 bits are decoded by a table only where there are many codes."""
     random, format = np.random.default_rng(seed), format_named(name)
     row = next(row for row in ROWS if format in row.a_formats)
     few = random.integers(0, format.code_limit, (1, 3, 32)).astype(format.code_dtype)
     many = np.resize(few, (1, -(-format.code_limit // 96) * 3, 32))
-    first, second = (sides.side(codes, format, None, None, row, 32) for codes in (few, many))
+    first, second = (operands.operand_of(codes, format, None, None, row, 32) for codes in (few, many))
     assert (second.values[..., :3] == first.values).all()
     assert (second.exponents[..., :3] == first.exponents).all()
     assert (second.special is None) == (first.special is None)

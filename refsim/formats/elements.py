@@ -37,12 +37,12 @@ class Integer:
         """Width of a code in bits: integers have no padding."""
         return self.bits
 
-    @property
+    @cached_property
     def code_dtype(self) -> np.dtype[np.unsignedinteger]:
         """The unsigned integer that holds one code in an array: uint8 for s4."""
         return container_of(self.bits)
 
-    @property
+    @cached_property
     def array_dtype(self) -> np.dtype[Any] | None:
         """NumPy's own type of the same bits: int8 for s8; None for s4, u4 and b1."""
         whole = self.code_dtype

@@ -67,7 +67,7 @@ class Format(Card):
         """Width of a code in bits, without padding: 7 for UE4M3, 19 for tf32."""
         return int(self.signed) + self.exponent_bits + self.mantissa_bits
 
-    @property
+    @cached_property
     def code_dtype(self) -> np.dtype[np.unsignedinteger]:
         """The unsigned integer that holds one code in an array."""
         return container_of(self.code_bits)

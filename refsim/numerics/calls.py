@@ -275,8 +275,11 @@ def _batch(
             raise RefsimError(
                 "operand-shape", f"{name} has shape {array.shape}", rule=f"M = {m} rows of a, N = {n} rows of b"
             )
+    leading = {array.shape[:-2] for array, _, _ in present}
+    if len(leading) == 1:
+        return leading.pop()
     try:
-        return np.broadcast_shapes(*(array.shape[:-2] for array, _, _ in present))
+        return np.broadcast_shapes(*leading)
     except ValueError:
         shapes = ", ".join(f"{name} {array.shape}" for array, _, name in present)
         raise RefsimError("operand-shape", f"leading dimensions do not broadcast: {shapes}") from None
@@ -288,4 +291,5 @@ def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 
 def _flat(array: NDArray[Any], batch: tuple[int, ...]) -> NDArray[Any]:
     """The array with its leading dimensions broadcast and made one."""
-    return _broadcast(array, (*batch, *array.shape[-2:])).reshape(math.prod(batch), *array.shape[-2:])
+    wide = _broadcast(array, (*batch, *array.shape[-2:]))
+    return wide if len(batch) == 1 else wide.reshape(math.prod(batch), *array.shape[-2:])

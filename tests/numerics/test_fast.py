@@ -16,7 +16,8 @@ from refsim.numerics.calls import arguments_of, call_of
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast import compiled, product
-from refsim.numerics.fast.sides import LOWEST_PRODUCT
+from refsim.numerics.fast.domain import LOWEST_PRODUCT
+from refsim.numerics.fast.plan import Plan, plan_for
 from refsim.numerics.fast.terms import ZERO
 
 FP8 = profile("sm_90", "wgmma", "e4m3", "e4m3", "f32")
@@ -82,8 +83,8 @@ def test_without_numba_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -
         assert compiled.kernels() is None
         monkeypatch.setattr(compiled, "COMPILED_FROM", 1)
         a, b = e4m3((40, 64)), e4m3((48, 64), 2)
-        course = product.chosen((1, 40, 48), 64, FP8, 32)
-        assert not course.compiled
+        plan = plan_for((1, 40, 48), 64, FP8, 32)
+        assert not plan.compiled
         problem = call_of(arguments_of(a, b, default=E4M3), unit="wgmma")
         want = chains.matrix_product(problem.operands, problem.c, FP8, 32)
         assert (mma(a, b, None).view(np.uint32) == want[0]).all()
@@ -108,16 +109,16 @@ def test_wide_operands_of_a_small_problem_do_not_wait_for_a_compiler(monkeypatch
     monkeypatch.setattr(module, "wide", kernels().wide)
     a, b = bf16(2.0**-100, 1.0, 2.0**100), bf16(2.0**100, 2.0**-60, 2.0**20)
     problem = call_of(arguments_of(a, b, default=BF16), unit="wgmma")
-    course = product.Course(problem.row, 16, 1, compiled=True, patient=False)
+    plan = Plan(problem.row, 16, 1, compiled=True, may_compile=False)
     want = chains.matrix_product(problem.operands, problem.c, problem.row, 16)
-    assert (product.fast_product(problem.operands, problem.c, course) == want).all()
+    assert (product.fast_product(problem.operands, problem.c, plan) == want).all()
 
 
 def test_threads_and_kernels_only_where_they_pay() -> None:
-    small, large = product.chosen((1, 16, 8), 32, FP8, 32), product.chosen((1, 1024, 1024), 1024, FP8, 32)
-    assert (small.threads, small.compiled, small.patient) == (1, False, False)
+    small, large = plan_for((1, 16, 8), 32, FP8, 32), plan_for((1, 1024, 1024), 1024, FP8, 32)
+    assert (small.threads, small.compiled, small.may_compile) == (1, False, False)
     assert large.threads >= 1
-    assert large.patient
+    assert large.may_compile
 
 
 def test_memory_is_bounded_by_tiles_not_by_k() -> None:
@@ -198,11 +199,11 @@ def test_loops_run_over_what_is_longest(
     shape: tuple[int, int, int], computed: tuple[int, ...], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, ...]] = []
-    monkeypatch.setattr(product, "_fused", lambda operands, c, course: seen.append(c.shape) or c)
+    monkeypatch.setattr(product, "_chained", lambda operands, c, plan: seen.append(c.shape) or c)
     batch, m, n = shape
     problem = call_of(arguments_of(e4m3((batch, m, 32)), e4m3((batch, n, 32)), default=E4M3), unit="wgmma")
-    course = product.Course(FP8, 32, 1, compiled=path == "compiled", patient=True)
-    assert product.fast_product(problem.operands, problem.c, course).shape == shape
+    plan = Plan(FP8, 32, 1, compiled=path == "compiled", may_compile=True)
+    assert product.fast_product(problem.operands, problem.c, plan).shape == shape
     assert seen == [computed]
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.numerics.fast import tiles
+from refsim.numerics.fast.domain import int32_products
+from refsim.numerics.fast.operands import GroupedOperand, Operand, narrow
 from refsim.numerics.fast.reals import Values
-from refsim.numerics.fast.sides import GroupSide, Side, narrow
 from refsim.numerics.rows import Profile
 
 WIDTH, AT_ONCE = 128, 4  # columns of a tile and products that a loop takes at a time, as in kernels
@@ -37,7 +38,7 @@ def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
     _, m, n = shape
     if max(m, n) < _NARROWEST or m * n * length < FROM:
         return False
-    if patient(shape, length):
+    if worth_compiling(shape, length):
         return kernels() is not None
     loaded = sys.modules.get(_MODULE)
     return _compiled(getattr(loaded, "grouped" if profile.method.groups else "narrow", None))
@@ -46,11 +47,11 @@ def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
 def takes(profile: Profile, step: int) -> bool:
     """Whether the loops compute a row with steps of so many products: they take products four at a time, in a step and
     in what of it adds up in int32. F = 28 leaves two of those; no chip has such a row, discovery tries some."""
-    return step % AT_ONCE == 0 and (profile.method.groups or tiles.together(profile, step) % AT_ONCE == 0)
+    return step % AT_ONCE == 0 and (profile.method.groups or int32_products(profile, step) % AT_ONCE == 0)
 
 
-def patient(shape: tuple[int, ...], length: int) -> bool:
-    """Whether a product is so large that compiling first does not matter."""
+def worth_compiling(shape: tuple[int, ...], length: int) -> bool:
+    """Whether a product is so large that compiling the loops first does not matter."""
     return math.prod(shape) * length >= COMPILED_FROM
 
 
@@ -61,23 +62,23 @@ def _compiled(kernel: Any) -> bool:
 
 @dataclass(frozen=True)
 class Packed:
-    """B of one batch: each array of its side as tiles (tiles, K or K / 16, width), padded with zeros."""
+    """B of one batch: each of its arrays as tiles (tiles, K or K / 16, width), padded with zeros."""
 
-    side: Side | GroupSide
+    b: Operand | GroupedOperand
     arrays: tuple[NDArray[Any], ...]
 
 
-def packed(side: Side | GroupSide) -> Packed:
-    """The arrays of a side, packed once for all rows of A."""
-    return Packed(side, tuple(_tiles(array) for array in _arrays(side)))
+def packed(b: Operand | GroupedOperand) -> Packed:
+    """B packed once for all rows of A."""
+    return Packed(b, tuple(_tiles(array) for array in _arrays(b)))
 
 
-def _arrays(side: Side | GroupSide) -> tuple[NDArray[Any], ...]:
-    """What the kernels read of a side, C-contiguous (K or K / 16, rows)."""
-    if isinstance(side, GroupSide):
-        arrays: tuple[NDArray[Any], ...] = (side.values, side.weights, side.exponents, side.present)
+def _arrays(of: Operand | GroupedOperand) -> tuple[NDArray[Any], ...]:
+    """What the kernels read of an operand, C-contiguous (K or K / 16, rows)."""
+    if isinstance(of, GroupedOperand):
+        arrays: tuple[NDArray[Any], ...] = (of.values, of.weights, of.exponents, of.present)
     else:
-        arrays = (side.values, side.exponents) if side.offsets is None else (side.values, side.exponents, side.offsets)
+        arrays = (of.values, of.exponents) if of.offsets is None else (of.values, of.exponents, of.offsets)
     return tuple(np.ascontiguousarray(array[:, 0]) for array in arrays)
 
 
@@ -92,19 +93,21 @@ def _tiles(array: NDArray[Any]) -> NDArray[Any]:
     return result
 
 
-def chain(a: Side | GroupSide, b: Packed, c: Values, profile: Profile, length: int, *, patient: bool) -> Values:
+def chain(
+    a: Operand | GroupedOperand, b: Packed, c: Values, profile: Profile, length: int, *, may_compile: bool
+) -> Values:
     """The rounded sums of all steps from C (1, M, N), float32, on. Wide operands are left to NumPy if kernels for them
-    are not compiled yet and the problem is not worth it."""
+    are not compiled yet and may not be now."""
     module = kernels()
     assert module is not None
     sums, left, rule = _tiles(c[0]), _arrays(a), module.Rule(**_rule(profile, length))
-    if isinstance(a, GroupSide):
+    if isinstance(a, GroupedOperand):
         sums = sums.astype(np.float64)
         module.grouped(*left, *b.arrays, sums, rule)
-    elif isinstance(b.side, Side) and narrow(a, b.side):
-        module.narrow(left[0], left[2], b.arrays[0], b.arrays[2], a.low + b.side.low, sums, rule)
-    elif isinstance(b.side, Side) and not patient and not _compiled(module.wide):
-        return tiles.chain(a, b.side, c.astype(np.float64), profile, length)
+    elif isinstance(b.b, Operand) and narrow(a, b.b):
+        module.narrow(left[0], left[2], b.arrays[0], b.arrays[2], a.low + b.b.low, sums, rule)
+    elif isinstance(b.b, Operand) and not may_compile and not _compiled(module.wide):
+        return tiles.chain(a, b.b, c.astype(np.float64), profile, length)
     else:
         x, y = (values.astype(np.float64, copy=False) for values in (left[0], b.arrays[0]))
         sums = sums.astype(np.float64)
@@ -120,7 +123,7 @@ def _rule(profile: Profile, length: int) -> dict[str, int | bool]:
     bias = rounding.format.bias
     return {
         "length": length,
-        "together": length if profile.method.groups else tiles.together(profile, length),
+        "together": length if profile.method.groups else int32_products(profile, length),
         "fraction": profile.fraction,
         "zero": profile.zero_exponent,
         "smallest": 1 - bias,

@@ -1,12 +1,16 @@
-"""For which rows the fast steps are exact: a domain stated once, so that rows that no chip has are safe to try."""
+"""Where the fast steps are exact: for which rows at all, and for which exponents in float32. Stated once, tested as a law.
+
+A step with largest exponent E counts in units of 2^(E - F): its last kept bit. A product is below 2^(F + 2) units.
+"""
 
 from refsim.formats import F16, float_named
 from refsim.numerics.fast.reals import SINGLE, real_of
-from refsim.numerics.fast.sides import LOWEST_PRODUCT
 from refsim.numerics.rows import Profile
 
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
 MOST_BITS = 29
-"""Fraction bits of a truncated row: a product is below 2^(F + 2) units and has to fit int32."""
+"""Fraction bits of a truncated row: a product below 2^(F + 2) units has to fit int32."""
 GROUPED_BITS, GROUPED_ZERO = 35, -139
 _NARROW_FIELD = 5  # exponent bits of an operand whose products float32 always holds
 
@@ -16,7 +20,8 @@ def covers(profile: Profile) -> bool:
 
     A truncated row keeps at least the bits of its result and at most 29, its sums fit the type that holds them, a zero
     stands below every normal number of the result and every narrow product, and only f16 is rounded to nearest. Every
-    row of `refsim.numerics.profiles` is covered; F = 20 into f32 is not: C alone would lose three bits.
+    row of `refsim.numerics.profiles` is covered; F = 20 into f32 is not: C alone would lose three bits. Rows that no
+    chip has are safe to try: what is not covered is left to the definition.
     """
     fraction, zero = profile.fraction, profile.zero_exponent
     fused = profile.method.parametrised or profile.method.groups
@@ -29,7 +34,7 @@ def covers(profile: Profile) -> bool:
         return (fraction, zero) == (GROUPED_BITS, GROUPED_ZERO)
     if zero > 1 - rounding.format.bias or (rounding.format is not F16 and zero >= LOWEST_PRODUCT):
         return False
-    if real_of(profile) is SINGLE and not _narrow(profile):
+    if real_of(profile) is SINGLE and not _always_narrow(profile):
         return False
     cuts_more = rounding.fraction_bits < rounding.format.mantissa_bits
     if cuts_more and real_of(profile) is not SINGLE:
@@ -38,7 +43,33 @@ def covers(profile: Profile) -> bool:
     return rounding.fraction_bits <= fraction <= MOST_BITS and carried <= real_of(profile).mantissa + 1
 
 
-def _narrow(profile: Profile) -> bool:
+def _always_narrow(profile: Profile) -> bool:
     """Whether float32 holds the products of all operands of a row."""
     formats = [float_named(format) for format in (*profile.a_formats, *profile.b_formats)]
     return not profile.scales and all(format.exponent_bits <= _NARROW_FIELD for format in formats)
+
+
+def int32_products(profile: Profile, length: int) -> int:
+    """How many products of a step add up to less than 2^31 units: 16 where F = 25."""
+    assert profile.fraction is not None
+    return min(length, 1 << (MOST_BITS - profile.fraction))
+
+
+# ---- exponents: where products are narrow, that is float32 products, int32 sums and int8 exponents are exact ---------
+
+WIDEST_RANGE, ZERO_OFFSET = 63, -64
+"""Offsets of two operands add up within int8; a zero's is below that of any product, alone and in sum."""
+LOWEST, HIGHEST = -110, 120
+LOWEST_PRODUCT, HIGHEST_PRODUCT = -100, 95
+"""A sum never leaves the normal float32 numbers: with C near the largest f32 one unit of a step is at least 2^102, with C
+small a product's last kept bit is at least 2^-125."""
+
+
+def narrow_operand(low: int, high: int) -> bool:
+    """Whether an operand with these least and largest exponents may have narrow products."""
+    return high - low <= WIDEST_RANGE and low >= LOWEST and high <= HIGHEST
+
+
+def narrow_products(low: int, high: int) -> bool:
+    """Whether products with these least and largest exponents are narrow, their operands given."""
+    return low >= LOWEST_PRODUCT and high <= HIGHEST_PRODUCT

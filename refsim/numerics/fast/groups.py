@@ -8,21 +8,21 @@ from numpy.typing import NDArray
 
 from refsim.formats import F32
 from refsim.numerics.dot.definition import GROUP
+from refsim.numerics.fast.operands import GroupedOperand, loses_no_bit
 from refsim.numerics.fast.reals import DOUBLE, Values
-from refsim.numerics.fast.sides import GroupSide
 from refsim.numerics.fast.terms import ZERO
-from refsim.numerics.fast.tiles import finish, on_grid, product
+from refsim.numerics.fast.tiles import matmul, round_sums
 from refsim.numerics.rows import Profile
 
 
-def chain(a: GroupSide, b: GroupSide, c: Values, profile: Profile, length: int) -> Values:
+def chain(a: GroupedOperand, b: GroupedOperand, c: Values, profile: Profile, length: int) -> Values:
     """The rounded sums of all steps from C (batch, M, N) on; `c` is overwritten."""
     for start in range(0, len(a.values), length):
         _step(a, b, slice(start, start + length), c, profile)
     return c
 
 
-def _step(a: GroupSide, b: GroupSide, part: slice, c: Values, profile: Profile) -> None:
+def _step(a: GroupedOperand, b: GroupedOperand, part: slice, c: Values, profile: Profile) -> None:
     assert profile.fraction is not None
     exponent = _exponent(a, b, slice(part.start // GROUP, part.stop // GROUP), c, profile)
     exponent -= profile.fraction
@@ -31,18 +31,18 @@ def _step(a: GroupSide, b: GroupSide, part: slice, c: Values, profile: Profile) 
     np.multiply(c, scale, out=c)
     np.trunc(c, out=c)
     x, y, size = a.weighted(part), b.weighted(part), GROUP
-    if on_grid(coarsest, a, b):
+    if loses_no_bit(coarsest, a, b):
         size = part.stop - part.start  # no term loses a bit: the groups add up in one matrix product
     for first in range(0, len(x), size):
         some = slice(first, first + size)
-        sums = product(x[some].transpose(1, 2, 0), y[some].transpose(1, 0, 2), np.empty_like(c))
+        sums = matmul(x[some].transpose(1, 2, 0), y[some].transpose(1, 0, 2), np.empty_like(c))
         sums *= scale
         c += np.trunc(sums, out=sums)
     np.multiply(c, DOUBLE.power(exponent), out=c)
-    finish(c, profile, DOUBLE, careful=True)
+    round_sums(c, profile, DOUBLE, careful=True)
 
 
-def _exponent(a: GroupSide, b: GroupSide, groups: slice, c: Values, profile: Profile) -> NDArray[np.int64]:
+def _exponent(a: GroupedOperand, b: GroupedOperand, groups: slice, c: Values, profile: Profile) -> NDArray[np.int64]:
     """The largest exponent of the groups that hold a product and of C; a C of zero has the zero exponent."""
     assert profile.zero_exponent is not None
     top = np.full(c.shape, ZERO, np.int16)

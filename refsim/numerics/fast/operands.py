@@ -1,4 +1,4 @@
-"""One operand of a tile, ready to be multiplied: K first, exponents also as small offsets where their range allows."""
+"""One operand, decoded once and ready for every step: K comes first, in the order in which steps take it."""
 
 from dataclasses import dataclass
 
@@ -8,20 +8,14 @@ from numpy.typing import NDArray
 from refsim.formats import Format
 from refsim.numerics.dot.arrays import Codes
 from refsim.numerics.dot.definition import GROUP
+from refsim.numerics.fast.domain import WIDEST_RANGE, ZERO_OFFSET, narrow_operand, narrow_products
 from refsim.numerics.fast.terms import NAN, ZERO, Exponents, Terms, Values, terms
 from refsim.numerics.methods import BYTE_PAIRS
 from refsim.numerics.rows import Profile
 
-# Offsets of two sides add up within int8; a zero's is below that of any product, alone and in sum.
-WIDEST_RANGE, ZERO_OFFSET = 63, -64
-# Float32 holds values and products exactly, and a sum never leaves the normal f32 numbers: with C near the largest f32
-# one unit of a step is at least 2^102, with C small a product's last kept bit is at least 2^-125.
-LOWEST, HIGHEST = -110, 120
-LOWEST_PRODUCT, HIGHEST_PRODUCT = -100, 95
-
 
 @dataclass(frozen=True)
-class Side:
+class Operand:
     """Terms of shape (K, batch, rows), the range of their exponents, and `offsets` from the lowest; None where too wide.
 
     `fraction_bits`: a value is a multiple of 2^(exponent - fraction_bits).
@@ -36,7 +30,7 @@ class Side:
     offsets: NDArray[np.int8] | None
 
 
-def side(
+def operand_of(
     codes: Codes,
     format: Format,
     scale: Codes | None,
@@ -44,32 +38,32 @@ def side(
     profile: Profile,
     k: int,
     *,
-    across: bool = False,
-) -> Side:
-    """The terms of codes (batch, rows, K) and their scales, in the order in which steps take them.
+    batch_innermost: bool = False,
+) -> Operand:
+    """The terms of codes (batch, rows, K) and their scales.
 
-    `across`: in memory the batch comes last, so that loops run over it.
+    `batch_innermost`: in memory the batch comes last, so that NumPy's loops run over it.
     """
-    axes = (2, 1, 0) if across else (2, 0, 1)
+    axes = (2, 1, 0) if batch_innermost else (2, 0, 1)
     scales = None if scale is None else scale.transpose(axes)
     found = _scaled(terms(_in_order(codes.transpose(axes), profile, k), format, profile), scales, scale_format)
     low, high = found.range()
     bits = (profile.operands or format).mantissa_bits
     values, offsets = found.values, None
-    if high - low <= WIDEST_RANGE and low >= LOWEST and high <= HIGHEST:
+    if narrow_operand(low, high):
         offsets = np.clip(found.exponents - np.int16(low), np.int16(ZERO_OFFSET), np.int16(WIDEST_RANGE)).astype(
             np.int8
         )
         values = values.astype(np.float32, copy=False)
-    if not across:
-        return Side(values, found.exponents, found.special, low, high, bits, offsets)
+    if not batch_innermost:
+        return Operand(values, found.exponents, found.special, low, high, bits, offsets)
     special, turned = (None if array is None else array.swapaxes(1, 2) for array in (found.special, offsets))
-    return Side(values.swapaxes(1, 2), found.exponents.swapaxes(1, 2), special, low, high, bits, turned)
+    return Operand(values.swapaxes(1, 2), found.exponents.swapaxes(1, 2), special, low, high, bits, turned)
 
 
 def _in_order(first: Codes, profile: Profile, k: int) -> Codes:
     """Codes with K first, in the order of the steps."""
-    if profile.order != BYTE_PAIRS:
+    if profile.order is not BYTE_PAIRS:
         return first
     places = np.concatenate(profile.steps(k))
     return first[(np.arange(0, len(first), k)[:, None] + places).ravel()]
@@ -93,15 +87,14 @@ def _scaled(found: Terms, scale: Codes | None, scale_format: Format | None) -> T
     )
 
 
-def narrow(a: Side, b: Side) -> bool:
-    """Whether float32 products, int32 terms and int8 exponents are exact for this pair."""
-    fits = a.low + b.low >= LOWEST_PRODUCT and a.high + b.high <= HIGHEST_PRODUCT
-    return a.offsets is not None and b.offsets is not None and fits
+def narrow(a: Operand, b: Operand) -> bool:
+    """Whether float32 products, int32 sums and int8 exponents are exact for this pair."""
+    return a.offsets is not None and b.offsets is not None and narrow_products(a.low + b.low, a.high + b.high)
 
 
 @dataclass(frozen=True)
-class GroupSide:
-    """One operand: `values` (K, batch, rows), and for each group `weights`, `exponents`, `present` (K/16, batch, rows).
+class GroupedOperand:
+    """FP4: `values` (K, batch, rows), and for each group `weights`, `exponents`, `present` (K/16, batch, rows).
 
     A weight is the scale's value, a double, an exponent that of the scale alone, `ZERO` where the group is all zeros;
     bit i of `present` says that element i is not zero. `special` (K/16, batch, rows) marks NaN scales, None where there
@@ -123,7 +116,7 @@ class GroupSide:
         return result
 
 
-def group_side(codes: Codes, format: Format, scale: Codes, scale_format: Format) -> GroupSide:
+def grouped_operand_of(codes: Codes, format: Format, scale: Codes, scale_format: Format) -> GroupedOperand:
     """The groups of codes (batch, rows, K) with scales (batch, rows, K / block)."""
     numbers = terms(np.moveaxis(codes, -1, 0), format).values
     factors = terms(np.moveaxis(scale, -1, 0), scale_format)
@@ -137,4 +130,9 @@ def group_side(codes: Codes, format: Format, scale: Codes, scale_format: Format)
     high = int(exponents.max(initial=ZERO))
     low = int(exponents.min(where=exponents != ZERO, initial=high))
     fraction_bits = format.mantissa_bits + scale_format.mantissa_bits
-    return GroupSide(numbers, weight, exponents, present, low, fraction_bits, special)
+    return GroupedOperand(numbers, weight, exponents, present, low, fraction_bits, special)
+
+
+def loses_no_bit(last_bit: int, a: Operand | GroupedOperand, b: Operand | GroupedOperand) -> bool:
+    """Whether every product is a multiple of 2^last_bit, the coarsest last bit that a step keeps: nothing is cut."""
+    return last_bit <= a.low + b.low - a.fraction_bits - b.fraction_bits
