@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.integers import is_whole
+from refsim.kernel_code import Compiler, KernelCode
 from refsim.render.cards import Card, Facts
 
-__all__ = ["Bounded", "Buffer", "Kernel", "Launcher", "Outputs", "Promise", "Struct"]
+__all__ = ["Bounded", "Buffer", "Kernel", "KernelCode", "Launcher", "Outputs", "Promise", "Struct"]
 
 
 def __dir__() -> list[str]:
@@ -197,24 +198,27 @@ class Launcher(Protocol):
         cooperative: all blocks are resident at once and may meet at a grid barrier, or the launch is refused.
         """
 
+    def call(self, *args: Any) -> None:
+        """Runs the function of `Kernel(call=...)`: each Buffer becomes a device array (`__cuda_array_interface__`, DLPack).
+
+        RefsimError no-call where the kernel is no such function.
+        """
+
     def read(self, buffer: Buffer) -> NDArray[Any]: ...
 
     def findings(self) -> Findings:
         """What was seen of all launches so far; Findings() where nobody looks, as on a real GPU."""
 
 
-def required_file(kernel_file: Path | None) -> Path:
-    """The file of a kernel that a GPU is to run; RefsimError no-kernel-file for one that is declared without."""
-    if kernel_file is None:
-        raise RefsimError("no-kernel-file", "the kernel has no file that could be compiled", help="Kernel(file=...)")
-    return kernel_file
-
-
 @dataclass(frozen=True, repr=False)
 class Kernel(Card):
     """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every `problem`.
 
-    `run(launcher, problem)` may launch several entries of `file` or none of them; `oracle(problem)` returns the same
+    Its code is one of `file` (CUDA, or PTX in a file called *.ptx), `source` (CUDA C++ as a text), `ptx` (a text) and `call` (a
+    Python function over device arrays, for a real GPU alone); `options`, `include`, `defines` and `compiler` are of CUDA:
+    `KernelCode` says what each means. `entries` names what may be launched; one with template arguments
+    ("scale<float>") is instantiated.
+    `run(launcher, problem)` may launch several entries or none of them; `oracle(problem)` returns the same
     keys, and `Bounded` values under `Promise.BOUNDED`; with `per_target` it is `oracle(problem, target)`, and so are
     `suspects`: tensor cores of two targets differ.
     `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed into it),
@@ -235,6 +239,13 @@ class Kernel(Card):
     corpus: tuple[Any, ...] = ()
     promise: Promise = Promise.BITWISE
     file: Path | None = None
+    source: str | None = None
+    ptx: str | None = None
+    call: Callable[..., Any] | None = None
+    options: tuple[str, ...] = ()
+    include: tuple[Path, ...] = ()
+    defines: Mapping[str, object] = field(default_factory=dict)
+    compiler: Compiler = "nvrtc"
     entries: tuple[str, ...] = ()
     summary: str = ""
     owner: Callable[[Any, str, int], tuple[int, int]] | None = None
@@ -260,6 +271,26 @@ class Kernel(Card):
             raise RefsimError("bad-corpus", f"{strangers[0]!r} is no {self.recipe.__name__}", where=where)
         if not callable(self.outputs):
             self._checked(self.outputs)
+        try:
+            _ = self.code
+        except RefsimError as error:
+            error.where = error.where or where
+            raise
+
+    @property
+    def code(self) -> KernelCode:
+        """Where its instructions come from: what a device is asked to run."""
+        return KernelCode(
+            self.file,
+            self.source,
+            self.ptx,
+            self.call,
+            self.options,
+            self.include,
+            self.defines,
+            self.compiler,
+            self.entries,
+        )
 
     def expected(self, problem: Any, target: str) -> Expected:
         """What the oracle says that the kernel writes on a target."""
@@ -294,5 +325,5 @@ class Kernel(Card):
         yield "summary", self.summary
         yield "entries", ", ".join(self.entries)
         yield "corpus", f"{len(self.corpus)} problems"
-        yield "file", self.file
+        yield "code", self.code.label
         yield "declared in", self.declared_in

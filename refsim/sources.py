@@ -73,6 +73,7 @@ DEEPGEMM = Document("deepgemm", "DeepGEMM", "54e2261", "https://github.com/deeps
 AITER = Document("aiter", "AITER", "e404860", "https://github.com/ROCm/aiter")
 MIRAGE = Document("mirage", "Mirage", "324b691", "https://github.com/mirage-project/mirage")
 VLLM = Document("vllm", "vLLM", "58942ec", "https://github.com/vllm-project/vllm")
+DLPACK = Document("dlpack", "DLPack", "1.1", "https://dmlc.github.io/dlpack/latest/c_api.html")
 TRITON = Document("triton", "Triton", "3.9", "https://github.com/triton-lang/triton")
 
 CDNA = Document(

@@ -1,14 +1,21 @@
 """What a launch is given on the command line: a file, extents, arguments, and where arrays are saved afterwards."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from refsim.cli.spelled import count_in, number_in, real_in
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
+    from refsim.kernel_code import Compiler, KernelCode
     from refsim.ptx import Program
+
+Command = Callable[..., Any]
+CUDA_SUFFIXES = (".cu", ".cuh")
 
 _SCALARS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 ARGUMENT_RULE = (
@@ -34,15 +41,74 @@ class Extents:
         return extents
 
 
-def loaded(file: Path, target: str | None) -> "Program":
-    """A PTX file, or a CUDA file compiled, ready to launch."""
+@dataclass(frozen=True)
+class Compilation:
+    """How a CUDA file is compiled: what --compiler, --option, --include and --define say."""
+
+    compiler: "Compiler" = "nvrtc"
+    options: tuple[str, ...] = ()
+    include: tuple[Path, ...] = ()
+    defines: tuple[str, ...] = ()
+
+    def code(self, file: Path, entry: str) -> "KernelCode":
+        """The code of a file of which one entry is wanted."""
+        from refsim.kernel_code import KernelCode
+
+        defined = {
+            name: value if mark else None for name, mark, value in (text.partition("=") for text in self.defines)
+        }
+        return KernelCode(
+            file=file,
+            options=self.options,
+            include=self.include,
+            defines=defined,
+            compiler=self.compiler,
+            entries=(entry,),
+        )
+
+
+def compilation_options(function: Command) -> Command:
+    """--compiler, --define, --include and --option, which a command takes as **compilation for `Compilation`."""
+    for option in reversed(
+        (
+            click.option(
+                "--compiler",
+                type=click.Choice(("nvrtc", "nvcc")),
+                default="nvrtc",
+                show_default=True,
+                help="What compiles a CUDA file; nvcc takes code of the host too, and is looked for on PATH.",
+            ),
+            click.option("--define", "-D", "defines", multiple=True, metavar="NAME[=VALUE]", help="For a CUDA file."),
+            click.option(
+                "--include",
+                "-I",
+                multiple=True,
+                type=click.Path(path_type=Path),
+                metavar="FOLDER",
+                help="Folder of headers for a CUDA file, beside those of [tool.refsim] include.",
+            ),
+            click.option("--option", "options", multiple=True, metavar="FLAG", help="A flag for the compiler."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def loaded(file: Path, target: str | None, entry: str, compilation: Compilation) -> "Program":
+    """A PTX file, or a CUDA file compiled, ready to launch; an entry with template arguments is instantiated."""
     from refsim import ptx
 
-    if file.suffix == ".cu":
-        from refsim.device.compile import compile_ptx
+    if file.suffix in CUDA_SUFFIXES:
+        from refsim.device.compile import compiled
 
-        compiled = compile_ptx(file, target or ptx.DEFAULT_TARGET)
-        return ptx.load(compiled.text, compiled.target)
+        made = compiled(compilation.code(file, entry), target or ptx.DEFAULT_TARGET)
+        return ptx.load(made.text, made.target)
+    if compilation != Compilation():
+        raise RefsimError(
+            "not-compiled",
+            f"{file.name} is no CUDA file",
+            rule=f"options of a compiler are of {', '.join(CUDA_SUFFIXES)}",
+        )
     return ptx.load(file, target)
 
 

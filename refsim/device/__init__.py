@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from refsim.errors import RefsimError
+from refsim.kernel_code import KernelCode
 from refsim.kernels import Launcher
 
 __all__ = ["Device", "open"]
@@ -18,7 +19,7 @@ def __dir__() -> list[str]:
 
 
 class Device(Protocol):
-    """A GPU, simulated or real: `launcher` compiles a kernel file for it and gives memory to run it in.
+    """A GPU, simulated or real: `launcher` compiles a kernel's code for it and gives memory to run it in.
 
     Kernels are also tried on devices of somebody else's, which run functions of a library under the same names.
     """
@@ -39,8 +40,10 @@ class Device(Protocol):
     def hardware(self) -> dict[str, str]:
         """What a report of a bring-up says of the GPU and its driver, in reading order; nothing of a simulated one."""
 
-    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> AbstractContextManager[Launcher]:
-        """Memory and the entries of a file; None for a kernel that needs no file, which no GPU can run.
+    def launcher(
+        self, code: KernelCode | Path | None, *, count_banks: bool = False
+    ) -> AbstractContextManager[Launcher]:
+        """Memory and the entries of a kernel's code, or of a file; None for a kernel without, which no GPU can run.
 
         count_banks: `findings` of the launcher have bank conflicts, on a device that sees them.
         """

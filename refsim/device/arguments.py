@@ -39,6 +39,16 @@ def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
         raise RefsimError("foreign-buffer", f"buffer {buffer.name!r} does not belong to this launcher")
 
 
+def no_call() -> RefsimError:
+    """The error of `call` where a kernel is compiled code."""
+    return RefsimError(
+        "no-call",
+        "the kernel is no Python function",
+        rule="call(...) is of Kernel(call=...)",
+        help="launch(entry, ...)",
+    )
+
+
 def _value(where: str, number: int, argument: Any, owns: Callable[[Buffer], bool]) -> Any:
     if isinstance(argument, Buffer):
         check_owned(argument, owns)

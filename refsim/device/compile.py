@@ -1,25 +1,44 @@
-"""CUDA source to PTX by NVRTC, PTX to cubin by ptxas: flags explicit, outputs cached by content, hashes kept.
+"""The code of a kernel as PTX: CUDA by NVRTC or nvcc, PTX as it is given; flags explicit, outputs cached, hashes kept.
 
-The PTX is what the simulator executes and what ptxas assembles for the real GPU, so its text names no machine: the
-source goes in under its bare name and the paths of headers are cut to their names.
+The PTX is what the simulator executes and what ptxas assembles for the real GPU, so its text names no machine: a source
+goes in under its bare name and the paths of headers are cut to their names.
 """
 
 import hashlib
 import json
 import re
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from refsim.bundled import bundled
-from refsim.device import cache, nvrtc
-from refsim.device.logs import refused
-from refsim.device.sources import Unit, read_unit
+from refsim.device import cache
+from refsim.device.assembling import Cubin, assembled, required_assembler
+from refsim.device.nvrtc import run_nvcc, run_nvrtc
+from refsim.device.projects import project_include
+from refsim.device.standard_headers import PROLOGUE, standard_headers
+from refsim.device.toolchain import INSTALL, Toolchain, find_nvcc, find_toolchain
+from refsim.device.units import Unit, read_unit
 from refsim.errors import Kind, RefsimError, unknown
-from refsim.ptx.machine.resources import find_ptxas
+from refsim.kernel_code import KernelCode, needs_a_gpu
+from refsim.ptx.text.files import read_ptx
 from refsim.sources import PTX, Source
+
+__all__ = [
+    "COMPILE_FLAGS",
+    "TARGETS",
+    "CompiledPtx",
+    "Cubin",
+    "Target",
+    "assemble",
+    "assembler_version",
+    "bundled_targets",
+    "bundled_text",
+    "compile_ptx",
+    "compiled",
+    "target_named",
+]
 
 
 @dataclass(frozen=True)
@@ -41,9 +60,7 @@ TARGETS = (
 )
 
 # --fmad=true is the compilers' default and decides bits, so it is said; a kernel that must not care writes __fmul_rn.
-COMPILE_FLAGS = ("--std=c++17", "--fmad=true", "-lineinfo", "--no-source-include")
-ASSEMBLE_FLAGS = ("--opt-level=3", "--fmad=true", "--generate-line-info")
-
+COMPILE_FLAGS = ("--std=c++17", "--fmad=true", "-lineinfo")
 _BUNDLED_MARK = "// bundled "
 
 
@@ -51,8 +68,9 @@ _BUNDLED_MARK = "// bundled "
 class CompiledPtx:
     """PTX and where it came from.
 
-    `sha256` is of `text`; `source_sha256` of the source and the local headers that it includes; `compiler` is
-    "NVRTC 13.0.88"; `origin` is "nvrtc" or "bundled" (compiled by the same flags when the package was made).
+    `sha256` is of `text`; `source_sha256` of the source and the headers of yours that it includes; `compiler` is
+    "NVRTC 13.0.88"; `origin` is "nvrtc", "nvcc", "ptx" (as it was given) or "bundled" (compiled by the same flags when the
+    package was made). `include` are the folders that were searched, by their names.
     """
 
     text: str
@@ -62,18 +80,20 @@ class CompiledPtx:
     flags: tuple[str, ...]
     compiler: str
     origin: str
+    include: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True)
-class Cubin:
-    """Machine code for one target: `image` is the ELF file a driver loads, `ptx_sha256` what it came from."""
-
-    image: bytes
-    sha256: str
-    ptx_sha256: str
-    target: str
-    flags: tuple[str, ...]
-    assembler: str
+    def facts(self, label: str) -> dict[str, str]:
+        """What a verdict says of it; `label` is what the kernel's code is called."""
+        folders = {"include": " ".join(self.include)} if self.include else {}
+        return {
+            "kernel_file": label,
+            "source_sha256": self.source_sha256,
+            "ptx_sha256": self.sha256,
+            "ptx_flags": " ".join(self.flags),
+            **folders,
+            "compiler": self.compiler,
+            "ptx_origin": self.origin,
+        }
 
 
 def target_named(name: str) -> Target:
@@ -85,55 +105,61 @@ def target_named(name: str) -> Target:
 
 
 def compile_ptx(source: Path, target: str = "sm_90a", options: tuple[str, ...] = ()) -> CompiledPtx:
-    """PTX of a CUDA source for `target`, by NVRTC, or the bundled text where NVRTC is not installed.
+    """PTX of a CUDA source for `target`; `options` follow the fixed flags (("-DWIDTH=8",)).
 
-    `options` follow the fixed flags (("-DWIDTH=8",)); headers included in quotes are read from beside the file that
-    includes them, CUDA's own come from the wheels. The bundled text is taken only if it was made from this very source
-    and these flags. Raises RefsimError: `source-unreadable`, `not-a-file`, `oversized-file`, `compile-error` with the first
-    lines of the log, `compiler-missing` with the pip line.
+    Raises RefsimError as `compiled` does.
     """
-    row = target_named(target)
     if isinstance(options, str) or not all(isinstance(option, str) for option in options):
         raise RefsimError(
             "compile-options", f"options is {options!r}", rule="options is a tuple of strings, one per flag"
         )
-    unit = read_unit(Path(source))
-    flags = (*COMPILE_FLAGS, f"--gpu-architecture={row.architecture}", *options)
-    installed = nvrtc.toolchain()
-    if installed is None:
-        return _bundled(Path(source), unit, target, flags)
-    versions, include_directories = installed
-    key = cache.digest("ptx", unit.name, unit.sha256, *flags, *versions)
-    text = cache.entry("ptx", key, lambda: nvrtc.compiled(unit, flags, include_directories).encode()).decode()
-    return _compiled(text, unit, target, flags, "nvrtc")
+    return compiled(KernelCode(file=Path(source), options=options), target)
+
+
+def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
+    """The PTX of a kernel's code: CUDA by NVRTC, or the bundled text where NVRTC is not installed; PTX is read as it is.
+
+    Headers included in quotes are read from beside the file that includes them, others from `include` and
+    `[tool.refsim] include`, CUDA's own from the wheels. The bundled text is taken only if it was made from this very
+    source and these flags. Raises RefsimError: `source-unreadable`, `not-a-file`, `oversized-file`, `compile-error` with
+    the first lines of the log, `compiler-missing` with the pip line, `call-needs-a-gpu`.
+    """
+    row = target_named(target)
+    if code.call is not None:
+        raise needs_a_gpu(code)
+    if code.required().is_ptx:
+        return _given(code, target)
+    source = None if code.file is None else Path(code.file)
+    beside = Path.cwd() if source is None else source.parent
+    unit = read_unit(code, tuple(dict.fromkeys((*map(Path, code.include), *project_include(beside)))))
+    if code.compiler == "nvcc":
+        return _by_nvcc(unit, source, row, code)
+    flags = (*COMPILE_FLAGS, f"--gpu-architecture={row.architecture}", *code.flags)
+    toolchain = find_toolchain()
+    if toolchain is None:
+        return _bundled(source, unit, target, flags)
+    return _by_nvrtc(unit, target, flags, toolchain, code.instances)
 
 
 def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
     """The cubin of a PTX text, by ptxas; `target` defaults to the target of a CompiledPtx.
 
-    ptxas is looked for in the wheel nvidia-cuda-nvcc, then on PATH. Raises RefsimError: `assembler-missing` with the
-    pip line, `assemble-error` with the first lines of its log.
+    ptxas is the one that came with the text's producer (Triton's wheel), else that of the wheel nvidia-cuda-nvcc or on PATH,
+    else the oldest that reads the text's version. Raises RefsimError: `assembler-missing` with the pip line,
+    `assembler-too-old`, `assemble-error` with the first lines of its log.
     """
     if isinstance(ptx, CompiledPtx):
-        text, target = ptx.text, target or ptx.target
-    elif target is None:
+        return assembled(ptx.text, target_named(target or ptx.target).name)
+    if target is None:
         raise RefsimError(
             "assemble-target", "a PTX text needs the target that it is assembled for", help='assemble(text, "sm_90a")'
         )
-    else:
-        text = ptx
-    row = target_named(target)
-    program = _find_ptxas()
-    assembler = _ptxas_version(program)
-    flags = (f"--gpu-name={row.name}", *ASSEMBLE_FLAGS)
-    key = cache.digest("cubin", text, *flags, assembler)
-    image = cache.entry("cubin", key, lambda: _run_ptxas(program, text, flags))
-    return Cubin(image, _sha256(image), _sha256(text.encode()), row.name, flags, assembler)
+    return assembled(ptx, target_named(target).name)
 
 
 def assembler_version() -> str:
     """The ptxas that `assemble` uses, "ptxas 13.0.88"; RefsimError `assembler-missing` if there is none."""
-    return _ptxas_version(_find_ptxas())
+    return str(required_assembler(""))
 
 
 def bundled_targets() -> list[str]:
@@ -149,33 +175,81 @@ def bundled_text(compiled: CompiledPtx) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The PTX and where it came from
+# One way for each kind of code
 
 
-def _compiled(text: str, unit: Unit, target: str, flags: tuple[str, ...], origin: str) -> CompiledPtx:
+def _by_nvrtc(
+    unit: Unit, target: str, flags: tuple[str, ...], toolchain: Toolchain, instances: tuple[str, ...]
+) -> CompiledPtx:
+    shims = (PROLOGUE, *(part for header in standard_headers(toolchain.include) for part in header))
+    key = cache.digest(
+        "ptx", unit.name, unit.sha256, *flags, *map(str, unit.include), *toolchain.versions, *instances, *shims
+    )
+    text = cache.entry("ptx", key, lambda: run_nvrtc(unit, flags, toolchain.include, instances).encode()).decode()
+    return _as_compiled(text, unit, target, flags, "nvrtc")
+
+
+def _by_nvcc(unit: Unit, source: Path | None, row: Target, code: KernelCode) -> CompiledPtx:
+    if code.instances:
+        raise RefsimError(
+            "no-instances",
+            f"nvcc instantiates no template because of its name: {', '.join(code.instances)}",
+            help="instantiate it in the file: template __global__ void k<4>(float*);",
+        )
+    flags = (*COMPILE_FLAGS, f"--gpu-architecture={row.architecture}", *code.flags)
+    version = _version(find_nvcc() or "")
+    key = cache.digest("nvcc", unit.name, unit.sha256, *flags, *map(str, unit.include), version)
+    text = cache.entry("ptx", key, lambda: run_nvcc(unit, source, flags, ()).encode()).decode()
+    return _as_compiled(text, unit, row.name, flags, "nvcc")
+
+
+@lru_cache(maxsize=4)
+def _version(program: str) -> str:
+    if not program:
+        return ""
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+def _given(code: KernelCode, target: str) -> CompiledPtx:
+    """PTX as its producer wrote it."""
+    text = code.ptx if code.ptx is not None else read_ptx(Path(code.file or ""))
+    digest = _sha256(text.encode())
+    return CompiledPtx(text, digest, digest, target, (), _producer(text), "ptx")
+
+
+def _producer(text: str) -> str:
+    """What the comments at the head of a PTX text say of the compiler: "NVVM 13.0.88", "LLVM NVPTX"."""
+    head = text[:4096]
+    release = re.search(r"^// Cuda compilation tools, release .*V([\d.]+)", head, re.MULTILINE)
+    generated = re.search(r"^//\s*Generated by (?:NVIDIA )?(.+?)(?: Compiler| Back-End)?\s*$", head, re.MULTILINE)
+    return " ".join(filter(None, (generated[1] if generated else "", release[1] if release else ""))) or "not said"
+
+
+def _as_compiled(text: str, unit: Unit, target: str, flags: tuple[str, ...], origin: str) -> CompiledPtx:
     release = re.search(r"^// Cuda compilation tools, release .*V([\d.]+)", text, re.MULTILINE)
-    compiler = f"NVRTC {release[1]}" if release else "NVRTC"
-    return CompiledPtx(text, _sha256(text.encode()), unit.sha256, target, flags, compiler, origin)
+    name = "nvcc" if origin == "nvcc" else "NVRTC"
+    compiler = f"{name} {release[1]}" if release else name
+    folders = tuple(folder.name for folder in unit.include)
+    return CompiledPtx(text, _sha256(text.encode()), unit.sha256, target, flags, compiler, origin, folders)
 
 
-def _bundled(source: Path, unit: Unit, target: str, flags: tuple[str, ...]) -> CompiledPtx:
+def _bundled(source: Path | None, unit: Unit, target: str, flags: tuple[str, ...]) -> CompiledPtx:
     """The text under ptx beside the directory of the source, of the checkout or of the installed package."""
-    name = f"{source.stem}.{target}.ptx"
-    beside = source.resolve().parent.parent / "ptx"
+    name = f"{Path(unit.name).stem}.{target}.ptx"
     reason = f"no bundled PTX is called {name}"
-    for directory in (beside, *_kept()):
+    for directory in (*(() if source is None else (source.resolve().parent.parent / "ptx",)), *_kept()):
         candidate = directory / name
         if not candidate.is_file():
             continue
         first, _, text = candidate.read_bytes().decode(errors="replace").replace("\r\n", "\n").partition("\n")
         if _made_from(first) == (unit.sha256, list(flags)):
-            return _compiled(text, unit, target, flags, "bundled")
+            return _as_compiled(text, unit, target, flags, "bundled")
         reason = f"the bundled {name} was made from another source or with other flags"
     raise RefsimError(
         "compiler-missing",
-        f"{source.name} needs NVRTC and CUDA's headers, which are not installed; {reason}",
-        where=str(source),
-        help=nvrtc.INSTALL,
+        f"{unit.name} needs NVRTC and CUDA's headers, which are not installed; {reason}",
+        where="" if source is None else str(source),
+        help=INSTALL,
         kind=Kind.MISSING,
     )
 
@@ -195,45 +269,6 @@ def _kept() -> tuple[Path, ...]:
         return (bundled("gpu/ptx"),)
     except RefsimError:
         return ()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# ptxas
-
-
-def _find_ptxas() -> str:
-    found = find_ptxas()
-    if found is None:
-        raise RefsimError(
-            "assembler-missing",
-            "ptxas is neither in the wheel nvidia-cuda-nvcc nor on PATH",
-            help="pip install 'nvidia-cuda-nvcc==13.0.*'",
-            kind=Kind.MISSING,
-        )
-    return found
-
-
-@lru_cache(maxsize=4)
-def _ptxas_version(program: str) -> str:
-    answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    release = re.search(r"V([\d.]+)", answer.stdout)
-    return f"ptxas {release[1]}" if release else "ptxas"
-
-
-def _run_ptxas(program: str, text: str, flags: tuple[str, ...]) -> bytes:
-    """Fixed file names, because the image repeats them."""
-    with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
-        (Path(directory) / "kernel.ptx").write_text(text, encoding="utf-8", newline="\n")
-        answer = subprocess.run(
-            [program, *flags, "--output-file=kernel.cubin", "kernel.ptx"],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if answer.returncode != 0:
-            raise refused("assemble-error", "ptxas refused the PTX", answer.stderr or answer.stdout, flags)
-        return (Path(directory) / "kernel.cubin").read_bytes()
 
 
 def _sha256(content: bytes) -> str:

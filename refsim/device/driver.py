@@ -134,6 +134,10 @@ class Driver(Protocol):
         """The library and its version: PyCUDA 2026.1."""
 
     @property
+    def index(self) -> int:
+        """The number of the GPU."""
+
+    @property
     def launching(self) -> Launching: ...
 
     def facts(self) -> GpuFacts: ...

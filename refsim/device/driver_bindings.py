@@ -43,6 +43,7 @@ class BindingsDriver:
 
     def __init__(self, bindings: ModuleType, library: str, index: int) -> None:
         self.library = library
+        self.index = index
         self.launching = Launching(_Calls(bindings))
         self._call = self.launching.call
         self._attributes = bindings.CUdevice_attribute

@@ -19,6 +19,7 @@ class PyCudaDriver:
 
     def __init__(self, pycuda: ModuleType, library: str, index: int, calls: Any) -> None:
         self.library = library
+        self.index = index
         self.launching = Launching(calls)
         self._pycuda = pycuda
         self._device = pycuda.Device(index)

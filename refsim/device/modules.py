@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from refsim.device.driver import (
     COOPERATIVE,
@@ -17,11 +17,12 @@ from refsim.device.driver import (
     LaunchConfig,
     cluster_dimension,
 )
-from refsim.errors import Kind, RefsimError, unknown
+from refsim.errors import Kind, RefsimError
 from refsim.ptx import Extents
 from refsim.ptx.machine.arguments import argument_bytes, check_count
 from refsim.ptx.machine.launch_rules import LaunchShape, check_parameters, extents, launch_shape
 from refsim.ptx.machine.limits import MAX_STATIC_SHARED, PORTABLE_CLUSTER
+from refsim.ptx.text.entry_names import entry_named
 from refsim.ptx.text.parser import signatures
 from refsim.ptx.text.syntax import Function, Module
 
@@ -36,6 +37,57 @@ class Launch:
     shared_bytes: int
     cluster: Extents | None
     is_cooperative: bool
+
+
+class RunnableModule(Protocol):
+    """What a launcher runs entries of; `broken` once a kernel has taken the context with it."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def broken(self) -> bool: ...
+
+    def run(
+        self,
+        entry: str,
+        grid: Extents,
+        block: Extents,
+        args: Sequence[Any],
+        shared_bytes: int,
+        cluster: Extents | None,
+        cooperative: bool,
+    ) -> None: ...
+
+    def finish(self, where: str) -> None:
+        """Waits for what was launched, and raises what became of it."""
+
+    def unload(self) -> None: ...
+
+
+@dataclass
+class NoModule:
+    """What a Python function launches is not refsim's to load; `source` is its name."""
+
+    driver: Driver
+    source: str
+    broken: bool = False
+
+    def run(self, entry: str, *arguments: Any) -> None:
+        raise RefsimError(
+            "no-entry",
+            f"{self.source} is a Python function, without an entry {entry!r}",
+            rule="Kernel(call=...) has no entries",
+            help="launcher.call(...) with the function's arguments",
+        )
+
+    def finish(self, where: str) -> None:
+        self.broken = True
+        synchronized(self.driver, where)
+        self.broken = False
+
+    def unload(self) -> None:
+        pass
 
 
 @dataclass
@@ -97,19 +149,17 @@ class LoadedModule:
         check_parameters(declared, self.module.version, self.target)
         check_count(declared, args)
         arguments = [argument_bytes(declared, position, argument) for position, argument in enumerate(args)]
-        launch = Launch(entry, grid, shape, shared_bytes, cluster, cooperative)
+        launch = Launch(declared.name, grid, shape, shared_bytes, cluster, cooperative)
         where = f"{entry} of {self.source}, grid {shape.grid}, block {shape.block}"
         try:
             self._start(launch, arguments)
         except DriverError as fault:
             raise RefsimError("launch-refused", f"the driver refused the launch: {fault}", where) from fault
-        self._finish(where)
+        self.finish(where)
 
     def _declared(self, entry: str) -> Function:
         entries = {name: function for name, function in self.module.functions.items() if function.is_entry}
-        if entry not in entries:
-            raise unknown("entry", entry, list(entries), where=self.source)
-        return entries[entry]
+        return entries[entry_named(entry, entries, self.text, self.source)]
 
     def _start(self, launch: Launch, arguments: Sequence[bytes]) -> None:
         launching = self.driver.launching
@@ -158,16 +208,22 @@ class LoadedModule:
                 "launch fewer blocks, and let each do more",
             )
 
-    def _finish(self, where: str) -> None:
-        try:
-            self.driver.synchronize()
-        except DriverError as fault:
-            self.broken = True
-            raise RefsimError(
-                "launch-failed",
-                f"the kernel did not come to its end: {fault}",
-                where,
-                "the device's context is lost with it",
-                "run the case on the simulator, which names the instruction; restart before using this GPU again",
-                Kind.FAULT,
-            ) from fault
+    def finish(self, where: str) -> None:
+        self.broken = True
+        synchronized(self.driver, where)
+        self.broken = False
+
+
+def synchronized(driver: Driver, where: str) -> None:
+    """Waits for what was launched; RefsimError launch-failed for a kernel that did not come to its end."""
+    try:
+        driver.synchronize()
+    except DriverError as fault:
+        raise RefsimError(
+            "launch-failed",
+            f"the kernel did not come to its end: {fault}",
+            where,
+            "the device's context is lost with it",
+            "run the case on the simulator, which names the instruction; restart before using this GPU again",
+            Kind.FAULT,
+        ) from fault

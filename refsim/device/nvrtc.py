@@ -1,74 +1,107 @@
-"""NVRTC and the headers of CUDA, as wheels bring them: what is installed here, and the PTX of a source."""
+"""CUDA to PTX by NVRTC and by nvcc: texts that name no machine."""
 
-import os
 import re
-from functools import lru_cache
-from importlib import metadata
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from refsim.device.logs import refused
-from refsim.device.sources import Unit
+from refsim.device.compiler_logs import refused
+from refsim.device.standard_headers import PROLOGUE, standard_headers
+from refsim.device.toolchain import INSTALL, find_nvcc
+from refsim.device.units import Unit
 from refsim.errors import Kind, RefsimError
+from refsim.ptx.text.entry_names import NAMES_MARK
 
-INSTALL = "pip install 'refsim[sim]'"
-
-# Wheel, and a header by which its include directory is known.
-_HEADER_WHEELS = (
-    ("nvidia-cuda-runtime", "include/cuda_fp8.h"),
-    ("nvidia-cuda-crt", "include/crt/host_defines.h"),
-    ("nvidia-cuda-cccl", "include/cccl/cuda/std/cstdint"),
-)
+# NVRTC looks for headers in quotes beside the file that includes them, which NVIDIA's own rely on; beside the source nothing
+# is to be found, whatever the working directory holds, and `#line` gives its bare name back.
+_NOWHERE = "/refsim-source/"
 
 
-@lru_cache(maxsize=1)
-def toolchain() -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Versions of NVRTC and of the header wheels, and the include directories; None if a part is not installed."""
-    try:
-        versions = [f"{name} {metadata.version(name)}" for name in ("cuda-bindings", "nvidia-cuda-nvrtc")]
-        directories: dict[str, None] = {}
-        for name, header in _HEADER_WHEELS:
-            directories[str(_wheel_root(name, header) / ("include/cccl" if "cccl" in header else "include"))] = None
-            versions.append(f"{name} {metadata.version(name)}")
-        from cuda.bindings import nvrtc  # noqa: F401
-    except ImportError:  # PackageNotFoundError is one
-        return None
-    # With --no-source-include a header in quotes is not looked for beside the header that includes it, and those of
-    # cooperative groups include one another so.
-    groups = [f"{directory}/cooperative_groups{part}" for part in ("", "/details") for directory in directories]
-    return tuple(versions), (*directories, *filter(os.path.isdir, groups))
-
-
-def _wheel_root(name: str, file: str) -> Path:
-    """The directory inside an installed wheel that holds `file`; ModuleNotFoundError if there is none."""
-    distribution = metadata.distribution(name)
-    for path in distribution.files or ():
-        if path.as_posix().endswith(f"/{file}"):
-            located = Path(str(distribution.locate_file(path)))
-            if located.is_file():
-                return located.parents[file.count("/")]
-    raise ModuleNotFoundError(f"{name} holds no {file}")
-
-
-def compiled(unit: Unit, flags: tuple[str, ...], include_directories: tuple[str, ...]) -> str:
-    """The PTX of a source; RefsimError `compile-error` with the log where NVRTC refuses it."""
+def run_nvrtc(
+    unit: Unit, flags: tuple[str, ...], include_directories: tuple[str, ...], instances: tuple[str, ...] = ()
+) -> str:
+    """PTX of a unit; at its end stand the entries that `instances` became ("k<4>"), as comments."""
     from cuda.bindings import nvrtc
 
-    arguments = [flag.encode() for flag in (*flags, *(f"--include-path={path}" for path in include_directories))]
-    names = [name.encode() for name, _ in unit.headers]
-    contents = [content.encode() for _, content in unit.headers]
+    folders = (*map(str, unit.include), *include_directories)
+    arguments = [flag.encode() for flag in (*flags, *(f"--include-path={path}" for path in folders))]
+    given = dict(unit.headers)
+    headers = {name: text for name, text in standard_headers(include_directories) if name not in given} | given
+    source = f'{PROLOGUE}#line 1 "{unit.name}"\n{unit.text}'
     program = _checked(
-        nvrtc, nvrtc.nvrtcCreateProgram(unit.text.encode(), unit.name.encode(), len(names), contents, names)
+        nvrtc,
+        nvrtc.nvrtcCreateProgram(
+            source.encode(),
+            (_NOWHERE + unit.name).encode(),
+            len(headers),
+            [content.encode() for content in headers.values()],
+            [name.encode() for name in headers],
+        ),
     )
     try:
+        for name in instances:
+            _checked(nvrtc, nvrtc.nvrtcAddNameExpression(program, name.encode()))
         (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
         if int(status) != 0:
             log = _buffer(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+            log = _bare(log.replace(_NOWHERE, ""), folders)
             raise refused("compile-error", f"NVRTC refused {unit.name}", log, flags)
         text = _buffer(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+        lowered = {
+            name: _checked(nvrtc, nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in instances
+        }
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return _without_paths(text, include_directories)
+    named = "".join(f"{NAMES_MARK}{name} = {entry}\n" for name, entry in lowered.items())
+    return without_paths(text, folders) + named
+
+
+def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_directories: tuple[str, ...]) -> str:
+    """PTX by `nvcc -ptx`; the source is compiled where it lies, so that its headers are found as always."""
+    program = find_nvcc()
+    if program is None:
+        raise RefsimError(
+            "compiler-missing",
+            'compiler="nvcc", and there is no nvcc on PATH',
+            help=f"install the CUDA toolkit, or leave compiler= away: NVRTC ({INSTALL}) needs no host compiler",
+            kind=Kind.MISSING,
+        )
+    folders = tuple(str(folder.resolve()) for folder in unit.include)
+    with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
+        path = Path(directory) / unit.name if source is None else source.resolve()
+        if source is None:
+            path.write_text(unit.text, encoding="utf-8", newline="\n")
+        command = [program, "-ptx", "-x", "cu", *flags, *(f"-I{folder}" for folder in folders)]
+        answer = subprocess.run(
+            [*command, "-o", str(Path(directory) / "kernel.ptx"), str(path)],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if answer.returncode != 0:
+            log = _bare((answer.stderr or answer.stdout).replace(f"{path.parent}/", ""), folders)
+            raise refused("compile-error", f"nvcc refused {unit.name}", log, flags)
+        text = (Path(directory) / "kernel.ptx").read_text("utf-8")
+    return without_paths(text, (str(path.parent), *folders, *include_directories))
+
+
+def without_paths(text: str, include_directories: tuple[str, ...]) -> str:
+    """A compiler puts the working directory before the source's name and names headers by their full paths."""
+
+    def bare(match: re.Match[str]) -> str:
+        path = Path(match[2])
+        inside = [path.relative_to(root).as_posix() for root in include_directories if path.is_relative_to(root)]
+        return f'{match[1]}"{min(inside, key=len, default=path.name)}"'
+
+    return re.sub(r'^(\s*\.file\s+\d+\s+)"([^"]*)"', bare, text, flags=re.MULTILINE)
+
+
+def _bare(log: str, folders: tuple[str, ...]) -> str:
+    for folder in sorted(folders, key=len, reverse=True):
+        log = log.replace(f"{folder}/", "")
+    return log
 
 
 def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
@@ -86,14 +119,3 @@ def _buffer(nvrtc: Any, program: Any, measure: Any, fetch: Any) -> str:
     content = b" " * size  # filled in place by the binding
     _checked(nvrtc, fetch(program, content))
     return content.rstrip(b"\0").decode()
-
-
-def _without_paths(text: str, include_directories: tuple[str, ...]) -> str:
-    """NVRTC puts the working directory before the source's name and names headers by their full paths."""
-
-    def bare(match: re.Match[str]) -> str:
-        path = Path(match[2])
-        inside = [path.relative_to(root).as_posix() for root in include_directories if path.is_relative_to(root)]
-        return f'{match[1]}"{min(inside, key=len, default=path.name)}"'
-
-    return re.sub(r'^(\s*\.file\s+\d+\s+)"([^"]*)"', bare, text, flags=re.MULTILINE)

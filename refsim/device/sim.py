@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import ptx
-from refsim.device.arguments import check_buffer, check_owned, launch_values
-from refsim.device.compile import compile_ptx
+from refsim.device.arguments import check_buffer, check_owned, launch_values, no_call
+from refsim.device.compile import compiled
 from refsim.device.schedules import SCHEDULES, Order, Outcome, orders_of, outcomes
 from refsim.errors import RefsimError
-from refsim.kernels import Buffer, Findings, required_file
+from refsim.kernel_code import KernelCode, code_of
+from refsim.kernels import Buffer, Findings
 from refsim.ptx.text.syntax import place
 from refsim.render.cards import Card
 
@@ -142,6 +143,9 @@ class SimLauncher:
 
         self._judge(entry, outcomes(run, entry, orders if small else orders[:1]))
 
+    def call(self, *args: Any) -> None:
+        raise no_call()
+
     def _judge(self, entry: str, tried: Iterator[Outcome]) -> None:
         """Note what the first order did, whose bytes stay; an error under any other is raised."""
         trace = next(tried).trace
@@ -193,20 +197,14 @@ class SimDevice(Card):
         off = {"without": ", ".join(off)} if (off := ptx.Checks(off=self.without).off) else {}
         return {"device": f"simulated GPU ({self.target})", "target": self.target, **off, **self._built}
 
-    def program(self, kernel_file: Path) -> ptx.Program:
-        """A kernel file compiled and loaded, once per content."""
-        compiled = compile_ptx(kernel_file, self.target)
-        self._built = {
-            "kernel_file": Path(kernel_file).name,
-            "source_sha256": compiled.source_sha256,
-            "ptx_sha256": compiled.sha256,
-            "ptx_flags": " ".join(compiled.flags),
-            "compiler": compiled.compiler,
-            "ptx_origin": compiled.origin,
-        }
-        if compiled.sha256 not in self._programs:
-            self._programs[compiled.sha256] = ptx.load(compiled.text, self.target)
-        return self._programs[compiled.sha256]
+    def program(self, code: KernelCode | Path | None) -> ptx.Program:
+        """A kernel's code compiled and loaded, once per content; RefsimError call-needs-a-gpu for a Python function."""
+        given = code_of(code).required()
+        made = compiled(given, self.target)
+        self._built = made.facts(given.label)
+        if made.sha256 not in self._programs:
+            self._programs[made.sha256] = ptx.load(made.text, self.target)
+        return self._programs[made.sha256]
 
     @property
     def is_simulated(self) -> bool:
@@ -216,9 +214,9 @@ class SimDevice(Card):
         return {}
 
     @contextmanager
-    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> Iterator[SimLauncher]:
+    def launcher(self, code: KernelCode | Path | None, *, count_banks: bool = False) -> Iterator[SimLauncher]:
         """A launcher with empty memory; the program is kept for the next one."""
-        yield self._launcher(self.program(required_file(kernel_file)), count_banks)
+        yield self._launcher(self.program(code), count_banks)
 
     @contextmanager
     def loaded(self, text: str, source: str) -> Iterator[SimLauncher]:

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from refsim import ptx
-from refsim.device.compile import compile_ptx
+from refsim.device.compile import compiled
 from refsim.device.sim import SimLauncher
 from refsim.errors import RefsimError
+from refsim.kernel_code import KernelCode
 from refsim.kernels import Kernel
+from refsim.ptx.text.entry_names import entry_named
 from refsim.testing import verdicts
 from refsim.testing.runs import examine
 
@@ -91,12 +93,12 @@ class ChangedDevice:
         yield SimLauncher(ptx.load(text, self.target), self.schedules)
 
     @contextmanager
-    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> Iterator[SimLauncher]:
+    def launcher(self, code: KernelCode | Path | None, *, count_banks: bool = False) -> Iterator[SimLauncher]:
         launcher = SimLauncher(self.program, self.schedules, count_banks=count_banks)
         run = launcher.launch
 
         def noted(entry: str, *arguments: Any, **options: Any) -> None:
-            self.entries.add(entry)
+            self.entries.add(entry_named(entry, self.program.entries, self.program.text))
             run(entry, *arguments, **options)
 
         launcher.launch = noted  # type: ignore[method-assign]
@@ -143,9 +145,9 @@ def sweep(
     not caught was never run, or changes nothing: `finding` tells the two apart.
     Raises RefsimError for a kernel without a file, and where the kernel fails a problem as it is.
     """
-    if kernel.file is None:
+    if not kernel.code.label or kernel.call is not None:
         raise RefsimError("no-kernel-file", f"{kernel.name} has no file whose PTX could be changed")
-    text = compile_ptx(kernel.file, target).text
+    text = compiled(kernel.code, target).text
     program = ptx.load(text, target)
     launched = [(problem, _entries(kernel, problem, program)) for problem in problems]
     found = []

@@ -4,20 +4,19 @@ import hashlib
 import importlib.util
 import os
 import sys
-import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from refsim.bundled import bundled
+from refsim.device.projects import paths_of
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.files.access import checked_path, read_whole
 from refsim.kernels import Kernel
 
-MAX_PROJECT_BYTES, MAX_KERNEL_BYTES = 1 << 20, 16 << 20
+MAX_KERNEL_BYTES = 16 << 20
 
 
 def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...]:
@@ -51,8 +50,8 @@ def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel
 def kernel_paths(folder: Path | None = None) -> list[Path]:
     """The kernel files of a folder's pyproject.toml (default: the working directory), else the bundled ones."""
     project = (folder or Path.cwd()) / "pyproject.toml"
-    listed = _listed(project) if os.path.lexists(project) else []
-    return [checked_path(project.parent / path) for path in listed] or bundled_kernel_files()
+    listed = paths_of(project, "kernels") if os.path.lexists(project) else []
+    return listed or bundled_kernel_files()
 
 
 def bundled_kernel_files() -> list[Path]:
@@ -66,31 +65,6 @@ def project_folder(folder: Path) -> Path | None:
     return next(
         (each for each in (folder, *folder.parents) if any(os.path.lexists(each / mark) for mark in marks)), None
     )
-
-
-def _listed(project: Path) -> list[str]:
-    """`[tool.refsim] kernels`, or nothing; every table on the way must be one."""
-
-    def wrong(what: str) -> RefsimError:
-        return RefsimError("bad-pyproject", what, where=str(project), kind=Kind.UNREADABLE)
-
-    try:
-        table: Any = tomllib.loads(read_whole(project, MAX_PROJECT_BYTES, "a pyproject.toml").decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of an integer with 5,000 digits
-        raise wrong(f"not TOML: {str(error) or type(error).__name__}") from error
-    for name in ("tool", "refsim"):
-        table = table.get(name, {})
-        if not isinstance(table, dict):
-            raise wrong(f"{name} is a table, not {_shown(table)}")
-    listed = table.get("kernels", [])
-    if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
-        raise wrong(f"kernels must be a list of paths, not {_shown(listed)}")
-    return listed
-
-
-def _shown(value: object) -> str:
-    text = type(value).__name__ if isinstance(value, int) and value.bit_length() > 64 else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def bundled_kernels(name: str = "bindings.py") -> Path:

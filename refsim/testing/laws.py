@@ -1,6 +1,7 @@
 """The laws a kernel obeys on every problem: it agrees with its oracle, repeats itself, leaves its inputs alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,8 +41,17 @@ class _WatchedLauncher:
     def launch(
         self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, **options: Any
     ) -> None:  # a launcher of somebody else's need not know cluster and cooperative until they are asked for
-        try:
+        with self._noting_faults():
             self.inner.launch(entry, grid, block, args, shared_bytes, **options)
+
+    def call(self, *args: Any) -> None:
+        with self._noting_faults():
+            self.inner.call(*args)
+
+    @contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        try:
+            yield
         except RefsimError as error:
             if error.kind is Kind.FAULT:
                 self.fault = self.fault or error
@@ -75,7 +85,7 @@ def observe(kernel: Kernel, problem: Any, device: Device) -> Observation:
     if not isinstance(problem, kernel.recipe):
         raise RefsimError("bad-recipe", f"{problem!r} is no {kernel.recipe.__name__}", where=f"kernel {kernel.name}")
     formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
-    with device.launcher(kernel.file, count_banks=bool(kernel.conflict_free)) as launcher:
+    with device.launcher(kernel.code, count_banks=bool(kernel.conflict_free)) as launcher:
         watched = _WatchedLauncher(launcher)
         got = _ran(kernel, problem, watched, formats)
         want = checked(

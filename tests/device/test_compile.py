@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from refsim.device import cache, compile, nvrtc, sources
+from refsim.device import assembling, cache, compile, nvrtc, toolchain, units
 from refsim.device.compile import TARGETS, CompiledPtx, assemble, bundled_text, compile_ptx
 from refsim.errors import Kind, RefsimError
+from refsim.kernel_code import KernelCode
 
 ROOT = Path(__file__).resolve().parents[2]
 QUANTIZE = ROOT / "gpu" / "kernels" / "fp8_quantize.cu"
@@ -45,7 +46,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "toolchain", lambda: None)
+    monkeypatch.setattr(compile, "find_toolchain", lambda: None)
 
 
 def small(directory: Path, text: str = SMALL) -> Path:
@@ -158,15 +159,15 @@ def test_compiled_ptx_does_not_depend_on_the_place(tmp_path: Path, monkeypatch: 
         source = directory / "small.cu"
         source.write_text("namespace { __device__ unsigned hidden[4]; }\n" + SMALL.replace("VALUE", "hidden[0]++"))
         monkeypatch.chdir(directory)
-        texts.append(nvrtc.compiled(*unit_of(source)))
+        texts.append(nvrtc.run_nvrtc(*unit_of(source)))
     assert texts[0] == texts[1]
     assert '.file\t1 "small.cu"' in texts[0]
 
 
-def unit_of(source: Path) -> tuple[sources.Unit, tuple[str, ...], tuple[str, ...]]:
-    toolchain = nvrtc.toolchain()
-    assert toolchain is not None
-    return sources.read_unit(source), compile.COMPILE_FLAGS, toolchain[1]
+def unit_of(source: Path) -> tuple[units.Unit, tuple[str, ...], tuple[str, ...]]:
+    found = toolchain.find_toolchain()
+    assert found is not None
+    return units.read_unit(KernelCode(file=source)), compile.COMPILE_FLAGS, found.include
 
 
 @needs_nvrtc
@@ -199,7 +200,7 @@ def test_cache_answers_a_second_time(tmp_path: Path, own_cache: Path, monkeypatc
         raise AssertionError("compiled again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(nvrtc, "compiled", refuse)
+        patch.setattr(compile, "run_nvrtc", refuse)
         assert compile_ptx(source, options=("-DVALUE=7",)) == first
         with pytest.raises(AssertionError, match="compiled again"):
             compile_ptx(source, options=("-DVALUE=8",))
@@ -242,17 +243,21 @@ def test_compile_error_shows_the_log(tmp_path: Path) -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize(
-    ("header", "help"),
+    ("text", "help"),
     [
-        ("cstdint", "NVRTC has no headers of the host: <cuda/std/cstdint>, or PTX that nvcc made"),
-        ("math.h", "NVRTC has no headers of the host: <cuda/std/cmath>, or PTX that nvcc made"),
-        ("vector", "NVRTC has no headers of the host: PTX that nvcc made"),
-        ("mine.h", ""),
+        ("#include <vector>", "<vector> is of the host: keep the kernel in a file without it, or use compiler="),
+        ("#include <torch/extension.h>", "<torch/extension.h> is of the host"),
+        ("#include <mine.h>", "headers of yours: include=(folder,), or [tool.refsim] include"),
+        ("int main() { return 0; }", "code of the host (main, <<<>>>, allocation) is not for NVRTC"),
+        ("__device__ uint32_t word;", "uint32_t is declared in <stdint.h>: #include <stdint.h>"),
+        ("__device__ float most = FLT_MAX;", "FLT_MAX is declared in <float.h>"),
+        ("__device__ __half x;", "__half is declared in <cuda_fp16.h>"),
+        ("__device__ int x = missing;", ""),
     ],
 )
-def test_a_header_of_the_host_says_what_stands_instead(tmp_path: Path, header: str, help: str) -> None:
+def test_what_nvrtc_lacks_has_a_way_out(tmp_path: Path, text: str, help: str) -> None:
     with pytest.raises(RefsimError) as caught:
-        compile_ptx(small(tmp_path, f"#include <{header}>\n"))
+        compile_ptx(small(tmp_path, f"{text}\n"))
     assert caught.value.help.startswith(help)
     assert bool(caught.value.help) == bool(help)
 
@@ -329,7 +334,8 @@ def test_user_mistakes_are_named(
 
 
 def test_missing_assembler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile, "find_ptxas", lambda: None)
+    monkeypatch.setattr(assembling, "assembler_for", lambda text: None)
+    monkeypatch.setattr(assembling, "assemblers", lambda: ())
     with pytest.raises(RefsimError) as caught:
         assemble("", "sm_90a")
     assert (caught.value.code, caught.value.kind) == ("assembler-missing", Kind.MISSING)

@@ -11,7 +11,9 @@ import pytest
 from refsim.device import cuda
 from refsim.device.arguments import launch_values
 from refsim.device.driver import DriverError
-from refsim.errors import RefsimError
+from refsim.device.modules import NoModule
+from refsim.errors import Kind, RefsimError
+from refsim.kernel_code import KernelCode
 from refsim.kernels import Struct
 
 BASE = 0x7F0000000000
@@ -157,6 +159,70 @@ def test_wrong_arguments_are_named(call, code):
     with pytest.raises(RefsimError) as caught:
         call(launcher())
     assert caught.value.code == code
+
+
+class Calls:
+    """A driver's part in a Python function: memory, and waiting for the end."""
+
+    index = 3
+
+    def __init__(self, fault=None):
+        self.fault, self.waited = fault, 0
+
+    def synchronize(self):
+        self.waited += 1
+        if self.fault:
+            raise self.fault
+
+
+def calling(function, fault=None):
+    memory, driver = PlainMemory(), Calls(fault)
+    memory.index, memory.synchronize = driver.index, driver.synchronize
+    gpu = cuda.CudaLauncher("sm_90a", memory, NoModule(memory, "mine.copy"), function)
+    return gpu, driver
+
+
+def test_a_function_gets_device_arrays_for_buffers_and_other_arguments_as_they_are():
+    given = []
+    gpu, driver = calling(lambda *args: given.extend(args))
+    x = gpu.upload(np.arange(6, dtype=np.float32).reshape(2, 3), name="x")
+    gpu.call(x, 7, "mode")
+    array = given[0]
+    assert (array.address, array.shape, array.dtype, array.device) == (x.address, (6,), np.dtype("f4"), 3)
+    assert given[1:] == [7, "mode"]
+    assert driver.waited == 1
+    with pytest.raises(RefsimError, match="no-entry"):
+        gpu.launch("k", 1, 1, [x])
+    with pytest.raises(RefsimError, match="foreign-buffer"):
+        gpu.call(launcher().output(1, np.uint8, name="y"))
+
+
+def test_what_a_function_writes_beside_its_outputs_is_found_as_of_a_kernel():
+    def overrun(y):
+        gpu.driver.memory[y.address - BASE + 10] ^= 0xFF
+
+    gpu, _ = calling(overrun)
+    with pytest.raises(RefsimError, match=r"mine\.copy wrote outside buffer 'y'"):
+        gpu.call(gpu.output(10, np.uint8, name="y"))
+
+
+def test_a_function_that_raises_or_faults_fails_the_kernel():
+    def broken(*_):
+        raise ValueError("no such shape")
+
+    gpu, driver = calling(broken)
+    with pytest.raises(RefsimError, match="ValueError: no such shape") as caught:
+        gpu.call()
+    assert (caught.value.code, caught.value.kind, driver.waited) == ("call-failed", Kind.FAULT, 1)
+    gpu, _ = calling(lambda: None, DriverError("cuCtxSynchronize", "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal access"))
+    with pytest.raises(RefsimError, match="launch-failed"):
+        gpu.call()
+    assert gpu.module.broken
+
+
+def test_a_compiled_kernel_has_no_function_to_call():
+    with pytest.raises(RefsimError, match="no-call"):
+        launcher().call()
 
 
 def test_close_frees_every_buffer():
@@ -307,3 +373,32 @@ def test_gpu_fault_of_a_kernel_is_named(device, tmp_path):
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.stdout.startswith("launch-failed the kernel did not come to its end"), ran.stderr
     assert "illegal memory access" in ran.stdout
+
+
+def double(x, y):
+    """A function over device arrays that any library may launch: here torch."""
+    import torch
+
+    torch.mul(torch.from_dlpack(x), 2, out=torch.from_dlpack(y))
+
+
+def too_far(x, y):
+    import torch
+
+    beyond = type(y)(y.address, (y.shape[0] + 1,), y.dtype, y.device)
+    torch.from_dlpack(beyond).fill_(1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bfloat16", "float16"])
+def test_gpu_runs_a_python_function_over_torch(device, dtype):
+    pytest.importorskip("torch", reason="needs torch with CUDA: pip install torch")
+    values = np.arange(100).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    with device.launcher(KernelCode(call=double)) as gpu:
+        x, y = gpu.upload(values, name="x"), gpu.output(100, values.dtype, name="y")
+        gpu.call(x, y)
+        assert gpu.read(y).tobytes() == (values * 2).astype(values.dtype).tobytes()
+    assert device.describe()["kernel_file"].endswith(".double")
+    with device.launcher(KernelCode(call=too_far)) as gpu:
+        x, y = gpu.upload(values, name="x"), gpu.output(100, values.dtype, name="y")
+        with pytest.raises(RefsimError, match="past its end"):
+            gpu.call(x, y)

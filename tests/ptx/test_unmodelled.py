@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.device.compile import _find_ptxas
 from refsim.errors import RefsimError
 from refsim.ptx.isa.forms import find
 from refsim.ptx.isa.unmodelled import EVERY, ROWS, unmodelled
+from refsim.ptx.machine.assemblers import find_ptxas
 
 EXAMPLES = {
     "wgmma": "wgmma.fence.sync.aligned;",
@@ -44,10 +44,7 @@ LISTING = """.version 9.0
 
 @pytest.fixture(scope="module")
 def ptxas() -> str:
-    try:
-        return _find_ptxas()
-    except RefsimError as error:
-        pytest.skip(str(error))
+    return find_ptxas() or pytest.skip("ptxas is not installed: pip install 'nvidia-cuda-nvcc==13.0.*'")
 
 
 def is_taken(ptxas: str, statement: str, target: str, folder: Path) -> bool:

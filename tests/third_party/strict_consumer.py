@@ -11,7 +11,7 @@ from hypothesis.strategies import SearchStrategy
 from numpy.typing import NDArray
 
 import refsim
-from refsim import compare, conversions, device, files, formats, layouts, numerics, oracles, ptx, testing
+from refsim import compare, conversions, device, files, formats, kernels, layouts, numerics, oracles, ptx, testing
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
@@ -192,6 +192,7 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
     def run(launcher: testing.Launcher, problem: Any) -> dict[str, NDArray[Any]]:
         seen: testing.Findings = launcher.findings()
         print(seen.inexact, card.probing().is_simulated)
+        launcher.call(launcher.output(4, np.uint8, name="y"))
         return {"y": np.zeros(problem.size, np.uint8)}
 
     kernel = testing.Kernel(
@@ -202,10 +203,18 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
         outputs={"y": "e4m3"},
         recipe=recipe,
         promise=testing.Promise.BITWISE,
+        source="template <int N> __global__ void k(int* x) { *x = N; }",
+        entries=("k<4>",),
+        defines={"WIDTH": 8, "FAST": None},
+        include=(case.parent,),
+        compiler="nvrtc",
     )
     open_bits = testing.Promise.BOUNDED(because="one rounding")
     said = testing.Bounded(np.ones(3), np.zeros(3))
     assert open_bits != kernel.promise, said
+    code: kernels.KernelCode = kernel.code
+    with card.launcher(code, count_banks=True) as launched:
+        print(launched.target, code.label)
     found: tuple[testing.Kernel, ...] = testing.find_kernels([case])
     replayed: testing.Verdict = testing.replay_case(case, card, testing.kernel_named("mine"))
     testing.assert_bits_equal(np.zeros(3, np.uint8), np.zeros(3, np.uint8), "e4m3")

@@ -33,7 +33,7 @@ def command(files: tuple[Path, ...]) -> Document:
             len(kernel.corpus),
             str(kernel.promise),
             kernel.summary,
-            kernel.file.name if kernel.file else "",
+            kernel.code.label,
         )
         for kernel in find_kernels(files or None)
     )

@@ -23,7 +23,17 @@ from refsim.cli.answers.launch_views import (
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.devices import without_option
 from refsim.cli.extents import Positive, Whole
-from refsim.cli.launches import ARGUMENT_RULE, Extents, argument, loaded, previews, saved, write_array
+from refsim.cli.launches import (
+    ARGUMENT_RULE,
+    Compilation,
+    Extents,
+    argument,
+    compilation_options,
+    loaded,
+    previews,
+    saved,
+    write_array,
+)
 from refsim.errors import RefsimError
 from refsim.render import Document, Entry, Record, Table
 
@@ -151,6 +161,7 @@ class Launched:
     help="Who writes and who reads some bytes: an address, a variable, argN (the array of an argument); +BYTES from there, "
     ":BYTES how many.",
 )
+@compilation_options
 @answers
 def command(
     file: Path,
@@ -171,6 +182,7 @@ def command(
     trace: str | None,
     at: str | None,
     without: tuple[str, ...],
+    **compilation: Any,
 ) -> Answer:
     """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
 
@@ -182,8 +194,9 @@ def command(
       refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --policy all
       refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --trace 1:3-5
       refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --at arg2+16
+      refsim simulate scale.cu 'scale<float>' -D WIDTH=8 -I headers --block 64 --arg x.npy --arg f32:0.5
     """
-    program = loaded(file, target)
+    program = loaded(file, target, entry, Compilation(**compilation))
     values = [argument(position, text) for position, text in enumerate(arguments)]
     targets = [saved(text, values) for text in saves]
     orders = _orders(program, entry, policy, seed)

@@ -25,6 +25,7 @@ from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_paramete
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
+from refsim.ptx.text.entry_names import entry_named
 from refsim.ptx.text.files import read_ptx
 from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
@@ -96,9 +97,8 @@ class Program(Card):
         return self.sha256[:12]
 
     def code(self, entry: str) -> Code:
-        """An entry, lowered (once); unknown entries and instructions are RefsimError."""
-        if entry not in self.entries:
-            raise unknown("entry", entry, list(self.entries))
+        """An entry by its name in C++ or in PTX, lowered (once); unknown entries and instructions are RefsimError."""
+        entry = entry_named(entry, self.entries, self.text)
         if entry not in self._codes:
             self._codes[entry] = lower(inline(self.module, self.module.functions[entry]), self.target)
         return self._codes[entry]

@@ -108,15 +108,16 @@ def demangled(name: str) -> str:
     """
     if not name.startswith("_Z"):
         return name
-    found = _Mangled(name[2:]).name()
+    found = MangledName(name[2:]).name()
     return found or name
 
 
-class _Mangled:
-    """A position in an Itanium-mangled name."""
+class MangledName:
+    """A position in an Itanium-mangled name; `arguments` is I...E of the last part of a nested one, where that has some."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text, self.at, self.depth = text, 0, depth
+        self.arguments = ""
 
     def name(self) -> str:
         """The name of a function: nested, local to another function, or plain; empty if it is none of these."""
@@ -126,7 +127,7 @@ class _Mangled:
             self.depth += 1
             outer = self.name()
             _, _, local = self.text[self.at :].partition("E")
-            part = _Mangled(local, self.depth).name()
+            part = MangledName(local, self.depth).name()
             return f"{outer}::{part}" if outer and part else outer
         if self.accept("N"):
             while self.text[self.at : self.at + 1] in tuple("rVKRO"):
@@ -146,11 +147,14 @@ class _Mangled:
             elif self.text[self.at] == "S":
                 self.at = self.text.find("_", self.at) + 1 or len(self.text)
             elif self.text[self.at] == "I":
+                start = self.at
                 self.skip_arguments()
+                self.arguments = self.text[start : self.at]
             else:
                 part = self.part(parts[-1] if parts else "")
                 if not part:
                     break
+                self.arguments = ""
                 parts.append(part)
         return "::".join(part for part in parts if not part.startswith(("_INTERNAL_", "_GLOBAL__N_")))
 

@@ -1,0 +1,87 @@
+"""PTX to cubin by ptxas: the one that came with the text's producer, or the usual one; outputs cached by content."""
+
+import hashlib
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from refsim.device import cache
+from refsim.device.compiler_logs import refused
+from refsim.errors import Kind, RefsimError
+from refsim.ptx.machine.assemblers import Assembler, assembler_for, assemblers, ptx_version
+
+FLAGS = ("--opt-level=3", "--fmad=true", "--generate-line-info")
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code for one target: `image` is the ELF file a driver loads, `ptx_sha256` what it came from.
+
+    `assembler` is "ptxas 12.9.86"; `assembler_from` what brought it: "nvidia-cuda-nvcc 13.0.88", "triton 3.9.0", "PATH".
+    """
+
+    image: bytes
+    sha256: str
+    ptx_sha256: str
+    target: str
+    flags: tuple[str, ...]
+    assembler: str
+    assembler_from: str = ""
+
+
+def assembled(text: str, target: str) -> Cubin:
+    """The cubin of a PTX text; RefsimError `assembler-missing`, `assembler-too-old` or `assemble-error`."""
+    assembler = required_assembler(text)
+    flags = (f"--gpu-name={target}", *FLAGS)
+    key = cache.digest("cubin", text, *flags, str(assembler))
+    image = cache.entry("cubin", key, lambda: _run(assembler.program, text, flags))
+    return Cubin(
+        image,
+        hashlib.sha256(image).hexdigest(),
+        hashlib.sha256(text.encode()).hexdigest(),
+        target,
+        flags,
+        str(assembler),
+        assembler.origin,
+    )
+
+
+def required_assembler(text: str) -> Assembler:
+    """The ptxas for a text; what is missing is said with the versions that are here."""
+    found = assembler_for(text)
+    if found is not None:
+        return found
+    here = assemblers()
+    if not here:
+        raise RefsimError(
+            "assembler-missing",
+            "ptxas is neither in a wheel (nvidia-cuda-nvcc, triton) nor on PATH",
+            help="pip install 'nvidia-cuda-nvcc==13.0.*'",
+            kind=Kind.MISSING,
+        )
+    major, minor = ptx_version(text) or (0, 0)
+    read = ", ".join(f"{row} ({row.origin}) to {row.reads[0]}.{row.reads[1]}" for row in here)
+    raise RefsimError(
+        "assembler-too-old",
+        f"the text is PTX {major}.{minor}, which no ptxas here reads: {read}",
+        rule="a ptxas reads PTX up to the version of its CUDA release",
+        help=f"pip install 'nvidia-cuda-nvcc=={major + 4}.{minor}.*'",
+        kind=Kind.MISSING,
+    )
+
+
+def _run(program: str, text: str, flags: tuple[str, ...]) -> bytes:
+    """Fixed file names, because the image repeats them."""
+    with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
+        (Path(directory) / "kernel.ptx").write_text(text, encoding="utf-8", newline="\n")
+        answer = subprocess.run(
+            [program, *flags, "--output-file=kernel.cubin", "kernel.ptx"],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if answer.returncode != 0:
+            raise refused("assemble-error", "ptxas refused the PTX", answer.stderr or answer.stdout, flags)
+        return (Path(directory) / "kernel.cubin").read_bytes()

@@ -1,0 +1,47 @@
+"""The project that a CUDA file belongs to: `[tool.refsim]` of the nearest pyproject.toml above it."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from refsim.errors import Kind, RefsimError
+from refsim.files.access import checked_path, read_whole
+
+MAX_PROJECT_BYTES = 1 << 20
+
+
+def paths_of(project: Path, key: str) -> list[Path]:
+    """The paths that `[tool.refsim] key` lists, from the folder of the file on; every table on the way must be one.
+
+    Raises RefsimError bad-pyproject.
+    """
+
+    def wrong(what: str) -> RefsimError:
+        return RefsimError("bad-pyproject", what, where=str(project), kind=Kind.UNREADABLE)
+
+    try:
+        table: Any = tomllib.loads(read_whole(project, MAX_PROJECT_BYTES, "a pyproject.toml").decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of an integer with 5,000 digits
+        raise wrong(f"not TOML: {str(error) or type(error).__name__}") from error
+    for name in ("tool", "refsim"):
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise wrong(f"{name} is a table, not {_shown(table)}")
+    listed = table.get(key, [])
+    if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
+        raise wrong(f"{key} must be a list of paths, not {_shown(listed)}")
+    return [checked_path(project.parent / path) for path in listed]
+
+
+def project_include(beside: Path) -> list[Path]:
+    """`[tool.refsim] include` for a file or folder: of the nearest pyproject.toml above it."""
+    place = beside.absolute()
+    found = (folder / "pyproject.toml" for folder in (place, *place.parents))
+    project = next((file for file in found if os.path.lexists(file)), None)
+    return [] if project is None else paths_of(project, "include")
+
+
+def _shown(value: object) -> str:
+    text = type(value).__name__ if isinstance(value, int) and value.bit_length() > 64 else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

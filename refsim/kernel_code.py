@@ -1,0 +1,120 @@
+"""Where the instructions of a kernel come from: a file or a text in CUDA or PTX, or a Python function over device arrays."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from refsim.errors import Kind, RefsimError
+
+Compiler = Literal["nvrtc", "nvcc"]
+COMPILERS: tuple[Compiler, ...] = ("nvrtc", "nvcc")
+PTX_SUFFIX = ".ptx"
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """One of `file`, `source` (CUDA C++), `ptx` (its text) and `call`, or none of them; a file called *.ptx is PTX.
+
+    `options` go to the compiler as they are, `include` are folders for headers, `defines` become -DNAME=VALUE (None: -DNAME);
+    they are of CUDA only. `compiler` "nvcc" runs `nvcc -ptx`, for files with host code in them. `entries` with template
+    arguments ("scale<float>") are what is instantiated.
+    """
+
+    file: Path | None = None
+    source: str | None = None
+    ptx: str | None = None
+    call: Callable[..., Any] | None = None
+    options: tuple[str, ...] = ()
+    include: tuple[Path, ...] = ()
+    defines: Mapping[str, object] = field(default_factory=dict)
+    compiler: Compiler = "nvrtc"
+    entries: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        ways = {"file": self.file, "source": self.source, "ptx": self.ptx, "call": self.call}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise _wrong(f"{' and '.join(given)} are given", "a kernel's code is one of file, source, ptx and call")
+        for name, text in (("source", self.source), ("ptx", self.ptx)):
+            if text is not None and (not isinstance(text, str) or not text.strip()):
+                raise _wrong(f"{name} is {text!r:.40}", f"{name} is the text itself; a path is file=")
+        if self.call is not None and not callable(self.call):
+            raise _wrong(f"call is {self.call!r:.40}", "call is a function of device arrays")
+        for label, values in (("options", self.options), ("include", self.include), ("entries", self.entries)):
+            if isinstance(values, str | Path):
+                raise _wrong(f"{label} is {values!r}", f"{label} is a tuple, one part each")
+        if not all(isinstance(option, str) for option in self.options):
+            raise _wrong(f"options is {self.options!r}", "options is a tuple of strings, one per flag")
+        if self.compiler not in COMPILERS:
+            raise _wrong(f"compiler is {self.compiler!r}", f"compiler is one of {', '.join(COMPILERS)}")
+        if self.is_ptx and (self.options or self.include or self.defines):
+            raise _wrong("options, include or defines for PTX", "PTX is compiled already: they are of CUDA sources")
+
+    @property
+    def is_ptx(self) -> bool:
+        return self.ptx is not None or (self.file is not None and Path(self.file).suffix == PTX_SUFFIX)
+
+    @property
+    def label(self) -> str:
+        """What a verdict calls it: a file's name, else the kind of text with its hash, so that two texts differ."""
+        if self.file is not None:
+            return Path(self.file).name
+        if self.call is not None:
+            return f"call {self.function}"
+        for kind, text in (("source", self.source), ("ptx", self.ptx)):
+            if text is not None:
+                return f"{kind} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return ""
+
+    @property
+    def function(self) -> str:
+        """The name of `call`: module and function, as far as it has them."""
+        name = getattr(self.call, "__qualname__", type(self.call).__name__)
+        return f"{getattr(self.call, '__module__', '')}.{name}".lstrip(".")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What compilers are told beside the folders: -DWIDTH=8 for `defines`, then the options."""
+        return (*(f"-D{name}" if value is None else f"-D{name}={_c(value)}" for name, value in self.defines.items()),
+                *self.options)  # fmt: skip
+
+    @property
+    def instances(self) -> tuple[str, ...]:
+        """The entries that exist only if somebody asks for them: names with template arguments."""
+        return tuple(entry for entry in self.entries if "<" in entry)
+
+    def required(self) -> "KernelCode":
+        """Itself; RefsimError no-kernel-file where nothing could be compiled, which no GPU can run."""
+        if not self.label:
+            raise RefsimError(
+                "no-kernel-file",
+                "the kernel has no file that could be compiled",
+                help="Kernel(file=...), or source=, ptx=, call=",
+            )
+        return self
+
+
+def code_of(given: KernelCode | Path | None) -> KernelCode:
+    """A path stands for its file."""
+    return given if isinstance(given, KernelCode) else KernelCode(file=given)
+
+
+def needs_a_gpu(code: KernelCode) -> RefsimError:
+    """The answer of the simulator to a Python function."""
+    return RefsimError(
+        "call-needs-a-gpu",
+        f"{code.function} is a Python function over device arrays, and the simulator executes PTX",
+        rule="Kernel(call=...) runs on a real GPU alone",
+        help="--device cuda, or give the PTX that the function launches: Kernel(ptx=...)",
+        kind=Kind.INCONCLUSIVE,
+    )
+
+
+def _c(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _wrong(what: str, rule: str) -> RefsimError:
+    return RefsimError("bad-kernel-code", what, rule=rule)

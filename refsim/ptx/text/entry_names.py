@@ -1,0 +1,117 @@
+"""Entries by the names that people write: `scale` for `_Z5scalePfi`, `k<4>` for `_Z1kILi4EEvPf`; mangled ones as they are."""
+
+import re
+from collections.abc import Collection
+from functools import lru_cache
+
+from refsim.errors import RefsimError, unknown
+from refsim.ptx.text.mangled_arguments import template_arguments
+from refsim.ptx.text.source_names import demangled
+
+NAMES_MARK = "// refsim entry: "
+"""What stands before `k<4> = _Z1kILi4EEvPf` at the end of a PTX text whose compiler was asked for k<4>."""
+_SAME = {
+    "unsigned": "unsigned int",
+    "uint8_t": "unsigned char",
+    "uint16_t": "unsigned short",
+    "uint32_t": "unsigned int",
+    "uint64_t": "unsigned long long",
+    "int8_t": "signed char",
+    "int16_t": "short",
+    "int32_t": "int",
+    "int64_t": "long long",
+    "size_t": "unsigned long",
+    "half": "__half",
+    "half2": "__half2",
+    "nv_bfloat16": "__nv_bfloat16",
+    "nv_bfloat162": "__nv_bfloat162",
+    "true": "1",
+    "false": "0",
+}
+_CONST = re.compile(r"^const ([\w: ]+)")
+_LITERAL = re.compile(r"(-?\d+)(?:[uU]?[lL]{0,2})")
+
+
+def entry_named(name: str, entries: Collection[str], text: str = "", where: str = "") -> str:
+    """The entry of a module that a name means; `text` is the PTX, in whose comments compilers say what they made of a name.
+
+    Raises RefsimError `unknown-entry` with the nearest names, `ambiguous-entry` with all that fit.
+    """
+    if name in entries:
+        return name
+    wanted = _squeezed(name)
+    for spelt, entry in _said(text):
+        if _squeezed(spelt) == wanted and entry in entries:
+            return entry
+    base, arguments = _split(wanted)
+    fitting = [entry for entry in entries if entry.startswith("_Z") and _fits(entry, base, arguments)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise RefsimError(
+            "ambiguous-entry",
+            f"{name!r} is {len(fitting)} entries: {', '.join(f'{spelled(entry)} ({entry})' for entry in fitting)}",
+            where,
+            "a name without template arguments or types must be of one entry",
+            "write the template arguments, or the mangled name",
+        )
+    missing = unknown(
+        "entry", name, [*entries, *(spelled(entry) for entry in entries if entry.startswith("_Z"))], where=where
+    )
+    if arguments is not None:
+        instance = f"an instance of a template exists where it is asked for: Kernel(entries=({name!r},))"
+        missing.help = "; ".join(filter(None, (instance, missing.help)))
+    raise missing
+
+
+def spelled(entry: str) -> str:
+    """An entry as it stands in C++: `_Z1kILi4EEvPf` is k<4>, `scale` itself."""
+    arguments = template_arguments(entry)
+    return demangled(entry) + (f"<{', '.join(arguments)}>" if arguments else "")
+
+
+def _said(text: str) -> list[tuple[str, str]]:
+    if NAMES_MARK not in text:
+        return []
+    lines = (line.removeprefix(NAMES_MARK) for line in text.splitlines() if line.startswith(NAMES_MARK))
+    return [(name, entry) for name, _, entry in (line.rpartition(" = ") for line in lines)]
+
+
+def _fits(entry: str, base: str, arguments: tuple[str, ...] | None) -> bool:
+    full = demangled(entry)
+    if base not in (full, full.rpartition("::")[2]):
+        return False
+    if arguments is None:
+        return True
+    held = [_same(argument) for argument in template_arguments(entry)]
+    given = [_same(argument) for argument in arguments]
+    return held[: len(given)] == given  # what follows may be default arguments
+
+
+def _same(argument: str) -> str:
+    squeezed = _CONST.sub(r"\1 const", _squeezed(argument).removeprefix("::"))
+    literal = _LITERAL.fullmatch(squeezed)
+    return literal[1] if literal else _SAME.get(squeezed, squeezed)
+
+
+@lru_cache(maxsize=1024)
+def _split(name: str) -> tuple[str, tuple[str, ...] | None]:
+    """`f<A<1,2>,3>` is f and (A<1,2>, 3); parameter types behind the name are left out."""
+    name = name.removeprefix("&").removeprefix("::")
+    start = name.find("<")
+    if start < 0:
+        return name.partition("(")[0], None
+    parts, depth, at = [""], 0, start + 1
+    while at < len(name) and not (name[at] == ">" and depth == 0):
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(name[at], 0)
+        if name[at] == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += name[at]
+        at += 1
+    return name[:start], tuple(part for part in parts if part)
+
+
+def _squeezed(name: str) -> str:
+    """Without spaces, but for those between two words."""
+    return re.sub(r"\s*([^\w\s])\s*", r"\1", " ".join(name.split()))
