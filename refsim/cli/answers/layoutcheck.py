@@ -2,6 +2,7 @@
 
 import csv
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,15 @@ def _read(file: Path, layout: Fragment) -> Map:
             return _of_csv(file, layout)
         if file.suffix.lower() != ".npy":
             raise RefsimError("unknown-suffix", f"the suffix {file.suffix!r} is no map", str(file), help=".npy or .csv")
-        array = np.lib.format.read_array(io.BytesIO(read_whole(file, MOST_BYTES, "a map")), allow_pickle=False)
-    except (ValueError, EOFError, MemoryError, OverflowError, csv.Error) as problem:
-        raise RefsimError("bad-map", f"no array of integers: {problem}", str(file), kind=Kind.UNREADABLE) from problem
+        content = io.BytesIO(read_whole(file, MOST_BYTES, "a map"))
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            array = np.lib.format.read_array(content, allow_pickle=False)
+    except RefsimError:
+        raise
+    except Exception as problem:  # NumPy raises what its tokenizer, its parser and its allocator raise
+        what = f"no array of integers: {type(problem).__name__}: {str(problem)[:200]}"
+        raise RefsimError("bad-map", what, str(file), kind=Kind.UNREADABLE) from problem
     return _of_array(array, file, layout)
 
 
