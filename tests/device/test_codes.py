@@ -209,10 +209,10 @@ def test_a_case_of_a_ptx_text_is_replayed_from_the_file_that_declares_it(tmp_pat
     assert verdict.device["ptx_sha256"] == hashlib.sha256(text.encode()).hexdigest()
     assert verdict.device["kernel_file"] == kernel.code.label
     case = write_case(tmp_path / "cases", kernel, problem, verdict.device, verdict.finding)
-    again = replay_case(case, device.open("sim"))
+    again = replay_case(case, device.open("sim"), trust=True)
     assert (again.status, again.finding) == (verdict.status, verdict.finding)
     declaring.write_text(KERNELS.replace("ptx=PTX", f"source={COPY!r}, defines={{'FLIP': 0}}"))
-    assert replay_case(case, device.open("sim")).status == verdicts.PASS
+    assert replay_case(case, device.open("sim"), trust=True).status == verdicts.PASS
 
 
 def test_a_python_function_is_unsupported_on_the_simulator() -> None:

@@ -378,7 +378,7 @@ def test_assemble_error_shows_the_log() -> None:
 def test_bundled_text_with_a_damaged_first_line_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    monkeypatch.setattr(compile.nvrtc, "toolchain", lambda: None)
+    monkeypatch.setattr(compile, "find_toolchain", lambda: None)
     for folder in ("kernels", "ptx"):
         (tmp_path / folder).mkdir()
     (tmp_path / "kernels" / "k.cu").write_text("// nothing\n")
