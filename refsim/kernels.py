@@ -160,13 +160,15 @@ class Findings:
     `inexact` lists arithmetic on the data path whose bits are not fixed, `notes` what makes no kernel wrong, such as
     unwritten memory that was read for nothing, `conflicts` each instruction that took more passes over the banks than it
     needed. `owner_of(buffer, index)` says who wrote an element: "block" and "thread" with an "address" and, where it is
-    known, the statement "by" which; without a "block" nobody did.
+    known, the statement "by" which; without a "block" nobody did. `reached` says which branches, guards of stores and
+    addresses those bits decided, None where nobody followed them.
     """
 
     inexact: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     owner_of: Callable[[Buffer, int], Mapping[str, object]] | None = None
+    reached: tuple[str, ...] | None = None
 
 
 class Launcher(Protocol):

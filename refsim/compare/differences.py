@@ -61,9 +61,8 @@ def bits(
         same = line.is_nan(got_codes[flat]) & line.is_nan(want_codes[flat]) & (nan == "any-payload")
         keep = ~same & (unordered | (steps > np.uint64(within_ulps)) | (within_ulps == 0))
         flat, steps, unordered = flat[keep], steps[keep], unordered[keep]
-    found = Mismatch(
-        len(flat), got.size, got.shape, line.name, line.bits, label_of(name, layout), nan, int(within_ulps)
-    )
+    label = label_of(name, layout)
+    found = Mismatch(len(flat), got.size, got.shape, line.name, line.bits, label, nan, int(within_ulps))
     if not found:
         return found
     worst = int(np.argmax(np.where(unordered, np.uint64(2**64 - 1), steps)))

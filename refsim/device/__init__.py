@@ -41,11 +41,12 @@ class Device(Protocol):
         """What a report of a bring-up says of the GPU and its driver, in reading order; nothing of a simulated one."""
 
     def launcher(
-        self, code: KernelCode | Path | None, *, count_banks: bool = False
+        self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
     ) -> AbstractContextManager[Launcher]:
         """Memory and the entries of a kernel's code, or of a file; None for a kernel without, which no GPU can run.
 
-        count_banks: `findings` of the launcher have bank conflicts, on a device that sees them.
+        count_banks: `findings` of the launcher have bank conflicts, on a device that sees them. follow_open: they have what
+        bits that arithmetic left open reached; only a device that `is_simulated` is asked for it.
         """
 
     def loaded(self, text: str, source: str) -> AbstractContextManager[Launcher]:

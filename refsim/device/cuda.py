@@ -69,7 +69,9 @@ class CudaDevice(Card):
         return self
 
     @contextmanager
-    def launcher(self, code: KernelCode | Path | None, *, count_banks: bool = False) -> Iterator[CudaLauncher]:
+    def launcher(
+        self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
+    ) -> Iterator[CudaLauncher]:
         """Compiles a kernel's code to PTX, assembles that PTX, loads it; the buffers live as long as the block.
 
         A Python function is not compiled: `call` runs it.

@@ -3,7 +3,7 @@
 A launch of moderate size runs under several schedules (`schedules.py`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,12 +19,14 @@ from refsim.device.schedules import SCHEDULES, Order, Outcome, orders_of, outcom
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings
+from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.text.syntax import place
 from refsim.render.cards import Card
 
 SCHEDULED_LANES = 4096
 WATCHED_BYTES = 8 << 20
 SECONDS = 600.0
+UNCHECKED = ptx.Checks(races="off", copies="off", seconds=SECONDS)
 
 
 @dataclass
@@ -45,6 +47,8 @@ class SimLauncher:
     traces: list[ptx.Trace] = field(default_factory=list)
     count_banks: bool = False
     without: tuple[str, ...] = ()
+    following: OpenBits | None = None
+    has_followed: bool = False
     buffers: list[Buffer] = field(default_factory=list)
 
     @property
@@ -121,11 +125,11 @@ class SimLauncher:
             self.memory.track_writers()
         before = self.memory.snapshot() if small else None
 
-        def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
-            if order != orders[0]:
+        def executed(order: Order, checks: ptx.Checks, following: OpenBits | None = None) -> ptx.Trace:
+            if order != orders[0] or following is not None:
                 assert before is not None
                 self.memory.restore(before)
-            trace = self.program.launch(
+            return self.program.launch(
                 entry,
                 grid,
                 block,
@@ -137,11 +141,29 @@ class SimLauncher:
                 arithmetic=self.arithmetic,
                 cluster=cluster,
                 cooperative=cooperative,
-                checks=ptx.Checks(banks=self.count_banks and order == orders[0], seconds=SECONDS, off=self.without),
+                checks=checks,
+                following=following,
             )
-            return trace, self.memory
+
+        def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
+            banks = self.count_banks and order == orders[0]
+            return executed(order, ptx.Checks(banks=banks, seconds=SECONDS, off=self.without)), self.memory
 
         self._judge(entry, outcomes(run, entry, orders if small else orders[:1]))
+        if small:
+            self._follow(lambda following: executed(orders[0], UNCHECKED, following))
+
+    def _follow(self, again: Callable[[OpenBits], object]) -> None:
+        """Run a launch once more and follow the bits that it, or one before it, left open; memory stays as it is."""
+        if self.following is None:
+            return
+        self.following.lines |= self.traces[-1].open_lines
+        if not self.following.lines:
+            return
+        after = self.memory.snapshot()
+        again(self.following)
+        self.memory.restore(after)
+        self.has_followed = True
 
     def call(self, *args: Any) -> None:
         raise no_call()
@@ -166,7 +188,9 @@ class SimLauncher:
         """Conflicts are instructions that took more wavefronts than they needed, where they were counted."""
         uses = [use for trace in self.traces for use in trace.banks if use.wavefronts > use.ideal]
         conflicts = tuple(f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses)
-        return Findings(tuple(dict.fromkeys(self.inexact)), tuple(dict.fromkeys(self.notes)), conflicts, self.owner_of)
+        reached = tuple(self.following.reaches.values()) if self.following and self.has_followed else None
+        open_, notes = (tuple(dict.fromkeys(texts)) for texts in (self.inexact, self.notes))
+        return Findings(open_, notes, conflicts, self.owner_of, reached)
 
     def orders(self, entry: str) -> tuple[Order, ...]:
         """The orders that a launch of an entry is tried under."""
@@ -214,18 +238,26 @@ class SimDevice(Card):
         return {}
 
     @contextmanager
-    def launcher(self, code: KernelCode | Path | None, *, count_banks: bool = False) -> Iterator[SimLauncher]:
+    def launcher(
+        self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
+    ) -> Iterator[SimLauncher]:
         """A launcher with empty memory; the program is kept for the next one."""
-        yield self._launcher(self.program(code), count_banks)
+        yield self._launcher(self.program(code), count_banks, follow_open)
 
     @contextmanager
     def loaded(self, text: str, source: str) -> Iterator[SimLauncher]:
         """A launcher over a PTX text."""
         yield self._launcher(ptx.load(text, self.target))
 
-    def _launcher(self, program: ptx.Program, count_banks: bool = False) -> SimLauncher:
+    def _launcher(self, program: ptx.Program, count_banks: bool = False, follow_open: bool = False) -> SimLauncher:
         return SimLauncher(
-            program, self.schedules, self.policy, self.arithmetic, count_banks=count_banks, without=self.without
+            program,
+            self.schedules,
+            self.policy,
+            self.arithmetic,
+            count_banks=count_banks,
+            without=self.without,
+            following=OpenBits() if follow_open else None,
         )
 
     def probing(self) -> "SimDevice":

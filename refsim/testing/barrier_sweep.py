@@ -93,7 +93,9 @@ class ChangedDevice:
         yield SimLauncher(ptx.load(text, self.target), self.schedules)
 
     @contextmanager
-    def launcher(self, code: KernelCode | Path | None, *, count_banks: bool = False) -> Iterator[SimLauncher]:
+    def launcher(
+        self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
+    ) -> Iterator[SimLauncher]:
         launcher = SimLauncher(self.program, self.schedules, count_banks=count_banks)
         run = launcher.launch
 

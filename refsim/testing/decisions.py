@@ -6,7 +6,7 @@ bits decide: elements that agree although arithmetic on their way has no fixed b
 inconclusive. Where a bound decides, such arithmetic is a note.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ class Observation:
     """One run of a kernel: what it wrote, what differs beyond its promise, and what the device says about the run.
 
     `inexact` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel promises not to
-    have. `elements` are those of the outputs.
+    have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody followed them.
     """
 
     outputs: Outputs
@@ -33,6 +33,7 @@ class Observation:
     inexact: tuple[str, ...]
     notes: tuple[str, ...]
     conflicts: tuple[str, ...] = ()
+    reached: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,32 +50,57 @@ class Finding:
     is_open: bool = False
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What stands after a run: the finding, None where the kernel keeps its promise, and notes that change nothing."""
+@dataclass
+class OpenBits:
+    """What is known of the bits that arithmetic left open, over all runs so far."""
 
-    finding: Finding | None
-    notes: tuple[str, ...] = field(default=())
+    statements: dict[str, None] = field(default_factory=dict)
+    reached: dict[str, None] = field(default_factory=dict)
+    followed: int = 0
+
+    def note(self, seen: Observation) -> None:
+        """One more run was seen."""
+        self.statements |= dict.fromkeys(seen.inexact)
+        self.reached |= dict.fromkeys(seen.reached or ())
+        self.followed += seen.reached is not None and seen.elements > 0
+
+    def lines(self, kernel: Kernel) -> list[str]:
+        """The statements, what their results decided, and what may be promised of such a kernel."""
+        if not self.statements:
+            return []
+        lines = [f"bits are open after {listed(self.statements)}"]
+        if self.reached:
+            lines += [f"they decide more than values: {listed(self.reached)}"]
+        elif self.followed:
+            lines += [f"they reached no branch and no address ({self.followed} cases followed)"]
+        if kernel.promise.is_bitwise:
+            lines += [
+                "help: Promise.WITHIN(ulps, because=...) or Promise.BOUNDED(because=...) can hold for such arithmetic"
+            ]
+        return lines
 
 
-def decide(kernel: Kernel, seen: Observation, problem: Any) -> Decision:
-    """What a run says of the kernel's promise."""
-    open_lines = openness(seen.inexact)
+def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
+    """What a run says of the kernel's promise: None where it is kept."""
+    is_open = bool(seen.inexact)
     if seen.mismatches:
-        lines = [str(mismatch) for mismatch in seen.mismatches]
         worst = max(seen.mismatches, key=badness)
-        text = "\n".join([*lines, *open_lines, *_advice(kernel, seen.inexact)])
-        return Decision(Finding(FAIL, text, problem, worst, bool(seen.inexact)), seen.notes)
+        return Finding(FAIL, "\n".join(map(str, seen.mismatches)), problem, worst, is_open)
     if seen.conflicts:
         text = "\n".join(["[bank-conflicts] promised are none", *seen.conflicts])
-        return Decision(Finding(FAIL, text, problem), seen.notes)
-    if seen.inexact and kernel.promise.is_bitwise:
-        agree = (
-            f"{seen.elements} elements agree bit for bit here; a chip may return others, as the promise does not allow"
-        )
-        text = "\n".join([agree, *open_lines, *_advice(kernel, seen.inexact)])
-        return Decision(Finding(INEXACT, text, problem, is_open=True), seen.notes)
-    return Decision(None, (*seen.notes, *(f"{line} (judged by the bound)" for line in open_lines)))
+        return Finding(FAIL, text, problem, is_open=is_open)
+    if is_open and kernel.promise.is_bitwise:
+        text = "bits agree on this device; another may return others, which the promise does not allow"
+        return Finding(INEXACT, text, problem, is_open=True)
+    return None
+
+
+def with_open_bits(kernel: Kernel, finding: Finding | None, bits: OpenBits) -> tuple[str, tuple[str, ...]]:
+    """The text of a finding, and notes, with what is known of open bits: part of the one or, where a bound decided, a note."""
+    lines = bits.lines(kernel)
+    if finding is None:
+        return "", tuple(f"{line} (judged by the bound)" if not at else line for at, line in enumerate(lines))
+    return "\n".join([finding.text, *(lines if finding.is_open else [])]), ()
 
 
 def blamed(error: RefsimError, problem: Any) -> Finding:
@@ -90,18 +116,8 @@ def badness(mismatch: Mismatch) -> float:
     return mismatch.worst.distance if mismatch.worst is not None else 0.0
 
 
-def openness(inexact: Sequence[str]) -> list[str]:
-    """The statements whose results have no fixed bits, in lines."""
-    if not inexact:
-        return []
-    more = len(inexact) - LISTED
-    shown = "; ".join(inexact[:LISTED]) + (f"; and {more} more" if more > 0 else "")
-    return [f"bits are open after {shown}"]
-
-
-def _advice(kernel: Kernel, inexact: Sequence[str]) -> list[str]:
-    if not inexact or not kernel.promise.is_bitwise:
-        return []
-    return [
-        "help: Promise.WITHIN(ulps, because=...) or Promise.BOUNDED(because=...) promises what such arithmetic can keep"
-    ]
+def listed(texts: Iterable[str]) -> str:
+    """The first few, and how many more."""
+    known = list(texts)
+    more = len(known) - LISTED
+    return "; ".join(known[:LISTED]) + (f"; and {more} more" if more > 0 else "")

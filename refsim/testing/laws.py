@@ -14,7 +14,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise
 from refsim.ptx import Extents
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
-from refsim.testing.decisions import Finding, Observation, decide
+from refsim.testing.decisions import Observation, OpenBits, decide, with_open_bits
 from refsim.testing.outputs import check_shape, checked, in_output
 from refsim.testing.recipes import spelled
 from refsim.testing.user_code import called, said
@@ -76,16 +76,18 @@ class _WatchedLauncher:
         return buffer
 
 
-def observe(kernel: Kernel, problem: Any, device: Device) -> Observation:
+def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool = False) -> Observation:
     """Runs a kernel once and compares every output with the oracle and every read-only input with itself.
 
     `device` is what `refsim.device.open` returns. A fault of the device (out of bounds, a guard band written, a
     deadlock) is raised as the RefsimError that describes it; so is what the kernel's own Python code does wrong.
+    `follow_open`: a simulated GPU also says what bits that arithmetic left open reached.
     """
     if not isinstance(problem, kernel.recipe):
         raise RefsimError("bad-recipe", f"{problem!r} is no {kernel.recipe.__name__}", where=f"kernel {kernel.name}")
     formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
-    with device.launcher(kernel.code, count_banks=bool(kernel.conflict_free)) as launcher:
+    following = {"follow_open": True} if follow_open and device.is_simulated else {}
+    with device.launcher(kernel.code, count_banks=bool(kernel.conflict_free), **following) as launcher:
         watched = _WatchedLauncher(launcher)
         got = _ran(kernel, problem, watched, formats)
         want = checked(
@@ -115,6 +117,7 @@ def observe(kernel: Kernel, problem: Any, device: Device) -> Observation:
         inexact=seen.inexact,
         notes=(*seen.notes, *remarks),
         conflicts=tuple(use for use in seen.conflicts if use.startswith(kernel.conflict_free)),
+        reached=seen.reached,
     )
 
 
@@ -137,13 +140,15 @@ def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
     are open, raise PromiseNotKept.
     """
     seen = observe(kernel, problem, device)
-    finding = decide(kernel, replace(seen, mismatches=tuple(_only(seen.mismatches, inputs=False))), problem).finding
+    finding = decide(kernel, replace(seen, mismatches=tuple(_only(seen.mismatches, inputs=False))), problem)
     if finding is None:
         return
-    heading = f"{kernel.name} on {spelled(problem)}"
+    heading, known = f"{kernel.name} on {spelled(problem)}", OpenBits()
+    known.note(observe(kernel, problem, device, follow_open=True) if finding.is_open else seen)
+    text, _ = with_open_bits(kernel, finding, known)
     if finding.mismatch is not None:
-        raise BitsDiffer(finding.mismatch, heading, after=_after(finding))
-    raise PromiseNotKept(f"{heading}\n{finding.status}: {finding.text}")
+        raise BitsDiffer(finding.mismatch, heading, after=text.removeprefix(str(finding.mismatch)).lstrip("\n"))
+    raise PromiseNotKept(f"{heading}\n{finding.status}: {text}")
 
 
 def inputs_unchanged(kernel: Kernel, problem: Any, device: Device) -> None:
@@ -170,11 +175,6 @@ def _only(mismatches: Sequence[Mismatch], *, inputs: bool) -> list[Mismatch]:
 def _demand(mismatches: Sequence[Mismatch], heading: str) -> None:
     if mismatches:
         raise BitsDiffer(mismatches[0], heading)
-
-
-def _after(finding: Finding) -> str:
-    """What a finding says beside the elements that differ."""
-    return "\n".join(finding.text.removeprefix(str(finding.mismatch)).splitlines()[1:])
 
 
 def _compared(

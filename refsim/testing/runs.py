@@ -8,7 +8,7 @@ from refsim.device import Device
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
-from refsim.testing.decisions import Finding, blamed, decide
+from refsim.testing.decisions import Finding, Observation, OpenBits, blamed, decide, with_open_bits
 from refsim.testing.laws import observe
 from refsim.testing.recipes import spelled, to_json
 from refsim.testing.user_code import shortened
@@ -17,19 +17,34 @@ from refsim.testing.verdicts import Verdict
 
 @dataclass(frozen=True)
 class Examined:
-    """What one run of a problem showed: the finding (None: it agrees), and how many elements were compared and differ."""
+    """What one run of a problem showed: the finding (None: it agrees), and what was seen (None: it ended in an error)."""
 
     finding: Finding | None
-    elements: int = 0
-    differing: int = 0
-    notes: tuple[str, ...] = ()
+    seen: Observation | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many elements of outputs were compared."""
+        return self.seen.elements if self.seen else 0
+
+    @property
+    def differing(self) -> int:
+        """How many lie beyond the promise, those of inputs that were written included."""
+        return sum(mismatch.count for mismatch in self.seen.mismatches) if self.seen else 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.seen.notes if self.seen else ()
 
 
 def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "") -> Verdict:
     """The verdict of one problem, run once; nothing is generated or shrunk."""
     started = time.monotonic()
-    found = examine(kernel, problem, device)
+    found, known = examine(kernel, problem, device, follow_open=True), OpenBits()
+    if found.seen:
+        known.note(found.seen)
     finding = found.finding
+    said, open_notes = with_open_bits(kernel, finding, known)
     record, text, remarks = described(kernel, problem)
     return Verdict(
         kernel.name,
@@ -40,29 +55,27 @@ def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "
         elements=found.elements,
         differing=found.differing,
         seconds=time.monotonic() - started,
-        finding=finding.text if finding else "",
+        finding=said,
         mismatch=finding.mismatch if finding else None,
         worst=finding.mismatch if finding else None,
         problem=record,
         problem_text=text,
         replay=replay,
         promise=str(kernel.promise),
-        notes=(*found.notes, *remarks),
+        notes=(*found.notes, *open_notes, *remarks),
     )
 
 
-def examine(kernel: Kernel, problem: Any, device: Device) -> Examined:
+def examine(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool = False) -> Examined:
     """Runs a problem once and decides what that shows; an error that is not the kernel's is raised."""
     try:
-        seen = observe(kernel, problem, device)
+        seen = observe(kernel, problem, device, follow_open=follow_open)
     except RefsimError as error:
         return Examined(blamed(error, problem))
     except Exception as error:
         error.add_note(f"while {kernel.name} ran {shortened(problem)}")
         raise
-    decision = decide(kernel, seen, problem)
-    differing = sum(mismatch.count for mismatch in seen.mismatches)
-    return Examined(decision.finding, seen.elements, differing, decision.notes)
+    return Examined(decide(kernel, seen, problem), seen)
 
 
 def described(kernel: Kernel, problem: Any) -> tuple[Any, str, tuple[str, ...]]:

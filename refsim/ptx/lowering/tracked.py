@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits
+from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import Operands
 from refsim.ptx.execution.lanes import Lanes
@@ -44,6 +45,9 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
     facts = keywords if is_pure else {**step.bound.modifiers, **keywords}
 
     def follow(lanes: Lanes, masks: list[Any], values: list[Any]) -> list[Any]:
+        tracking = lanes.machine.tracking
+        if isinstance(tracking, OpenBits) and step.statement.line in tracking.lines:
+            masks = tracking.opened(lanes, step.sources, masks, (Place, Target, Targets))
         if is_pure and not any(True for _ in flat(masks)):
             return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in step.results]
         operands = Operands(

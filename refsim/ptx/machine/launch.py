@@ -9,6 +9,7 @@ import numpy as np
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.leaks import note_leaks
+from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.masks import UnwrittenReadError
@@ -61,6 +62,7 @@ class Launch:
     is_cooperative: bool
     observer: StepObserver | None = None
     watching: AddressWatch | None = None
+    following: OpenBits | None = None
 
     @cached_property
     def registers(self) -> int | None:
@@ -95,6 +97,8 @@ class Launch:
 
     def run_tracked(self, deadline: float) -> Findings:
         """A launch that reads what nobody wrote begins again from the memory it found, and follows undefined bits."""
+        if self.following is not None:
+            return self.attempt(Findings(), deadline, self.following)
         if self.checks.initialised == "off":
             return self.attempt(Findings(), deadline)
         with Undo(self.memory.space) as undo:

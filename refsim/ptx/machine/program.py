@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
 from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
+from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.findings.record import BankUse, Findings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.forms import supports
@@ -41,7 +42,8 @@ class Trace(Card):
     of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
     matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
     and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing. `off` names the checks
-    that were not made, `printed` holds the lines that threads printed, who did first."""
+    that were not made, `printed` holds the lines that threads printed, who did first, `open_lines` the lines of the PTX
+    whose results are not what silicon must return."""
 
     entry: str
     instructions: int
@@ -54,6 +56,7 @@ class Trace(Card):
     notes: tuple[RefsimError, ...] = ()
     off: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()
+    open_lines: frozenset[int] = frozenset()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -134,6 +137,7 @@ class Program(Card):
         cooperative: bool = False,
         observer: StepObserver | None = None,
         watching: AddressWatch | None = None,
+        following: OpenBits | None = None,
     ) -> Trace:
         """Run one entry over a grid of blocks and return what happened.
 
@@ -143,9 +147,9 @@ class Program(Card):
         policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at
         the wait, "random" picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target
         does, "exact" sums exactly and rounds once. cooperative: all blocks are resident at once and may meet at a grid
-        barrier. observer: told of every statement; the entry then runs one statement at a time. watching: told of
-        every access to some bytes. Raises RefsimError: a fault of the kernel (exit 1), a wrong argument or launch (exit
-        2), a timeout of a grid that did not run at once (exit 5).
+        barrier. observer: told of every statement, one at a time; watching: told of every access to some bytes;
+        following: told what open bits reach, in place of unwritten ones. Raises RefsimError: a fault of the kernel (exit 1),
+        a wrong argument or launch (exit 2), a timeout of a grid that did not run at once (exit 5).
         """
         made = checks or Checks()
         code = self.code(entry) if observer is None else self.stepped(entry)
@@ -156,8 +160,9 @@ class Program(Card):
         variables = place_variables(self.module, code.function, self.key, self.target, device, shared_bytes)
         parameters, arrays = pack_parameters(code.function, args, device)
         if cooperative:
-            high, low = divmod(place_workspace(device), 1 << 32)
-            variables.symbols.update({"%envreg1": high, "%envreg2": low})
+            variables.symbols.update(
+                zip(("%envreg1", "%envreg2"), divmod(place_workspace(device), 1 << 32), strict=True)
+            )
         findings = Launch(
             code,
             shape,
@@ -173,6 +178,7 @@ class Program(Card):
             cooperative,
             observer,
             watching,
+            following,
         ).run()
         _copy_back(arrays, device)
         return _trace(entry, code, findings, made)
@@ -214,6 +220,7 @@ def _trace(entry: str, code: Code, findings: Findings, checks: Checks) -> Trace:
         tuple(note for note in findings.notes.values() if checks.level(note.code) != "off"),
         checks.off,
         findings.printed_lines(),
+        frozenset(findings.inexact) | frozenset(findings.idealised) | {each.total.line for each in code.contractions},
     )
 
 

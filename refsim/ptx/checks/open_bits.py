@@ -1,0 +1,65 @@
+"""Bits that arithmetic leaves open, followed as undefined ones are: do they decide anything, or only change values.
+
+The result of `.approx`, of a float atomic, of a product that the assembler may contract: a chip may return other bits than the
+simulator does. Where such bits reach a branch, a guard of a store or an address, a chip may do something else altogether.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from refsim.ptx.checks.undefined import Tracking
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import Mask, Origins, all_ones
+from refsim.ptx.execution.types import PtxType
+from refsim.ptx.findings.record import Findings
+from refsim.ptx.text.syntax import place
+
+
+@dataclass
+class OpenBits(Tracking):
+    """The open bits of the launches of one program, in one memory: `reaches` has what they decided, in order of discovery.
+
+    The results of the statements at `lines` of the PTX are open. Bits that nobody wrote are followed too, and are another
+    check's concern.
+    """
+
+    level: str = "record"
+    findings: Findings = field(default_factory=Findings)
+    lines: frozenset[int] = frozenset()
+    reaches: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def reached(self, lanes: Lanes, mask: Mask | None, what: str) -> None:
+        """Open bits decide something: the first statement that they came from is kept."""
+        if mask is None or not self.lines:
+            return
+        statement, numbers = lanes.statement, np.unique(mask.origin[mask.origin != 0])
+        sources = np.unique(self.origins.lines(numbers)).tolist()
+        source = next((line for line in sources if line in self.lines), None)
+        assert statement is not None
+        if source is not None:
+            self.reaches.setdefault((what, statement.line), f"{what}: {place(statement)}, from PTX line {source}")
+
+    def opened(
+        self, lanes: Lanes, sources: Sequence[tuple[Any, PtxType]], masks: list[Any], keep: tuple[type, ...]
+    ) -> list[Any]:
+        """The masks of a statement's sources as if every bit of theirs were open, but for those of the kinds `keep`.
+
+        The rule of the statement then says what that makes of its results, in registers and in memory.
+        """
+        event = self.origins.add(lanes, np.ones(lanes.count, np.bool_), "its result is open")
+
+        def whole(source: Any, type: PtxType, mask: Any) -> Any:
+            if source is None or isinstance(source, keep):
+                return mask
+            if isinstance(source, tuple):
+                return [whole(each, type, one) for each, one in zip(source, mask or [None] * len(source), strict=True)]
+            return _full(lanes.count, type, event)
+
+        return [whole(source, type, mask) for (source, type), mask in zip(sources, masks, strict=True)]
+
+
+def _full(count: int, type: PtxType, origin: Origins) -> Mask:
+    return Mask(np.repeat(all_ones(np.dtype(np.bool_) if type.name == "pred" else type.bits_dtype), count), origin)
