@@ -160,9 +160,7 @@ class Program(Card):
         variables = place_variables(self.module, code.function, self.key, self.target, device, shared_bytes)
         parameters, arrays = pack_parameters(code.function, args, device)
         if cooperative:
-            variables.symbols.update(
-                zip(("%envreg1", "%envreg2"), divmod(place_workspace(device), 1 << 32), strict=True)
-            )
+            variables.symbols.update(_workspace(device))
         findings = Launch(
             code,
             shape,
@@ -197,6 +195,12 @@ def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic, shared_bytes: i
         raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
     if shared_bytes < 0:
         raise RefsimError("bad-launch", f"shared_bytes={shared_bytes}", rule="bytes of dynamic shared memory")
+
+
+def _workspace(device: GlobalMemory) -> dict[str, int]:
+    """The special registers through which a cooperative launch finds what grid.sync() works with."""
+    high, low = divmod(place_workspace(device), 1 << 32)
+    return {"%envreg1": high, "%envreg2": low}
 
 
 def _copy_back(arrays: list[tuple[NDArray[Any], int]], device: GlobalMemory) -> None:
