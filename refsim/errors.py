@@ -70,7 +70,9 @@ def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
     """The `count` known names closest in spelling to `name`, best first."""
     import difflib
 
-    return difflib.get_close_matches(name[:200], known, n=count, cutoff=0.0)
+    name = name[:200]
+    close = difflib.get_close_matches(name, known, n=count, cutoff=0.6)  # most names are passed over soon
+    return close if len(close) == count else difflib.get_close_matches(name, known, n=count, cutoff=0.0)
 
 
 def unknown(kind: str, name: str, known: list[str], *, where: str = "") -> RefsimError:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.ptx.checks import knowledge
-from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, joined
+from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, joined, together
 
 NAMES = st.integers(0, 5)
 STAMPS = st.dictionaries(NAMES, st.integers(1, 9), max_size=3)
@@ -53,3 +53,13 @@ def test_what_was_asked_for_longest_ago_is_forgotten() -> None:
         parts = tuple(Knowledge({place + number: 1}) for place in range(knowledge._FEW + 1))
         answers.stamps(joined(parts), many, many, many)
     assert answers.entries == sum(len(names) for tables in answers.tables.values() for names, _ in tables) > 0
+
+
+def test_many_at_a_meeting_are_one_join() -> None:
+    """128 threads that bring something each make a step, not a chain of 128; nobody twice, and nothing of nothing."""
+    parts = [Knowledge(threads={number: number + 1}) for number in range(128)]
+    found = together([NOTHING, *parts, parts[0]])
+    assert (found.parts, found.depth) == (tuple(parts), 1)
+    assert parts[5] | found is found
+    assert together([NOTHING, parts[3], parts[3]]) is parts[3]
+    assert together([NOTHING]) is NOTHING

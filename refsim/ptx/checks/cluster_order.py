@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import WARP, Clocks
-from refsim.ptx.checks.knowledge import NOTHING, Knowledge
+from refsim.ptx.checks.knowledge import NOTHING, Knowledge, together
 from refsim.ptx.execution.geometry import Ids
 
 Array = NDArray[Any]
@@ -54,9 +54,7 @@ class ClusterOrder:
         """What lanes of one CTA know together, and that they were there until now."""
         clocks, geometry = self.clocks, self.clocks.geometry
         rows, number = clocks.rows, cta + geometry.first
-        known = NOTHING
-        for each in np.unique(rows.foreign[lanes]).tolist():
-            known = known | clocks.known[each]
+        known = together(clocks.known[each] for each in np.unique(rows.foreign[lanes]).tolist())
         of_cta = slice(cta * geometry.threads, (cta + 1) * geometry.threads)
         if len(lanes) == np.count_nonzero(self.alive[of_cta]):
             return known | Knowledge({number: now})

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.fence_order import FenceOrder
-from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, Released, as_stamps, joined, largest
+from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, Released, as_stamps, joined, largest, together
 from refsim.ptx.execution.geometry import Geometry, Ids, key_of
 from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
@@ -66,6 +66,8 @@ class Clocks:
     # ---- questions
     def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> NDArray[np.bool_]:
         """Whether access number `stamp` of thread `agent` (of the grid) happened before what each lane does now."""
+        if len(lanes) == 1:
+            return np.array([self._is_one_ordered(int(lanes[0]), int(agent[0]), int(stamp[0]))])
         geometry, rows = self.geometry, self.rows
         cta, thread = agent // geometry.threads, agent % geometry.threads
         mine = geometry.cta[lanes] + geometry.first
@@ -85,6 +87,24 @@ class Clocks:
             known = self.answers.stamps(self.known[number], *names)
             ordered[some] = stamp[some] <= known
         return np.asarray(ordered)
+
+    def _is_one_ordered(self, lane: int, agent: int, stamp: int) -> bool:
+        """The same for one lane, whose chain of accesses is asked about one by one."""
+        geometry, rows = self.geometry, self.rows
+        (cta, thread), foreign = divmod(agent, geometry.threads), int(rows.foreign[lane])
+        if agent == lane + self.first:
+            return True
+        if cta == geometry.cta[lane] + geometry.first:
+            warp, is_near = thread // WARP, thread // WARP == geometry.thread[lane] // WARP
+            if (
+                stamp <= rows.cta[lane]
+                or (is_near and stamp <= rows.warp[lane])
+                or (rows.warps is not None and stamp <= rows.warps[lane, warp])
+                or (is_near and rows.lanes is not None and stamp <= rows.lanes[lane, thread % WARP])
+            ):
+                return True
+        names = (np.array([name]) for name in (cta, cta * geometry.warps + thread // WARP, agent))
+        return foreign > 0 and bool(stamp <= self.answers.stamps(self.known[foreign], *names)[0])
 
     def thread(self, lanes: Ids) -> Ids:
         """The number of each lane's thread in the grid."""
@@ -140,10 +160,7 @@ class Clocks:
         if found is None:
             return
         self.learn_of_cta(lanes, found.cta, found.warps)
-        knowledge = NOTHING
-        for number in found.foreign:
-            knowledge = knowledge | self.known[number]
-        self.learn(lanes, knowledge)
+        self.learn(lanes, together(self.known[number] for number in sorted(found.foreign)))
         if self.fenced.is_used:
             everyone = np.unique(np.concatenate([*found.lanes, lanes]))
             self.fenced.share(everyone, np.zeros(len(everyone), np.int64), np.isin(everyone, lanes))
@@ -183,10 +200,7 @@ class Clocks:
             return
         for number in np.unique(group[foreign > 0]):
             mine = lanes[group == number]
-            knowledge = NOTHING
-            for each in np.unique(self.rows.foreign[mine]).tolist():
-                knowledge = knowledge | self.known[each]
-            self.learn(mine, knowledge)
+            self.learn(mine, together(self.known[each] for each in np.unique(self.rows.foreign[mine]).tolist()))
 
     # ---- releases and acquires
     def fence(self, lanes: Ids, meaning: Semantics, now: int) -> None:
@@ -339,7 +353,7 @@ class Clocks:
         before = self.known[number]
         if (found := before | knowledge) is before:
             return number
-        pair = number, knowledge
+        pair = 0 if found is knowledge else number, knowledge  # whoever comes to know just that has one number for it
         if pair not in self.learned:
             self.known.append(found)
             self.learned[pair] = len(self.known) - 1

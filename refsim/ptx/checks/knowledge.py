@@ -7,6 +7,7 @@ threads that nobody asks about costs one note each.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -53,6 +54,12 @@ def joined(
         return found
     all_ctas, all_warps, all_threads = (as_stamps(*table) for table in _tables(found, {}))
     return Knowledge(all_ctas, all_warps, all_threads)
+
+
+def together(parts: Iterable[Knowledge]) -> Knowledge:
+    """What all of these know, by one join however many they are: a join for each would make a chain as deep as they are many."""
+    distinct = tuple(dict.fromkeys(part for part in parts if part is not NOTHING))
+    return joined(distinct) if len(distinct) > 1 else distinct[0] if distinct else NOTHING
 
 
 @dataclass

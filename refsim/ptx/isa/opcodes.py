@@ -86,8 +86,20 @@ class OpcodeForm:
                 return number
         return len(self.slots)
 
+    @cached_property
+    def vocabulary(self) -> frozenset[str]:
+        """Every word that some slot may hold."""
+        return frozenset().union(*(slot.words for slot in self.slots))
+
+    @cached_property
+    def least(self) -> int:
+        """How many words must stand there."""
+        return sum(slot.is_required for slot in self.slots)
+
     def match(self, words: list[str]) -> tuple[dict[str, Any], bool] | None:
         """The keywords that the words behind the mnemonic give, and whether they stand as printed; None if no match."""
+        if not self.least <= len(words) <= len(self.slots) or not self.vocabulary.issuperset(words):
+            return None
         taken: list[int] = []
         found: dict[str, Any] = {}
         left = list(range(len(words)))
