@@ -129,6 +129,12 @@ def test_strided_and_transposed_arrays_compare_by_position():
         (range(64, 96), 2049, "all differences have index in 64..95 (one contiguous range)"),
         (range(7, 2049, 8), 2049, "all differences have index % 8 = 7"),
         ([i for i in range(2049) if i % 32 in (5, 9)], 2049, "all differences have index % 32 in {5, 9}"),
+        # of 256 there are not two periods
+        (
+            [i for i in range(510) if i % 256 in (3, 30, 61, 77, 110, 141, 199, 230)],
+            510,
+            "all differences have index % 128 in {3, 13, 30, 61, 71, 77, 102, 110}",
+        ),
         ([2000, 2010, 2021, 2048], 2049, "all differences have index >= 2000 (of 2049)"),
         ([129, 160, 170, 255, 211], 4096, "all differences have index // 128 = 1"),
         (range(12), 12, "every element differs"),

@@ -3,10 +3,12 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from refsim.conversions import encode
 from refsim.formats import E4M3, E8M0, F32, TF32, format_named
+from refsim.numerics import mma
 from refsim.numerics.dot.definition import DotProduct, dot_product
 from refsim.numerics.dot.terms import INFINITE, NAN, decoded, multiplied, rounded, shifted
 from refsim.numerics.profiles import profile
@@ -143,6 +145,46 @@ def test_opposite_infinities_make_nan_and_one_stands() -> None:
     assert dot([infinity, infinity], [1.0, -1.0], 0, "bf16").result == 0x7FFFFFFF
     assert dot([infinity], [-1.0], 0x7F800000, "bf16").result == 0x7FFFFFFF
     assert dot([infinity], [0.0], 0, "bf16").result == 0x7FFFFFFF
+
+
+F64_ONE, QUIET64 = 0x3FF0 << 48, 0x7FF8 << 48
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "d"),
+    [
+        ((0x7FF0 << 48) + 1, (0xFFF0 << 48) + 2, (0x7FF0 << 48) + 3, (0xFFF8 << 48) + 2),
+        ((0x7FF0 << 48) + 1, F64_ONE, (0x7FF0 << 48) + 3, QUIET64 + 3),
+        ((0x7FF0 << 48) + 1, F64_ONE, F64_ONE, QUIET64 + 1),
+    ],
+)
+def test_of_several_f64_nans_that_of_b_stays_then_that_of_c(a: int, b: int, c: int, d: int) -> None:
+    """Made quiet, as an H200 returns them: conformance/vectors/h200/numerics.json."""
+    row = profile("sm_90", "mma.sync", "f64", "f64", "f64")
+    operands = [0] * 3 + [a], [F64_ONE] * 3 + [b]  # the last of four: D of the chain is C until then
+    assert dot_product(*operands, c, row, 4, a_format="f64", b_format="f64").result == d
+    x, y, z = (np.array([codes], np.uint64) for codes in (*operands, [c]))
+    types = {"a_format": "f64", "b_format": "f64", "d_format": "f64"}
+    found = mma(x, y, z.view(np.float64), unit="mma.sync", target="sm_90", k=4, **types)
+    assert found.view(np.uint64).item() == d
+
+
+@pytest.mark.parametrize(("c", "d"), [(0x80000000, 0x80000000), (0, 0)])
+def test_a_fused_sum_of_negative_zeros_is_one(c: int, d: int) -> None:
+    """IEEE 754 section 6.3: x + x keeps its sign, the sum of zeros of both signs is +0."""
+    row = profile("gfx908", "mfma", "f32", "f32", "f32")
+    found = dot_product([0x80000000] * 4, [0x3F800000] * 4, c, row, 4, a_format="f32", b_format="f32")
+    assert found.result == d
+
+
+@pytest.mark.parametrize(("c", "d"), [(-(2.0**-25), 1 - 2.0**-24), (-(2.0**-26), 1.0)])
+def test_cdna3_fp8_loses_a_c_two_places_below_its_last_bit(c: float, d: float) -> None:
+    """C is rounded down in units of 2^-24 beside a product of 1; from 2^-26 on it is lost before that."""
+    row = profile("gfx942", "mfma", "e4m3fnuz", "e4m3fnuz", "f32")
+    one = int(encode(1.0, "e4m3fnuz"))
+    codes = [one] + [0] * 31
+    found = dot_product(codes, codes, word(c), row, 32, a_format="e4m3fnuz", b_format="e4m3fnuz")
+    assert found.result == word(d)
 
 
 def test_a_group_that_cancels_keeps_the_exponent_of_its_scales() -> None:
