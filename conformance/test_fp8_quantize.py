@@ -32,7 +32,16 @@ VARIANTS = [
 # fmt: on
 
 
-@pytest.mark.parametrize("kernel", bindings.KERNELS, ids=lambda kernel: kernel.name)
+LATER = pytest.mark.ci("the command `refsim verify fp8_amax` is tested with the same problems in every run")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, marks=LATER if kernel is bindings.FP8_AMAX else (), id=kernel.name)
+        for kernel in bindings.KERNELS
+    ],
+)
 def test_special_values_agree(kernel, device, refsim_failures):
     verdict = run_campaign(kernel, device, cases=0, failures_dir=refsim_failures)
     assert verdict.status == "pass", str(verdict)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from refsim.numerics import ieee
 from refsim.reference import rational_float
 from refsim.reference.rational_float import GRIDS, Grid, Number
+from refsim.testing.effort import share
 
 MODES = ("rn", "rz", "rm", "rp")
 INTEGRAL = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
@@ -143,6 +144,7 @@ def lanes_of(draw: st.DrawFn, grid: Grid, operands: int) -> list[tuple[int, ...]
 
 
 @pytest.mark.parametrize(("name", "grid"), CASES, ids=title)
+@share(3 / 5)
 @given(draws=st.data())
 def test_operation_is_the_exact_value_rounded_once(name: str, grid: Grid, draws: st.DataObject) -> None:
     ftz = grid in (F32, F16) and draws.draw(st.booleans())

@@ -79,6 +79,7 @@ def definition(bound: Bound) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("clause", EXACT, ids=lambda clause: clause.form)
+@share(3 / 5)
 @given(draw=st.data())
 def test_clause_equals_its_definition(clause: Any, draw: st.DataObject) -> None:
     bound = draw.draw(st.sampled_from([bound for bound in instances(clause) if bound.clause is clause]))

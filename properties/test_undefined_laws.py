@@ -20,6 +20,7 @@ from refsim.ptx.isa.binding import bind, evaluate
 from refsim.ptx.lowering.operands import Constant
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import follower
+from refsim.testing.effort import share
 
 WIDTHS = {16: np.uint16, 32: np.uint32, 64: np.uint64}
 FLIPPED = 7  # undefined bits of one case at most: all their assignments are tried
@@ -117,6 +118,7 @@ def sources(opcode: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("opcode", "open_", "fixed"), EXACT, ids=[row[0] for row in EXACT])
+@share(3 / 5)
 @given(data=st.data())
 def test_bits_that_are_moved_or_combined_are_followed_exactly(opcode: str, open_: Any, fixed: Any, data: Any) -> None:
     values = [drawn(data, type, fixed.get(at)) for at, type in enumerate(sources(opcode))]
@@ -126,6 +128,7 @@ def test_bits_that_are_moved_or_combined_are_followed_exactly(opcode: str, open_
 
 
 @pytest.mark.parametrize("opcode", SOUND)
+@share(3 / 5)
 @given(data=st.data())
 def test_no_bit_that_can_change_is_called_defined(opcode: str, data: Any) -> None:
     types = sources(opcode)

@@ -36,12 +36,20 @@ def test_a_launch_says_what_was_left_out(refsim, kernels):
     assert "without schedule-dependent" in run.out.splitlines()[-1]
 
 
-def test_a_verdict_says_what_was_left_out(refsim):
-    run = refsim("verify", "fp8_amax", "--device", "sim", "--cases", "1", "--without", "race", "--as", "json")
+ONE_PROBLEM = """
+from dataclasses import replace
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+amax = load_kernel_file(bundled_kernels()).FP8_AMAX
+KERNELS = [replace(amax, corpus=amax.corpus[:1])]
+"""
+
+
+def test_a_verdict_says_what_was_left_out(refsim, tmp_path):
+    (tmp_path / "one.py").write_text(ONE_PROBLEM)
+    command = ("verify", "--kernels", str(tmp_path / "one.py"), "--device", "sim", "--cases", "1")
+    run = refsim(*command, "--without", "race", "--as", "json")
     assert run.code == 0
     assert json.loads(run.out)["device"]["without"] == "race, ordered-by-convergence"
-    run = refsim("verify", "fp8_amax", "--device", "sim", "--cases", "1")
-    assert "without" not in run.out
 
 
 @pytest.mark.parametrize("name", ["trap", "rase"])

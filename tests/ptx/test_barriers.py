@@ -1,10 +1,14 @@
 """Barriers of a CTA: who counts, when a phase ends, and what is a deadlock; in lockstep and under random schedules."""
 
+from functools import lru_cache
+
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
+
+load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), *(("random", seed) for seed in range(1, 5))])
@@ -18,7 +22,7 @@ def run(body: str, threads: int, *, policy: str = "eager", seed: int = 0, grid: 
     mov.u32 %r10, tile; shl.b32 %r11, %r1, 2; add.s32 %r12, %r10, %r11;
     {body}\n}}\n"""
     out = np.zeros(threads, np.uint32)
-    ptx.load(text).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=ptx.Checks(seconds=20))
+    load(text).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=ptx.Checks(seconds=20))
     return out
 
 

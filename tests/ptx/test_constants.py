@@ -93,16 +93,16 @@ def test_what_is_no_constant_is_one_error(type: str, expression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * 100_000 + "1" + ")" * 100_000, "1?2:" * 100_000 + "3", "1?" * 100_000 + "3", "(" * 100_000]
+    "text", ["(" * 30_000 + "1" + ")" * 30_000, "1?2:" * 30_000 + "3", "1?" * 30_000 + "3", "(" * 30_000]
 )
 def test_deep_nesting_is_one_error(text: str) -> None:
     with pytest.raises(RefsimError, match="nested deeper"):
         values("s64", [text])
 
 
-@pytest.mark.parametrize("text", ["-" * 100_000 + "1", "1" + "+1" * 100_000, "!" * 100_001 + "0"])
+@pytest.mark.parametrize("text", ["-" * 30_000 + "1", "1" + "+1" * 30_000, "!" * 30_001 + "0"])
 def test_long_expressions_have_a_value(text: str) -> None:
-    assert values("s64", [text]) == [100_001 if "+" in text else 1]
+    assert values("s64", [text]) == [30_001 if "+" in text else 1]
 
 
 LITERALS = st.one_of(

@@ -3,12 +3,16 @@
 Every test runs twice: with calls as copies, and with bodies that stand once and are shared.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.text import inline
+
+load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 TRIPLE = """
@@ -40,7 +44,7 @@ def run(functions: str, body: str, threads: int = 48, *, policy: str = "eager", 
     {body}
     st.global.u32 [%d3], %r2; ret; }}\n"""
     out = np.zeros(threads, np.uint32)
-    ptx.load(text).launch("k", (1,), (threads,), [out], policy=policy, seed=seed)
+    load(text).launch("k", (1,), (threads,), [out], policy=policy, seed=seed)
     return out
 
 

@@ -4,6 +4,7 @@ finding or a warning under every policy, with the bits of a reference where they
 
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.testing.kernel_files import load_kernel_file
+
+load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 launches = load_kernel_file(Path(__file__).parent / "triton_launches.py")
 LAUNCHES = launches.LAUNCHES
@@ -73,7 +76,7 @@ def compiled(kernels: Any, launch: Any, capability: int) -> Any:
 
 
 def run(kernel: Any, launch: Any, policy: str) -> tuple[dict[str, Any], ptx.Trace]:
-    program = ptx.load(kernel.asm["ptx"])
+    program = load(kernel.asm["ptx"])
     entry = kernel.metadata.name
     given = {name: value.copy() for name, value in launch.arguments.items()}
     arguments = list(given.values())

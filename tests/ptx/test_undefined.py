@@ -108,14 +108,15 @@ def changed(mnemonic: str, rule: Callable[[Any], list[Any]]) -> Iterator[None]:
     """All clauses of a mnemonic with another rule."""
     before = list(forms._CLAUSES[mnemonic])
     forms._CLAUSES[mnemonic][:] = [replace(clause, undefined=rule) for clause in before]
-    forms._matches.cache_clear()
-    binding._bound.cache_clear()
+    remembered = forms._matches, binding._bound, kernels.load
+    for each in remembered:
+        each.cache_clear()
     try:
         yield
     finally:
         forms._CLAUSES[mnemonic][:] = before
-        forms._matches.cache_clear()
-        binding._bound.cache_clear()
+        for each in remembered:
+            each.cache_clear()
 
 
 def is_found(text: str) -> bool:

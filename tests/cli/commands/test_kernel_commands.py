@@ -55,6 +55,7 @@ def test_verify_passes_on_the_simulated_gpu(capsys):
     assert verdict["differing"] == 0
     assert verdict["cases"] > 50
     assert len(answer["device"]["ptx_sha256"]) == 64
+    assert "without" not in answer["device"]
 
 
 def test_a_failure_is_shrunk_written_and_repeated(capsys, tmp_path):

@@ -173,16 +173,40 @@ def test_text_fits_60_columns(name, refsim):
     assert [line for line in run.out.splitlines() if len(line) > 60] == []
 
 
+LAYERS = {
+    "cli",
+    "compare",
+    "conversions",
+    "errors",
+    "evidence",
+    "files",
+    "formats",
+    "integers",
+    "layouts",
+    "lazy",
+    "render",
+    "sources",
+    "typed_arrays",
+}
+
+
 @pytest.mark.usefixtures("dumps")
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_start_loads_only_what_the_command_needs(name, tmp_path):
-    """What a start costs is what it loads: NumPy, click and the layers that the answer is made of, no device or simulator."""
+def test_a_start_loads_only_what_the_command_needs(tmp_path):
+    """What a start costs is what it loads: NumPy, click and the layers that the answer is made of, no device or simulator.
+
+    Each command runs in a fork of one process that has loaded the packages which every command may load.
+    """
     script = (
-        "import sys; before = set(sys.modules); from refsim.cli import main; code = main(sys.argv[1:]);"
-        "print('\\n', code, *set(sys.modules) - before, file=sys.stderr)"
+        "import sys, os; before = set(sys.modules); import click, ml_dtypes, numpy\n"
+        "for line in sys.argv[1:]:\n"
+        "    if not os.fork():\n"
+        "        out, sys.stdout = sys.stdout, open(os.devnull, 'w')\n"
+        "        from refsim.cli import main; code = main(line.split())\n"
+        "        print(line, code, *sorted(set(sys.modules) - before), sep='\\t', file=out, flush=True); os._exit(0)\n"
+        "    os.wait()\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", script, *COMMANDS[name].split()],
+        [sys.executable, "-c", script, *COMMANDS.values()],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -190,26 +214,16 @@ def test_a_start_loads_only_what_the_command_needs(name, tmp_path):
         check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    code, *loaded = run.stderr.splitlines()[-1].split()
-    assert code in ("0", "1")
-    packages = {module.partition(".")[0] for module in loaded} - set(sys.stdlib_module_names)
-    assert {package for package in packages if not package.startswith("_")} <= {"refsim", "numpy", "click", "ml_dtypes"}
-    layers = {module.split(".")[1] for module in loaded if module.startswith("refsim.")}
-    assert layers <= {
-        "cli",
-        "compare",
-        "conversions",
-        "errors",
-        "evidence",
-        "files",
-        "formats",
-        "integers",
-        "layouts",
-        "lazy",
-        "render",
-        "sources",
-        "typed_arrays",
-    }
+    answers = [line.split("\t") for line in run.stdout.splitlines()]
+    assert [line for line, *_ in answers] == [*COMMANDS.values()], run.stderr
+    for line, code, *loaded in answers:
+        assert code in ("0", "1"), line
+        packages = {module.partition(".")[0] for module in loaded} - set(sys.stdlib_module_names)
+        allowed = {"refsim", "numpy", "click", "ml_dtypes"}
+        assert {package for package in packages if not package.startswith("_")} <= allowed, line
+        layers = {module.split(".")[1] for module in loaded if module.startswith("refsim.")}
+        assert "cli" in layers
+        assert layers <= LAYERS, line
 
 
 def test_list_has_every_name_once(refsim):
