@@ -50,6 +50,7 @@ class SimLauncher:
     following: OpenBits | None = None
     has_followed: bool = False
     buffers: list[Buffer] = field(default_factory=list)
+    seconds: float = SECONDS
 
     @property
     def target(self) -> str:
@@ -147,7 +148,7 @@ class SimLauncher:
 
         def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
             banks = self.count_banks and order == orders[0]
-            return executed(order, ptx.Checks(banks=banks, seconds=SECONDS, off=self.without)), self.memory
+            return executed(order, ptx.Checks(banks=banks, seconds=self.seconds, off=self.without)), self.memory
 
         self._judge(entry, outcomes(run, entry, orders if small else orders[:1]))
         if small:

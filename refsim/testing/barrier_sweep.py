@@ -7,20 +7,16 @@ oracle.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from refsim import ptx
 from refsim.device.compile import compiled
-from refsim.device.sim import SimLauncher
 from refsim.errors import RefsimError
-from refsim.kernel_code import KernelCode
 from refsim.kernels import Kernel
-from refsim.ptx.text.entry_names import entry_named
 from refsim.testing import verdicts
+from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
 
 BARRIERS = re.compile(
@@ -30,7 +26,6 @@ MEMORY = re.compile(r"(ld|st|atom|red|membar)\.|fence\.(?!proxy|mbarrier_init)")
 WEAKER_ORDERS = {"acquire": ("relaxed",), "release": ("relaxed",), "acq_rel": ("acquire", "release")}
 WIDE_SCOPES = ("cluster", "gpu", "gl", "sys")
 STRENGTH = frozenset({"relaxed", "volatile", *WEAKER_ORDERS, "cta", *WIDE_SCOPES})
-ORDERS = 16  # eager, lazy, and random ones until a warp comes last that has to
 NEVER_RUN = "no problem runs it"
 NO_DIFFERENCE = "every problem gives the same bits without it, under every policy and with no finding"
 
@@ -60,51 +55,6 @@ class Removal:
         return (
             f"{verdict}  {self.entry}: {self.opcode} of {self.location}{weaker}, PTX line {self.line}: {first} {where}"
         ).rstrip()
-
-
-@dataclass
-class ChangedDevice:
-    """A simulated GPU that runs a given PTX text whatever kernel file it is asked for, and notes which entries ran."""
-
-    program: ptx.Program
-    schedules: int = ORDERS
-    name: str = "sim"
-    entries: set[str] = field(default_factory=set)
-
-    @property
-    def target(self) -> str:
-        return self.program.target
-
-    def describe(self) -> dict[str, str]:
-        return {"device": f"simulated GPU ({self.target})", "target": self.target}
-
-    @property
-    def is_simulated(self) -> bool:
-        return True
-
-    def hardware(self) -> dict[str, str]:
-        return {}
-
-    def probing(self) -> "ChangedDevice":
-        return replace(self, schedules=1)
-
-    @contextmanager
-    def loaded(self, text: str, source: str) -> Iterator[SimLauncher]:
-        yield SimLauncher(ptx.load(text, self.target), self.schedules)
-
-    @contextmanager
-    def launcher(
-        self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
-    ) -> Iterator[SimLauncher]:
-        launcher = SimLauncher(self.program, self.schedules, count_banks=count_banks)
-        run = launcher.launch
-
-        def noted(entry: str, *arguments: Any, **options: Any) -> None:
-            self.entries.add(entry_named(entry, self.program.entries, self.program.text))
-            run(entry, *arguments, **options)
-
-        launcher.launch = noted  # type: ignore[method-assign]
-        yield launcher
 
 
 def weaker(opcode: str) -> tuple[str, ...]:

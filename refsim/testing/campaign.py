@@ -14,31 +14,33 @@ from refsim.errors import RefsimError, unknown
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
-from refsim.testing.decisions import Finding, OpenBits, badness, with_open_bits
+from refsim.testing.decisions import Finding, badness
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
+from refsim.testing.suspects import Witness, suspects_of
 from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
-
-FOLLOWED = 3  # cases of which open bits are followed to what they decide
 
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """How much a campaign does: generated `cases`, seconds of shrinking, and whether each run draws a new seed."""
+    """How much a campaign does: generated `cases`, seconds of shrinking and of looking for the mistake behind a failure, and
+    whether each run draws a new seed.
+    """
 
     name: str
     cases: int
     shrink_seconds: float
+    suspect_seconds: float
     new_seed: bool = False
 
 
 PROFILES = {
     row.name: row
     for row in (
-        SearchBudget("quick", 25, 20.0),
-        SearchBudget("ci", 200, 60.0),
-        SearchBudget("night", 5000, 600.0, new_seed=True),
+        SearchBudget("quick", 25, 20.0, 20.0),
+        SearchBudget("ci", 200, 60.0, 60.0),
+        SearchBudget("night", 5000, 600.0, 300.0, new_seed=True),
     )
 }
 
@@ -85,7 +87,7 @@ class _Ledger:
     worst: Mismatch | None = None
     crash: Exception | None = None
     notes: dict[str, None] = field(default_factory=dict)
-    open_bits: OpenBits = field(default_factory=OpenBits)
+    witnesses: list[Witness] = field(default_factory=list)
 
     def check(self, problem: Any) -> bool:
         """Runs one problem; False when it fails. Raises _Stopped where going on would tell nothing new."""
@@ -95,8 +97,11 @@ class _Ledger:
         if not self.failure and now > self.deadline:
             self.doubt = Finding(verdicts.TIMEOUT, f"the time limit ended the campaign after {self.cases} cases", None)
             raise _Stopped
-        found = examine(self.kernel, problem, self.device, follow_open=self.open_bits.followed < FOLLOWED)
+        found = examine(self.kernel, problem, self.device)
         finding = found.finding
+        differs = finding is not None and finding.status == verdicts.FAIL and finding.mismatch is not None
+        if finding is None or differs:
+            self.witnesses.append(Witness(problem, time.monotonic() - now, differs))
         self._count(found)
         self._report()
         if finding is None:
@@ -121,8 +126,6 @@ class _Ledger:
     def _count(self, found: Examined) -> None:
         """Cases that only serve to make a failure smaller do not count."""
         self.notes |= dict.fromkeys(found.notes)
-        if found.seen:
-            self.open_bits.note(found.seen)
         if self.failure:
             return
         self.cases, self.elements = self.cases + 1, self.elements + found.elements
@@ -178,6 +181,7 @@ def run_campaign(
         with suppress(_Stopped):
             if planned:
                 _search(ledger, planned)
+    _inquire(ledger)
     return _verdict(ledger, time.monotonic() - started, failures_dir)
 
 
@@ -244,15 +248,27 @@ def _search(ledger: _Ledger, cases: int) -> None:
         raise code_fails(kernel, "problem", error) from error  # what draws problems, and their classes
 
 
+def _inquire(ledger: _Ledger) -> None:
+    """Adds the mistake that explains differing bits to the failure, where one does."""
+    found = ledger.failure
+    if found is None or found.mismatch is None:
+        return
+    seconds = ledger.profile.suspect_seconds
+    suspects = suspects_of(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
+    lines = tuple(map(str, suspects))
+    mismatch = replace(found.mismatch, suspects=(*found.mismatch.suspects, *lines))
+    text = "\n".join((found.text, *(f"suspect {line}" for line in lines)))
+    ledger.failure = replace(found, text=text, mismatch=mismatch)
+
+
 def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -> Verdict:
     kernel, found = ledger.kernel, ledger.failure or ledger.doubt
     device, problem = describe(ledger.device), found.problem if found else None
     record, text, remarks = described(kernel, problem) if problem is not None else (None, "", ())
-    said, open_notes = with_open_bits(kernel, found, ledger.open_bits)
     replay = ""
     if found and record is not None and failures_dir is not None and found.status in (verdicts.FAIL, verdicts.TIMEOUT):
         try:
-            replay = str(write_case(Path(failures_dir), kernel, problem, device, said))
+            replay = str(write_case(Path(failures_dir), kernel, problem, device, found.text))
         except (OSError, ValueError) as error:
             remarks = (*remarks, f"no replay case in {failures_dir}: {error}")
     return Verdict(
@@ -264,13 +280,13 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
         ledger.cases,
         ledger.elements,
         seconds,
-        finding=said,
+        finding=found.text if found else "",
         mismatch=found.mismatch if found else None,
         problem=record,
         problem_text=text,
         replay=replay,
         promise=str(kernel.promise),
-        notes=(*ledger.notes, *open_notes, *remarks),
+        notes=(*ledger.notes, *remarks),
         differing=ledger.differing,
         worst=ledger.worst,
     )

@@ -1,0 +1,119 @@
+"""Readings: mistakes that a right output alone lets one predict, because they code, place or cut off right values wrongly."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import decode, encode
+from refsim.formats import FORMATS, Format
+from refsim.layouts.swizzles import SWIZZLES, Swizzle
+
+Codes = NDArray[np.unsignedinteger]
+Fits = Callable[[Codes, Codes, Format | None], bool]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One mistake: `fits(got, want, format)` says whether it turns `want` into `got`, in every element it speaks of.
+
+    Both are codes of one shape; `format` is None where they are integers. Where the mistake changes nothing, as a transposition
+    of one row, equal arrays fit. `least` elements must differ for it to be believed.
+    """
+
+    suspect: str
+    says: str
+    fits: Fits
+    least: int = 4
+
+
+def readings() -> Iterator[Reading]:
+    """Every mistake that is looked for; the first of them is called "transposed". Source: defined here."""
+    yield Reading("transposed", "the transpose was written", _transposed)
+    for step, way in ((1, "behind"), (-1, "before")):
+        yield Reading("off-by-one row", f"each row lies one {way} its place", partial(_shifted, -2, step))
+        yield Reading("off-by-one column", f"each column lies one {way} its place", partial(_shifted, -1, step))
+    for row in SWIZZLES:
+        if row.bits:
+            yield Reading("swizzle not undone", f"bytes lie as swizzle {row.name} puts them", partial(_swizzled, row))
+    yield Reading("flushed subnormals", "every difference is a zero for a subnormal", _flushed, 1)
+    yield Reading(
+        "infinity saturated", "every difference is a largest value for an infinity", partial(_ends, saturated=True), 1
+    )
+    yield Reading(
+        "infinity propagated", "every difference is an infinity for a largest value", partial(_ends, saturated=False), 1
+    )
+    yield Reading("NaN dropped", "every difference is a number where a NaN belongs", _dropped, 1)
+    for other in FORMATS:
+        yield Reading(
+            "FN / FNUZ" if _twins(other) else "format", f"the codes are those of {other.name}", partial(_recoded, other)
+        )
+
+
+def _transposed(got: Codes, want: Codes, format: Format | None) -> bool:
+    return want.ndim >= 2 and bool((got.reshape(-1) == np.swapaxes(want, -1, -2).reshape(-1)).all())
+
+
+def _shifted(axis: int, step: int, got: Codes, want: Codes, format: Format | None) -> bool:
+    """Whether lines along an axis hold their neighbours; what the line at the edge holds is not asked."""
+    if want.ndim < -axis:
+        return False
+    held, belonging = (slice(1, None), slice(None, -1)) if step > 0 else (slice(None, -1), slice(1, None))
+    have, right = np.moveaxis(got, axis, 0)[held], np.moveaxis(want, axis, 0)[belonging]
+    return bool((have == right).all())
+
+
+def _swizzled(row: Swizzle, got: Codes, want: Codes, format: Format | None) -> bool:
+    have, right = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (got, want))
+    places = np.asarray(row(np.arange(right.size)))
+    return bool((places < right.size).all() and (have[places] == right).all())
+
+
+def _flushed(got: Codes, want: Codes, format: Format | None) -> bool:
+    if format is None or not format.has_zero:
+        return False
+    wrong = got != want
+    have, right = np.abs(_values(got[wrong], format)), np.abs(_values(want[wrong], format))
+    return bool((have == 0).all() and ((right > 0) & (right < format.min_normal)).all())
+
+
+def _ends(got: Codes, want: Codes, format: Format | None, *, saturated: bool) -> bool:
+    if format is None or not format.has_infinity:
+        return False
+    wrong = got != want
+    have, right = _values(got[wrong], format), _values(want[wrong], format)
+    ended, endless = (have, right) if saturated else (right, have)
+    return bool(
+        np.isinf(endless).all()
+        and (np.abs(ended) == format.max_value).all()
+        and (np.sign(ended) == np.sign(endless)).all()
+    )
+
+
+def _dropped(got: Codes, want: Codes, format: Format | None) -> bool:
+    if format is None:
+        return False
+    wrong = got != want
+    return bool(np.isnan(_values(want[wrong], format)).all() and not np.isnan(_values(got[wrong], format)).any())
+
+
+def _recoded(other: Format, got: Codes, want: Codes, format: Format | None) -> bool:
+    """Whether each code is the other format's for the value, or for one that rounds to it: their grids differ."""
+    if format is None or format == other or format.code_bits != other.code_bits:
+        return False
+    if (got >= other.code_limit).any() or (want >= format.code_limit).any():
+        return False
+    have, right = decode(got, other), decode(want, format)
+    low, high = (decode(encode(right, other, rounding), other) for rounding in ("down", "up"))
+    near = (low <= have) & (have <= high) | (encode(have, format) == want)
+    return bool((near | np.isnan(have) & np.isnan(right)).all())
+
+
+def _values(codes: Codes, format: Format) -> NDArray[np.float64]:
+    return np.asarray(decode(codes, format), np.float64)
+
+
+def _twins(format: Format) -> bool:
+    return not format.has_negative_zero and format.has_nan and format.sign_mask != 0

@@ -1,0 +1,60 @@
+"""A simulated GPU that runs a changed PTX text whatever code it is asked for: what edits of a kernel are tried on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from refsim import ptx
+from refsim.device.sim import SECONDS, SimLauncher
+from refsim.kernel_code import KernelCode
+from refsim.ptx.text.entry_names import entry_named
+
+ORDERS = 16  # eager, lazy, and random ones until a warp comes last that has to
+
+
+@dataclass
+class ChangedDevice:
+    """Runs `program` and notes which entries ran; `schedules` orders of each launch, `seconds` at most for one."""
+
+    program: ptx.Program
+    schedules: int = ORDERS
+    seconds: float = SECONDS
+    name: str = "sim"
+    entries: set[str] = field(default_factory=set)
+
+    @property
+    def target(self) -> str:
+        return self.program.target
+
+    def describe(self) -> dict[str, str]:
+        return {"device": f"simulated GPU ({self.target})", "target": self.target}
+
+    @property
+    def is_simulated(self) -> bool:
+        return True
+
+    def hardware(self) -> dict[str, str]:
+        return {}
+
+    def probing(self) -> "ChangedDevice":
+        return replace(self, schedules=1)
+
+    @contextmanager
+    def loaded(self, text: str, source: str) -> Iterator[SimLauncher]:
+        yield SimLauncher(ptx.load(text, self.target), self.schedules)
+
+    @contextmanager
+    def launcher(
+        self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
+    ) -> Iterator[SimLauncher]:
+        launcher = SimLauncher(self.program, self.schedules, count_banks=count_banks, seconds=self.seconds)
+        run = launcher.launch
+
+        def noted(entry: str, *arguments: Any, **options: Any) -> None:
+            self.entries.add(entry_named(entry, self.program.entries, self.program.text))
+            run(entry, *arguments, **options)
+
+        launcher.launch = noted  # type: ignore[method-assign]
+        yield launcher

@@ -1,0 +1,168 @@
+"""Repairs of arithmetic: another rounding, one more or one less, contraction, subnormals, infinities and NaN.
+
+A rule takes a line and yields what may stand in its place; opcodes that a target does not have are left to the loader.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from refsim.formats import FORMATS
+from refsim.testing.suspects.listing import REGISTER, Line, Listing
+
+Changes = dict[int, str]
+
+_FLOATS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
+_CONTAINER = {"f32": "f32", "f64": "f64", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
+_ROUNDINGS = ("rn", "rz", "rm", "rp")
+_WHOLE_ROUNDINGS = ("rni", "rzi", "rmi", "rpi")
+_FLUSHABLE = frozenset(
+    {"add", "sub", "mul", "fma", "div", "sqrt", "rcp", "min", "max", "abs", "neg", "ex2", "lg2", "rsqrt"}
+)
+_UNORDERED = {"lt": "ltu", "le": "leu", "gt": "gtu", "ge": "geu", "eq": "equ", "ne": "neu"}
+
+
+def spelled(value: float) -> str:
+    """A float32 constant in upper case: 448.0 is "0F43E00000"."""
+    return f"0F{struct.unpack('<I', struct.pack('<f', value))[0]:08X}"
+
+
+_LIMITS = frozenset(
+    spelled(sign * row.max_value) for row in FORMATS if row.has_nan or not row.has_infinity for sign in (1, -1)
+)
+"""The largest values of the formats, as PTX spells them: what a clamp clamps to."""
+
+
+def fma_as_mul_and_add(listing: Listing, line: Line) -> Iterator[Changes]:
+    if line.name != "fma" or line.words[-1] not in _FLOATS or len(line.operands) != 4:
+        return
+    kind = line.words[-1]
+    d, a, b, c = line.operands
+    rounding = [word for word in line.words[1:-1] if word != "sat"]
+    product = ".".join(("mul", *rounding, kind))
+    total = ".".join(("add", *line.words[1:-1], kind))
+    yield {
+        line.at: line.reading(
+            f".reg .{_CONTAINER[kind]} %refsim", f"{product} %refsim, {a}, {b}", f"{total} {d}, %refsim, {c}"
+        )
+    }
+
+
+def mul_and_add_as_fma(listing: Listing, line: Line) -> Iterator[Changes]:
+    if line.name not in ("add", "sub") or line.words[-1] not in _FLOATS or len(line.operands) != 3:
+        return
+    kind = line.words[-1]
+    d, x, y = line.operands
+    words = [word for word in line.words[1:-1] if word != "rn"]
+    fused = ".".join(("fma", *([] if any(word in _ROUNDINGS for word in words) else ["rn"]), *words, kind))
+    declared = f".reg .{_CONTAINER[kind]} %refsim"
+    for product, other in ((x, y), (y, x)):
+        made = listing.definition(product, line)
+        if made is None or made.name != "mul" or made.words[-1] != kind:
+            continue
+        a, b = made.operands[1:]
+        if line.name == "add":
+            yield {line.at: line.renamed(fused, d, a, b, other)}
+        elif product is x:
+            yield {line.at: line.reading(declared, f"neg.{kind} %refsim, {y}", f"{fused} {d}, {a}, {b}, %refsim")}
+        else:
+            yield {line.at: line.reading(declared, f"neg.{kind} %refsim, {a}", f"{fused} {d}, %refsim, {b}, {x}")}
+
+
+def other_rounding(listing: Listing, line: Line) -> Iterator[Changes]:
+    for roundings in (_ROUNDINGS, _WHOLE_ROUNDINGS, ("rna", "rn", "rz")):
+        for word in line.words[1:]:
+            if word in roundings:
+                yield from ({line.at: _with(line, word, other)} for other in roundings if other != word)
+                return
+
+
+def subnormals_kept(listing: Listing, line: Line) -> Iterator[Changes]:
+    if "ftz" in line.words:
+        yield {line.at: _with(line, "ftz", "")}
+
+
+def subnormals_flushed(listing: Listing, line: Line) -> Iterator[Changes]:
+    if line.name in _FLUSHABLE and line.words[-1] == "f32" and "ftz" not in line.words:
+        yield {line.at: line.renamed(".".join((*line.words[:-1], "ftz", "f32")))}
+
+
+def infinity_other(listing: Listing, line: Line) -> Iterator[Changes]:
+    """A conversion with or without .satfinite, a saturation to [0, 1] left out, a clamp to a format's limit left out."""
+    if "satfinite" in line.words or "sat" in line.words:
+        yield {line.at: _with(line, "satfinite" if "satfinite" in line.words else "sat", "")}
+    elif line.name == "cvt" and line.words[1] in _ROUNDINGS:
+        yield {line.at: line.renamed(".".join((*line.words[:2], "satfinite", *line.words[2:])))}
+    elif line.name in ("min", "max") and line.words[-1] == "f32":
+        kept = [operand for operand in line.operands[1:] if listing.constant(operand).upper() not in _LIMITS]
+        if len(kept) == 1:
+            yield {line.at: line.renamed("mov.f32", line.operands[0], kept[0])}
+
+
+def nan_other(listing: Listing, line: Line) -> Iterator[Changes]:
+    """min and max that return NaN or drop it; comparisons that a NaN passes or fails."""
+    if line.name in ("min", "max") and line.words[-1] in _FLOATS:
+        if "NaN" in line.words:
+            yield {line.at: _with(line, "NaN", "")}
+        else:
+            yield {line.at: line.renamed(".".join((*line.words[:-1], "NaN", line.words[-1])))}
+    elif line.name == "setp" and line.words[-1] in _FLOATS:
+        for ordered, unordered in _UNORDERED.items():
+            if line.words[1] in (ordered, unordered):
+                yield {line.at: _with(line, line.words[1], unordered if line.words[1] == ordered else ordered)}
+
+
+def rounded_once(listing: Listing, line: Line) -> Iterator[Changes]:
+    """A value that was narrowed only to be widened, or narrowed twice, goes on as it was before."""
+    if line.name == "cvt" and line.words[-1] in ("f16", "bf16", "f32", "f16x2") and len(line.operands) == 2:
+        made = listing.definition(line.operands[1], line)
+        narrower = made is not None and made.name == "cvt" and made.words[-2] == line.words[-1] != "f32"
+        if made is not None and narrower and line.words[-2] != made.words[-1]:
+            yield {
+                line.at: line.renamed(
+                    ".".join((*line.words[:-1], made.words[-1])), line.operands[0], *made.operands[1:]
+                )
+            }
+    widened = (line.name == "cvt" and line.words[-2] == "f32") or (
+        line.name == "mov" and line.operands[0].startswith("%f")
+    )
+    if widened and (origin := _before_narrowing(listing, line)):
+        yield {line.at: line.renamed("mov.b32", line.operands[0], origin)}
+
+
+def _before_narrowing(listing: Listing, line: Line) -> str:
+    """The float32 register whose narrowed value a line widens, through the moves and shifts that widening takes; else ""."""
+    upper = False
+    while True:
+        if line.name == "cvt" and line.words[-2] in ("f16", "bf16", "f16x2", "bf16x2") and line.words[-1] == "f32":
+            return line.operands[1] if upper or len(line.operands) == 2 else line.operands[2]
+        if line.name not in ("mov", "cvt", "shl", "and"):
+            return ""
+        upper = upper or line.name == "and"
+        registers = REGISTER.findall(line.operands[1])
+        made = listing.definition(registers[-1], line) if registers else None
+        if made is None:
+            return ""
+        if made.operands[0].startswith("{"):
+            upper = made.operands[0].rstrip("} ").endswith(registers[-1])
+        line = made
+
+
+def rounded_twice(listing: Listing, line: Line) -> Iterator[Changes]:
+    """A float32 goes through bfloat16 or float16 before it is narrowed further."""
+    if line.name != "cvt" or line.words[-1] != "f32" or "rn" not in line.words:
+        return
+    d, *values = line.operands
+    for through in ("bf16", "f16"):
+        code: list[str] = []
+        for number, value in enumerate(values):
+            name = f"%refsim{number}"
+            code += [f"cvt.rn.{through}.f32 %refsimh, {value}", f"cvt.f32.{through} {name}, %refsimh"]
+        registers = ", ".join(f"%refsim{number}" for number in range(len(values)))
+        declared = (".reg .b16 %refsimh", f".reg .f32 {registers}")
+        yield {line.at: line.reading(*declared, *code, f"{line.opcode} {d}, {registers}")}
+
+
+def _with(line: Line, word: str, other: str) -> str:
+    """The line with one part of its opcode replaced, or left out."""
+    at = line.words.index(word)
+    return line.renamed(".".join((*line.words[:at], *([other] if other else []), *line.words[at + 1 :])))

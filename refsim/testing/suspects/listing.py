@@ -1,0 +1,170 @@
+"""A PTX text as lines that can be edited: what each statement reads and writes, its block, and the CUDA line behind it."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from refsim.ptx import Program
+
+_STATEMENT = re.compile(
+    r"(?P<before>\s*\{?\s*(?:@!?%[\w$]+\s+)?)(?P<opcode>[a-z][\w.:]*)\s+(?P<operands>[^;]*);(?P<behind>\s*\}?)\s*$"
+)
+REGISTER = re.compile(r"%[A-Za-z_$][\w$]*")
+_ENDS_A_BLOCK = frozenset({"bra", "ret", "exit", "call", "trap", "brx"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """One statement that has a line to itself; `at` is its index among the text's lines, `block` its straight run of code."""
+
+    at: int
+    before: str
+    opcode: str
+    operands: tuple[str, ...]
+    behind: str
+    block: int
+    place: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The opcode's parts: ("add", "rn", "f32")."""
+        return tuple(self.opcode.split("."))
+
+    @property
+    def name(self) -> str:
+        return self.words[0]
+
+    @property
+    def written(self) -> frozenset[str]:
+        """Registers that it writes; a store and a branch write none."""
+        if self.name in ("st", "red", "bra", "bar", "barrier") or not self.operands:
+            return frozenset()
+        return frozenset(REGISTER.findall(self.operands[0]))
+
+    def reading(self, *statements: str) -> str:
+        """The text of the line with other statements in its place, under the same guard."""
+        guard = self.before.replace("{", "").strip()
+        code = " ".join(
+            f"{guard} {statement};" if not statement.startswith(".reg") else f"{statement};" for statement in statements
+        )
+        return f"{{ {code} }}" if len(statements) > 1 else code
+
+    def renamed(self, opcode: str, *operands: str) -> str:
+        """The text of the line with another opcode and, where given, other operands."""
+        return self.reading(f"{opcode} {', '.join(operands or self.operands)}")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The lines of `text` that are statements of `entries`, in order."""
+
+    text: str
+    program: Program
+    entries: Collection[str]
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        places = self._places
+        return tuple(line for line in self._statements() if line.at in places)
+
+    @cached_property
+    def _places(self) -> Mapping[int, str]:
+        """The CUDA line behind each line of the text: the outermost one, which is the kernel's own and not a header's."""
+        found = {}
+        for entry in self.entries:
+            for statement in self.program.module.functions[entry].statements:
+                *_, outermost = statement.location.places() if statement.location else [None]
+                found[statement.line - 1] = outermost.own if outermost else f"PTX line {statement.line}"
+        return found
+
+    def _statements(self) -> Iterator[Line]:
+        block, places = 0, self._places
+        for at, text in enumerate(self.text.split("\n")):
+            if text.strip().endswith(":") or text.startswith(("{", "}")):
+                block += 1
+            match = _STATEMENT.match(text)
+            if match is None:
+                continue
+            yield Line(
+                at,
+                match["before"],
+                match["opcode"],
+                split(match["operands"]),
+                match["behind"],
+                block,
+                places.get(at, ""),
+            )
+            if match["opcode"].split(".")[0] in _ENDS_A_BLOCK:
+                block += 1
+
+    def definition(self, register: str, use: Line) -> Line | None:
+        """The line of the same block that gave `register` the value that `use` reads, if its own operands still hold.
+
+        Nothing between may write what it read: then its operation can be moved to where `use` stands.
+        """
+        after: set[str] = set()
+        for line in reversed(self._block(use.block)):
+            if line.at >= use.at:
+                continue
+            if register in line.written:
+                read = {name for operand in line.operands[1:] for name in REGISTER.findall(operand)}
+                return line if read.isdisjoint(after) and "@" not in line.before else None
+            after |= line.written
+        return None
+
+    def constant(self, operand: str) -> str:
+        """The literal behind a register that only a `mov` of it ever writes; else the operand itself."""
+        writers = self._writers.get(operand, ())
+        if len(writers) == 1 and writers[0].name == "mov" and not REGISTER.findall(writers[0].operands[1]):
+            return writers[0].operands[1]
+        return operand
+
+    def uses(self, register: str) -> tuple[Line, ...]:
+        """Every line that names a register other than to write it."""
+        return self._readers.get(register, ())
+
+    def _block(self, block: int) -> tuple[Line, ...]:
+        return self._blocks.get(block, ())
+
+    @cached_property
+    def _blocks(self) -> Mapping[int, tuple[Line, ...]]:
+        found: dict[int, list[Line]] = {}
+        for line in self.lines:
+            found.setdefault(line.block, []).append(line)
+        return {block: tuple(lines) for block, lines in found.items()}
+
+    @cached_property
+    def _writers(self) -> Mapping[str, tuple[Line, ...]]:
+        found: dict[str, list[Line]] = {}
+        for line in self.lines:
+            for register in line.written:
+                found.setdefault(register, []).append(line)
+        return {register: tuple(lines) for register, lines in found.items()}
+
+    @cached_property
+    def _readers(self) -> Mapping[str, tuple[Line, ...]]:
+        found: dict[str, list[Line]] = {}
+        for line in self.lines:
+            operands = line.operands[1:] if line.written else line.operands
+            for register in {name for operand in (line.before, *operands) for name in REGISTER.findall(operand)}:
+                found.setdefault(register, []).append(line)
+        return {register: tuple(lines) for register, lines in found.items()}
+
+    def edited(self, changes: Mapping[int, str]) -> str:
+        """The text with some lines replaced."""
+        lines = self.text.split("\n")
+        for at, text in changes.items():
+            lines[at] = text
+        return "\n".join(lines)
+
+
+def split(operands: str) -> tuple[str, ...]:
+    """Operands at the commas outside braces and brackets: "%f1, {%r1, %r2}, [%rd1+4]" has three."""
+    parts, depth, start = [], 0, 0
+    for at, char in enumerate(operands):
+        depth += {"{": 1, "[": 1, "(": 1, "}": -1, "]": -1, ")": -1}.get(char, 0)
+        if char == "," and depth == 0:
+            parts.append(operands[start:at].strip())
+            start = at + 1
+    return (*parts, last) if (last := operands[start:].strip()) else tuple(parts)

@@ -1,0 +1,46 @@
+"""Suspects that the outputs alone betray: a mistake in coding or placing that turns each right output into the wrong one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from refsim.compare.readings import Codes, Reading, readings
+from refsim.device import Device
+from refsim.formats import Format, format_named
+from refsim.kernels import Kernel
+from refsim.testing.laws import observe
+from refsim.testing.suspects.suspicion import Suspicion
+
+Pair = tuple[Codes, Codes, Format | None]
+
+
+def betrayed(kernel: Kernel, device: Device, problems: Sequence[Any]) -> tuple[Suspicion, ...]:
+    """The one reading that fits every output that is wrong anywhere, on all problems; none where several do.
+
+    Elements that were never written fit nothing. Two readings that fit may be told apart by more problems.
+    """
+    wrong: dict[str, list[Pair]] = {}
+    for problem in problems:
+        for name, pair in _pairs(kernel, device, problem):
+            wrong.setdefault(name, []).append(pair)
+    guilty = {name: pairs for name, pairs in wrong.items() if any((got != want).any() for got, want, _ in pairs)}
+    fitting = [reading for reading in readings() if guilty and all(_fits(reading, pairs) for pairs in guilty.values())]
+    if len(fitting) != 1:
+        return ()
+    return (Suspicion(fitting[0].suspect, fitting[0].says, tuple(f"output {name}" for name in guilty), len(problems)),)
+
+
+def _pairs(kernel: Kernel, device: Device, problem: Any) -> list[tuple[str, Pair]]:
+    got, want = observe(kernel, problem, device).outputs, kernel.expected(problem, device.target)
+    rows = {name: format_named(format) if format else None for name, format in kernel.output_formats(problem).items()}
+    return [(name, (_codes(got[name]), _codes(want[name]), row)) for name, row in rows.items()]
+
+
+def _fits(reading: Reading, pairs: Sequence[Pair]) -> bool:
+    differing = sum(int(np.count_nonzero(got != want)) for got, want, _ in pairs)
+    return differing >= reading.least and all(reading.fits(*pair) for pair in pairs)
+
+
+def _codes(array: Any) -> Codes:
+    return np.ascontiguousarray(array).reshape(np.shape(array)).view(f"u{np.asarray(array).dtype.itemsize}")

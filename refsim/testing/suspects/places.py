@@ -1,0 +1,49 @@
+"""Repairs of where things lie: bounds one too far or too near, tails rounded away, a swizzle, a transposition."""
+
+import re
+from collections.abc import Iterator
+
+from refsim.testing.suspects.arithmetic import Changes
+from refsim.testing.suspects.listing import Line, Listing
+
+_INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64", "b32", "b64"})
+_NEIGHBOUR = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "lo": "ls", "ls": "lo", "hi": "hs", "hs": "hi"}
+
+
+def bound_moved(listing: Listing, line: Line) -> Iterator[Changes]:
+    """A comparison of integers that takes its bound in or leaves it out; one added to a number or not."""
+    if line.name == "setp" and line.words[-1] in _INTEGERS and line.words[1] in _NEIGHBOUR:
+        opcode = ".".join((line.name, _NEIGHBOUR[line.words[1]], *line.words[2:]))
+        yield {line.at: line.renamed(opcode)}
+    elif line.name == "add" and line.words[-1] in _INTEGERS and line.operands[-1] in ("1", "-1"):
+        yield {line.at: line.renamed(f"mov.{line.words[-1]}", *line.operands[:2])}
+
+
+def tail_kept(listing: Listing, line: Line) -> Iterator[Changes]:
+    """A number that is rounded down to a multiple of a power of two, left as it is."""
+    mask = re.fullmatch(r"-(\d+)", listing.constant(line.operands[-1])) if line.name == "and" else None
+    if mask and int(mask[1]) > 1 and int(mask[1]).bit_count() == 1:
+        yield {line.at: line.renamed(f"mov.{line.words[-1]}", *line.operands[:2])}
+
+
+def not_swizzled(listing: Listing, line: Line) -> Iterator[Changes]:
+    if line.name == "xor" and line.words[-1] in ("b32", "b64"):
+        d, a, b = line.operands
+        yield {line.at: line.renamed(f"mov.{line.words[-1]}", d, a)}
+        if b.startswith("%"):
+            yield {line.at: line.renamed(f"mov.{line.words[-1]}", d, b)}
+
+
+def transposed(listing: Listing, line: Line) -> Iterator[Changes]:
+    """ldmatrix and stmatrix with .trans or without."""
+    if line.name not in ("ldmatrix", "stmatrix"):
+        return
+    words = list(line.words)
+    if "trans" in words:
+        words.remove("trans")
+    else:
+        count = next((at for at, word in enumerate(words) if re.fullmatch(r"x[124]", word)), None)
+        if count is None:
+            return
+        words.insert(count + 1, "trans")
+    yield {line.at: line.renamed(".".join(words))}

@@ -1,0 +1,76 @@
+"""Repairs of how values are scaled and coded: a division or a reciprocal, another limit, an exponent rounded otherwise."""
+
+from collections.abc import Iterator
+
+from refsim.testing.suspects.arithmetic import Changes, spelled
+from refsim.testing.suspects.listing import Line, Listing
+
+_CODES = {"e4m3x2": "e5m2x2", "e5m2x2": "e4m3x2", "e2m3x2": "e3m2x2", "e3m2x2": "e2m3x2"}
+_DIVISORS = tuple(
+    spelled(value) for value in (448.0, 57344.0, 240.0, 256.0, 6.0, 7.5, 28.0, 127.0, 128.0, 127.5, 255.0)
+)
+"""What an amax is divided by: the largest values of FP8, FP4, FP6, their powers of two, and those of int8."""
+_CARRIES = ("8388607", "4194304", "4194303", "0")
+"""What is added to a float32's bits before those below its exponent are dropped: up, to nearest (ties up or down), down."""
+
+
+def divided_otherwise(listing: Listing, line: Line) -> Iterator[Changes]:
+    """A division for a product with the reciprocal, and the other way round."""
+    if line.words[-1] != "f32":
+        return
+    if line.name == "div":
+        d, a, b = line.operands
+        yield {line.at: line.reading(".reg .f32 %refsim", f"rcp.rn.f32 %refsim, {b}", f"mul.rn.f32 {d}, {a}, %refsim")}
+        if line.opcode != "div.rn.f32":
+            yield {line.at: line.renamed("div.rn.f32")}
+    elif line.name == "mul":
+        d, x, y = line.operands
+        for factor, other in ((x, y), (y, x)):
+            made = listing.definition(factor, line)
+            if made is not None and made.name == "rcp":
+                yield {line.at: line.renamed("div.rn.f32", d, other, made.operands[1])}
+            elif made is not None and made.name == "div":
+                yield {
+                    line.at: line.reading(
+                        ".reg .f32 %refsim",
+                        f"mul.rn.f32 %refsim, {other}, {made.operands[1]}",
+                        f"div.rn.f32 {d}, %refsim, {made.operands[2]}",
+                    )
+                }
+
+
+def limit_other(listing: Listing, line: Line) -> Iterator[Changes]:
+    """A quotient with a format's largest value, by another format's; a product with its reciprocal likewise."""
+    for at, operand in enumerate(line.operands):
+        given = listing.constant(operand).upper()
+        if line.name in ("div", "mul") and given in _DIVISORS:
+            others = (value for value in _DIVISORS if value != given)
+            yield from (
+                {line.at: line.renamed(line.opcode, *_replaced(line.operands, at, f"0f{other[2:]}"))}
+                for other in others
+            )
+
+
+def exponent_rounded_otherwise(listing: Listing, line: Line) -> Iterator[Changes]:
+    if line.name == "add" and line.words[-1] in ("s32", "u32", "b32") and line.operands[-1] in _CARRIES[:3]:
+        others = (carry for carry in _CARRIES if carry != line.operands[-1])
+        yield from ({line.at: line.renamed(line.opcode, *line.operands[:2], other)} for other in others)
+    elif line.name == "shr" and line.operands[-1] == "23":
+        for carry in _CARRIES[:2]:
+            total = (
+                f"add.{'u' if line.words[-1][0] == 'b' else line.words[-1][0]}32 %refsim, {line.operands[1]}, {carry}"
+            )
+            yield {line.at: line.reading(".reg .b32 %refsim", total, f"{line.opcode} {line.operands[0]}, %refsim, 23")}
+
+
+def coded_otherwise(listing: Listing, line: Line) -> Iterator[Changes]:
+    """The other format of the same width."""
+    if line.name == "cvt":
+        for word in line.words:
+            if word in _CODES:
+                at = line.words.index(word)
+                yield {line.at: line.renamed(".".join((*line.words[:at], _CODES[word], *line.words[at + 1 :])))}
+
+
+def _replaced(operands: tuple[str, ...], at: int, other: str) -> tuple[str, ...]:
+    return (*operands[:at], other, *operands[at + 1 :])

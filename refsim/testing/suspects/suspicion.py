@@ -1,0 +1,25 @@
+"""A mistake that explains a kernel whose bits differ, and on what that rests."""
+
+from dataclasses import dataclass
+
+SHOWN = 3  # places listed one by one
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A mistake of the kind `suspect`, at `places` of the CUDA source or in outputs; it explains all `problems` tried.
+
+    `is_mended`: the kernel was run with the mistake undone, and agreed; else the wrong outputs follow from the right ones.
+    """
+
+    suspect: str
+    says: str
+    places: tuple[str, ...]
+    problems: int
+    is_mended: bool = False
+
+    def __str__(self) -> str:
+        more = f" and {len(self.places) - SHOWN} more" if len(self.places) > SHOWN else ""
+        where = ", ".join(self.places[:SHOWN]) + more
+        proof = "undone, it agrees" if self.is_mended else "that gives these very bits"
+        return f"{self.suspect}: {self.says}, {where}; {proof} on all {self.problems} problems tried"

@@ -1,0 +1,126 @@
+"""The trial: each repair that a kernel's code admits, tried on the problem that failed, then on all others."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from refsim import ptx
+from refsim.device.compile import compiled
+from refsim.errors import RefsimError
+from refsim.kernel_code import KernelCode
+from refsim.kernels import Kernel
+from refsim.testing.barrier_sweep import only
+from refsim.testing.changed_device import ChangedDevice
+from refsim.testing.runs import examine
+from refsim.testing.suspects.arithmetic import Changes
+from refsim.testing.suspects.listing import Line, Listing
+from refsim.testing.suspects.repairs import REPAIRS, Repair
+from refsim.testing.suspects.sources import source_edits
+from refsim.testing.suspects.suspicion import Suspicion
+
+SLOWER = 4.0  # a repaired kernel that takes so many times as long as the guilty one did has lost its way
+LEAST_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A mistake, where in the CUDA source it stands, and the PTX without it."""
+
+    suspect: str
+    says: str
+    places: tuple[str, ...]
+    mended: Callable[[], str]
+
+
+def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: float) -> tuple[Suspicion, ...]:
+    """The mistake whose repair makes a kernel agree on all `problems`, of which the first one fails; at most one.
+
+    The search ends after `seconds`. Empty where no edit mends it, and where the simulator does not show the failure.
+    """
+    deadline = time.monotonic() + seconds
+    text = compiled(kernel.code, target).text
+    guilty = ChangedDevice(ptx.load(text, target), schedules=1, seconds=seconds)
+    started = time.monotonic()
+    if examine(kernel, problems[0], guilty).finding is None or not guilty.entries:
+        return ()
+    patience = max(LEAST_SECONDS, SLOWER * (time.monotonic() - started))
+    if len(guilty.entries) == 1:
+        text = only(text, *guilty.entries)
+    listing = Listing(text, guilty.program, sorted(guilty.entries))
+    for each in chain(_in_ptx(listing), _in_cuda(kernel.code, target)):
+        if time.monotonic() > deadline:
+            break
+        if _agrees(kernel, each, guilty, problems, patience):
+            return (Suspicion(each.suspect, each.says, each.places, len(problems), is_mended=True),)
+    return ()
+
+
+def _agrees(kernel: Kernel, each: _Candidate, guilty: ChangedDevice, problems: Sequence[Any], patience: float) -> bool:
+    """Whether the mended kernel is one that the target can run, and agrees on every problem."""
+    try:
+        program = ptx.load(each.mended(), guilty.target)
+        for entry in guilty.entries:
+            program.code(entry)
+        device = ChangedDevice(program, schedules=1, seconds=patience)
+        return all(examine(kernel, problem, device).finding is None for problem in problems)
+    except RefsimError:  # an opcode that does not exist, addresses that lead nowhere, or no C++ any more
+        return False
+
+
+def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
+    """Edits of the CUDA source, which are compiled one by one."""
+    if code.is_ptx:
+        return
+    file = code.file
+    text = code.source if file is None else Path(file).read_text("utf-8", "replace")
+    beside = () if file is None else (Path(file).parent,)
+    for edit in source_edits(text or ""):
+        edited = replace(code, file=None, source=edit.text, include=(*beside, *code.include))
+        place = f"{code.label}:{edit.line}"
+        yield _Candidate(edit.suspect, edit.says, (place,), lambda edited=edited: compiled(edited, target).text)  # type: ignore[misc]
+
+
+def _in_ptx(listing: Listing) -> Iterator[_Candidate]:
+    """Each repair: everywhere at once, at each CUDA line, and for lines of several likes at some of them alone."""
+    for repair in REPAIRS:
+        kinds: dict[int, list[tuple[Line, Changes]]] = {}
+        for line in listing.lines:
+            for number, changes in enumerate(repair.rule(listing, line)):
+                kinds.setdefault(number, []).append((line, changes))
+        for found in kinds.values():
+            for group in _groups(found):
+                yield from _joined(listing, repair, group)
+
+
+def _groups(found: list[tuple[Line, Changes]]) -> Iterator[list[tuple[Line, Changes]]]:
+    """All; those of one CUDA line; those of it with one opcode; of these every second, third or fourth, as unrolled loops have
+    them. None comes twice.
+    """
+    lines: dict[str, list[tuple[Line, Changes]]] = {}
+    likes: dict[tuple[str, str], list[tuple[Line, Changes]]] = {}
+    for line, changes in found:
+        lines.setdefault(line.place, []).append((line, changes))
+        likes.setdefault((line.place, line.opcode), []).append((line, changes))
+    some = (
+        group[first::step] for group in likes.values() for step in (2, 3, 4) for first in range(min(step, len(group)))
+    )
+    seen = set()
+    for group in (found, *lines.values(), *likes.values(), *some):
+        members = tuple(line.at for line, _ in group)
+        if members not in seen:
+            seen.add(members)
+            yield group
+
+
+def _joined(listing: Listing, repair: Repair, group: list[tuple[Line, Changes]]) -> Iterator[_Candidate]:
+    """All the changes as one, unless two of them want the same line."""
+    joined: Changes = {}
+    for _, changes in group:
+        if not joined.keys().isdisjoint(changes):
+            return
+        joined |= changes
+    places = tuple(dict.fromkeys(line.place for line, _ in group))
+    yield _Candidate(repair.suspect, repair.says, places, lambda: listing.edited(joined))

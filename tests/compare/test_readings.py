@@ -1,0 +1,73 @@
+"""Each reading is recognised where it was made, on shapes that tell it from others, and nothing else is."""
+
+import numpy as np
+import pytest
+
+from refsim.compare.readings import readings
+from refsim.conversions import decode, encode
+from refsim.formats import FORMATS, Format, format_named
+from refsim.layouts import swizzle
+
+RNG = np.random.default_rng(7)
+CODES = RNG.permutation(np.arange(32 * 128) % 251).astype(np.uint8).reshape(32, 128)
+F16 = format_named("f16")
+
+
+def fitting(got: np.ndarray, want: np.ndarray, row: Format | None = None) -> list[str]:
+    found = [each for each in readings() if np.count_nonzero(got != want) >= each.least and each.fits(got, want, row)]
+    return [each.suspect for each in found]
+
+
+def test_a_transpose_is_named_for_squares_and_for_other_shapes() -> None:
+    square = CODES[:, :32]
+    assert fitting(square.T.copy(), square) == ["transposed"]
+    assert fitting(CODES.T.reshape(CODES.shape), CODES) == ["transposed"]
+
+
+@pytest.mark.parametrize(("axis", "name"), [(0, "off-by-one row"), (1, "off-by-one column")])
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_shift_is_named_whatever_its_edge_holds(axis: int, name: str, step: int) -> None:
+    got = np.roll(CODES, step, axis)
+    edge: list[slice | int] = [slice(None)] * 2
+    edge[axis] = 0 if step > 0 else -1
+    got[tuple(edge)] = 255
+    assert fitting(got, CODES) == [name]
+
+
+@pytest.mark.parametrize("mode", ["32B", "64B", "128B"])
+def test_a_swizzle_is_named(mode: str) -> None:
+    got = CODES.reshape(-1)[swizzle(mode)(np.arange(CODES.size))].reshape(CODES.shape)
+    assert fitting(got, CODES) == ["swizzle not undone"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "written"),
+    [
+        ("flushed subnormals", [0x0001, 0x8003, 0x3C00], [0x0000, 0x8000, 0x3C00]),
+        ("infinity saturated", [0x7C00, 0xFC00, 0x3C00], [0x7BFF, 0xFBFF, 0x3C00]),
+        ("infinity propagated", [0x7BFF, 0xFBFF, 0x3C00], [0x7C00, 0xFC00, 0x3C00]),
+        ("NaN dropped", [0x7E00, 0x7FFF, 0x3C00], [0x0000, 0x4000, 0x3C00]),
+    ],
+)
+def test_what_became_of_special_values_is_named(name: str, wanted: list[int], written: list[int]) -> None:
+    want, got = np.uint16(wanted), np.uint16(written)
+    assert fitting(got, want, F16) == [name]
+    spoilt = got.copy()
+    spoilt[2] ^= 1
+    assert fitting(spoilt, want, F16) == []
+
+
+@pytest.mark.parametrize(("format", "other", "name"), [("e4m3", "e4m3fnuz", "FN / FNUZ"), ("e4m3", "e5m2", "format")])
+def test_codes_of_another_format_are_named(format: str, other: str, name: str) -> None:
+    own, theirs = format_named(format), format_named(other)
+    values = RNG.standard_normal(500) * 20
+    assert fitting(encode(values, theirs), encode(values, own), own) == [name]
+
+
+def test_wrong_elements_without_a_cause_stay_unnamed() -> None:
+    for row in FORMATS:
+        if row.code_bits != 8 or row.code_limit != 256:
+            continue
+        want = encode(RNG.standard_normal((16, 64)), row)
+        for got in (want ^ 1, np.where(RNG.random(want.shape) < 0.1, want + 1, want).astype(np.uint8), 0 * want):
+            assert fitting(got, want, row) == [] or np.isnan(decode(want, row)).any()
