@@ -7,7 +7,8 @@ Every loop runs over the `WIDTH` columns of a tile, so that it becomes vector in
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 from numpy.typing import NDArray
 
 WIDTH = 128  # columns of a tile
@@ -49,11 +50,11 @@ def narrow(
             for row in range(a.shape[1]):
                 _largest(a_offsets, b_offsets[tile], start, length, row, top)
                 _align_narrow(top, low, c[tile, row], rule, scale, unit)
-                _cut_narrow(a, b[tile], start, together, row, scale, total)
+                _cut(a, b[tile], start, together, row, scale, total)
                 for j in range(WIDTH):
                     sums[j] = total[j]
                 for first in range(start + together, start + length, together):
-                    _cut_narrow(a, b[tile], first, together, row, scale, total)
+                    _cut(a, b[tile], first, together, row, scale, total)
                     for j in range(WIDTH):
                         sums[j] += total[j]
                 _finish_narrow(sums, top, scale, unit, c[tile, row], rule)
@@ -77,7 +78,7 @@ def wide(
             for row in range(a.shape[1]):
                 _largest(a_exponents, b_exponents[tile], start, length, row, top)
                 _align(top, c[tile, row], rule, scale, unit)
-                _cut_wide(a, b[tile], start, length, row, scale, sums)
+                _cut(a, b[tile], start, length, row, scale, sums)
                 _finish(sums, scale, unit, c[tile, row], rule)
                 _in_range(c[tile, row], rule)
 
@@ -172,42 +173,37 @@ def _align_narrow(top: NDArray[np.int8], low: int, c: Singles, rule: Rule, scale
         units[j] = np.int32(np.int32(127) + shifted) << np.int32(23)
 
 
-@njit(nogil=True, cache=True)
-def _cut_narrow(
-    a: Singles,
-    b: Singles,
-    start: int,
-    count: int,
-    row: int,
-    factor: Singles,
-    total: NDArray[np.int32],
-) -> None:
-    """total = the sum of the cut products; every one is exact in float32 and its integer part below 2^27."""
-    total[:] = 0
-    for k in range(start, start + count, 4):
-        p, q, r, s = a[k, row], a[k + 1, row], a[k + 2, row], a[k + 3, row]
-        for j in range(WIDTH):
-            scale = factor[j]
-            total[j] += (
-                np.int32((p * b[k, j]) * scale)
-                + np.int32((q * b[k + 1, j]) * scale)
-                + np.int32((r * b[k + 2, j]) * scale)
-                + np.int32((s * b[k + 3, j]) * scale)
-            )
+def _whole(term: Any) -> Any:
+    """A term cut toward zero: an int32 of a float32, a float64 of a float64."""
+
+
+@overload(_whole)
+def _whole_of(term: Any) -> Any:
+    def in_int32(term: Any) -> Any:
+        return np.int32(term)
+
+    def in_float64(term: Any) -> Any:
+        return np.trunc(term)
+
+    return in_int32 if term == types.float32 else in_float64
 
 
 @njit(nogil=True, cache=True)
-def _cut_wide(a: Doubles, b: Doubles, start: int, count: int, row: int, scale: Doubles, sums: Doubles) -> None:
-    sums[:] = 0.0
+def _cut(a: Any, b: Any, start: int, count: int, row: int, scale: Any, sums: Any) -> None:
+    """sums = the sums of the cut products, in int32 or in float64.
+
+    In float32 every product is exact and its integer part below 2^27.
+    """
+    sums[:] = 0
     for k in range(start, start + count, 4):
         p, q, r, s = a[k, row], a[k + 1, row], a[k + 2, row], a[k + 3, row]
         for j in range(WIDTH):
             by = scale[j]
             sums[j] += (
-                np.trunc((p * b[k, j]) * by)
-                + np.trunc((q * b[k + 1, j]) * by)
-                + np.trunc((r * b[k + 2, j]) * by)
-                + np.trunc((s * b[k + 3, j]) * by)
+                _whole((p * b[k, j]) * by)
+                + _whole((q * b[k + 1, j]) * by)
+                + _whole((r * b[k + 2, j]) * by)
+                + _whole((s * b[k + 3, j]) * by)
             )
 
 
