@@ -204,7 +204,6 @@ def command(
     blocks, threads = Extents(grid).numbers, Extents(block).numbers
     steps = None if trace is None else _traced(program, entry, trace, prod(blocks), prod(threads))
     seen = Seen(steps, None if at is None else _watched(program, entry, at, shared))
-
     launch = Launched(
         program, entry, blocks, threads, cluster, cooperative, shared, arithmetic, banks, seconds, without
     )
