@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 CUDA_SUFFIXES = (".cu", ".cuh")
 
+MOST_BYTES = 1 << 30
 _SCALARS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 ARGUMENT_RULE = (
     "TYPE:VALUE (u64:1000, f32:1.5, u32:0x3f800000), FILE.npy or FORMAT:FILE.npy (bf16:x.npy; copied in and back), "
@@ -121,8 +122,14 @@ def argument(position: int, text: str) -> Any:
     if kind == "zeros":
         name, _, word = value.partition(":")
         count = count_in(word)
-        if name not in _SCALARS or count is None or count > 1 << 30:
+        if name not in _SCALARS or count is None:
             raise wrong
+        if count * int(name[1:]) // 8 > MOST_BYTES:
+            raise RefsimError(
+                "bad-argument",
+                f"argument {position}: {text!r} is too large",
+                rule=f"an array has at most {MOST_BYTES} bytes",
+            )
         return np.zeros(count, _dtype(name))
     if kind in _SCALARS:
         try:

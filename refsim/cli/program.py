@@ -119,6 +119,13 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
         return problem
     if isinstance(problem, click.UsageError):
         return _usage_error(problem)
+    if isinstance(problem, MemoryError):
+        return RefsimError(
+            "out-of-memory",
+            f"this needs more memory than there is: {problem}".rstrip(": "),
+            help="ask for less at once: a smaller shape, fewer rows, a smaller launch",
+            kind=Kind.MISSING,
+        )
     import traceback
 
     frames = traceback.extract_tb(problem.__traceback__)

@@ -230,6 +230,67 @@ OUTPUTS = (
     ".",
     "out.xyz",
 )
+TYPES = ("bf16", "f16", "e4m3", "e5m2", "e2m1", "f32", "tf32", "s8", "u8", "e8m0", "ue4m3", "f64")
+FITTING = {
+    "StringParamType": ("1", "4", "16", "0x10", "17,42", "K"),
+    "Path": FILES,
+    "Types": TYPES,
+    "Shape": ("8x8", "64x16", "2x32", "128x4", "1x1", "16x8"),
+    "Span": ("0:4", "2", "1:", ":3", "7"),
+    "Address": ("0", "16", "0x80", "1024"),
+    "Place": ("0,0", "7,3", "15,15"),
+    "Whole": ("0", "1", "2", "4", "8", "16", "31", "1000"),
+    "Positive": ("1", "0.5"),
+    "device_name": ("sim", "sim:lazy", "auto", "cuda", "sim:random"),
+    "target": ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"),
+    "key": ("a", "b", "x"),
+    "major": ("K", "MN"),
+    "decode codes": ("0x7e", "255", "0b101", "-", "codes.txt", "x.npy", "w.bin"),
+    "encode values": ("1", "-0.3", "1e-9", "448", "nan", "inf", "0x1.8p3", "f32:0x3f800000", "-", "1e400", "-0"),
+    "layout file": ("x.npy", "absent.csv", "codes.txt"),
+    "layout place": ("0", "5", "1:3", "127", "32"),
+    "layout row": ("0", "3", "17", "-1", "63"),
+    "layout memory": ("128B", "64B", "32B", "none"),
+    "swizzle addresses": ("0", "0x80", "1000", "-"),
+    "banks addresses": ("0", "4", "128", "0x100", "-"),
+    "banks width": ("4", "8", "16", "ld.shared.v4.b32", "ldmatrix.m8n8.x4.b16"),
+    "scales file": ("w.bin", "x.npy", "z.safetensors"),
+    "desc words": (
+        "0x4000004000010040",
+        "0x10",
+        "start_address=1024",
+        "swizzle=128B",
+        "w.bin",
+        "dims=64,64",
+        "box=8,8",
+    ),
+    "desc fields": ("start_address=1024", "swizzle=128B", "leading_byte_offset=16", "stride_byte_offset=1024"),
+    "show file": ("x.npy", "y.npz", "z.safetensors", "w.bin"),
+    "show layout": ("128B", "nvidia_128x4", "mma.m16n8k16.bf16.a", "wgmma.m64n8k16.bf16.d"),
+    "diff got": ("x.npy", "w.bin", "y.npz"),
+    "diff want": ("x.npy", "w.bin", "z.safetensors"),
+    "mma a": ("1,2", "0x38,0x40", "1", "x.npy", "nan,inf"),
+    "mma b": ("1,2", "0x38,0x40", "1", "x.npy", "-inf,0"),
+    "mma c": ("0", "1.5", "x.npy"),
+    "mma unit": ("mma.sync", "wgmma", "tcgen05.f8f6f4", "tcgen05.mxf4", "mfma"),
+    "replay case": ("case.json", "k.ptx"),
+    "kernels files": ("kern.py", "absent.npy"),
+    "verify files": ("kern.py",),
+    "verify names": ("copy", "linear"),
+    "verify profile": ("quick", "ci", "night"),
+    "simulate file": ("k.ptx", "c.ptx", "k.cu"),
+    "simulate entry": ("add", "k", "twice"),
+    "simulate grid": ("1", "2", "2x2", "3x1x2"),
+    "simulate block": ("32", "64", "8x4", "1"),
+    "simulate cluster": ("1", "2"),
+    "simulate arguments": ("zeros:u32:64", "u32:16", "x.npy", "bf16:x.npy", "f32:1.5", "zeros:u8:16", "u64:0"),
+    "simulate policy": ("eager", "lazy", "random", "all"),
+    "simulate arithmetic": ("silicon", "exact"),
+    "simulate trace": ("0", "0:1-9", "1:4"),
+    "simulate at": ("table", "tile", "arg0", "arg0+4:4", "0x10"),
+    "ptx files": ("k.ptx", "c.ptx"),
+    "completion shell": ("bash", "zsh", "fish"),
+}
 SLOW = {"simulate": ("--seconds", "1"), "verify": ("--cases", "1")}
 Leaf = tuple[tuple[str, ...], click.Command]
 
@@ -289,42 +350,44 @@ def _known(kind: Name) -> tuple[str, ...]:
 
 
 def drawn(draw: random.Random) -> list[str]:
-    """One command line: mostly what the command takes, with odd words in odd places."""
+    """One command line: in a third of all lines only what fits, in the others odd words in odd places."""
+    odd = draw.choice((0.0, 0.08, 0.3))
     path, command = draw.choice(leaves())
     words = list(path)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
-            if not parameter.required and draw.random() > 0.2:
+            if (not parameter.required and draw.random() > 0.15) or {"-h", "--clear-cache"} & set(parameter.opts):
                 continue
             words.append(draw.choice([*parameter.opts, *parameter.secondary_opts]))
             if not parameter.is_flag:
-                words.append(_value(draw, parameter))
+                words.append(_value(draw, path, parameter, odd))
         else:
             count = 1 if parameter.nargs == 1 else draw.choice((0, 1, 2, 3)) if parameter.nargs < 0 else parameter.nargs
-            words += [_value(draw, parameter) for _ in range(count)]
-    if draw.random() < 0.15:
+            words += [_value(draw, path, parameter, odd) for _ in range(count)]
+    if draw.random() < odd / 2:
         words.insert(draw.randrange(len(words) + 1), draw.choice(ODD))
-    if draw.random() < 0.05 and len(words) > 1:
+    if draw.random() < odd / 4 and len(words) > 1:
         del words[draw.randrange(1, len(words))]
-    if draw.random() < 0.05:
+    if draw.random() < odd / 4:
         words[1:] = draw.sample(words[1:], len(words) - 1)
     return words + list(SLOW.get(path[0], ()))
 
 
-def _value(draw: random.Random, parameter: click.Parameter) -> str:
-    if {"-o", "--output", "--junit", "--save"} & set(parameter.opts):
+def _value(draw: random.Random, path: tuple[str, ...], parameter: click.Parameter, odd: float) -> str:
+    if {"-o", "--output", "--junit", "--save", "to"} & {*parameter.opts, parameter.name}:
         return draw.choice(OUTPUTS)
-    if draw.random() < 0.25:
+    if draw.random() < odd:
         return draw.choice(ODD)
+    for kind in (" ".join(path), path[0]):
+        if fitting := FITTING.get(f"{kind} {parameter.name}"):
+            return draw.choice(fitting)
     if isinstance(parameter.type, Name):
         return draw.choice(_known(parameter.type))
-    if isinstance(parameter.type, click.Path):
-        return draw.choice(FILES)
     if isinstance(parameter.type, click.Choice):
         return str(draw.choice(parameter.type.choices))
     if isinstance(parameter.type, click.types.IntParamType):
         return str(draw.choice((0, 1, 2, 3, 4, 8, 16, 32, 100)))
-    return draw.choice((draw.choice(ODD), draw.choice(FILES), "1", "4", "16", "0x10", "2x2"))
+    return draw.choice(FITTING.get(parameter.name or "", FITTING[type(parameter.type).__name__]))
 
 
 def run(words: list[str], stdin: bytes) -> str:
