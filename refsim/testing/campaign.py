@@ -14,12 +14,14 @@ from refsim.errors import RefsimError, unknown
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
-from refsim.testing.decisions import Finding, badness
+from refsim.testing.decisions import Finding, OpenBits, badness, with_open_bits
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
 from refsim.testing.suspects import Witness, suspects_of
 from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
+
+FOLLOWED = 3  # cases of which open bits are followed to what they decide
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class _Ledger:
     crash: Exception | None = None
     notes: dict[str, None] = field(default_factory=dict)
     witnesses: list[Witness] = field(default_factory=list)
+    open_bits: OpenBits = field(default_factory=OpenBits)
 
     def check(self, problem: Any) -> bool:
         """Runs one problem; False when it fails. Raises _Stopped where going on would tell nothing new."""
@@ -97,7 +100,7 @@ class _Ledger:
         if not self.failure and now > self.deadline:
             self.doubt = Finding(verdicts.TIMEOUT, f"the time limit ended the campaign after {self.cases} cases", None)
             raise _Stopped
-        found = examine(self.kernel, problem, self.device)
+        found = examine(self.kernel, problem, self.device, follow_open=self.open_bits.followed < FOLLOWED)
         finding = found.finding
         differs = finding is not None and finding.status == verdicts.FAIL and finding.mismatch is not None
         if finding is None or differs:
@@ -126,6 +129,8 @@ class _Ledger:
     def _count(self, found: Examined) -> None:
         """Cases that only serve to make a failure smaller do not count."""
         self.notes |= dict.fromkeys(found.notes)
+        if found.seen:
+            self.open_bits.note(found.seen)
         if self.failure:
             return
         self.cases, self.elements = self.cases + 1, self.elements + found.elements
@@ -265,10 +270,11 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
     kernel, found = ledger.kernel, ledger.failure or ledger.doubt
     device, problem = describe(ledger.device), found.problem if found else None
     record, text, remarks = described(kernel, problem) if problem is not None else (None, "", ())
+    said, open_notes = with_open_bits(kernel, found, ledger.open_bits)
     replay = ""
     if found and record is not None and failures_dir is not None and found.status in (verdicts.FAIL, verdicts.TIMEOUT):
         try:
-            replay = str(write_case(Path(failures_dir), kernel, problem, device, found.text))
+            replay = str(write_case(Path(failures_dir), kernel, problem, device, said))
         except (OSError, ValueError) as error:
             remarks = (*remarks, f"no replay case in {failures_dir}: {error}")
     return Verdict(
@@ -280,13 +286,13 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
         ledger.cases,
         ledger.elements,
         seconds,
-        finding=found.text if found else "",
+        finding=said,
         mismatch=found.mismatch if found else None,
         problem=record,
         problem_text=text,
         replay=replay,
         promise=str(kernel.promise),
-        notes=(*ledger.notes, *remarks),
+        notes=(*ledger.notes, *open_notes, *remarks),
         differing=ledger.differing,
         worst=ledger.worst,
     )
