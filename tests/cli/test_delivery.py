@@ -26,6 +26,11 @@ def test_suffix_chooses_the_form(refsim, tmp_path):
         assert (tmp_path / f"answer.{suffix}").read_text().startswith(start)
 
 
+def test_a_suffix_in_capitals_is_the_same(refsim, tmp_path):
+    refsim("decode", "-t", "e4m3", "0x7e", "-o", "ANSWER.JSON")
+    assert json.loads((tmp_path / "ANSWER.JSON").read_text())["codes"]
+
+
 def test_as_outranks_the_suffix(refsim, tmp_path):
     refsim("sources", "-o", "answer.txt", "--as", "json")
     assert json.loads((tmp_path / "answer.txt").read_text())["documents"]

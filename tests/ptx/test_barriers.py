@@ -111,6 +111,13 @@ def test_pairs_of_warps_pass_a_counted_barrier_pair_by_pair(policy: str, seed: i
     assert run(body, 128, policy=policy, seed=seed).all()
 
 
+def test_an_arrival_counts_for_one_of_two_warps_that_wait() -> None:
+    """One warp has arrived, two wait for 64 threads: one goes on, the other is there for a phase that nobody completes."""
+    body = "setp.ge.u32 %p1, %r1, 32; @%p1 bra WAIT; bar.arrive 5, 64; ret; WAIT: bar.sync 5, 64; ret;"
+    with pytest.raises(RefsimError, match="deadlock"):
+        run(body, 96)
+
+
 def test_a_third_warp_waits_for_a_phase_that_never_comes() -> None:
     assert "32 threads" in deadlock("bar.sync 5, 64; ret;", 96).what
 

@@ -239,6 +239,21 @@ def test_a_snapshot_holds_the_blocks(program: ptx.Program) -> None:
     assert not memory.heap.allowed.any()
 
 
+def test_a_pointer_where_there_was_none_is_a_difference(program: ptx.Program) -> None:
+    """Two pointers are alike wherever the heap placed what they mean; a pointer and a number are not."""
+    memory = ptx.GlobalMemory()
+    word = memory.allocate(8, "word", initial=np.zeros(8, np.uint8))
+    launch(program, "kept_by_one", Order("eager"), memory)
+    assert memory.heap is not None
+    first, second, *_ = (start + memory.space.base for start in sorted(memory.heap.live))
+    position = word - memory.space.base
+    for before, after, wanted in ((first, second, None), (first, 1, position), (1, second, position)):
+        memory.write(word, np.array([before], np.uint64))
+        then = memory.snapshot()
+        memory.write(word, np.array([after], np.uint64))
+        assert memory.first_difference(then) in ([wanted] if wanted is None else range(position, position + 8))
+
+
 def test_memory_from_malloc_is_one_place_for_all_addresses(program: ptx.Program) -> None:
     """Buffers that are allocated later lie behind the heap's room, whatever it holds."""
     memory = ptx.GlobalMemory()

@@ -70,6 +70,11 @@ RACES = {
     "a release to the block, acquired by another": [
         chunk(A, "st", value=1), chunk(A, "st", "release", "cta", word=1, value=1),
         chunk(D, "ld", "acquire", "gpu", word=1), chunk(D, "ld")],
+    "the first of the lanes that swap one value in changes what is there": [
+        chunk((A, B), "exch", *ATOMIC, value=1), chunk(C, "ld")],
+    "a relaxed atomic hands nothing on": [
+        chunk(A, "st", value=1), chunk(A, "exch", *ATOMIC, word=1, value=1), chunk(D, "ld", "acquire", "gpu", word=1),
+        chunk(D, "ld")],
     "a plain strong store ends the chain": [
         chunk(A, "st", value=1), chunk(A, "st", "release", "gpu", word=1, value=1),
         chunk(C, "st", *ATOMIC, word=1, value=2), chunk(D, "ld", "acquire", "gpu", word=1), chunk(D, "ld")],
@@ -103,6 +108,9 @@ RIGHT = {
     "a chain of atomics hands on": [
         chunk(A, "st", value=1), chunk(A, "st", "release", "gpu", word=1, value=1), chunk(C, "add", *ATOMIC, word=1, value=1),
         chunk(D, "ld", "acquire", "gpu", word=1), chunk(D, "ld")],
+    "what a thread acquired it releases in turn": [
+        chunk(A, "st", value=1), chunk(A, "st", "release", "gpu", word=1, value=1), chunk(C, "ld", "acquire", "gpu", word=1),
+        chunk(C, "st", "release", "gpu", word=2, value=1), chunk(D, "ld", "acquire", "gpu", word=2), chunk(D, "ld")],
     "fences about relaxed accesses": [
         chunk(A, "st", value=1), chunk(A, "fence", "acq_rel"), chunk(A, "st", *ATOMIC, word=1, value=1),
         chunk(D, "ld", *ATOMIC, word=1), chunk(D, "fence", "acq_rel"), chunk(D, "ld")],

@@ -1,6 +1,7 @@
 """Shared memory watched: what each check finds, under every policy, and what it leaves alone; kernels of a few lines."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def run(
     )
 
 
-def finding(body: str, threads: int = 64, **options: str) -> RefsimError:
+def finding(body: str, threads: int = 64, **options: Any) -> RefsimError:
     with pytest.raises(RefsimError) as caught:
         run(body, threads, **options)
     return caught.value
@@ -328,3 +329,29 @@ def test_a_swap_that_fails_beside_one_that_succeeds_is_an_access_of_its_own() ->
         setp.eq.s32 %p6, %r1, 4; @%p6 atom.relaxed.cta.shared.exch.b32 %r10, [%r2], 11;"""
     assert run(body, 32).findings == ()
     assert finding(body + "\n@%p6 st.shared.u32 [%r2+4], 2;", 32).code == "race"
+
+
+NEIGHBOUR = "xor.b32 %r14, %r3, 4; add.s32 %r15, %r2, %r14;\n"
+AGAIN = "@%p1 atom.relaxed.gpu.shared.exch.b32 %r11, [%r4], 3;\n"
+
+
+@pytest.mark.parametrize("again", [0, 1, 2])
+def test_what_an_atomic_took_over_from_still_races_behind_more_of_its_thread(again: int) -> None:
+    """Each lane at a word of its own. The store comes after the atomics of its warp, by a barrier, not after the first."""
+    body = NEIGHBOUR + "@!%p1 atom.relaxed.gpu.shared.exch.b32 %r10, [%r8], 1;\n"
+    body += "@%p1 atom.relaxed.gpu.shared.exch.b32 %r11, [%r4], 2;\n" + AGAIN * again
+    error = finding(body + "bar.warp.sync 0xffffffff;\n@%p1 st.shared.u32 [%r15], 4;")
+    assert error.code == "race"
+    assert "(kernel.cu:2) wrote" in error.what
+
+
+def test_a_wide_atomic_behind_a_narrow_one_does_not_hide_it() -> None:
+    """An atomic of the block, then one of the GPU by another warp; the other block races with the first alone."""
+    body = "mov.u32 %r10, %ctaid.x; setp.eq.u32 %p2, %r10, 0; and.pred %p3, %p1, %p2; not.pred %p4, %p1;\n"
+    body += "and.pred %p4, %p4, %p2; not.pred %p5, %p2; and.pred %p5, %p5, %p1; cvt.u64.u32 %d4, %r7; add.s64 %d4, %d1, %d4;\n"
+    body += (
+        "@%p4 atom.relaxed.cta.global.add.u32 %r11, [%d4], 1;\n@%p3 atom.relaxed.gpu.global.add.u32 %r12, [%d3], 1;\n"
+    )
+    error = finding(body + "@%p5 atom.relaxed.gpu.global.add.u32 %r13, [%d3], 1;", grid=2)
+    assert error.code == "race"
+    assert "(kernel.cu:3) wrote" in error.what
