@@ -31,6 +31,7 @@ MODULES = (
     "refsim.ptx",
     "refsim.device",
     "refsim.testing",
+    "refsim.testing.adapters",
 )
 PAGE = Path(__file__).parents[1] / "docs/public-names.md"
 NO_NUMBER = {
@@ -42,6 +43,8 @@ NO_NUMBER = {
     "replay_case": "runs a file",
     "run_campaign": "runs a kernel",
     "stretch_named": "needs PTX",
+    "from_triton": "needs Triton",
+    "from_numba": "needs numba-cuda",
 }
 
 

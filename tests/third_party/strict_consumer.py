@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import refsim
 from refsim import compare, conversions, device, files, formats, kernels, layouts, numerics, oracles, ptx, testing
+from refsim.testing import adapters
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
@@ -219,6 +220,16 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
     replayed: testing.Verdict = testing.replay_case(case, card, testing.kernel_named("mine"))
     testing.assert_bits_equal(np.zeros(3, np.uint8), np.zeros(3, np.uint8), "e4m3")
     return testing.run_campaign(found[0] if found else kernel, card, cases=3) if str(replayed) else replayed
+
+
+def of_others(function: object, launcher: testing.Launcher, x: kernels.Buffer) -> list[str]:
+    triton: adapters.TritonKernel = adapters.from_triton(function, {"x": "*fp32"}, {"N": 64}, "sm_80", num_warps=4)
+    triton.launch(launcher, (1, 2), x)
+    numba: adapters.NumbaKernel = adapters.from_numba(function, "void(float32[::1])", "sm_80", fastmath=True)
+    numba.launch(launcher, 1, 32, x, shared_bytes=16)
+    cupy: adapters.CupyKernel = adapters.from_cupy("__global__ void k(float* x) {}", "k", options=("-DX=1",))
+    cupy.launch(launcher, (1,), (32,), (x,), shared_mem=16)
+    return [triton.ptx, numba.ptx, cupy.code.label]
 
 
 def my_laws(kernel: testing.Kernel, problem: object) -> testing.laws.Observation:

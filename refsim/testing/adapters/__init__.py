@@ -1,0 +1,22 @@
+"""Kernels of other compilers as refsim takes them: their code, and a launch with the parameters that their host code adds."""
+
+from typing import TYPE_CHECKING
+
+__all__ = ["CupyKernel", "NumbaKernel", "TritonKernel", "from_cupy", "from_numba", "from_triton"]
+
+if TYPE_CHECKING:
+    from refsim.testing.adapters.cupy_kernels import CupyKernel, from_cupy
+    from refsim.testing.adapters.numba_kernels import NumbaKernel, from_numba
+    from refsim.testing.adapters.triton_kernels import TritonKernel, from_triton
+else:
+    from refsim.lazy import exports
+
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "refsim.testing.adapters.cupy_kernels": ("CupyKernel", "from_cupy"),
+            "refsim.testing.adapters.numba_kernels": ("NumbaKernel", "from_numba"),
+            "refsim.testing.adapters.triton_kernels": ("TritonKernel", "from_triton"),
+        },
+    )
+    del exports

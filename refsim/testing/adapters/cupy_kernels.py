@@ -1,0 +1,108 @@
+"""CuPy: the source of a RawKernel or a RawModule, and arguments as it passes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.kernel_code import Compiler, KernelCode
+from refsim.kernels import Launcher
+from refsim.ptx import Extents
+
+_DEFAULT_DEVICE = "--device-as-default-execution-space"
+_OURS = ("-std=", "--std=", "-arch", "--gpu-architecture", "--gpu-code", "-lineinfo", "-G")
+"""Options that say what refsim says: the language, the target, line numbers."""
+
+
+@dataclass(frozen=True)
+class CupyKernel:
+    """`Kernel(source=k.source, options=k.options, ...)`, and `k.launch(launcher, grid, block, args)` in its run."""
+
+    source: str
+    name: str
+    options: tuple[str, ...] = ()
+    include: tuple[Path, ...] = ()
+    compiler: Compiler = "nvrtc"
+    entries: tuple[str, ...] = field(default_factory=tuple)
+    cooperative: bool = False
+
+    @property
+    def code(self) -> KernelCode:
+        return KernelCode(
+            source=self.source,
+            options=self.options,
+            include=self.include,
+            compiler=self.compiler,
+            entries=self.entries,
+        )
+
+    def launch(
+        self,
+        launcher: Launcher,
+        grid: Extents,
+        block: Extents,
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+        name: str = "",
+    ) -> None:
+        """As `kernel(grid, block, args, shared_mem=...)`; `name` is an entry of a RawModule.
+
+        A Python int is 8 bytes, as a float is, a bool 1, a complex 16; None is a null pointer.
+        """
+        entry = name or self.name
+        if not entry:
+            raise RefsimError("no-entry-name", "a module has several entries", help="launch(..., name=...)")
+        options = {"cooperative": True} if self.cooperative else {}
+        launcher.launch(entry, grid, block, [_value(each) for each in args], shared_mem, **options)
+
+
+def from_cupy(kernel: Any, name: str = "", *, options: Sequence[str] = (), include: Sequence[Path] = ()) -> CupyKernel:
+    """A kernel of CuPy: a RawKernel, a RawModule, or the source text with the name that would be given; CuPy need not be here.
+
+    from_cupy('extern "C" __global__ void k() {}', "k").options is ("--device-as-default-execution-space",), CuPy's own.
+    Its options, backend and name expressions are taken over; `include` is for headers of CuPy's own. Raises RefsimError
+    `bad-cupy-kernel` for what has no source. Source: CuPy, RawKernel and RawModule.
+    """
+    given = KernelCode(source=kernel) if isinstance(kernel, str) else None
+    source = given.source if given is not None else getattr(kernel, "code", None)
+    path = None if given is not None else getattr(kernel, "file_path", None)
+    if source is None and path is not None:
+        source = Path(path).read_text("utf-8")
+    if not isinstance(source, str):
+        raise RefsimError(
+            "bad-cupy-kernel", f"{kernel!r:.60} has no source", rule="a RawKernel, a RawModule or a text of CUDA C++"
+        )
+    found = getattr(kernel, "options", ()) or ()
+    kept = tuple(flag for flag in (*found, *options) if not flag.startswith(_OURS))
+    backend: Compiler = "nvcc" if getattr(kernel, "backend", "nvrtc") == "nvcc" else "nvrtc"
+    entry = name or getattr(kernel, "name", "")
+    asked = tuple(getattr(kernel, "name_expressions", None) or ((entry,) if entry else ()))
+    defaults = () if backend == "nvcc" else (_DEFAULT_DEVICE,)
+    return CupyKernel(
+        source,
+        entry,
+        (*defaults, *kept),
+        tuple(Path(folder) for folder in include),
+        backend,
+        asked,
+        bool(getattr(kernel, "enable_cooperative_groups", False)),
+    )
+
+
+def _value(argument: Any) -> Any:
+    """An argument as CuPy packs it: of a Python number the widest type."""
+    if argument is None:
+        return np.uint64(0)
+    if isinstance(argument, bool):
+        return np.bool_(argument)
+    if isinstance(argument, int):
+        return np.int64(argument)
+    if isinstance(argument, float):
+        return np.float64(argument)
+    if isinstance(argument, complex):
+        return np.complex128(argument)
+    return argument

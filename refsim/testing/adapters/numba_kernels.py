@@ -1,0 +1,154 @@
+"""numba-cuda: the PTX of a Python function, and its arrays as the parameters that they become."""
+
+import importlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from math import prod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import Kind, RefsimError
+from refsim.kernels import Buffer, Launcher
+from refsim.ptx import Extents
+
+Parameter = tuple[str, int]
+"""A NumPy dtype, and the dimensions of an array of it; 0 for a value."""
+Argument = Parameter | tuple[Parameter, ...]
+"""A parameter, or those of a tuple."""
+
+
+@dataclass(frozen=True)
+class NumbaKernel:
+    """What numba-cuda made of a function: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, block, x, n)` in its run."""
+
+    ptx: str
+    entry: str
+    parameters: tuple[Argument, ...]
+    version: str
+
+    def launch(
+        self,
+        launcher: Launcher,
+        grid: Extents,
+        block: Extents,
+        *args: Any,
+        shared_bytes: int = 0,
+        cooperative: bool = False,
+    ) -> None:
+        """Runs the kernel; an array is a Buffer, or (Buffer, shape) where it has several dimensions; all are C-contiguous.
+
+        An array becomes meminfo, parent (both null), elements, bytes of one, address, its extents and its strides in bytes.
+        """
+        if len(args) != len(self.parameters):
+            raise RefsimError(
+                "argument-count", f"{self.entry} takes {len(self.parameters)} arguments, {len(args)} are given"
+            )
+        values = [value for pair in zip(self.parameters, args, strict=True) for value in _members(*pair)]
+        options = {"cooperative": True} if cooperative else {}
+        launcher.launch(self.entry, grid, block, values, shared_bytes, **options)
+
+
+def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: Any) -> NumbaKernel:
+    """Compiles a Python function by numba-cuda, which needs no GPU: from_numba(f, "void(float32[::1], int32)", "sm_80").
+
+    `function` is a plain function or one of `@cuda.jit`; `options` are those of numba.cuda.compile_ptx (fastmath, opt,
+    lineinfo, launch_bounds). Raises RefsimError: `no-numba-cuda` where it is not installed (exit 4), `numba-error` with
+    what it says, `unsupported-argument` for types that are neither numbers nor arrays nor tuples of numbers.
+    Source: numba-cuda, numba.cuda.compile_ptx and the data model of its arrays.
+    """
+    cuda = _imported()
+    capability = re.fullmatch(r"sm_(\d+)(\d)[af]?", target)
+    if capability is None:
+        raise RefsimError("bad-target", f"{target!r} is not a target", help="write sm_80")
+    plain = getattr(function, "py_func", function)
+    try:
+        sigutils = importlib.import_module("numba.cuda.core.sigutils")
+        types, _ = sigutils.normalize_signature(signature)
+        text, _ = cuda.compile_ptx(
+            plain, types, cc=(int(capability[1]), int(capability[2])), **{"lineinfo": True, **options}
+        )
+    except Exception as error:
+        raise RefsimError(
+            "numba-error", f"{type(error).__name__}: {error}", f"{plain.__name__} for {target}"
+        ) from error
+    entry = re.search(r"\.visible\s+\.entry\s+([\w$]+)", text)
+    if entry is None:
+        raise RefsimError(
+            "numba-error", f"the PTX of {plain.__name__} has no entry", help="give a kernel, not a device function"
+        )
+    return NumbaKernel(text, entry[1], tuple(map(_parameter, types)), metadata.version("numba-cuda"))
+
+
+def _imported() -> ModuleType:
+    try:
+        return importlib.import_module("numba.cuda")
+    except ImportError as missing:
+        raise RefsimError(
+            "no-numba-cuda",
+            f"numba-cuda is not installed: {missing}",
+            help="pip install 'numba-cuda[cu13]'",
+            kind=Kind.MISSING,
+        ) from missing
+
+
+def _parameter(kind: Any) -> Argument:
+    """What a numba type is to a launch."""
+    members = getattr(kind, "types", None)
+    if members is not None:
+        return tuple(_single(member) for member in members)
+    return _single(kind)
+
+
+def _single(kind: Any) -> Parameter:
+    dimensions = getattr(kind, "ndim", 0)
+    if dimensions and getattr(kind, "layout", "C") == "F":
+        raise RefsimError("unsupported-argument", f"{kind} is in Fortran order", rule="arrays are C-contiguous")
+    try:
+        return np.dtype(str(kind.dtype if dimensions else kind)).str, dimensions
+    except (TypeError, AttributeError):
+        raise RefsimError(
+            "unsupported-argument", f"an argument of type {kind}", rule="numbers, arrays of them, and tuples of these"
+        ) from None
+
+
+def _members(parameter: Argument, argument: Any) -> list[Any]:
+    """The parameters that an argument becomes; the members of a tuple follow one another."""
+    match parameter:
+        case (str(dtype), int(dimensions)):
+            return _flat((dtype, dimensions), argument)
+    members = tuple(argument) if isinstance(argument, tuple | list) else (argument,)
+    if len(members) != len(parameter):
+        raise RefsimError("argument-count", f"a tuple of {len(parameter)} is given {len(members)} values")
+    return [value for pair in zip(parameter, members, strict=True) for value in _members(*pair)]
+
+
+def _flat(parameter: Parameter, argument: Any) -> list[Any]:
+    """The parameters that an argument becomes."""
+    dtype, dimensions = np.dtype(parameter[0]), parameter[1]
+    if not dimensions:
+        value = dtype.type(argument)
+        return [value.real, value.imag] if dtype.kind == "c" else [value]
+    buffer, shape = argument if isinstance(argument, tuple) else (argument, None)
+    if not isinstance(buffer, Buffer):
+        raise RefsimError(
+            "bad-array", f"{argument!r:.60} stands where an array does", rule="a Buffer, or (Buffer, shape)"
+        )
+    shape = (buffer.count,) if shape is None else tuple(shape)
+    _check(buffer, shape, dtype, dimensions)
+    strides = [dtype.itemsize * prod(shape[place + 1 :]) for place in range(dimensions)]
+    counts = [np.uint64(number) for number in (prod(shape), dtype.itemsize)]
+    return [np.uint64(0), np.uint64(0), *counts, buffer, *map(np.uint64, shape), *map(np.uint64, strides)]
+
+
+def _check(buffer: Buffer, shape: Sequence[int], dtype: np.dtype[Any], dimensions: int) -> None:
+    if len(shape) != dimensions or prod(shape) > buffer.count or buffer.dtype.itemsize != dtype.itemsize:
+        raise RefsimError(
+            "bad-array",
+            f"{buffer.name}: {buffer.count} elements of {buffer.dtype} as {tuple(shape)} of {dtype}",
+            rule=f"the signature has {dimensions} dimensions of {dtype}",
+            help="(buffer, shape) for an array of several dimensions",
+        )

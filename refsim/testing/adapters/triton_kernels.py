@@ -1,0 +1,155 @@
+"""Triton: the PTX of a jit function, and what its metadata says of a launch."""
+
+import importlib
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import Kind, RefsimError
+from refsim.kernels import Buffer, Launcher
+from refsim.ptx import Extents
+from refsim.ptx.machine.launch_rules import extents
+from refsim.ptx.text.parser import signatures
+
+_SCALARS = {
+    "i1": np.bool_,
+    "u1": np.bool_,
+    **{f"i{bits}": np.dtype(f"i{bits // 8}").type for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": np.dtype(f"u{bits // 8}").type for bits in (8, 16, 32, 64)},
+    **{f"fp{bits}": np.dtype(f"f{bits // 8}").type for bits in (16, 32, 64)},
+}
+"""Triton's types of scalars, as the kernel takes them; a bf16 is given as a NumPy scalar of ml_dtypes."""
+_SCRATCH = ("global_scratch", "profile_scratch")
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """What Triton made of a function: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, x, y, n)` in its run.
+
+    `parameters` are the types of the arguments in order, constants left out; `scratch` the bytes for one program and their
+    alignment, of each hidden parameter behind them. `version` is Triton's.
+    """
+
+    ptx: str
+    entry: str
+    parameters: tuple[str, ...]
+    threads: int
+    shared_bytes: int
+    ctas: int
+    cooperative: bool
+    scratch: tuple[tuple[int, int], ...]
+    version: str
+
+    def launch(self, launcher: Launcher, grid: Extents, *args: Any) -> None:
+        """Runs `grid` programs; numbers become what the signature says, None a null pointer."""
+        if len(args) != len(self.parameters):
+            raise RefsimError(
+                "argument-count",
+                f"{self.entry} takes {len(self.parameters)} arguments, {len(args)} are given",
+                rule=f"in order: {', '.join(self.parameters)}; constants are left out",
+            )
+        values = [_value(kind, argument) for kind, argument in zip(self.parameters, args, strict=True)]
+        first, second, third = extents("grid", grid)
+        blocks = (first * self.ctas, second, third)
+        hidden = [self._scratch(launcher, place, prod(blocks)) for place in range(len(self.scratch))]
+        launcher.launch(self.entry, blocks, self.threads, [*values, *hidden], self.shared_bytes, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        clustered = {"cluster": self.ctas} if self.ctas > 1 else {}
+        return {**clustered, **({"cooperative": True} if self.cooperative else {})}
+
+    def _scratch(self, launcher: Launcher, place: int, blocks: int) -> Buffer | np.uint64:
+        size, align = self.scratch[place]
+        if not size:
+            return np.uint64(0)
+        fresh = np.zeros(size * blocks, np.uint8)
+        buffer = launcher.upload(fresh, name=f"{self.entry} {_SCRATCH[place]}", writable=True)
+        if buffer.address % align:
+            raise RefsimError("scratch-alignment", f"{buffer.name} lies at {buffer.address:#x}, aligned to {align}")
+        return buffer
+
+
+def from_triton(
+    jit_function: Any,
+    signature: Mapping[str, str] | Sequence[str],
+    constexprs: Mapping[str, Any],
+    target: str,
+    *,
+    aligned: Sequence[str] = (),
+    **options: Any,
+) -> TritonKernel:
+    """Compiles a function of `@triton.jit` for a target, which needs no GPU: from_triton(f, {"x": "*fp32"}, {"N": 64}, "sm_89").
+
+    `signature` gives the types of the arguments by name (or in order), without the constants. `aligned` names the arguments
+    that are multiples of 16, as Triton's own launches find out: vector accesses need it. `options` are the launch's:
+    num_warps, num_stages, num_ctas, maxnreg, ... Raises RefsimError: `no-triton` where it is not installed (exit 4),
+    `unsupported-argument` for tensor descriptors, `triton-error` with what it says.
+    Source: Triton, triton.compile and the launcher of its NVIDIA backend.
+    """
+    try:
+        triton = importlib.import_module("triton")
+        compiler, backends = (importlib.import_module(f"triton.{name}.compiler") for name in ("compiler", "backends"))
+    except ImportError as missing:
+        raise RefsimError(
+            "no-triton", f"triton is not installed: {missing}", help="pip install triton", kind=Kind.MISSING
+        ) from missing
+    names = [name for name in jit_function.arg_names if name not in constexprs]
+    given = dict(signature) if isinstance(signature, Mapping) else dict(zip(names, signature, strict=False))
+    types = {name: given[name] for name in names if name in given}
+    if list(types) != names:
+        raise RefsimError("bad-signature", f"{jit_function.__name__} takes {names}, the signature has {list(given)}")
+    if of_host := [name for name, kind in types.items() if kind.startswith("tensordesc")]:
+        raise RefsimError(
+            "unsupported-argument",
+            f"{', '.join(of_host)}: descriptors are made by Triton's host code",
+            help="take a pointer, and make the descriptor in the kernel (tl.make_tensor_descriptor)",
+        )
+    source = compiler.ASTSource(
+        jit_function,
+        signature={name: types.get(name, "constexpr") for name in jit_function.arg_names},
+        constexprs=dict(constexprs),
+        attrs={(jit_function.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made = compiler.compile(source, target=backends.GPUTarget("cuda", _capability(target), 32), options=options)
+        except Exception as error:
+            raise RefsimError(
+                "triton-error", f"{type(error).__name__}: {error}", f"{jit_function.__name__} for {target}"
+            ) from error
+    said = made.metadata
+    text, entry = made.asm["ptx"], said.name
+    hidden = len(signatures(text).functions[entry].parameters) - len(names)
+    return TritonKernel(
+        text,
+        entry,
+        tuple(types.values()),
+        32 * said.num_warps,
+        said.shared,
+        said.num_ctas,
+        bool(said.launch_cooperative_grid),
+        tuple((getattr(said, f"{name}_size"), getattr(said, f"{name}_align")) for name in _SCRATCH[:hidden]),
+        triton.__version__,
+    )
+
+
+def _capability(target: str) -> int:
+    number = re.fullmatch(r"sm_(\d+)[af]?", target)
+    if number is None:
+        raise RefsimError("bad-target", f"{target!r} is not a target", help="write sm_89")
+    return int(number[1])
+
+
+def _value(kind: str, argument: Any) -> Any:
+    if argument is None:
+        return np.uint64(0)
+    scalar = _SCALARS.get(kind)
+    if scalar is None or isinstance(argument, Buffer | np.generic):
+        return argument
+    return scalar(argument)

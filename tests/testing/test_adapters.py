@@ -1,0 +1,213 @@
+"""Kernels of other compilers: what their host code would add to a launch is added, and what cannot be is said."""
+
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from refsim import device
+from refsim.errors import RefsimError
+from refsim.kernel_code import KernelCode
+from refsim.kernels import Buffer
+from refsim.testing.adapters import NumbaKernel, TritonKernel, from_cupy, from_numba, from_triton
+from refsim.testing.adapters.numba_kernels import _parameter
+
+KERNELS = Path(__file__).parents[1] / "ptx/triton_kernels.py"
+
+
+class Recorder:
+    """A launcher that notes what it is asked for."""
+
+    target = "sm_90a"
+
+    def __init__(self):
+        self.launches = []
+        self.uploads = []
+
+    def upload(self, array, *, name, misalign_bytes=0, writable=False):
+        self.uploads.append((name, array.nbytes, writable))
+        return Buffer(name, 4096 * len(self.uploads), array.size, array.dtype)
+
+    def launch(self, entry, grid, block, args, shared_bytes=0, **options):
+        self.launches.append((entry, grid, block, args, shared_bytes, options))
+
+
+# ---- Triton ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def triton_kernels(tmp_path_factory):
+    pytest.importorskip("triton", reason="triton is not installed: pip install 'refsim[triton]'")
+    specification = spec_from_file_location("adapted_triton_kernels", KERNELS)
+    module = module_from_spec(specification)
+    specification.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield module
+
+
+MATMUL = {"a": "*fp16", "b": "*fp16", "c": "*fp16"} | dict.fromkeys(("M", "N", "K", "sa", "sb", "sc"), "i32")
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89"])
+def test_a_matmul_of_triton_runs_with_the_shared_memory_that_it_says(triton_kernels, target):
+    constants = {"BM": 32, "BN": 32, "BK": 32, "GROUP": 2}
+    kernel = from_triton(triton_kernels.matmul, MATMUL, constants, target, aligned=("a", "b", "c", "sa", "sb", "sc"))
+    assert (kernel.threads, kernel.ctas, kernel.version) == (128, 1, version("triton"))
+    assert kernel.shared_bytes > 0
+    draw = np.random.default_rng(0)
+    a, b = (draw.integers(-4, 5, (64, 64)).astype(np.float16) for _ in range(2))
+    with device.open("sim", target).launcher(KernelCode(ptx=kernel.ptx)) as gpu:
+        given = [gpu.upload(each, name=name) for name, each in (("a", a), ("b", b))]
+        c = gpu.output(64 * 64, np.float16, name="c")
+        kernel.launch(gpu, 4, *given, c, 64, 64, 64, 64, 64, 64)
+        assert gpu.read(c).reshape(64, 64).tolist() == (a.astype(np.int64) @ b.astype(np.int64)).tolist()
+
+
+def test_signatures_by_order_and_wrong_ones(triton_kernels):
+    softmax = triton_kernels.softmax
+    by_order = from_triton(softmax, ("*fp32", "*fp32", "i32", "i32"), {"BLOCK": 64}, "sm_80", num_warps=1)
+    assert by_order.parameters == ("*fp32", "*fp32", "i32", "i32")
+    assert by_order.threads == 32
+    assert [size for size, _ in by_order.scratch] == [0, 0]
+    for signature, code in (
+        ({"x": "*fp32"}, "bad-signature"),
+        (("*fp32", "tensordesc<fp32[8]>", "i32", "i32"), "unsupported-argument"),
+    ):
+        with pytest.raises(RefsimError) as caught:
+            from_triton(softmax, signature, {"BLOCK": 64}, "sm_80")
+        assert caught.value.code == code
+    with pytest.raises(RefsimError, match="triton-error"):
+        from_triton(softmax, ("*fp32", "*fp32", "i32", "i32"), {"BLOCK": 63}, "sm_80")
+    with pytest.raises(RefsimError, match="bad-target"):
+        from_triton(softmax, ("*fp32", "*fp32", "i32", "i32"), {"BLOCK": 64}, "ampere")
+
+
+def test_hidden_parameters_clusters_and_scalars_of_a_launch():
+    kernel = TritonKernel(".", "k", ("*fp32", "i64", "fp32", "*fp32"), 256, 5000, 2, True, ((128, 64), (0, 1)), "3.9.0")
+    gpu = Recorder()
+    x = Buffer("x", 64, 3, np.dtype("f4"))
+    kernel.launch(gpu, (3, 5), x, 7, 1.5, None)
+    ((entry, grid, block, args, shared, options),) = gpu.launches
+    assert (entry, grid, block, shared, options) == ("k", (6, 5, 1), 256, 5000, {"cluster": 2, "cooperative": True})
+    assert [args[0], *args[1:4], args[5]] == [x, 7, 1.5, 0, 0]
+    assert [value.dtype for value in args[1:4]] == [np.dtype("i8"), np.dtype("f4"), np.dtype("u8")]
+    assert gpu.uploads == [("k global_scratch", 128 * 30, True)]
+    with pytest.raises(RefsimError, match="argument-count"):
+        kernel.launch(gpu, 1, x)
+
+
+# ---- numba-cuda ------------------------------------------------------------------------------------------------------
+
+
+class NumbaType(SimpleNamespace):
+    def __str__(self):
+        return self.name
+
+
+FLOAT32, INT32, COMPLEX = (NumbaType(name=name) for name in ("float32", "int32", "complex64"))
+
+
+def array(dtype, ndim, layout="C"):
+    return NumbaType(name="array", dtype=dtype, ndim=ndim, layout=layout)
+
+
+def test_numba_types_become_parameters():
+    assert _parameter(array(FLOAT32, 2)) == ("<f4", 2)
+    assert _parameter(INT32) == ("<i4", 0)
+    assert _parameter(NumbaType(name="tuple", types=(INT32, array(FLOAT32, 1)))) == (("<i4", 0), ("<f4", 1))
+    for wrong in (array(FLOAT32, 2, "F"), NumbaType(name="unicode_type")):
+        with pytest.raises(RefsimError, match="unsupported-argument"):
+            _parameter(wrong)
+
+
+def test_arrays_complex_numbers_and_tuples_flatten_as_numba_flattens_them():
+    kernel = NumbaKernel(".", "k", (("<f4", 2), ("<c8", 0), (("<i4", 0), ("<f8", 0)), ("|b1", 0)), "0.30.4")
+    gpu = Recorder()
+    x = Buffer("x", 64, 6, np.dtype("f4"))
+    kernel.launch(gpu, 2, 32, (x, (2, 3)), 1 + 2j, (3, 4.5), True, shared_bytes=8)
+    ((_, _, _, args, shared, options),) = gpu.launches
+    assert args == [0, 0, 6, 4, x, 2, 3, 12, 4, 1.0, 2.0, 3, 4.5, True]
+    assert [value.dtype.str for value in args if value is not x] == [
+        *(["<u8"] * 8),
+        *("<f4", "<f4", "<i4", "<f8", "|b1"),
+    ]
+    assert (shared, options) == (8, {})
+    for wrong in ((x, 1j, (3, 4.5), True), (7, 1j, (3, 4.5), True), ((x, (2, 4)), 1j, (3, 4.5), True)):
+        with pytest.raises(RefsimError, match="bad-array"):
+            kernel.launch(gpu, 1, 1, *wrong)
+    with pytest.raises(RefsimError, match="argument-count"):
+        kernel.launch(gpu, 1, 1, (x, (2, 3)), 1j, (3,), True)
+
+
+def test_a_reduction_by_numba_adds_up():
+    try:
+        version("numba-cuda")
+    except PackageNotFoundError:
+        pytest.skip("numba-cuda is not installed: pip install 'numba-cuda[cu13]'")
+    from numba import cuda
+
+    def total(x, out):
+        tile = cuda.shared.array(64, np.float32)
+        thread = cuda.threadIdx.x
+        tile[thread] = x[thread]
+        cuda.syncthreads()
+        half = 32
+        while half:
+            if thread < half:
+                tile[thread] += tile[thread + half]
+            cuda.syncthreads()
+            half //= 2
+        if thread == 0:
+            out[0] = tile[0]
+
+    kernel = from_numba(cuda.jit(total), "void(float32[::1], float32[::1])", "sm_80")
+    with device.open("sim").launcher(KernelCode(ptx=kernel.ptx)) as gpu:
+        x, out = gpu.upload(np.arange(64, dtype=np.float32), name="x"), gpu.output(1, np.float32, name="out")
+        kernel.launch(gpu, 1, 64, x, out)
+        assert gpu.read(out).tolist() == [2016]
+
+
+# ---- CuPy ------------------------------------------------------------------------------------------------------------
+
+ADD = 'extern "C" __global__ void add(const float* x, float* y, long long n) { y[threadIdx.x] = x[threadIdx.x] + n; }'
+
+
+def test_what_a_raw_kernel_holds_is_taken_over():
+    raw = SimpleNamespace(
+        code=ADD, name="add", options=("-std=c++11", "-DX=1"), backend="nvrtc", enable_cooperative_groups=True
+    )
+    kernel = from_cupy(raw, options=("--use_fast_math",))
+    assert kernel.options == ("--device-as-default-execution-space", "-DX=1", "--use_fast_math")
+    assert (kernel.name, kernel.entries, kernel.compiler, kernel.cooperative) == ("add", ("add",), "nvrtc", True)
+    module = SimpleNamespace(
+        code=None, file_path=__file__, options=(), backend="nvcc", name_expressions=["k<1>", "k<2>"]
+    )
+    kernel = from_cupy(module)
+    assert kernel.source == Path(__file__).read_text()
+    assert (kernel.entries, kernel.compiler, kernel.options) == (("k<1>", "k<2>"), "nvcc", ())
+    with pytest.raises(RefsimError, match="no-entry-name"):
+        kernel.launch(Recorder(), 1, 1, ())
+    with pytest.raises(RefsimError, match="bad-cupy-kernel"):
+        from_cupy(7)
+
+
+def test_python_numbers_are_as_wide_as_cupy_makes_them():
+    gpu = Recorder()
+    from_cupy(ADD, "add").launch(gpu, (1,), (32,), (None, 7, 1.5, True, 1j, np.float16(2)), shared_mem=16)
+    ((entry, _, _, args, shared, _),) = gpu.launches
+    assert (entry, shared) == ("add", 16)
+    assert [value.dtype.str for value in args] == ["<u8", "<i8", "<f8", "|b1", "<c16", "<f2"]
+
+
+def test_a_text_for_cupy_runs():
+    pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install 'refsim[sim]'")
+    helper = "float twice(float x) { return 2 * x; }\n"  # without __device__, as CuPy takes it
+    kernel = from_cupy(helper + ADD.replace("+ n", "+ twice(n)"), "add")
+    with device.open("sim").launcher(kernel.code) as gpu:
+        x, y = gpu.upload(np.arange(32, dtype=np.float32), name="x"), gpu.output(32, np.float32, name="y")
+        kernel.launch(gpu, (1,), (32,), (x, y, 4))
+        assert gpu.read(y).tolist() == list(range(8, 40))
