@@ -98,17 +98,7 @@ def from_triton(
         raise RefsimError(
             "no-triton", f"triton is not installed: {missing}", help="pip install triton", kind=Kind.MISSING
         ) from missing
-    names = [name for name in jit_function.arg_names if name not in constexprs]
-    given = dict(signature) if isinstance(signature, Mapping) else dict(zip(names, signature, strict=False))
-    types = {name: given[name] for name in names if name in given}
-    if list(types) != names:
-        raise RefsimError("bad-signature", f"{jit_function.__name__} takes {names}, the signature has {list(given)}")
-    if of_host := [name for name, kind in types.items() if kind.startswith("tensordesc")]:
-        raise RefsimError(
-            "unsupported-argument",
-            f"{', '.join(of_host)}: descriptors are made by Triton's host code",
-            help="take a pointer, and make the descriptor in the kernel (tl.make_tensor_descriptor)",
-        )
+    types = _types(jit_function, signature, constexprs)
     source = compiler.ASTSource(
         jit_function,
         signature={name: types.get(name, "constexpr") for name in jit_function.arg_names},
@@ -125,7 +115,7 @@ def from_triton(
             ) from error
     said = made.metadata
     text, entry = made.asm["ptx"], said.name
-    hidden = len(signatures(text).functions[entry].parameters) - len(names)
+    hidden = len(signatures(text).functions[entry].parameters) - len(types)
     return TritonKernel(
         text,
         entry,
@@ -137,6 +127,24 @@ def from_triton(
         tuple((getattr(said, f"{name}_size"), getattr(said, f"{name}_align")) for name in _SCRATCH[:hidden]),
         triton.__version__,
     )
+
+
+def _types(
+    jit_function: Any, signature: Mapping[str, str] | Sequence[str], constexprs: Mapping[str, Any]
+) -> dict[str, str]:
+    """The types of the arguments that a kernel takes, in order."""
+    names = [name for name in jit_function.arg_names if name not in constexprs]
+    given = dict(signature) if isinstance(signature, Mapping) else dict(zip(names, signature, strict=False))
+    types = {name: given[name] for name in names if name in given}
+    if list(types) != names:
+        raise RefsimError("bad-signature", f"{jit_function.__name__} takes {names}, the signature has {list(given)}")
+    if of_host := [name for name, kind in types.items() if kind.startswith("tensordesc")]:
+        raise RefsimError(
+            "unsupported-argument",
+            f"{', '.join(of_host)}: descriptors are made by Triton's host code",
+            help="take a pointer, and make the descriptor in the kernel (tl.make_tensor_descriptor)",
+        )
+    return types
 
 
 def _capability(target: str) -> int:
