@@ -1,6 +1,6 @@
-"""Kernels that a newcomer wrote pass; mistakes in them, listed beforehand, are caught.
+"""Kernels that a newcomer wrote pass; mistakes in them, listed beforehand, are caught; docs/newcomer.md is of that list.
 
-Some of each in every run; `python -m conformance.newcomer` tries them all and writes the table.
+Some of each in every run; `python -m conformance.newcomer` tries them all and writes the page.
 """
 
 from collections import Counter
@@ -63,3 +63,13 @@ def test_mistakes_fit_their_files():
     for bug in BUGS.values():
         text = (FOLDER / "kernels" / bug.file).read_text("utf-8")
         assert bug.applied(text) != text
+
+
+def test_page_is_of_this_list():
+    """Every mistake has its row, with the cause that the list gives it, and every row says that it was caught."""
+    page = (FOLDER.parents[1] / "docs/newcomer.md").read_text("utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    assert [cells[:4] for cells in rows if cells[1] in BUGS] == [
+        [bug.kernel, bug.id, bug.cause, "yes"] for bug in BUGS.values()
+    ]
+    assert {cells[0] for cells in rows if cells[1] == "pass"} >= set(trials.KERNELS) - {"triton_matmul"}

@@ -3,7 +3,6 @@
 import argparse
 import multiprocessing
 import sys
-import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -42,7 +41,6 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, help="a Markdown file; the terminal if left out")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
-    started = time.monotonic()
     bugs = [bug for bug in read_bugs() if not given.only or {bug.id, bug.kernel} & set(given.only)]
     names = [name for name in KERNELS if not given.only or name in given.only]
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
@@ -51,7 +49,7 @@ def main() -> int:
     text = "\n".join(page(right, wrong))
     if given.output:
         given.output.write_text(text, "utf-8")
-    print(text, f"{time.monotonic() - started:.0f} s", sep="\n")
+    print(text)
     missed = [bug.id for bug in bugs if not is_caught(bug, wrong[bug])]
     refused = [name for name in names if any(each.status != PASS for each in right[name])]
     misnamed = [bug.id for bug in bugs if naming(bug, wrong[bug]) == "wrong"]

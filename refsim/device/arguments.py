@@ -20,7 +20,8 @@ def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: in
     if not is_whole(count):
         raise RefsimError("bad-count", f"an output of {count!r} elements", where)
     if dtype.hasobject or dtype.itemsize == 0:
-        raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where)
+        help = "upload an array of numbers or codes: of a recipe, what its codes() returns"
+        raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where, help=help)
     if not 0 <= misalign_bytes <= MAX_MISALIGNMENT:
         raise RefsimError("bad-misalignment", f"{misalign_bytes} bytes off", where, f"0 to {MAX_MISALIGNMENT}")
 

@@ -15,6 +15,7 @@ __all__ = [
     "find_kernels",
     "kernel_named",
     "laws",
+    "matrices",
     "recipes",
     "replay_case",
     "run_campaign",
@@ -23,7 +24,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from refsim.kernels import Bounded, Findings, Kernel, Launcher, Promise
-    from refsim.testing import laws, recipes, strategies
+    from refsim.testing import laws, matrices, recipes, strategies
     from refsim.testing.assertions import BitsDiffer, PromiseNotKept, assert_bits_equal
     from refsim.testing.campaign import run_campaign
     from refsim.testing.kernel_files import find_kernels, kernel_named
@@ -42,6 +43,6 @@ else:
             "refsim.testing.replay": ("replay_case",),
             "refsim.testing.verdicts": ("Verdict",),
         },
-        ("laws", "recipes", "strategies"),
+        ("laws", "matrices", "recipes", "strategies"),
     )
     del exports

@@ -169,6 +169,14 @@ def test_value_pattern(got, want, pattern):
     assert pattern in bits(got, want, "e4m3").patterns
 
 
+def test_payloads_of_nan_alone_are_told_from_values():
+    got, want = np.uint32([0x7FFFFFFF, 0x3F800000]), np.uint32([0x7FC00001, 0x3F800000])
+    (said,) = [text for text in bits(got, want, "f32").patterns if "payload" in text]
+    assert "BITWISE_EXCEPT_NAN_PAYLOAD" in said
+    assert not any("payload" in text for text in bits(got, want ^ np.uint32(1 << 23), "f32").patterns)
+    assert not any("payload" in text for text in bits(got ^ np.uint32([0, 1]), want, "f32").patterns)
+
+
 def test_owner_names_block_thread_and_address():
     report = bits(codes(1, 2), codes(1, 3), owner=lambda i: {"block": 3, "thread": i, "address": 0x7F00 + i})
     assert report.first.owner == "written by block 3, thread 1, address 0x7f01"

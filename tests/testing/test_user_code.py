@@ -44,6 +44,17 @@ def test_what_a_function_raises_is_its_own(halve_kernel, fake_device, function, 
     assert found.help
 
 
+def test_an_oracle_may_overflow_in_silence(halve_kernel, fake_device):
+    """A warning is an error in these tests, as in many projects."""
+    right = halve_kernel.oracle
+
+    def oracle(problem):
+        np.full(3, 3e38, np.float32) * np.float32(10) - np.float32(np.inf)
+        return right(problem)
+
+    assert run_campaign(replace(halve_kernel, oracle=oracle), fake_device(), cases=3)
+
+
 @pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
 def test_what_draws_problems_is_named_too(halve_kernel, fake_device, error):
     found = error_of(replace(halve_kernel, problem=rst.sizes().map(raises(error))), fake_device())

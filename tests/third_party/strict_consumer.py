@@ -246,4 +246,5 @@ def my_laws(kernel: testing.Kernel, problem: object) -> testing.laws.Observation
 def my_problems() -> list[SearchStrategy[Any]]:
     tensor: SearchStrategy[testing.recipes.Tensor] = testing.strategies.tensors(["f32"])
     launch: SearchStrategy[testing.recipes.Launch] = testing.strategies.launches()
-    return [tensor, launch, testing.strategies.bit_patterns("e4m3"), testing.strategies.misalignments()]
+    matrix: SearchStrategy[testing.matrices.Values] = testing.matrices.values("bf16", fills=("gaussian",))
+    return [tensor, launch, matrix, testing.strategies.bit_patterns("e4m3"), testing.strategies.misalignments()]
