@@ -171,7 +171,7 @@ def _format_of_words(entry: Entry, requested: Format | None) -> Format:
     return requested
 
 
-def element_count(shape: tuple[int, ...], where: str | Callable[[], str], *, kind: Kind = Kind.UNREADABLE) -> int:
+def element_count(shape: tuple[int, ...], where: str, *, kind: Kind = Kind.UNREADABLE) -> int:
     """The product of `shape`, 1 for (); a shape that no array can have is `bad-shape`.
 
     (0, 2^62) has no element, yet NumPy refuses it: the product without the zeros must stay below 2^60.
@@ -184,7 +184,7 @@ def element_count(shape: tuple[int, ...], where: str | Callable[[], str], *, kin
         raise RefsimError(
             "bad-shape",
             f"no array has the shape {shown}",
-            where=where if isinstance(where, str) else where(),
+            where=where,
             rule="at most 64 dimensions of 0 or more, fewer than 2^60 elements",
             kind=kind,
         )

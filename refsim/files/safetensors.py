@@ -46,6 +46,7 @@ BITS = {
 DTYPE_OF = {row: name for name, row in NAMED.items()}
 _STRUCTURE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
 _RARE_INTEGER = re.compile(r"[0-9]{20}|[\[,:]\s*+-")
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _FLAT = r'[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^"\[\]{}]{0,4000}+\]'
 _SHALLOW = re.compile(rf'\{{(?:{_FLAT}|\{{(?:{_FLAT})*+\}})*+\}}[^"\[\]{{}}]*+', re.DOTALL)
 
@@ -72,7 +73,8 @@ def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], Entry]], dict[s
     """
     header = _header(reader)
     metadata = _metadata(header.pop(METADATA, {}), reader.where)
-    tensors = sorted((_tensor(key, fields, reader.where) for key, fields in header.items()), key=_range)
+    bits: dict[tuple[object, ...], int | None] = {}
+    tensors = sorted((_tensor(key, fields, reader.where, bits) for key, fields in header.items()), key=_range)
     start = reader.stream.tell()
     end = 0
     for tensor in tensors:
@@ -88,7 +90,7 @@ def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], Entry]], dict[s
         if key.startswith(FORMAT_KEY)
     }
     found: dict[str, Callable[[], Entry]] = {
-        t.key: partial(_entry, reader, start, t, noted.get(t.key)) for t in tensors
+        t.key: partial(_entry, reader, start, t, noted.get(t.key) if noted else None) for t in tensors
     }
     return found, {key: text for key, text in metadata.items() if not key.startswith(FORMAT_KEY)}
 
@@ -131,7 +133,9 @@ def _header(reader: ByteReader) -> dict[str, Any]:
 
     try:
         whole = integer if _RARE_INTEGER.search(text) else int  # the parser itself is quick only with int
-        header = json.loads(text, parse_int=whole, parse_float=fault, parse_constant=fault, object_pairs_hook=unique)
+        header = json.loads(text, parse_int=whole, parse_float=fault, parse_constant=fault)
+        if _STRING.sub("", text).count(":") != len(header) + sum(len(f) for f in header.values() if type(f) is dict):
+            json.loads(text, object_pairs_hook=unique)  # some key is lost: the hook, which is slow, says so
         text.encode() if "\\u" not in text else json.dumps(header, ensure_ascii=False).encode()
     except json.JSONDecodeError as problem:
         raise _bad(f"the header is not JSON: {problem.msg} at character {problem.pos}", reader.where) from problem
@@ -163,7 +167,8 @@ def _metadata(fields: Any, where: str) -> dict[str, str]:
     return fields
 
 
-def _tensor(key: str, fields: Any, where: str) -> _Tensor:
+def _tensor(key: str, fields: Any, where: str, bits: dict[tuple[object, ...], int | None]) -> _Tensor:
+    """One entry of the header, checked; `bits` remembers how many a dtype and a shape take, None for unknown dtypes."""
     if not isinstance(fields, dict) or fields.keys() != _FIELDS:
         raise _bad(f"{_place(key)} does not have exactly dtype, shape and data_offsets", where)
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
@@ -172,13 +177,14 @@ def _tensor(key: str, fields: Any, where: str) -> _Tensor:
     begin, end = offsets
     if end < begin:
         raise _bad(f"{_place(key)} ends at {end}, before its begin {begin}", where)
-    count = element_count(tuple(shape), lambda: f"{where}, {_place(key)}")
-    if dtype in BITS and count * BITS[dtype] != 8 * (end - begin):
-        shown = str(tuple(shape))[:80]
-        raise _bad(
-            f"{_place(key)}: {dtype} of shape {shown} takes {count * BITS[dtype]} bits, not {8 * (end - begin)}", where
-        )
-    return _Tensor(key, dtype, tuple(shape), begin, end)
+    kind = (dtype, *shape)
+    if kind not in bits:
+        count = element_count(kind[1:], f"{where}, {_place(key)}")
+        bits[kind] = count * BITS[dtype] if dtype in BITS else None
+    if bits[kind] not in (None, 8 * (end - begin)):
+        shown = str(kind[1:])[:80]
+        raise _bad(f"{_place(key)}: {dtype} of shape {shown} takes {bits[kind]} bits, not {8 * (end - begin)}", where)
+    return _Tensor(key, dtype, kind[1:], begin, end)
 
 
 def _place(key: str) -> str:
@@ -186,7 +192,7 @@ def _place(key: str) -> str:
 
 
 def _integers(value: Any) -> bool:
-    return isinstance(value, list) and set(map(type, value)) <= _WHOLE
+    return type(value) is list and _WHOLE.issuperset(map(type, value))
 
 
 def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None) -> Entry:

@@ -285,6 +285,17 @@ def test_a_mutated_kernel_ends_well(text: str) -> None:
     attempt(text)
 
 
+@pytest.mark.parametrize(
+    "access", ["atom.global.add.u32 %r4, [%d1], %r2;", "ld.global.u32 %r4, [%d1];", "red.global.add.u32 [%d1], %r2;"]
+)
+def test_unwritten_bits_and_no_memory_at_all(access: str) -> None:
+    """A launch without any buffer, and an operand that nobody wrote: the access is a fault, as with memory."""
+    body = f"ld.param.u64 %d1, [p]; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; setp.ne.u32 %p1, %r2, 3; {access} ret;"
+    with pytest.raises(RefsimError) as caught:
+        ptx.load(entry(body)).launch("k", (1,), (64,), [np.uint64(0)], checks=CHECKS)
+    assert caught.value.exit_code == 1
+
+
 def test_an_unmutated_fragment_runs_or_faults_at_its_null_arguments() -> None:
     """The mutations above start from texts that load."""
     assert FRAGMENTS

@@ -141,7 +141,7 @@ def _places(lanes: Lanes, space: str, addresses: Array) -> Iterator[tuple[Lanes,
     tracking = tracking_of(lanes)
     for part, name, at, chosen in lanes.parts(space, addresses):
         shadow = shadow_of(tracking, part, name)
-        if shadow is not None:
+        if shadow is not None and len(shadow.space.bytes):  # without any, the instruction tells the fault
             position = part.full(at)
             flat = position + part.space(name)[1] * shadow.space.stride
             yield part, shadow, position, flat, slice(None) if chosen is None else chosen
