@@ -14,6 +14,7 @@ from refsim.formats import BF16, E4M3
 from refsim.numerics import mma, profile
 from refsim.numerics.calls import arguments_of, call_of
 from refsim.numerics.dot import chains
+from refsim.numerics.dot.chains import Operands
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast import compiled, product
 from refsim.numerics.fast.domain import LOWEST_PRODUCT
@@ -217,3 +218,12 @@ def test_rows_without_a_fast_step_are_those_of_the_definition() -> None:
     a, b = encode(np.ones((2, 4)), "f16"), encode(np.full((3, 4), 2.0), "f16")
     got = mma(a, b, None, unit="mfma", a_format="f16", b_format="f16", target="gfx908", k=4)
     assert (got == 8).all()
+
+
+def test_a_step_of_the_largest_products_stays_within_its_integers() -> None:
+    """31 products of 448 x 448 in units of the last kept bit pass 2^31; one tiny factor keeps them from being exact."""
+    row = profile("sm_120", "mma.sync", "e4m3", "e4m3", "f32")
+    codes = np.full((1, 2, 32), 0x7E, np.uint8)
+    codes[..., 0] = 0x01
+    operands, c = Operands(codes, codes, E4M3, E4M3), np.zeros((1, 2, 2), np.uint32)
+    assert (product.matrix_product(operands, c.copy(), row, 32) == chains.matrix_product(operands, c, row, 32)).all()
