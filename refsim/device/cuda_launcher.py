@@ -19,6 +19,7 @@ from refsim.device.modules import RunnableModule
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Findings
 from refsim.ptx import Extents
+from refsim.render.cards import Card
 
 GUARD_BYTES = 4096
 POISON = bytes.fromhex("badc0de5")
@@ -49,8 +50,8 @@ def guard_pattern(size: int) -> Bytes:
     return (np.arange(size, dtype=np.uint32) * 151 + 77).astype(np.uint8)
 
 
-@dataclass
-class CudaLauncher:
+@dataclass(repr=False)
+class CudaLauncher(Card):
     """A Launcher over one module of a GPU, or over a Python function."""
 
     target: str
@@ -58,6 +59,9 @@ class CudaLauncher:
     module: RunnableModule
     function: Callable[..., Any] | None = None
     allocations: list[Guarded] = field(default_factory=list)
+
+    def _line(self) -> str:
+        return f"{self.target}, {len(self.allocations)} buffers"
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
         """Copies an array to the device; unless `writable`, a launch that changes it is an error."""

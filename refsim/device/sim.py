@@ -29,8 +29,8 @@ SECONDS = 600.0
 UNCHECKED = ptx.Checks(races="off", copies="off", seconds=SECONDS)
 
 
-@dataclass
-class SimLauncher:
+@dataclass(repr=False)
+class SimLauncher(Card):
     """One kernel file loaded on a simulated GPU with empty memory.
 
     A launch runs under the first `schedules` of its `orders`, or under one `policy` alone; `arithmetic` is how matrices are
@@ -51,6 +51,9 @@ class SimLauncher:
     has_followed: bool = False
     buffers: list[Buffer] = field(default_factory=list)
     seconds: float = SECONDS
+
+    def _line(self) -> str:
+        return f"{self.target}, {len(self.buffers)} buffers, {len(self.traces)} launches"
 
     @property
     def target(self) -> str:

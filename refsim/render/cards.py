@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from html import escape
+from typing import Any
 
 Facts = Iterable[tuple[str, object]]
 
@@ -18,6 +19,10 @@ class Card:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._line()}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The same where Hypothesis or IPython prints it: they would go through every field of a dataclass."""
+        printer.text(repr(self))
 
     def _repr_html_(self) -> str:
         rows = "".join(

@@ -13,7 +13,7 @@ from refsim.device import Device
 from refsim.errors import RefsimError, unknown
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
-from refsim.testing import verdicts
+from refsim.testing import heard, verdicts
 from refsim.testing.decisions import Finding, OpenBits, badness, with_open_bits
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
@@ -187,7 +187,9 @@ def run_campaign(
             if planned:
                 _search(ledger, planned)
     _inquire(ledger)
-    return _verdict(ledger, time.monotonic() - started, failures_dir)
+    verdict = _verdict(ledger, time.monotonic() - started, failures_dir)
+    heard.tell(verdict)
+    return verdict
 
 
 def _checked_profile(profile: str, cases: int | None, seed: int | None) -> SearchBudget:

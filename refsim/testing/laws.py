@@ -13,17 +13,17 @@ from refsim.device import Device
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise
 from refsim.ptx import Extents
+from refsim.render.cards import Card
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
 from refsim.testing.decisions import Observation, OpenBits, decide, with_open_bits
 from refsim.testing.outputs import check_shape, checked, in_output
-from refsim.testing.recipes import spelled
-from refsim.testing.user_code import called, said
+from refsim.testing.user_code import called, said, shortened
 
 __all__ = ["Observation", "agrees_with_oracle", "deterministic", "inputs_unchanged", "observe"]
 
 
-@dataclass
-class _WatchedLauncher:
+@dataclass(repr=False)
+class _WatchedLauncher(Card):
     """Passes everything on to `inner`, and remembers what was uploaded as read-only and where every buffer lies.
 
     It also remembers the first fault, so that a `run` that catches it does not hide it.
@@ -33,6 +33,9 @@ class _WatchedLauncher:
     fault: RefsimError | None = None
     inputs: list[tuple[Buffer, NDArray[Any]]] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
+
+    def _line(self) -> str:
+        return f"over {self.inner!r}"
 
     @property
     def target(self) -> str:
@@ -143,18 +146,20 @@ def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
     finding = decide(kernel, replace(seen, mismatches=tuple(_only(seen.mismatches, inputs=False))), problem)
     if finding is None:
         return
-    heading, known = f"{kernel.name} on {spelled(problem)}", OpenBits()
+    heading, known = f"{kernel.name} on {shortened(problem)}", OpenBits()
     known.note(observe(kernel, problem, device, follow_open=True) if finding.is_open else seen)
     text, _ = with_open_bits(kernel, finding, known)
+    case = (kernel, problem, device)
     if finding.mismatch is not None:
-        raise BitsDiffer(finding.mismatch, heading, after=text.removeprefix(str(finding.mismatch)).lstrip("\n"))
-    raise PromiseNotKept(f"{heading}\n{finding.status}: {text}")
+        after = text.removeprefix(str(finding.mismatch)).lstrip("\n")
+        raise BitsDiffer(finding.mismatch, heading, after=after, case=case)
+    raise PromiseNotKept(f"{heading}\n{finding.status}: {text}", case=case)
 
 
 def inputs_unchanged(kernel: Kernel, problem: Any, device: Device) -> None:
     """What was uploaded as read-only holds the same bits afterwards; else BitsDiffer."""
     changed = _only(observe(kernel, problem, device).mismatches, inputs=True)
-    _demand(changed, f"{kernel.name} wrote an input: {spelled(problem)}")
+    _demand(changed, f"{kernel.name} wrote an input: {shortened(problem)}", (kernel, problem, device))
 
 
 def deterministic(kernel: Kernel, problem: Any, device: Device) -> None:
@@ -162,7 +167,8 @@ def deterministic(kernel: Kernel, problem: Any, device: Device) -> None:
     first, second = (observe(kernel, problem, device).outputs for _ in range(2))
     formats = kernel.output_formats(problem)
     pairs = [_compared(Promise.BITWISE, second[name], first[name], formats[name], name=name) for name in formats]
-    _demand([mismatch for mismatch in pairs if mismatch], f"two runs of {kernel.name} differ on {spelled(problem)}")
+    heading = f"two runs of {kernel.name} differ on {shortened(problem)}"
+    _demand([mismatch for mismatch in pairs if mismatch], heading, (kernel, problem, device))
 
 
 INPUT = "input "
@@ -172,9 +178,9 @@ def _only(mismatches: Sequence[Mismatch], *, inputs: bool) -> list[Mismatch]:
     return [mismatch for mismatch in mismatches if mismatch.name.startswith(INPUT) == inputs]
 
 
-def _demand(mismatches: Sequence[Mismatch], heading: str) -> None:
+def _demand(mismatches: Sequence[Mismatch], heading: str, case: tuple[Kernel, Any, Device]) -> None:
     if mismatches:
-        raise BitsDiffer(mismatches[0], heading)
+        raise BitsDiffer(mismatches[0], heading, case=case)
 
 
 def _compared(

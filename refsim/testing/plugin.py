@@ -1,4 +1,4 @@
-"""The pytest plugin: a `device` fixture chosen on the command line, and the bit diff as a section of the report.
+"""The pytest plugin: a device chosen on the command line, and a report of a failure that one can read.
 
 It is loaded into every pytest run where refsim is installed, so it imports nothing and touches no Hypothesis profile
 until one of its options or fixtures is used; `--device` gives way to an option of that name in a suite's own conftest.
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from refsim.testing import heard
+
 if TYPE_CHECKING:
     from refsim.device import Device
 
 PROFILES = ("quick", "ci", "night")
-OURS = "--refsim-device"
+OURS, FIXTURE = "--refsim-device", "refsim_device"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,11 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def device(pytestconfig: pytest.Config) -> "Device":
-    """The device that --device names, opened once: `refsim.device.open("sim")` without the option."""
+def refsim_device(pytestconfig: pytest.Config) -> "Device":
+    """The device that --refsim-device names, opened once: `refsim.device.open("sim")` without the option."""
     import refsim.device
 
     return refsim.device.open(pytestconfig.getoption("refsim_device"))
+
+
+@pytest.fixture(scope="session")
+def device(refsim_device: "Device") -> "Device":
+    """`refsim_device` under a shorter name, where no conftest has a fixture of that name."""
+    return refsim_device
 
 
 @pytest.fixture(scope="session")
@@ -84,10 +92,57 @@ def refsim_failures(pytestconfig: pytest.Config) -> str | None:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A launch takes as long as it takes: with the device no test fails by the deadline that Hypothesis has by itself.
+
+    A deadline of the test's own, or of a profile of its suite, stays.
+    """
+    heard.forget()
+    function = _function(item)
+    if FIXTURE not in getattr(item, "fixturenames", ()) or not getattr(function, "is_hypothesis_test", False):
+        return
+    from hypothesis import HealthCheck, settings
+
+    own = getattr(function, "_hypothesis_internal_use_settings", None) or settings()
+    deadline = None if own.deadline == settings.get_profile("default").deadline else own.deadline
+    slow = {HealthCheck.too_slow, HealthCheck.function_scoped_fixture, *own.suppress_health_check}
+    chosen = settings(parent=own, suppress_health_check=sorted(slow, key=str), deadline=deadline)
+    function._hypothesis_internal_use_settings = chosen
+
+
+def _function(item: pytest.Item) -> Any:
+    """The function of a test, which a class may have bound."""
+    bound = getattr(item, "obj", None)
+    return getattr(bound, "__func__", bound)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    mismatch = getattr(call.excinfo.value, "mismatch", None) if call.excinfo is not None else None
-    if mismatch is not None and hasattr(mismatch, "lines"):
-        report.sections.append(("refsim: bits that differ", str(mismatch)))
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    uses = FIXTURE in getattr(item, "fixturenames", ())
+    error = None if call.excinfo is None or call.when != "call" else call.excinfo.value
+    if not (uses or heard.verdicts or type(error).__module__.startswith("refsim.")):
+        return (yield)
+    from refsim.testing import reports
+
+    if call.when == "call":
+        known = reports.properties(getattr(item, "funcargs", {}).get(FIXTURE), heard.verdicts)
+        item.user_properties.extend((*known, *_seed(item)))
+        if profile := item.config.getoption("--refsim-profile"):
+            item.user_properties.append(("refsim.profile", str(profile)))
+    if error is None or isinstance(error, pytest.skip.Exception):
+        return (yield)
+    with reports.hidden_frames(error):
+        report = yield
+    repeat = f"pytest '{item.nodeid}' {OURS}={item.config.getoption('refsim_device')}"
+    folder = item.config.getoption("--refsim-failures")
+    report.sections.extend(reports.sections(error, heard.verdicts, repeat, folder))
     return report
+
+
+def _seed(item: pytest.Item) -> list[tuple[str, str]]:
+    """The seed from which Hypothesis drew the cases of a test."""
+    seed = getattr(_function(item), "_hypothesis_internal_use_generated_seed", None)
+    return [] if seed is None else [("refsim.hypothesis_seed", str(seed))]

@@ -93,6 +93,9 @@ class Tensor:
     def __repr__(self) -> str:
         return spelled(self)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(spelled(self))  # or Hypothesis prints a line for each field
+
     @property
     def misalign_bytes(self) -> int:
         return self.misalign_elements * format_named(self.format).code_dtype.itemsize
@@ -129,6 +132,9 @@ class Launch:
 
     def __repr__(self) -> str:
         return spelled(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(spelled(self))  # or Hypothesis prints a line for each field
 
     def run(self, launcher: Launcher, entry: str, n: int, *args: object) -> None:
         """Launches an entry for `n` elements; no tensor is too small for one block."""

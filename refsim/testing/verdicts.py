@@ -7,6 +7,7 @@ from typing import Any
 from refsim.compare import Mismatch
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.render import Command
+from refsim.render.cards import Card, Facts
 
 PASS, FAIL, INEXACT = "pass", "fail", "inexact"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
@@ -22,8 +23,8 @@ KINDS = {
 """What kind of failure each status is; None is none."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(Card):
     """The outcome of a campaign: `status` is a key of KINDS, `exit_code` what a command returns for it.
 
     `cases` problems and `elements` output elements were compared, `differing` of them lie beyond the promise, and `worst` is
@@ -65,6 +66,12 @@ class Verdict:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def _line(self) -> str:
+        return self.lines()[0]
+
+    def _facts(self) -> Facts:
+        yield from (("", line) for line in self.lines()[1:])
 
     def lines(self) -> list[str]:
         """The verdict first, then the finding, its problem and the command that repeats it."""

@@ -1,8 +1,11 @@
 """The pytest plugin in suites of its own: its device, its report, and that it disturbs nobody."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -92,3 +95,123 @@ def test_unused_plugin_imports_nothing():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"
+
+
+KERNELS = """
+    from dataclasses import replace
+    from pathlib import Path
+
+    import numpy as np
+
+    from refsim.testing import Kernel, Promise, strategies
+    from refsim.testing.recipes import Tensor
+
+    def run(launcher, problem):
+        x = launcher.upload(problem.codes().view(np.float32), name="x")
+        y = launcher.output(problem.n, np.float32, name="y")
+        launcher.launch("exact", 1, 64, [x, y, np.uint32(problem.n)])
+        return {"y": launcher.read(y)}
+
+    def oracle(problem):
+        return {"y": np.sqrt(problem.codes().view(np.float32))}
+
+    def wrong_oracle(problem):
+        return {"y": oracle(problem)["y"] * np.float32(1.00003)}
+
+    def broken_oracle(problem):
+        return {"y": {}["z"]}
+
+    TENSORS = strategies.sizes(40).map(lambda n: Tensor(n + 1, "f32", "ones"))
+    RIGHT = Kernel("right", oracle, TENSORS, run, {"y": "f32"}, Tensor, (Tensor(9, "f32", "ones"),), file=Path("@"))
+    WRONG = replace(RIGHT, name="wrong", oracle=wrong_oracle)
+    BROKEN = replace(RIGHT, name="broken", oracle=broken_oracle)
+    OUTSIDE = replace(RIGHT, name="outside", run=lambda launcher, problem: launcher.launch("exact", 1, 64, [1]))
+    KERNELS = (RIGHT, WRONG)
+    """.replace("@", str(Path(__file__).parent / "open_bits.cu"))
+REPORTED = """
+    import time
+
+    import numpy as np
+    import pytest
+    from hypothesis import HealthCheck, given, settings
+
+    import kernels
+    from refsim.testing import assert_bits_equal, kernel_named, laws, run_campaign
+
+    @given(problem=kernels.TENSORS)
+    @settings(max_examples=10)
+    def test_law(problem, device):
+        laws.agrees_with_oracle(kernel_named("wrong", ["kernels.py"]), problem, device)
+
+    def test_campaign(refsim_device):
+        assert run_campaign(kernels.WRONG, refsim_device, cases=5)
+
+    def test_arrays():
+        assert_bits_equal(np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8), "e4m3")
+
+    class TestOfAClass:
+        @given(problem=kernels.TENSORS)
+        @settings(max_examples=3)
+        def test_broken(self, problem, device):
+            laws.agrees_with_oracle(kernels.BROKEN, problem, device)
+
+    @pytest.fixture
+    def of_a_function():
+        return 1
+
+    @given(problem=kernels.TENSORS)
+    @settings(max_examples=3)
+    def test_slow(problem, device, of_a_function):
+        laws.agrees_with_oracle(kernels.RIGHT, problem, device)
+        time.sleep(0.25)
+
+    @given(problem=kernels.TENSORS)
+    @settings(max_examples=3, deadline=100)
+    def test_deadline_of_its_own(problem, device):
+        time.sleep(0.15)
+    """
+
+
+def test_a_failure_can_be_read_at_once(run_suite):
+    """Four ways to fail, each with its verdict, case, place and the line that repeats it, in less than a screen."""
+    output = run_suite("-k", "law or campaign or arrays or broken", kernels=KERNELS, test_it=REPORTED)
+    assert "4 failed" in output
+    assert "refsim/testing/" not in output
+    assert "SimDevice(" not in output
+    law, campaign, arrays, broken = re.split(r"\n_+ [\w.]*test_\w+ _+\n", output.partition("short test summary")[0])[1:]
+    assert max(len(part.splitlines()) for part in (law, campaign, arrays, broken)) < 45
+    case = "Tensor(n=1, format='f32', fill='ones')"
+    for part, held in {
+        law: [f"wrong on {case}", f"problem={case}", "first   y[0]", "open_bits.cu:56", "repeat  pytest"],
+        campaign: [
+            "fail  wrong on sim sm_90a",
+            "problem Tensor(n=1,",
+            "first   y[0]",
+            "open_bits.cu:56",
+            "repeat  pytest",
+        ],
+        arrays: ["99 of 100 elements differ", "repeat  pytest 'test_it.py::test_arrays'"],
+        broken: ["KeyError: 'z'", 'return {"y": {}["z"]}', "oracle of kernel broken raised", f"problem={case}"],
+    }.items():
+        assert [text for text in held if text not in part] == [], part
+
+
+def test_no_deadline_but_the_tests_own_ends_a_launch(run_suite):
+    assert "1 passed" in run_suite("-k", "test_slow", kernels=KERNELS, test_it=REPORTED)
+    assert "DeadlineExceeded" in run_suite("-k", "test_deadline", kernels=KERNELS, test_it=REPORTED)
+
+
+@pytest.mark.ci("two workers of pytest-xdist, each a process that compiles")
+def test_workers_report_the_same_and_junit_holds_hashes_and_seeds(run_suite, tmp_path):
+    options = ["-p", "xdist", "-n", "2", "--junitxml=junit.xml", "--refsim-failures=cases", "--refsim-profile=quick"]
+    output = run_suite(*options, "-k", "test_law or test_campaign", kernels=KERNELS, test_it=REPORTED)
+    assert "2 failed" in output
+    assert len(output.splitlines()) < 100
+    (case,) = (tmp_path / "cases").iterdir()
+    assert f"repeat  refsim replay cases/{case.name}" in output
+    cases = {each.get("name"): each for each in ElementTree.parse(tmp_path / "junit.xml").iter("testcase")}
+    held = {name: {p.get("name"): p.get("value") for p in each.iter("property")} for name, each in cases.items()}
+    assert {len(found["refsim.ptx_sha256"]) for found in held.values()} == {64}
+    assert held["test_campaign"]["refsim.wrong.seed"] == "derandomised"
+    assert held["test_campaign"]["refsim.wrong.status"] == "fail"
+    assert {found["refsim.profile"] for found in held.values()} == {"quick"}
