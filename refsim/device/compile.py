@@ -61,6 +61,8 @@ TARGETS = (
 
 # --fmad=true is the compilers' default and decides bits, so it is said; a kernel that must not care writes __fmul_rn.
 COMPILE_FLAGS = ("--std=c++17", "--fmad=true", "-lineinfo")
+# Header libraries (CUTLASS) have functions without a space, which nvcc leaves to the host and NVRTC refuses.
+HEADER_FLAGS = ("--device-as-default-execution-space",)
 _BUNDLED_MARK = "// bundled "
 
 
@@ -134,7 +136,8 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
     unit = read_unit(code, tuple(dict.fromkeys((*map(Path, code.include), *project_include(beside)))))
     if code.compiler == "nvcc":
         return _by_nvcc(unit, source, row, code)
-    flags = (*COMPILE_FLAGS, f"--gpu-architecture={row.architecture}", *code.flags)
+    of_headers = HEADER_FLAGS if unit.include else ()
+    flags = (*COMPILE_FLAGS, *of_headers, f"--gpu-architecture={row.architecture}", *code.flags)
     toolchain = find_toolchain()
     if toolchain is None:
         return _bundled(source, unit, target, flags)

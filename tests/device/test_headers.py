@@ -240,3 +240,38 @@ def test_a_debug_build_and_a_release_build_of_an_assertion():
         ran(source, [X], [(1, np.int32)], block=1)
     (y,) = ran(f"#define NDEBUG\n{source}", [X], [(1, np.int32)], block=1)
     assert y.tolist() == [1]
+
+
+CUTE = """
+#include <cute/tensor.hpp>
+using namespace cute;
+__global__ void k(const half_t* a, const half_t* b, float* c) {
+    auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{});
+    auto thread = mma.get_slice(threadIdx.x);
+    auto A = make_tensor(make_gmem_ptr(a), make_layout(Shape<_16, _16>{}, GenRowMajor{}));
+    auto B = make_tensor(make_gmem_ptr(b), make_layout(Shape<_8, _16>{}, GenRowMajor{}));
+    auto C = thread.partition_C(make_tensor(make_gmem_ptr(c), make_layout(Shape<_16, _8>{}, GenRowMajor{})));
+    auto left = thread.partition_fragment_A(A);
+    auto right = thread.partition_fragment_B(B);
+    auto sum = thread.make_fragment_C(C);
+    copy(thread.partition_A(A), left);
+    copy(thread.partition_B(B), right);
+    clear(sum);
+    gemm(mma, left, right, sum);
+    copy(sum, C);
+}
+"""
+
+
+def test_cute_multiplies():
+    try:
+        found = metadata.distribution("nvidia-cutlass")
+    except metadata.PackageNotFoundError:
+        pytest.skip("CUTLASS is not installed: pip install nvidia-cutlass")
+    folder = Path(str(found.locate_file("cutlass_library/source/include")))
+    draw = np.random.default_rng(0)
+    a, b = (draw.integers(-4, 5, (rows, 16)).astype(np.float16) for rows in (16, 8))
+    with device.open("sim", "sm_80").launcher(KernelCode(source=CUTE, include=(folder,))) as gpu:
+        x, y, z = gpu.upload(a, name="a"), gpu.upload(b, name="b"), gpu.output(128, np.float32, name="c")
+        gpu.launch("k", 1, 32, [x, y, z])
+        assert gpu.read(z).reshape(16, 8).tolist() == (a.astype(int) @ b.astype(int).T).tolist()
