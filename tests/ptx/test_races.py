@@ -355,3 +355,9 @@ def test_a_wide_atomic_behind_a_narrow_one_does_not_hide_it() -> None:
     error = finding(body + "@%p5 atom.relaxed.gpu.global.add.u32 %r13, [%d3], 1;", grid=2)
     assert error.code == "race"
     assert "(kernel.cu:3) wrote" in error.what
+
+
+def test_of_lanes_that_take_turns_at_several_places_the_first_at_each_changes_it() -> None:
+    body = "shr.u32 %r14, %r6, 1; shl.b32 %r14, %r14, 2; add.s32 %r15, %r2, %r14;\n"
+    body += "@%p1 atom.relaxed.gpu.shared.exch.b32 %r11, [%r15], 1;\n@!%p1 ld.shared.u32 %r12, [%r15+4];"
+    assert "(kernel.cu:2) wrote" in finding(body).what
