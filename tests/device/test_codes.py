@@ -163,6 +163,10 @@ def test_nvcc_compiles_a_file_with_host_code(tmp_path: Path) -> None:
     assert str(tmp_path) not in made.text
     assert filled(KernelCode(file=file, compiler="nvcc")) == [9, 10, 11, 12]
     assert filled(KernelCode(source=SOURCE, compiler="nvcc", defines={"VALUE": 3})) == [3, 4, 5, 6]
+    template = (
+        "template <int N> __global__ void k(int* y) { y[threadIdx.x] = N; }\ntemplate __global__ void k<5>(int*);\n"
+    )
+    assert filled(KernelCode(source=template, compiler="nvcc", entries=("k<5>",)), "k<5>") == [5] * 4
     file.write_text("this is no C++\n")
     with pytest.raises(RefsimError, match="nvcc refused fill"):
         compiled(KernelCode(file=file, compiler="nvcc"), "sm_80")
