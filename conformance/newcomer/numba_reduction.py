@@ -1,18 +1,20 @@
 """Sums of rows in numba, in a stated order."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
-from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Promise
+from refsim.kernels import Kernel, Launcher, Outputs, Promise
+from refsim.testing.adapters import from_numba
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, values
 from refsim.testing.recipes import in_range
 
 THREADS = 64
+FUNCTION = load_kernel_file(Path(__file__).parent / "kernels/numba_reduction.py").row_sums
+CODE = from_numba(FUNCTION, "void(float32[:, ::1], float32[::1], int32)", "sm_80")
 GAUSSIAN = Values("gaussian")
 
 
@@ -30,30 +32,10 @@ class Rows:
         return self.x.codes("f32", self.rows, self.columns).view(np.float32)
 
 
-def compiled() -> str:
-    """The PTX that numba makes of it for an array of two dimensions, one of one, and an integer."""
-    from numba import cuda, float32, int32
-
-    function = load_kernel_file(Path(__file__).parent / "kernels/numba_reduction.py").row_sums.py_func
-    return cuda.compile_ptx(function, (float32[:, ::1], float32[::1], int32), cc=(8, 0))[0]
-
-
-PTX = compiled()
-ENTRY = re.search(r"\.entry\s+(\w+)", PTX)[1]
-
-
-def array(buffer: Buffer, *shape: int) -> list[Buffer | np.uint64]:
-    """An array as numba's kernels take it: two pointers of the host, size, bytes of an element, data, shape, strides."""
-    strides = [4 * int(np.prod(shape[place + 1 :])) for place in range(len(shape))]
-    words = [np.uint64(each) for each in (0, 0, np.prod(shape), 4, *shape, *strides)]
-    return [*words[:4], buffer, *words[4:]]
-
-
 def run(launcher: Launcher, problem: Rows) -> Outputs:
     x = launcher.upload(problem.floats(), name="x")
     y = launcher.output(problem.rows, np.float32, name="y")
-    args = [*array(x, problem.rows, problem.columns), *array(y, problem.rows), np.int32(problem.columns)]
-    launcher.launch(ENTRY, (problem.rows,), (THREADS,), args)
+    CODE.launch(launcher, problem.rows, THREADS, (x, (problem.rows, problem.columns)), y, problem.columns)
     return {"y": launcher.read(y)}
 
 
@@ -74,8 +56,8 @@ def oracle(problem: Rows) -> Outputs:
 KERNEL = Kernel(
     "numba_reduction",
     summary="sums of rows in numba, in an order of their own",
-    ptx=PTX,
-    entries=(ENTRY,),
+    ptx=CODE.ptx,
+    entries=(CODE.entry,),
     recipe=Rows,
     problem=st.builds(Rows, st.integers(1, 4), st.integers(1, 300), values("f32")),
     corpus=(

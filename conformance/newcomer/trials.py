@@ -20,11 +20,15 @@ SUSPECTED = {
     "contraction": (),
     "rounding-mode": (),
     "flushed-subnormals": (),
-    "saturated-or-propagated-infinity": (),
-    "nan-dropped": (),
+    "saturated-or-propagated-infinity": (
+        "infinity saturated or propagated",
+        "infinity saturated",
+        "infinity propagated",
+    ),
+    "nan-dropped": ("NaN dropped",),
     "double-rounding": (),
     "reduction-order": (),
-    "fn-fnuz": (),
+    "fn-fnuz": ("FN / FNUZ", "format: "),
     "scale-rule": (),
     "off-by-one-row": ("row n holds row n +1", "row n holds row n -1", "row 0 holds row 1,"),
     "off-by-one-column": (

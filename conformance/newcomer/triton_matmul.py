@@ -3,17 +3,18 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from refsim import numerics
 from refsim.kernels import Kernel, Launcher, Outputs, Promise
+from refsim.testing.adapters import TritonKernel, from_triton
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, values
 from refsim.testing.recipes import in_range
 
+FUNCTION = load_kernel_file(Path(__file__).parent / "kernels/triton_matmul.py").matmul
 TILE = {"BM": 32, "BN": 32, "BK": 32}
 FILLS = ("gaussian", "narrow", "one-hot rows", "distinct")
 FIRST = Values("gaussian", 1)
@@ -39,13 +40,12 @@ class Product:
         return self.a.codes("bf16", self.m, self.k + self.pad), self.b.codes("bf16", self.k, self.n + self.pad)
 
 
-def run(shared: int, launcher: Launcher, problem: Product) -> Outputs:
+def run(code: TritonKernel, launcher: Launcher, problem: Product) -> Outputs:
     a, b = (launcher.upload(codes, name=name) for codes, name in zip(problem.codes(), "ab", strict=True))
     c = launcher.output(problem.m * problem.n, np.float32, name="c")
     extents = (problem.m, problem.n, problem.k, problem.k + problem.pad, problem.n + problem.pad, problem.n)
     grid = (-(-problem.m // TILE["BM"]), -(-problem.n // TILE["BN"]))
-    scratch = [np.uint64(0)] * 2
-    launcher.launch("matmul", grid, (128,), [a, b, c, *(np.int32(each) for each in extents), *scratch], shared)
+    code.launch(launcher, grid, a, b, c, *extents)
     return {"c": launcher.read(c).reshape(problem.m, problem.n)}
 
 
@@ -58,24 +58,14 @@ def oracle(problem: Product, target: str) -> Outputs:
     return {"c": numerics.mma(a, b.T, zeros, unit="mma.sync", a_format="bf16", b_format="bf16", k=16, target=target)}
 
 
-def compiled(capability: int) -> Any:
-    """Triton's own compiler, as its launcher calls it."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, compile
-
-    function = load_kernel_file(Path(__file__).parent / "kernels/triton_matmul.py").matmul
-    types = {"a": "*bf16", "b": "*bf16", "c": "*fp32"} | dict.fromkeys(("M", "N", "K", "sa", "sb", "sc"), "i32")
-    source = ASTSource(function, signature=types | dict.fromkeys(TILE, "constexpr"), constexprs=TILE)
-    return compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "enable_fp_fusion": True})
-
-
 def declared(capability: int) -> Kernel:
-    code = compiled(capability)
+    types = {"a": "*bf16", "b": "*bf16", "c": "*fp32"} | dict.fromkeys(("M", "N", "K", "sa", "sb", "sc"), "i32")
+    code = from_triton(FUNCTION, types, TILE, f"sm_{capability}")
     return Kernel(
         f"triton_matmul_sm_{capability}",
         summary=f"a product of bf16 matrices in Triton, for sm_{capability}",
-        ptx=code.asm["ptx"],
-        entries=("matmul",),
+        ptx=code.ptx,
+        entries=(code.entry,),
         recipe=Product,
         problem=st.builds(
             Product,
@@ -87,7 +77,7 @@ def declared(capability: int) -> Kernel:
             values("bf16", fills=FILLS),
         ),
         corpus=(Product(40, 40, 72), Product(33, 20, 70, 5), Product(32, 32, 64), Product(1, 1, 1)),
-        run=partial(run, code.metadata.shared),
+        run=partial(run, code),
         oracle=oracle,
         outputs={"c": "f32"},
         per_target=True,

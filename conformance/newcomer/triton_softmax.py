@@ -1,20 +1,21 @@
 """Softmax in Triton, with a bound for each element."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from refsim import decode
 from refsim.kernels import Bounded, Kernel, Launcher, Outputs, Promise
+from refsim.testing.adapters import from_triton
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, values
 from refsim.testing.recipes import in_range
 
 BLOCK = 256
+FUNCTION = load_kernel_file(Path(__file__).parent / "kernels/triton_softmax.py").softmax
+CODE = from_triton(FUNCTION, {"x": "*fp32", "y": "*fp32", "n": "i32", "stride": "i32"}, {"BLOCK": BLOCK}, "sm_80")
 FILLS = ("gaussian", "zeros", "ones", "narrow", "log-uniform", "subnormals")
 U, TINY = 2.0**-24, 2.0**-126  # ex2.approx.ftz: subnormal results are zero
 EXP2, QUOTIENT = 2.0**-22, 2.0**-22  # ex2.approx; div.full.f32: 2 ulp (PTX ISA)
@@ -38,12 +39,10 @@ class Rows:
         return decode(self.x.codes("f16", self.rows, self.columns + self.pad), "f16", np.float32)
 
 
-def run(shared: int, launcher: Launcher, problem: Rows) -> Outputs:
+def run(launcher: Launcher, problem: Rows) -> Outputs:
     x = launcher.upload(problem.floats(), name="x")
     y = launcher.output(problem.rows * problem.columns, np.float32, name="y")
-    scratch = [np.uint64(0)] * 2
-    args = [x, y, np.int32(problem.columns), np.int32(problem.columns + problem.pad), *scratch]
-    launcher.launch("softmax", (problem.rows,), (128,), args, shared)
+    CODE.launch(launcher, problem.rows, x, y, problem.columns, problem.columns + problem.pad)
     return {"y": launcher.read(y).reshape(problem.rows, problem.columns)}
 
 
@@ -59,23 +58,11 @@ def oracle(problem: Rows) -> dict[str, Bounded]:
     return {"y": Bounded(y, 1.01 * y * relative + (BLOCK + 2) * TINY)}
 
 
-def compiled(capability: int) -> Any:
-    """Triton's own compiler, as its launcher calls it."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, compile
-
-    function = load_kernel_file(Path(__file__).parent / "kernels/triton_softmax.py").softmax
-    types = {"x": "*fp32", "y": "*fp32", "n": "i32", "stride": "i32", "BLOCK": "constexpr"}
-    source = ASTSource(function, signature=types, constexprs={"BLOCK": BLOCK})
-    return compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "enable_fp_fusion": True})
-
-
-CODE = compiled(80)
 KERNEL = Kernel(
     "triton_softmax",
     summary="softmax of rows in Triton, a program a row",
-    ptx=CODE.asm["ptx"],
-    entries=("softmax",),
+    ptx=CODE.ptx,
+    entries=(CODE.entry,),
     recipe=Rows,
     problem=st.builds(
         Rows, st.integers(1, 4), st.integers(1, BLOCK), st.integers(0, 9), values("f16", fills=FILLS, max_patches=0)
@@ -87,7 +74,7 @@ KERNEL = Kernel(
         Rows(2, BLOCK, 0, Values("zeros")),
         Rows(2, 129, 7, Values("narrow")),
     ),
-    run=partial(run, CODE.metadata.shared),
+    run=run,
     oracle=oracle,
     outputs={"y": "f32"},
     promise=Promise.BOUNDED(

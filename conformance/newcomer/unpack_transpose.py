@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from refsim import decode
 from refsim.kernels import Kernel, Launcher, Outputs, Promise
+from refsim.testing.adapters import from_cupy
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, values
 from refsim.testing.recipes import in_range
 
 SOURCE = load_kernel_file(Path(__file__).parent / "kernels/unpack_transpose.py").SOURCE
+CODE = from_cupy(SOURCE, "unpack_transpose")
 BITS = Values("bits")
 
 
@@ -34,7 +36,7 @@ def run(launcher: Launcher, problem: Matrix) -> Outputs:
     x = launcher.upload(problem.x.codes("e4m3", rows, columns), name="x")
     y = launcher.output(rows * columns, np.float32, name="y")
     args = [x, y, np.float32(problem.gain), np.float32(problem.offset), np.int32(rows), np.int32(columns)]
-    launcher.launch("unpack_transpose", (-(-columns // 32), -(-rows // 32)), (32, 8), args)
+    CODE.launch(launcher, (-(-columns // 32), -(-rows // 32)), (32, 8), args)
     return {"y": launcher.read(y).reshape(columns, rows)}
 
 
@@ -46,7 +48,8 @@ def oracle(problem: Matrix) -> Outputs:
 KERNEL = Kernel(
     "unpack_transpose",
     summary="E4M3 decoded by hand, a gain and an offset, transposed",
-    source=SOURCE,
+    source=CODE.source,
+    options=CODE.options,
     entries=("unpack_transpose",),
     recipe=Matrix,
     problem=st.builds(

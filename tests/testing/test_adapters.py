@@ -1,6 +1,6 @@
 """Kernels of other compilers: what their host code would add to a launch is added, and what cannot be is said."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,11 +144,7 @@ def test_arrays_complex_numbers_and_tuples_flatten_as_numba_flattens_them():
 
 
 def test_a_reduction_by_numba_adds_up():
-    try:
-        version("numba-cuda")
-    except PackageNotFoundError:
-        pytest.skip("numba-cuda is not installed: pip install 'numba-cuda[cu13]'")
-    from numba import cuda
+    cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed: pip install 'numba-cuda[cu13]'")
 
     def total(x, out):
         tile = cuda.shared.array(64, np.float32)

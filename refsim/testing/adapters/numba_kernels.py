@@ -66,8 +66,7 @@ def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: 
         raise RefsimError("bad-target", f"{target!r} is not a target", help="write sm_80")
     plain = getattr(function, "py_func", function)
     try:
-        sigutils = importlib.import_module("numba.cuda.core.sigutils")
-        types, _ = sigutils.normalize_signature(signature)
+        types, _ = _signatures().normalize_signature(signature)
         text, _ = cuda.compile_ptx(
             plain, types, cc=(int(capability[1]), int(capability[2])), **{"lineinfo": True, **options}
         )
@@ -80,7 +79,7 @@ def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: 
         raise RefsimError(
             "numba-error", f"the PTX of {plain.__name__} has no entry", help="give a kernel, not a device function"
         )
-    return NumbaKernel(text, entry[1], tuple(map(_parameter, types)), metadata.version("numba-cuda"))
+    return NumbaKernel(text, entry[1], tuple(map(_parameter, types)), _version())
 
 
 def _imported() -> ModuleType:
@@ -93,6 +92,21 @@ def _imported() -> ModuleType:
             help="pip install 'numba-cuda[cu13]'",
             kind=Kind.MISSING,
         ) from missing
+
+
+def _signatures() -> ModuleType:
+    """What reads a signature: numba-cuda has its own, the numba.cuda that numba itself brings takes numba's."""
+    try:
+        return importlib.import_module("numba.cuda.core.sigutils")
+    except ModuleNotFoundError:
+        return importlib.import_module("numba.core.sigutils")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("numba-cuda")
+    except metadata.PackageNotFoundError:
+        return metadata.version("numba")
 
 
 def _parameter(kind: Any) -> Argument:
