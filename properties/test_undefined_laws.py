@@ -63,7 +63,8 @@ def followed(opcode: str, values: list[Any], masks: list[Any]) -> list[np.ndarra
     types = [type for _, type in bound.sources][: len(values)]
     results = tuple((place, type) for place, (_, type) in enumerate(bound.results))
     sources = tuple((Constant(value), type) for value, type in zip(values, types, strict=True))
-    lanes: Any = SimpleNamespace(count=1, full=lambda array: array)
+    machine = SimpleNamespace(tracking=None)
+    lanes: Any = SimpleNamespace(count=1, full=lambda array: array, machine=machine)
     held = [Mask(mask, np.ones(1, np.int32)) if mask.any() else None for mask in masks]
     widths = [type.bits for _, type in bound.results]
     found = follower(Step(SimpleNamespace(), bound, sources, results, None), widths)(lanes, held, values)

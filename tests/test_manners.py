@@ -10,12 +10,13 @@ FILES = [
     path
     for folder in ("tests", "properties", "conformance")
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if path != Path(__file__)
+    if path != Path(__file__) and ROOT / "tests/fuzz" not in path.parents
 ]
+"""The fuzzers are no tests: a campaign, which is told how long it may take."""
 CLOCKS = re.compile(r"\b(?:perf_counter|monotonic|process_time|thread_time|timeit|time\.time)(?:_ns)?\(")
 PINNED = re.compile(r"\b(?:max_examples|deadline)=")
-# What strategies draw is asked of so many draws; a suite outside the checkout has no profile of ours.
-MAY_PIN = ("tests/testing/test_strategies.py", "tests/third_party/test_third_party.py")
+# What strategies draw is asked of so many draws; suites outside the checkout, and those that a test writes, have no profile of ours.
+MAY_PIN = ("tests/testing/test_plugin.py", "tests/testing/test_strategies.py", "tests/third_party/test_third_party.py")
 
 
 def names_of(files: list[Path]) -> list[str]:

@@ -26,6 +26,7 @@ CODES = {kind.value for kind in Kind}
 TABLES = ("formats/", "numerics/methods.py", "numerics/roundings.py", "errors.py")
 OTHER_WORDS = {
     "ptx/": "types of PTX opcodes, registers and constants, in the words of the PTX ISA",
+    "testing/suspects/": "parts of PTX opcodes that are edited",
     "reference/": "second definitions share nothing with the first",
     "silicon/scalar_probe.py": "kinds of PTX registers",
     "cli/launches.py": "types of scalar arguments on a command line, and their C types",

@@ -72,6 +72,7 @@ SWEPT = [kernel for kernel in table.RIGHT if kernel.file in FILES and kernel.nam
 QUICK = (
     "neighbour",
     "half_mask",
+    "acquired_lock",
     "handover",
     "relay",
     "fenced_flag",

@@ -8,7 +8,7 @@ import numpy as np
 from refsim.compare.readings import Codes, Reading, readings
 from refsim.device import Device
 from refsim.formats import Format, format_named
-from refsim.kernels import Kernel
+from refsim.kernels import Bounded, Kernel
 from refsim.testing.laws import observe
 from refsim.testing.suspects.suspicion import Suspicion
 
@@ -34,7 +34,8 @@ def betrayed(kernel: Kernel, device: Device, problems: Sequence[Any]) -> tuple[S
 def _pairs(kernel: Kernel, device: Device, problem: Any) -> list[tuple[str, Pair]]:
     got, want = observe(kernel, problem, device).outputs, kernel.expected(problem, device.target)
     rows = {name: format_named(format) if format else None for name, format in kernel.output_formats(problem).items()}
-    return [(name, (_codes(got[name]), _codes(want[name]), row)) for name, row in rows.items()]
+    judged_by_bits = {name: row for name, row in rows.items() if not isinstance(want[name], Bounded)}
+    return [(name, (_codes(got[name]), _codes(want[name]), row)) for name, row in judged_by_bits.items()]
 
 
 def _fits(reading: Reading, pairs: Sequence[Pair]) -> bool:
