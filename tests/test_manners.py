@@ -15,7 +15,7 @@ FILES = [
 """The fuzzers are no tests: a campaign, which is told how long it may take."""
 CLOCKS = re.compile(r"\b(?:perf_counter|monotonic|process_time|thread_time|timeit|time\.time)(?:_ns)?\(")
 PINNED = re.compile(r"\b(?:max_examples|deadline)=")
-# What strategies draw is asked of so many draws; suites outside the checkout, and those that a test writes, have no profile of ours.
+# What strategies draw is asked of so many draws; suites outside the checkout, or written by a test, have no profile of ours.
 MAY_PIN = ("tests/testing/test_plugin.py", "tests/testing/test_strategies.py", "tests/third_party/test_third_party.py")
 
 
