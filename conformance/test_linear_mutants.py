@@ -57,7 +57,7 @@ def campaign(layer, entry: str, source: Path, device):
     """The special problems of one entry, without shrinking, and generated ones where they show nothing."""
     kernel, problems = layer
     broken = replace(kernel, file=source, corpus=tuple(problem for problem in kernel.corpus if problem.entry == entry))
-    verdict = run_campaign(broken, device, cases=0)
+    verdict = run_campaign(broken, device, cases=0, suspect_seconds=0)
     return (
         run_campaign(replace(broken, corpus=(), problem=problems((entry,))), device, cases=40) if verdict else verdict
     )

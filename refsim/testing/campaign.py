@@ -40,7 +40,7 @@ class SearchBudget:
 PROFILES = {
     row.name: row
     for row in (
-        SearchBudget("quick", 25, 20.0, 20.0),
+        SearchBudget("quick", 25, 20.0, 10.0),
         SearchBudget("ci", 200, 60.0, 60.0),
         SearchBudget("night", 5000, 600.0, 300.0, new_seed=True),
     )
@@ -157,13 +157,15 @@ def run_campaign(
     seed: int | None = None,
     failures_dir: str | Path | None = None,
     time_limit: float | None = None,
+    suspect_seconds: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Verdict:
     """Runs a kernel on its corpus and on generated problems, and says how far it agrees with its oracle.
 
     `device` is what `refsim.device.open` returns. Profiles quick (25 generated cases) and ci (200) draw the same
     problems every time; night (5000) draws a new seed, which the verdict holds; `cases` and `seed` override both.
-    A failure is shrunk and, with `failures_dir`, written as a replay case. `time_limit` is in seconds.
+    A failure is shrunk and, with `failures_dir`, written as a replay case. `time_limit` is in seconds, and so is
+    `suspect_seconds`: how long the mistake behind a failure is looked for instead of the profile's 10, 60 or 300; 0: not at all.
     Raises RefsimError where the request, not the kernel, is at fault: an unknown profile, a missing package.
     Source: defined here.
     """
@@ -186,7 +188,7 @@ def run_campaign(
         with suppress(_Stopped):
             if planned:
                 _search(ledger, planned)
-    _inquire(ledger)
+    _inquire(ledger, row.suspect_seconds if suspect_seconds is None else suspect_seconds)
     verdict = _verdict(ledger, time.monotonic() - started, failures_dir)
     heard.tell(verdict)
     return verdict
@@ -255,12 +257,13 @@ def _search(ledger: _Ledger, cases: int) -> None:
         raise code_fails(kernel, "problem", error) from error  # what draws problems, and their classes
 
 
-def _inquire(ledger: _Ledger) -> None:
-    """Adds the mistake that explains differing bits to the failure, where one does."""
+def _inquire(ledger: _Ledger, seconds: float) -> None:
+    """Adds the mistake that explains differing bits to the failure, where one does and none that was declared did."""
     found = ledger.failure
-    if found is None or found.mismatch is None:
+    if found is None or found.mismatch is None or seconds <= 0:
         return
-    seconds = ledger.profile.suspect_seconds
+    if any(line.startswith(f"{name}: ") for name in ledger.kernel.suspects for line in found.mismatch.suspects):
+        return
     suspects = suspects_of(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
     lines = tuple(map(str, suspects))
     mismatch = replace(found.mismatch, suspects=(*found.mismatch.suspects, *lines))
