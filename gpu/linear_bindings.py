@@ -18,12 +18,12 @@ from refsim import oracles
 from refsim.errors import RefsimError, unknown
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs
 from refsim.oracles.linear_layers import Reduction
-from refsim.sources import Document
+from refsim.sources import Publication
 from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, spelled
 
 SOURCE = Path(__file__).parent / "kernels/linear.cu"
-HERE = Document("gpu-kernels", "gpu/kernels", "", "linear_block.cuh")
+HERE = Publication("gpu-kernels", "gpu/kernels", "", "linear_block.cuh")
 MAX_BATCH = 16
 NAN = {"bf16": 0x7FC1, "e4m3": 0x7F}
 Codes = NDArray[np.unsignedinteger]

@@ -11,7 +11,7 @@ from refsim.conversions import CONVERSIONS, convert, decode, encode, pack, unpac
 from refsim.conversions.coding import encode_rule
 from refsim.conversions.packing import BYTE, CONTAINERS, DENSE
 from refsim.conversions.registers import gather_bits
-from refsim.conversions.rounding import NAN, ROUNDINGS, SATURATE, STOCHASTIC, Rule, encode_exact
+from refsim.conversions.rounding import NAN, ROUNDINGS, SATURATE, STOCHASTIC, EncodingRule, encode_exact
 from refsim.formats import BF16, F16, FORMATS, MXINT8, Format
 
 TABLED = [format for format in FORMATS if format.bits + format.padding_bits <= 16]
@@ -131,7 +131,7 @@ def test_float32_and_float64_inputs_agree(format: Format, rounding: str, values:
 def test_tables_equal_the_exact_core_on_float32(
     format: Format, rounding: str, overflow: str, patterns: list[int]
 ) -> None:
-    rule = Rule(format, rounding, overflow if format.has_nan else SATURATE, format.max_code, 1)
+    rule = EncodingRule(format, rounding, overflow if format.has_nan else SATURATE, format.max_code, 1)
     values = np.array(patterns, np.uint32).view(np.float32)
     with np.errstate(invalid="ignore"):
         exact = encode_exact(values.astype(np.float64), rule)
@@ -141,7 +141,7 @@ def test_tables_equal_the_exact_core_on_float32(
 @given(problem=problems(narrow_formats), rounding=roundings)
 def test_tables_equal_the_exact_core_on_float64(problem: tuple[Format, float], rounding: str) -> None:
     format, value = problem
-    rule = Rule(format, rounding, SATURATE, format.max_code, 1)
+    rule = EncodingRule(format, rounding, SATURATE, format.max_code, 1)
     values = np.array([value, -value, np.nextafter(value, 0)])
     np.testing.assert_array_equal(encode_rule(values, rule), encode_exact(values, rule))
 
@@ -150,7 +150,7 @@ def test_tables_equal_the_exact_core_on_float64(problem: tuple[Format, float], r
 def test_short_cuts_for_halves_equal_the_exact_core(patterns: list[int], format: Format) -> None:
     values = np.array(patterns, np.uint32).view(np.float32)
     assert format.nan_code is not None
-    rule = Rule(format, "nearest-even", "inf", format.nan_code, format.nan_code)
+    rule = EncodingRule(format, "nearest-even", "inf", format.nan_code, format.nan_code)
     with np.errstate(invalid="ignore"):
         exact = encode_exact(values.astype(np.float64), rule)
     np.testing.assert_array_equal(encode_rule(values, rule), exact)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from refsim.numerics import ieee
 from refsim.reference import rational_float
-from refsim.reference.rational_float import GRIDS, Grid, Number
+from refsim.reference.rational_float import GRIDS, Binary, ExactNumber
 from refsim.testing.effort import share
 
 MODES = ("rn", "rz", "rm", "rp")
@@ -24,17 +24,17 @@ NAMES = {grid: name for name, grid in GRIDS.items()}
 DTYPES = {F16: np.float16, BF16: np.uint16, F32: np.float32, F64: np.float64}
 
 
-def width(grid: Grid) -> int:
+def width(grid: Binary) -> int:
     return grid.sign.bit_length()
 
 
-def is_nan(grid: Grid, pattern: int) -> bool:
+def is_nan(grid: Binary, pattern: int) -> bool:
     return grid.decode(pattern).is_nan
 
 
 def title(part: object) -> object:
     """The name of a grid, for the ids of tests."""
-    return NAMES[part] if isinstance(part, Grid) else part
+    return NAMES[part] if isinstance(part, Binary) else part
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Operation:
     """One operation: the function under test, its exact value, how many operands, whose NaN f64 passes on first."""
 
     function: Callable[..., np.ndarray]
-    value: Callable[..., Number]
+    value: Callable[..., ExactNumber]
     operands: int
     priority: tuple[int, ...]
 
@@ -60,22 +60,22 @@ CASES = [(name, grid) for name in OPERATIONS for grid in (F32, F64)]
 CASES += [(name, grid) for name in ("add", "sub", "mul", "fma") for grid in (F16, BF16)]
 
 
-def modes_of(grid: Grid) -> tuple[str, ...]:
+def modes_of(grid: Binary) -> tuple[str, ...]:
     return MODES if grid in (F32, F64) else ("rn",)
 
 
-def _nan_pattern(grid: Grid, operands: tuple[int, ...], priority: tuple[int, ...]) -> int:
+def _nan_pattern(grid: Binary, operands: tuple[int, ...], priority: tuple[int, ...]) -> int:
     if grid is not F64:
         return grid.sign - 1
     found = [operands[i] | 1 << 51 for i in priority if is_nan(grid, operands[i])]
     return found[0] if found else 0xFFF8 << 48
 
 
-def _flush(grid: Grid, pattern: int) -> int:
+def _flush(grid: Binary, pattern: int) -> int:
     return pattern if pattern & grid.infinity else pattern & grid.sign
 
 
-def defined(name: str, grid: Grid, operands: tuple[int, ...], mode: str, *, ftz: bool = False) -> int:
+def defined(name: str, grid: Binary, operands: tuple[int, ...], mode: str, *, ftz: bool = False) -> int:
     """The pattern that the operation must give, from rationals."""
     operation = OPERATIONS[name]
     if ftz:
@@ -84,7 +84,7 @@ def defined(name: str, grid: Grid, operands: tuple[int, ...], mode: str, *, ftz:
     return _nan_pattern(grid, operands, operation.priority) if exact.is_nan else grid.encode(exact, mode, ftz=ftz)
 
 
-def as_array(grid: Grid, patterns: list[int]) -> np.ndarray:
+def as_array(grid: Binary, patterns: list[int]) -> np.ndarray:
     return np.array(patterns, dtype=f"u{width(grid) // 8}").view(DTYPES[grid])
 
 
@@ -92,7 +92,7 @@ def as_patterns(array: np.ndarray) -> list[int]:
     return [int(pattern) for pattern in array.view(f"u{array.dtype.itemsize}").ravel()]
 
 
-def assert_defined(name: str, grid: Grid, lanes: list[tuple[int, ...]], mode: str, *, ftz: bool = False) -> None:
+def assert_defined(name: str, grid: Binary, lanes: list[tuple[int, ...]], mode: str, *, ftz: bool = False) -> None:
     columns = [as_array(grid, list(column)) for column in zip(*lanes, strict=True)]
     options = {"ftz": True} if ftz else {}
     got = as_patterns(OPERATIONS[name].function(*columns, mode, **options))
@@ -101,7 +101,7 @@ def assert_defined(name: str, grid: Grid, lanes: list[tuple[int, ...]], mode: st
     assert not wrong, f"{name}.{mode}.{NAMES[grid]}{' ftz' * ftz}: (operands, got, want) {wrong[:5]}"
 
 
-def corners(grid: Grid) -> list[int]:
+def corners(grid: Binary) -> list[int]:
     """Patterns where rounding, range and special values change, of both signs."""
     m, one = grid.mantissa_bits, ((1 << (grid.exponent_bits - 1)) - 1) << grid.mantissa_bits
     low = [0, 1, 2, 3, (1 << m) - 1, 1 << m, (1 << m) + 1, (2 << m) + 1]
@@ -113,7 +113,7 @@ def corners(grid: Grid) -> list[int]:
 
 
 @st.composite
-def lanes_of(draw: st.DrawFn, grid: Grid, operands: int) -> list[tuple[int, ...]]:
+def lanes_of(draw: st.DrawFn, grid: Binary, operands: int) -> list[tuple[int, ...]]:
     """Operand patterns, corners and sparse mantissas weighted in; a third operand that often cancels the product."""
     m = grid.mantissa_bits
     one = (1 << (grid.exponent_bits - 1)) - 1
@@ -146,14 +146,14 @@ def lanes_of(draw: st.DrawFn, grid: Grid, operands: int) -> list[tuple[int, ...]
 @pytest.mark.parametrize(("name", "grid"), CASES, ids=title)
 @share(3 / 5)
 @given(draws=st.data())
-def test_operation_is_the_exact_value_rounded_once(name: str, grid: Grid, draws: st.DataObject) -> None:
+def test_operation_is_the_exact_value_rounded_once(name: str, grid: Binary, draws: st.DataObject) -> None:
     ftz = grid in (F32, F16) and draws.draw(st.booleans())
     mode = draws.draw(st.sampled_from(modes_of(grid)))
     assert_defined(name, grid, draws.draw(lanes_of(grid, OPERATIONS[name].operands)), mode, ftz=ftz)
 
 
 @pytest.mark.parametrize(("name", "grid"), CASES, ids=title)
-def test_operation_at_pairs_of_corners(name: str, grid: Grid) -> None:
+def test_operation_at_pairs_of_corners(name: str, grid: Binary) -> None:
     count = OPERATIONS[name].operands
     lanes = list(itertools.product(corners(grid), repeat=min(count, 2)))
     if count == 3:
@@ -181,7 +181,7 @@ def test_half_precision_on_a_grid_of_all_exponents(name: str) -> None:
 )
 @given(draws=st.data())
 def test_nearest_operation_is_that_of_the_processor(
-    name: str, function: np.ufunc, grid: Grid, draws: st.DataObject
+    name: str, function: np.ufunc, grid: Binary, draws: st.DataObject
 ) -> None:
     a, b = (as_array(grid, list(c)) for c in zip(*draws.draw(lanes_of(grid, 2)), strict=True))
     with np.errstate(all="ignore"):
@@ -193,7 +193,7 @@ def test_nearest_operation_is_that_of_the_processor(
 
 
 def _define_extremum(
-    grid: Grid, lane: tuple[int, ...], largest: bool, *, nan: bool, xorsign: bool, absolute: bool
+    grid: Binary, lane: tuple[int, ...], largest: bool, *, nan: bool, xorsign: bool, absolute: bool
 ) -> int:
     terms = tuple(pattern & (grid.sign - 1) for pattern in lane) if absolute else lane
     exact = rational_float.extremum([grid.decode(pattern) for pattern in terms], largest, nan=nan)
@@ -203,7 +203,7 @@ def _define_extremum(
 
 
 @st.composite
-def modifiers(draw: st.DrawFn, grid: Grid, operands: int) -> dict[str, bool]:
+def modifiers(draw: st.DrawFn, grid: Binary, operands: int) -> dict[str, bool]:
     """The modifiers of min and max that PTX has for the format."""
     absolute = draw(st.booleans())
     return {
@@ -217,7 +217,9 @@ def modifiers(draw: st.DrawFn, grid: Grid, operands: int) -> dict[str, bool]:
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @pytest.mark.parametrize("largest", [False, True], ids=["min", "max"])
 @given(draws=st.data(), operands=st.integers(2, 3))
-def test_extremum_orders_zeros_and_handles_nan(grid: Grid, largest: bool, draws: st.DataObject, operands: int) -> None:
+def test_extremum_orders_zeros_and_handles_nan(
+    grid: Binary, largest: bool, draws: st.DataObject, operands: int
+) -> None:
     lanes = draws.draw(lanes_of(grid, operands))
     options = draws.draw(modifiers(grid, operands))
     columns = [as_array(grid, list(column)) for column in zip(*lanes, strict=True)]
@@ -229,7 +231,7 @@ def test_extremum_orders_zeros_and_handles_nan(grid: Grid, largest: bool, draws:
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @given(draws=st.data(), comparison=st.sampled_from(ieee.COMPARISONS), ftz=st.booleans())
-def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject, comparison: str, ftz: bool) -> None:
+def test_comparison_is_that_of_the_exact_values(grid: Binary, draws: st.DataObject, comparison: str, ftz: bool) -> None:
     ftz = ftz and grid in (F32, F16)
     lanes = draws.draw(lanes_of(grid, 2))
     a, b = (as_array(grid, list(column)) for column in zip(*lanes, strict=True))
@@ -256,7 +258,7 @@ def test_comparison_is_that_of_the_exact_values(grid: Grid, draws: st.DataObject
 
 @pytest.mark.parametrize("source", GRIDS.values(), ids=title)
 @given(draws=st.data(), target=st.sampled_from(list(GRIDS.values())), mode=st.sampled_from((*MODES, "rna")))
-def test_conversion_between_floats_rounds_once(source: Grid, target: Grid, draws: st.DataObject, mode: str) -> None:
+def test_conversion_between_floats_rounds_once(source: Binary, target: Binary, draws: st.DataObject, mode: str) -> None:
     lanes = [lane for lane in draws.draw(lanes_of(source, 1)) if not is_nan(source, lane[0])] or [(0,)]
     got = as_patterns(ieee.float_to_float(as_array(source, [p for (p,) in lanes]), NAMES[target], mode))
     assert got == [target.encode(source.decode(p), mode) for (p,) in lanes]
@@ -264,7 +266,7 @@ def test_conversion_between_floats_rounds_once(source: Grid, target: Grid, draws
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @given(draws=st.data(), mode=st.sampled_from(list(INTEGRAL)), to=st.sampled_from(INTEGERS))
-def test_conversion_to_integer_rounds_and_clamps(grid: Grid, mode: str, draws: st.DataObject, to: str) -> None:
+def test_conversion_to_integer_rounds_and_clamps(grid: Binary, mode: str, draws: st.DataObject, to: str) -> None:
     lanes = draws.draw(lanes_of(grid, 1))
     limits = np.iinfo(to)
     want = []
@@ -286,7 +288,7 @@ def test_conversion_to_integer_rounds_and_clamps(grid: Grid, mode: str, draws: s
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @given(draws=st.data(), mode=st.sampled_from(MODES), source=st.sampled_from(INTEGERS))
-def test_conversion_from_integer_rounds_once(grid: Grid, mode: str, draws: st.DataObject, source: str) -> None:
+def test_conversion_from_integer_rounds_once(grid: Binary, mode: str, draws: st.DataObject, source: str) -> None:
     limits = np.iinfo(source)
     near_power = st.builds(
         lambda power, half, step, sign: sign * ((1 << power) + (1 << power >> half) + step),
@@ -298,25 +300,25 @@ def test_conversion_from_integer_rounds_once(grid: Grid, mode: str, draws: st.Da
     number = st.one_of(st.integers(int(limits.min), int(limits.max)), near_power)
     values = [min(max(n, int(limits.min)), int(limits.max)) for n in draws.draw(st.lists(number, min_size=1))]
     got = as_patterns(ieee.integer_to_float(np.array(values, source), NAMES[grid], mode))
-    assert got == [grid.encode(Number(n < 0, Fraction(abs(n))), mode) for n in values]
+    assert got == [grid.encode(ExactNumber(n < 0, Fraction(abs(n))), mode) for n in values]
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=title)
 @given(draws=st.data(), mode=st.sampled_from(list(INTEGRAL)))
-def test_integral_rounding_keeps_the_sign_of_zero(grid: Grid, mode: str, draws: st.DataObject) -> None:
+def test_integral_rounding_keeps_the_sign_of_zero(grid: Binary, mode: str, draws: st.DataObject) -> None:
     lanes = [lane for lane in draws.draw(lanes_of(grid, 1)) if not is_nan(grid, lane[0])] or [(0,)]
     got = as_patterns(ieee.round_to_integral(as_array(grid, [p for (p,) in lanes]), mode))
     want = []
     for (pattern,) in lanes:
         number = grid.decode(pattern)
         whole = 0 if number.is_infinite else INTEGRAL[mode](number.signed)
-        want.append(pattern if number.is_infinite else grid.encode(Number(number.negative, Fraction(abs(whole)))))
+        want.append(pattern if number.is_infinite else grid.encode(ExactNumber(number.negative, Fraction(abs(whole)))))
     assert got == want
 
 
 @pytest.mark.parametrize("grid", [F16, BF16, F32], ids=title)
 @given(draws=st.data())
-def test_clamping_follows_the_rounding(grid: Grid, draws: st.DataObject) -> None:
+def test_clamping_follows_the_rounding(grid: Binary, draws: st.DataObject) -> None:
     lanes = draws.draw(lanes_of(grid, 3))
     columns = [as_array(grid, list(column)) for column in zip(*lanes, strict=True)]
     one = ((1 << (grid.exponent_bits - 1)) - 1) << grid.mantissa_bits
@@ -359,7 +361,7 @@ class Mutant:
     """A plausible wrong implementation, and operands where the definition tells it from the right one."""
 
     name: str
-    grid: Grid
+    grid: Binary
     mode: str
     lane: tuple[int, ...]
     function: Callable[..., np.ndarray]

@@ -15,7 +15,7 @@ from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
 from refsim.reference import rational_float
 from refsim.reference.instructions import disagreements, fitted, operand_words
-from refsim.reference.rational_float import GRIDS, Number
+from refsim.reference.rational_float import GRIDS, ExactNumber
 from refsim.testing.effort import share
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".convert")]
@@ -35,11 +35,11 @@ def clamped(value: int, name: str) -> int:
     return min(max(value, low), high)
 
 
-def integral(x: Number, mode: str) -> Number:
+def integral(x: ExactNumber, mode: str) -> ExactNumber:
     """Rounded to an integer, the sign kept; infinity and NaN stay."""
     if x.is_nan or x.is_infinite:
         return x
-    return Number(
+    return ExactNumber(
         x.negative,
         rational_float.Fraction(rational_float.whole(rational_float.Fraction(x.magnitude), mode, x.negative)),
     )
@@ -89,7 +89,9 @@ def definition(bound: Bound) -> Callable[..., int]:
             return to_integer(bound, source, to)
         return lambda value: clamped(value, to) if sat else value
     if source not in GRIDS:
-        return lambda value: GRIDS[to].encode(Number(value < 0, rational_float.Fraction(abs(value))), mode, sat=sat)
+        return lambda value: GRIDS[to].encode(
+            ExactNumber(value < 0, rational_float.Fraction(abs(value))), mode, sat=sat
+        )
 
     def convert(pattern: int) -> int:
         # .ftz is about f32 alone, as an operand or as a result; into f16 an H200 ignores it: 0x00000001 in rp is 0x0001.

@@ -15,13 +15,13 @@ from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
 from refsim.reference import rational_float
 from refsim.reference.instructions import disagreements, fitted, operand_words
-from refsim.reference.rational_float import GRIDS, Number
+from refsim.reference.rational_float import GRIDS, ExactNumber
 from refsim.testing.effort import share
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".half")]
 EXACT = [clause for clause in CLAUSES if not clause.inexact]
 OUT_OF_BOUNDS = 0x7FF7
-ARITHMETIC: dict[str, Callable[..., Number]] = {
+ARITHMETIC: dict[str, Callable[..., ExactNumber]] = {
     "add": rational_float.add,
     "sub": lambda a, b, mode: rational_float.add(a, rational_float.negated(b), mode),
     "mul": lambda a, b, mode: rational_float.mul(a, b),
@@ -29,9 +29,9 @@ ARITHMETIC: dict[str, Callable[..., Number]] = {
 }
 
 
-def relu(x: Number) -> Number:
+def relu(x: ExactNumber) -> ExactNumber:
     """Negative numbers and -0 become +0; NaN stays."""
-    return x if x.is_nan or not x.negative else Number(False, Fraction(0))
+    return x if x.is_nan or not x.negative else ExactNumber(False, Fraction(0))
 
 
 def definition(bound: Bound) -> Callable[..., Any]:
@@ -55,13 +55,13 @@ def definition(bound: Bound) -> Callable[..., Any]:
                 exact = relu(exact)
             return result.encode(exact, mode, ftz=ftz, sat=sat)
         if spelled[0] in ("min", "max"):
-            terms = [Number(False, x.magnitude) for x in numbers] if "abs" in spelled else numbers
+            terms = [ExactNumber(False, x.magnitude) for x in numbers] if "abs" in spelled else numbers
             chosen = rational_float.extremum(terms, spelled[0] == "max", nan="NaN" in spelled)
             if "xorsign" in spelled and not chosen.is_nan:
-                chosen = Number(numbers[0].negative != numbers[1].negative, chosen.magnitude)
+                chosen = ExactNumber(numbers[0].negative != numbers[1].negative, chosen.magnitude)
             return result.encode(chosen)
         sign = not numbers[0].negative if spelled[0] == "neg" else False
-        return result.encode(Number(sign, numbers[0].magnitude))
+        return result.encode(ExactNumber(sign, numbers[0].magnitude))
 
     if bound.results[0][1].lanes == 2:
         return lambda *pairs: tuple(scalar(*half) for half in zip(*pairs, strict=True))
@@ -106,7 +106,7 @@ def test_approximate_forms_are_the_rounded_function_all_over_their_range(
             continue
         operand = float(number.signed)
         value = function(operand) if operand < 1000 or name == "tanh" else math.inf
-        want = grid.encode(Number(value < 0, Fraction(abs(value)) if math.isfinite(value) else math.inf))
+        want = grid.encode(ExactNumber(value < 0, Fraction(abs(value)) if math.isfinite(value) else math.inf))
         if number.magnitude == 0 and name == "tanh":
             want = pattern
         assert abs(got - want) <= 1, (opcode, hex(pattern), hex(got), hex(want))

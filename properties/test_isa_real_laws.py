@@ -15,12 +15,12 @@ from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
 from refsim.reference import rational_float
 from refsim.reference.instructions import disagreements, fitted, operand_words, words
-from refsim.reference.rational_float import GRIDS, Number
+from refsim.reference.rational_float import GRIDS, ExactNumber
 from refsim.testing.effort import share
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".real")]
 EXACT = [clause for clause in CLAUSES if not clause.inexact]
-ARITHMETIC: dict[str, Callable[..., Number]] = {
+ARITHMETIC: dict[str, Callable[..., ExactNumber]] = {
     "add": rational_float.add,
     "sub": lambda a, b, mode: rational_float.add(a, rational_float.negated(b), mode),
     "mul": lambda a, b, mode: rational_float.mul(a, b),
@@ -30,7 +30,7 @@ ARITHMETIC: dict[str, Callable[..., Number]] = {
     "rcp": lambda a, mode: rational_float.div(rational_float.ONE, a),
     "sqrt": lambda a, mode: rational_float.sqrt(a),
 }
-TESTS: dict[str, Callable[[Number, rational_float.Grid], bool]] = {
+TESTS: dict[str, Callable[[ExactNumber, rational_float.Binary], bool]] = {
     "finite": lambda x, grid: not (x.is_nan or x.is_infinite),
     "infinite": lambda x, grid: x.is_infinite,
     "number": lambda x, grid: not x.is_nan,
@@ -42,7 +42,7 @@ TESTS: dict[str, Callable[[Number, rational_float.Grid], bool]] = {
 }
 
 
-def one_nan(bits: int, grid: rational_float.Grid) -> int:
+def one_nan(bits: int, grid: rational_float.Binary) -> int:
     """All NaN of f64 as one: which payload survives is measured, not defined."""
     return grid.nan if bits & (grid.sign - 1) > grid.infinity else bits
 
@@ -60,13 +60,13 @@ def definition(bound: Bound) -> Callable[..., Any]:
         if name in ARITHMETIC:
             return grid.encode(ARITHMETIC[name](*numbers, mode), mode, ftz=ftz, sat=sat)
         if name in ("min", "max"):
-            terms = [Number(False, x.magnitude) for x in numbers] if "abs" in words_of else numbers
+            terms = [ExactNumber(False, x.magnitude) for x in numbers] if "abs" in words_of else numbers
             result = rational_float.extremum(terms, name == "max", nan="NaN" in words_of)
             if "xorsign" in words_of and not result.is_nan:
-                result = Number(numbers[0].negative != numbers[1].negative, result.magnitude)
+                result = ExactNumber(numbers[0].negative != numbers[1].negative, result.magnitude)
             return grid.encode(result)
         if name == "abs":
-            return grid.encode(Number(False, numbers[0].magnitude))
+            return grid.encode(ExactNumber(False, numbers[0].magnitude))
         if name == "neg":
             return grid.encode(rational_float.negated(numbers[0]))
         if name == "copysign":
@@ -123,7 +123,7 @@ def test_approximate_forms_are_the_rounded_function_where_it_is_ordinary(
     (got,) = evaluate(f"{name}.approx.f32", *sources)
     for result, *row in zip(got.tolist(), *(source.view(np.float32).tolist() for source in sources), strict=True):
         exact = Fraction(FUNCTIONS[name](*row))
-        want = GRIDS["f32"].encode(Number(exact < 0, abs(exact)))
+        want = GRIDS["f32"].encode(ExactNumber(exact < 0, abs(exact)))
         assert abs(result - want) <= 1, (name, row)
 
 

@@ -192,7 +192,7 @@ def test_redux_of_floats_is_the_extremum_of_the_lanes(
     (got,) = single_instruction.run(opcode, u32(values), masks, active=active, policy=SCHEDULES[schedule][0]).results
     for group in groups(active, masks):
         numbers = [grid.decode(int(u32(values)[lane])) for lane in group]
-        numbers = [rational_float.Number(False, x.magnitude) for x in numbers] if ".abs" in opcode else numbers
+        numbers = [rational_float.ExactNumber(False, x.magnitude) for x in numbers] if ".abs" in opcode else numbers
         want = grid.encode(rational_float.extremum(numbers, ".max" in opcode, nan=".NaN" in opcode))
         assert {hex(got[lane]) for lane in group} == {hex(want)}
 

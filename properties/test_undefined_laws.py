@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.ptx.checks.undefined_memory import UPDATES, Bits
+from refsim.ptx.checks.undefined_memory import UPDATES, Masked
 from refsim.ptx.execution.masks import Mask
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.binding import bind, evaluate
@@ -160,7 +160,7 @@ MEANINGS: dict[str, Callable[[int, int, int], int]] = {
 }
 
 
-def assigned(bits: Bits) -> list[int]:
+def assigned(bits: Masked) -> list[int]:
     """All numbers that a number with undefined bits can be."""
     return [value for value in range(1 << bits.width) if (value ^ bits.value) & ~bits.mask == 0]
 
@@ -168,8 +168,8 @@ def assigned(bits: Bits) -> list[int]:
 @pytest.mark.parametrize("operation", MEANINGS)
 def test_an_update_leaves_undefined_what_can_change(operation: str) -> None:
     """All numbers of two bits: no less than that, and no more unless a swap may or may not be made."""
-    numbers = [Bits(value, mask, 2) for value, mask in itertools.product(range(4), repeat=2)]
-    for old, b, c in itertools.product(numbers, numbers, numbers if operation == "cas" else [Bits(0, 0, 2)]):
+    numbers = [Masked(value, mask, 2) for value, mask in itertools.product(range(4), repeat=2)]
+    for old, b, c in itertools.product(numbers, numbers, numbers if operation == "cas" else [Masked(0, 0, 2)]):
         found = [MEANINGS[operation](*each) for each in itertools.product(*map(assigned, (old, b, c)))]
         able = functools.reduce(operator.or_, (one ^ found[0] for one in found))
         left = UPDATES[operation](old, b, c)

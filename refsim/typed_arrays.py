@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, FORMATS, UE4M3, Format, format_named
 
-ML_DTYPES = "ml_dtypes"
+AS_ML_DTYPES = "ml_dtypes"
 _NATIVE: dict[np.dtype[Any], Format] = {row.array_dtype: row for row in FORMATS if row.array_dtype is not None}
 _UNSIGNED = E4M3, UE4M3  # scales of NVFP4 are held as the first: without a sign its codes are those of the second
 _INTEGER = re.compile(r"(u?)int([124])")
@@ -21,7 +21,7 @@ _INTEGER = re.compile(r"(u?)int([124])")
 
 def is_typed(dtype: np.dtype[Any]) -> bool:
     """Whether a dtype is one of ml_dtypes: bfloat16, float8_e4m3fn, int4 and the like."""
-    return dtype.type.__module__ == ML_DTYPES
+    return dtype.type.__module__ == AS_ML_DTYPES
 
 
 def format_of(dtype: np.dtype[Any]) -> Format | None:
@@ -36,7 +36,7 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
     if row is None:
         raise RefsimError(
             "unknown-dtype",
-            f"{ML_DTYPES}.{dtype.name} is none of the formats here",
+            f"{AS_ML_DTYPES}.{dtype.name} is none of the formats here",
             help="array.view(np.uint8) gives its bits",
         )
     return row
@@ -116,13 +116,13 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
     """
     if dtype is None:
         return codes
-    if isinstance(dtype, str) and dtype == ML_DTYPES:
+    if isinstance(dtype, str) and dtype == AS_ML_DTYPES:
         return codes.view(dtype_of(format))
     try:
         wanted = np.dtype(dtype)
     except TypeError:
         raise RefsimError(
-            "unknown-dtype", f"dtype {dtype!r}", help=f'dtype="{ML_DTYPES}" or np.{format.code_dtype}'
+            "unknown-dtype", f"dtype {dtype!r}", help=f'dtype="{AS_ML_DTYPES}" or np.{format.code_dtype}'
         ) from None
     if wanted == format.code_dtype:
         return codes
@@ -131,7 +131,7 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
         raise RefsimError(
             "format-mismatch",
             f"codes of {format} are no {wanted.name}",
-            help=f'dtype="{ML_DTYPES}" takes the one that fits',
+            help=f'dtype="{AS_ML_DTYPES}" takes the one that fits',
         )
     return codes.view(wanted)
 
@@ -141,6 +141,6 @@ def dtype_of(format: Format) -> np.dtype[Any]:
     kind = format.array_dtype or format.ml_dtype
     if kind is None:
         raise RefsimError(
-            "no-dtype", f"{ML_DTYPES} has no dtype for {format}", help="leave dtype= out: codes are unsigned"
+            "no-dtype", f"{AS_ML_DTYPES} has no dtype for {format}", help="leave dtype= out: codes are unsigned"
         )
     return kind

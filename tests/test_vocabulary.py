@@ -5,7 +5,7 @@ with a name of one of the tables are counted, and there are none outside the tab
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,12 @@ import refsim
 from refsim.errors import Kind
 from refsim.formats import ELEMENTS
 from refsim.numerics.methods import METHODS
-from refsim.numerics.roundings import ROUNDINGS
+from refsim.numerics.roundings import SUM_ROUNDINGS
 
 ROOT = Path(refsim.__file__).parent
 ELEMENT_NAMES = {row.name for row in ELEMENTS}
 METHOD_NAMES = {row.name for row in METHODS}
-ROUNDING_NAMES = {row.name for row in ROUNDINGS}
+ROUNDING_NAMES = {row.name for row in SUM_ROUNDINGS}
 DISTINCT = ELEMENT_NAMES | ROUNDING_NAMES
 """Names that are no ordinary words: a question that is written with one is seen wherever it stands."""
 CODES = {kind.value for kind in Kind}
@@ -146,3 +146,63 @@ def test_a_question_by_name_is_seen(line: str) -> None:
 )
 def test_rows_and_other_words_are_left_alone(line: str) -> None:
     assert list(switches(ast.parse(line))) == []
+
+
+def shared(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Names that more than one file defines, with the files."""
+    files: dict[str, list[str]] = {}
+    for name, file in names:
+        files.setdefault(name, []).append(file)
+    return {name: held for name, held in files.items() if len(held) > 1}
+
+
+def classes(trees: Mapping[str, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Classes at the top of a file. One Protocol may be called like one class: it is what a room below asks of that class."""
+    for file, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                is_asked = any(ast.unparse(base) == "Protocol" for base in node.bases)
+                yield f"{node.name} as a protocol" if is_asked else node.name, file
+
+
+def public_constants(trees: Mapping[str, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Constants whose name some file imports from another, wherever one of that name is defined.
+
+    What no other file knows is called after its place there: RULE, COLUMNS, SOURCE.
+    """
+    imported = {
+        alias.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("refsim")
+        for alias in node.names
+    }
+    for file, tree in trees.items():
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+            names = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            yield from ((name, file) for name in sorted(names & imported) if name.isupper())
+
+
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    assert shared(classes(TREES)) == {}
+
+
+def test_a_constant_that_others_import_has_a_name_of_its_own() -> None:
+    assert shared(public_constants(TREES)) == {}
+
+
+def test_names_for_two_things_are_seen() -> None:
+    first = ast.parse("class Step: ...\nclass Wire(Protocol): ...\nROWS: tuple = (1,)\nRULE = 'a'")
+    second = ast.parse("class Step: ...\nclass Wire: ...\nROWS, MORE = 1, 2\nRULE = 'b'")
+    third = ast.parse("from refsim.first import ROWS\nclass Wire(Protocol): ...")
+    trees = {"first.py": first, "second.py": second, "third.py": third}
+    assert shared(classes(trees)) == {
+        "Step": ["first.py", "second.py"],
+        "Wire as a protocol": ["first.py", "third.py"],
+    }
+    assert shared(public_constants(trees)) == {"ROWS": ["first.py", "second.py"]}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.bringup.report import DIFFERS, PASS, Case, Difference
+from refsim.bringup.report import DIFFERS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import KERNEL_FILE
 from refsim.conversions import CONVERSIONS, convert
@@ -32,10 +32,11 @@ from refsim.silicon.vectors import (
     recordings,
     vectors_folder,
 )
+from refsim.testing.verdicts import PASS
 
 PROBES = KERNEL_FILE.parent / "conversions.cu"
-THREADS = 256
-SAMPLE = (
+BLOCK_THREADS = 256
+SAMPLED = (
     0x0000,
     0x0080,
     0x3380,
@@ -87,18 +88,18 @@ def _compiles(device: Device) -> bool:
 def _exhaustive(device: Device, row: Recording) -> Case:
     """Every input on the device; a chunk whose digest differs is run again alone, to see which input it was."""
     digests = "digests" in row.arrays
-    count, dtype, blocks = (CHUNK, np.uint64, CHUNK) if digests else (CHUNK, np.uint32, CHUNK // THREADS)
+    count, dtype, blocks = (CHUNK, np.uint64, CHUNK) if digests else (CHUNK, np.uint32, CHUNK // BLOCK_THREADS)
     with device.launcher(PROBES) as launcher:
         out = launcher.output(count, dtype, name="out")
-        launcher.launch(row.facts["entry"], (blocks,), (THREADS,), [out])
+        launcher.launch(row.facts["entry"], (blocks,), (BLOCK_THREADS,), [out])
         got = launcher.read(out)
     want = row.arrays["digests" if digests else "results"]
     wrong = np.flatnonzero(got != want)
     words, coverage = (1 << 32, "all 2^32 patterns") if digests else (CHUNK, "all 65,536 inputs")
-    sample = f", {len(SAMPLE)} chunks of 65,536 also against the model" if digests else ""
+    sample = f", {len(SAMPLED)} chunks of 65,536 also against the model" if digests else ""
     coverage = f"{coverage} against the recording{sample}"
     if not wrong.size:
-        strayed = [chunk for chunk in SAMPLE if digests and digest(expected(row, chunk)) != got[chunk]]
+        strayed = [chunk for chunk in SAMPLED if digests and digest(expected(row, chunk)) != got[chunk]]
         if not strayed:
             return outcome(PASS, words=words, coverage=coverage)
         lines = (f"chunks {', '.join(f'{chunk:#06x}' for chunk in strayed)}",)
@@ -134,7 +135,7 @@ def _first(row: Recording, number: int, got: int, want: int) -> Difference:
 
 
 def _sampled(device: Device, row: Recording) -> Case:
-    return _compared(device, row, list(SAMPLE) if "digests" in row.arrays else [0])
+    return _compared(device, row, list(SAMPLED) if "digests" in row.arrays else [0])
 
 
 def _compared(device: Device, row: Recording, chunks: list[int]) -> Case:
@@ -219,5 +220,5 @@ def _result_bits(row: Recording) -> int:
 def _results(launcher: Launcher, row: Recording, chunk: int) -> Words:
     inputs = [launcher.upload(x, name=f"operand{i} of {chunk}") for i, x in enumerate(operands(row, chunk))]
     out = launcher.output(CHUNK, np.dtype(f"u{_result_bits(row) // 8}"), name=f"out of {chunk}")
-    launcher.launch("form_0", (CHUNK // THREADS,), (THREADS,), [*inputs, out, np.uint32(CHUNK)])
+    launcher.launch("form_0", (CHUNK // BLOCK_THREADS,), (BLOCK_THREADS,), [*inputs, out, np.uint32(CHUNK)])
     return launcher.read(out)

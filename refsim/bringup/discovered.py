@@ -2,13 +2,18 @@
 
 from dataclasses import dataclass, replace
 
+from refsim.conversions.rounding import NEAREST_EVEN, TOWARD_ZERO
 from refsim.formats import F16, F32, ElementType
 from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, CEnters, Order
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, Rounding
 from refsim.numerics.rows import Profile
 
-TOWARD_ZERO, NEAREST_EVEN, UP, DOWN = "toward-zero", "nearest-even", "up", "down"
-AWAY, TIES_AWAY, TIES_ZERO, TO_ODD = "away-from-zero", "nearest, ties away", "nearest, ties to zero", "to-odd"
+AWAY, NEAREST_TIES_AWAY, NEAREST_TIES_ZERO, TO_ODD = (
+    "away-from-zero",
+    "nearest, ties away",
+    "nearest, ties to zero",
+    "to-odd",
+)
 _ROUNDINGS: dict[tuple[str, int, ElementType], Rounding] = {
     (TOWARD_ZERO, 23, F32): RZ_F32,
     (TOWARD_ZERO, 13, F32): RZ_E8M13,

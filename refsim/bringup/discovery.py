@@ -11,7 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from refsim.bringup.bench import WIDEST, Bench, Dots, Probe, Sums, power
-from refsim.bringup.discovered import AWAY, DOWN, NEAREST_EVEN, TIES_AWAY, TIES_ZERO, TO_ODD, TOWARD_ZERO, UP, Discovery
+from refsim.bringup.discovered import AWAY, NEAREST_TIES_AWAY, NEAREST_TIES_ZERO, TO_ODD, Discovery
+from refsim.conversions.rounding import DOWN, NEAREST_EVEN, TOWARD_ZERO, UP
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, ElementType, float_named
 from refsim.numerics.methods import EARLY, LATE
@@ -19,9 +20,9 @@ from refsim.numerics.methods import EARLY, LATE
 _PAIR = (0, 1)
 # Units that the magnitude of (even + 1/2, odd + 1/2, -(even + 1/2), -(odd + 1/2)) grows by, and how 1/4 and 3/4 go on.
 _HALVES: dict[tuple[int, ...], tuple[tuple[int, int, str], ...]] = {
-    (0, 0, 0, 0): ((0, 0, TOWARD_ZERO), (0, 1, TIES_ZERO)),
+    (0, 0, 0, 0): ((0, 0, TOWARD_ZERO), (0, 1, NEAREST_TIES_ZERO)),
     (0, 1, 0, 1): ((0, 1, NEAREST_EVEN),),
-    (1, 1, 1, 1): ((1, 1, AWAY), (0, 1, TIES_AWAY)),
+    (1, 1, 1, 1): ((1, 1, AWAY), (0, 1, NEAREST_TIES_AWAY)),
     (1, 1, 0, 0): ((1, 1, UP),),
     (0, 0, 1, 1): ((0, 0, DOWN),),
     (1, 0, 1, 0): ((1, 1, TO_ODD),),

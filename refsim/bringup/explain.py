@@ -8,9 +8,9 @@ import numpy as np
 
 from refsim.bringup.discovered import Discovery
 from refsim.bringup.discovery import discover
-from refsim.bringup.operands import Operands, shape_of
+from refsim.bringup.operands import ProbeOperands, shape_of
 from refsim.bringup.report import Difference
-from refsim.bringup.tensor_cores import Instruction
+from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, F64, ElementType, Integer
 from refsim.numerics.methods import ASCENDING, BYTE_PAIRS, EARLY, LATE
@@ -26,7 +26,7 @@ _SAMPLE = 96
 _SHOWN = 9
 
 
-def model_of(row: Profile, instruction: Instruction) -> Products:
+def model_of(row: Profile, instruction: TensorCoreInstruction) -> Products:
     """What a row says that the instruction returns; the row may be of another chip, or made up."""
 
     def products(a: Codes, b: Codes, c: Codes | None) -> Codes:
@@ -45,10 +45,10 @@ class Dot:
     place: tuple[int, int]
 
 
-class Pair:
+class DeviceAndModel:
     """A device and its model on one instruction, asked for single dot products at their places."""
 
-    def __init__(self, device: Products, model: Products, instruction: Instruction) -> None:
+    def __init__(self, device: Products, model: Products, instruction: TensorCoreInstruction) -> None:
         self.device, self.model, self.instruction = device, model, instruction
 
     def ask(self, dots: Sequence[Dot]) -> list[tuple[int, int]]:
@@ -71,7 +71,7 @@ class Pair:
         return next((dot for dot, (got, want) in zip(dots, self.ask(dots), strict=True) if got != want), None)
 
 
-def smallest(pair: Pair, dots: Sequence[Dot]) -> tuple[Dot, bool]:
+def smallest(pair: DeviceAndModel, dots: Sequence[Dot]) -> tuple[Dot, bool]:
     """A dot product that still differs, with as few and as simple terms as were found, and whether it stands alone.
 
     It begins with the first of `dots` that differs when all rows and columns beside its place are zero; where none does,
@@ -90,7 +90,7 @@ def smallest(pair: Pair, dots: Sequence[Dot]) -> tuple[Dot, bool]:
         dot = simpler
 
 
-def _fewer_terms(pair: Pair, dot: Dot) -> Dot:
+def _fewer_terms(pair: DeviceAndModel, dot: Dot) -> Dot:
     parts = 2
     while True:
         terms = [i for i, (x, y) in enumerate(zip(dot.a, dot.b, strict=True)) if x or y]
@@ -113,7 +113,7 @@ def _without(dot: Dot, places: Sequence[int]) -> Dot:
     return replace(dot, a=a, b=b)
 
 
-def _fewer_steps(pair: Pair, dot: Dot) -> Dot:
+def _fewer_steps(pair: DeviceAndModel, dot: Dot) -> Dot:
     """Leaves out instructions whose operands are all zero, where the difference does not need them."""
     k, start = pair.instruction.k, 0
     while start < len(dot.a) and len(dot.a) > k:
@@ -128,7 +128,7 @@ def _fewer_steps(pair: Pair, dot: Dot) -> Dot:
     return dot
 
 
-def _simpler(instruction: Instruction, dot: Dot) -> Iterator[Dot]:
+def _simpler(instruction: TensorCoreInstruction, dot: Dot) -> Iterator[Dot]:
     """The dot products with one operand that is simpler."""
     for i, code in enumerate(dot.a):
         for other in _simpler_codes(code, instruction.a_format):
@@ -168,20 +168,20 @@ def _simpler_codes(code: int, format: ElementType) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Returned:
     """What the device returned for one class of operands."""
 
-    operands: Operands
+    operands: ProbeOperands
     got: Codes
 
 
-def reproduces(row: Profile, instruction: Instruction, seen: Sequence[Seen]) -> bool:
+def reproduces(row: Profile, instruction: TensorCoreInstruction, seen: Sequence[Returned]) -> bool:
     """Whether a row gives every bit that was seen."""
     model = model_of(row, instruction)
     return all(np.array_equal(model(each.operands.a, each.operands.b, each.operands.c), each.got) for each in seen)
 
 
-def known_rows(row: Profile | None, instruction: Instruction) -> list[Profile]:
+def known_rows(row: Profile | None, instruction: TensorCoreInstruction) -> list[Profile]:
     """Rows of other chips and units that multiply these formats."""
     return [
         other
@@ -195,7 +195,7 @@ def known_rows(row: Profile | None, instruction: Instruction) -> list[Profile]:
 
 
 def explain(
-    row: Profile, instruction: Instruction, device: Products, seen: Sequence[Seen], wrong: int
+    row: Profile, instruction: TensorCoreInstruction, device: Products, seen: Sequence[Returned], wrong: int
 ) -> tuple[str, bool]:
     """The words for what reproduces the device, and whether a known chip does it.
 
@@ -226,7 +226,7 @@ def said(row: Profile, k: int) -> str:
     return f"L = {length}, F = {row.fraction}, {row.rounding}, zero exponent {row.zero_exponent}{order}{late}"
 
 
-def _sample(row: Profile, instruction: Instruction, seen: Seen) -> Seen:
+def _sample(row: Profile, instruction: TensorCoreInstruction, seen: Returned) -> Returned:
     """Some outputs of one class as products of a single row and column: those that differ first."""
     operands = seen.operands
     want = model_of(row, instruction)(operands.a, operands.b, operands.c)
@@ -234,26 +234,26 @@ def _sample(row: Profile, instruction: Instruction, seen: Seen) -> Seen:
     batch, m, n = np.unravel_index(order, want.shape)
     a, b = operands.a[batch, m][:, None], operands.b[batch, n][:, None]
     c = None if operands.c is None else operands.c[batch, m, n][:, None, None]
-    single = Operands(("a sample",) * len(order), a, b, c)
-    return Seen(single, seen.got[batch, m, n][:, None, None])
+    single = ProbeOperands(("a sample",) * len(order), a, b, c)
+    return Returned(single, seen.got[batch, m, n][:, None, None])
 
 
-def _fits(row: Profile, instruction: Instruction, sample: Seen, seen: Sequence[Seen]) -> bool:
+def _fits(row: Profile, instruction: TensorCoreInstruction, sample: Returned, seen: Sequence[Returned]) -> bool:
     return reproduces(row, instruction, [sample]) and reproduces(row, instruction, seen)
 
 
-def _discovered(row: Profile, instruction: Instruction, device: Products) -> Profile | None:
+def _discovered(row: Profile, instruction: TensorCoreInstruction, device: Products) -> Profile | None:
     found = discovered(instruction, device)
     return found.as_profile(row) if found is not None else None
 
 
-def is_probed(instruction: Instruction) -> bool:
+def is_probed(instruction: TensorCoreInstruction) -> bool:
     """Whether discovery knows sums of this kind: floats in f32 or f16."""
     a = instruction.a_format
     return not a.is_integer and a is not F64 and instruction.d_format in (F32, F16)
 
 
-def discovered(instruction: Instruction, device: Products) -> Discovery | None:
+def discovered(instruction: TensorCoreInstruction, device: Products) -> Discovery | None:
     """What probing finds of the instruction; None where sums of its kind are not probed."""
     if not is_probed(instruction):
         return None
@@ -274,7 +274,7 @@ def discovered(instruction: Instruction, device: Products) -> Discovery | None:
         return None
 
 
-def _grid(row: Profile, instruction: Instruction) -> Iterator[Profile]:
+def _grid(row: Profile, instruction: TensorCoreInstruction) -> Iterator[Profile]:
     """Rows around `row`, with parameters that no chip need have."""
     a, b = instruction.a_format, instruction.b_format
     if not row.method.parametrised or row.fraction is None or isinstance(a, Integer) or isinstance(b, Integer):
@@ -292,7 +292,7 @@ def _grid(row: Profile, instruction: Instruction) -> Iterator[Profile]:
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
-def difference(pair: Pair, dots: Sequence[Dot], explanation: tuple[str, bool]) -> Difference:
+def difference(pair: DeviceAndModel, dots: Sequence[Dot], explanation: tuple[str, bool]) -> Difference:
     """The smallest case in bits, with what the device and its row return."""
     small, alone = smallest(pair, dots)
     if not alone:
@@ -305,7 +305,7 @@ def difference(pair: Pair, dots: Sequence[Dot], explanation: tuple[str, bool]) -
     return Difference(tuple(_spelled(pair.instruction, small)), words[0], words[1], *explanation)
 
 
-def unsteady(pair: Pair, seen: Seen) -> Difference | None:
+def unsteady(pair: DeviceAndModel, seen: Returned) -> Difference | None:
     """The first result that is another one when its launch is made twice more; None where the device repeats itself."""
     operands = seen.operands
     for _ in range(2):
@@ -335,7 +335,7 @@ def unsteady(pair: Pair, seen: Seen) -> Difference | None:
     )
 
 
-def dot_at(operands: Operands, batch: int, m: int, n: int) -> Dot:
+def dot_at(operands: ProbeOperands, batch: int, m: int, n: int) -> Dot:
     """One output of a launch."""
     c = 0 if operands.c is None else int(operands.c[batch, m, n])
     return Dot(tuple(operands.a[batch, m].tolist()), tuple(operands.b[batch, n].tolist()), c, (m, n))
@@ -347,11 +347,11 @@ def _cut(lines: Iterator[str]) -> list[str]:
     return [*found[:_SHOWN], f"and {len(found) - _SHOWN} lines more"] if len(found) > _SHOWN else found
 
 
-def _result(code: int, instruction: Instruction) -> str:
+def _result(code: int, instruction: TensorCoreInstruction) -> str:
     return _pattern(code, instruction.d_format)
 
 
-def _spelled(instruction: Instruction, dot: Dot) -> Iterator[str]:
+def _spelled(instruction: TensorCoreInstruction, dot: Dot) -> Iterator[str]:
     yield f"D[{dot.place[0]}, {dot.place[1]}] of K = {len(dot.a)}, all other operands zero"
     for i, (x, y) in enumerate(zip(dot.a, dot.b, strict=True)):
         if x or y:

@@ -6,11 +6,12 @@ No script, nothing fetched, every text escaped; light or dark as the reader's sy
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from refsim.bringup.report import DIFFERS, NOT_RUN, PASS, UNSUPPORTED, Case, Report
+from refsim.bringup.report import DIFFERS, LEFT_OUT, Case, Report
+from refsim.testing.verdicts import PASS, UNSUPPORTED
 
 EXPLAINED = "explained"
-_KINDS = {PASS: "pass", DIFFERS: "differs", EXPLAINED: "explained", UNSUPPORTED: "unsupported", NOT_RUN: "notrun"}
-_SIGNS = {PASS: "&#10003;", DIFFERS: "&#10007;", EXPLAINED: "&#8776;", UNSUPPORTED: "&#8211;", NOT_RUN: "&#183;"}
+_KINDS = {PASS: "pass", DIFFERS: "differs", EXPLAINED: "explained", UNSUPPORTED: "unsupported", LEFT_OUT: "notrun"}
+_SIGNS = {PASS: "&#10003;", DIFFERS: "&#10007;", EXPLAINED: "&#8776;", UNSUPPORTED: "&#8211;", LEFT_OUT: "&#183;"}
 _PARAMETERS = ("length", "order", "c_enters", "fraction", "rounding", "zero_exponent")
 _HEADINGS = ("L", "order", "C enters", "F", "rounding", "zero exponent")
 

@@ -3,7 +3,8 @@
 import re
 from xml.sax.saxutils import escape, quoteattr
 
-from refsim.bringup.report import DIFFERS, NOT_RUN, UNSUPPORTED, Case, Report
+from refsim.bringup.report import DIFFERS, LEFT_OUT, Case, Report
+from refsim.testing.verdicts import UNSUPPORTED
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -36,7 +37,7 @@ def _suite(report: Report, name: str) -> str:
 def _totals(cases: tuple[Case, ...]) -> str:
     failures = sum(case.unexplained for case in cases)
     errors = sum(case.bug for case in cases)
-    skipped = sum(case.status in (UNSUPPORTED, NOT_RUN) for case in cases) - errors
+    skipped = sum(case.status in (UNSUPPORTED, LEFT_OUT) for case in cases) - errors
     seconds = sum(case.seconds for case in cases)
     return f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}" time="{seconds:.3f}"'
 
@@ -49,7 +50,7 @@ def _case(case: Case, label: str) -> str:
         return f"{head}>\n    <failure message={_attribute(message)}>{_text(lines)}</failure>\n   </testcase>\n"
     if case.bug:
         return f"{head}>\n    <error message={_attribute(case.note)}/>\n   </testcase>\n"
-    if case.status in (UNSUPPORTED, NOT_RUN):
+    if case.status in (UNSUPPORTED, LEFT_OUT):
         return f"{head}>\n    <skipped message={_attribute(f'{case.status}: {case.note}')}/>\n   </testcase>\n"
     if case.status == DIFFERS or lines:
         return f"{head}>\n    <system-out>{_text(lines)}</system-out>\n   </testcase>\n"

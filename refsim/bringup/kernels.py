@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 
-from refsim.bringup.report import DIFFERS, NOT_RUN, PASS, UNSUPPORTED, Case, Difference
+from refsim.bringup.report import DIFFERS, LEFT_OUT, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.device import Device
 from refsim.kernels import Kernel
 from refsim.testing import find_kernels, run_campaign, verdicts
 from refsim.testing.kernel_files import bundled_kernels
+from refsim.testing.verdicts import PASS, UNSUPPORTED
 
 PROFILE = "quick"
 _STATUS = {verdicts.PASS: PASS, verdicts.FAIL: DIFFERS, verdicts.UNSUPPORTED: UNSUPPORTED}
@@ -27,7 +28,7 @@ def tasks(device: Device) -> Sequence[Task]:
 
 def _run(kernel: Kernel, device: Device) -> Case:
     verdict = run_campaign(kernel, device, profile=PROFILE)
-    status = _STATUS.get(verdict.status, NOT_RUN)
+    status = _STATUS.get(verdict.status, LEFT_OUT)
     difference = None
     if status == DIFFERS:
         lines = (f"problem {verdict.problem_text}", *verdict.finding.splitlines())

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from refsim.bringup import tensor_cores
 from refsim.bringup.explain import Products
 from refsim.bringup.numerics import on_device
-from refsim.bringup.report import DIFFERS, PASS, Case, Difference
+from refsim.bringup.report import DIFFERS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
-from refsim.bringup.tensor_cores import Instruction
+from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.device import Device
 from refsim.formats import ElementType, Integer
 from refsim.kernels import Launcher
 from refsim.layouts.families import fragment
 from refsim.silicon.tensor_terms import coded
+from refsim.testing.verdicts import PASS
 
 PROBES = tensor_cores.KERNEL_FILE.parent / "layouts.cu"
 SLOTS = 40
@@ -103,7 +104,7 @@ def matrix_image(name: str, slots: NDArray[np.uint32], size: int) -> NDArray[np.
 # ---- tensor cores ----------------------------------------------------------------------------------------------------
 
 
-def product_case(instruction: Instruction, products: Products) -> Case:
+def product_case(instruction: TensorCoreInstruction, products: Products) -> Case:
     """One 1 in each row of A, at every k, against random B; the same of B; then C through a product of zeros."""
     rng = np.random.default_rng(7)
     compared, differing, first = 0, 0, ""
@@ -125,7 +126,9 @@ def product_case(instruction: Instruction, products: Products) -> Case:
     )
 
 
-def trials(rng: np.random.Generator, instruction: Instruction) -> Iterator[tuple[str, tuple[Any, Any, Any, Any]]]:
+def trials(
+    rng: np.random.Generator, instruction: TensorCoreInstruction
+) -> Iterator[tuple[str, tuple[Any, Any, Any, Any]]]:
     """(label, (a, b, c, d)): products whose exact result is one operand's own numbers."""
     m, n, k = instruction.m, instruction.n, instruction.k
     ones = [_one(format) for format in (instruction.a_format, instruction.b_format)]
@@ -155,7 +158,7 @@ def _one(format: ElementType) -> int:
     return 1 if isinstance(format, Integer) else format.bias << (format.mantissa_bits + format.padding_bits)
 
 
-def _numbers(instruction: Instruction, side: str, small: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _numbers(instruction: TensorCoreInstruction, side: str, small: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Codes of an operand from numbers 0 to 7, and the codes of the same values as results.
 
     Float formats take powers of two 2^0 to 2^2 and their sums that every format has: 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
@@ -167,13 +170,13 @@ def _numbers(instruction: Instruction, side: str, small: NDArray[Any]) -> tuple[
     return coded(values, format), _result_codes(instruction, values)
 
 
-def _result_codes(instruction: Instruction, values: NDArray[Any]) -> NDArray[Any]:
+def _result_codes(instruction: TensorCoreInstruction, values: NDArray[Any]) -> NDArray[Any]:
     if instruction.d_format.is_integer:
         return values.astype(instruction.d_format.code_dtype)
     return coded(values.astype(np.float64), instruction.d_format)
 
 
-def _misplaced(instruction: Instruction, products: Products, side: str) -> Difference:
+def _misplaced(instruction: TensorCoreInstruction, products: Products, side: str) -> Difference:
     """The first single 1 that comes out elsewhere: one 1 in A, one in B (or one in C alone)."""
     m, n, k = instruction.m, instruction.n, instruction.k
     one = _result_codes(instruction, np.array([1]))[0]

@@ -10,10 +10,10 @@ import numpy as np
 from refsim.bringup import tensor_cores
 from refsim.bringup.discovered import Discovery
 from refsim.bringup.explain import (
+    DeviceAndModel,
     Dot,
-    Pair,
     Products,
-    Seen,
+    Returned,
     difference,
     discovered,
     dot_at,
@@ -26,14 +26,15 @@ from refsim.bringup.explain import (
     unsteady,
 )
 from refsim.bringup.operands import NARROWEST, operand_classes
-from refsim.bringup.report import DIFFERS, PASS, Case, Difference
+from refsim.bringup.report import DIFFERS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
-from refsim.bringup.tensor_cores import Instruction
+from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.device import Device
 from refsim.errors import RefsimError
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Profile
 from refsim.silicon.tensor_classes import Codes
+from refsim.testing.verdicts import PASS
 
 WORDS = 1 << 12
 """Results of one class on a real GPU, at least one product; the simulated one computes a single product of each."""
@@ -44,7 +45,7 @@ def fingerprint() -> str:
     return hashed([tensor_cores.KERNEL_FILE])
 
 
-def on_device(device: Device, instruction: Instruction) -> Products:
+def on_device(device: Device, instruction: TensorCoreInstruction) -> Products:
     """The instruction on a device, a launcher with empty memory for each call."""
     prober = device.probing()
 
@@ -55,7 +56,7 @@ def on_device(device: Device, instruction: Instruction) -> Products:
     return products
 
 
-def row_of(instruction: Instruction, target: str) -> Profile | None:
+def row_of(instruction: TensorCoreInstruction, target: str) -> Profile | None:
     """The row of an instruction; None where nobody knows this chip's arithmetic."""
     try:
         return instruction.profile(target)
@@ -92,15 +93,15 @@ def discovery_tasks(device: Device) -> Sequence[Task]:
     ]
 
 
-def compare_case(instruction: Instruction, row: Profile, products: Products, words: int) -> Case:
+def compare_case(instruction: TensorCoreInstruction, row: Profile, products: Products, words: int) -> Case:
     """Every class of operands and of C, about `words` results each; a difference comes reduced and explained."""
     per_class = max(1, words // (instruction.m * instruction.n))
-    model, seen, compared = model_of(row, instruction), list[Seen](), 0
+    model, seen, compared = model_of(row, instruction), list[Returned](), 0
     differing: Counter[str] = Counter()
     worst, most = 0, -1
     for number, operands in enumerate(operand_classes(instruction, per_class)):
         got, want = (side(operands.a, operands.b, operands.c) for side in (products, model))
-        seen.append(Seen(operands, got))
+        seen.append(Returned(operands, got))
         compared += got.size
         wrong = np.count_nonzero(got != want, axis=(1, 2))
         for i in np.flatnonzero(wrong).tolist():
@@ -112,7 +113,7 @@ def compare_case(instruction: Instruction, row: Profile, products: Products, wor
     coverage = f"{len(classes) - probed} classes of operands and C, {per_class} products each; {probed} feature probes"
     if most == 0:
         return outcome(PASS, words=compared, coverage=coverage, note=str(row.evidence))
-    pair = Pair(products, model, instruction)
+    pair = DeviceAndModel(products, model, instruction)
     found = unsteady(pair, seen[worst])
     if found is None:
         found = difference(pair, failing(seen[worst], model), explain(row, instruction, products, seen, worst))
@@ -127,7 +128,7 @@ def compare_case(instruction: Instruction, row: Profile, products: Products, wor
     )
 
 
-def failing(seen: Seen, model: Products) -> list[Dot]:
+def failing(seen: Returned, model: Products) -> list[Dot]:
     """Outputs of a launch that differ from the model, spread over its products; those with the fewest terms first."""
     operands = seen.operands
     want = model(operands.a, operands.b, operands.c)
@@ -136,7 +137,7 @@ def failing(seen: Seen, model: Products) -> list[Dot]:
     return sorted(dots, key=lambda dot: sum(1 for x, y in zip(dot.a, dot.b, strict=True) if x and y))
 
 
-def discover_case(instruction: Instruction, row: Profile | None, products: Products) -> Case:
+def discover_case(instruction: TensorCoreInstruction, row: Profile | None, products: Products) -> Case:
     """The parameters that probing finds, and whether they reproduce random products on the device.
 
     Parameters that contradict the row are a difference, explained where another chip's row has them and its bits.
@@ -151,7 +152,7 @@ def discover_case(instruction: Instruction, row: Profile | None, products: Produ
     candidates = [*([row] if row else []), *known_rows(row, instruction), _stand_in(instruction)]
     made = [each for each in (found.as_profile(other) for other in candidates) if each is not None]
     seen = [
-        Seen(operands, products(operands.a, operands.b, operands.c)) for operands in operand_classes(instruction, 1)
+        Returned(operands, products(operands.a, operands.b, operands.c)) for operands in operand_classes(instruction, 1)
     ]
     words = sum(each.got.size for each in seen)
     fitting = next((each for each in made if reproduces(each, instruction, seen)), None)
@@ -161,7 +162,9 @@ def discover_case(instruction: Instruction, row: Profile | None, products: Produ
     return outcome(status, words=words, note=note, parameters=dict(found.parameters()), difference=contradiction)
 
 
-def _contradiction(found: Discovery, row: Profile, instruction: Instruction, seen: Sequence[Seen]) -> Difference | None:
+def _contradiction(
+    found: Discovery, row: Profile, instruction: TensorCoreInstruction, seen: Sequence[Returned]
+) -> Difference | None:
     """What was found against what the row says; None where nothing of it is otherwise."""
     against = found.contradicts(row)
     if not against:
@@ -176,7 +179,7 @@ def _contradiction(found: Discovery, row: Profile, instruction: Instruction, see
     return Difference(tuple(against), str(found), said(row, instruction.k), words, bool(names))
 
 
-def _stand_in(instruction: Instruction) -> Profile:
+def _stand_in(instruction: TensorCoreInstruction) -> Profile:
     """A row of these formats, to take from it what was not seen."""
     like = profile("sm_90", "mma.sync", "f16", "f16", instruction.d_format)
     return replace(like, a_formats=(instruction.a_format,), b_formats=(instruction.b_format,))

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refsim.bringup.tensor_cores import Instruction
+from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.errors import RefsimError
 from refsim.formats import F64
 from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_features import features
-from refsim.silicon.tensor_probe import Shape, cell_c, cell_operands
+from refsim.silicon.tensor_probe import ProbeShape, cell_c, cell_operands
 from refsim.silicon.tensor_replay import cells
 
 NARROWEST = 8
@@ -18,7 +18,7 @@ NARROWEST = 8
 
 
 @dataclass(frozen=True)
-class Operands:
+class ProbeOperands:
     """Products that one launch makes: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None, all codes.
 
     `labels` has the class of each product of the batch.
@@ -30,12 +30,12 @@ class Operands:
     c: Codes | None
 
 
-def shape_of(instruction: Instruction) -> Shape:
+def shape_of(instruction: TensorCoreInstruction) -> ProbeShape:
     row = instruction
-    return Shape(row.a_format, row.b_format, row.d_format, row.m, row.n, row.k)
+    return ProbeShape(row.a_format, row.b_format, row.d_format, row.m, row.n, row.k)
 
 
-def operand_classes(instruction: Instruction, per_class: int) -> Iterator[Operands]:
+def operand_classes(instruction: TensorCoreInstruction, per_class: int) -> Iterator[ProbeOperands]:
     """Every class of operands with every class of C, `per_class` products each, and the feature probes.
 
     The same products on every call. Those of one K go together, those without C apart. Features are asked where sums are
@@ -48,13 +48,13 @@ def operand_classes(instruction: Instruction, per_class: int) -> Iterator[Operan
         raise RuntimeError(f"no operands for {instruction.name}: {error}") from error
 
 
-def _classes(instruction: Instruction, per_class: int) -> Iterator[Operands]:
+def _classes(instruction: TensorCoreInstruction, per_class: int) -> Iterator[ProbeOperands]:
     shape = shape_of(instruction)
-    groups: dict[tuple[int, bool], list[Operands]] = {}
+    groups: dict[tuple[int, bool], list[ProbeOperands]] = {}
     for name, c_name in cells(shape):
         a, b = cell_operands(shape, name, 0, batch=per_class)
         c = cell_c(shape, name, c_name, 0, a, b)
-        some = Operands((f"{name}, C {c_name}",) * len(a), a, b, c)
+        some = ProbeOperands((f"{name}, C {c_name}",) * len(a), a, b, c)
         groups.setdefault((a.shape[-1], c is None), []).append(some)
     fused = not instruction.a_format.is_integer and instruction.a_format is not F64
     for some in _features(shape) if fused and instruction.n == NARROWEST else ():
@@ -62,12 +62,12 @@ def _classes(instruction: Instruction, per_class: int) -> Iterator[Operands]:
     for group in groups.values():
         labels = tuple(label for each in group for label in each.labels)
         c = np.concatenate([each.c for each in group if each.c is not None]) if group[0].c is not None else None
-        yield Operands(
+        yield ProbeOperands(
             labels, np.concatenate([each.a for each in group]), np.concatenate([each.b for each in group]), c
         )
 
 
-def _features(shape: Shape) -> Iterator[Operands]:
+def _features(shape: ProbeShape) -> Iterator[ProbeOperands]:
     """Eight cases of a feature in a product: case i has row i of A, row i of B and its C at D[i, i]."""
     for feature in features(shape).values():
         if feature.negate_a or feature.negate_b:
@@ -81,4 +81,4 @@ def _features(shape: Shape) -> Iterator[Operands]:
         a[product, place], b[product, place] = feature.a, feature.b
         if c is not None and feature.c is not None:
             c[product, place, place] = feature.c
-        yield Operands((f"feature {feature.name}",) * batch, a, b, c)
+        yield ProbeOperands((f"feature {feature.name}",) * batch, a, b, c)

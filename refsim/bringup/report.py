@@ -7,9 +7,10 @@ from typing import Any
 
 from refsim.errors import Kind, RefsimError
 from refsim.files.access import read_whole
+from refsim.testing.verdicts import PASS, UNSUPPORTED
 
-PASS, DIFFERS, UNSUPPORTED, NOT_RUN = "pass", "differs", "unsupported", "not run"
-STATUSES = (PASS, DIFFERS, UNSUPPORTED, NOT_RUN)
+DIFFERS, LEFT_OUT = "differs", "not run"
+STATUSES = (PASS, DIFFERS, UNSUPPORTED, LEFT_OUT)
 KIND = "refsim-bringup"
 MAX_REPORT_BYTES = 1 << 26
 
@@ -158,7 +159,7 @@ class Report:
     @property
     def counts(self) -> dict[str, int]:
         """Cases of each status; explained differences apart."""
-        names = (PASS, DIFFERS, "explained", UNSUPPORTED, NOT_RUN)
+        names = (PASS, DIFFERS, "explained", UNSUPPORTED, LEFT_OUT)
         return {name: sum(case.shown == name for case in self.cases) for name in names}
 
     @property
@@ -168,7 +169,7 @@ class Report:
         words = sum(case.words for case in self.cases)
         return (
             f"{counts[PASS]} pass, {counts[DIFFERS]} differ unexplained, {counts['explained']} differ and are explained, "
-            f"{counts[UNSUPPORTED]} unsupported, {counts[NOT_RUN]} not run; {words:,} words compared"
+            f"{counts[UNSUPPORTED]} unsupported, {counts[LEFT_OUT]} not run; {words:,} words compared"
         )
 
     @property

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from refsim.bringup.report import NOT_RUN, Case
+from refsim.bringup.report import LEFT_OUT, Case
 from refsim.device.cache import cache_directory, digest
 from refsim.errors import RefsimError
 from refsim.files.access import read_whole, write_atomically
 
 _FORM = 2
-MAX_BYTES = 1 << 28
+MAX_STATE_BYTES = 1 << 28
 
 
 class State:
@@ -35,7 +35,7 @@ class State:
     def _load(self) -> None:
         asked = dict(self.hashes)
         try:
-            record = json.loads(read_whole(self.path, MAX_BYTES, "a file of finished cases"))
+            record = json.loads(read_whole(self.path, MAX_STATE_BYTES, "a file of finished cases"))
             suites = record["suites"] if record["form"] == _FORM else {}
             if suites and record["sha256"] != _checksum(suites):
                 raise ValueError("the checksum is of other cases")
@@ -58,7 +58,7 @@ class State:
 
     def keep(self, case: Case) -> None:
         """Adds a finished case; one that did not run is not finished. Raises RefsimError where the disk refuses."""
-        if case.status == NOT_RUN:
+        if case.status == LEFT_OUT:
             return
         self.stored.setdefault(case.suite, {})[case.name] = case
         suites = {

@@ -41,7 +41,7 @@ def suite_named(name: str) -> Suite:
 
 
 @dataclass(frozen=True)
-class Step:
+class RunProgress:
     """Where a run stands: this case of `planned`, and whether its result is from before."""
 
     suite: str
@@ -52,14 +52,14 @@ class Step:
 
 
 def run_suites(
-    device: Device, suites: Sequence[Suite], state: State, on_step: Callable[[Step], None] | None = None
+    device: Device, suites: Sequence[Suite], state: State, on_step: Callable[[RunProgress], None] | None = None
 ) -> Iterator[Case]:
     """Runs the cases that `state` does not hold yet; yields all of them in order, and keeps each before the next begins."""
     planned = [(suite, task) for suite in suites for task in _tasks(suite, device)]
     for number, (suite, task) in enumerate(planned):
         known = state.find(suite.name, task.name)
         if on_step is not None:
-            on_step(Step(suite.name, task.name, number, len(planned), known is not None))
+            on_step(RunProgress(suite.name, task.name, number, len(planned), known is not None))
         if known is None:
             known = _timed(suite, task)
             state.keep(known)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from refsim.bringup.report import DIFFERS, NOT_RUN, UNSUPPORTED, Case, Difference
+from refsim.bringup.report import DIFFERS, LEFT_OUT, Case, Difference
 from refsim.errors import Kind, RefsimError
+from refsim.testing.verdicts import UNSUPPORTED
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,14 @@ def refused(error: RefsimError) -> Case:
     first = f"{error.what}" + (f" ({error.where.strip()})" if error.where and len(error.where) < 80 else "")
     if error.kind is Kind.FAULT:
         return outcome(DIFFERS, note=first, difference=Difference((str(error),), error.code, "a launch that ends"))
-    return outcome(NOT_RUN if error.kind is Kind.MISSING else UNSUPPORTED, note=first)
+    return outcome(LEFT_OUT if error.kind is Kind.MISSING else UNSUPPORTED, note=first)
 
 
 def broken(error: Exception) -> Case:
     """The case in which refsim itself failed: not run, with the place of the failure."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return outcome(NOT_RUN, note=f"a bug of refsim: {type(error).__name__}: {error}{place}", bug=True)
+    return outcome(LEFT_OUT, note=f"a bug of refsim: {type(error).__name__}: {error}{place}", bug=True)
 
 
 def hashed(files: Sequence[Path]) -> str:

@@ -48,13 +48,13 @@ K_BYTES = 32
 WGMMA_N = (8, 64, 256)
 Types = tuple[ElementType, ...]
 FP8: Types = (E4M3, E5M2)
-INTEGERS: Types = (S8, U8)
+INTEGER_TYPES: Types = (S8, U8)
 F8F6F4: Types = (E4M3, E5M2, E3M2, E2M3, E2M1)
 _names = count()
 
 
 @dataclass(frozen=True)
-class Instruction:
+class TensorCoreInstruction:
     """One tensor-core instruction: its PTX opcode, shape and formats, the entry of the probe file, its first target.
 
     `unit` is that of `refsim.numerics`. `since` is the first target that has the instruction; with a suffix a, the
@@ -102,7 +102,7 @@ class Instruction:
 KERNEL_FILE = bundled("gpu/probes/tensor_cores.cu")
 
 
-def instructions(target: str) -> tuple[Instruction, ...]:
+def instructions(target: str) -> tuple[TensorCoreInstruction, ...]:
     """Every instruction that the probe file holds for a target; instructions("sm_80") has 21.
 
     Raises RefsimError for a name that is no target from sm_80 on.
@@ -112,7 +112,7 @@ def instructions(target: str) -> tuple[Instruction, ...]:
     return tuple(row for row in _every() if row.runs_on(target))
 
 
-def instruction_named(name: str) -> Instruction:
+def instruction_named(name: str) -> TensorCoreInstruction:
     """The instruction of an opcode; an unknown one is an error with the nearest."""
     rows = {row.name: row for row in _every()}
     if name not in rows:
@@ -125,22 +125,22 @@ def _number(target: str) -> int:
 
 
 @lru_cache(maxsize=1)
-def _every() -> tuple[Instruction, ...]:
+def _every() -> tuple[TensorCoreInstruction, ...]:
     return (*_warp_rows(), *_warpgroup_rows())
 
 
 def _warp(
     shape: tuple[int, int, int], d: ElementType, a: ElementType, b: ElementType, since: str, kind: str = ""
-) -> Instruction:
+) -> TensorCoreInstruction:
     m, n, k = shape
     size = f"m{m}n{n}k{k}"
     modifier = f".kind::{kind}" if kind else ""
     prefix = f"mma_{kind}_" if kind else "mma_"
     name = f"mma.sync.aligned.{size}.row.col{modifier}.{d}.{a}.{b}.{d}"
-    return Instruction(name, "mma.sync", m, n, k, a, b, d, f"{prefix}{size}_{d}_{a}_{b}", since)
+    return TensorCoreInstruction(name, "mma.sync", m, n, k, a, b, d, f"{prefix}{size}_{d}_{a}_{b}", since)
 
 
-def _warp_rows() -> Iterator[Instruction]:
+def _warp_rows() -> Iterator[TensorCoreInstruction]:
     for type, d, k in (
         *product((F16,), (F32, F16), (16, 8)),
         *product((BF16,), (F32,), (16, 8)),
@@ -150,7 +150,7 @@ def _warp_rows() -> Iterator[Instruction]:
     yield _warp((8, 8, 4), F64, F64, F64, "sm_80")
     for k in (4, 8, 16):
         yield _warp((16, 8, k), F64, F64, F64, "sm_90")
-    for a, b in product(INTEGERS, INTEGERS):
+    for a, b in product(INTEGER_TYPES, INTEGER_TYPES):
         for shape in ((16, 8, 32), (16, 8, 16), (8, 8, 16)):
             yield _warp(shape, S32, a, b, "sm_80")
     for a, b, d, k in product(FP8, FP8, (F32, F16), (32, 16)):
@@ -159,7 +159,7 @@ def _warp_rows() -> Iterator[Instruction]:
         yield _warp((16, 8, 32), d, a, b, "sm_120a", "f8f6f4")
 
 
-def _warpgroup_rows() -> Iterator[Instruction]:
+def _warpgroup_rows() -> Iterator[TensorCoreInstruction]:
     types: list[tuple[ElementType, ElementType, ElementType]] = [
         (F16, F16, F32),
         (F16, F16, F16),
@@ -167,12 +167,12 @@ def _warpgroup_rows() -> Iterator[Instruction]:
         (TF32, TF32, F32),
         *product(FP8, FP8, (F32, F16)),
     ]
-    types += [(a, b, S32) for a, b in product(INTEGERS, INTEGERS)]
+    types += [(a, b, S32) for a, b in product(INTEGER_TYPES, INTEGER_TYPES)]
     for (a, b, d), n in product(types, WGMMA_N):
         k = K_BYTES // a.code_dtype.itemsize
         size = f"m64n{n}k{k}"
         name = f"wgmma.mma_async.sync.aligned.{size}.{d}.{a}.{b}"
-        yield Instruction(name, "wgmma", 64, n, k, a, b, d, f"wgmma_{size}_{d}_{a}_{b}", "sm_90a")
+        yield TensorCoreInstruction(name, "wgmma", 64, n, k, a, b, d, f"wgmma_{size}_{d}_{a}_{b}", "sm_90a")
 
 
 # ---- one product -----------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def _warpgroup_rows() -> Iterator[Instruction]:
 
 def products(
     launcher: Launcher,
-    instruction: Instruction,
+    instruction: TensorCoreInstruction,
     a: ArrayLike,
     b: ArrayLike,
     c: ArrayLike | None = None,
@@ -223,7 +223,7 @@ def products(
 
 
 def _checked(
-    instruction: Instruction, a: ArrayLike, b: ArrayLike, c: ArrayLike | None
+    instruction: TensorCoreInstruction, a: ArrayLike, b: ArrayLike, c: ArrayLike | None
 ) -> tuple[Codes, Codes, Codes | None]:
     """The arrays of a call, or a RefsimError that names the one that does not fit."""
     x, y = np.asarray(a), np.asarray(b)

@@ -35,7 +35,7 @@ def answers(function: Callable[..., Document | Answer]) -> Callable[..., int]:
     It adds --as, -o and --source, renders, writes, and ends a failure with the command that repeats it.
     """
 
-    @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=Form())
+    @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=OutputForm())
     @click.option("-o", "--output", metavar="FILE", help="Write to FILE; its suffix chooses the form.")
     @click.option("--source", "citations", is_flag=True, help="Cite the documents behind the answer.")
     @click.pass_obj
@@ -52,7 +52,7 @@ def answers(function: Callable[..., Document | Answer]) -> Callable[..., int]:
     return run
 
 
-class Form(Name):
+class OutputForm(Name):
     """The name of an output form."""
 
     def __init__(self) -> None:

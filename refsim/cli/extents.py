@@ -15,7 +15,7 @@ LARGEST = 1 << 40
 _NUMBER = r"(0x[0-9a-fA-F]+|[0-9]+)"
 
 
-class Shape(click.ParamType):  # type: ignore[type-arg]
+class ShapeParam(click.ParamType):  # type: ignore[type-arg]
     """ROWSxCOLS, turned into two numbers."""
 
     name = "shape"
@@ -30,7 +30,7 @@ class Shape(click.ParamType):  # type: ignore[type-arg]
         return rows, cols
 
 
-class Span(click.ParamType):  # type: ignore[type-arg]
+class SpanParam(click.ParamType):  # type: ignore[type-arg]
     """FROM:TO (TO not included), FROM:, :TO or one number."""
 
     name = "range"
@@ -77,7 +77,7 @@ class Positive(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-class Address(click.ParamType):  # type: ignore[type-arg]
+class AddressParam(click.ParamType):  # type: ignore[type-arg]
     """A byte address, decimal or hexadecimal."""
 
     name = "address"
@@ -119,5 +119,5 @@ def chosen(span: slice | None, extent: int, what: str) -> "Sequence[int]":
 def window(function: Any) -> Any:
     """--rows and --cols: the part of a grid to show."""
     for what in ("cols", "rows"):
-        function = click.option(f"--{what}", metavar="FROM:TO", type=Span(), help=f"Only these {what}.")(function)
+        function = click.option(f"--{what}", metavar="FROM:TO", type=SpanParam(), help=f"Only these {what}.")(function)
     return function

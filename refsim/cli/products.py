@@ -40,7 +40,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Product:
+class MmaArguments:
     """The arguments of numerics.mma: codes a (M, K), b (N, K), c (M, N) as floats or integers, scales and their types.
 
     `given` is how many products a list had before zeros filled the K of the instruction, None for files.
@@ -61,7 +61,7 @@ class Product:
     target: str
     given: int | None = None
 
-    def at(self, row: int, col: int) -> "Product":
+    def at(self, row: int, col: int) -> "MmaArguments":
         """The product of one row of A and one of B."""
         m, n = self.a.shape[-2], self.b.shape[-2]
         for place, extent, what in ((row, m, "row"), (col, n, "column")):
@@ -99,7 +99,7 @@ class Product:
         return {name: found[name] for name in names or found}
 
 
-def read(asked: Asked) -> Product:
+def read(asked: Asked) -> MmaArguments:
     """The product that a command line describes.
 
     Two lists are filled with zeros up to the K of the instruction. Raises RefsimError where the words are no operands,
@@ -132,7 +132,7 @@ def read(asked: Asked) -> Product:
     for array, option, wanted in ((a_scale, "--a-scale", m), (b_scale, "--b-scale", n)):
         if array is not None and array.shape[0] != wanted:
             raise RefsimError("operand-shape", f"{option} has {array.shape[0]} rows, its operand {wanted}", row.name)
-    return Product(
+    return MmaArguments(
         a,
         b,
         None if c is None else _accumulator(c, row, (m, n)),

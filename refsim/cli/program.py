@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-class Program(Group):
+class CommandLine(Group):
     """A group that knows its commands from the registry and imports one only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,7 +48,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(
-    cls=Program,
+    cls=CommandLine,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 agreed, 1 a comparison failed, 2 usage, 3 unreadable input, 4 something needed is missing "
     "here, 5 inconclusive, 70 a bug of refsim, 130 interrupted.",

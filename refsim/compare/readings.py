@@ -16,7 +16,7 @@ Fits = Callable[[Codes, Codes, Format | None], bool]
 
 
 @dataclass(frozen=True)
-class Reading:
+class OtherReading:
     """One mistake: `fits(got, want, format)` says whether it turns `want` into `got`, in every element it speaks of.
 
     Both are codes of one shape; `format` is None where they are integers. Where the mistake changes nothing, as a transposition
@@ -29,25 +29,27 @@ class Reading:
     least: int = 4
 
 
-def readings() -> Iterator[Reading]:
+def readings() -> Iterator[OtherReading]:
     """Every mistake that is looked for; the first of them is called "transposed". Source: defined here."""
-    yield Reading("transposed", "the transpose was written", _transposed)
+    yield OtherReading("transposed", "the transpose was written", _transposed)
     for step, way in ((1, "behind"), (-1, "before")):
-        yield Reading("off-by-one row", f"each row lies one {way} its place", partial(_shifted, -2, step))
-        yield Reading("off-by-one column", f"each column lies one {way} its place", partial(_shifted, -1, step))
+        yield OtherReading("off-by-one row", f"each row lies one {way} its place", partial(_shifted, -2, step))
+        yield OtherReading("off-by-one column", f"each column lies one {way} its place", partial(_shifted, -1, step))
     for row in SWIZZLES:
         if row.bits:
-            yield Reading("swizzle not undone", f"bytes lie as swizzle {row.name} puts them", partial(_swizzled, row))
-    yield Reading("flushed subnormals", "every difference is a zero for a subnormal", _flushed, 1)
-    yield Reading(
+            yield OtherReading(
+                "swizzle not undone", f"bytes lie as swizzle {row.name} puts them", partial(_swizzled, row)
+            )
+    yield OtherReading("flushed subnormals", "every difference is a zero for a subnormal", _flushed, 1)
+    yield OtherReading(
         "infinity saturated", "every difference is a largest value for an infinity", partial(_ends, saturated=True), 1
     )
-    yield Reading(
+    yield OtherReading(
         "infinity propagated", "every difference is an infinity for a largest value", partial(_ends, saturated=False), 1
     )
-    yield Reading("NaN dropped", "every difference is a number where a NaN belongs", _dropped, 1)
+    yield OtherReading("NaN dropped", "every difference is a number where a NaN belongs", _dropped, 1)
     for other in FORMATS:
-        yield Reading(
+        yield OtherReading(
             "FN / FNUZ" if _twins(other) else "format", f"the codes are those of {other.name}", partial(_recoded, other)
         )
 

@@ -12,9 +12,9 @@ from refsim.conversions.rounding import (
     NEAREST_EVEN,
     OVERFLOWS,
     SATURATE,
+    EncodingRule,
     Overflow,
     RoundingName,
-    Rule,
     default_nan,
     encode_exact,
     float32_to_odd,
@@ -64,7 +64,7 @@ def encode(
     if nan is not None and (not isinstance(nan, int | np.integer) or not 0 <= nan < to.code_limit):
         raise RefsimError("code-out-of-range", f"nan={nan!r} is no code of {to}", rule=_legal(to))
     code = default_nan(to) if nan is None else int(nan)
-    return typed(encode_rule(exact_values(values), Rule(to, direction, overflow, code, code)), to, dtype)
+    return typed(encode_rule(exact_values(values), EncodingRule(to, direction, overflow, code, code)), to, dtype)
 
 
 def round_bits(
@@ -89,7 +89,7 @@ def round_bits(
         exact = round_to_odd(exact.astype(np.float64), np.asarray(error, np.float64))
     nan = default_nan(to)
     overflow = SATURATE if satfinite or not to.has_infinity else INFINITY
-    return encode_rule(exact, Rule(to, direction, overflow, nan, nan))
+    return encode_rule(exact, EncodingRule(to, direction, overflow, nan, nan))
 
 
 @overload
@@ -158,7 +158,7 @@ def _from_integers(array: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(negative, -exact, exact)
 
 
-def encode_rule(values: Values, rule: Rule) -> Codes:
+def encode_rule(values: Values, rule: EncodingRule) -> Codes:
     """The codes of values that `exact_values` returned, by any rule that is not stochastic: the fastest exact path."""
     to = rule.to
     if to.code_dtype.itemsize == 1 and to.mantissa_bits <= _TABLE_MANTISSA:
@@ -221,7 +221,7 @@ def _truncate_to_bf16(pattern: NDArray[np.uint32]) -> NDArray[np.uint16]:
 
 
 @lru_cache(maxsize=256)
-def code_table(rule: Rule) -> NDArray[np.uint8]:
+def code_table(rule: EncodingRule) -> NDArray[np.uint8]:
     """The code of every float32 pattern rounded to odd at 16 bits: an odd entry stands for the open interval there."""
     patterns = np.arange(1 << 16, dtype=np.uint32)
     with np.errstate(invalid="ignore"):
@@ -233,7 +233,7 @@ def code_table(rule: Rule) -> NDArray[np.uint8]:
     return table
 
 
-def _encode_by_table(values: Values, rule: Rule) -> NDArray[np.uint8]:
+def _encode_by_table(values: Values, rule: EncodingRule) -> NDArray[np.uint8]:
     table = code_table(rule)
     flat = np.ascontiguousarray(values).reshape(-1)
     codes = np.empty(flat.size, np.uint8)

@@ -35,7 +35,7 @@ _WIDEST_SHIFT = 60  # significands have 53 bits: a larger shift is done in two s
 
 
 @dataclass(frozen=True)
-class Rule:
+class EncodingRule:
     """How a value becomes a code: everything that distinguishes one instruction or library from another.
 
     `overflow` says what |x| beyond the largest value becomes, infinity included. `nan` and `negative_nan` are the codes
@@ -75,14 +75,14 @@ def default_nan(format: Format) -> int:
     return format.max_code if format.nan_code is None else format.nan_code
 
 
-def ieee_rule(format: Format, rounding: str = NEAREST_EVEN) -> Rule:
+def ieee_rule(format: Format, rounding: str = NEAREST_EVEN) -> EncodingRule:
     """The rule of IEEE 754 for a format with infinities: overflow gives infinity, NaN the canonical NaN."""
     nan = default_nan(format)
-    return Rule(format, rounding, INFINITY, nan, nan)
+    return EncodingRule(format, rounding, INFINITY, nan, nan)
 
 
 def encode_exact(
-    values: NDArray[np.float64], rule: Rule, random: NDArray[np.uint32] | None = None, random_width: int = 0
+    values: NDArray[np.float64], rule: EncodingRule, random: NDArray[np.uint32] | None = None, random_width: int = 0
 ) -> NDArray[np.unsignedinteger]:
     """The code of every value by the definition: any finite float64 is an integer times a power of two.
 
@@ -97,7 +97,7 @@ def encode_exact(
 
 
 def _encode_part(
-    values: NDArray[np.float64], rule: Rule, random: NDArray[np.uint32] | None, random_width: int
+    values: NDArray[np.float64], rule: EncodingRule, random: NDArray[np.uint32] | None, random_width: int
 ) -> NDArray[np.int64]:
     to = rule.to
     pattern = values.view(np.uint64)
@@ -123,7 +123,7 @@ def _encode_part(
 def _magnitudes(
     pattern: NDArray[np.uint64],
     negative: NDArray[np.bool_],
-    rule: Rule,
+    rule: EncodingRule,
     random: NDArray[np.uint32] | None,
     random_width: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -174,7 +174,7 @@ def _rounds_away(
     return away
 
 
-def _rounds_inward(negative: NDArray[np.bool_], rule: Rule) -> NDArray[np.bool_]:
+def _rounds_inward(negative: NDArray[np.bool_], rule: EncodingRule) -> NDArray[np.bool_]:
     """Where the rounding direction points to zero: a finite value beyond the range then stops at the largest one."""
     match rule.rounding:
         case "toward-zero":
@@ -188,7 +188,7 @@ def _rounds_inward(negative: NDArray[np.bool_], rule: Rule) -> NDArray[np.bool_]
 
 
 def _with_sign(
-    codes: NDArray[np.int64], negative: NDArray[np.bool_], nonzero: NDArray[np.bool_], rule: Rule
+    codes: NDArray[np.int64], negative: NDArray[np.bool_], nonzero: NDArray[np.bool_], rule: EncodingRule
 ) -> NDArray[np.int64]:
     to = rule.to
     if to.twos_complement:

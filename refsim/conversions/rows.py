@@ -15,7 +15,7 @@ from refsim.conversions.rounding import (
     SATURATE,
     STOCHASTIC,
     TIES_AWAY,
-    Rule,
+    EncodingRule,
     default_nan,
 )
 from refsim.errors import unknown
@@ -29,7 +29,7 @@ class Conversion(Card):
     """One conversion: the formats on both sides and every decision between them.
 
     `reads` and `to` are the element formats; a register holds `elements` of them, the first operand (or the upper half
-    of a packed one) in the most significant place. `overflow` and the NaN codes are those of `Rule`; `negative_nan` is
+    of a packed one) in the most significant place. `overflow` and the NaN codes are those of `EncodingRule`; `negative_nan` is
     None where the sign of a NaN is lost. `random_positions` gives, per element in operand order, which bits of the
     random register serve it, most significant first. `policy` is the family's name where the row belongs to a library
     or header instead of an instruction; `since` the first PTX target that has the instruction. With `cut_specials` an
@@ -55,10 +55,10 @@ class Conversion(Card):
     cut_specials: int | None = None
 
     @cached_property
-    def rule(self) -> Rule:
+    def rule(self) -> EncodingRule:
         """The value-to-code rule of one element."""
         negative_nan = self.nan if self.negative_nan is None else self.negative_nan
-        return Rule(
+        return EncodingRule(
             self.to, self.rounding, self.overflow, self.nan, negative_nan, self.absolute, self.relu, self.overrides
         )
 

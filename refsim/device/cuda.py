@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from refsim.device.cuda_launcher import GUARD_BYTES, POISON, CudaLauncher, guard_pattern
+from refsim.device.cuda_launcher import GPU_POISON, GUARD_BYTES, CudaLauncher, guard_pattern
 from refsim.device.driver import SIMULATOR, Driver, DriverError, GpuFacts, no_gpu
 from refsim.device.driver_bindings import open_bindings
 from refsim.device.driver_pycuda import open_pycuda
@@ -23,7 +23,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.kernel_code import KernelCode, code_of
 from refsim.render.cards import Card
 
-__all__ = ["BACKENDS", "GUARD_BYTES", "POISON", "CudaDevice", "CudaLauncher", "guard_pattern", "open_device"]
+__all__ = ["BACKENDS", "GPU_POISON", "GUARD_BYTES", "CudaDevice", "CudaLauncher", "guard_pattern", "open_device"]
 
 
 @dataclass(repr=False)

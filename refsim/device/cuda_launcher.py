@@ -22,7 +22,7 @@ from refsim.ptx import Extents
 from refsim.render.cards import Card
 
 GUARD_BYTES = 4096
-POISON = bytes.fromhex("badc0de5")
+GPU_POISON = bytes.fromhex("badc0de5")
 """The bytes of an output before the launch, repeated from its first byte: a 32-bit word reads 0xe50ddcba."""
 
 
@@ -76,7 +76,7 @@ class CudaLauncher(Card):
         element = np.dtype(dtype)
         check_buffer(name, count, element, misalign_bytes)
         size = int(count) * element.itemsize
-        poison = np.resize(np.frombuffer(POISON, np.uint8), size) if size else np.empty(0, np.uint8)
+        poison = np.resize(np.frombuffer(GPU_POISON, np.uint8), size) if size else np.empty(0, np.uint8)
         return self._place(name, element, int(count), contents=poison, misalign=misalign_bytes, kept=None)
 
     def launch(

@@ -28,7 +28,7 @@ from refsim.ptx.text.syntax import Function, Module
 
 
 @dataclass(frozen=True)
-class Launch:
+class CheckedLaunch:
     """One launch as it was asked for; `shape` is what the rules made of its extents."""
 
     entry: str
@@ -149,7 +149,7 @@ class LoadedModule:
         check_parameters(declared, self.module.version, self.target)
         check_count(declared, args)
         arguments = [argument_bytes(declared, position, argument) for position, argument in enumerate(args)]
-        launch = Launch(declared.name, grid, shape, shared_bytes, cluster, cooperative)
+        launch = CheckedLaunch(declared.name, grid, shape, shared_bytes, cluster, cooperative)
         where = f"{entry} of {self.source}, grid {shape.grid}, block {shape.block}"
         try:
             self._start(launch, arguments)
@@ -161,7 +161,7 @@ class LoadedModule:
         entries = {name: function for name, function in self.module.functions.items() if function.is_entry}
         return entries[entry_named(entry, entries, self.text, self.source)]
 
-    def _start(self, launch: Launch, arguments: Sequence[bytes]) -> None:
+    def _start(self, launch: CheckedLaunch, arguments: Sequence[bytes]) -> None:
         launching = self.driver.launching
         function = launching.function(self.handle, launch.entry)
         self._opt_in(function, launch)
@@ -176,7 +176,7 @@ class LoadedModule:
         )  # the grid as it was given: with .blocksareclusters the driver multiplies it
         launching.launch(function, config, arguments)
 
-    def _opt_in(self, function: Any, launch: Launch) -> None:
+    def _opt_in(self, function: Any, launch: CheckedLaunch) -> None:
         """More than 48 KiB of shared memory and clusters of more than 8 blocks have to be allowed for a function."""
         launching = self.driver.launching
         static = launching.attribute(function, STATIC_SHARED_BYTES)
@@ -193,7 +193,7 @@ class LoadedModule:
         if launch.shape.cluster_ctas > PORTABLE_CLUSTER:
             launching.set_attribute(function, NON_PORTABLE_CLUSTER_ALLOWED, 1)
 
-    def _check_resident(self, function: Any, launch: Launch) -> None:
+    def _check_resident(self, function: Any, launch: CheckedLaunch) -> None:
         """A cooperative grid whose blocks do not all fit at once would wait for ever at its first barrier."""
         threads, facts = launch.shape.threads, self.driver.facts()
         each = self.driver.launching.blocks_per_multiprocessor(function, threads, launch.shared_bytes)

@@ -17,7 +17,7 @@ SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by at
 
 
 @dataclass(frozen=True)
-class Order:
+class SeededPolicy:
     """A policy, and the seed of a random one."""
 
     policy: ptx.SchedulePolicy
@@ -33,23 +33,25 @@ class Outcome:
     `is_compared` tells whether its bytes were compared at all: inexact results and bytes that nobody wrote are not,
     and none are where that check is off."""
 
-    order: Order
+    order: SeededPolicy
     trace: ptx.Trace | None
     error: RefsimError | None = None
     is_compared: bool = False
 
 
-Run = Callable[[Order], tuple[ptx.Trace, ptx.GlobalMemory]]
+Run = Callable[[SeededPolicy], tuple[ptx.Trace, ptx.GlobalMemory]]
 
 
-def orders_of(program: ptx.Program, entry: str, count: int = SCHEDULES, first_seed: int = 1) -> tuple[Order, ...]:
+def schedules_of(
+    program: ptx.Program, entry: str, count: int = SCHEDULES, first_seed: int = 1
+) -> tuple[SeededPolicy, ...]:
     """The orders that a launch of an entry is tried under."""
-    late = [Order("lazy")] if program.code(entry).is_asynchronous else []
-    random = (Order("random", first_seed + index) for index in range(count))
-    return (Order("eager"), *late, *random)[:count]
+    late = [SeededPolicy("lazy")] if program.code(entry).is_asynchronous else []
+    random = (SeededPolicy("random", first_seed + index) for index in range(count))
+    return (SeededPolicy("eager"), *late, *random)[:count]
 
 
-def outcomes(run: Run, entry: str, orders: Sequence[Order]) -> Iterator[Outcome]:
+def outcomes(run: Run, entry: str, orders: Sequence[SeededPolicy]) -> Iterator[Outcome]:
     """Run a launch under each order in turn; a fault under the first is raised, under the others it is their outcome.
 
     run: executes one order, each time from the memory that the first one began with, and gives the memory afterwards.
@@ -72,7 +74,7 @@ def outcomes(run: Run, entry: str, orders: Sequence[Order]) -> Iterator[Outcome]
         yield Outcome(order, trace, _difference(first, memory, entry, order) if compared else None, compared)
 
 
-def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: Order) -> RefsimError | None:
+def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: SeededPolicy) -> RefsimError | None:
     """The error for the first byte that an order wrote otherwise, or wrote where the first order did not."""
     position = memory.first_difference(first)
     if position is None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from refsim import ptx
 from refsim.device.arguments import check_buffer, check_owned, launch_values, no_call
 from refsim.device.compile import compiled
-from refsim.device.schedules import SCHEDULES, Order, Outcome, orders_of, outcomes
+from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, outcomes, schedules_of
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings
@@ -25,8 +25,8 @@ from refsim.render.cards import Card
 
 SCHEDULED_LANES = 4096
 WATCHED_BYTES = 8 << 20
-SECONDS = 600.0
-UNCHECKED = ptx.Checks(races="off", copies="off", seconds=SECONDS)
+LAUNCH_SECONDS = 600.0
+UNCHECKED = ptx.Checks(races="off", copies="off", seconds=LAUNCH_SECONDS)
 
 
 @dataclass(repr=False)
@@ -50,7 +50,7 @@ class SimLauncher(Card):
     following: OpenBits | None = None
     has_followed: bool = False
     buffers: list[Buffer] = field(default_factory=list)
-    seconds: float = SECONDS
+    seconds: float = LAUNCH_SECONDS
 
     def _line(self) -> str:
         return f"{self.target}, {len(self.buffers)} buffers, {len(self.traces)} launches"
@@ -129,7 +129,7 @@ class SimLauncher(Card):
             self.memory.track_writers()
         before = self.memory.snapshot() if small else None
 
-        def executed(order: Order, checks: ptx.Checks, following: OpenBits | None = None) -> ptx.Trace:
+        def executed(order: SeededPolicy, checks: ptx.Checks, following: OpenBits | None = None) -> ptx.Trace:
             if order != orders[0] or following is not None:
                 assert before is not None
                 self.memory.restore(before)
@@ -149,7 +149,7 @@ class SimLauncher(Card):
                 following=following,
             )
 
-        def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
+        def run(order: SeededPolicy) -> tuple[ptx.Trace, ptx.GlobalMemory]:
             banks = self.count_banks and order == orders[0]
             return executed(order, ptx.Checks(banks=banks, seconds=self.seconds, off=self.without)), self.memory
 
@@ -196,11 +196,11 @@ class SimLauncher(Card):
         open_, notes = (tuple(dict.fromkeys(texts)) for texts in (self.inexact, self.notes))
         return Findings(open_, notes, conflicts, self.owner_of, reached)
 
-    def orders(self, entry: str) -> tuple[Order, ...]:
+    def orders(self, entry: str) -> tuple[SeededPolicy, ...]:
         """The orders that a launch of an entry is tried under."""
         if self.policy is not None:
-            return (Order(self.policy, 1 if self.policy == "random" else 0),)
-        return orders_of(self.program, entry, self.schedules)
+            return (SeededPolicy(self.policy, 1 if self.policy == "random" else 0),)
+        return schedules_of(self.program, entry, self.schedules)
 
 
 @dataclass(repr=False)

@@ -22,8 +22,8 @@ from refsim.files import npy, npz, raw, safetensors
 from refsim.files.access import ByteReader, checked_path, open_for_reading, unreadable, write_atomically
 from refsim.files.codes import (
     Codes,
-    Entry,
     Stored,
+    TensorEntry,
     agreed_format,
     codes_to_store,
     element_count,
@@ -42,8 +42,8 @@ def __dir__() -> list[str]:
 
 
 DEFAULT_MAX_BYTES = 1 << 32
-CONTAINERS = {".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".bin": "raw", ".raw": "raw"}
-_Contents = tuple[dict[str, Callable[[], Entry]], dict[str, str]]
+SUFFIXES = {".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".bin": "raw", ".raw": "raw"}
+_Contents = tuple[dict[str, Callable[[], TensorEntry]], dict[str, str]]
 
 
 def load(
@@ -242,7 +242,7 @@ def _skip(reader: ByteReader, offset: int) -> None:
     reader.left -= offset
 
 
-def _codes(entry: Entry, requested: Format | None, room: int) -> tuple[Codes, Format]:
+def _codes(entry: TensorEntry, requested: Format | None, room: int) -> tuple[Codes, Format]:
     format = agreed_format(entry, requested)
     count = element_count(entry.shape, entry.where)
     if count:
@@ -254,13 +254,13 @@ def _codes(entry: Entry, requested: Format | None, room: int) -> tuple[Codes, Fo
 
 
 def _container(file: Path) -> str:
-    container = CONTAINERS.get(file.suffix.lower())
+    container = SUFFIXES.get(file.suffix.lower())
     if container is None:
         raise RefsimError(
             "unknown-suffix",
             f"the suffix {file.suffix!r} chooses no container",
             where=str(file),
-            help=f"one of {', '.join(CONTAINERS)}",
+            help=f"one of {', '.join(SUFFIXES)}",
         )
     return container
 

@@ -53,7 +53,7 @@ class Stored(Card):
         return f"{self.key}: {self.format} {self.shape} of {self.container}"
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """One tensor as its header describes it; `read` fetches the codes, flat order and byte order mended.
 
     `named` is the format that the file names, or None where the file holds plain words of `word_bytes` bytes.
@@ -134,7 +134,7 @@ def format_in_file(name: str, where: str) -> Format:
     return row
 
 
-def agreed_format(entry: Entry, requested: Format | None) -> Format:
+def agreed_format(entry: TensorEntry, requested: Format | None) -> Format:
     """The format of the codes in `entry`: the file's own word, or `requested` where the file has none.
 
     A uint8 array read as "e4m3" is E4M3; a BF16 tensor read as "f16" is `format-mismatch`; nothing said by either is
@@ -152,7 +152,7 @@ def agreed_format(entry: Entry, requested: Format | None) -> Format:
     )
 
 
-def _format_of_words(entry: Entry, requested: Format | None) -> Format:
+def _format_of_words(entry: TensorEntry, requested: Format | None) -> Format:
     fitting = [row.name for row in FORMATS if row.code_dtype.itemsize == entry.word_bytes]
     if requested is None:
         raise RefsimError(

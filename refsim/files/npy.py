@@ -7,7 +7,7 @@ import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.files.access import ByteReader, unreadable
-from refsim.files.codes import Codes, Entry, element_count, format_in_file
+from refsim.files.codes import Codes, TensorEntry, element_count, format_in_file
 from refsim.formats import F16, F32, Format
 from refsim.sources import NUMPY
 
@@ -24,7 +24,7 @@ _OBJECT = re.compile(r"[<>|=]?O[0-9]*")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-def entry(reader: ByteReader) -> Entry:
+def entry(reader: ByteReader) -> TensorEntry:
     """The array that `reader` stands at; its bytes must be the last of the stream.
 
     float16 and float32 are f16 and f32; a structured array with one field named by a format, `[('e4m3', '|u1')]`, is
@@ -42,7 +42,7 @@ def entry(reader: ByteReader) -> Entry:
         ordered = words.reshape(shape[::-1]).T if fortran_order else words.reshape(shape)
         return np.asarray(ordered, dtype=word.newbyteorder("="), order="C")
 
-    return Entry(reader.where, f"descr {_shown(descr)}", named, word.itemsize, shape, read)
+    return TensorEntry(reader.where, f"descr {_shown(descr)}", named, word.itemsize, shape, read)
 
 
 def _shown(descr: Any) -> str:

@@ -13,7 +13,7 @@ from typing import IO, BinaryIO, cast
 from refsim.errors import RefsimError
 from refsim.files import npy
 from refsim.files.access import ByteReader, unreadable
-from refsim.files.codes import Codes, Entry
+from refsim.files.codes import Codes, TensorEntry
 from refsim.formats import Format
 
 DIRECTORY_LIMIT_BYTES = 1 << 20
@@ -60,7 +60,7 @@ class _Directory:
 
 
 @contextmanager
-def contents(reader: ByteReader, *, trusted: bool) -> Iterator[dict[str, Callable[[], Entry]]]:
+def contents(reader: ByteReader, *, trusted: bool) -> Iterator[dict[str, Callable[[], TensorEntry]]]:
     """Key of every member, and how to read its header.
 
     Refused as `unsafe-archive`: names that leave the directory, names given twice, encrypted members, compression
@@ -120,7 +120,7 @@ def _leaves_archive(name: str) -> bool:
     return "\\" in name or ":" in name or any(part in ("", ".", "..") for part in name.split("/"))
 
 
-def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader) -> Entry:
+def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader) -> TensorEntry:
     """The header is read now; the codes are read by `Entry.read`, which opens the member again and closes it."""
     where = f"{reader.where}, member {member.filename[:80]!r}"
     with _faults(where), archive.open(member) as stream:
@@ -130,7 +130,7 @@ def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader
         with _faults(where), archive.open(member) as stream:
             return npy.entry(ByteReader(where, stream, member.file_size)).read()
 
-    return Entry(where, described.stored_as, described.named, described.word_bytes, described.shape, read)
+    return TensorEntry(where, described.stored_as, described.named, described.word_bytes, described.shape, read)
 
 
 @contextmanager

@@ -6,11 +6,11 @@ import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.files.access import ByteReader, bytes_text, unreadable
-from refsim.files.codes import PACKED_BITS, Codes, Entry, bits_per_code, element_count, pack_all, unpack_all
+from refsim.files.codes import PACKED_BITS, Codes, TensorEntry, bits_per_code, element_count, pack_all, unpack_all
 from refsim.formats import Format
 
 
-def entry(reader: ByteReader, format: Format, shape: tuple[int, ...] | None) -> Entry:
+def entry(reader: ByteReader, format: Format, shape: tuple[int, ...] | None) -> TensorEntry:
     """All codes from where `reader` stands to its end, as a vector or in `shape`.
 
     Without a shape the bytes must be whole codes (whole groups of three bytes for 6-bit formats): 7 bytes of bf16
@@ -42,7 +42,7 @@ def entry(reader: ByteReader, format: Format, shape: tuple[int, ...] | None) -> 
         words = np.frombuffer(stored, dtype=format.code_dtype.newbyteorder("<"))
         return np.asarray(words, dtype=format.code_dtype).reshape(shape)
 
-    return Entry(reader.where, f"{bits} bits a code", format, format.code_dtype.itemsize, shape, read)
+    return TensorEntry(reader.where, f"{bits} bits a code", format, format.code_dtype.itemsize, shape, read)
 
 
 def write(stream: BinaryIO, codes: Codes, format: Format) -> None:

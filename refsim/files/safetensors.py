@@ -11,7 +11,7 @@ import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.files.access import ByteReader, unreadable
-from refsim.files.codes import Codes, Entry, element_count, format_in_file, pack_all, unpack_all
+from refsim.files.codes import Codes, TensorEntry, element_count, format_in_file, pack_all, unpack_all
 from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32, MXINT8, Format
 from refsim.sources import SAFETENSORS
 
@@ -63,7 +63,7 @@ class _Tensor(NamedTuple):
     end: int
 
 
-def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], Entry]], dict[str, str]]:
+def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], dict[str, str]]:
     """How to read each tensor, by key, and the text of `__metadata__`.
 
     The byte ranges must tile the rest of the file: no hole, no overlap, nothing behind. F4 holds two codes a byte,
@@ -89,7 +89,7 @@ def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], Entry]], dict[s
         for key, name in metadata.items()
         if key.startswith(FORMAT_KEY)
     }
-    found: dict[str, Callable[[], Entry]] = {
+    found: dict[str, Callable[[], TensorEntry]] = {
         t.key: partial(_entry, reader, start, t, noted.get(t.key) if noted else None) for t in tensors
     }
     return found, {key: text for key, text in metadata.items() if not key.startswith(FORMAT_KEY)}
@@ -195,7 +195,7 @@ def _integers(value: Any) -> bool:
     return type(value) is list and _WHOLE.issuperset(map(type, value))
 
 
-def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None) -> Entry:
+def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None) -> TensorEntry:
     where = f"{reader.where}, {_place(tensor.key)}"
     named = NAMED.get(tensor.dtype, noted)
     word_bytes = WORDS.get(tensor.dtype) or (named.code_dtype.itemsize if tensor.dtype in NAMED and named else 0)
@@ -225,7 +225,7 @@ def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None
         words = np.frombuffer(stored, dtype=f"<u{word_bytes}")
         return np.asarray(words, dtype=f"=u{word_bytes}").reshape(tensor.shape)
 
-    return Entry(where, f"dtype {tensor.dtype}", named, word_bytes, tensor.shape, read)
+    return TensorEntry(where, f"dtype {tensor.dtype}", named, word_bytes, tensor.shape, read)
 
 
 def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]], metadata: Mapping[str, str]) -> None:

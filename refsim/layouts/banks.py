@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.errors import RefsimError
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
+from refsim.layouts.holders import WARP
 from refsim.layouts.tiles import Tile
 from refsim.sources import CUDA_GUIDE, Source
 
-BANKS, BANK_BYTES, WARP = 32, 4, 32
+BANKS, BANK_BYTES = 32, 4
 PHASE_BYTES = BANKS * BANK_BYTES
 WIDTHS = (1, 2, 4, 8, 16)
 SOURCE: Source = CUDA_GUIDE["shared memory: 32 banks, 64- and 128-bit accesses by half and quarter warps"]

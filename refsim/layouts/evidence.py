@@ -7,15 +7,15 @@ from functools import cache
 from refsim.evidence import Evidence, Level, Run
 
 FORMULA = Evidence(Level.FORMULA, "formula only")
-CUTE = "cute"
-TENSOR_LAYOUTS = "tensor-layouts"
-TRITON = "triton"
-COMPOSABLE_KERNEL = "composable_kernel"
+CUTE_PACKAGE = "cute"
+TENSOR_LAYOUTS_PACKAGE = "tensor-layouts"
+TRITON_PACKAGE = "triton"
+COMPOSABLE_KERNEL_PACKAGE = "composable_kernel"
 
 # Package -> the names that a test compares with it, as patterns of fnmatch.
 # fmt: off
 AGREES: dict[str, tuple[str, ...]] = {
-    CUTE: (
+    CUTE_PACKAGE: (
         "mma.m8n8k*", "mma.m16n8k[48].*", "mma.m16n8k16.[bfsu]*", "mma.m16n8k32.e*", "mma.m16n8k32.[su]8.*",
         "mma.m16n8k32.[su]4.[acd]", "mma.m16n8k64.[esu]*", "mma.m16n8k128.*", "mma.m16n8k256.*", "wgmma.m64n*k8.*",
         "wgmma.m64n*k16.*", "wgmma.m64n*k32.*", "ldmatrix.m8n*",
@@ -24,14 +24,14 @@ AGREES: dict[str, tuple[str, ...]] = {
         "tcgen05.n224.?x.sfb", "tcgen05.n256.?x.sfb", "tcgen05.n*.?x.sfb.2x2", "swizzle.*", "wgmma-smem",
         "tcgen05-smem", "tcgen05-instr*",
     ),
-    TENSOR_LAYOUTS: (
+    TENSOR_LAYOUTS_PACKAGE: (
         "mma.m8n8k4.*", "mma.m8n8k16.s8.*", "mma.m8n8k32.s4.*", "mma.m8n8k128.*", "mma.m16n8k[48].*", "mma.m16n8k16.[bf]*",
         "mma.m16n8k16.s8.*", "mma.m16n8k32.s8.*", "mma.m16n8k32.s4.[acd]", "mma.m16n8k32.e[45]m*", "mma.m16n8k64.s4.*",
         "mma.m16n8k128.*", "mma.m16n8k256.*", "wgmma.m64n8k16.f16.d.f16", "wgmma.m64n16k16.f16.d.f16",
         "wgmma.m64n32k16.f16.d.f16", "wgmma.m64n64k16.f16.d.f16", "wgmma.m64n128k16.f16.d.f16",
         "wgmma.m64n256k16.f16.d.f16", "ldmatrix.m8n8.*", "stmatrix.m8n8.*",
     ),
-    TRITON: (
+    TRITON_PACKAGE: (
         "mma.m16n8k16.f16.*", "mma.m16n8k16.bf16.*", "mma.m16n8k32.[su]8.*", "mma.m16n8k32.e[45]m*", "mma.m16n8k8.tf32.*",
         "wgmma.m64n*k16.*.a", "wgmma.m64n*k32.*.a", "wgmma.m64n8k[138]*.d*", "wgmma.m64n16k[138]*.d*",
         "wgmma.m64n32k[138]*.d*", "wgmma.m64n64k[138]*.d*", "wgmma.m64n128k[138]*.d*", "wgmma.m64n256k[138]*.d*",
@@ -39,7 +39,7 @@ AGREES: dict[str, tuple[str, ...]] = {
         "tcgen05.m*n256.[12]sm.d", "tcgen05.m128.4x.sfa", "tcgen05.n128.4x.sfb", "tcgen05.n256.4x.sfb", "mfma.*.[abcd]",
         "mfma.*.fp4", "mfma.*.sf[ab]", "swizzle.32B", "swizzle.64B", "swizzle.128B",
     ),
-    COMPOSABLE_KERNEL: ("mfma.*.f8f6f4.[ab]", "mfma.*.f8f6f4.[ab].fp[46]"),
+    COMPOSABLE_KERNEL_PACKAGE: ("mfma.*.f8f6f4.[ab]", "mfma.*.f8f6f4.[ab].fp[46]"),
 }
 # fmt: on
 # Chip -> the names that its recording covers.

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 WARP, WAVE = 32, 64
-THREADS = ("thread", "value")
+BY_THREAD = ("thread", "value")
 
 
-class Held(Protocol):
+class HeldLayout(Protocol):
     """What naming a place needs of a fragment."""
 
     @property
@@ -33,13 +33,13 @@ def warp_lanes(fragment: object) -> int:
     return WAVE if str(getattr(fragment, "since", "")).startswith("gfx") else WARP
 
 
-def places(fragment: Held, thread: NDArray[np.int64], value: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+def places(fragment: HeldLayout, thread: NDArray[np.int64], value: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """The names of a place, in the order in which they are said, each with an array of the arguments' shape.
 
     wgmma.m64n128k32.e4m3.d: thread 37, value 20 is warp 1, lane 5, value 20, thread 37. Tensor memory has a TMEM lane
     and a column; a value that shares its register is also named by it.
     """
-    if fragment.units != THREADS:
+    if fragment.units != BY_THREAD:
         return {fragment.units[0]: thread, fragment.units[1]: value}
     lanes = warp_lanes(fragment)
     found = {} if lanes == WAVE else {"warp": thread // lanes}
@@ -47,7 +47,7 @@ def places(fragment: Held, thread: NDArray[np.int64], value: NDArray[np.int64]) 
     return found | ({"register": value // fragment.per_register} if fragment.per_register > 1 else {})
 
 
-def bits_of(fragment: Held, value: int) -> tuple[int, int]:
+def bits_of(fragment: HeldLayout, value: int) -> tuple[int, int]:
     """The lowest and the highest bit of a value in its register: (16, 31) for the second bf16 of a pair."""
     low = value % fragment.per_register * fragment.slot_bits + fragment.element_shift
     return low, low + fragment.element_bits - 1
@@ -55,8 +55,8 @@ def bits_of(fragment: Held, value: int) -> tuple[int, int]:
 
 def spoken(layout: object, thread: int, value: int) -> str:
     """Who holds a value, for a sentence: "warp 1, lane 5, value 20"; any layout with a holder will do."""
-    units: Any = getattr(layout, "units", THREADS)
-    if units != THREADS:
+    units: Any = getattr(layout, "units", BY_THREAD)
+    if units != BY_THREAD:
         return f"{units[0]} {thread}, {units[1]} {value}"
     lanes = warp_lanes(layout)
     warp = "" if lanes == WAVE else f"warp {thread // lanes}, "

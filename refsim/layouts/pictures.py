@@ -13,7 +13,7 @@ from refsim.layouts.banks import BANK_BYTES, BANKS, BankConflicts
 from refsim.layouts.descriptors.walking import Walk
 from refsim.layouts.drawing import paints
 from refsim.layouts.families.core import Fragment
-from refsim.layouts.holders import THREADS, places
+from refsim.layouts.holders import BY_THREAD, places
 from refsim.layouts.scales import ScaleLayout
 from refsim.layouts.swizzles import Swizzle
 from refsim.layouts.tiles import Tile
@@ -48,7 +48,7 @@ def fragment_picture(
     grid = np.array(down)[:, None], np.array(across)[None, :]
     threads, values = fragment.holder(*grid)
     named = places(fragment, threads, values)
-    if fragment.units == THREADS:
+    if fragment.units == BY_THREAD:
         named["thread"] = threads
     if memory is not None:
         named["byte"] = memory.address(*grid)
@@ -84,7 +84,7 @@ def _places_picture(fragment: Fragment, rows: Sequence[int] | None, cols: Sequen
     colours = np.where(row < 0, EMPTY, row % 8 * 4 + col % 4)
     facts = (Fact("row", _flat(row), "r"), Fact("col", _flat(col), "c"))
     about = (Entry("shape", fragment.shape), Entry("evidence", fragment.evidence.what))
-    blocks = (4 if fragment.units == THREADS else 32, fragment.per_register if fragment.per_register > 1 else 8)
+    blocks = (4 if fragment.units == BY_THREAD else 32, fragment.per_register if fragment.per_register > 1 else 8)
     return Picture(
         down, across, facts, ("row", "col"), _flat(colours), "row", axes=fragment.units, blocks=blocks, about=about
     )

@@ -15,7 +15,7 @@ from refsim.sources import CUDA_DRIVER, PTX, Source
 from refsim.typed_arrays import words
 
 ZEROS: Final = "zeros"
-NAN = "nan_request_zero_fma"
+NAN_REQUEST = "nan_request_zero_fma"
 Interleave = Literal["none", "16B", "32B"]
 SwizzleMode = Literal["none", "32B", "64B", "128B", "128B_32B_atom", "128B_32B_atom_8B_flip", "128B_64B_atom"]
 L2Promotion = Literal["none", "64B", "128B", "256B"]
@@ -222,7 +222,7 @@ class Placement:
         elements outside it, since its bit pattern is neither published nor measured.
         """
         width = self.tensor_map.data_type.element_bits
-        fills_nan = self.tensor_map.oob_fill == NAN
+        fills_nan = self.tensor_map.oob_fill == NAN_REQUEST
         if fills_nan and width > 32 and not self.inside.all():
             raise RefsimError("tma-fill", f"the NaN fill of {width}-bit elements is not known", help="oob_fill zeros")
         needed = (int(self.global_bits.max()) + width + 7) // 8
@@ -387,5 +387,5 @@ def _check_modes(made: TensorMap) -> None:
         raise _refuse(
             "tensormap-swizzle", f"{row.name} with swizzle {made.swizzle}", f"padded types: {', '.join(legal)}"
         )
-    if made.oob_fill == NAN and not row.floating:
+    if made.oob_fill == NAN_REQUEST and not row.floating:
         raise _refuse("tensormap-fill", f"NaN fill of {row.name}", "NaN fill is for floating types that are not packed")

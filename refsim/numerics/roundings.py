@@ -63,6 +63,6 @@ RNE_F32 = Rounding("rne-f32", F32, 23, nearest=True, signed_zero=True)
 RNE_F64 = Rounding("rne-f64", F64, 52, nearest=True, signed_zero=True)
 WRAP_S32 = Rounding("wrap-s32", S32)
 
-ROUNDINGS = (RZ_F32, RZ_E8M13, RNE_F16, RNE_F32, RNE_F64, WRAP_S32)
+SUM_ROUNDINGS = (RZ_F32, RZ_E8M13, RNE_F16, RNE_F32, RNE_F64, WRAP_S32)
 TO_NEAREST: dict[ElementType, Rounding] = {F32: RNE_F32, F16: RNE_F16, F64: RNE_F64}
 """The rounding of IEEE arithmetic whose result has this type."""

@@ -23,8 +23,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-WIDE = (BF16, F16, F32)
-NARROW = (E4M3, E5M2)
+WIDE_FORMATS = (BF16, F16, F32)
+NARROW_FORMATS = (E4M3, E5M2)
 EPS = 1e-12
 
 Codes = NDArray[np.unsignedinteger]
@@ -64,7 +64,7 @@ def quantize(
     Raises RefsimError for unknown formats, for codes that are not `format`'s, for a negative or NaN `eps`.
     Source: PTX ISA, div.rn, rcp.rn, mul.rn and cvt.rn.satfinite.e4m3x2.f32.
     """
-    row = _one_of(to, NARROW, "to")
+    row = _one_of(to, NARROW_FORMATS, "to")
     values = _wide_values(codes, format)
     bits = amax(codes, format) if amax_bits is None else _pattern(amax_bits)
     with np.errstate(all="ignore"):
@@ -96,7 +96,7 @@ def dequantize(
     Source: PTX ISA, cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32 and cvt.rn.bf16x2.f32 (NaN results are canonical).
     """
     q, held = with_format(q, format, "q")
-    narrow, wide = _one_of(held, NARROW, "format"), _one_of(to, WIDE, "to")
+    narrow, wide = _one_of(held, NARROW_FORMATS, "format"), _one_of(to, WIDE_FORMATS, "to")
     with np.errstate(all="ignore"):
         factor = np.float32(scale)
         if not isinstance(scale, np.float32) and not np.isnan(factor) and float(factor) != float(scale):
@@ -120,7 +120,7 @@ def _wide_values(codes: ArrayLike, format: str | Format | None) -> NDArray[Any]:
     if held is not None and (format is None or format_named(format) == held):
         return decode(np.ascontiguousarray(words(array)).view(held.code_dtype).reshape(array.shape), held, np.float32)
     codes, format = with_format(codes, format)
-    return decode(codes, _one_of(format, WIDE, "format"), np.float32)
+    return decode(codes, _one_of(format, WIDE_FORMATS, "format"), np.float32)
 
 
 def _one_of(name: str | Format, allowed: tuple[Format, ...], where: str) -> Format:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 Magnitude = Fraction | float
 
 
-class Number(NamedTuple):
+class ExactNumber(NamedTuple):
     """A signed number, exact: zero has a sign, infinity and NaN are floats."""
 
     negative: bool
@@ -31,7 +31,7 @@ class Number(NamedTuple):
         return -self.magnitude if self.negative else self.magnitude
 
 
-NAN, ONE = Number(False, math.nan), Number(False, Fraction(1))
+NOT_A_NUMBER, ONE = ExactNumber(False, math.nan), ExactNumber(False, Fraction(1))
 
 
 def whole(exact: Fraction, mode: str, negative: bool) -> int:
@@ -45,7 +45,7 @@ def whole(exact: Fraction, mode: str, negative: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Binary:
     """The patterns of a binary format: decode and encode, from the field widths alone."""
 
     exponent_bits: int
@@ -65,18 +65,18 @@ class Grid:
         """The exponent of the smallest normal number."""
         return 2 - (1 << (self.exponent_bits - 1))
 
-    def decode(self, pattern: int, *, ftz: bool = False) -> Number:
+    def decode(self, pattern: int, *, ftz: bool = False) -> ExactNumber:
         """0x3f800000 of f32 is 1; ftz reads subnormal numbers as zero."""
         negative, magnitude = bool(pattern & self.sign), pattern & (self.sign - 1)
         if magnitude >= self.infinity:
-            return Number(negative, math.nan if magnitude > self.infinity else math.inf)
+            return ExactNumber(negative, math.nan if magnitude > self.infinity else math.inf)
         field, fraction = magnitude >> self.mantissa_bits, magnitude % (1 << self.mantissa_bits)
         if field == 0:
-            return Number(negative, Fraction(0) if ftz else fraction * power(self.lowest - self.mantissa_bits))
+            return ExactNumber(negative, Fraction(0) if ftz else fraction * power(self.lowest - self.mantissa_bits))
         integer = fraction + (1 << self.mantissa_bits)
-        return Number(negative, integer * power(field - 1 + self.lowest - self.mantissa_bits))
+        return ExactNumber(negative, integer * power(field - 1 + self.lowest - self.mantissa_bits))
 
-    def encode(self, number: Number, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> int:
+    def encode(self, number: ExactNumber, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> int:
         """The pattern of a number, rounded once; NaN is canonical. ftz gives zero for what stays below 2^lowest once it
         is rounded to the format's digits, whatever its exponent; sat clamps to [+0, 1], NaN to +0."""
         if sat and (number.is_nan or number.negative):
@@ -108,10 +108,10 @@ class Grid:
 
 
 GRIDS = {
-    "f16": Grid(5, 10, 0x7FFF),
-    "bf16": Grid(8, 7, 0x7FFF),
-    "f32": Grid(8, 23, 0x7FFFFFFF),
-    "f64": Grid(11, 52, 0xFFF8 << 48),
+    "f16": Binary(5, 10, 0x7FFF),
+    "bf16": Binary(8, 7, 0x7FFF),
+    "f32": Binary(8, 23, 0x7FFFFFFF),
+    "f64": Binary(11, 52, 0xFFF8 << 48),
 }
 
 
@@ -120,60 +120,60 @@ def power(exponent: int) -> Fraction:
     return Fraction(1 << exponent) if exponent >= 0 else Fraction(1, 1 << -exponent)
 
 
-def negated(x: Number) -> Number:
-    return Number(not x.negative, x.magnitude)
+def negated(x: ExactNumber) -> ExactNumber:
+    return ExactNumber(not x.negative, x.magnitude)
 
 
-def add(x: Number, y: Number, mode: str = "rn") -> Number:
+def add(x: ExactNumber, y: ExactNumber, mode: str = "rn") -> ExactNumber:
     """x + y; a zero sum of different signs is +0, in rm -0."""
     if x.is_nan or y.is_nan or (x.is_infinite and y.is_infinite and x.negative != y.negative):
-        return NAN
+        return NOT_A_NUMBER
     if x.is_infinite or y.is_infinite:
         return x if x.is_infinite else y
     total = Fraction(x.signed) + Fraction(y.signed)
-    return Number(total < 0 if total else x.negative if x.negative == y.negative else mode == "rm", abs(total))
+    return ExactNumber(total < 0 if total else x.negative if x.negative == y.negative else mode == "rm", abs(total))
 
 
-def mul(x: Number, y: Number) -> Number:
+def mul(x: ExactNumber, y: ExactNumber) -> ExactNumber:
     """x * y."""
     negative = x.negative != y.negative
     if x.is_nan or y.is_nan or (x.is_infinite and y.magnitude == 0) or (y.is_infinite and x.magnitude == 0):
-        return NAN
+        return NOT_A_NUMBER
     product: Magnitude = math.inf if x.is_infinite or y.is_infinite else x.magnitude * y.magnitude
-    return Number(negative, product)
+    return ExactNumber(negative, product)
 
 
-def fma(x: Number, y: Number, z: Number, mode: str = "rn") -> Number:
+def fma(x: ExactNumber, y: ExactNumber, z: ExactNumber, mode: str = "rn") -> ExactNumber:
     """x * y + z, exact."""
     return add(mul(x, y), z, mode)
 
 
-def div(x: Number, y: Number) -> Number:
+def div(x: ExactNumber, y: ExactNumber) -> ExactNumber:
     """x / y."""
     negative = x.negative != y.negative
     if x.is_nan or y.is_nan or (x.is_infinite and y.is_infinite) or (x.magnitude == 0 and y.magnitude == 0):
-        return NAN
+        return NOT_A_NUMBER
     if x.is_infinite or y.magnitude == 0:
-        return Number(negative, math.inf)
-    return Number(negative, Fraction(0) if y.is_infinite else x.magnitude / y.magnitude)
+        return ExactNumber(negative, math.inf)
+    return ExactNumber(negative, Fraction(0) if y.is_infinite else x.magnitude / y.magnitude)
 
 
-def sqrt(x: Number) -> Number:
+def sqrt(x: ExactNumber) -> ExactNumber:
     """The square root to 300 bits behind the binary point's scale, odd in the last where it is not exact."""
     if x.is_nan or x.magnitude == 0:
         return x
     if x.negative:
-        return NAN
+        return NOT_A_NUMBER
     if isinstance(x.magnitude, float):
         return x
     scaled = x.magnitude * power(2 * 1400)
     root = math.isqrt(scaled.numerator // scaled.denominator)
-    return Number(False, Fraction(2 * root + (root * root != scaled), 2) * power(-1400))
+    return ExactNumber(False, Fraction(2 * root + (root * root != scaled), 2) * power(-1400))
 
 
-def extremum(numbers: list[Number], largest: bool, *, nan: bool = False) -> Number:
+def extremum(numbers: list[ExactNumber], largest: bool, *, nan: bool = False) -> ExactNumber:
     """The smallest or largest, -0 below +0; NaN counts only with `nan`, or where there is nothing else."""
     present = [number for number in numbers if not number.is_nan]
     if not present or (nan and len(present) < len(numbers)):
-        return NAN
+        return NOT_A_NUMBER
     return (max if largest else min)(present, key=lambda number: (number.signed, not number.negative))

@@ -22,7 +22,7 @@ _TARGETS = ("sm_75", "sm_80", "sm_90a", "sm_100a")
 
 
 @dataclass(frozen=True)
-class Ran:
+class InstructionResult:
     """What one instruction left: an array of bits per result register, and the pool that its address pointed into."""
 
     results: tuple[Bits, ...]
@@ -121,7 +121,7 @@ def run(
     immediate: dict[str, str] | None = None,
     result_bits: int | None = None,
     checks: ptx.Checks | None = None,
-) -> Ran:
+) -> InstructionResult:
     """Execute one instruction in one block, a lane for each element of the sources, through parser and machine.
 
     sources: one array of unsigned bits (bool for predicates) per source register, all of one length up to 1024;
@@ -153,7 +153,7 @@ def run(
         array.astype(np.bool_) if type.name == "pred" else array
         for array, (_, type) in zip(results, text.outputs, strict=True)
     ]
-    return Ran(tuple(typed), contents, trace)
+    return InstructionResult(tuple(typed), contents, trace)
 
 
 class _Program:

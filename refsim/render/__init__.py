@@ -20,8 +20,8 @@ from refsim.render.view import (
     Part,
     Picture,
     Record,
-    Statement,
     Table,
+    Wording,
 )
 
 __all__ = [
@@ -43,8 +43,8 @@ __all__ = [
     "Part",
     "Picture",
     "Record",
-    "Statement",
     "Table",
+    "Wording",
     "number",
     "rendered",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from refsim.errors import RefsimError
 from refsim.render.json import rows
-from refsim.render.view import Document, Part, Record, Statement
+from refsim.render.view import Document, Part, Record, Wording
 
 
 def write(document: Document, *, citations: bool = False) -> str:
@@ -34,7 +34,7 @@ def write(document: Document, *, citations: bool = False) -> str:
 
 
 def _headline(part: Part) -> bool:
-    return isinstance(part, Record | Statement) and not part.key
+    return isinstance(part, Record | Wording) and not part.key
 
 
 def _filled(name: str, flat: list[dict[str, Any]]) -> bool:

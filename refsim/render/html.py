@@ -4,7 +4,7 @@ from html import escape
 
 from refsim.render import cells, svg
 from refsim.render.tabular import Tabular, tabular
-from refsim.render.view import Document, Part, Picture, Statement
+from refsim.render.view import Document, Part, Picture, Wording
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --line: #d8d8d8; --faint: #666 }
@@ -36,7 +36,7 @@ def write(document: Document, *, citations: bool = False) -> str:
 
 
 def _part(part: Part, citations: bool) -> str:
-    if isinstance(part, Statement):
+    if isinstance(part, Wording):
         return f"<pre>{escape(chr(10).join(cells.printable(line) for line in part.lines))}</pre>"
     if isinstance(part, Picture):
         return svg.write(Document((part,)))

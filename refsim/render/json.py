@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from refsim.render.cells import plain
-from refsim.render.view import EMPTY, Document, Grid, Part, Picture, Record, Statement, Table
+from refsim.render.view import EMPTY, Document, Grid, Part, Picture, Record, Table, Wording
 from refsim.sources import Source
 
 
@@ -17,9 +17,9 @@ def tree(document: Document, *, citations: bool = False) -> dict[str, Any]:
     """The document as plain dicts, lists, strings and numbers."""
     found: dict[str, Any] = {}
     for part in document.parts:
-        if isinstance(part, Record | Statement) and not part.key:
+        if isinstance(part, Record | Wording) and not part.key:
             found |= rows(part, citations)[0]
-        elif isinstance(part, Record | Statement):
+        elif isinstance(part, Record | Wording):
             found[part.key] = rows(part, citations)[0]
         else:
             if isinstance(part, Picture):
@@ -44,7 +44,7 @@ def rows(part: Part, citations: bool) -> list[dict[str, Any]]:
             return _cells(part)
         case Record():
             return [{entry.name: plain(entry.value) for entry in part.entries}]
-        case Statement():
+        case Wording():
             return [dict(part.facts)]
 
 

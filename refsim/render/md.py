@@ -4,7 +4,7 @@ import re
 
 from refsim.render import cells
 from refsim.render.tabular import Tabular, tabular
-from refsim.render.view import Document, Part, Statement
+from refsim.render.view import Document, Part, Wording
 
 _SPECIAL = re.compile(r"([\\`*_|<>\[\]~#])")
 
@@ -24,7 +24,7 @@ def escape(line: str) -> str:
 
 
 def _part(part: Part, citations: bool) -> str:
-    if isinstance(part, Statement):
+    if isinstance(part, Wording):
         return "```text\n" + "\n".join(cells.printable(line) for line in part.lines) + "\n```"
     return _table(tabular(part, citations))
 

@@ -16,11 +16,11 @@ from refsim.render.view import (
     Part,
     Picture,
     Record,
-    Statement,
     Table,
+    Wording,
 )
 
-NARROWEST = 20
+NARROWEST_COLUMN = 20
 HUES = (34, 36, 32, 33, 31, 35, 94, 96)  # the terminal's own colours, for the eight hues of a picture
 
 
@@ -51,7 +51,7 @@ def write(
     `width` None leaves lines as long as they are. Tables first lose the columns that may be dropped, then become one
     record a row; sentences continue on the next line between two of their cells.
     """
-    style, room = Style(colour), None if width is None else max(width, NARROWEST)
+    style, room = Style(colour), None if width is None else max(width, NARROWEST_COLUMN)
     blocks, hints = [], list(document.hints)
     for part in document.parts:
         lines, dropped = _part(part, room, style, citations)
@@ -84,7 +84,7 @@ def _part(part: Part, width: int | None, style: Style, citations: bool) -> tuple
             return _picture(part, width, style)
         case Record():
             return _labelled(record_pairs(part), width, style), []
-        case Statement():
+        case Wording():
             return [piece for line in part.lines for piece in _stated(line, width)], []
 
 
@@ -104,7 +104,7 @@ def _labelled(pairs: list[tuple[str, str]], width: int | None, style: Style) -> 
     margin = max((len(label) for label, _ in pairs), default=0) + 2
     lines = []
     for label, value in pairs:
-        room = None if width is None else max(width - margin, NARROWEST)
+        room = None if width is None else max(width - margin, NARROWEST_COLUMN)
         first, *others = _wrapped(value, room, "") or [""]
         lines.append(style.faint(label) + " " * (margin - len(label)) + first)
         lines += [" " * margin + other for other in others]

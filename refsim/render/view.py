@@ -160,11 +160,11 @@ class Record:
 
 
 class Command(str):
-    """A line of a Statement that is typed again: it is never wrapped."""
+    """A line of a Wording that is typed again: it is never wrapped."""
 
 
 @dataclass(frozen=True)
-class Statement:
+class Wording:
     """Lines that the model itself has worded, and the same facts by name (plain JSON values)."""
 
     lines: tuple[str, ...]
@@ -212,7 +212,7 @@ class Picture:
 
 COLOURS, ALERT, EMPTY = 32, 32, -1
 
-Part: TypeAlias = Table | Grid | Record | Statement | Picture
+Part: TypeAlias = Table | Grid | Record | Wording | Picture
 
 
 @dataclass(frozen=True)

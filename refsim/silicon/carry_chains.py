@@ -18,7 +18,7 @@ from refsim.silicon.vectors import CHUNK
 WRITERS = ("add.cc", "sub.cc", "mad.lo.cc", "mad.hi.cc", "addc.cc", "subc.cc", "madc.lo.cc", "madc.hi.cc")
 READERS = ("addc", "subc", "madc.lo", "madc.hi")
 LATER = (*READERS, *(f"{reader}.cc" for reader in READERS))
-KINDS = ("u64", "u64", "u64")
+OPERAND_KINDS = ("u64", "u64", "u64")
 STORED_ROWS = 64
 """Rows of the first chunk whose results are stored in full; of both chunks digests are."""
 _ORDERS = ("abc", "cab", "bca")
@@ -48,7 +48,7 @@ def chain(*steps: tuple[str, str]) -> ScalarForm:
             lines += [f"mov.b64 {{%x, %y}}, %r{place}_64;", f"mad.lo.u32 %r{place}_32, %x, 0x9e3779b1, %y;"]
     lines += ["mad.lo.u32 %x, %r0_32, 0xc2b2ae35, %r1_32;", f"add.u32 %y, %z, {'%r2_32' if steps[2:] else '%z'};"]
     name = " + ".join(f"{opcode}.{type}" for opcode, type in steps)
-    return ScalarForm(name, KINDS, 64, "\n".join([*lines, "mov.b64 %d, {%x, %y};"]))
+    return ScalarForm(name, OPERAND_KINDS, 64, "\n".join([*lines, "mov.b64 %d, {%x, %y};"]))
 
 
 def forms() -> list[ScalarForm]:
@@ -69,7 +69,7 @@ def _triples() -> Iterator[ScalarForm]:
 
 def operands(chunk: int) -> list[NDArray[np.uint64]]:
     """The 65,536 rows of a chunk: special values against special values in chunk 0, anything in chunk 1."""
-    return operand_rows(KINDS, chunk * CHUNK, CHUNK, specials=chunk == 0)
+    return operand_rows(OPERAND_KINDS, chunk * CHUNK, CHUNK, specials=chunk == 0)
 
 
 def ptx() -> str:

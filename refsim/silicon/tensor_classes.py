@@ -21,7 +21,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Bits:
+class BitField:
     """`count` bits of a 64-bit word from `first` on, as a number."""
 
     first: int
@@ -36,11 +36,11 @@ class Bits:
 
 
 # Fields of a word. A mantissa is its low bits, so wide ones reach into the fields above them, which hurts nobody.
-SIGN = Bits(63, 1)
-CHOICE = Bits(44, 19)  # the exponent, and what else a class leaves to chance
+SIGN = BitField(63, 1)
+CHOICE = BitField(44, 19)  # the exponent, and what else a class leaves to chance
 PADDING_FROM = 30  # the bits of a tf32 word that no product may see
-ENTRY = Bits(20, 44)  # an entry of a table
-ONE_ULP = Bits(40, 2)  # 0 in a quarter of all words
+ENTRY = BitField(20, 44)  # an entry of a table
+ONE_ULP = BitField(40, 2)  # 0 in a quarter of all words
 PROBED = (
     "zero",
     "least",
@@ -60,7 +60,7 @@ PROBED = (
 def build(format: Format, words: Words, fields: NDArray[Any], mantissas: Words) -> Codes:
     """Codes with these exponent fields and the low bits of `mantissas`; the sign and the padding are the words'."""
     low = (mantissas & np.uint64((1 << format.mantissa_bits) - 1)) << np.uint64(format.padding_bits)
-    low |= Bits(PADDING_FROM, format.padding_bits).of(words)
+    low |= BitField(PADDING_FROM, format.padding_bits).of(words)
     return composed(format, SIGN.of(words), fields, low).astype(format.code_dtype)
 
 
@@ -113,7 +113,7 @@ class Draw:
 
 def class_codes(name: str, draw: Draw) -> Codes:
     """The codes of a class of CLASSES, in the low bits of their integers."""
-    codes = CLASSES[name](draw)
+    codes = PROBE_CLASSES[name](draw)
     return codes & codes.dtype.type(draw.format.code_limit - 1)
 
 
@@ -182,7 +182,7 @@ def _powers(draw: Draw) -> Codes:
     return build(draw.format, draw.words, draw.spread_fields, np.zeros_like(draw.words))
 
 
-CLASSES: dict[str, Callable[[Draw], Codes]] = {
+PROBE_CLASSES: dict[str, Callable[[Draw], Codes]] = {
     "bits": _bits,
     "finite": _finite,
     "narrow": _narrow,
@@ -232,4 +232,4 @@ INTEGER_CLASSES: dict[str, Callable[[Words], Codes]] = {
 
 
 def _integer_choice(words: Words) -> Numbers:
-    return Bits(CHOICE.first, CHOICE.count + 1).numbers(words)
+    return BitField(CHOICE.first, CHOICE.count + 1).numbers(words)

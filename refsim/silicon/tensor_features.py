@@ -15,7 +15,7 @@ from refsim.formats import Format, float_named
 from refsim.numerics.dot.chains import floats
 from refsim.reference.operands import special_codes
 from refsim.silicon.tensor_classes import PROBED, Codes, Draw, class_codes
-from refsim.silicon.tensor_probe import Shape, lowered, words
+from refsim.silicon.tensor_probe import ProbeShape, lowered, words
 from refsim.silicon.tensor_terms import Vector, coded, holds, largest, power, terms
 
 _SEED_A, _SEED_B = 0x700, 0x710  # of the random vectors
@@ -38,7 +38,7 @@ class Feature:
 class _Cases:
     """Cases as they are collected; one that a format does not hold is dropped."""
 
-    shape: Shape
+    shape: ProbeShape
     length: int
     vectors: list[Vector] = field(default_factory=list)
     c: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Cases:
         return Feature(name, coded(a, self.shape.a_format), coded(b, self.shape.b_format), c)
 
 
-def features(shape: Shape) -> dict[str, Feature]:
+def features(shape: ProbeShape) -> dict[str, Feature]:
     """Every question that an instruction on floats can be asked, by name; none for integers."""
     if shape.d_format.is_integer:
         return {}
@@ -88,7 +88,7 @@ def features(shape: Shape) -> dict[str, Feature]:
     return {row.name: row for row in found if row is not None}
 
 
-def negated(shape: Shape) -> dict[str, Feature]:
+def negated(shape: ProbeShape) -> dict[str, Feature]:
     """The specials and the random vectors once more with imm-scale-a, imm-scale-b or both -1."""
     found = {}
     for flags in ((True, False), (False, True), (True, True)):
@@ -100,19 +100,19 @@ def negated(shape: Shape) -> dict[str, Feature]:
     return found
 
 
-def _top(shape: Shape) -> int:
+def _top(shape: ProbeShape) -> int:
     """The exponent of a large product that D's format holds too, with its sums."""
     narrow = float_named(shape.d_format).exponent_bits == 5
     return 14 if narrow or any(float_named(row).exponent_bits == 4 for row in (shape.a_format, shape.b_format)) else 20
 
 
-def _highest(shape: Shape) -> int:
+def _highest(shape: ProbeShape) -> int:
     """The exponent of a large product; without C it need not be a number of D."""
     ends = [math.frexp(largest(float_named(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
     return min(sum(ends), 20)
 
 
-def _c_precision(shape: Shape) -> Feature | None:
+def _c_precision(shape: ProbeShape) -> Feature | None:
     """U - U + c: the largest f at which c = U x 2^-f survives is the fraction that C keeps."""
     cases, top = _Cases(shape, shape.k), _top(shape)
     for f, sign, low in product(range(60), (1, -1), (1.0, 1.5)):
@@ -120,7 +120,7 @@ def _c_precision(shape: Shape) -> Feature | None:
     return cases.feature("c_precision")
 
 
-def _product_precision(shape: Shape) -> Feature | None:
+def _product_precision(shape: ProbeShape) -> Feature | None:
     """C = U, products -U and U x 2^-f."""
     cases, top = _Cases(shape, shape.k), _top(shape)
     for f, sign, low in product(range(60), (1, -1), (1.0, 1.5)):
@@ -128,7 +128,7 @@ def _product_precision(shape: Shape) -> Feature | None:
     return cases.feature("product_precision")
 
 
-def _three_products(shape: Shape) -> Feature | None:
+def _three_products(shape: ProbeShape) -> Feature | None:
     """Products U, -U and, at k = 2 or k = 4, U x 2^-f, without C."""
     cases, top = _Cases(shape, shape.k), _highest(shape)
     for f, sign, low, place in product(range(60), (1, -1), (1.0, 1.5), (2, 4)):
@@ -138,7 +138,7 @@ def _three_products(shape: Shape) -> Feature | None:
     return cases.feature("three_products", accumulate=False)
 
 
-def _rounding_cases(shape: Shape, c: float) -> _Cases:
+def _rounding_cases(shape: ProbeShape, c: float) -> _Cases:
     cases = _Cases(shape, shape.k)
     for ones, odd, t, sign in product((0, 1, 3, 7, 15, 31), (1, 3, 5, 7), range(6, 29), (1, -1)):
         if ones < shape.k:
@@ -146,16 +146,16 @@ def _rounding_cases(shape: Shape, c: float) -> _Cases:
     return cases
 
 
-def _output_rounding(shape: Shape) -> Feature | None:
+def _output_rounding(shape: ProbeShape) -> Feature | None:
     """n ones and an odd multiple of 2^-t: the carries of the sum push bits past the end of the result."""
     return _rounding_cases(shape, 0.0).feature("output_rounding", accumulate=False)
 
 
-def _output_rounding_c(shape: Shape) -> Feature | None:
+def _output_rounding_c(shape: ProbeShape) -> Feature | None:
     return _rounding_cases(shape, 1.0).feature("output_rounding_c")
 
 
-def _renormalised(shape: Shape) -> Feature | None:
+def _renormalised(shape: ProbeShape) -> Feature | None:
     """1.5 x 1.5 is 2.25: whether its exponent is 0 or 1 shows in the fraction that a product 2^-f keeps beside it."""
     cases = _Cases(shape, shape.k)
     for f, sign, by_c in product(range(4, 40), (1, -1), (False, True)):
@@ -166,7 +166,7 @@ def _renormalised(shape: Shape) -> Feature | None:
     return cases.feature("renormalised")
 
 
-def _order(shape: Shape) -> Feature | None:
+def _order(shape: ProbeShape) -> Feature | None:
     """U at i and -U at j over two instructions, the smallest products elsewhere: those of the same step are lost."""
     length = 2 * shape.k
     large, small = power(shape, _highest(shape)), None
@@ -184,7 +184,7 @@ def _order(shape: Shape) -> Feature | None:
     return cases.feature("order")
 
 
-def _tiny(shape: Shape) -> Feature | None:
+def _tiny(shape: ProbeShape) -> Feature | None:
     """Sums of products below the result's smallest number: which bits survive shows the zero exponent."""
     cases = _Cases(shape, shape.k)
     row = float_named(shape.d_format)
@@ -201,7 +201,7 @@ def _tiny(shape: Shape) -> Feature | None:
     return cases.feature("tiny")
 
 
-def _signed_zeros(shape: Shape) -> Feature | None:
+def _signed_zeros(shape: ProbeShape) -> Feature | None:
     """Zeros of all signs, exact cancellation, underflow of a negative sum: what sign comes out."""
     cases = _Cases(shape, shape.k)
     small = next((pair for pair in (power(shape, exponent) for exponent in range(-400, 0)) if pair), (1.0, 1.0))
@@ -216,7 +216,7 @@ def _signed_zeros(shape: Shape) -> Feature | None:
     return cases.feature("signed_zeros")
 
 
-def _overflow(shape: Shape) -> Feature | None:
+def _overflow(shape: ProbeShape) -> Feature | None:
     """Sums at and beyond the largest number of D; C of the other sign brings some of them back."""
     cases, row = _Cases(shape, shape.k), float_named(shape.d_format)
     most = largest(row)
@@ -230,7 +230,7 @@ def _overflow(shape: Shape) -> Feature | None:
     return cases.feature("overflow")
 
 
-def _smoke(shape: Shape) -> Feature | None:
+def _smoke(shape: ProbeShape) -> Feature | None:
     """(-2^13, -1/2, -1/4, -1/8) times (2^10, 1, 1, 1) plus 2^23, over all scales that the formats hold."""
     cases = _Cases(shape, shape.k)
     for scale in range(-20, 1):
@@ -240,7 +240,7 @@ def _smoke(shape: Shape) -> Feature | None:
     return cases.feature("smoke")
 
 
-def _vectors(shape: Shape, length: int) -> list[tuple[Codes, Codes]]:
+def _vectors(shape: ProbeShape, length: int) -> list[tuple[Codes, Codes]]:
     """Four random vectors of A and of B: twice spread over many binades, swamping, close together."""
     found = []
     for number, name in enumerate(_VECTORS):
@@ -262,7 +262,7 @@ def _turned(vectors: list[tuple[Codes, Codes]]) -> tuple[Codes, Codes]:
     return np.array([a for a, _ in found]), np.array([b for _, b in found])
 
 
-def _permuted(shape: Shape) -> Iterator[Feature]:
+def _permuted(shape: ProbeShape) -> Iterator[Feature]:
     """Random vectors, their products turned by 0, 1, .. k - 1 places and back to front, with C, with +0, without."""
     vectors = _vectors(shape, shape.k)
     a, b = _turned(vectors)
@@ -279,12 +279,12 @@ def _permuted(shape: Shape) -> Iterator[Feature]:
     yield Feature("permuted_scale_d", a, b, None)
 
 
-def _permuted_chain(shape: Shape) -> Feature:
+def _permuted_chain(shape: ProbeShape) -> Feature:
     """The same over two instructions: a product that moves to the other one may change the result."""
     return Feature("permuted_chain", *_turned(_vectors(shape, 2 * shape.k)), None)
 
 
-def _c_alone(shape: Shape) -> Feature:
+def _c_alone(shape: ProbeShape) -> Feature:
     """Products of zeros: what of C comes through, for every exponent, both signs and 16 or 8 mantissas."""
     row = float_named(shape.d_format)
     m, fields = row.mantissa_bits, 1 << row.exponent_bits
@@ -306,7 +306,7 @@ def _c_alone(shape: Shape) -> Feature:
     return Feature("c_alone", zeros[0], zeros[1], np.array(codes, shape.d_format.code_dtype))
 
 
-def _specials(shape: Shape) -> Feature:
+def _specials(shape: ProbeShape) -> Feature:
     """Corner against corner, with corners as C, and an infinity or a one of either sign as the second product."""
     a, b, c = (corners(float_named(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
     one = int(coded(np.array([1.0]), shape.a_format)[0])
@@ -333,7 +333,7 @@ def corners(format: Format) -> list[int]:
     return [code for code in chosen if code in known]
 
 
-def _low_bits(shape: Shape) -> Feature:
+def _low_bits(shape: ProbeShape) -> Feature:
     """The 13 bits of a tf32 word that no product may see, in numbers, subnormals, infinities and NaNs."""
     # zero, the smallest subnormal, 1 and its neighbour, the largest, infinity, the first NaN and a quiet one, -1, -infinity
     heads = (

@@ -14,12 +14,12 @@ from refsim.formats import ElementType, Format, Integer, float_named
 from refsim.numerics.dot.chains import floats as values_of
 from refsim.reference.operands import special_codes
 from refsim.silicon.tensor_classes import (
-    CLASSES,
     ENTRY,
     INTEGER_CLASSES,
     ONE_ULP,
+    PROBE_CLASSES,
     PROBED,
-    Bits,
+    BitField,
     Codes,
     Draw,
     Words,
@@ -32,21 +32,21 @@ CELL_WORDS = 1 << 14
 CELLS_A_CHUNK = 4
 SAMPLE = 8
 """Of every cell of pass 0 the first SAMPLE x SAMPLE words of its first product are stored."""
-FLOAT_CLASSES = tuple(CLASSES)
+FLOAT_CLASSES = tuple(PROBE_CLASSES)
 FLOAT_C = ("none", "zero", "any", "near", "subnormal", "special", "opposite")
 INTEGER_C = ("none", "any", "limit")
 STEPS = (1, 2, 1, 3)
 """Instructions chained in one product: STEPS[(class + pass) % 4]."""
 # Fields of the words of C; tensor_classes has those of A and B.
-_AROUND = Bits(0, 16)  # how far from the largest integer
-_IS_NORMAL = Bits(40, 1)
-_OFFSET = Bits(52, 11)  # the first bit: within 3 binades or within 30; the others how far
+_AROUND = BitField(0, 16)  # how far from the largest integer
+_IS_NORMAL = BitField(40, 1)
+_OFFSET = BitField(52, 11)  # the first bit: within 3 binades or within 30; the others how far
 _A, _B, _C = range(3)
 _ROW, _PRODUCT = 1 << 12, 1 << 20  # places of a word's number: columns count from bit 0
 
 
 @dataclass(frozen=True)
-class Shape:
+class ProbeShape:
     """What decides the operands of a recorded instruction: its formats and shape."""
 
     a_format: ElementType
@@ -76,7 +76,12 @@ class Shape:
 
 
 def cell_operands(
-    shape: Shape, name: str, number: int, batch: int | None = None, rows: int | None = None, columns: int | None = None
+    shape: ProbeShape,
+    name: str,
+    number: int,
+    batch: int | None = None,
+    rows: int | None = None,
+    columns: int | None = None,
 ) -> tuple[Codes, Codes]:
     """A (batch, M, K) and B (batch, N, K) of one class in pass `number`; K holds STEPS[...] instructions.
 
@@ -95,19 +100,19 @@ def cell_operands(
     return _cancelled(a, b, b_words, shape.b_format) if name == "cancelling" else (a, b)
 
 
-def _seed(shape: Shape, name: str, number: int, operand: int, c_name: str = "none") -> int:
+def _seed(shape: ProbeShape, name: str, number: int, operand: int, c_name: str = "none") -> int:
     """What the words of an operand are numbered under: the operand in bits 0 and 1, the pass from bit 2 on, the class from
     10 on, that of C from 24 on."""
     return shape.c_classes.index(c_name) << 24 | shape.classes.index(name) << 10 | number << 2 | operand
 
 
-def lowered(shape: Shape) -> int:
+def lowered(shape: ProbeShape) -> int:
     """Binades that B of wide formats lies lower, so that sums in f16 are not infinite too often."""
     wide = float_named(shape.b_format).exponent_bits > 4
     return 10 if wide and float_named(shape.d_format).exponent_bits == 5 else 0
 
 
-def cell_c(shape: Shape, name: str, c_name: str, number: int, a: Codes, b: Codes) -> Codes | None:
+def cell_c(shape: ProbeShape, name: str, c_name: str, number: int, a: Codes, b: Codes) -> Codes | None:
     """C (batch, M, N) of one class over the operands of a cell, as codes of D's format; None for "none"."""
     if c_name not in shape.c_classes:
         raise unknown("class of C", c_name, list(shape.c_classes))
@@ -155,7 +160,7 @@ def _cancelled(a: Codes, b: Codes, drawn: Words, format: Format) -> tuple[Codes,
     return a, b
 
 
-def _near(shape: Shape, format: Format, drawn: Words, a: Codes, b: Codes) -> Codes:
+def _near(shape: ProbeShape, format: Format, drawn: Words, a: Codes, b: Codes) -> Codes:
     """C whose exponent is that of the first product, more or less: by 3 binades at most in half of all, by 30 in others."""
     exponents = []
     for codes, row in ((a[..., 0], float_named(shape.a_format)), (b[..., 0], float_named(shape.b_format))):
@@ -167,7 +172,7 @@ def _near(shape: Shape, format: Format, drawn: Words, a: Codes, b: Codes) -> Cod
     return build(format, drawn, np.clip(field, 0, (1 << format.exponent_bits) - 2), drawn)
 
 
-def _opposite(shape: Shape, drawn: Words, a: Codes, b: Codes) -> Codes:
+def _opposite(shape: ProbeShape, drawn: Words, a: Codes, b: Codes) -> Codes:
     """C is the product of some k with its sign turned, rounded to D's format; NaN has one code."""
     k = a.shape[-1]
     place = int(ENTRY.of(drawn[:1, 0, 0])[0]) % k

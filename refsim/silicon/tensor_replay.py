@@ -16,22 +16,22 @@ from refsim.silicon.tensor_probe import (
     CELL_WORDS,
     CELLS_A_CHUNK,
     SAMPLE,
-    Shape,
+    ProbeShape,
     cell_c,
     cell_operands,
 )
 from refsim.silicon.vectors import Recording, digest
 
 
-def shape_of(recording: Recording) -> Shape:
+def shape_of(recording: Recording) -> ProbeShape:
     """The shape of a recorded instruction."""
     facts = recording.facts
     a, b, d = (element_named(facts[name]) for name in ("a_format", "b_format", "d_format"))
-    return Shape(a, b, d, *facts["shape"])
+    return ProbeShape(a, b, d, *facts["shape"])
 
 
 def modelled(
-    shape: Shape,
+    shape: ProbeShape,
     unit: Unit,
     a: Codes,
     b: Codes,
@@ -67,18 +67,20 @@ def modelled(
     return found.view(shape.d_format.code_dtype)
 
 
-def cells(shape: Shape) -> list[tuple[str, str]]:
+def cells(shape: ProbeShape) -> list[tuple[str, str]]:
     """Class of operands and class of C of every cell, in the order in which chunks hold them."""
     return [(name, c_name) for name in shape.classes for c_name in shape.c_classes]
 
 
-def negation(shape: Shape, unit: Unit, number: int) -> tuple[bool, bool]:
+def negation(shape: ProbeShape, unit: Unit, number: int) -> tuple[bool, bool]:
     """The operands negated in a pass: none, A, B, both in turn for wgmma on floats; never elsewhere."""
     signed = unit == "wgmma" and not shape.d_format.is_integer
     return (signed and bool(number & 1), signed and bool(number & 2))
 
 
-def cell_words(shape: Shape, unit: Unit, cell: tuple[str, str], number: int, *, row: Profile | None = None) -> Codes:
+def cell_words(
+    shape: ProbeShape, unit: Unit, cell: tuple[str, str], number: int, *, row: Profile | None = None
+) -> Codes:
     """The 16,384 words of a cell in pass `number`."""
     a, b = cell_operands(shape, cell[0], number)
     c = cell_c(shape, *cell, number, a, b)
@@ -86,13 +88,15 @@ def cell_words(shape: Shape, unit: Unit, cell: tuple[str, str], number: int, *, 
     return words.reshape(CELL_WORDS)
 
 
-def chunk_digest(shape: Shape, unit: Unit, number: int, chunk: int) -> int:
+def chunk_digest(shape: ProbeShape, unit: Unit, number: int, chunk: int) -> int:
     """The digest of one chunk of pass `number`: of four cells in order."""
     some = cells(shape)[CELLS_A_CHUNK * chunk : CELLS_A_CHUNK * (chunk + 1)]
     return int(digest(np.concatenate([cell_words(shape, unit, cell, number) for cell in some])))
 
 
-def sample_words(shape: Shape, unit: Unit, chosen: Sequence[tuple[str, str]], *, row: Profile | None = None) -> Codes:
+def sample_words(
+    shape: ProbeShape, unit: Unit, chosen: Sequence[tuple[str, str]], *, row: Profile | None = None
+) -> Codes:
     """The stored words of some cells, (cells, 64): rows and columns 0 to 7 of the first product of pass 0."""
     found = []
     for name, c_name in chosen:
@@ -102,7 +106,7 @@ def sample_words(shape: Shape, unit: Unit, chosen: Sequence[tuple[str, str]], *,
     return np.array(found)
 
 
-def feature_words(shape: Shape, unit: Unit, feature: Feature, *, row: Profile | None = None) -> Codes:
+def feature_words(shape: ProbeShape, unit: Unit, feature: Feature, *, row: Profile | None = None) -> Codes:
     """One word a case."""
     c = None if feature.c is None else feature.c[:, None, None]
     negate = (feature.negate_a, feature.negate_b)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from refsim.conversions import encode
 from refsim.formats import F64, ElementType, Format, float_named
 from refsim.silicon.tensor_classes import Codes
-from refsim.silicon.tensor_probe import Shape
+from refsim.silicon.tensor_probe import ProbeShape
 
 Vector = dict[int, tuple[float, float]]
 """The factors (of A, of B) at some k; zeros elsewhere."""
@@ -38,7 +38,7 @@ def coded(values: NDArray[np.float64], format: ElementType) -> Codes:
 
 
 @cache
-def power(shape: Shape, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
+def power(shape: ProbeShape, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
     """Two operands whose product is factor x 2^exponent, or None; the factor is A's."""
     a, b = float_named(shape.a_format), float_named(shape.b_format)
     lowest = [1 - row.bias - row.mantissa_bits for row in (a, b)]
@@ -50,7 +50,7 @@ def power(shape: Shape, exponent: int, factor: float = 1.0) -> tuple[float, floa
     return (x, y) if holds(a, x) and holds(b, y) else None
 
 
-def terms(shape: Shape, *parts: tuple[float, int]) -> Vector | None:
+def terms(shape: ProbeShape, *parts: tuple[float, int]) -> Vector | None:
     """Products factor x 2^exponent at k = 0, 1, ..; None if one of them is out of range."""
     vector: Vector = {}
     for k, (factor, exponent) in enumerate(parts):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from refsim.formats import F16, F32, F64, element_named
 from refsim.layouts.families.shapes import Shape
-from refsim.layouts.families.wmma import SHAPES
+from refsim.layouts.families.wmma import WMMA_SHAPES
 from refsim.silicon.vectors import splitmix64
 
 WARPS = 8
@@ -101,7 +101,7 @@ def _dump(type: str, names: list[str], operation: str) -> list[str]:
 
 
 def _loads() -> Iterator[WmmaForm]:
-    fragments = [(s, t, o) for s in SHAPES for t, o in [*product(s.types, "ab"), *product(s.accumulators, "c")]]
+    fragments = [(s, t, o) for s in WMMA_SHAPES for t, o in [*product(s.types, "ab"), *product(s.accumulators, "c")]]
     for (shape, type, operand), layout in product(dict.fromkeys(fragments), ("row", "col")):
         declared, listed, names = _registers(type, _count(shape, type, operand), "r")
         lines = [declared, f"wmma.load.{operand}.sync.aligned.{layout}.{shape}.global.{type} {listed}, [%in];"]
@@ -110,7 +110,9 @@ def _loads() -> Iterator[WmmaForm]:
 
 
 def _stores() -> Iterator[WmmaForm]:
-    for (shape, type), layout in product(dict.fromkeys((s, t) for s in SHAPES for t in s.accumulators), ("row", "col")):
+    for (shape, type), layout in product(
+        dict.fromkeys((s, t) for s in WMMA_SHAPES for t in s.accumulators), ("row", "col")
+    ):
         declared, listed, names = _registers(type, _count(shape, type, "d"), "r")
         lines = [declared, *_dump(type, names, "ld")]
         lines += [f"wmma.store.d.sync.aligned.{layout}.{shape}.global.{type} [%out], {listed};"]
@@ -121,7 +123,7 @@ def _stores() -> Iterator[WmmaForm]:
 
 def _products() -> Iterator[WmmaForm]:
     """One multiplication, A by rows and B by columns; C is noise of the operands' kind where both have 16 bits."""
-    for shape in SHAPES:
+    for shape in WMMA_SHAPES:
         for type, c_type, d_type in product(shape.types, shape.accumulators, shape.accumulators):
             types = f"{d_type}.{c_type}" if element_named(type) is F16 else f"{d_type}.{type}.{type}.{c_type}"
             lines, lists = [], {}

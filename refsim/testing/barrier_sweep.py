@@ -19,7 +19,7 @@ from refsim.testing import verdicts
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
 
-BARRIERS = re.compile(
+BARRIER_OPCODES = re.compile(
     r"(bar|barrier|mbarrier)\.|cp\.async\.(commit_group|wait_group|wait_all|mbarrier\.arrive|bulk\.(commit|wait)_group)\b"
 )
 MEMORY = re.compile(r"(ld|st|atom|red|membar)\.|fence\.(?!proxy|mbarrier_init)")
@@ -64,7 +64,7 @@ def weaker(opcode: str) -> tuple[str, ...]:
     .acquire and .release become .relaxed, .acq_rel becomes either of them; a strong load or store becomes a weak one.
     `ld.acquire.gpu.global.u32` has two: `ld.relaxed.gpu.global.u32` and `ld.acquire.cta.global.u32`.
     """
-    if BARRIERS.match(opcode):
+    if BARRIER_OPCODES.match(opcode):
         return ("",)
     mnemonic, *words = opcode.split(".")
     if not MEMORY.match(opcode) or "mmio" in words:

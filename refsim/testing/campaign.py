@@ -14,7 +14,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
-from refsim.testing.decisions import Finding, OpenBits, badness, with_open_bits
+from refsim.testing.decisions import DecisionBits, Finding, badness, with_open_bits
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
 from refsim.testing.suspects import Witness, suspects_of
@@ -37,7 +37,7 @@ class SearchBudget:
     new_seed: bool = False
 
 
-PROFILES = {
+SEARCH_BUDGETS = {
     row.name: row
     for row in (
         SearchBudget("quick", 25, 20.0, 10.0),
@@ -90,7 +90,7 @@ class _Ledger:
     crash: Exception | None = None
     notes: dict[str, None] = field(default_factory=dict)
     witnesses: list[Witness] = field(default_factory=list)
-    open_bits: OpenBits = field(default_factory=OpenBits)
+    open_bits: DecisionBits = field(default_factory=DecisionBits)
 
     def check(self, problem: Any) -> bool:
         """Runs one problem; False when it fails. Raises _Stopped where going on would tell nothing new."""
@@ -195,12 +195,12 @@ def run_campaign(
 
 
 def _checked_profile(profile: str, cases: int | None, seed: int | None) -> SearchBudget:
-    if profile not in PROFILES:
-        raise unknown("profile", str(profile), list(PROFILES))
+    if profile not in SEARCH_BUDGETS:
+        raise unknown("profile", str(profile), list(SEARCH_BUDGETS))
     for name, value in (("cases", cases), ("seed", seed)):
         if value is not None and not (isinstance(value, int) and is_whole(value)):
             raise RefsimError("bad-campaign", f"{name} must be an integer from 0, not {value!r}")
-    return PROFILES[profile]
+    return SEARCH_BUDGETS[profile]
 
 
 def _run_corpus(ledger: _Ledger) -> None:

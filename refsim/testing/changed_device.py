@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim import ptx
-from refsim.device.sim import SECONDS, SimLauncher
+from refsim.device.sim import LAUNCH_SECONDS, SimLauncher
 from refsim.kernel_code import KernelCode
 from refsim.ptx.text.entry_names import entry_named
 
@@ -20,7 +20,7 @@ class ChangedDevice:
 
     program: ptx.Program
     schedules: int = ORDERS
-    seconds: float = SECONDS
+    seconds: float = LAUNCH_SECONDS
     name: str = "sim"
     entries: set[str] = field(default_factory=set)
 

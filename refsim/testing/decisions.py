@@ -51,7 +51,7 @@ class Finding:
 
 
 @dataclass
-class OpenBits:
+class DecisionBits:
     """What is known of the bits that arithmetic left open, over all runs so far."""
 
     statements: dict[str, None] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
     return None
 
 
-def with_open_bits(kernel: Kernel, finding: Finding | None, bits: OpenBits) -> tuple[str, tuple[str, ...]]:
+def with_open_bits(kernel: Kernel, finding: Finding | None, bits: DecisionBits) -> tuple[str, tuple[str, ...]]:
     """The text of a finding, and notes, with what is known of open bits: part of the one or, where a bound decided, a note."""
     lines = bits.lines(kernel)
     if finding is None:

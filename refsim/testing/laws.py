@@ -15,7 +15,7 @@ from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher
 from refsim.ptx import Extents
 from refsim.render.cards import Card
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
-from refsim.testing.decisions import Observation, OpenBits, decide, with_open_bits
+from refsim.testing.decisions import DecisionBits, Observation, decide, with_open_bits
 from refsim.testing.outputs import check_shape, checked, in_output
 from refsim.testing.user_code import called, said, shortened
 
@@ -146,7 +146,7 @@ def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
     finding = decide(kernel, replace(seen, mismatches=tuple(_only(seen.mismatches, inputs=False))), problem)
     if finding is None:
         return
-    heading, known = f"{kernel.name} on {shortened(problem)}", OpenBits()
+    heading, known = f"{kernel.name} on {shortened(problem)}", DecisionBits()
     known.note(observe(kernel, problem, device, follow_open=True) if finding.is_open else seen)
     text, _ = with_open_bits(kernel, finding, known)
     case = (kernel, problem, device)

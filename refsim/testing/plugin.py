@@ -16,7 +16,7 @@ from refsim.testing import heard
 if TYPE_CHECKING:
     from refsim.device import Device
 
-PROFILES = ("quick", "ci", "night")
+PROFILE_NAMES = ("quick", "ci", "night")
 OURS, FIXTURE = "--refsim-device", "refsim_device"
 
 
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--refsim-profile",
-        choices=PROFILES,
+        choices=PROFILE_NAMES,
         default=None,
         help="how much to generate; also the Hypothesis profile of this run: quick and ci repeat, night has a new seed",
     )
@@ -51,9 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if chosen is not None:
         from hypothesis import settings
 
-        from refsim.testing.campaign import PROFILES as ROWS
+        from refsim.testing.campaign import SEARCH_BUDGETS
 
-        for row in ROWS.values():
+        for row in SEARCH_BUDGETS.values():
             settings.register_profile(
                 f"refsim-{row.name}",
                 max_examples=row.cases,
@@ -82,7 +82,7 @@ def device(refsim_device: "Device") -> "Device":
 @pytest.fixture(scope="session")
 def refsim_profile(pytestconfig: pytest.Config) -> str:
     """The campaign profile of this run: that of --refsim-profile, else quick."""
-    return str(pytestconfig.getoption("--refsim-profile") or PROFILES[0])
+    return str(pytestconfig.getoption("--refsim-profile") or PROFILE_NAMES[0])
 
 
 @pytest.fixture(scope="session")

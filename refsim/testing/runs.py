@@ -8,7 +8,7 @@ from refsim.device import Device
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.testing import verdicts
-from refsim.testing.decisions import Finding, Observation, OpenBits, blamed, decide, with_open_bits
+from refsim.testing.decisions import DecisionBits, Finding, Observation, blamed, decide, with_open_bits
 from refsim.testing.laws import observe
 from refsim.testing.recipes import spelled, to_json
 from refsim.testing.user_code import shortened
@@ -40,7 +40,7 @@ class Examined:
 def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "") -> Verdict:
     """The verdict of one problem, run once; nothing is generated or shrunk."""
     started = time.monotonic()
-    found, known = examine(kernel, problem, device, follow_open=True), OpenBits()
+    found, known = examine(kernel, problem, device, follow_open=True), DecisionBits()
     if found.seen:
         known.note(found.seen)
     finding = found.finding

@@ -12,7 +12,7 @@ from refsim.render.cards import Card, Facts
 PASS, FAIL, INEXACT = "pass", "fail", "inexact"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
 
-KINDS = {
+KIND_OF = {
     PASS: None,
     FAIL: Kind.FAULT,
     INEXACT: Kind.INCONCLUSIVE,
@@ -25,7 +25,7 @@ KINDS = {
 
 @dataclass(frozen=True, repr=False)
 class Verdict(Card):
-    """The outcome of a campaign: `status` is a key of KINDS, `exit_code` what a command returns for it.
+    """The outcome of a campaign: `status` is a key of KIND_OF, `exit_code` what a command returns for it.
 
     `cases` problems and `elements` output elements were compared, `differing` of them lie beyond the promise, and `worst` is
     the mismatch with the element that is furthest off. A finding has the smallest `problem` known (as JSON and as text), the
@@ -53,15 +53,15 @@ class Verdict(Card):
     worst: Mismatch | None = None
 
     def __post_init__(self) -> None:
-        if self.status not in KINDS:
-            raise unknown("status", str(self.status), list(KINDS))
+        if self.status not in KIND_OF:
+            raise unknown("status", str(self.status), list(KIND_OF))
 
     def __bool__(self) -> bool:
         return self.status == PASS
 
     @property
     def exit_code(self) -> int:
-        kind = KINDS[self.status]
+        kind = KIND_OF[self.status]
         return 0 if kind is None else kind.value
 
     def __str__(self) -> str:

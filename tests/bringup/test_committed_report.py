@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 import refsim
-from refsim.bringup.report import PASS, read_report
+from refsim.bringup.report import read_report
 from refsim.bringup.tensor_cores import instructions
 from refsim.silicon.vectors import recordings
+from refsim.testing.verdicts import PASS
 
 FOLDER = Path(refsim.__file__).parents[1] / "conformance" / "reports" / "h200"
 

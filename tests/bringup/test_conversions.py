@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from refsim.bringup import conversions
-from refsim.bringup.report import DIFFERS, PASS
+from refsim.bringup.report import DIFFERS
 from refsim.device.sim import SimDevice
 from refsim.kernels import Buffer
 from refsim.silicon.vectors import CHUNK, recordings, weights
+from refsim.testing.verdicts import PASS
 
 RECORDED = recordings("conversions")
 FP8 = RECORDED["cvt.rn.satfinite.e4m3x2.f32"]
@@ -32,7 +33,7 @@ def test_a_sample_agrees_on_the_simulated_gpu(name):
     case = conversions._sampled(SimDevice(), RECORDED[name])
     assert (case.status, case.differing) == (PASS, 0)
     whole = "results" in RECORDED[name].arrays
-    assert case.words == (CHUNK if whole else CHUNK * len(conversions.SAMPLE))
+    assert case.words == (CHUNK if whole else CHUNK * len(conversions.SAMPLED))
     assert case.coverage.startswith("all 65,536" if whole else f"{len(conversions.SAMPLE)} of 65536 chunks")
 
 

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from refsim.bringup import explain, operands
-from refsim.bringup.explain import Dot, Pair, difference, model_of, smallest
+from refsim.bringup.explain import DeviceAndModel, Dot, difference, model_of, smallest
 from refsim.bringup.layouts import matrix_image, product_case, trials
 from refsim.bringup.numerics import compare_case, discover_case, row_of
-from refsim.bringup.report import DIFFERS, PASS
+from refsim.bringup.report import DIFFERS
 from refsim.bringup.tensor_cores import instructions
 from refsim.errors import RefsimError
 from refsim.numerics.methods import LATE
 from refsim.numerics.profiles import profile
 from refsim.numerics.roundings import RNE_F32
+from refsim.testing.verdicts import PASS
 
 ROWS = {row.entry: row for row in instructions("sm_90a")}
 FP8, BF16 = ROWS["mma_m16n8k32_f32_e4m3_e4m3"], ROWS["mma_m16n8k16_f32_bf16_bf16"]
@@ -133,7 +134,7 @@ def test_a_word_that_agrees_when_asked_alone_once_more_has_no_smallest_case():
             calls.append(0)
             return model(a, b, c) ^ np.uint32(len(calls) <= wrong_calls)
 
-        return difference(Pair(products, model, BF16), [dot], ("no known chip", False)), len(calls)
+        return difference(DeviceAndModel(products, model, BF16), [dot], ("no known chip", False)), len(calls)
 
     always, count = told(1 << 30)
     assert (always.got, always.explanation) == ("0x00000001 (1.40129846e-45)", "no known chip")
@@ -174,7 +175,7 @@ def test_a_difference_is_reduced_to_its_few_terms():
     a, b = np.zeros(64, np.uint8), np.zeros(64, np.uint8)
     a[:32], b[:32] = rng.integers(8, 40, 32), rng.integers(8, 40, 32)
     a[40], b[40], a[47], b[47], a[50], b[50] = one, one, small, 0x18, 0xB8, one
-    pair = Pair(right(WGMMA, fraction=12), right(WGMMA), WGMMA)
+    pair = DeviceAndModel(right(WGMMA, fraction=12), right(WGMMA), WGMMA)
     found, alone = smallest(pair, [Dot(tuple(a.tolist()), tuple(b.tolist()), 0, (9, 2))])
     assert alone
     assert len(found.a) == 32
@@ -184,7 +185,7 @@ def test_a_difference_is_reduced_to_its_few_terms():
 
 
 def test_a_c_that_has_no_part_in_it_becomes_zero():
-    pair = Pair(with_one_wrong_place(FP8), right(FP8), FP8)
+    pair = DeviceAndModel(with_one_wrong_place(FP8), right(FP8), FP8)
     found, alone = smallest(pair, [Dot((0x38,) * 64, (0x38,) * 64, 0x40490FDB, (3, 5))])
     assert alone
     assert found == Dot((0,) * 32, (0,) * 32, 0, (3, 5))
@@ -192,7 +193,7 @@ def test_a_c_that_has_no_part_in_it_becomes_zero():
 
 def test_a_term_with_one_zero_factor_is_shown():
     """NaN x 0 is what makes the result NaN."""
-    pair = Pair(with_other_nan(FP8), right(FP8), FP8)
+    pair = DeviceAndModel(with_other_nan(FP8), right(FP8), FP8)
     shown = difference(pair, [Dot((0x7F, *(0,) * 31), (0,) * 32, 0, (0, 0))], ("unexplained", False))
     assert shown.smallest[1] == "k = 0: 0x7f (nan) x 0x00 (0)"
 

@@ -9,18 +9,9 @@ import pytest
 
 from refsim.bringup.html_report import page
 from refsim.bringup.junit import junit
-from refsim.bringup.report import (
-    DIFFERS,
-    NOT_RUN,
-    PASS,
-    UNSUPPORTED,
-    Case,
-    Difference,
-    Report,
-    changes_since,
-    read_report,
-)
+from refsim.bringup.report import DIFFERS, LEFT_OUT, Case, Difference, Report, changes_since, read_report
 from refsim.errors import RefsimError
+from refsim.testing.verdicts import PASS, UNSUPPORTED
 
 HOSTILE = '<script src="http://x/y.js">&\x00\x1b[31m"\'\U0001f600'
 EXPLAINED = Difference(("k = 0: 0x38 (1) x 0x38 (1)",), "0x1", "0x2", "matches sm_89: F = 13, L = 16", True)
@@ -30,7 +21,7 @@ CASES = (
     Case("conversions", "cvt.rn.f16.f32", PASS, 1 << 32, coverage="all 2^32 patterns"),
     Case("numerics", "mma.a", DIFFERS, 100, 3, 1.5, note="near", difference=EXPLAINED),
     Case("numerics", "mma.b", UNSUPPORTED, note=HOSTILE),
-    Case("kernels", "fp8_amax", NOT_RUN, note="no ptxas"),
+    Case("kernels", "fp8_amax", LEFT_OUT, note="no ptxas"),
     Case("discovery", "mma.a", PASS, 64, parameters={"length": 16, "fraction": 13, "zero_exponent": None}),
 )
 FAILING = (*CASES, Case("layouts", HOSTILE, DIFFERS, 7, 2, difference=UNEXPLAINED))
@@ -44,7 +35,7 @@ def test_only_unexplained_differences_fail():
     assert report(CASES).exit_code == 0
     assert report(FAILING).exit_code == 1
     assert report((Case("numerics", "mma.c", DIFFERS),)).exit_code == 1
-    assert report((*FAILING, Case("kernels", "k", NOT_RUN, bug=True))).exit_code == 70
+    assert report((*FAILING, Case("kernels", "k", LEFT_OUT, bug=True))).exit_code == 70
 
 
 def test_a_run_that_compared_nothing_does_not_agree():
@@ -166,7 +157,7 @@ def test_junit_is_xml_with_a_failure_for_each_unexplained_difference():
 
 def test_junit_has_an_error_for_each_bug_of_refsim():
     root = ElementTree.fromstring(
-        junit(report((*CASES, Case("kernels", "k", NOT_RUN, note="a bug of refsim", bug=True))))
+        junit(report((*CASES, Case("kernels", "k", LEFT_OUT, note="a bug of refsim", bug=True))))
     )
     assert (root.get("failures"), root.get("errors"), root.get("skipped")) == ("0", "1", "2")
     (error,) = root.iter("error")

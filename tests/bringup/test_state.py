@@ -6,17 +6,12 @@ import re
 
 import pytest
 
-from refsim.bringup.report import (
-    DIFFERS,
-    NOT_RUN,
-    PASS,
-    UNSUPPORTED,
-    read_report,
-)
+from refsim.bringup.report import DIFFERS, LEFT_OUT, read_report
 from refsim.bringup.state import State
 from refsim.bringup.suites import Suite, run_suites
 from refsim.bringup.tasks import Task, outcome
 from refsim.errors import Kind, RefsimError
+from refsim.testing.verdicts import PASS, UNSUPPORTED
 
 HOSTILE = '<script src="http://x/y.js">&\x00\x1b[31m"\'\U0001f600'
 FACTS = {"device": f"GPU {HOSTILE}", "target": "sm_90a", "driver": "1.2"}
@@ -153,7 +148,7 @@ def test_what_was_not_run_is_tried_again(tmp_path):
 
     for _ in range(2):
         (case,) = run_suites(None, [Suite("numerics", "", tasks, str)], state(tmp_path))
-        assert (case.status, case.note) == (NOT_RUN, "no ptxas")
+        assert (case.status, case.note) == (LEFT_OUT, "no ptxas")
     assert len(calls) == 2
 
 
@@ -163,7 +158,7 @@ def test_what_was_not_run_is_tried_again(tmp_path):
         (RefsimError("unknown-instruction", "no clause for wgmma"), UNSUPPORTED, False),
         (RefsimError("compile-error", "NVRTC refused x.cu", kind=Kind.UNREADABLE), UNSUPPORTED, False),
         (RefsimError("launch-failed", "the kernel did not come to its end", kind=Kind.FAULT), DIFFERS, False),
-        (ValueError("shapes"), NOT_RUN, True),
+        (ValueError("shapes"), LEFT_OUT, True),
     ],
     ids=lambda value: type(value).__name__,
 )

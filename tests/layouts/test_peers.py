@@ -22,7 +22,7 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim.layouts import fragment, fragments
-from refsim.layouts.evidence import COMPOSABLE_KERNEL, CUTE, TENSOR_LAYOUTS, TRITON
+from refsim.layouts.evidence import COMPOSABLE_KERNEL_PACKAGE, CUTE_PACKAGE, TENSOR_LAYOUTS_PACKAGE, TRITON_PACKAGE
 from refsim.testing.kernel_files import load_kernel_file
 
 cutlass = load_kernel_file(Path(__file__).with_name("cute_layouts.py"))
@@ -236,18 +236,18 @@ def ck_places(operand: str, mn: int, length: int, runs: list[list[int]]) -> Plac
 
 
 PEERS: dict[str, Callable[[], Peer]] = {
-    CUTE: cutlass.cute_peer,
-    TENSOR_LAYOUTS: tensor_layouts_peer,
-    TRITON: triton_peer,
-    COMPOSABLE_KERNEL: composable_kernel_peer,
+    CUTE_PACKAGE: cutlass.cute_peer,
+    TENSOR_LAYOUTS_PACKAGE: tensor_layouts_peer,
+    TRITON_PACKAGE: triton_peer,
+    COMPOSABLE_KERNEL_PACKAGE: composable_kernel_peer,
 }
-LIVE = pytest.param(TENSOR_LAYOUTS, marks=pytest.mark.peers("tensor_layouts"))
+LIVE = pytest.param(TENSOR_LAYOUTS_PACKAGE, marks=pytest.mark.peers("tensor_layouts"))
 
 
-@pytest.mark.parametrize("package", [CUTE, LIVE, TRITON, COMPOSABLE_KERNEL])
+@pytest.mark.parametrize("package", [CUTE_PACKAGE, LIVE, TRITON_PACKAGE, COMPOSABLE_KERNEL_PACKAGE])
 def test_every_common_fragment_agrees(package: str) -> None:
     """Row and column of every place are those of the peer; places without an element are not the peer's to say."""
-    if package == TRITON:
+    if package == TRITON_PACKAGE:
         needed("triton")
     peer = PEERS[package]
     wrong, entries = [], 0

@@ -10,7 +10,7 @@ from refsim.conversions import encode
 from refsim.formats import E4M3, E8M0, F32, TF32, format_named
 from refsim.numerics import mma
 from refsim.numerics.dot.definition import DotProduct, dot_product
-from refsim.numerics.dot.terms import INFINITE, NAN, decoded, multiplied, rounded, shifted
+from refsim.numerics.dot.terms import INFINITE, IS_NAN, decoded, multiplied, rounded, shifted
 from refsim.numerics.profiles import profile
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 
@@ -38,13 +38,13 @@ def test_a_subnormal_keeps_the_exponent_of_its_field() -> None:
     assert (term.magnitude, term.exponent, term.fraction_bits) == (1, -6, 3)
     assert term.value == Fraction(1, 512)
     assert decoded(0x80, E4M3).exponent is None
-    assert decoded(0x7F, E4M3).kind == NAN
+    assert decoded(0x7F, E4M3).kind == IS_NAN
     assert decoded(0, E8M0).value == Fraction(1, 1 << 127)
 
 
 def test_tf32_drops_low_bits_before_it_looks_for_nan() -> None:
     assert decoded(0x7F800001, TF32).kind == INFINITE
-    assert decoded(0x7FC00000, TF32).kind == NAN
+    assert decoded(0x7FC00000, TF32).kind == IS_NAN
 
 
 def test_a_product_is_never_renormalised() -> None:
@@ -56,8 +56,8 @@ def test_a_product_is_never_renormalised() -> None:
 
 def test_infinity_times_zero_is_nan() -> None:
     infinity, zero, nan = (decoded(code, F32) for code in (0xFF800000, 0, 0x7F800001))
-    assert multiplied(infinity, zero).kind == NAN
-    assert multiplied(infinity, nan).kind == NAN
+    assert multiplied(infinity, zero).kind == IS_NAN
+    assert multiplied(infinity, nan).kind == IS_NAN
     product = multiplied(infinity, decoded(word(-2.0), F32))
     assert (product.kind, product.negative) == (INFINITE, False)
 
@@ -211,4 +211,4 @@ def test_decoded_terms_have_the_values_of_the_format_tables() -> None:
             if math.isfinite(value):
                 assert term.value == Fraction(value)
             else:
-                assert term.kind == (NAN if math.isnan(value) else INFINITE)
+                assert term.kind == (IS_NAN if math.isnan(value) else INFINITE)

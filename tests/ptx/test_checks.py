@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from refsim import ptx
-from refsim.device.schedules import Order, outcomes
+from refsim.device.schedules import SeededPolicy, outcomes
 from refsim.errors import RefsimError
 from refsim.ptx.findings.table import NOTE, SCHEDULE_DEPENDENT, STOP, WARNING
 
@@ -68,7 +68,7 @@ def found(name: str, *off: str) -> set[str]:
     defect = DEFECTS[name]
     program = ptx.load(HEAD + defect.body + TAIL)
 
-    def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
+    def run(order: SeededPolicy) -> tuple[ptx.Trace, ptx.GlobalMemory]:
         memory = ptx.GlobalMemory()
         checks = ptx.Checks("record", "record", "record", "record", banks=True, off=off)
         out = np.zeros(256, np.uint32)
@@ -78,7 +78,7 @@ def found(name: str, *off: str) -> set[str]:
         return trace, memory
 
     names: set[str] = set()
-    for outcome in outcomes(run, "k", [Order("eager"), Order("random", 1), Order("random", 2)]):
+    for outcome in outcomes(run, "k", [SeededPolicy("eager"), SeededPolicy("random", 1), SeededPolicy("random", 2)]):
         trace = outcome.trace
         assert trace is not None, outcome.error
         names |= {each.code for each in (*trace.findings, *trace.warnings, *trace.notes)}

@@ -7,7 +7,7 @@ import pytest
 
 from refsim import ptx
 from refsim.device.compile import compile_ptx
-from refsim.device.schedules import Order, outcomes
+from refsim.device.schedules import SeededPolicy, outcomes
 from refsim.errors import RefsimError
 from refsim.ptx.memory.heap import LIMIT, RED_ZONE, ROOM
 
@@ -122,11 +122,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> ptx.Program:
     return ptx.load(compile_ptx(path, "sm_80").text, "sm_80")
 
 
-SCHEDULES = [Order("eager"), Order("lazy"), Order("random", 1), Order("random", 2)]
+SCHEDULES = [SeededPolicy("eager"), SeededPolicy("lazy"), SeededPolicy("random", 1), SeededPolicy("random", 2)]
 
 
 def launch(
-    program: ptx.Program, entry: str, order: Order, memory: ptx.GlobalMemory | None = None
+    program: ptx.Program, entry: str, order: SeededPolicy, memory: ptx.GlobalMemory | None = None
 ) -> tuple[list[int], ptx.Trace]:
     out = np.zeros(64, np.int32)
     threads = 7 if entry == "again" else 64
@@ -136,7 +136,7 @@ def launch(
 
 @pytest.mark.parametrize("order", SCHEDULES, ids=str)
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_kernel_is_silent(program: ptx.Program, name: str, order: Order) -> None:
+def test_a_right_kernel_is_silent(program: ptx.Program, name: str, order: SeededPolicy) -> None:
     out, trace = launch(program, name, order)
     assert out == [WANT[name](t) for t in range(64)]
     assert (*trace.findings, *trace.warnings, *trace.notes) == ()
@@ -144,7 +144,7 @@ def test_a_right_kernel_is_silent(program: ptx.Program, name: str, order: Order)
 
 @pytest.mark.parametrize("order", SCHEDULES, ids=str)
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_kernel_is_told_with_both_lines(program: ptx.Program, name: str, order: Order) -> None:
+def test_a_wrong_kernel_is_told_with_both_lines(program: ptx.Program, name: str, order: SeededPolicy) -> None:
     code, says, _ = WRONG[name]
     with pytest.raises(RefsimError) as caught:
         launch(program, name, order)
@@ -157,7 +157,7 @@ def test_a_wrong_kernel_is_told_with_both_lines(program: ptx.Program, name: str,
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_block_that_nobody_can_free_is_a_warning(program: ptx.Program, name: str) -> None:
-    _, trace = launch(program, name, Order("random", 3))
+    _, trace = launch(program, name, SeededPolicy("random", 3))
     (leak,) = trace.warnings
     assert leak.code == "leak"
     assert line_of(name, "// here") in leak.where
@@ -178,16 +178,16 @@ def test_the_heap_outlives_a_launch(program: ptx.Program) -> None:
 
 def test_a_launch_is_not_blamed_for_what_an_earlier_one_left(program: ptx.Program) -> None:
     memory = ptx.GlobalMemory()
-    launch(program, "kept_by_one", Order("eager"), memory)
-    assert not launch(program, "drop", Order("eager"), memory)[1].warnings
+    launch(program, "kept_by_one", SeededPolicy("eager"), memory)
+    assert not launch(program, "drop", SeededPolicy("eager"), memory)[1].warnings
 
 
 def test_a_launch_that_begins_again_finds_the_heap_as_it_was(program: ptx.Program) -> None:
     memory = ptx.GlobalMemory()
-    launch(program, "kept_by_one", Order("eager"), memory)
+    launch(program, "kept_by_one", SeededPolicy("eager"), memory)
     assert memory.heap is not None
     before = memory.heap.state()
-    out, trace = launch(program, "maybe", Order("eager"), memory)
+    out, trace = launch(program, "maybe", SeededPolicy("eager"), memory)
     assert out == list(range(64))
     assert [note.code for note in trace.notes] == ["uninitialised-unused"], "which takes a second run to know"
     assert memory.heap.state().live == before.live
@@ -196,20 +196,20 @@ def test_a_launch_that_begins_again_finds_the_heap_as_it_was(program: ptx.Progra
 
 def test_undefined_bytes_in_the_heap_are_unwritten_ones_later(program: ptx.Program) -> None:
     memory = ptx.GlobalMemory()
-    _, trace = launch(program, "half", Order("eager"), memory)
+    _, trace = launch(program, "half", SeededPolicy("eager"), memory)
     assert not trace.findings
     with pytest.raises(RefsimError, match=r"byte 4 of the 8 B from call\.malloc") as caught:
-        launch(program, "other_half", Order("eager"), memory)
+        launch(program, "other_half", SeededPolicy("eager"), memory)
     assert caught.value.code == "uninitialised"
 
 
 @pytest.mark.parametrize("name", ["kept_by_one", "a_list", "together"])
 def test_where_a_block_lies_is_no_result_of_a_schedule(program: ptx.Program, name: str) -> None:
-    def run(order: Order) -> tuple[ptx.Trace, ptx.GlobalMemory]:
+    def run(order: SeededPolicy) -> tuple[ptx.Trace, ptx.GlobalMemory]:
         memory = ptx.GlobalMemory()
         return launch(program, name, order, memory)[1], memory
 
-    tried = list(outcomes(run, name, [Order("eager"), *(Order("random", seed) for seed in range(1, 9))]))
+    tried = list(outcomes(run, name, [SeededPolicy("eager"), *(SeededPolicy("random", seed) for seed in range(1, 9))]))
     assert all(outcome.is_compared for outcome in tried[1:])
     assert not [outcome.error for outcome in tried if outcome.error]
 
@@ -219,7 +219,7 @@ def test_blocks_lie_elsewhere_under_another_schedule(program: ptx.Program) -> No
     found = set()
     for seed in range(1, 9):
         memory = ptx.GlobalMemory()
-        launch(program, "kept_by_one", Order("random", seed), memory)
+        launch(program, "kept_by_one", SeededPolicy("random", seed), memory)
         assert memory.heap is not None
         found.add(tuple(block.who for _, block in sorted(memory.heap.live.items())))
     assert len(found) > 1
@@ -228,11 +228,11 @@ def test_blocks_lie_elsewhere_under_another_schedule(program: ptx.Program) -> No
 def test_a_snapshot_holds_the_blocks(program: ptx.Program) -> None:
     memory = ptx.GlobalMemory()
     empty = memory.snapshot()
-    launch(program, "kept_by_one", Order("eager"), memory)
+    launch(program, "kept_by_one", SeededPolicy("eager"), memory)
     full = memory.snapshot()
-    launch(program, "take", Order("eager"), memory)
+    launch(program, "take", SeededPolicy("eager"), memory)
     memory.restore(full)
-    assert launch(program, "take", Order("eager"), memory)[0] == [t ^ 1 for t in range(64)]
+    assert launch(program, "take", SeededPolicy("eager"), memory)[0] == [t ^ 1 for t in range(64)]
     memory.restore(empty)
     assert memory.heap is not None
     assert (memory.heap.used, memory.heap.live) == (0, {})
@@ -243,7 +243,7 @@ def test_a_pointer_where_there_was_none_is_a_difference(program: ptx.Program) ->
     """Two pointers are alike wherever the heap placed what they mean; a pointer and a number are not."""
     memory = ptx.GlobalMemory()
     word = memory.allocate(8, "word", initial=np.zeros(8, np.uint8))
-    launch(program, "kept_by_one", Order("eager"), memory)
+    launch(program, "kept_by_one", SeededPolicy("eager"), memory)
     assert memory.heap is not None
     first, second, *_ = (start + memory.space.base for start in sorted(memory.heap.live))
     position = word - memory.space.base
@@ -257,7 +257,7 @@ def test_a_pointer_where_there_was_none_is_a_difference(program: ptx.Program) ->
 def test_memory_from_malloc_is_one_place_for_all_addresses(program: ptx.Program) -> None:
     """Buffers that are allocated later lie behind the heap's room, whatever it holds."""
     memory = ptx.GlobalMemory()
-    launch(program, "kept_by_one", Order("eager"), memory)
+    launch(program, "kept_by_one", SeededPolicy("eager"), memory)
     assert memory.heap is not None
     region = memory.heap.region
     assert region.end - region.start == ROOM > 3 * LIMIT

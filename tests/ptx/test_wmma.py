@@ -8,7 +8,7 @@ import pytest
 from refsim import numerics, ptx
 from refsim.conversions import encode
 from refsim.errors import RefsimError
-from refsim.layouts.families.wmma import SHAPES, Shape
+from refsim.layouts.families.wmma import WMMA_SHAPES, Shape
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 WIDTHS = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "f32": 32, "s32": 32}
@@ -17,7 +17,7 @@ PADDING = 16
 WARPS = 2
 CASES = [
     (shape, type, c_type, d_type)
-    for shape in SHAPES
+    for shape in WMMA_SHAPES
     for type in shape.types
     for c_type in shape.accumulators
     for d_type in shape.accumulators
@@ -127,7 +127,7 @@ def test_a_product_of_whole_matrices(case: tuple[Shape, str, str, str]) -> None:
 
 
 def test_lanes_that_are_missing_are_a_finding() -> None:
-    text = kernel(SHAPES[0], "f16", "f32", "f32", ("row",) * 4, "")
+    text = kernel(WMMA_SHAPES[0], "f16", "f32", "f32", ("row",) * 4, "")
     buffers = [np.zeros(4096, np.uint32) for _ in range(4)]
     with pytest.raises(RefsimError, match="divergent-sync"):
         ptx.load(text).launch("k", (1,), (40,), [*buffers, *(np.uint32(16),) * 4])
@@ -135,7 +135,7 @@ def test_lanes_that_are_missing_are_a_finding() -> None:
 
 def test_integers_wrap_or_saturate() -> None:
     """The largest C plus a positive product: clamped with .satfinite, else around to the negative numbers."""
-    shape = next(shape for shape in SHAPES if "s8" in shape.types)
+    shape = next(shape for shape in WMMA_SHAPES if "s8" in shape.types)
     text = kernel(shape, "s8", "s32", "s32", ("row", "col", "row", "row"), "")
     for extra, want in (("", -(2**31) + 15), (".satfinite", 2**31 - 1)):
         a, b = np.ones((1, 16, 16), np.int8), np.ones((1, 16, 16), np.int8)

@@ -19,8 +19,8 @@ from refsim.render import (
     Grid,
     Interval,
     Record,
-    Statement,
     Table,
+    Wording,
     number,
     rendered,
 )
@@ -58,7 +58,7 @@ WHOLE = Document(
         TABLE,
         Record((Entry("size", 3, unit="B"),)),
         Record((Entry("inner", "x"),), key="nested"),
-        Statement(("said",), {"count": 2}),
+        Wording(("said",), {"count": 2}),
         Grid((number(0.0), number(-math.inf)), 2, 8),
     ),
     title="A <title>",

@@ -14,8 +14,8 @@ from refsim.render import (
     Fact,
     Picture,
     Record,
-    Statement,
     Table,
+    Wording,
     rendered,
 )
 from refsim.render.palette import ALERTING, DARK, FAINT, HOLE, INK, LIGHT, PAPER, fill
@@ -127,7 +127,7 @@ def test_hostile_text_stays_text():
     hostile = Picture(
         range(2), range(2), facts, (nasty,), [0] * 4, "n", axes=(nasty, "col"), about=(Entry("x", nasty, nasty),)
     )
-    document = Document((hostile, Statement((nasty,), {}), Record((Entry("y", nasty),))), nasty)
+    document = Document((hostile, Wording((nasty,), {}), Record((Entry("y", nasty),))), nasty)
     text = rendered(document, "svg")[0]
     assert len(list(ET.fromstring(text).iter(f"{SVG}script"))) == 0
     assert sum(map(len, cells_of(text))) == 4
@@ -142,14 +142,14 @@ def test_percent_in_a_name_is_no_pattern():
 
 def test_other_parts_are_lines_of_text():
     table = Table((Column("name"), Column("count", align="right")), (("a", 1), ("b", 22)))
-    text = drawn(table, Statement(("said",), {}), citations=True)
+    text = drawn(table, Wording(("said",), {}), citations=True)
     lines = [each.text for each in ET.fromstring(text).iter(f"{SVG}text")]
     assert lines[:5] == ["a title", "name  count", "a         1", "b        22", "said"]
     assert lines[5].startswith("PTX ISA")
 
 
 def test_a_drawing_stands_above_the_parts_of_svg_and_html_alone():
-    document = Document((Statement(("the answer",), {"a": 1}),), "t", drawing=picture(2, 2))
+    document = Document((Wording(("the answer",), {"a": 1}),), "t", drawing=picture(2, 2))
     assert rendered(document, "text")[0] == "the answer\n"
     assert rendered(document, "json")[0] == '{\n  "a": 1\n}\n'
     for form in ("svg", "html"):

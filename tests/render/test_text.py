@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.render import Column, Command, Document, Entry, Grid, Number, Record, Statement, Table, number, rendered
+from refsim.render import Column, Command, Document, Entry, Grid, Number, Record, Table, Wording, number, rendered
 from refsim.sources import PTX
 
 TABLE = Table(
@@ -95,14 +95,14 @@ def test_record_wraps_words_under_its_value():
 
 
 def test_statement_is_worded_by_the_model():
-    body, _ = write(Statement(("2 of 64 elements differ", "first x\x1b[2J"), {"count": 2}))
+    body, _ = write(Wording(("2 of 64 elements differ", "first x\x1b[2J"), {"count": 2}))
     assert body == "2 of 64 elements differ\nfirst x\\x1b[2J\n"
-    assert write(Statement(("one two three four five",), {}), width=20)[0] == "one two three four\n  five\n"
-    assert write(Statement((Command("one two three four five"),), {}), width=20)[0] == "one two three four five\n"
+    assert write(Wording(("one two three four five",), {}), width=20)[0] == "one two three four\n  five\n"
+    assert write(Wording((Command("one two three four five"),), {}), width=20)[0] == "one two three four five\n"
 
 
 def test_parts_stand_apart():
-    body, _ = rendered(Document((Statement(("one",), {}), Statement((), {}), Statement(("two",), {})), hints=("hint",)))
+    body, _ = rendered(Document((Wording(("one",), {}), Wording((), {}), Wording(("two",), {})), hints=("hint",)))
     assert body == "one\n\ntwo\n"
 
 

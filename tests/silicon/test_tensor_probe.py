@@ -14,21 +14,21 @@ from refsim.silicon.tensor_classes import PROBED
 from refsim.silicon.tensor_features import features, negated
 from refsim.silicon.tensor_probe import (
     CELL_WORDS,
-    Shape,
+    ProbeShape,
     cell_c,
     cell_operands,
     words,
 )
 from refsim.silicon.tensor_terms import holds, power
 
-WGMMA = Shape(E4M3, E4M3, F32, 64, 64, 32)
+WGMMA = ProbeShape(E4M3, E4M3, F32, 64, 64, 32)
 SHAPES = [
     WGMMA,
-    Shape(F16, F16, F16, 16, 8, 16),
-    Shape(BF16, BF16, F32, 16, 8, 8),
-    Shape(TF32, TF32, F32, 64, 8, 8),
-    Shape(F64, F64, F64, 8, 8, 4),
-    Shape(S8, U8, S32, 16, 8, 32),
+    ProbeShape(F16, F16, F16, 16, 8, 16),
+    ProbeShape(BF16, BF16, F32, 16, 8, 8),
+    ProbeShape(TF32, TF32, F32, 64, 8, 8),
+    ProbeShape(F64, F64, F64, 8, 8, 4),
+    ProbeShape(S8, U8, S32, 16, 8, 32),
 ]
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from refsim.cli.arguments import require_few
-from refsim.render import ALERT, Document, Entry, Fact, Picture, Statement
+from refsim.render import ALERT, Document, Entry, Fact, Picture, Wording
 
 if TYPE_CHECKING:
     from refsim.layouts.tma import Placement
@@ -46,4 +46,4 @@ def placed(found: "Placement") -> Document:
         ("line", "element"),
         about=(Entry("swizzle", found.tensor_map.swizzle), Entry("type", found.tensor_map.data_type.name)),
     )
-    return Document((Statement((line,), numbers), picture), "tensormap box", (found.tensor_map.source,))
+    return Document((Wording((line,), numbers), picture), "tensormap box", (found.tensor_map.source,))

@@ -7,8 +7,8 @@ from fractions import Fraction
 from refsim.cli.answers.dotproduct import Question
 from refsim.cli.elements import value_of
 from refsim.formats import ElementType
-from refsim.numerics.dot.definition import GROUP, DotProduct, Step
-from refsim.numerics.dot.terms import FINITE, INFINITE, NAN, Term
+from refsim.numerics.dot.definition import GROUP, DotProduct, FusedStep
+from refsim.numerics.dot.terms import FINITE, INFINITE, IS_NAN, Term
 from refsim.numerics.rows import Profile
 from refsim.render import Number, number
 
@@ -39,7 +39,7 @@ class Shown:
     """A step with its number, the lines of its terms and how many products are zero."""
 
     number: int
-    step: Step
+    step: FusedStep
     lines: tuple[Line, ...]
     zeros: int
     adds_c: bool
@@ -88,7 +88,7 @@ def shown_steps(question: Question, dot: DotProduct, zeros: bool) -> tuple[list[
     return found, left_out
 
 
-def _lines(row: Profile, step: Step, labels: tuple[str, ...]) -> list[Line]:
+def _lines(row: Profile, step: FusedStep, labels: tuple[str, ...]) -> list[Line]:
     """The terms of a step: products or groups of them, then what they are added to, under its `labels`."""
     if step.sums:
         return _lines_of_sums(step, labels[0])
@@ -101,7 +101,7 @@ def _lines(row: Profile, step: Step, labels: tuple[str, ...]) -> list[Line]:
     ]
 
 
-def _lines_of_sums(step: Step, label: str) -> list[Line]:
+def _lines_of_sums(step: FusedStep, label: str) -> list[Line]:
     """A step that adds products first, all or those of even and of odd k apart: they come before their sum."""
     found = []
     for start, each in enumerate(step.sums):
@@ -115,7 +115,7 @@ def _lines_of_sums(step: Step, label: str) -> list[Line]:
     return found
 
 
-def _units(step: Step) -> tuple[int | None, ...]:
+def _units(step: FusedStep) -> tuple[int | None, ...]:
     """The aligned integers of the terms; none where a NaN or an infinity decided."""
     return step.aligned if step.exponent is not None else (None,) * len(step.terms)
 
@@ -127,7 +127,7 @@ def _as_term(value: Fraction, exponent: int) -> Term:
     return Term(value < 0, abs(scaled.numerator), exponent if value else None, bits)
 
 
-def _term_places(row: Profile, step: Step) -> list[tuple[str, int | None]]:
+def _term_places(row: Profile, step: FusedStep) -> list[tuple[str, int | None]]:
     """The label of each product or group of a step, and the i where it begins."""
     if not row.method.groups:
         return [(str(i), i) for i in step.places]
@@ -152,7 +152,7 @@ def reason(question: Question, shown: Shown) -> str | None:
     if shown.step.exponent is not None:
         return None
     for line in shown.lines:
-        if line.term.kind is NAN:
+        if line.term.kind is IS_NAN:
             return f"NaN: {_blame(question, line)}"
     signs = {line.term.negative: line.label for line in shown.lines if line.term.kind is INFINITE}
     if len(signs) == 2:

@@ -13,11 +13,11 @@ from refsim.numerics.dot.definition import DotProduct, dot_product
 from refsim.numerics.dot.terms import rounded
 from refsim.numerics.roundings import TO_NEAREST
 from refsim.numerics.rows import Profile
-from refsim.render import Cell, Column, Number, Statement, Table, number
+from refsim.render import Cell, Column, Number, Table, Wording, number
 from refsim.render.cells import plain
 
 if TYPE_CHECKING:
-    from refsim.cli.products import Product
+    from refsim.cli.products import MmaArguments
 
 COMPARED = (
     Column("compared", label="compared with", strong=True),
@@ -31,7 +31,7 @@ COMPARED = (
 class Question:
     """One dot product: operand codes, and the names of their formats; `product` is what it was taken from."""
 
-    product: "Product"
+    product: "MmaArguments"
     a: tuple[int, ...]
     b: tuple[int, ...]
     c: int
@@ -88,7 +88,7 @@ def _multiplied(factors: list[Fraction | float]) -> Fraction:
     return result
 
 
-def head(question: Question, result: int) -> Statement:
+def head(question: Question, result: int) -> Wording:
     """The result, the instruction and what it rests on."""
     of, row = question.product, question.row
     value = number_of(result, row.d_format)
@@ -104,7 +104,7 @@ def head(question: Question, result: int) -> Statement:
         "c_value": plain(c_value),
         **instruction_facts(of),
     }
-    return Statement(tuple(lines), facts)
+    return Wording(tuple(lines), facts)
 
 
 def _expression(code: int, element: ElementType) -> str:
@@ -114,7 +114,7 @@ def _expression(code: int, element: ElementType) -> str:
     return f" = {found}" if found else ""
 
 
-def instruction(of: "Product") -> list[str]:
+def instruction(of: "MmaArguments") -> list[str]:
     """What computes, in words: the instruction, how a step works, the evidence."""
     row = of.row
     scales = f", scales {of.scale_format}" if of.scale_format else ""
@@ -133,7 +133,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def instruction_facts(of: "Product") -> dict[str, Any]:
+def instruction_facts(of: "MmaArguments") -> dict[str, Any]:
     """The same for programs."""
     row, total = of.row, of.a.shape[-1]
     return {

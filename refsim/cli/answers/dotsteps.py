@@ -6,10 +6,10 @@ from refsim.cli.answers.dotlines import Line, Shown, is_zero, largest, reason, s
 from refsim.cli.answers.dotproduct import Question, compared, counted, head, is_number
 from refsim.cli.elements import bits_of, number_of, value_of
 from refsim.numerics.dot.definition import DotProduct
-from refsim.numerics.dot.terms import INFINITE, NAN, Term
-from refsim.render import Cell, Column, Document, Number, Part, Statement, Table, number
+from refsim.numerics.dot.terms import INFINITE, IS_NAN, Term
+from refsim.render import Cell, Column, Document, Number, Part, Table, Wording, number
 
-PRODUCTS = (
+PRODUCT_COLUMNS = (
     Column("i", align="right", strong=True),
     Column("a"),
     Column("a_value", label="=", gap=1),
@@ -43,7 +43,7 @@ def _products(question: Question, dot: DotProduct, zeros: bool) -> Table:
     for i, term in enumerate(dot.products):
         if zeros or not is_zero(term):
             rows.append((i, *_operands(question, i), _value(term)))
-    return Table(PRODUCTS, tuple(rows), key="products")
+    return Table(PRODUCT_COLUMNS, tuple(rows), key="products")
 
 
 def _operands(question: Question, i: int) -> tuple[Cell, ...]:
@@ -53,7 +53,7 @@ def _operands(question: Question, i: int) -> tuple[Cell, ...]:
 
 
 def _value(term: Term) -> Number:
-    if term.kind is NAN:
+    if term.kind is IS_NAN:
         return number(float("nan"))
     if term.kind is INFINITE:
         return number(float("-inf") if term.negative else float("inf"))
@@ -65,7 +65,7 @@ def _tables(question: Question, dot: DotProduct, zeros: bool) -> list[Part]:
     parts: list[Part] = [_terms(question, steps, zeros), _steps(question, steps)]
     if left_out:
         line = f"{counted(left_out, 'more step')} of zero products alone: C stays as it is"
-        parts.append(Statement((line,), {"steps_left_out": left_out}))
+        parts.append(Wording((line,), {"steps_left_out": left_out}))
     return parts
 
 
@@ -166,10 +166,10 @@ def _spans(places: tuple[int, ...]) -> str:
     return ", ".join(map(str, places[:4])) + (", ..." if len(places) > 4 else "")
 
 
-def _integer_sum(question: Question, dot: DotProduct) -> Statement:
+def _integer_sum(question: Question, dot: DotProduct) -> Wording:
     exact = question.exact()
     assert exact is not None
     c, wrapped = value_of(question.c, question.row.d_format), exact - dot.result
     line = f"sum of products {exact - Fraction(c)} + C {c} = {exact}"
     turns = f", less {wrapped // (1 << 32)} x 2^32 = {dot.result}" if wrapped else ""
-    return Statement((line + turns,), {"c": int(c), "exact_sum": int(exact), "wrapped": int(wrapped // (1 << 32))})
+    return Wording((line + turns,), {"c": int(c), "exact_sum": int(exact), "wrapped": int(wrapped // (1 << 32))})

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from refsim.cli.arguments import load_codes
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.files.access import read_whole
-from refsim.layouts.holders import THREADS, places
+from refsim.layouts.holders import BY_THREAD, places
 from refsim.render import Fact
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str 
         held = stored.codes.reshape(fragment.threads, fragment.values)
     threads, values = fragment.holder(*np.ogrid[: fragment.shape[0], : fragment.shape[1]])
     where = places(fragment, threads, values)
-    if fragment.units == THREADS:
+    if fragment.units == BY_THREAD:
         where["thread"] = threads
     return Dump(held[threads, values], row, where)
 

@@ -9,7 +9,7 @@ from refsim.render import Bits, Column, Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from refsim.device.schedules import Order, Outcome
+    from refsim.device.schedules import Outcome, SeededPolicy
     from refsim.errors import RefsimError
     from refsim.ptx import BankUse, Crowd, Trace
     from refsim.ptx.observers.accesses import Touched
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FINDINGS = (Column("check", strong=True), Column("where"), Column("what"))
 UNDER = Column("under", drop=1)
-SCHEDULES = (Column("schedule", strong=True), Column("findings", align="right"), Column("bytes"))
-BANKS = (
+SCHEDULE_COLUMNS = (Column("schedule", strong=True), Column("findings", align="right"), Column("bytes"))
+BANK_COLUMNS = (
     Column("source", strong=True),
     Column("instruction"),
     Column("accesses", align="right", drop=3),
@@ -32,7 +32,7 @@ BANKS = (
     Column("lanes", text=False),
     Column("words", text=False),
 )
-STEPS = (
+STEP_COLUMNS = (
     Column("source", strong=True),
     Column("instruction"),
     Column("lanes", drop=1),
@@ -58,7 +58,6 @@ ACCESSES = (
     Column("wrote", text=False),
 )
 SHOWN = 4
-SCHEDULE_DEPENDENT = "schedule-dependent"
 
 
 def source_of(statement: "Statement") -> str:
@@ -69,7 +68,7 @@ def source_of(statement: "Statement") -> str:
     return ", called at ".join(f"{at.file}:{at.line}" for at in islice(statement.location.places(), 2))
 
 
-def order_name(order: "Order") -> str:
+def order_name(order: "SeededPolicy") -> str:
     """A schedule as tables name it."""
     return f"random, seed {order.seed}" if order.policy == "random" else order.policy
 
@@ -88,7 +87,9 @@ def printed_table(lines: tuple[str, ...]) -> Table:
 def schedules_table(tried: "list[Outcome]") -> Table:
     """One row for each order: how much was found under it, and whether it wrote the bytes of the first."""
     return Table(
-        SCHEDULES, tuple((order_name(each.order), *_judged(each, each is tried[0])) for each in tried), "schedules"
+        SCHEDULE_COLUMNS,
+        tuple((order_name(each.order), *_judged(each, each is tried[0])) for each in tried),
+        "schedules",
     )
 
 
@@ -107,6 +108,8 @@ def _judged(outcome: "Outcome", is_first: bool) -> "tuple[Cell, ...]":
 
 
 def _why_not_compared(trace: "Trace | None") -> str:
+    from refsim.ptx.findings.table import SCHEDULE_DEPENDENT
+
     if trace is not None and SCHEDULE_DEPENDENT in trace.off:
         return f"without {SCHEDULE_DEPENDENT}"
     return "inexact" if trace is not None and trace.inexact else "unwritten bits reached the output"
@@ -141,7 +144,7 @@ def banks_table(uses: "tuple[BankUse, ...]") -> Table:
         worst = max((use.worst for use in group if use.worst), key=lambda found: len(found.words), default=None)
         rows.append((source, opcode, accesses, wavefronts, f"{wavefronts / ideal:.2f}", *_crowd(worst)))
     collide = any(use.worst for use in uses)
-    columns = tuple(replace(each, text=each.text and (collide or each.key != "worst")) for each in BANKS)
+    columns = tuple(replace(each, text=each.text and (collide or each.key != "worst")) for each in BANK_COLUMNS)
     return Table(columns, tuple(rows), key="banks")
 
 
@@ -167,7 +170,7 @@ def steps_table(ran: "list[Ran]") -> Table:
             rows.append((*known, name, _values(step.lanes, held), *rest, held.is_written, bits))
         if not step.registers:
             rows.append((*known, None, None, *rest, None, None))
-    return Table(STEPS, tuple(rows), key="steps")
+    return Table(STEP_COLUMNS, tuple(rows), key="steps")
 
 
 def accesses_table(touched: "list[Touched]", describe: "Callable[[int], str]") -> Table:

@@ -15,7 +15,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.files.access import read_whole
 from refsim.layouts.families import Fragment, fragment, fragments
 from refsim.layouts.holders import spoken
-from refsim.render import Document, Statement
+from refsim.render import Document, Wording
 
 Map = tuple[NDArray[np.int64], NDArray[np.int64]]
 NONE = (-1, -1)
@@ -46,7 +46,7 @@ def sound(layout: Fragment) -> Answer:
     line = f"{layout.name}: each of {facts['elements']} elements is held {copies}, the inverse agrees{unused}"
     if not facts["agrees"]:
         line = f"{layout.name}: formula and inverse disagree"
-    report = Statement((line, f"evidence {layout.evidence.what}"), facts)
+    report = Wording((line, f"evidence {layout.evidence.what}"), facts)
     return Answer(Document((report,), layout.name, (layout.source,)), AGREED if facts["agrees"] else FAILED)
 
 
@@ -57,7 +57,7 @@ def against(layout: Fragment, file: Path) -> Answer:
     wrong = np.argwhere((rows != want[0]) | (cols != want[1]))
     facts: dict[str, Any] = {"layout": layout.name, "file": str(file), "places": rows.size, "differing": len(wrong)}
     if not len(wrong):
-        return Answer(Document((Statement((f"{rows.size} places agree with {layout.name}",), facts),), layout.name))
+        return Answer(Document((Wording((f"{rows.size} places agree with {layout.name}",), facts),), layout.name))
     thread, value = (int(each) for each in wrong[0])
     got, wanted = (rows[thread, value], cols[thread, value]), (want[0][thread, value], want[1][thread, value])
     agreeing = _agreeing(rows, cols, layout)
@@ -78,7 +78,7 @@ def against(layout: Fragment, file: Path) -> Answer:
         more = f" and {len(agreeing) - SHOWN} more" if len(agreeing) > SHOWN else ""
         lines.append(f"this is the layout of {', '.join(agreeing[:SHOWN])}{more}")
     lines += _suspects((rows, cols), want)
-    return Answer(Document((Statement(tuple(lines), facts),), layout.name, (layout.source,)), FAILED)
+    return Answer(Document((Wording(tuple(lines), facts),), layout.name, (layout.source,)), FAILED)
 
 
 def _suspects(got: Map, want: Map) -> list[str]:

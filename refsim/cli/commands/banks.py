@@ -6,11 +6,11 @@ import click
 
 from refsim.cli.arguments import require_few, words_in
 from refsim.cli.delivery import answers
-from refsim.cli.extents import Address, Whole, parse_address
+from refsim.cli.extents import AddressParam, Whole, parse_address
 from refsim.cli.names import LAYOUT, SWIZZLE
 from refsim.cli.spelled import count_in
 from refsim.errors import RefsimError
-from refsim.render import Column, Document, Statement, Table
+from refsim.render import Column, Document, Table, Wording
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -35,10 +35,12 @@ LISTED = 4
 @click.option(
     "--width", metavar="BYTES|INSTRUCTION", default="16", help="1, 2, 4, 8, 16 bytes a lane, or ld.shared.v4.b32."
 )
-@click.option("--stride", metavar="BYTES", type=Address(), help="Addresses that many bytes apart instead of a list.")
+@click.option(
+    "--stride", metavar="BYTES", type=AddressParam(), help="Addresses that many bytes apart instead of a list."
+)
 @click.option("--lanes", metavar="COUNT", type=Whole(1, 32), default=32, help="Lanes of --stride, 32 by default.")
 @click.option(
-    "--start", metavar="ADDRESS", type=Address(), default=0, help="The first address of --stride or the tile."
+    "--start", metavar="ADDRESS", type=AddressParam(), default=0, help="The first address of --stride or the tile."
 )
 @click.option("--swizzle", "mode", metavar="NAME", type=SWIZZLE, help="The addresses go through this swizzle.")
 @click.option(
@@ -88,7 +90,7 @@ def command(
         "excess": found.excess,
         "width": found.width,
     }
-    headline = Statement((f"{found}",), facts)
+    headline = Wording((f"{found}",), facts)
     several = found.wavefronts.size > found.wavefronts.shape[-1]
     access = Column("access", align="right", drop=2, text=several)
     phases = Table((access, *PHASES), tuple(_phases(found)), key="phases")
@@ -102,7 +104,8 @@ def _asked(words: tuple[str, ...]) -> list[int]:
 
 
 def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "BankConflicts":
-    from refsim.layouts.banks import WARP, bank_conflicts
+    from refsim.layouts.banks import bank_conflicts
+    from refsim.layouts.holders import WARP
 
     if len(asked) > WARP and len(asked) % WARP:
         raise RefsimError(

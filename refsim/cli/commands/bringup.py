@@ -10,12 +10,12 @@ import click
 
 from refsim.cli import console
 from refsim.cli.console import Session
-from refsim.cli.delivery import STDOUT, Form, form_of, save
+from refsim.cli.delivery import STDOUT, OutputForm, form_of, save
 from refsim.cli.devices import device_options, need, opened
 from refsim.cli.names import Name
 from refsim.cli.progress import reporting
 from refsim.errors import RefsimError
-from refsim.render import Column, Document, Entry, Part, Record, Statement, Table, rendered
+from refsim.render import Column, Document, Entry, Part, Record, Table, Wording, rendered
 from refsim.sources import MMA_SIM, PTX, XIE
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from refsim.bringup.report import Case, Report
     from refsim.bringup.state import State
-    from refsim.bringup.suites import Step, Suite
+    from refsim.bringup.suites import RunProgress, Suite
     from refsim.device import Device
 
 COLUMNS = (
@@ -61,7 +61,7 @@ COLUMNS = (
     "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="JSON of an earlier run: show what changed."
 )
 @click.option("--junit", "xml", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML to FILE.")
-@click.option("--as", "form", metavar="FORM", type=Form(), help="text, json, jsonl, csv, md or html.")
+@click.option("--as", "form", metavar="FORM", type=OutputForm(), help="text, json, jsonl, csv, md or html.")
 @click.option(
     "-o", "--output", metavar="FILE", multiple=True, help="Write to FILE; its suffix chooses the form; may be repeated."
 )
@@ -132,7 +132,7 @@ def _cases(device: "Device", suites: "list[Suite]", state: "State") -> "tuple[Ca
 
 
 @contextmanager
-def _watched() -> "Iterator[Callable[[Step], None] | None]":
+def _watched() -> "Iterator[Callable[[RunProgress], None] | None]":
     """What shows each step as progress of its suite, on a terminal only."""
     from refsim.testing.campaign import Progress
 
@@ -219,16 +219,16 @@ def _document(report: "Report", form: str) -> Document:
     """The report as the parts that a form can hold: JSON one object, CSV and JSONL the matrix alone."""
     sources = (PTX["cvt, mma, wgmma"], XIE["tables 3 to 8"], MMA_SIM["feature probes"])
     if form == "json":
-        return Document((Statement((), report.to_json()),), report.title, sources)
+        return Document((Wording((), report.to_json()),), report.title, sources)
     matrix = Table(COLUMNS, tuple(_row(case, report.simulated) for case in report.cases), key="cases")
     if form in ("csv", "jsonl"):
         return Document((matrix,), report.title, sources)
     facts = Record(tuple(Entry(name, value) for name, value in report.facts.items()), key="facts")
-    parts: list[Part] = [Statement((report.title, report.verdict), {}, key="verdict"), facts, matrix]
+    parts: list[Part] = [Wording((report.title, report.verdict), {}, key="verdict"), facts, matrix]
     parts += [_told(case) for case in report.cases if case.difference or case.status != "pass" or case.parameters]
     if report.changes is not None:
         lines = [f"{change.case}: {change.before} -> {change.now}" for change in report.changes]
-        parts.append(Statement(("since the baseline", *(lines or ["nothing changed"])), {}, key="changes"))
+        parts.append(Wording(("since the baseline", *(lines or ["nothing changed"])), {}, key="changes"))
     return Document(tuple(parts), report.title, sources)
 
 
@@ -246,7 +246,7 @@ def _row(case: "Case", simulated: bool) -> tuple[str | int, ...]:
     )
 
 
-def _told(case: "Case") -> Statement:
+def _told(case: "Case") -> Wording:
     """A difference, or why a case has no result, or what was discovered."""
     lines = [f"{case.shown}  {case.suite}: {case.name}"]
     if case.parameters:
@@ -255,4 +255,4 @@ def _told(case: "Case") -> Statement:
         )
     lines += [case.note] if case.note else []
     lines += case.difference.lines() if case.difference else []
-    return Statement(tuple(lines), {}, key=case.key)
+    return Wording(tuple(lines), {}, key=case.key)

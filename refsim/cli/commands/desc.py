@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
-from refsim.cli.extents import Address, Whole
+from refsim.cli.extents import AddressParam, Whole
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
 from refsim.cli.spelled import number_in
 from refsim.errors import RefsimError
-from refsim.render import Bits, Column, Document, Entry, Record, Statement, Table
+from refsim.render import Bits, Column, Document, Entry, Record, Table, Wording
 
 if TYPE_CHECKING:
     from refsim.layouts.descriptors import Descriptor, Explanation, TensorMapForm, Walk
@@ -83,7 +83,7 @@ def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Docum
     word = kind.encode(**_arguments(fields))
     spelled = str(Bits(word, kind.bits))
     facts = {"word": spelled, "fields": kind.decode(word)}
-    return Document((Statement((spelled,), facts),), kind.kind, (kind.source,))
+    return Document((Wording((spelled,), facts),), kind.kind, (kind.source,))
 
 
 @command.command()
@@ -92,7 +92,7 @@ def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Docum
 @click.option("--major", metavar="K|MN", default="K", help="Which dimension is contiguous, K by default.")
 @click.option("--ctas", metavar="COUNT", type=Whole(1, 2), default=1, help="2 for cta_group::2.")
 @click.option("--at", metavar="X,Y...", help="Coordinates of the box of a tensormap, 0 by default.")
-@click.option("--start", metavar="ADDRESS", type=Address(), default=0, help="Where the box of a tensormap goes.")
+@click.option("--start", metavar="ADDRESS", type=AddressParam(), default=0, help="Where the box of a tensormap goes.")
 @answers
 def walk(
     *, kind: "Descriptor | TensorMapForm", words: tuple[str, ...], major: "Major", ctas: int, at: str | None, start: int
@@ -135,12 +135,12 @@ def _walked(found: "Walk") -> Answer:
         "problems": list(found.problems),
     }
     wrong = found.problems or found.overlaps.size or found.out_of_range.size
-    parts = (Statement(tuple(line.strip() for line in str(found).splitlines()), facts), walk_picture(found))
+    parts = (Wording(tuple(line.strip() for line in str(found).splitlines()), facts), walk_picture(found))
     title = f"{found.descriptor.kind} {Bits(found.word, found.descriptor.bits)}"
     return Answer(Document(parts, title, (found.descriptor.source,)), FAILED if wrong else AGREED)
 
 
-def _remarks(explained: "Explanation") -> Statement:
+def _remarks(explained: "Explanation") -> Wording:
     lines = [f"note: {note}" for note in explained.notes] + [f"problem: {problem}" for problem in explained.problems]
     facts = {
         "kind": explained.kind,
@@ -148,7 +148,7 @@ def _remarks(explained: "Explanation") -> Statement:
         "notes": list(explained.notes),
         "problems": list(explained.problems),
     }
-    return Statement(tuple(lines), facts)
+    return Wording(tuple(lines), facts)
 
 
 def _word(words: tuple[str, ...], kind: str) -> int:

@@ -9,7 +9,7 @@ from refsim.cli.arguments import format_option, load_codes
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Whole
 from refsim.cli.names import LAYOUT
-from refsim.render import Document, Statement
+from refsim.render import Document, Wording
 
 if TYPE_CHECKING:
     from refsim.formats import Format
@@ -58,5 +58,5 @@ def command(
     found = compare.bits(
         one.codes, other.codes, one.format, fragment, nan="any-payload" if any_nan else "bitwise", within_ulps=within
     )
-    report = Statement(tuple(found.lines()), {"got": str(got), "want": str(want), **found.to_json()})
+    report = Wording(tuple(found.lines()), {"got": str(got), "want": str(want), **found.to_json()})
     return Answer(Document((report,), f"{got} and {want}"), FAILED if found else AGREED)

@@ -7,7 +7,7 @@ import click
 from refsim.cli.delivery import FAILED, Answer, answers
 from refsim.cli.names import FORMAT, Name
 from refsim.errors import RefsimError
-from refsim.render import Bits, Column, Document, Statement, Table
+from refsim.render import Bits, Column, Document, Table, Wording
 
 if TYPE_CHECKING:
     from refsim.conversions import PolicyDifference
@@ -57,7 +57,7 @@ def command(row: "Format | None", policy: str | None, other: str | None) -> Docu
     found = diff_policies(row, policy, other)
     title = f"{row}: {policy} and {other}"
     if not found:
-        agreement = Statement(
+        agreement = Wording(
             (f"{policy} and {other} agree on every input class of {row}",),
             {"format": row.name, "policies": [policy, other], "differences": []},
         )

@@ -183,9 +183,9 @@ def check(fragment: "Fragment", file: Path | None) -> Answer:
 
 def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
     """What names a place of that fragment, as the columns of a sentence."""
-    from refsim.layouts.holders import THREADS, warp_lanes
+    from refsim.layouts.holders import BY_THREAD, warp_lanes
 
-    if fragment.units != THREADS:
+    if fragment.units != BY_THREAD:
         return tuple(Column(unit.lower().replace(" ", "_"), label=unit, strong=True) for unit in fragment.units)
     lanes = warp_lanes(fragment)
     warp = (Column("warp", label="warp", strong=True),) if lanes == 32 else ()
@@ -203,9 +203,9 @@ def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
 
 def holder_cells(fragment: "Fragment", thread: int, value: int) -> "tuple[Cell, ...]":
     """The cells of `holder_columns` for one place."""
-    from refsim.layouts.holders import THREADS, bits_of, warp_lanes
+    from refsim.layouts.holders import BY_THREAD, bits_of, warp_lanes
 
-    if fragment.units != THREADS:
+    if fragment.units != BY_THREAD:
         return (thread, value)
     lanes = warp_lanes(fragment)
     warp = (thread // lanes,) if lanes == 32 else ()
@@ -232,10 +232,10 @@ def _thread(fragment: "Fragment", place: str) -> int:
 
 
 def _spoken_thread(fragment: "Fragment", thread: int) -> str:
-    from refsim.layouts.holders import THREADS, warp_lanes
+    from refsim.layouts.holders import BY_THREAD, warp_lanes
 
     lanes = warp_lanes(fragment)
-    if fragment.units != THREADS or fragment.threads <= lanes:
+    if fragment.units != BY_THREAD or fragment.threads <= lanes:
         return f"{fragment.units[0]} {thread}"
     return f"thread {thread} (warp {thread // lanes}, lane {thread % lanes})"
 

@@ -14,11 +14,11 @@ from refsim.cli.delivery import answers
 from refsim.cli.extents import Whole
 from refsim.cli.names import TARGET, UNIT, Name
 from refsim.errors import RefsimError
-from refsim.render import Document, Statement
+from refsim.render import Document, Wording
 
 if TYPE_CHECKING:
     from refsim.cli.answers.dotproduct import Question
-    from refsim.cli.products import Product
+    from refsim.cli.products import MmaArguments
 
 
 class Types(Name):
@@ -35,7 +35,7 @@ RESULT = Types("result type", "refsim.cli.products:result_types")
 SCALE = Types("scale type", "refsim.cli.products:scale_types")
 
 
-class Place(click.ParamType):  # type: ignore[type-arg]
+class ElementParam(click.ParamType):  # type: ignore[type-arg]
     """ROW,COL of the result."""
 
     name = "place"
@@ -63,7 +63,7 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 @click.option("--b", required=True, metavar="LIST|FILE", help="Column of B, or a file of N x K: B is transposed.")
 @click.option("--c", metavar="VALUE|FILE", help="C, a code or a value of the result's type; zero without it.")
 @click.option("--explain", is_flag=True, help="Spell one dot product step by step.")
-@click.option("--at", metavar="ROW,COL", type=Place(), help="One element of the product of two files.")
+@click.option("--at", metavar="ROW,COL", type=ElementParam(), help="One element of the product of two files.")
 @click.option(
     "--unit", metavar="UNIT", default="wgmma", type=UNIT, help="wgmma (the default), mma.sync, tcgen05.f16, ..."
 )
@@ -133,7 +133,7 @@ def command(
     return Document((found,), product.row.name, (product.row.source,))
 
 
-def _multiplied(product: "Product") -> Any:
+def _multiplied(product: "MmaArguments") -> Any:
     """The result of numerics.mma; that a row is unverified stands in the answer."""
     from refsim import numerics
 
@@ -142,13 +142,13 @@ def _multiplied(product: "Product") -> Any:
         return numerics.mma(product.a, product.b, product.c, **product.arguments())
 
 
-def _codes(product: "Product") -> Any:
+def _codes(product: "MmaArguments") -> Any:
     """The result as unsigned codes."""
     d = _multiplied(product)
     return d.view(f"u{d.dtype.itemsize}")
 
 
-def _question(product: "Product") -> "Question":
+def _question(product: "MmaArguments") -> "Question":
     """The one dot product, after numerics.mma has checked its arguments; negated operands have their signs turned."""
     from refsim.cli.answers.dotproduct import Question
     from refsim.numerics.calls import arguments_of, fitted
@@ -172,7 +172,7 @@ def _question(product: "Product") -> "Question":
     )
 
 
-def _whole(product: "Product", to: Path) -> Document:
+def _whole(product: "MmaArguments", to: Path) -> Document:
     """The product of two files, in a third."""
     from refsim import files
     from refsim.cli.answers import dotproduct
@@ -185,4 +185,4 @@ def _whole(product: "Product", to: Path) -> Document:
     plus = "" if product.c is None else " + C"
     line = f"{to}: {m} x {n} {row.d_format} = A {m} x {k} times B {n} x {k} transposed{plus}"
     facts = {"to": str(to), "shape": [m, n], **dotproduct.instruction_facts(product)}
-    return Document((Statement((line, *dotproduct.instruction(product)), facts),), row.name, (row.source,))
+    return Document((Wording((line, *dotproduct.instruction(product)), facts),), row.name, (row.source,))

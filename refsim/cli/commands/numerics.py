@@ -32,7 +32,7 @@ ROWS = (
     Column("evidence", drop=8),
     Column("source", citation=True),
 )
-BITS = (
+BITS_COLUMNS = (
     Column("targets", strong=True),
     Column("unit", strong=True),
     Column("types"),
@@ -111,7 +111,7 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
         )
         groups.setdefault(key, []).append(row)
     rows = tuple(_gathered(group) for group in groups.values())
-    return Document((Table(BITS, rows, key="accumulators"),), "how many bits an accumulator keeps")
+    return Document((Table(BITS_COLUMNS, rows, key="accumulators"),), "how many bits an accumulator keeps")
 
 
 def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Profile]":

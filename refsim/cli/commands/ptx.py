@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from refsim.ptx.isa.forms import Instruction, OperandForm
     from refsim.render import Cell
 
-FORMS = (
+FORM_COLUMNS = (
     Column("family", strong=True),
     Column("form"),
     Column("since", drop=2),
     Column("exact", drop=1),
     Column("source", citation=True),
 )
-FAMILIES = (
+FAMILY_COLUMNS = (
     Column("family", strong=True),
     Column("mnemonics"),
     Column("forms", align="right"),
@@ -40,7 +40,7 @@ OPCODES = (
     Column("form", text=False),
     Column("functions", text=False),
 )
-CHECKS = (Column("check", strong=True), Column("severity"), Column("finds"))
+CHECK_COLUMNS = (Column("check", strong=True), Column("severity"), Column("finds"))
 STOPPED = (Column("stop", label="stops a launch", strong=True), Column("finds"))
 MISSING = (
     Column("missing", strong=True),
@@ -79,19 +79,18 @@ def coverage(files: tuple[Path, ...], forms: bool, checks: bool) -> Document | A
     known = clauses()
     hints = (f"{len(known)} forms of {len({clause.mnemonic for clause in known})} mnemonics",)
     if not forms:
-        return Document((Table(FAMILIES, tuple(_families(known)), key="families"),), "coverage", hints=hints)
+        return Document((Table(FAMILY_COLUMNS, tuple(_families(known)), key="families"),), "coverage", hints=hints)
     rows = tuple(
         (_family(clause), clause.form, clause.since, "no" if clause.inexact else "yes", clause.source)
         for clause in known
     )
-    return Document((Table(FORMS, rows, key="forms"),), "instruction forms", hints=hints)
+    return Document((Table(FORM_COLUMNS, rows, key="forms"),), "instruction forms", hints=hints)
 
 
 def _checks() -> Document:
-    from refsim.ptx import CHECKS as MADE
-    from refsim.ptx import STOPS
+    from refsim.ptx import CHECKS, STOPS
 
-    made = Table(CHECKS, tuple((row.name, row.severity, row.finds) for row in MADE), key="checks")
+    made = Table(CHECK_COLUMNS, tuple((row.name, row.severity, row.finds) for row in CHECKS), key="checks")
     stops = Table(STOPPED, tuple((row.name, row.finds) for row in STOPS), key="stops")
     hints = ("a failure makes the exit code 1; --without NAME turns a check off; what stops a launch cannot be",)
     return Document((made, stops), "checks", hints=hints)

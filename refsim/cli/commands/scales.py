@@ -7,11 +7,11 @@ import click
 
 from refsim.cli.arguments import format_option, load_codes, require_few
 from refsim.cli.delivery import answers
-from refsim.cli.extents import Address, Shape, chosen, parse_whole, window
+from refsim.cli.extents import AddressParam, ShapeParam, chosen, parse_whole, window
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
 from refsim.errors import Kind, RefsimError
-from refsim.render import Bits, Column, Document, Statement, Table
+from refsim.render import Bits, Column, Document, Table, Wording
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,9 @@ SCALES = Name(
     "scale layout", "refsim.layouts.scales:SCALE_LAYOUTS", by="name", row="refsim.layouts.scales:scale_layout"
 )
 _layout = click.argument("layout", metavar="NAME", type=SCALES)
-_shape = click.option("--shape", metavar="ROWSxBLOCKS", type=Shape(), help="The matrix of scales; one tile by default.")
+_shape = click.option(
+    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="The matrix of scales; one tile by default."
+)
 
 
 @click.group(cls=Group)
@@ -98,7 +100,7 @@ def show(
 @click.argument("row", metavar="[ROW]", required=False)
 @click.argument("block", metavar="[BLOCK]", required=False)
 @_shape
-@click.option("--byte", metavar="OFFSET", type=Address(), help="The other way: which scale holds that byte.")
+@click.option("--byte", metavar="OFFSET", type=AddressParam(), help="The other way: which scale holds that byte.")
 @answers
 def where(
     *, layout: "ScaleLayout", row: str | None, block: str | None, shape: tuple[int, int] | None, byte: int | None
@@ -201,7 +203,9 @@ def shuffle(
 @click.argument("to", type=click.Path(path_type=Path))
 @format_option(required=False)
 @click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
-@click.option("--shape", metavar="ROWSxBLOCKS", type=Shape(), required=True, help="The matrix of scales, without pads.")
+@click.option(
+    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), required=True, help="The matrix of scales, without pads."
+)
 @answers
 def unshuffle(
     *, layout: "ScaleLayout", file: Path, to: Path, row: "Format | None", key: str | None, shape: tuple[int, int]
@@ -252,7 +256,7 @@ def _report(
         "shape": list(result),
         "pads": pads,
     }
-    return Document((Statement((line,), facts),), layout.name, (layout.source,))
+    return Document((Wording((line,), facts),), layout.name, (layout.source,))
 
 
 def _all() -> Document:

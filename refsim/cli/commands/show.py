@@ -8,7 +8,7 @@ import click
 
 from refsim.cli.arguments import format_option, require_few
 from refsim.cli.delivery import answers
-from refsim.cli.extents import Shape, chosen, window
+from refsim.cli.extents import ShapeParam, chosen, window
 from refsim.cli.names import FORMAT
 from refsim.errors import Kind, RefsimError
 from refsim.render import ALERT, Bits, Document, Entry, Fact, Number, Picture
@@ -29,7 +29,9 @@ LINE = 16
 @format_option(required=False)
 @click.option("--key", metavar="NAME", help="The tensor's name, where the file holds several.")
 @click.option("--layout", metavar="NAME", help="How the dump lies: a fragment, a swizzle or a scale layout.")
-@click.option("--shape", metavar="ROWSxCOLS", type=Shape(), help="The matrix, where file and layout do not say it.")
+@click.option(
+    "--shape", metavar="ROWSxCOLS", type=ShapeParam(), help="The matrix, where file and layout do not say it."
+)
 @click.option("--major", metavar="K|MN", default="K", help="Of a swizzled tile, K by default.")
 @click.option("--scales", type=click.Path(path_type=Path), metavar="FILE", help="A file of scale factors.")
 @click.option(
@@ -41,7 +43,11 @@ LINE = 16
 )
 @click.option("--scale-layout", metavar="NAME", help="The layout in which the scales lie, row by row by default.")
 @click.option(
-    "--block", metavar="ROWSxCOLS", type=Shape(), default="1x32", help="Elements that share a scale, 1x32 by default."
+    "--block",
+    metavar="ROWSxCOLS",
+    type=ShapeParam(),
+    default="1x32",
+    help="Elements that share a scale, 1x32 by default.",
 )
 @window
 @answers

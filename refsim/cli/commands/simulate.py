@@ -38,14 +38,14 @@ from refsim.errors import RefsimError
 from refsim.render import Document, Entry, Record, Table
 
 if TYPE_CHECKING:
-    from refsim.device.schedules import Order, Outcome, Run
+    from refsim.device.schedules import Outcome, Run, SeededPolicy
     from refsim.ptx import AddressWatch, Arithmetic, GlobalMemory, Program, Trace, WarpTrace
 
 ALL = "all"
 
 
 @dataclass(frozen=True)
-class Seen:
+class Watchers:
     """What the user asked to see of the first schedule: the statements of a warp, the accesses to some bytes."""
 
     steps: "WarpTrace | None"
@@ -89,7 +89,7 @@ class Launched:
     seconds: float
     without: tuple[str, ...]
 
-    def run(self, order: "Order", values: list[Any], seen: Seen | None) -> "tuple[Trace, GlobalMemory]":
+    def run(self, order: "SeededPolicy", values: list[Any], seen: Watchers | None) -> "tuple[Trace, GlobalMemory]":
         """A launch under one schedule; `seen` where it is the first."""
         from refsim.ptx import Checks, GlobalMemory
 
@@ -203,12 +203,12 @@ def command(
     originals = _copied(values) if len(orders) > 1 else values
     blocks, threads = Extents(grid).numbers, Extents(block).numbers
     steps = None if trace is None else _traced(program, entry, trace, prod(blocks), prod(threads))
-    seen = Seen(steps, None if at is None else _watched(program, entry, at, shared))
+    seen = Watchers(steps, None if at is None else _watched(program, entry, at, shared))
     launch = Launched(
         program, entry, blocks, threads, cluster, cooperative, shared, arithmetic, banks, seconds, without
     )
 
-    def run(order: "Order") -> "tuple[Trace, GlobalMemory]":
+    def run(order: "SeededPolicy") -> "tuple[Trace, GlobalMemory]":
         is_first = order == orders[0]
         return launch.run(order, values if is_first else _copied(originals), seen if is_first else None)
 
@@ -225,7 +225,7 @@ def command(
     return Answer(document, _exit_code(tried))
 
 
-def _tried(run: "Run", entry: str, orders: "tuple[Order, ...]", *, is_watched: bool) -> "list[Outcome]":
+def _tried(run: "Run", entry: str, orders: "tuple[SeededPolicy, ...]", *, is_watched: bool) -> "list[Outcome]":
     """What came of each schedule; a fault ends the command, unless there is something to see of the way to it."""
     from refsim.device.schedules import Outcome, outcomes
     from refsim.ptx import is_fault
@@ -303,15 +303,15 @@ def _watched(program: "Program", entry: str, at: str, shared_bytes: int) -> "Add
     return AddressWatch(stretch_named(program, entry, at, shared_bytes))
 
 
-def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[Order, ...]":
-    from refsim.device.schedules import Order, orders_of
+def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[SeededPolicy, ...]":
+    from refsim.device.schedules import SeededPolicy, schedules_of
     from refsim.ptx import POLICIES
 
     if policy == ALL:
-        return orders_of(program, entry, first_seed=seed or 1)
+        return schedules_of(program, entry, first_seed=seed or 1)
     for each in POLICIES:
         if each == policy:
-            return (Order(each, seed),)
+            return (SeededPolicy(each, seed),)
     raise RefsimError("unknown-policy", f"no policy is called {policy!r}", help=", ".join((*POLICIES, ALL)))
 
 

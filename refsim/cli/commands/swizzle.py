@@ -6,7 +6,7 @@ import click
 
 from refsim.cli.arguments import format_option, require_few, words_in
 from refsim.cli.delivery import answers
-from refsim.cli.extents import Address, Shape, chosen, parse_address, window
+from refsim.cli.extents import AddressParam, ShapeParam, chosen, parse_address, window
 from refsim.cli.names import SWIZZLE
 from refsim.render import Bits, Column, Document, Table
 
@@ -39,10 +39,10 @@ ADDRESS_BITS = 18
 @click.command()
 @click.argument("mode", metavar="[NAME]", required=False, type=SWIZZLE)
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS...|-]")
-@click.option("--tile", "shape", metavar="MNxK", type=Shape(), help="Draw an operand tile of that many elements.")
+@click.option("--tile", "shape", metavar="MNxK", type=ShapeParam(), help="Draw an operand tile of that many elements.")
 @format_option(required=False)
 @click.option("--major", metavar="K|MN", default="K", help="Which dimension of the tile is contiguous, K by default.")
-@click.option("--start", metavar="ADDRESS", type=Address(), default=0, help="Where the tile begins, 0 by default.")
+@click.option("--start", metavar="ADDRESS", type=AddressParam(), default=0, help="Where the tile begins, 0 by default.")
 @window
 @answers
 def command(

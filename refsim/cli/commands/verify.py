@@ -11,7 +11,7 @@ from refsim.cli.devices import device_options, need, opened, without_option
 from refsim.cli.extents import Whole
 from refsim.cli.names import Name
 from refsim.cli.progress import reporting
-from refsim.render import Column, Document, Statement, Table
+from refsim.render import Column, Document, Table, Wording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,16 +149,16 @@ def _answer(verdicts: "list[Verdict]") -> Answer:
         )
         for verdict in verdicts
     )
-    parts: list[Table | Statement] = [Table(COLUMNS, rows, key="verdicts")]
+    parts: list[Table | Wording] = [Table(COLUMNS, rows, key="verdicts")]
     for verdict in verdicts:
         if not verdict or verdict.notes:
-            parts.append(Statement(tuple(verdict.lines()), verdict.to_json(), key=verdict.kernel))
+            parts.append(Wording(tuple(verdict.lines()), verdict.to_json(), key=verdict.kernel))
     parts += _devices([verdict.device for verdict in verdicts])
     codes = {verdict.exit_code for verdict in verdicts} - {0}
     return Answer(Document(tuple(parts), "verdicts"), next((code for code in _SEVERITY if code in codes), 0))
 
 
-def _devices(devices: "list[Mapping[str, str]]") -> list[Statement]:
+def _devices(devices: "list[Mapping[str, str]]") -> list[Wording]:
     """What the kernels ran on; what differs from one kernel file to the next stands under its name."""
     files = {facts.get("kernel_file", ""): dict(facts) for facts in devices}
     if not files:
@@ -168,10 +168,10 @@ def _devices(devices: "list[Mapping[str, str]]") -> list[Statement]:
     of_files = {
         name: {key: value for key, value in facts.items() if key not in shared} for name, facts in files.items()
     }
-    whole = Statement(_hash_lines(shared), shared, key="device")
+    whole = Wording(_hash_lines(shared), shared, key="device")
     return [
         whole,
-        *(Statement((name, *_hash_lines(facts)), facts, key=name) for name, facts in of_files.items() if facts),
+        *(Wording((name, *_hash_lines(facts)), facts, key=name) for name, facts in of_files.items() if facts),
     ]
 
 

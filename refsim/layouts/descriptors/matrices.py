@@ -7,7 +7,7 @@ from refsim.layouts.swizzles import swizzle
 from refsim.layouts.tiles import K, Tile
 from refsim.sources import PTX
 
-UNIT = 16
+UNIT_BYTES = 16
 
 
 def _no_base_offset_without_swizzle(fields: Fields) -> str | None:
@@ -35,21 +35,21 @@ def _pattern_start(fields: Fields) -> str | None:
 
 def _matrix_fields(codes: tuple[tuple[int, Value], ...], low: int) -> tuple[Field, ...]:
     return (
-        Field("start_address", 0, 14, "first byte of the matrix in shared memory", UNIT, default=None),
+        Field("start_address", 0, 14, "first byte of the matrix in shared memory", UNIT_BYTES, default=None),
         Field(
             "leading_byte_offset",
             16,
             14,
             "bytes between core matrices along K (no swizzle) or between swizzle spans along MN (MN-major); "
             "unused K-major with swizzle",
-            UNIT,
+            UNIT_BYTES,
         ),
         Field(
             "stride_byte_offset",
             32,
             14,
             "bytes between groups of 8 rows (K-major), of 8 k (MN-major), or of core matrices along MN (no swizzle)",
-            UNIT,
+            UNIT_BYTES,
         ),
         Field("base_offset", 49, 3, "where the swizzle pattern begins, in 128 bytes past its own boundary"),
         Field("swizzle", low, 64 - low, "swizzle mode", names=codes, default=None),
@@ -108,7 +108,7 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
             help="align the tile: operand_descriptor writes base_offset 0",
         )
     offset = int(tile.offset(mn, k))
-    if offset % UNIT or (mn if tile.major == K else k) % tile.atom_rows:
+    if offset % UNIT_BYTES or (mn if tile.major == K else k) % tile.atom_rows:
         raise RefsimError("tile-corner", f"({mn}, {k}) is not the corner of a core matrix of this tile")
     leading, stride = _offsets(tile)
     return rows[kind].encode(
@@ -123,4 +123,4 @@ def _offsets(tile: Tile) -> tuple[int, int]:
     """Leading and stride byte offset: which of the tile's strides each is depends on major and swizzle."""
     if tile.swizzle.name == "none":
         return tile.k_stride_bytes, tile.mn_stride_bytes
-    return (UNIT, tile.mn_stride_bytes) if tile.major == K else (tile.mn_stride_bytes, tile.k_stride_bytes)
+    return (UNIT_BYTES, tile.mn_stride_bytes) if tile.major == K else (tile.mn_stride_bytes, tile.k_stride_bytes)

@@ -68,12 +68,12 @@ STORES = (
     Form("m8n8", "b16", True, (1, 2, 4), 8, 8, 16, 16, _transposed_b16, "sm_90"),
     Form("m16n8", "b8", True, (1, 2, 4), 8, 16, 8, 8, _transposed_bytes, "sm_100a"),
 )
-FORMS = {"ldmatrix": LOADS, "stmatrix": STORES}
+ROW_FORMS = {"ldmatrix": LOADS, "stmatrix": STORES}
 
 
 def rows() -> Iterator[Row]:
     """Every name of the two families with the function that builds its fragment."""
-    for instruction, forms in FORMS.items():
+    for instruction, forms in ROW_FORMS.items():
         for form in forms:
             for count in form.counts:
                 yield form.name(instruction, count), partial(_fragment, instruction, form, count)
@@ -107,9 +107,9 @@ def refusal(name: str) -> RefsimError | None:
     if match is None:
         return None
     instruction, shape, count, type, trans = match.groups()
-    fitting = [form for form in FORMS[instruction] if (form.shape, form.type) == (shape, type)]
+    fitting = [form for form in ROW_FORMS[instruction] if (form.shape, form.type) == (shape, type)]
     if not fitting:
-        have = ", ".join(dict.fromkeys(f"{form.shape} {form.type}" for form in FORMS[instruction]))
+        have = ", ".join(dict.fromkeys(f"{form.shape} {form.type}" for form in ROW_FORMS[instruction]))
         return refuse(name, f"{instruction} has no {shape} of {type}", f"PTX ISA, {instruction}: {have}")
     if all(form.trans != bool(trans) for form in fitting):
         must = "needs .trans" if fitting[0].trans else "has no .trans"

@@ -15,7 +15,7 @@ LANES = 64
 
 
 @dataclass(frozen=True)
-class Shape:
+class MfmaShape:
     """One MN x MN x K: types in AMD's spelling (fp8 is FNUZ on gfx942, OCP on gfx950) and the first chip.
 
     64 lanes are G = 64 / MN groups; each group holds another stretch of K.
@@ -34,24 +34,24 @@ class Shape:
         return LANES // self.mn
 
 
-SHAPES = (
-    Shape(32, 2, ("f32",), "gfx908"),
-    Shape(16, 4, ("f32",), "gfx908"),
-    Shape(32, 4, ("xf32",), "gfx942"),
-    Shape(16, 8, ("xf32",), "gfx942"),
-    Shape(16, 4, ("f64",), "gfx90a"),
-    Shape(32, 8, ("f16",), "gfx908"),
-    Shape(16, 16, ("f16",), "gfx908"),
-    Shape(32, 8, ("bf16",), "gfx90a"),
-    Shape(16, 16, ("bf16",), "gfx90a"),
-    Shape(32, 16, ("i8", "fp8", "bf8"), "gfx942"),
-    Shape(16, 32, ("i8", "fp8", "bf8"), "gfx942"),
-    Shape(32, 16, ("f16", "bf16"), "gfx950"),
-    Shape(16, 32, ("f16", "bf16"), "gfx950"),
-    Shape(32, 32, ("i8",), "gfx950"),
-    Shape(16, 64, ("i8",), "gfx950"),
-    Shape(32, 64, ("f8f6f4",), "gfx950"),
-    Shape(16, 128, ("f8f6f4",), "gfx950"),
+MFMA_SHAPES = (
+    MfmaShape(32, 2, ("f32",), "gfx908"),
+    MfmaShape(16, 4, ("f32",), "gfx908"),
+    MfmaShape(32, 4, ("xf32",), "gfx942"),
+    MfmaShape(16, 8, ("xf32",), "gfx942"),
+    MfmaShape(16, 4, ("f64",), "gfx90a"),
+    MfmaShape(32, 8, ("f16",), "gfx908"),
+    MfmaShape(16, 16, ("f16",), "gfx908"),
+    MfmaShape(32, 8, ("bf16",), "gfx90a"),
+    MfmaShape(16, 16, ("bf16",), "gfx90a"),
+    MfmaShape(32, 16, ("i8", "fp8", "bf8"), "gfx942"),
+    MfmaShape(16, 32, ("i8", "fp8", "bf8"), "gfx942"),
+    MfmaShape(32, 16, ("f16", "bf16"), "gfx950"),
+    MfmaShape(16, 32, ("f16", "bf16"), "gfx950"),
+    MfmaShape(32, 32, ("i8",), "gfx950"),
+    MfmaShape(16, 64, ("i8",), "gfx950"),
+    MfmaShape(32, 64, ("f8f6f4",), "gfx950"),
+    MfmaShape(16, 128, ("f8f6f4",), "gfx950"),
 )
 AMD_NAMES: dict[str, ElementType] = {
     "xf32": TF32,
@@ -60,13 +60,13 @@ AMD_NAMES: dict[str, ElementType] = {
     "bf8": E5M2FNUZ,
 }  # others are called as elsewhere
 # Width of an f8f6f4 element -> the consecutive k that a lane holds before it skips to the next stretch
-CHUNK = {8: 16, 6: 32, 4: 32}
+K_CHUNK = {8: 16, 6: 32, 4: 32}
 WIDTHS = {"fp8": 8, "fp6": 6, "fp4": 4}
 
 
 def rows() -> Iterator[Row]:
     """Every name of the family with the function that builds its fragment."""
-    for shape in SHAPES:
+    for shape in MFMA_SHAPES:
         for type in shape.types:
             stem = f"mfma.{shape}.{type}"
             for operand in "ab":
@@ -88,10 +88,10 @@ def _element(type: str) -> ElementType:
     return AMD_NAMES.get(type) or element_named(type)
 
 
-def _operand(name: str, shape: Shape, operand: str, bits: int) -> Fragment:
+def _operand(name: str, shape: MfmaShape, operand: str, bits: int) -> Fragment:
     values = shape.k // shape.groups
     scaled = shape.types == ("f8f6f4",)
-    chunk = CHUNK[bits] if scaled else values
+    chunk = K_CHUNK[bits] if scaled else values
     per, width = (values, values * bits) if 32 % bits else (max(1, 32 // bits), max(32, bits))
     return Fragment(
         name,
@@ -108,14 +108,14 @@ def _operand(name: str, shape: Shape, operand: str, bits: int) -> Fragment:
     )
 
 
-def _along_k(lane: Integers, value: Integers, shape: Shape, operand: str, chunk: int) -> tuple[Integers, Integers]:
+def _along_k(lane: Integers, value: Integers, shape: MfmaShape, operand: str, chunk: int) -> tuple[Integers, Integers]:
     """Stretches of `chunk` k go to the lane groups in turn: fp8 16x16x128, lane 16, value 16 is k = 16 + 64."""
     outer = lane % shape.mn
     k = value % chunk + chunk * (lane // shape.mn + shape.groups * (value // chunk))
     return (outer, k) if operand == "a" else (k, outer)
 
 
-def _accumulator(name: str, shape: Shape, type: str) -> Fragment:
+def _accumulator(name: str, shape: MfmaShape, type: str) -> Fragment:
     doubles = type != "f8f6f4" and _element(type) is F64
     bits = 64 if doubles else 32
     return Fragment(
@@ -132,12 +132,12 @@ def _accumulator(name: str, shape: Shape, type: str) -> Fragment:
     )
 
 
-def _down_rows(lane: Integers, value: Integers, shape: Shape, run: int) -> tuple[Integers, Integers]:
+def _down_rows(lane: Integers, value: Integers, shape: MfmaShape, run: int) -> tuple[Integers, Integers]:
     """Runs of `run` rows go to the lane groups in turn: 32x32, lane 32, value 5 is row 1 + 4 + 8."""
     return value % run + run * (lane // shape.mn + shape.groups * (value // run)), lane % shape.mn
 
 
-def _scales(name: str, shape: Shape, operand: str, byte: int) -> Fragment:
+def _scales(name: str, shape: MfmaShape, operand: str, byte: int) -> Fragment:
     extent = (shape.mn, shape.groups)
     return Fragment(
         name,
@@ -153,7 +153,7 @@ def _scales(name: str, shape: Shape, operand: str, byte: int) -> Fragment:
     )
 
 
-def _one_byte(lane: Integers, value: Integers, shape: Shape, operand: str, byte: int) -> tuple[Integers, Integers]:
+def _one_byte(lane: Integers, value: Integers, shape: MfmaShape, operand: str, byte: int) -> tuple[Integers, Integers]:
     outer, block = lane % shape.mn, lane // shape.mn
     return only(value == byte, outer, block) if operand == "sfa" else only(value == byte, block, outer)
 
@@ -169,9 +169,9 @@ def refusal(name: str) -> RefsimError | None:
     if match is None:
         return None
     m, n, k, type, operand, suffix = match.groups()
-    having = [shape for shape in SHAPES if type in shape.types]
+    having = [shape for shape in MFMA_SHAPES if type in shape.types]
     if not having:
-        have = ", ".join(dict.fromkeys(type for shape in SHAPES for type in shape.types))
+        have = ", ".join(dict.fromkeys(type for shape in MFMA_SHAPES for type in shape.types))
         return refuse(name, f"MFMA does not multiply {type}", f"CDNA ISA: types are {have}")
     if f"{m}x{n}x{k}" not in map(str, having):
         have = ", ".join(map(str, having))

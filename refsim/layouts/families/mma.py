@@ -9,11 +9,11 @@ from itertools import product
 from refsim.errors import RefsimError
 from refsim.formats import E2M1, F16, element_named
 from refsim.layouts.families.core import Formula, Fragment, Integers, Row, group, only, refuse, within
-from refsim.layouts.families.shapes import Shape as Multiplied
+from refsim.layouts.families.shapes import Shape
 from refsim.sources import PTX, Source
 
 
-class Shape(Multiplied):
+class MmaShape(Shape):
     """A shape of mma.sync; the first accumulator is the default."""
 
     @property
@@ -41,29 +41,29 @@ class Scaling:
 
 
 # m, n, k, types, accumulators, first target
-SHAPES = (
-    Shape(8, 8, 4, ("f16",), ("f32", "f16"), "sm_70"),
-    Shape(8, 8, 4, ("f64",), ("f64",), "sm_80"),
-    Shape(8, 8, 16, ("s8", "u8"), ("s32",), "sm_75"),
-    Shape(8, 8, 32, ("s4", "u4"), ("s32",), "sm_75"),
-    Shape(8, 8, 128, ("b1",), ("s32",), "sm_75"),
-    Shape(16, 8, 4, ("tf32",), ("f32",), "sm_80"),
-    Shape(16, 8, 4, ("f64",), ("f64",), "sm_90"),
-    Shape(16, 8, 8, ("f16",), ("f32", "f16"), "sm_75"),
-    Shape(16, 8, 8, ("bf16", "tf32"), ("f32",), "sm_80"),
-    Shape(16, 8, 8, ("f64",), ("f64",), "sm_90"),
-    Shape(16, 8, 16, ("f16",), ("f32", "f16"), "sm_80"),
-    Shape(16, 8, 16, ("bf16",), ("f32",), "sm_80"),
-    Shape(16, 8, 16, ("s8", "u8"), ("s32",), "sm_80"),
-    Shape(16, 8, 16, ("e4m3", "e5m2"), ("f32", "f16"), "sm_89"),
-    Shape(16, 8, 16, ("f64",), ("f64",), "sm_90"),
-    Shape(16, 8, 32, ("s8", "u8", "s4", "u4"), ("s32",), "sm_80"),
-    Shape(16, 8, 32, ("e4m3", "e5m2"), ("f32", "f16"), "sm_89"),
-    Shape(16, 8, 32, ("e3m2", "e2m3", "e2m1"), ("f32", "f16"), "sm_120a"),
-    Shape(16, 8, 64, ("s4", "u4"), ("s32",), "sm_80"),
-    Shape(16, 8, 64, ("e2m1",), ("f32",), "sm_120a"),
-    Shape(16, 8, 128, ("b1",), ("s32",), "sm_80"),
-    Shape(16, 8, 256, ("b1",), ("s32",), "sm_80"),
+MMA_SHAPES = (
+    MmaShape(8, 8, 4, ("f16",), ("f32", "f16"), "sm_70"),
+    MmaShape(8, 8, 4, ("f64",), ("f64",), "sm_80"),
+    MmaShape(8, 8, 16, ("s8", "u8"), ("s32",), "sm_75"),
+    MmaShape(8, 8, 32, ("s4", "u4"), ("s32",), "sm_75"),
+    MmaShape(8, 8, 128, ("b1",), ("s32",), "sm_75"),
+    MmaShape(16, 8, 4, ("tf32",), ("f32",), "sm_80"),
+    MmaShape(16, 8, 4, ("f64",), ("f64",), "sm_90"),
+    MmaShape(16, 8, 8, ("f16",), ("f32", "f16"), "sm_75"),
+    MmaShape(16, 8, 8, ("bf16", "tf32"), ("f32",), "sm_80"),
+    MmaShape(16, 8, 8, ("f64",), ("f64",), "sm_90"),
+    MmaShape(16, 8, 16, ("f16",), ("f32", "f16"), "sm_80"),
+    MmaShape(16, 8, 16, ("bf16",), ("f32",), "sm_80"),
+    MmaShape(16, 8, 16, ("s8", "u8"), ("s32",), "sm_80"),
+    MmaShape(16, 8, 16, ("e4m3", "e5m2"), ("f32", "f16"), "sm_89"),
+    MmaShape(16, 8, 16, ("f64",), ("f64",), "sm_90"),
+    MmaShape(16, 8, 32, ("s8", "u8", "s4", "u4"), ("s32",), "sm_80"),
+    MmaShape(16, 8, 32, ("e4m3", "e5m2"), ("f32", "f16"), "sm_89"),
+    MmaShape(16, 8, 32, ("e3m2", "e2m3", "e2m1"), ("f32", "f16"), "sm_120a"),
+    MmaShape(16, 8, 64, ("s4", "u4"), ("s32",), "sm_80"),
+    MmaShape(16, 8, 64, ("e2m1",), ("f32",), "sm_120a"),
+    MmaShape(16, 8, 128, ("b1",), ("s32",), "sm_80"),
+    MmaShape(16, 8, 256, ("b1",), ("s32",), "sm_80"),
 )
 SCALINGS = (
     Scaling(32, "mxf8f6f4", 1, (0, 1, 2, 3)),
@@ -77,7 +77,7 @@ THREAD_IDS = {"sfa": (0, 1), "sfb": (0, 1, 2, 3)}
 
 def rows() -> Iterator[Row]:
     """Every name of the family with the function that builds its fragment."""
-    for shape in SHAPES:
+    for shape in MMA_SHAPES:
         for type, operand in product(shape.types, "abcd"):
             stem = f"mma.{shape}.{type}.{operand}"
             if operand in "cd":
@@ -128,7 +128,7 @@ def accumulator(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
 
 
 # fmt: off
-def _operand(name: str, shape: Shape, type: str, operand: str) -> Fragment:
+def _operand(name: str, shape: MmaShape, type: str, operand: str) -> Fragment:
     slot, shift = container_bits(type, shape.k)
     per = max(1, 32 // slot)
     if operand == "a":
@@ -143,7 +143,7 @@ def _operand(name: str, shape: Shape, type: str, operand: str) -> Fragment:
     )
 
 
-def _accumulator(name: str, shape: Shape, type: str) -> Fragment:
+def _accumulator(name: str, shape: MmaShape, type: str) -> Fragment:
     bits = element_named(type).code_bits
     per = max(1, 32 // bits)
     extent, formula, summary = (shape.m, shape.n), accumulator, "a lane holds pairs of neighbouring columns"
@@ -161,7 +161,7 @@ _FOUR_PRODUCTS = "product p of four has rows (in B: columns) 8p to 8p + 7 and la
 
 
 # fmt: off
-def _volta_operand(name: str, shape: Shape, operand: str, major: str) -> Fragment:
+def _volta_operand(name: str, shape: MmaShape, operand: str, major: str) -> Fragment:
     across = major == _USUAL_MAJOR[operand]
     outer_inner = _volta_across if across else _volta_along
     formula = outer_inner if operand == "a" else partial(_swapped, outer_inner)
@@ -233,15 +233,15 @@ def refusal(name: str) -> RefsimError | None:
         return None
     part = match.groupdict()
     shape, type = f"m{part['m']}n{part['n']}k{part['k']}", part["type"]
-    of_shape = [row for row in SHAPES if str(row) == shape]
+    of_shape = [row for row in MMA_SHAPES if str(row) == shape]
     scalings = [row for row in SCALINGS if row.kind == type]
     if scalings or part["operand"].startswith("sf"):
         return _scale_refusal(name, part, shape, scalings)
-    if not any(type in row.types for row in SHAPES):
-        have = ", ".join(dict.fromkeys(type for row in SHAPES for type in row.types))
+    if not any(type in row.types for row in MMA_SHAPES):
+        have = ", ".join(dict.fromkeys(type for row in MMA_SHAPES for type in row.types))
         return refuse(name, f"mma.sync does not multiply {type}", f"PTX ISA, mma: types are {have}")
     if not of_shape:
-        have = ", ".join(dict.fromkeys(str(row) for row in SHAPES if type in row.types))
+        have = ", ".join(dict.fromkeys(str(row) for row in MMA_SHAPES if type in row.types))
         return refuse(name, f"mma.sync has no shape {shape}", f"PTX ISA, mma: {type} comes in {have}")
     fitting = [row for row in of_shape if type in row.types]
     if not fitting:

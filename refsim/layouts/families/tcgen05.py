@@ -37,15 +37,15 @@ class Accumulator:
         return cta * rows + lane % rows, lane // rows * (n // self.cuts) + column
 
 
-EIGHTS, SIXTEENS, WIDE = tuple(range(8, 257, 8)), tuple(range(16, 257, 16)), (64, 128, 256)
+EIGHTS, SIXTEENS, POWERS = tuple(range(8, 257, 8)), tuple(range(16, 257, 16)), (64, 128, 256)
 ACCUMULATORS = (
     Accumulator(64, "1sm", EIGHTS, halved=True),
     Accumulator(128, "1sm", EIGHTS),
     Accumulator(128, "2sm", SIXTEENS, ctas=2, cuts=2),
     Accumulator(256, "2sm", SIXTEENS, ctas=2),
-    Accumulator(32, "ws", WIDE, cuts=4),
-    Accumulator(64, "ws", WIDE, cuts=2),
-    Accumulator(128, "ws", WIDE),
+    Accumulator(32, "ws", POWERS, cuts=4),
+    Accumulator(64, "ws", POWERS, cuts=2),
+    Accumulator(128, "ws", POWERS),
 )
 
 

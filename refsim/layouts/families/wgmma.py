@@ -28,14 +28,14 @@ class Product:
 
 
 EVERY_EIGHT = tuple(range(8, 257, 8))
-INTEGER = (8, 24, *range(16, 257, 16))
+EIGHT_AND_SIXTEENS = (8, 24, *range(16, 257, 16))
 PRODUCTS = (
     Product(16, ("f16",), ("f32", "f16"), EVERY_EIGHT),
     Product(16, ("bf16",), ("f32",), EVERY_EIGHT),
     Product(8, ("tf32",), ("f32",), EVERY_EIGHT),
     Product(32, ("e4m3", "e5m2"), ("f32", "f16"), EVERY_EIGHT),
-    Product(32, ("s8", "u8"), ("s32",), tuple(sorted(INTEGER))),
-    Product(256, ("b1",), ("s32",), tuple(sorted(INTEGER))),
+    Product(32, ("s8", "u8"), ("s32",), tuple(sorted(EIGHT_AND_SIXTEENS))),
+    Product(256, ("b1",), ("s32",), tuple(sorted(EIGHT_AND_SIXTEENS))),
 )
 
 

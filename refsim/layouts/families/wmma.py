@@ -18,7 +18,7 @@ from refsim.layouts.families.shapes import Shape
 from refsim.sources import PTX
 
 _SIZES = ((16, 16), (32, 8), (8, 32))
-SHAPES = (
+WMMA_SHAPES = (
     *(Shape(m, n, 16, ("f16",), ("f32", "f16"), "sm_70") for m, n in _SIZES),
     *(Shape(m, n, 16, ("bf16",), ("f32",), "sm_80") for m, n in _SIZES),
     *(Shape(m, n, 16, ("s8", "u8"), ("s32",), "sm_72") for m, n in _SIZES),
@@ -31,7 +31,7 @@ _F16_VALUES = 16
 def rows() -> Iterator[Row]:
     """Every name of the family with the function that builds its fragment."""
     done: set[str] = set()
-    for shape in SHAPES:
+    for shape in WMMA_SHAPES:
         for type, operand in [*product(shape.types, "ab"), *product(shape.accumulators, "cd")]:
             name = f"wmma.{shape}.{type}.{operand}"
             if name not in done:
@@ -112,9 +112,9 @@ def refusal(name: str) -> RefsimError | None:
     if match is None:
         return None
     shape, type, operand = match.groups()
-    of_shape = [row for row in SHAPES if str(row) == shape]
+    of_shape = [row for row in WMMA_SHAPES if str(row) == shape]
     if not of_shape:
-        have = ", ".join(dict.fromkeys(map(str, SHAPES)))
+        have = ", ".join(dict.fromkeys(map(str, WMMA_SHAPES)))
         return refuse(name, f"wmma has no shape {shape}", f"PTX ISA, wmma: {have}; s4 and b1 are not modelled")
     have = ", ".join(
         dict.fromkeys(each for row in of_shape for each in (row.types if operand in "ab" else row.accumulators))

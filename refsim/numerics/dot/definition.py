@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from refsim.formats import F16, F32, F64, ElementType, Format, element_named, float_named
-from refsim.numerics.dot.terms import FINITE, INFINITE, NAN, Term, decoded, multiplied, rounded, shifted
+from refsim.numerics.dot.terms import FINITE, INFINITE, IS_NAN, Term, decoded, multiplied, rounded, shifted
 from refsim.numerics.methods import (
     EXACT,
     FLUSHED_TREE,
@@ -42,7 +42,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Step:
+class FusedStep:
     """One fused step: its terms, the exponent they were aligned to, the aligned integers, their sum and the result.
 
     The last of `terms` and `aligned` is C. An aligned integer counts units of 2^quantum, in a truncated step of
@@ -65,7 +65,7 @@ class Step:
 class DotProduct:
     """The steps of one dot product in order, the code it ends with, and its products before any scale, one for each i."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FusedStep, ...]
     result: int
     products: tuple[Term, ...]
 
@@ -94,7 +94,7 @@ def dot_product(
     codes = [_terms(x, float_named(name), profile) for x, name in ((a, a_format), (b, b_format))]
     scales = [[decoded(s, float_named(scale_format)) for s in row] for row in (a_scale, b_scale) if scale_format]
     products = [multiplied(x, y) for x, y in zip(*codes, strict=True)]
-    steps: list[Step] = []
+    steps: list[FusedStep] = []
     for start in range(0, len(products), k):
         late = profile.adds_c_last
         d = 0 if late else _entering(c, profile)
@@ -139,7 +139,7 @@ def _as_half(term: Term) -> Term:
 def _kept_nan(*codes: int) -> int | None:
     """The first f64 NaN of the codes, made quiet: 0x7ff0000000000001 becomes 0x7ff8000000000001."""
     quiet = 1 << (F64.mantissa_bits - 1)
-    return next((code | quiet for code in codes if decoded(code, F64).kind is NAN), None)
+    return next((code | quiet for code in codes if decoded(code, F64).kind is IS_NAN), None)
 
 
 def _scaled(terms: list[Term], factors: list[Term]) -> list[Term]:
@@ -148,7 +148,8 @@ def _scaled(terms: list[Term], factors: list[Term]) -> list[Term]:
     A scale that is NaN makes a NaN whatever it multiplies.
     """
     return [
-        factor if factor.kind is NAN else multiplied(term, factor) for term, factor in zip(terms, factors, strict=True)
+        factor if factor.kind is IS_NAN else multiplied(term, factor)
+        for term, factor in zip(terms, factors, strict=True)
     ]
 
 
@@ -162,7 +163,7 @@ def _grouped(terms: list[Term], factors: list[Term]) -> list[Term]:
 
 def _one_term(group: list[Term], factor: Term) -> Term:
     bits = group[0].fraction_bits
-    if factor.kind is NAN:
+    if factor.kind is IS_NAN:
         return factor
     # E2M1 exponents are 0, 1 or 2: all products are integers of 2^-bits.
     total = sum(term.significand << term.exponent for term in group if term.exponent is not None)
@@ -171,13 +172,13 @@ def _one_term(group: list[Term], factor: Term) -> Term:
     return Term(total < 0, abs(total) * factor.magnitude, exponent, bits + factor.fraction_bits)
 
 
-def _special(terms: Sequence[Term], rounding: Rounding) -> Step | None:
+def _special(terms: Sequence[Term], rounding: Rounding) -> FusedStep | None:
     """NaN, and infinities of both signs, give NaN; otherwise an infinity stands."""
     signs = {term.negative for term in terms if term.kind is INFINITE}
-    if len(signs) == 2 or any(term.kind is NAN for term in terms):
-        return Step(tuple(terms), None, (), 0, rounding.nan)
+    if len(signs) == 2 or any(term.kind is IS_NAN for term in terms):
+        return FusedStep(tuple(terms), None, (), 0, rounding.nan)
     if signs:
-        return Step(tuple(terms), None, (), 0, rounding.infinity | (rounding.sign if signs.pop() else 0))
+        return FusedStep(tuple(terms), None, (), 0, rounding.infinity | (rounding.sign if signs.pop() else 0))
     return None
 
 
@@ -191,7 +192,7 @@ def _aligned(terms: Sequence[Term], exponent: int, fraction: int) -> tuple[int, 
     )
 
 
-def _truncated(products: Sequence[Term], c: int, profile: Profile) -> Step:
+def _truncated(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
     """Align the products and C to the largest exponent, cut, sum, round."""
     assert profile.fraction is not None
     assert profile.zero_exponent is not None
@@ -202,10 +203,10 @@ def _truncated(products: Sequence[Term], c: int, profile: Profile) -> Step:
         return special
     exponent = max(profile.zero_exponent if term.exponent is None else term.exponent for term in terms)
     aligned, quantum = _aligned(terms, exponent, profile.fraction), exponent - profile.fraction
-    return Step(terms, exponent, aligned, sum(aligned), rounded(sum(aligned), quantum, rounding), quantum)
+    return FusedStep(terms, exponent, aligned, sum(aligned), rounded(sum(aligned), quantum, rounding), quantum)
 
 
-def _exact(terms: Sequence[Term], rounding: Rounding) -> Step:
+def _exact(terms: Sequence[Term], rounding: Rounding) -> FusedStep:
     """The exact sum, rounded once; an exact zero is +0."""
     special = _special(terms, rounding)
     if special:
@@ -213,27 +214,27 @@ def _exact(terms: Sequence[Term], rounding: Rounding) -> Step:
     bits = max(term.fraction_bits for term in terms)
     lowest = min((term.exponent for term in terms if term.exponent is not None), default=0)
     aligned, quantum = _aligned(terms, lowest, bits), lowest - bits
-    return Step(tuple(terms), lowest, aligned, sum(aligned), rounded(sum(aligned), quantum, rounding), quantum)
+    return FusedStep(tuple(terms), lowest, aligned, sum(aligned), rounded(sum(aligned), quantum, rounding), quantum)
 
 
-def _ieee(terms: Sequence[Term], rounding: Rounding) -> Step:
+def _ieee(terms: Sequence[Term], rounding: Rounding) -> FusedStep:
     """The exact sum, rounded once, as IEEE 754 has it: a sum of negative zeros is -0."""
     step = _exact(terms, rounding)
     zeros = all(term.kind is FINITE and term.exponent is None and term.negative for term in terms)
     return replace(step, result=rounding.sign) if zeros else step
 
 
-def _exact_step(products: Sequence[Term], c: int, profile: Profile) -> Step:
+def _exact_step(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
     rounding = profile.rounding
     return _exact((*products, decoded(c, rounding.format)), rounding)
 
 
-def _fma_step(products: Sequence[Term], c: int, profile: Profile) -> Step:
+def _fma_step(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
     rounding = profile.rounding
     return _ieee((*products, decoded(c, rounding.format)), rounding)
 
 
-def _added(d: int, c: int, profile: Profile) -> Step:
+def _added(d: int, c: int, profile: Profile) -> FusedStep:
     """The IEEE addition of C at the end of an instruction, to nearest even."""
     rounding = TO_NEAREST[profile.d_format]
     return _ieee((decoded(d, rounding.format), decoded(c, rounding.format)), rounding)
@@ -252,7 +253,7 @@ def _flushed_sum(terms: Sequence[Term]) -> Term:
     return Term(term.negative, 0, None, F32.mantissa_bits) if subnormal else term
 
 
-def _flushed_tree(products: Sequence[Term], c: int, profile: Profile) -> Step:
+def _flushed_tree(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
     """Float32 arithmetic that flushes subnormals: products, their sum by pairs, then C."""
     level = [_flushed_sum([term]) for term in products]
     while len(level) > 1:
@@ -266,7 +267,7 @@ def _flushed_tree(products: Sequence[Term], c: int, profile: Profile) -> Step:
     sign = rounding.sign if total.negative else 0
     quantum = None if total.exponent is None else total.exponent - F32.mantissa_bits
     code = 0 if quantum is None else rounded(total.magnitude, quantum, rounding)
-    return Step(terms, total.exponent, (total.significand,), total.significand, code | sign, quantum)
+    return FusedStep(terms, total.exponent, (total.significand,), total.significand, code | sign, quantum)
 
 
 def _summed(products: Sequence[Term], fraction: int) -> Sum:
@@ -286,7 +287,7 @@ def _beyond(term: Term) -> Term:
     return Term(term.negative, 0, None, term.fraction_bits, INFINITE) if large else term
 
 
-def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
+def _late(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
     """CDNA3: the products are summed first; then their sum and C are rounded down at the larger of two exponents."""
     assert profile.fraction is not None
     rounding, fraction = profile.rounding, profile.fraction
@@ -310,7 +311,7 @@ def _late(products: Sequence[Term], c: int, profile: Profile) -> Step:
     total = sum(aligned)
     lowest = max(abs(total).bit_length() - 1 + unit, 1 - rounding.format.bias, unit + FLOOR_BITS) - FLOOR_BITS
     code = rounded(_floored(total, unit - lowest), lowest, rounding)
-    return Step(terms, exponent, aligned, total, code, unit, sums=sums)
+    return FusedStep(terms, exponent, aligned, total, code, unit, sums=sums)
 
 
 def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: ElementType, b_format: ElementType) -> DotProduct:
@@ -321,7 +322,7 @@ def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: ElementType, 
     return DotProduct((), (total + (1 << 31)) % (1 << 32) - (1 << 31), terms)
 
 
-_STEPS: dict[Method, Callable[[Sequence[Term], int, Profile], Step]] = {
+_STEPS: dict[Method, Callable[[Sequence[Term], int, Profile], FusedStep]] = {
     TRUNCATED: _truncated,
     GROUPED: _truncated,
     EXACT: _exact_step,

@@ -6,7 +6,7 @@ from fractions import Fraction
 from refsim.formats import Format, Specials
 from refsim.numerics.roundings import Rounding
 
-FINITE, INFINITE, NAN = "finite", "infinite", "nan"
+FINITE, INFINITE, IS_NAN = "finite", "infinite", "nan"
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ def _kind(format: Format, negative: bool, field: int, mantissa: int) -> str:
     all_ones = field == (1 << format.exponent_bits) - 1
     match format.specials:
         case Specials.IEEE if all_ones:
-            return NAN if mantissa else INFINITE
+            return IS_NAN if mantissa else INFINITE
         case Specials.NAN_ALL_ONES if all_ones and mantissa == (1 << format.mantissa_bits) - 1:
-            return NAN
+            return IS_NAN
         case Specials.NAN_NEGATIVE_ZERO if negative and field == 0 and mantissa == 0:
-            return NAN
+            return IS_NAN
         case _:
             return FINITE
 
@@ -73,8 +73,8 @@ def multiplied(a: Term, b: Term) -> Term:
     """The product: magnitudes multiply, exponents add, nothing is normalised. 1.5 x 1.5 is 2.25 with exponent 0."""
     negative, bits = a.negative != b.negative, a.fraction_bits + b.fraction_bits
     zero = any(term.kind is FINITE and term.exponent is None for term in (a, b))
-    if NAN in (a.kind, b.kind) or (INFINITE in (a.kind, b.kind) and zero):
-        return Term(negative, 0, None, bits, NAN)
+    if IS_NAN in (a.kind, b.kind) or (INFINITE in (a.kind, b.kind) and zero):
+        return Term(negative, 0, None, bits, IS_NAN)
     if INFINITE in (a.kind, b.kind):
         return Term(negative, 0, None, bits, INFINITE)
     exponent = None if a.exponent is None or b.exponent is None else a.exponent + b.exponent

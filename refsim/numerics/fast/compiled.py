@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.numerics.fast import tiles
 from refsim.numerics.fast.domain import int32_products
-from refsim.numerics.fast.operands import GroupedOperand, Operand, narrow
+from refsim.numerics.fast.operands import FastOperand, GroupedOperand, narrow
 from refsim.numerics.fast.reals import Values
 from refsim.numerics.rows import Profile
 
@@ -64,16 +64,16 @@ def _compiled(kernel: Any) -> bool:
 class Packed:
     """B of one batch: each of its arrays as tiles (tiles, K or K / 16, width), padded with zeros."""
 
-    b: Operand | GroupedOperand
+    b: FastOperand | GroupedOperand
     arrays: tuple[NDArray[Any], ...]
 
 
-def packed(b: Operand | GroupedOperand) -> Packed:
+def packed(b: FastOperand | GroupedOperand) -> Packed:
     """B packed once for all rows of A."""
     return Packed(b, tuple(_tiles(array) for array in _arrays(b)))
 
 
-def _arrays(of: Operand | GroupedOperand) -> tuple[NDArray[Any], ...]:
+def _arrays(of: FastOperand | GroupedOperand) -> tuple[NDArray[Any], ...]:
     """What the kernels read of an operand, C-contiguous (K or K / 16, rows)."""
     if isinstance(of, GroupedOperand):
         arrays: tuple[NDArray[Any], ...] = (of.values, of.weights, of.exponents, of.present)
@@ -94,7 +94,7 @@ def _tiles(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def chain(
-    a: Operand | GroupedOperand, b: Packed, c: Values, profile: Profile, length: int, *, may_compile: bool
+    a: FastOperand | GroupedOperand, b: Packed, c: Values, profile: Profile, length: int, *, may_compile: bool
 ) -> Values:
     """The rounded sums of all steps from C (1, M, N), float32, on. Wide operands are left to NumPy if kernels for them
     are not compiled yet and may not be now."""
@@ -104,9 +104,9 @@ def chain(
     if isinstance(a, GroupedOperand):
         sums = sums.astype(np.float64)
         module.grouped(*left, *b.arrays, sums, rule)
-    elif isinstance(b.b, Operand) and narrow(a, b.b):
+    elif isinstance(b.b, FastOperand) and narrow(a, b.b):
         module.narrow(left[0], left[2], b.arrays[0], b.arrays[2], a.low + b.b.low, sums, rule)
-    elif isinstance(b.b, Operand) and not may_compile and not _compiled(module.wide):
+    elif isinstance(b.b, FastOperand) and not may_compile and not _compiled(module.wide):
         return tiles.chain(a, b.b, c.astype(np.float64), profile, length)
     else:
         x, y = (values.astype(np.float64, copy=False) for values in (left[0], b.arrays[0]))
@@ -116,7 +116,7 @@ def chain(
 
 
 def _rule(profile: Profile, length: int) -> dict[str, int | bool]:
-    """A row as the fields of `kernels.Rule`."""
+    """A row as the fields of `kernels.StepNumbers`."""
     rounding = profile.rounding
     assert profile.fraction is not None
     assert profile.zero_exponent is not None

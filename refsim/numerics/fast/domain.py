@@ -4,7 +4,7 @@ A step with largest exponent E counts in units of 2^(E - F): its last kept bit. 
 """
 
 from refsim.formats import F16, float_named
-from refsim.numerics.fast.reals import SINGLE, real_of
+from refsim.numerics.fast.reals import REAL_F32, real_of
 from refsim.numerics.rows import Profile
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -34,10 +34,10 @@ def covers(profile: Profile) -> bool:
         return (fraction, zero) == (GROUPED_BITS, GROUPED_ZERO)
     if zero > 1 - rounding.format.bias or (rounding.format is not F16 and zero >= LOWEST_PRODUCT):
         return False
-    if real_of(profile) is SINGLE and not _always_narrow(profile):
+    if real_of(profile) is REAL_F32 and not _always_narrow(profile):
         return False
     cuts_more = rounding.fraction_bits < rounding.format.mantissa_bits
-    if cuts_more and real_of(profile) is not SINGLE:
+    if cuts_more and real_of(profile) is not REAL_F32:
         return False  # a subnormal C alone is cut by its bits, which in float64 are those of a normal number
     carried = fraction + 3 + profile.length.bit_length()  # bits of a sum of that many products and C
     return rounding.fraction_bits <= fraction <= MOST_BITS and carried <= real_of(profile).mantissa + 1

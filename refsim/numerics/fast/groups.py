@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from refsim.formats import F32
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast.operands import GroupedOperand, loses_no_bit
-from refsim.numerics.fast.reals import DOUBLE, Values
+from refsim.numerics.fast.reals import REAL_F64, Values
 from refsim.numerics.fast.terms import ZERO
 from refsim.numerics.fast.tiles import matmul, round_sums
 from refsim.numerics.rows import Profile
@@ -27,7 +27,7 @@ def _step(a: GroupedOperand, b: GroupedOperand, part: slice, c: Values, profile:
     exponent = _exponent(a, b, slice(part.start // GROUP, part.stop // GROUP), c, profile)
     exponent -= profile.fraction
     coarsest = int(exponent.max())
-    scale = DOUBLE.power(-exponent)
+    scale = REAL_F64.power(-exponent)
     np.multiply(c, scale, out=c)
     np.trunc(c, out=c)
     x, y, size = a.weighted(part), b.weighted(part), GROUP
@@ -38,8 +38,8 @@ def _step(a: GroupedOperand, b: GroupedOperand, part: slice, c: Values, profile:
         sums = matmul(x[some].transpose(1, 2, 0), y[some].transpose(1, 0, 2), np.empty_like(c))
         sums *= scale
         c += np.trunc(sums, out=sums)
-    np.multiply(c, DOUBLE.power(exponent), out=c)
-    round_sums(c, profile, DOUBLE, careful=True)
+    np.multiply(c, REAL_F64.power(exponent), out=c)
+    round_sums(c, profile, REAL_F64, careful=True)
 
 
 def _exponent(a: GroupedOperand, b: GroupedOperand, groups: slice, c: Values, profile: Profile) -> NDArray[np.int64]:
@@ -50,7 +50,7 @@ def _exponent(a: GroupedOperand, b: GroupedOperand, groups: slice, c: Values, pr
         own = x[:, :, None] + y[:, None, :]
         own[(p[:, :, None] & q[:, None, :]) == 0] = ZERO
         np.maximum(top, own, out=top)
-    exponent = DOUBLE.exponent(c)
+    exponent = REAL_F64.exponent(c)
     np.maximum(exponent, 1 - F32.bias, out=exponent)
     exponent[c == 0] = profile.zero_exponent
     np.maximum(exponent, top, out=exponent)

@@ -21,7 +21,7 @@ Singles = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 
-class Rule(NamedTuple):
+class StepNumbers(NamedTuple):
     """The numbers of a row that a step is computed with."""
 
     length: int  # products of a step, a multiple of 4
@@ -36,7 +36,13 @@ class Rule(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def narrow(
-    a: Singles, a_offsets: NDArray[np.int8], b: Singles, b_offsets: NDArray[np.int8], low: int, c: Singles, rule: Rule
+    a: Singles,
+    a_offsets: NDArray[np.int8],
+    b: Singles,
+    b_offsets: NDArray[np.int8],
+    low: int,
+    c: Singles,
+    rule: StepNumbers,
 ) -> None:
     """Float32 products, int32 terms: a (K, rows), b (tiles, K, WIDTH), c (tiles, rows, WIDTH) is overwritten.
 
@@ -67,7 +73,7 @@ def wide(
     b: Doubles,
     b_exponents: NDArray[np.int16],
     c: Doubles,
-    rule: Rule,
+    rule: StepNumbers,
 ) -> None:
     """The same with float64 products and exponents of any size."""
     length = rule.length
@@ -94,7 +100,7 @@ def grouped(
     b_exponents: NDArray[np.int16],
     b_present: NDArray[np.uint16],
     c: Doubles,
-    rule: Rule,
+    rule: StepNumbers,
 ) -> None:
     """FP4: numbers (K, rows) and (tiles, K, WIDTH); weights, exponents and presence of groups have K / 16."""
     length = rule.length
@@ -144,7 +150,7 @@ def _largest_group(
 
 
 @njit(nogil=True, cache=True)
-def _align(top: NDArray[np.int16], c: Doubles, rule: Rule, scale: Doubles, unit: Doubles) -> None:
+def _align(top: NDArray[np.int16], c: Doubles, rule: StepNumbers, scale: Doubles, unit: Doubles) -> None:
     """One unit of the last kept bit, 2^(E - F), and its inverse. Where there is no product `top` is below all others."""
     fraction, zero, smallest = rule.fraction, rule.zero, rule.smallest
     bits, scales, units = c.view(np.int64), scale.view(np.int64), unit.view(np.int64)
@@ -157,7 +163,9 @@ def _align(top: NDArray[np.int16], c: Doubles, rule: Rule, scale: Doubles, unit:
 
 
 @njit(nogil=True, cache=True)
-def _align_narrow(top: NDArray[np.int8], low: int, c: Singles, rule: Rule, scale: Singles, unit: Singles) -> None:
+def _align_narrow(
+    top: NDArray[np.int8], low: int, c: Singles, rule: StepNumbers, scale: Singles, unit: Singles
+) -> None:
     """One unit of the last kept bit, 2^(E - F), and its inverse. A negative `top`: no product."""
     bits, scales, units = c.view(np.int32), scale.view(np.int32), unit.view(np.int32)
     # Where results are f32 every product is above 2^-101, and C's subnormals are below all that counts.
@@ -224,7 +232,9 @@ def _cut_group(group: Singles, weight: float, weights: Doubles, scale: Doubles, 
 
 
 @njit(nogil=True, cache=True)
-def _finish_narrow(sums: Doubles, top: NDArray[np.int8], scale: Singles, unit: Singles, c: Singles, rule: Rule) -> None:
+def _finish_narrow(
+    sums: Doubles, top: NDArray[np.int8], scale: Singles, unit: Singles, c: Singles, rule: StepNumbers
+) -> None:
     """As `_finish`; a step without products leaves C, cut, since its own last bit may be out of float32's reach."""
     for j in range(WIDTH):
         sums[j] = (np.float64(np.trunc(c[j] * scale[j])) + sums[j]) * np.float64(unit[j])
@@ -244,7 +254,7 @@ def _finish_narrow(sums: Doubles, top: NDArray[np.int8], scale: Singles, unit: S
 
 
 @njit(nogil=True, cache=True)
-def _finish(sums: Doubles, scale: Doubles, unit: Doubles, c: Doubles, rule: Rule) -> None:
+def _finish(sums: Doubles, scale: Doubles, unit: Doubles, c: Doubles, rule: StepNumbers) -> None:
     """c = the sum of C, cut, and the products, rounded: toward zero by clearing bits, or to the nearest f16."""
     for j in range(WIDTH):
         c[j] = (np.trunc(c[j] * scale[j]) + sums[j]) * unit[j]
@@ -258,7 +268,7 @@ def _finish(sums: Doubles, scale: Doubles, unit: Doubles, c: Doubles, rule: Rule
 
 
 @njit(nogil=True, cache=True)
-def _to_nearest(c: Doubles, rule: Rule) -> None:
+def _to_nearest(c: Doubles, rule: StepNumbers) -> None:
     """The nearest f16, ties to even: 1.5 x 2^(e + 42) added and taken away leaves multiples of 2^(e - 10)."""
     anchor = np.empty(WIDTH, np.float64)
     bits, anchors = c.view(np.int64), anchor.view(np.int64)
@@ -272,7 +282,7 @@ def _to_nearest(c: Doubles, rule: Rule) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _in_range(c: Doubles, rule: Rule) -> None:
+def _in_range(c: Doubles, rule: StepNumbers) -> None:
     """The subnormals, the +0 and the infinities of f32."""
     small, large = 2.0**-126, 2.0**128
     found = False

@@ -9,13 +9,13 @@ from refsim.formats import Format
 from refsim.numerics.dot.arrays import Codes
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast.domain import WIDEST_RANGE, ZERO_OFFSET, narrow_operand, narrow_products
-from refsim.numerics.fast.terms import NAN, ZERO, Exponents, Terms, Values, terms
+from refsim.numerics.fast.terms import NAN_TERM, ZERO, Exponents, Terms, Values, terms
 from refsim.numerics.methods import BYTE_PAIRS
 from refsim.numerics.rows import Profile
 
 
 @dataclass(frozen=True)
-class Operand:
+class FastOperand:
     """Terms of shape (K, batch, rows), the range of their exponents, and `offsets` from the lowest; None where too wide.
 
     `fraction_bits`: a value is a multiple of 2^(exponent - fraction_bits).
@@ -39,7 +39,7 @@ def operand_of(
     k: int,
     *,
     batch_innermost: bool = False,
-) -> Operand:
+) -> FastOperand:
     """The terms of codes (batch, rows, K) and their scales.
 
     `batch_innermost`: in memory the batch comes last, so that NumPy's loops run over it.
@@ -56,9 +56,9 @@ def operand_of(
         )
         values = values.astype(np.float32, copy=False)
     if not batch_innermost:
-        return Operand(values, found.exponents, found.special, low, high, bits, offsets)
+        return FastOperand(values, found.exponents, found.special, low, high, bits, offsets)
     special, turned = (None if array is None else array.swapaxes(1, 2) for array in (found.special, offsets))
-    return Operand(values.swapaxes(1, 2), found.exponents.swapaxes(1, 2), special, low, high, bits, turned)
+    return FastOperand(values.swapaxes(1, 2), found.exponents.swapaxes(1, 2), special, low, high, bits, turned)
 
 
 def _in_order(first: Codes, profile: Profile, k: int) -> Codes:
@@ -79,7 +79,7 @@ def _scaled(found: Terms, scale: Codes | None, scale_format: Format | None) -> T
     special = found.special
     if factors.special is not None:
         marks = np.repeat(factors.special, block, axis=0)
-        special = marks if special is None else np.where(marks == NAN, marks, special)
+        special = marks if special is None else np.where(marks == NAN_TERM, marks, special)
     return Terms(
         np.ldexp(found.values.astype(np.float64), exponents),
         np.where(found.exponents == ZERO, np.int16(ZERO), found.exponents + exponents),
@@ -87,7 +87,7 @@ def _scaled(found: Terms, scale: Codes | None, scale_format: Format | None) -> T
     )
 
 
-def narrow(a: Operand, b: Operand) -> bool:
+def narrow(a: FastOperand, b: FastOperand) -> bool:
     """Whether float32 products, int32 sums and int8 exponents are exact for this pair."""
     return a.offsets is not None and b.offsets is not None and narrow_products(a.low + b.low, a.high + b.high)
 
@@ -133,6 +133,6 @@ def grouped_operand_of(codes: Codes, format: Format, scale: Codes, scale_format:
     return GroupedOperand(numbers, weight, exponents, present, low, fraction_bits, special)
 
 
-def loses_no_bit(last_bit: int, a: Operand | GroupedOperand, b: Operand | GroupedOperand) -> bool:
+def loses_no_bit(last_bit: int, a: FastOperand | GroupedOperand, b: FastOperand | GroupedOperand) -> bool:
     """Whether every product is a multiple of 2^last_bit, the coarsest last bit that a step keeps: nothing is cut."""
     return last_bit <= a.low + b.low - a.fraction_bits - b.fraction_bits

@@ -9,7 +9,7 @@ from refsim.numerics.rows import Profile
 
 OUTPUTS = 1 << 16  # of one tile: what a core's own cache holds
 COLUMNS = 1 << 10  # of one block
-ELEMENTS = 1 << 22  # of B decoded at once
+DECODED_AT_ONCE = 1 << 22  # of B decoded at once
 FEW = 128  # columns; fewer are exchanged with the rows, if those are more, where loops run over columns
 
 
@@ -50,19 +50,19 @@ class Plan:
     def _extent(self, shape: tuple[int, ...], length: int) -> tuple[int, int]:
         """How many batches and columns a block has; the compiled loops take one batch at a time."""
         batch, m, n = shape
-        columns = max(1, min(n, COLUMNS, ELEMENTS // length))
+        columns = max(1, min(n, COLUMNS, DECODED_AT_ONCE // length))
         most = 1 if self.compiled else OUTPUTS // max(m * columns, 1)
-        return max(1, min(batch, most, ELEMENTS // (length * max(columns, m, 1)))), columns
+        return max(1, min(batch, most, DECODED_AT_ONCE // (length * max(columns, m, 1)))), columns
 
     def row_tiles(self, shape: tuple[int, ...], length: int) -> list[slice]:
         """The rows of A that are computed together, of a block of that (batch, M, N) and K."""
         batch, m, n = shape
-        rows = max(1, min(-(-m // self.threads), OUTPUTS // (batch * n), ELEMENTS // (batch * length)))
+        rows = max(1, min(-(-m // self.threads), OUTPUTS // (batch * n), DECODED_AT_ONCE // (batch * length)))
         return [slice(row, row + rows) for row in range(0, m, rows)]
 
     def outputs_at_once(self, length: int) -> int:
         """How many outputs, each with a row of A and of B of its own, are computed at once."""
-        return max(1, ELEMENTS // length)
+        return max(1, DECODED_AT_ONCE // length)
 
 
 def plan_for(shape: tuple[int, ...], length: int, profile: Profile, k: int) -> Plan:

@@ -17,9 +17,9 @@ from refsim.numerics.dot.chains import Operands
 from refsim.numerics.fast import compiled, groups, tiles
 from refsim.numerics.fast.compiled import Packed
 from refsim.numerics.fast.domain import covers
-from refsim.numerics.fast.operands import GroupedOperand, Operand, grouped_operand_of, operand_of
+from refsim.numerics.fast.operands import FastOperand, GroupedOperand, grouped_operand_of, operand_of
 from refsim.numerics.fast.plan import Plan, plan_for
-from refsim.numerics.fast.reals import SINGLE, Values, codes_of, real_of, values_of
+from refsim.numerics.fast.reals import REAL_F32, Values, codes_of, real_of, values_of
 from refsim.numerics.fast.specials import decided, put
 from refsim.numerics.fast.threads import on_threads
 from refsim.numerics.methods import EARLY
@@ -85,7 +85,7 @@ class _Block:
     """Some columns of some products: their codes, B decoded and for compiled loops packed, C, the place of the result."""
 
     operands: Operands
-    b: Operand | GroupedOperand
+    b: FastOperand | GroupedOperand
     packed: Packed | None
     c: Codes
     result: Codes
@@ -108,7 +108,7 @@ def _block(operands: Operands, c: Codes, result: Codes, place: tuple[slice, slic
 
 def _decoded(
     codes: Codes, format: ElementType, scale: Codes | None, scale_format: Format | None, plan: Plan, innermost: bool
-) -> Operand | GroupedOperand:
+) -> FastOperand | GroupedOperand:
     row = float_named(format)
     with np.errstate(all="ignore"):
         if not plan.profile.method.groups:
@@ -126,7 +126,7 @@ def _compute_rows(block: _Block, rows: slice, plan: Plan) -> None:
     if block.batch_innermost:
         c = np.ascontiguousarray(c.transpose(1, 2, 0)).transpose(2, 0, 1)
     with np.errstate(all="ignore"):
-        values, c_special = values_of(c, plan.profile, SINGLE if plan.compiled else real_of(plan.profile))
+        values, c_special = values_of(c, plan.profile, REAL_F32 if plan.compiled else real_of(plan.profile))
         sums = _sums(a, block, values, plan)
         codes = codes_of(sums, plan.profile)
         special = decided((a.values, block.b.values), (a.special, block.b.special), c_special, codes.shape)
@@ -137,7 +137,7 @@ def _compute_rows(block: _Block, rows: slice, plan: Plan) -> None:
     block.result[:, rows] = codes
 
 
-def _sums(a: Operand | GroupedOperand, block: _Block, c: Values, plan: Plan) -> Values:
+def _sums(a: FastOperand | GroupedOperand, block: _Block, c: Values, plan: Plan) -> Values:
     """The rounded sums of all steps, as if every number were finite."""
     b, profile = block.b, plan.profile
     if block.packed is not None:
@@ -145,7 +145,7 @@ def _sums(a: Operand | GroupedOperand, block: _Block, c: Values, plan: Plan) -> 
     if isinstance(a, GroupedOperand):
         assert isinstance(b, GroupedOperand)
         return groups.chain(a, b, c, profile, plan.length)
-    assert isinstance(b, Operand)
+    assert isinstance(b, FastOperand)
     return tiles.chain(a, b, c, profile, plan.length)
 
 

@@ -37,13 +37,13 @@ class Real:
         return field
 
 
-SINGLE, DOUBLE = Real(np.float32, np.int32, 23, 127), Real(np.float64, np.int64, 52, 1023)
+REAL_F32, REAL_F64 = Real(np.float32, np.int32, 23, 127), Real(np.float64, np.int64, 52, 1023)
 
 
 def real_of(profile: Profile) -> Real:
     """The type that holds every sum of a step: 32 terms below 2^15 units fit float32, with 25 bits they need float64."""
     assert profile.fraction is not None
-    return SINGLE if profile.fraction <= 13 else DOUBLE
+    return REAL_F32 if profile.fraction <= 13 else REAL_F64
 
 
 def toward_zero(sums: Values, kept: int, real: Real) -> None:

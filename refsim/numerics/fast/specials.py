@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from refsim.numerics.dot.arrays import Codes
 from refsim.numerics.fast.reals import Values
-from refsim.numerics.fast.terms import NAN
+from refsim.numerics.fast.terms import NAN_TERM
 from refsim.numerics.roundings import Rounding
 
 Marks = NDArray[np.int8]  # +1 and -1 infinities, 2 NaN, 0 finite numbers
@@ -22,11 +22,11 @@ def decided(
     if marks[0] is None and marks[1] is None and c is None:
         return None
     own = np.zeros(shape, np.int8) if c is None else c
-    plus, minus, nan = own == 1, own == -1, own == NAN
+    plus, minus, nan = own == 1, own == -1, own == NAN_TERM
     for mark, axis in zip(marks, (2, 1), strict=True):
         if mark is not None:
-            nan |= np.expand_dims((mark == NAN).any(0), axis)
-    infinite = [np.zeros(1, np.bool_) if mark is None else (mark % NAN != 0).any((1, 2)) for mark in marks]
+            nan |= np.expand_dims((mark == NAN_TERM).any(0), axis)
+    infinite = [np.zeros(1, np.bool_) if mark is None else (mark % NAN_TERM != 0).any((1, 2)) for mark in marks]
     places = np.flatnonzero(infinite[0] | infinite[1])
     if places.size:
         x = _indicators(values[0][places], marks[0], places)
@@ -36,13 +36,13 @@ def decided(
             plus |= count + difference > 0
             minus |= count - difference > 0
         nan |= np.abs(x[0]) @ (y[1] == 0) + (x[1] == 0) @ np.abs(y[0]) > 0
-    return np.where(nan | (plus & minus), NAN, plus.astype(np.int8) - minus).astype(np.int8)
+    return np.where(nan | (plus & minus), NAN_TERM, plus.astype(np.int8) - minus).astype(np.int8)
 
 
 def _indicators(values: Values, marks: Marks | None, places: NDArray[np.intp]) -> tuple[Values, Values]:
     """The signs of the infinities and of all numbers at some places of K, float32 (batch, rows, places)."""
     mark = np.zeros(values.shape, np.int8) if marks is None else marks[places]
-    infinities = np.where(mark == NAN, 0, mark)
+    infinities = np.where(mark == NAN_TERM, 0, mark)
     signs = np.sign(values).astype(np.int8) + infinities
     first, second = (part.astype(np.float32).transpose(1, 2, 0) for part in (infinities, signs))
     return first, second
@@ -50,6 +50,6 @@ def _indicators(values: Values, marks: Marks | None, places: NDArray[np.intp]) -
 
 def put(codes: Codes, marks: Marks, rounding: Rounding) -> None:
     """Write the NaN and the infinities of the row."""
-    codes[marks == NAN] = rounding.nan
+    codes[marks == NAN_TERM] = rounding.nan
     codes[marks == 1] = rounding.infinity
     codes[marks == -1] = rounding.infinity | rounding.sign

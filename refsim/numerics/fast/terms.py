@@ -15,7 +15,7 @@ Values = NDArray[Any]  # float32 or float64
 Exponents = NDArray[np.int16]
 
 ZERO = -(1 << 12)  # exponent of a zero: below that of any product of others, and so is its sum with one
-NAN = 2  # in Terms.special; an infinity is +1 or -1
+NAN_TERM = 2  # in Terms.special; an infinity is +1 or -1
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from refsim.formats import F16
 from refsim.numerics.fast.domain import LOWEST_PRODUCT, ZERO_OFFSET, int32_products
-from refsim.numerics.fast.operands import Operand, loses_no_bit, narrow
-from refsim.numerics.fast.reals import DOUBLE, Real, Values, in_range, real_of, to_nearest_half, toward_zero
+from refsim.numerics.fast.operands import FastOperand, loses_no_bit, narrow
+from refsim.numerics.fast.reals import REAL_F64, Real, Values, in_range, real_of, to_nearest_half, toward_zero
 from refsim.numerics.fast.terms import ZERO
 from refsim.numerics.rows import Profile
 
@@ -51,7 +51,7 @@ class Arithmetic:
         return max(self.profile.zero_exponent, LOWEST_PRODUCT) if self.narrow else self.profile.zero_exponent
 
 
-def chain(a: Operand, b: Operand, c: Values, profile: Profile, length: int) -> Values:
+def chain(a: FastOperand, b: FastOperand, c: Values, profile: Profile, length: int) -> Values:
     """The rounded sums of all steps from C (batch, M, N) on, values of the row's `Real`; `c` is overwritten."""
     how = Arithmetic(profile, length, real_of(profile), narrow(a, b))
     for start in range(0, len(a.values), length):
@@ -59,7 +59,7 @@ def chain(a: Operand, b: Operand, c: Values, profile: Profile, length: int) -> V
     return c
 
 
-def _step(a: Operand, b: Operand, part: slice, c: Values, how: Arithmetic) -> None:
+def _step(a: FastOperand, b: FastOperand, part: slice, c: Values, how: Arithmetic) -> None:
     """Find the largest exponent, count C and the products in units of its last kept bit, add them, round."""
     real = how.real
     exponent, no_product = _products_exponent(a, b, part, c, how)
@@ -84,7 +84,7 @@ def _step(a: Operand, b: Operand, part: slice, c: Values, how: Arithmetic) -> No
 
 
 def _products_exponent(
-    a: Operand, b: Operand, part: slice, c: Values, how: Arithmetic
+    a: FastOperand, b: FastOperand, part: slice, c: Values, how: Arithmetic
 ) -> tuple[Exponents, NDArray[np.bool_] | None]:
     """The largest exponent of the products, and where narrow operands have none but zeros (None: nowhere)."""
     if how.narrow:
@@ -120,7 +120,7 @@ def _c_exponent(c: Values, how: Arithmetic) -> Exponents:
 # ---- sums in units of the last kept bit ------------------------------------------------------------------------------
 
 
-def _uncut_sum(a: Operand, b: Operand, part: slice, shape: tuple[int, ...], real: Real) -> Values:
+def _uncut_sum(a: FastOperand, b: FastOperand, part: slice, shape: tuple[int, ...], real: Real) -> Values:
     """The sums of products none of which loses a bit: a matrix product, exact in any order."""
     x = a.values[part].transpose(1, 2, 0).astype(real.values)
     y = b.values[part].transpose(1, 0, 2).astype(real.values)
@@ -136,11 +136,11 @@ def matmul(x: Values, y: Values, out: Values) -> Values:
     return out
 
 
-def _add_cut_products(a: Operand, b: Operand, part: slice, scale: Values, c: Values, how: Arithmetic) -> None:
+def _add_cut_products(a: FastOperand, b: FastOperand, part: slice, scale: Values, c: Values, how: Arithmetic) -> None:
     """Add the cut products, integers in units of the last kept bit, to `c`."""
     x, y = a.values[part], b.values[part]
     if not how.narrow:
-        x, y = x.astype(DOUBLE.values, copy=False), y.astype(DOUBLE.values, copy=False)
+        x, y = x.astype(REAL_F64.values, copy=False), y.astype(REAL_F64.values, copy=False)
         for terms in _outer(np.multiply, x, y, 2 * c.size):
             np.multiply(terms, scale, out=terms)
             np.trunc(terms, out=terms)

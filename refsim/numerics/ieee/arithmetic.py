@@ -14,7 +14,7 @@ from refsim.numerics.ieee.patterns import (
     NEAREST,
     SINGLE,
     Array,
-    Kind,
+    FloatKind,
     Signs,
     check_rounding,
     flushed,
@@ -28,7 +28,7 @@ from refsim.numerics.ieee.patterns import (
 )
 
 
-def check_modifiers(kind: Kind, *, ftz: bool, sat: bool, relu: bool = False) -> None:
+def check_modifiers(kind: FloatKind, *, ftz: bool, sat: bool, relu: bool = False) -> None:
     """Raises RefsimError for a modifier that the kind's instructions do not have."""
     if ftz and kind not in (SINGLE, HALF):
         raise RefsimError("modifier", f"{kind.name} has no .ftz", rule="PTX ISA: .ftz belongs to f32 and f16")
@@ -42,7 +42,7 @@ def check_modifiers(kind: Kind, *, ftz: bool, sat: bool, relu: bool = False) -> 
         )
 
 
-def finished(values: Array, operands: tuple[Array, ...], kind: Kind, *, sat: bool, relu: bool = False) -> Array:
+def finished(values: Array, operands: tuple[Array, ...], kind: FloatKind, *, sat: bool, relu: bool = False) -> Array:
     """The register's value: saturated, rounded to the kind, NaN as the hardware writes it.
 
     `operands` are those whose NaN f64 passes on, in rising priority. Saturating before rounding is the same as after
@@ -138,7 +138,7 @@ _DIV = _Operation(np.divide, _div_excess, _div_double_excess, priority=(1, 0))
 _SQRT = _Operation(np.sqrt, _sqrt_excess, _sqrt_double_excess, priority=(0,))
 
 
-def _rounded(operation: _Operation, operands: tuple[Array, ...], rounding: str, kind: Kind) -> Array:
+def _rounded(operation: _Operation, operands: tuple[Array, ...], rounding: str, kind: FloatKind) -> Array:
     # f16 and bf16 are computed in float32 and rounded again: 24 bits are at least 2p + 2 for p = 11 and p = 8, which
     # makes the second rounding harmless for sums and products (Figueroa). In the subnormal range of f16 both are exact
     # in float32; in that of bf16 sums are, and float32 keeps 16 bits more, as many as a product has.

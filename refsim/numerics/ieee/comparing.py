@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
 from refsim.numerics.ieee.arithmetic import check_modifiers
-from refsim.numerics.ieee.patterns import BRAIN, Array, Kind, flushed, is_nan, kind_of, widen, with_nan
+from refsim.numerics.ieee.patterns import BRAIN, Array, FloatKind, flushed, is_nan, kind_of, widen, with_nan
 
 _ORDERED: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
@@ -44,7 +44,9 @@ def maximum(
     return _extremum(_LARGEST, terms, kind, nan=nan, signs=operands if xorsign else ())
 
 
-def _terms(operands: tuple[Array, ...], *, ftz: bool, xorsign: bool, absolute: bool) -> tuple[Kind, tuple[Array, ...]]:
+def _terms(
+    operands: tuple[Array, ...], *, ftz: bool, xorsign: bool, absolute: bool
+) -> tuple[FloatKind, tuple[Array, ...]]:
     if len(operands) not in (2, 3) or (xorsign and not (absolute and len(operands) == 2)):
         raise RefsimError(
             "operand-count",
@@ -71,7 +73,9 @@ _SMALLEST = _Choice(np.minimum, np.bitwise_or)
 _LARGEST = _Choice(np.maximum, np.bitwise_and)
 
 
-def _extremum(choice: _Choice, terms: tuple[Array, ...], kind: Kind, *, nan: bool, signs: tuple[Array, ...]) -> Array:
+def _extremum(
+    choice: _Choice, terms: tuple[Array, ...], kind: FloatKind, *, nan: bool, signs: tuple[Array, ...]
+) -> Array:
     wide = [_as_floats(term, kind) for term in terms]
     chosen = wide[0]
     for term in wide[1:]:
@@ -87,7 +91,7 @@ def _extremum(choice: _Choice, terms: tuple[Array, ...], kind: Kind, *, nan: boo
     return signed
 
 
-def _as_floats(a: Array, kind: Kind) -> Array:
+def _as_floats(a: Array, kind: FloatKind) -> Array:
     return widen(a, kind) if kind is BRAIN else a
 
 
@@ -104,7 +108,7 @@ def _chosen(choice: _Choice, a: Array, b: Array, nan: bool) -> Array:
     return numbers
 
 
-def _magnitude(a: Array, kind: Kind) -> Array:
+def _magnitude(a: Array, kind: FloatKind) -> Array:
     magnitude: Array = (a.view(kind.unsigned) & kind.unsigned.type(kind.sign - 1)).view(kind.dtype)
     return magnitude
 

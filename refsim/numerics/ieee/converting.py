@@ -15,10 +15,10 @@ from refsim.numerics.ieee.patterns import (
     HALF,
     KINDS,
     NEAREST,
-    ROUNDINGS,
+    ROUNDING_MODIFIERS,
     SINGLE,
     Array,
-    Kind,
+    FloatKind,
     flushed,
     flushed_result,
     is_nan,
@@ -56,8 +56,8 @@ def float_to_float(
     H200). 65520.0f to f16 is infinity in rn and 0x7bff in rz. Raises RefsimError for an unknown name. Source: PTX ISA,
     cvt; tf32 and the narrow formats are in refsim.conversions.
     """
-    if rounding not in (*ROUNDINGS, "rna"):
-        raise unknown("rounding", rounding, [*ROUNDINGS, "rna"])
+    if rounding not in (*ROUNDING_MODIFIERS, "rna"):
+        raise unknown("rounding", rounding, [*ROUNDING_MODIFIERS, "rna"])
     source, target = kind_of(a), _target(to)
     if (source, target) in _MOVES and not (ftz or sat or relu):
         return widen(a, source)
@@ -72,14 +72,14 @@ def float_to_float(
     return flushed_result(result, lambda: values, rounding, SINGLE) if ftz and target is SINGLE else result
 
 
-def _target(to: str) -> Kind:
+def _target(to: str) -> FloatKind:
     target = _TARGETS.get(to)
     if target is None:
         raise unknown("target format", to, list(_TARGETS))
     return target
 
 
-def _as_kind(values: Array, target: Kind, rounding: str, *, satfinite: bool = False) -> Array:
+def _as_kind(values: Array, target: FloatKind, rounding: str, *, satfinite: bool = False) -> Array:
     wide = values.dtype == np.float64
     if target is DOUBLE:
         result: Array = values.astype(np.float64)
@@ -95,7 +95,7 @@ def _as_kind(values: Array, target: Kind, rounding: str, *, satfinite: bool = Fa
     return kept
 
 
-def _moved_nan(a: Array, source: Kind, target: Kind) -> Array:
+def _moved_nan(a: Array, source: FloatKind, target: FloatKind) -> Array:
     """The quiet NaN of `target` with the sign of `a` and the upper bits of its payload."""
     bits = a.view(source.unsigned).astype(np.uint64)
     fraction = (bits & np.uint64((1 << source.mantissa_bits) - 1)) << np.uint64(52 - source.mantissa_bits)
@@ -155,8 +155,8 @@ def integer_to_float(a: Array, to: str, rounding: str = NEAREST, *, sat: bool = 
     float32 and float64. `rounding` rn, rz, rm, rp; `sat` clamps to [+0, 1]. 2^63 + 2^39 + 1 to f32 in rn is
     2^63 + 2^40, where a detour over float64 gives 2^63. Raises RefsimError for an unknown name. Source: PTX ISA, cvt.
     """
-    if rounding not in ROUNDINGS:
-        raise unknown("rounding", rounding, list(ROUNDINGS))
+    if rounding not in ROUNDING_MODIFIERS:
+        raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
     target = _target(to)
     if a.dtype.kind not in "iu":
         raise RefsimError("value-type", f"{a.dtype} is no integer type", rule="PTX ISA, cvt from .u8 to .s64")

@@ -16,12 +16,12 @@ Array = NDArray[Any]
 Signs = NDArray[np.int8]
 
 NEAREST = "rn"
-ROUNDINGS = ("rn", "rz", "rm", "rp")
+ROUNDING_MODIFIERS = ("rn", "rz", "rm", "rp")
 _QUIET = np.uint64(1 << 51)
 
 
 @dataclass(frozen=True)
-class Kind:
+class FloatKind:
     """A float format as NumPy holds it: bf16 as uint16 patterns, the others in their own dtype.
 
     `nan` is the pattern of the NaN that an instruction makes, `infinity` that of +infinity, `sign` the sign bit.
@@ -42,12 +42,12 @@ class Kind:
         return 1 << (8 * self.dtype.itemsize - 1)
 
 
-def _narrow_kind(format: Format, dtype: type, source: Source) -> Kind:
+def _narrow_kind(format: Format, dtype: type, source: Source) -> FloatKind:
     width = np.dtype(dtype).itemsize
     infinity, nan = format.infinity_code, format.nan_code
     assert infinity is not None
     assert nan is not None
-    return Kind(
+    return FloatKind(
         format.name,
         np.dtype(dtype),
         np.dtype(f"u{width}"),
@@ -62,7 +62,7 @@ def _narrow_kind(format: Format, dtype: type, source: Source) -> Kind:
 HALF = _narrow_kind(F16, np.float16, PTX["half precision floating point instructions"])
 BRAIN = _narrow_kind(BF16, np.uint16, PTX["alternate floating point data formats"])
 SINGLE = _narrow_kind(F32, np.float32, PTX["floating point instructions"])
-DOUBLE = Kind(
+DOUBLE = FloatKind(
     "f64",
     np.dtype(np.float64),
     np.dtype(np.uint64),
@@ -76,7 +76,7 @@ KINDS = (HALF, BRAIN, SINGLE, DOUBLE)
 _BY_DTYPE = {kind.dtype: kind for kind in KINDS}
 
 
-def kind_of(*operands: Array) -> Kind:
+def kind_of(*operands: Array) -> FloatKind:
     """The kind of the operands, which all have one dtype; raises RefsimError for another dtype or a mixture."""
     kind = _BY_DTYPE.get(operands[0].dtype)
     if kind is None or any(operand.dtype != kind.dtype for operand in operands):
@@ -89,36 +89,36 @@ def kind_of(*operands: Array) -> Kind:
     return kind
 
 
-def check_rounding(rounding: str, kind: Kind) -> None:
+def check_rounding(rounding: str, kind: FloatKind) -> None:
     """Raises RefsimError unless the kind's arithmetic has that rounding: f16 and bf16 have rn alone."""
-    if rounding not in ROUNDINGS:
-        raise unknown("rounding", rounding, list(ROUNDINGS))
+    if rounding not in ROUNDING_MODIFIERS:
+        raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
     if rounding != NEAREST and kind in (HALF, BRAIN):
         raise RefsimError("rounding-mode", f"{kind.name} arithmetic has no .{rounding}", rule="PTX ISA: .rn alone")
 
 
-def widen(a: Array, kind: Kind) -> Array:
+def widen(a: Array, kind: FloatKind) -> Array:
     """The values to compute with: float32 for f16 and bf16 (exact), the array itself otherwise."""
     if kind is BRAIN:
         return (a.astype(np.uint32) << 16).view(np.float32)
     return a.astype(np.float32) if kind is HALF else a
 
 
-def narrow(values: Array, kind: Kind) -> Array:
+def narrow(values: Array, kind: FloatKind) -> Array:
     """The computed values as the kind's own array, rounded to nearest even where that is narrower."""
     if kind is BRAIN:
         return round_bits(values, BF16)
     return round_bits(values, F16).view(np.float16) if kind is HALF else values
 
 
-def is_nan(a: Array, kind: Kind) -> NDArray[np.bool_]:
+def is_nan(a: Array, kind: FloatKind) -> NDArray[np.bool_]:
     """Where the pattern is a NaN, of either sign and any payload."""
     if kind is BRAIN:
         a = (a.astype(np.uint32) << 16).view(np.float32)
     return np.isnan(a)
 
 
-def flushed(a: Array, kind: Kind) -> Array:
+def flushed(a: Array, kind: FloatKind) -> Array:
     """Subnormal numbers become zero of the same sign: 0x80000001 gives 0x80000000."""
     bits = a.view(kind.unsigned)
     exponent = kind.unsigned.type(kind.infinity)
@@ -129,7 +129,7 @@ def flushed(a: Array, kind: Kind) -> Array:
     return zeroed
 
 
-def flushed_result(result: Array, exact: Callable[[], Array], rounding: str, kind: Kind) -> Array:
+def flushed_result(result: Array, exact: Callable[[], Array], rounding: str, kind: FloatKind) -> Array:
     """Results below the smallest normal number become zero of the same sign, as .ftz has it.
 
     Below means: after rounding with an exponent range without end (measured on an H200). So 2^-126 in f32 stays where
@@ -150,7 +150,7 @@ def flushed_result(result: Array, exact: Callable[[], Array], rounding: str, kin
     return zeroed
 
 
-def with_nan(result: Array, operands: tuple[Array, ...], kind: Kind) -> Array:
+def with_nan(result: Array, operands: tuple[Array, ...], kind: FloatKind) -> Array:
     """NaN results as the hardware writes them: the canonical NaN of the kind, or for f64 the NaN of an operand.
 
     PTX leaves the NaN of f32 open and supports payloads in f64 without saying whose. Measured on an H200: f32 gives

@@ -23,13 +23,13 @@ from refsim.ptx.text.syntax import place
 Array = NDArray[Any]
 
 
-class Watch(Protocol):
+class CopyWatch(Protocol):
     """Who wants to see the bytes that copies bring."""
 
     def moved(self, lanes: Lanes, at: Array, width: int, items: Array) -> None: ...
 
 
-class Host(Machine, Protocol):
+class CopyHost(Machine, Protocol):
     """A machine with those that follow its copies."""
 
     @property
@@ -37,17 +37,17 @@ class Host(Machine, Protocol):
     @property
     def in_flight(self) -> InFlight | None: ...
     @property
-    def watching(self) -> Watch | None: ...
+    def watching(self) -> CopyWatch | None: ...
 
 
 @dataclass(frozen=True)
-class Copy:
+class AsyncCopy:
     """One executed cp.async: `size` bytes to item `index` of shared memory per lane, the first `given` from `source`.
 
     `group` is the lane's group. An AsyncOp; its parts are lanes, its units warps.
     """
 
-    host: Host
+    host: CopyHost
     number: int
     lanes: Lanes
     index: Addresses
@@ -61,7 +61,7 @@ class Copy:
     def units(self) -> NDArray[np.int64]:
         return self.lanes.warp
 
-    def part(self, chosen: NDArray[np.bool_]) -> "Copy":
+    def part(self, chosen: NDArray[np.bool_]) -> "AsyncCopy":
         return replace(
             self,
             lanes=Lanes(self.lanes.machine, self.lanes.ids[chosen], self.lanes.statement),
@@ -71,7 +71,7 @@ class Copy:
             group=self.group[chosen],
         )
 
-    def performed(self) -> "Copy":
+    def performed(self) -> "AsyncCopy":
         host, items = self.host, self.items()
         host.shared.bytes.view(ITEM[self.size])[self.index] = items
         if host.tracking is not None:
@@ -150,11 +150,11 @@ class Copies:
     """The copies in flight of all lanes that run; `issued` counts the instructions that started some, `counted` tells up to
     which of them an mbarrier counts on each lane's copies."""
 
-    machine: Host
+    machine: CopyHost
     policy: str
     choice: np.random.Generator | None
     groups: ThreadGroups = field(init=False)
-    queue: Queue[Copy] = field(init=False)
+    queue: Queue[AsyncCopy] = field(init=False)
     counted: NDArray[np.int64] = field(init=False)
     issued: int = 0
 
@@ -173,7 +173,7 @@ class Copies:
         access = machine.port.intend(lanes, "shared", state, lanes.full(at), owner, size)
         machine.mbarriers.before(access)
         group = self.groups.current(lanes.key)
-        flight = Copy(machine, self.issued, lanes, access.index, lanes.full(source), size, given, group)
+        flight = AsyncCopy(machine, self.issued, lanes, access.index, lanes.full(source), size, given, group)
         flight.check_source()
         flight.read_source()
         if machine.in_flight is not None:

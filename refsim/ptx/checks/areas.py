@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.history import Event, History
+from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.checks.marks import Marks
 from refsim.ptx.checks.spans import Spans
 from refsim.ptx.memory.access import Access
@@ -31,7 +31,7 @@ class Area:
     is_shared: bool
     waiting: "list[Read]" = field(default_factory=list)
     lanes: int = 0
-    unmarked: list[tuple[Event, Array]] = field(default_factory=list)
+    unmarked: list[tuple[AccessEvent, Array]] = field(default_factory=list)
     spans: Spans = field(default_factory=Spans)
 
     @staticmethod
@@ -91,7 +91,7 @@ class Area:
 
 
 @dataclass(eq=False)
-class Part:
+class AccessPart:
     """The part of an access that falls in one area: its items there, and which lanes change what memory holds."""
 
     area: Area
@@ -122,16 +122,16 @@ class Part:
 class Read:
     """A read that waits to be marked: by the `chosen` lanes of a part, lane 0 being thread `first` of the grid."""
 
-    part: Part
+    part: AccessPart
     number: int
     chosen: Any
     first: int
 
-    def event(self) -> tuple[Event, Array]:
+    def event(self) -> tuple[AccessEvent, Array]:
         """The read as an event, and its items."""
         index, count = self.part.index[self.chosen], self.part.count
         agents = (self.part.access.threads.ids[self.chosen] + self.first).astype(np.int32)
-        return Event(self.number, agents, index * count, count), index
+        return AccessEvent(self.number, agents, index * count, count), index
 
 
 def is_rising(index: Array) -> bool:

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.banks import bank_conflicts
+from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.record import BankUse, Crowd
 from refsim.ptx.memory.access import Access
 
 Array = NDArray[Any]
-WARP = 32
 
 
 @dataclass(frozen=True)

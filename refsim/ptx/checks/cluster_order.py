@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.happens_before import WARP, Clocks
+from refsim.layouts.holders import WARP
+from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, together
 from refsim.ptx.execution.geometry import Ids
 

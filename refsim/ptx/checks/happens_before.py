@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.layouts.holders import WARP
 from refsim.ptx.checks.fence_order import FenceOrder
 from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, Released, as_stamps, joined, largest, together
 from refsim.ptx.execution.geometry import Geometry, Ids, key_of
@@ -19,7 +20,6 @@ from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
 Key = tuple[str, int]
-WARP = 32
 BARRIERS = 16  # of a CTA
 
 

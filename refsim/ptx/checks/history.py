@@ -28,7 +28,7 @@ def _unread(opcode: str) -> Semantics:
 
 
 @dataclass(slots=True, eq=False)
-class Event:
+class AccessEvent:
     """One access, or the part of one that is marked alike: the threads (numbered over the grid) and their first granules.
 
     `benign` marks a write that changed nothing, `shared` that several threads touched one granule. `replaced` holds, for
@@ -63,8 +63,8 @@ class History:
 
     made: list[tuple[Statement, int] | None] = field(default_factory=lambda: [None])
     unread: frozenset[int] = frozenset()
-    listed: dict[int, Event] = field(default_factory=dict)
-    order: deque[Event] = field(default_factory=deque)
+    listed: dict[int, AccessEvent] = field(default_factory=dict)
+    order: deque[AccessEvent] = field(default_factory=deque)
     lanes: int = 0
     released: tuple[dict[tuple[str, int], Released], ...] = field(default_factory=lambda: ({}, {}))
     areas: dict[int, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class History:
         made = self.made[number]
         return By(self.meaning(number), 0 if made is None else made[1], agent)
 
-    def list(self, event: Event) -> None:
+    def list(self, event: AccessEvent) -> None:
         """Remember who touched what; the oldest are forgotten when these are too many."""
         self.listed[event.number] = event
         self.order.append(event)

@@ -33,7 +33,7 @@ CLUSTER_ARRIVE, CLUSTER_FINISH, CLUSTER_WAIT = "cluster_arrive", "cluster_finish
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class AccessPlaces:
     """Where the lanes of an access were: byte positions in a space, the shared memory of all CTAs being one."""
 
     kind: str
@@ -83,5 +83,5 @@ class Journal:
             self.strong.add(area)
         elif area not in self.strong:
             return
-        place = Place(access.kind, access.name, at, access.wrote)
+        place = AccessPlaces(access.kind, access.name, at, access.wrote)
         self.add(ACCESS, now, access.threads.ids, statement=access.statement, meaning=meaning, detail=place)

@@ -4,16 +4,16 @@ The heap outlives a launch, so that a block which a later kernel frees is no lea
 """
 
 from refsim.ptx.findings.faults import fault
-from refsim.ptx.findings.record import Findings
-from refsim.ptx.memory.heap import Block, Heap
+from refsim.ptx.findings.record import LaunchFindings
+from refsim.ptx.memory.heap import Heap, HeapBlock
 from refsim.ptx.text.syntax import Statement
 
 RULE = "the heap keeps its blocks from launch to launch: free each one, or leave a pointer to it for a later kernel"
 
 
-def note_leaks(heap: Heap, first: int, findings: Findings) -> None:
+def note_leaks(heap: Heap, first: int, findings: LaunchFindings) -> None:
     """A warning for each malloc whose blocks, from number `first` on, are lost."""
-    found: dict[int, tuple[Statement, list[Block]]] = {}
+    found: dict[int, tuple[Statement, list[HeapBlock]]] = {}
     for block in heap.lost(first):
         found.setdefault(id(block.statement), (block.statement, []))[1].append(block)
     for statement, blocks in found.values():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.history import Event, History
+from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.memory.space import ITEM
 
 Array = NDArray[Any]
@@ -58,7 +58,7 @@ class Marks:
         else:
             self.rows(table, count)[index] = values if np.ndim(values) == 0 else values[:, None]
 
-    def put(self, event: Event, index: Array, strength: int) -> None:
+    def put(self, event: AccessEvent, index: Array, strength: int) -> None:
         """The event is the last access to its items, and nothing before it matters."""
         self.is_used = True
         self.fill(self.last, index, event.count, event.number)
@@ -69,13 +69,15 @@ class Marks:
             self.fill(self.strength, index, event.count, strength)
         self.fill(self.agent, index, event.count, event.agents)
 
-    def lost(self, event: Event, index: Array) -> NDArray[np.bool_]:
+    def lost(self, event: AccessEvent, index: Array) -> NDArray[np.bool_]:
         """Which lanes touched a granule that another lane of the event touched too, and does not stand there for."""
         found = self.take(self.agent, index, event.count)
         lost: NDArray[np.bool_] = (found != event.agents[:, None]).any(axis=1)
         return lost
 
-    def take_over(self, event: Event, index: Array, keep: NDArray[np.bool_], strength: int, history: History) -> None:
+    def take_over(
+        self, event: AccessEvent, index: Array, keep: NDArray[np.bool_], strength: int, history: History
+    ) -> None:
         """The event is the last access; where `keep` (n, count) says so the marks that stood there are remembered."""
         self.has_chains = True
         if len(index) == 1 or bool((index == index[0]).all()):
@@ -93,7 +95,7 @@ class Marks:
         self.since[granules[own]] = before[2][own]
         self.since[granules[keep & ~own]] = event.number
 
-    def _cover(self, event: Event, first: int, keep: NDArray[np.bool_], strength: int, history: History) -> None:
+    def _cover(self, event: AccessEvent, first: int, keep: NDArray[np.bool_], strength: int, history: History) -> None:
         """The same where all threads of the event are at one item: the last of them stands there for them."""
         at = slice(first, first + event.count)
         last, agent, since = (table[at].copy() for table in (self.last, self.agent, self.since))
@@ -107,7 +109,7 @@ class Marks:
         self.since[at] = np.where(own, since, np.where(keep, event.number, 0))
 
     @staticmethod
-    def _are_alike(numbers: Array, event: Event, history: History) -> NDArray[np.bool_]:
+    def _are_alike(numbers: Array, event: AccessEvent, history: History) -> NDArray[np.bool_]:
         """Which earlier accesses of a thread say nothing that its newest one does not say."""
         names, back = np.unique(numbers, return_inverse=True)
         wanted = history.evidence(event.number), event.benign

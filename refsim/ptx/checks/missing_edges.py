@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refsim.layouts.holders import WARP
 from refsim.ptx.checks import repairs
+from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.history import By
 from refsim.ptx.checks.journal import MEET_LANES, PASSED, Journal, Note
 from refsim.ptx.checks.repairs import Repair, Unordered, missing
@@ -14,7 +16,6 @@ from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.memory.semantics import GPU
 from refsim.ptx.text.syntax import Statement, place
 
-BARRIERS, WARP = 16, 32
 _FENCES = ("membar", "fence")
 _WORDS = {
     repairs.WARP_BEFORE: "{at} speaks for its own thread alone: no {meeting} before it",

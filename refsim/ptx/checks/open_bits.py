@@ -14,7 +14,7 @@ from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, Origins, all_ones
 from refsim.ptx.execution.types import PtxType
-from refsim.ptx.findings.record import Findings
+from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.text.syntax import place
 
 
@@ -27,7 +27,7 @@ class OpenBits(Tracking):
     """
 
     level: str = "record"
-    findings: Findings = field(default_factory=Findings)
+    findings: LaunchFindings = field(default_factory=LaunchFindings)
     lines: frozenset[int] = frozenset()
     reaches: dict[tuple[str, int], str] = field(default_factory=dict)
 

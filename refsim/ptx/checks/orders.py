@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks import journal
-from refsim.ptx.checks.areas import Part
+from refsim.ptx.checks.areas import AccessPart
 from refsim.ptx.checks.cluster_order import ClusterOrder
 from refsim.ptx.checks.happens_before import Clocks, Key
 from refsim.ptx.checks.history import History
@@ -36,7 +36,7 @@ class Orders:
         self.journal.geometry = self.geometry
 
     # ---- accesses
-    def synchronise(self, part: Part) -> None:
+    def synchronise(self, part: AccessPart) -> None:
         """What strong accesses acquire and release, and the chains that other writes end."""
         access, meaning = part.access, self.history.meaning_of(part.access.statement)
         at = part.index * access.width + part.area.base
@@ -64,7 +64,7 @@ class Orders:
             if access.wrote is None or access.wrote[number]:
                 clocks.write(one, [key], meaning, self.history.now, update=True)
 
-    def _keys(self, part: Part) -> list[Key]:
+    def _keys(self, part: AccessPart) -> list[Key]:
         """A name for the place that each lane means; shared memory belongs to a CTA."""
         at = (part.index * part.access.width + part.area.base).tolist()
         if not part.area.is_shared:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.happens_before import WARP, Clocks, Rows
+from refsim.layouts.holders import WARP
+from refsim.ptx.checks.happens_before import Clocks, Rows
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released
 from refsim.ptx.checks.race_reports import Pair, Reporter

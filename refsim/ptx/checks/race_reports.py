@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refsim.layouts.holders import WARP
 from refsim.ptx.checks.history import By, History
 from refsim.ptx.checks.missing_edges import Accesses, missing_edge
 from refsim.ptx.checks.repairs import Unordered
@@ -18,7 +19,6 @@ CONVERGENCE_RULE = (
     "PTX ISA: shfl, vote, match and redux make lanes meet but order no memory; only bar.warp.sync (__syncwarp) does"
 )
 EXIT_RULE = "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
-WARP = 32
 
 
 @dataclass(frozen=True)

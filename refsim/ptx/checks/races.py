@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.areas import Area, Part, Read, is_rising, unequal
+from refsim.ptx.checks.areas import AccessPart, Area, Read, is_rising, unequal
 from refsim.ptx.checks.cluster_order import RemoteAccesses
-from refsim.ptx.checks.history import By, Event, History
+from refsim.ptx.checks.history import AccessEvent, By, History
 from refsim.ptx.checks.marks import Marks
 from refsim.ptx.checks.observed import Observers, morally_strong
 from refsim.ptx.checks.orders import Orders
@@ -46,7 +46,7 @@ class Races:
         self.shared = Area.over(0, len(machine.shared.bytes), granules["shared"], is_shared=True)
         self.first = self.geometry.first * self.geometry.threads
         self.floor = 0
-        self.parts: list[Part] = []
+        self.parts: list[AccessPart] = []
 
     @property
     def is_private(self) -> bool:
@@ -63,10 +63,10 @@ class Races:
         for part in self.parts:
             self._mark(part)
 
-    def _parts(self, access: Access) -> "list[Part]":
+    def _parts(self, access: Access) -> "list[AccessPart]":
         """An access by the area it falls in; nothing for memory that nobody writes."""
         if access.name == "shared":
-            return [Part(self.shared, access)]
+            return [AccessPart(self.shared, access)]
         if access.region is not None:
             return self._part(access, access.region)
         at = access.threads.full(access.at)
@@ -76,16 +76,16 @@ class Races:
             found += self._part(access.of(starts == number), access.space.regions[number])
         return found
 
-    def _part(self, access: Access, region: Region) -> "list[Part]":
+    def _part(self, access: Access, region: Region) -> "list[AccessPart]":
         if not region.writable:
             return []
         area = self.history.areas.get(region.start)
         if area is None:
             area = Area.over(region.start, region.end, self.granules["global"], is_shared=False)
             self.history.areas[region.start] = area
-        return [Part(area, access)]
+        return [AccessPart(area, access)]
 
-    def _examine(self, part: "Part") -> None:
+    def _examine(self, part: "AccessPart") -> None:
         area, access = part.area, part.access
         if access.kind == READ:
             if (area.unmarked or area.writes.is_used) and self.reporter.is_news(access.statement):
@@ -115,7 +115,7 @@ class Races:
         if self.reporter.is_news(access.statement):
             self._compare(part, area.writes, lanes, index)
 
-    def _mark(self, part: "Part") -> None:
+    def _mark(self, part: "AccessPart") -> None:
         access, meaning = part.access, part.access.semantics
         number = self.history.number(access.statement, access.width // meaning.elements)
         if access.kind == READ:
@@ -131,14 +131,14 @@ class Races:
         if meaning.strong or (access.kind != READ and (self.strict.matters or self.history.journal.strong)):
             self.orders.synchronise(part)
 
-    def _list_read(self, part: "Part", number: int, chosen: Any) -> None:
+    def _list_read(self, part: "AccessPart", number: int, chosen: Any) -> None:
         area = part.area
         area.waiting.append(Read(part, number, chosen, self.first))
         area.lanes += part.access.threads.count
         if area.lanes > _PENDING:
             area.mark_reads(self.floor if area.is_shared else 0, self.history)
 
-    def _mark_write(self, part: "Part", number: int) -> None:
+    def _mark_write(self, part: "AccessPart", number: int) -> None:
         """Marks of the lanes that changed something, and of those that did not; a compare-and-swap that found another
         value has only read."""
         access, changed = part.access, part.changed
@@ -157,9 +157,9 @@ class Races:
             chosen = slice(None) if changed.all() else changed
             self._put(part, number, lanes[chosen], part.index[chosen], benign=False)
 
-    def _put(self, part: "Part", number: int, lanes: Ids, index: Array, *, benign: bool) -> None:
+    def _put(self, part: "AccessPart", number: int, lanes: Ids, index: Array, *, benign: bool) -> None:
         area, count, marks = part.area, part.count, part.area.writes
-        event = Event(number, self._agents(lanes), index * count, count, benign)
+        event = AccessEvent(number, self._agents(lanes), index * count, count, benign)
         strength = part.strength
         if part.fresh is not None:
             area.unmarked.append((event, index))
@@ -187,7 +187,7 @@ class Races:
         """The reads before a write that was compared with them matter no more: who comes after the write does after them."""
         area.reads.fill(area.reads.last, index, count, 0)
 
-    def _collide(self, part: "Part") -> None:
+    def _collide(self, part: "AccessPart") -> None:
         """Report two lanes that write to one place by one instruction, if they race."""
         access, lanes = part.access, part.access.threads.ids
         found = collision(part, self.geometry)
@@ -197,7 +197,7 @@ class Races:
             self.reporter.report(access, pair, self._position(part.area, int(part.index[found[0]]), access.width))
 
     # ---- comparing
-    def _compare(self, part: "Part", marks: Marks, lanes: Ids, index: Array, *, reading: bool = False) -> bool:
+    def _compare(self, part: "AccessPart", marks: Marks, lanes: Ids, index: Array, *, reading: bool = False) -> bool:
         """Raise or record a race of these lanes with what is marked there; whether all of that happened before."""
         area, count = part.area, part.count
         if marks.never_race(part.strength, index, count):
@@ -232,7 +232,7 @@ class Races:
         events = [self.history.listed.get(name) for name in names.tolist()]
         return np.array([event is not None and event.shared for event in events])[back]
 
-    def _first_race(self, part: "Part", marks: Marks, lane: int, granule: int, *, reading: bool) -> Pair | None:
+    def _first_race(self, part: "AccessPart", marks: Marks, lane: int, granule: int, *, reading: bool) -> Pair | None:
         """The newest access in a granule's chain that races with this lane's.
 
         A read that comes after one of several writers of one value sees it whenever the others come; of several strong
@@ -278,7 +278,7 @@ class Races:
     # ---- copies
     def copy_issued(self, access: Access, items: Callable[[], Array]) -> None:
         """A copy of `items` is on its way: from now on it may write there."""
-        part = Part(self.shared, access)
+        part = AccessPart(self.shared, access)
         lanes = access.threads.ids
         if self.reporter.is_news(access.statement):
             self.shared.settle()
@@ -296,13 +296,13 @@ class Races:
         count, agents = width // self.shared.granule, self._agents(lanes.ids)
         if counted.any():
             agents[counted] = self.phases.landed(lanes.ids[counted])
-        event = Event(number, agents, index * count, count)
+        event = AccessEvent(number, agents, index * count, count)
         self.shared.unmarked.append((event, index))
         if self.shared.reads.is_used:
             self._forget_reads(self.shared, index, count)
         self.history.list(event)
 
-    def _same_place(self, part: "Part", items: Callable[[], Array]) -> None:
+    def _same_place(self, part: "AccessPart", items: Callable[[], Array]) -> None:
         """Two lanes that copy to one place by one instruction: either may come last, also within a warp. There equal bytes
         are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""
         if is_rising(part.index):

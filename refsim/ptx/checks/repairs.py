@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks import journal
 from refsim.ptx.checks.cluster_order import ClusterOrder
 from refsim.ptx.checks.happens_before import Clocks
-from refsim.ptx.checks.journal import Note, Place
+from refsim.ptx.checks.journal import AccessPlaces, Note
 from refsim.ptx.checks.knowledge import NOTHING
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.memory.access import READ, UPDATE, WRITE
@@ -232,7 +232,7 @@ class Play:
 
     def _update(self, clocks: Clocks, note: Note, keys: list[tuple[str, int]], meaning: Semantics) -> None:
         """Lane after lane, as an atomic goes."""
-        place: Place = note.detail
+        place: AccessPlaces = note.detail
         for number, key in enumerate(keys):
             one = note.lanes[number : number + 1]
             if meaning.returns:
@@ -243,7 +243,7 @@ class Play:
     @staticmethod
     def _positions(note: Note) -> NDArray[np.int64]:
         """Shared memory belongs to CTAs of the grid: a wave of them does not share with the next."""
-        place: Place = note.detail
+        place: AccessPlaces = note.detail
         if place.space != "shared":
             return place.at
         return place.at + note.geometry.first * (1 << 32)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.areas import Part, is_rising, unequal
+from refsim.ptx.checks.areas import AccessPart, is_rising, unequal
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.memory.access import UPDATE
 from refsim.ptx.memory.semantics import CTA, GPU
@@ -13,7 +13,7 @@ from refsim.ptx.memory.semantics import CTA, GPU
 Array = NDArray[Any]
 
 
-def changes(part: Part) -> NDArray[np.bool_]:
+def changes(part: AccessPart) -> NDArray[np.bool_]:
     """Which lanes write something else than what is there: before the instruction, or, in an update, before the lane's
     turn."""
     access = part.access
@@ -32,7 +32,7 @@ def changes(part: Part) -> NDArray[np.bool_]:
     return changed if access.wrote is None else changed & access.wrote
 
 
-def collision(part: Part, geometry: Geometry) -> tuple[int, int] | None:
+def collision(part: AccessPart, geometry: Geometry) -> tuple[int, int] | None:
     """The positions of two lanes that race by one instruction which has just been made, or None: they store different
     values, or take turns at an update whose scope leaves one of them out."""
     access, meaning = part.access, part.access.semantics
@@ -50,7 +50,7 @@ def collision(part: Part, geometry: Geometry) -> tuple[int, int] | None:
     )
 
 
-def _among_strong(part: Part, units: Array) -> tuple[int, int] | None:
+def _among_strong(part: AccessPart, units: Array) -> tuple[int, int] | None:
     """`units`: lanes of one number are within each other's scope."""
     access, changed = part.access, part.changed
     assert changed is not None

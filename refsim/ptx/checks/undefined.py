@@ -20,7 +20,7 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Array, Mask, Origins, all_ones
 from refsim.ptx.execution.types import UNSIGNED
 from refsim.ptx.findings.faults import fault
-from refsim.ptx.findings.record import Findings
+from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.memory.space import Space
 from refsim.ptx.text.syntax import Statement, place
 
@@ -37,7 +37,7 @@ def place_in(space: Space, position: int) -> str:
 
 
 @dataclass(frozen=True)
-class Event:
+class UndefinedEvent:
     """One executed statement by which lanes read undefined bits or stored them; lane i has number `first` + i."""
 
     first: int
@@ -68,7 +68,7 @@ class Event:
 class Events:
     """The events of a launch, by number from 1 on."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[UndefinedEvent] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     following: int = 1
     last: dict[int, int] = field(default_factory=dict)
@@ -92,24 +92,24 @@ class Events:
         if self.following > KEPT:
             if statement.line not in self.last:
                 self.last[statement.line] = self.append(
-                    Event(self.following, statement, np.zeros(0, np.int64), geometry, what, space), 1
+                    UndefinedEvent(self.following, statement, np.zeros(0, np.int64), geometry, what, space), 1
                 )
             return np.where(chosen, self.last[statement.line], 0).astype(np.int32)
         ids = lanes.ids[chosen]
         at, widths = (None if each is None else each[chosen] for each in (at, widths))
-        first = self.append(Event(self.following, statement, ids, geometry, what, space, at, widths), len(ids))
+        first = self.append(UndefinedEvent(self.following, statement, ids, geometry, what, space, at, widths), len(ids))
         numbers = np.zeros(len(chosen), np.int32)
         numbers[chosen] = np.arange(first, first + len(ids))
         return numbers
 
-    def append(self, event: Event, count: int) -> int:
+    def append(self, event: UndefinedEvent, count: int) -> int:
         """Number an event of `count` lanes; its first number."""
         self.events.append(event)
         self.starts.append(event.first)
         self.following = event.first + count
         return event.first
 
-    def of(self, number: int) -> Event:
+    def of(self, number: int) -> UndefinedEvent:
         return self.events[bisect_right(self.starts, number) - 1]
 
     def lines(self, numbers: Array) -> Array:
@@ -124,7 +124,7 @@ class Tracking:
     """The undefined bits of one launch: events, the masks of memory (see undefined_memory), and what was reported."""
 
     level: str
-    findings: Findings
+    findings: LaunchFindings
     origins: Events = field(default_factory=Events)
     stores: Events = field(default_factory=Events)
     masks: dict[str, Any] = field(default_factory=dict)
@@ -201,7 +201,7 @@ def undefined(tracking: Tracking, machine: Context, index: int) -> Mask:
     bits = code.register_bits[index]
     names = [*code.function.register_names, "the carry flag"]
     ids = np.arange(lanes, dtype=np.int64)
-    event = Event(
+    event = UndefinedEvent(
         tracking.origins.following,
         code.steps[0].statement,
         ids,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined_bits import Operands, combined, full, halves, moved
+from refsim.ptx.checks.undefined_bits import RuleOperands, combined, full, halves, moved
 from refsim.ptx.execution.types import PtxType, view
 
 Array = NDArray[Any]
 
 
 # ---- comparison
-def compared(operands: Operands) -> list[Any]:
+def compared(operands: RuleOperands) -> list[Any]:
     """setp: the test as a whole (of each half by itself), combined with c bit by bit."""
     sources = list(map(view, operands.values[:2], operands.types[:2]))
     keywords = {**operands.keywords, "boolean": None}
@@ -35,7 +35,7 @@ def compared(operands: Operands) -> list[Any]:
     return operands.answer(*unknown[: len(operands.results)])
 
 
-def _open_test(operands: Operands, keywords: dict[str, Any]) -> Array:
+def _open_test(operands: RuleOperands, keywords: dict[str, Any]) -> Array:
     """Where the undefined bits of two numbers decide a test. Equality fails by one defined bit that differs; the other tests
     of integers only change from one end of what the numbers can be to the other."""
     first, second = operands.bits(0), operands.bits(1)
@@ -62,7 +62,7 @@ def _ends(value: Array, mask: Array, type: PtxType) -> tuple[Array, Array]:
 
 
 # ---- shifts
-def shifted(operands: Operands) -> list[Any]:
+def shifted(operands: RuleOperands) -> list[Any]:
     """shl, shr: bits are moved; where the amount is undefined, those are that two amounts it can be leave differently."""
     found = moved("a")(operands)
     if operands.masks[1] is None:
@@ -80,7 +80,7 @@ def shifted(operands: Operands) -> list[Any]:
     return operands.answer(np.where(doubt != 0, can_be_0 & can_be_1, known))
 
 
-def _shift(operands: Operands, bits: Array, amount: int) -> Array:
+def _shift(operands: RuleOperands, bits: Array, amount: int) -> Array:
     type = operands.types[0]
     moved_by = operands.function(view(bits, type), np.array([amount], np.uint32), **operands.keywords)
     result: Array = np.ascontiguousarray(moved_by).view(type.bits_dtype)
@@ -101,12 +101,12 @@ def _from(lowest: Array) -> Array:
     return found
 
 
-def summed(operands: Operands) -> list[Any]:
+def summed(operands: RuleOperands) -> list[Any]:
     """add, sub: carries go up, so that what lies below every undefined bit is defined."""
     return operands.answer(_from(operands.bits(0) | operands.bits(1)))
 
 
-def multiplied(operands: Operands) -> list[Any]:
+def multiplied(operands: RuleOperands) -> list[Any]:
     """mul, mad: two values of a factor differ by a multiple of its lowest undefined bit, and so do the products by a multiple
     of that times the lowest bit that the other factor can have: none where that is 0."""
     type = operands.results[0][1]

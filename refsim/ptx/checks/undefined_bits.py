@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Operands:
+class RuleOperands:
     """What a rule sees of one executed instruction.
 
     `values` are the sources as bits, as wide as their types (addresses as numbers, targets as they are), `masks` theirs,
@@ -74,7 +74,7 @@ def halves(bits: Array, count: int = 2) -> Array:
     return wide.view(f"u{wide.dtype.itemsize // count}").reshape(-1, count)
 
 
-def whole(operands: Operands) -> list[Any]:
+def whole(operands: RuleOperands) -> list[Any]:
     """Any undefined bit makes everything undefined; pairs are two instructions side by side."""
     unknown, origin = operands.unknown()
     if _is_paired(operands):
@@ -95,7 +95,7 @@ def whole(operands: Operands) -> list[Any]:
     ]
 
 
-def _is_paired(operands: Operands) -> bool:
+def _is_paired(operands: RuleOperands) -> bool:
     types = [type for type in operands.types if type.name != "pred"]
     return (
         len(operands.results) == 1
@@ -105,20 +105,20 @@ def _is_paired(operands: Operands) -> bool:
     )
 
 
-def defined(operands: Operands) -> list[Any]:
+def defined(operands: RuleOperands) -> list[Any]:
     """The results are defined whatever the sources are."""
     return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in operands.results]
 
 
 # ---- bits that are only moved
-def moved(*names: str) -> Callable[[Operands], list[Any]]:
+def moved(*names: str) -> Callable[[RuleOperands], list[Any]]:
     """The clause moves the bits of these sources to where the others say: it moves their masks alike.
 
     One source at a time, zeros for the others, so that each bit keeps its event. An undefined bit of a source that says
     where makes all of the result undefined.
     """
 
-    def rule(operands: Operands) -> list[Any]:
+    def rule(operands: RuleOperands) -> list[Any]:
         controls = [mask for name, mask in zip(operands.names, operands.masks, strict=True) if name not in names]
         unknown, origin = joined(flat(controls), operands.lanes.count)
         found = [_Gathered(full(unknown, type), origin) for result, type in operands.results for _ in _each(result)]
@@ -150,7 +150,7 @@ def _each(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _carried(operands: Operands, names: tuple[str, ...], position: int, place: int) -> list[Array]:
+def _carried(operands: RuleOperands, names: tuple[str, ...], position: int, place: int) -> list[Array]:
     """Where the clause moves the mask of one source register."""
     arguments: list[Any] = []
     for number, (name, type) in enumerate(zip(operands.names, operands.types, strict=True)):
@@ -176,31 +176,31 @@ def _carried(operands: Operands, names: tuple[str, ...], position: int, place: i
 
 
 # ---- logic: a bit is undefined where the undefined bits of the sources can make it 0 and can make it 1
-def _can_be(operands: Operands, position: int) -> tuple[Array, Array]:
+def _can_be(operands: RuleOperands, position: int) -> tuple[Array, Array]:
     """The bits of a source that can be 0, and those that can be 1."""
     value, mask = operands.values[position], operands.bits(position)
     return ~value | mask, value | mask
 
 
-def and_bits(operands: Operands) -> list[Any]:
+def and_bits(operands: RuleOperands) -> list[Any]:
     (a0, a1), (b0, b1) = _can_be(operands, 0), _can_be(operands, 1)
     return operands.answer(a1 & b1 & (a0 | b0))
 
 
-def or_bits(operands: Operands) -> list[Any]:
+def or_bits(operands: RuleOperands) -> list[Any]:
     (a0, a1), (b0, b1) = _can_be(operands, 0), _can_be(operands, 1)
     return operands.answer(a0 & b0 & (a1 | b1))
 
 
-def xor_bits(operands: Operands) -> list[Any]:
+def xor_bits(operands: RuleOperands) -> list[Any]:
     return operands.answer(operands.bits(0) | operands.bits(1))
 
 
-def same_bits(operands: Operands) -> list[Any]:
+def same_bits(operands: RuleOperands) -> list[Any]:
     return operands.answer(operands.bits(0))
 
 
-def _table_bits(operands: Operands) -> Array:
+def _table_bits(operands: RuleOperands) -> Array:
     table = int(operands.values[3][0])
     sources = [_can_be(operands, position) for position in range(3)]
     can = [np.zeros(1, np.uint32), np.zeros(1, np.uint32)]
@@ -211,12 +211,12 @@ def _table_bits(operands: Operands) -> Array:
     return found
 
 
-def table_bits(operands: Operands) -> list[Any]:
+def table_bits(operands: RuleOperands) -> list[Any]:
     """lop3: whether the rows of its table that the sources can choose hold both a 0 and a 1."""
     return operands.answer(_table_bits(operands))
 
 
-def table_and_test(operands: Operands) -> list[Any]:
+def table_and_test(operands: RuleOperands) -> list[Any]:
     """lop3 with a predicate: whether its result is not 0, combined with q."""
     bits = _table_bits(operands)
     found, _ = operands.function(*operands.values, **operands.keywords)
@@ -231,7 +231,7 @@ def _not_zero(value: Array, mask: Array) -> tuple[Array, Array]:
     return value != 0, (mask != 0) & ((value & ~mask) == 0)
 
 
-def is_zero(operands: Operands) -> list[Any]:
+def is_zero(operands: RuleOperands) -> list[Any]:
     """cnot: bit 0 alone depends on the source."""
     _, unknown = _not_zero(operands.values[0], operands.bits(0))
     return operands.answer(unknown.astype(operands.results[0][1].bits_dtype))
@@ -247,7 +247,7 @@ def combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | 
 
 
 # ---- selection
-def selected(operands: Operands) -> list[Any]:
+def selected(operands: RuleOperands) -> list[Any]:
     """selp, slct: the mask of what is chosen; where the choice is undefined, the bits in which both can differ."""
     a, b = operands.values[:2]
     first, second = operands.bits(0), operands.bits(1)
@@ -265,10 +265,10 @@ def selected(operands: Operands) -> list[Any]:
 
 
 # ---- conversions that pack
-def packed(elements: int) -> Callable[[Operands], list[Any]]:
+def packed(elements: int) -> Callable[[RuleOperands], list[Any]]:
     """A conversion to a packed register: from one source each, the first in the highest place, or from a packed one."""
 
-    def rule(operands: Operands) -> list[Any]:
+    def rule(operands: RuleOperands) -> list[Any]:
         sources = [
             each
             for name, held in zip(operands.names, operands.masks, strict=True)
@@ -295,7 +295,7 @@ def packed(elements: int) -> Callable[[Operands], list[Any]]:
     return rule
 
 
-def packed_below(operands: Operands) -> list[Any]:
+def packed_below(operands: RuleOperands) -> list[Any]:
     """cvt.pack: a above b, behind the low bits of c, which are moved up."""
     size = int(operands.keywords["to"][1:])
     upper, lower = (np.where(operands.bits(place) != 0, np.uint32((1 << size) - 1), np.uint32(0)) for place in (0, 1))

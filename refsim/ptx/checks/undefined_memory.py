@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined import GRANULE, Events, Tracking, tracking_of
-from refsim.ptx.checks.undefined_bits import Operands, full
+from refsim.ptx.checks.undefined_bits import RuleOperands, full
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, joined, mask_of, nonzero
 from refsim.ptx.execution.types import TYPES, PtxType
@@ -189,11 +189,11 @@ def _stored(lanes: Lanes, some: Array, space: Space, at: Array, width: int) -> A
 
 
 # ---- rules
-def _space(operands: "Operands") -> str:
+def _space(operands: "RuleOperands") -> str:
     return (operands.keywords.get("space") or "generic").partition("::")[0]
 
 
-def loaded(operands: "Operands") -> list[Any]:
+def loaded(operands: "RuleOperands") -> list[Any]:
     """ld: the masks of the bytes; an undefined address makes all of the result undefined."""
     lanes, row = operands.lanes, TYPES[operands.keywords["type"]]
     operands.demand(operands.masks[0], ADDRESS)
@@ -214,7 +214,7 @@ def _columns(rows: Array, origin: Array, row: PtxType) -> list[Mask | None]:
     return [mask_of(np.ascontiguousarray(bits[:, place]), origin[:, place]) for place in range(bits.shape[1])]
 
 
-def stored(operands: "Operands") -> list[Any]:
+def stored(operands: "RuleOperands") -> list[Any]:
     """st: the masks of the operands go to the bytes."""
     lanes, row = operands.lanes, TYPES[operands.keywords["type"]]
     operands.demand(operands.masks[0], ADDRESS)
@@ -240,7 +240,7 @@ def _row(masks: list[Mask | None], row: PtxType, count: int) -> tuple[Array | No
 
 
 @dataclass(frozen=True)
-class Bits:
+class Masked:
     """A number of `width` bits, some of which are undefined: those of `mask`."""
 
     value: int
@@ -260,40 +260,40 @@ class Bits:
         return self.value | self.mask
 
 
-Update = Callable[[Bits, Bits, Bits], Bits]
+Update = Callable[[Masked, Masked, Masked], Masked]
 
 
-def _whole(old: Bits, b: Bits, c: Bits) -> Bits:
+def _whole(old: Masked, b: Masked, c: Masked) -> Masked:
     """What any undefined bit makes undefined; the value is nobody's concern, as no rule here looks at it."""
-    return Bits(0, old.ones if old.mask or b.mask else 0, old.width)
+    return Masked(0, old.ones if old.mask or b.mask else 0, old.width)
 
 
-def _exchanged(old: Bits, b: Bits, c: Bits) -> Bits:
+def _exchanged(old: Masked, b: Masked, c: Masked) -> Masked:
     """A compare-and-swap leaves c where old is b: surely, never, or perhaps, and then what differs is undefined."""
     open_ = old.mask | b.mask
     if (old.value ^ b.value) & ~open_:
         return old
-    return c if not open_ else Bits(old.value, old.mask | c.mask | (old.value ^ c.value), old.width)
+    return c if not open_ else Masked(old.value, old.mask | c.mask | (old.value ^ c.value), old.width)
 
 
 # What an update leaves in memory, of what was there, b and c.
 # fmt: off
 UPDATES: dict[str, Update] = {
-    "and": lambda old, b, c: Bits(old.value & b.value,
+    "and": lambda old, b, c: Masked(old.value & b.value,
                                   old.can_be_1 & b.can_be_1 & (old.can_be_0 | b.can_be_0), old.width),
-    "or": lambda old, b, c: Bits(old.value | b.value,
+    "or": lambda old, b, c: Masked(old.value | b.value,
                                  old.can_be_0 & b.can_be_0 & (old.can_be_1 | b.can_be_1), old.width),
-    "xor": lambda old, b, c: Bits(old.value ^ b.value, old.mask | b.mask, old.width),
+    "xor": lambda old, b, c: Masked(old.value ^ b.value, old.mask | b.mask, old.width),
     "exch": lambda old, b, c: b,
     "cas": _exchanged,
 }
 # fmt: on
 
 
-def updated(operation: str) -> Callable[["Operands"], list[Any]]:
+def updated(operation: str) -> Callable[["RuleOperands"], list[Any]]:
     """The rule of atom and red: each lane finds what the lanes before it left at its place."""
 
-    def rule(operands: "Operands") -> list[Any]:
+    def rule(operands: "RuleOperands") -> list[Any]:
         operands.demand(operands.masks[0], ADDRESS)
         row = TYPES[operands.keywords["type"]]
         is_vector = isinstance(operands.masks[1], list)
@@ -312,7 +312,7 @@ def updated(operation: str) -> Callable[["Operands"], list[Any]]:
 
 
 def _update(
-    operands: "Operands", address: Array, row: PtxType, given: list[tuple[Mask | None, Array]], update: Update
+    operands: "RuleOperands", address: Array, row: PtxType, given: list[tuple[Mask | None, Array]], update: Update
 ) -> Mask | None:
     lanes, size, count = operands.lanes, row.bits // 8, operands.lanes.count
     found = read(lanes, _space(operands), address, size, size)
@@ -321,16 +321,16 @@ def _update(
     held = np.zeros((count, size), np.uint8) if found is None else found[0]
     origin = np.zeros(count, np.int32) if found is None else found[1][:, 0]
     sources = [
-        [Bits(*each, row.bits) for each in zip(_numbers(value, row, count), _numbers(bits, row, count), strict=True)]
+        [Masked(*each, row.bits) for each in zip(_numbers(value, row, count), _numbers(bits, row, count), strict=True)]
         for value, bits in ((value, None if mask is None else mask.bits) for mask, value in given)
     ]
     _, own = joined([mask for mask, _ in given if mask is not None], count)
     before, results = np.zeros(count, np.int32), np.zeros(count, np.int32)
-    latest: dict[tuple[int, int], tuple[Bits, int]] = {}
+    latest: dict[tuple[int, int], tuple[Masked, int]] = {}
     was, left = [], []
     for lane, (cell, value) in enumerate(_cells(lanes, _space(operands), address, size)):
         mask = int.from_bytes(held[lane].tobytes(), "little")
-        old, before[lane] = latest.get(cell, (Bits(value, mask, row.bits), int(origin[lane])))
+        old, before[lane] = latest.get(cell, (Masked(value, mask, row.bits), int(origin[lane])))
         after = update(old, sources[0][lane], sources[-1][lane])
         results[lane] = (before[lane] or own[lane]) if after.mask else 0
         latest[cell] = after, int(results[lane])
@@ -363,7 +363,7 @@ def _cells(lanes: Lanes, space: str, addresses: Array, size: int) -> list[tuple[
     return cells
 
 
-def copied(operands: "Operands") -> list[Any]:
+def copied(operands: "RuleOperands") -> list[Any]:
     """cp.async: addresses and size must be defined; the masks follow when the bytes move, see `moved`."""
     names = operands.names
     for name, mask in zip(names, operands.masks, strict=True):

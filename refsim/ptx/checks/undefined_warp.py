@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.core import Fragment
+from refsim.layouts.holders import WARP
 from refsim.ptx.checks import undefined_memory as memory
 from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import Operands, full
+from refsim.ptx.checks.undefined_bits import RuleOperands, full
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, mask_of
 from refsim.ptx.execution.registers import put_mask
 from refsim.ptx.execution.types import UNSIGNED
 
 Array = NDArray[Any]
-WARP = 32
 ROW_BYTES = 16
 
 
@@ -27,7 +27,7 @@ def _groups(lanes: Lanes, mask: Array) -> Array:
     return np.asarray(group)
 
 
-def _gather(operands: Operands, bits: Array, combine: "np.ufunc") -> Array:
+def _gather(operands: RuleOperands, bits: Array, combine: "np.ufunc") -> Array:
     """The combination of the bits of all lanes of each group, per lane."""
     group = _groups(operands.lanes, operands.values[operands.names.index("mask")])
     total = np.full(int(group.max()) + 1, combine.identity or 0, bits.dtype)
@@ -35,24 +35,24 @@ def _gather(operands: Operands, bits: Array, combine: "np.ufunc") -> Array:
     return np.asarray(total[group])
 
 
-def _origins(operands: Operands) -> Array:
+def _origins(operands: RuleOperands) -> Array:
     """The event of some undefined source of each group, per lane."""
     _, origin = operands.unknown()
     return _gather(operands, origin, np.maximum)
 
 
-def _answer(operands: Operands, *bits: Array) -> list[Mask | None]:
+def _answer(operands: RuleOperands, *bits: Array) -> list[Mask | None]:
     origin = _origins(operands)
     return [mask_of(one, origin) for one in bits]
 
 
-def ballot(operands: Operands) -> list[Any]:
+def ballot(operands: RuleOperands) -> list[Any]:
     """Bit i is as undefined as the predicate of lane i."""
     lane = np.uint32(1) << operands.lanes.laneid.astype(np.uint32)
     return _answer(operands, _gather(operands, np.where(operands.bits(0), lane, np.uint32(0)), np.bitwise_or))
 
 
-def voted(operands: Operands) -> list[Any]:
+def voted(operands: RuleOperands) -> list[Any]:
     """all and any are defined by one defined lane that decides them, uni by two that differ."""
     unknown, value = operands.bits(0), operands.lanes.full(operands.values[0])
     some_unknown = _gather(operands, unknown, np.logical_or)
@@ -62,13 +62,13 @@ def voted(operands: Operands) -> list[Any]:
     return _answer(operands, some_unknown & ~decided)
 
 
-def group_whole(operands: Operands) -> list[Any]:
+def group_whole(operands: RuleOperands) -> list[Any]:
     """An undefined bit of one lane makes the results of all its group undefined."""
     unknown = _gather(operands, operands.unknown()[0], np.logical_or)
     return _answer(operands, *(full(unknown, type) for _, type in operands.results))
 
 
-def group_bits(operands: Operands) -> list[Any]:
+def group_bits(operands: RuleOperands) -> list[Any]:
     """redux of bits: and is defined by a 0, or by a 1, xor by neither."""
     mask, value = operands.bits(0), operands.lanes.full(operands.values[0])
     unknown = _gather(operands, mask, np.bitwise_or)
@@ -76,7 +76,7 @@ def group_bits(operands: Operands) -> list[Any]:
     return _answer(operands, unknown & ~_gather(operands, deciding & ~mask, np.bitwise_or))
 
 
-def reduced(operands: Operands) -> list[Any]:
+def reduced(operands: RuleOperands) -> list[Any]:
     """bar.red: its number must be defined; what lanes contribute is remembered until the barrier completes."""
     operands.demand(list(operands.masks[:-1]), "a barrier")
     value = operands.masks[-1]
@@ -141,11 +141,11 @@ def _is_whole(lanes: Lanes) -> bool:
     return lanes.count % WARP == 0 and lanes.in_whole_warps
 
 
-def multiplied(names: tuple[str, ...]) -> Callable[[Operands], list[Any]]:
+def multiplied(names: tuple[str, ...]) -> Callable[[RuleOperands], list[Any]]:
     """D = A B + C for the fragments of A, B, C and, where it is another than C's, D: an undefined element of row i of A
     makes row i of D undefined, one of column j of B column j, one of C itself."""
 
-    def rule(operands: Operands) -> list[Any]:
+    def rule(operands: RuleOperands) -> list[Any]:
         if not _is_whole(operands.lanes) or not any(mask for held in operands.masks for mask in held):
             return [[None] * len(operands.results[0][0])]
         fragments = [fragment_named(name) for name in names]
@@ -169,7 +169,7 @@ def multiplied(names: tuple[str, ...]) -> Callable[[Operands], list[Any]]:
     return rule
 
 
-def _rows(operands: Operands, number: int) -> tuple[Lanes, Array, str]:
+def _rows(operands: RuleOperands, number: int) -> tuple[Lanes, Array, str]:
     """The lanes that give addresses of rows, the first 8 of each matrix, those addresses, and the state space."""
     lanes, address = operands.lanes, operands.lanes.full(operands.values[0])
     giving = lanes.laneid < 8 * number
@@ -181,10 +181,10 @@ def _rows(operands: Operands, number: int) -> tuple[Lanes, Array, str]:
     return part, address[giving], (operands.keywords.get("space") or "generic").partition("::")[0]
 
 
-def matrix_loaded(name: str, number: int) -> Callable[[Operands], list[Any]]:
+def matrix_loaded(name: str, number: int) -> Callable[[RuleOperands], list[Any]]:
     """ldmatrix: the masks of the rows go where their elements go."""
 
-    def rule(operands: Operands) -> list[Any]:
+    def rule(operands: RuleOperands) -> list[Any]:
         nothing: list[Any] = [[None] * number]
         if not _is_whole(operands.lanes):
             return nothing
@@ -200,10 +200,10 @@ def matrix_loaded(name: str, number: int) -> Callable[[Operands], list[Any]]:
     return rule
 
 
-def matrix_stored(name: str, number: int) -> Callable[[Operands], list[Any]]:
+def matrix_stored(name: str, number: int) -> Callable[[RuleOperands], list[Any]]:
     """stmatrix: the other way."""
 
-    def rule(operands: Operands) -> list[Any]:
+    def rule(operands: RuleOperands) -> list[Any]:
         if not _is_whole(operands.lanes):
             return []
         giving, address, space = _rows(operands, number)
@@ -222,10 +222,10 @@ def matrix_stored(name: str, number: int) -> Callable[[Operands], list[Any]]:
     return rule
 
 
-def transposed(name: str) -> Callable[[Operands], list[Any]]:
+def transposed(name: str) -> Callable[[RuleOperands], list[Any]]:
     """movmatrix: element (i, j) is undefined where (j, i) was."""
 
-    def rule(operands: Operands) -> list[Any]:
+    def rule(operands: RuleOperands) -> list[Any]:
         if not _is_whole(operands.lanes) or operands.masks[0] is None:
             return [None]
         fragment = fragment_named(name)
@@ -242,7 +242,7 @@ def transposed(name: str) -> Callable[[Operands], list[Any]]:
 Addresses = Callable[[Lanes, str, Array, Any, str], Array]
 
 
-def _own_places(operands: Operands, name: str, where: Addresses) -> Array | None:
+def _own_places(operands: RuleOperands, name: str, where: Addresses) -> Array | None:
     """The address of each value of each lane, (lanes, values); None if the warp is not whole."""
     if not _is_whole(operands.lanes):
         return None
@@ -254,10 +254,10 @@ def _own_places(operands: Operands, name: str, where: Addresses) -> Array | None
     return where(operands.lanes, name, operands.values[0], given, operands.keywords["layout"])
 
 
-def fragment_loaded(name: str, where: Addresses) -> Callable[[Operands], list[Any]]:
+def fragment_loaded(name: str, where: Addresses) -> Callable[[RuleOperands], list[Any]]:
     """wmma.load: the masks of the elements go into the registers that hold them."""
 
-    def rule(operands: Operands) -> list[Any]:
+    def rule(operands: RuleOperands) -> list[Any]:
         fragment = fragment_named(name)
         places = _own_places(operands, name, where)
         if places is None:
@@ -276,10 +276,10 @@ def fragment_loaded(name: str, where: Addresses) -> Callable[[Operands], list[An
     return rule
 
 
-def fragment_stored(name: str, where: Addresses) -> Callable[[Operands], list[Any]]:
+def fragment_stored(name: str, where: Addresses) -> Callable[[RuleOperands], list[Any]]:
     """wmma.store: the other way."""
 
-    def rule(operands: Operands) -> list[Any]:
+    def rule(operands: RuleOperands) -> list[Any]:
         fragment = fragment_named(name)
         places = _own_places(operands, name, where)
         if places is None:

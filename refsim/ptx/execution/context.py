@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.execution.register_file import Registers
-from refsim.ptx.findings.record import Findings
+from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.memory.access import Port
 from refsim.ptx.memory.global_memory import GlobalMemory
@@ -38,18 +38,18 @@ class Lowered(Protocol):
     def steps(self) -> Sequence[Stated]: ...
 
 
-class Order(Protocol):
+class OrderListener(Protocol):
     """Who hears of what puts the accesses of lanes in order."""
 
     def warp_met(self, lanes: Ids, group: NDArray[Any] | None, statement: Statement | None) -> None: ...
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None: ...
 
 
-class Watch(Protocol):
+class RaceWatch(Protocol):
     """Who looks for races."""
 
     @property
-    def orders(self) -> Order: ...
+    def orders(self) -> OrderListener: ...
     def renew(self, region: Region, start: int, end: int) -> None: ...
 
 
@@ -69,7 +69,7 @@ class Context(Protocol):
     in_shared: frozenset[str]
     registers: Registers
     checks: Checks
-    findings: Findings
+    findings: LaunchFindings
     alive: NDArray[np.bool_]
     target: str
     arithmetic: str
@@ -78,7 +78,7 @@ class Context(Protocol):
     @property
     def code(self) -> Lowered: ...
     @property
-    def races(self) -> Watch | None: ...
+    def races(self) -> RaceWatch | None: ...
     @property
     def tracking(self) -> object | None: ...
     @property

@@ -39,7 +39,7 @@ class BankUse:
 
 
 @dataclass
-class Findings:
+class LaunchFindings:
     """What a launch saw besides its results: `recorded` holds the first finding of each code and source line, `notes` what
     makes no kernel wrong, `printed` who printed which text."""
 

@@ -3,7 +3,7 @@
 from functools import cache
 from importlib import import_module
 
-FAMILIES = (
+INSTRUCTION_FAMILIES = (
     "integer",
     "logic",
     "predicate",
@@ -29,5 +29,5 @@ FAMILIES = (
 @cache
 def load_families() -> None:
     """Import every family, so that its clauses are registered; done once, when the first opcode is looked up."""
-    for family in FAMILIES:
+    for family in INSTRUCTION_FAMILIES:
         import_module(f"{__name__}.{family}")

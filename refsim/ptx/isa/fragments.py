@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from refsim.errors import Kind as ErrorKind
 from refsim.errors import RefsimError
 from refsim.layouts.families import fragment as fragment_named
+from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.products import SETTLED, MmaKind, multiply
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
-WARP = 32
 RULE = "PTX ISA, .sync.aligned: all 32 threads of the warp execute the instruction together"
 
 

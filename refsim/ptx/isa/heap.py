@@ -5,21 +5,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined_bits import Operands, defined
+from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.checks.undefined_memory import ADDRESS, renewed
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.memory.heap import ALIGN, Block, Heap
+from refsim.ptx.memory.heap import ALIGN, Heap, HeapBlock
 from refsim.ptx.text.syntax import place
 from refsim.sources import CUDA_GUIDE
 
 Array = NDArray[Any]
-ITEM = 16
+CHUNK_ALIGNMENT = 16
 FREE_RULE = "free takes what malloc, new or __nv_aligned_device_malloc gave, once; or a null pointer"
 
 
-def _given(operands: Operands) -> list[Mask | None]:
+def _given(operands: RuleOperands) -> list[Mask | None]:
     """The size of a block and the address of one that is freed decide: they must be defined."""
     for name, mask in zip(operands.names, operands.masks, strict=True):
         operands.demand(mask, ADDRESS if name == "block" else f"the {name} of a block of memory")
@@ -65,7 +65,7 @@ def free(lanes: Lanes, block: Array) -> None:
     """A free is a change of all bytes of its block: every access to them must have happened before."""
     heap = heap_of(lanes)
     assert lanes.statement is not None
-    freed: dict[Block, int] = {}
+    freed: dict[HeapBlock, int] = {}
     for number, address in enumerate(lanes.full(block).tolist()):
         known = heap.live.get(address - heap.space.base)
         if address and (known is None or known in freed):
@@ -73,11 +73,11 @@ def free(lanes: Lanes, block: Array) -> None:
             raise lanes.fault("invalid-free", number, f"free of {address:#x}: {what}", FREE_RULE)
         if known is not None:
             freed[known] = number
-    items = [np.arange(one.start, one.end, ITEM, dtype=np.int64) for one in freed]
+    items = [np.arange(one.start, one.end, CHUNK_ALIGNMENT, dtype=np.int64) for one in freed]
     who = lanes.ids[list(freed.values())].repeat([len(each) for each in items])
     if len(who):
         threads = Lanes(lanes.machine, who, lanes.statement)
-        lanes.machine.port.discard(threads, "global", heap.space, np.concatenate(items), ITEM)
+        lanes.machine.port.discard(threads, "global", heap.space, np.concatenate(items), CHUNK_ALIGNMENT)
     for one, number in freed.items():
         heap.give_back(one.start, f"{place(lanes.statement)}, {_who(lanes, number)}")
 

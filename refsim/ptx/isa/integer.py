@@ -14,7 +14,7 @@ from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.checks.undefined_arithmetic import multiplied, summed
 from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.words import (
-    S32,
+    S32_RANGE,
     bit_length,
     field_place,
     ones,
@@ -205,7 +205,7 @@ def fns(mask: Array, base: Array, offset: Array) -> Array:
     rank = np.where(count < 0, passed[:, -1:] - passed + 1, passed)
     found = hits & (rank == np.maximum(np.abs(count), 1))
     place = np.where(found.any(axis=1), found.argmax(axis=1), 0xFFFFFFFF).astype(np.uint32)
-    return np.where(offset == S32.min, np.uint32(0), place)
+    return np.where(offset == S32_RANGE.min, np.uint32(0), place)
 
 
 @instruction("brev.{type:b32|b64} d, a", undefined=bits.moved("a"), source=PTX["brev"])

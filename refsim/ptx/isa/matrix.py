@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.families import fragment as fragment_named
-from refsim.layouts.families.mma import SHAPES, Shape
+from refsim.layouts.families.mma import MMA_SHAPES, MmaShape
+from refsim.layouts.holders import WARP
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.types import TYPES
@@ -19,7 +20,6 @@ from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
 Array = NDArray[Any]
-WARP = 32
 ROW_BYTES = 16
 
 
@@ -106,9 +106,9 @@ _OPERANDS = frozenset({"f16", "bf16", "tf32", "f64", "s8", "u8", "e4m3", "e5m2"}
 _MIXED = (("e4m3", "e5m2"), INTEGERS)
 
 
-def _families() -> Iterator[tuple[Shape, tuple[str, ...], str]]:
+def _families() -> Iterator[tuple[MmaShape, tuple[str, ...], str]]:
     """Shape, operand types that may be mixed, and the type of C and D."""
-    for shape in SHAPES:
+    for shape in MMA_SHAPES:
         if shape.is_volta:
             continue
         types = tuple(type for type in shape.types if type in _OPERANDS)
@@ -119,20 +119,20 @@ def _families() -> Iterator[tuple[Shape, tuple[str, ...], str]]:
                 yield shape, group, accumulator
 
 
-def _vector(shape: Shape, type: str, operand: str, accumulator: str) -> tuple[str, int]:
+def _vector(shape: MmaShape, type: str, operand: str, accumulator: str) -> tuple[str, int]:
     """PTX type and number of the registers of one operand."""
     fragment = fragment_named(_fragment_name(shape, type, operand, accumulator))
     held = accumulator if operand in "cd" else type
     return _REGISTER_TYPES.get(held, "b32"), fragment.registers
 
 
-def _fragment_name(shape: Shape, type: str, operand: str, accumulator: str) -> str:
+def _fragment_name(shape: MmaShape, type: str, operand: str, accumulator: str) -> str:
     refined = operand in "cd" and accumulator != shape.accumulators[0]
     return f"mma.{shape}.{type}.{operand}" + (f".{accumulator}" if refined else "")
 
 
 def _multiplied(
-    lanes: Lanes, operands: tuple[list[Array], list[Array], list[Array]], kind: MmaKind, shape: Shape
+    lanes: Lanes, operands: tuple[list[Array], list[Array], list[Array]], kind: MmaKind, shape: MmaShape
 ) -> list[Array]:
     """The registers of D for the matrices that the registers of A, B and C hold, of all warps at once."""
     warps = whole_warps(lanes)
@@ -146,7 +146,7 @@ def _multiplied(
     return registers_of(result, packings[2], TYPES[_REGISTER_TYPES.get(kind.d.name, "b32")].dtype)
 
 
-def _mma_family(shape: Shape, group: tuple[str, ...], accumulator: str) -> None:
+def _mma_family(shape: MmaShape, group: tuple[str, ...], accumulator: str) -> None:
     choice = "|".join(group)
     saturates = "{.satfinite}" if group == INTEGERS else ""
     types = ".".join(f"{{{which}_type:{choice}}}" if len(group) > 1 else choice for which in "ab")

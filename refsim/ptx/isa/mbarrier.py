@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined_bits import Operands, defined
+from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.semantics import CLUSTER, CTA, Semantics
@@ -22,7 +22,7 @@ _LOCAL = "{.space:shared::cta|shared}"
 _ANY = "{.space:shared::cta|shared::cluster|shared}"
 
 
-def decided(operands: Operands) -> list[Any]:
+def decided(operands: RuleOperands) -> list[Any]:
     """Addresses, counts, states and parities must be defined, not the time that a wait may take; the results are."""
     for name, mask in zip(operands.names, operands.masks, strict=True):
         if name != "time":

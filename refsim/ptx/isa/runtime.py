@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.undefined_bits import Operands, defined
+from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.checks.undefined_memory import ADDRESS
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask
@@ -19,7 +19,7 @@ from refsim.sources import CUDA_GUIDE
 Array = NDArray[Any]
 
 
-def _addresses(operands: Operands) -> list[Mask | None]:
+def _addresses(operands: RuleOperands) -> list[Mask | None]:
     """What the function is given must be defined: addresses, and the size of a block."""
     for mask in operands.masks:
         operands.demand(mask, ADDRESS)

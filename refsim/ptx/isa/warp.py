@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import Operands, defined
+from refsim.ptx.checks.undefined_bits import RuleOperands, defined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.execution.types import TYPES
@@ -33,7 +33,7 @@ def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, A
     return np.where(inside, source, lane), np.broadcast_to(inside, lane.shape)
 
 
-def _shuffled(operands: Operands) -> list[Any]:
+def _shuffled(operands: RuleOperands) -> list[Any]:
     """The mask of the source lane, all bits where that lane does not take part or the choice of it is undefined."""
     lanes, (_, b, c, mask) = operands.lanes, operands.values
     source, _ = _source_lanes(lanes, b, c, operands.keywords["mode"])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from refsim.layouts.families import Fragment
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.shapes import Shape
-from refsim.layouts.families.wmma import SHAPES, positions
+from refsim.layouts.families.wmma import WMMA_SHAPES, positions
 from refsim.numerics import ieee
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
@@ -174,7 +174,7 @@ def _mma(shape: Shape, type: str, c_type: str, d_type: str) -> None:
 
 
 def _families() -> None:
-    for shape in SHAPES:
+    for shape in WMMA_SHAPES:
         for type in shape.types:
             _load(shape, type, "a")
             _load(shape, type, "b")
@@ -182,7 +182,7 @@ def _families() -> None:
                 for d_type in shape.accumulators:
                     _mma(shape, type, c_type, d_type)
     done = set()
-    for shape in SHAPES:
+    for shape in WMMA_SHAPES:
         for type in shape.accumulators:
             if (str(shape), type) not in done:
                 done.add((str(shape), type))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 _DOUBLED = {"u2": "u4", "i2": "i4", "u4": "u8", "i4": "i8"}
-S32 = np.iinfo(np.int32)
+S32_RANGE = np.iinfo(np.int32)
 
 
 def width(a: Array) -> int:
@@ -49,7 +49,7 @@ def product_part(a: Array, b: Array, half: str) -> Array:
 
 def saturated(total: Array) -> Array:
     """64-bit sums as s32, those outside its range as the nearest end of it."""
-    return np.clip(total, S32.min, S32.max).astype(np.int32)
+    return np.clip(total, S32_RANGE.min, S32_RANGE.max).astype(np.int32)
 
 
 def low24(a: Array) -> Array:

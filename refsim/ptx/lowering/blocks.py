@@ -13,7 +13,7 @@ import numpy as np
 
 from refsim.ptx.lowering.contraction import Contraction, contractions
 from refsim.ptx.lowering.liveness import Flow, live_registers, mask_of, registers_in
-from refsim.ptx.lowering.operands import Source, Target, Targets
+from refsim.ptx.lowering.operands import BranchTarget, BranchTargets, Source
 from refsim.ptx.lowering.register_slots import shared_slots
 from refsim.ptx.lowering.steps import Step, bind_statement
 from refsim.ptx.memory.semantics import semantics
@@ -23,7 +23,7 @@ LEAVING = ("bra", "brx", "ret", "exit", "trap")
 
 
 @dataclass
-class Block:
+class BasicBlock:
     """Steps of a straight-line run, the terminator behind them, and the registers that later blocks read."""
 
     pc: int
@@ -49,7 +49,7 @@ class Code:
     """
 
     function: Function
-    blocks: dict[int, Block]
+    blocks: dict[int, BasicBlock]
     register_bits: list[int]
     steps: list[Step]
     carry: int
@@ -75,7 +75,7 @@ class Code:
             pc: source.pc
             for pc, step in enumerate(self.steps)
             for source, _ in step.sources
-            if step.bound.clause.mnemonic == "bra" and isinstance(source, Target)
+            if step.bound.clause.mnemonic == "bra" and isinstance(source, BranchTarget)
         }
 
     @cached_property
@@ -123,7 +123,7 @@ class Code:
             for pc, step in enumerate(self.steps)
             for source, _ in step.sources
             if step.bound.clause.mnemonic == "bra"
-            and isinstance(source, Target)
+            and isinstance(source, BranchTarget)
             and source.pc <= pc
             and reads[pc] > reads[source.pc]
         )
@@ -166,7 +166,7 @@ def lower(function: Function, target: str) -> Code:
     return code
 
 
-def _cut(steps: list[Step], labels: set[int]) -> dict[int, Block]:
+def _cut(steps: list[Step], labels: set[int]) -> dict[int, BasicBlock]:
     """The blocks by their first statement."""
     if not steps:
         return {}
@@ -176,7 +176,7 @@ def _cut(steps: list[Step], labels: set[int]) -> dict[int, Block]:
     for start, end in zip(bounds, [*bounds[1:], len(steps)], strict=True):
         last = steps[end - 1]
         inner = end - 1 if last.is_terminator else end
-        blocks[start] = Block(start, steps[start:inner], last if last.is_terminator else None, end)
+        blocks[start] = BasicBlock(start, steps[start:inner], last if last.is_terminator else None, end)
     return blocks
 
 
@@ -193,7 +193,7 @@ def _keep_registers(code: Code) -> None:
     code.slots, code.slot_bits = shared_slots(code.register_bits, [*entering.values(), *leaving.values()])
 
 
-def _flow(block: Block, blocks: dict[int, Block]) -> Flow:
+def _flow(block: BasicBlock, blocks: dict[int, BasicBlock]) -> Flow:
     """What a block reads first, what it surely writes, and where it leads."""
     reads: set[int] = set()
     writes: set[int] = set()
@@ -206,7 +206,7 @@ def _flow(block: Block, blocks: dict[int, Block]) -> Flow:
     return Flow(mask_of(reads), mask_of(writes), [target for target in successors(block) if target in blocks])
 
 
-def successors(block: Block) -> list[int]:
+def successors(block: BasicBlock) -> list[int]:
     """The statements that may follow a block; one past the last statement of the function is its end."""
     targets = [] if _never_goes_on(block.terminator) else [block.next_pc]
     if block.terminator:
@@ -220,7 +220,7 @@ def _never_goes_on(terminator: Step | None) -> bool:
 
 
 def _targets(source: Source) -> Iterator[int]:
-    if isinstance(source, Target):
+    if isinstance(source, BranchTarget):
         yield source.pc
-    elif isinstance(source, Targets):
+    elif isinstance(source, BranchTargets):
         yield from source.pcs

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import PtxType, is_plain, unviewer, view, viewer
-from refsim.ptx.lowering.blocks import Block, Code
-from refsim.ptx.lowering.operands import Constant, Place, Source, Target, Targets, place
+from refsim.ptx.lowering.blocks import BasicBlock, Code
+from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Constant, Source, place
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
@@ -24,12 +24,12 @@ Array = NDArray[Any]
 
 def typed(source: Source, type: PtxType) -> Callable[[Any], Any]:
     """The function from an operand's fetched bits to the values that a clause takes."""
-    if isinstance(source, Place | Target | Targets) or source is None:
+    if isinstance(source, AddressOperand | BranchTarget | BranchTargets) or source is None:
         return lambda bits: bits
     values = viewer(type)
     if not isinstance(source, tuple):
         return values
-    if any(isinstance(element, Place | Target) or element is None for element in source):
+    if any(isinstance(element, AddressOperand | BranchTarget) or element is None for element in source):
         parts = [typed(element, type) for element in source]
         return lambda bits: [part(element) for part, element in zip(parts, bits, strict=True)]
     return lambda bits: list(map(values, bits))
@@ -95,13 +95,13 @@ def _fetching(source: Source, names: dict[str, Any]) -> str:
             return f"lanes.machine.special(lanes, {name!r})"
         case Symbol(name, offset):
             return f"lanes.symbol({name!r}, {offset})"
-        case Target(pc):
+        case BranchTarget(pc):
             return str(pc)
-        case Place(base, offset):
+        case AddressOperand(base, offset):
             return f"place({_fetching(base, names)}, {offset})"
         case None:
             return "None"
-        case Constant() | Targets():
+        case Constant() | BranchTargets():
             name = f"k{len(names)}"
             names[name] = source.bits if isinstance(source, Constant) else source.pcs
             return name
@@ -111,7 +111,7 @@ def _fetching(source: Source, names: dict[str, Any]) -> str:
 class Writer:
     """Writes the text of one block's function."""
 
-    def __init__(self, block: Block, code: Code) -> None:
+    def __init__(self, block: BasicBlock, code: Code) -> None:
         self.block, self.code = block, code
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
@@ -160,11 +160,11 @@ class Writer:
                 return f"lanes.machine.special(lanes, {name!r})"
             case Symbol(name, offset):
                 return f"lanes.symbol({name!r}, {offset})"
-            case Target(pc):
+            case BranchTarget(pc):
                 return str(pc)
-            case Targets(pcs):
+            case BranchTargets(pcs):
                 return self.constant(pcs)
-            case Place(base, offset):
+            case AddressOperand(base, offset):
                 return f"place({self.expression(base)}, {self.constant(np.array([offset])) if offset else 0})"
             case None:
                 return "None"
@@ -235,7 +235,7 @@ class Writer:
         """An operand, which may be an address or a vector, as what the clause takes."""
         if isinstance(source, tuple):
             return "[" + ", ".join(self.operand(element, type) for element in source) + "]"
-        if isinstance(source, Place | Target | Targets) or source is None:
+        if isinstance(source, AddressOperand | BranchTarget | BranchTargets) or source is None:
             return self.expression(source)
         return self.value(source, type)
 
@@ -342,6 +342,6 @@ def merge(lanes: Lanes, guard: Array, old: Array, new: Array) -> Array:
     return whole
 
 
-def translate(block: Block, code: Code) -> Callable[[Lanes], None]:
+def translate(block: BasicBlock, code: Code) -> Callable[[Lanes], None]:
     """The Python function that runs a block's steps (not its terminator) for a set of lanes."""
     return Writer(block, code).function()

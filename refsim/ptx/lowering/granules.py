@@ -5,7 +5,7 @@ from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.lowering.operands import Constant
 from refsim.ptx.lowering.steps import Step
 
-WIDEST = 16
+WIDEST_GRANULE = 16
 
 
 def granule(code: Code, space: str) -> int:
@@ -13,7 +13,7 @@ def granule(code: Code, space: str) -> int:
     a generic address may be one to either."""
     if space not in code.grains:
         widths = [width for step in code.steps for width in _widths(step, space) if width]
-        code.grains[space] = min([WIDEST, *widths])
+        code.grains[space] = min([WIDEST_GRANULE, *widths])
     return code.grains[space]
 
 
@@ -31,7 +31,7 @@ def _widths(step: Step, space: str) -> list[int]:
         return [TYPES[word].bits // 8 for word in words if word in TYPES] if {"load", "store"} & {*words} else []
     vector = modifiers.get("vec") if mnemonic in ("ld", "ldu", "st") else None
     type = TYPES.get(str(modifiers.get("type")))
-    return [min(WIDEST, type.bits // 8 * int((vector or "v1")[1:]))] if type else []
+    return [min(WIDEST_GRANULE, type.bits // 8 * int((vector or "v1")[1:]))] if type else []
 
 
 def _copied(step: Step) -> int:

@@ -24,7 +24,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Place:
+class AddressOperand:
     """An address operand: fetched base plus a byte offset."""
 
     base: "Source"
@@ -32,20 +32,31 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Target:
+class BranchTarget:
     """A branch target, as the number of the statement it leads to."""
 
     pc: int
 
 
 @dataclass(frozen=True)
-class Targets:
+class BranchTargets:
     """A table of branch targets: a return from a shared function has thousands."""
 
     pcs: tuple[int, ...]
 
 
-Source = Constant | Register | Negated | Special | Symbol | Place | Target | Targets | tuple[Any, ...] | None
+Source = (
+    Constant
+    | Register
+    | Negated
+    | Special
+    | Symbol
+    | AddressOperand
+    | BranchTarget
+    | BranchTargets
+    | tuple[Any, ...]
+    | None
+)
 
 
 def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
@@ -61,11 +72,11 @@ def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
             return lanes.machine.special(lanes, name)
         case Symbol(name, offset):
             return lanes.symbol(name, offset)
-        case Target(pc):
+        case BranchTarget(pc):
             return pc
-        case Targets(pcs):
+        case BranchTargets(pcs):
             return pcs
-        case Place(base, offset):
+        case AddressOperand(base, offset):
             return place(fetch(lanes, base, type), offset)
         case None:
             return None
@@ -85,7 +96,7 @@ def registers_of(source: Source) -> Iterator[int]:
             yield index
         case Negated(Register(index)):
             yield index
-        case Place(base, _):
+        case AddressOperand(base, _):
             yield from registers_of(base)
         case tuple():
             for element in source:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from refsim.ptx.lowering.blocks import Block, Code
+from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.steps import Step
 
 
@@ -17,6 +17,6 @@ def single_stepped(code: Code) -> Code:
     return replace(code, blocks=blocks, slots=places, slot_bits=list(code.register_bits), functions={}, tracked={})
 
 
-def _block(pc: int, step: Step) -> Block:
+def _block(pc: int, step: Step) -> BasicBlock:
     ends = step.is_terminator
-    return Block(pc, [] if ends else [step], step if ends else None, pc + 1, set(step.writes()))
+    return BasicBlock(pc, [] if ends else [step], step if ends else None, pc + 1, set(step.writes()))

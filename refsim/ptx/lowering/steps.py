@@ -17,7 +17,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
 from refsim.ptx.isa.forms import OperandForm, supports
-from refsim.ptx.lowering.operands import Constant, Place, Source, Target, Targets, registers_of
+from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Constant, Source, registers_of
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
     Address,
@@ -237,9 +237,9 @@ class _Matcher:
                 case Immediate():
                     return Constant(constant_bits(operand, type))
                 case Address(Symbol(name), offset) if self.is_generic:
-                    return Place(Symbol(f"generic({name})"), offset)
+                    return AddressOperand(Symbol(f"generic({name})"), offset)
                 case Address(base, offset):
-                    return Place(self.source(base, form.single, TYPES["b64"]), offset)
+                    return AddressOperand(self.source(base, form.single, TYPES["b64"]), offset)
                 case Register():
                     self.check(operand, type)
                     return operand
@@ -256,10 +256,10 @@ class _Matcher:
         match operand:
             case Label(name) if (name in function.branch_tables) == is_table:
                 if is_table:
-                    return Targets(tuple(function.labels[label] for label in function.branch_tables[name]))
+                    return BranchTargets(tuple(function.labels[label] for label in function.branch_tables[name]))
                 if name not in function.labels:
                     raise malformed(f"label {name!r} stands nowhere", self.line)
-                return Target(function.labels[name])
+                return BranchTarget(function.labels[name])
         raise malformed(
             f"{self.opcode} takes a {'table of labels' if is_table else 'label of this function'}", self.line
         )

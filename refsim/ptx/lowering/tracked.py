@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from refsim.ptx.checks import undefined_bits
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.undefined import tracking_of
-from refsim.ptx.checks.undefined_bits import Operands
+from refsim.ptx.checks.undefined_bits import RuleOperands
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, all_ones, either, flat, joined, mask_of
 from refsim.ptx.execution.registers import get_mask, put_mask
 from refsim.ptx.execution.types import UNSIGNED, PtxType
-from refsim.ptx.lowering.blocks import Block, Code
+from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.codegen import Writer, part
-from refsim.ptx.lowering.operands import Place, Source, Target, Targets
+from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Source
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Negated, Register
 
@@ -35,7 +35,7 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
     if clause.counts_results:
         result = step.results[0][0]
         keywords["results"] = len(result) if isinstance(result, tuple) else 1
-    rule: Callable[[Operands], list[Any]] = (
+    rule: Callable[[RuleOperands], list[Any]] = (
         undefined_bits.whole if isinstance(clause.undefined, str) else clause.undefined
     )
     names = [form.name for form, _ in step.bound.sources]
@@ -47,10 +47,10 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
     def follow(lanes: Lanes, masks: list[Any], values: list[Any]) -> list[Any]:
         tracking = lanes.machine.tracking
         if isinstance(tracking, OpenBits) and step.statement.line in tracking.lines:
-            masks = tracking.opened(lanes, step.sources, masks, (Place, Target, Targets))
+            masks = tracking.opened(lanes, step.sources, masks, (AddressOperand, BranchTarget, BranchTargets))
         if is_pure and not any(True for _ in flat(masks)):
             return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in step.results]
-        operands = Operands(
+        operands = RuleOperands(
             lanes,
             clause.function,
             facts,
@@ -76,7 +76,7 @@ def _cut(value: Any, source: Source, type: PtxType) -> Any:
     if isinstance(value, list):
         assert isinstance(source, tuple)
         return [_cut(one, element, type) for one, element in zip(value, source, strict=True)]
-    if isinstance(source, Place | Target | Targets) or source is None or type.name == "pred":
+    if isinstance(source, AddressOperand | BranchTarget | BranchTargets) or source is None or type.name == "pred":
         return value
     return value if value.dtype == type.bits_dtype else value.astype(type.bits_dtype)
 
@@ -85,7 +85,7 @@ def _cut_mask(mask: Any, source: Source, type: PtxType) -> Any:
     if isinstance(mask, list):
         assert isinstance(source, tuple)
         return [_cut_mask(one, element, type) for one, element in zip(mask, source, strict=True)]
-    if mask is None or isinstance(source, Place) or type.name == "pred" or mask.bits.dtype == type.bits_dtype:
+    if mask is None or isinstance(source, AddressOperand) or type.name == "pred" or mask.bits.dtype == type.bits_dtype:
         return mask
     return mask_of(mask.bits.astype(type.bits_dtype), mask.origin)
 
@@ -172,7 +172,7 @@ def _doubtful(mask: Mask | None, doubt: Mask, lanes: Lanes, index: int) -> Mask 
 class _Follower(Writer):
     """Writes the text of a block's function, masks included."""
 
-    def __init__(self, block: Block, code: Code) -> None:
+    def __init__(self, block: BasicBlock, code: Code) -> None:
         super().__init__(block, code)
         self.names |= {"get_mask": get_mask, "put_mask": put_mask, "guarded": guarded}
 
@@ -185,7 +185,7 @@ class _Follower(Writer):
         match source:
             case Register(index) | Negated(Register(index)):
                 return f"m{index}"
-            case Place(base, _):
+            case AddressOperand(base, _):
                 return self.mask(base)
             case tuple():
                 return "[" + ", ".join(self.mask(element) for element in source) + "]"
@@ -217,7 +217,7 @@ class _Follower(Writer):
         self.lines.append(f"put_mask(lanes, {index}, m{index})")
 
 
-def translate_tracked(block: Block, code: Code) -> Callable[[Lanes], None]:
+def translate_tracked(block: BasicBlock, code: Code) -> Callable[[Lanes], None]:
     """The Python function that runs a block's steps and follows undefined bits through them."""
     return _Follower(block, code).function()
 
@@ -228,7 +228,7 @@ def fetch_mask(lanes: Lanes, source: Source) -> Any:
     match source:
         case Register(index) | Negated(Register(index)):
             return get_mask(lanes, index)
-        case Place(base, _):
+        case AddressOperand(base, _):
             return fetch_mask(lanes, base)
         case tuple():
             return [fetch_mask(lanes, element) for element in source]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.registers import mark_written, put
-from refsim.ptx.lowering.blocks import Block, Code
+from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.codegen import operands_function, terminator_function
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Statement
@@ -39,7 +39,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Kind:
+class DeferredKind:
     """What is known of a statement that may wait: its operands, and the places of its results. One call computes those of
     one `name`: the opcode, and how wide the registers are that it reads and writes."""
 
@@ -54,7 +54,7 @@ class Kind:
 class Execution(NamedTuple):
     """One instruction of some lanes, its operands fetched."""
 
-    kind: Kind
+    kind: DeferredKind
     lanes: Lanes
     arguments: list[Any]
 
@@ -70,7 +70,7 @@ class Deferred:
         self.slots: set[int] = set()
         self.warps = 0
         self.tried: set[Any] = set()
-        self.kinds: dict[int, Kind] = {}
+        self.kinds: dict[int, DeferredKind] = {}
         self.touched: dict[int, frozenset[int]] = {}
 
     def takes(self, lanes: Lanes, pc: int, step: Step) -> bool:
@@ -96,7 +96,7 @@ class Deferred:
             self.settle()
         return True
 
-    def before(self, block: Block, lanes: Lanes) -> None:
+    def before(self, block: BasicBlock, lanes: Lanes) -> None:
         """A block is about to run: compute what waits if it reads or writes any of it."""
         touched = self.touched.get(block.pc)
         if touched is None:
@@ -130,7 +130,7 @@ class Deferred:
             begin += count
 
 
-def _kind(code: Code, pc: int, names: dict[Any, int]) -> Kind:
+def _kind(code: Code, pc: int, names: dict[Any, int]) -> DeferredKind:
     step, bits = code.steps[pc], code.register_bits
     writes = tuple(step.writes())
     widths = tuple(bits[index] for index in (*writes, *step.reads()))
@@ -139,7 +139,7 @@ def _kind(code: Code, pc: int, names: dict[Any, int]) -> Kind:
     ((results, _),) = step.results
     assert isinstance(results, tuple)
     number = names.setdefault(name, len(names))
-    return Kind(step, number, operands_function(code, pc), terminator_function(code, pc), results, slots)
+    return DeferredKind(step, number, operands_function(code, pc), terminator_function(code, pc), results, slots)
 
 
 def _stacked(operands: Sequence[list[Any]], counts: list[int]) -> list[Any]:

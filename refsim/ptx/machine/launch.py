@@ -13,7 +13,7 @@ from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.masks import UnwrittenReadError
-from refsim.ptx.findings.record import Findings
+from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.machine.addresses import function_addresses, generic_addresses, write_references
@@ -34,7 +34,7 @@ WORKSPACE = "workspace of grid.sync()"
 
 
 @dataclass(frozen=True)
-class Placement:
+class VariablePlacement:
     """Addresses of all names of an entry; the bytes of shared memory that a CTA takes, and of local memory a lane; which
     names are in shared memory."""
 
@@ -45,14 +45,14 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Launch:
+class PreparedLaunch:
     """A launch whose arguments are checked and placed: what every CTA of it has in common; `text` is its module."""
 
     code: Code
     shape: LaunchShape
     memory: GlobalMemory
     parameters: Space
-    variables: Placement
+    variables: VariablePlacement
     checks: Checks
     policy: str
     arithmetic: str
@@ -85,7 +85,7 @@ class Launch:
             return few
         return max(few, min(self.resident, affordable_ctas(shape, *owned, self.code)))
 
-    def run(self) -> Findings:
+    def run(self) -> LaunchFindings:
         """Run all CTAs within the time limit; a fault of the kernel is RefsimError."""
         self.check_resources()
         heap = self.memory.heap
@@ -95,21 +95,21 @@ class Launch:
             note_leaks(heap, first, findings)
         return findings
 
-    def run_tracked(self, deadline: float) -> Findings:
+    def run_tracked(self, deadline: float) -> LaunchFindings:
         """A launch that reads what nobody wrote begins again from the memory it found, and follows undefined bits."""
         if self.following is not None:
-            return self.attempt(Findings(), deadline, self.following)
+            return self.attempt(LaunchFindings(), deadline, self.following)
         if self.checks.initialised == "off":
-            return self.attempt(Findings(), deadline)
+            return self.attempt(LaunchFindings(), deadline)
         with Undo(self.memory.space) as undo:
             try:
-                return self.attempt(Findings(), deadline)
+                return self.attempt(LaunchFindings(), deadline)
             except UnwrittenReadError:
                 undo.restore()
         for watcher in (self.observer, self.watching):
             if watcher is not None:
                 watcher.restart()
-        tracking = Tracking(self.checks.initialised, Findings())
+        tracking = Tracking(self.checks.initialised, LaunchFindings())
         try:
             findings = self.attempt(tracking.findings, deadline, tracking)
         except RefsimError as error:
@@ -117,7 +117,7 @@ class Launch:
         tracking.conclude()
         return findings
 
-    def attempt(self, findings: Findings, deadline: float, tracking: Tracking | None = None) -> Findings:
+    def attempt(self, findings: LaunchFindings, deadline: float, tracking: Tracking | None = None) -> LaunchFindings:
         """Run all CTAs, a wave after another."""
         history, shape = History(), self.shape
         for first in range(0, shape.ctas, self.wave):
@@ -173,7 +173,7 @@ class Launch:
         )
 
     def machine(
-        self, geometry: Geometry, findings: Findings, history: History, deadline: float, tracking: Tracking | None
+        self, geometry: Geometry, findings: LaunchFindings, history: History, deadline: float, tracking: Tracking | None
     ) -> Machine:
         """The machine for some of the CTAs, with shared and local memory of their own."""
         shared_bytes, local_bytes = self.variables.shared_bytes, self.variables.local_bytes
@@ -211,7 +211,7 @@ class Launch:
 
 def place_variables(
     module: Module, function: Function, key: str, target: str, device: GlobalMemory, dynamic: int = 0
-) -> Placement:
+) -> VariablePlacement:
     """Place all variables that an entry may name; `key` tells the variables of one module from those of another.
 
     Shared and local variables of the module take room only where the entry names them. All external shared arrays begin
@@ -252,7 +252,7 @@ def place_variables(
     symbols["%dynamic_smem_size"], symbols["%total_smem_size"] = dynamic, total_shared(shared)
     in_shared = {variable.name for variable in variables if variable.space == "shared"}
     in_shared |= {f"generic({name})" for name in in_shared}
-    return Placement(symbols, shared, sizes["local"], frozenset(in_shared))
+    return VariablePlacement(symbols, shared, sizes["local"], frozenset(in_shared))
 
 
 def _names(*operands: Operand | None) -> list[str]:

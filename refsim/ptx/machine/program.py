@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError, unknown
 from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
-from refsim.ptx.findings.record import BankUse, Findings
+from refsim.ptx.findings.record import BankUse, LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.forms import supports
 from refsim.ptx.isa.products import ARITHMETICS, Arithmetic
@@ -21,7 +21,7 @@ from refsim.ptx.lowering.blocks import Code, lower
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.lowering.single_step import single_stepped
 from refsim.ptx.machine.arguments import pack_parameters
-from refsim.ptx.machine.launch import Launch, place_variables, place_workspace
+from refsim.ptx.machine.launch import PreparedLaunch, place_variables, place_workspace
 from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_parameters, launch_shape
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.observers.accesses import AddressWatch
@@ -161,7 +161,7 @@ class Program(Card):
         parameters, arrays = pack_parameters(code.function, args, device)
         if cooperative:
             variables.symbols.update(_workspace(device))
-        findings = Launch(
+        findings = PreparedLaunch(
             code,
             shape,
             device,
@@ -210,7 +210,7 @@ def _copy_back(arrays: list[tuple[NDArray[Any], int]], device: GlobalMemory) -> 
             array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
 
 
-def _trace(entry: str, code: Code, findings: Findings, checks: Checks) -> Trace:
+def _trace(entry: str, code: Code, findings: LaunchFindings, checks: Checks) -> Trace:
     """What a launch saw, as its user reads it."""
     return Trace(
         entry,

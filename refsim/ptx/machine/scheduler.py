@@ -26,9 +26,9 @@ from refsim.ptx.execution.register_file import Registers
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
 from refsim.ptx.findings.faults import fault
-from refsim.ptx.findings.record import Findings
+from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
-from refsim.ptx.lowering.blocks import Block, Code
+from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate
 from refsim.ptx.lowering.granules import granule
 from refsim.ptx.lowering.steps import Step
@@ -73,7 +73,7 @@ class Machine:
         symbols: dict[str, int],
         *,
         checks: Checks,
-        findings: Findings,
+        findings: LaunchFindings,
         policy: str,
         seed: int,
         target: str,
@@ -253,7 +253,7 @@ class Machine:
         if self.alive.any():
             raise self.meetings.report_deadlock()
 
-    def run_block(self, block: Block, ids: Ids) -> None:
+    def run_block(self, block: BasicBlock, ids: Ids) -> None:
         lanes = self.lanes
         if lanes.ids is not ids:  # else the set that ran last goes on
             lanes = self.lanes = Lanes(self, ids)
@@ -270,7 +270,7 @@ class Machine:
         else:
             self.terminate(block, block.terminator, lanes)
 
-    def block_function(self, block: Block) -> Callable[[Lanes], None]:
+    def block_function(self, block: BasicBlock) -> Callable[[Lanes], None]:
         """A block's steps as one function, made once for all launches."""
         if self.tracking is not None:
             if block.pc not in self.code.tracked:
@@ -281,7 +281,7 @@ class Machine:
         run: Callable[[Lanes], None] = block.run
         return run
 
-    def terminate(self, block: Block, step: Step, lanes: Lanes) -> None:
+    def terminate(self, block: BasicBlock, step: Step, lanes: Lanes) -> None:
         lanes.statement = step.statement
         if self.registers.unwritten:
             for index in step.reads():

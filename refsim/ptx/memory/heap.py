@@ -28,7 +28,7 @@ ROOM = 4 * LIMIT  # positions: blocks, their red zones, and the time until a pla
 
 
 @dataclass(frozen=True)
-class Block:
+class HeapBlock:
     """Bytes [start, start + size) that malloc gave: by which statement to whom, and who took them back, as text.
 
     `reused`: some of these bytes were a block's before.
@@ -63,8 +63,8 @@ class HeapState:
     used: int
     numbers: int
     highest: int
-    live: tuple[Block, ...]
-    freed: tuple[Block, ...]
+    live: tuple[HeapBlock, ...]
+    freed: tuple[HeapBlock, ...]
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Heap:
     cursor: int = 0
     highest: int = 0
     starts: list[int] = field(default_factory=list)
-    live: dict[int, Block] = field(default_factory=dict)
-    freed: deque[Block] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    live: dict[int, HeapBlock] = field(default_factory=dict)
+    freed: deque[HeapBlock] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     allowed: NDArray[np.uint8] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,9 +88,9 @@ class Heap:
         self.allowed = np.zeros(_up(self.region.end - self.region.start, ALIGN), np.uint8)
 
     # ---- malloc and free
-    def take(self, size: int, align: int, statement: Statement, who: str) -> Block | None:
+    def take(self, size: int, align: int, statement: Statement, who: str) -> HeapBlock | None:
         """A block of unwritten bytes at a multiple of `align`; None where the limit leaves no room for it."""
-        block = Block(self.numbers + 1, 0, size, statement, who)
+        block = HeapBlock(self.numbers + 1, 0, size, statement, who)
         start = self._place(size, max(align, ALIGN)) if self.used + block.charge <= self.limit else None
         if start is None:
             return None
@@ -115,7 +115,7 @@ class Heap:
         self._allow(block, 0)
         self.freed.append(replace(block, freed=freed))
 
-    def _allow(self, block: Block, value: int) -> None:
+    def _allow(self, block: HeapBlock, value: int) -> None:
         first = self.region.start
         self.allowed[block.start - first : block.end - first] = value
 
@@ -150,13 +150,13 @@ class Heap:
             said = self.describe(position, width) if block is None else f"byte {position - block.start} of {block}"
             raise AccessError(code, lane, f"{width} B at global address {self.space.address(position)}: {said}")
 
-    def block_at(self, position: int) -> Block | None:
+    def block_at(self, position: int) -> HeapBlock | None:
         """The block that holds a byte and is not freed."""
         found = bisect_right(self.starts, position) - 1
         block = self.live[self.starts[found]] if found >= 0 else None
         return block if block is not None and position < block.end else None
 
-    def freed_at(self, position: int, width: int = 1) -> Block | None:
+    def freed_at(self, position: int, width: int = 1) -> HeapBlock | None:
         """The freed block that held some byte last, unless it was used again since."""
         found = next((one for one in reversed(self.freed) if one.start < position + width and position < one.end), None)
         return None if found is None or self.block_at(position) is not None else found
@@ -203,7 +203,7 @@ class Heap:
             self._allow(block, 1)
 
     # ---- what is lost
-    def lost(self, first: int) -> list[Block]:
+    def lost(self, first: int) -> list[HeapBlock]:
         """The blocks from number `first` on to which no pointer stands in memory: not in a buffer or a variable, nor in a
         block that one leads to."""
         if not any(block.number >= first for block in self.live.values()):

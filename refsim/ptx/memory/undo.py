@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.memory.space import Region, Space
 
-PAGE = 1 << 20
+UNDO_PAGE = 1 << 20
 _FEW = 8  # pages that are looked up without asking which of them the items fall in
 
 
@@ -45,24 +45,24 @@ class Undo:
         """Items `index` of some width are about to be written; region: the one that holds them all, if one does."""
         if region is not None and region.start in self.whole:
             return
-        if region is not None and region.end - region.start <= PAGE:
+        if region is not None and region.end - region.start <= UNDO_PAGE:
             low, high = region.start, region.end
             self.whole.add(region.start)
         else:
             low, high = int(index.min()) * width, (int(index.max()) + 1) * width
-        pages: Sequence[int] = range(low // PAGE, -(-high // PAGE))
+        pages: Sequence[int] = range(low // UNDO_PAGE, -(-high // UNDO_PAGE))
         if len(pages) > _FEW:
-            pages = np.unique(index * width // PAGE).tolist()
+            pages = np.unique(index * width // UNDO_PAGE).tolist()
         for page in pages:
             if page not in self.pages:
-                part = slice(page * PAGE, (page + 1) * PAGE)
+                part = slice(page * UNDO_PAGE, (page + 1) * UNDO_PAGE)
                 self.pages[page] = self.space.bytes[part].copy(), self.space.unwritten[part].copy()
 
     def restore(self) -> None:
         """Put everything back: bytes, which of them were written, the buffers and the blocks that existed."""
         space = self.space
         for page, (contents, unwritten) in self.pages.items():
-            start = page * PAGE
+            start = page * UNDO_PAGE
             space.bytes[start : start + len(contents)] = contents
             space.unwritten[start : start + len(unwritten)] = unwritten
         space.regions, space.starts = list(self.regions), [region.start for region in self.regions]

@@ -11,11 +11,10 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.lowering.blocks import Code
-from refsim.ptx.lowering.operands import Place, registers_of
+from refsim.ptx.lowering.operands import AddressOperand, registers_of
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Statement
 
-WARP = 32
 MOST = 4096
 
 
@@ -118,7 +117,7 @@ class WarpTrace:
         if written:
             return [self._held(lanes, index, type, mine, is_written=True) for index, type in written]
         read = {
-            index: TYPES["b64"] if isinstance(source, Place) else type
+            index: TYPES["b64"] if isinstance(source, AddressOperand) else type
             for source, type in step.sources
             for index in registers_of(source)
         }

@@ -26,7 +26,7 @@ BYTES, COUNT_BITS = 8, 20
 MOST = (1 << COUNT_BITS) - 1
 
 
-class Host(Machine, Protocol):
+class BarrierHost(Machine, Protocol):
     """A machine with those that hear of its barriers."""
 
     @property
@@ -90,7 +90,7 @@ class Object:
 class Mbarriers:
     """The objects of all CTAs that run, by their byte position in the flat shared memory."""
 
-    machine: Host
+    machine: BarrierHost
     live: dict[int, Barrier] = field(default_factory=dict)
     ended: dict[int, Statement] = field(default_factory=dict)
     delayed: list[Delayed] = field(default_factory=list)

@@ -17,7 +17,7 @@ from refsim.ptx.text.syntax import (
 )
 
 MAX_NAMED = 6  # functions at either end of a chain that an error names
-RULE = "PTX ISA, call: device functions become part of the entry"
+CALL_RULE = "PTX ISA, call: device functions become part of the entry"
 
 
 def is_call(statement: Statement) -> bool:
@@ -33,7 +33,7 @@ def unsupported(what: str, statement: Statement) -> RefsimError:
         "unsupported-call",
         what,
         where=place(statement),
-        rule=RULE,
+        rule=CALL_RULE,
         help="compile without separate compilation, so that every function is in the same file",
     )
 
@@ -78,7 +78,7 @@ def _recursive(chain: list[str], statement: Statement) -> RefsimError:
         "recursive-call",
         " calls ".join(shown),
         where=place(statement),
-        rule=RULE,
+        rule=CALL_RULE,
         help="rewrite the recursion as a loop",
     )
 

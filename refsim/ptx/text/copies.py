@@ -15,8 +15,8 @@ from refsim.ptx.text.syntax import (
     Location,
     Negated,
     Operand,
-    Part,
     Register,
+    RegisterPart,
     Statement,
     Symbol,
     Variable,
@@ -25,7 +25,7 @@ from refsim.ptx.text.syntax import (
 
 
 @dataclass
-class Copy:
+class FunctionCopy:
     """One copy of a function. `symbols` says what its own variables and parameters are called where it is put: a symbol,
     or a register that holds an address; `shift` is the number of its first register."""
 
@@ -50,8 +50,8 @@ class Copy:
                 return self.register(operand)
             case Negated(register):
                 return Negated(self.register(register))
-            case Part(register, selector):
-                return Part(self.register(register), selector)
+            case RegisterPart(register, selector):
+                return RegisterPart(self.register(register), selector)
             case Label(name):
                 return Label(self.label(name))
             case Symbol(name, offset):

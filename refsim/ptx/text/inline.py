@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from refsim.errors import RefsimError
-from refsim.ptx.text.call_graph import RULE, addressed, check_calls, fits, has_body, is_call, unsupported
-from refsim.ptx.text.copies import Copy
+from refsim.ptx.text.call_graph import CALL_RULE, addressed, check_calls, fits, has_body, is_call, unsupported
+from refsim.ptx.text.copies import FunctionCopy
 from refsim.ptx.text.runtime_calls import RUNTIME, runtime_call
 from refsim.ptx.text.syntax import (
     Address,
@@ -35,7 +35,7 @@ from refsim.ptx.text.syntax import (
 )
 
 MAX_INLINED = 20_000  # statements, up to which calls become copies
-MAX_DEPTH = 16  # copies within copies
+MAX_COPY_DEPTH = 16  # copies within copies
 MAX_STATEMENTS = 400_000
 
 Work = Iterator["Work"]
@@ -57,7 +57,7 @@ def inline(module: Module, function: Function) -> Function:
 class _Shared:
     """A body that stands once: where it begins, the register that tells a return where to go, and those places."""
 
-    copy: Copy
+    copy: FunctionCopy
     start: str
     came_from: Register
     is_running: Register
@@ -83,7 +83,7 @@ class _Linker:
 
     def link(self) -> Function:
         """The entry first, then the bodies that are shared."""
-        copy = self.begin(Copy(self.entry, 0, "", active=(self.entry.name,)))
+        copy = self.begin(FunctionCopy(self.entry, 0, "", active=(self.entry.name,)))
         _run(self.body(copy, None))
         while self.waiting:
             shared = self.waiting.popleft()
@@ -112,7 +112,7 @@ class _Linker:
             self.out.labels[name] += len(first)
 
     # ---- bodies
-    def begin(self, copy: Copy) -> Copy:
+    def begin(self, copy: FunctionCopy) -> FunctionCopy:
         """Give a copy its registers and variables."""
         out, function = self.out, copy.function
         copy.shift = len(out.register_bits)
@@ -136,7 +136,7 @@ class _Linker:
         self.out.register_names.append(name)
         return Register(len(self.out.register_bits) - 1)
 
-    def body(self, copy: Copy, shared: _Shared | None) -> Work:
+    def body(self, copy: FunctionCopy, shared: _Shared | None) -> Work:
         """Emit the statements of a copy; what it calls is emitted by the work that it yields."""
         function, out = copy.function, self.out
         end = f"end{copy.suffix}"
@@ -160,7 +160,7 @@ class _Linker:
             out.statements.append(Statement("brx.idx", (shared.came_from, table), None, function.line, None))
 
     # ---- calls
-    def call(self, copy: Copy, statement: Statement) -> Work:
+    def call(self, copy: FunctionCopy, statement: Statement) -> Work:
         """One call: around it if its guard says so, to the function that it names or to one of those it may reach."""
         out, moved = self.out, copy.statement(statement)
         if len(out.statements) > MAX_STATEMENTS:
@@ -168,7 +168,7 @@ class _Linker:
                 "too-many-calls",
                 f"{self.entry.name} has more than {MAX_STATEMENTS} statements with all that it calls",
                 where=place(moved),
-                rule=RULE,
+                rule=CALL_RULE,
             )
         here = self.number()
         behind = f"behind@{here}"
@@ -196,7 +196,7 @@ class _Linker:
             raise unsupported("the function called is neither a name nor a register", statement)
         out.labels[behind] = len(out.statements)
 
-    def targets(self, copy: Copy, statement: Statement) -> list[str]:
+    def targets(self, copy: FunctionCopy, statement: Statement) -> list[str]:
         """The functions that an indirect call may reach."""
         label = statement.operands[3] if len(statement.operands) > 3 else None
         prototype = copy.function.prototypes.get(label.name) if isinstance(label, Label) else None
@@ -210,13 +210,13 @@ class _Linker:
         """A function by its own name."""
         return self.module.aliases.get(name, name)
 
-    def direct(self, copy: Copy, statement: Statement, moved: Statement, name: str) -> Work:
+    def direct(self, copy: FunctionCopy, statement: Statement, moved: Statement, name: str) -> Work:
         """A call of a function that is known, as a copy of it or as a branch to the one that is shared."""
         name, out = self.named(name), self.out
         if not has_body(self.module, name):
             if name not in RUNTIME:
                 raise unsupported(f"{name} has no body in this module", statement)
-            out.statements += runtime_call(out, replace(moved, guard=None), name, RULE)
+            out.statements += runtime_call(out, replace(moved, guard=None), name, CALL_RULE)
             return
         callee = self.module.functions[name]
         results, arguments = _vector(statement.operands[0]), _vector(statement.operands[2])
@@ -224,11 +224,13 @@ class _Linker:
         is_copied = (
             name not in self.shared
             and name not in copy.active
-            and len(copy.active) <= MAX_DEPTH
+            and len(copy.active) <= MAX_COPY_DEPTH
             and len(out.statements) + len(callee.statements) <= MAX_INLINED
         )
         if is_copied:
-            inner = self.begin(Copy(callee, 0, f"@call{self.number()}", call=moved, active=(*copy.active, name)))
+            inner = self.begin(
+                FunctionCopy(callee, 0, f"@call{self.number()}", call=moved, active=(*copy.active, name))
+            )
             stores = self.bind(copy, inner, moved, pairs)
             yield self.body(inner, None)
         else:
@@ -252,7 +254,9 @@ class _Linker:
     def share(self, callee: Function, name: str) -> _Shared:
         """Begin a body that stands once; its parameters are addresses in registers."""
         suffix = f"@shared{self.number()}"
-        copy = self.begin(Copy(callee, 0, suffix, call=Statement("call", (), None, callee.line, None), active=(name,)))
+        copy = self.begin(
+            FunctionCopy(callee, 0, suffix, call=Statement("call", (), None, callee.line, None), active=(name,))
+        )
         for formal in (*callee.parameters, *callee.returns):
             if formal.space != "reg":
                 copy.symbols[formal.name] = self.register(f"{formal.name}{suffix}", 64)
@@ -264,7 +268,11 @@ class _Linker:
         return shared
 
     def bind(
-        self, copy: Copy, callee: Copy, call: Statement, pairs: list[tuple[Variable, Operand | None, bool]]
+        self,
+        copy: FunctionCopy,
+        callee: FunctionCopy,
+        call: Statement,
+        pairs: list[tuple[Variable, Operand | None, bool]],
     ) -> list[Statement]:
         """Give the callee its parameters; the statements that fetch results afterwards."""
         after: list[Statement] = []
@@ -291,7 +299,7 @@ class _Linker:
 
     def bind_register(
         self,
-        callee: Copy,
+        callee: FunctionCopy,
         formal: Variable,
         actual: Operand | None,
         moved: Operand | None,
@@ -361,13 +369,13 @@ def _paired(
                 "unsupported-call",
                 f"{callee.name} has {len(formals)} {what}, the call gives {len(actuals)}",
                 where=place(call),
-                rule=RULE,
+                rule=CALL_RULE,
             )
         found += [(formal, actual, what == "results") for formal, actual in zip(formals, actuals, strict=True)]
     return found
 
 
-def _local(statement: Statement, copy: Copy) -> Statement:
+def _local(statement: Statement, copy: FunctionCopy) -> Statement:
     """An access to a parameter of a call as one to local memory; parameters of the entry stay where they are."""
     mnemonic, _, rest = statement.opcode.partition(".param")
     if mnemonic not in ("ld", "ld.weak", "st", "st.weak", "cvta", "cvta.to") or rest.startswith("::entry"):

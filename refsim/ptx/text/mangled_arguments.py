@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from refsim.ptx.text.source_names import MAX_DEPTH, MangledName
+from refsim.ptx.text.source_names import MAX_NAME_DEPTH, MangledName
 
 _TYPES = {
     "v": "void",
@@ -56,14 +56,14 @@ class _Arguments:
         self.at += 1  # I or J
         while self.at < len(self.text) and self.text[self.at] != "E":
             before = self.at
-            found += self.many(depth + 1) if self.text[self.at] == "J" and depth < MAX_DEPTH else [self.one(depth)]
+            found += self.many(depth + 1) if self.text[self.at] == "J" and depth < MAX_NAME_DEPTH else [self.one(depth)]
             if self.at == before:
                 return [*found[:-1], "?"]
         self.at += 1
         return found
 
     def one(self, depth: int) -> str:
-        if depth > MAX_DEPTH:
+        if depth > MAX_NAME_DEPTH:
             return "?"
         letter = self.text[self.at : self.at + 1]
         if letter == "L":
@@ -82,7 +82,7 @@ class _Arguments:
         """`Li4E` is 4, `Lin3E` -3, `Lb1E` true, `LN4ModeE2E` and `L4Mode2E` 2: of an enumeration its number."""
         self.at += 1
         start = self.at
-        self.one(MAX_DEPTH)
+        self.one(MAX_NAME_DEPTH)
         end = self.text.find("E", self.at)
         if end < 0:
             return "?"

@@ -15,8 +15,8 @@ from refsim.ptx.text.syntax import (
     Location,
     Negated,
     Operand,
-    Part,
     Register,
+    RegisterPart,
     Special,
     Statement,
     Symbol,
@@ -50,7 +50,7 @@ _SPECIAL_FAMILIES = (
 )
 
 
-class Operands(Declarations):
+class OperandCursor(Declarations):
     """A cursor that reads the operands of one function's instructions."""
 
     def __init__(self, tokens: list[Token]) -> None:
@@ -152,7 +152,7 @@ class Operands(Declarations):
         if (registers := scopes.registers(name)) is not None:
             return Register(registers[0]) if len(registers) == 1 else Vector(tuple(map(Register, registers)))
         if "." in name and (part := scopes.part(name)) is not None:
-            return Part(Register(part[0]), part[1]) if part[1] else Register(part[0])
+            return RegisterPart(Register(part[0]), part[1]) if part[1] else Register(part[0])
         if name[0] == "%" and name[1:].startswith(_SPECIAL_FAMILIES):
             return Special(name)
         if (label := scopes.label(name)) is not None:

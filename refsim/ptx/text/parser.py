@@ -6,7 +6,7 @@ from dataclasses import replace
 from refsim.ptx.text.constants import MAX_DEPTH, unsigned_integer
 from refsim.ptx.text.declarations import SPACES, type_bits
 from refsim.ptx.text.lexer import Token, malformed, tokenize
-from refsim.ptx.text.operands import Operands
+from refsim.ptx.text.operands import OperandCursor
 from refsim.ptx.text.scopes import RegisterType, Scope, Scopes, labels_ahead
 from refsim.ptx.text.source_names import source_names
 from refsim.ptx.text.syntax import Function, Guard, Location, Module, Prototype, Register, Statement, Variable
@@ -25,7 +25,7 @@ def signatures(text: str) -> Module:
     return _Parser(tokenize(text), bodies=False).module()
 
 
-class _Parser(Operands):
+class _Parser(OperandCursor):
     def __init__(self, tokens: list[Token], *, bodies: bool = True) -> None:
         super().__init__(tokens)
         self.bodies = bodies

@@ -48,7 +48,7 @@ _OPERATORS = {
     "eO": "^=",
     "rM": "%=",
 }
-MAX_DEPTH = 8
+MAX_NAME_DEPTH = 8
 _LENGTH = re.compile(r"\d{1,6}")
 _LEAF = re.compile(r"L[a-z]n?\d+E|[ST]\w?_")  # a literal argument, an earlier part or parameter
 
@@ -121,7 +121,7 @@ class MangledName:
 
     def name(self) -> str:
         """The name of a function: nested, local to another function, or plain; empty if it is none of these."""
-        if self.depth > MAX_DEPTH:
+        if self.depth > MAX_NAME_DEPTH:
             return ""
         if self.accept("Z"):
             self.depth += 1

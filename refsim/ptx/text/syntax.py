@@ -116,14 +116,14 @@ class Dual:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RegisterPart:
     """%r.b0: a byte or half of a register that a video instruction selects."""
 
     register: Register
     selector: str
 
 
-Operand = Dual | Register | Immediate | Special | Symbol | Label | Address | Vector | Negated | Part
+Operand = Dual | Register | Immediate | Special | Symbol | Label | Address | Vector | Negated | RegisterPart
 
 
 @dataclass(frozen=True, slots=True)

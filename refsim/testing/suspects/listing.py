@@ -15,7 +15,7 @@ _ENDS_A_BLOCK = frozenset({"bra", "ret", "exit", "call", "trap", "brx"})
 
 
 @dataclass(frozen=True)
-class Line:
+class ListedLine:
     """One statement that has a line to itself; `at` is its index among the text's lines, `block` its straight run of code."""
 
     at: int
@@ -56,7 +56,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Listing:
+class SourceListing:
     """The lines of `text` that are statements of `entries`, in order."""
 
     text: str
@@ -64,7 +64,7 @@ class Listing:
     entries: Collection[str]
 
     @cached_property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[ListedLine, ...]:
         places = self._places
         return tuple(line for line in self._statements() if line.at in places)
 
@@ -78,7 +78,7 @@ class Listing:
                 found[statement.line - 1] = outermost.own if outermost else f"PTX line {statement.line}"
         return found
 
-    def _statements(self) -> Iterator[Line]:
+    def _statements(self) -> Iterator[ListedLine]:
         block, places = 0, self._places
         for at, text in enumerate(self.text.split("\n")):
             if text.strip().endswith(":") or text.startswith(("{", "}")):
@@ -86,7 +86,7 @@ class Listing:
             match = _STATEMENT.match(text)
             if match is None:
                 continue
-            yield Line(
+            yield ListedLine(
                 at,
                 match["before"],
                 match["opcode"],
@@ -98,7 +98,7 @@ class Listing:
             if match["opcode"].split(".")[0] in _ENDS_A_BLOCK:
                 block += 1
 
-    def definition(self, register: str, use: Line) -> Line | None:
+    def definition(self, register: str, use: ListedLine) -> ListedLine | None:
         """The line of the same block that gave `register` the value that `use` reads, if its own operands still hold.
 
         Nothing between may write what it read: then its operation can be moved to where `use` stands.
@@ -120,31 +120,31 @@ class Listing:
             return writers[0].operands[1]
         return operand
 
-    def uses(self, register: str) -> tuple[Line, ...]:
+    def uses(self, register: str) -> tuple[ListedLine, ...]:
         """Every line that names a register other than to write it."""
         return self._readers.get(register, ())
 
-    def _block(self, block: int) -> tuple[Line, ...]:
+    def _block(self, block: int) -> tuple[ListedLine, ...]:
         return self._blocks.get(block, ())
 
     @cached_property
-    def _blocks(self) -> Mapping[int, tuple[Line, ...]]:
-        found: dict[int, list[Line]] = {}
+    def _blocks(self) -> Mapping[int, tuple[ListedLine, ...]]:
+        found: dict[int, list[ListedLine]] = {}
         for line in self.lines:
             found.setdefault(line.block, []).append(line)
         return {block: tuple(lines) for block, lines in found.items()}
 
     @cached_property
-    def _writers(self) -> Mapping[str, tuple[Line, ...]]:
-        found: dict[str, list[Line]] = {}
+    def _writers(self) -> Mapping[str, tuple[ListedLine, ...]]:
+        found: dict[str, list[ListedLine]] = {}
         for line in self.lines:
             for register in line.written:
                 found.setdefault(register, []).append(line)
         return {register: tuple(lines) for register, lines in found.items()}
 
     @cached_property
-    def _readers(self) -> Mapping[str, tuple[Line, ...]]:
-        found: dict[str, list[Line]] = {}
+    def _readers(self) -> Mapping[str, tuple[ListedLine, ...]]:
+        found: dict[str, list[ListedLine]] = {}
         for line in self.lines:
             operands = line.operands[1:] if line.written else line.operands
             for register in {name for operand in (line.before, *operands) for name in REGISTER.findall(operand)}:

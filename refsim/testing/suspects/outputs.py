@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.compare.readings import Codes, Reading, readings
+from refsim.compare.readings import Codes, OtherReading, readings
 from refsim.device import Device
 from refsim.formats import Format, format_named
 from refsim.kernels import Bounded, Kernel
@@ -38,7 +38,7 @@ def _pairs(kernel: Kernel, device: Device, problem: Any) -> list[tuple[str, Pair
     return [(name, (_codes(got[name]), _codes(want[name]), row)) for name, row in judged_by_bits.items()]
 
 
-def _fits(reading: Reading, pairs: Sequence[Pair]) -> bool:
+def _fits(reading: OtherReading, pairs: Sequence[Pair]) -> bool:
     differing = sum(int(np.count_nonzero(got != want)) for got, want, _ in pairs)
     return differing >= reading.least and all(reading.fits(*pair) for pair in pairs)
 

@@ -16,8 +16,8 @@ from refsim.testing.barrier_sweep import only
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
 from refsim.testing.suspects.arithmetic import Changes
-from refsim.testing.suspects.listing import Line, Listing
-from refsim.testing.suspects.repairs import REPAIRS, Repair
+from refsim.testing.suspects.listing import ListedLine, SourceListing
+from refsim.testing.suspects.repairs import REPAIRS, SuspectRepair
 from refsim.testing.suspects.sources import source_edits
 from refsim.testing.suspects.suspicion import Suspicion
 
@@ -49,7 +49,7 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
     patience = max(LEAST_SECONDS, SLOWER * (time.monotonic() - started))
     if len(guilty.entries) == 1:
         text = only(text, *guilty.entries)
-    listing = Listing(text, guilty.program, sorted(guilty.entries))
+    listing = SourceListing(text, guilty.program, sorted(guilty.entries))
     for each in chain(_in_ptx(listing), _in_cuda(kernel.code, target)):
         if time.monotonic() > deadline:
             break
@@ -83,10 +83,10 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
         yield _Candidate(edit.suspect, edit.says, (place,), lambda edited=edited: compiled(edited, target).text)  # type: ignore[misc]
 
 
-def _in_ptx(listing: Listing) -> Iterator[_Candidate]:
+def _in_ptx(listing: SourceListing) -> Iterator[_Candidate]:
     """Each repair: everywhere at once, at each CUDA line, and for lines of several likes at some of them alone."""
     for repair in REPAIRS:
-        kinds: dict[int, list[tuple[Line, Changes]]] = {}
+        kinds: dict[int, list[tuple[ListedLine, Changes]]] = {}
         for line in listing.lines:
             for number, changes in enumerate(repair.rule(listing, line)):
                 kinds.setdefault(number, []).append((line, changes))
@@ -95,12 +95,12 @@ def _in_ptx(listing: Listing) -> Iterator[_Candidate]:
                 yield from _joined(listing, repair, group)
 
 
-def _groups(found: list[tuple[Line, Changes]]) -> Iterator[list[tuple[Line, Changes]]]:
+def _groups(found: list[tuple[ListedLine, Changes]]) -> Iterator[list[tuple[ListedLine, Changes]]]:
     """All; those of one CUDA line; those of it with one opcode; of these every second, third or fourth, as unrolled loops have
     them. None comes twice.
     """
-    lines: dict[str, list[tuple[Line, Changes]]] = {}
-    likes: dict[tuple[str, str], list[tuple[Line, Changes]]] = {}
+    lines: dict[str, list[tuple[ListedLine, Changes]]] = {}
+    likes: dict[tuple[str, str], list[tuple[ListedLine, Changes]]] = {}
     for line, changes in found:
         lines.setdefault(line.place, []).append((line, changes))
         likes.setdefault((line.place, line.opcode), []).append((line, changes))
@@ -115,7 +115,9 @@ def _groups(found: list[tuple[Line, Changes]]) -> Iterator[list[tuple[Line, Chan
             yield group
 
 
-def _joined(listing: Listing, repair: Repair, group: list[tuple[Line, Changes]]) -> Iterator[_Candidate]:
+def _joined(
+    listing: SourceListing, repair: SuspectRepair, group: list[tuple[ListedLine, Changes]]
+) -> Iterator[_Candidate]:
     """All the changes as one, unless two of them want the same line."""
     joined: Changes = {}
     for _, changes in group:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from refsim.bringup import conversions, kernels, numerics, suites
-from refsim.bringup.report import DIFFERS, PASS, Difference
+from refsim.bringup.report import DIFFERS, Difference
 from refsim.bringup.suites import Suite
 from refsim.bringup.tasks import Task, outcome
 from refsim.device.cache import cache_directory
+from refsim.testing.verdicts import PASS
 
 SIM = ("bringup", "--device", "sim")
 SMALL = (*SIM, "--suite", "conversions")
@@ -28,7 +29,7 @@ def cache(monkeypatch, tmp_path):
         (tmp_path / "cache" / "refsim").mkdir(parents=True)
         (tmp_path / "cache" / "refsim" / "ptx").symlink_to(compiled)
     monkeypatch.setattr(conversions, "recordings", first_three(conversions.recordings))
-    monkeypatch.setattr(conversions, "SAMPLE", conversions.SAMPLE[3:5])
+    monkeypatch.setattr(conversions, "SAMPLED", conversions.SAMPLED[3:5])
 
 
 def first_three(recordings):
