@@ -3,7 +3,7 @@
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,11 +14,11 @@ from refsim.cli import console
 from refsim.cli.console import Session
 from refsim.cli.names import Name
 from refsim.errors import Kind, RefsimError, unknown
-from refsim.render import FORMS, Document, rendered
+from refsim.render import FORMS, Document, Notice, rendered
 
 AGREED, FAILED = 0, Kind.FAULT.value
 STDOUT = (None, "-", "/dev/stdout")  # opening /dev/stdout would truncate the file behind it
-SUFFIXES = {".txt": "text", **{f".{form}": form for form in FORMS if form != "text"}}
+SUFFIXES = {".txt": "text", **{f".{form}": form for form in FORMS if form not in ("text", "github")}}
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,13 @@ class Answer:
     exit_code: int = AGREED
 
 
-def answers(function: Callable[..., Document | Answer]) -> Callable[..., int]:
+def answers(
+    function: Callable[..., Document | Answer | Iterator[Answer | RefsimError]],
+) -> Callable[..., int]:
     """Makes a function that returns a Document (or an Answer) the body of a command.
 
-    It adds --as, -o and --source, renders, writes, and ends a failure with the command that repeats it.
+    It adds --as, -o and --source, renders, writes, and ends a failure with the command that repeats it. A function that
+    answers again and again returns an iterator, of errors too, and the last of them is the exit code.
     """
 
     @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=OutputForm())
@@ -42,14 +45,39 @@ def answers(function: Callable[..., Document | Answer]) -> Callable[..., int]:
     @functools.wraps(function)
     def run(session: Session, /, form: str | None, output: str | None, citations: bool, **arguments: Any) -> int:
         chosen = form or form_of(output)
-        found = function(**arguments)
-        answer = found if isinstance(found, Answer) else Answer(found)
-        _deliver(answer.document, chosen, output, citations)
-        if answer.exit_code != AGREED:
-            console.tell(f"again: {session.command_line}")
-        return answer.exit_code
+
+        def delivered(answer: Answer) -> int:
+            _deliver(answer.document, chosen, output, citations)
+            if answer.exit_code != AGREED:
+                console.tell(f"again: {session.command_line}")
+            return answer.exit_code
+
+        try:
+            found = function(**arguments)
+        except RefsimError as error:
+            _annotate(error, chosen)
+            raise
+        if not isinstance(found, Iterator):
+            return delivered(found if isinstance(found, Answer) else Answer(found))
+        code = AGREED
+        for each in found:
+            if isinstance(each, RefsimError):
+                _annotate(each, chosen)
+                console.tell_error(each)
+                code = each.exit_code
+            else:
+                code = delivered(each)
+        return code
 
     return run
+
+
+def _annotate(error: RefsimError, form: str) -> None:
+    """On GitHub an error is a line of the log that it shows among the annotations."""
+    if form == "github":
+        from refsim.render.github import annotation
+
+        console.answer(annotation(Notice(f"refsim: {error.code}", str(error))) + "\n")
 
 
 class OutputForm(Name):

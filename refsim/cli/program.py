@@ -62,7 +62,7 @@ def program(session: Session, debug: bool) -> None:
     """The golden model for low-precision GPU kernels, bit for bit.
 
     Answers go to standard output, hints and errors to standard error. Every command takes --as
-    text|json|jsonl|csv|md|svg|html, -o FILE and --source.
+    text|json|jsonl|csv|md|svg|html|github, -o FILE and --source.
     """
     session.debug = debug
 

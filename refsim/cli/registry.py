@@ -58,6 +58,7 @@ SECTIONS: dict[str, dict[str, Listing]] = {
         "kernels": Listing("refsim.cli.commands.kernels:command", "The kernels that are declared here."),
         "verify": Listing("refsim.cli.commands.verify:verify", "Compiled kernels against their oracles, bit for bit."),
         "replay": Listing("refsim.cli.commands.verify:replay", "One failed case again."),
+        "new": Listing("refsim.cli.commands.new:command", "A kernel to begin with: CUDA, oracle and tests that pass."),
         "bringup": Listing(
             "refsim.cli.commands.bringup:command", "Whether a GPU does what the model says, suite by suite."
         ),

@@ -98,15 +98,18 @@ class Mismatch(Card):
         parts += ["any NaN payload"] if self.nan == "any-payload" else []
         return f" (allowed: {', '.join(parts)})" if parts else ""
 
-    def _element_lines(self, label: str, element: Element) -> list[str]:
-        place = f"{self.name}[{', '.join(map(str, element.index))}]"
+    def spelled(self, element: Element) -> tuple[str, str, str]:
+        """What an element is, what it must be, each with its bits, and how far it is off: `+2 ulp`."""
         got = spelled(element.got_bits, element.got_value, self.bits)
         if element.want_bits is None:
-            want = f"{number(element.want_value)} within {number(element.bound)}   {_error(element)}"
-        else:
-            want = spelled(element.want_bits, element.want_value, self.bits)
-        distance = "" if element.ulps is None else f"   {element.ulps:+d} ulp"
-        line = f"{label:7} {place}   got {got}   want {want}{distance}"
+            return got, f"{number(element.want_value)} within {number(element.bound)}", _error(element)
+        want = spelled(element.want_bits, element.want_value, self.bits)
+        return got, want, "" if element.ulps is None else f"{element.ulps:+d} ulp"
+
+    def _element_lines(self, label: str, element: Element) -> list[str]:
+        place = f"{self.name}[{', '.join(map(str, element.index))}]"
+        got, want, distance = self.spelled(element)
+        line = f"{label:7} {place}   got {got}   want {want}" + (f"   {distance}" if distance else "")
         return [line, element.owner] if element.owner else [line]
 
     def _repr_html_(self) -> str:

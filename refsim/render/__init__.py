@@ -1,4 +1,4 @@
-"""Answers as small view models, and their renderings: text, json, jsonl, csv, md, svg, html."""
+"""Answers as small view models, and their renderings: text, json, jsonl, csv, md, svg, html, github."""
 
 from refsim.errors import unknown
 from refsim.render.cells import number
@@ -13,13 +13,16 @@ from refsim.render.view import (
     Command,
     Document,
     Entry,
+    Excerpt,
     Fact,
     Grid,
     Interval,
+    Notice,
     Number,
     Part,
     Picture,
     Record,
+    Section,
     Table,
     Wording,
 )
@@ -36,20 +39,23 @@ __all__ = [
     "Command",
     "Document",
     "Entry",
+    "Excerpt",
     "Fact",
     "Grid",
     "Interval",
+    "Notice",
     "Number",
     "Part",
     "Picture",
     "Record",
+    "Section",
     "Table",
     "Wording",
     "number",
     "rendered",
 ]
 
-FORMS = ("text", "json", "jsonl", "csv", "md", "svg", "html")
+FORMS = ("text", "json", "jsonl", "csv", "md", "svg", "html", "github")
 
 
 def rendered(
@@ -65,7 +71,7 @@ def rendered(
     if form not in FORMS:
         raise unknown("output form", form, list(FORMS))
     module = import_module(f"refsim.render.{form}")
-    if form == "text":
+    if form in ("text", "github"):
         body, hints = module.write(document, width=width, colour=colour, citations=citations)
         return body, hints
     return module.write(document, citations=citations), document.hints

@@ -34,7 +34,7 @@ def write(document: Document, *, citations: bool = False) -> str:
 
 
 def _headline(part: Part) -> bool:
-    return isinstance(part, Record | Wording) and not part.key
+    return isinstance(part, Record | Wording) and (not part.key or (isinstance(part, Wording) and part.is_beside))
 
 
 def _filled(name: str, flat: list[dict[str, Any]]) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from refsim.sources import Source
@@ -165,11 +166,15 @@ class Command(str):
 
 @dataclass(frozen=True)
 class Wording:
-    """Lines that the model itself has worded, and the same facts by name (plain JSON values)."""
+    """Lines that the model itself has worded, and the same facts by name (plain JSON values).
+
+    What `is_beside` a table says more of its rows: CSV, which holds one table, leaves it out.
+    """
 
     lines: tuple[str, ...]
     facts: Mapping[str, Any]
     key: str = ""
+    is_beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,10 +221,71 @@ Part: TypeAlias = Table | Grid | Record | Wording | Picture
 
 
 @dataclass(frozen=True)
+class Excerpt:
+    """A few lines of a source by number, `line` among them marked; `name` is what the finding calls the source.
+
+    `file` and `file_line` say where that line can be opened, None where the text is in no file.
+    """
+
+    name: str
+    line: int
+    rows: tuple[tuple[int, str], ...]
+    file: Path | None = None
+    file_line: int | None = None
+
+    @property
+    def first(self) -> int:
+        return self.rows[0][0]
+
+    @property
+    def last(self) -> int:
+        return self.rows[-1][0]
+
+    def lines(self) -> list[str]:
+        """`> 41 | y[i] = x[i];` under the name of the source, and the lines around it without the mark."""
+        width = len(str(self.last))
+        return [
+            Command(f"    {self.name}:{self.line}"),
+            *(
+                Command(f"  {'>' if number == self.line else ' '} {number:>{width}} | {_cut(text)}".rstrip())
+                for number, text in self.rows
+            ),
+        ]
+
+
+def _cut(text: str) -> str:
+    """Without tabs, which terminals show in widths of their own, and no longer than anybody reads."""
+    spread = text.expandtabs(4)
+    return spread if len(spread) <= 140 else f"{spread[:137]}..."
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a reviewer sees beside a line of code: an error, in words, at a file's line where there is one."""
+
+    title: str
+    message: str
+    file: Path | None = None
+    line: int | None = None
+    level: Literal["error", "warning", "notice"] = "error"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A stretch of a page under a heading; `status` is a word that stands beside it, in the colour of its `tone`."""
+
+    heading: str
+    parts: tuple["Part | Excerpt", ...]
+    status: str = ""
+    tone: Literal["good", "bad", "open"] = "open"
+
+
+@dataclass(frozen=True)
 class Document:
     """An answer. `hints` go to standard error in every format and are no part of the answer.
 
-    `drawing` shows the same in the forms that draw, SVG and HTML, above the parts.
+    `drawing` shows the same in the forms that draw, SVG and HTML, above the parts. `page` shows the same in HTML, in the
+    place of the parts. `notices` are for GitHub, which shows them at lines of code.
     """
 
     parts: tuple[Part, ...]
@@ -227,3 +293,5 @@ class Document:
     sources: tuple[Source, ...] = field(default=())
     hints: tuple[str, ...] = field(default=())
     drawing: Picture | None = None
+    page: tuple[Section, ...] = field(default=())
+    notices: tuple[Notice, ...] = field(default=())

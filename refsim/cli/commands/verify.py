@@ -1,49 +1,37 @@
 """refsim verify and refsim replay: compiled kernels against their oracles, on a simulated or a real GPU."""
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.delivery import Answer, answers
+from refsim.cli import console
+from refsim.cli.answers import verdicts
+from refsim.cli.answers.judged import Judged, judged
+from refsim.cli.answers.junit import junit
+from refsim.cli.delivery import Answer, answers, save
 from refsim.cli.devices import device_options, need, opened, without_option
 from refsim.cli.extents import Whole
 from refsim.cli.names import Name
 from refsim.cli.progress import reporting
-from refsim.render import Column, Document, Table, Wording
+from refsim.cli.selection import chooser
+from refsim.cli.watching import Watched
+from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from refsim.testing import Verdict
-
-COLUMNS = (
-    Column("status", strong=True),
-    Column("kernel"),
-    Column("cases", align="right"),
-    Column("elements", align="right"),
-    Column("differing", label="differing", align="right"),
-    Column("seconds", label="time", align="right", unit="s", drop=2),
-    Column("promise", drop=3),
-)
-_HASH_KEYS = (
-    "device",
-    "without",
-    "driver",
-    "compiler",
-    "ptx_origin",
-    "ptx_flags",
-    "ptx_sha256",
-    "assembler",
-    "cubin_flags",
-    "cubin_sha256",
-)
-_SEVERITY = (70, 1, 4, 5)
+    from refsim.device import Device
+    from refsim.kernels import Kernel
+    from refsim.testing.campaign import Progress
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[KERNEL...]", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
+@click.option(
+    "-k", "expression", metavar="EXPR", help="Kernels by parts of their names: 'fp8 and not (amax or linear)'."
+)
 @device_options
 @without_option
 @click.option("--profile", default="quick", show_default=True, help="quick, ci or night: how many cases are generated.")
@@ -64,9 +52,13 @@ _SEVERITY = (70, 1, 4, 5)
     metavar="FILE",
     help="Declare kernels: a Python file with KERNELS (default: [tool.refsim], else the bundled ones).",
 )
+@click.option("--fail-fast", is_flag=True, help="Run no more kernels after one that fails.")
+@click.option("--junit", "junit_file", metavar="FILE", type=click.Path(path_type=Path), help="Also write JUnit XML.")
+@click.option("--rerun", is_flag=True, help="Again whenever a file of a kernel changes, until Ctrl-C.")
 @answers
 def verify(
     names: tuple[str, ...],
+    expression: str | None,
     device_name: str,
     target: str | None,
     profile: str,
@@ -75,7 +67,10 @@ def verify(
     failures: Path,
     files: tuple[Path, ...],
     without: tuple[str, ...],
-) -> Answer:
+    fail_fast: bool,
+    junit_file: Path | None,
+    rerun: bool,
+) -> "Answer | Iterator[Answer | RefsimError]":
     """Run compiled kernels on generated problems and compare every bit with the oracle.
 
     Special values come first (NaN, infinities, ties, near-overflow, odd sizes and offsets, more than 2^20 elements), then
@@ -84,22 +79,16 @@ def verify(
     \b
       refsim verify
       refsim verify fp8_quantize --device cuda --profile ci
+      refsim verify -k 'fp8 and not amax' --as github --junit verify.xml
     """
     need("testing", "hypothesis")
     _quiet_hypothesis()
-    from refsim.testing import find_kernels, kernel_named, run_campaign
-
-    chosen = [kernel_named(name, files or None) for name in names] if names else find_kernels(files or None)
-    device = opened(device_name, target, without)
-    verdicts = []
-    with reporting(sys.stderr) as report:
-        for kernel in chosen:
-            verdicts.append(
-                run_campaign(
-                    kernel, device, profile=profile, cases=cases, seed=seed, failures_dir=failures, on_progress=report
-                )
-            )
-    return _answer(verdicts)
+    run = _Run(
+        names, expression, device_name, target, profile, cases, seed, failures, files, without, fail_fast, junit_file
+    )
+    if not rerun:
+        return run.once()
+    return iter(Watched(run.attempt, run.watched, waiting=_say_waiting))
 
 
 @click.command()
@@ -117,14 +106,119 @@ def replay(case: Path, device_name: str, target: str | None, without: tuple[str,
     need("testing", "hypothesis")
     _quiet_hypothesis()
     from refsim.testing import replay_case
-    from refsim.testing.replay import file_to_trust
+    from refsim.testing.replay import file_to_trust, load_case
 
     file = None if trust else file_to_trust(case)
     if file is not None and sys.stdin.isatty() and sys.stderr.isatty():
         trust = click.confirm(f"{case} names {file}, which lies outside this project. Run it?", err=True)
     if file is not None and not trust:
         replay_case(case, opened("sim", None))  # refuses
-    return _answer([replay_case(case, opened(device_name, target, without), trust=trust)])
+    kernel, _ = load_case(case, trust=trust)
+    return verdicts.answer([judged(kernel, replay_case(case, opened(device_name, target, without), kernel))])
+
+
+@dataclass
+class _Run:
+    """What one command line asks for; `declared` are the kernels that were chosen last, so that their files are watched."""
+
+    names: tuple[str, ...]
+    expression: str | None
+    device_name: str
+    target: str | None
+    profile: str
+    cases: int | None
+    seed: int | None
+    failures: Path
+    files: tuple[Path, ...]
+    without: tuple[str, ...]
+    fail_fast: bool
+    junit_file: Path | None
+    declared: "list[Kernel]" = field(default_factory=list)
+    device: "Device | None" = None
+
+    def once(self) -> Answer:
+        """The kernels that are chosen now, verified; an error of the user's is raised, once the JUnit file has it."""
+        found: list[Judged] = []
+        at = "refsim verify"
+        try:
+            self.declared = self._chosen()
+            self.device = self.device or opened(self.device_name, self.target, self.without)
+            with reporting(sys.stderr) as report:
+                for kernel in self.declared:
+                    at = kernel.name
+                    found.append(self._one(kernel, self.device, found, report))
+        except RefsimError as error:
+            self._write_junit(found, (at, error))
+            raise
+        self._write_junit(found)
+        return verdicts.answer(found)
+
+    def attempt(self) -> Answer | RefsimError:
+        """The same where an error is an answer too: a source that does not compile while it is written."""
+        try:
+            return self.once()
+        except RefsimError as error:
+            return error
+
+    def watched(self) -> list[Path]:
+        """Every file that a verdict rests on: declarations, what they are compiled from, and the pyproject.toml here."""
+        from refsim.device.kernel_sources import source_files
+        from refsim.testing.kernel_files import kernel_paths
+
+        files = dict.fromkeys(file for kernel in self.declared for file in source_files(kernel.code))
+        declaring = [kernel.declared_in for kernel in self.declared if kernel.declared_in is not None]
+        try:
+            named = list(self.files) or kernel_paths()
+        except RefsimError:  # a pyproject.toml that is being written
+            named = []
+        return list(dict.fromkeys([Path("pyproject.toml").absolute(), *map(Path.absolute, named), *declaring, *files]))
+
+    def _chosen(self) -> "list[Kernel]":
+        from refsim.testing import find_kernels, kernel_named
+
+        files = self.files or None
+        chosen = [kernel_named(name, files) for name in self.names] if self.names else list(find_kernels(files))
+        if self.expression is None:
+            return chosen
+        wanted = chooser(self.expression)
+        fitting = [kernel for kernel in chosen if wanted(kernel.name)]
+        if not fitting:
+            raise RefsimError(
+                "no-kernel-chosen",
+                f"-k {self.expression!r} chooses none of {len(chosen)} kernels",
+                rule="nothing that was verified is no pass",
+                help=f"there are {', '.join(kernel.name for kernel in chosen[:8])}{', ...' if len(chosen) > 8 else ''}",
+            )
+        return fitting
+
+    def _one(
+        self, kernel: "Kernel", device: "Device", found: list[Judged], report: "Callable[[Progress], None] | None"
+    ) -> Judged:
+        from refsim.testing import Verdict, run_campaign
+        from refsim.testing.verdicts import FAIL, NOT_RUN
+
+        if self.fail_fast and any(each.verdict.status == FAIL for each in found):
+            return Judged(kernel, Verdict(kernel.name, NOT_RUN, {}, self.profile, promise=str(kernel.promise)))
+        return judged(
+            kernel,
+            run_campaign(
+                kernel,
+                device,
+                profile=self.profile,
+                cases=self.cases,
+                seed=self.seed,
+                failures_dir=self.failures,
+                on_progress=report,
+            ),
+        )
+
+    def _write_junit(self, found: list[Judged], ended: tuple[str, RefsimError] | None = None) -> None:
+        if self.junit_file is not None:
+            save(self.junit_file, junit(found, ended).encode())
+
+
+def _say_waiting(files: Sequence[Path]) -> None:
+    console.tell(f"waiting for a change of {len(files)} files; Ctrl-C ends")
 
 
 def _quiet_hypothesis() -> None:
@@ -134,46 +228,3 @@ def _quiet_hypothesis() -> None:
     from refsim.device.cache import cache_directory
 
     set_hypothesis_home_dir(cache_directory() / "hypothesis")
-
-
-def _answer(verdicts: "list[Verdict]") -> Answer:
-    rows = tuple(
-        (
-            verdict.status,
-            verdict.kernel,
-            verdict.cases,
-            verdict.elements,
-            verdict.differing,
-            f"{verdict.seconds:.1f}",
-            verdict.promise,
-        )
-        for verdict in verdicts
-    )
-    parts: list[Table | Wording] = [Table(COLUMNS, rows, key="verdicts")]
-    for verdict in verdicts:
-        if not verdict or verdict.notes:
-            parts.append(Wording(tuple(verdict.lines()), verdict.to_json(), key=verdict.kernel))
-    parts += _devices([verdict.device for verdict in verdicts])
-    codes = {verdict.exit_code for verdict in verdicts} - {0}
-    return Answer(Document(tuple(parts), "verdicts"), next((code for code in _SEVERITY if code in codes), 0))
-
-
-def _devices(devices: "list[Mapping[str, str]]") -> list[Wording]:
-    """What the kernels ran on; what differs from one kernel file to the next stands under its name."""
-    files = {facts.get("kernel_file", ""): dict(facts) for facts in devices}
-    if not files:
-        return []
-    first, *others = files.values()
-    shared = {key: value for key, value in first.items() if all(facts.get(key) == value for facts in others)}
-    of_files = {
-        name: {key: value for key, value in facts.items() if key not in shared} for name, facts in files.items()
-    }
-    whole = Wording(_hash_lines(shared), shared, key="device")
-    return [
-        whole,
-        *(Wording((name, *_hash_lines(facts)), facts, key=name) for name, facts in of_files.items() if facts),
-    ]
-
-
-def _hash_lines(facts: "Mapping[str, str]") -> tuple[str, ...]:
-    return tuple(f"{key:15}  {facts[key]}" for key in _HASH_KEYS if key in facts)

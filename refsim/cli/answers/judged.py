@@ -1,0 +1,46 @@
+"""A verdict with what is shown beside it: its kernel, and the source lines that the finding names."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from refsim.render import Excerpt
+
+if TYPE_CHECKING:
+    from refsim.kernels import Kernel
+    from refsim.testing import Verdict
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A kernel with its verdict, and the source lines that the finding names, the one to look at first in front."""
+
+    kernel: "Kernel"
+    verdict: "Verdict"
+    excerpts: tuple[Excerpt, ...] = field(default=())
+
+    @property
+    def was_run(self) -> bool:
+        return self.verdict.status != "not-run"
+
+    @property
+    def place(self) -> Excerpt | None:
+        """The first place that can be opened in a file."""
+        return next((excerpt for excerpt in self.excerpts if excerpt.file is not None), None)
+
+    @property
+    def headline(self) -> str:
+        """The first line of the finding."""
+        return next(iter(self.verdict.finding.splitlines()), "")
+
+    def lines(self) -> list[str]:
+        """The verdict's lines with the excerpts behind the finding."""
+        lines = self.verdict.lines()
+        behind = 1 + len(self.verdict.finding.splitlines())
+        return [*lines[:behind], *(line for excerpt in self.excerpts for line in excerpt.lines()), *lines[behind:]]
+
+
+def judged(kernel: "Kernel", verdict: "Verdict") -> Judged:
+    """A verdict beside its kernel; the source is read now, before anybody edits it."""
+    from refsim.testing.excerpts import excerpts
+
+    return Judged(kernel, verdict, excerpts(verdict, kernel) if verdict.finding else ())

@@ -1,0 +1,82 @@
+"""Verdicts as JUnit XML, which CI systems read: a test case for each kernel, with its hashes, flags and seed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
+
+from refsim.errors import RefsimError
+
+if TYPE_CHECKING:
+    from refsim.cli.answers.judged import Judged
+
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ELEMENT = {"fail": "failure", "not-run": "skipped"}  # what decides nothing is an error: CI must not show it as green
+
+
+def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None = None) -> str:
+    """One test suite; `ended` is the kernel at which an error of the user's ended the run, and that error.
+
+    `fail` is a failure, `inexact`, `unsupported` and `timeout` are errors with that type, a kernel that `--fail-fast` left out
+    is skipped. The text of each is what `refsim verify` prints.
+    """
+    cases = [_case(each) for each in all_judged]
+    if ended is not None:
+        name, error = ended
+        cases.append(
+            f"<testcase classname={_attribute('refsim')} name={_attribute(name)}>"
+            f"{_said('error', error.code, error.what, str(error))}</testcase>"
+        )
+    counts = {word: sum(f"<{word} " in case for case in cases) for word in ("failure", "error", "skipped")}
+    seconds = sum(each.verdict.seconds for each in all_judged)
+    head = (
+        f'<testsuite name="refsim verify" tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}" '
+        f'skipped="{counts["skipped"]}" time="{seconds:.3f}">'
+    )
+    body = "\n".join(cases)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites>\n{head}\n{body}\n</testsuite>\n</testsuites>\n'
+
+
+def _case(each: "Judged") -> str:
+    verdict = each.verdict
+    facts: Mapping[str, object] = {
+        "status": verdict.status,
+        "profile": verdict.profile,
+        "seed": "" if verdict.seed is None else verdict.seed,
+        "cases": verdict.cases,
+        "elements": verdict.elements,
+        "differing": verdict.differing,
+        "promise": verdict.promise,
+        "replay": verdict.replay,
+        **verdict.device,
+    }
+    properties = "".join(
+        f"<property name={_attribute(name)} value={_attribute(str(value))}/>"
+        for name, value in facts.items()
+        if value != ""
+    )
+    inner = f"<properties>{properties}</properties>"
+    if not verdict:
+        element = _ELEMENT.get(verdict.status, "error")
+        inner += _said(element, verdict.status, each.headline or verdict.status, "\n".join(each.lines()))
+    where = (
+        f" file={_attribute(str(each.place.file))} line={_attribute(str(each.place.file_line))}" if each.place else ""
+    )
+    suite = each.kernel.code.label or "refsim"
+    return (
+        f"<testcase classname={_attribute(suite)} name={_attribute(verdict.kernel)}{where} "
+        f'time="{verdict.seconds:.3f}">{inner}</testcase>'
+    )
+
+
+def _said(element: str, kind: str, message: str, text: str) -> str:
+    return f"<{element} type={_attribute(kind)} message={_attribute(message)}>{escape(_legal(text))}</{element}>"
+
+
+def _attribute(words: str) -> str:
+    return quoteattr(_legal(words))
+
+
+def _legal(words: str) -> str:
+    """Without the control characters and halves of characters that XML has no way to spell."""
+    return _ILLEGAL.sub("\ufffd", words)

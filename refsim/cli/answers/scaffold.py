@@ -1,0 +1,163 @@
+"""The files of a new kernel: CUDA, its declaration with an oracle, and a pytest file. They agree as they are written."""
+
+import errno
+import os
+import re
+from pathlib import Path
+
+from refsim.device.projects import paths_of
+from refsim.errors import RefsimError
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
+
+_CUDA = """\
+// y = e4m3(x * scale), saturating: what @NAME@_kernel.py declares and its oracle says, bit for bit.
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+extern "C" __global__ void @NAME@_kernel(const __nv_bfloat16* x, unsigned char* y, float scale, unsigned n) {
+    const unsigned stride = gridDim.x * blockDim.x;
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        y[i] = __nv_cvt_float_to_fp8(__bfloat162float(x[i]) * scale, __NV_SATFINITE, __NV_E4M3);
+    }
+}
+"""
+
+_DECLARATION = """\
+\"\"\"The kernel @NAME@, declared: what it is given, how it is launched, what it must write.\"\"\"
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from hypothesis import strategies as st
+
+import refsim
+from refsim.testing import Kernel, Launcher
+from refsim.testing import strategies as rst
+from refsim.testing.recipes import COVERING, Launch, Tensor, corpus_tensors
+
+
+@dataclass(frozen=True)
+class Problem:
+    \"\"\"A recipe, not arrays: it prints, shrinks, and travels as JSON.\"\"\"
+
+    x: Tensor
+    scale: float = 1.0
+    launch: Launch = COVERING
+
+
+def run(launcher: Launcher, problem: Problem) -> dict[str, np.ndarray]:
+    \"\"\"Runs the kernel on any device: an input between guard bands, an output that is poisoned before.\"\"\"
+    n = problem.x.n
+    x = launcher.upload(problem.x.codes(), name="x", misalign_bytes=problem.x.misalign_bytes)
+    y = launcher.output(n, np.uint8, name="y")
+    problem.launch.run(launcher, "@NAME@_kernel", n, x, y, np.float32(problem.scale), np.uint32(n))
+    return {"y": launcher.read(y)}
+
+
+def oracle(problem: Problem) -> dict[str, np.ndarray]:
+    \"\"\"What the kernel must write: one product, rounded to float32, then to E4M3.\"\"\"
+    with np.errstate(all="ignore"):
+        scaled = refsim.decode(problem.x.codes(), "bf16", dtype=np.float32) * np.float32(problem.scale)
+    return {"y": refsim.encode(scaled, "e4m3", overflow="saturate")}
+
+
+KERNELS = (
+    Kernel(
+        "@NAME@",
+        file=Path(__file__).with_name("@NAME@.cu"),
+        entries=("@NAME@_kernel",),
+        recipe=Problem,
+        problem=st.builds(Problem, rst.tensors("bf16"), st.sampled_from([1.0, 0.5, 3.0]), rst.launches()),
+        corpus=tuple(Problem(x) for x in corpus_tensors("bf16", large=False)),
+        run=run,
+        oracle=oracle,
+        outputs={"y": "e4m3"},
+    ),
+)
+"""
+
+_TEST = """\
+\"\"\"The kernel @NAME@ agrees with its oracle on special and on generated problems, on the device of --refsim-device.\"\"\"
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from refsim.testing import kernel_named, laws
+
+KERNEL = kernel_named("@NAME@", [Path(__file__).with_name("@NAME@_kernel.py")])
+
+
+@pytest.mark.parametrize("problem", KERNEL.corpus, ids=str)
+def test_special_problems(problem, device):
+    laws.agrees_with_oracle(KERNEL, problem, device)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(problem=KERNEL.problem)
+def test_generated_problems(problem, device):
+    laws.agrees_with_oracle(KERNEL, problem, device)
+"""
+
+
+def kernel_files(name: str) -> dict[str, str]:
+    """The content of each file by its name: NAME.cu, NAME_kernel.py and test_NAME.py. Raises RefsimError bad-kernel-name."""
+    if not NAME.fullmatch(name):
+        raise RefsimError(
+            "bad-kernel-name",
+            f"{name!r} is not a name",
+            rule=f"the name of a kernel, its files and its entry is {NAME.pattern}",
+            help="refsim new kernel my_kernel",
+        )
+    texts = {f"{name}.cu": _CUDA, declaring(name): _DECLARATION, f"test_{name}.py": _TEST}
+    return {file: text.replace("@NAME@", name) for file, text in texts.items()}
+
+
+def declaring(name: str) -> str:
+    """The Python file that declares the kernel."""
+    return f"{name}_kernel.py"
+
+
+def write_new(folder: Path, texts: dict[str, str]) -> list[Path]:
+    """All of the files, or none of them where one is there already. Raises RefsimError file-exists, cannot-write."""
+    paths = [folder / name for name in texts]
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            if os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, "there already", str(path))
+        for path, text in zip(paths, texts.values(), strict=True):
+            with path.open("x", encoding="utf-8", newline="\n") as stream:
+                written.append(path)
+                stream.write(text)
+    except OSError as problem:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if isinstance(problem, FileExistsError):
+            raise RefsimError(
+                "file-exists",
+                f"{problem.filename} is there already, and nothing was written",
+                rule="a new kernel overwrites no file",
+                help="another name, or --path DIR",
+            ) from problem
+        reason = (problem.strerror or str(problem)).lower()
+        raise RefsimError("cannot-write", f"cannot write: {reason}", where=str(problem.filename or folder)) from problem
+    return written
+
+
+def registration(folder: Path, declaration: str) -> tuple[str, ...]:
+    """The lines that make `refsim verify` find the kernel without --kernels, for the pyproject.toml of that folder.
+
+    The file itself is its owner's to edit. Nothing where it names the declaration already.
+    """
+    project = folder / "pyproject.toml"
+    listed = paths_of(project, "kernels") if os.path.lexists(project) else []
+    if any(path.resolve() == (folder / declaration).resolve() for path in listed):
+        return ()
+    names = [Path(os.path.relpath(path, folder)).as_posix() for path in listed]
+    spelled = ", ".join(f'"{name}"' for name in (*names, declaration))
+    return ("[tool.refsim]", f"kernels = [{spelled}]")

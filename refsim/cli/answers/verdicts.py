@@ -1,0 +1,121 @@
+"""Verdicts as an answer: the table, what each finding says and where, what it ran on; and the page that one would send."""
+
+from collections.abc import Mapping, Sequence
+
+from refsim.cli.answers.judged import Judged
+from refsim.cli.answers.verdict_pages import heading, page
+from refsim.cli.delivery import Answer
+from refsim.render import Column, Document, Excerpt, Notice, Part, Table, Wording
+
+COLUMNS = (
+    Column("status", strong=True),
+    Column("kernel"),
+    Column("cases", align="right"),
+    Column("elements", align="right"),
+    Column("differing", label="differing", align="right"),
+    Column("seconds", label="time", align="right", unit="s", drop=2),
+    Column("promise", drop=3),
+    Column("finding", text=False),
+    Column("file", text=False),
+    Column("line", text=False),
+    Column("replay", text=False),
+)
+DEVICE_KEYS = (
+    "device",
+    "without",
+    "driver",
+    "compiler",
+    "ptx_origin",
+    "ptx_flags",
+    "ptx_sha256",
+    "assembler",
+    "cubin_flags",
+    "cubin_sha256",
+)
+_SEVERITY = (70, 1, 4, 5)
+
+
+def exit_code(all_judged: Sequence[Judged]) -> int:
+    """What the command returns for all of them: the gravest, 1 before 4 before 5."""
+    codes = {each.verdict.exit_code for each in all_judged} - {0}
+    return next((code for code in _SEVERITY if code in codes), 0)
+
+
+def answer(all_judged: Sequence[Judged]) -> Answer:
+    """The document and the exit code of verdicts."""
+    parts: list[Part] = [Table(COLUMNS, tuple(map(_row, all_judged)), key="verdicts")]
+    for each in all_judged:
+        if each.was_run and (not each.verdict or each.verdict.notes):
+            facts = each.verdict.to_json() | {"source": [_excerpt_facts(excerpt) for excerpt in each.excerpts]}
+            parts.append(Wording(tuple(each.lines()), facts, key=each.verdict.kernel, is_beside=True))
+    parts += devices([each.verdict.device for each in all_judged if each.was_run])
+    notices = tuple(map(notice, _found(all_judged)))
+    document = Document(tuple(parts), heading(all_judged), page=page(all_judged), notices=notices)
+    return Answer(document, exit_code(all_judged))
+
+
+def notice(each: Judged) -> Notice:
+    """What a reviewer sees of a verdict that is no pass: at the CUDA line of the finding, where it names one."""
+    place = each.place
+    return Notice(
+        f"{each.verdict.kernel}: {each.verdict.status}",
+        "\n".join(each.verdict.lines()[1:]) or each.verdict.status,
+        place.file if place else None,
+        place.file_line if place else None,
+    )
+
+
+def _found(all_judged: Sequence[Judged]) -> list[Judged]:
+    return [each for each in all_judged if each.was_run and not each.verdict]
+
+
+def _row(each: Judged) -> tuple[str | int | None, ...]:
+    verdict, place = each.verdict, each.place
+    return (
+        verdict.status,
+        verdict.kernel,
+        verdict.cases,
+        verdict.elements,
+        verdict.differing,
+        f"{verdict.seconds:.1f}",
+        verdict.promise,
+        each.headline or None,
+        str(place.file) if place else None,
+        place.file_line if place else None,
+        verdict.replay or None,
+    )
+
+
+def _excerpt_facts(excerpt: Excerpt) -> dict[str, object]:
+    return {
+        "name": excerpt.name,
+        "line": excerpt.line,
+        "file": None if excerpt.file is None else str(excerpt.file),
+        "file_line": excerpt.file_line,
+        "lines": {str(number): text for number, text in excerpt.rows},
+    }
+
+
+def devices(all_facts: "Sequence[Mapping[str, str]]") -> list[Wording]:
+    """What the kernels ran on; what differs from one kernel file to the next stands under its name."""
+    files = {facts.get("kernel_file", ""): dict(facts) for facts in all_facts}
+    if not files:
+        return []
+    first, *others = files.values()
+    shared = {key: value for key, value in first.items() if all(facts.get(key) == value for facts in others)}
+    of_files = {
+        name: {key: value for key, value in facts.items() if key not in shared} for name, facts in files.items()
+    }
+    whole = Wording(_hash_lines(shared), shared, key="device", is_beside=True)
+    return [
+        whole,
+        *(
+            Wording((name, *_hash_lines(facts)), facts, key=name, is_beside=True)
+            for name, facts in of_files.items()
+            if facts
+        ),
+    ]
+
+
+def _hash_lines(facts: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{key:15}  {facts[key]}" for key in DEVICE_KEYS if key in facts)

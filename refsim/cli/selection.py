@@ -1,0 +1,115 @@
+"""-k EXPR: which kernels are meant, as pytest's -k chooses tests."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from refsim.errors import RefsimError
+
+Chooser = Callable[[str], bool]
+
+MOST_WORDS = 500
+_WORD = re.compile(r"\s*(?:([()])|([A-Za-z0-9_.<>:+\-\[\]/]+))")
+
+
+@dataclass
+class _Reader:
+    """The words of an expression, and how many are read: "or" binds less than "and", "and" less than "not"."""
+
+    text: str
+    words: list[str]
+    at: int = 0
+
+    @property
+    def next(self) -> str:
+        return self.words[self.at] if self.at < len(self.words) else ""
+
+    def taken(self, word: str) -> bool:
+        if self.next == word:
+            self.at += 1
+            return True
+        return False
+
+    def either(self) -> Chooser:
+        chosen = self.both()
+        while self.taken("or"):
+            chosen = _either(chosen, self.both())
+        return chosen
+
+    def both(self) -> Chooser:
+        chosen = self.one()
+        while self.taken("and"):
+            chosen = _both(chosen, self.one())
+        return chosen
+
+    def one(self) -> Chooser:
+        turned = False
+        while self.taken("not"):
+            turned = not turned
+        if self.taken("("):
+            chosen = self.either()
+            if not self.taken(")"):
+                raise wrong(self.text, f"{self._found()} where ) is missing")
+        elif self.next in ("", ")", "and", "or"):
+            raise wrong(self.text, f"{self._found()} where a name is missing")
+        else:
+            chosen = _contains(self.next)
+            self.at += 1
+        return _neither(chosen) if turned else chosen
+
+    def _found(self) -> str:
+        return repr(self.next) if self.next else "the end"
+
+
+def chooser(expression: str) -> Chooser:
+    """Whether a kernel's name is chosen: `fp8 and not (amax or linear)`, a word being part of a name in any case.
+
+    Raises RefsimError bad-expression.
+    """
+    reader = _Reader(expression, _words(expression))
+    chosen = reader.either()
+    if reader.next:
+        raise wrong(expression, f"{reader.next!r} where and, or, or the end is due")
+    return chosen
+
+
+def _words(expression: str) -> list[str]:
+    words, at = [], 0
+    text = expression.rstrip()
+    while at < len(text):
+        match = _WORD.match(text, at)
+        if match is None:
+            raise wrong(expression, f"{text[at:].strip()[:1]!r} is part of no name")
+        words.append(match[1] or match[2])
+        at = match.end()
+    if len(words) > MOST_WORDS:
+        raise wrong(expression, f"{len(words)} words, at most {MOST_WORDS} are read")
+    if words.count("(") > MOST_WORDS // 10:
+        raise wrong(expression, f"{words.count('(')} parentheses, at most {MOST_WORDS // 10} are read")
+    return words
+
+
+def wrong(expression: str, what: str) -> RefsimError:
+    return RefsimError(
+        "bad-expression",
+        what,
+        where=f"-k {expression if len(expression) <= 80 else expression[:77] + '...'}",
+        rule="parts of kernel names, and, or, not, parentheses",
+        help="-k 'fp8 and not (amax or dequantize)'",
+    )
+
+
+def _contains(word: str) -> Chooser:
+    return lambda name: word.lower() in name.lower()
+
+
+def _either(left: Chooser, right: Chooser) -> Chooser:
+    return lambda name: left(name) or right(name)
+
+
+def _both(left: Chooser, right: Chooser) -> Chooser:
+    return lambda name: left(name) and right(name)
+
+
+def _neither(chosen: Chooser) -> Chooser:
+    return lambda name: not chosen(name)

@@ -1,0 +1,45 @@
+"""The files that a kernel's code is written in: the source and every header that can be read beside it and in its folders."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from refsim.device.projects import project_include
+from refsim.device.units import included, read_source
+from refsim.errors import RefsimError
+from refsim.kernel_code import KernelCode
+
+
+def source_files(code: KernelCode) -> tuple[Path, ...]:
+    """The file of a kernel and the headers that it includes, whatever #if says; what is not there or unreadable is left out.
+
+    Headers of CUDA are none of them: only those beside their includer, in `include`, and in the project's folders.
+    """
+    found = dict.fromkeys([Path(code.file).absolute()] if code.file is not None else [])
+    if code.is_ptx:
+        return tuple(found)
+    folders = _folders(code)
+    pending: list[tuple[str, Path | None]] = [(code.source, None)] if code.source is not None else []
+    pending += [(text, file.parent) for file in found for text in _text(file)]
+    while pending:
+        text, directory = pending.pop()
+        for name, quoted in included(text):
+            beside = [directory] if quoted and directory is not None else []
+            path = next((path for folder in (*beside, *folders) if name and (path := folder / name).is_file()), None)
+            path = path.resolve() if path is not None else None
+            if path is not None and path not in found:
+                found[path] = None
+                pending += [(content, path.parent) for content in _text(path)]
+    return tuple(found)
+
+
+def _folders(code: KernelCode) -> list[Path]:
+    folders = [Path(folder).absolute() for folder in code.include]
+    with suppress(RefsimError):
+        folders += project_include(Path.cwd() if code.file is None else Path(code.file))
+    return folders
+
+
+def _text(file: Path) -> Iterator[str]:
+    with suppress(RefsimError, OSError):
+        yield read_source(file)

@@ -1,0 +1,109 @@
+"""The source lines that a finding names, read where they stand: a few lines with the one in question marked."""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from refsim.device.kernel_sources import source_files
+from refsim.device.units import TEXT_NAME, read_source
+from refsim.errors import RefsimError
+from refsim.kernels import Kernel
+from refsim.render import Excerpt
+from refsim.testing.verdicts import Verdict
+
+AROUND = 2
+MOST = 2
+"""How many places of one finding are shown: the two accesses of a race."""
+_CODE_LINE = re.compile(r"([\w.+-]+\.(?:cu|cuh|h|hh|hpp|hxx|inl|inc|c|cc|cpp|cxx|py)):(\d{1,7})\b")
+_PTX_LINE = re.compile(r"\bPTX line (\d{1,7})\b")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A line of a text; `file` is where that text can be opened, None where it was made in memory."""
+
+    name: str
+    lines: tuple[str, ...]
+    line: int
+    file: Path | None
+    file_line: int | None
+
+
+def excerpts(verdict: Verdict, kernel: Kernel) -> tuple[Excerpt, ...]:
+    """The places that a verdict's finding names, the one to look at first in front; none where no source can be read.
+
+    Of a fault that is where it happened, of differing bits the statement that a suspect accuses, else the one that wrote the
+    first element. Of kernels in PTX without lines of CUDA it is the line of the PTX.
+    """
+    shown: list[Excerpt] = []
+    for place in _places(verdict, kernel):
+        first, last = max(place.line - AROUND, 1), min(place.line + AROUND, len(place.lines))
+        if any(each.name == place.name and each.first <= place.line <= each.last for each in shown):
+            continue
+        rows = tuple((number, place.lines[number - 1]) for number in range(first, last + 1))
+        shown.append(Excerpt(place.name, place.line, rows, place.file, place.file_line))
+        if len(shown) == MOST:
+            break
+    return tuple(shown)
+
+
+def _places(verdict: Verdict, kernel: Kernel) -> Iterator[_Place]:
+    named = dict.fromkeys(
+        (match[1], int(match[2])) for line in _by_weight(verdict.finding) for match in _CODE_LINE.finditer(line)
+    )
+    files: dict[str, list[Path]] = {}
+    for file in (*source_files(kernel.code), *([kernel.declared_in] if kernel.declared_in is not None else [])):
+        files.setdefault(file.name, []).append(file)
+    seen = False
+    for name, line in named:
+        if name == TEXT_NAME and kernel.source is not None:
+            found = _in_text(kernel, kernel.source, name, line)
+        else:
+            found = _in_files(files.get(name, []), line)
+        if found is not None:
+            seen = True
+            yield found
+    if seen or not kernel.code.is_ptx:
+        return
+    for text_line in _by_weight(verdict.finding):
+        for match in _PTX_LINE.finditer(text_line):
+            in_ptx = (
+                _in_text(kernel, kernel.ptx, "PTX", int(match[1]))
+                if kernel.ptx is not None
+                else _in_files(list(source_files(kernel.code)), int(match[1]))
+            )
+            if in_ptx is not None:
+                yield in_ptx
+
+
+def _by_weight(finding: str) -> list[str]:
+    """The lines of a finding: where it happened, then what is suspected, then the rest as it stands."""
+    weights = {"at:": 0, "suspect": 1}
+    return sorted(finding.splitlines(), key=lambda line: weights.get(next(iter(line.split()), ""), 2))
+
+
+def _in_files(files: list[Path], line: int) -> _Place | None:
+    """The line of the one file that has the name; of two of one name nobody can tell which it is."""
+    if len(files) != 1:
+        return None
+    with suppress(RefsimError, OSError):
+        lines = tuple(read_source(files[0]).split("\n"))
+        if line <= len(lines) and line:
+            return _Place(files[0].name, lines, line, files[0], line)
+    return None
+
+
+def _in_text(kernel: Kernel, text: str, name: str, line: int) -> _Place | None:
+    """A line of a text in memory, and where the file that declares the kernel spells it, if it does so word for word."""
+    lines = tuple(text.replace("\r\n", "\n").split("\n"))
+    if not 1 <= line <= len(lines):
+        return None
+    file_line = None
+    if kernel.declared_in is not None:
+        with suppress(RefsimError, OSError):
+            content = read_source(kernel.declared_in)
+            if content.count(text) == 1:
+                file_line = content[: content.find(text)].count("\n") + line
+    return _Place(name, lines, line, kernel.declared_in if file_line else None, file_line)
