@@ -30,8 +30,9 @@ SUSPECTED = {
     "reduction-order": (),
     "fn-fnuz": ("FN / FNUZ", "format: "),
     "scale-rule": (),
-    "off-by-one-row": ("row n holds row n +1", "row n holds row n -1", "row 0 holds row 1,"),
+    "off-by-one-row": ("off by one: ", "row n holds row n +1", "row n holds row n -1", "row 0 holds row 1,"),
     "off-by-one-column": (
+        "off by one: ",
         "column n holds column n +1",
         "column n holds column n -1",
         "column 0 holds column 1,",
@@ -147,16 +148,16 @@ def is_caught(bug: Bug, outcomes: tuple[Outcome, ...]) -> bool:
 
 def naming(bug: Bug, outcomes: tuple[Outcome, ...]) -> Literal["right", "wrong", "none"]:
     """Whether the suspects that were named are the cause: "wrong" if any other was, or any where none stands for it."""
-    named = {cause for each in outcomes for suspect in each.suspects for cause in causes_of(suspect)}
+    named = [causes_of(suspect) for each in outcomes for suspect in each.suspects]
     if not named:
         return "none"
-    return "right" if named == {bug.cause} else "wrong"
+    return "right" if all(bug.cause in causes for causes in named) else "wrong"
 
 
 def causes_of(suspect: str) -> tuple[str, ...]:
-    """The causes that the text of a suspect names."""
+    """The causes that the text of a suspect may mean: an "off by one" is one of a row or of a column."""
     said = suspect.replace(" ", "-"), suspect
     named = [
         cause for cause, others in SUSPECTED.items() if cause in said[0] or any(text in said[1] for text in others)
     ]
-    return tuple(named) or ("another",)
+    return tuple(named)
