@@ -82,6 +82,31 @@ def test_encode_gives_the_documented_code(format: str, value: float, rounding: s
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_left_out_overflow_is_that_of_the_conversion_instructions(format) -> None:
+    """Infinity where an instruction without .satfinite gives it: cvt.rn.bf16.f32, cvt.rn.f16.f32, cvt.rna.tf32.f32."""
+    instructions = [row for row in CONVERSIONS.values() if row.to == format and row.name.startswith("cvt.")]
+    assert format.overflow == ("inf" if format.has_infinity and format.bits > 8 else "saturate")
+    assert not instructions or format.overflow in {row.overflow for row in instructions}
+    for beyond in (np.inf, 1e300):
+        left_out, said = encode(beyond, format), encode(beyond, format, overflow=format.overflow)
+        assert int(left_out) == int(said) == (format.infinity_code if format.overflow == "inf" else format.max_code)
+
+
+@pytest.mark.parametrize(
+    ("format", "code"), [("bf16", 0x7F80), ("f16", 0x7C00), ("tf32", 0x7F800000), ("f32", 0x7F800000)]
+)
+def test_wide_formats_overflow_to_infinity(format: str, code: int) -> None:
+    assert int(encode(np.inf, format)) == code
+    assert int(encode(3e300, format)) == code
+    assert int(encode(3e300, format, rounding="toward-zero")) == format_named(format).max_code
+
+
+@pytest.mark.parametrize(("format", "code"), [("e4m3", 0x7E), ("e5m2", 0x7B), ("e8m0", 0xFE), ("e2m1", 0x7)])
+def test_narrow_formats_saturate(format: str, code: int) -> None:
+    assert int(encode(np.inf, format)) == int(encode(1e300, format)) == code
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_nan_takes_the_code_that_is_asked_for(format) -> None:
     default = format.max_code if format.nan_code is None else format.nan_code
     values = np.array([np.nan, -np.nan])

@@ -95,7 +95,7 @@ class Bench:
     @staticmethod
     def _code(number: Fraction, format: Format) -> int | None:
         """The code of a number; None where the format does not hold it."""
-        code = encode(np.array(float(number)), format)
+        code = encode(np.array(float(number)), format, overflow="saturate")
         return int(code) if Fraction(float(decode(code, format))) == number else None
 
     def ask(self, probes: Sequence[Probe]) -> list[Fraction]:

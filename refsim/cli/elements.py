@@ -39,7 +39,7 @@ def _encoded(value: Value, row: Format) -> int:
     code = int(encode(to_double(value), row))
     if exact_value(code, row) == value.exact:
         return code
-    nearest = dict.fromkeys(int(encode(to_double(value), row, rounding)) for rounding in ("down", "up"))
+    nearest = dict.fromkeys(int(encode(to_double(value), row, rounding, "saturate")) for rounding in ("down", "up"))
     spelled = " or ".join(f"{as_bits(each, row)} ({code_number(each, row)})" for each in nearest)
     raise RefsimError(
         "inexact-value",

@@ -4,8 +4,9 @@ from refsim.conversions.coding import decode, encode, round_bits
 from refsim.conversions.packing import CONTAINERS, Container, pack, unpack
 from refsim.conversions.policies import KNOWN_DIFFERENCES, PolicyDifference, diff_policies, policy_patterns
 from refsim.conversions.registers import convert
-from refsim.conversions.rounding import OVERFLOWS, PTX_ROUNDINGS, ROUNDINGS, Overflow, RoundingName, round_to_odd
+from refsim.conversions.rounding import OVERFLOWS, PTX_ROUNDINGS, ROUNDINGS, RoundingName, round_to_odd
 from refsim.conversions.rows import CONVERSIONS, Conversion, conversion_named
+from refsim.formats import Overflow
 
 __all__ = [
     "CONTAINERS",

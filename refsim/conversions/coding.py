@@ -13,7 +13,6 @@ from refsim.conversions.rounding import (
     OVERFLOWS,
     SATURATE,
     EncodingRule,
-    Overflow,
     RoundingName,
     default_nan,
     encode_exact,
@@ -23,7 +22,7 @@ from refsim.conversions.rounding import (
     rounding_named,
 )
 from refsim.errors import RefsimError, unknown
-from refsim.formats import BF16, F16, F32, Format, format_named
+from refsim.formats import BF16, F16, F32, Format, Overflow, format_named
 from refsim.typed_arrays import integers, is_typed, typed, with_format
 
 Codes = NDArray[np.unsignedinteger]
@@ -38,7 +37,7 @@ def encode(
     values: ArrayLike,
     format: str | Format,
     rounding: RoundingName = NEAREST_EVEN,
-    overflow: Overflow = SATURATE,
+    overflow: Overflow | None = None,
     nan: int | None = None,
     *,
     dtype: DTypeLike | None = None,
@@ -49,16 +48,19 @@ def encode(
     that shape and `format.code_dtype`, or with dtype="ml_dtypes" the dtype of ml_dtypes for that format. `rounding`:
     nearest-even (a tie takes the even code), toward-zero, up, down, ties-away.
     `overflow` says what happens beyond the largest value, infinities included: "saturate" gives the largest value of
-    that sign, "nan" and "inf" the special code of that sign and are refused where the format has none. A finite value
+    that sign, "nan" and "inf" the special code of that sign and are refused where the format has none. Left out it is
+    `format.overflow`, as the conversion instructions do: infinity in bf16, f16, tf32 and f32, else "saturate", in E5M2
+    too, whose instructions are .satfinite. A finite value
     that the rounding direction leads back to the range stops at the largest value under every policy. `nan` is the
     code of a NaN input of either sign; without it the format's NaN, or the largest value where there is none (as
     NVIDIA's fp4 and fp6 do). Unsigned formats take a negative value that does not round to zero as out of range:
     "saturate" gives code 0, "nan" the NaN. E8M0 has no zero: 0 and everything below 2^-127 give code 0, 2^-127.
-    encode(464, "e4m3") is 0x7e: halfway between 448 and the missing 480, to even.
+    encode(464, "e4m3") is 0x7e: halfway between 448 and the missing 480, to even; encode(1e39, "bf16") is 0x7f80.
     Raises RefsimError for an unknown name, a value type that is not listed, or a policy without a code.
     Source: the format's row; OCP OFP8 section 5.2 for the overflow policies.
     """
     to = format_named(format)
+    overflow = to.overflow if overflow is None else overflow
     direction = rounding_named(rounding)
     _check_overflow(to, overflow)
     if nan is not None and (not isinstance(nan, int | np.integer) or not 0 <= nan < to.code_limit):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
-from refsim.formats import Format, Specials
+from refsim.formats import Format, Overflow, Specials
 
 NEAREST_EVEN: Final = "nearest-even"
 TOWARD_ZERO: Final = "toward-zero"
@@ -16,7 +16,6 @@ DOWN: Final = "down"
 TIES_AWAY: Final = "ties-away"
 STOCHASTIC = "stochastic"
 RoundingName = Literal["nearest-even", "toward-zero", "up", "down", "ties-away"]
-Overflow = Literal["saturate", "nan", "inf"]
 ROUNDINGS: tuple[RoundingName, ...] = get_args(RoundingName)
 PTX_ROUNDINGS: dict[str, RoundingName] = {
     "rn": NEAREST_EVEN,

@@ -16,7 +16,7 @@ from refsim.formats.elements import (
 from refsim.formats.rows import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32
 
 # isort: split
-from refsim.formats.rows import F64, FORMATS, MXINT8, TF32, UE4M3, UE5M3, Format, Specials, format_named
+from refsim.formats.rows import F64, FORMATS, MXINT8, TF32, UE4M3, UE5M3, Format, Overflow, Specials, format_named
 
 __all__ = [
     "B1",
@@ -46,6 +46,7 @@ __all__ = [
     "ElementType",
     "Format",
     "Integer",
+    "Overflow",
     "Specials",
     "element_named",
     "float_named",

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError, unknown
 from refsim.render.cards import Card, Facts
 from refsim.sources import CUTE_DSL, FNUZ, IEEE754, OCP_MX, OCP_OFP8, PTX, Source
+
+Overflow = Literal["saturate", "nan", "inf"]
+"""What a value beyond the largest may become: the largest, the NaN or the infinity of that sign."""
 
 
 class Specials(Enum):
@@ -45,6 +48,8 @@ class Format(Card):
     m x 2^(1 - bias - mantissa_bits). E4M3 code 0x7e = 0 1111 110 is 1.75 x 2^8 = 448.
     `binades_from_zero` (E8M0) makes e = 0 an ordinary binade, so there is no zero; `twos_complement` (MX INT8) reads
     the whole code as an integer times the quantum. `padding_bits` are ignored low bits of the container (tf32).
+    `overflow` is what the format's conversion instructions make of a value beyond the largest: `cvt.rn.bf16.f32` gives
+    infinity, `cvt.rn.satfinite.e4m3x2.f32` 448.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Format(Card):
     binades_from_zero: bool = False
     twos_complement: bool = False
     padding_bits: int = 0
+    overflow: Overflow = "saturate"
     aliases: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
@@ -239,6 +245,7 @@ class Format(Card):
         yield "largest", f"{self.max_value:g} ({self.max_code:#x})"
         yield "smallest", f"{self.quantum:g}"
         yield "special codes", self.specials.value
+        yield "beyond the largest", self.overflow
         yield "also called", ", ".join(self.aliases)
         yield "source", self.source
 
@@ -264,11 +271,12 @@ UE5M3 = Format("ue5m3", 5, 3, 15, Specials.NAN_ALL_ONES, CUTE_DSL["FloatNV8E5M3F
 E4M3FNUZ = Format("e4m3fnuz", 4, 3, 8, Specials.NAN_NEGATIVE_ZERO, FNUZ["section 3"], aliases=("float8_e4m3fnuz",))
 E5M2FNUZ = Format("e5m2fnuz", 5, 2, 16, Specials.NAN_NEGATIVE_ZERO, FNUZ["section 3"], aliases=("float8_e5m2fnuz",))
 MXINT8 = Format("mxint8", 0, 7, 0, Specials.NONE, OCP_MX["section 5.3.4"], twos_complement=True)
-BF16 = Format("bf16", 8, 7, 127, Specials.IEEE, PTX["alternate floating point data formats"], aliases=("bfloat16",))
-F16 = Format("f16", 5, 10, 15, Specials.IEEE, IEEE754["binary16"], aliases=("float16", "half"))
-TF32 = Format("tf32", 8, 10, 127, Specials.IEEE, PTX["alternate floating point data formats"], padding_bits=13)
-F32 = Format("f32", 8, 23, 127, Specials.IEEE, IEEE754["binary32"], aliases=("float32", "float"))
-F64 = Format("f64", 11, 52, 1023, Specials.IEEE, IEEE754["binary64"])
+_ALTERNATE = PTX["alternate floating point data formats"]
+BF16 = Format("bf16", 8, 7, 127, Specials.IEEE, _ALTERNATE, overflow="inf", aliases=("bfloat16",))
+F16 = Format("f16", 5, 10, 15, Specials.IEEE, IEEE754["binary16"], overflow="inf", aliases=("float16", "half"))
+TF32 = Format("tf32", 8, 10, 127, Specials.IEEE, _ALTERNATE, padding_bits=13, overflow="inf")
+F32 = Format("f32", 8, 23, 127, Specials.IEEE, IEEE754["binary32"], overflow="inf", aliases=("float32", "float"))
+F64 = Format("f64", 11, 52, 1023, Specials.IEEE, IEEE754["binary64"], overflow="inf")
 
 FORMATS = (E4M3, E5M2, E2M1, E2M3, E3M2, E8M0, UE4M3, UE5M3, E4M3FNUZ, E5M2FNUZ, MXINT8, BF16, F16, TF32, F32)
 """What encode, decode and files know: every format but f64, in which values are held."""

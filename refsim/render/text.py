@@ -21,6 +21,7 @@ from refsim.render.view import (
 )
 
 NARROWEST_COLUMN = 20
+LEAST_WRAPPED = 12  # a column of words that wraps is not narrower, if it was wider
 HUES = (34, 36, 32, 33, 31, 35, 94, 96)  # the terminal's own colours, for the eight hues of a picture
 
 
@@ -48,8 +49,9 @@ def write(
 ) -> tuple[str, tuple[str, ...]]:
     """The text of a document and what to tell beside it, such as which columns did not fit into `width`.
 
-    `width` None leaves lines as long as they are. Tables first lose the columns that may be dropped, then become one
-    record a row; sentences continue on the next line between two of their cells.
+    `width` None leaves lines as long as they are. Columns of words wrap under themselves; tables that still do not fit lose
+    the columns that may be dropped, then become one record a row. Sentences continue on the next line between two of their
+    cells.
     """
     style, room = Style(colour), None if width is None else max(width, NARROWEST_COLUMN)
     blocks, hints = [], list(document.hints)
@@ -112,30 +114,73 @@ def _labelled(pairs: list[tuple[str, str]], width: int | None, style: Style) -> 
 
 
 def _headed(table: Table, width: int | None, style: Style, citations: bool) -> tuple[list[str], list[str]]:
+    """Columns of words become narrower and wrap; only then those that may be dropped go, then a record stands for a row."""
     shown = [place for place in table.shown(citations) if table.columns[place].text]
-    spelled = {place: [cells.text(row[place]) or "-" for row in table.rows] for place in shown}
-    widths = {place: max(map(len, [table.columns[place].heading, *spelled[place]])) for place in shown}
+    spelled = {
+        place: [table.columns[place].heading, *(cells.text(row[place]) or "-" for row in table.rows)] for place in shown
+    }
+    widths = {place: max(map(len, spelled[place])) for place in shown}
+    least = {place: _least(table, place, spelled[place], widths[place]) for place in shown}
     dropped: list[str] = []
-    while width is not None and _total(table, shown, widths) > width:
+    while width is not None and _total(table, shown, least) > width:
         droppable = [place for place in shown if table.columns[place].drop]
         if not droppable:
             return _records(table, citations, width, style), []
         victim = max(droppable, key=lambda place: table.columns[place].drop)
         shown.remove(victim)
         dropped.append(table.columns[victim].spoken)
-    lines = [_line(table, shown, [(table.columns[place].heading, widths[place]) for place in shown], style, True)]
-    for row in range(len(table.rows)):
-        lines.append(_line(table, shown, [(spelled[place][row], widths[place]) for place in shown], style, False))
+    if width is not None:
+        widths = _narrowed(table, shown, widths, least, width)
+    lines: list[str] = []
+    for row in range(len(table.rows) + 1):
+        lines += _lines(table, [(place, spelled[place][row], widths[place]) for place in shown], style, row == 0)
     return lines, dropped
+
+
+def _least(table: Table, place: int, words: list[str], natural: int) -> int:
+    """The fewest characters that a column can do with: its longest word where it holds words, else all it has."""
+    phrases = all(isinstance(row[place], str | tuple | None) for row in table.rows)
+    if not phrases or table.columns[place].align == "right":
+        return natural
+    longest = max((len(part) for word in words for part in word.split()), default=0)
+    return min(natural, max(longest, LEAST_WRAPPED))
+
+
+def _narrowed(
+    table: Table, shown: list[int], natural: dict[int, int], least: dict[int, int], width: int
+) -> dict[int, int]:
+    """The widest column that may be narrower loses a character until all fit."""
+    widths = dict(natural)
+    while _total(table, shown, widths) > width:
+        widest = max((place for place in shown if widths[place] > least[place]), key=lambda place: widths[place])
+        widths[widest] -= 1
+    return widths
 
 
 def _total(table: Table, shown: list[int], widths: dict[int, int]) -> int:
     return sum(widths[place] + table.columns[place].gap for place in shown) - table.columns[shown[0]].gap
 
 
-def _line(table: Table, shown: list[int], spelled: list[tuple[str, int]], style: Style, heading: bool) -> str:
+def _lines(table: Table, spelled: list[tuple[int, str, int]], style: Style, heading: bool) -> list[str]:
+    """One row: as many lines as its highest cell has."""
+    wrapped = [_wrapped(word, width, "") for _, word, width in spelled]
+    return [
+        _line(
+            table,
+            [
+                (place, cell[at] if at < len(cell) else "", width)
+                for (place, _, width), cell in zip(spelled, wrapped, strict=True)
+            ],
+            style,
+            heading,
+        )
+        for at in range(max(map(len, wrapped)))
+    ]
+
+
+def _line(table: Table, spelled: list[tuple[int, str, int]], style: Style, heading: bool) -> str:
     line = ""
-    for place, (word, width) in zip(shown, spelled, strict=True):
+    for place, word, width in spelled:
         column = table.columns[place]
         padding = " " * (width - len(word))
         inked = style.faint(word) if heading else style.strong(word) if column.strong else word

@@ -71,7 +71,7 @@ class Values:
         row = format_named(format)
         if self.fill in ROW_FILLS:
             generator = np.random.Generator(np.random.Philox(self.seed))
-            codes = encode(ROW_FILLS[self.fill](generator, rows, columns), row)
+            codes = encode(ROW_FILLS[self.fill](generator, rows, columns), row, overflow="saturate")
         else:
             codes = Tensor(rows * columns, row.name, self.fill, self.seed).codes().reshape(rows, columns)
         for index, code in self.patches:

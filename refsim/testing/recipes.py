@@ -150,27 +150,32 @@ COVERING = Launch()
 Fill = Callable[[np.random.Generator, int, Format, Format], NDArray[Any]]
 
 
+def _finite(values: NDArray[Any], row: Format) -> NDArray[Any]:
+    """The codes of values; what lies beyond the largest becomes it: infinities have a fill of their own."""
+    return encode(values, row, overflow="saturate")
+
+
 def _zeros(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
     return np.zeros(n, row.code_dtype)
 
 
 def _ones(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return encode(np.ones(n), row)
+    return _finite(np.ones(n), row)
 
 
 def _one_hot(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
     values = np.zeros(n)
     values[generator.integers(n)] = 1.0
-    return encode(values, row)
+    return _finite(values, row)
 
 
 def _gaussian(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return encode(generator.standard_normal(n), row)
+    return _finite(generator.standard_normal(n), row)
 
 
 def _log_uniform(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
     low, high = np.log2(row.quantum), np.log2(row.max_value)
-    return encode(np.exp2(generator.uniform(low, high, n)) * generator.choice([-1.0, 1.0], n), row)
+    return _finite(np.exp2(generator.uniform(low, high, n)) * generator.choice([-1.0, 1.0], n), row)
 
 
 def _subnormals(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
@@ -197,16 +202,16 @@ def _ties(generator: np.random.Generator, n: int, row: Format, target: Format) -
     magnitudes = np.arange(target.max_code >> target.padding_bits) << target.padding_bits
     values = decode(magnitudes.astype(target.code_dtype), target)
     gaps = np.append(values[1:], target.max_value) - values
-    codes = encode((values + gaps / 2)[generator.integers(len(values), size=n)] * shift, row).astype(np.int64)
+    codes = _finite((values + gaps / 2)[generator.integers(len(values), size=n)] * shift, row).astype(np.int64)
     codes = np.maximum(codes + (generator.integers(-1, 2, n) << row.padding_bits), 0)
     codes = codes | row.sign_mask * generator.integers(0, 2, n)
-    codes[0] = int(encode(np.full(1, target.max_value * shift), row)[0])
+    codes[0] = int(_finite(np.full(1, target.max_value * shift), row)[0])
     return codes
 
 
 def _near_overflow(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
     """Half the elements around the largest value of the target, half around the largest value of the format."""
-    around_target = encode(target.max_value * generator.uniform(0.9, 1.3, n), row).astype(np.int64)
+    around_target = _finite(target.max_value * generator.uniform(0.9, 1.3, n), row).astype(np.int64)
     around_own = (row.max_code >> row.padding_bits) - generator.integers(0, 4, n) << row.padding_bits
     own = generator.integers(0, 2, n) if generator.integers(0, 2) else np.zeros(n, np.int64)
     return np.where(own, around_own, around_target) | row.sign_mask * generator.integers(0, 2, n)

@@ -71,3 +71,11 @@ def test_wrong_elements_without_a_cause_stay_unnamed() -> None:
         want = encode(RNG.standard_normal((16, 64)), row)
         for got in (want ^ 1, np.where(RNG.random(want.shape) < 0.1, want + 1, want).astype(np.uint8), 0 * want):
             assert fitting(got, want, row) == [] or np.isnan(decode(want, row)).any()
+
+
+def test_a_float32_an_ulp_off_is_no_tf32() -> None:
+    """decode ignores the padding of tf32, so that every float32 would be one; a conversion to it leaves zeros there."""
+    want = RNG.standard_normal((16, 64)).astype(np.float32).view(np.uint32)
+    f32 = format_named("f32")
+    assert fitting(want + 1, want, f32) == []
+    assert fitting(encode(decode(want, f32), "tf32"), want, f32) == ["format"]

@@ -1,4 +1,4 @@
-"""Text at any width: nothing is cut or wrapped within a cell, and what is left out is said."""
+"""Text at any width: nothing is cut, words wrap within their column, and what is left out is said."""
 
 import pytest
 
@@ -43,17 +43,39 @@ def test_table_loses_columns_and_says_so():
 
 
 def test_table_becomes_records_where_no_column_may_go():
-    columns = (Column("name"), Column("long", label="a heading of some length"), Column("absent"))
-    body, hints = write(Table(columns, (("e4m3", "x" * 10, None), ("e2m1", "y", "z"))), width=30)
+    columns = (Column("name"), Column("long", label="a long heading"), Column("absent"))
+    body, hints = write(Table(columns, (("e4m3", "x" * 14, None), ("e2m1", "y", "z"))), width=24)
     assert hints == ()
     assert body.splitlines() == [
-        "name                      e4m3",
-        "a heading of some length  xxxxxxxxxx",
+        "name            e4m3",
+        "a long heading  xxxxxxxxxxxxxx",
         "",
-        "name                      e2m1",
-        "a heading of some length  y",
-        "absent                    z",
+        "name            e2m1",
+        "a long heading  y",
+        "absent          z",
     ]
+
+
+def test_words_wrap_under_their_column_before_a_column_goes():
+    columns = (Column("name"), Column("says", label="what it says of it"), Column("bits", align="right", drop=1))
+    table = Table(columns, (("e4m3", "one two three four five six", 8), ("e2m1", "short", 4)))
+    body, hints = write(table, width=28)
+    assert hints == ()
+    assert body.splitlines() == [
+        "name  what it says of   bits",
+        "      it",
+        "e4m3  one two three        8",
+        "      four five six",
+        "e2m1  short                4",
+    ]
+    assert rendered(Document((table,)), "csv", width=28) == rendered(Document((table,)), "csv")
+
+
+def test_a_column_of_words_is_not_squeezed_below_twelve_characters():
+    columns = (Column("name"), Column("says"), Column("bits", align="right", drop=1))
+    body, hints = write(Table(columns, (("e4m3", "a b c d e f g h i j", 8),)), width=20)
+    assert body.splitlines() == ["name  says", "e4m3  a b c d e f g", "      h i j"]
+    assert hints == ("left out at 20 columns: bits (all of it: a wider terminal, or --as json)",)
 
 
 def test_citations_are_shown_on_request():

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from refsim.render import Part
 
 READINGS = (
-    Column("bits", drop=2),
+    Column("bits", drop=1),
     Column("field", strong=True),
-    Column("stored", align="right", drop=1),
+    Column("stored", align="right", drop=2),
     Column("value", strong=True),
-    Column("meaning", drop=3),
+    Column("meaning"),
 )
 
 

@@ -15,8 +15,8 @@ from refsim.render import Bits, Column, Document, Number, Table, number
 if TYPE_CHECKING:
     from refsim.cli.values import Value
     from refsim.conversions import Conversion
-    from refsim.conversions.rounding import Overflow, RoundingName
-    from refsim.formats import Format
+    from refsim.conversions.rounding import RoundingName
+    from refsim.formats import Format, Overflow
     from refsim.render import Cell
 
 COLUMNS = (
@@ -55,7 +55,7 @@ class Encoded:
     "--overflow",
     metavar="POLICY",
     type=Name("overflow", "refsim.conversions:OVERFLOWS"),
-    help="Beyond the largest value: saturate (the default), nan or inf.",
+    help="Beyond the largest value: saturate, nan or inf; else as the format's instructions: inf in f16, bf16, tf32, f32.",
 )
 @click.option("--nan", metavar="CODE", help="The code of a NaN; without it the format's own.")
 @click.option(
@@ -84,6 +84,7 @@ def command(
     \b
       refsim encode -t e4m3 0.3 -1000 nan
       refsim encode -t e5m2 65536 --overflow inf
+      refsim encode -t bf16 inf
       refsim encode --via cvt.rp.satfinite.ue8m0x2.f32 0x1.8p3
     """
     from refsim.cli.values import parse_value
@@ -99,7 +100,7 @@ def command(
             raise click.MissingParameter(
                 ctx=click.get_current_context(), param_hint="'-t' / '--format' (or '--via')", param_type="option"
             )
-        found, source = _by_rule(parsed, row, rounding or "nearest-even", overflow or "saturate", nan), row.source
+        found, source = _by_rule(parsed, row, rounding or "nearest-even", overflow, nan), row.source
     else:
         given = {"--rounding": rounding, "--overflow": overflow, "--nan": nan}
         conversion = _conversion(via, row, [name for name, choice in given.items() if choice is not None])
@@ -110,7 +111,7 @@ def command(
 
 
 def _by_rule(
-    values: "list[Value]", row: "Format", rounding: "RoundingName", overflow: "Overflow", nan: str | None
+    values: "list[Value]", row: "Format", rounding: "RoundingName", overflow: "Overflow | None", nan: str | None
 ) -> list[Encoded]:
     from refsim.cli.values import to_double
     from refsim.conversions import encode

@@ -87,6 +87,7 @@ def _entries(row: "Format") -> "list[Entry]":
         Entry("infinity", _bits(row.infinity_code, row), label="inf"),
         Entry("negative_zero", _bits(row.sign_mask, row) if row.has_negative_zero else None, label="-0"),
         Entry("specials", row.specials.value),
+        Entry("overflow", row.overflow, label="beyond max"),
         Entry("array_dtype", row.code_dtype.name, label="array of codes"),
     ]
 

@@ -25,10 +25,10 @@ LARGEST_TABLE = 1 << 24
 LAYOUTS = (
     Column("layout", strong=True),
     Column("tile"),
-    Column("element", unit="B", align="right", drop=2),
-    Column("pads", drop=3),
-    Column("summary", drop=4),
-    Column("evidence", drop=1),
+    Column("element", unit="B", align="right", drop=3),
+    Column("pads", drop=4),
+    Column("summary", drop=1),
+    Column("evidence", drop=2),
     Column("source", citation=True),
 )
 PLACE = (
