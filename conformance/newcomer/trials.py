@@ -16,6 +16,7 @@ from refsim.testing.verdicts import FAIL, PASS, Verdict
 
 FOLDER = Path(__file__).parent
 GENERATED = 25  # problems for a kernel whose corpus agrees
+SECONDS = 240.0  # for the mistake behind a failure
 SUSPECTED = {
     "contraction": (),
     "rounding-mode": (),
@@ -106,10 +107,12 @@ def declared(name: str, folder: Path = FOLDER) -> tuple[Kernel, ...]:
 def tried(kernel: Kernel, cases: int = GENERATED) -> Outcome:
     """The special problems of a kernel, and, where all agree, generated ones; a failure is not shrunk."""
     gpu = device.open("sim", target=target_of(kernel))
-    special = run_campaign(kernel, gpu, cases=0)
+    special = run_campaign(kernel, gpu, cases=0, suspect_seconds=SECONDS)
     if special.status != PASS:
         return outcome(kernel.name, special)
-    generated = outcome(kernel.name, run_campaign(replace(kernel, corpus=()), gpu, cases=cases))
+    generated = outcome(
+        kernel.name, run_campaign(replace(kernel, corpus=()), gpu, cases=cases, suspect_seconds=SECONDS)
+    )
     return replace(generated, cases=special.cases + generated.cases, seconds=special.seconds + generated.seconds)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import decode, encode
-from refsim.formats import FORMATS, Format
+from refsim.formats import FORMATS, Format, Specials
 from refsim.layouts.swizzles import SWIZZLES, Swizzle
 
 Codes = NDArray[np.unsignedinteger]
@@ -16,7 +16,7 @@ Fits = Callable[[Codes, Codes, Format | None], bool]
 
 
 @dataclass(frozen=True)
-class OtherReading:
+class Misreading:
     """One mistake: `fits(got, want, format)` says whether it turns `want` into `got`, in every element it speaks of.
 
     Both are codes of one shape; `format` is None where they are integers. Where the mistake changes nothing, as a transposition
@@ -29,28 +29,33 @@ class OtherReading:
     least: int = 4
 
 
-def readings() -> Iterator[OtherReading]:
+def readings() -> Iterator[Misreading]:
     """Every mistake that is looked for; the first of them is called "transposed". Source: defined here."""
-    yield OtherReading("transposed", "the transpose was written", _transposed)
+    yield Misreading("transposed", "the transpose was written", _transposed)
     for step, way in ((1, "behind"), (-1, "before")):
-        yield OtherReading("off-by-one row", f"each row lies one {way} its place", partial(_shifted, -2, step))
-        yield OtherReading("off-by-one column", f"each column lies one {way} its place", partial(_shifted, -1, step))
+        yield Misreading("off-by-one row", f"each row lies one {way} its place", partial(_shifted, -2, step))
+        yield Misreading("off-by-one column", f"each column lies one {way} its place", partial(_shifted, -1, step))
     for row in SWIZZLES:
         if row.bits:
-            yield OtherReading(
+            yield Misreading(
                 "swizzle not undone", f"bytes lie as swizzle {row.name} puts them", partial(_swizzled, row)
             )
-    yield OtherReading("flushed subnormals", "every difference is a zero for a subnormal", _flushed, 1)
-    yield OtherReading(
+    yield Misreading("flushed subnormals", "every difference is a zero for a subnormal", _flushed, 1)
+    yield Misreading(
         "infinity saturated", "every difference is a largest value for an infinity", partial(_ends, saturated=True), 1
     )
-    yield OtherReading(
+    yield Misreading(
         "infinity propagated", "every difference is an infinity for a largest value", partial(_ends, saturated=False), 1
     )
-    yield OtherReading("NaN dropped", "every difference is a number where a NaN belongs", _dropped, 1)
+    yield Misreading("NaN dropped", "every difference is a number where a NaN belongs", _dropped, 1)
+    yield Misreading("FN / FNUZ", "FN codes are read as FNUZ", _read_as_fnuz)
     for other in FORMATS:
-        yield OtherReading(
-            "FN / FNUZ" if _twins(other) else "format", f"the codes are those of {other.name}", partial(_recoded, other)
+        if other.padding_bits:
+            continue  # its codes are another format's, cut off
+        yield Misreading(
+            "FN / FNUZ" if other.specials is Specials.NAN_NEGATIVE_ZERO else "format",
+            f"the codes are those of {other.name}",
+            partial(_recoded, other),
         )
 
 
@@ -74,11 +79,33 @@ def _swizzled(row: Swizzle, got: Codes, want: Codes, format: Format | None) -> b
 
 
 def _flushed(got: Codes, want: Codes, format: Format | None) -> bool:
+    """Whether all that is below the smallest normal number of some format, and nothing else, is a zero."""
     if format is None or not format.has_zero:
         return False
-    wrong = got != want
-    have, right = np.abs(_values(got[wrong], format)), np.abs(_values(want[wrong], format))
-    return bool((have == 0).all() and ((right > 0) & (right < format.min_normal)).all())
+    wrong, right = got != want, np.abs(_values(want, format))
+    if (_values(got[wrong], format) != 0).any():
+        return False
+    with np.errstate(invalid="ignore"):
+        return any(
+            bool(((wrong & (right != 0)) == ((right > 0) & (right < row.min_normal))).all())
+            for row in FORMATS
+            if row.has_zero
+        )
+
+
+def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:
+    """Whether values came from FN codes that were read as FNUZ: halved, NaN as the largest numbers, -0 as NaN.
+
+    Half of everything could be a factor that is wrong: one of the codes that mean something else has to be there.
+    """
+    if format is None or format.code_bits <= 8:
+        return False
+    have, right = _values(got, format), _values(want, format)
+    regular = np.isfinite(right) & ~((right == 0) & np.signbit(right))
+    special = have[~regular]
+    numbers, nans = np.isfinite(special) & (special != 0), np.isnan(special)
+    told = bool((numbers | nans).all()) and (numbers.any() or nans.any()) if special.size else False
+    return bool((have[regular] == right[regular] / 2).all()) and (told or bool((got == want).all()))
 
 
 def _ends(got: Codes, want: Codes, format: Format | None, *, saturated: bool) -> bool:
@@ -117,7 +144,3 @@ def _recoded(other: Format, got: Codes, want: Codes, format: Format | None) -> b
 
 def _values(codes: Codes, format: Format) -> NDArray[np.float64]:
     return np.asarray(decode(codes, format), np.float64)
-
-
-def _twins(format: Format) -> bool:
-    return not format.has_negative_zero and format.has_nan and format.sign_mask != 0

@@ -64,6 +64,27 @@ def test_codes_of_another_format_are_named(format: str, other: str, name: str) -
     assert fitting(encode(values, theirs), encode(values, own), own) == [name]
 
 
+def test_codes_read_as_fnuz_are_told_from_a_factor_of_two() -> None:
+    """Half of everything may be a wrong factor; NaN where -0 belongs, and numbers for NaN, may not."""
+    codes = np.arange(256, dtype=np.uint8)
+    want = np.float32(decode(codes, "e4m3")).view(np.uint32)
+    halved = np.float32(decode(codes, "e4m3") / 2).view(np.uint32)
+    read = np.float32(decode(codes, "e4m3fnuz")).view(np.uint32)
+    row = format_named("f32")
+    assert fitting(read, want, row) == ["FN / FNUZ"]
+    assert fitting(halved, want, row) == []
+
+
+def test_zeros_below_the_smallest_normal_of_a_narrower_format_are_named() -> None:
+    """A decoder that drops the subnormals of e4m3 writes bf16 zeros for them."""
+    values = np.float64(decode(np.arange(256, dtype=np.uint8), "e4m3"))
+    values = values[np.isfinite(values)]
+    want, row = encode(values, "bf16"), format_named("bf16")
+    got = encode(np.where(np.abs(values) < 2.0**-6, 0.0, values), "bf16")
+    assert fitting(got, want, row) == ["flushed subnormals"]
+    assert fitting(encode(np.where(np.abs(values) < 2.0**-5, 0.0, values), "bf16"), want, row) == []
+
+
 def test_wrong_elements_without_a_cause_stay_unnamed() -> None:
     for row in FORMATS:
         if row.code_bits != 8 or row.code_limit != 256:

@@ -12,6 +12,7 @@ from refsim.device import Device
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.testing.campaign import run_campaign
 from refsim.testing.runs import examine
+from refsim.testing.suspects import suspects_of
 from refsim.testing.suspects.trials import repaired
 
 TARGET = "sm_90a"
@@ -76,6 +77,11 @@ def named(tmp_path: Path, right: str, wrong: str) -> list[str]:
 
 SUM = "  float s = t < n ? fminf(a[t], 1e4f) : 0.0f;\n%s\n  for (int i = t; i < n; i += 32) y[i] = s;\n}\n"
 LOOP = "  float s = 0;\n  for (%s) s += __saturatef(a[i] * 0.01f) + 0.1f;\n  for (int i = t; i < n; i += 32) y[i] = s;\n}\n"
+TREE = (
+    "  row[t] = t < n ? __saturatef(a[t] * 0.01f) + 0.1f : 0.0f;\n  __syncthreads();\n"
+    "  for (%s) {\n    if (%s) row[t] += row[t + h];\n    __syncthreads();\n  }\n"
+    "  for (int i = t; i < n; i += 32) y[i] = row[0];\n}\n"
+)
 DOWN = "  for (int o = 16; o; o >>= 1)\n    s += __shfl_xor_sync(~0u, s, o);"
 UP = "  for (int o = 1; o < 32; o <<= 1)\n    s += __shfl_xor_sync(~0u, s, o);"
 SHARED = (
@@ -153,6 +159,17 @@ TABLE = {
         LOOP % "int i = 0; i < n; ++i",
         LOOP % "int i = 0; i < n - 1; ++i",
     ),
+    "an intrinsic": ("rounding mode", EACH % "__fsqrt_rn(fabsf(x))", EACH % "__fsqrt_rz(fabsf(x))"),
+    "two names": (
+        "scale rule",
+        EACH % "__nv_cvt_float_to_e8m0(x / 448.0f, __NV_SATFINITE, cudaRoundPosInf)",
+        EACH % "__nv_cvt_float_to_e8m0(x / 256.0f, __NV_SATFINITE, cudaRoundZero)",
+    ),
+    "a tree": (
+        "reduction order",
+        TREE % ("int h = 16; h > 0; h /= 2", "t < h"),
+        TREE % ("int h = 1; h < 32; h *= 2", "t % (2 * h) == 0"),
+    ),
     "one too few": ("off by one", EACH % "i < n - 7 ? x : z", EACH % "i <= n - 7 ? x : z"),
 }
 
@@ -193,6 +210,16 @@ def test_a_campaign_names_the_mistake_and_holds_it_to_all_it_has_seen(tmp_path: 
     (suspect,) = verdict.mismatch.suspects
     assert suspect.startswith("contraction: fma rounds once")
     assert f"suspect {suspect}" in verdict.lines()
+
+
+def test_sizes_tell_a_tail_that_is_left_out(tmp_path: Path) -> None:
+    """No edit puts back what is missing; it agrees where n is a multiple of 4."""
+    right = EACH % "x"
+    wrong = "  for (int i = t; i < n / 4; i += 32)\n    for (int j = 0; j < 4; ++j) y[4 * i + j] = a[4 * i + j];\n"
+    wrong += "  for (int i = n / 4 * 4 + t; i < n; i += 32) y[i] = 7.0f;\n}\n"
+    kernel, device = held_to(tmp_path, right, wrong)
+    (found,) = suspects_of(kernel, device, Case(33), (), seconds=60.0)
+    assert str(found).startswith("tail: it agrees where n is a multiple of 4 and nowhere else")
 
 
 def test_an_edit_that_mends_the_failure_alone_is_not_named(tmp_path: Path) -> None:

@@ -52,6 +52,13 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Declare kernels: a Python file with KERNELS (default: [tool.refsim], else the bundled ones).",
 )
+@click.option(
+    "--suspects",
+    "suspect_seconds",
+    type=Whole(0),
+    metavar="SECONDS",
+    help="How long to look for the mistake behind a failure, instead of the profile's 10, 60 or 300; 0: not at all.",
+)
 @click.option("--fail-fast", is_flag=True, help="Run no more kernels after one that fails.")
 @click.option("--junit", "junit_file", metavar="FILE", type=click.Path(path_type=Path), help="Also write JUnit XML.")
 @click.option("--rerun", is_flag=True, help="Again whenever a file of a kernel changes, until Ctrl-C.")
@@ -67,6 +74,7 @@ def verify(
     failures: Path,
     files: tuple[Path, ...],
     without: tuple[str, ...],
+    suspect_seconds: int | None,
     fail_fast: bool,
     junit_file: Path | None,
     rerun: bool,
@@ -84,7 +92,19 @@ def verify(
     need("testing", "hypothesis")
     _quiet_hypothesis()
     run = _Run(
-        names, expression, device_name, target, profile, cases, seed, failures, files, without, fail_fast, junit_file
+        names,
+        expression,
+        device_name,
+        target,
+        profile,
+        cases,
+        seed,
+        failures,
+        files,
+        without,
+        suspect_seconds,
+        fail_fast,
+        junit_file,
     )
     if not rerun:
         return run.once()
@@ -131,6 +151,7 @@ class _Run:
     failures: Path
     files: tuple[Path, ...]
     without: tuple[str, ...]
+    suspect_seconds: int | None
     fail_fast: bool
     junit_file: Path | None
     declared: "list[Kernel]" = field(default_factory=list)
@@ -208,6 +229,7 @@ class _Run:
                 cases=self.cases,
                 seed=self.seed,
                 failures_dir=self.failures,
+                suspect_seconds=self.suspect_seconds,
                 on_progress=report,
             ),
         )

@@ -4,8 +4,9 @@ Nothing is guessed from the look of the differences. Either each wrong output is
 edit of the PTX that undoes a mistake makes the kernel, run on the simulated GPU, agree on what failed and on what passed.
 """
 
-from refsim.testing.suspects.inquiry import Witness, suspects_of
+from refsim.testing.suspects.inquiry import suspects_of
 from refsim.testing.suspects.suspicion import Suspicion
+from refsim.testing.suspects.witnesses import Witness
 
 __all__ = ["Suspicion", "Witness", "suspects_of"]
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 from refsim.formats import FORMATS
-from refsim.testing.suspects.listing import REGISTER, ListedLine, SourceListing
+from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
 
 Changes = dict[int, str]
 
@@ -32,7 +32,7 @@ _LIMITS = frozenset(
 """The largest values of the formats, as PTX spells them: what a clamp clamps to."""
 
 
-def fma_as_mul_and_add(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def fma_as_mul_and_add(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     if line.name != "fma" or line.words[-1] not in _FLOATS or len(line.operands) != 4:
         return
     kind = line.words[-1]
@@ -47,7 +47,7 @@ def fma_as_mul_and_add(listing: SourceListing, line: ListedLine) -> Iterator[Cha
     }
 
 
-def mul_and_add_as_fma(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def mul_and_add_as_fma(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     if line.name not in ("add", "sub") or line.words[-1] not in _FLOATS or len(line.operands) != 3:
         return
     kind = line.words[-1]
@@ -68,7 +68,7 @@ def mul_and_add_as_fma(listing: SourceListing, line: ListedLine) -> Iterator[Cha
             yield {line.at: line.reading(declared, f"neg.{kind} %refsim, {a}", f"{fused} {d}, %refsim, {b}, {x}")}
 
 
-def other_rounding(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def other_rounding(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     for roundings in (_ROUNDINGS, _WHOLE_ROUNDINGS, ("rna", "rn", "rz")):
         for word in line.words[1:]:
             if word in roundings:
@@ -76,17 +76,17 @@ def other_rounding(listing: SourceListing, line: ListedLine) -> Iterator[Changes
                 return
 
 
-def subnormals_kept(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def subnormals_kept(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     if "ftz" in line.words:
         yield {line.at: _with(line, "ftz", "")}
 
 
-def subnormals_flushed(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def subnormals_flushed(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     if line.name in _FLUSHABLE and line.words[-1] == "f32" and "ftz" not in line.words:
         yield {line.at: line.renamed(".".join((*line.words[:-1], "ftz", "f32")))}
 
 
-def infinity_other(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def infinity_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """A conversion with or without .satfinite, a saturation to [0, 1] left out, a clamp to a format's limit left out."""
     if "satfinite" in line.words or "sat" in line.words:
         yield {line.at: _with(line, "satfinite" if "satfinite" in line.words else "sat", "")}
@@ -98,7 +98,7 @@ def infinity_other(listing: SourceListing, line: ListedLine) -> Iterator[Changes
             yield {line.at: line.renamed("mov.f32", line.operands[0], kept[0])}
 
 
-def nan_other(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def nan_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """min and max that return NaN or drop it; comparisons that a NaN passes or fails."""
     if line.name in ("min", "max") and line.words[-1] in _FLOATS:
         if "NaN" in line.words:
@@ -111,7 +111,7 @@ def nan_other(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
                 yield {line.at: _with(line, line.words[1], unordered if line.words[1] == ordered else ordered)}
 
 
-def rounded_once(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def rounded_once(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """A value that was narrowed only to be widened, or narrowed twice, goes on as it was before."""
     if line.name == "cvt" and line.words[-1] in ("f16", "bf16", "f32", "f16x2") and len(line.operands) == 2:
         made = listing.definition(line.operands[1], line)
@@ -129,7 +129,7 @@ def rounded_once(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
         yield {line.at: line.renamed("mov.b32", line.operands[0], origin)}
 
 
-def _before_narrowing(listing: SourceListing, line: ListedLine) -> str:
+def _before_narrowing(listing: PtxListing, line: ListedLine) -> str:
     """The float32 register whose narrowed value a line widens, through the moves and shifts that widening takes; else ""."""
     upper = False
     while True:
@@ -147,7 +147,7 @@ def _before_narrowing(listing: SourceListing, line: ListedLine) -> str:
         line = made
 
 
-def rounded_twice(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def rounded_twice(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """A float32 goes through bfloat16 or float16 before it is narrowed further."""
     if line.name != "cvt" or line.words[-1] != "f32" or "rn" not in line.words:
         return

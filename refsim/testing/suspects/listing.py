@@ -56,7 +56,7 @@ class ListedLine:
 
 
 @dataclass(frozen=True)
-class SourceListing:
+class PtxListing:
     """The lines of `text` that are statements of `entries`, in order."""
 
     text: str

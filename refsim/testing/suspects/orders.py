@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator
 
 from refsim.testing.suspects.arithmetic import Changes
-from refsim.testing.suspects.listing import REGISTER, ListedLine, SourceListing
+from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
 
 _SUMS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
 _WIDTH = {"f32": "f32", "f64": "f64", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
 
 
-def summed_otherwise(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def summed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """For the last addition of a chain `((a + b) + c) + d`: from its other end, and in pairs."""
     if line.name not in ("add", "fma") or line.words[-1] not in _SUMS or _goes_on(listing, line):
         return
@@ -35,7 +35,7 @@ def summed_otherwise(listing: SourceListing, line: ListedLine) -> Iterator[Chang
         yield cleared | {line.at: _pairs(line, numbers, apart=True)}
 
 
-def _before(listing: SourceListing, line: ListedLine) -> ListedLine | None:
+def _before(listing: PtxListing, line: ListedLine) -> ListedLine | None:
     """The line of a chain that comes before: of the same opcode, in the same block, and of use to this one alone."""
     for operand in line.operands[3:] if line.name == "fma" else line.operands[1:]:
         made = listing.definition(operand, line)
@@ -52,12 +52,12 @@ def _term(line: ListedLine, carried: str) -> tuple[str, ...]:
     return (y,) if x == carried else (x,)
 
 
-def _goes_on(listing: SourceListing, line: ListedLine) -> bool:
+def _goes_on(listing: PtxListing, line: ListedLine) -> bool:
     users = listing.uses(line.operands[0])
     return len(users) == 1 and users[0].block == line.block and _before(listing, users[0]) is line
 
 
-def _still_hold(listing: SourceListing, chain: list[ListedLine]) -> bool:
+def _still_hold(listing: PtxListing, chain: list[ListedLine]) -> bool:
     """Whether what each line of the chain reads is the same where the last one stands."""
     members = {each.at for each in chain}
     for each in chain:
@@ -102,7 +102,7 @@ def _pairs(line: ListedLine, numbers: list[str], *, apart: bool) -> str:
     return line.reading(*declared, *code)
 
 
-def exchanged_otherwise(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def exchanged_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """For the last of several shuffles of one block: their distances in the opposite order, 1 2 4 8 16 for 16 8 4 2 1."""
     if not _is_exchange(line):
         return
@@ -124,7 +124,7 @@ def _is_exchange(line: ListedLine) -> bool:
     return line.words[:2] == ("shfl", "sync") and line.words[2] in ("down", "bfly") and len(line.operands) >= 4
 
 
-def _distance(listing: SourceListing, line: ListedLine) -> int | None:
+def _distance(listing: PtxListing, line: ListedLine) -> int | None:
     """The distance of a shuffle, if it is a constant."""
     value = listing.constant(line.operands[2])
     return int(value, 0) if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", value) else None

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.compare.readings import Codes, OtherReading, readings
+from refsim.compare.readings import Codes, Misreading, readings
+from refsim.conversions import decode
 from refsim.device import Device
 from refsim.formats import Format, format_named
 from refsim.kernels import Bounded, Kernel
@@ -32,16 +33,24 @@ def betrayed(kernel: Kernel, device: Device, problems: Sequence[Any]) -> tuple[S
 
 
 def _pairs(kernel: Kernel, device: Device, problem: Any) -> list[tuple[str, Pair]]:
+    """Output and oracle of a problem, where bits decide; a NaN is one code where the promise lets it be any."""
     got, want = observe(kernel, problem, device).outputs, kernel.expected(problem, device.target)
     rows = {name: format_named(format) if format else None for name, format in kernel.output_formats(problem).items()}
-    judged_by_bits = {name: row for name, row in rows.items() if not isinstance(want[name], Bounded)}
-    return [(name, (_codes(got[name]), _codes(want[name]), row)) for name, row in judged_by_bits.items()]
+    one_nan = kernel.promise.nan != "bitwise"
+    return [
+        (name, (_codes(got[name], row, one_nan), _codes(want[name], row, one_nan), row))
+        for name, row in rows.items()
+        if not isinstance(want[name], Bounded)
+    ]
 
 
-def _fits(reading: OtherReading, pairs: Sequence[Pair]) -> bool:
+def _fits(reading: Misreading, pairs: Sequence[Pair]) -> bool:
     differing = sum(int(np.count_nonzero(got != want)) for got, want, _ in pairs)
     return differing >= reading.least and all(reading.fits(*pair) for pair in pairs)
 
 
-def _codes(array: Any) -> Codes:
-    return np.ascontiguousarray(array).reshape(np.shape(array)).view(f"u{np.asarray(array).dtype.itemsize}")
+def _codes(array: Any, row: Format | None, one_nan: bool) -> Codes:
+    codes = np.ascontiguousarray(array).reshape(np.shape(array)).view(f"u{np.asarray(array).dtype.itemsize}")
+    if not one_nan or row is None or row.nan_code is None:
+        return codes
+    return np.where(np.isnan(decode(codes, row)), codes.dtype.type(row.nan_code), codes)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from refsim.testing.suspects import arithmetic, orders, places, scales
 from refsim.testing.suspects.arithmetic import Changes
-from refsim.testing.suspects.listing import ListedLine, SourceListing
+from refsim.testing.suspects.listing import ListedLine, PtxListing
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class SuspectRepair:
 
     suspect: str
     says: str
-    rule: Callable[[SourceListing, ListedLine], Iterator[Changes]]
+    rule: Callable[[PtxListing, ListedLine], Iterator[Changes]]
 
 
 REPAIRS = (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from refsim.testing.suspects.arithmetic import Changes, spelled
-from refsim.testing.suspects.listing import ListedLine, SourceListing
+from refsim.testing.suspects.listing import ListedLine, PtxListing
 
 _CODES = {"e4m3x2": "e5m2x2", "e5m2x2": "e4m3x2", "e2m3x2": "e3m2x2", "e3m2x2": "e2m3x2"}
 _DIVISORS = tuple(
@@ -14,7 +14,7 @@ _CARRIES = ("8388607", "4194304", "4194303", "0")
 """What is added to a float32's bits before those below its exponent are dropped: up, to nearest (ties up or down), down."""
 
 
-def divided_otherwise(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def divided_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """A division for a product with the reciprocal, and the other way round."""
     if line.words[-1] != "f32":
         return
@@ -39,7 +39,7 @@ def divided_otherwise(listing: SourceListing, line: ListedLine) -> Iterator[Chan
                 }
 
 
-def limit_other(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def limit_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """A quotient with a format's largest value, by another format's; a product with its reciprocal likewise."""
     for at, operand in enumerate(line.operands):
         given = listing.constant(operand).upper()
@@ -51,7 +51,7 @@ def limit_other(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
             )
 
 
-def exponent_rounded_otherwise(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def exponent_rounded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     if line.name == "add" and line.words[-1] in ("s32", "u32", "b32") and line.operands[-1] in _CARRIES[:3]:
         others = (carry for carry in _CARRIES if carry != line.operands[-1])
         yield from ({line.at: line.renamed(line.opcode, *line.operands[:2], other)} for other in others)
@@ -63,7 +63,7 @@ def exponent_rounded_otherwise(listing: SourceListing, line: ListedLine) -> Iter
             yield {line.at: line.reading(".reg .b32 %refsim", total, f"{line.opcode} {line.operands[0]}, %refsim, 23")}
 
 
-def coded_otherwise(listing: SourceListing, line: ListedLine) -> Iterator[Changes]:
+def coded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """The other format of the same width."""
     if line.name == "cvt":
         for word in line.words:

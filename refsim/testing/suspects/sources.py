@@ -19,9 +19,32 @@ _HALVING = re.compile(
 _DOUBLING = re.compile(_HEAD + r"1\s*;\s*(?P=i)\s*(?P<op><=?)\s*(?P<b>[^;]+);\s*(?P=i)\s*(?:<<=\s*1|\*=\s*2)\s*\)")
 
 
+_INTERLEAVED = re.compile(r"\w+(?:\.x)?\s*%\s*\(\s*2\s*\*\s*(?P<h>\w+)\s*\)\s*==\s*0")
+_SEQUENTIAL = re.compile(r"(?P<t>\w+(?:\.x)?)\s*<\s*(?P<h>\w+)\b")
+_NAMES = {
+    "rounding mode": (
+        ("__float2bfloat16_rn", "__float2bfloat16_rz", "__float2bfloat16_ru", "__float2bfloat16_rd"),
+        ("__float2half_rn", "__float2half_rz", "__float2half_ru", "__float2half_rd"),
+        *(tuple(f"__f{verb}_{mode}" for mode in ("rn", "rz", "ru", "rd")) for verb in ("add", "sub", "mul", "div")),
+        *(tuple(f"__{verb}_{mode}" for mode in ("rn", "rz", "ru", "rd")) for verb in ("fmaf", "fsqrt", "frcp")),
+        *(tuple(f"__float2{kind}_{mode}" for mode in ("rn", "rz", "ru", "rd")) for kind in ("int", "uint", "ll")),
+        ("rintf", "roundf", "floorf", "ceilf", "truncf"),
+    ),
+    "scale rule": (
+        ("cudaRoundPosInf", "cudaRoundZero", "cudaRoundNearest", "cudaRoundMinInf"),
+        ("448.0f", "57344.0f", "240.0f", "256.0f", "6.0f", "127.0f", "128.0f"),
+        ("448.f", "57344.f", "240.f", "256.f", "6.f", "127.f", "128.f"),
+    ),
+    "infinity saturated or propagated": (("__NV_SATFINITE", "__NV_NOSAT"),),
+    "NaN dropped or propagated": (("__hmax", "__hmax_nan"), ("__hmin", "__hmin_nan")),
+    "format": (("__NV_E4M3", "__NV_E5M2"), ("__nv_fp8_e4m3", "__nv_fp8_e5m2")),
+}
+"""Names of which one stands for another: CUDA's intrinsics and enumerators, and the largest values of formats."""
+
+
 @dataclass(frozen=True)
 class SourceEdit:
-    """A CUDA text with one line mended; lines are counted from 1."""
+    """A CUDA text with one line mended, or two that belong together; lines are counted from 1."""
 
     suspect: str
     says: str
@@ -30,7 +53,7 @@ class SourceEdit:
 
 
 def source_edits(text: str) -> Iterator[SourceEdit]:
-    """Every text with one mistake of one line undone; preprocessor lines, comments and strings are left alone."""
+    """Every text with one mistake undone; preprocessor lines and comments are left alone."""
     lines = text.split("\n")
     for suspect, says, rule in _RULES:
         for at, line in enumerate(lines):
@@ -39,6 +62,10 @@ def source_edits(text: str) -> Iterator[SourceEdit]:
             code, comment = _cut(line)
             for mended in rule(code):
                 yield SourceEdit(suspect, says, at + 1, "\n".join((*lines[:at], mended + comment, *lines[at + 1 :])))
+    for at in range(len(lines) - 1):
+        if tree := _tree(lines[at], lines[at + 1]):
+            says = "a tree adds neighbours first where halves are added, or the other way round"
+            yield SourceEdit("reduction order", says, at + 1, "\n".join((*lines[:at], *tree, *lines[at + 2 :])))
 
 
 def _cut(line: str) -> tuple[str, str]:
@@ -73,7 +100,38 @@ def _other_way(code: str) -> Iterator[str]:
     yield code[: found.start()] + loop.format(**found.groupdict()) + code[found.end() :]
 
 
+def _tree(loop: str, condition: str) -> tuple[str, str] | None:
+    """A sum in shared memory over a tree: `for (h = 1; h < N; h *= 2) if (t % (2 * h) == 0)` for halving with `if (t < h)`."""
+    other = next(iter(_other_way(loop)), None)
+    if other is None:
+        return None
+    if _DOUBLING.search(loop) and (found := _INTERLEAVED.search(condition)):
+        thread = condition[found.start() :].split("%", maxsplit=1)[0].strip()
+        return other, f"{condition[: found.start()]}{thread} < {found['h']}{condition[found.end() :]}"
+    if _HALVING.search(loop) and (found := _SEQUENTIAL.search(condition)):
+        return other, f"{condition[: found.start()]}{found['t']} % (2 * {found['h']}) == 0{condition[found.end() :]}"
+    return None
+
+
+def _renamed(suspect: str) -> Callable[[str], Iterator[str]]:
+    """Each name of a family by another of it, one at a time, then two of one line at once."""
+
+    def rule(code: str, depth: int = 2) -> Iterator[str]:
+        for family in _NAMES[suspect]:
+            for name in family:
+                for found in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w.])", code):
+                    for other in family:
+                        if other != name:
+                            yield code[: found.start()] + other + code[found.end() :]
+        if depth > 1:
+            ones = list(rule(code, 1))
+            yield from dict.fromkeys(two for one in ones for two in rule(one, 1) if two != code and two not in ones)
+
+    return rule
+
+
 _RULES: tuple[tuple[str, str, Callable[[str], Iterator[str]]], ...] = (
+    *((suspect, "one name for another", _renamed(suspect)) for suspect in _NAMES),
     ("reduction order", "a loop runs from its other end", _other_way),
     ("off by one", "a bound is one off", _bounds),
 )

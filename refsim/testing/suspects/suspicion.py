@@ -9,7 +9,8 @@ SHOWN = 3  # places listed one by one
 class Suspicion:
     """A mistake of the kind `suspect`, at `places` of the CUDA source or in outputs; it explains all `problems` tried.
 
-    `is_mended`: the kernel was run with the mistake undone, and agreed; else the wrong outputs follow from the right ones.
+    `is_mended`: the kernel was run with the mistake undone, and agreed; `by_size`: a size alone tells which problems fail; else
+    the wrong outputs follow from the right ones.
     """
 
     suspect: str
@@ -17,9 +18,11 @@ class Suspicion:
     places: tuple[str, ...]
     problems: int
     is_mended: bool = False
+    by_size: bool = False
 
     def __str__(self) -> str:
         more = f" and {len(self.places) - SHOWN} more" if len(self.places) > SHOWN else ""
         where = ", ".join(self.places[:SHOWN]) + more
         proof = "undone, it agrees" if self.is_mended else "that gives these very bits"
+        proof = "so it is" if self.by_size else proof
         return f"{self.suspect}: {self.says}, {where}; {proof} on all {self.problems} problems tried"

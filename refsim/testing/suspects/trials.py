@@ -16,7 +16,7 @@ from refsim.testing.barrier_sweep import only
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
 from refsim.testing.suspects.arithmetic import Changes
-from refsim.testing.suspects.listing import ListedLine, SourceListing
+from refsim.testing.suspects.listing import ListedLine, PtxListing
 from refsim.testing.suspects.repairs import REPAIRS, SuspectRepair
 from refsim.testing.suspects.sources import source_edits
 from refsim.testing.suspects.suspicion import Suspicion
@@ -49,7 +49,7 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
     patience = max(LEAST_SECONDS, SLOWER * (time.monotonic() - started))
     if len(guilty.entries) == 1:
         text = only(text, *guilty.entries)
-    listing = SourceListing(text, guilty.program, sorted(guilty.entries))
+    listing = PtxListing(text, guilty.program, sorted(guilty.entries))
     for each in chain(_in_ptx(listing), _in_cuda(kernel.code, target)):
         if time.monotonic() > deadline:
             break
@@ -83,7 +83,7 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
         yield _Candidate(edit.suspect, edit.says, (place,), lambda edited=edited: compiled(edited, target).text)  # type: ignore[misc]
 
 
-def _in_ptx(listing: SourceListing) -> Iterator[_Candidate]:
+def _in_ptx(listing: PtxListing) -> Iterator[_Candidate]:
     """Each repair: everywhere at once, at each CUDA line, and for lines of several likes at some of them alone."""
     for repair in REPAIRS:
         kinds: dict[int, list[tuple[ListedLine, Changes]]] = {}
@@ -96,19 +96,20 @@ def _in_ptx(listing: SourceListing) -> Iterator[_Candidate]:
 
 
 def _groups(found: list[tuple[ListedLine, Changes]]) -> Iterator[list[tuple[ListedLine, Changes]]]:
-    """All; those of one CUDA line; those of it with one opcode; of these every second, third or fourth, as unrolled loops have
-    them. None comes twice.
+    """All; those of one CUDA line; those of it with one opcode; of these either half, and every second, third or fourth,
+    as loops that are unrolled have them. None comes twice.
     """
     lines: dict[str, list[tuple[ListedLine, Changes]]] = {}
     likes: dict[tuple[str, str], list[tuple[ListedLine, Changes]]] = {}
     for line, changes in found:
         lines.setdefault(line.place, []).append((line, changes))
         likes.setdefault((line.place, line.opcode), []).append((line, changes))
-    some = (
+    some = [
         group[first::step] for group in likes.values() for step in (2, 3, 4) for first in range(min(step, len(group)))
-    )
+    ]
+    halves = [part for group in likes.values() for part in (group[: len(group) // 2], group[len(group) // 2 :]) if part]
     seen = set()
-    for group in (found, *lines.values(), *likes.values(), *some):
+    for group in (found, *lines.values(), *likes.values(), *halves, *some):
         members = tuple(line.at for line, _ in group)
         if members not in seen:
             seen.add(members)
@@ -116,7 +117,7 @@ def _groups(found: list[tuple[ListedLine, Changes]]) -> Iterator[list[tuple[List
 
 
 def _joined(
-    listing: SourceListing, repair: SuspectRepair, group: list[tuple[ListedLine, Changes]]
+    listing: PtxListing, repair: SuspectRepair, group: list[tuple[ListedLine, Changes]]
 ) -> Iterator[_Candidate]:
     """All the changes as one, unless two of them want the same line."""
     joined: Changes = {}

@@ -62,7 +62,18 @@ def test_a_failure_is_shrunk_written_and_repeated(capsys, tmp_path):
     bindings, failures = tmp_path / "broken.py", tmp_path / "failures"
     bindings.write_text(BROKEN)
     code, out, err = run(
-        capsys, "verify", "--device", "sim", "--kernels", bindings, "--failures", failures, "--cases", "20"
+        capsys,
+        "verify",
+        "--device",
+        "sim",
+        "--kernels",
+        bindings,
+        "--failures",
+        failures,
+        "--cases",
+        "20",
+        "--suspects",
+        "0",
     )
     assert code == 1
     (case,) = failures.iterdir()
@@ -234,7 +245,20 @@ def test_a_terminal_is_asked_before_a_file_outside_the_project_runs(capsys, tmp_
 
     bindings, failures = tmp_path / "broken.py", tmp_path / "failures"
     bindings.write_text(BROKEN)
-    run(capsys, "verify", "--device", "sim", "--kernels", bindings, "--failures", failures, "--cases", "2")
+    run(
+        capsys,
+        "verify",
+        "--device",
+        "sim",
+        "--kernels",
+        bindings,
+        "--failures",
+        failures,
+        "--cases",
+        "2",
+        "--suspects",
+        "0",
+    )
     (case,) = failures.iterdir()
     told = Terminal()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))

@@ -1,0 +1,73 @@
+"""The problems that a suspicion is held against: those that a campaign ran, and more of the same kind until there are enough."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refsim.device import Device
+from refsim.kernels import Kernel
+from refsim.testing.runs import examine
+from refsim.testing.verdicts import FAIL
+
+WANTED = 8  # problems of each kind: those whose bits differ and those that agree
+DRAWN = 60
+LONGEST_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A problem that was run: how long it took, and whether its bits differed."""
+
+    problem: Any
+    seconds: float
+    failed: bool
+
+
+def witnesses_of(
+    kernel: Kernel, device: Device, problem: Any, known: Sequence[Witness], *, seconds: float
+) -> list[Witness]:
+    """`problem` first, which failed; then others that failed, the longest first, for they say most; then those that passed.
+
+    What is known is filled up from the corpus and from the strategy until there are enough of both, or the time is over.
+    """
+    deadline = time.monotonic() + seconds
+    kept = [each for each in known if each.problem != problem and each.seconds <= LONGEST_SECONDS]
+    seen = {repr(each.problem) for each in kept} | {repr(problem)}
+    for other in _more(kernel):
+        short = any(sum(each.failed == failed for each in kept) < WANTED for failed in (True, False))
+        if not short or time.monotonic() > deadline:
+            break
+        if repr(other) in seen:
+            continue
+        seen.add(repr(other))
+        started = time.monotonic()
+        finding = examine(kernel, other, device).finding
+        differs = finding is not None and finding.status == FAIL and finding.mismatch is not None
+        if finding is None or differs:
+            kept.append(Witness(other, time.monotonic() - started, differs))
+    failed = sorted((each for each in kept if each.failed), key=lambda each: -each.seconds)
+    passed = sorted((each for each in kept if not each.failed), key=lambda each: each.seconds)
+    return [Witness(problem, 0.0, failed=True), *failed[:WANTED], *passed[:WANTED]]
+
+
+def _more(kernel: Kernel) -> Iterator[Any]:
+    """The corpus, then problems that the strategy draws, the same ones every time."""
+    import hypothesis
+
+    yield from kernel.corpus
+    drawn: list[Any] = []
+    chosen = hypothesis.settings(
+        max_examples=DRAWN,
+        database=None,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate],
+    )
+
+    def take(problem: Any) -> None:
+        drawn.append(problem)
+
+    chosen(hypothesis.given(problem=kernel.problem)(take))()
+    yield from drawn
