@@ -131,6 +131,7 @@ def test_initialised_variables():
         (HEAD + ".entry k()\n{\n.reg .q32 %r<4>;\n}", 6, "type"),
         (HEAD + ".entry k()\n{ /* never closed", 5, "closed"),
         (HEAD + ".entry k()\n" + "{" * 100, 5, "nested"),
+        (HEAD + ".const .align 4 table[2] = {5, 6};", 4, "without a type"),
         (HEAD + ".shared .b8 big[9999999999999];", 4, "limit"),
         (HEAD + ".entry k()\n{\n\x00\n}", 6, "character"),
     ],

@@ -72,6 +72,10 @@ class Declarations(Constants):
                 self.skip_group("(", ")")
             elif directive.text not in SPACES:
                 type, width = directive.text[1:], max(1, type_bits(directive) // 8)
+        if not type:
+            raise malformed(
+                f"a .{space} variable is declared without a type before {self.token.text!r}", self.token.line
+            )
         return _Kind(space, type, width, vector, align)
 
     def alignment(self, directive: Token) -> int:
