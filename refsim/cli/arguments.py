@@ -28,6 +28,32 @@ def format_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Ca
     return click.option("-t", "--format", "row", metavar="FORMAT", required=required, type=FORMAT, help=note)
 
 
+def only_format(argument: "Format | None", option: "Format | None") -> "Format":
+    """The format of a command that takes it as an argument or by -t, once."""
+    if argument is not None and option is not None and argument != option:
+        raise RefsimError("usage", f"-t {option} contradicts {argument}", help=f"give {argument} or -t {option}")
+    row = argument or option
+    if row is None:
+        raise click.MissingParameter(
+            ctx=click.get_current_context(), param_hint="'-t' / '--format'", param_type="option"
+        )
+    return row
+
+
+def leading_format(words: tuple[str, ...], option: "Format | None") -> "tuple[Format | None, tuple[str, ...]]":
+    """The format and the other words: without -t the first word may be the name of one, as in `decode e4m3 0x7e`."""
+    from refsim.formats import format_named
+
+    if option is not None or not words or number_in(words[0]) is not None:
+        return option, words
+    try:
+        return format_named(words[0]), words[1:]
+    except RefsimError as error:
+        if error.code == "which-format":
+            raise
+        return None, words
+
+
 def parse_code(word: str, row: "Format") -> int:
     """A code in hexadecimal (0x7e), binary (0b0111_1110) or decimal; it must be one that the format has.
 

@@ -276,7 +276,9 @@ def type_name(name: str, names: list[str], kind: str) -> str:
     """The name of a row's type for a name or an alias of a format; one that no row takes is refused."""
     try:
         found = element_named(name).name
-    except RefsimError:
+    except RefsimError as error:
+        if error.code == "which-format":
+            raise
         found = name
     known(found, names, kind)
     return found

@@ -1,6 +1,7 @@
 """Floating-point formats: one row each; range, special codes and the value of every code are derived from the row."""
 
 import math
+import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property
@@ -250,9 +251,9 @@ class Format(Card):
         yield "source", self.source
 
 
-E4M3 = Format("e4m3", 4, 3, 7, Specials.NAN_ALL_ONES, OCP_OFP8["table 1"], aliases=("e4m3fn", "float8_e4m3fn"))
+E4M3 = Format("e4m3", 4, 3, 7, Specials.NAN_ALL_ONES, OCP_OFP8["table 1"], aliases=("e4m3fn", "float8_e4m3fn", "hf8"))
 E5M2 = Format("e5m2", 5, 2, 15, Specials.IEEE, OCP_OFP8["table 1"], aliases=("float8_e5m2",))
-E2M1 = Format("e2m1", 2, 1, 1, Specials.NONE, OCP_MX["section 5.3.3"], aliases=("fp4", "float4_e2m1fn"))
+E2M1 = Format("e2m1", 2, 1, 1, Specials.NONE, OCP_MX["section 5.3.3"], aliases=("fp4", "float4_e2m1fn", "f4", "float4"))
 E2M3 = Format("e2m3", 2, 3, 1, Specials.NONE, OCP_MX["section 5.3.2"], aliases=("float6_e2m3fn",))
 E3M2 = Format("e3m2", 3, 2, 3, Specials.NONE, OCP_MX["section 5.3.2"], aliases=("float6_e3m2fn",))
 E8M0 = Format(
@@ -283,14 +284,37 @@ FORMATS = (E4M3, E5M2, E2M1, E2M3, E3M2, E8M0, UE4M3, UE5M3, E4M3FNUZ, E5M2FNUZ,
 _BY_NAME = {name: row for row in FORMATS for name in (row.name, *row.aliases)}
 
 
+_WIDTHS = re.compile(r"(?:__nv_|_)?(?:float|fp|f)([468])_?(e[0-9].*)")
+_FP8, _FP6 = (E4M3, E5M2), (E2M3, E3M2)
+_ASKED: dict[str, tuple[Format, ...]] = {
+    **dict.fromkeys(("fp8", "f8", "float8", "mxfp8"), _FP8),
+    **dict.fromkeys(("fp6", "f6", "float6", "mxfp6"), _FP6),
+    "bf8": (E5M2, E5M2FNUZ),
+}
+"""Names that several formats have, and which: bf8 is e5m2 by OCP, and on gfx942 e5m2fnuz."""
+
+
 def format_named(name: "str | Format") -> Format:
     """The row of a format given by name, alias or as the row itself; an unknown name is an error with the nearest.
 
-    format_named("float8_e4m3fn").max_value is 448.0. Raises RefsimError `unknown-format`. Source: the row's.
+    Names with a width before them are read too: fp8_e4m3, f8e5m2, __nv_fp8_e4m3. A name that several formats have is a
+    question. format_named("float8_e4m3fn").max_value is 448.0. Raises RefsimError `unknown-format`, and `which-format` for
+    "fp8". Source: the row's.
     """
     if isinstance(name, Format):
         return name
-    row = _BY_NAME.get(name.lower())
-    if row is None:
-        raise unknown("format", name, sorted(_BY_NAME))
-    return row
+    given = name.lower()
+    widths = _WIDTHS.fullmatch(given)
+    row = _BY_NAME.get(given) or (_BY_NAME.get(widths[2]) if widths else None)
+    if row is not None and (given in _BY_NAME or (widths and row.bits == int(widths[1]))):
+        return row
+    if candidates := _ASKED.get(given):
+        raise RefsimError(
+            "which-format",
+            f"{name} is {' or '.join(map(str, candidates))}",
+            rule="; ".join(
+                f"{each}: {each.mantissa_bits} bits of mantissa, to {each.max_value:g}" for each in candidates
+            ),
+            help=f"name one: {' or '.join(map(str, candidates))}",
+        )
+    raise unknown("format", name, sorted(_BY_NAME))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from refsim.errors import unknown
 from refsim.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
-from refsim.layouts.families import FAMILIES, fragment, fragments
+from refsim.layouts.families import FAMILIES, fragment, fragments, meant_by
 from refsim.render import Cell, Column, Document, Table
 from refsim.sources import Source
 
@@ -48,6 +48,7 @@ def matching(pattern: str) -> Document:
         for name in fragments()
         if fnmatchcase(name, pattern) or name == pattern or name.split(".", 1)[0] == pattern
     ]
+    names = names or list(meant_by(pattern))
     if not names:
         raise unknown("layout", pattern, [*FAMILIES, *fragments()])
     rows = []

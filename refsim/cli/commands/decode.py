@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import codes_in, format_option
+from refsim.cli.arguments import codes_in, format_option, leading_format, only_format
 from refsim.cli.delivery import answers
 from refsim.render import Column, Document, Table
 
@@ -26,10 +26,10 @@ COLUMNS = (
 
 
 @click.command()
-@format_option()
-@click.argument("codes", nargs=-1, required=True, metavar="CODE...|-|FILE")
+@format_option(required=False)
+@click.argument("codes", nargs=-1, required=True, metavar="[FORMAT] CODE...|-|FILE")
 @answers
-def command(row: "Format", codes: tuple[str, ...]) -> Document:
+def command(row: "Format | None", codes: tuple[str, ...]) -> Document:
     """What CODEs of a format stand for: fields, exact value, class, neighbours, and the reals that round to them.
 
     A code is hexadecimal (0x7e), binary (0b01111110) or decimal (126); - reads codes from standard input, and a FILE
@@ -38,10 +38,15 @@ def command(row: "Format", codes: tuple[str, ...]) -> Document:
 
     \b
       refsim decode -t e4m3 0x7e 0xff
+      refsim decode e4m3 0x7e 0xff
       refsim decode -t bf16 weights.npy --as csv
     """
     from refsim.cli.answers.anatomy import anatomy
 
+    named, codes = leading_format(codes, row)
+    row = only_format(named, row)
+    if not codes:
+        raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'CODE...'", param_type="argument")
     found = [anatomy(code, row) for code in codes_in(codes, row)]
     return Document(
         (Table(COLUMNS, tuple(map(_cells, found)), key="codes", headings=False),), f"decode {row}", (row.source,)

@@ -152,15 +152,22 @@ def _remarks(explained: "Explanation") -> Wording:
 
 
 def _word(words: tuple[str, ...], kind: str) -> int:
-    word = number_in(words[0]) if len(words) == 1 and words[0][:1] not in ("+", "-") else None
-    if word is None:
-        raise RefsimError(
-            "bad-word",
-            f"{' '.join(words)[:60]!r} is no word",
-            where=kind,
-            rule="a word is hexadecimal (0x40) or decimal",
-        )
-    return word
+    """The word; several digits without 0x are refused, for a descriptor is copied from where it stands in hexadecimal."""
+    text = words[0] if len(words) == 1 else " ".join(words)
+    is_bare = re.fullmatch(r"[0-9a-fA-F]{2,32}", text) is not None
+    word = None if is_bare or text[:1] in ("+", "-") else number_in(text)
+    if word is not None:
+        return word
+    ways = [f"0x{text}"] if is_bare else []
+    if text.isdecimal() and is_bare:
+        ways = [f"0x{text} if it is hexadecimal", f"{int(text):#x} if it is decimal"]
+    raise RefsimError(
+        "bad-word",
+        f"{text[:60]!r} is no word" if not ways else f"{text} stands without 0x",
+        where=kind,
+        rule="a word is hexadecimal (0x40), binary (0b1000000) or a single digit",
+        help=", ".join(ways),
+    )
 
 
 def _arguments(words: tuple[str, ...]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import parse_code, require_few, words_in
+from refsim.cli.arguments import leading_format, parse_code, require_few, words_in
 from refsim.cli.delivery import answers
 from refsim.cli.names import FORMAT, Name
 from refsim.errors import RefsimError
@@ -64,7 +64,7 @@ class Encoded:
     type=Name("conversion", "refsim.conversions:CONVERSIONS"),
     help="As this instruction or library does, such as cvt.rn.satfinite.e4m3x2.f32 or torch.float8_e4m3fn.",
 )
-@click.argument("values", nargs=-1, required=True, metavar="VALUE...|-")
+@click.argument("values", nargs=-1, required=True, metavar="[FORMAT] VALUE...|-")
 @answers
 def command(
     *,
@@ -89,7 +89,11 @@ def command(
     """
     from refsim.cli.values import parse_value
 
+    if via is None:
+        row, values = leading_format(values, row)
     words = list(words_in(values))
+    if not words and values == ():
+        raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'VALUE...'", param_type="argument")
     require_few(len(words), "refsim.encode(values, format) in Python takes arrays of any size")
     for word in words:
         if word.startswith("--") or word in ("-h", "-t", "-o"):

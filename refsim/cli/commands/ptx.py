@@ -25,6 +25,12 @@ FORM_COLUMNS = (
     Column("exact", drop=1),
     Column("source", citation=True),
 )
+MEANING_COLUMNS = (
+    Column("form", strong=True),
+    Column("meaning"),
+    Column("since", drop=1),
+    Column("source", citation=True),
+)
 FAMILY_COLUMNS = (
     Column("family", strong=True),
     Column("mnemonics"),
@@ -148,10 +154,22 @@ def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":
 @click.argument("opcode", type=Name("opcode", "refsim.cli.commands.ptx:opcodes"))
 @answers
 def explain(opcode: str) -> Document:
-    """The form, the operands and the meaning of a full OPCODE such as cvt.rn.satfinite.e4m3x2.f32."""
+    """The form, the operands and the meaning of a full OPCODE such as cvt.rn.satfinite.e4m3x2.f32.
+
+    A mnemonic alone, or with some words, lists every form that has them: prmt, cvt.satfinite.
+
+    \b
+      refsim ptx explain cvt.rn.satfinite.e4m3x2.f32
+      refsim ptx explain prmt
+    """
     from refsim.ptx.isa.binding import bind
 
-    bound = bind(opcode)
+    try:
+        bound = bind(opcode)
+    except RefsimError:
+        if (listed := _forms_of(opcode)) is None:
+            raise
+        return listed
     clause = bound.clause
     modifiers = ", ".join(f"{name}={value}" for name, value in bound.modifiers.items() if value not in (None, False))
     entries = [
@@ -166,6 +184,21 @@ def explain(opcode: str) -> Document:
         Entry("source", str(clause.source)),
     ]
     return Document((Record(tuple(entries)),), opcode, (clause.source,))
+
+
+def _forms_of(opcode: str) -> Document | None:
+    """What a mnemonic, with some words of its opcodes, may be; None where no form has them."""
+    from refsim.ptx.isa.forms import clauses
+
+    mnemonic, *words = opcode.split(".")
+    found = [each for each in clauses() if each.mnemonic == mnemonic and each.opcode.vocabulary.issuperset(words)]
+    if not found:
+        return None
+    rows = tuple(
+        (each.form, " ".join((each.function.__doc__ or "").split()), each.since, each.source) for each in found
+    )
+    hints = (f"{len(found)} forms; refsim ptx explain OPCODE says what one opcode takes",)
+    return Document((Table(MEANING_COLUMNS, rows, key="forms"),), opcode, hints=hints)
 
 
 def _kind(form: "OperandForm", type: "PtxType") -> str:

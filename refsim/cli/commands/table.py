@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from refsim.cli.arguments import only_format
 from refsim.cli.delivery import answers
 from refsim.cli.names import FORMAT
 from refsim.errors import RefsimError
@@ -17,17 +18,20 @@ FRACTIONS_BELOW = 0.5  # above it decimals are as short: 0.5625 and 9/16
 
 
 @click.command()
-@click.argument("row", metavar="FORMAT", type=FORMAT)
+@click.option("-t", "--format", "option", metavar="FORMAT", type=FORMAT, help="The same as the argument.")
+@click.argument("row", metavar="FORMAT", required=False, type=FORMAT)
 @answers
-def command(row: "Format") -> Document:
+def command(row: "Format | None", option: "Format | None") -> Document:
     """The value of every code of a FORMAT of at most 8 bits: a code is the label of its row plus that of its column.
 
     Values are exact. Where the grid does not fit it takes fewer columns and fractions; nothing is rounded.
 
     \b
       refsim table e4m3
+      refsim table -t e4m3
       refsim table e2m1 --as json
     """
+    row = only_format(row, option)
     if row.bits > WIDEST_BITS:
         raise RefsimError(
             "format-too-wide",

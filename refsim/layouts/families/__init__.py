@@ -40,8 +40,9 @@ def fragments(family: str | None = None) -> tuple[str, ...]:
 def fragment(name: str) -> Fragment:
     """The fragment of that name: fragment("mma.m16n8k16.bf16.a").coord(5, 3) is (9, 3).
 
-    A combination that no instruction has raises RefsimError "illegal-fragment" with the rule it breaks; any other
-    unknown name one with the three nearest.
+    The opcode of an instruction with its operand (mma.sync.aligned.(...).a), and words that one name alone has, are read too.
+    A combination that no instruction has raises RefsimError "illegal-fragment" with the rule it breaks, words that several
+    names have "which-fragment" with these; any other unknown name one with the three nearest.
     """
     if not isinstance(name, str):
         raise RefsimError("fragment-name", f"a fragment is asked for by name, not by {name!r}")
@@ -53,7 +54,18 @@ def fragment(name: str) -> Fragment:
         refusal: RefsimError | None = import_module(f"{__name__}.{_MODULES[family]}").refusal(name)
         if refusal is not None:
             raise refusal
+    if meant := meant_by(name):
+        if len(meant) > 1:
+            raise import_module(f"{__name__}.spelling").which(name, meant)
+        return fragment(meant[0])
     raise unknown("fragment", name, list(fragments(family if family in _MODULES else None)))
+
+
+def meant_by(name: str) -> tuple[str, ...]:
+    """The fragments that an opcode, or some words of their names, may mean: meant_by("m16n8k16.bf16") has four."""
+    from refsim.layouts.families.spelling import of_opcode, of_words
+
+    return of_opcode(name, fragments()) or of_words(name, fragments())
 
 
 @cache

@@ -1,0 +1,83 @@
+"""What a name may mean that is no fragment's own: an opcode of PTX, or some words of names."""
+
+import re
+from collections.abc import Collection, Iterable
+
+from refsim.errors import RefsimError
+from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
+
+MOST_LISTED = 8
+_OPERAND = re.compile(r"\.(sfa|sfb|[abcd])(?=\.|$)")
+_MOVES = ("ldmatrix", "stmatrix", "tcgen05")
+
+
+def of_opcode(text: str, known: Collection[str]) -> tuple[str, ...]:
+    """The names of the fragments that an opcode of PTX reads and writes; that of one operand where it is named behind it.
+
+    of_opcode("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32.a", ...) is ("mma.m16n8k16.bf16.a",); of a shape that no
+    instruction has the names are none that is known. ldmatrix, stmatrix, tcgen05.ld and st have one fragment.
+    """
+    family, *words = text.split(".")
+    if family in _MOVES and "aligned" in words:
+        fitting = [name for name in known if set(name.split(".")[1:]) <= set(words) and name.split(".")[0] == family]
+        return tuple(sorted(fitting, key=len)[-1:])
+    opcode = matrix_opcode(text)
+    if opcode is None:
+        return ()
+    operands = ("a", "b", "c", "d", *(("sfa", "sfb") if opcode.vector else ()))
+    asked = (opcode.operand,) if opcode.operand else operands
+    made = [_named(opcode, each, known) for each in asked if each in opcode.types or each.startswith("sf")]
+    return tuple(made if opcode.operand else [name for name in made if name in known] or made[:1])
+
+
+def _named(opcode: MatrixOpcode, operand: str, known: Collection[str]) -> str:
+    """The name of one operand: an accumulator and the major order of m8n8k4 stand behind it where there is a choice."""
+    stem = f"{opcode.family}.{opcode.shape}"
+    if operand.startswith("sf"):
+        return f"{stem}.{opcode.kind}.{opcode.vector}.{operand}"
+    own = opcode.types[operand]
+    multiplied = opcode.types.get("a", own)
+    if operand in ("c", "d") and opcode.family != "wmma":
+        name = f"{stem}.{multiplied}.{operand}"
+        return f"{name}.{own}" if f"{name}.{own}" in known else name
+    name = f"{stem}.{own}.{operand}"
+    if len(opcode.majors) == 2 and operand in "ab":
+        refined = f"{name}.{opcode.majors['ab'.index(operand)]}"
+        return refined if refined in known else name
+    return name
+
+
+def of_words(text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The names that have all words of a text in its order: m16n8k16.bf16 is in those of four operands.
+
+    Those that end with the text come before others: m64n128k32.e4m3.d is not the one with .f16 behind it.
+    """
+    words, names = text.split("."), tuple(known)
+    ending = tuple(name for name in names if name.endswith(f".{text}"))
+    return ending or tuple(name for name in names if _in_order(words, name.split(".")))
+
+
+def _in_order(words: list[str], among: list[str]) -> bool:
+    rest = iter(among)
+    return all(word in rest for word in words)
+
+
+def which(text: str, names: tuple[str, ...]) -> RefsimError:
+    """The question for a name that several fragments have: their names, operands in braces."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        found = _OPERAND.search(name)
+        stem = name if found is None else f"{name[: found.start()]}.OPERAND{name[found.end() :]}"
+        groups.setdefault(stem, []).append(found[1] if found else "")
+    spelled = [stem.replace("OPERAND", _braced(operands)) for stem, operands in groups.items()]
+    more = f", and {len(spelled) - MOST_LISTED} more" if len(spelled) > MOST_LISTED else ""
+    return RefsimError(
+        "which-fragment",
+        f"{text!r} names {len(names)} fragments",
+        rule="a name is family.shape.type.operand",
+        help=f"give one of {', '.join(spelled[:MOST_LISTED])}{more}",
+    )
+
+
+def _braced(operands: list[str]) -> str:
+    return operands[0] if len(operands) == 1 else f"{{{','.join(operands)}}}"

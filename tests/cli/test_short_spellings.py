@@ -1,0 +1,102 @@
+"""What people type first: a format's family, a mnemonic, a word without 0x, a format as the first argument."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("fp8", "e4m3 or e5m2"),
+        ("float8", "e4m3 or e5m2"),
+        ("FP8", "e4m3 or e5m2"),
+        ("mxfp8", "e4m3 or e5m2"),
+        ("fp6", "e2m3 or e3m2"),
+        ("bf8", "e5m2 or e5m2fnuz"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", ["formats NAME", "decode -t NAME 1", "encode NAME 1", "table NAME", "mma -t NAME --a 1 --b 1"]
+)
+def test_a_family_of_formats_asks_which(command, name, candidates, refsim):
+    run = refsim(*command.replace("NAME", name).split())
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith(f"[which-format] {name} is {candidates}\n")
+    assert f"help: name one: {candidates}" in run.err
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("fp4", "e2m1"),
+        ("float4", "e2m1"),
+        ("hf8", "e4m3"),
+        ("fp8_e4m3", "e4m3"),
+        ("__nv_fp8_e5m2", "e5m2"),
+        ("f8e4m3fn", "e4m3"),
+        ("fp6_e3m2", "e3m2"),
+        ("FP8_E4M3FNUZ", "e4m3fnuz"),
+    ],
+)
+def test_names_with_a_width_are_read(name, row, refsim):
+    assert refsim("formats", name).out.splitlines()[0].split() == ["format", row]
+
+
+def test_a_width_that_is_not_the_formats_is_refused(refsim):
+    assert refsim("formats", "fp8_e2m1").err.startswith("[unknown-format]")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("decode -t e4m3 0x7e 0xff", "decode e4m3 0x7e 0xff"),
+        ("encode -t e4m3 0.3 nan", "encode e4m3 0.3 nan"),
+        ("table -t e2m1", "table e2m1"),
+    ],
+)
+def test_a_format_stands_behind_t_or_first(one, other, refsim):
+    assert refsim(*one.split()).out == refsim(*other.split()).out != ""
+
+
+@pytest.mark.parametrize("command", ["decode e4m3", "encode bf16", "table", "decode 1", "encode 1"])
+def test_what_is_missing_is_said(command, refsim):
+    run = refsim(*command.split())
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith("[missing-argument]")
+
+
+def test_two_formats_contradict(refsim):
+    run = refsim("table", "e4m3", "-t", "e5m2")
+    assert run.code == 2
+    assert "contradicts" in run.err
+
+
+def test_a_mnemonic_lists_its_forms(refsim):
+    run = refsim("ptx", "explain", "prmt")
+    assert run.code == 0
+    assert "prmt.b32{.mode:" in run.out
+    assert "Four bytes" in run.out
+    some = refsim("ptx", "explain", "cvt.satfinite.e4m3x2")
+    assert "cvt.rn.satfinite.e4m3x2.f32" in some.out
+    assert "e5m2x2" not in some.out
+    assert refsim("ptx", "explain", "prnt").code == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "ways"),
+    [
+        ("4000004000000041", "0x4000004000000041 if it is hexadecimal, 0xe35fb81852829 if it is decimal"),
+        ("40000040000000ff", "0x40000040000000ff"),
+        ("10", "0x10 if it is hexadecimal, 0xa if it is decimal"),
+    ],
+)
+@pytest.mark.parametrize("command", ["desc decode wgmma-smem WORD", "desc walk wgmma-smem WORD wgmma.m64n8k16.bf16.b"])
+def test_a_word_without_0x_is_never_taken_for_a_decimal(command, word, ways, refsim):
+    run = refsim(*command.replace("WORD", word).split())
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith(f"[bad-word] {word} stands without 0x\n")
+    assert f"help: {ways}\n" in run.err
+
+
+def test_an_opcode_lists_its_fragments(refsim):
+    run = refsim("layout", "list", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+    assert [line.split()[0] for line in run.out.splitlines()[1:]] == [f"mma.m16n8k16.bf16.{each}" for each in "abcd"]
