@@ -19,7 +19,14 @@ from numpy.typing import ArrayLike
 
 from refsim.errors import Kind, RefsimError
 from refsim.files import npy, npz, raw, safetensors
-from refsim.files.access import ByteReader, checked_path, open_for_reading, unreadable, write_atomically
+from refsim.files.access import (
+    ByteReader,
+    checked_path,
+    collection_paused,
+    open_for_reading,
+    unreadable,
+    write_atomically,
+)
 from refsim.files.codes import (
     Codes,
     Stored,
@@ -106,11 +113,12 @@ def load_all(
         for key in by_key or ():
             _require_known(key, found, file)
         tensors, notes = {}, MappingProxyType(dict(metadata))
-        for key, describe in found.items():
-            wanted = by_key.get(key) if by_key is not None else for_all
-            codes, row = _codes(describe(), wanted, room)
-            tensors[key] = Stored(key, codes, row, container, notes)
-            room -= codes.nbytes
+        with collection_paused():
+            for key, describe in found.items():
+                wanted = by_key.get(key) if by_key is not None else for_all
+                codes, row = _codes(describe(), wanted, room)
+                tensors[key] = Stored(key, codes, row, container, notes)
+                room -= codes.nbytes
         return tensors
 
 

@@ -1,5 +1,6 @@
 """Bytes of files: bounded reading of regular files, atomic writing, and the errors both raise."""
 
+import gc
 import io
 import itertools
 import os
@@ -173,3 +174,15 @@ def _partial_file(directory: Path) -> tuple[Path, io.BufferedWriter]:
         except FileExistsError:
             continue
     raise AssertionError("itertools.count never ends")
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """No search for garbage meanwhile: the collector would look through every small object that a long header makes."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

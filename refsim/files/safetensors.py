@@ -10,12 +10,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from refsim.errors import RefsimError
-from refsim.files.access import ByteReader, unreadable
+from refsim.files.access import ByteReader, collection_paused, unreadable
 from refsim.files.codes import Codes, TensorEntry, element_count, format_in_file, pack_all, unpack_all
 from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32, MXINT8, Format
 from refsim.sources import SAFETENSORS
 
-HEADER_LIMIT_BYTES = 4 << 20
+HEADER_LIMIT_BYTES = 16 << 20
 LIST_LIMIT_CHARACTERS = 4096
 FORMAT_KEY = "refsim.format."
 METADATA = "__metadata__"
@@ -45,7 +45,8 @@ BITS = {
 }
 DTYPE_OF = {row: name for name, row in NAMED.items()}
 _STRUCTURE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
-_RARE_INTEGER = re.compile(r"[0-9]{20}|[\[,:]\s*+-")
+_LONG_INTEGER = re.compile(r"[0-9]{20}")
+_NEGATIVE = re.compile(r"[\[,:]\s*+-")
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _FLAT = r'[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^"\[\]{}]{0,4000}+\]'
 _SHALLOW = re.compile(rf'\{{(?:{_FLAT}|\{{(?:{_FLAT})*+\}})*+\}}[^"\[\]{{}}]*+', re.DOTALL)
@@ -71,6 +72,11 @@ def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], 
     U16, I16, U32 and I32 are plain words, whose format `__metadata__` may name under `refsim.format.<key>`.
     Source: safetensors, format.
     """
+    with collection_paused():
+        return _contents(reader)
+
+
+def _contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], dict[str, str]]:
     header = _header(reader)
     metadata = _metadata(header.pop(METADATA, {}), reader.where)
     bits: dict[tuple[object, ...], int | None] = {}
@@ -132,7 +138,8 @@ def _header(reader: ByteReader) -> dict[str, Any]:
         return fields
 
     try:
-        whole = integer if _RARE_INTEGER.search(text) else int  # the parser itself is quick only with int
+        is_rare = ("-" in text and _NEGATIVE.search(text)) or _LONG_INTEGER.search(text)
+        whole = integer if is_rare else int  # the parser itself is quick only with int
         header = json.loads(text, parse_int=whole, parse_float=fault, parse_constant=fault)
         if _STRING.sub("", text).count(":") != len(header) + sum(len(f) for f in header.values() if type(f) is dict):
             json.loads(text, object_pairs_hook=unique)  # some key is lost: the hook, which is slow, says so
