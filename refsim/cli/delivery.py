@@ -1,5 +1,6 @@
 """What every command has in common: --as, -o, --source, and the way of an answer to its reader."""
 
+import errno
 import functools
 import os
 import sys
@@ -45,6 +46,8 @@ def answers(
     @functools.wraps(function)
     def run(session: Session, /, form: str | None, output: str | None, citations: bool, **arguments: Any) -> int:
         chosen = form or form_of(output)
+        if output is not None and output not in STDOUT:
+            require_writable(Path(output))
 
         def delivered(answer: Answer) -> int:
             _deliver(answer.document, chosen, output, citations)
@@ -120,6 +123,13 @@ def _deliver(document: Document, form: str, output: str | None, citations: bool)
         console.answer(body)
     for hint in hints:
         console.tell(hint)
+
+
+def require_writable(path: Path) -> None:
+    """Refuses a file whose folder is not there before hours of work are spent on what it should hold."""
+    reason = errno.EISDIR if os.path.isdir(path) else 0 if os.path.isdir(path.parent) else errno.ENOENT
+    if reason:
+        raise RefsimError("cannot-write", f"cannot write: {os.strerror(reason).lower()}", where=str(path))
 
 
 def save(path: Path, content: bytes) -> None:

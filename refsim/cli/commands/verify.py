@@ -12,7 +12,7 @@ from refsim.cli import console
 from refsim.cli.answers import verdicts
 from refsim.cli.answers.judged import Judged, judged
 from refsim.cli.answers.junit import junit
-from refsim.cli.delivery import Answer, answers, save
+from refsim.cli.delivery import Answer, answers, require_writable, save
 from refsim.cli.devices import device_options, need, opened, without_option
 from refsim.cli.extents import Whole
 from refsim.cli.names import Name
@@ -106,8 +106,10 @@ def verify(
         fail_fast,
         junit_file,
     )
+    run.check()
     if not rerun:
         return run.once()
+    run.device = opened(device_name, target, without)
     return iter(Watched(run.attempt, run.watched, waiting=_say_waiting))
 
 
@@ -156,6 +158,13 @@ class _Run:
     junit_file: Path | None
     declared: "list[Kernel]" = field(default_factory=list)
     device: "Device | None" = None
+
+    def check(self) -> None:
+        """What no edit of a kernel mends is refused before anything runs: an expression, a place to write to."""
+        if self.expression is not None:
+            chooser(self.expression)
+        if self.junit_file is not None:
+            require_writable(self.junit_file)
 
     def once(self) -> Answer:
         """The kernels that are chosen now, verified; an error of the user's is raised, once the JUnit file has it."""

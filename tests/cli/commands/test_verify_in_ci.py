@@ -139,6 +139,23 @@ def test_junit_is_xml_whatever_a_finding_holds():
     assert '<&> "' in str(suite[0].get("name"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--junit", "nowhere/verify.xml"), "cannot-write"),
+        (("--junit", "."), "cannot-write"),
+        (("-o", "nowhere/page.html"), "cannot-write"),
+        (("-k", "(", "--rerun"), "bad-expression"),
+        (("--device", "tpu", "--rerun"), "unknown-device"),
+    ],
+)
+def test_what_no_edit_of_a_kernel_mends_is_refused_before_anything_runs(refsim, several, monkeypatch, arguments, code):
+    monkeypatch.setattr("refsim.testing.find_kernels", lambda *files: pytest.fail("a kernel was looked for"))
+    run = verify(refsim, *arguments)
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith(f"[{code}]")
+
+
 def test_csv_is_one_table(refsim, several):
     run = verify(refsim, "--as", "csv")
     assert run.code == 1
