@@ -263,7 +263,6 @@ FITTING = {
     "verify files": ("kern.py",),
     "verify names": ("copy", "linear"),
     "verify profile": ("quick", "ci", "night"),
-    "verify expression": ("copy", "not linear", "(a or copy) and not b"),
     "simulate file": ("k.ptx", "c.ptx", "k.cu"),
     "simulate entry": ("add", "k", "twice"),
     "simulate grid": ("1", "2", "2x2", "3x1x2"),
@@ -278,6 +277,7 @@ FITTING = {
     "completion shell": ("bash", "zsh", "fish"),
 }
 SLOW = {"simulate": ("--seconds", "1"), "verify": ("--cases", "1")}
+NEVER = {"-h", "--clear-cache", "--rerun"}
 Leaf = tuple[tuple[str, ...], click.Command]
 
 
@@ -342,7 +342,7 @@ def drawn(draw: random.Random) -> list[str]:
     words = list(path)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
-            if (not parameter.required and draw.random() > 0.15) or {"-h", "--clear-cache", "--rerun"} & set(parameter.opts):
+            if (not parameter.required and draw.random() > 0.15) or NEVER & set(parameter.opts):
                 continue
             words.append(draw.choice([*parameter.opts, *parameter.secondary_opts]))
             if not parameter.is_flag:
