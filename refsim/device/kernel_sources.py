@@ -1,5 +1,6 @@
 """The files that a kernel's code is written in: the source and every header that can be read beside it and in its folders."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +26,9 @@ def source_files(code: KernelCode) -> tuple[Path, ...]:
         text, directory = pending.pop()
         for name, quoted in included(text):
             beside = [directory] if quoted and directory is not None else []
-            path = next((path for folder in (*beside, *folders) if name and (path := folder / name).is_file()), None)
-            path = path.resolve() if path is not None else None
+            paths = (folder / name for folder in (*beside, *folders) if name)
+            found_at = next((path for path in paths if os.path.isfile(path)), None)  # a name may be too long for a path
+            path = None if found_at is None else found_at.resolve()
             if path is not None and path not in found:
                 found[path] = None
                 pending += [(content, path.parent) for content in _text(path)]

@@ -1,5 +1,6 @@
 """A CUDA source with every header of the user's that it includes: what is compiled, and what its hash covers."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,9 +68,9 @@ def _beside(source: Path, text: str) -> dict[str, str]:
     while pending:
         including, directory = pending.pop()
         for name in (name for name, quoted in included(including) if quoted):
+            if not os.path.isfile(directory / name):
+                continue  # a header of CUDA or of a folder, in quotes; or a name that is too long for a path
             path = (directory / name).resolve()
-            if not path.is_file():
-                continue  # a header of CUDA or of a folder, in quotes
             content = read_source(path)
             if name not in files:
                 first = next((other for other, file in files.items() if file == path), None)
@@ -99,7 +100,7 @@ def _in_folders(texts: Sequence[tuple[str, Path | None]], folders: Sequence[Path
             if not name:
                 continue
             beside = [directory] if quoted and directory is not None else []
-            path = next((path for folder in (*beside, *folders) if (path := folder / name).is_file()), None)
+            path = next((path for folder in (*beside, *folders) if os.path.isfile(path := folder / name)), None)
             if path is None or (path := path.resolve()) in found:
                 continue
             content = read_source(path)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from refsim.device.kernel_sources import source_files
+from refsim.device.units import read_unit
 from refsim.kernel_code import KernelCode
 
 
@@ -26,11 +27,18 @@ def test_headers_of_headers_are_found_and_those_of_cuda_are_not(tmp_path: Path):
 
 
 def test_what_cannot_be_read_is_left_out_and_nothing_is_raised(tmp_path: Path):
+    (tmp_path / "k.cu").write_text(f'#include "{"a" * 300}.cuh"\n#include "\0"\n#include NAMED\n')
+    assert names(KernelCode(file=tmp_path / "k.cu")) == ["k.cu"]
     (tmp_path / "k.cu").write_bytes(b'#include "a.cuh"\n\xff')
     assert names(KernelCode(file=tmp_path / "k.cu")) == ["k.cu"]
     assert names(KernelCode(file=tmp_path / "absent.cu")) == ["absent.cu"]
     (tmp_path / "pyproject.toml").write_text("[tool")
     assert names(KernelCode(file=tmp_path / "k.cu")) == ["k.cu"]
+
+
+def test_a_name_that_is_no_path_is_a_header_that_is_not_there(tmp_path: Path):
+    (tmp_path / "k.cu").write_text(f'#include "{"a" * 300}.cuh"\n#include <{"b" * 300}>\n#include "\0"\n')
+    assert read_unit(KernelCode(file=tmp_path / "k.cu"), [tmp_path]).headers == ()
 
 
 def test_texts_and_functions_have_no_file_but_their_headers(tmp_path: Path):
