@@ -86,7 +86,7 @@ class Profile(Card):
     def arithmetic(self) -> tuple[object, ...]:
         """What decides the bits: two rows with equal arithmetic are the same function of their operands.
 
-        Chip, unit, source and evidence are left out, and whether operands can be negated. The 91 rows are 49 functions.
+        Chip, unit, source and evidence are left out, and whether operands can be negated. Chips share functions.
         """
         types, steps = (self.a_formats, self.b_formats, self.d_format, self.k), (self.method, self.length, self.order)
         cuts = (self.fraction, self.zero_exponent, self.rounding, self.c_enters)

@@ -208,7 +208,7 @@ def test_help_loads_nothing_heavy(name):
     ("words", "found"),
     [
         ("refsim mma --unit wg", {"wgmma"}),
-        ("refsim mma --target sm_1", {"sm_100", "sm_120"}),
+        ("refsim mma --target gfx90", {"gfx908", "gfx90a"}),
         ("refsim mma -t e5m2", {"e5m2", "e5m2fnuz"}),
         ("refsim mma --d-format s", {"s32"}),
         ("refsim mma --scale-format u", {"ue4m3"}),
