@@ -49,8 +49,8 @@ def matrix_opcode(text: str) -> MatrixOpcode | None:
         return None
     named = [word for word in words if word in _TYPES]
     kind = next((word.removeprefix("kind::") for word in words if word.startswith("kind::")), "")
-    if words[-1] in ("e8m0", "ue8m0", "ue4m3") and named and "block_scale" in words:
-        named = named[:4]
+    if "block_scale" in words:
+        named = named[:4]  # the type of the scales comes last
     owners = _OPERANDS.get((family, words[0].partition("::")[0], len(named)))
     if owners is None:
         return None

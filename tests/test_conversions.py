@@ -23,8 +23,8 @@ from refsim.conversions import (
 from refsim.conversions.rounding import ROUNDINGS, STOCHASTIC
 from refsim.errors import RefsimError
 from refsim.formats import FORMATS, format_named
-from refsim.ptx.isa.forms import supports
 from refsim.reference.assembler import ptx_version, releases
+from refsim.targets import has
 
 CASES = [
     # format, value, rounding, overflow, code
@@ -303,7 +303,7 @@ def test_every_ptx_name_assembles(tmp_path: Path) -> None:
     # PTX 9.2 brought those that exist in families of targets.
     rows = [row for row in CONVERSIONS.values() if not row.policy and (row.since[-1] != "f" or release >= (13, 2))]
     for target in ("sm_90a", "sm_100a"):
-        legal = [row for row in rows if supports(target, row.since)]
+        legal = [row for row in rows if has(target, row.since)]
         body = "\n".join(ptx_line(row.name) for row in legal)
         source = tmp_path / f"{target}.ptx"
         source.write_text(

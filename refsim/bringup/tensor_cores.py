@@ -4,7 +4,6 @@ Operands are codes; the fragments of `refsim.layouts` say which register takes w
 memory as core matrices of 8 rows x 16 bytes: the two of a row group side by side, then the next 8 rows.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,6 +37,7 @@ from refsim.layouts.families import Fragment, fragment
 from refsim.numerics import Profile
 from refsim.numerics import profile as profile_of
 from refsim.numerics.rows import Unit
+from refsim.targets import target_named
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
@@ -84,8 +84,8 @@ class TensorCoreInstruction:
     def runs_on(self, target: str) -> bool:
         """Whether a target has the instruction: sm_90a has wgmma, sm_90 has not."""
         if self.since.endswith("a"):
-            return target == self.since
-        return _number(target) >= _number(self.since)
+            return target == self.since  # the probes are compiled for no other one
+        return target_named(target).number >= target_named(self.since).number
 
     def profile(self, target: str) -> Profile:
         """The row of `refsim.numerics` for this instruction on a target."""
@@ -107,7 +107,7 @@ def instructions(target: str) -> tuple[TensorCoreInstruction, ...]:
 
     Raises RefsimError for a name that is no target from sm_80 on.
     """
-    if not re.fullmatch(r"sm_[0-9]{2,4}[af]?", target) or _number(target) < 80:
+    if target_named(target).number < 80:
         raise unknown("target", target, ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a"])
     return tuple(row for row in _every() if row.runs_on(target))
 
@@ -118,10 +118,6 @@ def instruction_named(name: str) -> TensorCoreInstruction:
     if name not in rows:
         raise unknown("instruction", name, list(rows))
     return rows[name]
-
-
-def _number(target: str) -> int:
-    return int(target.removeprefix("sm_").rstrip("af"))
 
 
 @lru_cache(maxsize=1)

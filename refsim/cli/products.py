@@ -10,13 +10,17 @@ from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
 from refsim.cli.elements import code_of
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, F64, FORMATS, S32, ElementType, Format, element_named, float_named
+from refsim.matrix_opcodes import matrix_opcode
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named
 from refsim.numerics.rows import Profile, Unit
+from refsim.targets import lacking
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_LISTED = 1 << 12
+_UNITS = {"mma": "mma.sync", "wgmma": "wgmma"}  # the family of an opcode and the unit that executes it
+_PREFERRED = {"wgmma": 0, "tcgen05": 1, "mma": 2}
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Asked:
     a: str
     b: str
     c: str | None
-    unit: str
+    unit: str | None
     target: str
     a_format: str | None
     b_format: str | None
@@ -43,7 +47,8 @@ class Asked:
 class MmaArguments:
     """The arguments of numerics.mma: codes a (M, K), b (N, K), c (M, N) as floats or integers, scales and their types.
 
-    `given` is how many products a list had before zeros filled the K of the instruction, None for files.
+    `given` is how many products a list had before zeros filled the K of the instruction, None for files. `chosen`: nobody named
+    the unit.
     """
 
     a: "NDArray[Any]"
@@ -60,6 +65,7 @@ class MmaArguments:
     unit: Unit
     target: str
     given: int | None = None
+    chosen: bool = False
 
     def at(self, row: int, col: int) -> "MmaArguments":
         """The product of one row of A and one of B."""
@@ -105,13 +111,18 @@ def read(asked: Asked) -> MmaArguments:
     Two lists are filled with zeros up to the K of the instruction. Raises RefsimError where the words are no operands,
     the combination has no known arithmetic, or shapes do not fit.
     """
-    known(asked.unit, units(), "unit")
+    asked = _of_opcode(asked)
+    if asked.unit is not None:
+        known(asked.unit, units(), "unit")
     known(asked.target, targets(), "target", chip)
     a, a_type = _operand(asked.a, _type(asked.a_format), "--a", asked.key)
     b, b_type = _operand(asked.b, _type(asked.b_format), "--b", asked.key)
     c, c_type = (None, None) if asked.c is None else _file_or_word(asked.c, _type(asked.d_format), "--c", asked.key)
-    d_type = _type(asked.d_format) or c_type or _only_result(asked.target, asked.unit, a_type, b_type)
-    row = profile(asked.target, unit_named(asked.unit), a_type, b_type, d_type, asked.k)
+    unit = unit_named(asked.unit or _usual_unit(asked, a_type, b_type))
+    if (refused := _unit_refused(asked.target, unit)) is not None:
+        raise refused
+    d_type = _type(asked.d_format) or c_type or _only_result(asked.target, unit, a_type, b_type)
+    row = profile(asked.target, unit, a_type, b_type, d_type, asked.k)
     k, given = asked.k or max(row.k), None
     if not _is_file(asked.a) and not _is_file(asked.b):
         if a.shape[1] != b.shape[1]:
@@ -147,7 +158,41 @@ def read(asked: Asked) -> MmaArguments:
         row.unit,
         asked.target,
         given,
+        asked.unit is None,
     )
+
+
+def _of_opcode(asked: Asked) -> Asked:
+    """What the opcode of an instruction says, where one stands for the unit: types, K and the kind of scales."""
+    opcode = matrix_opcode(asked.unit or "")
+    if opcode is None or opcode.family not in _UNITS:
+        return asked
+    unit = _UNITS[opcode.family]
+    said: dict[str, Any] = {f"{operand}_format": opcode.types[operand] for operand in ("a", "b", "d")}
+    said["k"] = opcode.k
+    for name, value in said.items():
+        given = getattr(asked, name)
+        if given is not None and given != value:
+            option = f"--{name.replace('_', '-')}"
+            raise RefsimError(
+                "usage", f"{option} {given} contradicts the opcode", asked.unit or "", help=f"leave out {option}"
+            )
+    return replace(asked, unit=f"{unit}.{opcode.kind}" if opcode.vector else unit, **said)
+
+
+def _usual_unit(asked: Asked, a: ElementType, b: ElementType) -> str:
+    """The unit that kernels of a target use for these types: a warpgroup's, tensor memory's, else a warp's."""
+    scaled = any((asked.a_scale, asked.b_scale, asked.scale_format))
+    here = [row for row in rows_of(asked.target) if _unit_refused(asked.target, row.unit) is None]
+    fitting = [row for row in here if a in row.a_formats and b in row.b_formats and bool(row.scales) == scaled]
+    return min(
+        (row.unit for row in fitting or here), key=lambda unit: _PREFERRED.get(unit.partition(".")[0], len(_PREFERRED))
+    )
+
+
+def _unit_refused(target: str, unit: str) -> RefsimError | None:
+    """Why a target has not a unit: sm_90 without its a has no wgmma."""
+    return lacking(target, unit) if target.startswith("sm_") else None
 
 
 def _type(word: str | None) -> ElementType | None:

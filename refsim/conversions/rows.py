@@ -99,7 +99,7 @@ _SATFINITE = ("", ".satfinite")
 
 
 def _since(format: Format) -> str:
-    return "sm_89" if format in _EIGHT_BITS else "sm_100a"
+    return "sm_89" if format in _EIGHT_BITS else "sm_100f"
 
 
 # fmt: off
@@ -119,7 +119,7 @@ def _to_scale() -> Iterator[Conversion]:
     for mode, saturation, reads in product(("rz", "rp"), _SATFINITE, (F32, BF16)):
         yield Conversion(
             f"cvt.{mode}{saturation}.ue8m0x2.{reads}{'x2' if reads is BF16 else ''}", E8M0, reads, PTX_ROUNDINGS[mode],
-            SATURATE if saturation else NAN, 0xFF, PTX["cvt"], absolute=True, elements=2, since="sm_100a",
+            SATURATE if saturation else NAN, 0xFF, PTX["cvt"], absolute=True, elements=2, since="sm_100f",
         )
 
 
@@ -138,7 +138,7 @@ def _from_narrow() -> Iterator[Conversion]:
         )
     yield Conversion(
         "cvt.rn.bf16x2.ue8m0x2", BF16, E8M0, NEAREST_EVEN, INFINITY, default_nan(BF16), PTX["cvt"], elements=2,
-        since="sm_100a",
+        since="sm_100f",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.kernels import Launcher
+from refsim.targets import target_named
 
 __all__ = ["Device", "open"]
 
@@ -68,7 +69,6 @@ def open(name: str = "sim", target: str | None = None, *, without: Sequence[str]
     Source: CUDA Driver API, cuDeviceGet, for the numbers of GPUs.
     """
     if simulated := re.fullmatch(r"sim(?::(eager|lazy|random))?", name):
-        from refsim.device.compile import target_named
         from refsim.device.sim import SimDevice
 
         policy: Any = simulated[1]  # one of SchedulePolicy, or None

@@ -10,6 +10,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 from refsim.bundled import bundled
@@ -20,44 +21,27 @@ from refsim.device.projects import project_include
 from refsim.device.standard_headers import PROLOGUE, standard_headers
 from refsim.device.toolchain import INSTALL, Toolchain, find_nvcc, find_toolchain
 from refsim.device.units import Unit, read_unit
-from refsim.errors import Kind, RefsimError, unknown
+from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode, needs_a_gpu
 from refsim.ptx.text.files import read_ptx
-from refsim.sources import PTX, Source
+from refsim.targets import Target, runs, target_named
 
 __all__ = [
     "COMPILE_FLAGS",
     "TARGETS",
     "CompiledPtx",
     "Cubin",
-    "Target",
     "assemble",
     "assembler_version",
     "bundled_targets",
     "bundled_text",
     "compile_ptx",
     "compiled",
-    "target_named",
 ]
 
 
-@dataclass(frozen=True)
-class Target:
-    """A GPU that kernels are compiled for: `sm_90a` is compiled as `compute_90a`."""
-
-    name: str
-    architecture: str
-    source: Source
-
-
-_DIRECTIVE = PTX["PTX module directives, .target"]
-TARGETS = (
-    Target("sm_80", "compute_80", _DIRECTIVE),
-    Target("sm_89", "compute_89", _DIRECTIVE),
-    Target("sm_90a", "compute_90a", _DIRECTIVE),
-    Target("sm_100a", "compute_100a", _DIRECTIVE),
-    Target("sm_120a", "compute_120a", _DIRECTIVE),
-)
+TARGETS = tuple(map(target_named, ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")))
+"""Those for which PTX comes with the package; NVRTC compiles for every one that it knows."""
 
 # --fmad=true is the compilers' default and decides bits, so it is said; a kernel that must not care writes __fmul_rn.
 COMPILE_FLAGS = ("--std=c++17", "--fmad=true", "-lineinfo")
@@ -98,14 +82,6 @@ class CompiledPtx:
         }
 
 
-def target_named(name: str) -> Target:
-    """The row of a target; an unknown name is an error that shows the nearest."""
-    rows = {row.name: row for row in TARGETS}
-    if name not in rows:
-        raise unknown("target", name, list(rows))
-    return rows[name]
-
-
 def compile_ptx(source: Path, target: str = "sm_90a", options: tuple[str, ...] = ()) -> CompiledPtx:
     """PTX of a CUDA source for `target`; `options` follow the fixed flags (("-DWIDTH=8",)).
 
@@ -137,7 +113,7 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
     if code.compiler == "nvcc":
         return _by_nvcc(unit, source, row, code)
     of_headers = HEADER_FLAGS if unit.include else ()
-    flags = (*COMPILE_FLAGS, *of_headers, f"--gpu-architecture={row.architecture}", *code.flags)
+    flags = (*COMPILE_FLAGS, *of_headers, f"--gpu-architecture={row.compute}", *code.flags)
     toolchain = find_toolchain()
     if toolchain is None:
         return _bundled(source, unit, target, flags)
@@ -194,7 +170,7 @@ def _by_nvrtc(
 
 def _by_nvcc(unit: Unit, source: Path | None, row: Target, code: KernelCode) -> CompiledPtx:
     """nvcc instantiates no template because of its name: the file does, by `template __global__ void k<4>(float*);`."""
-    flags = (*COMPILE_FLAGS, f"--gpu-architecture={row.architecture}", *code.flags)
+    flags = (*COMPILE_FLAGS, f"--gpu-architecture={row.compute}", *code.flags)
     version = _version(find_nvcc() or "")
     key = cache.digest("nvcc", unit.name, unit.sha256, *flags, *map(str, unit.include), version)
     text = cache.entry("ptx", key, lambda: run_nvcc(unit, source, flags, ()).encode()).decode()
@@ -232,16 +208,22 @@ def _as_compiled(text: str, unit: Unit, target: str, flags: tuple[str, ...], ori
 
 
 def _bundled(source: Path | None, unit: Unit, target: str, flags: tuple[str, ...]) -> CompiledPtx:
-    """The text under ptx beside the directory of the source, of the checkout or of the installed package."""
-    name = f"{Path(unit.name).stem}.{target}.ptx"
-    reason = f"no bundled PTX is called {name}"
-    for directory in (*(() if source is None else (source.resolve().parent.parent / "ptx",)), *_kept()):
+    """The text under ptx beside the directory of the source, of the checkout or of the installed package: for this target,
+    else for the newest that runs on it, as sm_80 on sm_86."""
+    own = f"--gpu-architecture={target_named(target).compute}"
+    fitting = [row for row in reversed(TARGETS) if row.name == target or runs(row.name, target)]
+    reason = f"no bundled PTX is called {Path(unit.name).stem}.{target}.ptx"
+    for row, directory in product(
+        fitting, (*(() if source is None else (source.resolve().parent.parent / "ptx",)), *_kept())
+    ):
+        name = f"{Path(unit.name).stem}.{row.name}.ptx"
         candidate = directory / name
         if not candidate.is_file():
             continue
         first, _, text = candidate.read_bytes().decode(errors="replace").replace("\r\n", "\n").partition("\n")
-        if _made_from(first) == (unit.sha256, list(flags)):
-            return _as_compiled(text, unit, target, flags, "bundled")
+        made_with = tuple(f"--gpu-architecture={row.compute}" if flag == own else flag for flag in flags)
+        if _made_from(first) == (unit.sha256, list(made_with)):
+            return _as_compiled(text, unit, target, made_with, "bundled")
         reason = f"the bundled {name} was made from another source or with other flags"
     raise RefsimError(
         "compiler-missing",

@@ -5,7 +5,6 @@ The driver is reached through PyCUDA or through cuda.bindings (`driver.py`), imp
 
 import hashlib
 import importlib
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from refsim.device.modules import LoadedModule, NoModule, RunnableModule
 from refsim.errors import RefsimError, unknown
 from refsim.kernel_code import KernelCode, code_of
 from refsim.render.cards import Card
+from refsim.targets import ARCHITECTURES, Target, target_named
 
 __all__ = ["BACKENDS", "GPU_POISON", "GUARD_BYTES", "CudaDevice", "CudaLauncher", "guard_pattern", "open_device"]
 
@@ -187,27 +187,22 @@ def _either(index: int) -> Driver:
 
 
 def _target_for(capability: tuple[int, int], target: str | None) -> str:
-    """The target of a GPU: (9, 0) gives sm_90a, (8, 6) sm_80; a named target must be one that this GPU runs."""
-    known: list[str] = [row.name for row in importlib.import_module("refsim.device.compile").TARGETS]
-    place = f"compute capability {capability[0]}.{capability[1]}"
-    runnable = [name for name in known if _runs(name, capability)]
-    if target is None and runnable:
-        return runnable[-1]
-    if target is not None and _runs(target, capability):
+    """The target of a GPU with all its features: (9, 0) gives sm_90a, (8, 6) sm_86; a named one must be one that it runs."""
+    own = [row for row in ARCHITECTURES if row.cores and row.name == f"sm_{capability[0]}{capability[1]}"]
+    if target is None and own:
+        return own[0].names[-1]
+    if target is not None and _runs(target_named(target), capability):
         return target
     raise RefsimError(
         "target-mismatch",
-        f"a cubin for {target or ' or '.join(known)} does not run on {place}",
+        f"a cubin for {target or 'any known target'} does not run on compute capability {capability[0]}.{capability[1]}",
         rule="a cubin runs on its own major version and its minor or later; with a suffix a, on exactly its own",
-        help=f"use {runnable[-1]}" if runnable else SIMULATOR,
+        help=f"use {own[0].names[-1]}" if own else SIMULATOR,
     )
 
 
-def _runs(target: str, capability: tuple[int, int]) -> bool:
-    parts = re.fullmatch(r"sm_([0-9]{1,3})([0-9])(a?)", target)
-    if parts is None:
-        raise RefsimError("bad-target", f"{target!r} is not a target", help="write sm_90a")
-    major, minor = int(parts[1]), int(parts[2])
-    if parts[3]:
+def _runs(target: Target, capability: tuple[int, int]) -> bool:
+    major, minor = divmod(target.number, 10)
+    if target.suffix == "a":
         return (major, minor) == capability
     return major == capability[0] and minor <= capability[1]

@@ -46,6 +46,7 @@ from refsim.numerics.methods import (
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, WRAP_S32
 from refsim.numerics.rows import Profile, Unit
 from refsim.sources import KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
+from refsim.targets import lacking, target_named
 
 Formats = tuple[ElementType, ...]
 F8, F8F6F4, FNUZ8, INT8 = (E4M3, E5M2), (E4M3, E5M2, E2M3, E3M2, E2M1), (E4M3FNUZ, E5M2FNUZ), (S8, U8)
@@ -258,17 +259,39 @@ for _each in sorted(PROFILES, key=lambda row: -max(row.k)):
 
 def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]:
     """The rows of a chip, a unit, both or all; rows_of("sm_90", "wgmma") has six."""
-    where = None if target is None else chip(target)
-    return [row for row in PROFILES if where in (None, row.target) and unit in (None, row.unit)]
+    rows = [row for row in PROFILES if unit in (None, row.unit)]
+    if target is None:
+        return rows
+    where = chip(target)
+    return [_of(target, row) for row in rows if row.target == where and _absent(target, row.unit) is None]
 
 
 def chip(target: str) -> str:
-    """The target without its a or f suffix: "sm_90a" is the same silicon as "sm_90". Unknown targets are refused."""
+    """The chip whose rows a target has: "sm_90a" is the same silicon as "sm_90", sm_103 is taken for sm_100.
+
+    Raises RefsimError `unknown-target`.
+    """
     given = str(target)
-    name = given[:-1] if given.startswith("sm_") and given.endswith(("a", "f")) else given
+    name = f"sm_{target_named(given).row.cores}" if given.startswith("sm_") else given
     if name not in _TARGETS:
         raise unknown("target", given, _TARGETS)
     return name
+
+
+def _of(target: str, row: Profile) -> Profile:
+    """The row as that of a target: one whose tensor cores are taken for another's says so."""
+    own = f"sm_{target_named(target).number}" if target.startswith("sm_") else target
+    if own == row.target:
+        return row
+    if row.evidence.level is Level.FORMULA:
+        return replace(row, target=own)
+    taken = Evidence(Level.UNVERIFIED, f"nothing is published of {own}: taken for {row.target} ({row.evidence.what})")
+    return replace(row, target=own, evidence=taken)
+
+
+def _absent(target: str, unit: str) -> RefsimError | None:
+    """Why no chip of that number has a unit, whatever its suffix."""
+    return lacking(target_named(target).row.names[-1], unit) if target.startswith("sm_") else None
 
 
 def unit_named(name: str) -> Unit:
@@ -293,6 +316,8 @@ def profile(
     """
     name = chip(target)
     unit = unit_named(unit)
+    if refused := _absent(target, unit):
+        raise refused
     rows = _BY_KEY.get((name, unit, str(a_format), str(b_format), str(d_format)), [])
     if not rows:
         raise _no_row(name, unit, f"{a_format} x {b_format} -> {d_format}")
@@ -305,7 +330,7 @@ def profile(
             rows[0].name,
             help=f"k: {', '.join(map(str, sizes))}",
         )
-    return fitting[0]
+    return _of(target, fitting[0])
 
 
 def _no_row(target: str, unit: str, types: str) -> RefsimError:

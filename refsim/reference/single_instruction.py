@@ -14,8 +14,8 @@ from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
-from refsim.ptx.isa.forms import supports
 from refsim.ptx.isa.instances import CARRY, FIRST_LINE, register_type
+from refsim.targets import has
 
 Bits = NDArray[np.unsignedinteger]
 _TARGETS = ("sm_75", "sm_80", "sm_90a", "sm_100a")
@@ -183,7 +183,7 @@ class _Program:
         ]
 
     def module(self) -> str:
-        target = next(t for t in _TARGETS if supports(t, self.bound.since))
+        target = next(t for t in _TARGETS if has(t, self.bound.since))
         names = [
             "active",
             "pool",

@@ -320,7 +320,7 @@ def test_a_source_is_a_regular_file_of_bounded_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "options", "code", "exit_code"),
     [
-        (QUANTIZE, "sm_90", (), "unknown-target", Kind.USAGE.value),
+        (QUANTIZE, "sm_91", (), "unknown-target", Kind.USAGE.value),
         (QUANTIZE, "sm_90a", "-DX", "compile-options", Kind.USAGE.value),
         (ROOT / "gpu" / "kernels" / "absent.cu", "sm_90a", (), "source-unreadable", Kind.UNREADABLE.value),
     ],

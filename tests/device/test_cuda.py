@@ -250,17 +250,23 @@ def test_a_lost_context_reads_nothing_and_frees_nothing(monkeypatch):
     [
         ((9, 0), None, "sm_90a"),
         ((9, 0), "sm_90a", "sm_90a"),
-        ((8, 6), None, "sm_80"),
+        ((8, 6), None, "sm_86"),
         ((8, 9), None, "sm_89"),
         ((8, 9), "sm_80", "sm_80"),
         ((10, 0), None, "sm_100a"),
+        ((10, 3), None, "sm_103a"),
+        ((12, 1), None, "sm_121a"),
+        ((9, 0), "sm_90", "sm_90"),
+        ((10, 3), "sm_100f", "sm_100f"),
     ],
 )
 def test_target_of_a_gpu(capability, target, expected):
     assert cuda._target_for(capability, target) == expected
 
 
-@pytest.mark.parametrize(("capability", "target"), [((9, 0), "sm_80"), ((8, 0), "sm_89"), ((7, 5), None)])
+@pytest.mark.parametrize(
+    ("capability", "target"), [((9, 0), "sm_80"), ((8, 0), "sm_89"), ((6, 0), None), ((10, 3), "sm_100a")]
+)
 def test_target_that_a_gpu_does_not_run(capability, target):
     with pytest.raises(RefsimError, match="does not run on compute capability") as caught:
         cuda._target_for(capability, target)

@@ -8,9 +8,10 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.ptx.isa.binding import Bound, bind, evaluate
-from refsim.ptx.isa.forms import clauses, supports
+from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import FIRST_LINE, instances, listing, opcode_count, opcodes, refused, statement
 from refsim.reference.assembler import releases
+from refsim.targets import has
 
 FAMILIES = ("integer", "logic", "predicate")
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
@@ -132,14 +133,14 @@ def refusals(bounds: list[Bound], target: str, folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("target", ASSEMBLED)
 def test_ptxas_takes_every_form_that_a_target_has(target: str, tmp_path: Path) -> None:
-    present = [bound for bound in INSTANCES if supports(target, bound.clause.first_target(bound.opcode))]
+    present = [bound for bound in INSTANCES if has(target, bound.clause.first_target(bound.opcode))]
     assert refusals(present, target, tmp_path) == set()
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_89"])
 def test_ptxas_refuses_every_form_that_a_target_lacks(target: str, tmp_path: Path) -> None:
     """`since` is the first target, not a later one; ptxas 13 knows none before sm_75."""
-    absent = [bound for bound in INSTANCES if not supports(target, bound.clause.first_target(bound.opcode))]
+    absent = [bound for bound in INSTANCES if not has(target, bound.clause.first_target(bound.opcode))]
     assert absent
     assert len(refusals(absent, target, tmp_path)) == len(absent)
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from refsim.ptx.isa.binding import Bound, evaluate
-from refsim.ptx.isa.forms import clauses, find, supports
+from refsim.ptx.isa.forms import clauses, find
 from refsim.ptx.isa.instances import instances
 from refsim.reference import single_instruction
 from refsim.reference.assembler import first_target, refusals, releases
+from refsim.targets import has
 
 FAMILIES = (
     "real",
@@ -64,7 +65,7 @@ def needs_a_function(bound: Bound) -> bool:
     return (bound.clause.mnemonic == "st" and ".param" in bound.opcode) or "param::func" in bound.opcode
 
 
-TARGETS = sorted({bound.since for bound in INSTANCES if supports("sm_100a", bound.since) or bound.since == "sm_100a"})
+TARGETS = sorted({bound.since for bound in INSTANCES if has("sm_100a", bound.since) or bound.since == "sm_100a"})
 
 
 @pytest.mark.parametrize("since", TARGETS)

@@ -4,6 +4,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ from refsim.render import Document, Wording
 if TYPE_CHECKING:
     from refsim.cli.answers.dotproduct import Question
     from refsim.cli.products import MmaArguments
+
+
+USUAL = "wgmma"  # of the default target: said only where another one was chosen
 
 
 class Types(Name):
@@ -65,7 +69,10 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 @click.option("--explain", is_flag=True, help="Spell one dot product step by step.")
 @click.option("--at", metavar="ROW,COL", type=ElementParam(), help="One element of the product of two files.")
 @click.option(
-    "--unit", metavar="UNIT", default="wgmma", type=UNIT, help="wgmma (the default), mma.sync, tcgen05.f16, ..."
+    "--unit",
+    metavar="UNIT|OPCODE",
+    type=UNIT,
+    help="wgmma, mma.sync, tcgen05.f16, or an opcode; by default what kernels of the target use.",
 )
 @click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="The chip, sm_90a by default.")
 @click.option("-t", "--format", "both", metavar="FORMAT", type=OPERAND, help="Type of A and B, where no file names it.")
@@ -122,6 +129,18 @@ def command(
         )
     if to is not None and explain:
         raise RefsimError("usage", "the steps are no codes", f"-o {to}", help="-o FILE.txt, .json or .md keeps them")
+    return replace(_answered(product, to, explain=explain, zeros=zeros), hints=_said(product))
+
+
+def _said(product: "MmaArguments") -> tuple[str, ...]:
+    """The unit, where nobody named it and it is not that of the default target."""
+    if not product.chosen or product.unit == USUAL:
+        return ()
+    types = f"{product.a_format} x {product.b_format}"
+    return (f"unit {product.unit}, which kernels of {product.target} use for {types}; --unit names another",)
+
+
+def _answered(product: "MmaArguments", to: Path | None, *, explain: bool, zeros: bool) -> Document:
     if to is not None:
         return _whole(product, to)
     from refsim.cli.answers import dotproduct, dotsteps

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from refsim.errors import RefsimError
 from refsim.ptx.isa.opcodes import OpcodeForm, parse_opcode
 from refsim.ptx.isa.unmodelled import missing
 from refsim.sources import Source
@@ -249,16 +248,3 @@ def find(
                 return clause, modifiers
     family = [clause.form for clause in _CLAUSES.get(mnemonic, [])]
     raise missing(opcode, where, family, [clause.form for clause in clauses()])
-
-
-def supports(target: str, since: str) -> bool:
-    """Whether a target such as sm_90a has what came with `since`.
-
-    What came with `sm_100a` exists on that target alone, with `sm_100f` on every later one that names its features
-    (sm_100a, sm_120f), with `sm_100` on every later one.
-    """
-    if not (match := re.fullmatch(r"sm_(\d{2,4})([af]?)", target)):
-        raise RefsimError("unknown-target", f"{target!r} is no target", help="give one such as sm_90a")
-    if since.endswith("a"):
-        return target == since
-    return int(match[1]) >= int(re.sub(r"\D", "", since)) and (bool(match[2]) or not since.endswith("f"))

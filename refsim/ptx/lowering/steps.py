@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
-from refsim.ptx.isa.forms import OperandForm, supports
+from refsim.ptx.isa.forms import OperandForm
 from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Constant, Source, registers_of
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
@@ -35,6 +35,7 @@ from refsim.ptx.text.syntax import (
     Vector,
     location_of,
 )
+from refsim.targets import has, lacking
 
 Result = int | tuple[int | None, ...] | None
 
@@ -86,8 +87,10 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
     """
     given = _flat(statement.operands)
     where = f"PTX line {statement.line}{location_of(statement)}"
+    if refused := lacking(target, statement.opcode, where):
+        raise refused
     bound = bind(statement.opcode, where, len(given), _predicates(statement, function))
-    if not supports(target, bound.since):
+    if not has(target, bound.since):
         raise RefsimError(
             "unsupported-target",
             f"{statement.opcode} exists from {bound.since} on, the target is {target}",

@@ -4,12 +4,11 @@ An SM is modelled by what the occupancy header says of it; `sms` is that of the 
 co-residency counts with. Sizes are bytes.
 """
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from refsim.errors import RefsimError
 from refsim.sources import CUDA_GUIDE, CUDA_HEADERS, CUDA_PRODUCTS, PTX, Source
+from refsim.targets import target_named
 
 MAX_THREADS = 1024
 MAX_BLOCK = (1024, 1024, 64)
@@ -55,9 +54,7 @@ class Limits:
 
 
 def _number(target: str) -> int:
-    if not (match := re.fullmatch(r"sm_([0-9]{2,4})[af]?", target)):
-        raise RefsimError("unknown-target", f"{target!r} is no target", help="give one such as sm_90a")
-    return int(match[1])
+    return target_named(target).number
 
 
 def _row(target: str, warps: int, ctas: int, shared_kib: int, cluster: int, sms: int, chip: str) -> Limits:
@@ -83,13 +80,12 @@ LIMITS = (
     _row("sm_121", 48, 24, 100, 8, 48, "GB10"),
 )
 CHIP_SOURCE = CUDA_PRODUCTS["number of multiprocessors"]
-_RENAMED = {101: 110}  # sm_101 became sm_110 with CUDA 13
 
 
 @lru_cache(maxsize=64)
 def limits_of(target: str) -> Limits:
     """The row of a target such as sm_90a; one without a row has that of the newest target before it, sm_75 at least."""
-    number = _RENAMED.get(_number(target), _number(target))
+    number = _number(target)
     return [row for row in LIMITS if row.number <= max(number, LIMITS[0].number)][-1]
 
 

@@ -15,7 +15,6 @@ from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.findings.record import BankUse, LaunchFindings
 from refsim.ptx.findings.table import Checks
-from refsim.ptx.isa.forms import supports
 from refsim.ptx.isa.products import ARITHMETICS, Arithmetic
 from refsim.ptx.lowering.blocks import Code, lower
 from refsim.ptx.lowering.contraction import Contraction
@@ -32,6 +31,7 @@ from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
 from refsim.ptx.text.syntax import Module, Variable, place
 from refsim.render.cards import Card, Facts
+from refsim.targets import runs
 
 DEFAULT_TARGET = "sm_90a"
 
@@ -243,6 +243,6 @@ def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Prog
             "unsupported-address-size", f"addresses of {module.address_bits} bits", rule="addresses have 64 bits"
         )
     chosen = target or module.target or DEFAULT_TARGET
-    if module.target and not supports(chosen, module.target):
+    if module.target and not runs(module.target, chosen):
         raise RefsimError("wrong-target", f"the module is for {module.target}, the target asked for is {chosen}")
     return Program(module, chosen, hashlib.sha256(text.encode()).hexdigest(), text)

@@ -12,10 +12,16 @@ from refsim import encode, files, numerics
 from refsim.cli.products import Asked, read
 from refsim.formats import E8M0, F64, element_named
 from refsim.numerics.methods import GROUPED, LATE, TRUNCATED
+from refsim.targets import target_named
 
 ROWS = [(row, k) for row in numerics.PROFILES for k in row.k]
 NAMES = [f"{row.name} k{k}".replace(" ", "_") for row, k in ROWS]
 SMOKE = "--a=-8192,-0.5,-0.25,-0.125 --b 1024,1,1,1 --c 8388608"
+
+
+def with_features(chip: str) -> str:
+    """sm_90a for sm_90, which alone has no wgmma."""
+    return target_named(chip).row.names[-1] if chip.startswith("sm_") else chip
 
 
 def answer(run):
@@ -49,7 +55,7 @@ def case(row, k, seed):
             )
             words[f"--{side}-scale"] = ",".join(f"{int(code):#x}" for code in codes)
         words["--scale-format"] = name
-    words |= {"--unit": row.unit, "--target": row.target, "--a-format": a_format, "--b-format": b_format}
+    words |= {"--unit": row.unit, "--target": with_features(row.target), "--a-format": a_format, "--b-format": b_format}
     words |= {"--d-format": row.d_format, "--k": str(k)}
     return [f"{option}={word}" for option, word in words.items()], words
 

@@ -1,0 +1,197 @@
+"""The GPUs that code is made for: one table, and the rules of what runs where.
+
+`sm_90` is the architecture alone, `sm_90a` its specific features too (wgmma), `sm_100f` those that its family shares.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from refsim.errors import RefsimError, nearest
+from refsim.sources import PTX, Source
+
+_DIRECTIVE = PTX["PTX module directives, .target"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One number of a target: the suffixes that it takes, its family, and whose tensor cores it is said to have.
+
+    `family` is the first number of those that share features by the suffix f; 0 where there are none. `cores` is the architecture
+    whose tensor cores are taken for its own, an assumption where that is another one; 0 where it has none.
+    """
+
+    number: int
+    chips: str
+    suffixes: str = ""
+    family: int = 0
+    cores: int = 0
+    source: Source = _DIRECTIVE
+
+    @property
+    def name(self) -> str:
+        return f"sm_{self.number}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """sm_100, sm_100f and sm_100a, the one with all features last."""
+        return (self.name, *(f"{self.name}{suffix}" for suffix in self.suffixes))
+
+
+# Suffixes and families are those of ptxas 13.4 (--gpu-name; which code it takes for which), which knows none before sm_75.
+ARCHITECTURES = (
+    *(Architecture(number, "Kepler") for number in (30, 32, 35, 37)),
+    *(Architecture(number, "Maxwell") for number in (50, 52, 53)),
+    *(Architecture(number, "Pascal") for number in (60, 61, 62)),
+    Architecture(70, "V100", cores=70),
+    Architecture(72, "Jetson Xavier", cores=70),
+    Architecture(75, "T4", cores=75),
+    Architecture(80, "A100", cores=80),
+    Architecture(86, "RTX A6000, A2", cores=86),
+    Architecture(87, "Jetson AGX Orin", cores=86),
+    Architecture(88, "Ampere of a later SoC", cores=86),
+    Architecture(89, "L40S, RTX 4090", cores=89),
+    Architecture(90, "H100, H200", "a", cores=90),
+    Architecture(100, "B200", "fa", 100, cores=100),
+    Architecture(103, "B300", "fa", 100, cores=100),
+    Architecture(107, "Rubin", "fa", 100, cores=100),
+    Architecture(110, "Jetson T5000", "fa", 110, cores=100),
+    Architecture(120, "RTX 5090", "fa", 120, cores=120),
+    Architecture(121, "GB10", "fa", 120, cores=120),
+)
+
+
+@dataclass(frozen=True)
+class SpecificUnit:
+    """A unit that some targets have alone: `unit` begins its opcodes and the names of refsim.numerics.
+
+    `having` is the word that only its opcodes contain. Measured: ptxas 13.4, one instruction on every target.
+    """
+
+    unit: str
+    what: str
+    targets: tuple[str, ...]
+    having: str = ""
+    source: Source = _DIRECTIVE
+
+    def covers(self, name: str) -> bool:
+        """Whether an opcode or a unit is one of these: tcgen05.mma.cta_group::1.kind::f16, tcgen05.f16."""
+        return f"{name}.".startswith(self.unit) and (not self.having or self.having in name.split("."))
+
+
+def _specific(*families: int) -> tuple[str, ...]:
+    return tuple(name for row in ARCHITECTURES if row.family in families for name in row.names[1:])
+
+
+SPECIFIC_UNITS = (
+    SpecificUnit("wgmma.", "wgmma", ("sm_90a",)),
+    SpecificUnit("tcgen05.i8.", "tcgen05 of kind i8", ("sm_100a", "sm_110a")),
+    SpecificUnit("tcgen05.mma.", "tcgen05 of kind i8", ("sm_100a", "sm_110a"), "kind::i8"),
+    SpecificUnit("tcgen05.", "tcgen05", _specific(100, 110)),
+    SpecificUnit("mma.sync.mx", "mma with block scaling", _specific(120)),
+    SpecificUnit("mma.", "mma with block scaling", _specific(120), "block_scale"),
+    SpecificUnit("mma.", "mma of kind f8f6f4", _specific(120), "kind::f8f6f4"),
+)
+_RENAMED = {101: 110}  # sm_101 became sm_110 with CUDA 13
+_BY_NUMBER = {row.number: row for row in ARCHITECTURES}
+_NAME = re.compile(r"sm_([0-9]{2,3})([af]?)")
+
+
+@dataclass(frozen=True)
+class Target:
+    """An architecture and the suffix that it was named with: sm_90a is 90 and "a"."""
+
+    name: str
+    number: int
+    suffix: str
+
+    @property
+    def row(self) -> Architecture:
+        return _BY_NUMBER[self.number]
+
+    @property
+    def compute(self) -> str:
+        """What a compiler is asked for: compute_90a."""
+        return f"compute_{self.number}{self.suffix}"
+
+
+def names() -> tuple[str, ...]:
+    """Every target by name, oldest first, of one architecture the one with all features last."""
+    return tuple(name for row in ARCHITECTURES for name in row.names)
+
+
+@lru_cache(maxsize=256)
+def target_named(name: str) -> Target:
+    """The target of a name such as sm_90a; RefsimError `unknown-target` with the targets there are.
+
+    target_named("sm_101a").number is 110: sm_101 was its name before CUDA 13. Source: PTX ISA, .target.
+    """
+    match = _NAME.fullmatch(name)
+    number = _RENAMED.get(int(match[1]), int(match[1])) if match else 0
+    row = _BY_NUMBER.get(number)
+    if match is None or row is None:
+        raise RefsimError(
+            "unknown-target",
+            f"no target is called {name!r}",
+            help=f"nearest: {', '.join(nearest(name, list(names())))}",
+            rule=f"targets are {', '.join(each.name for each in ARCHITECTURES if each.cores)}, with a or f from sm_90 on",
+        )
+    if match[2] and match[2] not in row.suffixes:
+        what = "suffix a since sm_90, suffix f since sm_100"
+        raise RefsimError("unknown-target", f"{name!r} is no target", rule=f"{_DIRECTIVE}: {what}", help=row.names[-1])
+    return Target(name, number, match[2])
+
+
+def runs(code: str, target: str) -> bool:
+    """Whether code for one target runs on another: sm_80 on sm_86, sm_100f on sm_103a, sm_90a on sm_90a alone.
+
+    Source: PTX ISA, .target; ptxas 13.4, --gpu-name.
+    """
+    made, here = target_named(code), target_named(target)
+    match made.suffix:
+        case "a":
+            return (made.number, made.suffix) == (here.number, here.suffix)
+        case "f":
+            return here.row.family == made.row.family and here.number >= made.number
+        case _:
+            return here.number >= made.number
+
+
+def lacking(target: str, name: str, where: str = "") -> RefsimError | None:
+    """The error for a unit or an opcode that a target has not, because of its suffix or its family; None where it has it.
+
+    lacking("sm_90", "wgmma") says that wgmma is in sm_90a. Source: the feature's.
+    """
+    row = next((each for each in SPECIFIC_UNITS if each.covers(name)), None)
+    if row is None or target_named(target).name in row.targets:
+        return None
+    return RefsimError(
+        "unsupported-target",
+        f"{target} has no {row.what}",
+        where=where,
+        rule=f"{row.source}: {row.what} is in {', '.join(row.targets)}",
+        help=_way_out(target, row.targets),
+    )
+
+
+def _way_out(target: str, targets: tuple[str, ...]) -> str:
+    """The same chip with its features, where that helps."""
+    own = [name for name in targets if target_named(name).number == target_named(target).number]
+    return f"{own[-1]} is {target} with it" if own else f"name another target, such as {targets[-1]}"
+
+
+def has(target: str, since: str) -> bool:
+    """Whether a target has an instruction that came with `since`.
+
+    What came with `sm_90` is on every later one. What came with `sm_100f` is on every later one named with a suffix, what came
+    with `sm_100a` on the `a` of its family alone: sm_103a has it, sm_100f and sm_120a have not. has("sm_90", "sm_90a") is
+    False. Source: PTX ISA, target ISA notes of each instruction; ptxas 13.4 on all its forms.
+    """
+    here, suffix = target_named(target), since[-1] if since[-1] in "af" else ""
+    number = int(since.removeprefix("sm_").rstrip("af"))
+    if here.number < number or (suffix and not here.suffix):
+        return False
+    if suffix != "a" or here.number == number:
+        return suffix != "a" or here.suffix == "a"
+    family = _BY_NUMBER[number].family
+    return here.suffix == "a" and family != 0 and here.row.family == family

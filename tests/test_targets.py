@@ -1,0 +1,168 @@
+"""Targets mean what ptxas makes of them: what runs where, which suffix has which unit, and whose arithmetic stands."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim import numerics, ptx
+from refsim.device.compile import TARGETS, compile_ptx
+from refsim.errors import RefsimError
+from refsim.evidence import Level
+from refsim.numerics.profiles import profile, rows_of
+from refsim.ptx.machine.limits import LIMITS, limits_of
+from refsim.reference.assembler import ptx_version, releases
+from refsim.targets import SPECIFIC_UNITS, has, lacking, names, runs, target_named
+
+EMPTY = ".version {version}\n.target {target}\n.address_size 64\n.entry k() {{ {body} ret; }}\n"
+ONE_OF = {
+    "wgmma": "wgmma.fence.sync.aligned;",
+    "tcgen05 of kind i8": "{ .reg .b32 a, i; .reg .b64 x; .reg .pred p; tcgen05.mma.cta_group::1.kind::i8 [a], x, x, i, p; }",
+    "tcgen05": "{ .reg .b32 a; mov.u32 a, 0; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [a], 32; }",
+    "mma with block scaling": "{ .reg .f32 d<4>; .reg .b32 a<4>, b<2>, s; .reg .b16 z; mov.u16 z, 0; "
+    "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3 "
+    "{d0,d1,d2,d3}, {a0,a1,a2,a3}, {b0,b1}, {d0,d1,d2,d3}, s, {z,z}, s, {z,z}; }",
+    "mma of kind f8f6f4": "{ .reg .f32 d<4>; .reg .b32 a<4>, b<2>; "
+    "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e2m1.f32 {d0,d1,d2,d3}, {a0,a1,a2,a3}, {b0,b1}, {d0,d1,d2,d3}; }",
+}
+
+
+def taken(made: str, here: str, body: str, folder: Path) -> bool:
+    release, program = releases()[-1]
+    file = folder / "k.ptx"
+    file.write_text(EMPTY.format(version=ptx_version(release), target=made, body=body))
+    command = [program, "-arch", here, str(file), "-o", str(folder / "k.cubin")]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def judged() -> list[str]:
+    text = subprocess.run([releases()[-1][1], "--help"], capture_output=True, text=True, check=True).stdout
+    return [name for name in names() if f"'{name}'" in text]
+
+
+def test_ptxas_takes_code_for_exactly_the_targets_that_run_it(tmp_path: Path) -> None:
+    shown = [name for name in judged() if target_named(name).number >= 86]
+    assert len(shown) >= 15
+    wrong = [(a, b) for a in shown[::2] for b in shown if taken(a, b, "", tmp_path) != runs(a, b)]
+    assert wrong == []
+
+
+def test_a_feature_is_on_exactly_the_targets_that_ptxas_takes_it_for(tmp_path: Path) -> None:
+    for feature in SPECIFIC_UNITS:
+        wants = {name for name in judged() if target_named(name).number >= 90}
+        found = {name for name in wants if taken(name, name, ONE_OF[feature.what], tmp_path)}
+        assert found == set(feature.targets) & wants, feature.what
+
+
+@pytest.mark.parametrize(
+    ("target", "since", "expected"),
+    [
+        ("sm_86", "sm_80", True),
+        ("sm_80", "sm_86", False),
+        ("sm_90", "sm_90a", False),
+        ("sm_90a", "sm_90a", True),
+        ("sm_100a", "sm_90a", False),
+        ("sm_103a", "sm_100a", True),
+        ("sm_103f", "sm_100a", False),
+        ("sm_120a", "sm_100a", False),
+        ("sm_120f", "sm_100f", True),
+        ("sm_120", "sm_100f", False),
+        ("sm_101a", "sm_100f", True),
+    ],
+)
+def test_what_a_target_has(target: str, since: str, expected: bool) -> None:
+    assert has(target, since) is expected
+
+
+@pytest.mark.parametrize("name", ["sm_91", "sm_90f", "sm_86a", "sm90", "compute_90", "sm_9", "", "sm_90A"])
+def test_what_is_no_target_is_refused(name: str) -> None:
+    with pytest.raises(RefsimError) as caught:
+        target_named(name)
+    assert caught.value.code == "unknown-target"
+
+
+@pytest.mark.parametrize(
+    ("target", "unit", "what"),
+    [
+        ("sm_90", "wgmma", "sm_90 has no wgmma"),
+        ("sm_100", "tcgen05.f16", "sm_100 has no tcgen05"),
+        ("sm_103a", "tcgen05.i8", "sm_103a has no tcgen05 of kind i8"),
+        ("sm_120a", "tcgen05.f16", "sm_120a has no tcgen05"),
+        ("sm_100a", "mma.sync.mxf4", "sm_100a has no mma with block scaling"),
+        ("sm_100f", "tcgen05.f16", None),
+        ("sm_121a", "mma.sync.mxf4", None),
+        ("sm_80", "mma.sync", None),
+    ],
+)
+def test_a_unit_that_a_suffix_leaves_out_is_named(target: str, unit: str, what: str | None) -> None:
+    refused = lacking(target, unit)
+    assert (None if refused is None else refused.what) == what
+
+
+def test_one_table_serves_compile_limits_and_numerics() -> None:
+    assert {row.target for row in LIMITS} <= set(names())
+    assert {row.name for row in TARGETS} <= set(names())
+    assert {row.target for row in rows_of() if row.target.startswith("sm_")} <= set(names())
+    for name in names():
+        assert limits_of(name).number <= max(target_named(name).number, 75)
+
+
+def test_a_chip_of_which_nothing_is_published_has_anothers_arithmetic_and_says_so() -> None:
+    row, other = (
+        profile("sm_103a", "tcgen05.f16", "f16", "f16", "f32"),
+        profile("sm_100a", "tcgen05.f16", "f16", "f16", "f32"),
+    )
+    assert (row.target, row.evidence.level) == ("sm_103", Level.UNVERIFIED)
+    assert "taken for sm_100" in row.evidence.what
+    assert row.arithmetic == other.arithmetic
+    one = np.ones((1, 16), np.uint16)
+    with pytest.warns(numerics.UnverifiedProfileWarning):
+        numerics.mma(one, one, unit="tcgen05.f16", target="sm_103a", a_format="f16", b_format="f16")
+    with pytest.raises(RefsimError, match="no tcgen05 of kind i8"):
+        profile("sm_103a", "tcgen05.i8", "s8", "s8", "s32")
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "code"), [("sm_80", "sm_86", None), ("sm_90a", "sm_100a", "wrong-target")]
+)
+def test_the_simulator_runs_what_the_target_runs(module: str, target: str, code: str | None) -> None:
+    text = EMPTY.format(version="9.0", target=module, body="")
+    if code is None:
+        assert ptx.load(text, target).launch("k", (1,), (32,), []).findings == ()
+        return
+    with pytest.raises(RefsimError) as caught:
+        ptx.load(text, target)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "what"),
+    [
+        ("sm_90", ONE_OF["wgmma"], "sm_90 has no wgmma"),
+        ("sm_100", ONE_OF["tcgen05"], "sm_100 has no tcgen05"),
+    ],
+)
+def test_the_simulator_names_the_unit_that_the_target_has_not(target: str, body: str, what: str) -> None:
+    program = ptx.load(EMPTY.format(version="9.0", target=target, body=body))
+    with pytest.raises(RefsimError) as caught:
+        program.launch("k", (1,), (32,), [])
+    assert (caught.value.code, caught.value.what) == ("unsupported-target", what)
+
+
+@pytest.mark.parametrize("target", ["sm_86", "sm_90", "sm_103a", "sm_121f"])
+def test_a_source_is_compiled_for_every_target(target: str, tmp_path: Path) -> None:
+    source = tmp_path / "k.cu"
+    source.write_text("__global__ void k(float* x) { x[threadIdx.x] += 1.0f; }\n")
+    made = compile_ptx(source, target)
+    assert f".target {target}" in made.text
+    assert made.target == target
+
+
+def test_without_a_compiler_the_text_of_an_older_target_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    from refsim.device import compile
+
+    monkeypatch.setattr(compile, "find_toolchain", lambda: None)
+    made = compile_ptx(Path("gpu/kernels/fp8_quantize.cu").resolve(), "sm_86")
+    assert (made.origin, made.target) == ("bundled", "sm_86")
+    assert ".target sm_80" in made.text
