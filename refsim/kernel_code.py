@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,9 +38,15 @@ class KernelCode:
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
             raise _wrong(f"{' and '.join(given)} are given", "a kernel's code is one of file, source, ptx and call")
+        if self.file is not None and not isinstance(self.file, str | PathLike):
+            raise _wrong(f"file is {self.file!r:.40}", "file is a path; a text is source= or ptx=")
         for name, text in (("source", self.source), ("ptx", self.ptx)):
             if text is not None and (not isinstance(text, str) or not text.strip()):
                 raise _wrong(f"{name} is {text!r:.40}", f"{name} is the text itself; a path is file=")
+            if any("\ud800" <= char <= "\udfff" for char in text or ""):
+                raise _wrong(f"{name} holds half of a surrogate pair", f"{name} is a text that UTF-8 can hold")
+        if self.ptx is not None and "\n" not in self.ptx and ".version" not in self.ptx:
+            raise _wrong(f"ptx is {self.ptx!r:.40}", "ptx is the text itself, with its .version; a path is file=")
         if self.call is not None and not callable(self.call):
             raise _wrong(f"call is {self.call!r:.40}", "call is a function of device arrays")
         for label, values in (("options", self.options), ("include", self.include), ("entries", self.entries)):

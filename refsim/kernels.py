@@ -49,6 +49,8 @@ class Bounded:
         for name in ("value", "bound"):
             given = getattr(self, name)
             try:
+                if np.iscomplexobj(given):
+                    raise TypeError("complex numbers are in no order")
                 object.__setattr__(self, name, np.asarray(given, np.float64))
             except (TypeError, ValueError) as error:
                 raise RefsimError("bad-bound", f"{name} holds {type(given).__name__}, not numbers: {error}") from error
@@ -89,7 +91,7 @@ class Promise:
                 f"a bound is a whole number of ulp from 1, not {bound!r}",
                 help="Promise.BOUNDED(because=...) takes a bound for each element, from the oracle",
             )
-        if not because.strip():
+        if not isinstance(because, str) or not because.strip():
             raise RefsimError("underived-bound", f"the bound of {bound} ulp has no derivation", help="give because=")
         return Promise("any-payload", bound, because)
 
@@ -99,7 +101,7 @@ class Promise:
 
         An output that the oracle returns as an array, beside one that is Bounded, is compared bit for bit.
         """
-        if not because.strip():
+        if not isinstance(because, str) or not because.strip():
             raise RefsimError("underived-bound", "the bounds have no derivation", help="give because=")
         return Promise(because=because, is_bounded=True)
 
@@ -268,6 +270,8 @@ class Kernel(Card):
             raise RefsimError("bad-promise", f"promise must be a Promise, not {self.promise!r}", where=where)
         if not isinstance(self.recipe, type) or not is_dataclass(self.recipe):
             raise RefsimError("bad-recipe", f"recipe must be a dataclass, not {self.recipe!r}", where=where)
+        if not isinstance(self.corpus, Sequence):
+            raise RefsimError("bad-corpus", f"corpus is a tuple of recipes, not {self.corpus!r:.40}", where=where)
         strangers = [problem for problem in self.corpus if not isinstance(problem, self.recipe)]
         if strangers:
             raise RefsimError("bad-corpus", f"{strangers[0]!r} is no {self.recipe.__name__}", where=where)

@@ -38,6 +38,7 @@ def test_declaration_keeps_what_it_was_given():
         ({"outputs": {"y": "bf17"}}, "unknown-format"),
         ({"promise": "bitwise"}, "bad-promise"),
         ({"recipe": Tensor(1, "bf16")}, "bad-recipe"),
+        ({"corpus": (each for each in ())}, "bad-corpus"),
         ({"corpus": (Buffer("x", 0, 0, None),)}, "bad-corpus"),
     ],
 )

@@ -59,7 +59,7 @@ def bits(
     steps, unordered = distances(got_codes[flat], want_codes[flat], line)
     if nan == "any-payload" or within_ulps:
         same = line.is_nan(got_codes[flat]) & line.is_nan(want_codes[flat]) & (nan == "any-payload")
-        keep = ~same & (unordered | (steps > np.uint64(within_ulps)) | (within_ulps == 0))
+        keep = ~same & (unordered | (steps > np.uint64(min(within_ulps, 2**64 - 1))) | (within_ulps == 0))
         flat, steps, unordered = flat[keep], steps[keep], unordered[keep]
     label = label_of(name, layout)
     found = Mismatch(len(flat), got.size, got.shape, line.name, line.bits, label, nan, int(within_ulps))

@@ -105,7 +105,10 @@ def with_open_bits(kernel: Kernel, finding: Finding | None, bits: DecisionBits) 
 
 def blamed(error: RefsimError, problem: Any) -> Finding:
     """The finding of a run that ended in an error; raises the error again where the kernel is not to blame."""
-    status = TIMEOUT if error.code == "timeout" else _STATUS_OF.get(error.kind)
+    timed_out = (
+        error.code == "timeout" and error.kind is not Kind.USAGE
+    )  # one in the kernel's own Python code is no verdict
+    status = TIMEOUT if timed_out else _STATUS_OF.get(error.kind)
     if status is None:
         raise error
     return Finding(status, str(error), problem)

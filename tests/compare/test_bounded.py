@@ -84,12 +84,15 @@ def test_shapes_must_match():
 def test_bounded_takes_one_bound_for_all():
     said = Bounded(np.ones((2, 3)), 0.5)
     assert said.bound.shape == (2, 3)
-    for value, bound in (([1.0], [-0.1]), ([1.0], [math.nan]), (["x"], [0.0]), ([1.0], [0.1, 0.2])):
+    for value, bound in (([1.0], [-0.1]), ([1.0], [math.nan]), (["x"], [0.0]), ([1j], [0.0]), ([1.0], [0.1, 0.2])):
         with pytest.raises(RefsimError, match=r"bad-bound|shape-mismatch"):
             Bounded(value, bound)
 
 
 def test_bounds_need_a_derivation():
     assert str(Promise.BOUNDED("n * 2^-24")) == "within the bounds of the oracle: n * 2^-24"
-    with pytest.raises(RefsimError, match="underived-bound"):
-        Promise.BOUNDED(" ")
+    for because in (" ", None, 3):
+        with pytest.raises(RefsimError, match="underived-bound"):
+            Promise.BOUNDED(because)
+        with pytest.raises(RefsimError, match="underived-bound"):
+            Promise.WITHIN(2, because)

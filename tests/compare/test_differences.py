@@ -101,6 +101,7 @@ def test_bound_in_ulps_accepts_neighbours_but_no_nan():
     got, want = codes(0x39, 0x3B, 0x7F), codes(0x38, 0x38, 0x7E)
     found = bits(got, want, "e4m3", within_ulps=2)
     assert [found.count, found.first.index, found.worst.index] == [2, (1,), (2,)]
+    assert bits(got, want, "e4m3", within_ulps=2**70).count == bits(got, want, "e4m3", within_ulps=2**8).count == 1
 
 
 def test_bound_in_ulps_still_counts_nan_payloads():

@@ -163,6 +163,27 @@ def test_errors_of_refsim_in_an_oracle_are_not_faults_of_the_kernel(halve_kernel
     assert found.where.startswith("oracle of kernel halve")
 
 
+def test_a_timeout_of_an_oracle_is_no_timeout_of_the_kernel(halve_kernel, fake_device):
+    inner = RefsimError("timeout", "the oracle simulates something", kind=Kind.INCONCLUSIVE)
+    assert error_of(replace(halve_kernel, oracle=raises(inner)), fake_device()).code == "timeout"
+
+
+def test_outputs_are_compared_by_value_whatever_their_byte_order(halve_kernel, fake_device):
+    right, swapped = halve_kernel.oracle, replace(halve_kernel, oracle=lambda p: {"y": right(p)["y"].astype(">u2")})
+    assert examine(swapped, PROBLEM, fake_device()).finding is None
+    wrong = replace(halve_kernel, oracle=lambda p: {"y": right(p)["y"].byteswap()})
+    assert examine(wrong, PROBLEM, fake_device()).finding is not None
+
+
+def test_a_mapping_that_fails_as_it_is_read_is_its_authors(halve_kernel, fake_device):
+    class Lazy(dict):
+        def items(self):
+            raise OSError("no such member")
+
+    found = error_of(replace(halve_kernel, oracle=lambda _: Lazy(y=1)), fake_device())
+    assert (found.code, "OSError: no such member" in found.what) == ("kernel-code-fails", True)
+
+
 def returning(**outputs):
     return lambda *_: outputs
 

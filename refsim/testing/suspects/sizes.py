@@ -13,14 +13,14 @@ LEAST = 3  # witnesses of each kind, or a step is not believed
 
 def tail_left_out(witnesses: Sequence[Witness]) -> tuple[Suspicion, ...]:
     """The one size of the recipe, and its largest step, that tells every problem that agrees from every one that fails."""
-    failed, passed = ([each for each in witnesses if each.failed == kind] for kind in (True, False))
-    if min(len(failed), len(passed)) < LEAST:
-        return ()
     found = []
     for name in sizes(witnesses[0].problem):
+        held = [(sizes(each.problem).get(name, 0), each.failed) for each in witnesses]
+        failed, passed = ([size for size, fails in held if size and fails == kind] for kind in (True, False))
+        if min(len(failed), len(passed)) < LEAST or len(set(passed)) == 1:
+            continue  # a problem of no size agrees whatever the mistake, and one size alone is no rule
         for step in reversed(STEPS):
-            over = [sizes(each.problem).get(name, 0) % step for each in witnesses]
-            if all((rest != 0) == each.failed for rest, each in zip(over, witnesses, strict=True)):
+            if all((size % step != 0) == fails for size, fails in held):
                 found.append((name, step))
                 break
     if len({name for name, _ in found}) != 1:

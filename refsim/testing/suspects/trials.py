@@ -9,6 +9,7 @@ from typing import Any
 
 from refsim import ptx
 from refsim.device.compile import compiled
+from refsim.device.units import TEXT_NAME
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.kernels import Kernel
@@ -79,7 +80,7 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
     beside = () if file is None else (Path(file).parent,)
     for edit in source_edits(text or ""):
         edited = replace(code, file=None, source=edit.text, include=(*beside, *code.include))
-        place = f"{code.label}:{edit.line}"
+        place = f"{code.label if code.file else TEXT_NAME}:{edit.line}"
         yield _Candidate(edit.suspect, edit.says, (place,), lambda edited=edited: compiled(edited, target).text)  # type: ignore[misc]
 
 
