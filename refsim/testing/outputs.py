@@ -17,9 +17,9 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
         what = f"{label} returns {_named(outputs)}, not a mapping of names to arrays"
         example = "launcher.read(y)" if label == "run" else "want"
         raise RefsimError("outputs-differ", what, where=where, help=f'return {{"{next(iter(formats))}": {example}}}')
-    outputs = called(kernel, label, lambda: {name: _native(value) for name, value in outputs.items()})
-    _same_names(label, outputs, formats, where)
-    for name, value in outputs.items():
+    arrays: Mapping[str, Any] = called(kernel, label, lambda: {name: _native(value) for name, value in outputs.items()})
+    _same_names(label, arrays, formats, where)
+    for name, value in arrays.items():
         if isinstance(value, Bounded) and label != "run":
             if not kernel.promise.is_bounded:
                 what = (
@@ -31,10 +31,10 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
         elif not isinstance(value, np.ndarray):
             what = f"{label} returns {_named(value)} for {name!r}, not a NumPy array"
             raise RefsimError("outputs-differ", what, where=where, help=_way_out(label, name, value))
-    if kernel.promise.is_bounded and label == "oracle" and not any(isinstance(v, Bounded) for v in outputs.values()):
+    if kernel.promise.is_bounded and label == "oracle" and not any(isinstance(v, Bounded) for v in arrays.values()):
         what = "the promise is Promise.BOUNDED, and oracle returns no bounds"
         raise RefsimError("outputs-differ", what, where=where, help="return {name: Bounded(value, bound)}")
-    return outputs
+    return arrays
 
 
 def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:
@@ -70,7 +70,7 @@ def _same_names(label: str, outputs: Mapping[Any, Any], formats: Mapping[str, st
 
 def _native(value: Any) -> Any:
     """An array in the byte order of this machine, by which its bits are compared: 3 is 3 in either."""
-    return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
+    return value.astype(value.dtype.newbyteorder("="), copy=False) if isinstance(value, np.ndarray) else value
 
 
 def _way_out(label: str, name: str, value: Any) -> str:
