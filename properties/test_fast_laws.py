@@ -252,7 +252,7 @@ def test_wide_arithmetic_equals_the_definition_on_narrow_operands(path: str, mon
 
 @pytest.mark.parametrize("path", PATHS)
 def test_tiles_and_threads_never_matter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, small in (("OUTPUTS", 64), ("COLUMNS", 5), ("ELEMENTS", 1 << 9)):
+    for name, small in (("OUTPUTS", 64), ("COLUMNS", 5), ("DECODED_AT_ONCE", 1 << 9)):
         monkeypatch.setattr(plan, name, small)
     monkeypatch.setattr(tiles, "IN_FLIGHT", 192)
     monkeypatch.setattr(tiles, "SERIAL", 1 << 10)

@@ -104,14 +104,14 @@ def declared(name: str, folder: Path = FOLDER) -> tuple[Kernel, ...]:
     return find_kernels([folder / f"{name}.py"])
 
 
-def tried(kernel: Kernel, cases: int = GENERATED) -> Outcome:
+def tried(kernel: Kernel, cases: int = GENERATED, seconds: float = SECONDS) -> Outcome:
     """The special problems of a kernel, and, where all agree, generated ones; a failure is not shrunk."""
     gpu = device.open("sim", target=target_of(kernel))
-    special = run_campaign(kernel, gpu, cases=0, suspect_seconds=SECONDS)
+    special = run_campaign(kernel, gpu, cases=0, suspect_seconds=seconds)
     if special.status != PASS:
         return outcome(kernel.name, special)
     generated = outcome(
-        kernel.name, run_campaign(replace(kernel, corpus=()), gpu, cases=cases, suspect_seconds=SECONDS)
+        kernel.name, run_campaign(replace(kernel, corpus=()), gpu, cases=cases, suspect_seconds=seconds)
     )
     return replace(generated, cases=special.cases + generated.cases, seconds=special.seconds + generated.seconds)
 
@@ -133,7 +133,7 @@ def outcome(name: str, verdict: Verdict) -> Outcome:
     return Outcome(name, verdict.status, code, suspects, verdict.cases, verdict.seconds, str(verdict))
 
 
-def tried_with(bug: Bug) -> tuple[Outcome, ...]:
+def tried_with(bug: Bug, seconds: float = SECONDS) -> tuple[Outcome, ...]:
     """What is said of each kernel of the declaration once the mistake stands in a copy of its source."""
     with tempfile.TemporaryDirectory(prefix="refsim-newcomer-") as name:
         folder = Path(name)
@@ -141,7 +141,7 @@ def tried_with(bug: Bug) -> tuple[Outcome, ...]:
         shutil.copy(FOLDER / f"{bug.kernel}.py", folder)
         source = folder / "kernels" / bug.file
         source.write_text(bug.applied(source.read_text("utf-8")), "utf-8")
-        return tuple(tried(kernel) for kernel in declared(bug.kernel, folder))
+        return tuple(tried(kernel, seconds=seconds) for kernel in declared(bug.kernel, folder))
 
 
 def is_caught(bug: Bug, outcomes: tuple[Outcome, ...]) -> bool:

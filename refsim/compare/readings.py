@@ -15,6 +15,9 @@ Codes = NDArray[np.unsignedinteger]
 Fits = Callable[[Codes, Codes, Format | None], bool]
 
 
+MOST_FLUSHED = 0.1  # FP4 and FP6 flush ordinary numbers: zeros below 0.25 or 1 may come from anything
+
+
 @dataclass(frozen=True)
 class Misreading:
     """One mistake: `fits(got, want, format)` says whether it turns `want` into `got`, in every element it speaks of.
@@ -50,8 +53,6 @@ def readings() -> Iterator[Misreading]:
     yield Misreading("NaN dropped", "every difference is a number where a NaN belongs", _dropped, 1)
     yield Misreading("FN / FNUZ", "FN codes are read as FNUZ", _read_as_fnuz)
     for other in FORMATS:
-        if other.padding_bits:
-            continue  # its codes are another format's, cut off
         yield Misreading(
             "FN / FNUZ" if other.specials is Specials.NAN_NEGATIVE_ZERO else "format",
             f"the codes are those of {other.name}",
@@ -82,15 +83,15 @@ def _flushed(got: Codes, want: Codes, format: Format | None) -> bool:
     """Whether all that is below the smallest normal number of some format, and nothing else, is a zero."""
     if format is None or not format.has_zero:
         return False
-    wrong, right = got != want, np.abs(_values(want, format))
-    if (_values(got[wrong], format) != 0).any():
+    wrong, right = (got != want) & (_values(want, format) != 0), np.abs(_values(want, format))
+    if (_values(got[got != want], format) != 0).any():
         return False
-    with np.errstate(invalid="ignore"):
-        return any(
-            bool(((wrong & (right != 0)) == ((right > 0) & (right < row.min_normal))).all())
-            for row in FORMATS
-            if row.has_zero
-        )
+    for row in FORMATS:  # what rounds up to the smallest normal was below it, too
+        if row.has_zero and row.min_normal < MOST_FLUSHED:
+            below = (right > 0) & (right < row.min_normal)
+            if bool(wrong[below].all()) and bool((right[wrong] <= row.min_normal).all()):
+                return True
+    return False
 
 
 def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:

@@ -34,7 +34,7 @@ def test_a_sample_agrees_on_the_simulated_gpu(name):
     assert (case.status, case.differing) == (PASS, 0)
     whole = "results" in RECORDED[name].arrays
     assert case.words == (CHUNK if whole else CHUNK * len(conversions.SAMPLED))
-    assert case.coverage.startswith("all 65,536" if whole else f"{len(conversions.SAMPLE)} of 65536 chunks")
+    assert case.coverage.startswith("all 65,536" if whole else f"{len(conversions.SAMPLED)} of 65536 chunks")
 
 
 class Replay:

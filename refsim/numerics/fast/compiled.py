@@ -100,7 +100,7 @@ def chain(
     are not compiled yet and may not be now."""
     module = kernels()
     assert module is not None
-    sums, left, rule = _tiles(c[0]), _arrays(a), module.Rule(**_rule(profile, length))
+    sums, left, rule = _tiles(c[0]), _arrays(a), module.StepNumbers(**_rule(profile, length))
     if isinstance(a, GroupedOperand):
         sums = sums.astype(np.float64)
         module.grouped(*left, *b.arrays, sums, rule)

@@ -120,6 +120,34 @@ class PtxListing:
             return writers[0].operands[1]
         return operand
 
+    def is_parameter(self, register: str, depth: int = 6) -> bool:
+        """Whether a register holds a parameter of the kernel, or what parameters and constants alone make."""
+        writers = self._writers.get(register, ())
+        if len(writers) != 1 or depth == 0:
+            return False
+        if writers[0].words[:2] == ("ld", "param"):
+            return True
+        read = [name for operand in writers[0].operands[1:] for name in REGISTER.findall(operand)]
+        is_made = writers[0].name in (
+            "add",
+            "sub",
+            "mul",
+            "mad",
+            "shl",
+            "shr",
+            "and",
+            "cvt",
+            "neg",
+            "mov",
+            "min",
+            "max",
+        )
+        return (
+            is_made
+            and bool(read)
+            and all(self.constant(name) != name or self.is_parameter(name, depth - 1) for name in read)
+        )
+
     def uses(self, register: str) -> tuple[ListedLine, ...]:
         """Every line that names a register other than to write it."""
         return self._readers.get(register, ())

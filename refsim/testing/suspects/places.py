@@ -12,11 +12,24 @@ _NEIGHBOUR = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "lo": "ls", "ls": 
 
 def bound_moved(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """A comparison of integers that takes its bound in or leaves it out; one added to a number or not."""
-    if line.name == "setp" and line.words[-1] in _INTEGERS and line.words[1] in _NEIGHBOUR:
+    if (
+        line.name == "setp"
+        and line.words[-1] in _INTEGERS
+        and line.words[1] in _NEIGHBOUR
+        and _has_bound(listing, line)
+    ):
         opcode = ".".join((line.name, _NEIGHBOUR[line.words[1]], *line.words[2:]))
         yield {line.at: line.renamed(opcode)}
     elif line.name == "add" and line.words[-1] in _INTEGERS and line.operands[-1] in ("1", "-1"):
         yield {line.at: line.renamed(f"mov.{line.words[-1]}", *line.operands[:2])}
+
+
+def _has_bound(listing: PtxListing, line: ListedLine) -> bool:
+    """Whether one side is a constant or a parameter of the kernel: two numbers that were computed are no bound."""
+    return any(
+        not side.startswith("%") or listing.constant(side) != side or listing.is_parameter(side)
+        for side in line.operands[-2:]
+    )
 
 
 def tail_kept(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:

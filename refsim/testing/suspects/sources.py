@@ -7,6 +7,7 @@ from dataclasses import dataclass
 _NEIGHBOUR = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 _COMPARISON = re.compile(r"(?<=[\w\])])\s*(?<![<>=\-])(<=|>=|<|>)(?![<>=])\s*(?=[\w(\-])")
 _TEMPLATE = re.compile(r"\b\w+\s*<[\w\s,:*&]*>")
+_LOOP = re.compile(r"\b(?:for|while)\b")
 _ONE = re.compile(r"(?<=[\w\])])\s*[-+]\s*1(?![\w.])")
 _HEAD = r"for\s*\(\s*(?P<type>[\w\s]+?)\s+(?P<i>\w+)\s*=\s*"
 _BY_ONE = r"(?:\+\+(?P=i)|(?P=i)\+\+|(?P=i)\s*\+=\s*1)\s*\)"
@@ -75,9 +76,9 @@ def _cut(line: str) -> tuple[str, str]:
 
 
 def _bounds(code: str) -> Iterator[str]:
-    """Each comparison with its bound taken in or left out, each 1 that is added or taken away left out."""
+    """Each comparison of a loop with its bound taken in or left out, each 1 that is added or taken away left out."""
     templates = [(found.start(), found.end()) for found in _TEMPLATE.finditer(code)]
-    for found in _COMPARISON.finditer(code):
+    for found in _COMPARISON.finditer(code) if _LOOP.search(code) else ():
         if not any(start <= found.start(1) < end for start, end in templates):
             yield code[: found.start(1)] + _NEIGHBOUR[found[1]] + code[found.end(1) :]
     for found in _ONE.finditer(code):
