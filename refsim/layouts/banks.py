@@ -11,11 +11,13 @@ from refsim.errors import RefsimError
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
 from refsim.layouts.holders import WARP
+from refsim.layouts.swizzles import Swizzle
 from refsim.layouts.tiles import Tile
 from refsim.sources import CUDA_GUIDE, Source
 
 BANKS, BANK_BYTES = 32, 4
 PHASE_BYTES = BANKS * BANK_BYTES
+ROW_BYTES = 16  # of a matrix of ldmatrix
 WIDTHS = (1, 2, 4, 8, 16)
 SOURCE: Source = CUDA_GUIDE["shared memory: 32 banks, 64- and 128-bit accesses by half and quarter warps"]
 
@@ -173,6 +175,28 @@ def layout_conflicts(fragment: Holds, tile: Tile, width: int | None = None, star
     if (np.diff(places, axis=-1) != tile.element_bytes).any():
         raise RefsimError("access-split", f"the values that {size} bytes would hold do not lie side by side")
     return bank_conflicts(places[..., 0].swapaxes(1, 2), size)
+
+
+def matrix_conflicts(
+    rows: int, shape: tuple[int, int], element_bits: int, swizzle: Swizzle | None = None, start: int = 0
+) -> BankConflicts:
+    """The cost of ldmatrix or stmatrix: each of `rows` lanes gives the address of 16 bytes in a tile of `shape` elements.
+
+    The rows of the tile lie one behind the other, bytes swizzled where a swizzle is given. Lanes go down the tile, then to
+    the next 16 bytes of its rows, as kernels load A: matrices 0 and 1 of ldmatrix.x4 from 16 rows stand below each other.
+    matrix_conflicts(32, (16, 64), 16).total is 32, with swizzle 128B 4. Raises RefsimError `access-tile`.
+    Source: that of `bank_conflicts`.
+    """
+    down, pitch = min(rows, shape[0]), shape[1] * element_bits // 8
+    if rows % down or down % 8 or pitch % ROW_BYTES or rows // down * ROW_BYTES > pitch:
+        raise RefsimError(
+            "access-tile",
+            f"{rows} rows of {ROW_BYTES} bytes are not taken from {shape[0]} rows of {pitch} bytes",
+            rule="a tile has a multiple of 8 rows, each a multiple of 16 bytes; the matrices lie within it",
+        )
+    lane = np.arange(rows)
+    addresses = start + lane % down * pitch + lane // down * ROW_BYTES
+    return bank_conflicts(addresses if swizzle is None else swizzle(addresses), ROW_BYTES)
 
 
 def _matrix_rows(instruction: str) -> int | None:

@@ -1,5 +1,8 @@
 """What people type first: a format's family, a mnemonic, a word without 0x, a format as the first argument."""
 
+import json
+
+import numpy as np
 import pytest
 
 
@@ -100,3 +103,50 @@ def test_a_word_without_0x_is_never_taken_for_a_decimal(command, word, ways, ref
 def test_an_opcode_lists_its_fragments(refsim):
     run = refsim("layout", "list", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
     assert [line.split()[0] for line in run.out.splitlines()[1:]] == [f"mma.m16n8k16.bf16.{each}" for each in "abcd"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wavefronts"),
+    [
+        ("ldmatrix.m8n8.x4.b16 --tile 16x64", 32),
+        ("ldmatrix.m8n8.x4.b16 --tile 16x64 --swizzle 128B", 4),
+        ("ldmatrix.m8n8.x4.b16 --tile 32x8", 4),
+        ("ldmatrix.m8n8.x4.b16 --tile 8x32", 16),
+        ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 --tile 32x64 --swizzle 128B", 4),
+        ("stmatrix.m8n8.x2.b16 --tile 16x64", 16),
+        ("--layout ldmatrix.m8n8.x1.b16 --tile 8x64", 8),
+        ("mma.m16n8k16.bf16.b --swizzle 32B --width 4", 2),
+    ],
+)
+def test_banks_takes_a_fragment(words, wavefronts, refsim):
+    run = refsim("banks", *words.split(), "--as", "json")
+    assert run.code == 0, run.err
+    assert json.loads(run.out)["wavefronts"] == wavefronts
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("ldmatrix.m8n8.x4.b16", "tile-needed"),
+        ("ldmatrix.m8n8.x4.b16 --tile 12x64", "access-tile"),
+        ("ldmatrix.m8n8.x4.b16 --tile 8x16", "access-tile"),
+        ("ldmatrix --tile 16x64", "which-fragment"),
+        ("0 4 8 --tile 16x64", "usage"),
+    ],
+)
+def test_banks_asks_for_what_is_missing(words, code, refsim):
+    run = refsim("banks", *words.split())
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith(f"[{code}]")
+
+
+def test_scales_are_shuffled_from_a_file_alone(refsim, tmp_path):
+    np.save(tmp_path / "sf.npy", np.arange(33 * 3, dtype=np.uint8).reshape(33, 3))
+    short = refsim("scales", "shuffle", "sf.npy", "-t", "e8m0")
+    assert short.code == 0, short.err
+    assert "(nvidia_128x4) to sf.shuffled.npy" in short.out
+    for words in (("sf.npy", "a.npy"), ("nvidia_128x4", "sf.npy", "b.npy"), ("cdna4_32", "sf.npy")):
+        assert refsim("scales", "shuffle", *words, "-t", "e8m0").code == 0
+    first, second = (np.load(tmp_path / name) for name in ("a.npy", "b.npy"))
+    assert np.array_equal(first, second)
+    assert not np.array_equal(np.load(tmp_path / "sf.shuffled.npy"), first)

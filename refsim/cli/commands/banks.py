@@ -6,7 +6,7 @@ import click
 
 from refsim.cli.arguments import require_few, words_in
 from refsim.cli.delivery import answers
-from refsim.cli.extents import AddressParam, Whole, parse_address
+from refsim.cli.extents import AddressParam, ShapeParam, Whole, parse_address
 from refsim.cli.names import LAYOUT, SWIZZLE
 from refsim.cli.spelled import count_in
 from refsim.errors import RefsimError
@@ -31,7 +31,7 @@ LISTED = 4
 
 
 @click.command()
-@click.argument("addresses", nargs=-1, metavar="[ADDRESS...|-]")
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS...|FRAGMENT|-]")
 @click.option(
     "--width", metavar="BYTES|INSTRUCTION", default="16", help="1, 2, 4, 8, 16 bytes a lane, or ld.shared.v4.b32."
 )
@@ -50,6 +50,7 @@ LISTED = 4
     type=LAYOUT,
     help="Each thread takes its values of a fragment from a K-major tile.",
 )
+@click.option("--tile", metavar="ROWSxCOLS", type=ShapeParam(), help="What ldmatrix or stmatrix takes its rows from.")
 @answers
 def command(
     *,
@@ -60,6 +61,7 @@ def command(
     start: int,
     mode: "Swizzle | None",
     fragment: "Fragment | None",
+    tile: tuple[int, int] | None,
 ) -> Document:
     """Wavefronts of an access to shared memory by the lanes' byte ADDRESSes, phase by phase, and who collides.
 
@@ -71,15 +73,22 @@ def command(
       refsim banks --stride 128 --lanes 8
       refsim banks --stride 128 --lanes 8 --swizzle 128B
       refsim banks --layout mma.m16n8k16.bf16.a --swizzle 128B --width 4
+      refsim banks ldmatrix.m8n8.x4.b16 --tile 16x64 --swizzle 128B
     """
     from refsim.layouts.pictures import access_picture
 
+    if fragment is None and len(addresses) == 1 and addresses[0][:1].isalpha():
+        fragment, addresses = LAYOUT.convert(addresses[0], None, None), ()
     given = [bool(addresses), stride is not None, fragment is not None]
     if sum(given) != 1:
         raise click.UsageError(
             "addresses, --stride or --layout: one of them says what is accessed", ctx=click.get_current_context()
         )
-    if fragment is not None:
+    if tile is not None and (fragment is None or not fragment.memory_bits):
+        raise click.UsageError("--tile is for ldmatrix and stmatrix", ctx=click.get_current_context())
+    if fragment is not None and fragment.memory_bits:
+        found = _of_matrices(fragment, tile, mode, start)
+    elif fragment is not None:
         found = _of_fragment(fragment, mode, width, start)
     else:
         asked = [start + lane * stride for lane in range(lanes)] if stride is not None else _asked(addresses)
@@ -137,6 +146,22 @@ def _of_fragment(fragment: "Fragment", mode: "Swizzle | None", width: str, start
     shape = (fragment.shape[1], fragment.shape[0]) if across else fragment.shape
     made = tile("K", mode or "none", size, shape)
     return layout_conflicts(_ByColumn(fragment) if across else fragment, made, access_bytes, start)
+
+
+def _of_matrices(
+    fragment: "Fragment", tile: tuple[int, int] | None, mode: "Swizzle | None", start: int
+) -> "BankConflicts":
+    from refsim.layouts.banks import matrix_conflicts
+
+    if tile is None:
+        raise RefsimError(
+            "tile-needed",
+            f"each lane of {fragment.name} gives the address of a row",
+            rule="what it costs depends on the tile that the rows lie in",
+            help=f"--tile {fragment.shape[0]}x64, with --swizzle NAME where it is swizzled",
+        )
+    bits = 8 if fragment.memory_bits < 8 else fragment.memory_bits  # rows of 6 and 4 bits are padded to 16 bytes
+    return matrix_conflicts(fragment.shape[0], tile, bits, mode, start)
 
 
 class _ByColumn:

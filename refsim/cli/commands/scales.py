@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import format_option, load_codes, require_few
+from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes, require_few
 from refsim.cli.delivery import answers
 from refsim.cli.extents import AddressParam, ShapeParam, chosen, parse_whole, window
 from refsim.cli.names import Name
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from refsim.render import Cell
 
 LARGEST_TABLE = 1 << 24
+USUAL = "nvidia_128x4"  # what cuBLAS, CUTLASS and tcgen05 read
 LAYOUTS = (
     Column("layout", strong=True),
     Column("tile"),
@@ -158,9 +159,7 @@ def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] 
 
 
 @command.command()
-@_layout
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("to", type=click.Path(path_type=Path))
+@click.argument("words", nargs=-1, required=True, metavar="[NAME] FILE [TO]")
 @format_option(required=False)
 @click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
 @_shape
@@ -168,9 +167,7 @@ def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] 
 @answers
 def shuffle(
     *,
-    layout: "ScaleLayout",
-    file: Path,
-    to: Path,
+    words: tuple[str, ...],
     row: "Format | None",
     key: str | None,
     shape: tuple[int, int] | None,
@@ -178,12 +175,16 @@ def shuffle(
 ) -> Document:
     """The scales of FILE (rows x blocks) as hardware reads them, written to the file TO.
 
+    NAME is a scale layout, nvidia_128x4 where it is left out; TO is then FILE with .shuffled before its suffix.
+
     \b
       refsim scales shuffle nvidia_128x4 scales.npy shuffled.bin -t e8m0 --fill 0xff
+      refsim scales shuffle scales.npy -t e8m0
     """
     from refsim import files
     from refsim.cli.arguments import parse_code
 
+    layout, file, to = _places(words)
     stored = load_codes(file, row, key)
     matrix = stored.codes if shape is None else _shaped(stored, shape, file)
     if matrix.ndim != 2:
@@ -224,6 +225,22 @@ def unshuffle(
     return _report("unshuffled", layout, file, to, shape, matrix.shape, stored.codes.size - matrix.size, stored.format)
 
 
+def _places(words: tuple[str, ...]) -> "tuple[ScaleLayout, Path, Path]":
+    """The layout, the file and where it goes; two words are a layout and a file unless the first is a file's name."""
+    from refsim.layouts.scales import scale_layout
+
+    named = len(words) == 3 or (len(words) == 2 and not _is_file(words[0]))
+    layout = scale_layout(words[0] if named else USUAL)
+    file, *rest = words[named:]
+    if len(rest) > 1:
+        raise click.UsageError("[NAME] FILE [TO] are at most three", ctx=click.get_current_context())
+    return layout, Path(file), Path(rest[0]) if rest else Path(file).with_suffix(f".shuffled{Path(file).suffix}")
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith(ARRAY_SUFFIXES) or Path(word).is_file()
+
+
 def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
     if stored.codes.size != shape[0] * shape[1]:
         raise RefsimError(
@@ -245,7 +262,7 @@ def _report(
     pads: int,
     row: "Format",
 ) -> Document:
-    line = f"{shape[0]} x {shape[1]} {row} {done} to {to}: shape {' x '.join(map(str, result))}, {pads} pads"
+    line = f"{shape[0]} x {shape[1]} {row} {done} ({layout.name}) to {to}: shape {' x '.join(map(str, result))}, {pads} pads"
     facts = {
         "layout": layout.name,
         "file": str(file),
