@@ -1,21 +1,40 @@
-"""Compile every kernel for every target and keep the PTX under gpu/ptx: run after a kernel or the compiler changes.
+"""Compile every kernel and probe for every target and keep the PTX under gpu/ptx: run after one or the compiler changes.
 
-python gpu/refresh_ptx.py            all kernels
-python gpu/refresh_ptx.py NAME ...   only gpu/kernels/NAME.cu
+python gpu/refresh_ptx.py            all of them
+python gpu/refresh_ptx.py NAME ...   only gpu/kernels/NAME.cu or gpu/probes/NAME.cu
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from refsim.bringup.layouts import PROBES, matrix_part
 from refsim.device.compile import TARGETS, bundled_text, compile_ptx
 from refsim.errors import RefsimError
 
 GPU = Path(__file__).resolve().parent
 
 
+def sources() -> list[Path]:
+    """Every file that is bundled as PTX."""
+    return [*sorted((GPU / "kernels").glob("*.cu")), *sorted((GPU / "probes").glob("*.cu"))]
+
+
+@contextmanager
+def as_compiled(source: Path) -> Iterator[Path]:
+    """The file that is compiled: of the probe of layouts the part that a bring-up runs."""
+    if source == PROBES:
+        with matrix_part() as part:
+            yield part
+    else:
+        yield source
+
+
 def refresh(source: Path, target: str) -> Path:
     """Write gpu/ptx/<stem>.<target>.ptx and return its path; an unchanged file is left alone."""
-    compiled = compile_ptx(source, target)
+    with as_compiled(source) as file:
+        compiled = compile_ptx(file, target)
     if compiled.origin != "nvrtc":
         raise RefsimError(
             "compiler-missing", "the bundled PTX can only be refreshed by NVRTC", help="pip install 'refsim[sim]'"
@@ -30,10 +49,10 @@ def refresh(source: Path, target: str) -> Path:
 
 
 def main(names: list[str]) -> None:
-    sources = [GPU / "kernels" / f"{name}.cu" for name in names] or sorted((GPU / "kernels").glob("*.cu"))
-    for source in sources:
+    for source in sources():
         for target in TARGETS:
-            refresh(source, target.name)
+            if not names or source.stem in names:
+                refresh(source, target.name)
 
 
 if __name__ == "__main__":

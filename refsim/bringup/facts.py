@@ -3,14 +3,14 @@
 import hashlib
 import platform
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 import refsim
 from refsim.bundled import PACKAGE
 from refsim.device import Device
-from refsim.device.compile import assembler_version
+from refsim.device.assembling import required_assembler
+from refsim.device.toolchain import find_toolchain
 from refsim.errors import RefsimError
 
 
@@ -20,7 +20,7 @@ def facts_of(device: Device) -> dict[str, str]:
     found: dict[str, str] = {name: described[name] for name in ("device", "target") if name in described}
     found |= device.hardware()
     found |= {
-        "NVRTC": _package("nvidia-cuda-nvrtc"),
+        "NVRTC": _compiler(),
         "ptxas": _assembler(),
         "refsim": f"{refsim.__version__}, source {source_hash()[:16]}",
         "python": f"{platform.python_version()}, numpy {np.__version__}",
@@ -28,18 +28,21 @@ def facts_of(device: Device) -> dict[str, str]:
     return found
 
 
-def _package(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed: the bundled PTX runs"
+def _compiler() -> str:
+    """ "13.0.88", or what else brought it; without one, what runs instead."""
+    found = find_toolchain()
+    if found is None:
+        return "none that works: the bundled PTX runs (refsim doctor says why)"
+    return found.origin.removeprefix("nvidia-cuda-nvrtc ").partition("; headers: nvidia-cuda-runtime ")[0]
 
 
 def _assembler() -> str:
     try:
-        return assembler_version().removeprefix("ptxas ")
+        found = required_assembler("")
     except RefsimError:
-        return "not installed"
+        return "none: the driver assembles"
+    release = str(found).removeprefix("ptxas ")
+    return release if found.origin.startswith("nvidia-cuda-nvcc") else f"{release} ({found.origin})"
 
 
 @lru_cache(maxsize=1)

@@ -61,6 +61,7 @@ def page(report: Report) -> str:
     title = escape(report.title)
     banner = '<p class="banner">Simulated: no GPU took part in these results.</p>\n' if report.simulated else ""
     sections = [
+        _missing(report),
         f"<h1>{title}</h1>\n{banner}<p>{escape(report.verdict)}.</p>",
         _facts(report),
         _matrix(report),
@@ -74,6 +75,15 @@ def page(report: Report) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n<style>\n{STYLE}\n'
         f"</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _missing(report: Report) -> str:
+    """What did not run, above everything else; nothing where all of it did."""
+    if not report.missing:
+        return ""
+    head, *reasons = map(escape, report.missing)
+    listed = "".join(f"<li>{reason}</li>" for reason in reasons)
+    return f'<div class="difference"><b>{head}.</b>\n<ul>{listed}</ul></div>'
 
 
 def _facts(report: Report) -> str:

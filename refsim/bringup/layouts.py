@@ -23,7 +23,6 @@ from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.device import Device
 from refsim.formats import ElementType, Integer
-from refsim.kernels import Launcher
 from refsim.layouts.families import fragment
 from refsim.silicon.tensor_terms import coded
 from refsim.testing.verdicts import PASS
@@ -57,21 +56,24 @@ def tasks(device: Device) -> Sequence[Task]:
 
 
 @contextmanager
-def _matrix_launcher(device: Device) -> Iterator[Launcher]:
-    """The part of layouts.cu before TMA, without its generated products."""
+def matrix_part() -> Iterator[Path]:
+    """A file with the part of layouts.cu before TMA, without its generated products; it goes with the block.
+
+    It lies in folders of its own, so that bundled PTX is looked for beside it in no folder that others may fill.
+    """
     with tempfile.TemporaryDirectory(prefix="refsim-") as folder:
-        part = Path(folder) / PROBES.name
+        part = Path(folder) / PROBES.parent.name / PROBES.name
+        part.parent.mkdir()
         part.write_text(PROBES.read_text("utf-8").partition("// ---- TMA ")[0], "utf-8")
         (part.parent / "layouts_forms.inc").write_text("")
-        with device.probing().launcher(part) as launcher:
-            yield launcher
+        yield part
 
 
 def _matrix_case(device: Device, entry: str, name: str, count: int) -> Case:
     """Lane i names 16-byte slot slots[i]; the halfwords of shared memory hold their own numbers."""
     slots = np.array([(7 * lane + 3) % SLOTS for lane in range(32)], np.uint32)
     words, dtype = (32 * count, np.uint32) if entry.startswith("ld") else (SLOTS * 8, np.uint16)
-    with _matrix_launcher(device) as launcher:
+    with matrix_part() as part, device.probing().launcher(part) as launcher:
         out = launcher.output(words, dtype, name="out")
         launcher.launch(entry, (1,), (32,), [launcher.upload(slots, name="slots"), out])
         got = launcher.read(out).view(np.uint16)

@@ -1,5 +1,6 @@
 """What a bring-up found: cases under suites, with everything that a reader, a baseline or a later run needs."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -163,28 +164,42 @@ class Report:
         return {name: sum(case.shown == name for case in self.cases) for name in names}
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """What did not run, which stands first in every form: how many cases, then each reason with its count."""
+        reasons = Counter(case.note or "no reason given" for case in self.cases if case.status == LEFT_OUT)
+        if not reasons:
+            return ()
+        head = f"{reasons.total()} of {len(self.cases)} cases did not run: nothing is known of them"
+        return (head, *(f"{count} x {reason}" for reason, count in reasons.most_common()))
+
+    @property
     def verdict(self) -> str:
-        """One sentence: "131 pass, 2 differ and are explained, 0 differ unexplained, ..."."""
+        """One sentence: "131 pass, 2 differ and are explained, 0 differ unexplained, ..."; what did not run comes first."""
         counts = self.counts
         words = sum(case.words for case in self.cases)
+        first = f"{counts[LEFT_OUT]} of {len(self.cases)} not run, " if counts[LEFT_OUT] else ""
+        last = "" if counts[LEFT_OUT] else ", 0 not run"
         return (
-            f"{counts[PASS]} pass, {counts[DIFFERS]} differ unexplained, {counts['explained']} differ and are explained, "
-            f"{counts[UNSUPPORTED]} unsupported, {counts[LEFT_OUT]} not run; {words:,} words compared"
+            f"{first}{counts[PASS]} pass, {counts[DIFFERS]} differ unexplained, {counts['explained']} differ and are explained, "
+            f"{counts[UNSUPPORTED]} unsupported{last}; {words:,} words compared"
         )
 
     @property
     def exit_code(self) -> int:
-        """70 if a bug of refsim kept a case from running, 1 if any difference is unexplained, 5 if no case ran, else 0."""
+        """70 if a bug of refsim kept a case from running, 1 if any difference is unexplained, 5 if a case did not run or
+        nothing was compared, else 0."""
         if any(case.bug for case in self.cases):
             return Kind.BUG.value
         if any(case.unexplained for case in self.cases):
             return Kind.FAULT.value
-        return 0 if any(case.status in (PASS, DIFFERS) for case in self.cases) else Kind.INCONCLUSIVE.value
+        compared = any(case.status in (PASS, DIFFERS) for case in self.cases)
+        return 0 if compared and not self.missing else Kind.INCONCLUSIVE.value
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers and strings."""
         record: dict[str, Any] = {
             "kind": KIND,
+            "missing": list(self.missing),
             "simulated": self.simulated,
             "verdict": self.verdict,
             "exit_code": self.exit_code,

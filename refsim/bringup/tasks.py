@@ -33,7 +33,9 @@ def refused(error: RefsimError) -> Case:
     first = f"{error.what}" + (f" ({error.where.strip()})" if error.where and len(error.where) < 80 else "")
     if error.kind is Kind.FAULT:
         return outcome(DIFFERS, note=first, difference=Difference((str(error),), error.code, "a launch that ends"))
-    return outcome(LEFT_OUT if error.kind is Kind.MISSING else UNSUPPORTED, note=first)
+    if error.kind is Kind.MISSING:
+        return outcome(LEFT_OUT, note=f"{first}: {error.help}" if error.help else first)
+    return outcome(UNSUPPORTED, note=first)
 
 
 def broken(error: Exception) -> Case:

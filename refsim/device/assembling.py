@@ -56,8 +56,8 @@ def required_assembler(text: str) -> Assembler:
     if not here:
         raise RefsimError(
             "assembler-missing",
-            "ptxas is neither in a wheel (nvidia-cuda-nvcc, triton) nor on PATH",
-            help="pip install 'nvidia-cuda-nvcc==13.0.*'",
+            "ptxas is neither in a wheel (nvidia-cuda-nvcc, triton) nor in a toolkit or on PATH",
+            help="pip install 'nvidia-cuda-nvcc==13.0.*', which refsim[gpu] brings",
             kind=Kind.MISSING,
         )
     major, minor = ptx_version(text) or (0, 0)

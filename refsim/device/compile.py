@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -56,7 +57,8 @@ class CompiledPtx:
 
     `sha256` is of `text`; `source_sha256` of the source and the headers of yours that it includes; `compiler` is
     "NVRTC 13.0.88"; `origin` is "nvrtc", "nvcc", "ptx" (as it was given) or "bundled" (compiled by the same flags when the
-    package was made). `include` are the folders that were searched, by their names.
+    package was made). `include` are the folders that were searched, by their names; `compiler_from` is what brought NVRTC:
+    "nvidia-cuda-nvrtc 13.0.88", "toolkit of CUDA_HOME, 12.9".
     """
 
     text: str
@@ -67,10 +69,12 @@ class CompiledPtx:
     compiler: str
     origin: str
     include: tuple[str, ...] = ()
+    compiler_from: str = ""
 
     def facts(self, label: str) -> dict[str, str]:
         """What a verdict says of it; `label` is what the kernel's code is called."""
         folders = {"include": " ".join(self.include)} if self.include else {}
+        brought = {"compiler_from": self.compiler_from} if self.compiler_from else {}
         return {
             "kernel_file": label,
             "source_sha256": self.source_sha256,
@@ -78,6 +82,7 @@ class CompiledPtx:
             "ptx_flags": " ".join(self.flags),
             **folders,
             "compiler": self.compiler,
+            **brought,
             "ptx_origin": self.origin,
         }
 
@@ -98,9 +103,9 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
     """The PTX of a kernel's code: CUDA by NVRTC, or the bundled text where NVRTC is not installed; PTX is read as it is.
 
     Headers included in quotes are read from beside the file that includes them, others from `include` and
-    `[tool.refsim] include`, CUDA's own from the wheels. The bundled text is taken only if it was made from this very
-    source and these flags. Raises RefsimError: `source-unreadable`, `not-a-file`, `oversized-file`, `compile-error` with
-    the first lines of the log, `compiler-missing` with the pip line, `call-needs-a-gpu`.
+    `[tool.refsim] include`, CUDA's own from where `refsim doctor` says. The bundled text is taken only if it was made
+    from this very source and these flags. Raises RefsimError: `source-unreadable`, `not-a-file`, `oversized-file`,
+    `compile-error` with the first lines of the log, `compiler-missing` with the pip line, `call-needs-a-gpu`.
     """
     row = target_named(target)
     if code.call is not None:
@@ -114,10 +119,15 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
         return _by_nvcc(unit, source, row, code)
     of_headers = HEADER_FLAGS if unit.include else ()
     flags = (*COMPILE_FLAGS, *of_headers, f"--gpu-architecture={row.compute}", *code.flags)
-    toolchain = find_toolchain()
+    toolchain = find_toolchain(row.number) or find_toolchain()  # which says itself what it does not know
     if toolchain is None:
         return _bundled(source, unit, target, flags)
-    return _by_nvrtc(unit, target, flags, toolchain, code.instances)
+    try:
+        return _by_nvrtc(unit, target, flags, toolchain, code.instances)
+    except RefsimError as refusal:  # an older release lacks headers with which the bundled text was made
+        with suppress(RefsimError):
+            return _bundled(source, unit, target, flags)
+        raise refusal from None
 
 
 def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
@@ -164,8 +174,8 @@ def _by_nvrtc(
     key = cache.digest(
         "ptx", unit.name, unit.sha256, *flags, *map(str, unit.include), *toolchain.versions, *instances, *shims
     )
-    text = cache.entry("ptx", key, lambda: run_nvrtc(unit, flags, toolchain.include, instances).encode()).decode()
-    return _as_compiled(text, unit, target, flags, "nvrtc")
+    text = cache.entry("ptx", key, lambda: run_nvrtc(unit, flags, toolchain, instances).encode()).decode()
+    return _as_compiled(text, unit, target, flags, "nvrtc", toolchain.origin)
 
 
 def _by_nvcc(unit: Unit, source: Path | None, row: Target, code: KernelCode) -> CompiledPtx:
@@ -199,12 +209,16 @@ def _producer(text: str) -> str:
     return " ".join(filter(None, (generated[1] if generated else "", release[1] if release else ""))) or "not said"
 
 
-def _as_compiled(text: str, unit: Unit, target: str, flags: tuple[str, ...], origin: str) -> CompiledPtx:
+def _as_compiled(
+    text: str, unit: Unit, target: str, flags: tuple[str, ...], origin: str, compiler_from: str = ""
+) -> CompiledPtx:
     release = re.search(r"^// Cuda compilation tools, release .*V([\d.]+)", text, re.MULTILINE)
     name = "nvcc" if origin == "nvcc" else "NVRTC"
     compiler = f"{name} {release[1]}" if release else name
     folders = tuple(folder.name for folder in unit.include)
-    return CompiledPtx(text, _sha256(text.encode()), unit.sha256, target, flags, compiler, origin, folders)
+    return CompiledPtx(
+        text, _sha256(text.encode()), unit.sha256, target, flags, compiler, origin, folders, compiler_from
+    )
 
 
 def _bundled(source: Path | None, unit: Unit, target: str, flags: tuple[str, ...]) -> CompiledPtx:

@@ -18,7 +18,7 @@ from refsim.device.driver import SIMULATOR, Driver, DriverError, GpuFacts, no_gp
 from refsim.device.driver_bindings import open_bindings
 from refsim.device.driver_pycuda import open_pycuda
 from refsim.device.modules import LoadedModule, NoModule, RunnableModule
-from refsim.errors import RefsimError, unknown
+from refsim.errors import Kind, RefsimError, unknown
 from refsim.kernel_code import KernelCode, code_of
 from refsim.render.cards import Card
 from refsim.targets import ARCHITECTURES, Target, target_named
@@ -84,22 +84,31 @@ class CudaDevice(Card):
             return
         compiling = importlib.import_module("refsim.device.compile")
         made = compiling.compiled(given, self.target)
-        cubin = compiling.assemble(made)
-        self.built = {
-            **made.facts(given.label),
-            "cubin_sha256": cubin.sha256,
-            "cubin_flags": " ".join(cubin.flags),
-            "assembler": f"{cubin.assembler} ({cubin.assembler_from})",
-        }
-        with self._running(lambda: self._module(cubin.image, made.text, str(given.file or given.label))) as launcher:
+        image, facts = self._image(made.text)
+        self.built = {**made.facts(given.label), **facts}
+        with self._running(lambda: self._module(image, made.text, str(given.file or given.label))) as launcher:
             yield launcher
 
     @contextmanager
     def loaded(self, text: str, source: str) -> Iterator[CudaLauncher]:
         """A launcher over a PTX text; `source` names it in errors."""
-        cubin = importlib.import_module("refsim.device.compile").assemble(text, self.target)
-        with self._running(lambda: self._module(cubin.image, text, source)) as launcher:
+        image, _ = self._image(text)
+        with self._running(lambda: self._module(image, text, source)) as launcher:
             yield launcher
+
+    def _image(self, text: str) -> tuple[bytes, dict[str, str]]:
+        """What the driver loads, with facts for a verdict: the cubin by ptxas, or without a ptxas the PTX itself.
+
+        The driver assembles that by the same optimiser, of its own release.
+        """
+        try:
+            cubin = importlib.import_module("refsim.device.compile").assemble(text, self.target)
+        except RefsimError as missing:
+            if missing.kind is not Kind.MISSING:
+                raise
+            return text.encode() + b"\0", {"assembler": f"the driver, {self.describe()['driver']}; {missing.what}"}
+        facts = {"cubin_sha256": cubin.sha256, "cubin_flags": " ".join(cubin.flags)}
+        return cubin.image, {**facts, "assembler": f"{cubin.assembler} ({cubin.assembler_from})"}
 
     @contextmanager
     def _running(

@@ -102,7 +102,7 @@ def open_bindings(index: int) -> BindingsDriver:
         raise RefsimError(
             "no-cuda-bindings",
             f"cuda.bindings is not installed: {fault}",
-            help="pip install 'refsim[sim]'",
+            help="pip install 'refsim[gpu]'",
             kind=Kind.MISSING,
         ) from fault
     call = Launching(bindings).call

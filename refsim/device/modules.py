@@ -92,7 +92,7 @@ class NoModule:
 
 @dataclass
 class LoadedModule:
-    """One cubin in the driver's context; `text` is the PTX it was assembled from, `source` names it in errors."""
+    """One image in the driver's context, a cubin or PTX; `text` is the PTX of it, `source` names it in errors."""
 
     driver: Driver
     image: bytes
@@ -105,9 +105,10 @@ class LoadedModule:
         try:
             self.handle = self.driver.launching.load(self.image)
         except DriverError as fault:
+            kind = "cubin" if self.image.startswith(b"\x7fELF") else "PTX"
             raise RefsimError(
                 "module-refused",
-                f"the driver does not load the cubin: {fault}",
+                f"the driver does not load the {kind}: {fault}",
                 self.source,
                 help="compile for this GPU's compute capability",
             ) from fault

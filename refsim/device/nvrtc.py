@@ -4,11 +4,11 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from refsim.device.compiler_logs import refused
+from refsim.device.libnvrtc import NvrtcError, opened
 from refsim.device.standard_headers import PROLOGUE, standard_headers
-from refsim.device.toolchain import INSTALL, find_nvcc
+from refsim.device.toolchain import INSTALL, Toolchain, find_nvcc
 from refsim.device.units import Unit
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.text.entry_names import NAMES_MARK
@@ -18,41 +18,18 @@ from refsim.ptx.text.entry_names import NAMES_MARK
 _NOWHERE = "/refsim-source/"
 
 
-def run_nvrtc(
-    unit: Unit, flags: tuple[str, ...], include_directories: tuple[str, ...], instances: tuple[str, ...] = ()
-) -> str:
+def run_nvrtc(unit: Unit, flags: tuple[str, ...], toolchain: Toolchain, instances: tuple[str, ...] = ()) -> str:
     """PTX of a unit; at its end stand the entries that `instances` became ("k<4>"), as comments."""
-    from cuda.bindings import nvrtc
-
-    folders = (*map(str, unit.include), *include_directories)
-    arguments = [flag.encode() for flag in (*flags, *(f"--include-path={path}" for path in folders))]
+    folders = (*map(str, unit.include), *toolchain.include)
+    arguments = [*flags, *(f"--include-path={path}" for path in folders)]
     given = dict(unit.headers)
-    headers = {name: text for name, text in standard_headers(include_directories) if name not in given} | given
+    headers = {name: text for name, text in standard_headers(toolchain.include) if name not in given} | given
     source = f'{PROLOGUE}#line 1 "{unit.name}"\n{unit.text}'
-    program = _checked(
-        nvrtc,
-        nvrtc.nvrtcCreateProgram(
-            source.encode(),
-            (_NOWHERE + unit.name).encode(),
-            len(headers),
-            [content.encode() for content in headers.values()],
-            [name.encode() for name in headers],
-        ),
-    )
     try:
-        for name in instances:
-            _checked(nvrtc, nvrtc.nvrtcAddNameExpression(program, name.encode()))
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
-        if int(status) != 0:
-            log = _buffer(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
-            log = _bare(log.replace(_NOWHERE, ""), folders)
-            raise refused("compile-error", f"NVRTC refused {unit.name}", log, flags)
-        text = _buffer(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
-        lowered = {
-            name: _checked(nvrtc, nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in instances
-        }
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+        text, lowered = opened(toolchain.library).compile(source, _NOWHERE + unit.name, headers, arguments, instances)
+    except NvrtcError as log:
+        said = _bare(str(log).replace(_NOWHERE, ""), folders)
+        raise refused("compile-error", f"NVRTC refused {unit.name}", said, flags) from None
     named = "".join(f"{NAMES_MARK}{name} = {entry}\n" for name, entry in lowered.items())
     return without_paths(text, folders) + named
 
@@ -63,7 +40,7 @@ def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_di
     if program is None:
         raise RefsimError(
             "compiler-missing",
-            'compiler="nvcc", and there is no nvcc on PATH',
+            'compiler="nvcc", and there is no nvcc on PATH or in a toolkit',
             help=f"install the CUDA toolkit, or leave compiler= away: NVRTC ({INSTALL}) needs no host compiler",
             kind=Kind.MISSING,
         )
@@ -102,20 +79,3 @@ def _bare(log: str, folders: tuple[str, ...]) -> str:
     for folder in sorted(folders, key=len, reverse=True):
         log = log.replace(f"{folder}/", "")
     return log
-
-
-def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
-    """The result behind an NVRTC status."""
-    status, *results = answer
-    if int(status) != 0:
-        raise RefsimError(
-            "nvrtc", f"NVRTC answered {nvrtc.nvrtcGetErrorString(status)[1].decode()}", kind=Kind.MISSING, help=INSTALL
-        )
-    return results[0] if results else None
-
-
-def _buffer(nvrtc: Any, program: Any, measure: Any, fetch: Any) -> str:
-    size: int = _checked(nvrtc, measure(program))
-    content = b" " * size  # filled in place by the binding
-    _checked(nvrtc, fetch(program, content))
-    return content.rstrip(b"\0").decode()

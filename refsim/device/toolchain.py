@@ -1,55 +1,195 @@
-"""Where the compilers come from: NVRTC and CUDA's headers from wheels, nvcc from PATH, ptxas as `assemblers.py` finds it."""
+"""Which NVRTC and which of CUDA's headers compile: the first places where both work together; nvcc, where there is one.
 
+A part is taken only if it works: the library loads and knows the target, no header is missing, and the two are of one
+release or a file that includes them all compiles. Why another was passed over is kept, for `refsim doctor`.
+"""
+
+import os
+import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import metadata
+from itertools import product
 from pathlib import Path
 
-INSTALL = "pip install 'refsim[sim]'"
+from refsim.cuda_places import HEADER_WHEELS, NVRTC_WHEELS, Place, places, wheel_version
+from refsim.device.libnvrtc import NvrtcError, opened
+from refsim.errors import RefsimError
 
-# Wheel, and a header by which its include directory is known.
-_HEADER_WHEELS = (
-    ("nvidia-cuda-runtime", "include/cuda_fp8.h"),
-    ("nvidia-cuda-crt", "include/crt/host_defines.h"),
-    ("nvidia-cuda-cccl", "include/cccl/cuda/std/cstdint"),
+INSTALL = "pip install 'refsim[sim]'"
+Version = tuple[int, int]
+OLDEST: Version = (12, 0)
+"""Headers and flags of older releases than CUDA 12.0 are not what kernels here are written for."""
+HEADERS = (
+    "cuda_runtime_api.h",
+    "cuda_fp8.h",
+    "cuda_bf16.h",
+    "cuda_fp16.h",
+    "cooperative_groups.h",
+    "mma.h",
+    "crt/host_defines.h",
+    "crt/mma.h",
+    "cuda/std/cstdint",
+    "cuda/pipeline",
+    "nv/target",
 )
+"""Headers that kernels include or that those include: folders without one of them are not complete."""
+_TRIED = "".join(f"#include <{name}>\n" for name in HEADERS if name not in ("cuda_runtime_api.h", "crt/mma.h"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """NVRTC or the headers as one place has them; `lacks` says why they do not work, and is empty where they do.
+
+    `origin` is "nvidia-cuda-nvrtc 13.0.88" or "toolkit of CUDA_HOME, 12.9"; `paths` the library, or the folders.
+    """
+
+    kind: str
+    origin: str
+    release: Version
+    paths: tuple[str, ...]
+    lacks: str = ""
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """NVRTC with CUDA's headers: the versions of both, which compiled texts depend on, and the include folders."""
+    """NVRTC with CUDA's headers: what compiled texts depend on (`versions`), the library, the include folders.
+
+    `origin` is where they are from, in one line if they are from one place.
+    """
 
     versions: tuple[str, ...]
     include: tuple[str, ...]
+    library: str
+    origin: str
 
 
-@lru_cache(maxsize=1)
-def find_toolchain() -> Toolchain | None:
-    """None if a part is not installed."""
-    try:
-        versions = [f"{name} {metadata.version(name)}" for name in ("cuda-bindings", "nvidia-cuda-nvrtc")]
-        directories: dict[str, None] = {}
-        for name, header in _HEADER_WHEELS:
-            directories[str(_wheel_root(name, header) / ("include/cccl" if "cccl" in header else "include"))] = None
-            versions.append(f"{name} {metadata.version(name)}")
-        from cuda.bindings import nvrtc  # noqa: F401
-    except ImportError:  # PackageNotFoundError is one
-        return None
-    return Toolchain(tuple(versions), tuple(directories))
+@dataclass(frozen=True)
+class Search:
+    """What was found: the toolchain, or None, and every part that was looked at, in order."""
+
+    toolchain: Toolchain | None
+    parts: tuple[Part, ...]
+
+
+def find_toolchain(number: int = 0) -> Toolchain | None:
+    """The first NVRTC and headers that work together and compile for an architecture (90), or for any; None without."""
+    return search(number).toolchain
+
+
+@lru_cache(maxsize=8)
+def search(number: int = 0) -> Search:
+    """Looks from place to place until a library and headers of one release are found; else pairs of two are tried."""
+    found: list[Part] = []
+    for place in places():
+        new = [part for part in (_nvrtc(place, number), _headers(place)) if part is not None]
+        seen = {os.path.realpath(path) for part in found for path in part.paths}
+        found += [part for part in new if not seen.issuperset(map(os.path.realpath, part.paths))]
+        matched = next((pair for pair in _pairs(found) if pair[0].release == pair[1].release), None)
+        if matched is not None:
+            return Search(_joined(*matched), tuple(found))
+    failed: dict[str, str] = {}
+    taken = None
+    for library, headers in _pairs(found):
+        failed[headers.origin] = _fails(library, headers)
+        if not failed[headers.origin]:
+            taken = _joined(library, headers)
+            break
+    parts = (
+        replace(part, lacks=part.lacks or failed.get(part.origin, "")) if part.kind == "headers" else part
+        for part in found
+    )
+    return Search(taken, tuple(parts))
+
+
+def _pairs(found: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
+    """Libraries with headers, all of which work alone, in the order of their places."""
+    working = [[part for part in found if part.kind == kind and not part.lacks] for kind in ("NVRTC", "headers")]
+    return ((library, headers) for library, headers in product(*working))
 
 
 def find_nvcc() -> str | None:
-    """The nvcc on PATH."""
-    return shutil.which("nvcc")
+    """The nvcc on PATH, else that of a toolkit."""
+    in_places = (str(program) for place in places() for program in place.programs("nvcc"))
+    return shutil.which("nvcc") or next(in_places, None)
 
 
-def _wheel_root(name: str, file: str) -> Path:
-    """The directory inside an installed wheel that holds `file`; ModuleNotFoundError if there is none."""
-    distribution = metadata.distribution(name)
-    for path in distribution.files or ():
-        if path.as_posix().endswith(f"/{file}"):
-            located = Path(str(distribution.locate_file(path)))
-            if located.is_file():
-                return located.parents[file.count("/")]
-    raise ModuleNotFoundError(f"{name} holds no {file}")
+# ---- one place -------------------------------------------------------------------------------------------------------
+
+
+def _nvrtc(place: Place, number: int) -> Part | None:
+    """The library of a place; None where it has none."""
+    lacks, path, release = "", "", (0, 0)
+    for library in place.libraries():
+        path = str(library)
+        try:
+            release, compiled = opened(path).version(), opened(path).architectures()
+        except (OSError, AttributeError, RefsimError) as problem:
+            lacks = f"does not load: {_first_words(problem)}"
+            continue
+        if release < OLDEST:
+            lacks = f"is {_dotted(release)}; {_dotted(OLDEST)} is needed"
+        else:
+            lacks = f"is {_dotted(release)}, which compiles no sm_{number}" if number and number not in compiled else ""
+        break
+    return Part("NVRTC", _origin(place, NVRTC_WHEELS, release), release, (path,), lacks) if path else None
+
+
+def _headers(place: Place) -> Part | None:
+    """The headers of a place; None where it has not even those of the runtime."""
+    folders = place.include()
+    runtime = next((file for folder in folders if (file := folder / "cuda_runtime_api.h").is_file()), None)
+    if runtime is None:
+        return None
+    number = re.search(r"#define\s+CUDART_VERSION\s+(\d{4,6})\b", runtime.read_text("utf-8", "replace"))
+    release = (int(number[1]) // 1000, int(number[1]) % 1000 // 10) if number else (0, 0)
+    missing = [name for name in HEADERS if not any((folder / name).is_file() for folder in folders)]
+    lacks = f"no {', '.join(missing)}" if missing else "" if release >= OLDEST else f"of CUDA {_dotted(release)}"
+    used = tuple(str(folder) for folder in folders if any((folder / name).is_file() for name in HEADERS))
+    return Part("headers", _origin(place, HEADER_WHEELS, release), release, used, lacks)
+
+
+def _origin(place: Place, wheels: tuple[str, ...], release: Version) -> str:
+    if place.name == "wheels":
+        return next((f"{wheel} {version}" for wheel in wheels if (version := wheel_version(wheel))), place.name)
+    return f"{place.name}, {_dotted(release)}"
+
+
+def _dotted(release: Version) -> str:
+    return f"{release[0]}.{release[1]}"
+
+
+def _first_words(problem: Exception) -> str:
+    """Of a loader's reason what comes after the path."""
+    return str(problem).rpartition(": ")[2][:80] or type(problem).__name__
+
+
+# ---- two parts together ----------------------------------------------------------------------------------------------
+
+
+def _fails(library: Part, headers: Part) -> str:
+    """Why NVRTC does not compile headers of another release; empty where it does."""
+    options = ["--std=c++17", "--gpu-architecture=compute_80", *(f"--include-path={path}" for path in headers.paths)]
+    try:
+        opened(library.paths[0]).compile(_TRIED, "headers.cu", {}, options)
+    except NvrtcError as refused:
+        error = next((line for line in str(refused).splitlines() if "error" in line), "")
+        words = error.rpartition("error: ")[2][:80]
+        return f"of {_dotted(headers.release)}, which NVRTC {_dotted(library.release)} does not compile: {words}"
+    except RefsimError as problem:
+        return problem.what
+    return ""
+
+
+def _joined(library: Part, headers: Part) -> Toolchain:
+    """Wheels are known by their versions; of other places the files are part of what a text depends on."""
+    identity = [f"{library.origin} {library.release}", headers.origin]
+    if not library.origin.startswith(NVRTC_WHEELS):
+        identity += [f"{path} {Path(path).stat().st_size} {Path(path).stat().st_mtime_ns}" for path in library.paths]
+    if headers.origin.startswith(HEADER_WHEELS):
+        identity += [f"{wheel} {wheel_version(wheel)}" for wheel in HEADER_WHEELS]
+    else:
+        identity += [f"{path} {Path(path).stat().st_mtime_ns}" for path in headers.paths]
+    origin = library.origin if library.origin == headers.origin else f"{library.origin}; headers: {headers.origin}"
+    return Toolchain(tuple(identity), headers.paths, library.paths[0], origin)

@@ -24,6 +24,7 @@ CASES = (
     Case("kernels", "fp8_amax", LEFT_OUT, note="no ptxas"),
     Case("discovery", "mma.a", PASS, 64, parameters={"length": 16, "fraction": 13, "zero_exponent": None}),
 )
+ALL_RAN = tuple(case for case in CASES if case.status != LEFT_OUT)
 FAILING = (*CASES, Case("layouts", HOSTILE, DIFFERS, 7, 2, difference=UNEXPLAINED))
 
 
@@ -32,7 +33,7 @@ def report(cases=FAILING, **changes):
 
 
 def test_only_unexplained_differences_fail():
-    assert report(CASES).exit_code == 0
+    assert report(ALL_RAN).exit_code == 0
     assert report(FAILING).exit_code == 1
     assert report((Case("numerics", "mma.c", DIFFERS),)).exit_code == 1
     assert report((*FAILING, Case("kernels", "k", LEFT_OUT, bug=True))).exit_code == 70
@@ -41,12 +42,34 @@ def test_only_unexplained_differences_fail():
 def test_a_run_that_compared_nothing_does_not_agree():
     assert report((CASES[2], CASES[3])).exit_code == 5
     assert report(()).exit_code == 5
-    assert report(CASES[2:]).exit_code == 0
+    assert report(ALL_RAN[2:]).exit_code == 0
+
+
+def test_what_did_not_run_stands_first_in_every_form_and_is_exit_5():
+    cases = (
+        CASES[0],
+        *(Case("numerics", f"mma.{n}", LEFT_OUT, note="no NVRTC: pip install") for n in range(3)),
+        CASES[3],
+    )
+    found = report(cases)
+    assert found.exit_code == 5
+    assert found.missing == (
+        "4 of 5 cases did not run: nothing is known of them",
+        "3 x no NVRTC: pip install",
+        "1 x no ptxas",
+    )
+    assert found.verdict.startswith("4 of 5 not run, 1 pass")
+    assert list(found.to_json())[:2] == ["kind", "missing"]
+    body = page(found).partition("<body>")[2]
+    assert body.index("4 of 5 cases did not run") < body.index("<h1>")
+    assert report(ALL_RAN).missing == ()
+    assert report(ALL_RAN).to_json()["missing"] == []
+    assert "did not run" not in page(report(ALL_RAN))
 
 
 def test_the_verdict_counts_explained_differences_apart():
     assert report().verdict == (
-        "2 pass, 1 differ unexplained, 1 differ and are explained, 1 unsupported, 1 not run; 4,294,967,467 words compared"
+        "1 of 6 not run, 2 pass, 1 differ unexplained, 1 differ and are explained, 1 unsupported; 4,294,967,467 words compared"
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from refsim import device
-from refsim.device import cache, compile
+from refsim.device import cache, compile, toolchain
 from refsim.device.compile import compiled
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode
@@ -174,6 +174,7 @@ def test_nvcc_compiles_a_file_with_host_code(tmp_path: Path) -> None:
 
 def test_without_nvcc_its_absence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(toolchain, "places", lambda: ())
     with pytest.raises(RefsimError) as caught:
         compiled(KernelCode(source=SOURCE, compiler="nvcc"))
     assert (caught.value.code, caught.value.kind) == ("compiler-missing", Kind.MISSING)

@@ -104,7 +104,7 @@ def libcuda(tmp_path_factory):
 @pytest.fixture(params=["pycuda", "bindings"])
 def backend(request):
     if request.param == "bindings":
-        pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[sim]'")
+        pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[gpu]'")
     return request.param
 
 
@@ -211,7 +211,7 @@ said["read"] = refused(gpu.read, out)
 @pytest.mark.parametrize(("backend", "name"), [("pycuda", "cuda:pycuda"), ("bindings", "cuda:bindings")])
 def test_a_machine_without_a_gpu(libcuda, backend, name):
     if backend == "bindings":
-        pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[sim]'")
+        pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[gpu]'")
     script = CASE.split("gpu_device =", maxsplit=1)[0] + f"print(json.dumps(refused(device.open, {name!r})))"
     environment = {
         **os.environ,
@@ -240,7 +240,7 @@ def test_neither_library_gives_both_pip_lines(monkeypatch):
     with pytest.raises(RefsimError) as caught:
         cuda.open_device()
     assert (caught.value.code, caught.value.kind) == ("no-pycuda", Kind.MISSING)
-    assert caught.value.help == "pip install 'refsim[gpu]', or pip install 'refsim[sim]'"
+    assert caught.value.help == "pip install 'refsim[pycuda]', or pip install 'refsim[gpu]'"
 
 
 @pytest.mark.parametrize(("backend", "code"), [("pycuda", "no-pycuda"), ("bindings", "no-cuda-bindings")])

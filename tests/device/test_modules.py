@@ -1,14 +1,14 @@
 """refsim.device.modules: what is refused before the driver is asked, and when a cubin is loaded anew."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from refsim.device import compile as compiling
+from refsim.device.assembling import Cubin
 from refsim.device.cuda import CudaDevice
 from refsim.device.driver import DriverError, GpuFacts, Launching
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
+from refsim.kernel_code import KernelCode
 from refsim.kernels import Struct
 
 # The bodies are of an instruction that does not exist: only the driver has to understand them.
@@ -79,9 +79,14 @@ class FakeDriver:
             )
 
 
+def cubin_of(text, target):
+    """What stands for a cubin: the text, so that a test knows which was loaded."""
+    return Cubin(text.encode(), "", "", target, (), "ptxas 13.0.88", "PATH")
+
+
 @pytest.fixture
 def device(monkeypatch):
-    monkeypatch.setattr(compiling, "assemble", lambda text, target: SimpleNamespace(image=text.encode()))
+    monkeypatch.setattr(compiling, "assemble", cubin_of)
     return CudaDevice("cuda:0", "sm_90a", 0, FakeDriver(), GpuFacts("Fake GPU", (9, 0), 4, 1 << 30, 13000))
 
 
@@ -151,6 +156,28 @@ def test_an_image_that_the_driver_does_not_load(device):
     with pytest.raises(RefsimError, match="invalid argument") as caught, device.loaded(PLAIN, "k.ptx"):
         pass
     assert (caught.value.code, caught.value.where) == ("module-refused", "k.ptx")
+
+
+def test_without_a_ptxas_the_driver_gets_the_text(device, monkeypatch):
+    def refuse(text, target):
+        raise RefsimError("assembler-missing", "ptxas is nowhere", kind=Kind.MISSING)
+
+    monkeypatch.setattr(compiling, "assemble", refuse)
+    with device.launcher(KernelCode(ptx=PLAIN)):
+        pass
+    assert device.driver.calls.asked[0] == ("cuModuleLoadData", PLAIN.encode() + b"\0")
+    assert device.describe()["assembler"] == "the driver, CUDA 13.0; ptxas is nowhere"
+    assert "cubin_sha256" not in device.describe()
+
+
+def test_a_text_that_ptxas_refuses_is_not_tried_on_the_driver(device, monkeypatch):
+    def refuse(text, target):
+        raise RefsimError("assemble-error", "ptxas refused the PTX", kind=Kind.UNREADABLE)
+
+    monkeypatch.setattr(compiling, "assemble", refuse)
+    with pytest.raises(RefsimError, match="assemble-error"), device.loaded(PLAIN, "k.ptx"):
+        pass
+    assert device.driver.calls.names() == []
 
 
 @pytest.mark.parametrize(("raw", "align"), [(bytes(12), 8), (bytes(12), 3), (b"", 1), (bytes(8), 0)])

@@ -24,9 +24,10 @@ def three(monkeypatch: pytest.MonkeyPatch) -> None:
     def known(program: str, origin: str) -> Assembler:
         return Assembler(program, HERE[program, origin], newest_read(HERE[program, origin]), origin)
 
-    monkeypatch.setattr(assemblers, "_of_wheel", lambda wheel: [versions[each] for each in wheels.get(wheel, [])])
+    of_wheel = {wheel: [versions[each] for each in names] for wheel, names in wheels.items()}
+    monkeypatch.setattr(assemblers, "programs_of_wheel", lambda wheel: of_wheel.get(wheel, []))
+    monkeypatch.setattr(assemblers, "places", lambda: ())
     monkeypatch.setattr(assemblers, "_known", known)
-    monkeypatch.setattr(assemblers.shutil, "which", lambda name: None)
 
 
 @pytest.mark.parametrize(

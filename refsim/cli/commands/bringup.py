@@ -83,7 +83,8 @@ def command(
 ) -> int:
     """Run the suites on a GPU: conversions, layouts, tensor-core numerics, kernels; a report of what agrees in bits.
 
-    A difference comes with its smallest case and the chip whose arithmetic explains it; only unexplained ones fail. An
+    A difference comes with its smallest case and the chip whose arithmetic explains it; only unexplained ones fail. What could
+    not run stands first, and the exit code is 5. An
     interrupted run goes on where it stopped. On the simulated GPU everything is labelled simulated.
 
     \b
@@ -204,6 +205,8 @@ def _deliver(report: "Report", forms: list[tuple[str, str | None]], xml: Path | 
 
         save(xml, junit(report).encode())
     if all(file is not None for _, file in forms):
+        for line in report.missing:
+            console.tell(line)
         console.tell(f"{report.title}: {report.verdict}")
 
 
@@ -224,7 +227,8 @@ def _document(report: "Report", form: str) -> Document:
     if form in ("csv", "jsonl"):
         return Document((matrix,), report.title, sources)
     facts = Record(tuple(Entry(name, value) for name, value in report.facts.items()), key="facts")
-    parts: list[Part] = [Wording((report.title, report.verdict), {}, key="verdict"), facts, matrix]
+    parts: list[Part] = [Wording(report.missing, {}, key="missing")] if report.missing else []
+    parts += [Wording((report.title, report.verdict), {}, key="verdict"), facts, matrix]
     parts += [_told(case) for case in report.cases if case.difference or case.status != "pass" or case.parameters]
     if report.changes is not None:
         lines = [f"{change.case}: {change.before} -> {change.now}" for change in report.changes]

@@ -1,44 +1,69 @@
-"""refsim doctor: what is installed here, what is missing, and what that costs."""
+"""refsim doctor: what is installed here, what is missing, what that costs; one kernel through all of it."""
 
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 import click
 
 from refsim.cli import console
-from refsim.cli.delivery import answers
-from refsim.errors import RefsimError
+from refsim.cli.delivery import Answer, answers
+from refsim.errors import Kind, RefsimError
 from refsim.render import Column, Document, Table
 
+if TYPE_CHECKING:
+    from refsim.device import Device
+    from refsim.device.trial import TrialStep
+
 COLUMNS = (Column("part", strong=True), Column("state"), Column("found"), Column("help", drop=1))
+PASSED_OVER = (Column("passed over", strong=True), Column("in"), Column("because"))
+STEPS = (Column("step", strong=True), Column("state"), Column("by"), Column("from"))
 _PACKAGES = (
     ("numpy", "numpy", "pip install refsim"),
     ("ml_dtypes", "ml_dtypes", "pip install refsim"),
-    ("NVRTC", "nvidia-cuda-nvrtc", "pip install 'refsim[sim]' (else the bundled PTX is used)"),
-    ("CUDA headers", "nvidia-cuda-runtime", "pip install 'refsim[sim]'"),
-    ("cuda-bindings", "cuda-bindings", "pip install 'refsim[sim]' (also for a real GPU, without PyCUDA)"),
     ("hypothesis", "hypothesis", "pip install 'refsim[testing]' for refsim verify"),
     ("pytest", "pytest", "pip install 'refsim[testing]' for the conformance suites"),
-    ("PyCUDA", "pycuda", "pip install 'refsim[gpu]' for a real GPU"),
+    ("cuda-bindings", "cuda-bindings", "pip install 'refsim[gpu]' for a real GPU"),
+    ("PyCUDA", "pycuda", "not needed beside cuda-bindings; pip install 'refsim[pycuda]'"),
 )
 Row = tuple[str, str, str, str]
 
 
 @click.command()
 @click.option("--clear-cache", is_flag=True, help="Delete the compiled PTX and cubins in the user cache.")
+@click.option(
+    "--device",
+    "device_name",
+    metavar="NAME",
+    default="auto",
+    show_default=True,
+    help="Where the kernel runs: sim, cuda, cuda:1; auto takes a real GPU where there is one, else the simulated one.",
+)
 @answers
-def command(clear_cache: bool) -> Document:
-    """What refsim finds here: packages, compilers, GPUs, caches. No GPU is not an error."""
-    from refsim.device import cache
+def command(clear_cache: bool, device_name: str) -> Answer:
+    """What refsim finds here: packages, compilers, GPUs, caches; one kernel is compiled, assembled and run.
+
+    No GPU and no compiler are not errors: the simulated GPU and bundled PTX take their places. A device that was asked for
+    and is not here is exit 4, a part that is here and does not work exit 5, a result with other bits exit 1.
+    """
+    from refsim.device import cache, toolchain
 
     if clear_cache:
         removed = cache.clear_cache()
         console.tell(f"removed {removed} cache entries")
     rows: list[Row] = [("Python", "ok", f"{platform.python_version()} at {sys.prefix}", "")]
     rows += [_package(*row) for row in _PACKAGES]
-    rows += [_assembler(), _gpu(), _bundled(), _cache()]
-    return Document((Table(COLUMNS, tuple(rows), key="parts"),), "doctor")
+    gpu, device, problem = _gpu(device_name)
+    rows += [*_compilers(), _assembler(), gpu, _bundled(), _cache()]
+    parts = [Table(COLUMNS, tuple(rows), key="parts")]
+    over = tuple((part.kind, part.origin, part.lacks) for part in toolchain.search().parts if part.lacks)
+    if over:
+        parts.append(Table(PASSED_OVER, over, key="passed_over"))
+    steps = [] if device is None else _tried(device)
+    parts.append(Table(STEPS, tuple((step.name, step.state, step.by, step.brought) for step in steps), key="trial"))
+    code = problem.exit_code if problem else max((step.exit_code for step in steps), default=0)
+    return Answer(Document(tuple(parts), "doctor"), code)
 
 
 def _package(part: str, package: str, advice: str) -> Row:
@@ -48,23 +73,50 @@ def _package(part: str, package: str, advice: str) -> Row:
         return part, "missing", "", advice
 
 
+def _compilers() -> list[Row]:
+    """NVRTC and the headers that are taken, and where they lie."""
+    from refsim.device import toolchain
+
+    found = toolchain.find_toolchain()
+    if found is None:
+        advice = f"{toolchain.INSTALL} (else the bundled PTX is used)"
+        return [("NVRTC", "missing", "", advice), ("CUDA headers", "missing", "", advice)]
+    library, _, headers = found.origin.partition("; headers: ")
+    return [("NVRTC", "ok", library, ""), ("CUDA headers", "ok", headers or library, "")]
+
+
 def _assembler() -> Row:
-    from refsim.device import compile as compiling
+    from refsim.device.assembling import required_assembler
 
     try:
-        return "ptxas", "ok", compiling.assembler_version(), ""
+        found = required_assembler("")
+        return "ptxas", "ok", f"{str(found).removeprefix('ptxas ')} of {found.origin}", ""
     except RefsimError as error:
-        return "ptxas", "missing", "", error.help
+        return "ptxas", "missing", "", f"{error.help} (else a GPU's driver assembles)"
 
 
-def _gpu() -> Row:
+def _gpu(name: str) -> "tuple[Row, Device | None, RefsimError | None]":
+    """The row of the GPU, the device that a kernel is tried on, and what is wrong with the one that was asked for."""
     from refsim import device
 
+    asked = name.startswith("cuda")
     try:
-        facts = device.open("cuda").describe()
+        gpu = device.open(name if asked else "cuda")
     except RefsimError as error:
-        return "GPU", "none", error.what, "the simulated GPU runs instead"
-    return "GPU", "ok", f"{facts['device']}, {facts['driver']}, {facts['target']}, through {facts['backend']}", ""
+        if asked and error.kind is not Kind.MISSING:
+            raise
+        advice = f"{error.help}; " if error.code == "no-pycuda" else ""
+        row = ("GPU", "missing" if asked else "none", error.what, f"{advice}the simulated GPU runs instead")
+        return row, None if asked else device.open("sim" if name == "auto" else name), error if asked else None
+    facts = gpu.describe()
+    found = f"{facts['device']}, {facts['driver']}, {facts['target']}, through {facts['backend']}"
+    return ("GPU", "ok", found, ""), gpu if name == "auto" or asked else device.open(name), None
+
+
+def _tried(device: "Device") -> "list[TrialStep]":
+    from refsim.device.trial import tried
+
+    return tried(device)
 
 
 def _bundled() -> Row:

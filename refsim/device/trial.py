@@ -1,0 +1,78 @@
+"""One kernel through every tool that a verdict needs: compiled, assembled, run, its bits compared."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from refsim.bundled import bundled
+from refsim.conversions import encode
+from refsim.device import Device
+from refsim.device.assembling import assembled
+from refsim.device.compile import CompiledPtx, compile_ptx
+from refsim.errors import Kind, RefsimError
+
+_ENTRY = "doctor_encode"
+_COUNT = 256
+OK, MISSING, FAILS, WRONG_BITS = "ok", "missing", "fails", "wrong"
+_CODES = {OK: 0, MISSING: 0, FAILS: Kind.INCONCLUSIVE.value, WRONG_BITS: Kind.FAULT.value}
+
+
+@dataclass(frozen=True)
+class TrialStep:
+    """A step of the trial: `by` says which tool did it, or why it failed; `brought` where that tool is from."""
+
+    name: str
+    state: str
+    by: str
+    brought: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if it went well or a tool is not installed, 5 if a tool that is here fails, 1 if bits differ."""
+        return _CODES[self.state]
+
+
+def tried(device: Device) -> list[TrialStep]:
+    """The steps for the target of a device; the trial ends where there is nothing left to run."""
+    try:
+        made = compile_ptx(bundled("gpu/probes/doctor.cu"), device.target)
+    except RefsimError as error:
+        return [_failed("compile", error)]
+    origin = made.compiler_from if made.origin == "nvrtc" else f"{made.origin} PTX, nothing here compiles it"
+    return [TrialStep("compile", OK, made.compiler, origin), _assembled(made), _run(device)]
+
+
+def _assembled(made: CompiledPtx) -> TrialStep:
+    try:
+        cubin = assembled(made.text, made.target)
+    except RefsimError as error:
+        return _failed("assemble", error)
+    return TrialStep("assemble", OK, cubin.assembler, cubin.assembler_from)
+
+
+def _run(device: Device) -> TrialStep:
+    """Floats of both signs from 2^-20 to 2^11 against the model: subnormal, rounded and saturated codes are among them."""
+    values = (np.random.default_rng(1).uniform(-1, 1, _COUNT) * 2.0 ** np.arange(-20, 12).repeat(_COUNT // 32)).astype(
+        "f4"
+    )
+    try:
+        with device.probing().launcher(bundled("gpu/probes/doctor.cu")) as launcher:
+            given = launcher.upload(values, name="in")
+            outputs = {
+                name: launcher.output(_COUNT, np.dtype(dtype), name=name)
+                for name, dtype in (("e4m3", "u1"), ("bf16", "u2"))
+            }
+            launcher.launch(_ENTRY, (2,), (_COUNT // 2,), [given, *outputs.values()])
+            wrong = sum(
+                np.count_nonzero(launcher.read(buffer) != encode(values, name)) for name, buffer in outputs.items()
+            )
+    except RefsimError as error:
+        return _failed("run", error)
+    facts = device.describe()
+    if wrong:
+        return TrialStep("run", WRONG_BITS, f"{wrong} of {2 * _COUNT} codes are not the model's", facts["device"])
+    return TrialStep("run", OK, facts["device"], facts.get("assembler", "the simulator"))
+
+
+def _failed(name: str, error: RefsimError) -> TrialStep:
+    return TrialStep(name, MISSING if error.kind is Kind.MISSING else FAILS, error.what, error.help)

@@ -1,0 +1,156 @@
+"""Which NVRTC and which headers are taken, and why others are not; the bits of a text do not depend on where they lie."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from refsim.cuda_places import Place
+from refsim.device import cache, toolchain
+from refsim.device.compile import TARGETS, compile_ptx
+from refsim.device.libnvrtc import opened
+from refsim.device.toolchain import HEADERS, Part, find_toolchain, search
+from refsim.errors import RefsimError
+from tests import bare_machine
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(
+    find_toolchain() is None, reason="NVRTC and its headers are not installed: pip install 'refsim[sim]'"
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Place]]:
+    """The places that are asked, for a test to fill."""
+    rows: list[Place] = []
+    monkeypatch.setattr(toolchain, "places", lambda: rows)
+    monkeypatch.setattr(cache, "cache_directory", lambda: tmp_path / "cache")
+    search.cache_clear()
+    yield rows
+    search.cache_clear()
+
+
+def place(name: str, root: Path) -> Place:
+    return Place(name, lambda: iter((root,)))
+
+
+def with_headers(folder: Path, release: str, *, without: tuple[str, ...] = (), text: str = "") -> Path:
+    """Headers that say their release; they hold `text`."""
+    for name in HEADERS:
+        if name not in without:
+            path = folder / "include" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    major, _, minor = release.partition(".")
+    if "cuda_runtime_api.h" not in without:
+        (folder / "include" / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION {major}0{minor}0\n")
+    return folder
+
+
+def with_library(folder: Path) -> Path:
+    """The installed NVRTC alone."""
+    bare_machine.make_toolkit(folder / "whole")
+    (folder / "lib64").symlink_to(folder / "whole" / "lib64")
+    return folder
+
+
+def why(parts: tuple[Part, ...]) -> list[tuple[str, str, str]]:
+    return [(part.kind, part.origin, part.lacks) for part in parts]
+
+
+def test_a_toolkit_gives_the_text_that_the_wheels_give(asked: list[Place], tmp_path: Path) -> None:
+    asked.append(place("toolkit of CUDA_HOME", bare_machine.make_toolkit(tmp_path / "cuda")))
+    source = ROOT / "gpu" / "probes" / "doctor.cu"
+    compiled = compile_ptx(source, "sm_89")
+    assert (compiled.origin, compiled.compiler_from) == ("nvrtc", "toolkit of CUDA_HOME, 13.0")
+    kept = (ROOT / "gpu" / "ptx" / "doctor.sm_89.ptx").read_text("utf-8").partition("\n")
+    if f'"{compiled.compiler}"' in kept[0]:
+        assert compiled.text == kept[2]
+    assert compiled.facts("k")["compiler_from"] == "toolkit of CUDA_HOME, 13.0"
+    assert str(tmp_path) not in compiled.text
+
+
+def test_the_library_of_one_place_goes_with_the_headers_of_another(asked: list[Place], tmp_path: Path) -> None:
+    """As on a machine with torch's NVRTC, the runtime's headers without those of crt, and a toolkit without NVRTC."""
+    whole = bare_machine.make_toolkit(tmp_path / "cuda")
+    torch = with_headers(with_library(tmp_path / "torch"), "13.0", without=("crt/host_defines.h", "nv/target"))
+    bare = tmp_path / "toolkit"
+    bare.mkdir()
+    (bare / "include").symlink_to(whole / "include")
+    asked += [place("torch", torch), place("toolkit of CUDA_HOME", bare)]
+    found = search()
+    assert found.toolchain is not None
+    assert found.toolchain.origin == "torch, 13.0; headers: toolkit of CUDA_HOME, 13.0"
+    assert why(found.parts) == [
+        ("NVRTC", "torch, 13.0", ""),
+        ("headers", "torch, 13.0", "no crt/host_defines.h, nv/target"),
+        ("headers", "toolkit of CUDA_HOME, 13.0", ""),
+    ]
+    assert ".entry doctor_encode" in compile_ptx(ROOT / "gpu" / "probes" / "doctor.cu", "sm_80").text
+
+
+def test_headers_of_another_release_are_tried_before_they_are_taken(asked: list[Place], tmp_path: Path) -> None:
+    library = with_library(tmp_path / "library")
+    broken = with_headers(tmp_path / "broken", "12.4", text="#error not for this compiler\n")
+    sound = with_headers(tmp_path / "sound", "12.6", text="#pragma once\n")
+    asked += [place("torch", library), place("first", broken), place("second", sound)]
+    found = search()
+    assert found.toolchain is not None
+    assert found.toolchain.origin == "torch, 13.0; headers: second, 12.6"
+    assert why(found.parts)[1:] == [
+        (
+            "headers",
+            "first, 12.4",
+            "of 12.4, which NVRTC 13.0 does not compile: #error directive: not for this compiler",
+        ),
+        ("headers", "second, 12.6", ""),
+    ]
+    asked[1:] = [asked[1]]
+    search.cache_clear()
+    assert find_toolchain() is None, "nothing that fails is taken"
+
+
+def test_what_does_not_load_or_is_too_old_is_passed_over_with_the_reason(asked: list[Place], tmp_path: Path) -> None:
+    text = tmp_path / "text" / "lib64" / "libnvrtc.so.13"
+    text.parent.mkdir(parents=True)
+    text.write_text("no library")
+    other = tmp_path / "other" / "lib64" / "libnvrtc.so.13"
+    other.parent.mkdir(parents=True)
+    builtins = next((tmp_path / "library").glob("*"), None) or with_library(tmp_path / "library")
+    shutil.copyfile(next((tmp_path / "library" / "lib64").glob("libnvrtc-builtins.so*")), other)
+    old = with_headers(tmp_path / "old", "11.8")
+    asked += [place("text", text.parents[1]), place("other", other.parents[1]), place("old", old)]
+    asked.append(place("new", builtins))
+    found = search(70)
+    assert found.toolchain is None
+    reasons = {origin: lacks for _, origin, lacks in why(found.parts)}
+    assert reasons["text, 0.0"].startswith("does not load: ")
+    assert reasons["other, 0.0"].startswith("does not load: ")
+    assert reasons["old, 11.8"] == "of CUDA 11.8"
+    assert reasons["new, 13.0"] == "is 13.0, which compiles no sm_70"
+
+
+def test_the_library_says_what_it_compiles_for() -> None:
+    found = find_toolchain()
+    assert found is not None
+    numbers = opened(found.library).architectures()
+    assert {row.number for row in TARGETS} <= set(numbers)
+    assert 70 not in numbers, "which CUDA 13 has dropped"
+    assert find_toolchain(70) is None
+    with pytest.raises(RefsimError, match="compile-error"):
+        compile_ptx(ROOT / "gpu" / "probes" / "doctor.cu", "sm_70")
+
+
+def test_a_source_that_the_compiler_here_refuses_is_served_by_its_bundled_text(
+    asked: list[Place], tmp_path: Path
+) -> None:
+    """Headers of an older release may lack one; the text was made from this very source all the same."""
+    library = with_library(tmp_path / "library")
+    asked += [place("torch", library), place("old", with_headers(tmp_path / "old", "12.6", text="#pragma once\n"))]
+    compiled = compile_ptx(ROOT / "gpu" / "probes" / "conversions.cu", "sm_90a")
+    assert (compiled.origin, compiled.compiler_from) == ("bundled", "")
+    own = tmp_path / "own.cu"
+    own.write_text("#include <cuda_fp4.h>\n")
+    with pytest.raises(RefsimError, match="compile-error"):
+        compile_ptx(own, "sm_90a")
