@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from refsim.errors import Kind, RefsimError
+from refsim.render.cards import Card, Facts
 
 Compiler = Literal["nvrtc", "nvcc"]
 COMPILERS: tuple[Compiler, ...] = ("nvrtc", "nvcc")
 PTX_SUFFIX = ".ptx"
+LONGEST_LINE = 100  # at a prompt
 
 
-@dataclass(frozen=True)
-class KernelCode:
+@dataclass(frozen=True, repr=False)
+class KernelCode(Card):
     """One of `file`, `source` (CUDA C++), `ptx` (its text) and `call`, or none of them; a file called *.ptx is PTX.
 
     `options` go to the compiler as they are, `include` are folders for headers, `defines` become -DNAME=VALUE (None: -DNAME);
@@ -91,6 +93,14 @@ class KernelCode:
     def instances(self) -> tuple[str, ...]:
         """The entries that exist only if somebody asks for them: names with template arguments."""
         return tuple(entry for entry in self.entries if "<" in entry)
+
+    def _line(self) -> str:
+        return " ".join((self.label or "none", *self.flags))[:LONGEST_LINE]
+
+    def _facts(self) -> Facts:
+        for name in ("file", "options", "include", "defines", "compiler", "entries"):
+            if value := getattr(self, name):
+                yield name, value
 
     def required(self) -> "KernelCode":
         """Itself; RefsimError no-kernel-file where nothing could be compiled, which no GPU can run."""

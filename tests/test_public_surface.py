@@ -13,8 +13,11 @@ import pytest
 
 import refsim
 from refsim import ptx
+from refsim.device.compile import assemble, compiled
 from refsim.errors import Kind
+from refsim.kernel_code import KernelCode
 from refsim.render.cards import Card
+from refsim.testing.campaign import run_campaign
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 MODULES = (
@@ -175,6 +178,16 @@ def things() -> Iterator[Any]:
     yield refsim.device.open("sim")
     yield program
     yield program.launch("k", 1, 32, [np.zeros(1, np.uint8)])
+    yield ptx.load(program.text + "".join(f".entry {'x' * 300}{n}() {{ ret; }}\n" for n in range(9)))
+    yield ptx.load(program.text.replace("entry k", f"entry {'k' * 300}"))
+    yield refsim.layouts.tile("K", "128B", 2, (16, 64))
+    yield refsim.layouts.bank_conflicts(np.arange(32) * 128, 4)
+    source = KernelCode(source="__global__ void k(float* x) { x[0] = 1.0f; }\n" + "// long\n" * 999, defines={"N": 4})
+    made = compiled(source, "sm_80")
+    yield from (source, made, assemble(made))
+    with refsim.device.open("sim").launcher(source) as launcher:
+        yield launcher
+    yield run_campaign(load_kernel_file(bundled_kernels("bindings.py")).FP8_AMAX, refsim.device.open("sim"), cases=1)
 
 
 def test_a_prompt_shows_a_line_and_a_notebook_a_table() -> None:

@@ -26,7 +26,6 @@ CODES = {kind.value for kind in Kind}
 TABLES = ("formats/", "numerics/methods.py", "numerics/roundings.py", "errors.py")
 OTHER_WORDS = {
     "ptx/": "types of PTX opcodes, registers and constants, in the words of the PTX ISA",
-    "matrix_opcodes.py": "words of PTX opcodes",
     "testing/suspects/": "parts of PTX opcodes that are edited",
     "reference/": "second definitions share nothing with the first",
     "silicon/scalar_probe.py": "kinds of PTX registers",

@@ -10,12 +10,13 @@ from refsim.device import cache
 from refsim.device.compiler_logs import refused
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.machine.assemblers import Assembler, assembler_for, assemblers, ptx_version
+from refsim.render.cards import Card, Facts
 
 FLAGS = ("--opt-level=3", "--fmad=true", "--generate-line-info")
 
 
-@dataclass(frozen=True)
-class Cubin:
+@dataclass(frozen=True, repr=False)
+class Cubin(Card):
     """Machine code for one target: `image` is the ELF file a driver loads, `ptx_sha256` what it came from.
 
     `assembler` is "ptxas 12.9.86"; `assembler_from` what brought it: "nvidia-cuda-nvcc 13.0.88", "triton 3.9.0", "PATH".
@@ -28,6 +29,14 @@ class Cubin:
     flags: tuple[str, ...]
     assembler: str
     assembler_from: str = ""
+
+    def _line(self) -> str:
+        return f"{self.target}, {len(self.image)} bytes, {self.assembler}, sha256 {self.sha256[:12]}"
+
+    def _facts(self) -> Facts:
+        yield "assembler", f"{self.assembler} ({self.assembler_from})"
+        yield "of the PTX", self.ptx_sha256
+        yield "flags", " ".join(self.flags)
 
 
 def assembled(text: str, target: str) -> Cubin:

@@ -25,6 +25,7 @@ from refsim.device.units import Unit, read_unit
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode, needs_a_gpu
 from refsim.ptx.text.files import read_ptx
+from refsim.render.cards import Card, Facts
 from refsim.targets import Target, runs, target_named
 
 __all__ = [
@@ -51,8 +52,8 @@ HEADER_FLAGS = ("--device-as-default-execution-space",)
 _BUNDLED_MARK = "// bundled "
 
 
-@dataclass(frozen=True)
-class CompiledPtx:
+@dataclass(frozen=True, repr=False)
+class CompiledPtx(Card):
     """PTX and where it came from.
 
     `sha256` is of `text`; `source_sha256` of the source and the headers of yours that it includes; `compiler` is
@@ -70,6 +71,12 @@ class CompiledPtx:
     origin: str
     include: tuple[str, ...] = ()
     compiler_from: str = ""
+
+    def _line(self) -> str:
+        return f"{self.target}, {len(self.text)} characters, {self.compiler}, sha256 {self.sha256[:12]}"
+
+    def _facts(self) -> Facts:
+        yield from self.facts("").items()
 
     def facts(self, label: str) -> dict[str, str]:
         """What a verdict says of it; `label` is what the kernel's code is called."""

@@ -13,6 +13,7 @@ from refsim.layouts.drawing import drawn
 from refsim.layouts.holders import WARP
 from refsim.layouts.swizzles import Swizzle
 from refsim.layouts.tiles import Tile
+from refsim.render.cards import Card
 from refsim.sources import CUDA_GUIDE, Source
 
 BANKS, BANK_BYTES = 32, 4
@@ -46,8 +47,8 @@ class Collision:
 
 
 @drawn
-@dataclass(frozen=True)
-class BankConflicts:
+@dataclass(frozen=True, repr=False)
+class BankConflicts(Card):
     """What one or more warp accesses cost: `wavefronts` (..., phases), at least `ideal` (phases,) each.
 
     `addresses` (..., lanes) and `width` are the access; a phase holds `phase_lanes` lanes.
@@ -100,6 +101,9 @@ class BankConflicts:
             for bank, words in sorted(asked.items())
             if len(words) > 1
         )
+
+    def _line(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         accesses = self.wavefronts[..., 0].size

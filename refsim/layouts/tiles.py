@@ -12,6 +12,7 @@ from refsim.integers import whole
 from refsim.layouts.drawing import drawn
 from refsim.layouts.swizzles import Swizzle
 from refsim.layouts.swizzles import swizzle as swizzle_named
+from refsim.render.cards import Card
 from refsim.sources import CUTLASS, PTX, Source
 
 Major = Literal["K", "MN"]
@@ -24,8 +25,8 @@ ATOM_32B = "128B_32B_atom"
 
 
 @drawn
-@dataclass(frozen=True)
-class Tile:
+@dataclass(frozen=True, repr=False)
+class Tile(Card):
     """An MN x K operand made of atoms: `mn_stride_bytes` from atom to atom along MN, `k_stride_bytes` along K.
 
     A K-major atom is 8 rows of MN by one swizzle span of K; an MN-major atom is one span of MN by 8 rows of K (4 for
@@ -40,6 +41,10 @@ class Tile:
     mn_stride_bytes: int
     k_stride_bytes: int
     source: Source = PTX["shared memory matrix layout, swizzle atoms"]
+
+    def _line(self) -> str:
+        rows, columns = self.shape
+        return f"{rows} x {columns} of {self.element_bytes} B, {self.major}-major, swizzle {self.swizzle}"
 
     @property
     def span_bytes(self) -> int:

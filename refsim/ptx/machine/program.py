@@ -34,6 +34,7 @@ from refsim.render.cards import Card, Facts
 from refsim.targets import runs
 
 DEFAULT_TARGET = "sm_90a"
+LONGEST_NAME = 60  # at a prompt: mangled names may have hundreds of letters
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +71,7 @@ class Trace(Card):
         return not (self.inexact or self.contractions or self.idealised)
 
     def _line(self) -> str:
-        return f"{self.entry}: {self.instructions} instructions, {len(self.findings)} findings"
+        return f"{_shortened(self.entry)}: {self.instructions} instructions, {len(self.findings)} findings"
 
     def _facts(self) -> Facts:
         for label, said in (("finding", self.findings), ("warning", self.warnings), ("note", self.notes)):
@@ -182,10 +183,22 @@ class Program(Card):
         return _trace(entry, code, findings, made)
 
     def _line(self) -> str:
-        return f"{self.target}: {', '.join(self.entries) or 'no entry'}"
+        names = list(self.entries)
+        return f"{self.target}: {_shortened(names[0]) if len(names) == 1 else f'{len(names)} entries'}"
 
     def _facts(self) -> Facts:
-        yield from ((name, f"{len(parameters)} parameters") for name, parameters in self.entries.items())
+        for name, parameters in self.entries.items():
+            yield (
+                name,
+                f"parameters of {', '.join(f'{each.size}' for each in parameters)} B"
+                if parameters
+                else "no parameters",
+            )
+        yield "sha256", self.sha256
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
 def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic, shared_bytes: int) -> None:
