@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "ml_dtypes", "click", "hypothesis", "sortedcontainers")
 FOR_A_GPU = ("cuda-bindings", "cuda-pathfinder", "attrs")
 """Taken along by the command line above, where they are installed: the driver's functions, and no compiler."""
+KEPT = ("HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 WITHOUT_FIXED = (
     "import refsim.cuda_places as here; here.FIXED = (); from refsim.cli import main; raise SystemExit(main())"
 )
@@ -69,7 +70,7 @@ def run(
     python: Path, toolkit: Path | None, *arguments: str, cache: Path | None = None, **options: object
 ) -> subprocess.CompletedProcess[str]:
     """`refsim ARGUMENTS` there: nothing of CUDA on PATH or in a variable but the toolkit."""
-    kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")}
+    kept = {name: value for name, value in os.environ.items() if name in KEPT}
     environment = {**kept, "PATH": str(python.parent), "PYTHONPATH": str(ROOT)}
     if cache is not None:
         environment["XDG_CACHE_HOME"] = str(cache)

@@ -28,7 +28,7 @@ def installed(*names: str) -> bool:
 
 
 needs_nvrtc = pytest.mark.skipif(
-    not installed("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl"),
+    not installed("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl"),
     reason="NVRTC and its headers are not installed: pip install 'refsim[sim]'",
 )
 needs_ptxas = pytest.mark.skipif(
