@@ -119,7 +119,7 @@ def read(asked: Asked) -> MmaArguments:
     b, b_type = _operand(asked.b, _type(asked.b_format), "--b", asked.key)
     c, c_type = (None, None) if asked.c is None else _file_or_word(asked.c, _type(asked.d_format), "--c", asked.key)
     unit = unit_named(asked.unit or _usual_unit(asked, a_type, b_type))
-    if (refused := _unit_refused(asked.target, unit)) is not None:
+    if (refused := _unit_refused(asked.target, unit, a_type, b_type)) is not None:
         raise refused
     d_type = _type(asked.d_format) or c_type or _only_result(asked.target, unit, a_type, b_type)
     row = profile(asked.target, unit, a_type, b_type, d_type, asked.k)
@@ -183,16 +183,22 @@ def _of_opcode(asked: Asked) -> Asked:
 def _usual_unit(asked: Asked, a: ElementType, b: ElementType) -> str:
     """The unit that kernels of a target use for these types: a warpgroup's, tensor memory's, else a warp's."""
     scaled = any((asked.a_scale, asked.b_scale, asked.scale_format))
-    here = [row for row in rows_of(asked.target) if _unit_refused(asked.target, row.unit) is None]
+    here = [row for row in rows_of(asked.target) if _unit_refused(asked.target, row.unit, a, b) is None]
     fitting = [row for row in here if a in row.a_formats and b in row.b_formats and bool(row.scales) == scaled]
+    if asked.scale_format is not None:
+        named = float_named(asked.scale_format)
+        fitting = [row for row in fitting if any(format is named for format, _ in row.scales)] or fitting
     return min(
         (row.unit for row in fitting or here), key=lambda unit: _PREFERRED.get(unit.partition(".")[0], len(_PREFERRED))
     )
 
 
-def _unit_refused(target: str, unit: str) -> RefsimError | None:
-    """Why a target has not a unit: sm_90 without its a has no wgmma."""
-    return lacking(target, unit) if target.startswith("sm_") else None
+def _unit_refused(target: str, unit: str, *types: ElementType) -> RefsimError | None:
+    """Why a target has not a unit: sm_90 without its a has no wgmma; operands of 6 and 4 bits need a kind of mma."""
+    if not target.startswith("sm_"):
+        return None
+    is_narrow = any(type.code_bits < 8 and not type.is_integer for type in types)
+    return lacking(target, "mma.kind::f8f6f4" if is_narrow and unit == _UNITS["mma"] else unit)
 
 
 def _type(word: str | None) -> ElementType | None:

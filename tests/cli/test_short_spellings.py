@@ -150,3 +150,47 @@ def test_scales_are_shuffled_from_a_file_alone(refsim, tmp_path):
     first, second = (np.load(tmp_path / name) for name in ("a.npy", "b.npy"))
     assert np.array_equal(first, second)
     assert not np.array_equal(np.load(tmp_path / "sf.shuffled.npy"), first)
+
+
+def test_a_walk_takes_the_opcode_of_wgmma(refsim):
+    opcode = "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e5m2.b"
+    one, other = (
+        refsim("desc", "walk", "wgmma-smem", "0x4000004000000040", name, "--as", "json")
+        for name in (opcode, "wgmma.m64n8k32.e4m3.e5m2.b")
+    )
+    assert one.out == other.out != ""
+
+
+@pytest.mark.parametrize(
+    ("words", "unit"),
+    [
+        ("-t e4m3 --target sm_100a", "tcgen05.f8f6f4"),
+        ("-t e4m3 --target sm_100", "mma.sync"),
+        ("-t e2m1 --target sm_120a", "mma.sync"),
+        ("-t e2m1 --target sm_120a --a-scale 1 --b-scale 1 --scale-format ue4m3", "mma.sync.mxf4nvf4"),
+        ("-t f64", "mma.sync"),
+        ("-t bf16 --target sm_86", "mma.sync"),
+        ("--unit mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 --target sm_80", "mma.sync"),
+    ],
+)
+def test_mma_takes_the_unit_of_the_target_and_says_so(words, unit, refsim):
+    run = refsim("mma", *words.split(), "--a", "1", "--b", "1")
+    assert run.code == 0, run.err
+    assert f" {unit} " in run.out.splitlines()[1]
+    assert (f"unit {unit}, which kernels of" in run.err) == ("--unit" not in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("-t e4m3 --unit wgmma --target sm_90", "unsupported-target"),
+        ("-t e4m3 --unit tcgen05.f8f6f4 --target sm_100", "unsupported-target"),
+        ("-t e2m1 --unit mma.sync --target sm_120", "unsupported-target"),
+        ("-t e4m3 --unit mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "usage"),
+        ("-t f16 --target sm_91", "unknown-target"),
+    ],
+)
+def test_mma_refuses_what_the_target_has_not(words, code, refsim):
+    run = refsim("mma", *words.split(), "--a", "1", "--b", "1")
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith(f"[{code}]")

@@ -144,9 +144,15 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
 
     For tcgen05 the kind comes first; the element type may follow it (default: the kind's widest). `ctas` 2 is
     cta_group::2, where each block's descriptor covers half of M (for a) or half of N (for b).
-    Raises RefsimError for shapes and types that the unit does not have.
+    An opcode of wgmma with its operand behind it is read too. Raises RefsimError for shapes and types that the unit does not
+    have.
     operand_named("wgmma.m64n128k32.e4m3.b").rows is 128. Source: the row of the instruction.
     """
+    from refsim.matrix_opcodes import matrix_opcode  # seldom needed: a start loads it not
+
+    if (opcode := matrix_opcode(name)) and opcode.family == "wgmma" and opcode.operand in opcode.types:
+        pair = dict.fromkeys((opcode.types["a"], opcode.types["b"]))
+        return operand_named(f"wgmma.{opcode.shape}.{'.'.join(pair)}.{opcode.operand}", ctas)
     match = _NAME.fullmatch(name)
     if match is None:
         raise RefsimError(
