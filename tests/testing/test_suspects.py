@@ -1,6 +1,6 @@
 """A mistake put into a right kernel is named by its kind and its CUDA line; one that has no kind stays unnamed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,10 +46,10 @@ def operands(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return a, b
 
 
-def run(launcher: Launcher, case: Case) -> Outputs:
+def run(launcher: Launcher, case: Case, entry: str = "k") -> Outputs:
     a, b = (launcher.upload(array, name=name) for array, name in zip(operands(case), "ab", strict=True))
     y = launcher.output(case.n, np.float32, name="y")
-    launcher.launch("k", 1, 32, [a, b, y, np.int32(case.n)])
+    launcher.launch(entry, 1, 32, [a, b, y, np.int32(case.n)])
     return {"y": launcher.read(y)}
 
 
@@ -205,7 +205,7 @@ def test_nothing_is_named_where_no_kind_of_mistake_fits(name: str, tmp_path: Pat
 
 def test_a_campaign_names_the_mistake_and_holds_it_to_all_it_has_seen(tmp_path: Path) -> None:
     kernel, device = held_to(tmp_path, EACH % "__fadd_rn(__fmul_rn(x, z), 3.3f)", EACH % "x * z + 3.3f")
-    verdict = run_campaign(kernel, device, cases=8)
+    verdict = run_campaign(kernel, device, cases=8, suspect_seconds=120.0)
     assert verdict.mismatch is not None
     (suspect,) = verdict.mismatch.suspects
     assert suspect.startswith("contraction: fma rounds once")
@@ -220,6 +220,19 @@ def test_sizes_tell_a_tail_that_is_left_out(tmp_path: Path) -> None:
     kernel, device = held_to(tmp_path, right, wrong)
     (found,) = suspects_of(kernel, device, Case(33), (), seconds=60.0)
     assert str(found).startswith("tail: it agrees where n is a multiple of 4 and nowhere else")
+
+
+def test_every_entry_that_some_problem_launches_is_mended(tmp_path: Path) -> None:
+    """The problem that failed launches one entry, others launch another."""
+    right, wrong = EACH % "__fadd_rn(__fmul_rn(x, z), 3.3f)", EACH % "x * z + 3.3f"
+    second = HEAD.partition('extern "C"')[1] + HEAD.partition('extern "C"')[2].replace("void k(", "void other(")
+
+    def either(launcher: Launcher, case: Case) -> Outputs:
+        return run(launcher, case, "k" if case.n % 2 else "other")
+
+    kernel, _ = held_to(tmp_path, right + second + right, wrong + second + wrong)
+    found = repaired(replace(kernel, run=either), TARGET, PROBLEMS, seconds=60.0)
+    assert [each.suspect for each in found] == ["contraction"]
 
 
 def test_an_edit_that_mends_the_failure_alone_is_not_named(tmp_path: Path) -> None:
