@@ -167,7 +167,7 @@ def test_a_walk_takes_the_opcode_of_wgmma(refsim):
         ("-t e4m3 --target sm_100a", "tcgen05.f8f6f4"),
         ("-t e4m3 --target sm_100", "mma.sync"),
         ("-t e2m1 --target sm_120a", "mma.sync"),
-        ("-t e2m1 --target sm_120a --a-scale 1 --b-scale 1 --scale-format ue4m3", "mma.sync.mxf4nvf4"),
+        ("-t e2m1 --target sm_120a --a-scale 1,1,1,1 --b-scale 1,1,1,1 --scale-format ue4m3", "mma.sync.mxf4nvf4"),
         ("-t f64", "mma.sync"),
         ("-t bf16 --target sm_86", "mma.sync"),
         ("--unit mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 --target sm_80", "mma.sync"),

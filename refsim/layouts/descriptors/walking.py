@@ -148,12 +148,7 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     have.
     operand_named("wgmma.m64n128k32.e4m3.b").rows is 128. Source: the row of the instruction.
     """
-    from refsim.matrix_opcodes import matrix_opcode  # seldom needed: a start loads it not
-
-    if (opcode := matrix_opcode(name)) and opcode.family == "wgmma" and opcode.operand in opcode.types:
-        pair = dict.fromkeys((opcode.types["a"], opcode.types["b"]))
-        return operand_named(f"wgmma.{opcode.shape}.{'.'.join(pair)}.{opcode.operand}", ctas)
-    match = _NAME.fullmatch(name)
+    match = _NAME.fullmatch(name) or _NAME.fullmatch(_of_opcode(name))
     if match is None:
         raise RefsimError(
             "operand-name",
@@ -172,7 +167,18 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
             where=name,
             rule=f"{PTX[f'{unit}, matrix shapes']}: {legal}",
         )
-    return Operand(name, unit, (m if side == "a" else n) // ctas, k, made.element_bits, made.container_bits)
+    return Operand(match[0], unit, (m if side == "a" else n) // ctas, k, made.element_bits, made.container_bits)
+
+
+def _of_opcode(text: str) -> str:
+    """The operand that stands behind an opcode of wgmma, by its name; "" for anything else."""
+    from refsim.matrix_opcodes import matrix_opcode  # seldom needed: a start loads it not
+
+    opcode = matrix_opcode(text)
+    if opcode is None or opcode.family != "wgmma" or opcode.operand not in opcode.types:
+        return ""
+    pair = dict.fromkeys((opcode.types["a"], opcode.types["b"]))
+    return f"wgmma.{opcode.shape}.{'.'.join(pair)}.{opcode.operand}"
 
 
 def walk(
