@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from refsim import layouts, numerics, ptx
 from refsim.errors import RefsimError
 from refsim.formats import float_named
-from refsim.ptx.isa import products
+from refsim.numerics import UnverifiedProfileWarning
+from refsim.ptx.isa import fragments, products
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
@@ -298,10 +299,20 @@ def test_a_form_is_refused_before_its_first_target(target: str, refused: bool) -
         program.launch("k", (1,), (32,), [])
 
 
-def test_a_target_whose_sums_are_not_known_says_what_to_do() -> None:
+def test_a_target_whose_sums_are_not_known_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     body = """.reg .b32 %r<4>; .reg .f32 %f<4>; mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3},
         {%r0, %r1, %r2, %r3}, {%r0, %r1}, {%f0, %f1, %f2, %f3}; ret;"""
     program = ptx.load(f".version 9.0\n.target sm_103a\n.address_size 64\n.entry k() {{\n{body}\n}}\n")
+    with pytest.warns(UnverifiedProfileWarning, match="nothing is published of sm_103"):
+        program.launch("k", (1,), (32,), [])
+
+    def without_a_row(*arguments: Any) -> Any:
+        if arguments[-1] == "exact":
+            return multiply(*arguments)
+        raise RefsimError("unknown-arithmetic", "no row")
+
+    multiply = fragments.multiply
+    monkeypatch.setattr(fragments, "multiply", without_a_row)
     with pytest.raises(RefsimError, match="sm_103a") as caught:
         program.launch("k", (1,), (32,), [])
     assert (caught.value.code, caught.value.exit_code) == ("unknown-arithmetic", 5)

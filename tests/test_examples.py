@@ -21,6 +21,7 @@ FOLDERS = {"docs/seeing-inside.md": ["tests/cli/kernels/turn.ptx"]}
 LARGER = ["every bundled kernel, a minute"]
 REASONS = {
     ".ci/run types it into a fresh checkout": 3,
+    "it takes minutes; tests/cli/commands/test_doctor.py runs a part": 1,
     "torch is in the environment of the peers": 1,
     "it needs a GPU": 1,
     "what a GPU that differs would show": 1,

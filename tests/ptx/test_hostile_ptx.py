@@ -15,7 +15,10 @@ from refsim.errors import RefsimError
 from refsim.ptx.text import inline
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
-KERNELS = sorted((Path(__file__).parents[2] / "gpu" / "ptx").glob("*.ptx"))
+GPU = Path(__file__).parents[2] / "gpu"
+KERNELS = sorted(
+    path for source in (GPU / "kernels").glob("*.cu") for path in (GPU / "ptx").glob(f"{source.stem}.sm_*.ptx")
+)
 CHECKS = ptx.Checks(seconds=0.3)
 MEMORY_LIMIT = 128 << 20
 
