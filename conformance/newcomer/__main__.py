@@ -21,6 +21,9 @@ from conformance.newcomer.trials import (
 from refsim.testing.verdicts import PASS
 
 COMMAND = "python -m conformance.newcomer -o docs/newcomer.md"
+Cells = tuple[str, ...]
+RIGHT = ("kernel", "status", "problems", "named")
+WRONG = ("kernel", "mistake", "cause", "caught", "by", "suspects", "named")
 INTRODUCTION = f"""# Twelve kernels of a newcomer, and forty mistakes
 
 Somebody who had read the README wrote twelve kernels in `conformance/newcomer/`: CUDA, a string as CuPy takes it, Triton for
@@ -31,6 +34,7 @@ are tried on every kernel were written; ten mistakes have a cause that no suspec
     {COMMAND}
 
 writes this page: every kernel is run as it is, then with each mistake, on the simulated GPU, the special problems first.
+Some kernels or mistakes by name are tried again with the same `-o`, and only their rows change.
 *named* says whether the suspects that the report names are the cause: right, wrong or none.
 """
 
@@ -46,7 +50,8 @@ def main() -> int:
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         later = pool.map(tried_as_it_is, names), pool.map(tried_with, bugs)
         right, wrong = dict(zip(names, later[0], strict=True)), dict(zip(bugs, later[1], strict=True))
-    text = "\n".join(page(right, wrong))
+    kept = rows_of(given.output.read_text("utf-8")) if given.only and given.output and given.output.exists() else []
+    text = "\n".join(page(right, wrong, kept))
     if given.output:
         given.output.write_text(text, "utf-8")
     print(text)
@@ -56,24 +61,38 @@ def main() -> int:
     return 1 if missed or refused or misnamed else 0
 
 
-def page(right: dict[str, tuple[Outcome, ...]], wrong: dict[Bug, tuple[Outcome, ...]]) -> Iterable[str]:
+def page(
+    right: dict[str, tuple[Outcome, ...]], wrong: dict[Bug, tuple[Outcome, ...]], kept: list[Cells]
+) -> Iterable[str]:
+    """The page in lines; rows of an earlier one are `kept` for what was not run again."""
     yield INTRODUCTION
+    passed = {
+        each.kernel: (each.kernel, each.status, str(each.cases), "; ".join(each.suspects) or "none")
+        for outcomes in right.values()
+        for each in outcomes
+    }
     yield from table(
-        ("kernel", "status", "problems", "named"),
-        (
-            (each.kernel, each.status, str(each.cases), "; ".join(each.suspects) or "none")
-            for outcomes in right.values()
-            for each in outcomes
-        ),
+        RIGHT,
+        ({cells[0]: cells for cells in kept if len(cells) == len(RIGHT)} | passed).values(),
     )
     yield ""
-    header = ("kernel", "mistake", "cause", "caught", "by", "suspects", "named")
-    yield from table(header, (row(bug, outcomes) for bug, outcomes in wrong.items()))
-    suspected = [bug for bug in wrong if bug.cause in SUSPECTED]
-    counts = {word: sum(naming(bug, wrong[bug]) == word for bug in wrong) for word in ("right", "wrong")}
-    caught = sum(is_caught(bug, outcomes) for bug, outcomes in wrong.items())
-    yield f"\nCaught: {caught} of {len(wrong)}. Named: {counts['right']} of the {len(suspected)} that a suspect stands for;"
+    held = {cells[1]: cells for cells in kept if len(cells) == len(WRONG)}
+    held |= {bug.id: row(bug, outcomes) for bug, outcomes in wrong.items()}
+    rows = [held[bug.id] for bug in read_bugs() if bug.id in held]
+    yield from table(WRONG, rows)
+    suspected = sum(cells[2] in SUSPECTED for cells in rows)
+    counts = {word: sum(cells[-1] == word for cells in rows) for word in ("right", "wrong")}
+    caught = sum(cells[3] == "yes" for cells in rows)
+    yield f"\nCaught: {caught} of {len(rows)}. Named: {counts['right']} of the {suspected} that a suspect stands for;"
     yield f"wrongly: {counts['wrong']}.\n"
+
+
+def rows_of(text: str) -> list[Cells]:
+    """The rows of a page's tables, without their heads."""
+    rows = [
+        tuple(cell.strip() for cell in line[2:-2].split(" | ")) for line in text.splitlines() if line.startswith("| ")
+    ]
+    return [cells for cells in rows if cells not in (RIGHT, WRONG)]
 
 
 def row(bug: Bug, outcomes: tuple[Outcome, ...]) -> tuple[str, ...]:

@@ -332,6 +332,7 @@ def test_discovery_of_integers_is_refused():
         discover_case(INTEGER, None, right(INTEGER))
 
 
-def test_a_target_that_nobody_knows_has_no_rows():
+def test_a_target_of_which_nothing_is_known_has_no_row():
     assert row_of(FP8, "sm_90a") is not None
-    assert row_of(FP8, "sm_103a") is None
+    assert row_of(FP8, "sm_70") is None
+    assert row_of(FP8, "sm_999a") is None
