@@ -46,7 +46,7 @@ def test_mistake_is_caught_and_never_named_wrongly(id, device):
     needed(bug.kernel)
     if device.name != "sim":
         pytest.skip("a race may go well on silicon; the simulator reports it")
-    outcomes = trials.tried_with(bug, seconds=4.0)
+    outcomes = trials.tried_with(bug, seconds=1.0)
     assert trials.is_caught(bug, outcomes), "\n".join(each.text for each in outcomes)
     assert trials.naming(bug, outcomes) != "wrong", "\n".join(each.text for each in outcomes)
 
