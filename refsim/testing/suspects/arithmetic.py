@@ -11,8 +11,8 @@ from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
 
 Changes = dict[int, str]
 
-_FLOATS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
-_CONTAINER = {"f32": "f32", "f64": "f64", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
+FLOAT_REGISTERS = {"f32": "f32", "f64": "f64", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
+"""The floating-point types of PTX instructions, and the registers that hold them."""
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 _WHOLE_ROUNDINGS = ("rni", "rzi", "rmi", "rpi")
 _FLUSHABLE = frozenset(
@@ -33,7 +33,7 @@ _LIMITS = frozenset(
 
 
 def fma_as_mul_and_add(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    if line.name != "fma" or line.words[-1] not in _FLOATS or len(line.operands) != 4:
+    if line.name != "fma" or line.words[-1] not in FLOAT_REGISTERS or len(line.operands) != 4:
         return
     kind = line.words[-1]
     d, a, b, c = line.operands
@@ -42,19 +42,19 @@ def fma_as_mul_and_add(listing: PtxListing, line: ListedLine) -> Iterator[Change
     total = ".".join(("add", *line.words[1:-1], kind))
     yield {
         line.at: line.reading(
-            f".reg .{_CONTAINER[kind]} %refsim", f"{product} %refsim, {a}, {b}", f"{total} {d}, %refsim, {c}"
+            f".reg .{FLOAT_REGISTERS[kind]} %refsim", f"{product} %refsim, {a}, {b}", f"{total} {d}, %refsim, {c}"
         )
     }
 
 
 def mul_and_add_as_fma(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    if line.name not in ("add", "sub") or line.words[-1] not in _FLOATS or len(line.operands) != 3:
+    if line.name not in ("add", "sub") or line.words[-1] not in FLOAT_REGISTERS or len(line.operands) != 3:
         return
     kind = line.words[-1]
     d, x, y = line.operands
     words = [word for word in line.words[1:-1] if word != "rn"]
     fused = ".".join(("fma", *([] if any(word in _ROUNDINGS for word in words) else ["rn"]), *words, kind))
-    declared = f".reg .{_CONTAINER[kind]} %refsim"
+    declared = f".reg .{FLOAT_REGISTERS[kind]} %refsim"
     for product, other in ((x, y), (y, x)):
         made = listing.definition(product, line)
         if made is None or made.name != "mul" or made.words[-1] != kind:
@@ -100,12 +100,12 @@ def infinity_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 def nan_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """min and max that return NaN or drop it; comparisons that a NaN passes or fails."""
-    if line.name in ("min", "max") and line.words[-1] in _FLOATS:
+    if line.name in ("min", "max") and line.words[-1] in FLOAT_REGISTERS:
         if "NaN" in line.words:
             yield {line.at: _with(line, "NaN", "")}
         else:
             yield {line.at: line.renamed(".".join((*line.words[:-1], "NaN", line.words[-1])))}
-    elif line.name == "setp" and line.words[-1] in _FLOATS:
+    elif line.name == "setp" and line.words[-1] in FLOAT_REGISTERS:
         for ordered, unordered in _UNORDERED.items():
             if line.words[1] in (ordered, unordered):
                 yield {line.at: _with(line, line.words[1], unordered if line.words[1] == ordered else ordered)}

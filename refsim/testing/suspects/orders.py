@@ -3,16 +3,13 @@
 import re
 from collections.abc import Iterator
 
-from refsim.testing.suspects.arithmetic import Changes
+from refsim.testing.suspects.arithmetic import FLOAT_REGISTERS, Changes
 from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
-
-_SUMS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
-_WIDTH = {"f32": "f32", "f64": "f64", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
 
 
 def summed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """For the last addition of a chain `((a + b) + c) + d`: from its other end, and in pairs."""
-    if line.name not in ("add", "fma") or line.words[-1] not in _SUMS or _goes_on(listing, line):
+    if line.name not in ("add", "fma") or line.words[-1] not in FLOAT_REGISTERS or _goes_on(listing, line):
         return
     chain, carried = [line], []
     while True:
@@ -69,7 +66,7 @@ def _still_hold(listing: PtxListing, chain: list[ListedLine]) -> bool:
 
 
 def _sequence(line: ListedLine, first: str, terms: list[tuple[str, ...]]) -> str:
-    code, carried = [f".reg .{_WIDTH[line.words[-1]]} %refsim"], first
+    code, carried = [f".reg .{FLOAT_REGISTERS[line.words[-1]]} %refsim"], first
     for number, term in enumerate(terms):
         target = line.operands[0] if number == len(terms) - 1 else "%refsim"
         operands = (*term[:2], carried) if line.name == "fma" else (carried, *term)
@@ -98,7 +95,7 @@ def _pairs(line: ListedLine, numbers: list[str], *, apart: bool) -> str:
             made += 1
             code.append(f"{line.opcode} {target}, {a}, {b}")
             numbers.append(target)
-    declared = [f".reg .{_WIDTH[line.words[-1]]} %refsim<{made}>"] if made > 1 else []
+    declared = [f".reg .{FLOAT_REGISTERS[line.words[-1]]} %refsim<{made}>"] if made > 1 else []
     return line.reading(*declared, *code)
 
 
