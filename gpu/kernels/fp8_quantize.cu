@@ -77,14 +77,14 @@ struct Wide<float> {
     static __device__ uint32_t pack(const float* x) { return __float_as_uint(x[0]); }
 };
 
-template <>
-struct Wide<__nv_bfloat16> {
+// What words of two 16-bit elements have in common.
+template <class T, class Pair>
+struct WidePair {
     enum : int { kPerVector = 8 };
-    using Peak = __nv_bfloat162;
+    using Peak = Pair;
 
-    static __device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-    static __device__ __nv_bfloat16 from_float(float x) { return __float2bfloat16_rn(x); }
-    static __device__ Peak no_peak() { return __halves2bfloat162(__ushort_as_bfloat16(0), __ushort_as_bfloat16(0)); }
+    static __device__ float to_float(T x) { return static_cast<float>(x); }
+    static __device__ T from_float(float x) { return T(x); }
 
     static __device__ Peak peak(Peak peak, uint32_t word) {
         return __hmax2(peak, __habs2(reinterpret_cast<const Peak&>(word)));
@@ -92,7 +92,11 @@ struct Wide<__nv_bfloat16> {
     static __device__ float peak_value(Peak peak) {
         return fmaxf(__low2float(peak), __high2float(peak));
     }
+};
 
+template <>
+struct Wide<__nv_bfloat16> : WidePair<__nv_bfloat16, __nv_bfloat162> {
+    static __device__ Peak no_peak() { return __halves2bfloat162(__ushort_as_bfloat16(0), __ushort_as_bfloat16(0)); }
     static __device__ void unpack(uint32_t word, float* x) {
         x[0] = __uint_as_float(word << 16);
         x[1] = __uint_as_float(word & 0xffff0000u);
@@ -104,21 +108,8 @@ struct Wide<__nv_bfloat16> {
 };
 
 template <>
-struct Wide<__half> {
-    enum : int { kPerVector = 8 };
-    using Peak = __half2;
-
-    static __device__ float to_float(__half x) { return __half2float(x); }
-    static __device__ __half from_float(float x) { return __float2half_rn(x); }
+struct Wide<__half> : WidePair<__half, __half2> {
     static __device__ Peak no_peak() { return __halves2half2(__ushort_as_half(0), __ushort_as_half(0)); }
-
-    static __device__ Peak peak(Peak peak, uint32_t word) {
-        return __hmax2(peak, __habs2(reinterpret_cast<const Peak&>(word)));
-    }
-    static __device__ float peak_value(Peak peak) {
-        return fmaxf(__low2float(peak), __high2float(peak));
-    }
-
     static __device__ void unpack(uint32_t word, float* x) {
         const float2 pair = __half22float2(reinterpret_cast<const __half2&>(word));
         x[0] = pair.x;

@@ -16,7 +16,7 @@ class Prober(Gpu):
     def twice(self, entry: str, results: tuple[int, Any], *arguments: Any, **launch: Any) -> NDArray[Any]:
         """The output of (count, dtype), the last argument of the entry, after the same launch over two poisons."""
         count, dtype = results
-        runs = []
+        runs: list[NDArray[Any]] = []
         for poison in (0xA5, 0x5A):
             output = np.full(count * np.dtype(dtype).itemsize, poison, np.uint8)
             memory = self.driver.to_device(output)
@@ -24,7 +24,7 @@ class Prober(Gpu):
             self.driver.memcpy_dtoh(output, memory)
             memory.free()
             runs.append(output.view(dtype))
-        if not np.array_equal(*runs):
+        if not np.array_equal(runs[0], runs[1]):
             raise SystemExit(f"{entry}: two runs differ at {np.flatnonzero(runs[0] != runs[1])[:8]}")
         return runs[0]
 

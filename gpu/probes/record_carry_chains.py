@@ -6,15 +6,12 @@ Needs PyCUDA, a GPU of compute capability 9.0 and ptxas. Every kernel runs twice
 memory; a difference between the runs is an error, so is a word that nobody wrote.
 """
 
-import argparse
-import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from record_conversions import ASSEMBLE, Gpu, facts, scalar_results, store
+from record_conversions import ASSEMBLE, Gpu, assembled, facts, record_one, scalar_results, store
 
-from refsim.silicon.carry_chains import KINDS, STORED_ROWS, forms, operands, ptx
+from refsim.silicon.carry_chains import OPERAND_KINDS, STORED_ROWS, forms, operands, ptx
 from refsim.silicon.vectors import CHUNK, digest
 
 CHUNKS = 2
@@ -22,12 +19,12 @@ CHUNKS = 2
 
 def record(out: Path, folder: Path) -> None:
     """All chains: the first results of each and the digests of all, in the order of `forms()`."""
-    (folder / "carry_chains.ptx").write_text(ptx())
-    cubin = folder / "carry_chains.cubin"
-    subprocess.run([*ASSEMBLE, str(folder / "carry_chains.ptx"), "-o", str(cubin)], check=True)
+    cubin = assembled("carry_chains", ptx(), folder)
     gpu = Gpu(cubin.read_bytes())
     chunks = [operands(chunk) for chunk in range(CHUNKS)]
-    uploads = [gpu.driver.to_device(np.concatenate([chunk[slot] for chunk in chunks])) for slot in range(len(KINDS))]
+    uploads = [
+        gpu.driver.to_device(np.concatenate([chunk[slot] for chunk in chunks])) for slot in range(len(OPERAND_KINDS))
+    ]
     chains = forms()
     results = np.stack(
         [scalar_results(gpu, f"form_{number}", row, uploads, CHUNKS * CHUNK) for number, row in enumerate(chains)]
@@ -42,14 +39,5 @@ def record(out: Path, folder: Path) -> None:
     gpu.context.pop()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="record chains through the carry flag on a GPU")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the vectors")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        record(options.out, Path(folder))
-
-
 if __name__ == "__main__":
-    main()
+    record_one("chains through the carry flag", record)

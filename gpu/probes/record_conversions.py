@@ -17,6 +17,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,15 @@ def first_line(*command: str) -> str:
 def build(folder: Path) -> None:
     """conversions.cubin by nvcc and scalar.cubin by ptxas, into a folder."""
     subprocess.run([*COMPILE, str(SOURCE), "-o", str(folder / "conversions.cubin")], check=True)
-    (folder / "scalar.ptx").write_text(scalar_semantics.ptx())
-    subprocess.run([*ASSEMBLE, str(folder / "scalar.ptx"), "-o", str(folder / "scalar.cubin")], check=True)
+    assembled("scalar", scalar_semantics.ptx(), folder)
+
+
+def assembled(stem: str, ptx: str, folder: Path) -> Path:
+    """STEM.cubin by ptxas, beside the text that it was made of."""
+    source, cubin = folder / f"{stem}.ptx", folder / f"{stem}.cubin"
+    source.write_text(ptx)
+    subprocess.run([*ASSEMBLE, str(source), "-o", str(cubin)], check=True)
+    return cubin
 
 
 def opcodes(cubin: Path) -> dict[str, list[str]]:
@@ -97,7 +105,7 @@ class Gpu:
     def run(self, entry: str, blocks: int, results: tuple[int, Any], *arguments: Any) -> NDArray[Any]:
         """Launches an entry over an output of (count, dtype); arguments are given after (out) or as listed."""
         count, dtype = results
-        runs = []
+        runs: list[NDArray[Any]] = []
         for poison in (0xA5, 0x5A):
             output = np.full(count * np.dtype(dtype).itemsize, poison, np.uint8)
             memory = self.driver.to_device(output)
@@ -106,7 +114,7 @@ class Gpu:
             self.driver.Context.synchronize()
             self.driver.memcpy_dtoh(output, memory)
             runs.append(output.view(dtype))
-        if not np.array_equal(*runs):
+        if not np.array_equal(runs[0], runs[1]):
             raise SystemExit(f"{entry}: two runs differ at {np.flatnonzero(runs[0] != runs[1])[:8]}")
         return runs[0]
 
@@ -191,7 +199,7 @@ def facts(gpu: Gpu, cubin: Path, flags: list[str], sources: dict[str, bytes]) ->
     }
 
 
-def store(out: Path, stem: str, arrays: dict[str, NDArray[Any]], content: dict[str, Any]) -> None:
+def store(out: Path, stem: str, arrays: Mapping[str, Any], content: dict[str, Any]) -> None:
     """The arrays as a compressed npz of plain integers, the sidecar as JSON with one row per line."""
     np.savez_compressed(out / f"{stem}.npz", **arrays)
     head = json.dumps({key: value for key, value in content.items() if key != "recordings"}, indent=1)[:-2]
@@ -217,6 +225,16 @@ def record(out: Path, cubins: Path) -> None:
             row["sass"] = machine.get(row["entry"], [])
         store(out, stem, arrays, {**facts(gpu, cubin, flags, sources), "recordings": rows})
         gpu.context.pop()
+
+
+def record_one(subject: str, record: Callable[[Path, Path], None]) -> None:
+    """The command line of a probe that needs no other option: `record` takes the folder of vectors and one to build in."""
+    parser = argparse.ArgumentParser(description=f"record {subject} on a GPU")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the vectors")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        record(options.out, Path(folder))
 
 
 def main() -> None:

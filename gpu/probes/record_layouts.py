@@ -121,14 +121,14 @@ def boxes() -> Iterator[Box]:
         name = f"tma.bfloat16.{swizzle}.narrow{width}"
         yield Box(name, "bfloat16", (200, 20), (416,), (width // 2, 16), swizzle, (16, 3))
     for swizzle, span in spans.items():
-        box = (span // 2, 4, 3)
-        yield Box(f"tma.bfloat16.{swizzle}.3d", "bfloat16", (80, 5, 6), (176, 896), box, swizzle, (8, 2, 2))
+        deep = (span // 2, 4, 3)
+        yield Box(f"tma.bfloat16.{swizzle}.3d", "bfloat16", (80, 5, 6), (176, 896), deep, swizzle, (8, 2, 2))
         yield Box(
             f"tma.bfloat16.{swizzle}.3d.steps",
             "bfloat16",
             (80, 5, 6),
             (176, 896),
-            box,
+            deep,
             swizzle,
             (8, 1, 1),
             0,
@@ -215,7 +215,7 @@ def record_boxes(gpu: Prober) -> Iterator[tuple[str, dict[str, NDArray[Any]], di
             gpu.driver.memcpy_dtoh(got, results)
             loads.append(got[16:])
             met = min(met, int(got[0]))
-        arrays = {"fill": loads[0]} if box.nan_fill else {"load": merged(*loads)}
+        arrays: dict[str, NDArray[Any]] = {"fill": loads[0]} if box.nan_fill else {"load": merged(*loads)}
         if not box.nan_fill and min(box.coordinates) >= 0:  # a store to negative coordinates ends the context
             arrays["store"] = merged(*stored(gpu, box, memory))
         row = {key: value for key, value in vars(box).items() if key != "name"}

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from record_conversions import sha256, store
 
 import refsim.device
-from refsim.bringup.tensor_cores import KERNEL_FILE, Instruction, instruction_named, instructions, products
+from refsim.bringup.tensor_cores import KERNEL_FILE, TensorCoreInstruction, instruction_named, instructions, products
 from refsim.device.compile import assemble, compile_ptx
+from refsim.formats import F64
 from refsim.silicon.tensor_features import Feature, features, negated
-from refsim.silicon.tensor_probe import CELL_WORDS, SAMPLE, Shape, cell_c, cell_operands
+from refsim.silicon.tensor_probe import CELL_WORDS, SAMPLE, ProbeShape, cell_c, cell_operands
 from refsim.silicon.tensor_replay import feature_words, modelled, negation
 from refsim.silicon.vectors import CHUNK, digest
 
@@ -54,18 +55,18 @@ MAIN_INTEGERS = ("m16n8k32.row.col.s32.s8.s8", "m64n64k32.s32.s8.s8")
 MACHINE = re.compile(r"\b((?:[HQIBD]G?MMA|F2FP|FADD|HADD2)(?:\.\w+)*)")
 
 
-def passes(row: Instruction) -> int:
+def passes(row: TensorCoreInstruction) -> int:
     """The others have eight on integers, two where operands can be negated, else one."""
-    if row.d_format == "s32":
+    if row.d_format.is_integer:
         return 56 if any(part in row.name for part in MAIN_INTEGERS) else 8
     return 8 if any(part in row.name for part in MAIN) else 2 if row.negates else 1
 
 
-def shape_of(row: Instruction) -> Shape:
-    return Shape(row.a_format, row.b_format, row.d_format, row.m, row.n, row.k)
+def shape_of(row: TensorCoreInstruction) -> ProbeShape:
+    return ProbeShape(row.a_format, row.b_format, row.d_format, row.m, row.n, row.k)
 
 
-def has_features(row: Instruction) -> bool:
+def has_features(row: TensorCoreInstruction) -> bool:
     """Once for each unit and types: not for the larger N of wgmma."""
     return row.unit != "wgmma" or row.n == 8
 
@@ -75,7 +76,9 @@ def gpu() -> Any:
     return refsim.device.open("cuda")
 
 
-def multiplied(row: Instruction, a: Any, b: Any, c: Any, negate: tuple[bool, bool], *, twice: bool) -> NDArray[Any]:
+def multiplied(
+    row: TensorCoreInstruction, a: Any, b: Any, c: Any, negate: tuple[bool, bool], *, twice: bool
+) -> NDArray[Any]:
     """D of a batch; `twice` runs it again and compares."""
     runs = []
     for _ in range(1 + twice):
@@ -86,7 +89,7 @@ def multiplied(row: Instruction, a: Any, b: Any, c: Any, negate: tuple[bool, boo
     return runs[0]
 
 
-def one_class(row: Instruction, name: str, number: int) -> Iterator[tuple[str, Any, Any, Any, NDArray[Any]]]:
+def one_class(row: TensorCoreInstruction, name: str, number: int) -> Iterator[tuple[str, Any, Any, Any, NDArray[Any]]]:
     """C's class, A, B, C and D of every cell of one operand class; all classes with a C in one launch."""
     shape = shape_of(row)
     negate = negation(shape, row.unit, number)
@@ -95,8 +98,8 @@ def one_class(row: Instruction, name: str, number: int) -> Iterator[tuple[str, A
     yield "none", a, b, None, without
     given = [c_name for c_name in shape.c_classes if c_name != "none"]
     c = np.concatenate([cell_c(shape, name, c_name, number, a, b) for c_name in given])
-    repeated = [np.concatenate([codes] * len(given)) for codes in (a, b)]
-    d = multiplied(row, *repeated, c, negate, twice=number == 0)
+    repeated_a, repeated_b = (np.concatenate([codes] * len(given)) for codes in (a, b))
+    d = multiplied(row, repeated_a, repeated_b, c, negate, twice=number == 0)
     for at, c_name in enumerate(given):
         part = slice(at * len(a), (at + 1) * len(a))
         yield c_name, a, b, c[part], d[part]
@@ -134,16 +137,16 @@ def record_instruction(
         "entry": row.entry,
         "unit": row.unit,
         "shape": [row.m, row.n, row.k],
-        "a_format": row.a_format,
-        "b_format": row.b_format,
-        "d_format": row.d_format,
+        "a_format": row.a_format.name,
+        "b_format": row.b_format.name,
+        "d_format": row.d_format.name,
         "passes": count,
         "words": count * shape.chunks * CHUNK + asked_words,
     }
     return opcode, arrays, facts, wrong
 
 
-def recorded_feature(row: Instruction, feature: Feature) -> NDArray[Any]:
+def recorded_feature(row: TensorCoreInstruction, feature: Feature) -> NDArray[Any]:
     """One word a case; the case is given to every row and every column."""
     cases, length = feature.a.shape
     a = np.broadcast_to(feature.a[:, None, :], (cases, row.m, length))
@@ -213,7 +216,7 @@ def record(out: Path, only: str, most: int, check: bool, workers: int) -> None:
     compiled = compile_ptx(KERNEL_FILE, TARGET)
     cubin = assemble(compiled)
     chosen = [row for row in instructions(TARGET) if only in row.name]
-    slow = sorted(chosen, key=lambda row: -passes(row) * row.k * (20 if row.d_format == "f64" else 1))
+    slow = sorted(chosen, key=lambda row: -passes(row) * row.k * (20 if row.d_format is F64 else 1))
     found, mismatches = {}, []
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         jobs = [pool.submit(record_instruction, row.name, min(passes(row), most), check) for row in slow]

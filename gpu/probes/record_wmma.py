@@ -6,13 +6,10 @@ Needs PyCUDA, a GPU of compute capability 9.0 and ptxas. Every kernel runs twice
 that differ are the poison, which the simulator has to leave alone as well.
 """
 
-import argparse
-import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from record_conversions import ASSEMBLE, Gpu, facts, store
+from record_conversions import ASSEMBLE, Gpu, assembled, facts, record_one, store
 
 from refsim.silicon.wmma_probe import STRETCH, WARPS, forms, ptx
 
@@ -21,9 +18,7 @@ POISONS = (0xA5, 0x5A)
 
 def record(out: Path, folder: Path) -> None:
     """The bytes of `out` of all forms after a run over the first poison, and which of them were written."""
-    (folder / "wmma.ptx").write_text(ptx())
-    cubin = folder / "wmma.cubin"
-    subprocess.run([*ASSEMBLE, str(folder / "wmma.ptx"), "-o", str(cubin)], check=True)
+    cubin = assembled("wmma", ptx(), folder)
     gpu, rows = Gpu(cubin.read_bytes()), forms()
     results = np.zeros((len(rows), WARPS * STRETCH), np.uint8)
     for number, form in enumerate(rows):
@@ -48,14 +43,5 @@ def record(out: Path, folder: Path) -> None:
     gpu.context.pop()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="record wmma on a GPU")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the vectors")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        record(options.out, Path(folder))
-
-
 if __name__ == "__main__":
-    main()
+    record_one("wmma", record)
