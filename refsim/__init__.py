@@ -37,12 +37,13 @@ __all__ = [
     "oracles",
     "pack",
     "ptx",
+    "scaling",
     "testing",
     "unpack",
 ]
 
 if TYPE_CHECKING:
-    from refsim import compare, device, files, layouts, numerics, oracles, ptx, testing
+    from refsim import compare, device, files, layouts, numerics, oracles, ptx, scaling, testing
     from refsim.conversions import convert, decode, encode, pack, unpack
     from refsim.errors import RefsimError
     from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32
@@ -77,7 +78,7 @@ else:
                 "F32",
             ),
         },
-        ("compare", "device", "files", "layouts", "numerics", "oracles", "ptx", "testing"),
+        ("compare", "device", "files", "layouts", "numerics", "oracles", "ptx", "scaling", "testing"),
         ("__version__",),
     )
     del exports

@@ -15,6 +15,7 @@ PACKAGES = (
     "refsim.render",
     "refsim.conversions",
     "refsim.files",
+    "refsim.scaling",
     "refsim.oracles",
     "refsim.compare",
     "refsim.device",

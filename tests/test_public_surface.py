@@ -24,6 +24,7 @@ MODULES = (
     "refsim",
     "refsim.conversions",
     "refsim.formats",
+    "refsim.scaling",
     "refsim.numerics",
     "refsim.layouts",
     "refsim.compare",

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import convert, decode, round_bits
 from refsim.errors import RefsimError
-from refsim.formats import BF16, E4M3, E5M2, F16, F32, Format, format_named
+from refsim.formats import BF16, E4M3, Format
 from refsim.numerics.ieee import maximum
-from refsim.typed_arrays import format_held, typed, with_format, words
+from refsim.scaling.wide import NARROW_FORMATS, WIDE_FORMATS, one_of, wide_values
+from refsim.typed_arrays import typed, with_format
 
 __all__ = ["EPS", "amax", "dequantize", "quantize"]
 
@@ -23,8 +24,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-WIDE_FORMATS = (BF16, F16, F32)
-NARROW_FORMATS = (E4M3, E5M2)
 EPS = 1e-12
 
 Codes = NDArray[np.unsignedinteger]
@@ -39,7 +38,7 @@ def amax(codes: ArrayLike, format: str | Format | None = None) -> np.uint32:
     Raises RefsimError for another format or for arrays that are not its codes.
     Source: PTX ISA, max (a NaN operand gives the other one) and the order of non-negative floats as integers.
     """
-    magnitudes = _wide_values(codes, format).view(np.uint32) & np.uint32(0x7FFFFFFF)
+    magnitudes = wide_values(codes, format).view(np.uint32) & np.uint32(0x7FFFFFFF)
     numbers = magnitudes[magnitudes <= 0x7F800000]
     return np.uint32(numbers.max(initial=0))
 
@@ -64,8 +63,8 @@ def quantize(
     Raises RefsimError for unknown formats, for codes that are not `format`'s, for a negative or NaN `eps`.
     Source: PTX ISA, div.rn, rcp.rn, mul.rn and cvt.rn.satfinite.e4m3x2.f32.
     """
-    row = _one_of(to, NARROW_FORMATS, "to")
-    values = _wide_values(codes, format)
+    row = one_of(to, NARROW_FORMATS, "to")
+    values = wide_values(codes, format)
     bits = amax(codes, format) if amax_bits is None else _pattern(amax_bits)
     with np.errstate(all="ignore"):
         scale = _scale(bits, row, eps)
@@ -96,7 +95,7 @@ def dequantize(
     Source: PTX ISA, cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32 and cvt.rn.bf16x2.f32 (NaN results are canonical).
     """
     q, held = with_format(q, format, "q")
-    narrow, wide = _one_of(held, NARROW_FORMATS, "format"), _one_of(to, WIDE_FORMATS, "to")
+    narrow, wide = one_of(held, NARROW_FORMATS, "format"), one_of(to, WIDE_FORMATS, "to")
     with np.errstate(all="ignore"):
         factor = np.float32(scale)
         if not isinstance(scale, np.float32) and not np.isnan(factor) and float(factor) != float(scale):
@@ -111,24 +110,6 @@ def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
         raise RefsimError("eps", f"eps is {eps!r}", rule="eps bounds a magnitude from below: 0 or more")
     magnitude = np.array([amax_bits], np.uint32).view(np.float32)
     return np.float32(np.float32(to.max_value) / maximum(magnitude, np.array([eps], np.float32))[0])
-
-
-def _wide_values(codes: ArrayLike, format: str | Format | None) -> NDArray[Any]:
-    """The exact values, float32, of codes or of an array that holds values of one of the formats."""
-    array = np.asarray(codes)
-    held = format_held(array.dtype) if array.dtype.kind == "f" else None
-    if held is not None and (format is None or format_named(format) == held):
-        return decode(np.ascontiguousarray(words(array)).view(held.code_dtype).reshape(array.shape), held, np.float32)
-    codes, format = with_format(codes, format)
-    return decode(codes, _one_of(format, WIDE_FORMATS, "format"), np.float32)
-
-
-def _one_of(name: str | Format, allowed: tuple[Format, ...], where: str) -> Format:
-    row = format_named(name)
-    if row not in allowed:
-        names = ", ".join(each.name for each in allowed)
-        raise RefsimError("format-not-here", f"{where} is {row.name}", rule=f"{where} is one of {names}")
-    return row
 
 
 def _pattern(bits: int) -> np.uint32:

@@ -11,7 +11,20 @@ from hypothesis.strategies import SearchStrategy
 from numpy.typing import NDArray
 
 import refsim
-from refsim import compare, conversions, device, files, formats, kernels, layouts, numerics, oracles, ptx, testing
+from refsim import (
+    compare,
+    conversions,
+    device,
+    files,
+    formats,
+    kernels,
+    layouts,
+    numerics,
+    oracles,
+    ptx,
+    scaling,
+    testing,
+)
 from refsim.testing import adapters
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -126,6 +139,19 @@ def who_holds(addresses: NDArray[np.int64], word: int) -> list[str]:
 def rests_on(evidence: layouts.Evidence, explanation: layouts.Explanation, placement: layouts.Placement) -> str:
     silicon: bool = evidence.level is layouts.Level.SILICON
     return f"{silicon} {explanation} {placement}"
+
+
+def by_groups(x: NDArray[np.float32]) -> NDArray[Any]:
+    kind: scaling.ScaleKind = scaling.scale_kind("e8m0")
+    name: scaling.ScaleKindName = "f32_power"
+    quotient: scaling.Quotient = "divide"
+    rule: scaling.NanRule = "ignored"
+    grid: tuple[int, int] = scaling.scale_grid((5, 300))
+    made: scaling.Quantized = scaling.quantize(x, scale=name, quotient=quotient, nan=rule)
+    factors: NDArray[np.float32] = made.factors
+    assert kind in scaling.SCALE_KINDS
+    assert made.scales.shape == grid
+    return scaling.dequantize(made.codes, scaling.spread(factors, (5, 3)), made.format, group=(1, 100))
 
 
 def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], s: NDArray[np.uint16]) -> float:

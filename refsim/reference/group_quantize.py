@@ -1,0 +1,122 @@
+"""Quantisation by groups a second time: element by element over fractions, without NumPy, sharing no line with the model.
+
+A matrix is a list of rows of float32 patterns. What is looked up here is looked up nowhere else: the values of FP8 codes
+are counted from the definition of the format, the nearest is searched, ties go to the even code.
+"""
+
+import math
+from bisect import bisect_left
+from fractions import Fraction
+from typing import NamedTuple
+
+from refsim.reference.rational_float import GRIDS, ONE, ExactNumber, div, extremum, mul, power
+
+Matrix = list[list[int]]
+SINGLE_GRID = GRIDS["f32"]
+
+
+class SmallFormat(NamedTuple):
+    """An FP8 format: the values of codes 0 to the largest finite one, and the code of NaN."""
+
+    values: tuple[Fraction, ...]
+    nan: int
+
+
+def _values(mantissa_bits: int, bias: int, count: int) -> tuple[Fraction, ...]:
+    units = 1 << mantissa_bits
+    lowest = 1 - bias - mantissa_bits
+    return tuple(
+        (code if code < units else (code % units + units) << (code // units - 1)) * power(lowest)
+        for code in range(count)
+    )
+
+
+NARROW_VALUES = {"e4m3": SmallFormat(_values(3, 7, 0x7F), 0x7F), "e5m2": SmallFormat(_values(2, 15, 0x7C), 0x7F)}
+
+
+def narrow_code(number: ExactNumber, name: str) -> int:
+    """The code of the nearest value, the largest where the number lies beyond; the canonical NaN, 0x7f, has no sign."""
+    values, nan = NARROW_VALUES[name]
+    if number.is_nan:
+        return nan
+    sign = 0x80 if number.negative else 0
+    if isinstance(number.magnitude, float) or number.magnitude >= values[-1]:
+        return sign | len(values) - 1
+    above = bisect_left(values, number.magnitude)
+    if values[above] == number.magnitude:
+        return sign | above
+    below = above - 1
+    middle = (values[below] + values[above]) / 2
+    nearest = above if number.magnitude > middle or (number.magnitude == middle and above % 2 == 0) else below
+    return sign | nearest
+
+
+def group_quantize(
+    rows: Matrix,
+    group: tuple[int, int],
+    to: str,
+    eps: int,
+    *,
+    divides: bool = False,
+    rounds_up: bool = False,
+    ignores_nan: bool = False,
+) -> tuple[Matrix, Matrix]:
+    """Codes, and the float32 patterns of the factors, for float32 patterns; `eps` is a pattern too."""
+    height, width = len(rows), len(rows[0])
+    codes = [[0] * width for _ in range(height)]
+    factors: Matrix = []
+    for top in range(0, height, group[0]):
+        factors.append([])
+        for left in range(0, width, group[1]):
+            places = [
+                (row, column)
+                for row in range(top, min(top + group[0], height))
+                for column in range(left, min(left + group[1], width))
+            ]
+            members = [SINGLE_GRID.decode(rows[row][column]) for row, column in places]
+            factor = _factor(members, NARROW_VALUES[to].values[-1], eps, rounds_up=rounds_up, ignores_nan=ignores_nan)
+            factors[-1].append(factor)
+            for (row, column), member in zip(places, members, strict=True):
+                codes[row][column] = narrow_code(_scaled(member, SINGLE_GRID.decode(factor), divides=divides), to)
+    return codes, factors
+
+
+def _factor(members: list[ExactNumber], largest: Fraction, eps: int, *, rounds_up: bool, ignores_nan: bool) -> int:
+    magnitudes = [ExactNumber(False, member.magnitude) for member in members]
+    peak = extremum([*magnitudes, SINGLE_GRID.decode(eps)], True, nan=not ignores_nan)
+    pattern = SINGLE_GRID.encode(div(peak, ExactNumber(False, largest)))
+    if not rounds_up:
+        return pattern
+    factor = SINGLE_GRID.decode(pattern)
+    if isinstance(factor.magnitude, float):
+        return SINGLE_GRID.encode(ExactNumber(False, power(127)))
+    exponent = -126
+    while exponent < 127 and power(exponent) < factor.magnitude:
+        exponent += 1
+    return SINGLE_GRID.encode(ExactNumber(False, power(exponent)))
+
+
+def _scaled(member: ExactNumber, factor: ExactNumber, *, divides: bool) -> ExactNumber:
+    if divides:
+        return SINGLE_GRID.decode(SINGLE_GRID.encode(div(member, factor)))
+    return SINGLE_GRID.decode(SINGLE_GRID.encode(mul(member, SINGLE_GRID.decode(SINGLE_GRID.encode(div(ONE, factor))))))
+
+
+def mn_major(scales: Matrix, fill: int) -> list[int]:
+    """Scales as TMA reads them: column after column, each padded with `fill` to a multiple of four words of 16 bytes."""
+    padded = math.ceil(len(scales) / 4) * 4
+    return [
+        scales[row][column] if row < len(scales) else fill for column in range(len(scales[0])) for row in range(padded)
+    ]
+
+
+def mn_major_words(codes: Matrix) -> list[int]:
+    """One-byte scales, four neighbours of a row to a word, the first in its low byte, and the words as `mn_major`."""
+    words = [
+        [
+            sum((row[first + place] if first + place < len(row) else 0) << 8 * place for place in range(4))
+            for first in range(0, len(row), 4)
+        ]
+        for row in codes
+    ]
+    return mn_major(words, 0)

@@ -1,0 +1,57 @@
+"""Which elements share a scale: groups of (rows, columns) from the first element on, the last ones smaller."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.errors import RefsimError
+from refsim.integers import is_whole, whole
+
+Pair = tuple[int, int]
+
+
+def scale_grid(shape: Pair, group: Pair = (1, 128)) -> Pair:
+    """How many groups of (rows, columns) a matrix of `shape` has each way: ceil(rows / group rows), ceil(K / group columns).
+
+    A group at the edge is smaller, its scale like any other: scale_grid((33, 300)) is (33, 3); in groups of 128 x 128 the
+    matrix has 1 x 3. Raises RefsimError `group` for a group that is no pair of whole numbers from 1.
+    Source: DeepGEMM, per_token_cast_to_fp8 and per_block_cast_to_fp8 (ceil_div).
+    """
+    rows, columns = checked_group(group)
+    extents = [int(whole(name, extent)) for name, extent in zip(("rows", "columns"), shape, strict=True)]
+    return -(-extents[0] // rows), -(-extents[1] // columns)
+
+
+def spread(scales: ArrayLike, shape: Pair, group: Pair = (1, 128)) -> NDArray[Any]:
+    """The scale of every element: `scales` (..., *scale_grid(shape, group)) becomes (..., *shape), same dtype.
+
+    spread([[2.0, 3.0]], (1, 3), (1, 2)) is [[2.0, 2.0, 3.0]]. Raises RefsimError `scale-shape` for another number of scales.
+    Source: defined here.
+    """
+    array, wanted = np.asarray(scales), scale_grid(shape, group)
+    if array.shape[-2:] != wanted:
+        raise RefsimError(
+            "scale-shape",
+            f"scales have shape {array.shape}, {shape[0]} x {shape[1]} in groups of {group[0]} x {group[1]} need {wanted}",
+            rule="(ceil(rows / group rows), ceil(columns / group columns))",
+        )
+    down, across = np.arange(shape[0]) // group[0], np.arange(shape[1]) // group[1]
+    return np.asarray(array[..., down[:, None], across[None, :]])
+
+
+def largest_of_groups(magnitudes: NDArray[Any], group: Pair) -> NDArray[Any]:
+    """The largest of each group, (..., rows, columns) to (..., *scale_grid): a group at the edge has what there is."""
+    rows, columns = checked_group(group)
+    if 0 in magnitudes.shape:
+        down, across = scale_grid((magnitudes.shape[-2], magnitudes.shape[-1]), group)
+        return np.zeros((*magnitudes.shape[:-2], down, across), magnitudes.dtype)
+    along = np.maximum.reduceat(magnitudes, np.arange(0, magnitudes.shape[-1], columns), axis=-1)
+    return np.asarray(np.maximum.reduceat(along, np.arange(0, magnitudes.shape[-2], rows), axis=-2))
+
+
+def checked_group(group: Pair) -> Pair:
+    """(rows, columns), both whole and 1 or more."""
+    if np.shape(group) != (2,) or not all(is_whole(each, 1) for each in group):
+        raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
+    return int(group[0]), int(group[1])

@@ -1,0 +1,33 @@
+"""What a quantiser reads: bf16, f16 or f32, as codes or as arrays that hold the values."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.conversions import decode
+from refsim.errors import RefsimError
+from refsim.formats import BF16, E4M3, E5M2, F16, F32, Format, format_named
+from refsim.typed_arrays import format_held, with_format, words
+
+WIDE_FORMATS = (BF16, F16, F32)
+NARROW_FORMATS = (E4M3, E5M2)
+
+
+def wide_values(codes: ArrayLike, format: str | Format | None) -> NDArray[Any]:
+    """The exact values, float32, of codes or of an array that holds values of one of the formats."""
+    array = np.asarray(codes)
+    held = format_held(array.dtype) if array.dtype.kind == "f" else None
+    if held is not None and (format is None or format_named(format) == held):
+        return decode(np.ascontiguousarray(words(array)).view(held.code_dtype).reshape(array.shape), held, np.float32)
+    codes, format = with_format(codes, format)
+    return decode(codes, one_of(format, WIDE_FORMATS, "format"), np.float32)
+
+
+def one_of(name: str | Format, allowed: tuple[Format, ...], where: str) -> Format:
+    """The format of that name, which must be one of `allowed`."""
+    row = format_named(name)
+    if row not in allowed:
+        names = ", ".join(each.name for each in allowed)
+        raise RefsimError("format-not-here", f"{where} is {row.name}", rule=f"{where} is one of {names}")
+    return row
