@@ -188,6 +188,7 @@ def run_campaign(
         with suppress(_Stopped):
             if planned:
                 _search(ledger, planned)
+    _require_elements(ledger)
     _inquire(ledger, row.suspect_seconds if suspect_seconds is None else suspect_seconds)
     verdict = _verdict(ledger, time.monotonic() - started, failures_dir)
     heard.tell(verdict)
@@ -201,6 +202,19 @@ def _checked_profile(profile: str, cases: int | None, seed: int | None) -> Searc
         if value is not None and not (isinstance(value, int) and is_whole(value)):
             raise RefsimError("bad-campaign", f"{name} must be an integer from 0, not {value!r}")
     return SEARCH_BUDGETS[profile]
+
+
+def _require_elements(ledger: _Ledger) -> None:
+    """A campaign that ended well has compared something."""
+    if ledger.elements or ledger.failure or ledger.doubt:
+        return
+    kernel = ledger.kernel
+    raise RefsimError(
+        "nothing-compared",
+        f"{ledger.cases} cases of kernel {kernel.name} have no element of an output between them",
+        rule="nothing that was compared is no pass",
+        help="ask for cases, or declare problems whose outputs are not empty" if ledger.cases else "ask for cases",
+    )
 
 
 def _run_corpus(ledger: _Ledger) -> None:

@@ -1,7 +1,7 @@
 """The laws a kernel obeys on every problem: it agrees with its oracle, repeats itself, leaves its inputs alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,11 +26,12 @@ __all__ = ["Observation", "agrees_with_oracle", "deterministic", "inputs_unchang
 class _WatchedLauncher(Card):
     """Passes everything on to `inner`, and remembers what was uploaded as read-only and where every buffer lies.
 
-    It also remembers the first fault, so that a `run` that catches it does not hide it.
+    It also remembers the first fault, so that a `run` that catches it does not hide it, and whether anything was launched.
     """
 
     inner: Launcher
     fault: RefsimError | None = None
+    has_launched: bool = False
     inputs: list[tuple[Buffer, NDArray[Any]]] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
 
@@ -53,6 +54,7 @@ class _WatchedLauncher(Card):
 
     @contextmanager
     def _noting_faults(self) -> Iterator[None]:
+        self.has_launched = True
         try:
             yield
         except RefsimError as error:
@@ -113,10 +115,13 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
             mistaken = _mistaken(kernel, problem, launcher.target, want, remarks)
             compared = [_suspected(mismatch, got, want, mistaken) for mismatch in compared]
         changed = [_changed(launcher, buffer, array) for buffer, array in watched.inputs]
+    elements = sum(mismatch.total for mismatch in compared)
+    if elements and not watched.has_launched:
+        _require_launches(kernel, problem, device)
     return Observation(
         outputs=got,
         mismatches=tuple(mismatch for mismatch in (*compared, *changed) if mismatch),
-        elements=sum(mismatch.total for mismatch in compared),
+        elements=elements,
         inexact=seen.inexact,
         notes=(*seen.notes, *remarks),
         conflicts=tuple(use for use in seen.conflicts if use.startswith(kernel.conflict_free)),
@@ -134,6 +139,28 @@ def _ran(kernel: Kernel, problem: Any, watched: _WatchedLauncher, formats: Mappi
         if watched.fault is None:
             raise
     raise watched.fault
+
+
+def _require_launches(kernel: Kernel, problem: Any, device: Device) -> None:
+    """Of a run that wrote elements without a launch: some problem of the corpus launches, else nothing was verified at all.
+
+    A kernel may well answer an empty or a trivial problem on the host, and no launch takes a grid of 0 blocks.
+    """
+    for other in kernel.corpus:
+        with device.launcher(kernel.code) as launcher:
+            watched = _WatchedLauncher(launcher)
+            with suppress(RefsimError):  # what goes wrong there is for its own case to say
+                called(kernel, "run", kernel.run, watched, other, problem=other)
+        if watched.has_launched:
+            return
+    raise RefsimError(
+        "nothing-launched",
+        f"run of kernel {kernel.name} returns outputs and launches nothing, on {shortened(problem)}"
+        + (f" and on all {len(kernel.corpus)} problems of its corpus" if kernel.corpus else ""),
+        rule="nothing that ran on the device is no verdict",
+        help="launcher.launch(entry, grid, block, args), or launcher.call(...) of Kernel(call=...); "
+        "a problem that is answered without one needs another in corpus= that is not",
+    )
 
 
 def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:

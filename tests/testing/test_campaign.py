@@ -1,6 +1,7 @@
 """The campaign finds what is broken, shrinks it, writes it down, and blames the right side."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,3 +209,20 @@ def test_crash_of_the_host_function_is_the_users_error(halve_kernel, fake_device
 def test_bad_request_is_refused(halve_kernel, fake_device, request_):
     with pytest.raises(RefsimError):
         run_campaign(halve_kernel, fake_device(), **request_)
+
+
+def test_campaign_that_compares_nothing_is_no_pass(halve_kernel, fake_device):
+    for kernel, said in (
+        (replace(halve_kernel, corpus=()), "0 cases of kernel halve"),
+        (replace(halve_kernel, corpus=(Tensor(0, "bf16"),) * 2), "2 cases of kernel halve"),
+    ):
+        with pytest.raises(RefsimError, match="nothing-compared") as caught:
+            run_campaign(kernel, fake_device(), cases=0)
+        assert (caught.value.exit_code, caught.value.what[: len(said)]) == (2, said)
+
+
+def test_campaign_without_a_launch_is_the_users_error(halve_kernel, fake_device, tmp_path):
+    idle = replace(halve_kernel, run=lambda launcher, problem: halve_kernel.oracle(problem))
+    with pytest.raises(RefsimError, match="nothing-launched") as caught:
+        run_campaign(idle, fake_device(), failures_dir=tmp_path)
+    assert (caught.value.exit_code, list(tmp_path.iterdir())) == (2, [])

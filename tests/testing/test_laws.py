@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.kernels import Promise
 from refsim.testing import laws
 from refsim.testing.assertions import BitsDiffer
@@ -156,3 +156,40 @@ def test_undeclared_outputs_and_foreign_problems_are_refused(halve_kernel, fake_
         laws.observe(replace(halve_kernel, outputs={"z": "bf16"}), PROBLEM, fake_device())
     with pytest.raises(RefsimError, match="bad-recipe"):
         laws.observe(halve_kernel, 7, fake_device())
+
+
+def never_launches(kernel):
+    """The kernel whose run hands over what the oracle would."""
+    return replace(kernel, run=lambda launcher, problem: kernel.oracle(problem))
+
+
+@pytest.mark.parametrize("law", ALL)
+def test_outputs_without_a_launch_are_the_users_error(law, halve_kernel, fake_device):
+    with pytest.raises(RefsimError, match="nothing-launched") as caught:
+        law(never_launches(halve_kernel), PROBLEM, fake_device())
+    assert caught.value.exit_code == 2
+    assert "on all 2 problems of its corpus" in caught.value.what
+
+
+def test_a_trivial_problem_may_be_answered_without_a_launch(halve_kernel, fake_device):
+    """As long as some problem of the corpus is not; one that owes no elements needs no launch at all."""
+
+    def seldom(launcher, problem):
+        return halve_kernel.run(launcher, problem) if problem.n > 8 else halve_kernel.oracle(problem)
+
+    trivial = Tensor(3, "bf16", "ties")
+    for law in ALL:
+        law(replace(halve_kernel, run=seldom), trivial, fake_device())
+        law(never_launches(halve_kernel), Tensor(0, "bf16"), fake_device())
+    with pytest.raises(RefsimError, match="nothing-launched"):
+        laws.observe(replace(halve_kernel, run=seldom, corpus=(trivial,)), trivial, fake_device())
+
+
+def test_a_launch_that_faults_elsewhere_is_a_launch(halve_kernel, fake_device):
+    def faults(launcher, x, n, y):
+        raise RefsimError("guard-violated", "a band was written", kind=Kind.FAULT)
+
+    def seldom(launcher, problem):
+        return halve_kernel.run(launcher, problem) if problem.n > 8 else halve_kernel.oracle(problem)
+
+    laws.agrees_with_oracle(replace(halve_kernel, run=seldom), Tensor(3, "bf16", "ties"), fake_device(faults))

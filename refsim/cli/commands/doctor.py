@@ -62,6 +62,8 @@ def command(clear_cache: bool, device_name: str) -> Answer:
         parts.append(Table(PASSED_OVER, over, key="passed_over"))
     steps = [] if device is None else _tried(device)
     parts.append(Table(STEPS, tuple((step.name, step.state, step.by, step.brought) for step in steps), key="trial"))
+    if problem:
+        console.tell_error(problem)
     code = problem.exit_code if problem else max((step.exit_code for step in steps), default=0)
     return Answer(Document(tuple(parts), "doctor"), code)
 
