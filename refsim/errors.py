@@ -26,7 +26,8 @@ class RefsimError(Exception):
 
     `code` is a stable kebab-case name, `what` one sentence with the offending value in it, `where` the place it
     stands, `rule` the sentence it breaks (with its source), `help` what to do instead. `kind` says what went wrong, and
-    with it what the command line returns: `exit_code`, 2 for Kind.USAGE.
+    with it what the command line returns: `exit_code`, 2 for Kind.USAGE. `place` is the file and the line to open, where they
+    are known: an annotation stands there.
     """
 
     code: str
@@ -35,6 +36,7 @@ class RefsimError(Exception):
     rule: str = ""
     help: str = ""
     kind: Kind = Kind.USAGE
+    place: tuple[str, int] | None = None
 
     @property
     def exit_code(self) -> int:

@@ -222,9 +222,9 @@ class Kernel(Card):
     Python function over device arrays, for a real GPU alone); `options`, `include`, `defines` and `compiler` are of CUDA:
     `KernelCode` says what each means. `entries` names what may be launched; one with template arguments
     ("scale<float>") is instantiated.
-    `run(launcher, problem)` may launch several entries; one that launches none on any problem is refused, as it shows
-    nothing of a kernel. `oracle(problem)` returns the same keys, and `Bounded` values under `Promise.BOUNDED`; with `per_target` it is `oracle(problem, target)`, and so are
-    `suspects`: tensor cores of two targets differ.
+    `run(launcher, problem)` may launch several entries; one that launches none on any problem is refused, as it shows nothing
+    of a kernel. `oracle(problem)` returns the same keys, and `Bounded` values under `Promise.BOUNDED`; with `per_target`
+    it is `oracle(problem, target)`, and so are `suspects`: tensor cores of two targets differ.
     `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed into it),
     `corpus` the recipes that every campaign runs first. `outputs` gives the format name of each output, "" for
     plain integers; it may be a function of the problem. `owner(problem, output, index)` says which (block, thread)

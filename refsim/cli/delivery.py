@@ -80,7 +80,8 @@ def _annotate(error: RefsimError, form: str) -> None:
     if form == "github":
         from refsim.render.github import annotation
 
-        console.answer(annotation(Notice(f"refsim: {error.code}", str(error))) + "\n")
+        file, line = (Path(error.place[0]), error.place[1]) if error.place else (None, None)
+        console.answer(annotation(Notice(f"refsim: {error.code}", str(error), file, line)) + "\n")
 
 
 class OutputForm(Name):

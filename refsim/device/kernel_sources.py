@@ -16,9 +16,21 @@ def source_files(code: KernelCode) -> tuple[Path, ...]:
 
     Headers of CUDA are none of them: only those beside their includer, in `include`, and in the project's folders.
     """
+    return _looked_for(code)[0]
+
+
+def watched_files(code: KernelCode) -> tuple[Path, ...]:
+    """The same, and every place where a header in quotes would be found that is not there yet."""
+    found, absent = _looked_for(code)
+    return (*found, *absent)
+
+
+def _looked_for(code: KernelCode) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The files that are there, and the places of headers in quotes that are nowhere."""
+    absent: dict[Path, None] = {}
     found = dict.fromkeys([Path(code.file).absolute()] if code.file is not None else [])
     if code.is_ptx:
-        return tuple(found)
+        return tuple(found), ()
     folders = _folders(code)
     pending: list[tuple[str, Path | None]] = [(code.source, None)] if code.source is not None else []
     pending += [(text, file.parent) for file in found for text in _text(file)]
@@ -26,13 +38,15 @@ def source_files(code: KernelCode) -> tuple[Path, ...]:
         text, directory = pending.pop()
         for name, quoted in included(text):
             beside = [directory] if quoted and directory is not None else []
-            paths = (folder / name for folder in (*beside, *folders) if name)
+            paths = [folder / name for folder in (*beside, *folders) if name]
             found_at = next((path for path in paths if os.path.isfile(path)), None)  # a name may be too long for a path
             path = None if found_at is None else found_at.resolve()
+            if path is None and quoted:
+                absent |= dict.fromkeys(paths)
             if path is not None and path not in found:
                 found[path] = None
                 pending += [(content, path.parent) for content in _text(path)]
-    return tuple(found)
+    return tuple(found), tuple(absent)
 
 
 def _folders(code: KernelCode) -> list[Path]:

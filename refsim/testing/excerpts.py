@@ -17,6 +17,7 @@ AROUND = 2
 MOST = 2
 """How many places of one finding are shown: the two accesses of a race."""
 _CODE_LINE = re.compile(r"([\w.+-]+\.(?:cu|cuh|h|hh|hpp|hxx|inl|inc|c|cc|cpp|cxx|py)):(\d{1,7})\b")
+_REFUSED_LINE = re.compile(r"([\w.+-]+\.\w+)\((\d{1,7})\): (?:catastrophic |fatal )?error\b")
 _PTX_LINE = re.compile(r"\bPTX line (\d{1,7})\b")
 
 
@@ -38,7 +39,7 @@ def excerpts(verdict: Verdict, kernel: Kernel) -> tuple[Excerpt, ...]:
     first element. Of kernels in PTX without lines of CUDA it is the line of the PTX.
     """
     shown: list[Excerpt] = []
-    for place in _places(verdict, kernel):
+    for place in _places(verdict.finding, kernel):
         first, last = max(place.line - AROUND, 1), min(place.line + AROUND, len(place.lines))
         if any(each.name == place.name and each.first <= place.line <= each.last for each in shown):
             continue
@@ -49,9 +50,21 @@ def excerpts(verdict: Verdict, kernel: Kernel) -> tuple[Excerpt, ...]:
     return tuple(shown)
 
 
-def _places(verdict: Verdict, kernel: Kernel) -> Iterator[_Place]:
+def place_of(error: RefsimError, kernel: Kernel) -> tuple[str, int] | None:
+    """The file and the line that an error of a kernel names: the first that its compiler refused, else what it was told of."""
+    if error.place is not None:
+        return error.place
+    said = f"{error.where}\n{error.what}"
+    refused = "\n".join(f"{match[1]}:{match[2]}" for match in _REFUSED_LINE.finditer(said))
+    for place in _places(f"{refused}\n{said}", kernel):
+        if place.file is not None and place.file_line is not None:
+            return str(place.file), place.file_line
+    return None
+
+
+def _places(finding: str, kernel: Kernel) -> Iterator[_Place]:
     named = dict.fromkeys(
-        (match[1], int(match[2])) for line in _by_weight(verdict.finding) for match in _CODE_LINE.finditer(line)
+        (match[1], int(match[2])) for line in _by_weight(finding) for match in _CODE_LINE.finditer(line)
     )
     files: dict[str, list[Path]] = {}
     for file in (*source_files(kernel.code), *([kernel.declared_in] if kernel.declared_in is not None else [])):
@@ -67,7 +80,7 @@ def _places(verdict: Verdict, kernel: Kernel) -> Iterator[_Place]:
             yield found
     if seen or not kernel.code.is_ptx:
         return
-    for text_line in _by_weight(verdict.finding):
+    for text_line in _by_weight(finding):
         for match in _PTX_LINE.finditer(text_line):
             in_ptx = (
                 _in_text(kernel, kernel.ptx, "PTX", int(match[1]))

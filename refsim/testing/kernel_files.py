@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from refsim.device.projects import paths_of
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.files.access import checked_path, read_whole
 from refsim.kernels import Kernel
+from refsim.testing.user_code import is_foreign, location
 
 MAX_KERNEL_BYTES = 16 << 20
 
@@ -83,6 +84,30 @@ def load_kernel_file(path: str | Path) -> ModuleType:
     return _module(resolved, resolved.stat().st_mtime_ns)
 
 
+def imported_files(since: Collection[str]) -> tuple[Path, ...]:
+    """The Python files of the user's modules that were imported while others than `since` (names of modules) were not."""
+    return tuple(Path(file) for _, file in _own_modules(since))
+
+
+def forget_modules(since: Collection[str]) -> None:
+    """Kernel files, and the user's modules that they imported, are read anew by whoever asks for them next."""
+    for name, _ in _own_modules(since):
+        del sys.modules[name]
+    _module.cache_clear()
+    importlib.invalidate_caches()
+
+
+def _own_modules(since: Collection[str]) -> list[tuple[str, str]]:
+    fresh = [
+        (name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if name not in since
+    ]
+    return [
+        (name, file)
+        for name, file in fresh
+        if isinstance(file, str) and file.endswith(".py") and name != "__main__" and not is_foreign(file)
+    ]
+
+
 def _declared(file: Path) -> tuple[Kernel, ...]:
     kernels = getattr(load_kernel_file(file), "KERNELS", None)
     if not isinstance(kernels, (tuple, list)) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
@@ -106,5 +131,10 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
         raise
     except BaseException as error:  # sys.exit() as well: a file that ends the program verifies nothing
         what = f"{type(error).__name__}: {error}"
-        raise RefsimError("kernel-file-fails", what, where=str(file), kind=Kind.UNREADABLE) from error
+        help = ""
+        if isinstance(error, ModuleNotFoundError):
+            help = f"a module beside the kernel file is found by PYTHONPATH={file.parent}, or where its package is installed"
+        raise RefsimError(
+            "kernel-file-fails", what, where=str(file), help=help, kind=Kind.UNREADABLE, place=location(error)
+        ) from error
     return module

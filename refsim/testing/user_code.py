@@ -36,13 +36,14 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
     except RefsimError as error:
         if label != "run":
             error.where = error.where or f"{label} of kernel {kernel.name}{_at(error)}"
+            error.place = error.place or location(error)
             error.kind = Kind.USAGE if error.kind in (Kind.FAULT, Kind.INCONCLUSIVE) else error.kind
         raise
     except AssertionError as error:
         if label != "run":
             raise code_fails(kernel, label, error, problem) from error
         what = f"run of kernel {kernel.name} asserts: {said(error)}"
-        raise RefsimError("run-asserts", what, where=place(error), kind=Kind.FAULT) from error
+        raise RefsimError("run-asserts", what, where=place(error), kind=Kind.FAULT, place=location(error)) from error
     except BaseException as error:
         raise code_fails(kernel, label, error, problem) from error
 
@@ -54,7 +55,8 @@ def code_fails(kernel: Kernel, label: str, error: BaseException, problem: Any = 
         what, help = f"ended the program: sys.exit({error.code!r}){on}", "raise an exception where something is wrong"
     else:
         what, help = f"raised {said(error)}{on}", f"mend {label}: this is neither the kernel nor refsim"
-    return RefsimError("kernel-code-fails", f"{label} of kernel {kernel.name} {what}", where=place(error), help=help)
+    what = f"{label} of kernel {kernel.name} {what}"
+    return RefsimError("kernel-code-fails", what, where=place(error), help=help, place=location(error))
 
 
 def shortened(problem: Any) -> str:
@@ -74,11 +76,21 @@ def said(error: BaseException) -> str:
 
 def place(error: BaseException) -> str:
     """The last line of the user's own code on the way to an exception: `kernels.py:12 in oracle`."""
+    own = _own_frames(error)
+    return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+
+
+def location(error: BaseException) -> tuple[str, int] | None:
+    """The file and the line of that place; of a file that is no Python, where the parser stopped."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return error.filename, error.lineno
+    own = _own_frames(error)
+    return (own[-1].filename, own[-1].lineno or 1) if own else None
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<")]
-    own = [each for each in frames if not is_foreign(each.filename)]
-    if not own:
-        return ""
-    return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}"
+    return [each for each in frames if not is_foreign(each.filename)]
 
 
 def is_foreign(file: str) -> bool:

@@ -23,8 +23,9 @@ def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None 
     cases = [_case(each) for each in all_judged]
     if ended is not None:
         name, error = ended
+        where = f" file={_attribute(error.place[0])} line={_attribute(str(error.place[1]))}" if error.place else ""
         cases.append(
-            f"<testcase classname={_attribute('refsim')} name={_attribute(name)}>"
+            f"<testcase classname={_attribute('refsim')} name={_attribute(name)}{where}>"
             f"{_said('error', error.code, error.what, str(error))}</testcase>"
         )
     counts = {word: sum(f"<{word} " in case for case in cases) for word in ("failure", "error", "skipped")}

@@ -158,6 +158,8 @@ class _Run:
     junit_file: Path | None
     declared: "list[Kernel]" = field(default_factory=list)
     device: "Device | None" = None
+    loaded: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
+    python_files: "dict[Path, None]" = field(default_factory=dict)
 
     def check(self) -> None:
         """What no edit of a kernel mends is refused before anything runs: an expression, a place to write to."""
@@ -169,39 +171,56 @@ class _Run:
     def once(self) -> Answer:
         """The kernels that are chosen now, verified; an error of the user's is raised, once the JUnit file has it."""
         found: list[Judged] = []
-        at = "refsim verify"
+        at: Kernel | None = None
         try:
             self.declared = self._chosen()
             self.device = self.device or opened(self.device_name, self.target, self.without)
             with reporting(sys.stderr) as report:
-                for kernel in self.declared:
-                    at = kernel.name
-                    found.append(self._one(kernel, self.device, found, report))
+                for at in self.declared:
+                    found.append(self._one(at, self.device, found, report))
         except RefsimError as error:
-            self._write_junit(found, (at, error))
+            if at is not None:
+                from refsim.testing.excerpts import place_of
+
+                error.place = place_of(error, at)
+            self._write_junit(found, ("refsim verify" if at is None else at.name, error))
             raise
         self._write_junit(found)
         return verdicts.answer(found)
 
     def attempt(self) -> Answer | RefsimError:
-        """The same where an error is an answer too: a source that does not compile while it is written."""
+        """The same where an error is an answer too, such as a source that does not compile while it is written; every Python
+        file of the user's is read anew. No bytecode is written: Python takes a file of the same size and second for the same.
+        """
+        from refsim.testing.kernel_files import forget_modules, imported_files
+
+        before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        forget_modules(self.loaded)
         try:
             return self.once()
         except RefsimError as error:
+            self.python_files |= dict.fromkeys([Path(error.place[0])] if error.place else [])
             return error
+        finally:
+            sys.dont_write_bytecode = before
+            self.python_files |= dict.fromkeys(imported_files(self.loaded))
 
     def watched(self) -> list[Path]:
-        """Every file that a verdict rests on: declarations, what they are compiled from, and the pyproject.toml here."""
-        from refsim.device.kernel_sources import source_files
+        """Every file that a verdict rests on: declarations and what they import, what is compiled, with headers that may yet
+        come, and the pyproject.toml here.
+        """
+        from refsim.device.kernel_sources import watched_files
         from refsim.testing.kernel_files import kernel_paths
 
-        files = dict.fromkeys(file for kernel in self.declared for file in source_files(kernel.code))
+        files = dict.fromkeys(file for kernel in self.declared for file in watched_files(kernel.code))
         declaring = [kernel.declared_in for kernel in self.declared if kernel.declared_in is not None]
         try:
             named = list(self.files) or kernel_paths()
         except RefsimError:  # a pyproject.toml that is being written
             named = []
-        return list(dict.fromkeys([Path("pyproject.toml").absolute(), *map(Path.absolute, named), *declaring, *files]))
+        return list(dict.fromkeys([
+            Path("pyproject.toml").absolute(), *map(Path.absolute, named), *declaring, *self.python_files, *files,
+        ]))  # fmt: skip
 
     def _chosen(self) -> "list[Kernel]":
         from refsim.testing import find_kernels, kernel_named

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -66,8 +67,43 @@ def test_an_error_of_the_users_is_annotated_too(refsim, several):
     (several / "scale.cu").write_text("this is no CUDA")
     run = verify(refsim, "--as", "github")
     assert run.code == 3
-    assert run.out.startswith("::error title=refsim%3A compile-error::[compile-error]")
+    assert run.out.startswith("::error file=scale.cu,line=1,title=refsim%3A compile-error::[compile-error]")
     assert run.err.startswith("[compile-error]")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("scale.cu", "#pragma unroll 4\n\n\nthis is no CUDA;\n", 4),
+        ("scale.cu", '#include "far.cuh"\n#include "absent.cuh"\n', 2),
+        ("far.cuh", "constexpr int a = 1;\nconstexpr int b = absent;\n", 2),
+        ("scale_kernel.py", "import numpy\n\nKERNELS = (\n", 3),
+        ("scale_kernel.py", "import numpy\n\n\n\nKERNELS = absent\n", 5),
+    ],
+)
+@pytest.mark.parametrize("compiler", ["nvrtc", "nvcc"])
+def test_what_does_not_compile_is_annotated_at_its_line(refsim, several, file, text, line, compiler):
+    source = (several / "scale.cu").read_text()
+    (several / "far.cuh").write_text("")
+    (several / "scale.cu").write_text(f'#include "far.cuh"\n{source}')
+    declared = (several / "scale_kernel.py").read_text()
+    (several / "scale_kernel.py").write_text(
+        declared.replace('"scale",\n', f'"scale",\n        compiler="{compiler}",\n')
+    )
+    (several / file).write_text(text)
+    run = refsim("verify", "--kernels", "scale_kernel.py", *SIM, "--as", "github", "--junit", "verify.xml")
+    assert run.code == 3
+    assert run.out.startswith(f"::error file={file},line={line},title=refsim%3A ")
+    (suite,) = ElementTree.parse(several / "verify.xml").getroot()
+    assert (suite[0].get("line"), Path(str(suite[0].get("file"))).name) == (str(line), file)
+
+
+def test_an_error_of_python_code_is_annotated_at_its_line(refsim, several):
+    declared = (several / "scale_kernel.py").read_text()
+    (several / "scale_kernel.py").write_text(declared.replace("    n = problem.x.n\n", "    n = problem.absent\n"))
+    run = refsim("verify", "--kernels", "scale_kernel.py", *SIM, "--as", "github")
+    line = 1 + declared.split("\n").index("    n = problem.x.n")
+    assert (run.code, run.out.split(",title")[0]) == (2, f"::error file=scale_kernel.py,line={line}")
 
 
 def test_passing_kernels_are_annotated_nowhere(refsim, several):
@@ -240,33 +276,64 @@ def wait_for(condition, process: subprocess.Popen[str]) -> None:
     pytest.fail("nothing happened")
 
 
-def test_rerun_runs_again_for_a_header_and_ends_by_ctrl_c(several):
-    (several / "limit.cuh").write_text("constexpr unsigned EXTRA = 0;\n")
-    source = (several / "scale.cu").read_text().replace("i < n;", "i < n + EXTRA;")
-    (several / "scale.cu").write_text('#include "limit.cuh"\n' + source)
-    log = several / "log"
+@contextmanager
+def rerunning(folder: Path, *arguments: str):
+    """`verify --rerun` in a folder: its process, and a function that waits until it waits again and returns its log."""
+    log, waits = folder / "log", iter(range(1, 100))
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "refsim", "verify", "--kernels", "scale_kernel.py", *SIM, "--rerun"],
-            cwd=several,
-            env={**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])},
+            [sys.executable, "-m", "refsim", "verify", *arguments, *SIM, "--rerun"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": f"{Path(package.__file__).parents[1]}:{folder}"},
             stdout=stream,
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def waited() -> str:
+        number = next(waits)
+        wait_for(lambda: log.read_text().count("waiting for a change of") == number, process)
+        return log.read_text().split("Ctrl-C ends\n")[number - 1]
+
     try:
-        wait_for(lambda: log.read_text().count("waiting for a change of") == 1, process)
-        assert "pass    scale" in log.read_text()
-        (several / "limit.cuh").write_text("constexpr unsigned EXTRA = 1;\n")
-        wait_for(lambda: log.read_text().count("waiting for a change of") == 2, process)
-        assert "[out-of-bounds]" in log.read_text()
-        (several / "limit.cuh").write_text("while it is being written")
-        wait_for(lambda: log.read_text().count("waiting for a change of") == 3, process)
-        assert "[compile-error]" in log.read_text()
-        (several / "limit.cuh").write_text("constexpr unsigned EXTRA = 1; // still\n")
-        wait_for(lambda: log.read_text().count("waiting for a change of") == 4, process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 1  # of the last run
+        yield process, waited
     finally:
         process.kill()
         process.wait()
+
+
+def test_rerun_runs_again_for_a_header_and_ends_by_ctrl_c(several):
+    (several / "limit.cuh").write_text("constexpr unsigned EXTRA = 0;\n")
+    source = (several / "scale.cu").read_text().replace("i < n;", "i < n + EXTRA;")
+    (several / "scale.cu").write_text('#include "limit.cuh"\n' + source)
+    with rerunning(several, "--kernels", "scale_kernel.py") as (process, waited):
+        assert "pass    scale" in waited()
+        (several / "limit.cuh").write_text("constexpr unsigned EXTRA = 1;\n")
+        assert "[out-of-bounds]" in waited()
+        (several / "limit.cuh").write_text("while it is being written")
+        assert "[compile-error]" in waited()
+        (several / "limit.cuh").unlink()
+        assert "[compile-error]" in waited()
+        (several / "limit.cuh").write_text("constexpr unsigned EXTRA = 1; // still\n")
+        assert "[out-of-bounds]" in waited()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 1  # of the last run
+
+
+def test_rerun_runs_again_for_an_imported_module(several):
+    """One that a module imports too, of the same length and second, and one that does not parse from the first run on."""
+    (several / "flip.py").write_text("BIT = \n")
+    (several / "mistakes.py").write_text("import flip\ndef wrong(y): return y ^ flip.BIT\n")
+    declared = (several / "scale_kernel.py").read_text()
+    declared = declared.replace('return {"y": refsim.encode(scaled, "e4m3", overflow="saturate")}',
+                                'return {"y": mistakes.wrong(refsim.encode(scaled, "e4m3", overflow="saturate"))}')  # fmt: skip
+    (several / "scale_kernel.py").write_text(f"import mistakes\n{declared}")
+    with rerunning(several, "--kernels", "scale_kernel.py") as (_, waited):
+        assert "[kernel-file-fails] SyntaxError" in waited()
+        for text, said in (
+            ("BIT = 1\n", "fail    scale"),
+            ("BIT = 0\n", "pass    scale"),
+            ("BIT = 1\n", "fail    scale"),
+        ):
+            (several / "flip.py").write_text(text)
+            assert said in waited()
