@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
-from refsim.formats import E4M3, F32, F64, FORMATS, ElementType, Format, element_named, float_named
-from refsim.numerics.calls import Arguments, Call, arguments_of, call_of, fitted
+from refsim.formats import F32, F64, FORMATS, ElementType, Format, element_named, float_named
+from refsim.numerics.calls import Arguments, Call, arguments_of, call_asked_for, fitted, takes_arguments_of
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats
 from refsim.numerics.dot.definition import GROUP
@@ -140,23 +140,8 @@ class _Sizes:
     terms: int
 
 
-def error_bound(
-    a: ArrayLike,
-    b: ArrayLike,
-    c: ArrayLike | None = None,
-    *,
-    unit: Unit = "wgmma",
-    a_format: str | ElementType | None = None,
-    b_format: str | ElementType | None = None,
-    d_format: str | ElementType = "f32",
-    target: str = "sm_90a",
-    a_scale: ArrayLike | None = None,
-    b_scale: ArrayLike | None = None,
-    scale_format: str | Format | None = None,
-    k: int | None = None,
-    negate_a: bool = False,
-    negate_b: bool = False,
-) -> Doubles:
+@takes_arguments_of(call_asked_for)
+def error_bound(call: Call) -> Doubles:
     """An upper bound of |mma(...) - (A B^T + C)| for every output, derived from the row and the operands' magnitudes.
 
     Arguments, and what is meant where they are left out, as for `mma`; the result is float64 of shape (..., M, N). A step
@@ -169,20 +154,6 @@ def error_bound(
     is [[0.0]].
     Raises RefsimError as `mma` does. Where `mma` warns, this bounds the placeholder. Source: the profile's row.
     """
-    arguments = arguments_of(
-        a,
-        b,
-        c,
-        a_format=a_format,
-        b_format=b_format,
-        a_scale=a_scale,
-        b_scale=b_scale,
-        scale_format=scale_format,
-        negate_a=negate_a,
-        negate_b=negate_b,
-        default=E4M3,
-    )
-    call = call_of(arguments, unit=unit, d_format=d_format, target=target, k=k)
     if call.row.d_format.is_integer:
         return np.zeros(call.shape)
     with np.errstate(all="ignore"):

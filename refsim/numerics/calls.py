@@ -1,8 +1,12 @@
 """The arguments of a product: what a caller gave, and the call that they make of a row once they are checked."""
 
+import functools
+import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +18,9 @@ from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Profile, Unit
 from refsim.typed_arrays import format_of, is_typed, with_format
+
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +102,67 @@ def call_of(
     """The call of a chip's instruction; raises RefsimError where there is none, or where its arguments do not fit."""
     row = profile(target, unit, arguments.a_format, arguments.b_format, element_named(d_format), k)
     return fitted(arguments, row, max(row.k) if k is None else int(k))
+
+
+def call_asked_for(
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None = None,
+    *,
+    unit: Unit = "wgmma",
+    a_format: str | ElementType | None = None,
+    b_format: str | ElementType | None = None,
+    d_format: str | ElementType = "f32",
+    target: str = "sm_90a",
+    a_scale: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None,
+    scale_format: str | Format | None = None,
+    k: int | None = None,
+    negate_a: bool = False,
+    negate_b: bool = False,
+) -> Call:
+    """The call that a user means by the arguments of `mma`, where operands that do not say their format are E4M3."""
+    arguments = arguments_of(
+        a,
+        b,
+        c,
+        a_format=a_format,
+        b_format=b_format,
+        a_scale=a_scale,
+        b_scale=b_scale,
+        scale_format=scale_format,
+        negate_a=negate_a,
+        negate_b=negate_b,
+        default=E4M3,
+    )
+    return call_of(arguments, unit=unit, d_format=d_format, target=target, k=k)
+
+
+def takes_arguments_of(
+    asked: Callable[Asked, Call],
+) -> Callable[[Callable[[Call], Found]], Callable[Asked, Found]]:
+    """What is written as a function of a call is called with the arguments of `asked`, and shows its signature."""
+
+    def decorated(meaning: Callable[[Call], Found]) -> Callable[Asked, Found]:
+        made: Callable[Asked, Call] = _named_as(meaning, asked)
+
+        def public(*args: Asked.args, **kwargs: Asked.kwargs) -> Found:
+            return meaning(made(*args, **kwargs))
+
+        shown: Any = functools.wraps(meaning)(public)
+        found = inspect.signature(meaning).return_annotation
+        shown.__signature__ = inspect.signature(asked).replace(return_annotation=found)
+        shown.__annotations__ = {**asked.__annotations__, "return": found}
+        return public
+
+    return decorated
+
+
+def _named_as(named: Any, function: Any) -> Any:
+    """The function under another's name, which Python says where an argument is missing or is not there."""
+    twin = FunctionType(function.__code__, function.__globals__, named.__name__, function.__defaults__)
+    twin.__kwdefaults__, twin.__qualname__ = function.__kwdefaults__, named.__qualname__
+    return twin
 
 
 def fitted(arguments: Arguments, row: Profile, k: int) -> Call:

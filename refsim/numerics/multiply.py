@@ -3,35 +3,18 @@
 import warnings
 from typing import Any
 
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from refsim.evidence import Level
-from refsim.formats import E4M3, ElementType, Format
-from refsim.numerics.calls import arguments_of, call_of
-from refsim.numerics.rows import Unit
+from refsim.numerics.calls import Call, call_asked_for, takes_arguments_of
 
 
 class UnverifiedProfileWarning(UserWarning):
     """The arithmetic of this chip is not published: the result is a placeholder, not its bits."""
 
 
-def mma(
-    a: ArrayLike,
-    b: ArrayLike,
-    c: ArrayLike | None = None,
-    *,
-    unit: Unit = "wgmma",
-    a_format: str | ElementType | None = None,
-    b_format: str | ElementType | None = None,
-    d_format: str | ElementType = "f32",
-    target: str = "sm_90a",
-    a_scale: ArrayLike | None = None,
-    b_scale: ArrayLike | None = None,
-    scale_format: str | Format | None = None,
-    k: int | None = None,
-    negate_a: bool = False,
-    negate_b: bool = False,
-) -> NDArray[Any]:
+@takes_arguments_of(call_asked_for)
+def mma(call: Call) -> NDArray[Any]:
     """D = A B^T + C with exactly the bits of a tensor core; K is chained ascending as the instructions of that K do.
 
     What is left out is that of Hopper's FP8 wgmma: `target` "sm_90a", `unit` "wgmma", operands e4m3, D f32.
@@ -49,20 +32,6 @@ def mma(
     Raises RefsimError for unknown combinations, with the known ones, and for arguments that do not fit. Warns with
     UnverifiedProfileWarning where no bit model is published. Source: the profile's row, `numerics.profile(...)`.
     """
-    arguments = arguments_of(
-        a,
-        b,
-        c,
-        a_format=a_format,
-        b_format=b_format,
-        a_scale=a_scale,
-        b_scale=b_scale,
-        scale_format=scale_format,
-        negate_a=negate_a,
-        negate_b=negate_b,
-        default=E4M3,
-    )
-    call = call_of(arguments, unit=unit, d_format=d_format, target=target, k=k)
     if call.row.evidence.level is Level.UNVERIFIED:
-        warnings.warn(f"{call.row.name}: {call.row.evidence}", UnverifiedProfileWarning, stacklevel=2)
+        warnings.warn(f"{call.row.name}: {call.row.evidence}", UnverifiedProfileWarning, stacklevel=3)
     return call.result()

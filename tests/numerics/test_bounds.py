@@ -122,6 +122,15 @@ def test_a_bound_is_asked_for_as_its_product_is() -> None:
     )
 
 
+def test_a_slip_of_arguments_is_said_of_the_name_that_was_called() -> None:
+    ones: Any = np.full((1, 32), 0x38, np.uint8)
+    for called in (numerics.mma, numerics.error_bound):
+        with pytest.raises(TypeError, match=rf"^{called.__name__}\(\) got an unexpected keyword argument 'a_fmt'"):
+            called(ones, ones, a_fmt="e4m3")  # type: ignore[call-arg]
+        assert "negate_b" in signature(called).parameters
+    assert signature(numerics.error_bound).return_annotation != signature(numerics.mma).return_annotation
+
+
 def test_what_is_left_out_is_hoppers_fp8_wgmma() -> None:
     ones = np.full((1, 32), 0x38, np.uint8)
     said = {"unit": "wgmma", "a_format": "e4m3", "b_format": "e4m3", "d_format": "f32", "target": "sm_90a", "k": 32}
