@@ -1,6 +1,7 @@
 """A bring-up as one self-contained HTML page: a matrix of all cases first, then differences, then every row.
 
-No script, nothing fetched, every text escaped; light or dark as the reader's system is.
+No script, nothing fetched, every text escaped; light or dark as the reader's system is. Whoever compares two bring-ups
+reads their JSON: here a table is a line, and so is the style.
 """
 
 from collections.abc import Iterator, Sequence
@@ -69,10 +70,10 @@ def page(report: Report) -> str:
         _changes(report),
         *(_suite(report, name) for name in _found_first(report)),
     ]
-    body = "\n".join(filter(None, sections))
+    body, style = "\n".join(filter(None, sections)), " ".join(STYLE.split())
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n<style>\n{STYLE}\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n<style>{style}'
         f"</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
@@ -194,8 +195,8 @@ def _table(
         lines.append(
             start + "".join(f'<td class="{kind}">{cell}</td>' for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
         )
-    body = "\n".join(lines)
-    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+    body = "".join(lines)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _right(kind: str) -> str:
