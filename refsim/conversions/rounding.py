@@ -14,8 +14,9 @@ TOWARD_ZERO: Final = "toward-zero"
 UP: Final = "up"
 DOWN: Final = "down"
 TIES_AWAY: Final = "ties-away"
-STOCHASTIC = "stochastic"
+STOCHASTIC: Final = "stochastic"
 RoundingName = Literal["nearest-even", "toward-zero", "up", "down", "ties-away"]
+ConversionRounding = RoundingName | Literal["stochastic"]
 ROUNDINGS: tuple[RoundingName, ...] = get_args(RoundingName)
 PTX_ROUNDINGS: dict[str, RoundingName] = {
     "rn": NEAREST_EVEN,
@@ -44,7 +45,7 @@ class EncodingRule:
     """
 
     to: Format
-    rounding: str
+    rounding: ConversionRounding
     overflow: str
     nan: int
     negative_nan: int
@@ -74,7 +75,7 @@ def default_nan(format: Format) -> int:
     return format.max_code if format.nan_code is None else format.nan_code
 
 
-def ieee_rule(format: Format, rounding: str = NEAREST_EVEN) -> EncodingRule:
+def ieee_rule(format: Format, rounding: RoundingName = NEAREST_EVEN) -> EncodingRule:
     """The rule of IEEE 754 for a format with infinities: overflow gives infinity, NaN the canonical NaN."""
     nan = default_nan(format)
     return EncodingRule(format, rounding, INFINITY, nan, nan)
@@ -156,7 +157,7 @@ def _rounds_away(
     half: NDArray[np.uint64],
     code: NDArray[np.int64],
     negative: NDArray[np.bool_],
-    rounding: str,
+    rounding: RoundingName,
 ) -> NDArray[np.bool_]:
     away: NDArray[np.bool_]
     match rounding:

@@ -15,6 +15,7 @@ from refsim.conversions.rounding import (
     SATURATE,
     STOCHASTIC,
     TIES_AWAY,
+    ConversionRounding,
     EncodingRule,
     default_nan,
 )
@@ -40,7 +41,7 @@ class Conversion(Card):
     name: str
     to: Format
     reads: Format
-    rounding: str
+    rounding: ConversionRounding
     overflow: str
     nan: int
     source: Source

@@ -8,11 +8,14 @@ from refsim.numerics.ieee.arithmetic import add, div, mul, rcp, sqrt, sub
 from refsim.numerics.ieee.comparing import COMPARISONS, absolute, compare, maximum, minimum, negate
 from refsim.numerics.ieee.converting import float_to_float, float_to_integer, integer_to_float, round_to_integral
 from refsim.numerics.ieee.fused import fma
-from refsim.numerics.ieee.patterns import ROUNDING_MODIFIERS
+from refsim.numerics.ieee.patterns import ROUNDING_MODIFIERS, ConversionModifier, IntegralModifier, RoundingModifier
 
 __all__ = [
     "COMPARISONS",
     "ROUNDING_MODIFIERS",
+    "ConversionModifier",
+    "IntegralModifier",
+    "RoundingModifier",
     "absolute",
     "add",
     "compare",

@@ -15,6 +15,7 @@ from refsim.numerics.ieee.patterns import (
     SINGLE,
     Array,
     FloatKind,
+    RoundingModifier,
     Signs,
     check_rounding,
     flushed,
@@ -138,7 +139,7 @@ _DIV = _Operation(np.divide, _div_excess, _div_double_excess, priority=(1, 0))
 _SQRT = _Operation(np.sqrt, _sqrt_excess, _sqrt_double_excess, priority=(0,))
 
 
-def _rounded(operation: _Operation, operands: tuple[Array, ...], rounding: str, kind: FloatKind) -> Array:
+def _rounded(operation: _Operation, operands: tuple[Array, ...], rounding: RoundingModifier, kind: FloatKind) -> Array:
     # f16 and bf16 are computed in float32 and rounded again: 24 bits are at least 2p + 2 for p = 11 and p = 8, which
     # makes the second rounding harmless for sums and products (Figueroa). In the subnormal range of f16 both are exact
     # in float32; in that of bf16 sums are, and float32 keeps 16 bits more, as many as a product has.
@@ -155,7 +156,12 @@ def _rounded(operation: _Operation, operands: tuple[Array, ...], rounding: str, 
 
 
 def _entry(
-    operation: _Operation, operands: tuple[Array, ...], rounding: str, *, ftz: bool = False, sat: bool = False
+    operation: _Operation,
+    operands: tuple[Array, ...],
+    rounding: RoundingModifier,
+    *,
+    ftz: bool = False,
+    sat: bool = False,
 ) -> Array:
     kind = kind_of(*operands)
     check_rounding(rounding, kind)
@@ -173,7 +179,7 @@ def _entry(
 
 
 @np.errstate(all="ignore")
-def add(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
+def add(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
     """a + b, rounded once. In rm an exact zero of operands with different signs is -0.
 
     Arrays of one dtype (float16, float32, float64, bf16 as uint16 patterns) that broadcast; the result has that
@@ -185,33 +191,33 @@ def add(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False, sat: 
 
 
 @np.errstate(all="ignore")
-def sub(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
+def sub(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
     """a - b, rounded once: the sum of a and b with its sign turned. Arguments, errors and source as for add."""
     return _entry(_SUB, (a, b), rounding, ftz=ftz, sat=sat)
 
 
 @np.errstate(all="ignore")
-def mul(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
+def mul(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
     """a * b, rounded once: 0x00000001 squared in rp is 0x00000001. Arguments and errors as for add; PTX ISA, mul."""
     return _entry(_MUL, (a, b), rounding, ftz=ftz, sat=sat)
 
 
 @np.errstate(all="ignore")
-def div(a: Array, b: Array, rounding: str = NEAREST, *, ftz: bool = False) -> Array:
+def div(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -> Array:
     """a / b for f32 and f64, rounded once: 1 / 3 in rp is 0x3eaaaaab. Errors as for add; PTX ISA, div with .rnd."""
     _only_wide("div", a)
     return _entry(_DIV, (a, b), rounding, ftz=ftz)
 
 
 @np.errstate(all="ignore")
-def rcp(a: Array, rounding: str = NEAREST, *, ftz: bool = False) -> Array:
+def rcp(a: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -> Array:
     """1 / a for f32 and f64, rounded once; -0 gives -infinity. Errors as for add; PTX ISA, rcp with .rnd."""
     _only_wide("rcp", a)
     return _entry(_DIV, (np.ones(1, a.dtype), a), rounding, ftz=ftz)
 
 
 @np.errstate(all="ignore")
-def sqrt(a: Array, rounding: str = NEAREST, *, ftz: bool = False) -> Array:
+def sqrt(a: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -> Array:
     """The square root for f32 and f64, rounded once; -0 stays, below 0 it is NaN. PTX ISA, sqrt with .rnd."""
     _only_wide("sqrt", a)
     return _entry(_SQRT, (a,), rounding, ftz=ftz)

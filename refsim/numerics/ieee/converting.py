@@ -11,6 +11,7 @@ from refsim.formats import format_named
 from refsim.numerics.ieee.exact import side, stepped
 from refsim.numerics.ieee.patterns import (
     BRAIN,
+    CONVERSION_MODIFIERS,
     DOUBLE,
     HALF,
     KINDS,
@@ -18,7 +19,10 @@ from refsim.numerics.ieee.patterns import (
     ROUNDING_MODIFIERS,
     SINGLE,
     Array,
+    ConversionModifier,
     FloatKind,
+    IntegralModifier,
+    RoundingModifier,
     flushed,
     flushed_result,
     is_nan,
@@ -30,7 +34,12 @@ from refsim.numerics.ieee.patterns import (
     with_nan,
 )
 
-INTEGRAL: dict[str, Callable[[Array], Array]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+INTEGRAL: dict[IntegralModifier, Callable[[Array], Array]] = {
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}
 _TARGETS = {kind.name: kind for kind in KINDS}
 _MOVES = ((SINGLE, SINGLE), (DOUBLE, DOUBLE), (BRAIN, SINGLE))
 
@@ -39,7 +48,7 @@ _MOVES = ((SINGLE, SINGLE), (DOUBLE, DOUBLE), (BRAIN, SINGLE))
 def float_to_float(
     a: Array,
     to: str,
-    rounding: str = NEAREST,
+    rounding: ConversionModifier = NEAREST,
     *,
     ftz: bool = False,
     sat: bool = False,
@@ -56,8 +65,8 @@ def float_to_float(
     H200). 65520.0f to f16 is infinity in rn and 0x7bff in rz. Raises RefsimError for an unknown name. Source: PTX ISA,
     cvt; tf32 and the narrow formats are in refsim.conversions.
     """
-    if rounding not in (*ROUNDING_MODIFIERS, "rna"):
-        raise unknown("rounding", rounding, [*ROUNDING_MODIFIERS, "rna"])
+    if rounding not in CONVERSION_MODIFIERS:
+        raise unknown("rounding", rounding, list(CONVERSION_MODIFIERS))
     source, target = kind_of(a), _target(to)
     if (source, target) in _MOVES and not (ftz or sat or relu):
         return widen(a, source)
@@ -79,7 +88,7 @@ def _target(to: str) -> FloatKind:
     return target
 
 
-def _as_kind(values: Array, target: FloatKind, rounding: str, *, satfinite: bool = False) -> Array:
+def _as_kind(values: Array, target: FloatKind, rounding: ConversionModifier, *, satfinite: bool = False) -> Array:
     wide = values.dtype == np.float64
     if target is DOUBLE:
         result: Array = values.astype(np.float64)
@@ -106,7 +115,7 @@ def _moved_nan(a: Array, source: FloatKind, target: FloatKind) -> Array:
 
 
 @np.errstate(all="ignore")
-def round_to_integral(a: Array, rounding: str, *, ftz: bool = False, sat: bool = False) -> Array:
+def round_to_integral(a: Array, rounding: IntegralModifier, *, ftz: bool = False, sat: bool = False) -> Array:
     """The nearest integer as a float of the same format: rni (ties to even), rzi, rmi, rpi; the sign of zero stays.
 
     Dtypes as for add; `ftz` (f32) flushes a subnormal operand, `sat` clamps to [+0, 1]. -0.5 in rzi is -0. Raises
@@ -119,7 +128,7 @@ def round_to_integral(a: Array, rounding: str, *, ftz: bool = False, sat: bool =
 
 
 @np.errstate(all="ignore")
-def float_to_integer(a: Array, to: DTypeLike, rounding: str, *, ftz: bool = False) -> Array:
+def float_to_integer(a: Array, to: DTypeLike, rounding: IntegralModifier, *, ftz: bool = False) -> Array:
     """The value rounded to an integer and clamped to the range of the integer dtype `to`.
 
     Dtypes of `a` as for add. `rounding` rni (ties to even), rzi, rmi, rpi; `ftz` (f32) flushes a subnormal operand. NaN
@@ -148,7 +157,7 @@ def float_to_integer(a: Array, to: DTypeLike, rounding: str, *, ftz: bool = Fals
 
 
 @np.errstate(all="ignore")
-def integer_to_float(a: Array, to: str, rounding: str = NEAREST, *, sat: bool = False) -> Array:
+def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *, sat: bool = False) -> Array:
     """Each integer as a number of the format `to`, rounded once.
 
     `a` has an integer dtype of 8 to 64 bits; `to` is f16, bf16, f32 or f64, whose results are float16, uint16 patterns,
@@ -173,7 +182,7 @@ def integer_to_float(a: Array, to: str, rounding: str = NEAREST, *, sat: bool = 
     return stepped(nearest, side(nearest, low - (nearest - high), nearest), rounding, DOUBLE)
 
 
-def _integral(rounding: str) -> Callable[[Array], Array]:
+def _integral(rounding: IntegralModifier) -> Callable[[Array], Array]:
     if rounding not in INTEGRAL:
         raise unknown("integer rounding", rounding, list(INTEGRAL))
     return INTEGRAL[rounding]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.numerics.ieee.patterns import Array, FloatKind, Signs
+from refsim.numerics.ieee.patterns import Array, ConversionModifier, FloatKind, Signs
 
 Doubles = NDArray[np.float64]
 _SPLITTER = float((1 << 27) + 1)
@@ -62,7 +62,7 @@ def side(high: Array, low: Array | float, result: Array) -> Signs:
     return np.where(high == result, sign_of(np.asarray(low), np.asarray(zero)), sign_of(high, result)).astype(np.int8)
 
 
-def stepped(nearest: Array, excess: Signs, rounding: str, kind: FloatKind) -> Array:
+def stepped(nearest: Array, excess: Signs, rounding: ConversionModifier, kind: FloatKind) -> Array:
     """The result in a directed mode, from the nearest one and the sign of exact - nearest.
 
     A nearest result of 0 that is inexact has the sign of the exact value, so its magnitude only ever grows.

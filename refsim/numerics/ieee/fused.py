@@ -14,6 +14,7 @@ from refsim.numerics.ieee.patterns import (
     NEAREST,
     SINGLE,
     Array,
+    RoundingModifier,
     check_rounding,
     flushed,
     flushed_result,
@@ -29,7 +30,7 @@ def fma(
     a: Array,
     b: Array,
     c: Array,
-    rounding: str = NEAREST,
+    rounding: RoundingModifier = NEAREST,
     *,
     ftz: bool = False,
     sat: bool = False,
@@ -72,7 +73,7 @@ def _odd_sum(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
     return round_to_odd(total, error) if error.any() else total
 
 
-def _fma_single(a: Doubles, b: Doubles, c: Doubles, rounding: str) -> NDArray[np.float32]:
+def _fma_single(a: Doubles, b: Doubles, c: Doubles, rounding: RoundingModifier) -> NDArray[np.float32]:
     # 24 + 24 bits fit in 53 and the exponents of float32 products fit, so the product is exact and one rounding of the
     # sum to float64 is all that is lost; sum_error recovers it, because nothing passes 2^257.
     exact = a * b
@@ -104,7 +105,7 @@ def _without_double_rounding(
     return result
 
 
-def _fma_double(a: Doubles, b: Doubles, c: Doubles, rounding: str) -> Doubles:
+def _fma_double(a: Doubles, b: Doubles, c: Doubles, rounding: RoundingModifier) -> Doubles:
     result = _with_special_operands(a, b, c)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     rest = finite & ((a != 0) & (b != 0))
@@ -148,7 +149,7 @@ def _fma_pieces(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
     return outer + round_to_odd(small, sum_error(inner_error, outer_error, small))
 
 
-def fma_by_integers(a: float, b: float, c: float, rounding: str) -> float:
+def fma_by_integers(a: float, b: float, c: float, rounding: RoundingModifier) -> float:
     """a * b + c for finite float64 as an integer times a power of two, rounded once.
 
     `rounding` rn, rz, rm, rp; a product or sum that is exactly zero takes its sign from IEEE 754 section 6.3.
@@ -170,7 +171,7 @@ def _integer(a: float) -> tuple[int, int]:
     return int(math.ldexp(fraction, 53)), power - 53
 
 
-def _rounded_integer(value: int, power: int, rounding: str) -> float:
+def _rounded_integer(value: int, power: int, rounding: RoundingModifier) -> float:
     """value * 2^power as float64: 53 bits, the last of them never below 2^-1074."""
     sign, magnitude = (-1.0, -value) if value < 0 else (1.0, value)
     unit = max(magnitude.bit_length() + power - 53, -1074)

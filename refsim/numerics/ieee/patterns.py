@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,12 @@ from refsim.sources import IEEE754, PTX, Source
 Array = NDArray[Any]
 Signs = NDArray[np.int8]
 
-NEAREST = "rn"
-ROUNDING_MODIFIERS = ("rn", "rz", "rm", "rp")
+RoundingModifier = Literal["rn", "rz", "rm", "rp"]
+ConversionModifier = Literal["rn", "rz", "rm", "rp", "rna"]
+IntegralModifier = Literal["rni", "rzi", "rmi", "rpi"]
+NEAREST: Final = "rn"
+ROUNDING_MODIFIERS: tuple[RoundingModifier, ...] = get_args(RoundingModifier)
+CONVERSION_MODIFIERS: tuple[ConversionModifier, ...] = get_args(ConversionModifier)
 _QUIET = np.uint64(1 << 51)
 
 
@@ -89,7 +93,7 @@ def kind_of(*operands: Array) -> FloatKind:
     return kind
 
 
-def check_rounding(rounding: str, kind: FloatKind) -> None:
+def check_rounding(rounding: RoundingModifier, kind: FloatKind) -> None:
     """Raises RefsimError unless the kind's arithmetic has that rounding: f16 and bf16 have rn alone."""
     if rounding not in ROUNDING_MODIFIERS:
         raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
@@ -129,7 +133,7 @@ def flushed(a: Array, kind: FloatKind) -> Array:
     return zeroed
 
 
-def flushed_result(result: Array, exact: Callable[[], Array], rounding: str, kind: FloatKind) -> Array:
+def flushed_result(result: Array, exact: Callable[[], Array], rounding: ConversionModifier, kind: FloatKind) -> Array:
     """Results below the smallest normal number become zero of the same sign, as .ftz has it.
 
     Below means: after rounding with an exponent range without end (measured on an H200). So 2^-126 in f32 stays where

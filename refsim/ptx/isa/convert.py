@@ -47,7 +47,9 @@ def _real(to: str, from_: str, modifiers: str, since: str = "sm_50", later: dict
     """Between float types: narrowing takes a rounding mode, the rest is exact."""
 
     @instruction(f"cvt{modifiers}.{to}.{from_} d:{to}, a:{from_}", since=since, later=later, source=PTX["cvt"])
-    def cvt_real(a: Array, *, rounding: str | None = None, ftz: bool = False, sat: bool = False) -> Array:
+    def cvt_real(
+        a: Array, *, rounding: ieee.ConversionModifier | None = None, ftz: bool = False, sat: bool = False
+    ) -> Array:
         return ieee.float_to_float(a, to, rounding or "rn", ftz=ftz, sat=sat)
 
 
@@ -102,7 +104,7 @@ for _name in _INTEGERS.split("|"):
     ignores=("sat",),
     source=PTX["cvt"],
 )
-def cvt_single_to_integer(a: Array, *, rounding: str, ftz: bool, to: str) -> Array:
+def cvt_single_to_integer(a: Array, *, rounding: ieee.IntegralModifier, ftz: bool, to: str) -> Array:
     """To the nearest integer in the mode's sense; a value out of range is clamped, with .sat or without."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding, ftz=ftz)
 
@@ -112,13 +114,13 @@ def cvt_single_to_integer(a: Array, *, rounding: str, ftz: bool, to: str) -> Arr
     ignores=("from_", "sat"),
     source=PTX["cvt"],
 )
-def cvt_to_integer(a: Array, *, rounding: str, to: str) -> Array:
+def cvt_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str) -> Array:
     """To the nearest integer in the mode's sense; a value out of range is clamped, with .sat or without."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
 
 
 @instruction(f"cvt.{_INTEGRAL}.{{to:{_INTEGERS}}}.bf16 d:to, a:bf16", since="sm_90", source=PTX["cvt"])
-def cvt_bfloat_to_integer(a: Array, *, rounding: str, to: str) -> Array:
+def cvt_bfloat_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str) -> Array:
     """As from f32: every bf16 is one."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
 
@@ -128,7 +130,7 @@ def cvt_bfloat_to_integer(a: Array, *, rounding: str, to: str) -> Array:
     ignores=("from_", "ftz"),
     source=PTX["cvt"],
 )
-def cvt_integer_to_single(a: Array, *, rounding: str, sat: bool) -> Array:
+def cvt_integer_to_single(a: Array, *, rounding: ieee.RoundingModifier, sat: bool) -> Array:
     """An integer rounded once; .sat clamps to [0, 1]; no result is subnormal."""
     return ieee.integer_to_float(a, "f32", rounding, sat=sat)
 
@@ -138,7 +140,7 @@ def cvt_integer_to_single(a: Array, *, rounding: str, sat: bool) -> Array:
     ignores=("from_",),
     source=PTX["cvt"],
 )
-def cvt_from_integer(a: Array, *, rounding: str, sat: bool, to: str) -> Array:
+def cvt_from_integer(a: Array, *, rounding: ieee.RoundingModifier, sat: bool, to: str) -> Array:
     """An integer rounded once; .sat clamps to [0, 1]."""
     return ieee.integer_to_float(a, to, rounding, sat=sat)
 
@@ -149,7 +151,7 @@ def cvt_from_integer(a: Array, *, rounding: str, sat: bool, to: str) -> Array:
     since="sm_90",
     source=PTX["cvt"],
 )
-def cvt_integer_to_bfloat(a: Array, *, rounding: str) -> Array:
+def cvt_integer_to_bfloat(a: Array, *, rounding: ieee.RoundingModifier) -> Array:
     """An integer rounded once."""
     return ieee.integer_to_float(a, "bf16", rounding)
 
@@ -158,7 +160,7 @@ def _integral(type: str, modifiers: str, since: str = "sm_50") -> None:
     """cvt.rni and its kind between equal types round to an integral value."""
 
     @instruction(f"cvt.{_INTEGRAL}{modifiers}.{type}.{type} d:{type}, a:{type}", since=since, source=PTX["cvt"])
-    def cvt_integral(a: Array, *, rounding: str, ftz: bool = False, sat: bool = False) -> Array:
+    def cvt_integral(a: Array, *, rounding: ieee.IntegralModifier, ftz: bool = False, sat: bool = False) -> Array:
         return ieee.round_to_integral(a, rounding, ftz=ftz, sat=sat)
 
 

@@ -69,7 +69,7 @@ def _mixed(name: str, compute: Callable[..., Array]) -> None:
         since="sm_100",
         source=PTX[f"{name} (mixed precision)"],
     )
-    def mixed(a: Array, b: Array, *, rounding: str | None, sat: bool, type: str) -> Array:
+    def mixed(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None, sat: bool, type: str) -> Array:
         return compute(ieee.float_to_float(a, "f32"), b, rounding or "rn", sat=sat)
 
 
@@ -83,7 +83,7 @@ _mixed("sub", ieee.sub)
     since="sm_100",
     source=PTX["fma (mixed precision)"],
 )
-def fma_mixed(a: Array, b: Array, c: Array, *, rounding: str, sat: bool) -> Array:
+def fma_mixed(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, sat: bool) -> Array:
     """The product of two halves, exact, added to an f32 with one rounding."""
     return ieee.fma(ieee.float_to_float(a, "f32"), ieee.float_to_float(b, "f32"), c, rounding, sat=sat)
 

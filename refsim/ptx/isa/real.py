@@ -24,7 +24,7 @@ def _binary(name: str, compute: Callable[..., Array], nearest: np.ufunc) -> None
     """
 
     @instruction(f"{name}{_MAYBE}{{.ftz}}{{.sat}}.{{type:f32}} d, a, b", ignores=("type",), source=PTX[name])
-    def single(a: Array, b: Array, *, rounding: str | None, ftz: bool, sat: bool) -> Array:
+    def single(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None, ftz: bool, sat: bool) -> Array:
         if not (ftz or sat) and rounding in (None, "rn"):
             result: Array = nearest(a, b)
             if not np.count_nonzero(np.isnan(result)):
@@ -32,11 +32,11 @@ def _binary(name: str, compute: Callable[..., Array], nearest: np.ufunc) -> None
         return compute(a, b, rounding or "rn", ftz=ftz, sat=sat)
 
     @instruction(f"{name}{_MAYBE}.{{type:f64}} d, a, b", ignores=("type",), source=PTX[name])
-    def double(a: Array, b: Array, *, rounding: str | None) -> Array:
+    def double(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None) -> Array:
         return compute(a, b, rounding or "rn")
 
     @instruction(f"{name}{_MAYBE}{{.ftz}}.{{type:f32x2}} d, a, b", ignores=("type",), since="sm_100", source=PTX[name])
-    def pair(a: Array, b: Array, *, rounding: str | None, ftz: bool) -> Array:
+    def pair(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None, ftz: bool) -> Array:
         return compute(a, b, rounding or "rn", ftz=ftz)
 
 
@@ -46,43 +46,43 @@ _binary("mul", ieee.mul, np.multiply)
 
 
 @instruction(f"fma{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["fma"])
-def fma_single(a: Array, b: Array, c: Array, *, rounding: str, ftz: bool, sat: bool) -> Array:
+def fma_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
     """a x b + c with one rounding."""
     return ieee.fma(a, b, c, rounding, ftz=ftz, sat=sat)
 
 
 @instruction(f"fma{_MODE}{{.ftz}}.f32x2 d:f32x2, a:f32x2, b:f32x2, c:f32x2", since="sm_100", source=PTX["fma"])
-def fma_pair(a: Array, b: Array, c: Array, *, rounding: str, ftz: bool) -> Array:
+def fma_pair(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
     """Two fused products, one in each half."""
     return ieee.fma(a, b, c, rounding, ftz=ftz)
 
 
 @instruction(f"fma{_MODE}.f64 d:f64, a:f64, b:f64, c:f64", source=PTX["fma"])
-def fma_double(a: Array, b: Array, c: Array, *, rounding: str) -> Array:
+def fma_double(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier) -> Array:
     """a x b + c with one rounding."""
     return ieee.fma(a, b, c, rounding)
 
 
 @instruction(f"mad{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["mad"])
-def mad_single(a: Array, b: Array, c: Array, *, rounding: str, ftz: bool, sat: bool) -> Array:
+def mad_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
     """From sm_20 on the same as fma."""
     return ieee.fma(a, b, c, rounding, ftz=ftz, sat=sat)
 
 
 @instruction(f"mad{_MODE}.f64 d:f64, a:f64, b:f64, c:f64", source=PTX["mad"])
-def mad_double(a: Array, b: Array, c: Array, *, rounding: str) -> Array:
+def mad_double(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier) -> Array:
     """The same as fma."""
     return ieee.fma(a, b, c, rounding)
 
 
 @instruction(f"div{_MODE}{{.ftz}}.f32 d:f32, a:f32, b:f32", source=PTX["div"])
-def div_single(a: Array, b: Array, *, rounding: str, ftz: bool) -> Array:
+def div_single(a: Array, b: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
     """The IEEE quotient."""
     return ieee.div(a, b, rounding, ftz=ftz)
 
 
 @instruction(f"div{_MODE}.f64 d:f64, a:f64, b:f64", source=PTX["div"])
-def div_double(a: Array, b: Array, *, rounding: str) -> Array:
+def div_double(a: Array, b: Array, *, rounding: ieee.RoundingModifier) -> Array:
     """The IEEE quotient."""
     return ieee.div(a, b, rounding)
 
@@ -104,11 +104,11 @@ def _unary(name: str, compute: Callable[..., Array]) -> None:
     """rcp and sqrt."""
 
     @instruction(f"{name}{_MODE}{{.ftz}}.f32 d:f32, a:f32", source=PTX[name])
-    def single(a: Array, *, rounding: str, ftz: bool) -> Array:
+    def single(a: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
         return compute(a, rounding, ftz=ftz)
 
     @instruction(f"{name}{_MODE}.f64 d:f64, a:f64", source=PTX[name])
-    def double(a: Array, *, rounding: str) -> Array:
+    def double(a: Array, *, rounding: ieee.RoundingModifier) -> Array:
         return compute(a, rounding)
 
     @instruction(f"{name}.approx{{.ftz}}.f32 d:f32, a:f32", inexact=True, source=PTX[name])
