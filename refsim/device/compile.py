@@ -25,7 +25,9 @@ from refsim.device.units import Unit, read_unit
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode, needs_a_gpu
 from refsim.ptx.text.files import read_ptx
+from refsim.ptx.text.parser import signatures
 from refsim.render.cards import Card, Facts
+from refsim.sources import PTX
 from refsim.targets import Target, runs, target_named
 
 __all__ = [
@@ -59,7 +61,8 @@ class CompiledPtx(Card):
     `sha256` is of `text`; `source_sha256` of the source and the headers of yours that it includes; `compiler` is
     "NVRTC 13.0.88"; `origin` is "nvrtc", "nvcc", "ptx" (as it was given) or "bundled" (compiled by the same flags when the
     package was made). `include` are the folders that were searched, by their names; `compiler_from` is what brought NVRTC:
-    "nvidia-cuda-nvrtc 13.0.88", "toolkit of CUDA_HOME, 12.9".
+    "nvidia-cuda-nvrtc 13.0.88", "toolkit of CUDA_HOME, 12.9". `target` is what it runs on, `made_for` what PTX that was given
+    says of itself.
     """
 
     text: str
@@ -71,6 +74,7 @@ class CompiledPtx(Card):
     origin: str
     include: tuple[str, ...] = ()
     compiler_from: str = ""
+    made_for: str = ""
 
     def _line(self) -> str:
         return f"{self.target}, {len(self.text)} characters, {self.compiler}, sha256 {self.sha256[:12]}"
@@ -82,6 +86,7 @@ class CompiledPtx(Card):
         """What a verdict says of it; `label` is what the kernel's code is called."""
         folders = {"include": " ".join(self.include)} if self.include else {}
         brought = {"compiler_from": self.compiler_from} if self.compiler_from else {}
+        made_for = {"ptx_target": self.made_for} if self.made_for else {}
         return {
             "kernel_file": label,
             "source_sha256": self.source_sha256,
@@ -91,6 +96,7 @@ class CompiledPtx(Card):
             "compiler": self.compiler,
             **brought,
             "ptx_origin": self.origin,
+            **made_for,
         }
 
 
@@ -202,10 +208,22 @@ def _version(program: str) -> str:
 
 
 def _given(code: KernelCode, target: str) -> CompiledPtx:
-    """PTX as its producer wrote it."""
+    """PTX as its producer wrote it; RefsimError `wrong-target` where its `.target` does not run on `target`."""
     text = code.ptx if code.ptx is not None else read_ptx(Path(code.file or ""))
-    digest = _sha256(text.encode())
-    return CompiledPtx(text, digest, digest, target, (), _producer(text), "ptx")
+    digest, own = _sha256(text.encode()), _target_of(text)
+    if own and not runs(own, target):
+        raise RefsimError(
+            "wrong-target",
+            f"{code.label} is PTX for {own}, which does not run on {target}",
+            rule=f"{PTX['PTX module directives, .target']}: sm_80 runs on what is newer, sm_100f in its family, sm_90a on sm_90a",
+            help=f"--target {own} (a simulated GPU takes every target), or compile it for {target}",
+        )
+    return CompiledPtx(text, digest, digest, target, (), _producer(text), "ptx", made_for=own or "not said")
+
+
+@lru_cache(maxsize=16)
+def _target_of(text: str) -> str:
+    return signatures(text).target
 
 
 def _producer(text: str) -> str:

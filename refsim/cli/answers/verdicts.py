@@ -26,6 +26,7 @@ DEVICE_KEYS = (
     "driver",
     "compiler",
     "ptx_origin",
+    "ptx_target",
     "ptx_flags",
     "ptx_sha256",
     "assembler",
