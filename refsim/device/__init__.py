@@ -61,7 +61,8 @@ def open(name: str = "sim", target: str | None = None, *, without: Sequence[str]
     """The device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
 
     "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" under one of them. "cuda" goes
-    through PyCUDA where it can be imported, else through cuda.bindings; "cuda:pycuda", "cuda:bindings" and
+    through PyCUDA where it can be imported, else through cuda.bindings, else through the driver's library by ctypes;
+    "cuda:pycuda", "cuda:bindings", "cuda:libcuda" and
     "cuda:1:bindings" through the one named. `without` names checks that a simulated GPU leaves out; a real one makes none.
 
     Raises RefsimError: an unknown name or check (exit 2); no driver, no GPU or neither library (exit 4).
@@ -74,7 +75,7 @@ def open(name: str = "sim", target: str | None = None, *, without: Sequence[str]
         policy: Any = simulated[1]  # one of SchedulePolicy, or None
         device = SimDevice(name=name, policy=policy, without=tuple(without))
         return replace(device, target=target_named(target).name) if target else device
-    match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?(?::(pycuda|bindings))?", name)
+    match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?(?::(pycuda|bindings|libcuda))?", name)
     if not match:
         raise RefsimError(
             "unknown-device", f"no device is called {name!r}", help="sim, sim:lazy, cuda, cuda:1, cuda:bindings"

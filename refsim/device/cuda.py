@@ -1,6 +1,6 @@
 """A real GPU: it runs the PTX that the simulator runs, and watches every byte around the buffers (`cuda_launcher.py`).
 
-The driver is reached through PyCUDA or through cuda.bindings (`driver.py`), imported when a device is opened.
+The driver is reached through PyCUDA, through cuda.bindings, or by ctypes (`driver.py`), imported when a device is opened.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from refsim.device.cuda_launcher import GPU_POISON, GUARD_BYTES, CudaLauncher, g
 from refsim.device.driver import SIMULATOR, Driver, DriverError, GpuFacts, no_gpu
 from refsim.device.driver_bindings import open_bindings
 from refsim.device.driver_pycuda import open_pycuda
+from refsim.device.libcuda import open_libcuda
 from refsim.device.modules import LoadedModule, NoModule, RunnableModule
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.kernel_code import KernelCode, code_of
@@ -162,37 +163,35 @@ def kernel_driver(index: int) -> str:
         return ""
 
 
-BACKENDS: dict[str, Callable[[int], Driver]] = {"pycuda": open_pycuda, "bindings": open_bindings}
+BACKENDS: dict[str, Callable[[int], Driver]] = {
+    "pycuda": open_pycuda,
+    "bindings": open_bindings,
+    "libcuda": open_libcuda,
+}
 
 
 def open_device(index: int = 0, target: str | None = None, backend: str | None = None) -> CudaDevice:
     """Opens GPU `index`; the target is the GPU's own (sm_90a on an H200) unless one is named that it can run.
 
-    backend: "pycuda" or "bindings" (cuda.bindings); by default PyCUDA where it can be imported, else cuda.bindings.
-    Raises RefsimError (exit 4) where the library, the CUDA driver or the GPU is missing.
+    backend: "pycuda", "bindings" (cuda.bindings) or "libcuda" (the driver's library by ctypes); by default the first of them that
+    is here. Raises RefsimError (exit 4) where the library, the CUDA driver or the GPU is missing.
     """
     if backend is not None and backend not in BACKENDS:
         raise unknown("backend", backend, list(BACKENDS))
-    driver = BACKENDS[backend](index) if backend else _either(index)
+    driver = BACKENDS[backend](index) if backend else _first(index)
     facts = driver.facts()
     return CudaDevice(f"cuda:{index}", _target_for(facts.capability, target), index, driver, facts)
 
 
-def _either(index: int) -> Driver:
-    """PyCUDA, or cuda.bindings where PyCUDA cannot be imported; what is missing is what both say."""
-    try:
-        return open_pycuda(index)
-    except RefsimError as error:
-        if error.code not in ("no-pycuda", "no-cuda-driver"):
-            raise
-        first = error
-    try:
-        return open_bindings(index)
-    except RefsimError as second:
-        if second.code != "no-cuda-bindings":
-            raise
-        first.help = f"{first.help}, or {second.help}" if first.code == "no-pycuda" else first.help
-        raise first from second
+def _first(index: int) -> Driver:
+    """PyCUDA, else cuda.bindings where they can be imported, else the driver's library, which no package has to bring."""
+    for opened, absent in ((open_pycuda, ("no-pycuda", "no-cuda-driver")), (open_bindings, ("no-cuda-bindings",))):
+        try:
+            return opened(index)
+        except RefsimError as error:
+            if error.code not in absent:
+                raise
+    return open_libcuda(index)
 
 
 def _target_for(capability: tuple[int, int], target: str | None) -> str:

@@ -1,6 +1,6 @@
-"""What a real GPU's driver is asked for: one protocol, served through PyCUDA or through cuda.bindings alone.
+"""What a real GPU's driver is asked for: one protocol, served through PyCUDA, cuda.bindings or ctypes alone.
 
-Both keep the primary context, which every other library of the process shares, and launch by cuLaunchKernelEx with a
+All keep the primary context, which every other library of the process shares, and launch by cuLaunchKernelEx with a
 pointer to each argument: where an argument lies among the parameters is the driver's work, not the caller's.
 """
 

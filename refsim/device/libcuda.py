@@ -1,16 +1,19 @@
-"""The calls that PyCUDA lacks, made on the driver's own library; each returns (status, *results) as in cuda.bindings.
+"""The driver's own library by ctypes: all that is needed where no other library is here, and the calls that PyCUDA lacks.
+
+Each returns (status, *results) as in cuda.bindings.
 
 The types are those of cuda.h, held against it by a driver library that the tests compile with that header.
 """
 
 import ctypes
 import sys
-from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from refsim.device.driver import LaunchConfig
+from refsim.device.driver import LaunchConfig, no_driver
+from refsim.device.driver_direct import NAME_BYTES, DirectDriver, open_direct
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
@@ -45,20 +48,49 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_Out(c_int), c_void_p, c_int, c_size_t),
     "cuLaunchKernelEx": (POINTER(CUlaunchConfig), c_void_p, c_void_p, c_void_p),
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (_Out(c_int),),
+    "cuDeviceGetCount": (_Out(c_int),),
+    "cuDeviceGet": (_Out(c_int), c_int),
+    "cuDeviceGetName": (_Out(c_char * NAME_BYTES), c_int, c_int),
+    "cuDeviceGetAttribute": (_Out(c_int), c_int, c_int),
+    "cuDeviceTotalMem": (_Out(c_size_t), c_int),
+    "cuDevicePrimaryCtxRetain": (_Out(c_void_p), c_int),
+    "cuDevicePrimaryCtxRelease": (c_int,),
+    "cuCtxPushCurrent": (c_void_p,),
+    "cuCtxPopCurrent": (_Out(c_void_p),),
+    "cuCtxSynchronize": (),
+    "cuMemAlloc": (_Out(c_uint64), c_size_t),
+    "cuMemFree": (c_uint64,),
+    "cuMemcpyHtoD": (c_uint64, c_void_p, c_size_t),
+    "cuMemcpyDtoH": (c_void_p, c_uint64, c_size_t),
     "cuGetErrorName": (c_int, _Out(c_char_p)),
     "cuGetErrorString": (c_int, _Out(c_char_p)),
 }
 
 
+_SECOND = (
+    "cuDeviceTotalMem",
+    "cuDevicePrimaryCtxRelease",
+    "cuCtxPushCurrent",
+    "cuCtxPopCurrent",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemcpyHtoD",
+    "cuMemcpyDtoH",
+)
+"""Calls that cuda.h renames to their second version."""
+
+
 class Libcuda:
     """The driver's library in this process; OSError where there is none."""
 
-    CUfunction_attribute = int
+    CUfunction_attribute = CUdevice_attribute = int
 
     def __init__(self) -> None:
         library = ctypes.CDLL(LIBRARY)
         for name, parameters in _CALLS.items():
-            function = getattr(library, name)
+            function = getattr(library, f"{name}_v2" if name in _SECOND else name)
             function.restype = c_int
             function.argtypes = [POINTER(each.kind) if isinstance(each, _Out) else each for each in parameters]
             setattr(self, name, partial(_called, function, parameters))
@@ -81,3 +113,12 @@ def _called(function: Any, parameters: tuple[Any, ...], *arguments: Any) -> tupl
         byref(value) if isinstance(each, _Out) else value for each, value in zip(parameters, passed, strict=True)
     ]
     return function(*pointers), *(result.value for result in results)
+
+
+def open_libcuda(index: int) -> DirectDriver:
+    """GPU `index` through the driver's library; RefsimError (exit 4) says which of driver and GPU is missing."""
+    try:
+        calls = Libcuda()
+    except (OSError, AttributeError) as fault:  # no library, or one that is older than cuLaunchKernelEx
+        raise no_driver(fault) from fault
+    return open_direct(calls, f"{LIBRARY} by ctypes", index)

@@ -20,6 +20,7 @@ import pytest
 
 from refsim import device
 from refsim.device import cuda, driver_bindings, driver_pycuda
+from refsim.device import libcuda as libcuda_module
 from refsim.device.compile import assembler_version
 from refsim.errors import Kind, RefsimError
 
@@ -101,7 +102,7 @@ def libcuda(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["pycuda", "bindings"])
+@pytest.fixture(params=["pycuda", "bindings", "libcuda"])
 def backend(request):
     if request.param == "bindings":
         pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[gpu]'")
@@ -146,7 +147,15 @@ said["plain"] = echo("echo_8", (3, 4, 5), 96, [])
     )
     assert said["facts"]["device"] == "Fake GPU"
     assert said["facts"]["driver"] == "CUDA 13.0"
-    assert said["facts"]["backend"].split()[0] == {"pycuda": "PyCUDA", "bindings": "cuda.bindings"}[backend]
+    assert (
+        said["facts"]["backend"].split()[0]
+        == {
+            "pycuda": "PyCUDA",
+            "bindings": "cuda.bindings",
+            "libcuda": "libcuda.so.1",
+        }[backend]
+    )
+    assert (said["facts"]["compute_capability"], said["facts"]["target"]) == ("9.0", "sm_90a")
     grid, block, shared, attributes, parameters = launched(said["all"])
     assert (grid, block, shared) == ([16, 1, 1], [32, 2, 1], 60_000)
     assert attributes == {4: [16, 1, 1], 2: [1, 0, 0]}
@@ -208,11 +217,8 @@ said["read"] = refused(gpu.read, out)
     assert said["read"][0] == "copy-failed"
 
 
-@pytest.mark.parametrize(("backend", "name"), [("pycuda", "cuda:pycuda"), ("bindings", "cuda:bindings")])
-def test_a_machine_without_a_gpu(libcuda, backend, name):
-    if backend == "bindings":
-        pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[gpu]'")
-    script = CASE.split("gpu_device =", maxsplit=1)[0] + f"print(json.dumps(refused(device.open, {name!r})))"
+def test_a_machine_without_a_gpu(libcuda, backend):
+    script = CASE.split("gpu_device =", maxsplit=1)[0] + f"print(json.dumps(refused(device.open, 'cuda:{backend}')))"
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(libcuda),
@@ -235,12 +241,24 @@ def without(monkeypatch, *modules):
         monkeypatch.setitem(sys.modules, module, None)
 
 
-def test_neither_library_gives_both_pip_lines(monkeypatch):
+def test_without_either_package_the_drivers_library_is_called(libcuda, monkeypatch):
+    body = CASE.replace("PTX", repr(PTX)).replace('"cuda:" + sys.argv[1]', '"cuda"')
+    body = body.replace(
+        "import numpy", 'sys.modules["pycuda"] = sys.modules["cuda.bindings.driver"] = None\nimport numpy'
+    )
+    monkeypatch.setattr(sys.modules[__name__], "CASE", body)
+    assert (
+        case(libcuda, "neither", 'said["plain"] = echo("echo_8", 1, 1, [])')["facts"]["backend"]
+        == "libcuda.so.1 by ctypes"
+    )
+
+
+def test_neither_package_nor_driver_is_a_machine_without_a_driver(monkeypatch):
     without(monkeypatch, "pycuda", "cuda.bindings.driver")
-    with pytest.raises(RefsimError) as caught:
+    monkeypatch.setattr(libcuda_module, "LIBRARY", "no-such-library.so")
+    with pytest.raises(RefsimError, match=r"no CUDA driver: no-such-library\.so") as caught:
         cuda.open_device()
-    assert (caught.value.code, caught.value.kind) == ("no-pycuda", Kind.MISSING)
-    assert caught.value.help == "pip install 'refsim[pycuda]', or pip install 'refsim[gpu]'"
+    assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 
 
 @pytest.mark.parametrize(("backend", "code"), [("pycuda", "no-pycuda"), ("bindings", "no-cuda-bindings")])
@@ -255,12 +273,12 @@ def test_cuda_bindings_serve_where_pycuda_is_missing(monkeypatch):
     without(monkeypatch, "pycuda")
     opened = object()
     monkeypatch.setattr(cuda, "open_bindings", lambda index: (opened, index))
-    assert cuda._either(3) == (opened, 3)
+    assert cuda._first(3) == (opened, 3)
 
 
 def test_pycuda_comes_first(monkeypatch):
     monkeypatch.setattr(cuda, "open_pycuda", lambda index: ("PyCUDA", index))
-    assert cuda._either(1) == ("PyCUDA", 1)
+    assert cuda._first(1) == ("PyCUDA", 1)
 
 
 def test_missing_driver_is_one_clear_sentence_without_warning(monkeypatch):

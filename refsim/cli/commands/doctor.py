@@ -24,7 +24,7 @@ _PACKAGES = (
     ("ml_dtypes", "ml_dtypes", "pip install refsim"),
     ("hypothesis", "hypothesis", "pip install 'refsim[testing]' for refsim verify"),
     ("pytest", "pytest", "pip install 'refsim[testing]' for the conformance suites"),
-    ("cuda-bindings", "cuda-bindings", "pip install 'refsim[gpu]' for a real GPU"),
+    ("cuda-bindings", "cuda-bindings", "pip install 'refsim[gpu]'; without it libcuda is called by ctypes"),
     ("PyCUDA", "pycuda", "not needed beside cuda-bindings; pip install 'refsim[pycuda]'"),
 )
 Row = tuple[str, str, str, str]
@@ -107,8 +107,7 @@ def _gpu(name: str) -> "tuple[Row, Device | None, RefsimError | None]":
     except RefsimError as error:
         if asked and error.kind is not Kind.MISSING:
             raise
-        advice = f"{error.help}; " if error.code == "no-pycuda" else ""
-        row = ("GPU", "missing" if asked else "none", error.what, f"{advice}the simulated GPU runs instead")
+        row = ("GPU", "missing" if asked else "none", error.what, "the simulated GPU runs instead")
         return row, None if asked else device.open("sim" if name == "auto" else name), error if asked else None
     facts = gpu.describe()
     found = f"{facts['device']}, {facts['driver']}, {facts['target']}, through {facts['backend']}"

@@ -80,8 +80,8 @@ def test_a_gpu_that_was_asked_for_and_is_not_here_is_exit_4(python: Path, toolki
     assert ran.returncode == 4
     parts = {row["part"]: row for row in json.loads(ran.stdout)["parts"]}
     assert parts["GPU"]["state"] == "missing"
-    assert "refsim[gpu]" in parts["GPU"]["help"]
-    assert ran.stderr.startswith("[no-pycuda] ")
+    assert "refsim[gpu]" in parts["cuda-bindings"]["help"]
+    assert ran.stderr.startswith("[no-cuda-driver] ")
 
 
 def test_verify_runs(python: Path, toolkit: Path | None, tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""The driver by calls that are its own, those of cuda.bindings or of its library: context, memory, modules and launches."""
+
+from typing import Any
+
+import numpy as np
+
+from refsim.device.driver import Bytes, DriverError, GpuFacts, Launching, no_gpu
+from refsim.sources import CUDA_DRIVER
+
+SOURCE = CUDA_DRIVER["CUdevice_attribute"]
+NAME_BYTES = 256
+_MULTIPROCESSORS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
+
+
+class DirectDriver:
+    """One GPU through `calls`; `open_direct` makes it."""
+
+    def __init__(self, calls: Any, library: str, index: int) -> None:
+        self.library = library
+        self.index = index
+        self.launching = Launching(calls)
+        self._call = self.launching.call
+        self._device = self._call("cuDeviceGet", index)
+        self._context: Any = None
+
+    def facts(self) -> GpuFacts:
+        name = self._call("cuDeviceGetName", NAME_BYTES, self._device).split(b"\0")[0].decode()
+        return GpuFacts(
+            name,
+            (self._attribute(_CAPABILITY_MAJOR), self._attribute(_CAPABILITY_MINOR)),
+            self._attribute(_MULTIPROCESSORS),
+            int(self._call("cuDeviceTotalMem", self._device)),
+            int(self._call("cuDriverGetVersion")),
+        )
+
+    def _attribute(self, number: int) -> int:
+        named = self.launching.calls.CUdevice_attribute(number)
+        return int(self._call("cuDeviceGetAttribute", named, self._device))
+
+    def enter(self) -> None:
+        if self._context is None:
+            self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
+        self._call("cuCtxPushCurrent", self._context)
+
+    def leave(self) -> None:
+        self._call("cuCtxPopCurrent")
+
+    def forget(self) -> None:
+        self._context = None
+        self._call("cuDevicePrimaryCtxRelease", self._device)
+
+    def allocate(self, size: int) -> int:
+        return int(self._call("cuMemAlloc", size))
+
+    def free(self, address: int) -> None:
+        self._call("cuMemFree", address)
+
+    def write(self, address: int, content: Bytes) -> None:
+        self._call("cuMemcpyHtoD", address, content.ctypes.data, content.nbytes)
+
+    def read(self, address: int, size: int) -> Bytes:
+        content = np.empty(size, np.uint8)
+        self._call("cuMemcpyDtoH", content.ctypes.data, address, size)
+        return content
+
+    def synchronize(self) -> None:
+        self._call("cuCtxSynchronize")
+
+
+def open_direct(calls: Any, library: str, index: int) -> DirectDriver:
+    """GPU `index` through `calls`; RefsimError (exit 4) says that there is none."""
+    call = Launching(calls).call
+    try:
+        call("cuInit", 0)
+        count = int(call("cuDeviceGetCount"))
+    except DriverError as fault:
+        raise no_gpu(f"the CUDA driver finds no usable GPU: {fault}") from fault
+    if not 0 <= index < count:
+        raise no_gpu(f"there is no GPU {index}; this machine has {count}")
+    return DirectDriver(calls, library, index)
