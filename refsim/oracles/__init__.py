@@ -1,9 +1,20 @@
 """What a kernel must write, bit for bit: one file per kernel family, in the kernel's own order of operations."""
 
 from refsim.oracles import fp8_quantize
+from refsim.oracles.gemm_1d2d import Promotion, fp8_gemm_1d2d
 from refsim.oracles.linear_layers import ReductionName, WeightDecoder, linear, linear_fp8_weight
+from refsim.oracles.row_groups import open_rows
 
-__all__ = ["ReductionName", "WeightDecoder", "fp8_quantize", "linear", "linear_fp8_weight"]
+__all__ = [
+    "Promotion",
+    "ReductionName",
+    "WeightDecoder",
+    "fp8_gemm_1d2d",
+    "fp8_quantize",
+    "linear",
+    "linear_fp8_weight",
+    "open_rows",
+]
 
 
 def __dir__() -> list[str]:

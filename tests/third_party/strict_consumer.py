@@ -162,7 +162,11 @@ def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], 
     largest: np.uint32 = oracles.fp8_quantize.amax(y, "bf16")
     codes, scale = oracles.fp8_quantize.quantize(z, format="bf16", to="e4m3", amax_bits=int(largest))
     wide = oracles.fp8_quantize.dequantize(codes, scale, "e4m3", "f32")
-    return float(wide.size)
+    promotion: oracles.Promotion = "a_then_b"
+    factors = np.ones((len(codes), 1), np.float32)
+    d: NDArray[Any] = oracles.fp8_gemm_1d2d(codes, codes, factors, factors, promotion=promotion, splits=1)
+    free: NDArray[np.bool_] = oracles.open_rows([0, -1])
+    return float(wide.size + d.size + free.size)
 
 
 def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:

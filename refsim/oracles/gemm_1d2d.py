@@ -1,0 +1,252 @@
+"""D = A B^T of FP8 codes with float32 scales for every 128 columns of K: by row (1x128) or by 128 rows (128x128).
+
+The order of operations is the contract, that of Hopper's kernels. With T = ceil(K / 128) blocks of K, F from +0, for each
+block in ascending order
+
+    P = four chained wgmma of K = 32 from +0, in the tensor core's own arithmetic
+    F = fma(fl(sa * sb), P, F)       "scale_product": DeepGEMM, and cuBLASLt as measured on an H200
+    F = fma(fl(P * sa), sb, F)       "a_then_b": the reference of TransformerEngine
+    F = fma(fl(P * sb), sa, F)       "b_then_a": the same with A and B exchanged
+
+and D = RNE_bf16(F). An output depends on its row of A, its row of B and their scales alone: neither the tile that a kernel
+computes it in nor the other rows change a bit. Columns beyond K are zeros, which add nothing.
+With splits = S the blocks are shared out in ranges of ceil(T / S), each summed from +0; the sums are added in float32, rounded
+each time, the first range first: ((F0 + F1) + F2). A range without a block is not added.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.conversions import round_bits
+from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, E4M3, F32, Format, format_named
+from refsim.integers import is_whole, whole
+from refsim.numerics import ieee, mma
+from refsim.oracles.row_groups import GROUP_ROWS, parts_of
+from refsim.scaling.quantizing import scale_values
+from refsim.typed_arrays import with_format
+
+Floats = NDArray[np.float32]
+Picked = ArrayLike | None
+Promotion = Literal["scale_product", "a_then_b", "b_then_a"]
+BLOCK = 128  # columns of K that share scales, and rows that share one where scales are by blocks
+STEP = 32  # K of one wgmma
+OUT_FORMATS = (BF16, F32)
+PRODUCTS_AT_ONCE = 1 << 22  # of P: so many outputs of so many blocks are computed together
+
+
+def _scale_product(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
+    return ieee.fma(ieee.mul(a, b), product, total)
+
+
+def _a_then_b(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
+    return ieee.fma(ieee.mul(product, a), b, total)
+
+
+def _b_then_a(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
+    return ieee.fma(ieee.mul(product, b), a, total)
+
+
+PROMOTIONS: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
+    "scale_product": _scale_product,
+    "a_then_b": _a_then_b,
+    "b_then_a": _b_then_a,
+}
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Rows of an operand: codes (rows, T, 128), zeros beyond K, and the scale of each row and block (rows, T)."""
+
+    codes: NDArray[np.uint8]
+    scales: Floats
+    format: Format
+
+    def rows(self, part: Any) -> "_Side":
+        return replace(self, codes=self.codes[part], scales=self.scales[part])
+
+
+@dataclass(frozen=True)
+class _Order:
+    """How the products of blocks become one number."""
+
+    promotion: str
+    splits: int
+    target: str
+
+
+def fp8_gemm_1d2d(
+    a: ArrayLike,
+    b: ArrayLike,
+    scale_a: ArrayLike,
+    scale_b: ArrayLike,
+    *,
+    promotion: Promotion = "scale_product",
+    splits: int = 1,
+    groups: ArrayLike | None = None,
+    group_rows: int = GROUP_ROWS,
+    rows: Picked = None,
+    cols: Picked = None,
+    out: str | Format = BF16,
+    a_format: str | Format | None = None,
+    b_format: str | Format | None = None,
+    target: str = "sm_90a",
+) -> NDArray[Any]:
+    """D (M, N) of A (M, K) and B (N, K) with block scales: bf16 codes as uint16, or with out="f32" F itself, float32.
+
+    `a`, `b`: FP8 codes, E4M3 unless the format or ml_dtypes says otherwise. `scale_a` (M, T), `scale_b` (ceil(N / 128), T),
+    T = ceil(K / 128): float32, or E8M0 codes as uint8. Either may be by row or by 128 rows, its shape says which, so A
+    and B may be exchanged: D is then transposed, bit for bit ("a_then_b" becomes "b_then_a"). `splits`: 1 to T or more.
+    `rows`, `cols`: indices of D; only these are computed, D[rows][:, cols], at the cost of so many outputs.
+    `groups` makes it the GEMM of a mixture of experts, B (E, N, K) and scale_b (E, ...). For A (M, K): the expert of each
+    row, -1 for none; every `group_rows` rows belong to one expert, those of nobody at their end. For A (E, M, K), D
+    (E, M, N): how many of an expert's rows count. `open_rows` has the rows that nobody counts: a kernel may write
+    anything there, here they are zeros.
+    A NaN operand or scale reaches its row or column alone, as 0x7fff; F begins as +0, so D is never -0 unless F underflows.
+    fp8_gemm_1d2d(np.uint8([[0x38]]), np.uint8([[0x40]]), np.float32([[3]]), np.float32([[0.5]])) is [[0x4040]], 1 * 2 * 1.5.
+    Raises RefsimError for shapes that do not fit, for unknown promotions and for groups that a block of rows would mix.
+    Source: DeepGEMM, sm90_fp8_gemm_1d2d; cuBLASLt measured on an H200; wgmma as `numerics.mma`; PTX ISA, fma.rn.f32.
+    """
+    order = _order(promotion, splits, target)
+    written = format_named(out)
+    if written not in OUT_FORMATS:
+        raise RefsimError(
+            "format-not-here", f"out is {written.name}", rule="bf16, or f32: the sum that is rounded to it"
+        )
+    if groups is None:
+        left = _side("a", a, scale_a, a_format, rows)
+        right = _side("b", b, scale_b, b_format, cols)
+        total = _gemm(left, right, order)
+    else:
+        total = _of_groups(a, b, scale_a, scale_b, groups, group_rows, (rows, cols), (a_format, b_format), order)
+    return total if written is F32 else round_bits(total, BF16).astype(BF16.code_dtype)
+
+
+def _of_groups(
+    a: ArrayLike,
+    b: ArrayLike,
+    scale_a: ArrayLike,
+    scale_b: ArrayLike,
+    groups: ArrayLike,
+    group_rows: int,
+    picked: tuple[Picked, Picked],
+    formats: tuple[str | Format | None, str | Format | None],
+    order: _Order,
+) -> Floats:
+    """Each expert's rows by its own B; rows of nobody stay +0."""
+    a, a_format = with_format(a, formats[0] or _own(a), "a")
+    b, b_format = with_format(b, formats[1] or _own(b), "b")
+    codes, weights, scales, of_weights = (np.asarray(each) for each in (a, b, scale_a, scale_b))
+    if weights.ndim != 3 or of_weights.ndim != 3 or len(of_weights) != len(weights):
+        raise RefsimError(
+            "shape",
+            f"b has shape {weights.shape}, scale_b {of_weights.shape}",
+            rule="(experts, N, K) and scales of each",
+        )
+    if codes.ndim not in (2, 3) or scales.ndim != codes.ndim or (codes.ndim == 3 and len(scales) != len(codes)):
+        raise RefsimError(
+            "shape", f"a has shape {codes.shape}, scale_a {scales.shape}", rule="(M, K) and (M, T), or (experts, M, K)"
+        )
+    rows = _indices("row", picked[0], codes.shape[-2])
+    cols = _indices("col", picked[1], weights.shape[1])
+    total = np.zeros((*codes.shape[:-2], len(rows), len(cols)), np.float32)
+    for part in parts_of(groups, codes.shape[:-1], len(weights), group_rows):
+        mine = np.flatnonzero(part.rows[rows])
+        if mine.size:
+            left = _side("a", codes[part.matrix], scales[part.matrix], a_format, rows[mine])
+            right = _side("b", weights[part.expert], of_weights[part.expert], b_format, cols)
+            total[part.matrix][mine] = _gemm(left, right, order)
+    return total
+
+
+def _own(codes: ArrayLike) -> Format | None:
+    """The format of codes that do not know theirs."""
+    array = np.asarray(codes)
+    return E4M3 if array.dtype == E4M3.code_dtype else None
+
+
+def _order(promotion: str, splits: int, target: str) -> _Order:
+    if str(promotion) not in PROMOTIONS:
+        raise unknown("promotion", str(promotion), list(PROMOTIONS))
+    if not is_whole(splits, 1):
+        raise RefsimError("splits", f"splits is {splits!r}", rule="1 or more")
+    return _Order(str(promotion), int(splits), target)
+
+
+def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format | None, picked: Picked) -> _Side:
+    codes, row = with_format(codes, format or _own(codes), name)
+    array = np.asarray(codes)
+    if array.dtype != row.code_dtype or row.bits != 8:
+        raise RefsimError("code-type", f"{name} holds {array.dtype}, codes of {row}", rule="FP8: one uint8 a code")
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(rows, K), K at least 1")
+    blocks = -(-array.shape[1] // BLOCK)
+    factors = scale_values(scales)
+    by_row, by_block = (len(array), blocks), (-(-len(array) // BLOCK), blocks)
+    if factors.shape not in (by_row, by_block):
+        raise RefsimError(
+            "scale-shape",
+            f"scale_{name} has shape {factors.shape}",
+            where=f"{name} of shape {array.shape}",
+            rule=f"{by_row} by row, or {by_block} by {BLOCK} rows",
+        )
+    wanted = _indices("row" if name == "a" else "col", picked, len(array))
+    mine = factors[wanted if factors.shape == by_row else wanted // BLOCK]
+    padded = np.zeros((len(wanted), blocks * BLOCK), np.uint8)
+    padded[:, : array.shape[1]] = array[wanted]
+    return _Side(padded.reshape(len(wanted), blocks, BLOCK), mine, row)
+
+
+def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
+    if picked is None:
+        return np.arange(extent)
+    indices = whole(name, picked, limit=extent)
+    if indices.ndim != 1:
+        raise RefsimError("shape", f"{name}s have shape {indices.shape}", rule="a list of indices")
+    return indices
+
+
+def _gemm(a: _Side, b: _Side, order: _Order) -> Floats:
+    """F of every output, in tiles of bounded memory."""
+    if a.codes.shape[1] != b.codes.shape[1]:
+        raise RefsimError("shape", f"A has {a.codes.shape[1]} blocks of K, B {b.codes.shape[1]}", rule="(M, K), (N, K)")
+    total = np.zeros((len(a.codes), len(b.codes)), np.float32)
+    side = 1 << 10
+    for top in range(0, len(a.codes), side):
+        for left in range(0, len(b.codes), side):
+            tile = slice(top, top + side), slice(left, left + side)
+            total[tile] = _tile(a.rows(tile[0]), b.rows(tile[1]), order)
+    return total
+
+
+def _tile(a: _Side, b: _Side, order: _Order) -> Floats:
+    blocks = a.codes.shape[1]
+    width = -(-blocks // order.splits)
+    ranges = [range(first, min(first + width, blocks)) for first in range(0, blocks, width)]
+    total = _promoted(a, b, ranges[0], order)
+    for later in ranges[1:]:
+        total = ieee.add(total, _promoted(a, b, later, order))
+    return total
+
+
+def _promoted(a: _Side, b: _Side, blocks: range, order: _Order) -> Floats:
+    """F of a range of blocks, from +0."""
+    total: Floats = np.zeros((len(a.codes), len(b.codes)), np.float32)
+    promote = PROMOTIONS[order.promotion]
+    for block, product in _products(a, b, blocks, order.target):
+        total = promote(product, a.scales[:, block, None], b.scales[None, :, block], total)
+    return total
+
+
+def _products(a: _Side, b: _Side, blocks: range, target: str) -> Iterator[tuple[int, Floats]]:
+    """P of each block, several computed together."""
+    together = max(1, PRODUCTS_AT_ONCE // max(1, len(a.codes) * len(b.codes)))
+    for first in range(blocks.start, blocks.stop, together):
+        some = slice(first, min(first + together, blocks.stop))
+        left, right = (np.ascontiguousarray(side.codes[:, some].swapaxes(0, 1)) for side in (a, b))
+        found = mma(left, right, unit="wgmma", a_format=a.format, b_format=b.format, target=target, k=STEP)
+        yield from zip(range(some.start, some.stop), found, strict=True)
