@@ -107,3 +107,9 @@ def test_aliases_and_unknown_names() -> None:
 def test_wide_formats_have_no_table() -> None:
     with pytest.raises(RefsimError, match="format-too-wide"):
         _ = format_named("f32").table
+
+
+@pytest.mark.parametrize("name", [None, 5, np.float32, b"e4m3", ["e4m3"]])
+def test_a_name_that_is_no_text_is_an_error_that_shows_it(name):
+    with pytest.raises(RefsimError, match="unknown-format"):
+        format_named(name)

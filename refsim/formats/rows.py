@@ -303,6 +303,8 @@ def format_named(name: "str | Format") -> Format:
     """
     if isinstance(name, Format):
         return name
+    if not isinstance(name, str):
+        raise RefsimError("unknown-format", f"a format is given by its name or its row, not {name!r:.80}")
     given = name.lower()
     widths = _WIDTHS.fullmatch(given)
     row = _BY_NAME.get(given) or (_BY_NAME.get(widths[2]) if widths else None)

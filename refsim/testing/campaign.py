@@ -14,7 +14,9 @@ from refsim.errors import RefsimError, unknown
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
-from refsim.testing.decisions import DecisionBits, Finding, badness, with_open_bits
+from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, with_open_bits
+from refsim.testing.laws import check_oracle_repeats
+from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
 from refsim.testing.suspects import Witness, suspects_of
@@ -91,6 +93,8 @@ class _Ledger:
     notes: dict[str, None] = field(default_factory=dict)
     witnesses: list[Witness] = field(default_factory=list)
     open_bits: DecisionBits = field(default_factory=DecisionBits)
+    slack: Slack = NO_SLACK
+    first: tuple[Any, Observation] | None = None
 
     def check(self, problem: Any) -> bool:
         """Runs one problem; False when it fails. Raises _Stopped where going on would tell nothing new."""
@@ -105,7 +109,7 @@ class _Ledger:
         differs = finding is not None and finding.status == verdicts.FAIL and finding.mismatch is not None
         if finding is None or differs:
             self.witnesses.append(Witness(problem, time.monotonic() - now, differs))
-        self._count(found)
+        self._count(problem, found)
         self._report()
         if finding is None:
             return True
@@ -126,7 +130,7 @@ class _Ledger:
         self.doubt = self.doubt or finding
         return True
 
-    def _count(self, found: Examined) -> None:
+    def _count(self, problem: Any, found: Examined) -> None:
         """Cases that only serve to make a failure smaller do not count."""
         self.notes |= dict.fromkeys(found.notes)
         if found.seen:
@@ -135,6 +139,10 @@ class _Ledger:
             return
         self.cases, self.elements = self.cases + 1, self.elements + found.elements
         self.differing += found.differing
+        if found.seen:
+            self.slack += found.seen.slack
+            if found.elements and found.finding is None:
+                self.first = self.first or (problem, found.seen)
         mismatch = found.finding.mismatch if found.finding else None
         if mismatch and (self.worst is None or badness(mismatch) > badness(self.worst)):
             self.worst = mismatch
@@ -189,6 +197,7 @@ def run_campaign(
             if planned:
                 _search(ledger, planned)
     _require_elements(ledger)
+    _require_an_oracle(ledger)
     _inquire(ledger, row.suspect_seconds if suspect_seconds is None else suspect_seconds)
     verdict = _verdict(ledger, time.monotonic() - started, failures_dir)
     heard.tell(verdict)
@@ -215,6 +224,24 @@ def _require_elements(ledger: _Ledger) -> None:
         rule="nothing that was compared is no pass",
         help="ask for cases, or declare problems whose outputs are not empty" if ledger.cases else "ask for cases",
     )
+
+
+def _require_an_oracle(ledger: _Ledger) -> None:
+    """A campaign that ended well had an oracle that could have said no: the same for a problem whenever it is asked, and
+    with a bound that some number breaks."""
+    if ledger.failure:
+        return
+    if ledger.first is not None and ledger.cases > 1:
+        check_oracle_repeats(ledger.kernel, *ledger.first, ledger.device.target)
+    every = ledger.slack
+    if every.elements and every.any_number == every.elements == ledger.elements:
+        raise RefsimError(
+            "bad-bound",
+            f"oracle of kernel {ledger.kernel.name} gives all {every.elements} elements an infinite bound",
+            rule="a promise that nothing can break is none",
+        )
+    if note := every.note():
+        ledger.notes[note] = None
 
 
 def _run_corpus(ledger: _Ledger) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from refsim.compare import Mismatch
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel, Outputs
+from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.verdicts import FAIL, INEXACT, TIMEOUT, UNSUPPORTED
 
 LISTED = 6
@@ -24,7 +25,8 @@ class Observation:
     """One run of a kernel: what it wrote, what differs beyond its promise, and what the device says about the run.
 
     `inexact` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel promises not to
-    have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody followed them.
+    have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody followed them; `slack`
+    what bounds left open.
     """
 
     outputs: Outputs
@@ -34,6 +36,7 @@ class Observation:
     notes: tuple[str, ...]
     conflicts: tuple[str, ...] = ()
     reached: tuple[str, ...] | None = None
+    slack: Slack = NO_SLACK
 
 
 @dataclass(frozen=True)

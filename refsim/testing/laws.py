@@ -16,6 +16,15 @@ from refsim.ptx import Extents
 from refsim.render.cards import Card
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
 from refsim.testing.decisions import DecisionBits, Observation, decide, with_open_bits
+from refsim.testing.oracle_checks import (
+    Host,
+    check_kept,
+    check_own_arrays,
+    check_ulps,
+    kept,
+    oracle_differs,
+    slack,
+)
 from refsim.testing.outputs import check_shape, checked, in_output
 from refsim.testing.user_code import called, said, shortened
 
@@ -33,6 +42,7 @@ class _WatchedLauncher(Card):
     fault: RefsimError | None = None
     has_launched: bool = False
     inputs: list[tuple[Buffer, NDArray[Any]]] = field(default_factory=list)
+    hosts: list[Host] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
 
     def _line(self) -> str:
@@ -71,8 +81,11 @@ class _WatchedLauncher(Card):
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
         buffer = self.inner.upload(array, name=name, misalign_bytes=misalign_bytes, writable=writable)
         self.buffers[name] = buffer
+        uploaded = np.array(array, copy=True)
+        if isinstance(array, np.ndarray):
+            self.hosts.append((name, array, uploaded))
         if not writable:
-            self.inputs.append((buffer, np.array(array, copy=True)))
+            self.inputs.append((buffer, uploaded))
         return buffer
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
@@ -95,14 +108,12 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
     with device.launcher(kernel.code, count_banks=bool(kernel.conflict_free), **following) as launcher:
         watched = _WatchedLauncher(launcher)
         got = _ran(kernel, problem, watched, formats)
-        want = checked(
-            kernel,
-            "oracle",
-            called(kernel, "oracle", kernel.expected, problem, launcher.target, problem=problem),
-            formats,
-        )
+        hosts = kept(watched.hosts)
+        want = _expected(kernel, problem, launcher.target, formats)
+        check_kept(kernel, hosts)
         for name in formats:
             check_shape(kernel, name, got[name], want[name])
+            check_own_arrays(kernel, name, got[name], want[name])
         seen = launcher.findings()
         compared = [
             _judged(
@@ -126,7 +137,24 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
         notes=(*seen.notes, *remarks),
         conflicts=tuple(use for use in seen.conflicts if use.startswith(kernel.conflict_free)),
         reached=seen.reached,
+        slack=slack(want),
     )
+
+
+def check_oracle_repeats(kernel: Kernel, problem: Any, seen: Observation, target: str) -> None:
+    """Raises oracle-differs where the oracle, asked again, no longer agrees with outputs that it agreed with."""
+    formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
+    want = _expected(kernel, problem, target, formats)
+    for name, format in formats.items():
+        check_shape(kernel, name, seen.outputs[name], want[name])
+        if mismatch := _judged(kernel, seen.outputs[name], want[name], format, name, None):
+            raise oracle_differs(kernel, f"{mismatch.count} of {mismatch.total} of {name!r} on {shortened(problem)}")
+
+
+def _expected(kernel: Kernel, problem: Any, target: str, formats: Mapping[str, str]) -> Mapping[str, Any]:
+    """What `oracle` returned, checked."""
+    want = called(kernel, "oracle", kernel.expected, problem, target, problem=problem)
+    return checked(kernel, "oracle", want, formats)
 
 
 def _ran(kernel: Kernel, problem: Any, watched: _WatchedLauncher, formats: Mapping[str, str]) -> Outputs:
@@ -223,6 +251,8 @@ def _judged(
     try:
         if isinstance(want, Bounded):
             return within_bound(got, want.value, want.bound, format or None, None, owner, name=name)
+        if kernel.promise.within_ulps:
+            check_ulps(kernel, name, got, format)
         return _compared(kernel.promise, got, want, format, name=name, owner=owner)
     except RefsimError as error:
         raise in_output(kernel, name, format, error) from error

@@ -70,7 +70,10 @@ def shortened(problem: Any) -> str:
 
 def said(error: BaseException) -> str:
     """`KeyError: 'y'`, in one line."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its text cannot be had)"
     return f"{type(error).__name__}: {text}"[:LONGEST].removesuffix(": ")
 
 

@@ -1,0 +1,107 @@
+"""What an oracle must be for a verdict to mean anything: a function of the problem alone, with bounds that can be broken."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.formats import format_named
+from refsim.kernels import Bounded, Kernel
+
+Host = tuple[str, NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Slack:
+    """Of the elements that bounds decided: how many, how many of them could be any number at all, and how many zero."""
+
+    elements: int = 0
+    any_number: int = 0
+    zero: int = 0
+
+    def __add__(self, other: "Slack") -> "Slack":
+        return Slack(self.elements + other.elements, self.any_number + other.any_number, self.zero + other.zero)
+
+    def note(self) -> str:
+        """What every case leaves open, "" where some case would have told an output of zeros."""
+        if self.elements == 0 or self.zero < self.elements:
+            return ""
+        return f"every bound of {self.elements} elements reaches zero: a kernel that writes zeros keeps this promise"
+
+
+NO_SLACK = Slack()
+
+
+def slack(want: Mapping[str, "NDArray[Any] | Bounded"]) -> Slack:
+    """What the bounds of an oracle leave open; a value that is exactly zero is no slack, nor is one that is no number."""
+    found = NO_SLACK
+    for each in want.values():
+        if isinstance(each, Bounded):
+            finite = np.isfinite(each.value)
+            reaches = finite & (each.bound > 0) & (each.bound >= np.abs(each.value))
+            found += Slack(each.value.size, int((finite & np.isinf(each.bound)).sum()), int(reaches.sum()))
+    return found
+
+
+def check_ulps(kernel: Kernel, name: str, got: NDArray[Any], format: str) -> None:
+    """A bound in ulp that a number can break: one that reaches from zero to the largest value tells no kernel from another."""
+    row = format_named(format) if format else None
+    steps = row.max_code >> row.padding_bits if row else 1 << (8 * got.dtype.itemsize - 1)
+    if kernel.promise.within_ulps >= steps:
+        raise RefsimError(
+            "bad-bound",
+            f"{kernel.promise.within_ulps} ulp: from 0 to the largest {row or got.dtype} are {steps}",
+            where=f"output {name!r} of kernel {kernel.name}",
+            rule="a promise that nothing can break is none",
+        )
+
+
+def check_own_arrays(kernel: Kernel, name: str, got: NDArray[Any], want: Any) -> None:
+    """The oracle's array is not the one that `run` returned: an array agrees with itself, whatever the kernel wrote."""
+    if isinstance(want, np.ndarray) and got.size and np.may_share_memory(got, want):
+        raise RefsimError(
+            "oracle-not-own",
+            f"oracle returns for {name!r} the memory of the array that run returned",
+            where=f"kernel {kernel.name}",
+            rule="an array that is compared with itself agrees, whatever the kernel wrote",
+            help="compute what the kernel must write from the problem alone",
+        )
+
+
+def kept(hosts: Sequence[Host]) -> list[Host]:
+    """Of the arrays that were uploaded, those that still hold what was uploaded: `run` may fill one several times."""
+    return [host for host in hosts if _same_bits(host[1], host[2])]
+
+
+def check_kept(kernel: Kernel, hosts: Sequence[Host]) -> None:
+    """The oracle left the arrays alone that `run` uploaded: else the next problem has other inputs than it says."""
+    changed = [name for name, array, before in hosts if not _same_bits(array, before)]
+    if changed:
+        raise RefsimError(
+            "oracle-changes-input",
+            f"oracle writes into the array that run uploaded as {changed[0]!r}",
+            where=f"kernel {kernel.name}",
+            rule="run and oracle see the same problem, in every order and as often as they are called",
+            help="compute on a copy: x = problem.x.copy()",
+        )
+
+
+def _same_bits(array: NDArray[Any], before: NDArray[Any]) -> bool:
+    if array.shape != before.shape or array.dtype != before.dtype:
+        return False
+    here, there = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (array, before))
+    return bool((here == there).all())
+
+
+def oracle_differs(kernel: Kernel, text: str) -> RefsimError:
+    """The error of an oracle that gave two answers for one problem."""
+    return RefsimError(
+        "oracle-differs",
+        f"oracle of kernel {kernel.name} returns other elements when it is asked again: {text}",
+        where=f"kernel {kernel.name}",
+        rule="an oracle is a function of the problem: not of what run did, of earlier problems, or of chance",
+        help="compute from the problem alone, on copies, with a seed that the problem holds",
+    )
