@@ -123,7 +123,7 @@ FP8_QUANTIZE = Kernel(
         Quantize(x, to, amax_bits, misalign_q=x.misalign_elements)
         for wide in WIDE
         for to in NARROW
-        for x in corpus_tensors(wide, to, large=to == "e4m3")
+        for x in corpus_tensors(wide, to, large=to == NARROW[0])
         for amax_bits in ((None, ONE) if x.fill in ("near-overflow", "specials") else (None,))
     ),
     run=run_quantize,
@@ -185,7 +185,7 @@ FP8_DEQUANTIZE = Kernel(
         Dequantize(q, wide, scale_bits, misalign_y=place % 4)
         for narrow in NARROW
         for wide in WIDE
-        for place, q in enumerate(corpus_tensors(narrow, narrow, large=narrow == "e4m3"))
+        for place, q in enumerate(corpus_tensors(narrow, narrow, large=narrow == NARROW[0]))
         for scale_bits in ((ONE, 0x3B924925, LARGEST, INFINITY, NAN) if q.fill == "specials" else (0x3B924925,))
     ),
     run=run_dequantize,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from refsim import oracles
 from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, E4M3, format_named
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs
 from refsim.oracles.linear_layers import Reduction
 from refsim.sources import Publication
@@ -25,7 +26,7 @@ from refsim.testing.recipes import in_range, spelled
 SOURCE = Path(__file__).parent / "kernels/linear.cu"
 HERE = Publication("gpu-kernels", "gpu/kernels", "", "linear_block.cuh")
 MAX_BATCH = 16
-NAN = {"bf16": 0x7FC1, "e4m3": 0x7F}
+NAN = {BF16: 0x7FC1, E4M3: 0x7F}
 Codes = NDArray[np.unsignedinteger]
 
 
@@ -173,14 +174,14 @@ def check_shape(problem: Any, entries: Mapping[str, Entry]) -> None:
 
 def upload(launcher: Launcher, name: str, codes: Codes, format: str, misalign: int, *, surrounded: bool) -> Buffer:
     """A contiguous operand, with NaNs after its end."""
-    guard = np.full(16 * codes.shape[1] if surrounded else 0, NAN[format], codes.dtype)
+    guard = np.full(16 * codes.shape[1] if surrounded else 0, NAN[format_named(format)], codes.dtype)
     flat = np.concatenate([codes.reshape(-1), guard])
     return launcher.upload(flat, name=name, misalign_bytes=misalign * flat.itemsize)
 
 
 def with_gaps(codes: Codes, gap: int) -> Codes:
     """Rows apart, NaN between them."""
-    return np.pad(codes, ((0, 0), (0, gap)), constant_values=NAN["bf16"]).reshape(-1)
+    return np.pad(codes, ((0, 0), (0, gap)), constant_values=NAN[BF16]).reshape(-1)
 
 
 def run_entry(launcher: Launcher, problem: Any, entry: Entry, operands: list[Any], groups: list[Any]) -> Outputs:

@@ -197,14 +197,15 @@ def test_transposing_ldmatrix_of_bytes_is_the_fragment(seed: int, bits: int) -> 
 def test_unpacking_ldmatrix_is_the_f8f6f4_fragment(type: str, seed: int, bits: int) -> None:
     """FP6 arrives in place; FP4 arrives in bits 3:0 of its byte, and mma wants it in 5:2: a shift left by two mends it."""
     operand = fragment(f"mma.m16n8k32.{type}.a")
-    source = "b8x16.b4x16_p64" if type == "e2m1" else "b8x16.b6x16_p32"
+    is_fp4 = operand.element_bits == 4
+    source = "b8x16.b4x16_p64" if is_fp4 else "b8x16.b6x16_p32"
     content, memory, addresses = tile(seed, 16, 32, bits)
     rows = content.reshape(16, 2, 16)[..., : 2 * operand.element_bits]
     codes = from_bits(to_bits(rows.astype(np.uint64), 8), operand.element_bits).reshape(16, 32)
     loaded = from_bits(ldmatrix(f"ldmatrix.m8n16.x4.{source}", memory, addresses.T.ravel()), 32)
-    shifted = loaded << np.uint64(2 if type == "e2m1" else 0)
+    shifted = loaded << np.uint64(2 if is_fp4 else 0)
     np.testing.assert_array_equal(to_bits(shifted, 32), registers(operand, codes))
-    if type == "e2m1":
+    if is_fp4:
         assert (loaded != shifted).any() or not codes.any()
 
 

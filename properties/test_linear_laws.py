@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from refsim import oracles
 from refsim.conversions import decode, round_bits
+from refsim.formats import BF16, format_named
 from refsim.layouts import scale_layout
 from refsim.numerics import ieee, mma
 from refsim.oracles.linear_layers import ORDERS, PARTIAL_FORMATS, Reduction, weights
@@ -89,7 +90,7 @@ def test_splits_are_chains_of_mma_that_meet_in_order(layer):
                     target=layer.target,
                     k=16,
                 )
-        if str(row.partial_format) == "bf16" and row.splits > 1:
+        if format_named(row.partial_format) is BF16 and row.splits > 1:
             acc = (round_bits(acc, "bf16").astype(np.uint32) << 16).view(np.float32)
         partials.append(acc)
     y = round_bits(partials[0] if row.splits == 1 else ORDERS[row.order](np.array(partials)), "bf16").astype(np.uint16)

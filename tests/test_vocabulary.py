@@ -1,7 +1,8 @@
 """Element types, methods of accumulation, roundings and kinds of errors are rows: no layer asks for one by its name.
 
-Every file is read as a tree: comparisons (==, !=, in, not in), patterns of `match` and keys of dictionaries that are written
-with a name of one of the tables are counted, and there are none outside the tables.
+Every file is read as a tree: comparisons (==, !=, in, not in), patterns of `match`, keys of dictionaries, what is looked up
+under a constant, and parts of a text that are asked for, written with a name of one of the tables, are counted, and there are
+none outside the tables.
 """
 
 import ast
@@ -20,7 +21,10 @@ ROOT = Path(refsim.__file__).parent
 ELEMENT_NAMES = {row.name for row in ELEMENTS}
 METHOD_NAMES = {row.name for row in METHODS}
 ROUNDING_NAMES = {row.name for row in SUM_ROUNDINGS}
-DISTINCT = ELEMENT_NAMES | ROUNDING_NAMES
+ALIASES = {
+    alias for row in ELEMENTS for alias in row.aliases if alias.startswith(("float4_", "float6_", "float8_", "e4m3"))
+}
+DISTINCT = ELEMENT_NAMES | ROUNDING_NAMES | ALIASES
 """Names that are no ordinary words: a question that is written with one is seen wherever it stands."""
 CODES = {kind.value for kind in Kind}
 TABLES = ("formats/", "numerics/methods.py", "numerics/roundings.py", "errors.py")
@@ -32,6 +36,10 @@ OTHER_WORDS = {
     "cli/launches.py": "types of scalar arguments on a command line, and their C types",
     "cli/answers/launch_views.py": "the PTX type of a register",
     "layouts/descriptors/instructions.py": "kinds of tcgen05.mma, two of which are called like their operands",
+    "device/arrays.py": "the codes of DLPack, some for types of ml_dtypes that no format has",
+    "../gpu/probes/layouts_": "parts of PTX opcodes, in files that recordings hold the hash of, and what runs them",
+    "../gpu/probes/scalar_semantics.py": "parts of PTX opcodes",
+    "../properties/test_isa_": "types of PTX opcodes and registers",
 }
 """Where a word that an element type also has means something else."""
 
@@ -60,6 +68,10 @@ def literals(node: ast.AST, known: dict[str, ast.expr]) -> Iterator[object]:
             yield row.lower()
 
 
+PARTS = ("startswith", "endswith", "removeprefix", "removesuffix", "get", "pop", "partition", "split", "index", "count")
+"""Methods that ask a text for a part of it, or a table for a row."""
+
+
 def of_a_row(side: ast.AST) -> bool:
     """`row.method`, `row.method.name`, `method`, `row.order`, `c_enters`: what is called by ordinary words."""
     return ast.unparse(side).removesuffix(".name").endswith(("method", "row.order", "profile.order", "c_enters"))
@@ -83,6 +95,12 @@ def switches(tree: ast.Module) -> Iterator[tuple[int, object]]:
                 yield from (
                     (node.lineno, word) for word in literals(node.value, known) if word in DISTINCT | METHOD_NAMES
                 )
+            case ast.Call(func=ast.Attribute(attr=method), args=[asked, *_]) if method in PARTS:
+                yield from ((node.lineno, word) for word in literals(asked, known) if word in DISTINCT)
+            case ast.Subscript(value=table, slice=asked) if ast.unparse(table) != "Literal":
+                yield from ((node.lineno, word) for word in literals(asked, known) if word in DISTINCT)
+            case ast.Call(func=ast.Name(id="dict"), keywords=given):
+                yield from ((node.lineno, each.arg) for each in given if each.arg in DISTINCT)
             case ast.Dict():
                 keys = {word for key in node.keys if key is not None for word in literals(key, known)}
                 yield from ((node.lineno, word) for word in keys & DISTINCT)
@@ -90,11 +108,18 @@ def switches(tree: ast.Module) -> Iterator[tuple[int, object]]:
                 pass
 
 
+def sources() -> dict[str, Path]:
+    """The files of refsim by their place in it; of the checkout also kernels, probes and laws."""
+    beside = [path for room in ("gpu", "properties") for path in sorted((ROOT.parent / room).rglob("*.py"))]
+    outer = {f"../{path.relative_to(ROOT.parent).as_posix()}": path for path in beside}
+    return {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))} | outer
+
+
 def test_no_layer_asks_for_a_row_by_its_name() -> None:
     found = {
-        f"{path.relative_to(ROOT)}:{line}": word
-        for path in sorted(ROOT.rglob("*.py"))
-        if not path.relative_to(ROOT).as_posix().startswith((*TABLES, *OTHER_WORDS))
+        f"{name}:{line}": word
+        for name, path in sources().items()
+        if not name.startswith((*TABLES, *OTHER_WORDS))
         for line, word in switches(ast.parse(path.read_text()))
     }
     assert found == {}
@@ -102,7 +127,7 @@ def test_no_layer_asks_for_a_row_by_its_name() -> None:
 
 def test_every_exception_is_one() -> None:
     for name in OTHER_WORDS:
-        files = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).as_posix().startswith(name)]
+        files = [path for place, path in sources().items() if place.startswith(name)]
         assert any(True for path in files for _ in switches(ast.parse(path.read_text()))), name
 
 
@@ -126,6 +151,13 @@ def test_every_exception_is_one() -> None:
         'BITS = {"f64": 64}',
         "BITS = {E2M1.name: 4}",
         'INTEGERS = ("s8", "u8")\nif name in INTEGERS: pass',
+        'if name.startswith("e4m3"): pass',
+        'if name.endswith(("f16", "bf16")): pass',
+        'stem = name.removesuffix("s32")',
+        'bits = BITS["f64"]',
+        'bits = BITS.get("e2m1", 4)',
+        "BITS = dict(e4m3=8)",
+        'if dtype.name == "float8_e5m2": pass',
     ],
 )
 def test_a_question_by_name_is_seen(line: str) -> None:
@@ -142,6 +174,11 @@ def test_a_question_by_name_is_seen(line: str) -> None:
         "LOSSES = {TRUNCATED: 1}",
         "if row.rounding is RZ_E8M13 and row.order is BYTE_PAIRS: pass",
         "if code == 4: pass",
+        'if name.startswith("wgmma."): pass',
+        'x = encode(values, "e4m3")',
+        "bits = BITS[E4M3]",
+        'kernel = Kernel("e4m3")',
+        'Kind = Literal["f32", "e8m0"]',
     ],
 )
 def test_rows_and_other_words_are_left_alone(line: str) -> None:

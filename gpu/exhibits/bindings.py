@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from refsim import oracles
 from refsim.conversions import convert, decode, round_bits
 from refsim.errors import RefsimError
+from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.numerics import ieee
 from refsim.testing.matrices import Values, values
@@ -87,7 +88,11 @@ class Exhibit:
         output = st.integers(1, 2).map(lambda count: count * self.columns) if self.whole_columns else st.integers(1, 40)
         reduction = st.integers(1, 3 if self.reduction > 1 else 40).map(lambda count: count * self.reduction)
         fills = ("ones", "gaussian", "narrow", "one-hot rows")
-        w = values(self.w_format, fills=("zeros", *fills, "bits") if self.w_format == "e4m3" else fills, max_patches=0)
+        w = values(
+            self.w_format,
+            fills=("zeros", *fills, "bits") if format_named(self.w_format).bits == 8 else fills,
+            max_patches=0,
+        )
         x, scales = values("bf16", fills=fills, max_patches=0), values("f32", fills=("distinct",), max_patches=0)
         return st.builds(
             Layer, st.integers(1, 4), output, reduction, x, w, scales if self.has_scales else st.just(ONES)

@@ -85,12 +85,14 @@ class Swizzle(Card):
 
 
 _MODES_SOURCE = PTX["tensor swizzling modes"]
+NO_SWIZZLE = Swizzle("none", 0, 4, 3, _MODES_SOURCE)
+ATOM_32B = Swizzle("128B_32B_atom", 2, 5, 2, CUTLASS["UMMA::Layout_MN_SW128_32B_Atom"])
 SWIZZLES = (
-    Swizzle("none", 0, 4, 3, _MODES_SOURCE),
+    NO_SWIZZLE,
     Swizzle("32B", 1, 4, 3, _MODES_SOURCE),
     Swizzle("64B", 2, 4, 3, _MODES_SOURCE),
     Swizzle("128B", 3, 4, 3, _MODES_SOURCE),
-    Swizzle("128B_32B_atom", 2, 5, 2, CUTLASS["UMMA::Layout_MN_SW128_32B_Atom"]),
+    ATOM_32B,
 )
 _BY_NAME = {row.name.lower(): row for row in SWIZZLES}
 # named by the driver, with no pattern published: refused rather than guessed

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.errors import RefsimError, unknown
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
-from refsim.layouts.swizzles import Swizzle
+from refsim.layouts.swizzles import ATOM_32B, Swizzle
 from refsim.layouts.swizzles import swizzle as swizzle_named
 from refsim.render.cards import Card
 from refsim.sources import CUTLASS, PTX, Source
@@ -21,7 +21,6 @@ MN: Final = "MN"
 MAJORS: tuple[Major, ...] = get_args(Major)
 CORE_BYTES = 16
 ATOM_ROWS = 8
-ATOM_32B = "128B_32B_atom"
 
 
 @drawn
@@ -137,7 +136,7 @@ def tile(
 
 def check_major(major: str, pattern: Swizzle) -> None:
     """Refuse the one combination that hardware does not have, and swizzles that no descriptor can name."""
-    if pattern.name == ATOM_32B and major == K:
+    if pattern == ATOM_32B and major == K:
         raise RefsimError(
             "tile-major",
             "swizzle 128B_32B_atom has no K-major tile",
@@ -150,7 +149,7 @@ def check_major(major: str, pattern: Swizzle) -> None:
 
 def atom_rows(pattern: Swizzle) -> int:
     """Rows of an atom across the major dimension: 8, or 4 for 128B_32B_atom."""
-    return 4 if pattern.name == ATOM_32B else ATOM_ROWS
+    return 4 if pattern == ATOM_32B else ATOM_ROWS
 
 
 def _atom(major: str, pattern: Swizzle, element_bytes: int) -> tuple[int, int]:

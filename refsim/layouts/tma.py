@@ -38,6 +38,11 @@ class DataType:
         return self.group_bytes > 2 * self.element_bits
 
     @property
+    def is_six_bit(self) -> bool:
+        """Which has modes of its own."""
+        return self.element_bits == 6
+
+    @property
     def packed(self) -> bool:
         return self.element_bits < 8
 
@@ -378,11 +383,11 @@ def _check_modes(made: TensorMap) -> None:
         raise _refuse(
             "tensormap-interleave", f"interleave 32B with swizzle {made.swizzle}", "interleave 32B needs swizzle 32B"
         )
-    if row.name == "16u6_align16b" and made.interleave != "none":
+    if row.is_six_bit and made.interleave != "none":
         raise _refuse(
             "tensormap-interleave", f"{row.name} with interleave {made.interleave}", "6-bit types are not interleaved"
         )
-    legal = _PADDED_SWIZZLES if row.name == "16u6_align16b" else _PADDED_SWIZZLES[:3]
+    legal = _PADDED_SWIZZLES if row.is_six_bit else _PADDED_SWIZZLES[:3]
     if row.padded and made.swizzle not in legal:
         raise _refuse(
             "tensormap-swizzle", f"{row.name} with swizzle {made.swizzle}", f"padded types: {', '.join(legal)}"

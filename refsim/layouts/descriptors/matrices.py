@@ -3,7 +3,7 @@
 from refsim.errors import RefsimError, unknown
 from refsim.integers import whole
 from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
-from refsim.layouts.swizzles import swizzle
+from refsim.layouts.swizzles import NO_SWIZZLE, swizzle
 from refsim.layouts.tiles import K, Tile
 from refsim.sources import PTX
 
@@ -121,6 +121,6 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
 
 def _offsets(tile: Tile) -> tuple[int, int]:
     """Leading and stride byte offset: which of the tile's strides each is depends on major and swizzle."""
-    if tile.swizzle.name == "none":
+    if tile.swizzle == NO_SWIZZLE:
         return tile.k_stride_bytes, tile.mn_stride_bytes
     return (UNIT_BYTES, tile.mn_stride_bytes) if tile.major == K else (tile.mn_stride_bytes, tile.k_stride_bytes)
