@@ -85,8 +85,8 @@ def _flushed(got: Codes, want: Codes, format: Format | None) -> bool:
     """Whether all that is below the smallest normal number of some format, and nothing else, is a zero."""
     if format is None or not format.has_zero:
         return False
-    wrong, right = (got != want) & (_values(want, format) != 0), np.abs(_values(want, format))
-    if (_values(got[got != want], format) != 0).any():
+    wrong, right = got != want, np.abs(_values(want, format))
+    if (_values(got[wrong], format) != 0).any():
         return False
     for row in FORMATS:  # what rounds up to the smallest normal was below it, too
         if row.has_zero and row.min_normal < MOST_FLUSHED:
@@ -107,7 +107,7 @@ def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:
     regular = np.isfinite(right) & ~((right == 0) & np.signbit(right))
     special = have[~regular]
     numbers, nans = np.isfinite(special) & (special != 0), np.isnan(special)
-    told = bool((numbers | nans).all()) and (numbers.any() or nans.any()) if special.size else False
+    told = special.size > 0 and bool((numbers | nans).all())
     return bool((have[regular] == right[regular] / 2).all()) and (told or bool((got == want).all()))
 
 
@@ -125,7 +125,7 @@ def _ends(got: Codes, want: Codes, format: Format | None, *, saturated: bool) ->
 
 
 def _dropped(got: Codes, want: Codes, format: Format | None) -> bool:
-    if format is None:
+    if format is None or not format.has_nan:
         return False
     wrong = got != want
     return bool(np.isnan(_values(want[wrong], format)).all() and not np.isnan(_values(got[wrong], format)).any())
@@ -144,4 +144,8 @@ def _recoded(other: Format, got: Codes, want: Codes, format: Format | None) -> b
 
 
 def _values(codes: Codes, format: Format) -> NDArray[np.float64]:
-    return np.asarray(decode(codes, format), np.float64)
+    """Values of codes; NaN for a code that the format has not, which no reading explains."""
+    known = codes < format.code_limit if format.code_bits < 8 * codes.itemsize else np.ones(codes.shape, np.bool_)
+    return np.where(
+        known, np.asarray(decode(np.where(known, codes, 0).astype(codes.dtype), format), np.float64), np.nan
+    )

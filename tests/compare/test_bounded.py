@@ -60,6 +60,13 @@ def test_nan_is_the_worst_of_all():
     assert found.worst_text == "worst involves NaN"
 
 
+def test_the_worst_is_the_largest_multiple_of_its_bound_and_a_code_that_does_not_exist_before_all():
+    found = judged([0x3F90, 0x4000], [1.0, 1.0], [2.0**-8, 0.5])
+    assert (found.worst.index, found.worst_text) == ((0,), "worst 32 times its bound")
+    missing = within_bound(np.uint8([0x1F, 0x40]), np.zeros(2), np.array([1e-9, np.inf]), "e2m3", name="y")
+    assert (missing.count, missing.worst.index, missing.worst_text) == (2, (1,), "worst no code of the format")
+
+
 def test_elements_that_agree_are_said_to():
     assert str(judged([ONE, NEXT], [1.0, 1.0], [0.0, 1.0])) == "2 elements of bf16 lie within their bounds"
 
@@ -77,8 +84,9 @@ def test_integers_are_values_too():
 def test_shapes_must_match():
     with pytest.raises(RefsimError, match="shape-mismatch"):
         judged([ONE, ONE], [1.0], [0.0])
-    with pytest.raises(RefsimError, match="bad-bound"):
-        judged([ONE], [1.0], [-1.0])
+    for bound in (-1.0, math.nan):
+        with pytest.raises(RefsimError, match="bad-bound"):
+            judged([ONE], [1.0], [bound])
 
 
 def test_bounded_takes_one_bound_for_all():

@@ -97,6 +97,25 @@ def test_nan_payload_counts_unless_allowed():
     assert "(allowed: any NaN payload)" in str(relaxed)
 
 
+def test_zeros_of_two_signs_are_two_codes_unless_an_ulp_is_allowed():
+    zeros = codes(0x80), codes(0x00)
+    assert bits(*zeros, "e4m3", nan="any-payload").count == 1
+    assert bits(*zeros, "e4m3").count == 1
+    assert bits(*zeros, "e4m3", within_ulps=1).count == 0
+
+
+def test_an_output_goes_by_its_own_name_and_not_by_that_of_its_layout():
+    want = np.zeros((64, 128), np.uint16)
+    got = want.copy()
+    got[3, 4] = 1
+    assert "first   y[3, 4] " in str(bits(got, want, "bf16", Rows(), name="y"))
+
+
+def test_one_element_is_shown_once_though_it_is_nan():
+    assert [line.split()[0] for line in bits(codes(0x7F, 0x38), codes(0x38, 0x38), "e4m3").lines()][1:2] == ["first"]
+    assert not any(line.startswith("worst") for line in bits(codes(0x7F, 0x38), codes(0x38, 0x38), "e4m3").lines())
+
+
 def test_bound_in_ulps_accepts_neighbours_but_no_nan():
     got, want = codes(0x39, 0x3B, 0x7F), codes(0x38, 0x38, 0x7E)
     found = bits(got, want, "e4m3", within_ulps=2)

@@ -85,6 +85,61 @@ def test_zeros_below_the_smallest_normal_of_a_narrower_format_are_named() -> Non
     assert fitting(encode(np.where(np.abs(values) < 2.0**-5, 0.0, values), "bf16"), want, row) == []
 
 
+def test_a_flush_takes_what_rounds_up_to_the_smallest_normal_along() -> None:
+    values = np.array([2.0**-6, 2.0**-8, 2.0**-9, 0.5, 3.0])
+    want, row = encode(values, "bf16"), format_named("bf16")
+    assert fitting(encode(np.where(values <= 2.0**-6, 0.0, values), "bf16"), want, row) == ["flushed subnormals"]
+
+
+def test_zeros_for_ordinary_numbers_and_other_numbers_for_subnormals_are_no_flush() -> None:
+    """Below the smallest normal number of FP4 lies 0.5."""
+    values = np.array([0.5, -0.5, 1.5, 2.0, 3.0])
+    want, row = encode(values, "bf16"), format_named("bf16")
+    assert fitting(encode(np.where(np.abs(values) < 1, 0.0, values), "bf16"), want, row) == []
+    assert fitting(np.uint16([0x0002, 0x8001, 0x3C00]), np.uint16([0x0001, 0x8003, 0x3C00]), F16) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "written"),
+    [
+        ([0x7C00, 0x3C00], [0xFBFF, 0x3C00]),  # the largest value, with the other sign
+        ([0x7BFF, 0x3C00], [0xFC00, 0x3C00]),
+        ([0x7E00, 0x3C00], [0x7E01, 0x3C00]),  # another NaN
+        ([0x7E00, 0x7E00], [0x7E01, 0x0000]),
+    ],
+)
+def test_another_sign_or_another_nan_is_not_named(wanted: list[int], written: list[int]) -> None:
+    assert fitting(np.uint16(written), np.uint16(wanted), F16) == []
+
+
+def test_an_output_that_a_mistake_leaves_as_it_is_fits_it() -> None:
+    zeros = np.zeros((2, 4), np.uint32)
+    fits = {each.suspect for each in readings() if each.fits(zeros, zeros, format_named("f32"))}
+    assert {
+        "transposed",
+        "off-by-one row",
+        "off-by-one column",
+        "FN / FNUZ",
+        "NaN dropped",
+        "flushed subnormals",
+    } <= fits
+
+
+def test_codes_of_narrow_formats_beyond_both_are_of_neither() -> None:
+    e2m3 = format_named("e2m3")
+    want = encode(RNG.standard_normal(64) * 2, "e2m3")
+    written = encode(decode(want, "e2m3"), "e3m2")
+    assert "format" in fitting(written, want, e2m3)
+    assert fitting(np.append(written, np.uint8(0xF0)), np.append(want, np.uint8(0)), e2m3) == []
+    assert fitting(np.append(written, np.uint8(0)), np.append(want, np.uint8(0xF0)), e2m3) == []
+
+
+def test_a_nan_of_another_format_is_one_whatever_its_code() -> None:
+    want = np.append(encode(RNG.standard_normal(64) * 20, "e4m3"), np.uint8([0x7F, 0xFF]))
+    got = np.append(encode(decode(want[:-2], "e4m3"), "e5m2"), np.uint8([0x7F, 0xFE]))
+    assert fitting(got, want, format_named("e4m3")) == ["format"]
+
+
 def test_wrong_elements_without_a_cause_stay_unnamed() -> None:
     for row in FORMATS:
         if row.code_bits != 8 or row.code_limit != 256:

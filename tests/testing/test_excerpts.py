@@ -61,6 +61,22 @@ def test_lines_that_are_shown_already_are_not_shown_again(source):
     assert [line for _, line, _ in shown("a (k.cu:4), b (k.cu:5), c (k.cu:12)", kernel(file=source))] == [4, 12]
 
 
+def test_lines_of_two_files_are_two_places(source):
+    assert [(name, line) for name, line, _ in shown("a (k.cu:4), b (a.cuh:4)", kernel(file=source))] == [
+        ("k.cu", 4),
+        ("a.cuh", 4),
+    ]
+
+
+def test_where_it_happened_outranks_a_suspect(source):
+    finding = "1 differs\nsuspect contraction: fits, k.cu:7; agrees\n  at: st at PTX line 5 (k.cu:15)"
+    assert [line for _, line, _ in shown(finding, kernel(file=source))] == [15, 7]
+
+
+def test_a_line_of_ptx_is_none_of_cuda(source):
+    assert shown("[x]\n  at: st at PTX line 8, thread 0", kernel(file=source)) == []
+
+
 def test_a_suspect_outranks_who_wrote_the_element(source):
     finding = "1 differs\nwritten by block 0, by st at PTX line 5 (k.cu:15)\nsuspect contraction: fits, k.cu:7; agrees"
     assert [line for _, line, _ in shown(finding, kernel(file=source))] == [7, 15]
@@ -92,6 +108,22 @@ def test_a_text_is_shown_and_found_in_the_file_that_spells_it(tmp_path):
     assert declaring.read_text().splitlines()[excerpt.file_line - 1] == "line 3;"
     (excerpt,) = excerpts(Verdict("k", "fail", {}, "quick", finding="x (source.cu:3)"), kernel(source=CUDA))
     assert (excerpt.line, excerpt.file, excerpt.file_line) == (3, None, None)
+
+
+def test_a_text_is_not_looked_for_where_it_stands_otherwise_or_twice(tmp_path):
+    declaring = tmp_path / "kernels.py"
+    for content in (f"ONE, OTHER = {CUDA!r}, 1", f"{CUDA}\n{CUDA}"):
+        declaring.write_text(content)
+        (excerpt,) = excerpts(
+            Verdict("k", "fail", {}, "quick", finding="x (source.cu:3)"), kernel(declaring, source=CUDA)
+        )
+        assert (excerpt.line, excerpt.file, excerpt.file_line) == (3, None, None)
+    assert shown("x (source.cu:0)", kernel(source=CUDA)) == []
+    assert shown("x (source.cu:21)", kernel(source=CUDA)) == []
+    (excerpt,) = excerpts(
+        Verdict("k", "fail", {}, "quick", finding="x (source.cu:1)"), kernel(source=CUDA.replace("\n", "\r\n"))
+    )
+    assert excerpt.rows == ((1, "line 1;"), (2, "line 2;"), (3, "line 3;"))
 
 
 def test_ptx_without_lines_of_cuda_is_shown_itself(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from refsim.compare import bits
 from refsim.errors import Kind, RefsimError
-from refsim.testing.decisions import DecisionBits, Observation, blamed, decide, listed
+from refsim.testing.decisions import DecisionBits, Finding, Observation, blamed, decide, listed, with_open_bits
 
 
 def observed(*mismatches, elements=1, reached=None):
@@ -50,3 +50,12 @@ def test_an_error_is_the_kernels_by_its_kind(code, kind, status):
 def test_an_error_that_is_not_the_kernels_is_raised(code):
     with pytest.raises(RefsimError):
         blamed(RefsimError(code, "x", kind=Kind.USAGE), None)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_open_bits_of_another_case_are_not_said_of_a_finding_without_any(halve_kernel, is_open):
+    known = DecisionBits({"rcp.approx.f32 at PTX line 7": None})
+    text, notes = with_open_bits(halve_kernel, Finding("fail", "1 differs", None, is_open=is_open), known)
+    assert (text == "1 differs") is not is_open
+    assert ("rcp.approx" in text) is is_open
+    assert notes == ()

@@ -1,5 +1,6 @@
 """What goes wrong in a kernel's own Python code is its author's error, and never a kernel that agrees."""
 
+import json
 import sys
 from dataclasses import dataclass, replace
 
@@ -7,11 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from refsim.bundled import PACKAGE
 from refsim.errors import Kind, RefsimError
+from refsim.formats import format_named
 from refsim.testing import Bounded, Promise, find_kernels, laws, run_campaign
 from refsim.testing import strategies as rst
 from refsim.testing.recipes import Tensor, spelled
 from refsim.testing.runs import examine
+from refsim.testing.user_code import LONGEST, is_foreign, place, said, shortened
 
 PROBLEM = Tensor(40, "bf16", "gaussian")
 
@@ -108,6 +112,7 @@ def refsim_cli(tmp_path, monkeypatch, capsys):
 
 
 ENDING = """
+import json
 import sys
 from dataclasses import dataclass
 
@@ -206,6 +211,16 @@ def returning(**outputs):
             "run returns 'y' in shape (40,), oracle in shape (3,)",
             "same elements",
         ),
+        (
+            "oracle",
+            {"y": np.zeros((8, 5), np.uint16)},
+            "run returns 'y' in shape (40,), oracle in shape (8, 5)",
+            "same elements",
+        ),
+        ("run", {"y": Bounded(np.zeros(40), 0.0)}, "run returns a Bounded for 'y', not a NumPy array", "return codes"),
+        ("oracle", {"y": memoryview(b"ab")}, "oracle returns a memoryview for 'y'", "return codes"),
+        ("oracle", {"y": np.float32(3)}, "oracle returns a float32 for 'y'", "numpy.asarray"),
+        ("oracle", {"y": np.zeros(40, np.float16)}, "float16", 'refsim.encode(values, "bf16")'),
         ("oracle", {"y": np.zeros(40, np.float64)}, "float64", 'refsim.encode(values, "bf16")'),
         ("oracle", {"y": np.zeros(40, np.float32)}, "float32", 'refsim.encode(values, "bf16")'),
         ("oracle", {"y": np.zeros(40, ml_dtypes.float8_e4m3fn)}, "float8_e4m3fn", 'refsim.encode(values, "bf16")'),
@@ -294,3 +309,85 @@ def test_laws_say_the_same(halve_kernel, fake_device):
 def test_the_keyboard_still_interrupts(halve_kernel, fake_device):
     with pytest.raises(KeyboardInterrupt):
         run_campaign(replace(halve_kernel, oracle=raises(KeyboardInterrupt())), fake_device())
+
+
+# ---- in which words --------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_that_cannot_be_made_says_of_which_output(halve_kernel, fake_device):
+    wrong = replace(halve_kernel, oracle=returning(y=np.zeros(40, np.float64)))
+    with pytest.raises(RefsimError) as caught:
+        examine(wrong, PROBLEM, fake_device())
+    assert caught.value.where == "output 'y' of kernel halve"
+    integers = replace(wrong, outputs={"y": ""})
+    with pytest.raises(RefsimError) as caught:
+        examine(integers, PROBLEM, fake_device())
+    assert "encode" not in caught.value.help
+    bounded = replace(
+        halve_kernel,
+        oracle=returning(y=Bounded(np.zeros(3), 0.0)),
+        promise=Promise.BOUNDED("derived"),
+        corpus=(PROBLEM,),
+    )
+    with pytest.raises(RefsimError, match=r"run returns 'y' in shape \(40,\), oracle in shape \(3,\)"):
+        examine(bounded, PROBLEM, fake_device())
+
+
+def test_an_error_that_says_where_keeps_its_place(halve_kernel, fake_device):
+    own = RefsimError("bad-range", "no such range", where="row 3 of my table")
+    assert error_of(replace(halve_kernel, oracle=raises(own)), fake_device()).where == "row 3 of my table"
+
+
+def test_what_was_raised_is_one_line_of_moderate_length():
+    assert said(KeyError()) == "KeyError"
+    assert said(ValueError("a\n   b\tc")) == "ValueError: a b c"
+    assert said(ValueError("x" * 999)) == f"ValueError: {'x' * 999}"[:LONGEST]
+
+
+def test_a_problem_is_cut_where_it_is_too_long():
+    @dataclass(frozen=True)
+    class Named:
+        name: str
+
+    fits = "x" * (LONGEST - len(spelled(Named(""))))
+    assert shortened(Named(fits)) == spelled(Named(fits))
+    assert shortened(Named(fits + "x")) == f"{spelled(Named(fits))[: LONGEST - 3]}..."
+    assert shortened(Unspoken()) == "Unspoken"
+
+
+class Unspoken:
+    def __repr__(self) -> str:
+        raise KeyError("name")
+
+
+def inner():
+    raise KeyError("y")
+
+
+def outer():
+    inner()
+
+
+@pytest.mark.parametrize(
+    ("function", "where"),
+    [
+        (outer, "in inner"),
+        (lambda: json.loads("{"), "in <lambda>"),
+        (lambda: np.linalg.inv(np.zeros((2, 2))), "in <lambda>"),
+        (lambda: exec("raise KeyError"), "in <lambda>"),
+        (lambda: format_named("e9m9"), "in <lambda>"),
+    ],
+)
+def test_the_place_is_the_last_line_of_the_users_own(function, where):
+    with pytest.raises(Exception) as caught:
+        function()
+    assert place(caught.value).startswith(f"{__file__}:")
+    assert place(caught.value).endswith(where)
+
+
+def test_kernels_that_travel_with_refsim_are_users_and_refsim_is_none():
+    assert is_foreign(str(PACKAGE / "errors.py"))
+    assert is_foreign(json.__file__)
+    assert is_foreign(np.__file__)
+    assert not is_foreign(str(PACKAGE / "_bundled" / "gpu" / "bindings.py"))
+    assert not is_foreign(__file__)
