@@ -68,7 +68,7 @@ def bind(opcode: str, where: str = "", operands: int | None = None, predicates: 
         raise
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 15)  # more than all that the forms spell
 def _bound(opcode: str, operands: int | None, predicates: int | None) -> Bound:
     clause, modifiers = find(opcode, "", operands, predicates)
     typed = tuple((operand, _resolve(operand, modifiers)) for operand in clause.operands)

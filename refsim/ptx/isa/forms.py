@@ -222,12 +222,14 @@ def _load() -> None:
     isa.load_families()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 15)  # more than all that the forms spell
 def _matches(opcode: str) -> list[tuple[Instruction, dict[str, Any]]]:
     """The clauses of an opcode, those that print its words in this order first."""
     _load()
     mnemonic, *words = opcode.split(".")
-    found = [(clause, match) for clause in _CLAUSES.get(mnemonic, []) if (match := clause.opcode.match(words))]
+    given = frozenset(words)
+    known = [clause for clause in _CLAUSES.get(mnemonic, []) if given <= clause.opcode.vocabulary]  # few are left
+    found = [(clause, match) for clause in known if (match := clause.opcode.match(words))]
     found.sort(key=lambda pair: not pair[1][1])
     return [(clause, modifiers) for clause, (modifiers, _) in found]
 

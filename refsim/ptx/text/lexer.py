@@ -10,19 +10,22 @@ MAX_TEXT = 64 << 20
 MAX_TOKENS = 1 << 24
 MAX_MARKS = 1 << 17  # one after another: no file has so many, and millions of them take minutes to refuse otherwise
 
+# Words come first: most of a text is words. Nothing else begins as they do; what is left at the end is "odd".
 _TOKEN = re.compile(
-    r"""
-      (?P<space>[ \t\r\f\v]+ | //[^\n]*)
+    r"""[ \t\r\f\v]*+(?:
+      (?P<word>(?:[A-Za-z_][\w$]*|[%$][\w$]+)(?:(?:\.|::)[A-Za-z0-9_]+)*)
     | (?P<newline>\n\s*+)
     | (?P<semicolon>;[\s;]*+)
+    | (?P<remark>//[^\n]*)
     | (?P<comment>/\*)
     | (?P<float>0[fF][0-9a-fA-F]{8}(?![0-9a-fA-F]) | 0[dD][0-9a-fA-F]{16}(?![0-9a-fA-F])
               | \d+\.\d*(?:[eE][+-]?\d+)? | \.\d+(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+)
     | (?P<integer>0[xX][0-9a-fA-F]+U? | 0[bB][01]+U? | \d+U?)
-    | (?P<word>(?:[A-Za-z_][\w$]*|[%$][\w$]+)(?:(?:\.|::)[A-Za-z0-9_]+)*)
     | (?P<directive>\.[A-Za-z_]\w*(?:::\w+)*)
     | (?P<string>"[^"\n]*")
     | (?P<mark><<|>>|<=|>=|==|!=|&&|\|\||[{}()\[\],;:@!|+\-<>=*/~&^%?])
+    | (?P<end>\Z)
+    | (?P<odd>.))
     """,
     re.VERBOSE | re.ASCII,
 )
@@ -46,29 +49,33 @@ def tokenize(text: str) -> list[Token]:
     if len(text) > MAX_TEXT:
         raise malformed(f"the text has {len(text)} characters, more than the limit of {MAX_TEXT}", 1)
     tokens: list[Token] = []
-    position, line, match, marks = 0, 1, _TOKEN.match, 0
-    while position < len(text):
+    add, match, made = tokens.append, _TOKEN.match, tuple.__new__
+    position, line, marks = 0, 1, 0
+    while True:
         found = match(text, position)
-        if found is None:
-            raise malformed(f"unexpected character {text[position]!r}", line)
+        assert found is not None  # something stands here, or the end
         kind, position = found.lastgroup, found.end()
         if kind == "newline":
-            line += found.group().count("\n")
+            line += found[kind].count("\n")
+        elif kind == "semicolon":  # many are as good as one
+            add(Token("mark", ";", line))
+            line += found[kind].count("\n")
         elif kind == "comment":
             end = text.find("*/", position)
             if end < 0:
                 raise malformed("a comment is never closed", line)
             line += text.count("\n", position, end)
             position = end + 2
-        elif kind == "semicolon":  # many are as good as one
-            tokens.append(Token("mark", ";", line))
-            line += found.group().count("\n")
-        elif kind != "space":
-            tokens.append(Token(kind or "", intern(found.group()), line))
+        elif kind == "end":
+            break
+        elif kind == "odd":
+            raise malformed(f"unexpected character {found[kind]!r}", line)
+        elif kind is not None and kind != "remark":
+            add(made(Token, (kind, intern(found[kind]), line)))  # a third of the time that Token() takes
             marks = marks + 1 if kind == "mark" else 0
             if marks > MAX_MARKS:
                 raise malformed(
-                    f"more than {MAX_MARKS} marks stand in a row, of which the last is {found.group()!r}", line
+                    f"more than {MAX_MARKS} marks stand in a row, of which the last is {found[kind]!r}", line
                 )
             if len(tokens) > MAX_TOKENS:
                 raise malformed(f"the text has more than {MAX_TOKENS} words and marks", line)
