@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 from hypothesis import given
@@ -26,23 +27,21 @@ doubles = st.floats(allow_nan=False, allow_infinity=False)
 singles = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 
+@cache
 def sorted_values(format: Format) -> tuple[list[Fraction], list[int]]:
     """Finite values in ascending order with their codes, -0 left out."""
     pairs = {}
     for code, value in enumerate(format.table.tolist()):
         if np.isfinite(value):
-            pairs.setdefault(Fraction(value), code)
+            pairs.setdefault(value, code)
     values = sorted(pairs)
-    return values, [pairs[value] for value in values]
-
-
-SORTED = {format.name: sorted_values(format) for format in TABLED}
+    return [Fraction(value) for value in values], [pairs[value] for value in values]
 
 
 @st.composite
 def near_values(draw: st.DrawFn, format: Format) -> float:
     """A number at, halfway between or a hair beside neighbouring values of a format: where rounding is decided."""
-    values, _ = SORTED[format.name]
+    values, _ = sorted_values(format)
     at = draw(st.integers(0, len(values) - 2))
     low, high = values[at], values[at + 1]
     point = float(low + (high - low) * draw(st.sampled_from([Fraction(0), Fraction(1, 2), Fraction(1, 4)])))
@@ -57,7 +56,7 @@ def problems(draw: st.DrawFn, source: st.SearchStrategy[Format] = formats) -> tu
 
 def definition(value: float, format: Format, rounding: str) -> Fraction:
     """The value that `rounding` chooses from the sorted list: no bit patterns, no arithmetic but comparison."""
-    values, codes = SORTED[format.name]
+    values, codes = sorted_values(format)
     exact = Fraction(value)
     exact = min(max(exact, values[0]), values[-1])
     at = bisect_left(values, exact)

@@ -7,6 +7,7 @@ none outside the tables.
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,24 @@ OTHER_WORDS = {
     "../properties/test_isa_": "types of PTX opcodes and registers",
 }
 """Where a word that an element type also has means something else."""
+
+
+def sources() -> dict[str, Path]:
+    """The files of refsim by their place in it; of the checkout also kernels, probes and laws."""
+    beside = [path for room in ("gpu", "properties") for path in sorted((ROOT.parent / room).rglob("*.py"))]
+    outer = {f"../{path.relative_to(ROOT.parent).as_posix()}": path for path in beside}
+    return {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))} | outer
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Those files, read when a test asks: to read them takes seconds."""
+    return {name: ast.parse(path.read_text()) for name, path in sources().items()}
+
+
+def own() -> dict[str, ast.Module]:
+    """Those of refsim itself."""
+    return {name: tree for name, tree in trees().items() if not name.startswith("../")}
 
 
 def constants(tree: ast.Module) -> dict[str, ast.expr]:
@@ -108,27 +127,20 @@ def switches(tree: ast.Module) -> Iterator[tuple[int, object]]:
                 pass
 
 
-def sources() -> dict[str, Path]:
-    """The files of refsim by their place in it; of the checkout also kernels, probes and laws."""
-    beside = [path for room in ("gpu", "properties") for path in sorted((ROOT.parent / room).rglob("*.py"))]
-    outer = {f"../{path.relative_to(ROOT.parent).as_posix()}": path for path in beside}
-    return {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))} | outer
-
-
 def test_no_layer_asks_for_a_row_by_its_name() -> None:
     found = {
-        f"{name}:{line}": word
-        for name, path in sources().items()
-        if not name.startswith((*TABLES, *OTHER_WORDS))
-        for line, word in switches(ast.parse(path.read_text()))
+        f"{file}:{line}": word
+        for file, tree in trees().items()
+        if not file.startswith((*TABLES, *OTHER_WORDS))
+        for line, word in switches(tree)
     }
     assert found == {}
 
 
 def test_every_exception_is_one() -> None:
     for name in OTHER_WORDS:
-        files = [path for place, path in sources().items() if place.startswith(name)]
-        assert any(True for path in files for _ in switches(ast.parse(path.read_text()))), name
+        files = [tree for file, tree in trees().items() if file.startswith(name)]
+        assert any(True for tree in files for _ in switches(tree)), name
 
 
 @pytest.mark.parametrize(
@@ -222,15 +234,12 @@ def public_constants(trees: Mapping[str, ast.Module]) -> Iterator[tuple[str, str
             yield from ((name, file) for name in sorted(names & imported) if name.isupper())
 
 
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
-
-
 def test_a_class_has_a_name_of_its_own() -> None:
-    assert shared(classes(TREES)) == {}
+    assert shared(classes(own())) == {}
 
 
 def test_a_constant_that_others_import_has_a_name_of_its_own() -> None:
-    assert shared(public_constants(TREES)) == {}
+    assert shared(public_constants(own())) == {}
 
 
 def test_names_for_two_things_are_seen() -> None:

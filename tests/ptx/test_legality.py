@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from refsim.ptx.isa.binding import Bound, evaluate
-from refsim.ptx.isa.forms import clauses, find
+from refsim.ptx.isa.forms import Instruction, clauses, find
 from refsim.ptx.isa.instances import instances
 from refsim.reference import single_instruction
 from refsim.reference.assembler import first_target, refusals, releases
@@ -104,30 +104,25 @@ def test_ptxas_takes_branches_and_calls(tmp_path: Path) -> None:
     subprocess.run([releases()[-1][1], "-arch", "sm_75", str(text), "-o", str(tmp_path / "out.cubin")], check=True)
 
 
-def _is_pure(bound: Bound) -> bool:
-    clause = bound.clause
-    written = [form for form, _ in bound.operands if not form.optional]
-    return not (clause.wants_lanes or clause.ends_block or any(form.address or form.many for form in written))
+def _is_pure(clause: Instruction) -> bool:
+    written = [form for form in clause.operands if not form.optional]
+    is_apart = clause.wants_lanes or clause.ends_block or any(form.address or form.many for form in written)
+    return not is_apart and any(form.is_result for form in clause.operands)
 
 
-# One opcode of every clause that depends on its operands alone.
-PURE = {
-    clause.form: bound
-    for clause in clauses()
-    for bound in instances(clause)
-    if bound.clause is clause and bound.results and _is_pure(bound)
-}
+# The clauses that depend on their operands alone, by family.
+PURE: dict[str, list[Instruction]] = {}
+for pure in filter(_is_pure, clauses()):
+    PURE.setdefault(pure.function.__module__.rsplit(".", 1)[1], []).append(pure)
 
 
-@pytest.mark.parametrize(
-    "family", sorted({bound.clause.function.__module__.rsplit(".", 1)[1] for bound in PURE.values()})
-)
+@pytest.mark.parametrize("family", sorted(PURE))
 def test_a_clause_runs_in_a_program_as_it_evaluates_alone(family: str) -> None:
     """Parser, lowering, translation and machine add nothing to a clause: one opcode of each, the last of its form."""
     generator = np.random.default_rng(7)
-    for bound in PURE.values():
-        carries = any(form.name in ("cc", "dcc") for form, _ in bound.operands)
-        if bound.clause.function.__module__.rsplit(".", 1)[1] != family or carries:
+    own = ([bound for bound in instances(clause) if bound.clause is clause] for clause in PURE[family])
+    for bound in (bounds[-1] for bounds in own if bounds):
+        if any(form.name in ("cc", "dcc") for form, _ in bound.operands):
             continue
         sources = [
             generator.integers(0, 2, 40).astype(np.bool_)
