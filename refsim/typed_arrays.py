@@ -42,10 +42,14 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
     return row
 
 
+def native(array: NDArray[Any]) -> NDArray[Any]:
+    """The array in the byte order of this machine: its bits may be looked at. Most arrays are, and come back themselves."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def format_held(dtype: np.dtype[Any]) -> Format | None:
     """The format whose patterns an array holds: that of a dtype of ml_dtypes, f16 of float16, f32 of float32; else None."""
-    native = dtype.newbyteorder("=")
-    return _NATIVE.get(native) or format_of(dtype)
+    return _NATIVE.get(dtype.newbyteorder("=")) or format_of(dtype)
 
 
 def integer_bits(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
@@ -64,12 +68,13 @@ def words(array: NDArray[Any]) -> NDArray[Any]:
     return codes
 
 
-def integers(array: NDArray[Any]) -> NDArray[np.int8] | None:
+def integers(array: NDArray[Any] | np.generic) -> NDArray[np.int8] | None:
     """The values of an array of int4, uint4 and their like; None for any other dtype."""
     integer = integer_bits(array.dtype)
     if integer is None:
         return None
     width, signed = integer
+    array = np.asarray(array)
     sign = np.int8(1 << (width - 1) if signed else 0)
     return (words(array).view(np.int8) ^ sign) - sign
 

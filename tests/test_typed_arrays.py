@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import refsim
-from refsim import FORMATS, RefsimError, compare, decode, encode, files, layouts, numerics, pack, unpack
+from refsim import FORMATS, RefsimError, compare, decode, encode, files, layouts, numerics, pack, scaling, unpack
 from refsim.formats import E4M3, UE4M3
 from refsim.oracles import fp8_quantize
 from refsim.oracles import linear as linear_oracle
@@ -95,9 +95,61 @@ def test_narrow_integers_are_values_and_compare_as_integers(kind, low) -> None:
     moved = compare.bits(array, np.roll(array, 1))
     assert moved.count == count
     assert moved.first.got_value == low
+    assert decode(array).tolist() == whole.tolist()
+    assert decode(array[:0], dtype=np.float32).dtype == np.float32
+    for refused in (lambda: decode(array, "e4m3"), lambda: compare.bits(array, array, format="e4m3")):
+        with pytest.raises(RefsimError) as caught:
+            refused()
+        assert caught.value.code == "format-mismatch"
     with pytest.raises(RefsimError) as caught:
-        decode(array)
+        compare.bits(array, np.zeros(count, ml_dtypes.float8_e5m2))
     assert caught.value.code == "format-mismatch"
+
+
+@pytest.mark.parametrize(("kind", "name"), [(ml_dtypes.int4, "s4"), (ml_dtypes.uint4, "u4")])
+def test_a_product_knows_narrow_integers_by_their_rows(kind, name) -> None:
+    ones = np.ones((8, 64), kind)
+    with pytest.raises(RefsimError, match=f"of {name}|{name}") as caught:
+        numerics.mma(ones, ones, unit="mma.sync", d_format="s32")
+    assert caught.value.code == "unknown-arithmetic"
+    with pytest.raises(RefsimError) as caught:
+        numerics.mma(ones, ones, unit="mma.sync", a_format="s8", d_format="s32")
+    assert caught.value.code == "format-mismatch"
+
+
+@NAMED
+def test_a_quantiser_reads_no_other_format_by_its_values(name, kind) -> None:
+    """NumPy calls E5M2 of ml_dtypes a float, as it does float16."""
+    codes = np.ones((2, 128), kind)
+    if name == "bf16":
+        assert scaling.quantize(codes).codes.tolist() == scaling.quantize(np.ones((2, 128), np.float32)).codes.tolist()
+        return
+    for asked in (lambda: scaling.quantize(codes), lambda: fp8_quantize.amax(codes)):
+        with pytest.raises(RefsimError) as caught:
+            asked()
+        assert caught.value.code == "format-not-here"
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_values_in_the_other_byte_order_are_the_same_values(kind) -> None:
+    values = np.linspace(-3, 500, 256).astype(kind).reshape(2, 128)
+    swapped = values.astype(np.dtype(kind).newbyteorder(">"))
+    assert np.array_equal(encode(swapped, "e4m3"), encode(values, "e4m3"))
+    assert np.array_equal(scaling.quantize(swapped).codes, scaling.quantize(values).codes)
+    assert fp8_quantize.amax(swapped) == fp8_quantize.amax(values)
+    assert not compare.bits(swapped, values)
+    codes = np.full((16, 16), 0x3C00, np.uint16)
+    ones = {"unit": "mma.sync", "a_format": "f16", "b_format": "f16"}
+    c = np.ones((16, 16), np.float32)
+    assert np.array_equal(
+        numerics.mma(codes.astype(">u2"), codes.astype(">u2"), c.astype(">f4"), **ones),
+        numerics.mma(codes, codes, c, **ones),
+    )
+    pair = np.float32([1, 2, 3])
+    turned = pair.astype(">f4")
+    assert np.array_equal(
+        refsim.convert("cvt.rn.f16x2.f32", turned, turned), refsim.convert("cvt.rn.f16x2.f32", pair, pair)
+    )
 
 
 def test_what_has_no_row_is_refused() -> None:

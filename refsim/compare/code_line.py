@@ -93,14 +93,16 @@ def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | Format | No
     rows = {row.name: row for row in (_format_of(got), _format_of(want), given) if row is not None}
     if len(rows) > 1:
         raise RefsimError("format-mismatch", f"got is {got}, want is {want}, format is {given}: they do not agree")
+    integer = next((dtype for dtype in (got, want) if integer_bits(dtype) is not None), None)
+    if integer is not None and rows:
+        raise RefsimError("format-mismatch", f"{integer.name} holds integers, no codes of {next(iter(rows))}")
     doubles = [dtype for dtype in (got, want) if dtype == np.float64]
     if doubles and not rows:
         return _double_line()
     if not rows and is_typed(got) and is_typed(want) and got != want:
         raise RefsimError("dtype-mismatch", f"got is {got.name}, want is {want.name}")
-    for dtype in (got, want):
-        if not rows and (narrow := integer_bits(dtype)) is not None:
-            return _narrow_integer_line(dtype, narrow[0], signed=narrow[1])
+    if integer is not None and (narrow := integer_bits(integer)) is not None:
+        return _narrow_integer_line(integer, narrow[0], signed=narrow[1])
     if not rows:
         return _integer_line(got if got.kind == "i" else want)
     row = next(iter(rows.values()))

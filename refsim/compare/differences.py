@@ -14,6 +14,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import Format
 from refsim.integers import is_whole
 from refsim.layouts.holders import spoken
+from refsim.typed_arrays import native
 
 Owner = Callable[..., "str | Mapping[str, object] | None"]
 NanPolicy = Literal["bitwise", "any-payload"]
@@ -102,7 +103,7 @@ def array_named(label: str, array: object) -> NDArray[Any]:
     """The array; what is none is an error that names it."""
     if not isinstance(array, np.ndarray):
         raise RefsimError("not-an-array", f"{label} must be a NumPy array, not {type(array).__name__}")
-    return array
+    return native(array)
 
 
 def label_of(name: str, layout: Layout | None) -> str:

@@ -106,16 +106,20 @@ def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLik
     """The exact value of every code; a NaN code gives NaN.
 
     `codes`: unsigned integers, one code each, any shape; the values have that shape. An array of ml_dtypes knows its
-    format: `format` may be left out, and must agree where it is given. `dtype` is float64 or float32,
-    both exact for every format. A NaN has the sign bit of its code. Ignored padding bits (tf32) do not matter.
+    format: `format` may be left out, and must agree where it is given; int4 and its like hold their values. `dtype` is
+    float64 or float32, both exact for every format. A NaN has the sign bit of its code. Ignored padding bits (tf32) do
+    not matter.
     decode(0x7e, "e4m3") is 448.0.
     Raises RefsimError for signed or float arrays and for codes that the format does not have (0x80 for UE4M3).
     Source: the format's row.
     """
-    codes, to = with_format(codes, format)
+    whole = integers(codes) if format is None and isinstance(codes, np.ndarray | np.generic) else None
     if dtype not in (np.float32, np.float64, "float32", "float64"):
         raise RefsimError("value-type", f"decode to {dtype!r} is not offered", help="dtype=np.float32 or np.float64")
     kind = np.dtype(dtype)
+    if whole is not None:
+        return whole.astype(kind)
+    codes, to = with_format(codes, format)
     legal = checked_codes(codes, to)
     if to.code_dtype.itemsize > 1:
         with np.errstate(invalid="ignore"):

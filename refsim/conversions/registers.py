@@ -1,7 +1,5 @@
 """convert: a conversion row applied to whole arrays of register contents."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -10,6 +8,7 @@ from refsim.conversions.rounding import STOCHASTIC, encode_exact
 from refsim.conversions.rows import Conversion, conversion_named, slot_bits
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, F32, Format
+from refsim.typed_arrays import native
 
 _TYPED = {F32: "float32", F16: "float16", BF16: "bfloat16"}
 
@@ -49,7 +48,7 @@ def convert(name: str, *operands: ArrayLike, random_bits: ArrayLike | None = Non
 
 
 def _register(operand: ArrayLike, row: Conversion) -> NDArray[np.unsignedinteger]:
-    array: NDArray[Any] = np.asarray(operand, np.float32 if type(operand) is float and row.reads is F32 else None)
+    array = native(np.asarray(operand, np.float32 if type(operand) is float and row.reads is F32 else None))
     typed = _TYPED.get(row.reads) if row.operand_count == row.elements else None
     if typed is not None and array.dtype.name == typed:
         return np.ascontiguousarray(array).reshape(array.shape).view(row.operand_dtype)

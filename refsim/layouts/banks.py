@@ -220,7 +220,8 @@ def _wavefronts(lanes: NDArray[np.int64], width: int, phase_lanes: int) -> NDArr
     padding = phases * phase_lanes - lanes.shape[-1]
     if padding:  # absent lanes ask for what the last lane asks for: the same words cost nothing
         words = np.concatenate([words, np.repeat(words[..., -1:, :], padding, axis=-2)], axis=-2)
-    grouped = np.sort(words.reshape(*lanes.shape[:-1], phases, -1), axis=-1).reshape(-1, phase_lanes * words.shape[-1])
+    row = phase_lanes * words.shape[-1]
+    grouped = np.sort(words.reshape(*lanes.shape[:-1], phases, row), axis=-1).reshape(-1, row)
     first = np.ones(grouped.shape, bool)
     first[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
     bank = grouped % BANKS + np.arange(len(grouped))[:, None] * BANKS

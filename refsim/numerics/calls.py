@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
-from refsim.formats import E4M3, UE4M3, ElementType, Format, Integer, element_named, float_named
+from refsim.formats import E4M3, ELEMENTS, UE4M3, ElementType, Format, Integer, element_named, float_named
 from refsim.numerics.dot.chains import Operands
 from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Profile, Unit
-from refsim.typed_arrays import format_of, is_typed, with_format
+from refsim.typed_arrays import format_of, is_typed, native, with_format, words
 
 Asked = ParamSpec("Asked")
 Found = TypeVar("Found")
@@ -196,6 +196,9 @@ def _with_format(
     """Codes and their format: the one that is named, that an array of ml_dtypes knows, or the default."""
     asked = None if format is None else element_named(format)
     if isinstance(codes, np.ndarray) and is_typed(codes.dtype):
+        own = next((row for row in ELEMENTS if isinstance(row, Integer) and codes.dtype.name in row.aliases), None)
+        if own is not None and asked in (None, own):
+            return words(codes), own
         if isinstance(asked, Integer):
             raise RefsimError("format-mismatch", f"{what} are {codes.dtype.name}, the format asked for is {asked}")
         return with_format(codes, asked, what)
@@ -220,7 +223,7 @@ def _with_scale_format(
 
 def _array(given: ArrayLike, which: str, row: Profile) -> NDArray[Any]:
     try:
-        return np.asarray(given)
+        return native(np.asarray(given))
     except ValueError:
         raise RefsimError("operand-shape", f"the rows of {which} differ in length", row.name) from None
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, E5M2, F16, F32, Format, format_named
-from refsim.typed_arrays import format_held, with_format, words
+from refsim.typed_arrays import format_held, is_typed, native, with_format
 
 WIDE_FORMATS = (BF16, F16, F32)
 NARROW_FORMATS = (E4M3, E5M2)
@@ -17,9 +17,10 @@ NARROW_FORMATS = (E4M3, E5M2)
 def wide_values(codes: ArrayLike, format: str | Format | None) -> NDArray[Any]:
     """The exact values, float32, of codes or of an array that holds values of one of the formats."""
     array = np.asarray(codes)
-    held = format_held(array.dtype) if array.dtype.kind == "f" else None
+    held = None if is_typed(array.dtype) else format_held(array.dtype)
     if held is not None and (format is None or format_named(format) == held):
-        return decode(np.ascontiguousarray(words(array)).view(held.code_dtype).reshape(array.shape), held, np.float32)
+        codes = np.ascontiguousarray(native(array)).view(held.code_dtype).reshape(array.shape)
+        return decode(codes, held, np.float32)
     codes, format = with_format(codes, format)
     return decode(codes, one_of(format, WIDE_FORMATS, "format"), np.float32)
 

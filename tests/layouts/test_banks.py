@@ -148,3 +148,8 @@ def test_fragment_from_a_tile() -> None:
     plain = layout_conflicts(MmaA(), tile("K", "none", 2, (16, 64)), width=4)
     assert plain.total == 4  # core matrices of 128 bytes are clean too
     assert str(plain) == "4 wavefronts for 4 accesses of 4 bytes a lane, 4 without conflicts"
+
+
+def test_no_access_has_no_conflicts() -> None:
+    none = bank_conflicts(np.zeros((0, 4), np.int64), 4)
+    assert (none.total, none.wavefronts.shape) == (0, (0, 1))
