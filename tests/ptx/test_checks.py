@@ -41,6 +41,9 @@ DEFECTS = {
         "st.global.u32 [%d2], %r5;",
         32,
     ),
+    "stale-read": Defect(
+        "st.global.u32 [%d2], %r1; bar.sync 0; ld.global.nc.u32 %r5, [%d2]; st.global.u32 [%d2], %r5;"
+    ),
     "read-before-wait": Defect(
         "mad.lo.u32 %r4, %r1, 16, %r2; mul.wide.u32 %d3, %r1, 16; add.u64 %d3, %d3, %d1;"
         "cp.async.ca.shared.global [%r4], [%d3], 16; ld.shared.u32 %r5, [%r4]; cp.async.wait_all; st.global.u32 [%d2], %r5;",

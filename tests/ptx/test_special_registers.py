@@ -89,3 +89,12 @@ def test_a_lane_is_named_by_its_place_in_the_grid():
     geometry = Geometry((4, 4, 1), (8, 1, 1), 4, 4, (2, 2, 1))
     assert geometry.numbers.tolist() == [2, 3, 6, 7]
     assert geometry.describe(8 * 2 + 5) == "thread (5, 0, 0) of block (2, 1, 0)"
+
+
+@pytest.mark.parametrize("register", ["%clock", "%clock_hi", "%globaltimer_lo", "%globaltimer_hi"])
+def test_no_result_rests_on_the_hour(register):
+    def hours(policy, seeds):
+        return {int(read(register, (1,), (1,), policy=policy, seed=seed)[0, 0]) >> 8 for seed in seeds}
+
+    assert len(hours("random", range(4))) == 4
+    assert len(hours("eager", range(2))) == 1

@@ -59,7 +59,8 @@ class By:
 
 @dataclass
 class History:
-    """What outlives the CTAs that run at one time: the numbering, the listed accesses, releases in global memory."""
+    """What outlives the CTAs that run at one time: the numbering, the listed accesses, releases in global
+    memory, and which of its bytes were `written`, where anybody asks."""
 
     made: list[tuple[Statement, int] | None] = field(default_factory=lambda: [None])
     unread: frozenset[int] = frozenset()
@@ -69,6 +70,7 @@ class History:
     released: tuple[dict[tuple[str, int], Released], ...] = field(default_factory=lambda: ({}, {}))
     areas: dict[int, Any] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
+    written: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
 
     @property
     def now(self) -> int:

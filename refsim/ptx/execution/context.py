@@ -74,6 +74,7 @@ class Context(Protocol):
     target: str
     arithmetic: str
     clock: int
+    clock_began: int
 
     @property
     def code(self) -> Lowered: ...

@@ -30,6 +30,8 @@ CHECKS = (
           "races"),
     Check("ordered-by-convergence", WARNING, "two accesses that nothing orders but a shfl, vote, match or redux between them: "
           "the threads meet there, and memory is not ordered", part_of="race"),
+    Check("stale-read", FAILURE, "ld.global.nc or ldu reads bytes that the same launch wrote, which its cache need not see",
+          part_of="race"),
     Check("read-before-wait", FAILURE, "shared bytes are read or written while a cp.async still writes them", "copies"),
     Check("uninitialised", FAILURE, "bits that nobody wrote reach an output, an address, a branch or a decision",
           "initialised"),
@@ -107,7 +109,9 @@ class Checks:
             return "off"
         if row.severity in (WARNING, NOTE):
             return row.severity
-        return getattr(self, row.level) if row.level else "error"
+        if row.level:
+            return str(getattr(self, row.level))
+        return self.level(row.part_of) if row.part_of else "error"
 
 
 def _named(name: str) -> Check:

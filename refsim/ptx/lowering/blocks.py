@@ -144,6 +144,12 @@ class Code:
         return frozenset(found)
 
     @cached_property
+    def read_only(self) -> frozenset[str]:
+        """The opcodes of the loads through the cache that no write of the launch reaches."""
+        loads = {step.statement.opcode for step in self.steps if step.bound.clause.mnemonic in ("ld", "ldu")}
+        return frozenset(each for each in loads if each.startswith("ldu.") or "nc" in each.split("."))
+
+    @cached_property
     def converges(self) -> bool:
         """Whether lanes of a warp meet anywhere without ordering memory."""
         return any(step.bound.clause.converges for step in self.steps)

@@ -17,6 +17,7 @@ from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.stale_reads import StaleReads
 from refsim.ptx.checks.undefined import Tracking, undefined
 from refsim.ptx.checks.writers import Writers
 from refsim.ptx.execution.geometry import Geometry, Ids, union
@@ -49,6 +50,7 @@ from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
 
 _BITS = 2.0 ** np.arange(32)
+_APART = 0x9E3779B97F4A7C15  # the clocks of two random schedules, so that no high bit of a clock is the same in all
 
 
 class Machine:
@@ -106,14 +108,18 @@ class Machine:
         self.polling = Polling(self)
         self.schedule = self._schedule(seed)
         self.copies = Copies(self, policy, self.choice)
-        self.races, self.in_flight = self._watchers(history or History())
+        history = history or History()
+        self.races, self.in_flight = self._watchers(history)
         self.mbarriers = Mbarriers(self)
-        self.port = Port(self._observers(), None if tracking or checks.initialised == "off" else self._read_unwritten)
+        self.port = Port(
+            self._observers(history), None if tracking or checks.initialised == "off" else self._read_unwritten
+        )
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
         self.meetings = Meetings(self)
         self.deferred = None if observer or tracking else Deferred(self, code)
         self.specials: dict[str, NDArray[np.uint32]] = {}
-        self.clock = 0
+        # Each random schedule begins at a time of its own: what a kernel makes of the hour differs between them.
+        self.clock, self.clock_began = 0, 0 if self.choice is None else (seed + 1) * _APART % (1 << 62)
         everyone = np.arange(geometry.lanes, dtype=np.int64)
         self.lanes = Lanes(self, everyone)
         self.go(0, everyone)
@@ -169,7 +175,7 @@ class Machine:
             InFlight(self, grain["shared"]) if copies else None,
         )
 
-    def _observers(self) -> dict[str, list[Observer]]:
+    def _observers(self, history: History) -> dict[str, list[Observer]]:
         """Who watches which state space, in the order in which they look."""
         found: dict[str, list[Observer]] = {"shared": [], "global": []}
         if self.code.has_mbarriers:
@@ -179,6 +185,8 @@ class Machine:
         if self.races is not None:
             found["shared"].append(self.races)
             found["global"].append(self.races)
+        if self.code.read_only and "stale-read" not in self.checks.off:
+            found["global"].append(StaleReads(self, history, self.code.read_only))
         if self.checks.banks:
             found["shared"].append(BankCounter(self.findings.banks))
         if self.memory.space.writer is not None:

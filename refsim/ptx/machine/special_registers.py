@@ -17,25 +17,27 @@ _LOW = 0xFFFFFFFF
 def special_register(machine: Context, name: str) -> NDArray[Any]:
     """A special register over all lanes, or (1,) where it is the same for all.
 
-    Source: PTX ISA, special registers. Timers count scheduler steps, which no program may rely on.
+    Source: PTX ISA, special registers. Timers count scheduler steps from a time that each schedule has of its own; no
+    program may rely on either.
     """
     geometry = machine.geometry
     stem, _, axis = name[1:].partition(".")
     if axis and axis not in AXES:
         raise _unmodelled(name)
     at, sms = AXES.find(axis) if axis else 0, limits_of(machine.target).sms
+    time = machine.clock_began + machine.clock
     uniform: dict[str, int] = {
         "nctaid": geometry.grid[at],
         "ntid": geometry.block[at],
         "nwarpid": geometry.warps,
         "nsmid": sms,
         "gridid": 0,
-        "clock": machine.clock & _LOW,
-        "clock_hi": machine.clock >> 32,
-        "clock64": machine.clock,
-        "globaltimer": machine.clock,
-        "globaltimer_lo": machine.clock & _LOW,
-        "globaltimer_hi": machine.clock >> 32,
+        "clock": time & _LOW,
+        "clock_hi": time >> 32,
+        "clock64": time,
+        "globaltimer": time,
+        "globaltimer_lo": time & _LOW,
+        "globaltimer_hi": time >> 32,
         "cluster_nctaid": geometry.cluster[at],
         "cluster_nctarank": geometry.cluster_ctas,
         "nclusterid": geometry.grid[at] // geometry.cluster[at],
