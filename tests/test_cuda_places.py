@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from refsim import cuda_places
-from refsim.cuda_places import HEADER_WHEELS, NVRTC_WHEELS, PTXAS_WHEELS, Place, places
+from refsim.cuda_places import BESIDE_NVCC, HEADER_WHEELS, NVRTC_WHEELS, PTXAS_WHEELS, Place, places
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
@@ -95,6 +95,64 @@ def test_the_library_is_known_among_what_lies_beside_it(
     root = filled(tmp_path, *files)
     found = Place("a toolkit", lambda: iter((root,))).libraries()
     assert found == (() if library is None else (root / library,))
+
+
+def test_of_several_names_the_shortest_comes_first_and_a_link_counts_once(tmp_path: Path) -> None:
+    root = filled(tmp_path, "lib64/libnvrtc.so.13.0.88", "lib64/libnvrtc.so.12", "targets/x/include/cuda_fp8.h")
+    (root / "lib64/libnvrtc.so").symlink_to("libnvrtc.so.13.0.88")
+    (root / "include").symlink_to("targets/x/include")
+    place = Place("a toolkit", lambda: iter((root,)))
+    assert [path.name for path in place.libraries()] == ["libnvrtc.so", "libnvrtc.so.12"]
+    assert place.include() == (root / "include",)
+
+
+def named(name: str) -> Place:
+    return next(place for place in places() if place.name == name)
+
+
+def test_a_toolkit_lies_where_its_nvcc_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /usr/bin/nvcc is a link into a toolkit."""
+    (filled(tmp_path, "cuda/bin/nvcc", "cuda/include/cuda_fp8.h", "usr/bin/ls") / "cuda/bin/nvcc").chmod(0o755)
+    (tmp_path / "usr/bin/nvcc").symlink_to(tmp_path / "cuda/bin/nvcc")
+    monkeypatch.setenv("PATH", str(tmp_path / "usr/bin"))
+    assert named(BESIDE_NVCC).include() == (tmp_path / "cuda/include",)
+
+
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
+def test_each_variable_names_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(filled(tmp_path, "include/cuda_fp8.h")))
+    found = {name: named(f"toolkit of {name}").include() for name in ("CUDA_HOME", "CUDA_PATH")}
+    assert [name for name, folders in found.items() if folders] == [variable]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(variable, "")
+    assert named(f"toolkit of {variable}").include() == (), "the working folder is no toolkit"
+
+
+def test_wheels_are_known_by_the_files_that_they_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a wheel lists first may lie beside its folder, and what it lists may be gone."""
+    wheel, ptxas = NVRTC_WHEELS[0], PTXAS_WHEELS[1]
+    for name, files in (
+        (wheel, ("nvidia/cu99/lib/libnvrtc.so.99",)),
+        (ptxas, ("nvidia/cu99/bin/ptxas", "nvidia/cu99/bin/nvcc", "nvidia/cu99/bin/ptxas-blackwell")),
+    ):
+        folder = f"{name.replace('-', '_')}-99.1.dist-info"
+        filled(tmp_path, f"{folder}/METADATA", *files)
+        (tmp_path / folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.1\n")
+        (tmp_path / folder / "RECORD").write_text("".join(f"{file},,\n" for file in (f"{folder}/METADATA", *files)))
+    (tmp_path / "nvidia/cu99/bin/ptxas-blackwell").unlink()
+    monkeypatch.setattr(cuda_places.sys, "path", [str(tmp_path)])
+    for function in (cuda_places._wheel_roots, cuda_places.programs_of_wheel):
+        function.cache_clear()
+    try:
+        assert cuda_places._wheel_roots() == (tmp_path / "nvidia/cu99",)
+        assert named("wheels").libraries() == (tmp_path / "nvidia/cu99/lib/libnvrtc.so.99",)
+        assert cuda_places.programs_of_wheel(ptxas) == ((str(tmp_path / "nvidia/cu99/bin/ptxas"), f"{ptxas} 99.1"),)
+        assert cuda_places.programs_of_wheel(PTXAS_WHEELS[0]) == ()
+    finally:
+        for function in (cuda_places._wheel_roots, cuda_places.programs_of_wheel):
+            function.cache_clear()
 
 
 def test_one_toolkit_may_be_many_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ def test_ptx_is_known_by_its_suffix_and_instances_by_their_arguments():
     assert KernelCode(file=Path("k.ptx")).is_ptx
     assert not KernelCode(file=Path("k.cu")).is_ptx
     assert KernelCode(source="x", entries=("k", "k<4>", "_Z1k")).instances == ("k<4>",)
+    assert KernelCode(ptx="// a text of several lines\nwhose faults a reader of PTX says").is_ptx
     assert code_of(Path("k.ptx")) == KernelCode(file=Path("k.ptx"))
 
 

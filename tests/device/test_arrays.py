@@ -97,10 +97,14 @@ def test_shapes_and_types_that_do_not_fit_are_refused():
     given = array(np.uint16)
     assert given.reshape(3, -1).shape == (3, 2)
     assert given.reshape(6).view(np.float16).dtype == np.float16
-    for shape in ((4,), (-1, 4), (-1, -1, 7)):
+    for shape in ((4,), (-1, 4), (-1, -1, 7), (-2, -3)):
         with pytest.raises(RefsimError, match="bad-shape"):
             given.reshape(*shape)
-    with pytest.raises(RefsimError, match="bad-dtype"):
-        given.view(np.float32)
+    with pytest.raises(RefsimError, match="bad-shape"):
+        array(np.uint16, (0,)).reshape(0, -1)
+    assert array(np.uint16, (0,)).reshape(-1, 3).shape == (0, 3)
+    for dtype in (np.float32, np.uint8):
+        with pytest.raises(RefsimError, match="bad-dtype"):
+            given.view(dtype)
     with pytest.raises(BufferError):
         array([("a", "u1")]).__dlpack__()

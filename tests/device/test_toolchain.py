@@ -154,3 +154,116 @@ def test_a_source_that_the_compiler_here_refuses_is_served_by_its_bundled_text(
     own.write_text("#include <cuda_fp4.h>\n")
     with pytest.raises(RefsimError, match="compile-error"):
         compile_ptx(own, "sm_90a")
+
+
+class Library:
+    """An NVRTC of some release; it compiles whatever it is given."""
+
+    def __init__(self, release: tuple[int, int], *numbers: int) -> None:
+        self.release, self.numbers = release, numbers
+
+    def version(self) -> tuple[int, int]:
+        return self.release
+
+    def architectures(self) -> tuple[int, ...]:
+        return self.numbers
+
+    def compile(self, *_: object) -> None:
+        return None
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> dict[str, Library]:
+    """Libraries by the names of their files, for a test to fill; any other does not load."""
+    rows: dict[str, Library] = {}
+
+    def opened_here(path: str) -> Library:
+        if Path(path).name not in rows:
+            raise OSError(f"{path}: invalid ELF header")
+        return rows[Path(path).name]
+
+    monkeypatch.setattr(toolchain, "opened", opened_here)
+    return rows
+
+
+def with_files(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / "lib64" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return folder
+
+
+def test_the_oldest_release_is_taken_and_one_before_it_is_not(asked, libraries, tmp_path: Path) -> None:
+    libraries |= {"libnvrtc.so.11": Library((11, 9), 80), "libnvrtc.so.12": Library((12, 0), 80)}
+    asked += [
+        place("old", with_headers(with_files(tmp_path / "old", "libnvrtc.so.11"), "11.9")),
+        place("new", with_headers(with_files(tmp_path / "new", "libnvrtc.so.12"), "12.0")),
+    ]
+    found = search(80)
+    assert found.toolchain is not None
+    assert found.toolchain.origin == "new, 12.0"
+    assert why(found.parts)[:2] == [
+        ("NVRTC", "old, 11.9", "is 11.9; 12.0 is needed"),
+        ("headers", "old, 11.9", "of CUDA 11.9"),
+    ]
+
+
+def test_of_one_place_the_next_library_is_tried(asked, libraries, tmp_path: Path) -> None:
+    libraries["libnvrtc.so.13"] = Library((13, 0), 80)
+    folder = with_files(tmp_path / "cuda", "libnvrtc.so", "libnvrtc.so.13")
+    asked.append(place("toolkit", with_headers(folder, "13.0")))
+    found = search()
+    assert found.toolchain is not None
+    assert Path(found.toolchain.library).name == "libnvrtc.so.13"
+
+
+def test_headers_of_the_same_release_win_over_nearer_ones(asked, libraries, tmp_path: Path) -> None:
+    libraries["libnvrtc.so.12"] = Library((12, 9), 80)
+    asked += [
+        place("near", with_headers(with_files(tmp_path / "near", "libnvrtc.so.12"), "12.6")),
+        place("far", with_headers(tmp_path / "far", "12.9")),
+    ]
+    found = search()
+    assert found.toolchain is not None
+    assert found.toolchain.origin == "near, 12.9; headers: far, 12.9"
+    asked.pop()
+    search.cache_clear()
+    alone = search().toolchain
+    assert alone is not None, "which compiles them all the same"
+    assert alone.origin == "near, 12.9; headers: near, 12.6"
+    assert alone.versions != found.toolchain.versions
+
+
+def test_a_place_under_two_names_is_looked_at_once(asked, libraries, tmp_path: Path) -> None:
+    folder = with_headers(with_files(tmp_path / "cuda", "libnvrtc.so.13"), "13.0", without=("mma.h",))
+    (tmp_path / "link").symlink_to(folder)
+    libraries["libnvrtc.so.13"] = Library((13, 0), 80)
+    asked += [place("one", folder), place("other", tmp_path / "link")]
+    assert [part.origin for part in search().parts] == ["one, 13.0", "one, 13.0"]
+
+
+def test_another_file_of_a_toolkit_is_another_compiler(asked, libraries, tmp_path: Path) -> None:
+    """A text in the cache is not taken for that of a library that was replaced."""
+    libraries["libnvrtc.so.13"] = Library((13, 0), 80)
+    folder = with_headers(with_files(tmp_path / "cuda", "libnvrtc.so.13"), "13.0")
+    asked.append(place("toolkit", folder))
+    before = find_toolchain()
+    (folder / "lib64/libnvrtc.so.13").write_text("another build of it")
+    search.cache_clear()
+    after = find_toolchain()
+    assert before is not None
+    assert after is not None
+    assert before.versions != after.versions
+
+
+def test_the_nvcc_on_path_comes_first(asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("toolkit", "path"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin/nvcc").write_text("")
+        (tmp_path / name / "bin/nvcc").chmod(0o755)
+    asked.append(place("toolkit", tmp_path / "toolkit"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path/bin"))
+    assert toolchain.find_nvcc() == str(tmp_path / "path/bin/nvcc")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toolchain.find_nvcc() == str(tmp_path / "toolkit/bin/nvcc")
