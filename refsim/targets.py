@@ -163,7 +163,8 @@ def lacking(target: str, name: str, where: str = "") -> RefsimError | None:
     lacking("sm_90", "wgmma") says that wgmma is in sm_90a. Source: the feature's.
     """
     row = next((each for each in SPECIFIC_UNITS if each.covers(name)), None)
-    if row is None or target_named(target).name in row.targets:
+    here = target_named(target)
+    if row is None or f"{here.row.name}{here.suffix}" in row.targets:
         return None
     return RefsimError(
         "unsupported-target",
@@ -193,5 +194,4 @@ def has(target: str, since: str) -> bool:
         return False
     if suffix != "a" or here.number == number:
         return suffix != "a" or here.suffix == "a"
-    family = _BY_NUMBER[number].family
-    return here.suffix == "a" and family != 0 and here.row.family == family
+    return here.suffix == "a" and here.row.family == _BY_NUMBER[number].family

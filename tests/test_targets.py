@@ -166,3 +166,12 @@ def test_without_a_compiler_the_text_of_an_older_target_stands_in(monkeypatch: p
     made = compile_ptx(Path("gpu/kernels/fp8_quantize.cu").resolve(), "sm_86")
     assert (made.origin, made.target) == ("bundled", "sm_86")
     assert ".target sm_80" in made.text
+
+
+def test_a_target_by_its_old_name_has_what_it_has_by_its_new_one() -> None:
+    for name in ("tcgen05.mma.cta_group::1.kind::f16", "tcgen05.mma.cta_group::1.kind::i8", "wgmma.mma_async"):
+        assert (lacking("sm_101a", name) is None) == (lacking("sm_110a", name) is None)
+        assert (lacking("sm_101f", name) is None) == (lacking("sm_110f", name) is None)
+    refused = lacking("sm_101", "tcgen05.mma.cta_group::1.kind::f16")
+    assert refused is not None
+    assert refused.help == "sm_110a is sm_101 with it"

@@ -47,7 +47,7 @@ def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:
 
 def in_output(kernel: Kernel, name: str, format: str, error: RefsimError) -> RefsimError:
     """An error of a comparison, with the output that was compared and, for floats in place of codes, the way out."""
-    error.where = error.where if error.where not in ("", name) else f"output {name!r} of kernel {kernel.name}"
+    error.where = error.where or f"output {name!r} of kernel {kernel.name}"
     if not error.help and format and error.code in ("dtype-mismatch", "format-mismatch"):
         error.help = f'run and oracle both return codes: refsim.encode(values, "{format}") gives those of floats'
     return error

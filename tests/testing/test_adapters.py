@@ -136,6 +136,10 @@ def test_arrays_complex_numbers_and_tuples_flatten_as_numba_flattens_them():
         *("<f4", "<f4", "<i4", "<f8", "|b1"),
     ]
     assert (shared, options) == (8, {})
+    larger = Buffer("larger", 64, 8, np.dtype("f4"))
+    kernel.launch(gpu, 2, 32, (larger, (2, 3)), 0, (0, 0), False, cooperative=True)
+    assert gpu.launches[-1][3][2:7] == [6, 4, larger, 2, 3]
+    assert gpu.launches[-1][5] == {"cooperative": True}
     for wrong in ((x, 1j, (3, 4.5), True), (7, 1j, (3, 4.5), True), ((x, (2, 4)), 1j, (3, 4.5), True)):
         with pytest.raises(RefsimError, match="bad-array"):
             kernel.launch(gpu, 1, 1, *wrong)
@@ -185,8 +189,17 @@ def test_what_a_raw_kernel_holds_is_taken_over():
     kernel = from_cupy(module)
     assert kernel.source == Path(__file__).read_text()
     assert (kernel.entries, kernel.compiler, kernel.options) == (("k<1>", "k<2>"), "nvcc", ())
+    gpu = Recorder()
     with pytest.raises(RefsimError, match="no-entry-name"):
-        kernel.launch(Recorder(), 1, 1, ())
+        kernel.launch(gpu, 1, 1, ())
+    kernel.launch(gpu, 1, 1, (), name="k<2>")
+    from_cupy(raw).launch(gpu, 1, 1, ())
+    from_cupy(raw).launch(gpu, 1, 1, (), name="other")
+    assert [(entry, options) for entry, *_, options in gpu.launches] == [
+        ("k<2>", {}),
+        ("add", {"cooperative": True}),
+        ("other", {"cooperative": True}),
+    ]
     with pytest.raises(RefsimError, match="bad-cupy-kernel"):
         from_cupy(7)
 

@@ -74,6 +74,7 @@ def test_where_it_happened_outranks_a_suspect(source):
 
 
 def test_a_line_of_ptx_is_none_of_cuda(source):
+    source.write_text(CUDA)
     assert shown("[x]\n  at: st at PTX line 8, thread 0", kernel(file=source)) == []
 
 
