@@ -1,44 +1,19 @@
 """Recipes of matrices: what one holds, made again from a seed, and the extents at which tiled kernels break."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from numpy.typing import NDArray
 
 from refsim.conversions import encode
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format, format_named
-from refsim.testing.recipes import FILLS, Codes, Tensor, in_range, spelled
+from refsim.testing.fills import FILLS, ROW_FILLS
+from refsim.testing.recipes import Codes, Tensor, in_range, spelled
 from refsim.testing.strategies import bit_patterns
 
-# Fills of rows: (generator, rows, columns) -> values.
-
-RowFill = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
-
-
-def _narrow(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
-    """Values of one binade and both signs: sums round at every step, and cancel."""
-    return np.asarray(generator.uniform(1, 2, (rows, columns)) * generator.choice([-1.0, 1.0], (rows, columns)))
-
-
-def _one_hot_rows(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
-    """A single one in each row: a product picks columns, so that a misplaced one shows."""
-    values = np.zeros((rows, columns))
-    values[np.arange(rows), generator.integers(columns, size=rows)] = 1.0
-    return values
-
-
-def _distinct(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
-    """Each of 512 neighbours another number from 1 to 15.9: a scale of another group shows."""
-    place = np.arange(rows * columns).reshape(rows, columns) + generator.integers(512)
-    return np.asarray((1 + place % 128 / 128) * 2.0 ** (place // 128 % 4))
-
-
-ROW_FILLS: dict[str, RowFill] = {"narrow": _narrow, "one-hot rows": _one_hot_rows, "distinct": _distinct}
 MATRIX_FILLS = (*FILLS, *ROW_FILLS)
 DRAWN_FILLS = tuple(name for name in MATRIX_FILLS if name not in ("ties", "near-overflow"))  # these aim at a cast
 

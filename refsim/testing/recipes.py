@@ -2,19 +2,18 @@
 
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.conversions import decode, encode
 from refsim.errors import RefsimError, unknown
-from refsim.formats import Format, format_named
+from refsim.formats import format_named
 from refsim.integers import is_whole
 from refsim.kernels import Launcher
-from refsim.reference.operands import special_codes
+from refsim.testing.fills import FILLS
 
 Codes = NDArray[np.unsignedinteger]
 MAX_ELEMENTS = 1 << 28
@@ -143,93 +142,6 @@ class Launch:
 
 
 COVERING = Launch()
-
-
-# Fills: (generator, n, row, target) -> codes.
-
-Fill = Callable[[np.random.Generator, int, Format, Format], NDArray[Any]]
-
-
-def _finite(values: NDArray[Any], row: Format) -> NDArray[Any]:
-    """The codes of values; what lies beyond the largest becomes it: infinities have a fill of their own."""
-    return encode(values, row, overflow="saturate")
-
-
-def _zeros(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return np.zeros(n, row.code_dtype)
-
-
-def _ones(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return _finite(np.ones(n), row)
-
-
-def _one_hot(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    values = np.zeros(n)
-    values[generator.integers(n)] = 1.0
-    return _finite(values, row)
-
-
-def _gaussian(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return _finite(generator.standard_normal(n), row)
-
-
-def _log_uniform(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    low, high = np.log2(row.quantum), np.log2(row.max_value)
-    return _finite(np.exp2(generator.uniform(low, high, n)) * generator.choice([-1.0, 1.0], n), row)
-
-
-def _subnormals(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    magnitudes = generator.integers(1, 1 << max(row.mantissa_bits, 1), n) << row.padding_bits
-    return magnitudes | row.sign_mask * generator.integers(0, 2, n)
-
-
-def _uniform_bits(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    return generator.integers(0, row.code_limit, n, dtype=np.uint64)
-
-
-def _specials(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    codes = np.array(special_codes(row), row.code_dtype)
-    return np.take(codes, (np.arange(n) + generator.integers(len(codes))) % len(codes))
-
-
-def _ties(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    """Midpoints of the target and their two neighbours, times a power of two; element 0 is the target's maximum.
-
-    With that maximum as amax the scale is the inverse power of two, so the scaled values are exact ties again.
-    """
-    largest_shift = min(4, int(np.floor(np.log2(row.max_value / target.max_value))))
-    shift = 2.0 ** int(generator.integers(min(-4, largest_shift), largest_shift + 1))
-    magnitudes = np.arange(target.max_code >> target.padding_bits) << target.padding_bits
-    values = decode(magnitudes.astype(target.code_dtype), target)
-    gaps = np.append(values[1:], target.max_value) - values
-    codes = _finite((values + gaps / 2)[generator.integers(len(values), size=n)] * shift, row).astype(np.int64)
-    codes = np.maximum(codes + (generator.integers(-1, 2, n) << row.padding_bits), 0)
-    codes = codes | row.sign_mask * generator.integers(0, 2, n)
-    codes[0] = int(_finite(np.full(1, target.max_value * shift), row)[0])
-    return codes
-
-
-def _near_overflow(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    """Half the elements around the largest value of the target, half around the largest value of the format."""
-    around_target = _finite(target.max_value * generator.uniform(0.9, 1.3, n), row).astype(np.int64)
-    around_own = (row.max_code >> row.padding_bits) - generator.integers(0, 4, n) << row.padding_bits
-    own = generator.integers(0, 2, n) if generator.integers(0, 2) else np.zeros(n, np.int64)
-    return np.where(own, around_own, around_target) | row.sign_mask * generator.integers(0, 2, n)
-
-
-FILLS: dict[str, Fill] = {
-    "zeros": _zeros,
-    "ones": _ones,
-    "one-hot": _one_hot,
-    "gaussian": _gaussian,
-    "log-uniform": _log_uniform,
-    "subnormals": _subnormals,
-    "bits": _uniform_bits,
-    "specials": _specials,
-    "ties": _ties,
-    "near-overflow": _near_overflow,
-}
-
 EDGE_SIZES = (0, 1, 7, 8, 9, 2047, 2048, 2049)
 LARGE = (1 << 20) + 3
 

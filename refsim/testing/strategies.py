@@ -11,7 +11,8 @@ from hypothesis.strategies import SearchStrategy
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format, format_named
 from refsim.reference.operands import special_codes
-from refsim.testing.recipes import FILLS, MAX_MISALIGN, Launch, Tensor
+from refsim.testing.fills import FILLS
+from refsim.testing.recipes import MAX_MISALIGN, Launch, Tensor
 
 EDGES = ((0, 1), (7, 9), (255, 257), (1023, 1025), (2047, 2049))
 

@@ -1,5 +1,6 @@
 """Recipes: the same tensor from the same line, and nothing but a recipe from a file."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 
@@ -10,9 +11,10 @@ from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.reference.operands import special_codes
+from refsim.testing.fills import FILLS
+from refsim.testing.matrices import MATRIX_FILLS, Values
 from refsim.testing.recipes import (
     EDGE_SIZES,
-    FILLS,
     Launch,
     Tensor,
     corpus_tensors,
@@ -48,6 +50,15 @@ def test_fill_gives_legal_codes_and_repeats(format, fill):
     assert (codes < row.code_limit).all()
     assert np.array_equal(codes, Tensor(100, format, fill, seed=7).codes())
     assert Tensor(0, format, fill).codes().shape == (0,)
+
+
+def test_a_seed_draws_what_it_always_drew():
+    """Saved cases hold a fill and a seed: a fill that drew otherwise would be another case."""
+    drawn = hashlib.sha256()
+    for fill in MATRIX_FILLS:
+        for format in ("bf16", "f16", "f32", "e4m3", "e5m2", "e2m1"):
+            drawn.update(Values(fill, seed=7).codes(format, 9, 31).tobytes())
+    assert drawn.hexdigest()[:16] == "cd42fcf0f918ceb9"
 
 
 def test_fills_are_what_they_are_called():
