@@ -65,6 +65,8 @@ def test_a_feature_is_on_exactly_the_targets_that_ptxas_takes_it_for(tmp_path: P
         ("sm_100a", "sm_90a", False),
         ("sm_103a", "sm_100a", True),
         ("sm_103f", "sm_100a", False),
+        ("sm_100f", "sm_100a", False),
+        ("sm_100a", "sm_100f", True),
         ("sm_120a", "sm_100a", False),
         ("sm_120f", "sm_100f", True),
         ("sm_120", "sm_100f", False),

@@ -306,3 +306,11 @@ def test_words_and_typed_share_the_memory() -> None:
     assert np.shares_memory(array, codes)
     assert np.shares_memory(words(array), codes)
     assert words(codes) is codes
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [(ml_dtypes.int4, 0xF), (ml_dtypes.uint4, 0xF), (ml_dtypes.int2, 3), (ml_dtypes.uint2, 3)]
+)
+def test_what_stands_above_a_narrow_integer_in_its_byte_does_not_count(kind, bits) -> None:
+    held = np.arange(256, dtype=np.uint8)
+    assert words(held.view(kind)).tolist() == (held & bits).tolist()

@@ -78,3 +78,16 @@ def test_files_that_a_run_finds_are_watched_from_then_on(header, tmp_path):
         header.write_text("changed")
 
     assert rounds(header, find, lambda: found.write_text("xyz"), files=lambda: list(known))[0] == 3
+
+
+def test_a_file_that_a_run_names_no_more_is_watched_still(header, tmp_path):
+    """A source that does not compile for the moment names no header, and the next edit may be of that header."""
+    other = tmp_path / "other.cuh"
+    other.write_text("one")
+    named = [header, other]
+
+    def forget() -> None:
+        named.remove(other)
+        header.write_text("broken")
+
+    assert rounds(header, forget, lambda: other.write_text("mended"), files=lambda: list(named))[0] == 3

@@ -12,7 +12,7 @@ import pytest
 
 from refsim import files
 from refsim.errors import RefsimError
-from refsim.files import Stored
+from refsim.files import Stored, npz
 from refsim.testing.kernel_files import load_kernel_file
 
 made = load_kernel_file(Path(__file__).with_name("handmade.py"))
@@ -108,6 +108,18 @@ def test_the_limit_is_of_the_file_not_of_a_member(tmp_path):
         files.load_all(tmp_path / "x.npz", max_bytes=32 * MIB)
     assert caught.value.code == "too-large"
     assert len(files.load_all(tmp_path / "x.npz", max_bytes=40 * len(member))) == 40
+
+
+def test_a_large_file_that_is_no_bomb_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "UNTRUSTED_BYTES", 1 << 10)
+    np.savez_compressed(tmp_path / "x.npz", x=np.arange(1 << 12, dtype=np.uint16) % 251)
+    assert files.load(tmp_path / "x.npz", format="bf16").codes.size == 1 << 12
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a/../b", "", "a\\b", "\x7f"])
+def test_a_key_that_no_reader_takes_is_not_written(key):
+    with pytest.raises(RefsimError, match="bad-key"):
+        npz.require_key(key)
 
 
 def test_members_that_lie_over_one_another_count_the_file_once(tmp_path):

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refsim.errors import RefsimError
 from refsim.files import Stored
+from refsim.files.npy import parse_literal
 from refsim.testing.kernel_files import load_kernel_file
 
 made = load_kernel_file(Path(__file__).with_name("handmade.py"))
@@ -144,3 +146,10 @@ def test_bad_headers_are_those_that_numpy_refuses():
     bad = {name: content for name, (content, code) in NPY.items() if code in ("bad-header", "header-too-large")}
     read = [name for name, content in bad.items() if not isinstance(as_numpy_reads(content), Exception)]
     assert read == []
+
+
+def test_headers_are_read_six_deep():
+    assert parse_literal("[[[[[1]]]]]", "x.npy") == [[[[[1]]]]]
+    for text in ("[[[[[[1]]]]]]", "[[[[[[[]]]]]]]"):
+        with pytest.raises(RefsimError, match="bad-header"):
+            parse_literal(text, "x.npy")

@@ -1,12 +1,14 @@
 """Writing: whole or not at all, over an older file where the caller says so."""
 
+import gc
 import os
+from contextlib import suppress
 
 import pytest
 
 from refsim import files
 from refsim.errors import Kind, RefsimError
-from refsim.files.access import write_atomically
+from refsim.files.access import collection_paused, write_atomically
 
 
 def error_of(call: object, *arguments: object, **options: object) -> RefsimError:
@@ -74,3 +76,16 @@ def test_places_that_cannot_be_written_or_read(tmp_path):
     assert (problem.code, problem.kind) == ("no-such-file", Kind.UNREADABLE)
     os.mkfifo(tmp_path / "pipe.npy")
     assert error_of(files.load, tmp_path / "pipe.npy").code == "not-a-file"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_afterwards_as_before(enabled):
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with suppress(KeyError), collection_paused():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()

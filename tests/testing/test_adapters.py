@@ -140,7 +140,13 @@ def test_arrays_complex_numbers_and_tuples_flatten_as_numba_flattens_them():
     kernel.launch(gpu, 2, 32, (larger, (2, 3)), 0, (0, 0), False, cooperative=True)
     assert gpu.launches[-1][3][2:7] == [6, 4, larger, 2, 3]
     assert gpu.launches[-1][5] == {"cooperative": True}
-    for wrong in ((x, 1j, (3, 4.5), True), (7, 1j, (3, 4.5), True), ((x, (2, 4)), 1j, (3, 4.5), True)):
+    halves = Buffer("halves", 64, 6, np.dtype("f2"))
+    for wrong in (
+        ((halves, (2, 3)), 1j, (3, 4.5), True),
+        (x, 1j, (3, 4.5), True),
+        (7, 1j, (3, 4.5), True),
+        ((x, (2, 4)), 1j, (3, 4.5), True),
+    ):
         with pytest.raises(RefsimError, match="bad-array"):
             kernel.launch(gpu, 1, 1, *wrong)
     with pytest.raises(RefsimError, match="argument-count"):

@@ -8,7 +8,7 @@ import pytest
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing.recipes import Tensor
-from refsim.testing.replay import MAX_CASE_BYTES, load_case, write_case
+from refsim.testing.replay import MAX_CASE_BYTES, file_to_trust, load_case, write_case
 
 KERNEL_FILE = """
 from refsim.kernels import Kernel
@@ -87,6 +87,11 @@ def test_a_file_outside_the_project_runs_only_on_trust(project, tmp_path, spelle
     assert (caught.value.code, caught.value.exit_code) == ("untrusted-case", 2)
     assert "--trust" in caught.value.help
     assert not (project / "ran").exists()
+    named = file_to_trust(case)
+    assert named is not None
+    assert named.resolve() == tmp_path / "outside.py"
+    assert file_to_trust(case_of(project, "../mine.py", "inside.json")) is None
+    assert file_to_trust(case_of(project, "", "unnamed.json")) is None
     assert load_case(case, trust=True)[0].name == "copy"
     assert (project / "ran").exists()
 
