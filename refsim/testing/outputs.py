@@ -8,6 +8,7 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.kernels import Bounded, Buffer, Kernel
 from refsim.testing.user_code import called
+from refsim.typed_arrays import native
 
 
 def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]) -> Mapping[str, Any]:
@@ -17,7 +18,7 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
         what = f"{label} returns {_named(outputs)}, not a mapping of names to arrays"
         example = "launcher.read(y)" if label == "run" else "want"
         raise RefsimError("outputs-differ", what, where=where, help=f'return {{"{next(iter(formats))}": {example}}}')
-    arrays: Mapping[str, Any] = called(kernel, label, lambda: {name: _native(value) for name, value in outputs.items()})
+    arrays: Mapping[str, Any] = called(kernel, label, lambda: {name: _read(value) for name, value in outputs.items()})
     _same_names(label, arrays, formats, where)
     for name, value in arrays.items():
         if isinstance(value, Bounded) and label != "run":
@@ -68,9 +69,9 @@ def _same_names(label: str, outputs: Mapping[Any, Any], formats: Mapping[str, st
         raise RefsimError("outputs-differ", what, where=where, help="return every output of outputs=, or declare fewer")
 
 
-def _native(value: Any) -> Any:
-    """An array in the byte order of this machine, by which its bits are compared: 3 is 3 in either."""
-    return value.astype(value.dtype.newbyteorder("="), copy=False) if isinstance(value, np.ndarray) else value
+def _read(value: Any) -> Any:
+    """An array as its bits are compared: 3 is 3 in either byte order."""
+    return native(value) if isinstance(value, np.ndarray) else value
 
 
 def _way_out(label: str, name: str, value: Any) -> str:
