@@ -1,5 +1,6 @@
 """The laws a kernel obeys on every problem: it agrees with its oracle, repeats itself, leaves its inputs alone."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -307,13 +308,12 @@ def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any]) -> Mismatc
 def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watched: _WatchedLauncher) -> Owner | None:
     """Who wrote an element: what the device saw, else what the kernel declares.
 
-    The rows of an output may lie further apart in its buffer than they are long.
+    The rows of an output may lie further apart in its buffer than they are long, and a byte of it may hold several codes.
     """
     buffer, seen = watched.buffers.get(name), watched.findings().owner_of
-    if seen is not None and buffer is not None:
-        pitch = buffer.count // shape[0] if shape and shape[0] else 0
-        apart = (shape[0], pitch) if len(shape) == 2 else shape
-        return lambda *index: _written(seen(buffer, int(np.ravel_multi_index(index, apart))))
+    if seen is not None and buffer is not None and buffer.count:
+        count = buffer.count
+        return lambda *index: _written(seen(buffer, _in_buffer(index, shape, count)))
     declared = kernel.owner
     if declared is None:
         return None
@@ -327,6 +327,15 @@ def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watc
         return {"block": block, "thread": thread}
 
     return declared_owner
+
+
+def _in_buffer(index: tuple[int, ...], shape: tuple[int, ...], count: int) -> int:
+    """Which of the `count` elements of a buffer holds the element of an output of that shape."""
+    total = math.prod(shape)
+    if len(shape) == 2 and total <= count and count % shape[0] == 0:
+        shape = (shape[0], count // shape[0])
+    flat = int(np.ravel_multi_index(index, shape))
+    return flat if total <= count else flat * count // total
 
 
 def _written(place: Mapping[str, object]) -> "Mapping[str, object] | str":

@@ -193,3 +193,22 @@ def test_a_launch_that_faults_elsewhere_is_a_launch(halve_kernel, fake_device):
         return halve_kernel.run(launcher, problem) if problem.n > 8 else halve_kernel.oracle(problem)
 
     laws.agrees_with_oracle(replace(halve_kernel, run=seldom), Tensor(3, "bf16", "ties"), fake_device(faults))
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "element"), [((80,), (7,), 3), ((5, 16), (2, 5), 18), ((2, 20), (1, 4), 24), ((3, 3), (1, 1), 4)]
+)
+def test_owner_of_codes_is_the_owner_of_what_holds_them(halve_kernel, fake_device, shape, index, element):
+    """40 elements of memory hold an output of twice as many, which were packed in them, or of fewer."""
+    want = np.zeros(shape, np.uint8)
+    got = want.copy()
+    got[index] = 1
+
+    def run(launcher, problem):
+        halve_kernel.run(launcher, problem)
+        return {"y": got}
+
+    kernel = replace(halve_kernel, run=run, oracle=lambda _: {"y": want}, outputs={"y": ""})
+    (mismatch,) = laws.observe(kernel, PROBLEM, fake_device()).mismatches
+    assert mismatch.first.index == index
+    assert mismatch.first.owner.startswith(f"written by block {element // 32}, thread {element % 32}, ")
