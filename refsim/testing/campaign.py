@@ -19,7 +19,7 @@ from refsim.testing.laws import check_oracle_repeats
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
-from refsim.testing.suspects import Witness, suspects_of
+from refsim.testing.suspects import OutOfTimeError, Witness, suspects_of
 from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
 
@@ -104,11 +104,12 @@ class _Ledger:
         if not self.failure and now > self.deadline:
             self.doubt = Finding(verdicts.TIMEOUT, f"the time limit ended the campaign after {self.cases} cases", None)
             raise _Stopped
+        spent = time.process_time()
         found = examine(self.kernel, problem, self.device, follow_open=self.open_bits.followed < FOLLOWED)
         finding = found.finding
         differs = finding is not None and finding.status == verdicts.FAIL and finding.mismatch is not None
         if finding is None or differs:
-            self.witnesses.append(Witness(problem, time.monotonic() - now, differs))
+            self.witnesses.append(Witness(problem, time.process_time() - spent, differs))
         self._count(problem, found)
         self._report()
         if finding is None:
@@ -173,7 +174,8 @@ def run_campaign(
     `device` is what `refsim.device.open` returns. Profiles quick (25 generated cases) and ci (200) draw the same
     problems every time; night (5000) draws a new seed, which the verdict holds; `cases` and `seed` override both.
     A failure is shrunk and, with `failures_dir`, written as a replay case. `time_limit` is in seconds, and so is
-    `suspect_seconds`: how long the mistake behind a failure is looked for instead of the profile's 10, 60 or 300; 0: not at all.
+    `suspect_seconds`: how long the mistake behind a failure is looked for, in processor time, instead of the profile's
+    10, 60 or 300; 0: not at all.
     Raises RefsimError where the request, not the kernel, is at fault: an unknown profile, a missing package.
     Source: defined here.
     """
@@ -305,7 +307,14 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
         return
     if any(line.startswith(f"{name}: ") for name in ledger.kernel.suspects for line in found.mismatch.suspects):
         return
-    suspects = suspects_of(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
+    try:
+        suspects = suspects_of(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
+    except OutOfTimeError as ended:
+        ledger.notes[
+            f"no suspect yet: the search ended after {seconds:g} s of processor time and {ended.tried} edits, "
+            "before all were tried (refsim verify --suspects SECONDS, or a larger profile)"
+        ] = None
+        return
     lines = tuple(map(str, suspects))
     mismatch = replace(found.mismatch, suspects=(*found.mismatch.suspects, *lines))
     text = "\n".join((found.text, *(f"suspect {line}" for line in lines)))

@@ -212,6 +212,17 @@ def test_a_campaign_names_the_mistake_and_holds_it_to_all_it_has_seen(tmp_path: 
     assert f"suspect {suspect}" in verdict.lines()
 
 
+def test_a_search_that_runs_out_of_time_says_so(tmp_path: Path) -> None:
+    kernel, device = held_to(tmp_path, EACH % "__fadd_rn(__fmul_rn(x, z), 3.3f)", EACH % "x * z + 3.3f")
+    verdict = run_campaign(kernel, device, cases=8, suspect_seconds=1e-9)
+    assert verdict.mismatch is not None
+    assert verdict.mismatch.suspects == ()
+    assert any(
+        note.startswith("no suspect yet: the search ended after 1e-09 s of processor time and 0 edits")
+        for note in verdict.notes
+    )
+
+
 def test_sizes_tell_a_tail_that_is_left_out(tmp_path: Path) -> None:
     """No edit puts back what is missing; it agrees where n is a multiple of 4."""
     right = EACH % "x"

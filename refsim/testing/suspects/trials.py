@@ -26,6 +26,14 @@ SLOWER = 4.0  # a repaired kernel that takes so many times as long as the guilty
 LEAST_SECONDS = 2.0
 
 
+class OutOfTimeError(Exception):
+    """The time was over before every mistake had been tried; `tried` edits had been."""
+
+    def __init__(self, tried: int) -> None:
+        super().__init__(f"{tried} edits tried")
+        self.tried = tried
+
+
 @dataclass(frozen=True)
 class _Candidate:
     """A mistake, where in the CUDA source it stands, and the PTX without it."""
@@ -39,9 +47,10 @@ class _Candidate:
 def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: float) -> tuple[Suspicion, ...]:
     """The mistake whose repair makes a kernel agree on all `problems`, of which the first one fails; at most one.
 
-    The search ends after `seconds`. Empty where no edit mends it, and where the simulator does not show the failure.
+    Empty where no edit mends it, and where the simulator does not show the failure. Raises OutOfTimeError after
+    `seconds` of processor time, so that a busy machine names what an idle one does.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.process_time() + seconds
     text = compiled(kernel.code, target).text
     guilty = ChangedDevice(ptx.load(text, target), schedules=1, seconds=seconds)
     started = time.monotonic()
@@ -56,9 +65,9 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
     if len(guilty.entries) == 1:
         text = only(text, *guilty.entries)
     listing = PtxListing(text, guilty.program, sorted(guilty.entries))
-    for each in chain(_in_ptx(listing), _in_cuda(kernel.code, target)):
-        if time.monotonic() > deadline:
-            break
+    for tried, each in enumerate(chain(_in_ptx(listing), _in_cuda(kernel.code, target))):
+        if time.process_time() > deadline:
+            raise OutOfTimeError(tried)
         if _agrees(kernel, each, guilty, problems, patience):
             return (Suspicion(each.suspect, each.says, each.places, len(problems), is_mended=True),)
     return ()

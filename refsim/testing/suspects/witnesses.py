@@ -17,7 +17,7 @@ LONGEST_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Witness:
-    """A problem that was run: how long it took, and whether its bits differed."""
+    """A problem that was run: the processor time it took, and whether its bits differed."""
 
     problem: Any
     seconds: float
@@ -31,21 +31,21 @@ def witnesses_of(
 
     What is known is filled up from the corpus and from the strategy until there are enough of both, or the time is over.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.process_time() + seconds
     kept = [each for each in known if each.problem != problem and each.seconds <= LONGEST_SECONDS]
     seen = {repr(each.problem) for each in kept} | {repr(problem)}
     for other in _more(kernel):
         short = any(sum(each.failed == failed for each in kept) < WANTED for failed in (True, False))
-        if not short or time.monotonic() > deadline:
+        if not short or time.process_time() > deadline:
             break
         if repr(other) in seen:
             continue
         seen.add(repr(other))
-        started = time.monotonic()
+        started = time.process_time()
         finding = examine(kernel, other, device).finding
         differs = finding is not None and finding.status == FAIL and finding.mismatch is not None
         if finding is None or differs:
-            kept.append(Witness(other, time.monotonic() - started, differs))
+            kept.append(Witness(other, time.process_time() - started, differs))
     failed = sorted((each for each in kept if each.failed), key=lambda each: -each.seconds)
     passed = sorted((each for each in kept if not each.failed), key=lambda each: each.seconds)
     return [Witness(problem, 0.0, failed=True), *failed[:WANTED], *passed[:WANTED]]
