@@ -180,7 +180,10 @@ class Launcher(Protocol):
     def target(self) -> str:
         """The architecture the kernel was compiled for: sm_90a."""
 
-    def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer: ...
+    def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
+        """A copy of an array between guard bands, `misalign_bytes` past its alignment; a write to it is a fault unless
+        `writable`.
+        """
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         """Memory that holds poison, between guard bands."""
@@ -208,7 +211,8 @@ class Launcher(Protocol):
         RefsimError no-call where the kernel is no such function.
         """
 
-    def read(self, buffer: Buffer) -> NDArray[Any]: ...
+    def read(self, buffer: Buffer) -> NDArray[Any]:
+        """What device memory holds now, one-dimensional, in the dtype of the buffer."""
 
     def findings(self) -> Findings:
         """What was seen of all launches so far; Findings() where nobody looks, as on a real GPU."""

@@ -71,6 +71,8 @@ def value_patterns(got: Codes, want: Codes, line: CodeLine) -> list[str]:
     if (line.is_nan(got) & line.is_nan(want)).all():
         allowed = 'nan="any-payload" allows it, Promise.BITWISE_EXCEPT_NAN_PAYLOAD for a kernel'
         return [f"every difference is the payload of a NaN: {allowed}"]
+    if not line.integer and not (line.order(got) | line.order(want)).any():
+        return ["every difference is the sign of a zero"]
     if len(got) < 2:
         return []
     digits = (line.bits + 3) // 4

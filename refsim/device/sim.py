@@ -180,7 +180,8 @@ class SimLauncher(Card):
         self.inexact += [
             f"{entry}: {line}" for line in (*trace.inexact, *trace.idealised, *map(str, trace.contractions))
         ]
-        self.notes += [f"{entry}: {note.what}, at {note.where}" for note in (*trace.warnings, *trace.notes)]
+        self.notes += [f"{entry}: warning [{it.code}] {it.what}, at {it.where} ({it.rule})" for it in trace.warnings]
+        self.notes += [f"{entry}: {note.what}, at {note.where}" for note in trace.notes]
         after = self.memory.snapshot() if trace.inexact else None
         for outcome in tried:
             if outcome.error is not None:

@@ -48,7 +48,7 @@ class Values:
             generator = np.random.Generator(np.random.Philox(self.seed))
             codes = encode(ROW_FILLS[self.fill](generator, rows, columns), row, overflow="saturate")
         else:
-            codes = Tensor(rows * columns, row.name, self.fill, self.seed).codes().reshape(rows, columns)
+            codes = Tensor(int(rows) * int(columns), row.name, self.fill, self.seed).codes().reshape(rows, columns)
         for index, code in self.patches:
             codes.flat[index % codes.size] = code % row.code_limit
         return codes

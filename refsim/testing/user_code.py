@@ -25,8 +25,9 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
     """What a function of a kernel's declaration returns; `label` says which it is: "oracle".
 
     What it raises becomes the error that names it, the problem and its line, except RefsimError, which gets a place where it
-    has none, and an interrupt from the keyboard. An assertion of `run` is a check that the kernel fails. NumPy says nothing of
-    overflow, NaN and the like meanwhile: campaigns are made of them.
+    has none (of `run` only a wrong use does: a fault is the launch's), and an interrupt from the keyboard. An assertion of
+    `run` is a check that the kernel fails. NumPy says nothing of overflow, NaN and the like meanwhile: campaigns are made of
+    them.
     """
     try:
         with np.errstate(all="ignore"):
@@ -34,9 +35,10 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
     except KeyboardInterrupt:
         raise
     except RefsimError as error:
-        if label != "run":
+        if label != "run" or error.kind is Kind.USAGE:
             error.where = error.where or f"{label} of kernel {kernel.name}{_at(error)}"
             error.place = error.place or location(error)
+        if label != "run":
             error.kind = Kind.USAGE if error.kind in (Kind.FAULT, Kind.INCONCLUSIVE) else error.kind
         raise
     except AssertionError as error:

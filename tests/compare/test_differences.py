@@ -197,6 +197,15 @@ def test_payloads_of_nan_alone_are_told_from_values():
     assert not any("payload" in text for text in bits(got ^ np.uint32([0, 1]), want, "f32").patterns)
 
 
+def test_signs_of_zeros_alone_are_told_from_values():
+    told = "every difference is the sign of a zero"
+    zeros = np.uint32([0x80000000, 0, 0x3F800000])
+    assert told in bits(zeros, np.uint32([0, 0x80000000, 0x3F800000]), "f32").patterns
+    assert told in bits(zeros[:1], np.uint32([0]), "f32").patterns
+    assert told not in bits(zeros, np.uint32([0, 0x80000000, 0xBF800000]), "f32").patterns
+    assert told not in bits(zeros, np.uint32([0, 1, 0x3F800000]), "f32").patterns
+
+
 def test_owner_names_block_thread_and_address():
     report = bits(codes(1, 2), codes(1, 3), owner=lambda i: {"block": 3, "thread": i, "address": 0x7F00 + i})
     assert report.first.owner == "written by block 3, thread 1, address 0x7f01"

@@ -29,6 +29,12 @@ extern "C" __global__ void other_warps_first_inexact(unsigned* flag, float* y, u
     if (threadIdx.x > 32 && threadIdx.x % 32 == 0 && atomicAdd(flag, 0u) == 0) y[index] = 1;
     if (threadIdx.x == 1) y[0] = __expf((float)(index >> 31));
 }
+extern "C" __global__ void meets_at_a_shuffle(unsigned* y) {
+    __shared__ unsigned tile[32];
+    tile[threadIdx.x] = threadIdx.x;
+    unsigned turn = __shfl_sync(0xffffffffu, 1u, 0);
+    y[threadIdx.x] = tile[threadIdx.x ^ turn];
+}
 """
 
 
@@ -49,6 +55,14 @@ def test_owner_names_the_statement_that_wrote(file):
         assert str(owner["by"]).startswith("st.global.")
         assert str(owner["by"]).endswith("(kernels.cu:7)")
         assert owner_of(y, 32) == {"address": y.address + 128, "written": "never"}
+
+
+def test_a_warning_says_that_it_is_one_and_by_which_rule(file):
+    with device.open("sim").launcher(file) as launcher:
+        launcher.launch("meets_at_a_shuffle", 1, 32, [launcher.output(32, np.uint32, name="y")])
+        (note,) = launcher.findings().notes
+    assert note.startswith("meets_at_a_shuffle: warning [ordered-by-convergence] reads 4 B")
+    assert note.endswith("only bar.warp.sync (__syncwarp) does)")
 
 
 def test_conflicts_are_counted_where_that_was_asked_for(file):

@@ -106,6 +106,10 @@ def test_patches_and_offset():
     assert eval(repr(tensor), {"Tensor": Tensor}) == tensor
 
 
+def test_a_matrix_may_have_a_shape_of_numpy():
+    assert np.array_equal(Values("bits").codes("f32", np.int32(2), np.int64(3)), Values("bits").codes("f32", 2, 3))
+
+
 def test_recipe_is_spelled_without_its_defaults():
     pair = Pair(Tensor(1, "bf16"), Tensor(2, "f16", seed=3), flags=("a",))
     text = "Pair(left=Tensor(n=1, format='bf16'), right=Tensor(n=2, format='f16', seed=3), flags=('a',))"

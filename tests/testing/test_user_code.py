@@ -48,6 +48,12 @@ def test_what_a_function_raises_is_its_own(halve_kernel, fake_device, function, 
     assert found.help
 
 
+def test_a_wrong_use_of_refsim_in_run_is_said_with_its_line(halve_kernel, fake_device):
+    found = error_of(replace(halve_kernel, run=lambda *_: Tensor(np.int64(3), "bf16").codes()), fake_device())
+    assert (found.code, found.where.partition(", ")[0]) == ("bad-recipe", "run of kernel halve")
+    assert "test_user_code.py:" in found.where
+
+
 def test_an_oracle_may_overflow_in_silence(halve_kernel, fake_device):
     """A warning is an error in these tests, as in many projects."""
     right = halve_kernel.oracle
