@@ -31,7 +31,7 @@ def width() -> int | None:
     wanted = count_in(os.environ.get("COLUMNS", ""))
     if wanted:
         return wanted
-    if not sys.stdout.isatty():
+    if not is_terminal(sys.stdout):
         return None
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
@@ -39,16 +39,22 @@ def width() -> int | None:
         return None
 
 
+def is_terminal(stream: TextIO) -> bool:
+    """Whether somebody reads along; a stream that the user's code closed is no terminal."""
+    return not stream.closed and stream.isatty()
+
+
 def takes_colour(stream: TextIO) -> bool:
     """Whether escapes are welcome: a terminal that is not dumb, and no NO_COLOR."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def open_closed() -> None:
-    """Lets a standard output or error that the caller closed (`>&-`; Python has None there) swallow what is written."""
-    for name in ("stdout", "stderr"):
+    """Lets a standard output or error that the caller closed (`>&-`; Python has None there) swallow what is written, and a
+    standard input be empty."""
+    for name, mode in (("stdout", "w"), ("stderr", "w"), ("stdin", "r")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def answer(body: str) -> None:
@@ -71,6 +77,10 @@ def tell_error(error: RefsimError) -> None:
 
 
 def _write(stream: TextIO, text: str, name: str) -> None:
+    if stream.closed:  # by Python code of the user's
+        if stream is sys.stderr:
+            return
+        raise RefsimError("cannot-write", "cannot write: it was closed", name)
     try:
         stream.write(text)
         stream.flush()

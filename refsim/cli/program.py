@@ -9,6 +9,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.console import Session
+from refsim.cli.endings import exits_held, program_ended
 from refsim.cli.names import completions
 from refsim.cli.registry import COMMANDS, SECTIONS, Group
 from refsim.errors import Kind, RefsimError, unknown
@@ -77,11 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.open_closed()
     stdout = sys.stdout
     try:
-        result = program.main(list(session.arguments), prog_name="refsim", standalone_mode=False, obj=session)
+        with exits_held(for_good=arguments is None):
+            result = program.main(list(session.arguments), prog_name="refsim", standalone_mode=False, obj=session)
         return result if isinstance(result, int) else 0
     except SystemExit as ended:
         if sys.stdout is stdout:  # no command of refsim's ends so: code of the user's did
-            return _failed(_ended(ended), session)
+            return _failed(program_ended(f"sys.exit({ended.code!r})"), session)
         # click met a closed pipe while it printed a help page, and put its own stream in the place of stdout
         sys.stdout = stdout
         console.abandon(stdout)
@@ -93,15 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Kind.USAGE.value
     except Exception as problem:
         return _failed(problem, session)
-
-
-def _ended(ended: SystemExit) -> RefsimError:
-    return RefsimError(
-        "program-ended",
-        f"Python code that refsim ran called sys.exit({ended.code!r})",
-        rule="an exit code is refsim's to give: code that ends the program shows nothing",
-        help="raise an exception where something is wrong",
-    )
 
 
 def _failed(problem: Exception, session: Session) -> int:
@@ -126,6 +119,13 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
             help="ask for less at once: a smaller shape, fewer rows, a smaller launch",
             kind=Kind.MISSING,
         )
+    if isinstance(problem, FileNotFoundError) and _is_nowhere():
+        return RefsimError(
+            "no-working-directory",
+            "the working directory was removed",
+            help="cd to a folder that is there",
+            kind=Kind.UNREADABLE,
+        )
     import traceback
 
     frames = traceback.extract_tb(problem.__traceback__)
@@ -138,6 +138,15 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
         help=f"{session.command_line.replace('refsim', 'refsim --debug', 1)} shows the traceback to report",
         kind=Kind.BUG,
     )
+
+
+def _is_nowhere() -> bool:
+    """Whether the working directory is gone."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _usage_error(problem: click.UsageError) -> RefsimError:

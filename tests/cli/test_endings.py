@@ -1,0 +1,78 @@
+"""Who ends the program: a kernel file that does, in any way, turns nothing green; and streams and folders that are gone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refsim.cli.endings import exits_held
+from refsim.errors import RefsimError
+
+KERNELS = """
+import atexit, os, sys, threading
+import numpy as np
+from refsim.testing import Kernel, recipes, strategies
+
+{first}
+CUDA = '''extern "C" __global__ void add(const unsigned* x, unsigned* y, unsigned long long n) {{
+    unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + 4;
+}}'''
+
+def run(launcher, problem):
+    {inside}
+    x, y = launcher.upload(problem.codes(), name="x"), launcher.output(problem.n, np.uint32, name="y")
+    launcher.launch("add", 1, 64, [x, y, np.uint64(problem.n)])
+    return {{"y": launcher.read(y)}}
+
+KERNELS = (Kernel("add", lambda p: {{"y": p.codes() + np.uint32(3)}}, strategies.tensors("f32"), run, {{"y": ""}},
+                  recipes.Tensor, corpus=(recipes.Tensor(5, "f32"),), source=CUDA),)
+"""
+THREAD = "ended = threading.Thread(target=os._exit, args=(0,)); ended.start(); ended.join()"
+
+
+def verified(folder: Path, first: str = "", inside: str = "", prefix: str = "") -> subprocess.CompletedProcess[str]:
+    """`refsim verify` in a process of its own, for a kernel that is wrong."""
+    (folder / "add.py").write_text(KERNELS.format(first=first, inside=inside or "pass"))
+    verify = f"{prefix}exec {sys.executable} -m refsim verify --kernels {folder / 'add.py'} --cases 0 --suspects 0"
+    return subprocess.run(["bash", "-c", verify], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "inside", "code", "says"),
+    [
+        ("os._exit(0)", "", 2, "called os._exit(0)"),
+        ("", "os._exit(0)", 2, "called os._exit(0)"),
+        (THREAD, "", 1, "called os._exit(0)"),
+        ("atexit.register(os._exit, 0)", "", 1, "called os._exit(0)"),
+        ("if os.fork() == 0: os._exit(0)", "", 1, ""),
+        ("sys.stdout.close()", "", 2, "cannot write: it was closed"),
+    ],
+)
+def test_a_kernel_file_does_not_choose_the_exit_code(tmp_path, first, inside, code, says):
+    run = verified(tmp_path, first, inside)
+    assert run.returncode == code, run.stderr
+    assert says in run.stderr
+
+
+def test_a_working_directory_that_was_removed_is_an_error_of_its_own(tmp_path):
+    run = verified(
+        tmp_path, prefix=f"export PYTHONPATH={Path(__file__).parents[2]}; mkdir gone; cd gone; rmdir ../gone; "
+    )
+    assert run.returncode == 3
+    assert "[no-working-directory]" in run.stderr
+
+
+def test_a_closed_standard_input_is_empty(tmp_path):
+    decode = ["bash", "-c", f"{sys.executable} -m refsim decode e4m3 - <&-"]
+    run = subprocess.run(decode, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_exits_are_given_back():
+    before = os._exit
+    with exits_held(for_good=False), pytest.raises(RefsimError, match="program-ended"):
+        os._exit(0)
+    assert os._exit is before
