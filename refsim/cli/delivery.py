@@ -129,8 +129,17 @@ def _deliver(document: Document, form: str, output: str | None, citations: bool)
 def require_writable(path: Path) -> None:
     """Refuses a file whose folder is not there before hours of work are spent on what it should hold."""
     reason = errno.EISDIR if os.path.isdir(path) else 0 if os.path.isdir(path.parent) else errno.ENOENT
-    if reason:
+    if reason := reason or too_long(path):
         raise RefsimError("cannot-write", f"cannot write: {os.strerror(reason).lower()}", where=str(path))
+
+
+def too_long(path: Path) -> int:
+    """ENAMETOOLONG of a name that no file can have here, else 0."""
+    try:
+        os.lstat(path)
+    except OSError as problem:
+        return errno.ENAMETOOLONG if problem.errno == errno.ENAMETOOLONG else 0
+    return 0
 
 
 def save(path: Path, content: bytes) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from refsim.compare.code_line import code_line, codes_of
 from refsim.compare.differences import Layout, Owner, array_named, attribution, label_of
-from refsim.compare.mismatch import Element, Mismatch
+from refsim.compare.mismatch import LISTED_ELEMENTS, Element, Mismatch
 from refsim.compare.patterns import place_patterns
 from refsim.errors import RefsimError
 from refsim.formats import Format
@@ -70,4 +70,5 @@ def within_bound(
         multiple = np.where(np.isnan(error[flat]) | ~exists[flat], np.inf, error[flat] / bounds[flat])
     worst = int(flat[np.argmax(multiple)])
     patterns = tuple(place_patterns(flat, got.shape))
-    return replace(found, first=element(int(flat[0])), worst=element(worst), patterns=patterns)
+    listed = tuple(element(int(position)) for position in flat[:LISTED_ELEMENTS])
+    return replace(found, first=listed[0], worst=element(worst), patterns=patterns, elements=listed)

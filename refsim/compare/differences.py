@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.compare.code_line import code_line, codes_of, distances
-from refsim.compare.mismatch import Element, Mismatch
+from refsim.compare.mismatch import LISTED_ELEMENTS, Element, Mismatch
 from refsim.compare.patterns import place_patterns, value_patterns
 from refsim.errors import RefsimError, unknown
 from refsim.formats import Format
@@ -83,7 +83,8 @@ def bits(
         )
 
     patterns = place_patterns(flat, got.shape) + value_patterns(got_codes[flat], want_codes[flat], line)
-    return replace(found, first=element(0), worst=element(worst), patterns=tuple(patterns))
+    listed = tuple(element(position) for position in range(min(len(flat), LISTED_ELEMENTS)))
+    return replace(found, first=listed[0], worst=element(worst), patterns=tuple(patterns), elements=listed)
 
 
 def _check(

@@ -8,6 +8,9 @@ from typing import Any
 
 from refsim.render.cards import Card
 
+LISTED_ELEMENTS = 16
+"""How many differing elements a mismatch lists, beside the worst; `count` is always of all."""
+
 
 @dataclass(frozen=True)
 class Element:
@@ -41,8 +44,8 @@ class Mismatch(Card):
     """The difference of two arrays: falsy when there is none, `str()` is the report.
 
     `count` of `total` elements differ. `first` is the lowest flat index, `worst` the largest ulp distance (NaN against
-    a number is worse than any). `suspects` are the mistakes that would have written this. 3 of 8192 elements are 0.037
-    percent.
+    a number is worse than any), `elements` the first LISTED_ELEMENTS of them in the order of the array. `suspects` are the
+    mistakes that would have written this. 3 of 8192 elements are 0.037 percent.
     """
 
     count: int
@@ -58,6 +61,7 @@ class Mismatch(Card):
     patterns: tuple[str, ...] = field(default=())
     suspects: tuple[str, ...] = field(default=())
     is_bounded: bool = False
+    elements: tuple[Element, ...] = field(default=(), repr=False)
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -127,6 +131,8 @@ class Mismatch(Card):
             "patterns": list(self.patterns),
             "suspects": list(self.suspects),
             **({"is_bounded": True} if self.is_bounded else {}),
+            "elements": [_element_to_json(element) for element in self.elements],
+            "elements_left_out": self.count - len(self.elements),
         }
 
     @staticmethod
@@ -140,6 +146,7 @@ class Mismatch(Card):
             patterns=tuple(record["patterns"]),
             suspects=tuple(record.get("suspects", ())),
             is_bounded=bool(record.get("is_bounded", False)),
+            elements=tuple(element for each in record.get("elements", ()) if (element := _element_from_json(each))),
         )
 
     def _line(self) -> str:

@@ -6,6 +6,7 @@ goes in under its bare name and the paths of headers are cut to their names.
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 from contextlib import suppress
@@ -257,7 +258,7 @@ def _bundled(source: Path | None, unit: Unit, target: str, flags: tuple[str, ...
     ):
         name = f"{Path(unit.name).stem}.{row.name}.ptx"
         candidate = directory / name
-        if not candidate.is_file():
+        if not os.path.isfile(candidate):  # a name with a target behind it may be too long for a path
             continue
         first, _, text = candidate.read_bytes().decode(errors="replace").replace("\r\n", "\n").partition("\n")
         made_with = tuple(f"--gpu-architecture={row.compute}" if flag == own else flag for flag in flags)

@@ -40,7 +40,7 @@ def read_unit(code: KernelCode, folders: Sequence[Path] = ()) -> Unit:
     A file under two names would be two files to a compiler, `#pragma once` or not: the second name includes the first.
     """
     for folder in folders:
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise RefsimError("no-include-folder", f"{folder} is not a folder", rule="include names folders of headers")
     if code.file is None:
         text = (code.source or "").replace("\r\n", "\n")

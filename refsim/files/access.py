@@ -146,9 +146,9 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None], *, overwrite
     Raises RefsimError `file-exists` (overwrite is False) or `cannot-write`; no partial file is left either way.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
+    if os.path.exists(target) and not os.path.isfile(target):
         raise RefsimError("not-a-file", "something that is not a regular file has this name", where=str(path))
-    if not overwrite and target.exists():
+    if not overwrite and os.path.exists(target):
         raise RefsimError("file-exists", "the file is already there", where=str(path), help="pass overwrite=True")
     try:
         partial, stream = _partial_file(target.parent)

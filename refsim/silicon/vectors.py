@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,7 @@ def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
             return _joined(rows, stored)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, MemoryError) as problem:
         raise _damaged(path, problem) from problem
-    except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError) as problem:
+    except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, TokenError) as problem:
         raise _damaged(path, problem) from problem
 
 

@@ -88,6 +88,7 @@ class _Ledger:
     doubt: Finding | None = None
     surveyed: Finding | None = None
     differing: int = 0
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     worst: Mismatch | None = None
     crash: Exception | None = None
     notes: dict[str, None] = field(default_factory=dict)
@@ -144,6 +145,9 @@ class _Ledger:
             self.slack += found.seen.slack
             if found.elements and found.finding is None:
                 self.first = self.first or (problem, found.seen)
+        for name, (total, differing) in found.counts.items():
+            before = self.counts.get(name, (0, 0))
+            self.counts[name] = before[0] + total, before[1] + differing
         mismatch = found.finding.mismatch if found.finding else None
         if mismatch and (self.worst is None or badness(mismatch) > badness(self.worst)):
             self.worst = mismatch
@@ -318,7 +322,8 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
     lines = tuple(map(str, suspects))
     mismatch = replace(found.mismatch, suspects=(*found.mismatch.suspects, *lines))
     text = "\n".join((found.text, *(f"suspect {line}" for line in lines)))
-    ledger.failure = replace(found, text=text, mismatch=mismatch)
+    mismatches = tuple(mismatch if each is found.mismatch else each for each in found.mismatches)
+    ledger.failure = replace(found, text=text, mismatch=mismatch, mismatches=mismatches)
 
 
 def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -> Verdict:
@@ -343,6 +348,8 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
         seconds,
         finding=said,
         mismatch=found.mismatch if found else None,
+        mismatches=found.mismatches if found else (),
+        counts=ledger.counts,
         problem=record,
         problem_text=text,
         replay=replay,

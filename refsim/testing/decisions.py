@@ -6,7 +6,7 @@ bits decide: elements that agree although arithmetic on their way has no fixed b
 inconclusive. Where a bound decides, such arithmetic is a note.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ _STATUS_OF = {Kind.FAULT: FAIL, Kind.INCONCLUSIVE: UNSUPPORTED}
 class Observation:
     """One run of a kernel: what it wrote, what differs beyond its promise, and what the device says about the run.
 
+    `counts` are the elements of each output, and how many of them differ beyond the promise.
     `inexact` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel promises not to
     have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody followed them; `slack`
     what bounds left open.
@@ -37,13 +38,15 @@ class Observation:
     conflicts: tuple[str, ...] = ()
     reached: tuple[str, ...] | None = None
     slack: Slack = NO_SLACK
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Finding:
     """What one problem showed: a status other than pass, in words and, where bits differ, as a Mismatch.
 
-    `is_open`: arithmetic without fixed bits had a part in it.
+    That is the worst of `mismatches`, of which each output that differs has one. `is_open`: arithmetic without fixed bits had
+    a part in it.
     """
 
     status: str
@@ -51,6 +54,7 @@ class Finding:
     problem: Any
     mismatch: Mismatch | None = None
     is_open: bool = False
+    mismatches: tuple[Mismatch, ...] = ()
 
 
 @dataclass
@@ -88,7 +92,7 @@ def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
     is_open = bool(seen.inexact)
     if seen.mismatches:
         worst = max(seen.mismatches, key=badness)
-        return Finding(FAIL, "\n".join(map(str, seen.mismatches)), problem, worst, is_open)
+        return Finding(FAIL, "\n".join(map(str, seen.mismatches)), problem, worst, is_open, seen.mismatches)
     if seen.conflicts:
         text = "\n".join(["[bank-conflicts] promised are none", *seen.conflicts])
         return Finding(FAIL, text, problem, is_open=is_open)

@@ -139,6 +139,7 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
         conflicts=tuple(use for use in seen.conflicts if use.startswith(kernel.conflict_free)),
         reached=seen.reached,
         slack=slack(want),
+        counts={mismatch.name: (mismatch.total, mismatch.count) for mismatch in (*compared, *changed)},
     )
 
 

@@ -1,6 +1,7 @@
 """One run of one problem: what it shows, as a finding and as a verdict."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,11 @@ class Examined:
         return sum(mismatch.count for mismatch in self.seen.mismatches) if self.seen else 0
 
     @property
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        """The same for each output, and for each input that the kernel must not write."""
+        return self.seen.counts if self.seen else {}
+
+    @property
     def notes(self) -> tuple[str, ...]:
         return self.seen.notes if self.seen else ()
 
@@ -57,6 +63,8 @@ def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "
         seconds=time.monotonic() - started,
         finding=said,
         mismatch=finding.mismatch if finding else None,
+        mismatches=finding.mismatches if finding else (),
+        counts=found.counts,
         worst=finding.mismatch if finding else None,
         problem=record,
         problem_text=text,

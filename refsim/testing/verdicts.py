@@ -1,7 +1,7 @@
 """What a campaign found: one record, with everything that is needed to believe it and to repeat it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.compare import Mismatch
@@ -28,10 +28,11 @@ class Verdict(Card):
     """The outcome of a campaign: `status` is a key of KIND_OF, `exit_code` what a command returns for it.
 
     `cases` problems and `elements` output elements were compared, `differing` of them lie beyond the promise, and `worst` is
-    the mismatch with the element that is furthest off. A finding has the smallest `problem` known (as JSON and as text), the
-    `finding` in words, its `mismatch` where bits differ, and the `replay` file. `notes` are worth knowing and make no kernel
-    wrong: unwritten memory that was read and reached no output, a case that could not be written. `device` describes
-    the device with hashes, flags and tools of what ran; `seconds` is wall-clock time.
+    the mismatch with the element that is furthest off; `counts` has elements and differing ones of each output and of each
+    read-only input. A finding has the smallest `problem` known (as JSON and as text), the `finding` in words, a mismatch for
+    each output where bits differ (`mismatches`; `mismatch` is the worst of them), and the `replay` file. `notes` are worth
+    knowing and make no kernel wrong: unwritten memory that was read and reached no output, a case that could not be written.
+    `device` describes the device with hashes, flags and tools of what ran; `seconds` is wall-clock time.
     """
 
     kernel: str
@@ -51,6 +52,8 @@ class Verdict(Card):
     notes: tuple[str, ...] = ()
     differing: int = 0
     worst: Mismatch | None = None
+    mismatches: tuple[Mismatch, ...] = ()
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in KIND_OF:
@@ -93,6 +96,8 @@ class Verdict(Card):
         """Plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""
         record = {key: getattr(self, key) for key in self.__dataclass_fields__}
         record |= {"device": dict(self.device), "exit_code": self.exit_code, "notes": list(self.notes)}
+        record["mismatches"] = [mismatch.to_json() for mismatch in self.mismatches]
+        record["counts"] = {name: {"elements": of, "differing": bad} for name, (of, bad) in self.counts.items()}
         found = {"mismatch": self.mismatch, "worst": self.worst}
         return record | {key: mismatch.to_json() if mismatch else None for key, mismatch in found.items()}
 
@@ -118,4 +123,7 @@ class Verdict(Card):
         for key in ("mismatch", "worst"):
             record_of = known.get(key)
             known[key] = Mismatch.from_json(record_of) if record_of else None
+        known["mismatches"] = tuple(map(Mismatch.from_json, known.get("mismatches", ())))
+        counts = known.get("counts", {})
+        known["counts"] = {name: (each["elements"], each["differing"]) for name, each in counts.items()}
         return Verdict(**known)

@@ -114,10 +114,33 @@ LONG = "x" * 300
         f"encode -t e4m3 1 --via {LONG}",
         f"formats --as {LONG}",
         f"formats -o {LONG}",
+        f"scales shuffle {LONG}",
+        f"scales shuffle {LONG} {LONG}",
+        f"scales shuffle {LONG}.npy",
+        f"scales shuffle x.npy {LONG}.npy",
+        f"scales unshuffle nvidia_128x4 {LONG}.npy y.npy --shape 8x8",
+        "scales shuffle ",
+        "scales shuffle nvidia_128x4 ",
+        "scales shuffle .",
+        "scales shuffle /",
+        f"simulate k.ptx k -I {LONG}",
+        f"simulate k.cu k -I {LONG}",
+        f"simulate k.ptx k --save {LONG}.npz",
+        f"diff {LONG}.npy x.npy",
+        f"desc decode wgmma-smem {LONG}.bin",
+        f"layout check mma.m16n8k16.bf16.a {LONG}.npy",
+        f"bringup -o {LONG}.json",
+        f"bringup --junit {LONG}.xml",
+        f"bringup --device sim --state {LONG}",
+        f"verify --junit {LONG}.xml",
+        f"banks {LONG}",
+        f"new kernel {LONG}",
     ],
 )
-def test_a_name_of_300_letters_is_one_short_error(refsim, tmp_path, line):
+def test_a_name_of_300_letters_or_of_none_is_one_short_error(refsim, tmp_path, line):
     (tmp_path / "k.ptx").write_text(PTX)
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}')
+    np.save(tmp_path / "x.npy", np.zeros((8, 8), np.uint8))
     done = refsim(*line.split(" "))
     assert done.code in (2, 3, 4), done
     assert done.err.startswith("[")

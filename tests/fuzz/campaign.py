@@ -11,8 +11,9 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from tests.fuzz import lines, mutations, readers, watched
@@ -101,14 +102,16 @@ def main() -> int:
     started, done, seen = time.monotonic(), 0, 0
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(asked.workers, mp_context=context) as pool:
-        for batch in range(0, len(spans), asked.workers):
-            if time.monotonic() - started > asked.seconds:
+        begun = iter(spans)
+        under_way: set[Future[tuple[int, list[Finding]]]] = set()
+        while True:
+            room = asked.workers - len(under_way) if time.monotonic() - started <= asked.seconds else 0
+            for span in islice(begun, room):
+                under_way.add(pool.submit(_chunk, asked.kind, asked.seed, asked.only, *span))
+            if not under_way:
                 break
-            work = [
-                pool.submit(_chunk, asked.kind, asked.seed, asked.only, *span)
-                for span in spans[batch : batch + asked.workers]
-            ]
-            for part in work:
+            ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for part in ended:
                 count, found = part.result()
                 done, seen = done + count, seen + len(found)
                 for finding in found:

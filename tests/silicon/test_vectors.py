@@ -1,9 +1,13 @@
 """refsim.silicon.vectors: the digest against its definition in plain integers, and the reader's errors."""
 
+import json
+import zipfile
+
 import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
+from refsim.silicon import vectors
 from refsim.silicon.vectors import (
     CHUNK,
     chunk_patterns,
@@ -18,6 +22,20 @@ from refsim.silicon.vectors import (
 )
 
 MODULUS = 1 << 64
+
+
+@pytest.mark.parametrize("header", [b"{'descr': '<u8', (", b"{'descr': \x00", b'{\'descr\': """', b"\xff" * 40, b""])
+def test_a_member_that_is_no_array_is_a_damaged_recording(tmp_path, monkeypatch, header):
+    """NumPy raises what its tokenizer raises, of a header as of no other text."""
+    monkeypatch.setattr(vectors, "vectors_folder", lambda device: tmp_path)
+    facts = {"arrays": {"results": "a"}}
+    (tmp_path / "x.json").write_text(json.dumps({"recordings": {"one": facts}}))
+    text = header.ljust(53) + b"\n"
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as stored:
+        stored.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    with pytest.raises(RefsimError) as caught:
+        recordings("x")
+    assert caught.value.exit_code == 3
 
 
 def plain_weight(i):

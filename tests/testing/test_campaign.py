@@ -226,3 +226,37 @@ def test_campaign_without_a_launch_is_the_users_error(halve_kernel, fake_device,
     with pytest.raises(RefsimError, match="nothing-launched") as caught:
         run_campaign(idle, fake_device(), failures_dir=tmp_path)
     assert (caught.value.exit_code, list(tmp_path.iterdir())) == (2, [])
+
+
+def test_json_counts_every_output_and_lists_the_first_elements_of_each(halve_kernel, fake_device, right_halve):
+    """Over all cases until the first that fails, of two outputs; the smallest case may have fewer elements than are listed."""
+
+    def wrong(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        if n >= 100:
+            launcher.view(y)[40:] ^= 1
+
+    def twice(result):
+        return {"y": result["y"], "same": result["y"] ^ 0, "z": result["y"] ^ 2}
+
+    def run(launcher, problem):
+        return {**twice(halve_kernel.run(launcher, problem)), "same": halve_kernel.oracle(problem)["y"]}
+
+    two = replace(
+        halve_kernel,
+        outputs={"y": "bf16", "same": "", "z": ""},
+        run=run,
+        oracle=lambda problem: twice(halve_kernel.oracle(problem)),
+    )
+    record = run_campaign(two, fake_device(wrong), suspect_seconds=0).to_json()
+    assert record["problem"]["n"] == 100
+    assert [each["name"] for each in record["mismatches"]] == ["y", "z"]
+    for each in record["mismatches"]:
+        assert (each["count"], each["total"], each["elements_left_out"]) == (60, 100, 44)
+        assert [element["index"] for element in each["elements"]] == [[at] for at in range(40, 56)]
+        assert each["elements"][0] == each["first"]
+    counts = record["counts"]
+    assert counts["same"]["differing"] == counts["input x"]["differing"] == 0
+    assert counts["y"] == counts["z"]
+    assert record["elements"] == 3 * counts["y"]["elements"]
+    assert record["differing"] == 2 * counts["y"]["differing"] > 0

@@ -10,7 +10,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.console import Session
-from refsim.cli.delivery import STDOUT, OutputForm, form_of, save
+from refsim.cli.delivery import STDOUT, OutputForm, form_of, save, too_long
 from refsim.cli.devices import device_options, need, opened
 from refsim.cli.names import Name
 from refsim.cli.progress import reporting
@@ -186,9 +186,9 @@ def _planned_outputs(form: str | None, output: tuple[str, ...], xml: Path | None
 
 def _can_be_written(path: Path) -> bool:
     """Whether a file can take that name, or a pipe or a device has it."""
-    if path.exists() and not path.is_file():
-        return not path.is_dir() and os.access(path, os.W_OK)
-    return path.parent.is_dir() and os.access(path.parent, os.W_OK)
+    if os.path.exists(path) and not os.path.isfile(path):
+        return not os.path.isdir(path) and os.access(path, os.W_OK)
+    return os.path.isdir(path.parent) and os.access(path.parent, os.W_OK) and not too_long(path)
 
 
 def _deliver(report: "Report", forms: list[tuple[str, str | None]], xml: Path | None, citations: bool) -> None:

@@ -1,5 +1,6 @@
 """refsim scales: where scale factors lie in memory, and files of them shuffled and unshuffled."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,11 +235,14 @@ def _places(words: tuple[str, ...]) -> "tuple[ScaleLayout, Path, Path]":
     file, *rest = words[named:]
     if len(rest) > 1:
         raise click.UsageError("[NAME] FILE [TO] are at most three", ctx=click.get_current_context())
-    return layout, Path(file), Path(rest[0]) if rest else Path(file).with_suffix(f".shuffled{Path(file).suffix}")
+    path = Path(file)
+    if not path.name:
+        raise RefsimError("not-a-file", f"{file!r} names no file", where="FILE")
+    return layout, path, Path(rest[0]) if rest else path.with_suffix(f".shuffled{path.suffix}")
 
 
 def _is_file(word: str) -> bool:
-    return word.endswith(ARRAY_SUFFIXES) or Path(word).is_file()
+    return word.endswith(ARRAY_SUFFIXES) or os.path.isfile(word)  # a word may be longer than a path
 
 
 def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
