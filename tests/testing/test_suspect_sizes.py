@@ -1,9 +1,11 @@
 """Which sizes tell a tail that is left out, and which tell nothing."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from refsim.testing.recipes import Tensor
-from refsim.testing.suspects.sizes import tail_left_out
+from refsim.testing.suspects.sizes import sizes, tail_left_out
 from refsim.testing.suspects.witnesses import Witness
 
 
@@ -21,3 +23,23 @@ def test_empty_problems_and_one_size_tell_nothing(passed: list[int]) -> None:
     """A kernel that is wrong wherever it computes anything agrees on problems of no size."""
     assert tail_left_out(seen([3, 9, 33, 66], passed)) == ()
     assert tail_left_out(seen([0, 3, 9, 33], [4, 8, 32])) == ()
+
+
+@dataclass(frozen=True)
+class Rows:
+    x: Tensor
+    rows: int
+    seed: int = 5
+    empty: int = 0
+    wide: bool = True
+
+
+def test_sizes_are_the_whole_numbers_of_a_recipe_and_of_what_it_holds() -> None:
+    assert sizes(Rows(Tensor(9, "f32"), 3)) == {"x.n": 9, "rows": 3}
+
+
+def test_the_largest_step_is_named_and_of_two_sizes_that_tell_neither() -> None:
+    (found,) = tail_left_out(seen([3, 20, 33], [16, 48, 160]))
+    assert "a multiple of 16 " in str(found)
+    both = [Witness(Rows(Tensor(n, "f32"), n), 0.0, n % 16 != 0) for n in (3, 20, 33, 16, 48, 160)]
+    assert tail_left_out(both) == ()
