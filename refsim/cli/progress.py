@@ -21,13 +21,13 @@ def reporting(stream: TextIO) -> "Iterator[Callable[[Progress], None] | None]":
     if not takes_colour(stream):
         yield None
         return
-    started, shown = time.monotonic(), -PAUSE
+    started, shown, phase = time.monotonic(), -PAUSE, ""
 
     def report(progress: "Progress") -> None:
-        nonlocal shown
+        nonlocal shown, phase
         passed = time.monotonic() - started
-        if passed - shown >= PAUSE:
-            shown = passed
+        if passed - shown >= PAUSE or progress.phase != phase:
+            shown, phase = passed, progress.phase
             stream.write(ERASED + spoken(progress, passed)[: shutil.get_terminal_size().columns - 1])
             stream.flush()
 

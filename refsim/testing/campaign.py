@@ -51,7 +51,7 @@ SEARCH_BUDGETS = {
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a campaign stands: `phase` is corpus, generated or shrinking; `done` of `planned` cases."""
+    """Where a campaign stands: `phase` is corpus, generated, shrinking or suspects; `done` of `planned` cases."""
 
     kernel: str
     phase: str
@@ -311,6 +311,8 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
         return
     if any(line.startswith(f"{name}: ") for name in ledger.kernel.suspects for line in found.mismatch.suspects):
         return
+    ledger.phase = "suspects"
+    ledger._report()
     try:
         suspects = suspects_of(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
     except OutOfTimeError as ended:

@@ -1,6 +1,7 @@
 """Progress of long commands: one line that replaces itself on a terminal, and nothing for a pipe."""
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,15 @@ def test_each_line_takes_the_place_of_the_last_and_none_stays(terminal: Terminal
         report(AT)
         report(AT)
     assert terminal.getvalue() == "\r\x1b[Kfp8_amax generated " * 2 + "\r\x1b[K"
+
+
+def test_a_new_phase_is_shown_at_once(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PAUSE", 3600)
+    with progress.reporting(terminal) as report:
+        assert report is not None
+        for phase in ("corpus", "corpus", "suspects"):
+            report(replace(AT, phase=phase))
+    assert terminal.getvalue() == "\r\x1b[Kfp8_amax corpus 37 \r\x1b[Kfp8_amax suspects 3\r\x1b[K"
 
 
 def test_what_nobody_would_see_is_not_written(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

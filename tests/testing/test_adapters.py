@@ -177,6 +177,24 @@ def test_a_reduction_by_numba_adds_up():
         assert gpu.read(out).tolist() == [2016]
 
 
+def test_a_numba_that_asks_a_driver_says_what_to_install(monkeypatch):
+    class CudaSupportError(RuntimeError):
+        pass
+
+    def compile_ptx(*_, **__):
+        raise CudaSupportError("Error at driver init:\n\nCUDA driver library cannot be found.\n:")
+
+    numba = SimpleNamespace(compile_ptx=compile_ptx)
+    monkeypatch.setattr("refsim.testing.adapters.numba_kernels._imported", lambda: numba)
+    monkeypatch.setattr(
+        "refsim.testing.adapters.numba_kernels._signatures",
+        lambda: SimpleNamespace(normalize_signature=lambda signature: ((), None)),
+    )
+    with pytest.raises(RefsimError, match="no-numba-cuda") as caught:
+        from_numba(lambda x: None, "void()", "sm_80")
+    assert (caught.value.exit_code, caught.value.help) == (4, "pip install 'numba-cuda[cu13]'")
+
+
 # ---- CuPy ------------------------------------------------------------------------------------------------------------
 
 ADD = 'extern "C" __global__ void add(const float* x, float* y, long long n) { y[threadIdx.x] = x[threadIdx.x] + n; }'

@@ -117,6 +117,19 @@ def test_night_prints_its_seed_and_the_seed_repeats_it(halve_kernel, fake_device
     assert (again.cases, again.elements) == (night.cases, night.elements)
 
 
+def test_the_search_for_suspects_is_a_phase_of_a_campaign_whose_bits_differ(halve_kernel, fake_device, right_halve):
+    def wrong(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(y)[:1] ^= 1
+
+    for entry, seconds, looked in ((wrong, 1.0, True), (wrong, 0.0, False), (right_halve, 1.0, False)):
+        events = []
+        device = fake_device(entry, sees_owners=False)
+        run_campaign(halve_kernel, device, cases=3, suspect_seconds=seconds, on_progress=events.append)
+        assert [event.phase for event in events].count("suspects") == looked
+        assert (events[-1].phase == "suspects") is looked
+
+
 def test_guard_violation_fails_with_the_text_of_the_fault(halve_kernel, fake_device, right_halve):
     def stores_whole_vectors(launcher, x, n, y):
         right_halve(launcher, x, n, y)
