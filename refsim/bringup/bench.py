@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,17 @@ class Probe:
     c: Fraction = Fraction(0)
 
 
+@cache
 def power(exponent: int) -> Fraction:
     """2^exponent."""
     return Fraction(2) ** exponent
+
+
+@lru_cache(maxsize=1 << 14)
+def _code(number: Fraction, format: Format) -> int | None:
+    """The code of a number; None where the format does not hold it. Probes ask for few numbers, each many times."""
+    code = encode(np.array(float(number)), format, overflow="saturate")
+    return int(code) if Fraction(float(decode(code, format))) == number else None
 
 
 @dataclass(frozen=True)
@@ -83,20 +92,13 @@ class Bench:
         for a_value, b_value in ((rest, 1), (rest / abs(rest), abs(rest))):
             numbers = (a_value * power(exponent - b_exponent), b_value * power(b_exponent))
             codes = [
-                self._code(number, format)
-                for number, format in zip(numbers, (self.a_format, self.b_format), strict=True)
+                _code(number, format) for number, format in zip(numbers, (self.a_format, self.b_format), strict=True)
             ]
             if None not in codes:
                 return codes[0] or 0, codes[1] or 0
         raise RefsimError(
             "unreachable-product", f"no {self.a_format.name} times {self.b_format.name} is {float(value):g}"
         )
-
-    @staticmethod
-    def _code(number: Fraction, format: Format) -> int | None:
-        """The code of a number; None where the format does not hold it."""
-        code = encode(np.array(float(number)), format, overflow="saturate")
-        return int(code) if Fraction(float(decode(code, format))) == number else None
 
     def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
         """The results; what is not finite counts as a value that no probe expects."""

@@ -5,7 +5,8 @@ do not run keep their registers: `put` writes only the set that ran.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -310,9 +311,15 @@ class Writer:
         for index in sorted(self.changed & self.block.live_out):
             self.keep(index)
         body = "\n    ".join(self.lines or ["pass"])
-        exec(compile(f"def block(lanes):\n    {body}\n", f"<block {self.block.pc}>", "exec"), self.names)
+        exec(_compiled(body, self.block.pc), self.names)
         run: Callable[[Lanes], None] = self.names["block"]
         return run
+
+
+@lru_cache(maxsize=1 << 12)
+def _compiled(body: str, pc: int) -> CodeType:
+    """The definition of a block's function; programs that are loaded again, or begin alike, share it."""
+    return compile(f"def block(lanes):\n    {body}\n", f"<block {pc}>", "exec")
 
 
 def one(values: Any) -> Any:
