@@ -1,7 +1,7 @@
 """Where the instructions of a kernel come from: a file or a text in CUDA or PTX, or a Python function over device arrays."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -51,15 +51,22 @@ class KernelCode(Card):
             raise _wrong(f"ptx is {self.ptx!r:.40}", "ptx is the text itself, with its .version; a path is file=")
         if self.call is not None and not callable(self.call):
             raise _wrong(f"call is {self.call!r:.40}", "call is a function of device arrays")
-        for label, values in (("options", self.options), ("include", self.include), ("entries", self.entries)):
-            if isinstance(values, str | Path):
-                raise _wrong(f"{label} is {values!r}", f"{label} is a tuple, one part each")
-        if not all(isinstance(option, str) for option in self.options):
-            raise _wrong(f"options is {self.options!r}", "options is a tuple of strings, one per flag")
+        self._check_parts()
         if self.compiler not in COMPILERS:
             raise _wrong(f"compiler is {self.compiler!r}", f"compiler is one of {', '.join(COMPILERS)}")
         if self.is_ptx and (self.options or self.include or self.defines):
             raise _wrong("options, include or defines for PTX", "PTX is compiled already: they are of CUDA sources")
+
+    def _check_parts(self) -> None:
+        """What is given in several parts is a tuple of parts of one kind."""
+        for label, values in (("options", self.options), ("include", self.include), ("entries", self.entries)):
+            if isinstance(values, str | Path) or not isinstance(values, Sequence):
+                raise _wrong(f"{label} is {values!r:.40}", f"{label} is a tuple, one part each")
+            kind, parts = (str | PathLike, "paths") if label == "include" else (str, "strings")
+            if not all(isinstance(value, kind) for value in values):
+                raise _wrong(f"{label} is {values!r:.80}", f"{label} is a tuple of {parts}")
+        if not isinstance(self.defines, Mapping):
+            raise _wrong(f"defines is {self.defines!r:.40}", "defines is a mapping of names to values")
 
     @property
     def is_ptx(self) -> bool:

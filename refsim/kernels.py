@@ -79,6 +79,12 @@ class Promise:
     because: str = ""
     is_bounded: bool = False
 
+    def __post_init__(self) -> None:
+        if not is_whole(self.within_ulps):
+            raise RefsimError("bad-bound", f"within_ulps is a whole number from 0, not {self.within_ulps!r}")
+        if not isinstance(self.nan, str):
+            raise RefsimError("bad-promise", f"nan is the name of a NaN policy, not {self.nan!r:.40}")
+
     BITWISE: ClassVar["Promise"]
     BITWISE_EXCEPT_NAN_PAYLOAD: ClassVar["Promise"]
 
@@ -266,6 +272,9 @@ class Kernel(Card):
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise RefsimError("bad-kernel-name", f"{self.name!r} is not a name", rule=f"a name is {NAME.pattern}")
         where = f"kernel {self.name}"
+        if not isinstance(self.suspects, Mapping):
+            what = f"suspects is a mapping of names to functions, not {self.suspects!r:.40}"
+            raise RefsimError("bad-suspects", what, where=where)
         suspects = {f"suspect {name!r}": oracle for name, oracle in self.suspects.items()}
         for label, given in {"oracle": self.oracle, "run": self.run, **suspects}.items():
             if not callable(given):

@@ -64,6 +64,22 @@ def test_oracle_and_suspects_take_the_target_where_it_matters():
     assert kernel.asked(problem, "sm_80") == (problem, "sm_80")
 
 
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: Promise(within_ulps=-1), "bad-bound"),
+        (lambda: Promise(within_ulps="a"), "bad-bound"),
+        (lambda: Promise(nan=5), "bad-promise"),
+        (lambda: Kernel(**{**GOOD, "suspects": None}), "bad-suspects"),
+        (lambda: Kernel(**{**GOOD, "suspects": [1]}), "bad-suspects"),
+    ],
+)
+def test_parts_of_another_type_are_refused_where_they_stand(make, code):
+    with pytest.raises(RefsimError) as caught:
+        make()
+    assert (caught.value.code, caught.value.exit_code) == (code, 2)
+
+
 def test_bound_needs_a_derivation():
     promise = Promise.WITHIN(2, because="div.full.f32 has 2 ulp")
     assert (promise.within_ulps, promise.nan) == (2, "any-payload")

@@ -1,6 +1,6 @@
 """What the host gives to a launcher, checked alike on both devices: buffers and the arguments of a launch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,19 @@ def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: in
     if dtype.hasobject or dtype.itemsize == 0:
         help = "upload an array of numbers or codes: of a recipe, what its codes() returns"
         raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where, help=help)
-    if not 0 <= misalign_bytes <= MAX_MISALIGNMENT:
-        raise RefsimError("bad-misalignment", f"{misalign_bytes} bytes off", where, f"0 to {MAX_MISALIGNMENT}")
+    if not is_whole(misalign_bytes, 0, MAX_MISALIGNMENT):
+        raise RefsimError("bad-misalignment", f"{misalign_bytes!r:.40} bytes off", where, f"0 to {MAX_MISALIGNMENT}")
 
 
 def launch_values(entry: str, args: Sequence[Any], owns: Callable[[Buffer], bool]) -> list[Any]:
     """Arguments as NumPy scalars and Structs; a buffer must be one that `owns` knows, since an address is all that is left.
 
-    Raises RefsimError `foreign-buffer` or `untyped-argument`.
+    Raises RefsimError `foreign-buffer` or `untyped-argument`, and `bad-launch` for an entry or arguments that are none.
     """
+    if not isinstance(entry, str):
+        raise RefsimError("bad-launch", f"an entry is given by its name, not {entry!r:.40}")
+    if isinstance(args, str) or not isinstance(args, Iterable):
+        raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {entry:.80}")
     return [_value(f"launch of {entry}", number, argument, owns) for number, argument in enumerate(args)]
 
 

@@ -122,3 +122,24 @@ def test_inexact_kernels_are_tried_under_every_order_for_faults(file):
         flag = launcher.upload(np.zeros(1, np.uint32), name="another flag", writable=True)
         with pytest.raises(RefsimError, match="out-of-bounds"):
             launcher.launch("other_warps_first_inexact", (1,), (512,), [flag, y, np.uint32(100)])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (lambda gpu: gpu.output(1, np.uint8, name="z", misalign_bytes=1.5), "bad-misalignment"),
+        (lambda gpu: gpu.output(1, np.uint8, name="z", misalign_bytes=None), "bad-misalignment"),
+        (lambda gpu: gpu.launch("stride", 1, 1, 5), "bad-launch"),
+        (lambda gpu: gpu.launch("stride", 1, 1, "xy"), "bad-launch"),
+        (lambda gpu: gpu.launch(5, 1, 1, []), "bad-launch"),
+        (lambda gpu: gpu.launch("meets_at_a_shuffle", 1, 1, [gpu.output(1, np.uint8, name="z")], 2.5), "bad-launch"),
+        (lambda gpu: gpu.launch("meets_at_a_shuffle", 1, 1, [gpu.output(1, np.uint8, name="z")], None), "bad-launch"),
+    ],
+)
+def test_a_launch_of_other_types_is_an_error_and_leaves_the_launcher_as_it_was(file, wrong, code):
+    with device.open("sim").launcher(file) as launcher:
+        with pytest.raises(RefsimError) as caught:
+            wrong(launcher)
+        assert (caught.value.code, caught.value.exit_code) == (code, 2)
+        y = launcher.output(32, np.uint32, name="y")
+        assert launcher.upload(np.arange(32, dtype=np.uint32), name="x").address > y.address

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
+from refsim.integers import is_whole
 from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.findings.record import BankUse, LaunchFindings
@@ -206,8 +207,8 @@ def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic, shared_bytes: i
         raise unknown("policy", policy, list(POLICIES))
     if arithmetic not in ARITHMETICS:
         raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
-    if shared_bytes < 0:
-        raise RefsimError("bad-launch", f"shared_bytes={shared_bytes}", rule="bytes of dynamic shared memory")
+    if not is_whole(shared_bytes):
+        raise RefsimError("bad-launch", f"shared_bytes={shared_bytes!r:.40}", rule="bytes of dynamic shared memory")
 
 
 def _workspace(device: GlobalMemory) -> dict[str, int]:
