@@ -19,6 +19,8 @@ from refsim.ptx.text.syntax import Statement
 Array = NDArray[Any]
 Owner = NDArray[np.int64] | int
 READ, WRITE, UPDATE, DISCARD = "read", "write", "update", "discard"
+GENERIC, ASYNC = "generic", "async"
+"""The proxies that memory is accessed through: by threads, and by copy engines and tensor cores (PTX ISA, proxies)."""
 
 
 class Threads(Protocol):
@@ -42,7 +44,8 @@ class Access:
     """One executed access: lane i touches `width` bytes from byte position at[i] of its owner's part of a space.
 
     `index` numbers items of that width in the flat bytes, `region` is the one that all lanes share, if they do. `items`
-    is what a write brings; in an update, what it leaves where `wrote` (None: everywhere) says that it wrote.
+    is what a write brings; in an update, what it leaves where `wrote` (None: everywhere) says that it wrote. `proxy` is
+    the way to memory that it takes: no barrier alone orders two accesses of different ones.
     """
 
     kind: str
@@ -56,6 +59,7 @@ class Access:
     region: Region | None
     items: Array | None = None
     wrote: NDArray[np.bool_] | None = None
+    proxy: str = GENERIC
 
     @property
     def statement(self) -> Statement:
@@ -71,7 +75,18 @@ class Access:
         assert threads is not None
         at, index = (self.threads.full(each)[chosen] for each in (self.at, self.index))
         return Access(
-            self.kind, threads, self.semantics, self.name, self.space, at, index, self.width, None, items, wrote
+            self.kind,
+            threads,
+            self.semantics,
+            self.name,
+            self.space,
+            at,
+            index,
+            self.width,
+            None,
+            items,
+            wrote,
+            self.proxy,
         )
 
     def held(self) -> Array:
@@ -133,16 +148,36 @@ class Port:
         access.items = items
         self._write(access)
 
-    def touch(self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int) -> None:
+    def touch(
+        self,
+        threads: Threads,
+        name: str,
+        space: Space,
+        at: Addresses,
+        owner: Owner,
+        width: int,
+        *,
+        proxy: str = GENERIC,
+    ) -> None:
         """A read whose value somebody takes later: checked, and shown to the observers."""
-        access = self._access(READ, threads, name, space, at, owner, width)
+        access = self._access(READ, threads, name, space, at, owner, width, proxy)
         for observer in self.observers.get(name, ()):
             observer.before(access)
             observer.after(access)
 
-    def intend(self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int) -> Access:
+    def intend(
+        self,
+        threads: Threads,
+        name: str,
+        space: Space,
+        at: Addresses,
+        owner: Owner,
+        width: int,
+        *,
+        proxy: str = GENERIC,
+    ) -> Access:
         """A write that somebody will make later: checked, and shown to nobody."""
-        return self._access(WRITE, threads, name, space, at, owner, width)
+        return self._access(WRITE, threads, name, space, at, owner, width, proxy)
 
     def discard(self, threads: Threads, name: str, space: Space, at: Addresses, width: int) -> None:
         """Bytes whose contents end here, whatever they are: shown as a change of all of them, and nothing is written."""
@@ -154,12 +189,20 @@ class Port:
             observer.before(access)
 
     def _access(
-        self, kind: str, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int
+        self,
+        kind: str,
+        threads: Threads,
+        name: str,
+        space: Space,
+        at: Addresses,
+        owner: Owner,
+        width: int,
+        proxy: str = GENERIC,
     ) -> Access:
         try:
             region = space.check(at, width, store=kind != READ)
             index = space.index(at, owner, width)
-            access = Access(kind, threads, threads.semantics, name, space, at, index, width, region)
+            access = Access(kind, threads, threads.semantics, name, space, at, index, width, region, proxy=proxy)
             if kind != WRITE and self.unwritten is not None and not space.is_initialised(region):
                 space.check_initialised(at, index, width)
         except AccessError as error:
