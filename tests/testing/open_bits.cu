@@ -55,3 +55,16 @@ extern "C" __global__ void exact(const float* x, float* y, unsigned n) {
     unsigned i = threadIdx.x;
     if (i < n && x[i] > 0.0f) y[i] = __fsqrt_rn(x[i]);
 }
+
+extern "C" __global__ void beside_unwritten(const float* x, float* y, unsigned n) {
+    unsigned i = threadIdx.x;
+    if (i >= n) return;
+    float u = y[i], r = rsqrtf(x[i]);
+    if ((i & 1 ? u : r) > 1000.0f) __nanosleep(1);
+    if (u > 2000.0f) __nanosleep(2);
+    y[i] = 1.0f;
+}
+
+extern "C" __global__ void tickets(float* y, unsigned* next) {
+    y[atomicAdd(next, 1)] = (float)(threadIdx.x / 32);
+}

@@ -138,3 +138,9 @@ def test_a_page_is_called_by_what_does_not_pass(statuses: list[str], title: str,
     assert heading(found) == title
     summary = page(found)[0]
     assert (summary.status, summary.tone) == (note, tone)
+
+
+def test_a_row_of_the_table_has_the_counts_of_its_verdict() -> None:
+    table = answer([judged("fail", cases=3, elements=75, differing=6, seconds=1.25)]).document.parts[0]
+    row = dict(zip((column.label or column.key for column in table.columns), table.rows[0], strict=True))
+    assert (row["cases"], row["elements"], row["differing"], row["time"]) == (3, 75, 6, "1.2")
