@@ -84,9 +84,21 @@ def test_a_gpu_that_was_asked_for_and_is_not_here_is_exit_4(python: Path, toolki
     assert ran.stderr.startswith("[no-cuda-driver] ")
 
 
+ONE_PROBLEM = """
+from dataclasses import replace
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+amax = load_kernel_file(bundled_kernels()).FP8_AMAX
+KERNELS = [replace(amax, corpus=amax.corpus[:1])]
+"""
+
+
 def test_verify_runs(python: Path, toolkit: Path | None, tmp_path: Path) -> None:
-    ran = run(python, toolkit, tmp_path, "verify", "fp8_amax", "--device", "sim", "--cases", "2", "--as", "json")
+    (tmp_path / "one.py").write_text(ONE_PROBLEM)
+    command = ("verify", "--kernels", str(tmp_path / "one.py"), "--device", "sim", "--cases", "2", "--as", "json")
+    ran = run(python, toolkit, tmp_path, *command)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    (verdict,) = json.loads(ran.stdout)["verdicts"]
+    assert (verdict["status"], verdict["cases"]) == ("pass", 3)
 
 
 def assert_all_run(python: Path, toolkit: Path | None, tmp_path: Path, target: str, suites: tuple[str, ...]) -> None:
