@@ -12,7 +12,7 @@ from refsim.device import Device
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.testing.campaign import run_campaign
 from refsim.testing.runs import examine
-from refsim.testing.suspects import suspects_of
+from refsim.testing.suspects import OutOfTimeError, suspects_of
 from refsim.testing.suspects.trials import repaired
 
 TARGET = "sm_90a"
@@ -221,6 +221,19 @@ def test_a_search_that_runs_out_of_time_says_so(tmp_path: Path) -> None:
         note.startswith("no suspect yet: the search ended after 1e-09 s of processor time and 0 edits")
         for note in verdict.notes
     )
+
+
+def test_no_problem_is_run_when_the_time_is_over(tmp_path: Path) -> None:
+    kernel, _ = held_to(tmp_path, EACH % "x", EACH % "x + 1.0f")
+    asked = []
+
+    def counted(case: Case) -> Outputs:
+        asked.append(case)
+        return kernel.oracle(case)
+
+    with pytest.raises(OutOfTimeError):
+        repaired(replace(kernel, oracle=counted), TARGET, PROBLEMS, seconds=0.0)
+    assert set(asked) <= {PROBLEMS[0]}
 
 
 def test_sizes_tell_a_tail_that_is_left_out(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
         return ()
     slowest = time.monotonic() - started
     for problem in problems[1:]:  # each launches the entries it wants
+        if time.process_time() > deadline:
+            raise OutOfTimeError(0)
         started = time.monotonic()
         examine(kernel, problem, guilty)
         slowest = max(slowest, time.monotonic() - started)
