@@ -81,6 +81,8 @@ ANSWERS = {
     "scales-hardware": "scales show nvidia_128x4 --shape 120x3 --view hardware --rows 23:26",
     "scales-where": "scales where nvidia_128x4 33 5 --shape 128x8",
     "scales-byte": "scales where nvidia_128x4 --byte 533 --shape 33x5",
+    "scales-quantize": "scales quantize 13 2.4375 -0 inf 1 nan 2 --group 3 --divide",
+    "scales-quantize-power": "scales quantize 1 -2 0.3 nan --scale e8m0 --ignore-nan",
     "scales-shuffle": "scales shuffle nvidia_128x4 scales.npy new.bin -t e8m0 --fill 0xff",
     "scales-unshuffle": "scales unshuffle nvidia_128x4 sf.bin new.npy -t e8m0 --shape 8x2",
     "desc-decode": "desc decode wgmma-smem 0x4000004000000041 --source",

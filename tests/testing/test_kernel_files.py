@@ -33,10 +33,11 @@ def test_table_of_the_project_names_the_files(project):
 def test_bundled_kernels_stand_in(project, text):
     if text is not None:
         (project / "pyproject.toml").write_text(text)
-    names = ("bindings.py", "linear_bindings.py", "linear_fp8_bindings.py")
+    names = ("bindings.py", "group_quantize_bindings.py", "linear_bindings.py", "linear_fp8_bindings.py")
     assert kernel_paths() == [bundled_kernels(name) for name in names]
     kernels = [kernel.name for kernel in find_kernels()]
-    assert kernels == ["fp8_amax", "fp8_quantize", "fp8_dequantize", "linear", "linear_fp8_weight"]
+    quantisers = ["fp8_amax", "fp8_quantize", "fp8_dequantize", "fp8_group_quantize", "fp8_block_quantize"]
+    assert kernels == [*quantisers, "linear", "linear_fp8_weight"]
 
 
 def test_missing_bundled_file_is_named():

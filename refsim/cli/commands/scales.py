@@ -1,4 +1,4 @@
-"""refsim scales: where scale factors lie in memory, and files of them shuffled and unshuffled."""
+"""refsim scales: where scale factors lie in memory, files of them shuffled and unshuffled, values quantised by groups."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes, require_few
+from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes, require_few, words_in
 from refsim.cli.delivery import answers
 from refsim.cli.extents import AddressParam, ShapeParam, chosen, parse_whole, window
 from refsim.cli.names import Name
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from refsim.formats import Format
     from refsim.layouts.scales import ScaleLayout
     from refsim.render import Cell
+    from refsim.scaling import Quotient, ScaleKind
 
 LARGEST_TABLE = 1 << 24
 USUAL = "nvidia_128x4"  # what cuBLAS, CUTLASS and tcgen05 read
@@ -47,6 +48,7 @@ PLACE = (
 SCALES = Name(
     "scale layout", "refsim.layouts.scales:SCALE_LAYOUTS", by="name", row="refsim.layouts.scales:scale_layout"
 )
+SCALE_KIND = Name("scale kind", "refsim.scaling:SCALE_KINDS", by="name", row="refsim.scaling:scale_kind")
 _layout = click.argument("layout", metavar="NAME", type=SCALES)
 _shape = click.option(
     "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="The matrix of scales; one tile by default."
@@ -55,7 +57,7 @@ _shape = click.option(
 
 @click.group(cls=Group)
 def command() -> None:
-    """Where scale factors lie in memory: nvidia_128x4, cdna4_32, deepgemm_mn_f32 and others."""
+    """Where scale factors lie in memory: nvidia_128x4, cdna4_32, deepgemm_mn_f32 and others; what scales values get."""
 
 
 @command.command()
@@ -224,6 +226,39 @@ def unshuffle(
     matrix = unshuffled(layout, stored, shape, file)
     files.save(to, matrix, stored.format)
     return _report("unshuffled", layout, file, to, shape, matrix.shape, stored.codes.size - matrix.size, stored.format)
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@format_option(required=False)
+@click.option("--group", metavar="N", type=click.IntRange(1), default=128, help="Neighbours that share a scale; 128.")
+@click.option("--scale", metavar="KIND", type=SCALE_KIND, default="f32", help="f32 (the default), f32_power or e8m0.")
+@click.option("--divide", is_flag=True, help="fl(x / s), not fl(x * fl(1 / s)).")
+@click.option("--ignore-nan", is_flag=True, help="NaN does not count among the largest of its group.")
+@click.argument("values", nargs=-1, required=True, metavar="VALUE...|-")
+@answers
+def quantize(
+    *, row: "Format | None", group: int, scale: "ScaleKind", divide: bool, ignore_nan: bool, values: tuple[str, ...]
+) -> Document:
+    """The codes of one row of VALUEs in groups, e4m3 by default, and the scale of each group.
+
+    A value is what `refsim encode` takes, rounded to float32. The last column is code times scale.
+
+    \b
+      refsim scales quantize 1 -2 0.3 0 --scale e8m0
+      refsim scales quantize 13 2.4375 --divide
+    """
+    from refsim.cli.answers.quantized import quantized
+    from refsim.cli.values import parse_value
+    from refsim.formats import E4M3
+
+    words = list(words_in(values))
+    require_few(len(words), "refsim.scaling.quantize in Python takes arrays of any size")
+    for word in words:
+        if word.startswith("--") or word in ("-h", "-t", "-o"):
+            raise click.NoSuchOption(word, ctx=click.get_current_context())
+    parsed = [parse_value(word) for word in words]
+    quotient: Quotient = "divide" if divide else "reciprocal"
+    return quantized(parsed, row or E4M3, group, scale, quotient, "ignored" if ignore_nan else "spreads")
 
 
 def _places(words: tuple[str, ...]) -> "tuple[ScaleLayout, Path, Path]":

@@ -43,7 +43,8 @@ def test_kernels_lists_what_is_declared(capsys):
     code, out, _ = run(capsys, "kernels", "--as", "json")
     assert code == 0
     names = [row["kernel"] for row in json.loads(out)["kernels"]]
-    assert names == ["fp8_amax", "fp8_quantize", "fp8_dequantize", "linear", "linear_fp8_weight"]
+    quantisers = ["fp8_amax", "fp8_quantize", "fp8_dequantize", "fp8_group_quantize", "fp8_block_quantize"]
+    assert names == [*quantisers, "linear", "linear_fp8_weight"]
 
 
 def test_verify_passes_on_the_simulated_gpu(capsys):
@@ -233,7 +234,7 @@ def test_the_bundled_kernels_are_found_from_anywhere(capsys, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     code, out, _ = run(capsys, "kernels", "--as", "json")
     assert code == 0
-    assert len(json.loads(out)["kernels"]) == 5
+    assert len(json.loads(out)["kernels"]) == 7
     assert list(Path(tmp_path).iterdir()) == []
 
 
