@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -299,17 +299,7 @@ class Kernel(Card):
     @property
     def code(self) -> KernelCode:
         """Where its instructions come from: what a device is asked to run."""
-        return KernelCode(
-            self.file,
-            self.source,
-            self.ptx,
-            self.call,
-            self.options,
-            self.include,
-            self.defines,
-            self.compiler,
-            self.entries,
-        )
+        return KernelCode(**{each.name: getattr(self, each.name) for each in fields(KernelCode)})
 
     def expected(self, problem: Any, target: str) -> Expected:
         """What the oracle says that the kernel writes on a target."""

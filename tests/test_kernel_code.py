@@ -1,6 +1,7 @@
 """A kernel's code: one way to say it, or none; what compilers are told; what a verdict calls it."""
 
 import functools
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,11 @@ def test_a_kernel_without_code_runs_nowhere_and_a_call_not_on_the_simulator():
     refused = needs_a_gpu(KernelCode(call=len))
     assert refused.kind is Kind.INCONCLUSIVE
     assert "builtins.len is a Python function" in refused.what
+
+
+def test_a_kernel_has_every_field_of_its_code_with_the_same_default() -> None:
+    """They stand twice, as the order of Kernel's fields is public; this holds the two together."""
+    of_kernel = {each.name: each for each in fields(Kernel)}
+    for each in fields(KernelCode):
+        own = of_kernel[each.name]
+        assert (own.type, own.default, own.default_factory) == (each.type, each.default, each.default_factory)
