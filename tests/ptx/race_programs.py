@@ -99,8 +99,8 @@ def recorded():
     """Every launch shows its accesses to a recorder."""
     recorder, observers = Recorder(), Machine._observers
 
-    def both(machine):
-        found = observers(machine)
+    def both(machine, history):
+        found = observers(machine, history)
         return {name: [*found.get(name, ()), recorder] for name in ("shared", "global")}
 
     with pytest.MonkeyPatch.context() as patch:
