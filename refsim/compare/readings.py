@@ -112,11 +112,14 @@ def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:
 
 
 def _ends(got: Codes, want: Codes, format: Format | None, *, saturated: bool) -> bool:
-    if format is None or not format.has_infinity:
+    if format is None or not format.has_nan:
         return False
     wrong = got != want
     have, right = _values(got[wrong], format), _values(want[wrong], format)
     ended, endless = (have, right) if saturated else (right, have)
+    if not format.has_infinity:  # NaN stands for it: of both signs, for a clamp makes one number of every NaN
+        signs = {float(sign) for sign in np.sign(ended)}
+        return bool(np.isnan(endless).all() and (np.abs(ended) == format.max_value).all() and signs == {-1.0, 1.0})
     return bool(
         np.isinf(endless).all()
         and (np.abs(ended) == format.max_value).all()
@@ -128,7 +131,10 @@ def _dropped(got: Codes, want: Codes, format: Format | None) -> bool:
     if format is None or not format.has_nan:
         return False
     wrong = got != want
-    return bool(np.isnan(_values(want[wrong], format)).all() and not np.isnan(_values(got[wrong], format)).any())
+    have = _values(got[wrong], format)
+    if not format.has_infinity and (np.abs(have) == format.max_value).all():
+        return False  # an overflow that is not NaN looks the same
+    return bool(np.isnan(_values(want[wrong], format)).all() and not np.isnan(have).any())
 
 
 def _recoded(other: Format, got: Codes, want: Codes, format: Format | None) -> bool:

@@ -316,10 +316,7 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
     try:
         suspects = suspects_of(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
     except OutOfTimeError as ended:
-        ledger.notes[
-            f"no suspect yet: the search ended after {seconds:g} s of processor time and {ended.tried} edits, "
-            "before all were tried (refsim verify --suspects SECONDS, or a larger profile)"
-        ] = None
+        ledger.notes[ended.note(seconds)] = None
         return
     lines = tuple(map(str, suspects))
     mismatch = replace(found.mismatch, suspects=(*found.mismatch.suspects, *lines))

@@ -5,6 +5,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from refsim.kernels import Kernel
 from refsim.testing.kernel_files import bundled_kernel_files, kernel_named, kernel_paths, project_folder
 from refsim.testing.recipes import from_json, to_json
 from refsim.testing.runs import run_problem
-from refsim.testing.verdicts import Verdict
+from refsim.testing.suspects import OutOfTimeError, suspects_of
+from refsim.testing.verdicts import FAIL, Verdict
 
 CASE_VERSION = 1
 MAX_CASE_BYTES = 1 << 20
+SUSPECT_SECONDS = 10.0
 KEYS = {"refsim_case": int, "kernels": str, "kernel": str, "problem": dict, "device": dict, "finding": str}
 
 
@@ -101,15 +104,34 @@ def _kernel_file(case: Path, record: Mapping[str, Any]) -> Path | None:
     return checked_path(case.parent / record["kernels"]) if record["kernels"] else None
 
 
-def replay_case(path: str | Path, device: Device, kernel: Kernel | None = None, *, trust: bool = False) -> Verdict:
+def replay_case(
+    path: str | Path,
+    device: Device,
+    kernel: Kernel | None = None,
+    *,
+    trust: bool = False,
+    suspect_seconds: float = SUSPECT_SECONDS,
+) -> Verdict:
     """Runs a case once on a device and returns its verdict, as `refsim replay PATH` does.
 
+    If bits differ, the mistake behind that is looked for: `suspect_seconds` at most, 0: not at all.
     `trust` runs the Python file that the case names even where it lies outside the project.
     Raises RefsimError for a case that cannot be read, or whose kernel is not found; `untrusted-case` for a file outside the
     project. Source: defined here.
     """
     kernel, problem = load_case(path, kernel, trust=trust)
-    return run_problem(kernel, problem, device, replay=str(path))
+    verdict = run_problem(kernel, problem, device, replay=str(path))
+    if verdict.status != FAIL or verdict.mismatch is None or suspect_seconds <= 0:
+        return verdict
+    if any(line.startswith(f"{name}: ") for name in kernel.suspects for line in verdict.mismatch.suspects):
+        return verdict
+    try:
+        lines = tuple(map(str, suspects_of(kernel, device, problem, (), seconds=suspect_seconds)))
+    except OutOfTimeError as ended:
+        return replace(verdict, notes=(*verdict.notes, ended.note(suspect_seconds)))
+    mismatch = replace(verdict.mismatch, suspects=(*verdict.mismatch.suspects, *lines))
+    finding = "\n".join((verdict.finding, *(f"suspect {line}" for line in lines)))
+    return replace(verdict, finding=finding, mismatch=mismatch, worst=mismatch)
 
 
 def _no_constant(name: str) -> float:

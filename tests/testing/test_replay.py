@@ -5,10 +5,12 @@ import os
 
 import pytest
 
+import refsim.device
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
+from refsim.testing.kernel_files import find_kernels
 from refsim.testing.recipes import Tensor
-from refsim.testing.replay import MAX_CASE_BYTES, file_to_trust, load_case, write_case
+from refsim.testing.replay import MAX_CASE_BYTES, file_to_trust, load_case, replay_case, write_case
 
 KERNEL_FILE = """
 from refsim.kernels import Kernel
@@ -47,6 +49,44 @@ def project(tmp_path, monkeypatch):
     outside.write_text(KERNEL_FILE + "open('ran', 'w').close()\n")
     monkeypatch.chdir(home)
     return home
+
+
+FUSED = """
+import numpy as np
+from hypothesis import strategies as st
+from refsim.kernels import Kernel
+from refsim.testing.recipes import Tensor
+
+SOURCE = '''extern "C" __global__ void k(const float* x, float* y, int n) {
+  if (threadIdx.x < n) y[threadIdx.x] = fmaf(x[threadIdx.x], 1.1f, 0.3f);
+}'''
+
+
+def run(launcher, problem):
+    x, y = launcher.upload(problem.codes().view("f4"), name="x"), launcher.output(problem.n, "f4", name="y")
+    launcher.launch("k", 1, 32, [x, y, np.int32(problem.n)])
+    return {"y": launcher.read(y)}
+
+
+def oracle(problem):
+    return {"y": problem.codes().view("f4") * np.float32(1.1) + np.float32(0.3)}
+
+
+PROBLEMS = st.builds(Tensor, st.integers(1, 32), st.just("f32"), st.just("gaussian"), st.integers(0, 99))
+KERNELS = (Kernel("k", oracle, PROBLEMS, run, {"y": "f32"}, recipe=Tensor, source=SOURCE),)
+"""
+
+
+def test_a_replayed_case_names_its_suspect(tmp_path):
+    """A case is one problem: those that a suspicion is held against are drawn."""
+    (tmp_path / "mine.py").write_text(FUSED)
+    kernel = find_kernels([tmp_path / "mine.py"])[0]
+    path = write_case(tmp_path, kernel, Tensor(32, "f32", "gaussian", 1), {}, "")
+    device = refsim.device.open("sim:eager", "sm_90a")
+    verdict = replay_case(path, device, kernel, suspect_seconds=60.0)
+    (suspect,) = (line for line in verdict.mismatch.suspects if line.startswith("contraction: "))
+    assert f"suspect {suspect}" in verdict.finding.splitlines()
+    assert "contraction" not in replay_case(path, device, kernel, suspect_seconds=0).finding
 
 
 def case_of(project, kernels: str, name: str = "case.json"):

@@ -1,45 +1,91 @@
 """Which sizes tell a tail that is left out, and which tell nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from refsim.testing.recipes import Tensor
-from refsim.testing.suspects.sizes import sizes, tail_left_out
-from refsim.testing.suspects.witnesses import Witness
-
-
-def seen(failed: list[int], passed: list[int]) -> list[Witness]:
-    return [Witness(Tensor(n, "f32"), 0.0, n in failed) for n in (*failed, *passed)]
-
-
-def test_a_tail_is_told_by_problems_of_several_sizes() -> None:
-    (found,) = tail_left_out(seen([3, 9, 33, 66], [0, 4, 8, 32]))
-    assert str(found).startswith("tail: it agrees where n is a multiple of 4 and nowhere else, recipe field n")
-
-
-@pytest.mark.parametrize("passed", [[0, 0, 0, 0], [0, 0, 0, 256], [256, 256, 256], [4, 8]])
-def test_empty_problems_and_one_size_tell_nothing(passed: list[int]) -> None:
-    """A kernel that is wrong wherever it computes anything agrees on problems of no size."""
-    assert tail_left_out(seen([3, 9, 33, 66], passed)) == ()
-    assert tail_left_out(seen([0, 3, 9, 33], [4, 8, 32])) == ()
+import refsim.device
+from refsim.kernels import Kernel, Launcher, Outputs
+from refsim.testing.suspects import suspects_of
+from refsim.testing.suspects.feeding import Diet
+from refsim.testing.suspects.sizes import resized, sizes, tail_left_out
 
 
 @dataclass(frozen=True)
 class Rows:
-    x: Tensor
     rows: int
-    seed: int = 5
-    empty: int = 0
-    wide: bool = True
+    columns: int
 
 
-def test_sizes_are_the_whole_numbers_of_a_recipe_and_of_what_it_holds() -> None:
-    assert sizes(Rows(Tensor(9, "f32"), 3)) == {"x.n": 9, "rows": 3}
+SUMS = """
+extern "C" __global__ void k(const float* x, float* y, int columns, int pitch) {
+  if (threadIdx.x) return;
+  float sum = 0.0f;
+  for (int i = 0; i < %s; ++i) sum += x[blockIdx.x * %s + i];
+  y[blockIdx.x] = sum;
+}
+"""
 
 
-def test_the_largest_step_is_named_and_of_two_sizes_that_tell_neither() -> None:
-    (found,) = tail_left_out(seen([3, 20, 33], [16, 48, 160]))
-    assert "a multiple of 16 " in str(found)
-    both = [Witness(Rows(Tensor(n, "f32"), n), 0.0, n % 16 != 0) for n in (3, 20, 33, 16, 48, 160)]
-    assert tail_left_out(both) == ()
+def numbers(problem: Rows) -> np.ndarray:
+    draw = np.random.default_rng(problem.columns)
+    return draw.standard_normal((problem.rows, -(-problem.columns // 16) * 16)).astype(np.float32)
+
+
+def run(launcher: Launcher, problem: Rows) -> Outputs:
+    x = numbers(problem)
+    y = launcher.output(problem.rows, np.float32, name="y")
+    sizes = np.int32(problem.columns), np.int32(x.shape[1])
+    launcher.launch("k", problem.rows, 32, [launcher.upload(x, name="x"), y, *sizes])
+    return {"y": launcher.read(y)}
+
+
+def oracle(problem: Rows) -> Outputs:
+    x = numbers(problem)[:, : problem.columns]
+    return {"y": np.cumsum(np.pad(x, ((0, 0), (1, 0))), axis=1, dtype=np.float32)[:, -1]}
+
+
+def kernel(bound: str, stride: str = "pitch") -> Kernel:
+    problems = st.builds(Rows, st.integers(2, 4), st.integers(1, 70))
+    return Kernel("k", oracle, problems, run, {"y": "f32"}, recipe=Rows, source=SUMS % (bound, stride))
+
+
+def named(bound: str, stride: str = "pitch") -> list[str]:
+    failing = [Rows(2, 37), Rows(3, 50)]
+    diet = Diet(kernel(bound, stride), refsim.device.open("sim:eager", "sm_90a"))
+    return [str(each) for each in tail_left_out(diet, failing, [Rows(2, 64)], seconds=60.0)]
+
+
+def test_a_tail_that_is_never_read_is_told_by_its_sizes() -> None:
+    (found,) = named("columns / 16 * 16")
+    assert found.startswith("tail: it agrees where columns is a multiple of 16 and nowhere else, recipe field columns")
+
+
+def test_a_wrong_stride_that_shows_at_the_same_sizes_is_no_tail() -> None:
+    """Rows of 16, 32 or 48 have no padding: there it agrees, too, but it reads every last element."""
+    assert named("columns", "columns") == []
+
+
+@pytest.mark.parametrize("bound", ["columns", "columns - 1", "columns / 2"])
+def test_what_agrees_everywhere_or_nowhere_has_lost_no_tail(bound: str) -> None:
+    assert named(bound) == []
+
+
+def test_a_size_deep_in_a_recipe_is_changed_where_it_stands() -> None:
+    @dataclass(frozen=True)
+    class Outer:
+        inner: Rows
+        seed: int = 3
+
+    problem = Outer(Rows(2, 5))
+    assert sizes(problem) == {"inner.rows": 2, "inner.columns": 5}
+    assert resized(problem, "inner.columns", 8) == replace(problem, inner=Rows(2, 8))
+
+
+def test_the_inquiry_names_the_tail(tmp_path: Path) -> None:
+    device = refsim.device.open("sim:eager", "sm_90a")
+    (found,) = suspects_of(kernel("columns / 16 * 16"), device, Rows(2, 37), (), seconds=60.0)
+    assert found.suspect == "tail"

@@ -77,6 +77,7 @@ def named(tmp_path: Path, right: str, wrong: str) -> list[str]:
 
 SUM = "  float s = t < n ? fminf(a[t], 1e4f) : 0.0f;\n%s\n  for (int i = t; i < n; i += 32) y[i] = s;\n}\n"
 LOOP = "  float s = 0;\n  for (%s) s += __saturatef(a[i] * 0.01f) + 0.1f;\n  for (int i = t; i < n; i += 32) y[i] = s;\n}\n"
+LAST = "  for (int i = t; i < n; i += 32) y[i] = s;\n}\n"
 TREE = (
     "  row[t] = t < n ? __saturatef(a[t] * 0.01f) + 0.1f : 0.0f;\n  __syncthreads();\n"
     "  for (%s) {\n    if (%s) row[t] += row[t + h];\n    __syncthreads();\n  }\n"
@@ -170,11 +171,41 @@ TABLE = {
         TREE % ("int h = 16; h > 0; h /= 2", "t < h"),
         TREE % ("int h = 1; h < 32; h *= 2", "t % (2 * h) == 0"),
     ),
+    "terms of a loop": (
+        "reduction order",
+        LOOP % "int i = 0; i < n; ++i",
+        LOOP % "int i = n - 1; i + 1 > 0; i += -1",
+    ),
+    "two sums for one": (
+        "reduction order",
+        "  float s = 0;\n  for (int i = 0; i < n; ++i) s += __saturatef(a[i] * 0.01f) + 0.1f;\n" + LAST,
+        "  float s = 0, z = 0;\n  for (int i = 0; i < n; i += 2) {\n    s += __saturatef(a[i] * 0.01f) + 0.1f;\n"
+        "    if (i + 1 < n) z += __saturatef(a[i + 1] * 0.01f) + 0.1f;\n  }\n  s += z;\n" + LAST,
+    ),
+    "one sum for two": (
+        "reduction order",
+        "  float s = 0, z = 0;\n  for (int i = 0; i < n; i += 2) {\n    s += __saturatef(a[i] * 0.01f) + 0.1f;\n"
+        "    if (i + 1 < n) z += __saturatef(a[i + 1] * 0.01f) + 0.1f;\n  }\n  s += z;\n" + LAST,
+        "  float s = 0;\n  for (int i = 0; i < n; ++i) s += __saturatef(a[i] * 0.01f) + 0.1f;\n" + LAST,
+    ),
+    "cut by hand": (
+        "rounding mode",
+        EACH % "float((__float_as_uint(x) + 0x7fff + (__float_as_uint(x) >> 16 & 1)) >> 16)",
+        EACH % "float(__float_as_uint(x) >> 16)",
+    ),
     "one too few": ("off by one", EACH % "i < n - 7 ? x : z", EACH % "i <= n - 7 ? x : z"),
 }
 
 
-QUICK = ("contracted", "rounded twice", "lanes upwards", "reciprocal", "swizzled on one side", "one too few")
+QUICK = (
+    "contracted",
+    "terms of a loop",
+    "rounded twice",
+    "lanes upwards",
+    "reciprocal",
+    "swizzled on one side",
+    "one too few",
+)
 EVERY = pytest.mark.ci("every kind of mistake; a few of them in every run")
 
 

@@ -65,7 +65,7 @@ def source_of(statement: "Statement") -> str:
     be wider than a table. Where the PTX names no source, its own line."""
     if statement.location is None:
         return f"PTX line {statement.line}"
-    return ", called at ".join(f"{at.file}:{at.line}" for at in islice(statement.location.places(), 2))
+    return ", called at ".join(at.spot for at in islice(statement.location.places(), 2))
 
 
 def order_name(order: "SeededPolicy") -> str:

@@ -118,8 +118,19 @@ def verify(
 @device_options
 @without_option
 @click.option("--trust", is_flag=True, help="Run the Python file that the case names, wherever it lies.")
+@click.option(
+    "--suspects",
+    "suspect_seconds",
+    type=Whole(0),
+    metavar="SECONDS",
+    default=10,
+    show_default=True,
+    help="How long to look for the mistake behind a failure; 0: not at all.",
+)
 @answers
-def replay(case: Path, device_name: str, target: str | None, without: tuple[str, ...], trust: bool) -> Answer:
+def replay(
+    case: Path, device_name: str, target: str | None, without: tuple[str, ...], trust: bool, suspect_seconds: int
+) -> Answer:
     """Run the one problem of a CASE file that a failed `refsim verify` wrote.
 
     The case names the Python file that declares its kernel; that file is executed. One outside this project (the folder
@@ -136,7 +147,8 @@ def replay(case: Path, device_name: str, target: str | None, without: tuple[str,
     if file is not None and not trust:
         replay_case(case, opened("sim", None))  # refuses
     kernel, _ = load_case(case, trust=trust)
-    return verdicts.answer([judged(kernel, replay_case(case, opened(device_name, target, without), kernel))])
+    device = opened(device_name, target, without)
+    return verdicts.answer([judged(kernel, replay_case(case, device, kernel, suspect_seconds=suspect_seconds))])
 
 
 @dataclass

@@ -267,7 +267,8 @@ class _Parser(OperandCursor):
     def source_location(self) -> Location:
         """`.loc file line column, function_name name, inlined_at file line column`: the place, and whence it was called.
 
-        The place of the call may itself lie in an inlined function: then a `.loc` before this one says so.
+        The place of the call may itself lie in an inlined function: then a `.loc` before this one says so. Line 0 stands for
+        no line of the inlined function: such code has the place of the call.
         """
         key = self.integer_constant(), self.integer_constant(), self.integer_constant()
         function, caller = "", None
@@ -283,7 +284,8 @@ class _Parser(OperandCursor):
                     caller = replace(caller, caller=None)
             else:
                 raise malformed(f"{word!r} is not known in .loc", self.token.line)
-        self.locations[key] = found = Location(self.names.file(key[0]), key[1], function, caller)
+        found = Location(self.names.file(key[0]), key[1], function, caller)
+        self.locations[key] = found = found if key[1] or caller is None else caller
         return found
 
     def registers(self, scope: Scope) -> None:

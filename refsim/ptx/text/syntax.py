@@ -24,9 +24,14 @@ class Location:
             at = at.caller
 
     @property
+    def spot(self) -> str:
+        """File and line; the file alone where a compiler says line 0: code that stands on no line of it."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+    @property
     def own(self) -> str:
         """The place without the calls around it."""
-        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+        return self.spot + (f" in {self.function}" if self.function else "")
 
     def __str__(self) -> str:
         return ", called at ".join(at.own for at in self.places())

@@ -5,8 +5,7 @@ edit of the PTX that undoes a mistake makes the kernel, run on the simulated GPU
 """
 
 from refsim.testing.suspects.inquiry import suspects_of
-from refsim.testing.suspects.suspicion import Suspicion
-from refsim.testing.suspects.trials import OutOfTimeError
+from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 from refsim.testing.suspects.witnesses import Witness
 
 __all__ = ["OutOfTimeError", "Suspicion", "Witness", "suspects_of"]

@@ -3,10 +3,10 @@
 A rule takes a line and yields what may stand in its place; opcodes that a target does not have are left to the loader.
 """
 
-import struct
 from collections.abc import Iterator
 
 from refsim.formats import FORMATS
+from refsim.testing.suspects.limits import spelled
 from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
 
 Changes = dict[int, str]
@@ -19,11 +19,6 @@ _FLUSHABLE = frozenset(
     {"add", "sub", "mul", "fma", "div", "sqrt", "rcp", "min", "max", "abs", "neg", "ex2", "lg2", "rsqrt"}
 )
 _UNORDERED = {"lt": "ltu", "le": "leu", "gt": "gtu", "ge": "geu", "eq": "equ", "ne": "neu"}
-
-
-def spelled(value: float) -> str:
-    """A float32 constant in upper case: 448.0 is "0F43E00000"."""
-    return f"0F{struct.unpack('<I', struct.pack('<f', value))[0]:08X}"
 
 
 _LIMITS = frozenset(
@@ -111,8 +106,69 @@ def nan_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
                 yield {line.at: _with(line, line.words[1], unordered if line.words[1] == ordered else ordered)}
 
 
+def cut_bits(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """Low bits that are dropped by hand, rounded to nearest first: the upper half of a float32 as bfloat16, say."""
+    if line.words[0] == "shr" and line.words[-1] in ("u32", "b32", "s32") and line.operands[-1] in _DROPPED:
+        kept = int(line.operands[-1])
+    elif line.opcode == "and.b32" and (mask := listing.constant(line.operands[-1])) in _CUT:
+        kept = _CUT[mask]
+    else:
+        return
+    d, x, last = line.operands
+    carry = ((1 << kept) - 1) >> 1
+    to_even = (f"shr.u32 %refsim, {x}, {kept}", "and.b32 %refsim, %refsim, 1", f"add.u32 %refsim, %refsim, {x}")
+    nearest = f"add.u32 %refsim, %refsim, {carry}"
+    yield {line.at: line.reading(".reg .b32 %refsim", *to_even, nearest, f"{line.opcode} {d}, %refsim, {last}")}
+    away = f"add.u32 %refsim, {x}, {carry + 1}"
+    yield {line.at: line.reading(".reg .b32 %refsim", away, f"{line.opcode} {d}, %refsim, {last}")}
+    made = listing.definition(x, line)
+    if made is not None and made.name == "add" and listing.constant(made.operands[2]) in (str(carry), str(carry + 1)):
+        yield {line.at: line.renamed(line.opcode, d, made.operands[1], last)}
+
+
+_DROPPED = ("13", "16", "20", "21")
+"""Bits of a float32 below the mantissas of float16, bfloat16, e4m3 and e5m2."""
+_CUT = {str(-(1 << int(count))): int(count) for count in _DROPPED}
+
+
+def half_added(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """A whole number made by adding one half and cutting, rounded to nearest instead; and cut, where it is rounded."""
+    if line.name == "cvt" and len(line.words) > 2 and line.words[1] in ("rzi", "rmi"):
+        made = listing.definition(line.operands[1], line)
+        if made is not None and made.name == "add" and listing.constant(made.operands[2]).upper() == spelled(0.5):
+            yield {
+                line.at: line.renamed(_with(line, line.words[1], "rni").split()[0], line.operands[0], made.operands[1])
+            }
+
+
+def _unpacked(listing: PtxListing, line: ListedLine) -> tuple[str, str] | None:
+    """The float32 behind both halves of the pair that a conversion reads, the upper one first; a constant 0 stays."""
+    pair = listing.definition(line.operands[1], line)
+    if pair is None or pair.name != "mov" or not pair.operands[1].startswith("{"):
+        return None
+    found = []
+    for half in reversed(pair.operands[1].strip("{} ").split(",")):
+        made = listing.definition(half.strip(), line)
+        if made is not None and made.name == "cvt" and made.words[-2:] == ("f16", "f32"):
+            found.append(made.operands[1])
+        elif listing.constant(half.strip()) in ("0", "0x0000") or (
+            made and made.name == "mov" and made.operands[1] == "0"
+        ):
+            found.append("0f00000000")
+        else:
+            return None
+    return found[0], found[1]
+
+
 def rounded_once(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """A value that was narrowed only to be widened, or narrowed twice, goes on as it was before."""
+    is_pair = line.name == "cvt" and line.words[-1] == "f16x2" and len(line.operands) == 2 and "x2" in line.words[-2]
+    if is_pair and (values := _unpacked(listing, line)):
+        yield {line.at: line.renamed(".".join((*line.words[:-1], "f32")), line.operands[0], *values)}
+    if line.name == "cvt" and line.words[-1] == "f32" and len(line.operands) == 2:
+        made = listing.definition(line.operands[1], line)
+        if made is not None and made.name == "cvt" and made.words[-2:] == ("f32", "f64"):
+            yield {line.at: line.renamed(".".join((*line.words[:-1], "f64")), line.operands[0], made.operands[1])}
     if line.name == "cvt" and line.words[-1] in ("f16", "bf16", "f32", "f16x2") and len(line.operands) == 2:
         made = listing.definition(line.operands[1], line)
         narrower = made is not None and made.name == "cvt" and made.words[-2] == line.words[-1] != "f32"

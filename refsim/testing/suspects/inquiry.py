@@ -4,14 +4,20 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from refsim import ptx
 from refsim.device import Device
+from refsim.device.compile import compiled
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
+from refsim.testing.changed_device import ChangedDevice
+from refsim.testing.suspects.feeding import Diet
+from refsim.testing.suspects.inputs import misread
 from refsim.testing.suspects.outputs import betrayed
 from refsim.testing.suspects.sizes import tail_left_out
-from refsim.testing.suspects.suspicion import Suspicion
-from refsim.testing.suspects.trials import OutOfTimeError, repaired
-from refsim.testing.suspects.witnesses import Witness, witnesses_of
+from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+from refsim.testing.suspects.trials import repaired
+from refsim.testing.suspects.unheard import subnormals_unheard
+from refsim.testing.suspects.witnesses import Witness, quickest_first, witnesses_of
 
 LEAST = 3  # problems without which nothing is named
 
@@ -25,22 +31,38 @@ def suspects_of(
     outputs alone. Empty where nothing explains all. Raises OutOfTimeError where the time was over before all had been tried.
     """
     started = time.process_time()
+    deadline, is_late = started + seconds, False
     try:
         witnesses = witnesses_of(kernel, device, problem, known, seconds=seconds / 4)
         problems = [each.problem for each in witnesses]
-        spent = time.process_time() - started
-        if len(problems) < LEAST and spent > seconds / 4:
+        if len(problems) < LEAST and time.process_time() - started > seconds / 4:
             raise OutOfTimeError(0)
         if len(problems) < LEAST:
             return ()
-        if found := betrayed(kernel, device, problems):
+        if found := betrayed(Diet(kernel, device, deadline), problems):
             return found
-        try:
-            found = repaired(kernel, device.target, problems, seconds=started + seconds - time.process_time())
-        except OutOfTimeError:
-            if by_size := tail_left_out(witnesses):
-                return by_size
-            raise
-        return found or tail_left_out(witnesses)
+        # What a kernel does with other inputs than its own is nothing for a real GPU.
+        program = ptx.load(compiled(kernel.code, device.target).text, device.target)
+        diet, quick = Diet(kernel, ChangedDevice(program, schedules=1), deadline), quickest_first(witnesses)
+        failing, agreeing = ([each.problem for each in witnesses if each.failed == kind] for kind in (True, False))
+        for inquiry in (
+            lambda: subnormals_unheard(diet, quick),
+            lambda: misread(diet, quick, seconds=_part(deadline, 0.4)),
+            lambda: tail_left_out(diet, failing, agreeing, seconds=_part(deadline, 0.4)),
+        ):
+            try:
+                if found := inquiry():
+                    return found
+            except OutOfTimeError:
+                is_late = True
+        found = repaired(kernel, device.target, problems, seconds=_part(deadline, 1.0))
     except RefsimError:  # what silicon runs the simulator may not, and a fault is no difference
         return ()
+    if is_late and not found:
+        raise OutOfTimeError(0)
+    return found
+
+
+def _part(deadline: float, part: float) -> float:
+    """So much of the time that is left."""
+    return max(0.0, deadline - time.process_time()) * part

@@ -7,23 +7,22 @@ import numpy as np
 
 from refsim.compare.readings import Codes, Misreading, readings
 from refsim.conversions import decode
-from refsim.device import Device
 from refsim.formats import Format, format_named
-from refsim.kernels import Bounded, Kernel
-from refsim.testing.laws import observe
+from refsim.kernels import Bounded
+from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.suspicion import Suspicion
 
 Pair = tuple[Codes, Codes, Format | None]
 
 
-def betrayed(kernel: Kernel, device: Device, problems: Sequence[Any]) -> tuple[Suspicion, ...]:
+def betrayed(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, ...]:
     """The one reading that fits every output that is wrong anywhere, on all problems; none where several do.
 
     Elements that were never written fit nothing. Two readings that fit may be told apart by more problems.
     """
     wrong: dict[str, list[Pair]] = {}
     for problem in problems:
-        for name, pair in _pairs(kernel, device, problem):
+        for name, pair in _pairs(diet, problem):
             wrong.setdefault(name, []).append(pair)
     guilty = {name: pairs for name, pairs in wrong.items() if any((got != want).any() for got, want, _ in pairs)}
     fitting = [reading for reading in readings() if guilty and all(_fits(reading, pairs) for pairs in guilty.values())]
@@ -32,9 +31,9 @@ def betrayed(kernel: Kernel, device: Device, problems: Sequence[Any]) -> tuple[S
     return (Suspicion(fitting[0].suspect, fitting[0].says, tuple(f"output {name}" for name in guilty), len(problems)),)
 
 
-def _pairs(kernel: Kernel, device: Device, problem: Any) -> list[tuple[str, Pair]]:
+def _pairs(diet: Diet, problem: Any) -> list[tuple[str, Pair]]:
     """Output and oracle of a problem, where bits decide; a NaN is one code where the promise lets it be any."""
-    got, want = observe(kernel, problem, device).outputs, kernel.expected(problem, device.target)
+    kernel, got, want = diet.kernel, diet.outputs(problem), diet.expected(problem)
     rows = {name: format_named(format) if format else None for name, format in kernel.output_formats(problem).items()}
     one_nan = kernel.promise.nan != "bitwise"
     return [

@@ -7,6 +7,7 @@ from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
 _INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64", "b32", "b64"})
+_ROTATED = ("3", "7", "15", "31", "63")
 _NEIGHBOUR = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "lo": "ls", "ls": "lo", "hi": "hs", "hs": "hi"}
 
 
@@ -41,6 +42,11 @@ def tail_kept(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """An exclusive or of two places without either: first without the side that a mask made, the row's few bits."""
+    if line.name == "and" and listing.constant(line.operands[2]) in _ROTATED:
+        total = listing.definition(line.operands[1], line)
+        if total is not None and total.name == "add" and all(side.startswith("%") for side in total.operands[1:]):
+            for side in total.operands[1:]:  # a swizzle that rotates a row: (column + row) % 32
+                yield {line.at: line.renamed(line.opcode, line.operands[0], side, line.operands[2])}
     if line.name != "xor" or line.words[-1] not in ("b32", "b64") or line.operands[2] in ("1", "-1"):
         return
     d, *sides = line.operands

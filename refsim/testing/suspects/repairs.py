@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from refsim.testing.suspects import arithmetic, orders, places, scales
+from refsim.testing.suspects import arithmetic, orders, places, scales, terms
 from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
@@ -26,6 +26,8 @@ REPAIRS = (
     SuspectRepair("flushed subnormals", ".ftz flushes subnormals", arithmetic.subnormals_kept),
     SuspectRepair("flushed subnormals", "subnormals are kept where .ftz flushes them", arithmetic.subnormals_flushed),
     SuspectRepair("rounding mode", "another rounding", arithmetic.other_rounding),
+    SuspectRepair("rounding mode", "low bits are cut off by hand", arithmetic.cut_bits),
+    SuspectRepair("rounding mode", "one half is added, and the rest cut off", arithmetic.half_added),
     SuspectRepair("double rounding", "a value is rounded to a narrower type on its way", arithmetic.rounded_once),
     SuspectRepair("double rounding", "a value is not rounded to a narrower type on its way", arithmetic.rounded_twice),
     SuspectRepair(
@@ -34,6 +36,9 @@ REPAIRS = (
     SuspectRepair("NaN dropped or propagated", "a NaN takes the other way", arithmetic.nan_other),
     SuspectRepair("reduction order", "terms are added in another order", orders.summed_otherwise),
     SuspectRepair("reduction order", "lanes exchange sums in another order", orders.exchanged_otherwise),
+    SuspectRepair("reduction order", "a loop adds its terms from the other end", terms.summed_from_the_end),
+    SuspectRepair("reduction order", "a loop adds to several sums, or to one", terms.summed_together),
+    SuspectRepair("reduction order", "a loop adds to one sum, or to several", terms.summed_apart),
     SuspectRepair(
         "scale rule", "a quotient is a product with the reciprocal, or the other way round", scales.divided_otherwise
     ),

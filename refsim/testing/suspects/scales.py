@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
-from refsim.testing.suspects.arithmetic import Changes, spelled
+from refsim.testing.suspects.arithmetic import Changes
+from refsim.testing.suspects.limits import SCALED_TO, spelled
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
 _CODES = {"e4m3x2": "e5m2x2", "e5m2x2": "e4m3x2", "e2m3x2": "e3m2x2", "e3m2x2": "e2m3x2"}
-_DIVISORS = tuple(
-    spelled(value) for value in (448.0, 57344.0, 240.0, 256.0, 6.0, 7.5, 28.0, 127.0, 128.0, 127.5, 255.0)
-)
-"""What an amax is divided by: the largest values of FP8, FP4, FP6, their powers of two, and those of int8."""
+_DIVISORS = tuple(spelled(value) for value in SCALED_TO)
+_RECIPROCALS = tuple(spelled(1 / value) for value in SCALED_TO)
 _CARRIES = ("8388607", "4194304", "4194303", "0")
 """What is added to a float32's bits before those below its exponent are dropped: up, to nearest (ties up or down), down."""
 
@@ -43,12 +42,16 @@ def limit_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """A quotient with a format's largest value, by another format's; a product with its reciprocal likewise."""
     for at, operand in enumerate(line.operands):
         given = listing.constant(operand).upper()
-        if line.name in ("div", "mul") and given in _DIVISORS:
-            others = (value for value in _DIVISORS if value != given)
-            yield from (
-                {line.at: line.renamed(line.opcode, *_replaced(line.operands, at, f"0f{other[2:]}"))}
-                for other in others
-            )
+        for family in (_DIVISORS, _RECIPROCALS):
+            if line.name in ("div", "mul") and line.words[-1] == "f32" and given in family:
+                others = (value for value in family if value != given)
+                yield from (
+                    {line.at: line.renamed(line.opcode, *_replaced(line.operands, at, f"0f{other[2:]}"))}
+                    for other in others
+                )
+        if line.opcode in ("mul.f32", "mul.rn.f32") and given in _RECIPROCALS:
+            divisor = f"0f{_DIVISORS[_RECIPROCALS.index(given)][2:]}"
+            yield {line.at: line.renamed("div.rn.f32", line.operands[0], line.operands[3 - at], divisor)}
 
 
 def exponent_rounded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:

@@ -1,33 +1,127 @@
-"""A tail left out shows in which problems fail: those whose size is no multiple of what the kernel takes at once."""
+"""A tail left out shows in which sizes fail: those that are no multiple of what the kernel takes at once, and only at the end."""
 
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from refsim.testing.suspects.suspicion import Suspicion
-from refsim.testing.suspects.witnesses import Witness
+import numpy as np
 
-STEPS = (2, 4, 8, 16, 32, 64, 128, 256)
-LEAST = 3  # witnesses of each kind, or a step is not believed
+from refsim.errors import RefsimError
+from refsim.testing.suspects.feeding import Array, Diet, differing
+from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+
+STEPS = (256, 128, 64, 32, 16, 8, 4, 2)
+BASES = 4  # problems whose size is changed
+FILLING = 0x38
 
 
-def tail_left_out(witnesses: Sequence[Witness]) -> tuple[Suspicion, ...]:
-    """The one size of the recipe, and its largest step, that tells every problem that agrees from every one that fails."""
+def tail_left_out(
+    diet: Diet, failing: Sequence[Any], agreeing: Sequence[Any], *, seconds: float
+) -> tuple[Suspicion, ...]:
+    """The one size of the recipe, and its largest step, at whose multiples the kernel agrees and nowhere else.
+
+    Problems that failed are tried again at other sizes; what is known to agree must be a multiple too, unless it agrees at
+    every size. A stride that is wrong shows at the same sizes: so the last elements must go unread, or they alone be wrong.
+    """
+    deadline = time.process_time() + seconds
     found = []
-    for name in sizes(witnesses[0].problem):
-        held = [(sizes(each.problem).get(name, 0), each.failed) for each in witnesses]
-        failed, passed = ([size for size, fails in held if size and fails == kind] for kind in (True, False))
-        if min(len(failed), len(passed)) < LEAST or len(set(passed)) == 1:
-            continue  # a problem of no size agrees whatever the mistake, and one size alone is no rule
-        for step in reversed(STEPS):
-            if all((size % step != 0) == fails for size, fails in held):
-                found.append((name, step))
-                break
-    if len({name for name, _ in found}) != 1:
+    for name in sizes(failing[0]):
+        largest = max(sizes(problem).get(name, 0) for problem in (*failing, *agreeing))
+        bases = [problem for problem in failing if name in sizes(problem)][:BASES]
+        if time.process_time() > deadline:
+            raise OutOfTimeError(0)
+        step = _least_step(diet, bases, name, largest)
+        if step and (tried := _parted(diet, bases, name, step, largest)):
+            found.append((name, step, tried))
+    if len(found) != 1:
         return ()
-    name, step = found[0]
+    name, step, tried = found[0]
+    if any(sizes(problem).get(name, 0) % step == 0 for problem in failing):
+        return ()
     says = f"it agrees where {name} is a multiple of {step} and nowhere else"
-    return (Suspicion("tail", says, (f"recipe field {name}",), len(witnesses), by_size=True),)
+    return (Suspicion("tail", says, (f"recipe field {name}",), tried, by_size=True),)
+
+
+def _least_step(diet: Diet, bases: Sequence[Any], name: str, largest: int) -> int:
+    """The smallest power of two at which the first base that fails below it agrees; 0 where all or none agree."""
+    for base in bases:
+        agree = [
+            step for step in STEPS if 2 * step <= largest + 1 and _is_wrong(diet, resized(base, name, step)) is False
+        ]
+        if not agree:
+            return 0
+        if _is_wrong(diet, resized(base, name, 2 * min(agree) - 1)):
+            return min(agree)
+    return 0
+
+
+def _parted(diet: Diet, bases: Sequence[Any], name: str, step: int, largest: int) -> int:
+    """How many sizes were tried, if multiples of `step` agree, others fail, and it is the end that is lost; else 0."""
+    multiples = [step, 2 * step, largest // step * step]
+    others = [size for size in (2 * step - 1, step + 1, step + step // 2) if size % step]
+    tried, size = 0, 2 * step - 1
+    for base in bases:
+        seen = [_is_wrong(diet, resized(base, name, multiple)) for multiple in dict.fromkeys(multiples)]
+        if any(is_wrong is None or is_wrong for is_wrong in seen):
+            return 0
+        if not all(_is_wrong(diet, resized(base, name, other)) for other in dict.fromkeys(others)):
+            continue  # a sum that is NaN whatever is left out
+        if not _loses_its_end(diet, resized(base, name, size), size, step):
+            return 0
+        tried += len(seen) + len(set(others))
+    return tried
+
+
+def _is_wrong(diet: Diet, problem: Any) -> bool | None:
+    """Whether a problem fails by its bits; None where the recipe, the oracle or the device refuses it."""
+    if problem is None:
+        return None
+    try:
+        return any(wrong.any() for wrong in diet.wrong(problem).values())
+    except (RefsimError, ValueError, TypeError, IndexError, KeyError, ZeroDivisionError):
+        return None
+
+
+def _loses_its_end(diet: Diet, problem: Any, size: int, step: int) -> bool:
+    """Whether only elements behind the last multiple of `step` are wrong, or the last element of some input is never read."""
+    kept = size // step * step
+    wrong = [each for each in diet.wrong(problem).values() if each.any()]
+    if all(any(not part[:kept].any() for part in _along(each, size)) for each in wrong):
+        return True
+    return any(
+        not _is_heard(diet, problem, name, size, size - 1) and _is_heard(diet, problem, name, size, 0)
+        for name in diet.uploads(problem)
+    )
+
+
+def _is_heard(diet: Diet, problem: Any, name: str, size: int, place: int) -> bool:
+    """Whether outputs depend on the elements of an input at one place of the dimension that has `size` elements."""
+
+    def changed(given: str, array: Array) -> Array:
+        if given != name:
+            return array
+        other = array.copy()
+        for part in _along(other, size):
+            line = np.full(part[place].nbytes, FILLING, np.uint8).view(array.dtype).reshape(part[place].shape)
+            part[place] = np.where(part[place] == line, line ^ 1 if line.dtype.kind in "ui" else -line, line)
+            break
+        return other
+
+    try:
+        return any(each.any() for each in differing(diet.fed(problem, changed), diet.outputs(problem)).values())
+    except RefsimError:
+        return True
+
+
+def _along(array: Array, size: int) -> Iterator[Array]:
+    """Views of an array with the dimension of `size` elements, or a longer one, in front; a flat one in rows of so many."""
+    exact = [axis for axis in range(array.ndim) if array.shape[axis] == size]
+    longer = [axis for axis in range(array.ndim) if array.ndim > 1 and array.shape[axis] > size]
+    for axis in (*exact, *longer):
+        yield np.moveaxis(array, axis, 0)
+    if array.ndim == 1 and array.size % size == 0 and array.size > size:
+        yield array.reshape(-1, size).T
 
 
 def sizes(problem: Any) -> dict[str, int]:
@@ -42,3 +136,12 @@ def _sizes(problem: Any, prefix: str) -> Iterator[tuple[str, int]]:
             yield from _sizes(value, f"{prefix}{each.name}.")
         elif isinstance(value, int) and not isinstance(value, bool) and "seed" not in each.name and value > 0:
             yield f"{prefix}{each.name}", value
+
+
+def resized(problem: Any, name: str, size: int) -> Any:
+    """The problem with another number in one field; None where the recipe refuses it."""
+    head, _, rest = name.partition(".")
+    try:
+        return replace(problem, **{head: resized(getattr(problem, head), rest, size) if rest else size})
+    except (RefsimError, ValueError, TypeError):
+        return None

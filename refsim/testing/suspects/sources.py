@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from refsim.testing.suspects.limits import SCALED_TO
+
 _NEIGHBOUR = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 _COMPARISON = re.compile(r"(?<=[\w\])])\s*(?<![<>=\-])(<=|>=|<|>)(?![<>=])\s*(?=[\w(\-])")
 _TEMPLATE = re.compile(r"\b\w+\s*<[\w\s,:*&]*>")
@@ -33,8 +35,8 @@ _NAMES = {
     ),
     "scale rule": (
         ("cudaRoundPosInf", "cudaRoundZero", "cudaRoundNearest", "cudaRoundMinInf"),
-        ("448.0f", "57344.0f", "240.0f", "256.0f", "6.0f", "127.0f", "128.0f"),
-        ("448.f", "57344.f", "240.f", "256.f", "6.f", "127.f", "128.f"),
+        tuple(f"{value}f" for value in SCALED_TO),
+        tuple(f"{value:.0f}.f" for value in SCALED_TO if value.is_integer()),
     ),
     "infinity saturated or propagated": (("__NV_SATFINITE", "__NV_NOSAT"),),
     "NaN dropped or propagated": (("__hmax", "__hmax_nan"), ("__hmin", "__hmin_nan")),

@@ -5,6 +5,21 @@ from dataclasses import dataclass
 SHOWN = 3  # places listed one by one
 
 
+class OutOfTimeError(Exception):
+    """The time was over before every mistake had been tried; `tried` edits had been."""
+
+    def __init__(self, tried: int) -> None:
+        super().__init__(f"{tried} edits tried")
+        self.tried = tried
+
+    def note(self, seconds: float) -> str:
+        """What a verdict says of it."""
+        return (
+            f"no suspect yet: the search ended after {seconds:g} s of processor time and {self.tried} edits, "
+            "before all were tried (refsim verify --suspects SECONDS, or a larger profile)"
+        )
+
+
 @dataclass(frozen=True)
 class Suspicion:
     """A mistake of the kind `suspect`, at `places` of the CUDA source or in outputs; it explains all `problems` tried.

@@ -20,18 +20,10 @@ from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 from refsim.testing.suspects.repairs import REPAIRS, SuspectRepair
 from refsim.testing.suspects.sources import source_edits
-from refsim.testing.suspects.suspicion import Suspicion
+from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 
 SLOWER = 4.0  # a repaired kernel that takes so many times as long as the guilty one did has lost its way
 LEAST_SECONDS = 2.0
-
-
-class OutOfTimeError(Exception):
-    """The time was over before every mistake had been tried; `tried` edits had been."""
-
-    def __init__(self, tried: int) -> None:
-        super().__init__(f"{tried} edits tried")
-        self.tried = tried
 
 
 @dataclass(frozen=True)
@@ -70,19 +62,23 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
     for tried, each in enumerate(chain(_in_ptx(listing), _in_cuda(kernel.code, target))):
         if time.process_time() > deadline:
             raise OutOfTimeError(tried)
-        if _agrees(kernel, each, guilty, problems, patience):
+        if _agrees(kernel, each, guilty, problems, patience, deadline):
             return (Suspicion(each.suspect, each.says, each.places, len(problems), is_mended=True),)
     return ()
 
 
-def _agrees(kernel: Kernel, each: _Candidate, guilty: ChangedDevice, problems: Sequence[Any], patience: float) -> bool:
+def _agrees(
+    kernel: Kernel, each: _Candidate, guilty: ChangedDevice, problems: Sequence[Any], patience: float, deadline: float
+) -> bool:
     """Whether the mended kernel is one that the target can run, and agrees on every problem."""
     try:
         program = ptx.load(each.mended(), guilty.target)
         for entry in guilty.entries:
             program.code(entry)
         device = ChangedDevice(program, schedules=1, seconds=patience)
-        return all(examine(kernel, problem, device).finding is None for problem in problems)
+        return all(
+            time.process_time() <= deadline and examine(kernel, problem, device).finding is None for problem in problems
+        )
     except RefsimError:  # an opcode that does not exist, addresses that lead nowhere, or no C++ any more
         return False
 

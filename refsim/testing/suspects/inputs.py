@@ -1,0 +1,216 @@
+"""Suspects that inputs betray: a kernel that reads them wrongly agrees once it is given what it takes for the right ones."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import decode, encode
+from refsim.errors import RefsimError
+from refsim.formats import FORMATS, Format, Specials
+from refsim.testing.suspects.feeding import Array, Diet, differing
+from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+
+LEAST = 4  # elements that come out otherwise and right
+FILLINGS = (0x38, 0xC1)  # bytes for what no input can say: 1 and -2.25 in e4m3, moderate numbers in other formats
+Shape = tuple[int, int]
+Fed = tuple[Array, NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class InputRemedy:
+    """A mistake in reading, and its cure: `change(array, shapes)` is the input that the kernel takes for the right one, with
+    the elements that nothing can stand for; None where it does not apply. `shapes` are what a flat array may mean.
+    """
+
+    suspect: str
+    says: str
+    change: Callable[[Array, Sequence[Shape]], Fed | None]
+
+
+def misread(diet: Diet, problems: Sequence[Any], *, seconds: float) -> tuple[Suspicion, ...]:
+    """The one mistake in reading one input, or all of a kind, with which every problem agrees; none where two kinds fit.
+
+    What depends on an element that has no stand-in is not asked, but something must come out otherwise, and right.
+    """
+    deadline = time.process_time() + seconds
+    found: dict[str, Suspicion] = {}
+    for names in _groups(diet.uploads(problems[0])):
+        for remedy in remedies():
+            if time.process_time() > deadline:
+                if not found:
+                    raise OutOfTimeError(0)
+                return tuple(found.values()) if len(found) == 1 else ()
+            if remedy.suspect not in found and _cures(diet, problems, names, remedy):
+                places = tuple(f"input {name}" for name in names)
+                found[remedy.suspect] = Suspicion(remedy.suspect, remedy.says, places, len(problems), is_mended=True)
+    return tuple(found.values()) if len(found) == 1 else ()
+
+
+def _groups(uploads: dict[str, Array]) -> Iterator[tuple[str, ...]]:
+    """Each input alone, then all of one width."""
+    yield from ((name,) for name in uploads)
+    widths: dict[int, list[str]] = {}
+    for name, array in uploads.items():
+        widths.setdefault(array.dtype.itemsize, []).append(name)
+    yield from (tuple(names) for names in widths.values() if len(names) > 1)
+
+
+def _cures(diet: Diet, problems: Sequence[Any], names: tuple[str, ...], remedy: InputRemedy) -> bool:
+    mended = 0
+    try:
+        for problem in problems:
+            shapes = [shape for each in diet.outputs(problem).values() if len(shape := np.shape(each)) == 2]
+            stand_ins = {name: remedy.change(diet.uploads(problem)[name], shapes) for name in names}
+            if any(each is None for each in stand_ins.values()):
+                if mended == 0 or any(wrong.any() for wrong in diet.wrong(problem).values()):
+                    return False
+                continue  # too small for the mistake to show, and right
+            outputs, unasked = _run(diet, problem, {name: fed for name, fed in stand_ins.items() if fed is not None})
+            if any((wrong & ~unasked[name]).any() for name, wrong in diet.wrong(problem, outputs).items()):
+                return False
+            changed = differing(outputs, diet.outputs(problem))
+            mended += sum(int((changed[name] & ~unasked[name]).sum()) for name in changed)
+            if mended == 0:  # the problem in front is one that fails
+                return False
+    except (RefsimError, KeyError, ValueError):  # a fault on other inputs; other inputs for every problem
+        return False
+    return mended >= LEAST
+
+
+def _run(diet: Diet, problem: Any, stand_ins: dict[str, Fed]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What comes out, and which of it depends on what no input can say."""
+
+    def filled(filling: int, name: str, array: Array) -> Array:
+        if name not in stand_ins:
+            return array
+        changed, unknown = stand_ins[name]
+        changed = changed.copy()
+        changed.reshape(-1).view(np.uint8).reshape(changed.size, -1)[unknown.reshape(-1)] = filling
+        return changed.reshape(array.shape)
+
+    runs = [diet.fed(problem, partial(filled, FILLINGS[0]))]
+    if any(unknown.any() for _, unknown in stand_ins.values()):
+        runs.append(diet.fed(problem, partial(filled, FILLINGS[1])))
+    first = {name: np.asarray(array) for name, array in runs[0].items()}
+    return first, differing(runs[0], runs[-1])
+
+
+@cache
+def remedies() -> tuple[InputRemedy, ...]:
+    """Every mistake in reading that is looked for."""
+    return (
+        *_recodings(),
+        InputRemedy("transposed", "it is read as its transpose", _transposed),
+        *(
+            InputRemedy(f"off-by-one {line}", f"each {line} is read one {way} its place", partial(_shifted, axis, step))
+            for axis, line in enumerate(("row", "column"))
+            for step, way in ((1, "behind"), (-1, "before"))
+        ),
+        *(
+            InputRemedy("off by one", f"each element is read one {way} its place", partial(_shifted_row, step))
+            for step, way in ((1, "behind"), (-1, "before"))
+        ),
+        *(
+            InputRemedy("swizzle not undone", "it is swizzled on one side alone", partial(_swizzled, *pattern))
+            for pattern in _PATTERNS
+        ),
+    )
+
+
+_PATTERNS = (*((16, count, shift) for count in (8, 4, 2) for shift in (0, 1, 2)), (0, 32, 0), (0, 16, 0), (0, 8, 0))
+"""Swizzles of a tile's rows: bytes that stay together (0: one element), how many change places, row bits passed over."""
+
+
+def _recodings() -> Iterator[InputRemedy]:
+    """Codes of one format taken for those of another that is as wide: FN for FNUZ, one FP8 or FP6 for the other."""
+    rows = [row for row in FORMATS if row.signed and row.exponent_bits and row.mantissa_bits and row.bits in (6, 8)]
+    for right in rows:
+        for taken in rows:
+            fields = [(row.exponent_bits, row.mantissa_bits) for row in (right, taken)]
+            unsigned_zero = [row.specials is Specials.NAN_NEGATIVE_ZERO for row in (right, taken)]
+            if right == taken or right.bits != taken.bits or all(unsigned_zero):
+                continue
+            if fields[0] == fields[1]:
+                suspect = "FN / FNUZ"
+            elif any(unsigned_zero):
+                continue
+            else:
+                suspect = "format"
+            says = f"codes of {right.name} are read as {taken.name}"
+            yield InputRemedy(suspect, says, partial(_recoded, right, taken))
+
+
+def _recoded(right: Format, taken: Format, array: Array, shapes: Sequence[Shape]) -> Fed | None:
+    if array.dtype.kind not in "ui" or array.dtype.itemsize == 2:
+        return None  # words of two bytes are elements of their own, wider ones hold several
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if (codes >= right.code_limit).any():
+        return None
+    table, exact = _stand_ins(right, taken)
+    known = np.asarray(exact[codes].reshape(array.size, -1).all(axis=1), np.bool_)
+    return np.asarray(table[codes].view(array.dtype).reshape(array.shape)), ~known.reshape(array.shape)
+
+
+@cache
+def _stand_ins(right: Format, taken: Format) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """For each code of `right` the one of `taken` with its value, and whether there is one; of NaN it is not asked: a decoder
+    may know the NaN of one format and the bias of another.
+    """
+    codes = np.arange(right.code_limit, dtype=np.uint8)
+    values = decode(codes, right)
+    others = encode(np.where(np.isinf(values), 0, values), taken)
+    back = decode(others, taken)
+    same = (back == values) & (np.signbit(back) == np.signbit(values)) & ~np.isnan(decode(others, right))
+    return others.astype(np.uint8), same
+
+
+def _matrix(array: Array, shapes: Sequence[Shape]) -> Array | None:
+    """An array of one matrix as one: its own shape, else that of an output that holds as many elements."""
+    if array.ndim == 2:
+        return array
+    return next(
+        (array.reshape(shape) for shape in shapes if array.ndim == 1 and array.size == shape[0] * shape[1]), None
+    )
+
+
+def _transposed(array: Array, shapes: Sequence[Shape]) -> Fed | None:
+    matrix = _matrix(array, shapes)
+    if matrix is None:
+        return None
+    return np.ascontiguousarray(matrix.T).reshape(array.shape), np.zeros(array.shape, bool)
+
+
+def _shifted(axis: int, step: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
+    """Each line where the kernel looks for it; of both lines at the edges nobody knows what stands for them."""
+    matrix = _matrix(array, shapes)
+    if matrix is None or matrix.shape[axis] < 2:
+        return None
+    unknown = np.zeros(matrix.shape, bool)
+    edges = np.moveaxis(unknown, axis, 0)
+    edges[0] = edges[-1] = True
+    return np.roll(matrix, step, axis).reshape(array.shape), unknown.reshape(array.shape)
+
+
+def _shifted_row(step: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
+    """The same for an array of one dimension that is no matrix."""
+    return _shifted(1, step, array, [(1, array.size)]) if array.ndim == 1 and _matrix(array, shapes) is None else None
+
+
+def _swizzled(bytes_: int, count: int, shift: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
+    """Chunk c of row r and chunk c ^ (r >> shift) % count change places."""
+    matrix = _matrix(array, shapes)
+    if matrix is None or matrix.shape[0] < 2:
+        return None
+    size = matrix.dtype.itemsize
+    width = max(1, bytes_ // size) if bytes_ else 1
+    if matrix.shape[1] % (width * count) or bytes_ % size:
+        return None
+    chunks = matrix.reshape(matrix.shape[0], -1, count, width)
+    row, chunk = np.ogrid[: matrix.shape[0], :count]
+    moved = np.take_along_axis(chunks, (chunk ^ (row >> shift) % count)[:, None, :, None], axis=2)
+    return np.ascontiguousarray(moved).reshape(array.shape), np.zeros(array.shape, bool)

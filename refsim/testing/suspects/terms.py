@@ -1,0 +1,361 @@
+"""Repairs of the order of a sum that a loop makes: its terms are put aside, and added in another order when the sum is read."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from refsim.testing.suspects.arithmetic import FLOAT_REGISTERS, Changes
+from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing, split
+
+MOST_TERMS = 512
+MOST_REGISTERS = 4000  # of entries with more the flow is not followed
+_COPIES = ("mov", "selp")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One addition of a loop: `sum_` becomes `carried` plus what `terms` make, each of so many registers."""
+
+    line: ListedLine
+    sum_: tuple[str, ...]
+    carried: tuple[str, ...]
+    terms: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Bits of one register: those of a tensor core's operands hold two numbers of 16 bits."""
+        kind = "b32" if self.line.name == "mma" else FLOAT_REGISTERS[self.line.words[-1]]
+        return int(kind[1:])
+
+
+@dataclass(frozen=True)
+class LoopSum:
+    """A sum that a loop carries: its additions, all registers that it goes through, and the lines that read it."""
+
+    steps: tuple[_Step, ...]
+    copies: tuple[tuple[str, ...], ...]
+    uses: tuple[ListedLine, ...]
+
+    @property
+    def frame(self) -> int:
+        """Bytes that one addition puts aside."""
+        return len(self.steps[0].terms) * self.steps[0].width // 8
+
+    @property
+    def in_a_row(self) -> int:
+        """How many additions one pass of the loop makes at most."""
+        blocks = [step.line.block for step in self.steps]
+        return max(blocks.count(block) for block in blocks)
+
+
+def summed_from_the_end(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """All sums of a loop that stand on one CUDA line: the last terms first, one by one, then as many at once as a pass adds;
+    or one pass after the other, each from its last term.
+    """
+    sums = _led_by(listing, line)
+    if sums:
+        longest = max(each.in_a_row for each in sums)
+        groups = [count for count in range(1, longest + 1) if longest % count == 0]
+        for order in (_from_the_end, _each_from_its_end):
+            for group in groups[order is _each_from_its_end :]:
+                yield _edited(listing, [(each,) for each in sums], [order(each, group) for each in sums])
+
+
+def summed_apart(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """One sum as two, four or eight, which are added at last in a row, in neighbours or in halves."""
+    sums = _led_by(listing, line)
+    if sums and line.name != "mma":
+        for count in (2, 4, 8):
+            for final in ("row", "neighbours", "halves")[: 1 if count == 2 else 3]:
+                yield _edited(listing, [(each,) for each in sums], [_apart(each, count, final) for each in sums])
+
+
+def summed_together(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """Several sums of one pass as one, in the order in which the loop meets their terms."""
+    sums = _led_by(listing, line)
+    if len(sums) > 1 and line.name != "mma":
+        yield _edited(listing, [tuple(sums)], [_in_order(sums[0])])
+
+
+@lru_cache(maxsize=4)
+def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum, ...]:
+    """Every sum that some loop of a listing carries, in the order of its first addition."""
+    flow: dict[str, set[str]] = {}
+    possible: list[_Step] = []
+    for line in lines:
+        if line.name in _COPIES and line.operands[0].startswith("%"):
+            for source in line.operands[1:3]:
+                flow.setdefault(source, set()).add(line.operands[0])
+        for step in _steps(line):
+            possible.append(step)
+            for source, target in zip(step.carried, step.sum_, strict=True):
+                flow.setdefault(source, set()).add(target)
+    if len(flow) > MOST_REGISTERS:
+        return ()
+    rings = _chained(_rings(flow), possible)
+    found: dict[tuple[int, ...], list[_Step]] = {}
+    for step in possible:
+        places = tuple(rings.get(register, -1) for register in step.sum_)
+        is_carried = -1 not in places and places == tuple(rings.get(register, -2) for register in step.carried)
+        is_chained = max(places) < -1
+        if (is_carried or is_chained) and not any(rings.get(term) in places for term in step.terms):
+            found.setdefault(places, []).append(step)
+    members: dict[int, list[str]] = {}
+    for register, ring in rings.items():
+        members.setdefault(ring, []).append(register)
+    return tuple(
+        _sum(steps, tuple(tuple(members[ring]) for ring in places), lines)
+        for places, steps in found.items()
+        if len({(step.line.opcode, len(step.terms)) for step in steps}) == 1 and (len(steps) > 1 or max(places) >= 0)
+    )
+
+
+def _sum(steps: list[_Step], copies: tuple[tuple[str, ...], ...], lines: Iterable[ListedLine]) -> LoopSum:
+    registers = {register for ring in copies for register in ring}
+    own = {step.line.at for step in steps}
+    uses = []
+    for line in lines:
+        is_copy = line.name in _COPIES and line.operands[0] in registers
+        operands = line.operands[1:] if line.written else line.operands
+        read = {name for operand in (line.before, *operands) for name in REGISTER.findall(operand)}
+        if line.at not in own and not is_copy and not read.isdisjoint(registers):
+            uses.append(line)
+    return LoopSum(tuple(steps), copies, tuple(uses))
+
+
+def _steps(line: ListedLine) -> Iterator[_Step]:
+    """The ways to read a line as a step of a sum: of `add` either operand may be what is carried."""
+    if line.name == "mma" and len(line.operands) == 4 and line.words[1] == "sync":
+        d, a, b, c = (split(operand.strip("{} ")) for operand in line.operands)
+        if len(d) == len(c) and all(name.startswith("%") for name in (*d, *a, *b, *c)):
+            yield _Step(line, d, c, (*a, *b))
+    elif line.words[-1] in FLOAT_REGISTERS and all(operand.startswith("%") for operand in line.operands[:1]):
+        if line.name == "fma" and len(line.operands) == 4:
+            total, *factors, carried = line.operands
+            yield _Step(line, (total,), (carried,), tuple(factors))
+        elif line.name == "add" and len(line.operands) == 3:
+            total, x, y = line.operands
+            yield _Step(line, (total,), (x,), (y,))
+            yield _Step(line, (total,), (y,), (x,))
+
+
+def _rings(flow: Mapping[str, set[str]]) -> dict[str, int]:
+    """A number for each register whose value may come back to it, the same for all on one way round."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for start in flow:
+        stack = [(start, iter(flow.get(start, ())))] if start not in seen else []
+        seen.add(start)
+        while stack:
+            register, targets = stack[-1]
+            for target in targets:
+                if target not in seen:
+                    seen.add(target)
+                    stack.append((target, iter(flow.get(target, ()))))
+                    break
+            else:
+                order.append(register)
+                stack.pop()
+    back: dict[str, set[str]] = {}
+    for source, targets_of in flow.items():
+        for target in targets_of:
+            back.setdefault(target, set()).add(source)
+    rings: dict[str, int] = {}
+    taken: set[str] = set()
+    for number, start in enumerate(reversed(order)):
+        if start in taken:
+            continue
+        ring, todo = [], [start]
+        taken.add(start)
+        while todo:
+            register = todo.pop()
+            ring.append(register)
+            for source in back.get(register, set()) - taken:
+                taken.add(source)
+                todo.append(source)
+        if len(ring) > 1 or start in flow.get(start, ()):
+            rings |= dict.fromkeys(ring, number)
+    return rings
+
+
+def _chained(rings: dict[str, int], steps: Iterable[_Step]) -> dict[str, int]:
+    """The same with sums of tensor cores that no loop carries: a loop that was unrolled leaves a chain."""
+    found = dict(rings)
+    for step in steps:
+        if step.line.name == "mma" and not any(register in rings for register in (*step.sum_, *step.carried)):
+            for place, (carried, total) in enumerate(zip(step.carried, step.sum_, strict=True)):
+                new = -2 - len(step.sum_) * (step.line.at + 1) - place
+                found[total] = found.get(carried, new) if carried != total else found.setdefault(total, new)
+    return found
+
+
+def _led_by(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
+    """The loop sums of one CUDA line and opcode, if `line` is the first addition of the first of them."""
+    if line.name not in ("add", "fma", "mma"):
+        return []
+    sums = [
+        each
+        for each in loop_sums(listing.text, listing.lines)
+        if (first := each.steps[0].line).place == line.place and first.opcode == line.opcode
+    ]
+    return sums if sums and min(step.line.at for each in sums for step in each.steps) == line.at else []
+
+
+def _edited(listing: PtxListing, groups: Sequence[Sequence[LoopSum]], code: Sequence[Sequence[str]]) -> Changes:
+    """The changes that put the terms of each group aside, and run its `code` wherever one of its sums is read."""
+    changes: Changes = {}
+    declared: list[str] = []
+    before: dict[int, list[str]] = {}
+    lines: dict[int, ListedLine] = {}
+    for number, (group, fold) in enumerate(zip(groups, code, strict=True)):
+        top, frame = f"%refsimtop{number}", group[0].frame
+        declared += [
+            f".local .align 8 .b8 refsimterms{number}[{frame * MOST_TERMS}];",
+            f".reg .b64 {top}, %refsimbase{number};",
+            f"mov.u64 %refsimbase{number}, refsimterms{number};",
+            f"mov.u64 {top}, %refsimbase{number};",
+        ]
+        for step in (step for each in group for step in each.steps):
+            size = step.width // 8
+            kept = [f"st.local.b{step.width} [{top}+{size * at}], {term}" for at, term in enumerate(step.terms)]
+            kept.append(f"add.s64 {top}, {top}, {frame}")
+            moves = [(d, c) for d, c in zip(step.sum_, step.carried, strict=True) if d != c]
+            changes[step.line.at] = step.line.reading(
+                *kept, *(f"mov.b{_carried_width(step)} {d}, {c}" for d, c in moves)
+            )
+        for use in (use for each in group for use in each.uses):
+            lines[use.at] = use
+            text = "{ " + " ".join(fold) + " }"
+            before.setdefault(use.at, []).append(text.replace("#", str(number)).replace("@@", f"{number}u{use.at}"))
+    start = _opening(listing, min(changes))
+    if start is None or not changes.keys().isdisjoint(lines):
+        return {}
+    rows = listing.text.split("\n")
+    for at, folds in before.items():
+        changes[at] = " ".join(dict.fromkeys(folds)) + " " + rows[at]
+    changes[start] = "{ " + " ".join(declared)
+    return changes
+
+
+def _carried_width(step: _Step) -> int:
+    return 32 if step.line.name == "mma" else step.width
+
+
+def _opening(listing: PtxListing, at: int) -> int | None:
+    """The line with the brace that opens the function around a line."""
+    rows = listing.text.split("\n")
+    return next((number for number in range(at, -1, -1) if rows[number].strip() == "{"), None)
+
+
+def _addition(each: LoopSum, sums: Sequence[str], at: str) -> list[str]:
+    """The code that adds the terms which lie at an address."""
+    step = each.steps[0]
+    size, names = step.width // 8, [f"%refsimterm{number}" for number in range(len(step.terms))]
+    code = [f"ld.local.b{step.width} {name}, [{at}+{size * number}];" for number, name in enumerate(names)]
+    if step.line.name == "mma":
+        a = len(split(step.line.operands[1].strip("{} ")))
+        tuples = [", ".join(part) for part in (sums, names[:a], names[a:], sums)]
+        return [*code, f"{step.line.opcode} {', '.join('{' + part + '}' for part in tuples)};"]
+    operands = (*sums, *names, *sums) if step.line.name == "fma" else (*sums, *sums, *names)
+    return [*code, f"{step.line.opcode} {', '.join(operands)};"]
+
+
+def _declared(each: LoopSum, extra: int = 0) -> list[str]:
+    step = each.steps[0]
+    terms = [f"%refsimterm{number}" for number in range(len(step.terms))]
+    sums = [f"%refsimsum{number}" for number in range(max(extra, len(step.sum_)))]
+    return [
+        ".reg .pred %refsimp; .reg .b64 %refsimat, %refsimend, %refsimfirst;",
+        f".reg .b{step.width} {', '.join(terms)}; .reg .b{_carried_width(step)} {', '.join(sums)};",
+    ]
+
+
+def _taken(each: LoopSum) -> list[str]:
+    """The sum as it stands, from the registers of the step that comes last."""
+    step, width = each.steps[-1], _carried_width(each.steps[0])
+    return [f"mov.b{width} %refsimsum{at}, {register};" for at, register in enumerate(step.sum_)]
+
+
+def _given(each: LoopSum) -> list[str]:
+    """The new sum into every register that it goes through; nothing is left aside."""
+    width = _carried_width(each.steps[0])
+    return [
+        *(f"mov.b{width} {register}, %refsimsum{at};" for at, ring in enumerate(each.copies) for register in ring),
+        "mov.b64 %refsimtop#, %refsimbase#;",
+    ]
+
+
+def _guarded(each: LoopSum, code: Sequence[str], extra: int = 0) -> list[str]:
+    """Code that runs where terms lie aside."""
+    return [
+        *_declared(each, extra),
+        "setp.le.s64 %refsimp, %refsimtop#, %refsimbase#; @%refsimp bra $refsimdone@@;",
+        *_taken(each),
+        *code,
+        *_given(each),
+        "$refsimdone@@:",
+    ]
+
+
+def _from_the_end(each: LoopSum, group: int) -> list[str]:
+    sums = [f"%refsimsum{at}" for at in range(len(each.steps[0].sum_))]
+    code = [
+        "$refsimnext@@: mov.b64 %refsimend, %refsimtop#;",
+        f"sub.s64 %refsimtop#, %refsimtop#, {group * each.frame}; max.s64 %refsimtop#, %refsimtop#, %refsimbase#;",
+        "mov.b64 %refsimat, %refsimtop#;",
+        "$refsimterm@@:",
+        *_addition(each, sums, "%refsimat"),
+        f"add.s64 %refsimat, %refsimat, {each.frame};",
+        "setp.lt.s64 %refsimp, %refsimat, %refsimend; @%refsimp bra $refsimterm@@;",
+        "setp.gt.s64 %refsimp, %refsimtop#, %refsimbase#; @%refsimp bra $refsimnext@@;",
+    ]
+    return _guarded(each, code)
+
+
+def _each_from_its_end(each: LoopSum, group: int) -> list[str]:
+    sums = [f"%refsimsum{at}" for at in range(len(each.steps[0].sum_))]
+    code = [
+        "mov.b64 %refsimend, %refsimbase#;",
+        "$refsimnext@@: mov.b64 %refsimfirst, %refsimend;",
+        f"add.s64 %refsimend, %refsimend, {group * each.frame}; min.s64 %refsimend, %refsimend, %refsimtop#;",
+        "mov.b64 %refsimat, %refsimend;",
+        f"$refsimterm@@: sub.s64 %refsimat, %refsimat, {each.frame};",
+        *_addition(each, sums, "%refsimat"),
+        "setp.gt.s64 %refsimp, %refsimat, %refsimfirst; @%refsimp bra $refsimterm@@;",
+        "setp.lt.s64 %refsimp, %refsimend, %refsimtop#; @%refsimp bra $refsimnext@@;",
+    ]
+    return _guarded(each, code)
+
+
+def _in_order(each: LoopSum) -> list[str]:
+    return _guarded(each, _walk(each, 1))
+
+
+def _apart(each: LoopSum, count: int, final: str) -> list[str]:
+    kind = each.steps[0].line.words[-1]
+    zeros = [f"mov.b{each.steps[0].width} %refsimsum{number}, 0;" for number in range(1, count)]
+    plus = ".".join(("add", *(word for word in each.steps[0].line.words[1:-1]), kind))
+    numbers, added = list(range(count)), []
+    while len(numbers) > 1:
+        if final == "row":
+            couples = [(numbers[0], numbers[1])]
+        elif final == "neighbours":
+            couples = list(zip(numbers[::2], numbers[1::2], strict=True))
+        else:
+            couples = list(zip(numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :], strict=True))
+        added += [f"{plus} %refsimsum{a}, %refsimsum{a}, %refsimsum{b};" for a, b in couples]
+        gone = {b for _, b in couples}
+        numbers = [number for number in numbers if number not in gone]
+    return _guarded(each, [*zeros, *_walk(each, count), *added], count)
+
+
+def _walk(each: LoopSum, count: int) -> list[str]:
+    """The terms in the order in which they came, the first to one sum, the second to the next."""
+    code = ["mov.b64 %refsimat, %refsimbase#;", "$refsimnext@@:"]
+    for number in range(count):
+        code += _addition(each, (f"%refsimsum{number}",), "%refsimat")
+        code += [
+            f"add.s64 %refsimat, %refsimat, {each.frame};",
+            "setp.ge.s64 %refsimp, %refsimat, %refsimtop#; @%refsimp bra $refsimended@@;",
+        ]
+    return [*code, "bra $refsimnext@@;", "$refsimended@@:"]
