@@ -67,7 +67,7 @@ class Diet:
         return self._plain(problem).expected
 
     def fed(self, problem: Any, change: Change) -> Outputs:
-        """The outputs of a problem whose inputs were changed. Raises RefsimError where it faults, OutOfTimeError when it is late."""
+        """The outputs of a problem whose inputs were changed. Raises RefsimError for a fault, OutOfTimeError when it is late."""
         if time.process_time() > self.deadline:
             raise OutOfTimeError(0)
         kernel = self.kernel

@@ -1,7 +1,7 @@
 """The inquiry behind a failed campaign: which mistake explains all that was seen, from the outputs first, then from the code."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from refsim import ptx
@@ -45,11 +45,12 @@ def suspects_of(
         program = ptx.load(compiled(kernel.code, device.target).text, device.target)
         diet, quick = Diet(kernel, ChangedDevice(program, schedules=1), deadline), quickest_first(witnesses)
         failing, agreeing = ([each.problem for each in witnesses if each.failed == kind] for kind in (True, False))
-        for inquiry in (
+        inquiries: tuple[Callable[[], tuple[Suspicion, ...]], ...] = (
             lambda: subnormals_unheard(diet, quick),
             lambda: misread(diet, quick, seconds=_part(deadline, 0.4)),
             lambda: tail_left_out(diet, failing, agreeing, seconds=_part(deadline, 0.4)),
-        ):
+        )
+        for inquiry in inquiries:
             try:
                 if found := inquiry():
                     return found

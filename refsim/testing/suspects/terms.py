@@ -82,12 +82,15 @@ def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum
     """Every sum that some loop of a listing carries, in the order of its first addition."""
     flow: dict[str, set[str]] = {}
     possible: list[_Step] = []
+    in_loops = _in_loops(listing_text, lines)
     for line in lines:
+        possible += _steps(line) if line.at in in_loops or line.name == "mma" else ()
+        if line.at not in in_loops:
+            continue  # what begins a sum, or ends it, leads no value back
         if line.name in _COPIES and line.operands[0].startswith("%"):
             for source in line.operands[1:3]:
                 flow.setdefault(source, set()).add(line.operands[0])
         for step in _steps(line):
-            possible.append(step)
             for source, target in zip(step.carried, step.sum_, strict=True):
                 flow.setdefault(source, set()).add(target)
     if len(flow) > MOST_REGISTERS:
@@ -108,6 +111,16 @@ def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum
         for places, steps in found.items()
         if len({(step.line.opcode, len(step.terms)) for step in steps}) == 1 and (len(steps) > 1 or max(places) >= 0)
     )
+
+
+def _in_loops(text: str, lines: Iterable[ListedLine]) -> set[int]:
+    """The lines between a label and a branch back to it."""
+    labels = {row.partition(":")[0].strip(): at for at, row in enumerate(text.split("\n")) if row.startswith("$")}
+    found: set[int] = set()
+    for line in lines:
+        if line.name == "bra" and (start := labels.get(line.operands[-1], line.at)) < line.at:
+            found.update(range(start, line.at))
+    return found
 
 
 def _sum(steps: list[_Step], copies: tuple[tuple[str, ...], ...], lines: Iterable[ListedLine]) -> LoopSum:
