@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.testing.suspects import arithmetic, orders, places, scales
+from refsim.testing.suspects import arithmetic, orders, places, scales, terms
 from refsim.testing.suspects.repairs import REPAIRS
 from tests.testing.suspect_texts import IN_BOUND, SHUFFLES, TENTH, agreeing, text_of, written
 
@@ -17,7 +17,28 @@ SAMF = "fma.rn.f32 %f1, %w, %w, 0f3DCCCCCD;\n fma.rn.f32 %y, %x, %z, %f1;"
 TAIL = "mov.u32 %r9, %n;\n {} setp.lt.u32 %p1, %t, %r9;\n selp.f32 %y, %x, %z, %p1;"
 AND = "and.b32 %r9, %n, -8;\n"
 XOR = "shr.u32 %r1, %t, 3;\n and.b32 %r2, %r1, 3;\n {}\n shfl.sync.idx.b32 %r4, %t, %r3, 31, -1;\n cvt.rn.f32.u32 %y, %r4;"
+TERM = "cvt.rn.f32.u32 %f1, {};\n fma.rn.f32 %f2, %f1, 0f3DCCCCCD, 0f3F8CCCCD;\n mul.rn.f32 %f3, %f2, %x;\n"
+BEGUN = "mov.u32 %r1, {};\n mov.f32 %y, 0f00000000;\n mov.f32 %f9, 0f00000000;\n $L1:\n"
+UP = BEGUN.format(0) + "{} add.u32 %r1, %r1, {};\n setp.lt.u32 %p1, %r1, 6;\n @%p1 bra $L1;\n"
+DOWN = BEGUN.format(5) + "{} add.s32 %r1, %r1, -1;\n setp.ge.s32 %p1, %r1, 0;\n @%p1 bra $L1;\n"
+ADDED = TERM.format("%r1") + "add.rn.f32 %y, %y, %f3;\n"
+AND_ONE = "add.u32 %r2, %r1, 1;\n" + TERM.format("%r2")
+TWO_SUMS = UP.format(ADDED + AND_ONE + "add.rn.f32 %f9, %f9, %f3;\n", 2) + "add.rn.f32 %y, %y, %f9;"
+CUT = "mov.b32 %r1, %x;\n {} shr.u32 %r3, {}, 16;\n shl.b32 %r4, %r3, 16;\n mov.b32 %y, %r4;"
 TABLE = {
+    "a loop from its end": (terms.summed_from_the_end, UP.format(ADDED, 1), DOWN.format(ADDED)),
+    "two sums of a loop": (terms.summed_together, TWO_SUMS, UP.format(ADDED, 1)),
+    "one sum of a loop": (terms.summed_apart, UP.format(ADDED, 1), TWO_SUMS),
+    "bits cut off": (
+        arithmetic.cut_bits,
+        CUT.format("", "%r1"),
+        CUT.format("add.u32 %r2, %r1, 32768;\n", "%r2"),
+    ),
+    "one half and cut": (
+        arithmetic.half_added,
+        "add.rn.f32 %f1, %x, 0f3F000000;\n cvt.rzi.s32.f32 %r1, %f1;\n cvt.rn.f32.s32 %y, %r1;",
+        "cvt.rni.s32.f32 %r1, %x;\n cvt.rn.f32.s32 %y, %r1;",
+    ),
     "fma": (
         arithmetic.fma_as_mul_and_add,
         "fma.rn.f32 %y, %x, %z, %w;",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from refsim.testing.suspects.limits import SCALED_TO
 from refsim.testing.suspects.sources import source_edits
 
 AROUND = "#pragma unroll 2 - 1\n%s  // a - 1\nint last;"
@@ -34,7 +35,7 @@ def mended(line: str) -> dict[str, list[str]]:
         ("for (i >>= 1; i << 2; p->x)", "off by one", []),
         ("__fadd_rn(x, y);", "rounding mode", [f"__fadd_{mode}(x, y);" for mode in ("rz", "ru", "rd")]),
         ("my__fadd_rn(x, y.rintf);", "rounding mode", []),
-        ("x / 448.0f;", "scale rule", [f"x / {each}.0f;" for each in (57344, 240, 256, 6, 127, 128)]),
+        ("x / 448.0f;", "scale rule", [f"x / {each}f;" for each in SCALED_TO if each != 448]),
         ("x / 1448.0f;", "scale rule", []),
         ("(__hmax(a, b))", "NaN dropped or propagated", ["(__hmax_nan(a, b))"]),
         ("__nv_fp8_e5m2 q;", "format", ["__nv_fp8_e4m3 q;"]),
@@ -59,7 +60,7 @@ def test_what_is_no_statement_is_left_alone(line: str) -> None:
 def test_two_names_of_one_line_may_both_be_wrong() -> None:
     both = mended("f(x / 6.0f, cudaRoundZero);")["scale rule"]
     assert "f(x / 448.0f, cudaRoundPosInf);" in both
-    assert len(both) == len(set(both)) == 6 + 3 + 6 * 3
+    assert len(both) == len(set(both)) == 4 * len(SCALED_TO) - 1
     assert "f(x / 6.0f, cudaRoundZero);" not in both
 
 

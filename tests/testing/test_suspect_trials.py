@@ -15,6 +15,7 @@ from refsim.testing import Bounded, Promise
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.recipes import Tensor
 from refsim.testing.suspects import Suspicion, Witness, suspects_of
+from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 from refsim.testing.suspects.outputs import betrayed
 from refsim.testing.suspects.repairs import SuspectRepair
@@ -112,29 +113,29 @@ def two_outputs(kernel, changed):
 
 def test_a_reading_that_fits_every_wrong_output_is_named(halve_kernel, fake_device, right_halve):
     device = fake_device(shifted(right_halve))
-    (found,) = betrayed(halve_kernel, device, SIZES)
+    (found,) = betrayed(Diet(halve_kernel, device), SIZES)
     assert (found.suspect, found.places, found.problems) == ("off-by-one column", ("output y",), 3)
-    (found,) = betrayed(two_outputs(halve_kernel, lambda right: right), device, SIZES)
+    (found,) = betrayed(Diet(two_outputs(halve_kernel, lambda right: right), device), SIZES)
     assert found.places == ("output y",)
-    (found,) = betrayed(two_outputs(halve_kernel, lambda right: np.roll(right, 1)), device, SIZES)
+    (found,) = betrayed(Diet(two_outputs(halve_kernel, lambda right: np.roll(right, 1)), device), SIZES)
     assert found.places == ("output y", "output z")
-    assert betrayed(two_outputs(halve_kernel, lambda right: right ^ 1), device, SIZES) == ()
-    assert betrayed(halve_kernel, fake_device(), SIZES) == ()
+    assert betrayed(Diet(two_outputs(halve_kernel, lambda right: right ^ 1), device), SIZES) == ()
+    assert betrayed(Diet(halve_kernel, fake_device()), SIZES) == ()
 
 
 def test_a_reading_must_fit_every_problem(halve_kernel, fake_device, right_halve):
     def once(launcher, x, n, y):
         (shifted(right_halve) if n == 40 else right_halve)(launcher, x, n, y)
 
-    assert betrayed(halve_kernel, fake_device(once), SIZES) == ()
-    (found,) = betrayed(halve_kernel, fake_device(once), SIZES[:1])
+    assert betrayed(Diet(halve_kernel, fake_device(once)), SIZES) == ()
+    (found,) = betrayed(Diet(halve_kernel, fake_device(once)), SIZES[:1])
     assert found.problems == 1
 
 
 def test_three_elements_are_too_few_for_a_shift(halve_kernel, fake_device, right_halve):
     device = fake_device(shifted(right_halve))
     few = [problem for problem in (tensor(4), tensor(5)) if len(set(halve_kernel.oracle(problem)["y"])) == problem.n]
-    assert [len(betrayed(halve_kernel, device, [problem])) for problem in few] == [0, 1]
+    assert [len(betrayed(Diet(halve_kernel, device), [problem])) for problem in few] == [0, 1]
 
 
 def test_a_payload_of_nan_counts_where_it_is_promised(halve_kernel, fake_device, right_halve):
@@ -146,8 +147,10 @@ def test_a_payload_of_nan_counts_where_it_is_promised(halve_kernel, fake_device,
 
     problem = Tensor(4096, "bf16", "bits")
     any_payload = replace(halve_kernel, promise=Promise.BITWISE_EXCEPT_NAN_PAYLOAD)
-    assert [each.suspect for each in betrayed(any_payload, fake_device(flushes), [problem])] == ["flushed subnormals"]
-    assert betrayed(halve_kernel, fake_device(flushes), [problem]) == ()
+    assert [each.suspect for each in betrayed(Diet(any_payload, fake_device(flushes)), [problem])] == [
+        "flushed subnormals"
+    ]
+    assert betrayed(Diet(halve_kernel, fake_device(flushes)), [problem]) == ()
 
 
 def test_values_with_bounds_have_no_codes_to_read(halve_kernel, fake_device, right_halve):
@@ -159,7 +162,7 @@ def test_values_with_bounds_have_no_codes_to_read(halve_kernel, fake_device, rig
         return oracle(problem) | {"y": Bounded(value, value)}
 
     kernel = replace(kernel, oracle=bounded, promise=Promise.BOUNDED("derived"))
-    (found,) = betrayed(kernel, fake_device(), SIZES)
+    (found,) = betrayed(Diet(kernel, fake_device()), SIZES)
     assert found.places == ("output z",)
 
 

@@ -115,7 +115,9 @@ def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum
 
 def _in_loops(text: str, lines: Iterable[ListedLine]) -> set[int]:
     """The lines between a label and a branch back to it."""
-    labels = {row.partition(":")[0].strip(): at for at, row in enumerate(text.split("\n")) if row.startswith("$")}
+    labels = {
+        row.partition(":")[0].strip(): at for at, row in enumerate(text.split("\n")) if row.strip().startswith("$")
+    }
     found: set[int] = set()
     for line in lines:
         if line.name == "bra" and (start := labels.get(line.operands[-1], line.at)) < line.at:
@@ -209,9 +211,14 @@ def _led_by(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
     sums = [
         each
         for each in loop_sums(listing.text, listing.lines)
-        if (first := each.steps[0].line).place == line.place and first.opcode == line.opcode
+        if _line_of(each.steps[0].line) == _line_of(line) and each.steps[0].line.opcode == line.opcode
     ]
     return sums if sums and min(step.line.at for each in sums for step in each.steps) == line.at else []
+
+
+def _line_of(line: ListedLine) -> str:
+    """The CUDA line of a statement; all that have none count as one."""
+    return "" if line.place.startswith("PTX") else line.place
 
 
 def _edited(listing: PtxListing, groups: Sequence[Sequence[LoopSum]], code: Sequence[Sequence[str]]) -> Changes:
