@@ -183,11 +183,15 @@ def _of_opcode(asked: Asked) -> Asked:
 def _usual_unit(asked: Asked, a: ElementType, b: ElementType) -> str:
     """The unit that kernels of a target use for these types: a warpgroup's, tensor memory's, else a warp's."""
     scaled = any((asked.a_scale, asked.b_scale, asked.scale_format))
-    here = [row for row in rows_of(asked.target) if _unit_refused(asked.target, row.unit, a, b) is None]
+    refused = {row: _unit_refused(asked.target, row.unit, a, b) for row in rows_of(asked.target)}
+    here = [row for row, refusal in refused.items() if refusal is None]
     fitting = [row for row in here if a in row.a_formats and b in row.b_formats and bool(row.scales) == scaled]
     if asked.scale_format is not None:
         named = float_named(asked.scale_format)
         fitting = [row for row in fitting if any(format is named for format, _ in row.scales)] or fitting
+    if not here:  # sm_120 without its a has no unit at all for 4 bits
+        fit = (refusal for row, refusal in refused.items() if a in row.a_formats and b in row.b_formats)
+        raise next(refusal for refusal in (*fit, *refused.values()) if refusal is not None)
     return min(
         (row.unit for row in fitting or here), key=lambda unit: _PREFERRED.get(unit.partition(".")[0], len(_PREFERRED))
     )

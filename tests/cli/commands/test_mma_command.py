@@ -319,3 +319,10 @@ def test_bad_input_is_an_error_of_the_user(refsim, arguments, code, error, said,
     assert run.err.startswith(f"[{error}]")
     assert said in run.err
     assert not (tmp_path / "d.npy").exists()
+
+
+@pytest.mark.parametrize("target", ["sm_120", "sm_121", "sm_90", "sm_100", "sm_70"])
+def test_a_target_without_any_unit_for_a_type_is_said_by_name(refsim, target):
+    run = refsim("mma", "--a", "1", "--b", "1", "--target", target, "--format", "e2m1")
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith(f"[unsupported-target] {target} has no ")
