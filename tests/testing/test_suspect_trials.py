@@ -114,7 +114,7 @@ def two_outputs(kernel, changed):
 def test_a_reading_that_fits_every_wrong_output_is_named(halve_kernel, fake_device, right_halve):
     device = fake_device(shifted(right_halve))
     (found,) = betrayed(Diet(halve_kernel, device), SIZES)
-    assert (found.suspect, found.places, found.problems) == ("off-by-one column", ("output y",), 3)
+    assert (found.suspect, found.places, found.problems) == ("off by one", ("output y",), 3)
     (found,) = betrayed(Diet(two_outputs(halve_kernel, lambda right: right), device), SIZES)
     assert found.places == ("output y",)
     (found,) = betrayed(Diet(two_outputs(halve_kernel, lambda right: np.roll(right, 1)), device), SIZES)
@@ -172,7 +172,7 @@ def test_values_with_bounds_have_no_codes_to_read(halve_kernel, fake_device, rig
 def test_outputs_are_judged_where_there_is_no_code(halve_kernel, fake_device, right_halve):
     kernel = replace(halve_kernel, problem=st.integers(20, 60).map(tensor), corpus=())
     (found,) = suspects_of(kernel, fake_device(shifted(right_halve)), tensor(40), (), seconds=60.0)
-    assert found.suspect == "off-by-one column"
+    assert found.suspect == "off by one"
     assert found.problems == WANTED + 1
     unnamed = fake_device(off_where(lambda n: True, right_halve))
     assert suspects_of(kernel, unnamed, tensor(40), (), seconds=60.0) == ()
