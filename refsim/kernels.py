@@ -24,6 +24,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from refsim.compare import NanPolicy
+    from refsim.layouts import TensorMap
     from refsim.ptx import Extents
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -205,10 +206,17 @@ class Launcher(Protocol):
         cluster: "Extents | None" = None,
         cooperative: bool = False,
     ) -> None:
-        """Runs an entry to its end; `args` are Buffers, Structs and NumPy scalars, each as wide as its .param.
+        """Runs an entry to its end; `args` are Buffers, Structs, tensor maps (`layouts.tensor_map`) and NumPy scalars, each
+        as wide as its .param.
 
         grid, block, cluster: a number or up to three, x first; without `cluster` the entry's own directive holds.
         cooperative: all blocks are resident at once and may meet at a grid barrier, or the launch is refused.
+        """
+
+    def encode(self, tensor_map: "TensorMap") -> Struct:
+        """The 128 bytes that a tensor map is on this device, for an upload or a struct; `launch` takes the map itself.
+
+        RefsimError tensormap-memory where its tensor is not within one buffer of the launcher.
         """
 
     def call(self, *args: Any) -> None:

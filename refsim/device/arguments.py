@@ -8,6 +8,8 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.integers import is_whole
 from refsim.kernels import Buffer, Struct
+from refsim.layouts.tma import TensorMap
+from refsim.sources import CUDA_DRIVER
 
 MAX_MISALIGNMENT = 4095
 _FIXED_WIDTH = "biufcV"
@@ -26,8 +28,11 @@ def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: in
         raise RefsimError("bad-misalignment", f"{misalign_bytes!r:.40} bytes off", where, f"0 to {MAX_MISALIGNMENT}")
 
 
-def launch_values(entry: str, args: Sequence[Any], owns: Callable[[Buffer], bool]) -> list[Any]:
-    """Arguments as NumPy scalars and Structs; a buffer must be one that `owns` knows, since an address is all that is left.
+def launch_values(
+    entry: str, args: Sequence[Any], owns: Callable[[Buffer], bool], encode: Callable[[TensorMap], Struct]
+) -> list[Any]:
+    """Arguments as NumPy scalars and Structs; a buffer must be one that `owns` knows, since an address is all that is left,
+    and a tensor map becomes what `encode` makes of it.
 
     Raises RefsimError `foreign-buffer` or `untyped-argument`, and `bad-launch` for an entry or arguments that are none.
     """
@@ -35,13 +40,41 @@ def launch_values(entry: str, args: Sequence[Any], owns: Callable[[Buffer], bool
         raise RefsimError("bad-launch", f"an entry is given by its name, not {entry!r:.40}")
     if isinstance(args, str) or not isinstance(args, Iterable):
         raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {entry:.80}")
-    return [_value(f"launch of {entry}", number, argument, owns) for number, argument in enumerate(args)]
+    where = f"launch of {entry}"
+    return [
+        encode(argument) if isinstance(argument, TensorMap) else _value(where, number, argument, owns)
+        for number, argument in enumerate(args)
+    ]
 
 
 def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
     """RefsimError for a buffer of another launcher, or of this one before it was closed."""
     if not owns(buffer):
         raise RefsimError("foreign-buffer", f"buffer {buffer.name!r} does not belong to this launcher")
+
+
+def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
+    """RefsimError `tensormap-memory` unless the tensor lies in one of these buffers: a copy engine would read beyond it."""
+    strides = (0, *made.strides)
+    last = sum((extent - 1) * stride for extent, stride in zip(made.dims, strides, strict=True))
+    end = made.address + last + -(-made.dims[0] * made.data_type.element_bits // 8)
+    for buffer in buffers:
+        ends = buffer.address + buffer.count * buffer.dtype.itemsize
+        if buffer.address <= made.address < ends:
+            if end > ends:
+                raise RefsimError(
+                    "tensormap-memory",
+                    f"the tensor ends {end - ends} B past the end of buffer {buffer.name!r}",
+                    f"{made.data_type.name} {made.dims}, strides {made.strides}",
+                    str(CUDA_DRIVER["cuTensorMapEncodeTiled: globalAddress, globalDim and globalStrides"]),
+                )
+            return
+    raise RefsimError(
+        "tensormap-memory",
+        f"address {made.address:#x} lies in no buffer of this launcher",
+        rule="a tensor map is made of the address of a buffer and a byte offset into it",
+        help="layouts.tensor_map(..., address=buffer.address + offset)",
+    )
 
 
 def no_call() -> RefsimError:
@@ -64,6 +97,6 @@ def _value(where: str, number: int, argument: Any, owns: Callable[[Buffer], bool
         "untyped-argument",
         f"argument {number} is {argument!r}, whose width is unknown",
         where,
-        "arguments are Buffers, Structs or NumPy scalars of the width of the .param",
+        "arguments are Buffers, Structs, tensor maps or NumPy scalars of the width of the .param",
         f"write np.uint32({argument!r}), or the type that the kernel declares",
     )

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.device.arguments import check_buffer, check_owned, launch_values, no_call
+from refsim.device.arguments import check_buffer, check_mapped, check_owned, launch_values, no_call
 from refsim.device.arrays import DeviceArray
 from refsim.device.driver import Bytes, Driver, DriverError
+from refsim.device.libcuda import encoded_map
 from refsim.device.modules import RunnableModule
 from refsim.errors import Kind, RefsimError
-from refsim.kernels import Buffer, Findings
+from refsim.kernels import Buffer, Findings, Struct
+from refsim.layouts.tma import TensorMap
 from refsim.ptx import Extents
 from refsim.render.cards import Card
 
@@ -91,9 +93,14 @@ class CudaLauncher(Card):
         cooperative: bool = False,
     ) -> None:
         """Runs an entry to its end, then checks guards and uploads; faults are RefsimErrors that name the entry."""
-        values = launch_values(entry, args, self._owns)
+        values = launch_values(entry, args, self._owns, self.encode)
         self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative)
         self._check(entry)
+
+    def encode(self, tensor_map: TensorMap) -> Struct:
+        """The bytes that the driver's own encoder makes; what it refuses is RefsimError tensormap-refused."""
+        check_mapped(tensor_map, (allocation.buffer for allocation in self.allocations))
+        return encoded_map(tensor_map)
 
     def call(self, *args: Any) -> None:
         """Runs the function with device arrays for Buffers and waits for its end, then checks guards and uploads."""

@@ -7,6 +7,7 @@ The types are those of cuda.h, held against it by a driver library that the test
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,11 @@ from typing import Any
 
 from refsim.device.driver import LaunchConfig, no_driver
 from refsim.device.driver_direct import NAME_BYTES, DirectDriver, open_direct
+from refsim.errors import RefsimError
+from refsim.kernels import Struct
+from refsim.layouts.descriptors import descriptor
+from refsim.layouts.tma import TensorMap
+from refsim.sources import CUDA_DRIVER
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
@@ -113,6 +119,56 @@ def _called(function: Any, parameters: tuple[Any, ...], *arguments: Any) -> tupl
         byref(value) if isinstance(each, _Out) else value for each, value in zip(parameters, passed, strict=True)
     ]
     return function(*pointers), *(result.value for result in results)
+
+
+MAP_BYTES, MAP_ALIGN = 128, 64
+_MAP_PARAMETERS = (
+    c_void_p,
+    c_int,
+    c_uint,
+    c_void_p,
+    c_void_p,
+    c_void_p,
+    c_void_p,
+    c_void_p,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+)
+
+
+def encoded_map(made: TensorMap) -> Struct:
+    """A tensor map as the driver encodes it, which needs no context: whatever library made one.
+
+    Raises RefsimError `tensormap-refused` with the driver's status, and `no-cuda-driver` (exit 4).
+    """
+    try:
+        encode = ctypes.CDLL(LIBRARY).cuTensorMapEncodeTiled
+    except (OSError, AttributeError) as fault:  # no library, or one that is older than Hopper
+        raise no_driver(fault) from fault
+    encode.restype, encode.argtypes = c_int, _MAP_PARAMETERS
+    fields = {name: getattr(made, name) for name in vars(made) if name != "source"}
+    given = descriptor("tensormap").encode(**fields | {"data_type": made.data_type.name})
+    room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGN)
+    start = -ctypes.addressof(room) % MAP_ALIGN
+    kinds = {"globalDim": c_uint64, "globalStrides": c_uint64, "boxDim": c_uint, "elementStrides": c_uint}
+    arguments = [_numbers(kinds[name], value) if name in kinds else value for name, value in given.items()]
+    status = encode(ctypes.addressof(room) + start, *arguments)
+    if status:
+        raise RefsimError(
+            "tensormap-refused",
+            f"the driver refuses the tensor map: status {status}",
+            str(made),
+            str(CUDA_DRIVER["cuTensorMapEncodeTiled"]),
+        )
+    return Struct(room.raw[start : start + MAP_BYTES], MAP_ALIGN)
+
+
+def _numbers(kind: Any, values: Any) -> Any:
+    """Numbers as an array in memory; the driver reads none of an empty one."""
+    held: Sequence[int] = values
+    return (kind * max(len(held), 1))(*held)
 
 
 def open_libcuda(index: int) -> DirectDriver:

@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import ptx
-from refsim.device.arguments import check_buffer, check_owned, launch_values, no_call
+from refsim.device.arguments import check_buffer, check_mapped, check_owned, launch_values, no_call
 from refsim.device.compile import compiled
 from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, outcomes, schedules_of
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode, code_of
-from refsim.kernels import Buffer, Findings
+from refsim.kernels import Buffer, Findings, Struct
+from refsim.layouts.tma import TensorMap
 from refsim.ptx.checks.open_bits import OpenBits
+from refsim.ptx.memory.tensor_map import MAP_ALIGN, encoded
 from refsim.ptx.text.syntax import place
 from refsim.render.cards import Card
 
@@ -119,7 +121,7 @@ class SimLauncher(Card):
         cooperative: bool = False,
     ) -> None:
         """Run an entry under one or more schedules; faults are RefsimError."""
-        scalars = launch_values(entry, args, self._owns)
+        scalars = launch_values(entry, args, self._owns, self.encode)
         self._shape = self.program.shape(entry, grid, block, cluster)
         orders = self.orders(entry)
         small = self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
@@ -168,6 +170,11 @@ class SimLauncher(Card):
         again(self.following)
         self.memory.restore(after)
         self.has_followed = True
+
+    def encode(self, tensor_map: TensorMap) -> Struct:
+        """The bytes that the simulated copy engine reads."""
+        check_mapped(tensor_map, self.buffers)
+        return Struct(encoded(tensor_map), MAP_ALIGN)
 
     def call(self, *args: Any) -> None:
         raise no_call()

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from refsim.compare import Mismatch, Owner, bits, explained, within_bound
 from refsim.device import Device
 from refsim.errors import Kind, RefsimError
-from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise
+from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise, Struct
+from refsim.layouts import TensorMap
 from refsim.ptx import Extents
 from refsim.render.cards import Card
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
@@ -72,6 +73,9 @@ class _WatchedLauncher(Card):
             if error.kind is Kind.FAULT:
                 self.fault = self.fault or error
             raise
+
+    def encode(self, tensor_map: TensorMap) -> Struct:
+        return self.inner.encode(tensor_map)
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         return self.inner.read(buffer)

@@ -106,6 +106,19 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     return CUDA_SUCCESS;
 }
 
+/* Not what a driver makes: the arguments one behind the other, 64 bits each, so that 16 of them fit a map of rank 2. */
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
+                                const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                CUtensorMapFloatOOBfill fill) {
+    if ((size_t)map % 64) return CUDA_ERROR_MISALIGNED_ADDRESS;
+    if (promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_64B) return CUDA_ERROR_NOT_SUPPORTED;
+    cuuint64_t said[16] = {type, rank, (cuuint64_t)address, dims[0], dims[1], strides[0], box[0], box[1], steps[0], steps[1],
+                           interleave, swizzle, promotion, fill};
+    memcpy(map, said, sizeof said);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuGetErrorName(CUresult status, const char **name) {
     *name = status == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
           : status == CUDA_ERROR_NO_DEVICE ? "CUDA_ERROR_NO_DEVICE"

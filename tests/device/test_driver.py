@@ -33,6 +33,7 @@ PTX = """.version 9.0
 { ret; }
 .visible .entry echo_8(.param .u64 out) { ret; }
 .visible .entry echo_8_32752_4(.param .u64 out, .param .align 8 .b8 wide[32752], .param .u32 last) { ret; }
+.visible .entry echo_8_128_4(.param .u64 out, .param .align 64 .b8 map[128], .param .u32 last) { ret; }
 .visible .entry refuse_701() { ret; }
 .visible .entry refuse_12345() { ret; }
 .visible .entry fault_700() { ret; }
@@ -44,7 +45,7 @@ if sys.argv[1] == "pycuda":
     import pycuda_stand_in
     pycuda_stand_in.install()
 import numpy as np
-from refsim import device
+from refsim import device, layouts
 from refsim.errors import RefsimError
 from refsim.kernels import Struct
 
@@ -178,6 +179,32 @@ said["wide"] = echo("echo_8_32752_4", 1, 1, [Struct(wide, 8), np.uint32(0xdeadbe
     parameters = launched(said["wide"])[-1]
     assert parameters[8 : 8 + 32752] == bytes(n & 0xFF for n in range(32752))
     assert parameters[8 + 32752 :].startswith(b"\xef\xbe\xad\xde")
+
+
+def test_a_tensor_map_is_encoded_by_the_driver(libcuda, backend):
+    said = case(
+        libcuda,
+        backend,
+        """
+x = gpu.upload(np.zeros(64 * 40, np.uint16), name="x")
+made = layouts.tensor_map("bfloat16", (32, 20), (16, 8), strides=(128,), address=x.address + 32,
+                          element_strides=(1, 2), swizzle="64B", l2_promotion="256B", oob_fill="nan_request_zero_fma")
+said["x"] = x.address
+said["map"] = echo("echo_8_128_4", 1, 1, [made, np.uint32(0x01020304)])
+said["bytes"] = bytes(gpu.encode(made)).hex()
+beyond = layouts.tensor_map("bfloat16", (64, 41), (16, 8), address=x.address)
+said["beyond"] = refused(gpu.launch, "echo_8_128_4", 1, 1, [out, beyond, np.uint32(1)])
+said["nowhere"] = refused(gpu.encode, layouts.tensor_map("uint8", (64, 4), (16, 4)))
+said["refused"] = refused(gpu.encode, layouts.tensor_map("uint8", (64, 4), (16, 4), address=x.address, l2_promotion="64B"))
+""",
+    )
+    handed = [9, 2, said["x"] + 32, 32, 20, 128, 16, 8, 1, 2, 0, 2, 3, 1, 0, 0]
+    parameters = launched(said["map"])[-1]
+    assert parameters[8 : 8 + 128] == struct.pack("<16Q", *handed) == bytes.fromhex(said["bytes"])
+    assert parameters[8 + 128 :].startswith(b"\x04\x03\x02\x01")
+    assert said["beyond"] == ["tensormap-memory", 2, "the tensor ends 128 B past the end of buffer 'x'"]
+    assert said["nowhere"] == ["tensormap-memory", 2, "address 0x0 lies in no buffer of this launcher"]
+    assert said["refused"] == ["tensormap-refused", 2, "the driver refuses the tensor map: status 801"]
 
 
 def test_refusals_have_a_code_and_the_drivers_words(libcuda, backend):

@@ -259,6 +259,9 @@ def of_others(function: object, launcher: testing.Launcher, x: kernels.Buffer) -
     numba.launch(launcher, 1, 32, x, shared_bytes=16)
     cupy: adapters.CupyKernel = adapters.from_cupy("__global__ void k(float* x) {}", "k", options=("-DX=1",))
     cupy.launch(launcher, (1,), (32,), (x,), shared_mem=16)
+    made: layouts.TensorMap = layouts.tensor_map("uint8", (64, 4), (16, 4), address=x.address)
+    encoded: kernels.Struct = launcher.encode(made)
+    launcher.launch("k", 1, 32, [made, encoded, x])
     return [triton.ptx, numba.ptx, cupy.code.label]
 
 
