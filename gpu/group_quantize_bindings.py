@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from refsim import scaling
 from refsim.conversions import encode
-from refsim.formats import format_named
+from refsim.formats import E8M0, format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
@@ -24,11 +24,14 @@ from refsim.testing.recipes import in_range, one_of, spelled
 SOURCE = Path(__file__).parent / "kernels/fp8_group_quantize.cu"
 WIDE = ("bf16", "f16", "f32")
 SCALE_KINDS = tuple(row.name for row in scaling.SCALE_KINDS)  # in the kernel's order: 0, 1, 2
-LAYOUTS = {"f32": "deepgemm_mn_f32", "f32_power": "deepgemm_mn_f32", "e8m0": "deepgemm_mn_ue8m0"}
+LAYOUTS = {
+    row.name: scale_layout("deepgemm_mn_ue8m0" if row.format is E8M0 else "deepgemm_mn_f32")
+    for row in scaling.SCALE_KINDS
+}
 QUOTIENTS = {"reciprocal": "", "divide": "_divide"}
 GROUP, VECTORS, VECTOR_BYTES = 128, 4, 16
 FILLS = (*DRAWN_FILLS, "ties", "near-overflow")
-NAN = {"bf16": 0x7FC1, "f16": 0x7E01, "f32": 0x7FC00001}
+NAN = {wide: int(encode(np.nan, wide)) | 1 for wide in WIDE}  # with a payload
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,7 +137,7 @@ def scales_of(problem: GroupQuantize) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """The shape of the scales as they lie, and their type: float32, or the codes of E8M0."""
     grid = scaling.scale_grid((problem.rows, problem.columns), (problem.group_rows, GROUP))
     kind = scaling.scale_kind(problem.scale).format
-    shape = scale_layout(LAYOUTS[problem.scale]).packed_shape(grid) if problem.mn_major else grid
+    shape = LAYOUTS[problem.scale].packed_shape(grid) if problem.mn_major else grid
     return shape, np.dtype(np.float32) if kind.array_dtype is not None else kind.code_dtype
 
 
@@ -144,7 +147,7 @@ def expected(problem: GroupQuantize, **other: Any) -> Outputs:
     made = scaling.quantize(problem.codes(), problem.format, group=(problem.group_rows, GROUP), **arguments)
     scales = made.scales
     if problem.mn_major:
-        scales = scale_layout(LAYOUTS[problem.scale]).shuffle(scales)
+        scales = LAYOUTS[problem.scale].shuffle(scales)
     return {"q": made.codes, "gap": np.zeros((problem.rows, problem.place.q_gap), np.uint8), "scales": scales}
 
 

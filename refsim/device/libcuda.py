@@ -18,7 +18,7 @@ from refsim.device.driver_direct import NAME_BYTES, DirectDriver, open_direct
 from refsim.errors import RefsimError
 from refsim.kernels import Struct
 from refsim.layouts.descriptors import descriptor
-from refsim.layouts.tma import TensorMap
+from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES, TensorMap
 from refsim.sources import CUDA_DRIVER
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -121,7 +121,6 @@ def _called(function: Any, parameters: tuple[Any, ...], *arguments: Any) -> tupl
     return function(*pointers), *(result.value for result in results)
 
 
-MAP_BYTES, MAP_ALIGN = 128, 64
 _MAP_PARAMETERS = (
     c_void_p,
     c_int,

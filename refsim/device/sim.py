@@ -19,9 +19,9 @@ from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, outcomes, 
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings, Struct
-from refsim.layouts.tma import TensorMap
+from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.checks.open_bits import OpenBits
-from refsim.ptx.memory.tensor_map import MAP_ALIGN, encoded
+from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.syntax import place
 from refsim.render.cards import Card
 

@@ -76,6 +76,7 @@ OOB_FILLS = get_args(OobFill)
 # In every halfword, for 16- and 32-bit types: measured on an H200, the documents do not say.
 NAN_FILL = 0x7FF7
 _TYPES = {row.name: row for row in DATA_TYPES}
+MAP_BYTES, MAP_ALIGN = 128, 64  # of an encoded map
 _PADDED_SWIZZLES = ("none", "128B", "128B_32B_atom", "128B_64B_atom")
 
 

@@ -11,12 +11,12 @@ from refsim.layouts.tma import (
     DATA_TYPES,
     INTERLEAVES,
     L2_PROMOTIONS,
+    MAP_BYTES,
     OOB_FILLS,
     SWIZZLE_MODES,
     TensorMap,
 )
 
-MAP_BYTES, MAP_ALIGN = 128, 64
 _MAGIC = b"rs-tmap\0"
 _FIELDS = struct.Struct("<8sQ5I4Q5B5B6B")
 _SUM = struct.Struct("<I")

@@ -19,7 +19,7 @@ Parameter = tuple[str, int]
 """A NumPy dtype, and the dimensions of an array of it; 0 for a value."""
 Argument = Parameter | tuple[Parameter, ...]
 """A parameter, or those of a tuple."""
-INSTALL = "pip install 'numba-cuda[cu13]'"
+NUMBA_CUDA = "pip install 'numba-cuda[cu13]'"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: 
         where = f"{plain.__name__} for {target}"
         if type(error).__name__ == "CudaSupportError":  # numba-cuda compiles min and max without a driver
             what = "the numba.cuda that numba itself brings asks the driver about this function, and none is here"
-            raise RefsimError("no-numba-cuda", what, where, help=INSTALL, kind=Kind.MISSING) from error
+            raise RefsimError("no-numba-cuda", what, where, help=NUMBA_CUDA, kind=Kind.MISSING) from error
         raise RefsimError("numba-error", f"{type(error).__name__}: {error}", where) from error
     entry = re.search(r"\.visible\s+\.entry\s+([\w$]+)", text)
     if entry is None:
@@ -92,7 +92,7 @@ def _imported() -> ModuleType:
         raise RefsimError(
             "no-numba-cuda",
             f"numba-cuda is not installed: {missing}",
-            help=INSTALL,
+            help=NUMBA_CUDA,
             kind=Kind.MISSING,
         ) from missing
 
