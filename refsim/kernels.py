@@ -170,7 +170,8 @@ class Findings:
     unwritten memory that was read for nothing, `conflicts` each instruction that took more passes over the banks than it
     needed. `owner_of(buffer, index)` says who wrote an element: "block" and "thread" with an "address" and, where it is
     known, the statement "by" which; without a "block" nobody did. `reached` says which branches, guards of stores and
-    addresses those bits decided, None where nobody followed them.
+    addresses those bits decided, None where nobody followed them. `changed_variables` are variables of the module that no
+    longer hold what they were loaded with, or on a real GPU may not: what the next run over the module finds.
     """
 
     inexact: tuple[str, ...] = ()
@@ -178,6 +179,7 @@ class Findings:
     conflicts: tuple[str, ...] = ()
     owner_of: Callable[[Buffer, int], Mapping[str, object]] | None = None
     reached: tuple[str, ...] | None = None
+    changed_variables: tuple[str, ...] = ()
 
 
 class Launcher(Protocol):
@@ -248,8 +250,9 @@ class Kernel(Card):
     plain integers; it may be a function of the problem. `owner(problem, output, index)` says which (block, thread)
     writes an element. `suspects` names mistakes and gives, for each, what a kernel that makes it would write: a report
     of differing bits says which of them fits. `conflict_free` lists the beginnings of PTX opcodes ("ldmatrix") whose
-    accesses have no bank conflicts, which a device that counts them holds the kernel to. `declared_in` is the file that
-    a replay case names.
+    accesses have no bank conflicts, which a device that counts them holds the kernel to. A kernel that leaves something in
+    the module's variables must be right in a second run as well; `fresh_module` says that each run needs a module that
+    nobody launched before. `declared_in` is the file that a replay case names.
     """
 
     name: str
@@ -274,6 +277,7 @@ class Kernel(Card):
     suspects: Mapping[str, Callable[..., Outputs]] = field(default_factory=dict)
     per_target: bool = False
     conflict_free: tuple[str, ...] = ()
+    fresh_module: bool = False
     declared_in: Path | None = None
 
     def __post_init__(self) -> None:

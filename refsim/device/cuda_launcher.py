@@ -136,8 +136,8 @@ class CudaLauncher(Card):
         return raw.view(buffer.dtype)
 
     def findings(self) -> Findings:
-        """Nothing: a GPU writes bytes and says no more."""
-        return Findings()
+        """A GPU writes bytes and says no more; a module with variables may hold others than it was loaded with."""
+        return Findings(changed_variables=() if self.module.keeps_nothing else ("a variable of the module",))
 
     def close(self) -> None:
         """Frees every buffer; the launcher is empty afterwards."""

@@ -62,6 +62,10 @@ class RunnableModule(Protocol):
     def finish(self, where: str) -> None:
         """Waits for what was launched, and raises what became of it."""
 
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether no launch can leave something in the module that the next one would find."""
+
     def unload(self) -> None: ...
 
 
@@ -85,6 +89,11 @@ class NoModule:
         self.broken = True
         synchronized(self.driver, where)
         self.broken = False
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """What a Python function keeps outlives any launcher: the next problem finds it, whoever runs it."""
+        return True
 
     def unload(self) -> None:
         pass

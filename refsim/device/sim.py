@@ -21,6 +21,7 @@ from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.checks.open_bits import OpenBits
+from refsim.ptx.machine.launch import changed_variables
 from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.syntax import place
 from refsim.render.cards import Card
@@ -201,8 +202,9 @@ class SimLauncher(Card):
         uses = [use for trace in self.traces for use in trace.banks if use.wavefronts > use.ideal]
         conflicts = tuple(f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses)
         reached = tuple(self.following.reaches.values()) if self.following and self.has_followed else None
+        left = changed_variables(self.program.module, self.program.key, self.memory)
         open_, notes = (tuple(dict.fromkeys(texts)) for texts in (self.inexact, self.notes))
-        return Findings(open_, notes, conflicts, self.owner_of, reached)
+        return Findings(open_, notes, conflicts, self.owner_of, reached, left)
 
     def orders(self, entry: str) -> tuple[SeededPolicy, ...]:
         """The orders that a launch of an entry is tried under."""

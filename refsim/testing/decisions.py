@@ -1,7 +1,8 @@
 """The one decision over what a run of a kernel showed: `verify`, `replay`, campaigns, laws and pytest all take it here.
 
 In this order: a fault of the device is raised before anything is compared, and outranks all. Elements that differ beyond
-the promise fail, whatever arithmetic made them. Bank conflicts fail where none were promised. Only then, and only where
+the promise fail, whatever arithmetic made them, in a second run over the same module as in the first.
+Bank conflicts fail where none were promised. Only then, and only where
 bits decide: elements that agree although arithmetic on their way has no fixed bits agree on this machine alone, and that is
 inconclusive. Where a bound decides, such arithmetic is a note.
 """
@@ -27,7 +28,7 @@ class Observation:
     `counts` are the elements of each output, and how many of them differ beyond the promise.
     `inexact` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel promises not to
     have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody followed them; `slack`
-    what bounds left open.
+    what bounds left open; `again` what a second run over the same module did otherwise, in words.
     """
 
     outputs: Outputs
@@ -39,6 +40,7 @@ class Observation:
     reached: tuple[str, ...] | None = None
     slack: Slack = NO_SLACK
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
     if seen.mismatches:
         worst = max(seen.mismatches, key=badness)
         return Finding(FAIL, "\n".join(map(str, seen.mismatches)), problem, worst, is_open, seen.mismatches)
+    if seen.again:
+        return Finding(FAIL, "\n".join(seen.again), problem)
     if seen.conflicts:
         text = "\n".join(["[bank-conflicts] promised are none", *seen.conflicts])
         return Finding(FAIL, text, problem, is_open=is_open)

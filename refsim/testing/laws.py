@@ -38,6 +38,7 @@ class _WatchedLauncher(Card):
     """Passes everything on to `inner`, and remembers what was uploaded as read-only and where every buffer lies.
 
     It also remembers the first fault, so that a `run` that catches it does not hide it, and whether anything was launched.
+    `suffix` tells the buffers of a second run from those of the first.
     """
 
     inner: Launcher
@@ -46,6 +47,7 @@ class _WatchedLauncher(Card):
     inputs: list[tuple[Buffer, NDArray[Any]]] = field(default_factory=list)
     hosts: list[Host] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
+    suffix: str = ""
 
     def _line(self) -> str:
         return f"over {self.inner!r}"
@@ -84,7 +86,7 @@ class _WatchedLauncher(Card):
         return self.inner.findings()
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
-        buffer = self.inner.upload(array, name=name, misalign_bytes=misalign_bytes, writable=writable)
+        buffer = self.inner.upload(array, name=name + self.suffix, misalign_bytes=misalign_bytes, writable=writable)
         self.buffers[name] = buffer
         uploaded = np.array(array, copy=True)
         if isinstance(array, np.ndarray):
@@ -94,7 +96,7 @@ class _WatchedLauncher(Card):
         return buffer
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
-        buffer = self.inner.output(count, dtype, name=name, misalign_bytes=misalign_bytes)
+        buffer = self.inner.output(count, dtype, name=name + self.suffix, misalign_bytes=misalign_bytes)
         self.buffers[name] = buffer
         return buffer
 
@@ -131,6 +133,9 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
             mistaken = _mistaken(kernel, problem, launcher.target, want, remarks)
             compared = [_suspected(mismatch, got, want, mistaken) for mismatch in compared]
         changed = [_changed(launcher, buffer, array) for buffer, array in watched.inputs]
+        again: tuple[str, ...] = ()
+        if seen.changed_variables and not kernel.fresh_module and not any((*compared, *changed)):
+            again = _again(kernel, problem, launcher, formats, want, seen.changed_variables)
     elements = sum(mismatch.total for mismatch in compared)
     if elements and not watched.has_launched:
         _require_launches(kernel, problem, device)
@@ -144,6 +149,36 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
         reached=seen.reached,
         slack=slack(want),
         counts={mismatch.name: (mismatch.total, mismatch.count) for mismatch in (*compared, *changed)},
+        again=again,
+    )
+
+
+def _again(
+    kernel: Kernel,
+    problem: Any,
+    launcher: Launcher,
+    formats: Mapping[str, str],
+    want: Expected,
+    variables: Sequence[str],
+) -> tuple[str, ...]:
+    """What a second run over the same module does otherwise, in words: a process loads a module once and launches it often."""
+    left = f"second run over one module, {', '.join(variables)} as the first left it"
+    watched = _WatchedLauncher(launcher, suffix=" (second run)")
+    try:
+        got = _ran(kernel, problem, watched, formats)
+    except RefsimError as error:
+        if error.kind is Kind.FAULT:
+            error.what = f"{error.what}; {left}"
+        raise
+    for name in formats:
+        check_shape(kernel, name, got[name], want[name])
+    compared = [_judged(kernel, got[name], want[name], format, name, None) for name, format in formats.items()]
+    if not any(compared):
+        return ()
+    return (
+        f"[stateful] {left}:",
+        *(str(mismatch) for mismatch in compared if mismatch),
+        "help: let the kernel, or a launch in run, put it back; Kernel(fresh_module=True) where each run needs a new module",
     )
 
 

@@ -130,6 +130,14 @@ def test_a_module_with_variables_is_loaded_for_each_launcher(device):
     assert device.driver.calls.names() == ["cuModuleLoadData", "cuModuleUnload"] * 2
 
 
+@pytest.mark.parametrize(
+    ("text", "changed"), [(WITH_VARIABLE, ("a variable of the module",)), (PLAIN, ()), (UNUSED, ())]
+)
+def test_a_gpu_says_which_module_may_hold_what_a_launch_left(device, text, changed):
+    with device.loaded(text, "k.ptx") as gpu:
+        assert gpu.findings().changed_variables == changed
+
+
 @pytest.mark.parametrize("text", [PLAIN, UNUSED])
 def test_a_module_that_keeps_nothing_is_loaded_once(device, text):
     for _ in range(2):

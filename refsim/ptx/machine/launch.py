@@ -28,6 +28,7 @@ from refsim.ptx.memory.undo import Undo
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.runtime_calls import HEAP_CALLS
+from refsim.ptx.text.source_names import demangled
 from refsim.ptx.text.syntax import Address, Dual, Function, Module, Operand, Symbol, Variable, Vector
 
 WORKSPACE = "workspace of grid.sync()"
@@ -278,6 +279,22 @@ def place_global(variable: Variable, key: str, device: GlobalMemory) -> int:
     if region is not None:
         return region.start + device.space.base
     return device.allocate(variable.size, name, initial=variable.initial or b"", writable=variable.space != "const")
+
+
+def changed_variables(module: Module, key: str, device: GlobalMemory) -> tuple[str, ...]:
+    """Variables of a module that launches left with other bytes than `place_global` gave them, as C++ calls them; one that
+    holds addresses counts as changed when it was stored to.
+    """
+    found = []
+    inner = (variable for function in module.functions.values() for variable in function.variables)
+    for variable in (*module.variables.values(), *inner):
+        region = device.named(f"{variable.name}@{key}")
+        if region is None or region.name not in device.space.stored:
+            continue
+        now = device.read(region.start + device.space.base, variable.size).tobytes()
+        if variable.references or now != (variable.initial or b"").ljust(variable.size, b"\0"):
+            found.append(demangled(variable.name))
+    return tuple(found)
 
 
 def place_workspace(device: GlobalMemory) -> int:
