@@ -32,6 +32,7 @@ FAMILIES = (
     "async_copy",
     "cluster",
     "mbarrier",
+    "wgmma",
 )
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
 OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]

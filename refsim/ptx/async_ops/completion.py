@@ -23,9 +23,11 @@ class Wait:
 
 @dataclass
 class ThreadGroups:
-    """Each of `lanes` threads puts what it has started since its last commit into one group, numbered from 0."""
+    """Each of `lanes` threads, or warpgroups, puts what it has started since its last commit into one group, numbered from
+    0, by instructions whose names begin with `family`."""
 
     lanes: int
+    family: str = "cp.async"
     committed: NDArray[np.int64] = field(init=False)
     waits: list[Wait] = field(default_factory=list)
     waited: NDArray[np.int32] = field(init=False)
@@ -61,10 +63,10 @@ class ThreadGroups:
     def missing_wait(self, thread: int, group: int) -> str:
         """What a thread lacks that would wait for one of its groups."""
         if self.behind(thread, group) == 0:
-            return "it lacks a cp.async.commit_group and a wait for that group"
+            return f"it lacks a {self.family}.commit_group and a wait for that group"
         wait = self.waits[self.waited[thread]] if self.waited[thread] >= 0 else None
         left = -1 if wait is None else wait.limit + wait.pending - group
         if wait is None or left <= 0:  # it had not been committed then
-            return "it lacks a cp.async.wait_group"
+            return f"it lacks a {self.family}.wait_group"
         needed = f"N = {left - 1} would wait for it"
         return f"{place(wait.statement)} leaves its newest groups in flight, N = {wait.pending} of them; {needed}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 Shape = tuple[int, int, int]
+WARPGROUP = 128  # threads
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,16 @@ class Geometry:
     def warp(self) -> Ids:
         """Warp of each lane, unique over all CTAs that run."""
         return self.cta * self.warps + self.thread // 32
+
+    @cached_property
+    def warpgroup(self) -> Ids:
+        """Warpgroup of each lane, four warps from a multiple of four on, unique over all CTAs that run."""
+        return self.cta * self.warpgroups + self.thread // WARPGROUP
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups of one CTA, the last one perhaps not whole."""
+        return -(-self.threads // WARPGROUP)
 
     def describe(self, lane: int) -> str:
         """`thread (5, 0, 0) of block (2, 0, 0)`."""

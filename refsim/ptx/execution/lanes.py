@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.execution.context import Context
-from refsim.ptx.execution.geometry import Ids, key_of
+from refsim.ptx.execution.geometry import WARPGROUP, Ids, key_of
+from refsim.ptx.execution.matrix_product import MatrixProduct
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.address import position_of, rank_bits, rank_of
@@ -79,6 +80,18 @@ class Lanes:
             return False
         ids = self.ids.reshape(-1, 32)
         return bool((geometry.laneid[ids[:, 0]] == 0).all() and (ids[:, 31] - ids[:, 0] == 31).all())
+
+    @cached_property
+    def in_whole_warpgroups(self) -> bool:
+        """Whether the set is whole warpgroups of four warps each."""
+        geometry = self.machine.geometry
+        if self.is_full:
+            return geometry.threads % WARPGROUP == 0
+        if self.count % WARPGROUP:
+            return False
+        ids = self.ids.reshape(-1, WARPGROUP)
+        begins = geometry.thread[ids[:, 0]] % WARPGROUP == 0
+        return bool(begins.all() and (ids[:, -1] - ids[:, 0] == WARPGROUP - 1).all())
 
     def arithmetic(self, *, is_settled: bool) -> str:
         """The arithmetic of matrix products; one that the chip does not have is noted, unless it changes no result."""
@@ -337,6 +350,17 @@ class Mbarriers(Protocol):
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: NDArray[Any], *, increments: bool) -> None: ...
 
 
+class TensorCores(Protocol):
+    """The products of warpgroups on their way."""
+
+    def fence(self, lanes: Lanes) -> None: ...
+    def multiply(self, lanes: Lanes, product: MatrixProduct) -> None: ...
+    def commit(self, lanes: Lanes) -> None: ...
+    def wait(self, lanes: Lanes, pending: int) -> None: ...
+    def describe(self, number: int, group: int) -> str: ...
+    def reader_of(self, item: int) -> str: ...
+
+
 class Machine(Context, Protocol):
     """What runs lanes: their context, and what it does for a set of them."""
 
@@ -348,5 +372,7 @@ class Machine(Context, Protocol):
     def copies(self) -> Copies: ...
     @property
     def mbarriers(self) -> Mbarriers: ...
+    @property
+    def tensor_cores(self) -> TensorCores: ...
     def special(self, lanes: Lanes, name: str) -> NDArray[Any]: ...
     def branch(self, lanes: Lanes, target: int) -> None: ...

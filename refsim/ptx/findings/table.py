@@ -33,6 +33,10 @@ CHECKS = (
     Check("stale-read", FAILURE, "ld.global.nc or ldu reads bytes that the same launch wrote, which its cache need not see",
           part_of="race"),
     Check("read-before-wait", FAILURE, "shared bytes are read or written while a cp.async still writes them", "copies"),
+    Check("register-in-flight", FAILURE, "a register is read or written while a wgmma still uses it",
+          part_of="read-before-wait"),
+    Check("unfenced-register", FAILURE, "a wgmma uses a register that was accessed otherwise, without a wgmma.fence between",
+          part_of="read-before-wait"),
     Check("uninitialised", FAILURE, "bits that nobody wrote reach an output, an address, a branch or a decision",
           "initialised"),
     Check("uninitialised-unused", NOTE, "bits that nobody wrote are read, and reach none of these", part_of="uninitialised"),
@@ -70,11 +74,11 @@ class Checks:
     """What a launch checks beyond what stops it anyway; the table of all checks is `CHECKS`.
 
     "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: bits that nobody
-    wrote and that reach an output, an address or a decision (what is read for nothing is a note). copies: shared bytes
-    read while a cp.async still writes them. races: accesses that nothing orders. divergence: an aligned barrier that the
-    threads of a warp reach at different instructions; without the check it gathers them, as chips do since sm_70. banks:
-    whether bank conflicts are counted. seconds: wall-clock limit of a launch. off: checks that are not made, by name; it
-    comes to hold all that are off, however that was said.
+    wrote and that reach an output, an address or a decision (what is read for nothing is a note). copies: shared bytes read
+    while a cp.async still writes them, registers touched while a wgmma uses them. races: accesses that nothing orders.
+    divergence: an aligned barrier that the threads of a warp reach at different instructions; without the check it gathers
+    them, as chips do since sm_70. banks: whether bank conflicts are counted. seconds: wall-clock limit of a launch. off:
+    checks that are not made, by name; it comes to hold all that are off, however that was said.
     """
 
     initialised: str = "error"

@@ -23,6 +23,7 @@ INSTRUCTION_FAMILIES = (
     "runtime",
     "heap",
     "mbarrier",
+    "wgmma",
 )
 
 

@@ -1,7 +1,7 @@
 """From a clause and an opcode to a function over register bits: types resolved, modifiers fixed, once per instruction."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -56,22 +56,33 @@ def _resolve(operand: OperandForm, modifiers: dict[str, Any]) -> PtxType:
     return TYPES.get(name, TYPES["b32"])
 
 
-def bind(opcode: str, where: str = "", operands: int | None = None, predicates: int | None = None) -> Bound:
-    """Find the clause of an opcode (for so many operands and predicates in the text), resolve the type of each operand.
+def bind(
+    opcode: str,
+    where: str = "",
+    operands: int | None = None,
+    predicates: int | None = None,
+    vectors: int | None = None,
+) -> Bound:
+    """Find the clause of an opcode (for so many operands, predicates and vectors in the text), resolve the type of each
+    operand.
 
     Raises RefsimError for an unknown opcode.
     """
     try:
-        return _bound(opcode, operands, predicates)
+        return _bound(opcode, operands, predicates, vectors)
     except RefsimError as error:
         error.where = where
         raise
 
 
 @lru_cache(maxsize=1 << 15)  # more than all that the forms spell
-def _bound(opcode: str, operands: int | None, predicates: int | None) -> Bound:
-    clause, modifiers = find(opcode, "", operands, predicates)
-    typed = tuple((operand, _resolve(operand, modifiers)) for operand in clause.operands)
+def _bound(opcode: str, operands: int | None, predicates: int | None, vectors: int | None) -> Bound:
+    clause, modifiers = find(opcode, "", operands, predicates, vectors)
+    forms = clause.operands
+    if clause.length is not None:
+        count = clause.length(modifiers)
+        forms = tuple(replace(form, count=count, any_count=False) if form.any_count else form for form in forms)
+    typed = tuple((operand, _resolve(operand, modifiers)) for operand in forms)
     return Bound(opcode, clause, modifiers, typed)
 
 

@@ -75,11 +75,13 @@ class OperandForm:
 class Instruction:
     """One clause: its form, its meaning, the first target that has it, and the section it was taken from.
 
-    `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited,
-    "mask" the lanes that its operand "mask" names. `flow` marks a clause that itself tells the machine where its lanes
-    go on. `inexact` marks results that the ISA leaves open (`.approx`). `undefined` says which bits of the results are
-    undefined where bits of the sources are: "whole", any makes all undefined, or a function. `stacks` promises that whole
-    warps are computed each for itself, and that the clause asks its lanes for no more than their number and the arithmetic.
+    `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited, "mask"
+    the lanes that its operand "mask" names, "warpgroup" all of four warps. `flow` marks a clause that itself tells the
+    machine where its lanes go on. `inexact` marks results that the ISA leaves open (`.approx`). `undefined` says which bits
+    of the results are undefined where bits of the sources are: "whole", any makes all undefined, or a function. `stacks`
+    promises that whole warps are computed each for itself, and that the clause asks its lanes for no more than their number
+    and the arithmetic. `keeps_registers` hands its vectors over as registers, which it goes on to use behind the
+    instruction; `length` says of how many registers a vector `**` is.
     """
 
     form: str
@@ -99,6 +101,8 @@ class Instruction:
     counts_results: bool = False
     undefined: Rule = "whole"
     stacks: bool = False
+    keeps_registers: bool = False
+    length: Callable[[dict[str, Any]], int] | None = None
 
     @property
     def ends_block(self) -> bool:
@@ -116,11 +120,14 @@ class Instruction:
         targets = [self.since, *(self.later[word] for word in opcode.split(".") if word in self.later)]
         return max(targets, key=lambda target: (int(re.sub(r"\D", "", target)), target))
 
-    def takes(self, operands: int, predicates: int | None = None) -> bool:
+    def takes(self, operands: int, predicates: int | None = None, vectors: int | None = None) -> bool:
         """Whether so many operands may stand in the text; results d|dq count as one, the carry flag is never there.
 
-        predicates: how many of the sources are predicates; None where that is not known.
+        predicates: how many of the sources are predicates; vectors: how many operands are vectors, which counts where
+        the length of one is the clause's to say; None where that is not known.
         """
+        if vectors is not None and self.length is not None and vectors != sum(form.many for form in self.operands):
+            return False
         sources = [form for form in self.operands if not form.is_result and form.name != "cc"]
         results = int(any(form.is_result and form.name != "dcc" for form in self.operands))
         if not sum(not form.optional for form in sources) <= operands - results <= len(sources):
@@ -165,6 +172,8 @@ def instruction(
     inexact: bool = False,
     undefined: Rule = "whole",
     stacks: bool = False,
+    keeps_registers: bool = False,
+    length: Callable[[dict[str, Any]], int] | None = None,
 ) -> Callable[[Clause], Clause]:
     """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
 
@@ -203,6 +212,8 @@ def instruction(
             "results" in parameters,
             undefined,
             stacks,
+            keeps_registers,
+            length,
         )
         _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
         return function
@@ -235,18 +246,23 @@ def _matches(opcode: str) -> list[tuple[Instruction, dict[str, Any]]]:
 
 
 def find(
-    opcode: str, where: str = "", operands: int | None = None, predicates: int | None = None
+    opcode: str,
+    where: str = "",
+    operands: int | None = None,
+    predicates: int | None = None,
+    vectors: int | None = None,
 ) -> tuple[Instruction, dict[str, Any]]:
     """The clause of a full opcode such as `add.rn.f32`, and the modifiers it is to be called with.
 
     Two clauses may differ in their operands alone: `max.f32` has two sources, or three; the last one of `cp.async` is a
-    size or a predicate. Raises RefsimError `unknown-instruction`: what the instruction is, or the nearest known form.
+    size or a predicate, the first one of wgmma a descriptor or a vector. Raises RefsimError `unknown-instruction`: what
+    the instruction is, or the nearest known form.
     """
     mnemonic = opcode.split(".", 1)[0]
     matches = _matches(opcode)
     for flags in (predicates, None):
         for clause, modifiers in matches:
-            if operands is None or len(matches) == 1 or clause.takes(operands, flags):
+            if operands is None or len(matches) == 1 or clause.takes(operands, flags, vectors):
                 return clause, modifiers
     family = [clause.form for clause in _CLAUSES.get(mnemonic, [])]
     raise missing(opcode, where, family, [clause.form for clause in clauses()])

@@ -12,7 +12,7 @@ from refsim.errors import RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.isa.products import SETTLED, MmaKind, multiply
+from refsim.ptx.isa.products import SETTLED, MmaKind, multiply_in_turn
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
@@ -31,7 +31,7 @@ def whole_warps(lanes: Lanes) -> int:
 
 @dataclass(frozen=True)
 class Packing:
-    """How the registers of a fragment become a matrix (rows, columns) of elements.
+    """How the registers of a fragment, of `threads` lanes each, become a matrix (rows, columns) of elements.
 
     Items of `item` are moved, the most elements of a register that stay side by side: `gather` lists, item by item of
     the matrix, its place in a warp's registers (register, lane, part); `scatter` is the inverse.
@@ -44,11 +44,13 @@ class Packing:
     shape: tuple[int, int]
     gather: Array
     scatter: Array
+    threads: int = WARP
 
 
 @cache
 def packing_of(name: str, transposed: bool) -> Packing:
-    """The tables of a fragment; `transposed` makes B, K x N, a matrix of N rows. Registers that repeat others are left out."""
+    """The tables of a fragment; `transposed` makes B, K x N, a matrix of N rows. Registers that repeat others are left out.
+    Elements of less than a byte count as bytes of several."""
     fragment = fragment_named(name)
     own = fragment.values // fragment.copies
     rows, cols = (held[:, :own] for held in fragment.elements)
@@ -56,20 +58,30 @@ def packing_of(name: str, transposed: bool) -> Packing:
     if transposed:
         rows, cols, shape = cols, rows, (shape[1], shape[0])
     per, count = fragment.per_register, fragment.registers // fragment.copies
-    places = (rows * shape[1] + cols).reshape(WARP, count, per).transpose(1, 0, 2)
+    if (bits := fragment.element_bits) < 8:
+        inside = 8 // bits
+        rows, cols, shape, per = (
+            rows[:, ::inside],
+            cols[:, ::inside] // inside,
+            (shape[0], shape[1] // inside),
+            per // inside,
+        )
+    places = (rows * shape[1] + cols).reshape(fragment.threads, count, per).transpose(1, 0, 2)
     together = per if (np.diff(places, axis=-1) == 1).all() and (places[..., 0] % per == 0).all() else 1
     scatter = places[..., ::together].ravel() // together
     bits = fragment.register_bits
     item, element = (np.dtype(f"u{bits // per * width // 8}") for width in (together, 1))
-    return Packing(count, np.dtype(f"u{bits // 8}"), element, item, shape, np.argsort(scatter, kind="stable"), scatter)
+    gather = np.argsort(scatter, kind="stable")
+    return Packing(count, np.dtype(f"u{bits // 8}"), element, item, shape, gather, scatter, fragment.threads)
 
 
 def matrices(registers: list[Array], packing: Packing, warps: int) -> Array:
-    """The codes of each warp's matrix, (warps, rows, columns), from one array of lanes per register."""
-    held = np.empty((warps, packing.registers, WARP), packing.register)
+    """The codes of each warp's matrix, (warps, rows, columns), from one array of lanes per register; of each warpgroup's
+    where the fragment is one's."""
+    held = np.empty((warps, packing.registers, packing.threads), packing.register)
     for number, register in enumerate(registers[: packing.registers]):
         bits = register.view(packing.register)
-        held[:, number] = bits.reshape(-1, WARP) if len(bits) > 1 else bits
+        held[:, number] = bits.reshape(-1, packing.threads) if len(bits) > 1 else bits
     items = held.view(packing.item).reshape(warps, -1).take(packing.gather, axis=1)
     return items.view(packing.element).reshape(warps, *packing.shape)
 
@@ -78,15 +90,20 @@ def registers_of(matrix: Array, packing: Packing, dtype: Any) -> list[Array]:
     """The other way: each register's array of lanes, viewed as `dtype`."""
     warps = len(matrix)
     items = np.ascontiguousarray(matrix).view(packing.item).reshape(warps, -1)
-    held = items.take(packing.scatter, axis=1).view(dtype).reshape(warps, packing.registers, WARP)
+    held = items.take(packing.scatter, axis=1).view(dtype).reshape(warps, packing.registers, packing.threads)
     return [np.ascontiguousarray(held[:, number]).reshape(-1) for number in range(packing.registers)]
 
 
 def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, k: int) -> Array:
     """A B + C for the matrices of each warp, by products of depth `k`, as the launch's arithmetic wants it."""
+    return chained_product(lanes, a, b, c, kind, a.shape[-1], k)
+
+
+def chained_product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, columns: int, k: int) -> Array:
+    """The same for a chain of instructions that take so many columns each, in their order, and add to one another."""
     arithmetic = lanes.arithmetic(is_settled=kind.d in SETTLED)
     try:
-        return multiply(a, b, c, kind, k, lanes.machine.target, arithmetic)
+        return multiply_in_turn(a, b, c, kind, columns, k, lanes.machine.target, arithmetic)
     except RefsimError as error:
         if error.code not in ("unknown-target", "unknown-arithmetic"):
             raise

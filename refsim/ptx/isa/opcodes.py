@@ -38,6 +38,7 @@ FRONT: dict[str, frozenset[str]] = {
         "parity",
     }),
     "shf": frozenset({"l", "r"}),
+    "wgmma": frozenset({"fence", "mma_async", "commit_group", "wait_group"}),
     "wmma": frozenset({"load", "mma", "store", "a", "b", "c", "d"}),
 }
 # fmt: on
@@ -46,7 +47,14 @@ FRONT: dict[str, frozenset[str]] = {
 _LAYOUTS = {"row": "layout", "col": "layout"}
 _PRIORITIES = {f"L2::evict_{name}": "priority" for name in ("last", "normal", "first", "unchanged")}
 _PLACES = dict.fromkeys(("shared::cta", "shared::cluster", "shared", "global"), "place")
-SEQUENCES: dict[str, dict[str, str]] = {"mma": _LAYOUTS, "wmma": _LAYOUTS, "createpolicy": _PRIORITIES, "cp": _PLACES}
+_REDUCTION = {"and": "reduction", "popc": "reduction"}
+SEQUENCES: dict[str, dict[str, str]] = {
+    "mma": _LAYOUTS,
+    "wmma": _LAYOUTS,
+    "wgmma": _REDUCTION,
+    "createpolicy": _PRIORITIES,
+    "cp": _PLACES,
+}
 """By mnemonic, words that keep their order among those of the same kind."""
 
 

@@ -50,6 +50,25 @@ def mma_kind(a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
     return MmaKind(element_named(a), element_named(b), element_named(d), satfinite)
 
 
+@cache
+def wgmma_kind(a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
+    """The kind of a wgmma whose opcode names these types."""
+    return MmaKind(element_named(a), element_named(b), element_named(d), satfinite, "wgmma")
+
+
+def multiply_in_turn(
+    a: Array, b: Array, c: Array, kind: MmaKind, columns: int, k: int, target: str, arithmetic: str
+) -> Array:
+    """`multiply` by a chain of instructions that take so many columns of A and B each: the chip's own chain is one call."""
+    if columns == a.shape[-1] or (arithmetic == "silicon" and not kind.a.is_integer):
+        return multiply(a, b, c, kind, k, target, arithmetic)
+    for start in range(0, a.shape[-1], columns):
+        part = slice(start, start + columns)
+        some = np.ascontiguousarray(a[..., part]), np.ascontiguousarray(b[..., part])
+        c = multiply(*some, c, kind, k, target, arithmetic)
+    return c
+
+
 def multiply(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str, arithmetic: str) -> Array:
     """D (warps, M, N) = A B^T + C of one instruction of `k` products; a (warps, M, k), b (warps, N, k) are codes.
 
@@ -101,8 +120,13 @@ def _magnitude_mask(row: ElementType) -> Any:
 
 
 def _integers(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
-    """Products of 8-bit integers: a sum of 32 stays below 2^22, so that float64 holds it; 32 bits wrap or clamp."""
-    wide = [codes.view(row.array_dtype or codes.dtype).astype(np.float64) for codes, row in ((a, kind.a), (b, kind.b))]
+    """Products of 8-bit integers: a sum of 32 stays below 2^22, so that float64 holds it; 32 bits wrap or clamp. Single
+    bits come eight to a code, and the sum counts those that both have."""
+    if kind.a.code_bits == 1:
+        wide = [np.unpackbits(codes, axis=-1).astype(np.float64) for codes in (a, b)]
+    else:
+        sides = ((a, kind.a), (b, kind.b))
+        wide = [codes.view(row.array_dtype or codes.dtype).astype(np.float64) for codes, row in sides]
     total = np.matmul(wide[0], wide[1].swapaxes(-1, -2)).astype(np.int64) + c
     if kind.satfinite:
         total = np.clip(total, -(1 << 31), (1 << 31) - 1)

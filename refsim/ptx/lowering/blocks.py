@@ -84,6 +84,16 @@ class Code:
         return any(step.statement.opcode.startswith("cp.async.") for step in self.steps)
 
     @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """The registers that products of warpgroups go on to use behind their instructions."""
+        return tuple(sorted({index for step in self.steps for index in step.kept()}))
+
+    @cached_property
+    def has_products(self) -> bool:
+        """Whether warpgroups start products that go on while they compute."""
+        return any(step.bound.clause.keeps_registers for step in self.steps)
+
+    @cached_property
     def has_mbarriers(self) -> bool:
         """Whether it has barriers in shared memory."""
         return any(step.bound.clause.mnemonic == "mbarrier" for step in self.steps)
@@ -196,7 +206,9 @@ def _keep_registers(code: Code) -> None:
         block.live_out = set(registers_in(leaving[pc] & written))
     code.entering = entering
     code.doubtful = frozenset(registers_in(entering[0])) if entering else frozenset()
-    code.slots, code.slot_bits = shared_slots(code.register_bits, [*entering.values(), *leaving.values()])
+    kept = mask_of(set(code.kept))  # written whenever a product is complete: nobody else may have their places
+    borders = [live | kept for live in (*entering.values(), *leaving.values())]
+    code.slots, code.slot_bits = shared_slots(code.register_bits, borders)
 
 
 def _flow(block: BasicBlock, blocks: dict[int, BasicBlock]) -> Flow:

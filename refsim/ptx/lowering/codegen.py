@@ -16,7 +16,15 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import PtxType, is_plain, unviewer, view, viewer
 from refsim.ptx.lowering.blocks import BasicBlock, Code
-from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Constant, Source, place
+from refsim.ptx.lowering.operands import (
+    AddressOperand,
+    BranchTarget,
+    BranchTargets,
+    Constant,
+    Source,
+    place,
+    registers_of,
+)
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
@@ -45,7 +53,11 @@ def clause_function(step: Step, register_bits: list[int]) -> Callable[..., Any]:
         keywords["results"] = len(result) if isinstance(result, tuple) else 1
     operands = [typed(source, type) for source, type in step.sources]
     results = [_result_function(result, type, register_bits) for result, type in step.results]
-    is_silent = not results or bound.clause.flow
+    if bound.clause.keeps_registers:
+        operands = [
+            part if not isinstance(one, tuple) else tuple for part, (one, _) in zip(operands, step.sources, strict=True)
+        ]
+    is_silent = not results or bound.clause.flow or bound.clause.keeps_registers
 
     def call(*arguments: Any) -> Any:
         if wants_lanes:
@@ -81,7 +93,11 @@ def operands_function(code: Code, pc: int) -> Callable[[Lanes], list[Any]]:
     """What fetches the operands of the statement at a counter, as `fetch` does, made once for all launches."""
     if pc not in code.fetchers:
         names: dict[str, Any] = {"get": get, "place": place}
-        text = ", ".join(_fetching(source, names) for source, _ in code.steps[pc].sources)
+        kept = code.steps[pc].bound.clause.keeps_registers
+        text = ", ".join(
+            str(tuple(registers_of(source))) if kept and isinstance(source, tuple) else _fetching(source, names)
+            for source, _ in code.steps[pc].sources
+        )
         code.fetchers[pc] = eval(f"lambda lanes: [{text}]", names)
     return code.fetchers[pc]
 

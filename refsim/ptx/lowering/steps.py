@@ -67,6 +67,21 @@ class Step:
         for source, _ in self.sources:
             yield from registers_of(source)
 
+    def fetches(self) -> Iterator[int]:
+        """Registers whose values the step takes when it runs: not those that it hands over as registers."""
+        if self.guard:
+            yield self.guard.register.index
+        for source, _ in self.sources:
+            if not (self.bound.clause.keeps_registers and isinstance(source, tuple)):
+                yield from registers_of(source)
+
+    def kept(self) -> Iterator[int]:
+        """Registers that the step hands over, and that are used behind it."""
+        if self.bound.clause.keeps_registers:
+            for source, _ in self.sources:
+                if isinstance(source, tuple):
+                    yield from registers_of(source)
+
     def writes(self) -> Iterator[int]:
         """Registers that the step writes."""
         for result, _ in self.results:
@@ -89,7 +104,8 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
     where = f"PTX line {statement.line}{location_of(statement)}"
     if refused := lacking(target, statement.opcode, where):
         raise refused
-    bound = bind(statement.opcode, where, len(given), _predicates(statement, function))
+    vectors = sum(isinstance(operand, Vector) for operand in statement.operands)
+    bound = bind(statement.opcode, where, len(given), _predicates(statement, function), vectors)
     if not has(target, bound.since):
         raise RefsimError(
             "unsupported-target",

@@ -73,6 +73,8 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
 
 def _cut(value: Any, source: Source, type: PtxType) -> Any:
     """An operand's bits as wide as its type; addresses and branch targets as they are."""
+    if isinstance(value, tuple):
+        return value  # registers that are handed over
     if isinstance(value, list):
         assert isinstance(source, tuple)
         return [_cut(one, element, type) for one, element in zip(value, source, strict=True)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.copies import Copies
+from refsim.ptx.async_ops.warpgroup_products import TensorCores
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
@@ -57,6 +58,7 @@ class Machine:
     """The CTAs of one launch that run at the same time."""
 
     copies: Copies
+    tensor_cores: TensorCores
     mbarriers: Mbarriers
     barriers: Barriers
     cluster_barrier: ClusterBarrier
@@ -108,6 +110,7 @@ class Machine:
         self.polling = Polling(self)
         self.schedule = self._schedule(seed)
         self.copies = Copies(self, policy, self.choice)
+        self.tensor_cores = TensorCores(self, policy, self.choice)
         history = history or History()
         self.races, self.in_flight = self._watchers(history)
         self.mbarriers = Mbarriers(self)
@@ -182,6 +185,8 @@ class Machine:
             found["shared"].append(self.mbarriers)
         if self.in_flight is not None:
             found["shared"].append(self.in_flight)
+        if self.tensor_cores.reads is not None:
+            found["shared"].append(self.tensor_cores.reads)
         if self.races is not None:
             found["shared"].append(self.races)
             found["global"].append(self.races)
@@ -258,6 +263,7 @@ class Machine:
                 self.run_block(block, ids)
                 if self.choice is not None:
                     self.copies.drift()
+                    self.tensor_cores.drift()
         if self.alive.any():
             raise self.meetings.report_deadlock()
 
@@ -267,6 +273,8 @@ class Machine:
             lanes = self.lanes = Lanes(self, ids)
         if self.deferred is not None and self.deferred.waiting:
             self.deferred.before(block, lanes)
+        if self.code.has_products:
+            self.tensor_cores.before(block, lanes)
         if self.observer is not None and block.steps:
             self.observer.before(lanes, block.steps[0])
         self.block_function(block)(lanes)
@@ -292,7 +300,7 @@ class Machine:
     def terminate(self, block: BasicBlock, step: Step, lanes: Lanes) -> None:
         lanes.statement = step.statement
         if self.registers.unwritten:
-            for index in step.reads():
+            for index in step.fetches():
                 check_written(lanes, index)
         if self.tracking is not None:
             demand_guard(lanes, step)
@@ -341,7 +349,7 @@ class Machine:
             self.show(places)
             return
         found = [values] if len(step.results) == 1 else values or []
-        for pc, part in places:
+        for pc, part in places if not step.bound.clause.keeps_registers else ():
             chosen = None if part is lanes else np.isin(lanes.ids, part.ids)
             for (result, _), value in zip(self.code.steps[pc].results, found, strict=True):
                 elements = zip(result, value, strict=True) if isinstance(result, tuple) else [(result, value)]
@@ -358,6 +366,7 @@ class Machine:
     def show(self, places: list[tuple[int, Lanes]]) -> None:
         """Tell the observer about a terminator that ran."""
         if self.observer is not None:
+            self.tensor_cores.settle()
             for pc, lanes in places:
                 self.observer.after(lanes, self.code.steps[pc])
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.execution.geometry import Ids, union
+from refsim.ptx.execution.geometry import WARPGROUP, Ids, union
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.lowering.operands import fetch
@@ -20,6 +20,7 @@ from refsim.ptx.text.syntax import place
 
 ALL = 0xFFFFFFFF
 MASK_RULE = "PTX ISA, .sync instructions: every lane that the member mask names executes it with the same mask"
+WARPGROUP_RULE = "PTX ISA, wgmma: .aligned, all threads of the warpgroup execute the same instruction"
 RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expects must arrive"
 
 
@@ -34,6 +35,8 @@ class Meetings:
         """Park the lanes that arrive; the ones whose partners are all there, or None."""
         ids = union(self.parked.pop(pc), lanes.ids) if pc in self.parked else lanes.ids
         arrived = lanes if len(ids) == lanes.count else Lanes(self.machine, ids, step.statement)
+        if step.bound.clause.rendezvous == "warpgroup":
+            return self.meet_warpgroups(pc, arrived)
         named = self.member_mask(step, arrived) if step.bound.clause.rendezvous == "mask" else None
         whole = named is None or (len(named) == 1 and int(named[0]) == ALL)
         if whole and arrived.in_whole_warps:
@@ -52,6 +55,22 @@ class Meetings:
             self.demand_one_mask(meeting, named[ready])
         self.demand_everybody(pc, meeting, named if named is None or len(named) == 1 else named[ready])
         return meeting
+
+    def meet_warpgroups(self, pc: int, lanes: Lanes) -> Lanes | None:
+        """The warpgroups all of whose threads have arrived; one whose others can never come is a fault."""
+        if lanes.in_whole_warpgroups:
+            return lanes
+        geometry, alive = self.machine.geometry, self.machine.alive
+        present, living = (np.bincount(geometry.warpgroup[ids]) for ids in (lanes.ids, np.flatnonzero(alive)))
+        own = geometry.warpgroup[lanes.ids]
+        if (short := (living[own] < WARPGROUP) & (present[own] == living[own])).any():
+            who = int(np.argmax(short))
+            what = f"{int(present[own[who]])} of the warpgroup's {WARPGROUP} threads are here, and there are no others"
+            raise lanes.fault("divergent-sync", who, what, WARPGROUP_RULE)
+        ready = present[own] == WARPGROUP
+        if not ready.all():
+            self.parked[pc] = lanes.ids[~ready]
+        return lanes.select(ready)
 
     def demand_one_mask(self, lanes: Lanes, mask: NDArray[np.int64]) -> None:
         """The lanes that a mask names give that mask too."""
@@ -189,6 +208,8 @@ class Meetings:
         warps = np.concatenate([np.unique(geometry.warp[ids]) for _, ids in waiting])
         apart = len(np.unique(warps)) < len(warps) and not polling
         what = "the threads of a warp wait at different instructions" if apart else "no thread can go on"
+        if any(machine.code.steps[pc].bound.clause.rendezvous == "warpgroup" for pc, _ in waiting):
+            apart, what = True, "an instruction of warpgroups was not reached by all four warps of one"
         end = f"; {exited} threads have exited" if exited else ""
         return fault(
             "divergent-sync" if apart else "deadlock", f"{what}: {'; '.join(lines)}{end}", statement, rule=RULE

@@ -1,0 +1,270 @@
+"""Products of warpgroups in flight: when their operands are read, when their sums are computed, when they are complete.
+
+A policy decides when a product reads its operands and takes its place in the order of what is added to D. The sums are
+computed later, when somebody touches the registers of one: products that accumulate in the same registers become one chain,
+and the chains of several warpgroups one call.
+"""
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.formats import float_named
+from refsim.ptx.async_ops.completion import ThreadGroups
+from refsim.ptx.async_ops.matrix_chains import OperandsRead, computed
+from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.checks.in_flight_operands import OperandReads
+from refsim.ptx.checks.in_flight_registers import CODES, RegisterWatch, Touch, groups_of
+from refsim.ptx.execution.geometry import WARPGROUP
+from refsim.ptx.execution.lanes import Lanes, Machine
+from refsim.ptx.execution.matrix_operands import CORE_ROW, DescriptorError, chunk_places, codes_of, item_numbers, turns
+from refsim.ptx.execution.matrix_product import MatrixProduct
+from refsim.ptx.execution.registers import check_written, get, mark_written
+from refsim.ptx.isa.fragments import matrices, packing_of
+from refsim.ptx.lowering.blocks import BasicBlock, Code
+from refsim.ptx.memory.access import ASYNC
+from refsim.ptx.memory.space import ITEM
+from refsim.ptx.text.syntax import place
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+MOST = 1 << 26  # bytes of operands that wait for their sums
+
+
+class ProductHost(Machine, Protocol):
+    """A machine with those that follow its products."""
+
+    @property
+    def code(self) -> Code: ...
+    @property
+    def tensor_cores(self) -> "TensorCores": ...
+
+
+@dataclass(frozen=True)
+class ProductInFlight:
+    """One executed wgmma: an AsyncOp whose parts and units are warpgroups. `places` are the chunks of A and B as items of
+    the flat shared memory (warpgroups, chunks), None for A in registers; `group` is that of each warpgroup."""
+
+    host: ProductHost
+    number: int
+    lanes: Lanes
+    product: MatrixProduct
+    places: tuple[Array | None, Array]
+    group: NDArray[np.int64]
+    is_performed: bool = False
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        return groups_of(self.lanes)
+
+    def part(self, chosen: NDArray[np.bool_]) -> "ProductInFlight":
+        a, b = self.places
+        lanes = Lanes(self.lanes.machine, self.lanes.ids[chosen.repeat(WARPGROUP)], self.lanes.statement)
+        places = (None if a is None else a[chosen], b[chosen])
+        return replace(self, lanes=lanes, product=self.product.part(chosen), places=places, group=self.group[chosen])
+
+    def performed(self) -> "ProductInFlight":
+        self.host.tensor_cores.hold(OperandsRead(self.number, self.lanes, self.units, self.product, *self._codes()))
+        return replace(self, is_performed=True)
+
+    def complete(self) -> None:
+        unit = self.host.tensor_cores
+        if unit.reads is not None:
+            for items in self.items():
+                unit.reads.finished(items)
+        if unit.registers is not None:
+            unit.registers.finished(self.units, self.product, self.number)
+
+    def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
+        return np.zeros(len(self.group), np.bool_)
+
+    def items(self) -> Iterator[Array]:
+        """The chunks of shared memory that it reads."""
+        return (items for items in self.places if items is not None)
+
+    def _codes(self) -> tuple[Array, Array]:
+        """A and B as matrices of codes, with the signs that the instruction turns."""
+        form, memory = self.product.form, self.host.shared.bytes.view(ITEM[CORE_ROW])
+        found = []
+        for side, items, type, negated in zip("ab", self.places, (form.a, form.b), form.negated, strict=True):
+            if items is None:
+                held = [self.lanes.full(get(self.lanes, index)) for index in self.product.fragment]
+                codes = matrices(held, packing_of(form.fragment, False), len(self.group))
+            else:
+                codes = codes_of(memory.take(items), form, side)
+            found.append(codes ^ codes.dtype.type(float_named(type).sign_mask) if negated else codes)
+        return found[0], found[1]
+
+
+@dataclass
+class TensorCores:
+    """The products of all warpgroups that run. `waiting` have read their operands, and wait for their sums, which will be
+    written to `results`; `touching` has, for each block, the statements that touch registers of products. `reads` and
+    `registers` look for those who touch what products use."""
+
+    machine: ProductHost
+    policy: str
+    choice: np.random.Generator | None
+    groups: ThreadGroups = field(init=False)
+    queue: Queue[ProductInFlight] = field(init=False)
+    reads: OperandReads | None = None
+    registers: RegisterWatch | None = None
+    issued: int = 0
+    waiting: list[OperandsRead] = field(default_factory=list)
+    results: set[int] = field(default_factory=set)
+    bytes_held: int = 0
+    touching: dict[int, tuple[frozenset[int], tuple[Touch, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        geometry = self.machine.geometry
+        self.groups = ThreadGroups(geometry.count * geometry.warpgroups, "wgmma")
+        self.queue = Queue(self.policy, self.choice)
+        if self.machine.code.has_products:
+            off = self.machine.checks.off
+            self.reads = None if "race" in off else OperandReads(self.machine)
+            self.registers = None if set(CODES) <= set(off) else RegisterWatch(self.machine, self.machine.code.kept)
+
+    # ---- what instructions ask for
+    def fence(self, lanes: Lanes) -> None:
+        """Registers that were touched are in order before what comes."""
+        if self.registers is not None:
+            self.registers.fenced(groups_of(lanes))
+
+    def multiply(self, lanes: Lanes, product: MatrixProduct) -> None:
+        """Warpgroups start a product; what it reads is checked now."""
+        self.issued += 1
+        machine, lanes = self.machine, copy(lanes)  # the set goes on to other statements
+        groups = groups_of(lanes)
+        places = self._read_operands(lanes, product)
+        self._use_registers(lanes, product)
+        if self.registers is not None:
+            self.registers.begun(lanes, groups, product, self.issued)
+        flight = ProductInFlight(machine, self.issued, lanes, product, places, self.groups.current(groups))
+        if self.reads is not None:
+            for items in flight.items():
+                self.reads.begun(items)
+        self.queue.start(flight)
+
+    def commit(self, lanes: Lanes) -> None:
+        """All products since the last commit are one group."""
+        self.groups.commit(groups_of(lanes))
+
+    def wait(self, lanes: Lanes, pending: int) -> None:
+        """Warpgroups go on when at most `pending` of their newest groups are in flight."""
+        if self.queue.flying:
+            assert lanes.statement is not None
+            groups = groups_of(lanes)
+            self.groups.note_wait(groups, lanes.statement, pending)
+            limit = self.groups.all_but(groups, pending)
+            self.queue.complete(lambda flight: flight.group < limit[flight.units])
+
+    def _read_operands(self, lanes: Lanes, product: MatrixProduct) -> tuple[Array | None, Array]:
+        """Show the reads of A and B to those that watch; the chunks that will be read."""
+        found: list[Array | None] = []
+        for side, words in zip("ab", (product.a, product.b), strict=True):
+            if isinstance(words, tuple):
+                found.append(None)
+                continue
+            try:
+                places = chunk_places(words, product.form, side)
+            except DescriptorError as error:
+                what = f"the descriptor of {side.upper()}, {int(words[0]):#x}: {error}"
+                raise lanes.fault("invalid-operand", 0, what, str(PTX["wgmma, matrix descriptor format"])) from None
+            for part, at in turns(lanes, places):
+                space, owner = part.space("shared")
+                self.machine.port.touch(part, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
+            found.append(item_numbers(lanes, places))
+        assert found[1] is not None
+        return found[0], found[1]
+
+    def _use_registers(self, lanes: Lanes, product: MatrixProduct) -> None:
+        """What is added to, and A in registers, must have been written; where another product wrote them, that is done."""
+        if not self.results.isdisjoint(product.fragment):
+            self.settle()
+        if self.machine.registers.unwritten:
+            adding = lanes.select(product.adds.repeat(WARPGROUP))
+            for index in product.d if adding is not None else ():
+                check_written(adding or lanes, index)
+            for index in product.fragment:
+                check_written(lanes, index)
+            for index in product.d:
+                mark_written(lanes, index)
+
+    # ---- time
+    def drift(self) -> None:
+        self.queue.drift()
+
+    def hold(self, read: OperandsRead) -> None:
+        """A product has read its operands; its sums can wait."""
+        self.waiting.append(read)
+        self.results.update(read.product.d)
+        self.bytes_held += read.a.nbytes + read.b.nbytes
+        if self.bytes_held > MOST:
+            self.settle()
+
+    def before(self, block: BasicBlock, lanes: Lanes) -> None:
+        """A block is about to run: its statements may touch registers of products."""
+        if block.pc not in self.touching:
+            self.touching[block.pc] = _touching(block, frozenset(self.machine.code.kept))
+        registers, touches = self.touching[block.pc]
+        if not touches:
+            return
+        if self.registers is not None:
+            self.registers.before(touches, lanes)
+        if not self.results.isdisjoint(registers):
+            self.settle()
+
+    def settle(self) -> None:
+        """Compute the sums of all that have read their operands, but those before which an older product of the same
+        warpgroup has yet to read."""
+        oldest = np.full(self.machine.geometry.count * self.machine.geometry.warpgroups, self.issued + 1, np.int64)
+        for flight in self.queue.flying:
+            if not flight.is_performed:
+                oldest[flight.units] = np.minimum(oldest[flight.units], flight.number)
+        ready: list[OperandsRead] = []
+        still: list[OperandsRead] = []
+        for read in sorted(self.waiting, key=lambda read: read.number):
+            is_next = read.number < oldest[read.groups]
+            if is_next.any():
+                ready.append(read if is_next.all() else read.part(is_next))
+            if not is_next.all():
+                still.append(read.part(~is_next) if is_next.any() else read)
+        self.waiting = still
+        self.results = {index for read in still for index in read.product.d}
+        self.bytes_held = sum(read.a.nbytes + read.b.nbytes for read in still)
+        computed(ready)
+
+    # ---- words
+    def describe(self, number: int, group: int) -> str:
+        """The product of that number, and what a warpgroup lacks that would wait for it."""
+        for flight in self.queue.flying:
+            if flight.number == number and group in flight.units:
+                assert flight.lanes.statement is not None
+                own = int(flight.group[flight.units == group][0])
+                return f"{place(flight.lanes.statement)}, which is in flight: {self.groups.missing_wait(group, own)}"
+        return "a wgmma in flight"
+
+    def reader_of(self, item: int) -> str:
+        """The product in flight that reads a chunk of the flat shared memory."""
+        for flight in self.queue.flying:
+            for items in flight.items():
+                if (there := (items == item).any(axis=1)).any():
+                    return self.describe(flight.number, int(flight.units[int(np.argmax(there))]))
+        return "a wgmma in flight"
+
+
+def _touching(block: BasicBlock, kept: frozenset[int]) -> tuple[frozenset[int], tuple[Touch, ...]]:
+    """The registers of products that statements of a block touch, and those statements."""
+    touches, changed = [], set[int]()
+    for step in block.everything():
+        written = frozenset(() if step.bound.clause.keeps_registers else step.writes())
+        own = tuple(sorted(kept & (written | frozenset(step.fetches()))))
+        if own:
+            is_known = step.guard is not None and step.guard.register.index not in changed
+            touches.append(Touch(step.statement, own, written, step.guard if is_known else None))
+        changed |= written
+    return frozenset(index for touch in touches for index in touch.registers), tuple(touches)

@@ -1,0 +1,171 @@
+"""Registers that products of warpgroups use behind their instructions: touched too early, or handed over without a fence.
+
+A register is an accumulator or a part of A from the instruction on, until a wait covers its group; whoever reads or writes
+it meanwhile finds it in any state. A wgmma.fence must stand between other accesses of a register and the product that
+uses it next, but not between products that accumulate by the same shape. Blocks end where a product begins, is committed
+or waited for, so that within a block nothing of this changes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.execution.geometry import WARPGROUP, Ids
+from refsim.ptx.execution.lanes import Lanes, Machine
+from refsim.ptx.execution.matrix_product import MatrixProduct, Registers
+from refsim.ptx.execution.registers import get
+from refsim.ptx.text.syntax import Guard, Statement, place
+
+Array = NDArray[Any]
+IN_FLIGHT, UNFENCED = "register-in-flight", "unfenced-register"
+CODES = (IN_FLIGHT, UNFENCED)
+RULE = "PTX ISA, wgmma.mma_async: nobody touches its registers before a wgmma.wait_group that covers it"
+FENCE_RULE = "PTX ISA, wgmma.fence: before the first wgmma, and between other accesses of its registers and a wgmma"
+_FENCED = -1
+
+
+@dataclass(frozen=True)
+class Touch:
+    """A statement that reads or writes some of the registers that products use. `guard` is that of its statement where the
+    block leaves its value alone until there; of any other guard nothing is known, and it counts as true."""
+
+    statement: Statement
+    registers: Registers
+    written: frozenset[int]
+    guard: Guard | None
+
+    def happens(self, lanes: Lanes) -> bool:
+        """Whether some lane executes the statement."""
+        if self.guard is None:
+            return True
+        return bool((get(lanes, self.guard.register.index) != self.guard.negated).any())
+
+
+class RegisterWatch:
+    """For each warpgroup and each register that products use: which product uses it now, who touched it since the last
+    fence (a number of `touches`), and by which shape products have used it since."""
+
+    def __init__(self, machine: Machine, kept: Registers) -> None:
+        self.machine = machine
+        self.column = np.full(max(kept, default=0) + 1, -1, np.int64)
+        self.column[list(kept)] = np.arange(len(kept))
+        self.names = kept
+        groups = machine.geometry.count * machine.geometry.warpgroups
+        self.accumulating = np.zeros((groups, len(kept)), np.int64)
+        self.feeding = np.zeros((groups, len(kept)), np.int64)
+        self.touched = np.zeros((groups, len(kept)), np.int64)
+        self.ever_fenced = np.zeros(groups, np.bool_)
+        self.shape = np.zeros((groups, len(kept)), np.int64)
+        self.shapes: dict[str, int] = {}
+        self.touches: list[Touch] = []
+        self.numbers: dict[int, int] = {}
+        self.flying = 0
+
+    # ---- other statements
+    def before(self, touches: tuple[Touch, ...], lanes: Lanes) -> None:
+        """A block is about to run whose statements touch registers of products."""
+        groups = groups_of(lanes)
+        happening = [each for each in touches if each.happens(lanes)]
+        if self.flying:
+            for touch in happening:
+                self._demand_landed(touch, lanes, groups)
+        for touch in happening:
+            self.touched[np.ix_(groups, self.column[list(touch.registers)])] = self._number(touch)
+
+    def _number(self, touch: Touch) -> int:
+        if id(touch) not in self.numbers:
+            self.numbers[id(touch)] = len(self.touches)
+            self.touches.append(touch)
+        return self.numbers[id(touch)]
+
+    def _demand_landed(self, touch: Touch, lanes: Lanes, groups: Ids) -> None:
+        at = np.ix_(groups, self.column[list(touch.registers)])
+        flying = np.maximum(self.accumulating[at], self.feeding[at])
+        if not flying.any():
+            return
+        group, which = (int(each[0]) for each in np.nonzero(flying))
+        register = touch.registers[which]
+        verb = "writes" if register in touch.written else "reads"
+        part = Lanes(self.machine, lanes.ids, touch.statement)
+        who = int(np.argmax(self.machine.geometry.warpgroup[lanes.ids] == groups[group]))
+        self._report_flying(part, who, verb, register, int(flying[group, which]), int(groups[group]))
+
+    def _report_flying(self, lanes: Lanes, who: int, verb: str, register: int, number: int, group: int) -> None:
+        role = "an accumulator" if self.accumulating[group, self.column[register]] == number else "a part of A"
+        why = self.machine.tensor_cores.describe(number, group)
+        what = f"{verb} {self._name(register)}, {role} of {why}"
+        self.machine.report(lanes.fault(IN_FLIGHT, who, what, RULE), lanes.statement)
+
+    def _name(self, register: int) -> str:
+        return self.machine.code.function.register_names[register]
+
+    # ---- products
+    def fenced(self, groups: Ids) -> None:
+        """What these warpgroups touched is in order before their products that come."""
+        self.touched[groups] = _FENCED
+        self.ever_fenced[groups] = True
+        self.shape[groups] = 0
+
+    def begun(self, lanes: Lanes, groups: Ids, product: MatrixProduct, number: int) -> None:
+        """A product uses its registers from now on."""
+        shape = self.shapes.setdefault(product.form.shape, len(self.shapes) + 1)
+        results, fragment = self.column[list(product.d)], self.column[list(product.fragment)]
+        self._demand_free(lanes, groups, product, (results, fragment))
+        self._demand_fenced(lanes, groups, (*product.d, *product.fragment))
+        other = self.shape[np.ix_(groups, results)]
+        if (mixed := (other != 0) & (other != shape)).any():
+            group, which = (int(each[0]) for each in np.nonzero(mixed))
+            before = [*self.shapes][int(other[group, which]) - 1]
+            what = (
+                f"{self._name(product.d[which])} was accumulated as {before} and is accumulated as {product.form.shape}"
+            )
+            error = lanes.fault(UNFENCED, group * WARPGROUP, f"{what} without a wgmma.fence between them", FENCE_RULE)
+            self.machine.report(error, lanes.statement)
+        self.accumulating[np.ix_(groups, results)] = number
+        self.feeding[np.ix_(groups, fragment)] = number
+        self.shape[np.ix_(groups, results)] = shape
+        self.flying += len(groups)
+
+    def _demand_free(self, lanes: Lanes, groups: Ids, product: MatrixProduct, columns: tuple[Array, Array]) -> None:
+        """No other product uses an accumulator as A, or a part of A as an accumulator."""
+        for verb, registers, at, held in (
+            ("accumulates in", product.d, columns[0], self.feeding),
+            ("takes a part of A from", product.fragment, columns[1], self.accumulating),
+        ):
+            flying = held[np.ix_(groups, at)]
+            if flying.any():
+                group, which = (int(each[0]) for each in np.nonzero(flying))
+                number = int(flying[group, which])
+                self._report_flying(lanes, group * WARPGROUP, verb, registers[which], number, int(groups[group]))
+
+    def _demand_fenced(self, lanes: Lanes, groups: Ids, registers: Registers) -> None:
+        touched = self.touched[np.ix_(groups, self.column[list(registers)])]
+        if (touched == _FENCED).all():
+            return
+        group, which = (int(each[0]) for each in np.nonzero(touched != _FENCED))
+        if not self.ever_fenced[groups[group]]:
+            what = "no wgmma.fence stands before the first wgmma of this warpgroup"
+        else:
+            touch, register = self.touches[int(touched[group, which])], registers[which]
+            verb = "wrote" if register in touch.written else "read"
+            what = (
+                f"uses {self._name(register)}, which {place(touch.statement)} {verb}, and no wgmma.fence stands between"
+            )
+        self.machine.report(lanes.fault(UNFENCED, group * WARPGROUP, what, FENCE_RULE), lanes.statement)
+
+    def finished(self, groups: Ids, product: MatrixProduct, number: int) -> None:
+        """Somebody has waited for a product: its registers are free, unless a later one uses them."""
+        for held, registers in ((self.accumulating, product.d), (self.feeding, product.fragment)):
+            at = np.ix_(groups, self.column[list(registers)])
+            held[at] = np.where(held[at] == number, 0, held[at])
+        self.flying -= len(groups)
+
+
+def groups_of(lanes: Lanes) -> Ids:
+    """The warpgroups of a set of lanes, rising."""
+    group = lanes.machine.geometry.warpgroup
+    if lanes.in_whole_warpgroups:
+        return np.asarray(group[lanes.ids[::WARPGROUP]])
+    return np.unique(group[lanes.ids])

@@ -1,0 +1,106 @@
+"""Operands of a warpgroup's product in shared memory: from descriptors to 16-byte chunks, and from chunks to matrices.
+
+Where a descriptor leads is said by `refsim.layouts` alone. Whole repeats of a swizzle may be added to an address without
+changing how it is swizzled, so that descriptors which differ in nothing else share one table.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.formats import element_named
+from refsim.layouts.descriptors import descriptor, walk
+from refsim.layouts.tiles import MN, Major
+from refsim.ptx.execution.geometry import WARPGROUP
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.matrix_product import ProductForm, Words
+from refsim.ptx.memory.space import ITEM
+
+Array = NDArray[Any]
+CORE_ROW = 16
+PRODUCT_ROWS = 64
+_ACROSS = 8  # rows that a chunk of an MN-major operand holds, elements of 16 bits
+_UNITS = 1024 // 16  # the longest repeat of a swizzle, in what start_address counts
+_START = 0x3FFF
+
+
+class DescriptorError(Exception):
+    """A descriptor that no hardware reads, and why."""
+
+
+def chunk_places(words: Words, form: ProductForm, side: str) -> Array:
+    """The shared addresses of every chunk of A or B, (warpgroups, chunks); raises DescriptorError."""
+    name, major = form.operand(side), form.majors[side == "b"]
+    found = [_placed(int(word), name, major) for word in words]
+    if len(found) == 1:
+        return found[0][None]
+    return np.broadcast_to(found[0], (len(found), len(found[0]))) if _are_same(words) else np.stack(found)
+
+
+def _are_same(words: Words) -> bool:
+    return bool((words == words[0]).all())
+
+
+@lru_cache(maxsize=1 << 12)
+def _placed(word: int, name: str, major: Major) -> Array:
+    whole = (word & _START) // _UNITS * _UNITS
+    return _table(word - whole, name, major) + whole * 16
+
+
+@lru_cache(maxsize=1 << 9)
+def _table(word: int, name: str, major: Major) -> Array:
+    """The chunk addresses that a descriptor whose matrix begins within the first repeat leads to."""
+    try:
+        found = walk(descriptor("wgmma-smem"), word, name, major=major)
+    except RefsimError as error:
+        raise DescriptorError(error.what) from None
+    if found.problems:
+        raise DescriptorError(found.problems[0])
+    per = CORE_ROW * 8 // found.operand.container_bits
+    bits = found.bits[::_ACROSS] if major == MN else found.bits[:, ::per]
+    return np.ascontiguousarray(bits // 8).ravel()
+
+
+def turns(lanes: Lanes, places: Array) -> Iterator[tuple[Lanes, Array]]:
+    """The lanes of warpgroups that stand for their tensor cores, one chunk each, as often as there are chunks: those of A
+    in a row, so that each warp reads the rows that it multiplies."""
+    groups, count = places.shape
+    for start in range(0, count, WARPGROUP):
+        part = places[:, start : start + WARPGROUP]
+        if part.shape[1] == WARPGROUP:
+            yield lanes, part.ravel()
+        else:
+            step = WARPGROUP // part.shape[1]
+            chosen = (np.arange(groups)[:, None] * WARPGROUP + np.arange(part.shape[1]) * step).ravel()
+            yield Lanes(lanes.machine, lanes.ids[chosen], lanes.statement), part.ravel()
+
+
+def codes_of(items: Array, form: ProductForm, side: str) -> Array:
+    """The matrix that chunks hold: codes (warpgroups, rows, k); single bits eight to a byte."""
+    rows = PRODUCT_ROWS if side == "a" else form.n
+    element = element_named(form.a if side == "a" else form.b)
+    held = np.ascontiguousarray(items).view(element.code_dtype)
+    if form.majors[side == "b"] == MN:
+        lines = held.reshape(len(items), rows // _ACROSS, form.k, _ACROSS)
+        return np.ascontiguousarray(lines.swapaxes(2, 3)).reshape(len(items), rows, form.k)
+    return held.reshape(len(items), rows, -1)
+
+
+def events_of(events: Array, form: ProductForm, side: str) -> Array:
+    """Of something noted of each element of chunks, (warpgroups, chunks, elements), the greatest of each row."""
+    rows = PRODUCT_ROWS if side == "a" else form.n
+    if form.majors[side == "b"] == MN:
+        lines = events.reshape(len(events), rows // _ACROSS, form.k, -1)
+        return np.asarray(lines.max(axis=2)).reshape(len(events), rows)
+    return np.asarray(events.reshape(len(events), rows, -1).max(axis=2))
+
+
+def item_numbers(lanes: Lanes, places: Array) -> Array:
+    """The chunks of each warpgroup's own block as items of the flat shared memory."""
+    space, owner = lanes.space("shared")
+    assert not isinstance(owner, int)
+    return np.asarray((places + (owner[::WARPGROUP] * space.stride)[:, None]) // ITEM[CORE_ROW].itemsize)

@@ -1,0 +1,184 @@
+"""wgmma: products of matrices by a warpgroup, which go on while its threads compute.
+
+The four warps execute the instruction together; what it reads and writes is the matter of refsim.ptx.async_ops.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.formats import element_named
+from refsim.layouts.families.wgmma import PRODUCTS, Product
+from refsim.layouts.tiles import MN, K
+from refsim.ptx.checks import undefined_warpgroup as undefined
+from refsim.ptx.execution.geometry import WARPGROUP
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.products import INTEGERS
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+_SECTION = PTX["wgmma.mma_async"]
+_SINCE = "sm_90a"
+_BITS = "b1"
+_ZERO = np.zeros(1, np.uint32)
+_TRANSPOSED = 16  # bits of the elements that a descriptor may have in either major
+
+
+@instruction("wgmma.fence.sync.aligned", rendezvous="warpgroup", since=_SINCE, source=PTX["wgmma.fence"])
+def fence(lanes: Lanes) -> None:
+    """Registers that were touched before may be accumulators and fragments of what comes after."""
+    lanes.machine.tensor_cores.fence(lanes)
+
+
+@instruction("wgmma.commit_group.sync.aligned", rendezvous="warpgroup", since=_SINCE, source=PTX["wgmma.commit_group"])
+def commit_group(lanes: Lanes) -> None:
+    """The warpgroup's products since its last commit become one group, which may be empty."""
+    lanes.machine.tensor_cores.commit(lanes)
+
+
+@instruction(
+    "wgmma.wait_group.sync.aligned n:b32", rendezvous="warpgroup", since=_SINCE, source=PTX["wgmma.wait_group"]
+)
+def wait_group(lanes: Lanes, n: Array) -> None:
+    """The warpgroup goes on when at most the `n` newest of its groups are in flight."""
+    lanes.machine.tensor_cores.wait(lanes, int(n[0]))
+
+
+def _common(lanes: Lanes, values: Array, what: str) -> Array:
+    """The value that all threads of each warpgroup give."""
+    held = lanes.full(values).reshape(-1, WARPGROUP)
+    stray = held != held[:, :1]
+    if stray.any():
+        group, thread = (int(each[0]) for each in np.nonzero(stray))
+        raise lanes.fault(
+            "invalid-operand",
+            group * WARPGROUP + thread,
+            f"{what} is {_spoken(held[group, thread])}, that of the warpgroup's first thread {_spoken(held[group, 0])}",
+            f"{_SECTION}: all threads of a warpgroup give the same",
+        )
+    return np.ascontiguousarray(held[:, 0])
+
+
+def _spoken(value: Any) -> str:
+    return str(bool(value)) if value.dtype == np.bool_ else f"{int(value):#x}"
+
+
+def _signed(value: Array) -> int:
+    return int(value.view(np.int32)[0])
+
+
+def _check_constant(lanes: Lanes, name: str, value: int) -> None:
+    """A constant of the text is one of those that exist."""
+    allowed = (1, -1) if name.startswith("scale") else (0, 1)
+    if value not in allowed:
+        known, what = " or ".join(map(str, allowed)), f"imm-{name.replace('_', '-')}"
+        raise lanes.fault("invalid-operand", 0, f"{what} is {value}", f"{_SECTION}: {what} is {known}")
+
+
+def _sizes(shape: str) -> tuple[int, int]:
+    """m64n128k32 is (128, 32)."""
+    n, k = shape.removeprefix("m64n").split("k")
+    return int(n), int(k)
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """The instruction for types that may be mixed, with A in registers or in shared memory."""
+
+    row: Product
+    types: tuple[str, ...]
+    accumulator: str
+    from_registers: bool
+
+    @property
+    def flags(self) -> list[str]:
+        """The constants behind the predicate: signs for floats, orders for elements of 16 bits in shared memory."""
+        if element_named(self.types[0]).is_integer:
+            return []
+        sides = ("b",) if self.from_registers else ("a", "b")
+        turns = [f"trans_{side}" for side in sides] if element_named(self.types[0]).code_bits == _TRANSPOSED else []
+        return ["scale_a", "scale_b", *turns]
+
+    @property
+    def text(self) -> str:
+        """The form of the clause."""
+        shapes = "|".join(f"m64n{n}k{self.row.k}" for n in self.row.columns)
+        choice, counts = "|".join(self.types), self.types[0] == _BITS
+        types = ".".join(f"{{{which}_type:{choice}}}" if len(self.types) > 1 else choice for which in "ab")
+        saturates = "{.satfinite}" if self.types == INTEGERS else ""
+        opcode = f"wgmma.mma_async.sync.aligned.{{shape:{shapes}}}{saturates}.{self.accumulator}.{types}"
+        held = {"f16": "b32"}.get(self.accumulator, self.accumulator)
+        constants = [f"{flag}:b32" for flag in self.flags]
+        operands = [f"+d:{held}**", "a:b32*4" if self.from_registers else "a:b64", "b:b64", "add:pred", *constants]
+        return f"{opcode}{'.and.popc' if counts else ''} {', '.join(operands)}"
+
+    def length(self, modifiers: dict[str, Any]) -> int:
+        """How many registers D has."""
+        n, _ = _sizes(modifiers["shape"])
+        return n // 4 if self.accumulator == "f16" else n // 2
+
+    def form(self, given: dict[str, Any], keywords: dict[str, Any]) -> ProductForm:
+        """What one text says: the constants among the operands, and the words of the opcode."""
+        n, k = _sizes(keywords["shape"])
+        turned = [_signed(given.get(f"trans_{side}", _ZERO)) == 1 for side in "ab"]
+        negated = [_signed(given.get(f"scale_{side}", _ZERO)) < 0 for side in "ab"]
+        return ProductForm(
+            n,
+            k,
+            keywords.get("a_type", self.types[0]),
+            keywords.get("b_type", self.types[0]),
+            self.accumulator,
+            (MN if turned[0] else K, MN if turned[1] else K),
+            (negated[0], negated[1]),
+            keywords.get("satfinite", False),
+        )
+
+
+def _products(spelling: _Spelling) -> None:
+    type = spelling.types[0]
+
+    @instruction(
+        spelling.text,
+        rendezvous="warpgroup",
+        since=_SINCE,
+        source=_SECTION,
+        undefined=undefined.multiplied(spelling.form),
+        keeps_registers=True,
+        length=spelling.length,
+    )
+    def mma_async(
+        lanes: Lanes,
+        d: tuple[int, ...],
+        a: Any,
+        b: Array,
+        add: Array,
+        *constants: Array,
+        shape: str,
+        a_type: str = type,
+        b_type: str = type,
+        satfinite: bool = False,
+    ) -> None:
+        """D = A B + D, or A B where `add` is false: 64 rows, A and B by descriptors, or A from the warps' registers."""
+        given = dict(zip(spelling.flags, constants, strict=True))
+        for name, value in given.items():
+            _check_constant(lanes, name, _signed(value))
+        words = {"shape": shape, "a_type": a_type, "b_type": b_type, "satfinite": satfinite}
+        product = MatrixProduct(
+            spelling.form(given, words),
+            d,
+            a if isinstance(a, tuple) else _common(lanes, a, "the descriptor of A"),
+            _common(lanes, b, "the descriptor of B"),
+            _common(lanes, add, "scale-d"),
+        )
+        lanes.machine.tensor_cores.multiply(lanes, product)
+
+
+for _row in PRODUCTS:
+    for _types in [_row.types] if len(_row.types) > 1 else [(type,) for type in _row.types]:
+        for _accumulator in _row.accumulators:
+            for _from_registers in (False, True):
+                _products(_Spelling(_row, _types, _accumulator, _from_registers))
