@@ -18,7 +18,7 @@ EDGES = ((0, 1), (7, 9), (255, 257), (1023, 1025), (2047, 2049))
 
 
 def sizes(max_size: int = 4096, *, multiple_of: int = 1) -> SearchStrategy[int]:
-    """Element counts up to `max_size`, often at 0, 1, 7..9 and one around 256, 1024 and 2048.
+    """Element counts up to `max_size`, often at 0, 1, 7..9, one around 256, 1024 and 2048, and at the last two.
 
     `multiple_of` keeps to multiples (of a vector width, a block): sizes(multiple_of=128) draws 0, 128, 256, ...
     """
@@ -26,7 +26,7 @@ def sizes(max_size: int = 4096, *, multiple_of: int = 1) -> SearchStrategy[int]:
         raise RefsimError("bad-size", f"sizes up to {max_size} in steps of {multiple_of} do not exist")
     top = max_size // multiple_of
     # The full range comes first: a size from any edge is also one of the full range, so shrinking can leave its edge.
-    ranges = [(0, top), *((low, min(high, top)) for low, high in EDGES if low <= top)]
+    ranges = [(0, top), *((low, min(high, top)) for low, high in EDGES if low <= top), (max(top - 1, 0), top)]
     return st.one_of([st.integers(low, high) for low, high in ranges]).map(lambda count: count * multiple_of)
 
 

@@ -35,6 +35,15 @@ def test_edges_are_drawn_often():
     assert {0, 1, 7, 8, 9, 255, 256, 257, 2047, 2048, 2049} <= set(seen)
 
 
+@pytest.mark.parametrize(("strategy", "top"), [(rst.sizes(600), 600), (rst.sizes(6000, multiple_of=128), 5888)])
+def test_a_campaign_of_25_cases_meets_the_largest_size(strategy, top):
+    """What goes wrong in the last sixth of the range alone is met under the quick profile, and shrinks to its first size."""
+    seen = []
+    settings(QUIET, max_examples=25)(_collector(strategy, seen))()
+    assert top in seen
+    assert smallest(rst.sizes(600), lambda n: n > 500) == 501
+
+
 def test_special_codes_are_drawn_often():
     seen = []
     settings(QUIET, max_examples=200)(_collector(rst.bit_patterns("bf16"), seen))()
