@@ -14,8 +14,18 @@ from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks.fence_order import FenceOrder
-from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, Released, as_stamps, joined, largest, together
-from refsim.ptx.execution.geometry import Geometry, Ids, key_of
+from refsim.ptx.checks.knowledge import (
+    NOTHING,
+    Answers,
+    Gathered,
+    Knowledge,
+    Released,
+    as_stamps,
+    joined,
+    largest,
+    together,
+)
+from refsim.ptx.execution.geometry import Geometry, Ids, key_of, runs
 from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
@@ -54,7 +64,7 @@ class Clocks:
     learned: dict[tuple[int, Knowledge], int] = field(default_factory=dict)
     fences: dict[int, Rows] = field(default_factory=dict)
     pending: dict[int, dict[int, Released]] = field(default_factory=dict)
-    gathered: dict[int, "Gathered"] = field(default_factory=dict)
+    gathered: dict[int, Gathered] = field(default_factory=dict)
     repeated: dict[tuple[int, Key], tuple[Knowledge, int]] = field(default_factory=dict)
     fenced: FenceOrder = field(init=False)
 
@@ -86,6 +96,31 @@ class Clocks:
             names = cta[some], cta[some] * geometry.warps + warp[some], agent[some]
             known = self.answers.stamps(self.known[number], *names)
             ordered[some] = stamp[some] <= known
+        return np.asarray(ordered)
+
+    def comes_after(self, lane: int, agents: Array, stamp: int) -> NDArray[np.bool_]:
+        """The same of one lane and one access that several threads made."""
+        if len(agents) == 1:
+            return np.array([self._is_one_ordered(lane, int(agents[0]), stamp)])
+        threads, rows = self.geometry.threads, self.rows
+        of_grid, mine = divmod(lane, threads)
+        thread = agents - (of_grid + self.geometry.first) * threads
+        inside = (thread >= 0) & (thread < threads)
+        near = inside & (thread // WARP == mine // WARP)
+        ordered = agents == lane + self.first
+        if stamp <= rows.cta[lane]:
+            ordered |= inside
+        if stamp <= rows.warp[lane]:
+            ordered |= near
+        if rows.warps is not None:
+            ordered[inside] |= stamp <= rows.warps[lane, thread[inside] // WARP]
+        if rows.lanes is not None:
+            ordered[near] |= stamp <= rows.lanes[lane, thread[near] % WARP]
+        foreign = int(rows.foreign[lane])
+        if foreign and not ordered.all():
+            others = agents[~ordered]
+            names = others // threads, others // threads * self.geometry.warps + others % threads // WARP, others
+            ordered[~ordered] = stamp <= self.answers.stamps(self.known[foreign], *names)
         return np.asarray(ordered)
 
     def _is_one_ordered(self, lane: int, agent: int, stamp: int) -> bool:
@@ -137,7 +172,7 @@ class Clocks:
             self.rows.lanes = np.zeros((self.geometry.lanes, WARP), np.int32)
         self._share_rows(lanes, group)
         self.fenced.share(lanes, group)
-        starts, order = _runs(group)
+        starts, order = runs(group)
         number = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(lanes)))
         mine = lanes[order]
         members = np.zeros((len(starts), WARP), np.bool_)
@@ -187,7 +222,7 @@ class Clocks:
             held = table[lanes]
             if (held == held[:1]).all():
                 continue
-            starts, order = _runs(group)
+            starts, order = runs(group)
             most = np.maximum.reduceat(held[order], starts, axis=0)
             table[lanes[order]] = np.repeat(most, np.diff(starts, append=len(lanes)), axis=0)
         self._share(lanes, group)
@@ -360,20 +395,6 @@ class Clocks:
         return self.learned[pair]
 
 
-@dataclass
-class Gathered:
-    """What those that arrived at one barrier knew."""
-
-    count: int
-    cta: int = 0
-    foreign: set[int] = field(default_factory=set)
-    warps: Array = field(init=False)
-    lanes: list[Ids] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.warps = np.zeros(self.count, np.int32)
-
-
 def _places(keys: list[Key]) -> dict[Key, list[int]]:
     """Where each key stands."""
     if keys.count(keys[0]) == len(keys):
@@ -382,10 +403,3 @@ def _places(keys: list[Key]) -> dict[Key, list[int]]:
     for place, key in enumerate(keys):
         places.setdefault(key, []).append(place)
     return places
-
-
-def _runs(group: Array) -> tuple[Array, Array]:
-    """Where each group starts when lanes are put in order of their groups, and that order."""
-    steps = np.diff(group)
-    order = np.arange(len(group)) if (steps >= 0).all() else np.argsort(group, kind="stable")
-    return np.flatnonzero(np.diff(group[order], prepend=group[order[0]] - 1)), order

@@ -152,6 +152,20 @@ def as_stamps(names: Array, stamps: Array) -> Stamps:
     return dict(zip(names.tolist(), stamps.tolist(), strict=True))
 
 
+@dataclass
+class Gathered:
+    """What those that arrived at one barrier knew."""
+
+    count: int
+    cta: int = 0
+    foreign: set[int] = field(default_factory=set)
+    warps: Array = field(init=False)
+    lanes: list[Array] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.warps = np.zeros(self.count, np.int32)
+
+
 @dataclass(frozen=True, eq=False)
 class Released:
     """What an acquire of one location brings, by how far the releases that stand there reach; `is_narrow` where one of

@@ -8,6 +8,8 @@ or have observed what that one has not.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import tee
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.memory.space import ITEM
 
 Array = NDArray[Any]
+Link = tuple[int, Array, bool]
+"""Of a chain: the number of an access, its agents, whether it changed nothing."""
 
 
 class Marks:
@@ -118,8 +122,8 @@ class Marks:
         ]
         return np.array([each == wanted for each in found])[back.reshape(numbers.shape)]
 
-    def chain(self, granule: int, history: History) -> Iterator[tuple[int, Array, bool]]:
-        """What touched a granule, the newest first, as far as it matters: number, agents, whether it changed nothing."""
+    def chain(self, granule: int, history: History) -> Iterator[Link]:
+        """What touched a granule, the newest first, as far as it matters."""
         number, agent, since = (int(table[granule]) for table in (self.last, self.agent, self.since))
         while number:
             event = history.listed.get(number)
@@ -135,3 +139,17 @@ class Marks:
                 yield since, taken.agents[where], taken.benign
             lane, place = int(where[0]), granule - int(taken.first[where[0]])
             number, agent, since = (int(table[lane, place]) for table in taken.replaced)
+
+
+@dataclass
+class Chains:
+    """Chains that many lanes ask about while nothing new is marked there: each is walked once, as far as any lane goes."""
+
+    history: History
+    walked: dict[tuple[int, int], Iterator[Link]] = field(default_factory=dict)
+
+    def of(self, marks: Marks, granule: int) -> Iterator[Link]:
+        """`marks.chain` of a granule."""
+        key = id(marks), granule
+        self.walked[key], chain = tee(self.walked.get(key) or marks.chain(granule, self.history))
+        return chain

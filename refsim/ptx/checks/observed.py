@@ -5,7 +5,7 @@ that of a chain of read-modify-writes it began, and so before whatever comes aft
 another matter: that takes a release.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import By, History
-from refsim.ptx.checks.marks import Marks
+from refsim.ptx.checks.marks import Link
 from refsim.ptx.memory.semantics import CLUSTER, GPU
 
 Array = NDArray[Any]
@@ -44,9 +44,9 @@ class Observers:
     known: set[int] = field(default_factory=set)
     end: int = np.iinfo(np.int32).max
 
-    def add_reads(self, marks: Marks, granule: int) -> None:
+    def add_reads(self, chain: Iterable[Link]) -> None:
         """The reads that are marked there."""
-        for number, agents, _ in marks.chain(granule, self.history) if marks.is_used else ():
+        for number, agents, _ in chain:
             self._add(number, agents)
 
     def unobserved(self, number: int, agents: Array) -> Iterator[int]:
@@ -75,6 +75,5 @@ class Observers:
     def _add(self, number: int, agents: Array) -> None:
         if not (meaning := self.history.meaning(number)).strong or not meaning.returns:
             return
-        count = len(agents)
-        ordered = self.clocks.is_ordered(np.full(count, self.lane), agents, np.full(count, number))
+        ordered = self.clocks.comes_after(self.lane, agents, number)
         self.reads += [(number, place, int(agents[place])) for place in np.flatnonzero(ordered).tolist()]

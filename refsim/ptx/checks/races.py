@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks.areas import AccessPart, Area, Read, is_rising, unequal
 from refsim.ptx.checks.cluster_order import RemoteAccesses
 from refsim.ptx.checks.history import AccessEvent, By, History
-from refsim.ptx.checks.marks import Marks
+from refsim.ptx.checks.marks import Chains, Marks
 from refsim.ptx.checks.observed import Observers, morally_strong
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.phase_order import PhaseOrder
@@ -219,8 +219,9 @@ class Races:
         doubtful = ~self.strict.is_ordered(lanes[who], agents[late], found[late])
         if marks.has_chains:
             doubtful |= (marks.since[granule] > 0) | self._are_shared(found[late])
+        chains = Chains(self.history)
         for one in np.flatnonzero(doubtful).tolist():
-            pair = self._first_race(part, marks, int(lanes[who[one]]), int(granule[one]), reading=reading)
+            pair = self._first_race(part, marks, chains, int(lanes[who[one]]), int(granule[one]), reading=reading)
             if pair is not None:
                 self.reporter.report(part.access, pair, self._position(area, int(granule[one]), area.granule))
                 if not self.reporter.is_news(part.access.statement):
@@ -232,7 +233,9 @@ class Races:
         events = [self.history.listed.get(name) for name in names.tolist()]
         return np.array([event is not None and event.shared for event in events])[back]
 
-    def _first_race(self, part: "AccessPart", marks: Marks, lane: int, granule: int, *, reading: bool) -> Pair | None:
+    def _first_race(
+        self, part: "AccessPart", marks: Marks, chains: Chains, lane: int, granule: int, *, reading: bool
+    ) -> Pair | None:
         """The newest access in a granule's chain that races with this lane's.
 
         A read that comes after one of several writers of one value sees it whenever the others come; of several strong
@@ -241,11 +244,10 @@ class Races:
         writes = marks is part.area.writes
         observers, access = None, part.access
         mine = By(access.semantics, access.width // access.semantics.elements, lane + self.first)
-        for number, agents, benign in marks.chain(granule, self.history):
-            ordered = self.strict.is_ordered(np.full(len(agents), lane), agents, np.full(len(agents), number))
-            others = agents[~ordered].tolist()
+        for number, agents, benign in chains.of(marks, granule):
+            others = agents[~self.strict.comes_after(lane, agents, number)].tolist()
             if writes and observers is None:
-                observers = self._observers(part.area, lane, granule)
+                observers = self._observers(part.area, chains, lane, granule)
             if observers is not None:
                 unobserved = set(observers.unobserved(number, agents))
                 others = [other for other in others if other in unobserved]
@@ -259,11 +261,12 @@ class Races:
                 return self._pair(lane, racing, number, "write" if writes else "read")
         return None
 
-    def _observers(self, area: Area, lane: int, granule: int) -> Observers:
+    def _observers(self, area: Area, chains: Chains, lane: int, granule: int) -> Observers:
         """The strong reads of a granule that this lane comes after."""
         found = Observers(self.history, self.strict, lane)
         area.mark_reads(self.floor if area.is_shared else 0, self.history)
-        found.add_reads(area.reads, granule)
+        if area.reads.is_used:
+            found.add_reads(chains.of(area.reads, granule))
         return found
 
     def _pair(self, lane: int, others: list[int], number: int, kind: str, *, same: bool = False) -> Pair:

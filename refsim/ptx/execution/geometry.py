@@ -27,21 +27,21 @@ class Geometry:
     cluster: Shape = (1, 1, 1)
     is_explicit_cluster: bool = False
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of one CTA."""
         return self.block[0] * self.block[1] * self.block[2]
 
-    @property
+    @cached_property
     def grid_threads(self) -> int:
         """Threads of the whole launch."""
         return self.grid[0] * self.grid[1] * self.grid[2] * self.threads
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         return self.count * self.threads
 
-    @property
+    @cached_property
     def warps(self) -> int:
         """Warps of one CTA."""
         return -(-self.threads // 32)
@@ -133,3 +133,10 @@ def union(first: Ids, second: Ids) -> Ids:
     if second[-1] < first[0]:
         return np.concatenate([second, first])
     return np.sort(np.concatenate([first, second]), kind="stable")
+
+
+def runs(group: Ids) -> tuple[Ids, Ids]:
+    """Where each group starts when lanes are put in order of their groups, and that order."""
+    steps = np.diff(group)
+    order = np.arange(len(group)) if (steps >= 0).all() else np.argsort(group, kind="stable")
+    return np.flatnonzero(np.diff(group[order], prepend=group[order[0]] - 1)), order
