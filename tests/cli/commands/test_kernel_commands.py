@@ -3,7 +3,9 @@
 import io
 import json
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -59,32 +61,35 @@ def test_verify_passes_on_the_simulated_gpu(capsys):
     assert "without" not in answer["device"]
 
 
-def test_a_failure_is_shrunk_written_and_repeated(capsys, tmp_path):
-    bindings, failures = tmp_path / "broken.py", tmp_path / "failures"
-    bindings.write_text(BROKEN)
-    code, out, err = run(
-        capsys,
-        "verify",
-        "--device",
-        "sim",
-        "--kernels",
-        bindings,
-        "--failures",
-        failures,
-        "--cases",
-        "20",
-        "--suspects",
-        "0",
-    )
-    assert code == 1
-    (case,) = failures.iterdir()
-    assert f"refsim replay {case}" in out
-    assert "again: refsim verify" in err
-    refused, out, err = run(capsys, "replay", case, "--device", "sim")  # its file is not of this project
+class Failed(NamedTuple):
+    """What a campaign of a broken kernel ended with, said, and left behind."""
+
+    code: int
+    out: str
+    err: str
+    case: Path
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory) -> Failed:
+    folder = tmp_path_factory.mktemp("failed")
+    (folder / "broken.py").write_text(BROKEN)
+    asked = ("--device", "sim", "--kernels", folder / "broken.py", "--failures", folder / "failures")
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main([*map(str, ("verify", *asked, "--cases", "20", "--suspects", "0"))])
+    (case,) = (folder / "failures").iterdir()
+    return Failed(code, out.getvalue(), err.getvalue(), case)
+
+
+def test_a_failure_is_shrunk_written_and_repeated(capsys, failed):
+    assert failed.code == 1
+    assert f"refsim replay {failed.case}" in failed.out
+    assert "again: refsim verify" in failed.err
+    refused, out, err = run(capsys, "replay", failed.case, "--device", "sim")  # its file is not of this project
     assert (refused, out) == (2, "")
-    assert f"{bindings.name}" in err
+    assert "broken.py" in err
     assert "--trust" in err
-    again, out, _ = run(capsys, "replay", case, "--device", "sim", "--trust")
+    again, out, _ = run(capsys, "replay", failed.case, "--device", "sim", "--trust", "--suspects", "0")
     assert again == 1
     assert "amax_bits" in out
 
@@ -239,31 +244,14 @@ def test_the_bundled_kernels_are_found_from_anywhere(capsys, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 1), ("n\n", 2), ("\n", 2)])
-def test_a_terminal_is_asked_before_a_file_outside_the_project_runs(capsys, tmp_path, monkeypatch, answer, code):
+def test_a_terminal_is_asked_before_a_file_outside_the_project_runs(failed, monkeypatch, answer, code):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    bindings, failures = tmp_path / "broken.py", tmp_path / "failures"
-    bindings.write_text(BROKEN)
-    run(
-        capsys,
-        "verify",
-        "--device",
-        "sim",
-        "--kernels",
-        bindings,
-        "--failures",
-        failures,
-        "--cases",
-        "2",
-        "--suspects",
-        "0",
-    )
-    (case,) = failures.iterdir()
     told = Terminal()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stderr", told)
-    assert main(["replay", str(case), "--device", "sim"]) == code
-    assert f"{case} names" in told.getvalue()
+    assert main(["replay", str(failed.case), "--device", "sim", "--suspects", "0"]) == code
+    assert f"{failed.case} names" in told.getvalue()
     assert "Run it? [y/N]" in told.getvalue()

@@ -33,7 +33,7 @@ KERNELS = (
     replace(RIGHT, name="late"),
 )
 """
-SIM = ("--device", "sim", "--cases", "0")
+SIM = ("--device", "sim", "--cases", "0", "--suspects", "0")
 
 
 @pytest.fixture
