@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.ptx.checks import knowledge
+from refsim.ptx.checks.happens_before import Clocks, Rows
 from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, joined, together
+from refsim.ptx.execution.geometry import Geometry
 
 NAMES = st.integers(0, 5)
 STAMPS = st.dictionaries(NAMES, st.integers(1, 9), max_size=3)
@@ -63,3 +65,22 @@ def test_many_at_a_meeting_are_one_join() -> None:
     assert parts[5] | found is found
     assert together([NOTHING, parts[3], parts[3]]) is parts[3]
     assert together([NOTHING]) is NOTHING
+
+
+@given(seed=st.integers(0, 1 << 32), partly=st.tuples(st.booleans(), st.booleans()))
+def test_one_lane_is_told_of_an_access_what_many_lanes_are_told(seed, partly) -> None:
+    """Three blocks of 40 threads, whose second warp is not whole; the first of the grid's four does not run now."""
+    rng = np.random.default_rng(seed)
+    clocks = Clocks(Geometry((4, 1, 1), (40, 1, 1), 1, 3), {})
+    known = [rng.integers(0, high, (2, 4)).tolist() for high in (4, 8, 160)]
+    clocks.known.append(
+        Knowledge(*(dict(zip(names, rng.integers(1, 9, 4).tolist(), strict=True)) for names, _ in known))
+    )
+    rows = [rng.integers(0, 9, 120).astype(np.int32) for _ in range(2)]
+    clocks.rows = Rows(*rows, rng.integers(0, 2, 120).astype(np.int32), rows[0])
+    clocks.rows.warps = rng.integers(0, 9, (120, 2)) if partly[0] else None
+    clocks.rows.lanes = rng.integers(0, 9, (120, 32)) if partly[1] else None
+    for count in (1, 2, 50):
+        lane, stamp, agents = int(rng.integers(120)), int(rng.integers(1, 9)), rng.integers(0, 160, count)
+        wanted = clocks.is_ordered(np.full(count + 1, lane), np.append(agents, 0), np.full(count + 1, stamp))[:-1]
+        assert clocks.comes_after(lane, agents, stamp).tolist() == wanted.tolist()

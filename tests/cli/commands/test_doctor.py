@@ -116,7 +116,9 @@ def assert_all_run(python: Path, toolkit: Path | None, tmp_path: Path, target: s
 
 
 def test_every_probe_of_tensor_cores_runs(python: Path, toolkit: Path | None, tmp_path: Path) -> None:
-    assert_all_run(python, toolkit, tmp_path, "sm_80", ("layouts", "numerics"))
+    """Each instruction of the text that comes from there; what sums return is asked once: it is no matter of a compiler."""
+    suites = ("layouts", "numerics") if toolkit is None else ("layouts",)
+    assert_all_run(python, toolkit, tmp_path, "sm_80", suites)
 
 
 @pytest.mark.ci("tensor cores of sm_80 are probed in every run")

@@ -59,7 +59,9 @@ def test_a_kernel_that_is_broken_fails(refsim, tmp_path, right, wrong):
     source = (tmp_path / "scale.cu").read_text()
     assert right in source
     (tmp_path / "scale.cu").write_text(source.replace(right, wrong.replace("x[0]", "__bfloat162float(x[0])")))
-    assert refsim("verify", "--kernels", "scale_kernel.py", "--device", "sim", "--cases", "0", "--suspects", "0").code == 1
+    assert (
+        refsim("verify", "--kernels", "scale_kernel.py", "--device", "sim", "--cases", "0", "--suspects", "0").code == 1
+    )
 
 
 @pytest.mark.parametrize("there", NAMES)
