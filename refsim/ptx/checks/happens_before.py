@@ -18,18 +18,19 @@ from refsim.ptx.checks.knowledge import (
     NOTHING,
     Answers,
     Gathered,
+    Key,
     Knowledge,
     Released,
     as_stamps,
     joined,
     largest,
+    places,
     together,
 )
 from refsim.ptx.execution.geometry import Geometry, Ids, key_of, runs
 from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
-Key = tuple[str, int]
 BARRIERS = 16  # of a CTA
 
 
@@ -279,7 +280,7 @@ class Clocks:
         """Strong reads observe what stands at these locations."""
         if not self.released:
             return
-        for key, positions in _places(keys).items():
+        for key, positions in places(keys).items():
             found = self.released.get(key)
             if found is None:
                 continue
@@ -393,13 +394,3 @@ class Clocks:
             self.known.append(found)
             self.learned[pair] = len(self.known) - 1
         return self.learned[pair]
-
-
-def _places(keys: list[Key]) -> dict[Key, list[int]]:
-    """Where each key stands."""
-    if keys.count(keys[0]) == len(keys):
-        return {keys[0]: [*range(len(keys))]}
-    places: dict[Key, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    return places

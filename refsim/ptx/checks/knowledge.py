@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Stamps = dict[int, int]
+Key = tuple[str, int]
 Tables = tuple[tuple[Array, Array], ...]
 _DEEP = 4096  # joins upon joins, until they become one table
 _FEW = 16  # threads asked about, and parts that are looked at, without a table
@@ -179,3 +180,13 @@ class Released:
     clusters: "dict[int, Knowledge]" = field(default_factory=dict)
     ctas: "dict[int, Knowledge]" = field(default_factory=dict)
     is_narrow: bool = False
+
+
+def places(keys: list[Key]) -> dict[Key, list[int]]:
+    """Where each key stands."""
+    if keys.count(keys[0]) == len(keys):
+        return {keys[0]: [*range(len(keys))]}
+    places: dict[Key, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return places

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from refsim.ptx.checks import journal
 from refsim.ptx.checks.areas import AccessPart
 from refsim.ptx.checks.cluster_order import ClusterOrder
-from refsim.ptx.checks.happens_before import Clocks, Key
+from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
+from refsim.ptx.checks.knowledge import Key
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import UPDATE, WRITE, Access

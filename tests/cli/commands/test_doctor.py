@@ -112,7 +112,7 @@ def assert_all_run(python: Path, toolkit: Path | None, tmp_path: Path, target: s
     assert {case["status"] for case in record["cases"]} <= {"pass", "unsupported"}
     lacking = [case["note"] for case in record["cases"] if case["status"] == "unsupported"]
     assert not [note for note in lacking if "from sm_90 on" not in note and f"{target} has 101376 B" not in note]
-    assert record["counts"]["pass"] >= len(planned) * 7 // 8
+    assert record["counts"]["pass"] >= len(planned) * 4 // 5
 
 
 def test_every_probe_of_tensor_cores_runs(python: Path, toolkit: Path | None, tmp_path: Path) -> None:
