@@ -12,7 +12,15 @@ from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.instances import refused
 from refsim.reference import single_instruction
 
-OPERAND_WORDS = {"size": "128", "event": "1", "bytes": "16", "n": "1", "immLut": "0xca", "dsink": "_"}
+OPERAND_WORDS = {
+    "size": "128",
+    "event": "1",
+    "bytes": "16",
+    "n": "1",
+    "immLut": "0xca",
+    "dsink": "_",
+    "registers": "64",
+}
 OPERAND_WORDS |= dict.fromkeys(("scale_a", "scale_b", "trans_a", "trans_b"), "1")
 """What to write for operands that must be constants, or the sink."""
 _PLACES = (("nvidia", "*/bin/ptxas"), ("triton", "backends/nvidia/bin/ptxas*"))

@@ -69,6 +69,7 @@ DEFECTS = {
         32,
     ),
     SCHEDULE_DEPENDENT: Defect("atom.global.add.u32 %r4, [%d1+512], 1; st.global.u32 [%d2], %r4;", 128),
+    "setmaxnreg-ignored": Defect("setmaxnreg.inc.sync.aligned.u32 64; st.global.u32 [%d2], %r1;", 128),
     "leak": Defect(
         "{ .param .b64 size; .param .b64 block; st.param.b64 [size], 8; call (block), malloc, (size);"
         "ld.param.b64 %d3, [block]; } st.global.u32 [%d3], %r1; st.global.u32 [%d2], %r1;"

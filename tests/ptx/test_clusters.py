@@ -206,3 +206,79 @@ def test_arrivals_and_waits_apart(policy, seed):
         add.u32 %r17, %r17, 1; setp.lt.u32 %p1, %r17, 3; @%p1 bra LOOP;
         st.global.u32 [%d3], %r18; ret;"""
     assert (run(body, policy=policy, seed=seed) == 3 * next_block(8, 64, 4) + 3).all()
+
+
+# Thread 0 of each block makes an object, all meet, and each block arrives at that of the next one and waits for its own.
+NEIGHBOURS = """
+    .shared .align 8 .b64 ready; mov.u32 %r13, ready; setp.ne.u32 %p1, %r1, 0; @%p1 bra $made;
+    mbarrier.init.shared.b64 [%r13], {threads}; {fence}
+    $made: {meet}
+    mapa.shared::cluster.u32 %r14, %r13, %r7; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r14];
+    $wait: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r13], 0; @!%p2 bra $wait;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    st.global.u32 [%d3], %r10; ret;"""
+RELAXED = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
+INIT_FENCE = "fence.mbarrier_init.release.cluster;"
+
+
+@SCHEDULES
+@pytest.mark.parametrize(("fence", "meet"), [(INIT_FENCE, RELAXED), ("", MEET), ("fence.acq_rel.cluster;", MEET)])
+def test_an_object_is_ready_for_the_cluster(policy, seed, fence, meet):
+    run(NEIGHBOURS.format(fence=fence, meet=meet, threads=64), policy=policy, seed=seed)
+
+
+@pytest.mark.parametrize(("fence", "meet"), [("", RELAXED), (INIT_FENCE, ""), (INIT_FENCE, "bar.sync 0;")])
+def test_an_object_that_the_cluster_may_not_see_yet(fence, meet):
+    body = NEIGHBOURS.format(fence=fence, meet=meet, threads=64)
+    codes = set()
+    for seed in range(4):
+        with pytest.raises(RefsimError) as caught:
+            run(body, policy="random", seed=seed)
+        codes.add((caught.value.code, "not initialised" in caught.value.what))
+    assert codes <= {("race", False), ("barrier-misuse", True)}
+
+
+def test_what_comes_before_a_fence_of_inits_is_not_released_by_it():
+    """The fence is one of mbarrier objects alone: data needs a release of its own."""
+    body = RING.replace(MEET, f"{INIT_FENCE} {RELAXED}", 1)
+    fails(body, "race")
+
+
+def test_a_deadlock_says_who_came_before_and_not_again():
+    body = """
+    .shared .align 8 .b64 pair[2]; mov.u32 %r13, pair; setp.eq.u32 %p1, %r1, 0;
+    @%p1 mbarrier.init.shared.b64 [%r13+8], 2; bar.sync 0; setp.lt.u32 %p3, %r1, 1; setp.eq.u32 %p4, %r1, 32;
+    @%p3 bra $first; @%p4 bra $second; ret;
+    $second: mbarrier.arrive.shared.b64 _, [%r13+8];
+    $wait2: mbarrier.try_wait.parity.shared.b64 %p2, [%r13+8], 0; @!%p2 bra $wait2; ret;
+    $first: mbarrier.arrive.shared.b64 _, [%r13+8];
+    $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r13+8], 0; @!%p2 bra $wait;
+    mbarrier.arrive.shared.b64 _, [%r13+8];
+    $again: mbarrier.try_wait.parity.shared.b64 %p2, [%r13+8], 1; @!%p2 bra $again;
+    st.global.u32 [%d3], %r10; ret;"""
+    said = fails(body, "deadlock", blocks=1, cluster=None).what
+    assert "(pair+8) of block (0, 0, 0): 1 of 2 arrivals are missing" in said
+    assert "for phase 1 of the mbarrier" in said
+    assert (
+        "thread (32, 0, 0) of block (0, 0, 0) came to it in the phase before, by mbarrier.arrive.shared.b64 at" in said
+    )
+    assert "and now has exited" in said
+
+
+def test_a_deadlock_names_arrivals_that_nobody_executed():
+    body = """
+    .shared .align 8 .b64 one; mov.u32 %r13, one; setp.eq.u32 %p1, %r1, 0;
+    @%p1 mbarrier.init.shared.b64 [%r13], 1; bar.sync 0; setp.gt.u32 %p3, %r1, 900; @!%p3 bra $wait;
+    mbarrier.arrive.release.cta.shared.b64 _, [%r13];
+    $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r13], 0; @!%p2 bra $wait; ret;"""
+    said = fails(body, "deadlock", blocks=1, cluster=None).what
+    assert "nobody has executed mbarrier.arrive.release.cta.shared.b64 at PTX line" in said
+
+
+def test_a_deadlock_says_how_many_are_at_a_barrier():
+    body = "setp.lt.u32 %p1, %r1, 32; @%p1 bra $all; bar.sync 3, 128; ret; $all: ret;"
+    assert "32 of the 128 threads of barrier 3 are there" in fails(body, "deadlock", blocks=1, cluster=None).what
+    body = """setp.eq.u32 %p1, %r2, 1; @%p1 bra $other; barrier.cluster.arrive; barrier.cluster.wait; ret;
+    $other: bar.sync 1, 128; ret;"""
+    said = fails(body, "deadlock", blocks=2, cluster=2).what
+    assert "64 of the 128 threads of the cluster have arrived, thread (0, 0, 0) of block (1, 0, 0) has not" in said

@@ -83,7 +83,7 @@ def test_a_missing_arrival_says_who_waits_for_what(program: ptx.Program) -> None
     assert "128 threads (first thread (0, 0, 0) of block (0, 0, 0), warps 0, 1, 2, 3) wait at mbarrier.t" in said
     assert " at barriers.cu:" in said
     assert "for phase 0 of the mbarrier at shared address 0x" in said
-    assert "of block (0, 0, 0): 1 of 129 arrivals are missing" in said
+    assert ") of block (0, 0, 0): 1 of 129 arrivals are missing" in said, "the variable's name stands there"
 
 
 def test_time_passes_for_those_that_wait_for_a_while(program: ptx.Program) -> None:

@@ -26,11 +26,13 @@ FAMILIES = (
     "atomic",
     "warp",
     "barrier",
+    "proxy_fence",
     "control",
     "matrix",
     "wmma",
     "async_copy",
     "cluster",
+    "warpgroup",
     "mbarrier",
     "wgmma",
 )

@@ -27,9 +27,6 @@ EXAMPLES = {
     "red.async": "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
     "st.bulk": "st.bulk.weak.shared::cta [%r1], %d1, 0;",
     "multimem": "multimem.red.relaxed.sys.global.add.u32 [%d1], %r1;",
-    "fence.proxy": "fence.proxy.async;",
-    "fence.mbarrier_init": "fence.mbarrier_init.release.cluster;",
-    "setmaxnreg": "setmaxnreg.inc.sync.aligned.u32 64;",
     "clusterlaunchcontrol": "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];",
     "tensormap.replace": "tensormap.replace.tile.rank.global.b1024.b32 [%d1], %r1;",
 }

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.queue import Queue
 from refsim.ptx.checks.in_flight import InFlight
+from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined_memory import moved
 from refsim.ptx.execution.geometry import Ids
@@ -36,6 +37,8 @@ class CopyHost(Machine, Protocol):
     def races(self) -> Races | None: ...
     @property
     def in_flight(self) -> InFlight | None: ...
+    @property
+    def proxies(self) -> Proxies | None: ...
     @property
     def watching(self) -> CopyWatch | None: ...
 
@@ -85,7 +88,9 @@ class AsyncCopy:
             self.host.in_flight.landed(self.index, self.size)
         if self.host.races is not None:
             counted = self.number <= self.host.copies.counted[self.lanes.ids]
-            self.host.races.copy_landed(self.lanes, self.index, self.size, counted)
+            agents = self.host.races.copy_landed(self.lanes, self.index, self.size, counted)
+            if self.host.proxies is not None:
+                self.host.proxies.landed(self.index, self.size, agents)
 
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
         first = self.index * self.size

@@ -1,6 +1,7 @@
 """What puts the accesses of a launch in order: fences, barriers, releases that acquires observe; noted in the journal too.
 
-`strict` is the order of the memory model, `loose` also counts where a warp only converged.
+`strict` is the order of the memory model, `loose` also counts where a warp only converged; `met` is the newest access before
+each lane's last barrier.
 """
 
 from typing import Any
@@ -35,6 +36,7 @@ class Orders:
         self.clusters = [ClusterOrder(clocks, machine.alive) for clocks in self.clocks]
         self.journal = history.journal
         self.journal.geometry = self.geometry
+        self.met = np.zeros(self.geometry.lanes, np.int64)
 
     # ---- accesses
     def synchronise(self, part: AccessPart) -> None:
@@ -83,6 +85,7 @@ class Orders:
     def everyone_met(self, lanes: Ids) -> None:
         """All lanes that run passed one barrier of their CTAs together."""
         self.journal.add(journal.MEET_CTA, self.history.now, lanes)
+        self.met[lanes] = self.history.now
         for clocks in self.clocks:
             clocks.meet_cta(lanes, self.history.now)
 
@@ -98,6 +101,7 @@ class Orders:
             here, now = slot == number, self.history.now
             lanes = np.flatnonzero(np.isin(self.geometry.warp, warps[here]) & alive)
             waiting = np.flatnonzero(np.isin(self.geometry.warp, warps[here & waited]) & alive)
+            self.met[waiting] = now
             for clocks in self.clocks:
                 if clocks is self.strict:
                     self._note_barrier(number, lanes, lanes if whole[number] else waiting, whole=bool(whole[number]))
@@ -138,6 +142,7 @@ class Orders:
     def cluster_waited(self, lanes: Ids) -> None:
         """Lanes go on behind the barrier of their cluster."""
         self.journal.add(journal.CLUSTER_WAIT, self.history.now, lanes)
+        self.met[lanes] = self.history.now
         for order in self.clusters:
             order.wait(lanes)
 

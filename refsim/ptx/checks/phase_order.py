@@ -93,11 +93,17 @@ class Complete:
 
 @dataclass
 class Birth:
-    """Who initialised an object, by which access, and the last access of every thread to it since."""
+    """Who initialised an object, by which access, and the last access of every thread to it since.
+
+    `is_fenced`: a fence.mbarrier_init of that thread followed; `met`: the access behind which its cluster then met, so that
+    whoever was there knows the object.
+    """
 
     agent: int
     number: int
     touched: dict[int, int] = field(default_factory=dict)
+    is_fenced: bool = False
+    met: int = _NEVER
 
 
 class PhaseOrder:
@@ -110,6 +116,7 @@ class PhaseOrder:
         self.complete: dict[int, list[Complete]] = {}
         self.births: dict[int, Birth] = {}
         self.shadows = np.zeros(self.geometry.lanes, np.int64)
+        self.cluster_met = np.full(self.geometry.lanes, -1, np.int64)
 
     # ---- objects
     def born(self, flat: int, lane: int) -> None:
@@ -129,11 +136,24 @@ class PhaseOrder:
         late = lanes[~own | (self.clocks[0].rows.cta[lanes] < birth.number)]
         if len(late) and self.reporter.is_news(access.statement):
             born = np.full(len(late), birth.agent), np.full(len(late), birth.number)
-            ordered = self.clocks[0].is_ordered(late, *born)
+            ordered = self.clocks[0].is_ordered(late, *born) | (self.cluster_met[late] >= birth.met)
             if not ordered.all():
                 pair = self._pair(int(late[np.argmin(ordered)]), birth.agent, birth.number)
                 self.reporter.report(access, pair, (access.space, flat % self.stride))
         birth.touched.update(dict.fromkeys((lanes + self._agent(0)).tolist(), number))
+
+    def inits_fenced(self, lanes: Ids) -> None:
+        """These threads fence what they initialised."""
+        own = set((lanes + self._agent(0)).tolist())
+        for birth in self.births.values():
+            birth.is_fenced |= birth.agent in own
+
+    def clusters_completed(self, clusters: Array, lanes: Ids) -> None:
+        """All threads of these clusters have arrived at the barrier: `lanes`, which come after every init that was fenced."""
+        self.cluster_met[lanes] = self.history.now
+        for flat, birth in self.births.items():
+            if birth.is_fenced and birth.met == _NEVER and self.geometry.cluster_of(flat // self.stride) in clusters:
+                birth.met = self.history.now
 
     def died(self, access: Access, flat: int) -> None:
         """A thread ends the object: what others did there must have happened before. A meeting of the warp is enough, as

@@ -291,9 +291,9 @@ class Races:
                 self._compare(part, self.shared.reads, lanes, part.index)
             self._same_place(part, items)
 
-    def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: NDArray[np.bool_]) -> None:
+    def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: NDArray[np.bool_]) -> Array:
         """Copies of these lanes were waited for: from now on they are writes of theirs, or where an mbarrier counted on them
-        of their shadows."""
+        of their shadows; whose they are."""
         assert lanes.statement is not None
         number = self.history.number(lanes.statement, width)
         count, agents = width // self.shared.granule, self._agents(lanes.ids)
@@ -304,6 +304,7 @@ class Races:
         if self.shared.reads.is_used:
             self._forget_reads(self.shared, index, count)
         self.history.list(event)
+        return agents
 
     def _same_place(self, part: "AccessPart", items: Callable[[], Array]) -> None:
         """Two lanes that copy to one place by one instruction: either may come last, also within a warp. There equal bytes
@@ -352,6 +353,15 @@ class Races:
         self.phases.passed(flat, lanes, meaning)
         if self.is_private:
             self._lift_floor()
+
+    def inits_fenced(self, lanes: Ids) -> None:
+        """The objects that lanes initialised are visible to whoever meets them at the barrier of the cluster from now on."""
+        self.phases.inits_fenced(lanes)
+
+    def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
+        """All threads of these clusters have arrived at their barrier."""
+        self.orders.clusters_completed(clusters, arrived)
+        self.phases.clusters_completed(clusters, arrived)
 
     def exited(self, lanes: Ids) -> None:
         """Lanes have exited: nobody else may still be at the shared memory of their CTAs."""

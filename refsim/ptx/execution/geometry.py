@@ -51,6 +51,10 @@ class Geometry:
         """CTAs of a cluster: 1 where the launch has none."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
+    def cluster_of(self, cta: int) -> int:
+        """The cluster of a CTA, both counted from the first that runs now."""
+        return cta // self.cluster_ctas
+
     @cached_property
     def ranks(self) -> Ids:
         """The rank in its cluster of each CTA that runs now."""

@@ -93,12 +93,6 @@ def _fence(lanes: Lanes) -> None:
         lanes.machine.races.orders.fence(lanes.ids, lanes.semantics, lanes.statement)
 
 
-@instruction("fence.proxy.alias", since="sm_70", source=PTX["membar, fence"])
-def fence_alias() -> tuple[()]:
-    """Two addresses of one place are one place in the simulator at any time."""
-    return ()
-
-
 @instruction(
     "griddepcontrol.{action:launch_dependents|wait}", ignores=("action",), since="sm_90", source=PTX["griddepcontrol"]
 )

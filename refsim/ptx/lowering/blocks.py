@@ -19,6 +19,7 @@ from refsim.ptx.lowering.steps import Step, bind_statement
 from refsim.ptx.memory.semantics import semantics
 from refsim.ptx.text.syntax import Function
 
+_ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.")
 LEAVING = ("bra", "brx", "ret", "exit", "trap")
 
 
@@ -92,6 +93,11 @@ class Code:
     def has_products(self) -> bool:
         """Whether warpgroups start products that go on while they compute."""
         return any(step.bound.clause.keeps_registers for step in self.steps)
+
+    @cached_property
+    def has_async_proxy(self) -> bool:
+        """Whether copy engines or tensor cores access memory for it."""
+        return any(step.statement.opcode.startswith(_ASYNC_PROXY) for step in self.steps)
 
     @cached_property
     def has_mbarriers(self) -> bool:

@@ -17,6 +17,7 @@ from refsim.ptx.async_ops.warpgroup_products import TensorCores
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
+from refsim.ptx.checks.proxies import PROXY_CHECK, Proxies
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.stale_reads import StaleReads
 from refsim.ptx.checks.undefined import Tracking, undefined
@@ -47,6 +48,7 @@ from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.cluster_barrier import ClusterBarrier
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.named_barriers import Barriers
+from refsim.ptx.sync.register_pool import RegisterPool
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
 
@@ -62,8 +64,10 @@ class Machine:
     mbarriers: Mbarriers
     barriers: Barriers
     cluster_barrier: ClusterBarrier
+    register_pool: RegisterPool
     races: Races | None
     in_flight: InFlight | None
+    proxies: Proxies | None
     port: Port
 
     def __init__(
@@ -112,12 +116,13 @@ class Machine:
         self.copies = Copies(self, policy, self.choice)
         self.tensor_cores = TensorCores(self, policy, self.choice)
         history = history or History()
-        self.races, self.in_flight = self._watchers(history)
+        self.races, self.in_flight, self.proxies = self._watchers(history)
         self.mbarriers = Mbarriers(self)
         self.port = Port(
             self._observers(history), None if tracking or checks.initialised == "off" else self._read_unwritten
         )
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
+        self.register_pool = RegisterPool(self)
         self.meetings = Meetings(self)
         self.deferred = None if observer or tracking else Deferred(self, code)
         self.specials: dict[str, NDArray[np.uint32]] = {}
@@ -167,15 +172,18 @@ class Machine:
             return LowestFirst(self, self.polling.resume)
         return Random(self, self.polling.resume, self.choice, late=seed % 2 == 0)
 
-    def _watchers(self, history: History) -> tuple[Races | None, InFlight | None]:
+    def _watchers(self, history: History) -> tuple[Races | None, InFlight | None, Proxies | None]:
         checks, code = self.checks, self.code
         grain = {space: granule(code, space) for space in ("shared", "global")}
         copies = code.is_asynchronous and checks.copies != "off"
         history.unread = code.unread
-        races = checks.races != "off" and self.geometry.grid_threads > 1
+        watched = checks.races != "off" and (self.geometry.grid_threads > 1 or code.has_async_proxy)
+        races = Races(self, history, grain, converges=code.converges) if watched else None
+        crosses = races is not None and code.has_async_proxy and PROXY_CHECK not in checks.off
         return (
-            Races(self, history, grain, converges=code.converges) if races else None,
+            races,
             InFlight(self, grain["shared"]) if copies else None,
+            Proxies(self, history, races.orders, grain) if races is not None and crosses else None,
         )
 
     def _observers(self, history: History) -> dict[str, list[Observer]]:
@@ -190,6 +198,9 @@ class Machine:
         if self.races is not None:
             found["shared"].append(self.races)
             found["global"].append(self.races)
+        if self.proxies is not None:
+            found["shared"].append(self.proxies)
+            found["global"].append(self.proxies)
         if self.code.read_only and "stale-read" not in self.checks.off:
             found["global"].append(StaleReads(self, history, self.code.read_only))
         if self.checks.banks:
@@ -266,6 +277,7 @@ class Machine:
                     self.tensor_cores.drift()
         if self.alive.any():
             raise self.meetings.report_deadlock()
+        self.register_pool.finish()
 
     def run_block(self, block: BasicBlock, ids: Ids) -> None:
         lanes = self.lanes

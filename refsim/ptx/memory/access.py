@@ -19,8 +19,9 @@ from refsim.ptx.text.syntax import Statement
 Array = NDArray[Any]
 Owner = NDArray[np.int64] | int
 READ, WRITE, UPDATE, DISCARD = "read", "write", "update", "discard"
-GENERIC, ASYNC = "generic", "async"
-"""The proxies that memory is accessed through: by threads, and by copy engines and tensor cores (PTX ISA, proxies)."""
+GENERIC, ASYNC, MAP_PROXY = "generic", "async", "tensormap"
+"""The proxies that memory is accessed through: by threads, by copy engines and tensor cores, and by copy engines that read a
+tensor map (PTX ISA, proxies)."""
 
 
 class Threads(Protocol):

@@ -5,6 +5,7 @@ import numpy as np
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.sync.scheduler import Scheduler
+from refsim.ptx.text.syntax import place
 
 RULE = "PTX ISA, barrier.cluster: each thread arrives once, then waits, in each phase"
 IDLE, ARRIVED, COMPLETE = range(3)
@@ -53,7 +54,7 @@ class ClusterBarrier:
         going = np.flatnonzero(complete[cluster] & arrived)
         self.state[going] = COMPLETE
         if machine.races is not None:
-            machine.races.orders.clusters_completed(np.flatnonzero(complete), going)
+            machine.races.clusters_completed(np.flatnonzero(complete), going)
         self._go_on(going[self.pc[going] >= 0])
 
     def _go_on(self, ids: Ids) -> None:
@@ -70,3 +71,16 @@ class ClusterBarrier:
         """Program counters and the lanes that wait there, for a deadlock report."""
         ids = np.flatnonzero(self.pc >= 0)
         return [(int(pc), ids[self.pc[ids] == pc]) for pc in np.unique(self.pc[ids])]
+
+    def question(self, lane: int) -> str:
+        """What a lane waits for that stands here: how many of its cluster have arrived, and who is the first that has not."""
+        if self.pc[lane] < 0:
+            return ""
+        geometry = self.machine.geometry
+        cluster = geometry.cta // geometry.cluster_ctas
+        living = self.machine.alive & (cluster == cluster[lane])
+        absent = np.flatnonzero(living & (self.state == IDLE))
+        statement = self.machine.code.steps[int(self.pc[lane])].statement
+        arrived = f"{np.count_nonzero(living) - len(absent)} of the {np.count_nonzero(living)} threads of the cluster"
+        who = f", {geometry.describe(int(absent[0]))} has not" if len(absent) else ""
+        return f"{place(statement)}: {arrived} have arrived{who}"

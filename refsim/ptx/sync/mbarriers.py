@@ -18,6 +18,7 @@ from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.semantics import Semantics
+from refsim.ptx.sync.arrivals import Arrivals, Came
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
@@ -96,6 +97,10 @@ class Mbarriers:
     delayed: list[Delayed] = field(default_factory=list)
     positions: Array | None = None
     asked: dict[int, tuple[int, int, Statement]] = field(default_factory=dict)
+    arrivals: Arrivals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.arrivals = Arrivals(self.machine)
 
     @property
     def order(self) -> PhaseOrder | None:
@@ -142,6 +147,7 @@ class Mbarriers:
             if self.order is not None:
                 self.order.died(found.access, found.flat)
             del self.live[found.flat]
+            self.arrivals.forget(found.flat)
             self.positions, self.ended[found.flat] = None, found.access.statement
             self._write(found, 0)
 
@@ -178,6 +184,7 @@ class Mbarriers:
             if self.order is not None:
                 self.order.arrive(found.flat, found.lanes.ids, meaning)
             barrier.pending -= int(numbers.sum())
+            self.arrivals.note(found.flat, barrier.phase, found.lanes.ids, found.access.statement)
             barrier.complete()
             self._keep(found.flat)
         return tokens
@@ -261,6 +268,11 @@ class Mbarriers:
         if self.order is not None:
             self.order.observed(flat, np.unique(np.concatenate(copied)) if copied else np.zeros(0, np.int64))
 
+    def missing(self, lane: int) -> Came:
+        """Who came in the phase before the one that a lane waits for, and not in this one."""
+        flat, phase, _ = self.asked[lane]
+        return self.arrivals.missing(flat, phase)
+
     def question(self, lane: int) -> str:
         """What a lane waits for that rests: the object, its phase, and what holds it open; "" where that is no object."""
         if lane not in self.asked:
@@ -270,9 +282,9 @@ class Mbarriers:
         if barrier is None or barrier.phase != phase:
             return ""
         block = geometry.describe(flat // shared.stride * geometry.threads).partition(" of ")[2]
-        bytes_ = f" and {barrier.transactions} bytes" if barrier.transactions else ""
+        bytes_, where = f" and {barrier.transactions} bytes" if barrier.transactions else "", flat % shared.stride
         return (
-            f"{place(statement)} for phase {phase} of the mbarrier at shared address {flat % shared.stride:#x} of {block}: "
+            f"{place(statement)} for phase {phase} of the mbarrier at shared address {self.arrivals.named(where)} of {block}: "
             f"{barrier.pending} of {barrier.expected} arrivals{bytes_} are missing"
         )
 
@@ -322,6 +334,7 @@ class Mbarriers:
             self.order.arrive_noted(first.flat, first.notes)
         barrier.copies.append((first.lanes.ids, first.issued))
         barrier.pending -= first.lanes.count
+        self.arrivals.note(first.flat, barrier.phase, first.lanes.ids, first.access.statement)
         barrier.complete()
         self._keep(first.flat)
 

@@ -166,3 +166,15 @@ class Barriers:
         """Program counters and the lanes that wait there, for a deadlock report."""
         ids = np.flatnonzero(self.slot >= 0)
         return [(int(pc), ids[self.pc[ids] == pc]) for pc in np.unique(self.pc[ids])]
+
+    def question(self, lane: int) -> str:
+        """What a lane waits for that stands at a barrier: its number, and how many of the threads it expects are there."""
+        slot = int(self.slot[lane])
+        if slot < 0:
+            return ""
+        geometry, alive = self.machine.geometry, self.machine.alive
+        there = int(np.count_nonzero(self.slot == slot)) + int(self.arrived_warps[slot]) * 32
+        cta = geometry.cta == slot // BARRIERS
+        expected = int(self.expected[slot]) or int(np.count_nonzero(alive & cta))
+        statement = self.machine.code.steps[int(self.pc[lane])].statement
+        return f"{place(statement)}: {there} of the {expected} threads of barrier {slot % BARRIERS} are there"

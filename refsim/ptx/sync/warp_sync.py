@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.execution.geometry import WARPGROUP, Ids, union
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.findings.faults import fault
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
+from refsim.ptx.sync.deadlock import MEETING_RULE, deadlock
 from refsim.ptx.sync.scheduler import Scheduler
-from refsim.ptx.text.syntax import place
 
 ALL = 0xFFFFFFFF
 MASK_RULE = "PTX ISA, .sync instructions: every lane that the member mask names executes it with the same mask"
 WARPGROUP_RULE = "PTX ISA, wgmma: .aligned, all threads of the warpgroup execute the same instruction"
-RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expects must arrive"
 
 
 class Meetings:
@@ -100,7 +98,7 @@ class Meetings:
         if around:
             who = int(np.argmax(lanes.warp == machine.geometry.warp[around[0]]))
             what = f"{machine.geometry.describe(around[0])} went around it and has exited; the lanes of a warp come together"
-            machine.report(lanes.fault("divergent-sync", who, what, RULE), lanes.statement)
+            machine.report(lanes.fault("divergent-sync", who, what, MEETING_RULE), lanes.statement)
 
     def is_complete(self, ids: Ids, named: NDArray[np.int64] | None, present: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the living partners of each lane are present (a bit mask for each warp)."""
@@ -176,44 +174,9 @@ class Meetings:
             lanes = Lanes(self.machine, self.parked.pop(pc), step.statement)
             self.machine.execute([(pc, lanes)], lanes)
 
-    def _by_question(self, pc: int, ids: Ids) -> list[tuple[str, Ids]]:
-        """Lanes that wait at one statement, by the mbarrier that they wait for if they poll one."""
-        asked: dict[str, list[int]] = {}
-        for lane in ids.tolist():
-            question = self.machine.mbarriers.question(lane) if pc in self.machine.resting else ""
-            asked.setdefault(question or place(self.machine.code.steps[pc].statement), []).append(lane)
-        return [(where, np.array(lanes, np.int64)) for where, lanes in asked.items()]
-
     def report_deadlock(self) -> RefsimError:
         """The error for lanes of which none can go on."""
-        machine, geometry = self.machine, self.machine.geometry
-        waiting = [
-            *self.parked.items(),
-            *machine.barriers.waiting(),
-            *machine.cluster_barrier.waiting(),
-            *machine.resting.items(),
-        ]
-        waiting.sort(key=lambda pair: pair[0])
-        lines, polling = [], False
-        for pc, ids in waiting:
-            for where, some in self._by_question(pc, ids):
-                polling = polling or (pc in machine.resting and machine.mbarriers.question(int(some[0])) != "")
-                warps = np.unique(geometry.warp[some]) % geometry.warps
-                lines.append(
-                    f"{len(some)} threads (first {geometry.describe(int(some[0]))}, warps "
-                    f"{', '.join(map(str, warps[:8]))}) wait at {where}"
-                )
-        exited = int(np.count_nonzero(~machine.alive))
-        statement = machine.code.steps[waiting[0][0]].statement
-        warps = np.concatenate([np.unique(geometry.warp[ids]) for _, ids in waiting])
-        apart = len(np.unique(warps)) < len(warps) and not polling
-        what = "the threads of a warp wait at different instructions" if apart else "no thread can go on"
-        if any(machine.code.steps[pc].bound.clause.rendezvous == "warpgroup" for pc, _ in waiting):
-            apart, what = True, "an instruction of warpgroups was not reached by all four warps of one"
-        end = f"; {exited} threads have exited" if exited else ""
-        return fault(
-            "divergent-sync" if apart else "deadlock", f"{what}: {'; '.join(lines)}{end}", statement, rule=RULE
-        )
+        return deadlock(self.machine, self.parked)
 
 
 def merged(parts: list[tuple[Lanes, list[Any]]], everyone: Lanes) -> list[Any]:

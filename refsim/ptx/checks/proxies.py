@@ -1,0 +1,228 @@
+"""Memory that goes from threads to asynchronous units: what a thread wrote, a copy engine or a tensor core sees only behind
+a proxy fence, whatever barrier lies between.
+
+Results of asynchronous work need only its completion, which is the matter of other checks. A read by a thread before an
+asynchronous write is disputed: where nothing but an mbarrier or a flag orders the two, it is a note.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import Kind, RefsimError
+from refsim.ptx.checks.history import History
+from refsim.ptx.checks.orders import Orders
+from refsim.ptx.checks.proxy_fences import ProxyFences
+from refsim.ptx.execution.context import Context
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.memory.access import ASYNC, DISCARD, GENERIC, MAP_PROXY, READ, Access
+from refsim.ptx.memory.space import SHARED_BASE
+from refsim.ptx.text.syntax import Statement, place
+
+Array = NDArray[Any]
+PROXY_CHECK, REFILL = "missing-proxy-fence", "unfenced-refill"
+_FENCES = {ASYNC: "fence.proxy.async", MAP_PROXY: "fence.proxy.tensormap::generic.acquire"}
+_UNITS = {ASYNC: "the async proxy", MAP_PROXY: "the tensormap proxy"}
+RULE = (
+    "PTX ISA, proxies: an access by a thread and one by an asynchronous unit need a proxy fence between them, by the thread "
+    "before it arrives or by the issuing thread behind the barrier"
+)
+_REFILL_RULE = "PTX ISA, proxies; disputed for reads: widespread pipelines have no fence here"
+
+
+@dataclass
+class Newest:
+    """For every granule the newest access of one kind by a thread: its number (0: none that matters) and its thread."""
+
+    number: Array
+    agent: Array
+    is_used: bool = False
+
+    @staticmethod
+    def over(granules: int) -> "Newest":
+        return Newest(np.zeros(granules, np.int32), np.zeros(granules, np.int32))
+
+    def put(self, granules: Array, number: int, agents: Array) -> None:
+        self.is_used = True
+        self.number[granules] = number
+        self.agent[granules] = agents[:, None]
+
+
+@dataclass
+class MarkedMemory:
+    """Some memory: `base` is its first byte, `granule` the bytes of one mark."""
+
+    base: int
+    granule: int
+    writes: Newest
+    reads: Newest
+
+    @staticmethod
+    def over(base: int, size: int, granule: int) -> "MarkedMemory":
+        count = -(-size // granule) + 1
+        return MarkedMemory(base, granule, Newest.over(count), Newest.over(count))
+
+    def granules(self, start: Array, width: int) -> Array:
+        """The granules of each item, (n, count)."""
+        count = max(width // self.granule, 1)
+        return (start - self.base)[:, None] // self.granule + np.arange(count)
+
+
+@dataclass
+class Proxies:
+    """Watches memory of a launch that has asynchronous units, by the order of its accesses."""
+
+    machine: Context
+    history: History
+    orders: Orders
+    grain: dict[str, int]
+    stretches: dict[int, MarkedMemory] = field(default_factory=dict)
+    fences: ProxyFences = field(init=False)
+    shared: MarkedMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clocks = self.orders.strict
+        self.fences = ProxyFences(self.clocks, self.history)
+        self.shared = MarkedMemory.over(0, len(self.machine.shared.bytes), self.grain["shared"])
+
+    # ---- what threads tell
+    def fence(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None:
+        """Lanes execute a proxy fence."""
+        self.fences.add(lanes, statement, proxy, space)
+
+    def landed(self, index: Array, width: int, agents: Array) -> None:
+        """A copy through the generic proxy has arrived in shared memory: writes of these threads."""
+        self.shared.writes.put(self.shared.granules(index * width, width), self.history.now, agents)
+
+    # ---- accesses
+    def before(self, access: Access) -> None:
+        if access.proxy != GENERIC:
+            for stretch, part, starts in self._parts(access):
+                self._examine(stretch, part, stretch.granules(starts, part.width))
+
+    def after(self, access: Access) -> None:
+        if access.proxy == GENERIC and access.kind != DISCARD:
+            self._mark(access)
+
+    def issued(self, access: Access) -> None:
+        """An asynchronous write is on its way: what threads did there before is looked at, and matters no more."""
+        self.before(access)
+        for stretch, part, starts in self._parts(access):
+            granules = stretch.granules(starts, part.width)
+            for newest in (stretch.writes, stretch.reads):
+                if newest.is_used:
+                    newest.number[granules] = 0
+
+    def _parts(self, access: Access) -> list[tuple[MarkedMemory, Access, Array]]:
+        """An access by the memory it goes to, with the first byte of each item; only memory that somebody may write."""
+        if access.name == "shared":
+            return [(self.shared, access, access.index * access.width)]
+        if access.name != "global":
+            return []
+        at = access.threads.full(access.at)
+        regions = np.searchsorted(np.array(access.space.starts), at, side="right") - 1
+        found = []
+        for number in np.unique(regions).tolist():
+            region = access.space.regions[number]
+            if not region.writable:
+                continue
+            if region.start not in self.stretches:
+                size = region.end - region.start
+                self.stretches[region.start] = MarkedMemory.over(region.start, size, self.grain["global"])
+            some = regions == number
+            found.append((self.stretches[region.start], access if some.all() else access.of(some), at[some]))
+        return found
+
+    def _mark(self, access: Access) -> None:
+        if access.kind == READ and access.name != "shared":
+            return
+        for stretch, part, starts in self._parts(access):
+            newest = stretch.reads if access.kind == READ else stretch.writes
+            newest.put(stretch.granules(starts, part.width), self.history.now, part.threads.ids + self.clocks.first)
+
+    # ---- looking
+    def _examine(self, stretch: MarkedMemory, access: Access, granules: Array) -> None:
+        """An asynchronous access: every write by a thread that it meets must have a fence behind it, reads should."""
+        if stretch.writes.is_used:
+            found = self._unfenced(stretch.writes, access, granules)
+            if found is not None:
+                self.machine.report(self._finding(stretch, access, *found), access.statement)
+        if access.kind != READ and stretch.reads.is_used:
+            found = self._unfenced(stretch.reads, access, granules, refill=True)
+            if found is not None and self.machine.checks.level(REFILL) != "off":
+                self.machine.findings.note(self._remark(stretch, access, *found), access.statement)
+
+    def _unfenced(
+        self, newest: Newest, access: Access, granules: Array, *, refill: bool = False
+    ) -> tuple[int, int, int, int] | None:
+        """The first lane that meets an access without a fence between: (position of the lane, granule, thread, number)."""
+        numbers = newest.number[granules]
+        who, column = np.nonzero(numbers)
+        if not len(who):
+            return None
+        at = granules[who, column]
+        lanes, agents = access.threads.ids[who], newest.agent[at].astype(np.int64)
+        numbers = newest.number[at].astype(np.int64)
+        owner = (
+            access.index[who] * access.width // access.space.stride if access.name == "shared" else np.zeros_like(who)
+        )
+        rows = np.stack([lanes, agents, numbers, owner])
+        _, first, back = np.unique(rows, axis=1, return_index=True, return_inverse=True)
+        few = rows[:, first]
+        fine = self.fences.between(few[0], few[1], few[2], access.proxy, access.name, few[3])
+        fine |= ~self.clocks.is_ordered(few[0], few[1], few[2])  # a race, and the matter of that check
+        if refill:
+            fine |= self._meet_otherwise(few[0], few[1], few[2])
+        missing = ~fine[back.reshape(-1)]
+        if not missing.any():
+            return None
+        one = int(np.argmax(missing))
+        return int(who[one]), int(at[one]), int(agents[one]), int(numbers[one])
+
+    def _meet_otherwise(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+        """Whether a barrier of threads, or the warp, orders a read before what a lane does now."""
+        threads, width = self.machine.geometry.threads, 32
+        mine = lanes + self.clocks.first
+        near = (mine // threads == agents // threads) & (mine % threads // width == agents % threads // width)
+        return np.asarray(near | (numbers <= self.orders.met[lanes]))
+
+    # ---- words
+    def _finding(
+        self, stretch: MarkedMemory, access: Access, lane: int, granule: int, agent: int, number: int
+    ) -> RefsimError:
+        verb = "reads" if access.kind == READ else "overwrites"
+        fence = _FENCES[access.proxy]
+        what = (
+            f"{verb} {self._place(stretch, access, granule)} through {_UNITS[access.proxy]}; {self._who(agent)} wrote there "
+            f"by {self._by(number)}, and no {fence} lies between"
+        )
+        return access.threads.fault(PROXY_CHECK, lane, what, RULE)
+
+    def _remark(
+        self, stretch: MarkedMemory, access: Access, lane: int, granule: int, agent: int, number: int
+    ) -> RefsimError:
+        who = self.machine.geometry.describe(int(access.threads.ids[lane]))
+        what = (
+            f"overwrites {self._place(stretch, access, granule)} through the async proxy; {self._who(agent)} read there by "
+            f"{self._by(number)}, and an mbarrier orders the two, but no fence.proxy.async"
+        )
+        return RefsimError(REFILL, what, f"{place(access.statement)}, {who}", _REFILL_RULE, kind=Kind.FAULT)
+
+    def _by(self, number: int) -> str:
+        made = self.history.made[number]
+        assert made is not None
+        return place(made[0])
+
+    def _who(self, agent: int) -> str:
+        geometry = self.machine.geometry
+        thread = agent % geometry.grid_threads
+        return geometry.describe(thread - geometry.first * geometry.threads)
+
+    def _place(self, stretch: MarkedMemory, access: Access, granule: int) -> str:
+        start, size = granule * stretch.granule + stretch.base, stretch.granule
+        if access.name == "shared":
+            at = start % access.space.stride
+            return f"{size} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"
+        return f"{size} B at global address {access.space.address(start)} ({access.space.where(start)})"

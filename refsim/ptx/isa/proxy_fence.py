@@ -1,0 +1,85 @@
+"""Fences between the proxies, the ways that threads, copy engines and tensor cores take to memory; and those that make the
+initialisation of an mbarrier visible to its cluster.
+
+Memory is sequentially consistent in the simulator: a fence orders accesses for the checks alone.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.tma import MAP_BYTES
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.access import ASYNC, MAP_PROXY
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+_SECTION = PTX["membar, fence"]
+
+
+@instruction("fence.proxy.alias", since="sm_70", source=_SECTION)
+def fence_alias() -> tuple[()]:
+    """Two addresses of one place are one place in the simulator at any time."""
+    return ()
+
+
+@instruction("fence.proxy.async{.space:global|shared::cta|shared::cluster}", since="sm_90", source=_SECTION)
+def fence_async(lanes: Lanes, *, space: str | None) -> None:
+    """What threads and asynchronous units do to memory, or to one state space of it, is in order here."""
+    _between(lanes, ASYNC, space)
+
+
+for _form, _window in (
+    ("acquire.sync_restrict::shared::cluster", "shared::cluster"),
+    ("release.sync_restrict::shared::cta", "shared::cta"),
+):
+
+    @instruction(f"fence.proxy.async::generic.{_form}.cluster", since="sm_90", source=_SECTION)
+    def fence_one_way(lanes: Lanes, *, window: str = _window) -> None:
+        """The same in one direction, of shared memory alone; taken as a fence in both."""
+        _between(lanes, ASYNC, window)
+
+    @instruction(f"fence.{_form}.cluster", since="sm_90", source=_SECTION)
+    def fence_restricted(lanes: Lanes) -> None:
+        """A fence of the cluster's shared memory; taken as one of all memory."""
+        if lanes.machine.races is not None:
+            lanes.machine.races.orders.fence(lanes.ids, lanes.semantics, lanes.statement)
+
+
+@instruction(
+    "fence.proxy.tensormap::generic.release.{scope:cta|cluster|gpu|sys}",
+    ignores=("scope",),
+    since="sm_90",
+    source=_SECTION,
+)
+def fence_map_released() -> tuple[()]:
+    """What was written to tensor maps goes to those that acquire them: it is they who are looked at."""
+    return ()
+
+
+@instruction(
+    "fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys} [a], size:b32",
+    ignores=("scope",),
+    since="sm_90",
+    source=_SECTION,
+)
+def fence_map_acquired(lanes: Lanes, address: Array, size: Array) -> None:
+    """A tensor map that threads wrote may be used from here on."""
+    if (stray := lanes.full(size) != MAP_BYTES).any():
+        raise lanes.fault("invalid-operand", int(np.argmax(stray)), f"a fence of a tensor map of {int(size[0])} bytes")
+    _between(lanes, MAP_PROXY, "global")
+
+
+def _between(lanes: Lanes, proxy: str, space: str | None) -> None:
+    if lanes.machine.proxies is not None:
+        assert lanes.statement is not None
+        lanes.machine.proxies.fence(lanes.ids, lanes.statement, proxy, space)
+
+
+@instruction("fence.mbarrier_init.release.cluster", since="sm_90", source=_SECTION)
+def fence_mbarrier_init(lanes: Lanes) -> None:
+    """The objects that these threads initialised are ready for the cluster once it has met at its barrier, however relaxed."""
+    if lanes.machine.races is not None:
+        lanes.machine.races.inits_fenced(lanes.ids)

@@ -1,0 +1,142 @@
+"""The registers that warps of a CTA hand to each other by setmaxnreg: a warp that asks for more waits until there are as many."""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.sync.scheduler import Scheduler
+from refsim.ptx.text.syntax import Function, Statement, place
+
+Array = NDArray[Any]
+RULE = "PTX ISA, setmaxnreg"
+_REGISTERS, _LEAST, _MOST, _STEP, _WARP, _GROUP = 65_536, 24, 256, 8, 32, 4
+
+
+def registers_at_entry(function: Function) -> int | None:
+    """Registers of a thread when the kernel begins, as its directives bound them; None where none does.
+
+    `.maxntid 384` leaves 65,536 / 384 = 170 registers, 168 as they come in steps of 8.
+    """
+    directives = function.directives
+    if "maxnreg" in directives:
+        return -(-directives["maxnreg"][0] // _STEP) * _STEP
+    threads = prod(directives.get("reqntid", ()) or directives.get("maxntid", ()))
+    if threads == 1 and directives.keys().isdisjoint(("reqntid", "maxntid")):
+        return None
+    ctas = directives.get("minnctapersm", (1,))[0]
+    return min(_REGISTERS // (threads * max(ctas, 1)) // _STEP * _STEP, _MOST)
+
+
+@dataclass
+class RegisterPool:
+    """Registers of a thread of every warp, and what each CTA has over; who waits for more, the longest first."""
+
+    machine: Scheduler
+    held: Array = field(init=False)
+    over: Array = field(init=False)
+    done: dict[int, list[tuple[int, Statement]]] = field(default_factory=dict)
+    queue: list[tuple[int, int, int, Ids]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        geometry = self.machine.geometry
+        self.entry = registers_at_entry(self.machine.code.function)
+        self.held = np.full(geometry.count * geometry.warps, self.entry or 0, np.int64)
+        self.over = np.zeros(geometry.count, np.int64)
+
+    def change(self, lanes: Lanes, count: int, *, grows: bool) -> None:
+        """Whole warps ask for `count` registers a thread, or give up all beyond."""
+        if count % _STEP or not _LEAST <= count <= _MOST:
+            what = f"{count} registers: a multiple of 8 from 24 to 256"
+            raise lanes.fault("invalid-operand", 0, what, RULE)
+        assert lanes.statement is not None
+        for warp in np.unique(lanes.warp).tolist():
+            mine = lanes.ids[lanes.warp == warp]
+            self._agree(Lanes(self.machine, mine, lanes.statement), warp, count)
+            if self.entry is None:
+                self._warn(lanes)
+            elif grows and self.held[warp] < count:
+                self.queue.append((warp, count, lanes.pc, mine))
+                continue
+            elif not grows and self.held[warp] > count:
+                self.over[warp // self.machine.geometry.warps] += (int(self.held[warp]) - count) * _WARP
+                self.held[warp] = count
+            self.machine.go(lanes.pc + 1, mine)
+        self.release()
+
+    def release(self) -> None:
+        """Let those go on, the longest waiting first, for whom there are registers now."""
+        left = []
+        for warp, count, pc, ids in self.queue:
+            cta, needed = warp // self.machine.geometry.warps, (count - int(self.held[warp])) * _WARP
+            if self.over[cta] < needed:
+                left.append((warp, count, pc, ids))
+                continue
+            self.over[cta] -= needed
+            self.held[warp] = count
+            self.machine.go(pc + 1, ids)
+        self.queue = left
+
+    def waiting(self) -> list[tuple[int, Ids]]:
+        """Program counters and the lanes that wait there, for a deadlock report."""
+        places: dict[int, list[Ids]] = {}
+        for _, _, pc, ids in self.queue:
+            places.setdefault(pc, []).append(ids)
+        return [(pc, np.sort(np.concatenate(ids))) for pc, ids in places.items()]
+
+    def question(self, lane: int) -> str:
+        """What a lane waits for that stands here: the registers it wants, and what its CTA has; "" where it waits elsewhere."""
+        geometry = self.machine.geometry
+        for warp, count, pc, ids in self.queue:
+            if lane in ids:
+                over = int(self.over[warp // geometry.warps])
+                needed = (count - int(self.held[warp])) * _WARP
+                return (
+                    f"{place(self.machine.code.steps[pc].statement)} for {needed:,} registers more a warp: "
+                    f"{over:,} of the block's are free, of {self.entry} a thread at its beginning"
+                )
+        return ""
+
+    def finish(self) -> None:
+        """All threads have exited: the warps of a warpgroup have executed the same ones."""
+        for warp, done in sorted(self.done.items()):
+            for other in self._group(warp):
+                if len(self.done.get(other, ())) < len(done):
+                    statement = done[len(self.done.get(other, ()))][1]
+                    what = f"warp {other % self.machine.geometry.warps} of its warpgroup never executes it"
+                    self._report(self._lanes(warp, statement), what)
+                    return
+
+    def _agree(self, lanes: Lanes, warp: int, count: int) -> None:
+        assert lanes.statement is not None
+        mine = self.done.setdefault(warp, [])
+        mine.append((count, lanes.statement))
+        for other in self._group(warp):
+            theirs = self.done.get(other, [])
+            if len(theirs) >= len(mine) and theirs[len(mine) - 1][0] != count:
+                before, statement = theirs[len(mine) - 1]
+                number = other % self.machine.geometry.warps
+                what = f"asks for {count} registers, where warp {number} of its warpgroup asked for {before} ({place(statement)})"
+                self._report(lanes, what)
+
+    def _group(self, warp: int) -> list[int]:
+        """The other warps of a warp's warpgroup."""
+        cta, own = divmod(warp, self.machine.geometry.warps)
+        first, warps = own // _GROUP * _GROUP, self.machine.geometry.warps
+        return [cta * warps + each for each in range(first, min(first + _GROUP, warps)) if each != own]
+
+    def _lanes(self, warp: int, statement: Statement) -> Lanes:
+        return Lanes(self.machine, np.flatnonzero(self.machine.geometry.warp == warp)[:1], statement)
+
+    def _report(self, lanes: Lanes, what: str) -> None:
+        rule = f"{RULE}: all warps of a warpgroup execute the same one"
+        self.machine.report(lanes.fault("divergent-sync", 0, what, rule), lanes.statement)
+
+    def _warn(self, lanes: Lanes) -> None:
+        what = "the entry has no .maxnreg, .maxntid or .reqntid, so that no register may move"
+        rule = f"{RULE}: the kernel has a bound on the registers of a thread, or the instruction may have no effect"
+        self.machine.report(lanes.fault("setmaxnreg-ignored", 0, what, rule), lanes.statement)
