@@ -35,7 +35,8 @@ class Defect:
 MULTIPLY = "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f0,%f1,%f2,%f3}, %d3, %d3, %p1, 1, 1;"
 # Zeros in shared memory, and a product of them.
 PRODUCT = (
-    ".reg .f32 %f<4>; mad.lo.u32 %r5, %r1, 8, %r2; mov.b64 %d4, 0; st.shared.u64 [%r5], %d4; bar.sync 0;"
+    ".reg .f32 %f<4>; mad.lo.u32 %r5, %r1, 8, %r2; mov.b64 %d4, 0; st.shared.u64 [%r5], %d4;"
+    "fence.proxy.async; bar.sync 0;"
     "shr.u32 %r4, %r2, 4; cvt.u64.u32 %d3, %r4; or.b64 %d3, %d3, 0x100080000; setp.ne.u32 %p1, 0, 0;"
     f"wgmma.fence.sync.aligned; {MULTIPLY} wgmma.commit_group.sync.aligned;"
 )
@@ -55,6 +56,9 @@ DEFECTS = {
         "mad.lo.u32 %r4, %r1, 16, %r2; mul.wide.u32 %d3, %r1, 16; add.u64 %d3, %d3, %d1;"
         "cp.async.ca.shared.global [%r4], [%d3], 16; ld.shared.u32 %r5, [%r4]; cp.async.wait_all; st.global.u32 [%d2], %r5;",
         16,
+    ),
+    "missing-proxy-fence": Defect(
+        PRODUCT.replace("fence.proxy.async;", "") + "wgmma.wait_group.sync.aligned 0; st.global.f32 [%d2], %f0;", 128
     ),
     "register-in-flight": Defect(f"{PRODUCT} st.global.f32 [%d2], %f0; wgmma.wait_group.sync.aligned 0;", 128),
     "unfenced-register": Defect(

@@ -364,7 +364,7 @@ UNWRITTEN = [
     "mov.u32 %r4, t; shl.b32 %r5, %r0, 4; add.u32 %r5, %r5, %r4; mov.b32 %r6, 0;",
     "setp.lt.u32 %no, %r0, WRITTEN; @%no st.shared.v4.b32 [%r5], {%r6, %r6, %r6, %r6};",
     "setp.ne.u32 %no, 0, 0;",
-    "bar.sync 0;",
+    "fence.proxy.async; bar.sync 0;",
     "mov.u64 %p8, t; shr.u64 %p8, %p8, 4; ld.param.u64 %word0, [word0]; add.u64 %word0, %word0, %p8;",
     *RIGHT,
 ]

@@ -13,7 +13,7 @@ from refsim.layouts import Tile, operand_descriptor, tile
 from refsim.layouts.families import fragment
 
 HEAD = ".version 8.5\n.target sm_90a\n.address_size 64\n"
-FENCE = ""
+FENCE = "fence.proxy.async.shared::cta;"
 BYTES = 16384  # of shared memory that each block fills
 DESCRIPTORS = 8
 

@@ -6,7 +6,6 @@ difference here: the writer's before it arrives at a barrier, the issuing thread
 between two barriers (the ISA's text admits the last two, and says so only of `fence.proxy.alias`).
 """
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
-_KEPT = 256
+_KEPT = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +47,7 @@ class ProxyFences:
 
     def __init__(self, clocks: Clocks, history: History) -> None:
         self.clocks, self.history = clocks, history
-        self.fences: deque[Fence] = deque()
+        self.fences: list[Fence] = []
         self.forgotten = 0
 
     def add(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None:
@@ -56,7 +55,8 @@ class ProxyFences:
         number = self.history.number(statement, 0)
         self.fences.append(Fence(number, lanes, proxy, space, _of(self.clocks.rows, lanes)))
         if len(self.fences) > _KEPT:
-            self.forgotten = self.fences.popleft().number
+            self.forgotten = self.fences[_KEPT // 2].number
+            del self.fences[: _KEPT // 2 + 1]
 
     def between(
         self, lanes: Ids, agents: Array, numbers: Array, proxy: str, space: str, owner: Array

@@ -32,6 +32,8 @@ CHECKS = (
           "the threads meet there, and memory is not ordered", part_of="race"),
     Check("stale-read", FAILURE, "ld.global.nc or ldu reads bytes that the same launch wrote, which its cache need not see",
           part_of="race"),
+    Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote, and no "
+          "proxy fence lies between", part_of="race"),
     Check("read-before-wait", FAILURE, "shared bytes are read or written while a cp.async still writes them", "copies"),
     Check("register-in-flight", FAILURE, "a register is read or written while a wgmma still uses it",
           part_of="read-before-wait"),

@@ -117,12 +117,11 @@ class Machine:
         self.tensor_cores = TensorCores(self, policy, self.choice)
         history = history or History()
         self.races, self.in_flight, self.proxies = self._watchers(history)
-        self.mbarriers = Mbarriers(self)
+        self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
         self.port = Port(
             self._observers(history), None if tracking or checks.initialised == "off" else self._read_unwritten
         )
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
-        self.register_pool = RegisterPool(self)
         self.meetings = Meetings(self)
         self.deferred = None if observer or tracking else Deferred(self, code)
         self.specials: dict[str, NDArray[np.uint32]] = {}
