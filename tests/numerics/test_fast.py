@@ -46,6 +46,7 @@ def bf16(*values: float) -> np.ndarray:
 
 def test_small_problems_stay_in_numpy_until_the_loops_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    monkeypatch.setattr(compiled.left_to_numpy, "products", 0)
     assert not compiled.wins((1, 64, 128), 128, FP8)
     monkeypatch.setitem(sys.modules, MODULE, kernels("narrow"))
     assert compiled.wins((1, 64, 128), 128, FP8)
@@ -56,9 +57,18 @@ def test_small_problems_stay_in_numpy_until_the_loops_are_compiled(monkeypatch: 
 
 def test_a_module_that_another_thread_is_loading_is_not_used_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands in sys.modules before its kernels are defined."""
+    monkeypatch.setattr(compiled.left_to_numpy, "products", 0)
     monkeypatch.setitem(sys.modules, MODULE, SimpleNamespace())
     assert not compiled.wins((1, 64, 128), 128, FP8)
     assert not compiled.wins((1, 64, 128), 128, FP4)
+
+
+def test_small_problems_that_took_as_long_together_are_worth_compiling_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    monkeypatch.setattr(compiled, "kernels", kernels)
+    monkeypatch.setattr(compiled.left_to_numpy, "products", 0)
+    asked = [compiled.wins((16, 64, 128), 128, FP8) for _ in range(40)]
+    assert asked == [False] * 32 + [True] * 8  # 32 times 2^24 products
 
 
 def test_a_small_call_does_not_load_numba() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refsim import encode
 from refsim.formats import element_named
 from refsim.layouts import Tile, operand_descriptor, tile
 from refsim.layouts.families import fragment
@@ -67,6 +68,7 @@ def vector(name: str, count: int, first: int = 0) -> str:
     return "{" + ", ".join(f"%{name}{first + place}" for place in range(count)) + "}"
 
 
+FENCED = "wgmma.fence.sync.aligned;"
 WAIT = ("wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;")
 
 
@@ -112,8 +114,6 @@ def codes(generator: np.random.Generator, type: str, rows: int, k: int) -> np.nd
     if row.is_integer:
         return generator.integers(0, 256, (rows, k), np.uint8)
     values = generator.normal(size=(rows, k)) * 2.0 ** generator.integers(-6, 7, (rows, k))
-    from refsim import encode
-
     return encode(np.clip(values, -400, 400), type)
 
 

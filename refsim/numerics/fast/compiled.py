@@ -34,20 +34,34 @@ def kernels() -> ModuleType | None:
 
 
 def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
-    """Whether kernels compute a product of that (batch, M, N) and K: large enough, and compiled if that takes longer."""
+    """Whether kernels compute a product of that (batch, M, N) and K: large enough, and compiled if that takes longer. A
+    simulated GPU multiplies small tiles thousands of times: once that took as long as compiling does, they are compiled."""
     _, m, n = shape
     if max(m, n) < _NARROWEST or m * n * length < FROM:
         return False
-    if worth_compiling(shape, length):
+    if worth_compiling(shape, length) or left_to_numpy.products >= COMPILED_FROM:
         return kernels() is not None
     loaded = sys.modules.get(_MODULE)
-    return _compiled(getattr(loaded, "grouped" if profile.method.groups else "narrow", None))
+    if _compiled(getattr(loaded, "grouped" if profile.method.groups else "narrow", None)):
+        return True
+    left_to_numpy.products += math.prod(shape) * length
+    return False
 
 
 def takes(profile: Profile, step: int) -> bool:
     """Whether the loops compute a row with steps of so many products: they take products four at a time, in a step and
     in what of it adds up in int32. F = 28 leaves two of those; no chip has such a row, discovery tries some."""
     return step % AT_ONCE == 0 and (profile.method.groups or int32_products(profile, step) % AT_ONCE == 0)
+
+
+@dataclass
+class LeftToNumpy:
+    """The products of this process that kernels would have computed sooner, had they been compiled."""
+
+    products: int = 0
+
+
+left_to_numpy = LeftToNumpy()
 
 
 def worth_compiling(shape: tuple[int, ...], length: int) -> bool:

@@ -73,9 +73,6 @@ class ProductInFlight:
 
     def complete(self) -> None:
         unit = self.host.tensor_cores
-        if unit.reads is not None:
-            for items in self.items():
-                unit.reads.finished(items)
         if unit.registers is not None:
             unit.registers.finished(self.units, self.product, self.number)
 
@@ -146,7 +143,7 @@ class TensorCores:
         flight = ProductInFlight(machine, self.issued, lanes, product, places, self.groups.current(groups))
         if self.reads is not None:
             for items in flight.items():
-                self.reads.begun(items)
+                self.reads.begun(items, self.issued)
         self.queue.start(flight)
 
     def commit(self, lanes: Lanes) -> None:
@@ -239,6 +236,11 @@ class TensorCores:
         computed(ready)
 
     # ---- words
+    @property
+    def oldest(self) -> int | None:
+        """The number of the first product that is in flight."""
+        return self.queue.flying[0].number if self.queue.flying else None
+
     def describe(self, number: int, group: int) -> str:
         """The product of that number, and what a warpgroup lacks that would wait for it."""
         for flight in self.queue.flying:
@@ -248,13 +250,13 @@ class TensorCores:
                 return f"{place(flight.lanes.statement)}, which is in flight: {self.groups.missing_wait(group, own)}"
         return "a wgmma in flight"
 
-    def reader_of(self, item: int) -> str:
-        """The product in flight that reads a chunk of the flat shared memory."""
+    def reader_of(self, item: int) -> str | None:
+        """The product in flight that reads a chunk of the flat shared memory, if one does."""
         for flight in self.queue.flying:
             for items in flight.items():
                 if (there := (items == item).any(axis=1)).any():
                     return self.describe(flight.number, int(flight.units[int(np.argmax(there))]))
-        return "a wgmma in flight"
+        return None
 
 
 def _touching(block: BasicBlock, kept: frozenset[int]) -> tuple[frozenset[int], tuple[Touch, ...]]:

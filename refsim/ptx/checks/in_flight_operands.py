@@ -14,32 +14,29 @@ RULE = "PTX ISA, wgmma.mma_async: its operands stay as they are until a wgmma.wa
 
 
 class OperandReads:
-    """How many products in flight read each chunk of shared memory."""
+    """Which product read each item of shared memory last, by number: where none that is in flight began before it, none
+    reads it now."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.readers = np.zeros(len(machine.shared.bytes) // CORE_ROW + 1, np.int32)
-        self.count = 0
+        self.last = np.zeros(len(machine.shared.bytes) // CORE_ROW + 1, np.int64)
 
-    def begun(self, items: Array) -> None:
-        np.add.at(self.readers, items, 1)
-        self.count += 1
-
-    def finished(self, items: Array) -> None:
-        np.subtract.at(self.readers, items, 1)
-        self.count -= 1
+    def begun(self, items: Array, number: int) -> None:
+        """A product reads these items from now on."""
+        self.last[items] = number
 
     def before(self, access: Access) -> None:
         """Nobody writes what is being read."""
-        if not self.count or access.kind == READ:
+        oldest = None if access.kind == READ else self.machine.tensor_cores.oldest
+        if oldest is None:
             return
-        first = access.index * access.width // CORE_ROW
-        reading = self.readers.take(first)
-        if reading.any():
-            lane = int(np.argmax(reading != 0))
-            why = self.machine.tensor_cores.reader_of(int(np.broadcast_to(first, reading.shape)[lane]))
-            what = f"writes {access.width} B at shared address {int(access.at[lane]):#x}, which are read by {why}"
-            self.machine.report(access.threads.fault("race", lane, what, RULE), access.statement)
+        item = access.index * access.width // CORE_ROW
+        for lane in np.flatnonzero(self.last.take(item) >= oldest).tolist():
+            why = self.machine.tensor_cores.reader_of(int(item[lane]))
+            if why is not None:
+                what = f"writes {access.width} B at shared address {int(access.at[lane]):#x}, which are read by {why}"
+                self.machine.report(access.threads.fault("race", lane, what, RULE), access.statement)
+                return
 
     def after(self, access: Access) -> None:
         """A product in flight stays one."""

@@ -26,7 +26,7 @@ FENCE_RULE = "PTX ISA, wgmma.fence: before the first wgmma, and between other ac
 _FENCED = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Touch:
     """A statement that reads or writes some of the registers that products use. `guard` is that of its statement where the
     block leaves its value alone until there; of any other guard nothing is known, and it counts as true."""
@@ -60,25 +60,31 @@ class RegisterWatch:
         self.shape = np.zeros((groups, len(kept)), np.int64)
         self.shapes: dict[str, int] = {}
         self.touches: list[Touch] = []
-        self.numbers: dict[int, int] = {}
+        self.columns: dict[tuple[Touch, ...], tuple[Ids, Ids]] = {}
         self.flying = 0
 
     # ---- other statements
     def before(self, touches: tuple[Touch, ...], lanes: Lanes) -> None:
         """A block is about to run whose statements touch registers of products."""
         groups = groups_of(lanes)
-        happening = [each for each in touches if each.happens(lanes)]
-        if self.flying:
-            for touch in happening:
+        if any(touch.guard is not None for touch in touches):
+            touches = tuple(touch for touch in touches if touch.happens(lanes))
+        if touches not in self.columns:
+            self.columns[touches] = self._together(touches)
+        columns, numbers = self.columns[touches]
+        at = np.ix_(groups, columns)
+        if self.flying and (self.accumulating[at].any() or self.feeding[at].any()):
+            for touch in touches:
                 self._demand_landed(touch, lanes, groups)
-        for touch in happening:
-            self.touched[np.ix_(groups, self.column[list(touch.registers)])] = self._number(touch)
+        self.touched[at] = numbers
 
-    def _number(self, touch: Touch) -> int:
-        if id(touch) not in self.numbers:
-            self.numbers[id(touch)] = len(self.touches)
-            self.touches.append(touch)
-        return self.numbers[id(touch)]
+    def _together(self, touches: tuple[Touch, ...]) -> tuple[Ids, Ids]:
+        """The registers that statements touch, and which of them does so last."""
+        last = {}
+        for number, touch in enumerate(touches, len(self.touches)):
+            last.update(dict.fromkeys(self.column[list(touch.registers)].tolist(), number))
+        self.touches += touches
+        return np.array([*last], np.int64), np.array([*last.values()], np.int64)
 
     def _demand_landed(self, touch: Touch, lanes: Lanes, groups: Ids) -> None:
         at = np.ix_(groups, self.column[list(touch.registers)])

@@ -45,6 +45,15 @@ class OrderListener(Protocol):
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None: ...
 
 
+class ProductsInFlight(Protocol):
+    """The products of warpgroups on their way, by number from 1 on: what each lacks, and who reads an item of shared memory."""
+
+    @property
+    def oldest(self) -> int | None: ...
+    def describe(self, number: int, group: int) -> str: ...
+    def reader_of(self, item: int) -> str | None: ...
+
+
 class RaceWatch(Protocol):
     """Who looks for races."""
 

@@ -94,6 +94,14 @@ class Geometry:
         """Warpgroup of each lane, four warps from a multiple of four on, unique over all CTAs that run."""
         return self.cta * self.warpgroups + self.thread // WARPGROUP
 
+    def are_warpgroups(self, ids: Ids) -> bool:
+        """Whether a set of lanes is whole warpgroups."""
+        if len(ids) % WARPGROUP:
+            return False
+        each = ids.reshape(-1, WARPGROUP)
+        begins = self.thread[each[:, 0]] % WARPGROUP == 0
+        return bool(begins.all() and (each[:, -1] - each[:, 0] == WARPGROUP - 1).all())
+
     @property
     def warpgroups(self) -> int:
         """Warpgroups of one CTA, the last one perhaps not whole."""

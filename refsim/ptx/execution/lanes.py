@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.execution.context import Context
-from refsim.ptx.execution.geometry import WARPGROUP, Ids, key_of
+from refsim.ptx.execution.context import Context, ProductsInFlight
+from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.execution.matrix_product import MatrixProduct
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import Access
@@ -84,14 +84,7 @@ class Lanes:
     @cached_property
     def in_whole_warpgroups(self) -> bool:
         """Whether the set is whole warpgroups of four warps each."""
-        geometry = self.machine.geometry
-        if self.is_full:
-            return geometry.threads % WARPGROUP == 0
-        if self.count % WARPGROUP:
-            return False
-        ids = self.ids.reshape(-1, WARPGROUP)
-        begins = geometry.thread[ids[:, 0]] % WARPGROUP == 0
-        return bool(begins.all() and (ids[:, -1] - ids[:, 0] == WARPGROUP - 1).all())
+        return self.machine.geometry.are_warpgroups(self.ids)
 
     def arithmetic(self, *, is_settled: bool) -> str:
         """The arithmetic of matrix products; one that the chip does not have is noted, unless it changes no result."""
@@ -370,15 +363,13 @@ class Mbarriers(Protocol):
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: NDArray[Any], *, increments: bool) -> None: ...
 
 
-class TensorCores(Protocol):
-    """The products of warpgroups on their way."""
+class TensorCores(ProductsInFlight, Protocol):
+    """Those who multiply for warpgroups."""
 
     def fence(self, lanes: Lanes) -> None: ...
     def multiply(self, lanes: Lanes, product: MatrixProduct) -> None: ...
     def commit(self, lanes: Lanes) -> None: ...
     def wait(self, lanes: Lanes, pending: int) -> None: ...
-    def describe(self, number: int, group: int) -> str: ...
-    def reader_of(self, item: int) -> str: ...
 
 
 class Machine(Context, Protocol):
