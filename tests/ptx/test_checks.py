@@ -73,6 +73,13 @@ DEFECTS = {
         32,
     ),
     SCHEDULE_DEPENDENT: Defect("atom.global.add.u32 %r4, [%d1+512], 1; st.global.u32 [%d2], %r4;", 128),
+    "phase-waited-twice": Defect(
+        "mov.u32 %r4, tile; mbarrier.init.shared.b64 [%r4], 1; mbarrier.init.shared.b64 [%r4+8], 1;"
+        "mbarrier.arrive.shared.b64 _, [%r4]; mbarrier.test_wait.parity.shared.b64 %p1, [%r4], 0;"
+        "mbarrier.arrive.shared.b64 _, [%r4+8]; mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r4], 16;"
+        "mbarrier.test_wait.parity.shared.b64 %p1, [%r4], 0; st.global.u32 [%d2], %r1;",
+        1,
+    ),
     "setmaxnreg-ignored": Defect("setmaxnreg.inc.sync.aligned.u32 64; st.global.u32 [%d2], %r1;", 128),
     "leak": Defect(
         "{ .param .b64 size; .param .b64 block; st.param.b64 [size], 8; call (block), malloc, (size);"

@@ -111,3 +111,31 @@ def test_ended_objects_are_plain_bytes() -> None:
 
 def test_an_object_that_ended_may_begin_again() -> None:
     assert one_thread(INIT + "mbarrier.inval.shared.b64 [bar];" + INIT + ARRIVE * 3 + WAIT.format(0)) == 1
+
+
+TURN = "mbarrier.test_wait.parity.shared.b64 %p2, [bar], {};\n"
+AWAY = "mbarrier.init.shared.b64 [bar+16], 9;\n"
+GO = "mbarrier.arrive.shared.b64 %d2, [bar+16];\n"
+
+
+def warned(body: str) -> list[str]:
+    out = np.zeros(1, np.uint32)
+    text = f"{HEAD}{AWAY}{INIT}{body}\nst.global.u32 [%d1], %r1; ret; }}"
+    return [each.code for each in ptx.load(text).launch("k", 1, 1, [out]).warnings]
+
+
+def test_a_parity_that_was_not_turned_passes_at_once() -> None:
+    first = ARRIVE * 3 + TURN.format(0)
+    assert warned(first + GO + ARRIVE + TURN.format(0)) == ["phase-waited-twice"]
+    assert warned(TURN.format(1) + GO + ARRIVE + TURN.format(1)) == ["phase-waited-twice"], "of a new object as well"
+
+
+def test_waits_that_come_again_with_reason_pass() -> None:
+    first = ARRIVE * 3 + TURN.format(0)
+    assert warned(first + ARRIVE + TURN.format(1)) == [], "the next phase"
+    assert warned(first + TURN.format(0) + GO + TURN.format(0)) == [], "nobody has come to the next phase"
+    assert warned(first + ARRIVE * 3 + TURN.format(1) + GO + ARRIVE + TURN.format(0)) == [], (
+        "two phases on, not complete"
+    )
+    token = "mbarrier.test_wait.shared.b64 %p2, [bar], %d4;\n"
+    assert warned((ARRIVE * 3).replace("%d2", "%d4") + token + GO + ARRIVE + token) == [], "a state names its phase"

@@ -98,22 +98,20 @@ class Proxies:
 
     # ---- accesses
     def before(self, access: Access) -> None:
-        if access.proxy != GENERIC:
-            for stretch, part, starts in self._parts(access):
-                self._examine(stretch, part, stretch.granules(starts, part.width))
-
-    def after(self, access: Access) -> None:
-        if access.proxy == GENERIC and access.kind != DISCARD:
-            self._mark(access)
-
-    def issued(self, access: Access) -> None:
-        """An asynchronous write is on its way: what threads did there before is looked at, and matters no more."""
-        self.before(access)
-        for stretch, part, starts in self._parts(access):
-            granules = stretch.granules(starts, part.width)
-            for newest in (stretch.writes, stretch.reads):
+        """An asynchronous access; behind a write of its kind nothing matters that threads did there before."""
+        if access.proxy == GENERIC:
+            return
+        for memory, part, starts in self._parts(access):
+            granules = memory.granules(starts, part.width)
+            self._examine(memory, part, granules)
+            for newest in (memory.writes, memory.reads) if access.kind != READ else ():
                 if newest.is_used:
                     newest.number[granules] = 0
+
+    def after(self, access: Access) -> None:
+        """What a thread did, behind its accesses until now."""
+        if access.proxy == GENERIC and access.kind != DISCARD:
+            self._mark(access)
 
     def _parts(self, access: Access) -> list[tuple[MarkedMemory, Access, Array]]:
         """An access by the memory it goes to, with the first byte of each item; only memory that somebody may write."""
@@ -138,21 +136,21 @@ class Proxies:
     def _mark(self, access: Access) -> None:
         if access.kind == READ and access.name != "shared":
             return
-        for stretch, part, starts in self._parts(access):
-            newest = stretch.reads if access.kind == READ else stretch.writes
-            newest.put(stretch.granules(starts, part.width), self.history.now, part.threads.ids + self.clocks.first)
+        for memory, part, starts in self._parts(access):
+            newest = memory.reads if access.kind == READ else memory.writes
+            newest.put(memory.granules(starts, part.width), self.history.now, part.threads.ids + self.clocks.first)
 
     # ---- looking
-    def _examine(self, stretch: MarkedMemory, access: Access, granules: Array) -> None:
+    def _examine(self, memory: MarkedMemory, access: Access, granules: Array) -> None:
         """An asynchronous access: every write by a thread that it meets must have a fence behind it, reads should."""
-        if stretch.writes.is_used:
-            found = self._unfenced(stretch.writes, access, granules)
+        if memory.writes.is_used:
+            found = self._unfenced(memory.writes, access, granules)
             if found is not None:
-                self.machine.report(self._finding(stretch, access, *found), access.statement)
-        if access.kind != READ and stretch.reads.is_used:
-            found = self._unfenced(stretch.reads, access, granules, refill=True)
+                self.machine.report(self._finding(memory, access, *found), access.statement)
+        if access.kind != READ and memory.reads.is_used:
+            found = self._unfenced(memory.reads, access, granules, refill=True)
             if found is not None and self.machine.checks.level(REFILL) != "off":
-                self.machine.findings.note(self._remark(stretch, access, *found), access.statement)
+                self.machine.findings.note(self._remark(memory, access, *found), access.statement)
 
     def _unfenced(
         self, newest: Newest, access: Access, granules: Array, *, refill: bool = False
@@ -190,22 +188,22 @@ class Proxies:
 
     # ---- words
     def _finding(
-        self, stretch: MarkedMemory, access: Access, lane: int, granule: int, agent: int, number: int
+        self, memory: MarkedMemory, access: Access, lane: int, granule: int, agent: int, number: int
     ) -> RefsimError:
         verb = "reads" if access.kind == READ else "overwrites"
         fence = _FENCES[access.proxy]
         what = (
-            f"{verb} {self._place(stretch, access, granule)} through {_UNITS[access.proxy]}; {self._who(agent)} wrote there "
+            f"{verb} {self._place(memory, access, granule)} through {_UNITS[access.proxy]}; {self._who(agent)} wrote there "
             f"by {self._by(number)}, and no {fence} lies between"
         )
         return access.threads.fault(PROXY_CHECK, lane, what, RULE)
 
     def _remark(
-        self, stretch: MarkedMemory, access: Access, lane: int, granule: int, agent: int, number: int
+        self, memory: MarkedMemory, access: Access, lane: int, granule: int, agent: int, number: int
     ) -> RefsimError:
         who = self.machine.geometry.describe(int(access.threads.ids[lane]))
         what = (
-            f"overwrites {self._place(stretch, access, granule)} through the async proxy; {self._who(agent)} read there by "
+            f"overwrites {self._place(memory, access, granule)} through the async proxy; {self._who(agent)} read there by "
             f"{self._by(number)}, and an mbarrier orders the two, but no fence.proxy.async"
         )
         return RefsimError(REFILL, what, f"{place(access.statement)}, {who}", _REFILL_RULE, kind=Kind.FAULT)
@@ -220,8 +218,8 @@ class Proxies:
         thread = agent % geometry.grid_threads
         return geometry.describe(thread - geometry.first * geometry.threads)
 
-    def _place(self, stretch: MarkedMemory, access: Access, granule: int) -> str:
-        start, size = granule * stretch.granule + stretch.base, stretch.granule
+    def _place(self, memory: MarkedMemory, access: Access, granule: int) -> str:
+        start, size = granule * memory.granule + memory.base, memory.granule
         if access.name == "shared":
             at = start % access.space.stride
             return f"{size} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"

@@ -45,6 +45,8 @@ CHECKS = (
     Check("divergent-sync", FAILURE, "an aligned barrier or an instruction of a warp, which not all its threads reach together",
           "divergence"),
     Check(SCHEDULE_DEPENDENT, FAILURE, "a launch writes other bytes under another schedule"),
+    Check("phase-waited-twice", WARNING, "a thread waits by parity for a phase of an mbarrier that it has seen complete, "
+          "while the next one is under way: it passes at once"),
     Check("setmaxnreg-ignored", WARNING, "setmaxnreg in a kernel whose registers nothing bounds: it may have no effect"),
     Check("leak", WARNING, "memory from device malloc that is never freed, and to which no pointer stands in memory at the end"),
     Check("bank-conflicts", NOTE, "lanes of a warp want several words of one bank of shared memory", "banks"),

@@ -19,6 +19,7 @@ from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.semantics import Semantics
 from refsim.ptx.sync.arrivals import Arrivals, Came
+from refsim.ptx.sync.phase_waits import PhaseWaits
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
@@ -54,6 +55,11 @@ class Barrier:
     def word(self) -> int:
         """What stands in shared memory."""
         return (self.phase & 1) << 63 | (self.transactions & (2 * MOST + 1)) << 40 | self.expected << 20 | self.pending
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether somebody has come to this phase, or announced bytes of it."""
+        return self.pending != self.expected or self.transactions != 0
 
     def complete(self) -> None:
         """The next phase begins if nothing holds this one open."""
@@ -98,9 +104,10 @@ class Mbarriers:
     positions: Array | None = None
     asked: dict[int, tuple[int, int, Statement]] = field(default_factory=dict)
     arrivals: Arrivals = field(init=False)
+    waits: PhaseWaits = field(init=False)
 
     def __post_init__(self) -> None:
-        self.arrivals = Arrivals(self.machine)
+        self.arrivals, self.waits = Arrivals(self.machine), PhaseWaits(self.machine)
 
     @property
     def order(self) -> PhaseOrder | None:
@@ -148,6 +155,7 @@ class Mbarriers:
                 self.order.died(found.access, found.flat)
             del self.live[found.flat]
             self.arrivals.forget(found.flat)
+            self.waits.forget(found.flat)
             self.positions, self.ended[found.flat] = None, found.access.statement
             self._write(found, 0)
 
@@ -185,6 +193,7 @@ class Mbarriers:
                 self.order.arrive(found.flat, found.lanes.ids, meaning)
             barrier.pending -= int(numbers.sum())
             self.arrivals.note(found.flat, barrier.phase, found.lanes.ids, found.access.statement)
+            self.waits.arrived(found.lanes.ids)
             barrier.complete()
             self._keep(found.flat)
         return tokens
@@ -236,6 +245,9 @@ class Mbarriers:
             if passed.any():
                 for lane in ids[passed].tolist():
                     self.asked.pop(lane, None)
+                some = found.lanes.select(passed)
+                if parity and some is not None:
+                    self.waits.passed(some, found.flat, barrier.phase - 1, is_filling=barrier.is_filling)
                 self._observe(found.flat, barrier)
                 if self.machine.races is not None:
                     self.machine.races.phase_passed(found.flat, ids[passed], meaning)
