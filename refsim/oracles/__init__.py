@@ -1,14 +1,26 @@
 """What a kernel must write, bit for bit: one file per kernel family, in the kernel's own order of operations."""
 
 from refsim.oracles import fp8_quantize
+from refsim.oracles.cublaslt import (
+    CUBLASLT_REGIONS,
+    CublasltAccumulation,
+    CublasltRegion,
+    CublasltScaling,
+    cublaslt_fp8,
+)
 from refsim.oracles.gemm_1d2d import Promotion, fp8_gemm_1d2d
 from refsim.oracles.linear_layers import ReductionName, WeightDecoder, linear, linear_fp8_weight
 from refsim.oracles.row_groups import open_rows
 
 __all__ = [
+    "CUBLASLT_REGIONS",
+    "CublasltAccumulation",
+    "CublasltRegion",
+    "CublasltScaling",
     "Promotion",
     "ReductionName",
     "WeightDecoder",
+    "cublaslt_fp8",
     "fp8_gemm_1d2d",
     "fp8_quantize",
     "linear",

@@ -1,0 +1,143 @@
+"""The probe of cuBLASLt's FP8 GEMM: shapes, operands that any machine makes again, and the outputs of which are kept.
+
+An operand's code at (row, k) is a hash of both, so the GPU fills whole matrices while NumPy makes the few rows that a kept
+output needs. Of each product 2 x 4 outputs are kept, from the first row and column to the last. A recording has for each
+mode (scaling, accumulation, type of output) one word per output, and the names of the kernels that ran.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim import oracles
+from refsim.oracles.cublaslt import TENSOR_WISE, computed
+from refsim.oracles.gemm_1d2d import BLOCK
+
+STEM = "cublaslt"
+MOST = (8192, 16384, 16384)
+SCALES = np.float32(0.37), np.float32(1.91)
+"""Of the tensors a and b: neither, nor their product, is a power of two."""
+SEEDS = {"a": 1, "b": 2, "scale_a": 3, "scale_b": 4}
+GRID = 8  # places along M and N, of which those that are kept are a part
+MULTIPLIERS = 0x9E3779B1, 0x85EBCA77, 0x2C1B3C6D, 0x297A2D39
+
+
+@dataclass(frozen=True)
+class CublasltMode:
+    """One way to call the library: "fast_f32" is scaling by tensor, fast accumulation, float32 output."""
+
+    name: str
+    scaling: oracles.CublasltScaling
+    accumulation: oracles.CublasltAccumulation
+    out: str
+
+
+MODES = (
+    CublasltMode("fast_bf16", "tensor", "fast", "bf16"),
+    CublasltMode("fast_f32", "tensor", "fast", "f32"),
+    CublasltMode("slow_bf16", "tensor", "slow", "bf16"),
+    CublasltMode("slow_f32", "tensor", "slow", "f32"),
+    CublasltMode("block_bf16", "blockwise", "slow", "bf16"),
+    CublasltMode("block_f32", "blockwise", "slow", "f32"),
+)
+
+
+@dataclass(frozen=True)
+class CublasltCase:
+    """One shape; M is as given for scaling by tensor, rounded up to a multiple of 4 for blocks, as the library takes it."""
+
+    number: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The two rows of D that are kept."""
+        return self._places(self.m, (self.number, 3 * self.number + 5))
+
+    @property
+    def columns(self) -> NDArray[np.int64]:
+        """The four columns of D that are kept."""
+        return self._places(self.n, tuple(self.number + step for step in (0, 2, 3, 5)))
+
+    def _places(self, extent: int, picks: tuple[int, ...]) -> NDArray[np.int64]:
+        return np.linspace(0, extent - 1, GRID).astype(np.int64)[[pick % GRID for pick in picks]]
+
+
+@cache
+def cases() -> tuple[CublasltCase, ...]:
+    """500 random shapes, a third of them of any magnitude, and 160 with few outputs, where K may be split."""
+    draw = np.random.default_rng(5)
+    shapes = []
+    for number in range(500):
+        if number < 330:
+            m = int(draw.integers(1, 8193)) if draw.random() < 0.5 else 16 * int(draw.integers(1, 513))
+            shapes.append((m, 16 * int(draw.integers(1, 1025)), 16 * int(draw.integers(1, 1025))))
+        else:
+            m, n, k = (int(2 ** draw.uniform(0, most)) for most in (13, 10, 10))
+            shapes.append((m, 16 * n, 16 * k))
+    return tuple(CublasltCase(number, *shape) for number, shape in enumerate([*shapes, *_few_outputs(160)]))
+
+
+def _few_outputs(count: int) -> list[tuple[int, int, int]]:
+    draw = np.random.default_rng(5)
+    shapes = []
+    for number in range(count):
+        if number % 3 == 0:
+            m, n, k = int(2 ** draw.uniform(0, 13)), int(2 ** draw.uniform(0, 10)), int(2 ** draw.uniform(4, 10))
+        elif number % 3 == 1:
+            m, n, k = int(2 ** draw.uniform(0, 9)), int(2 ** draw.uniform(0, 9)), int(draw.integers(128, 1025))
+        else:
+            m, n, k = 4 * int(draw.integers(1, 65)), int(draw.integers(1, 1025)), int(draw.integers(64, 1025))
+        shapes.append((max(1, m // 4 * 4) if number % 2 else m, 16 * n, 16 * k))
+    return shapes
+
+
+def mixed(row: Any, column: Any, seed: int) -> Any:
+    """32 well mixed bits of a place, in arrays of 64-bit integers of NumPy or PyTorch: mixed(0, 0, 1) is 0xed345605."""
+    first, second, third, fourth = MULTIPLIERS
+    word = (row * first + column * second + seed) & 0xFFFFFFFF
+    word = ((word ^ (word >> 15)) * third) & 0xFFFFFFFF
+    word = ((word ^ (word >> 12)) * fourth) & 0xFFFFFFFF
+    return word ^ (word >> 15)
+
+
+def codes(rows: NDArray[np.int64], k: int, name: str) -> NDArray[np.uint8]:
+    """Rows of an operand (rows, k): every E4M3 code but the NaN, which becomes the code below it."""
+    found = mixed(rows[:, None].astype(np.uint64), np.arange(k, dtype=np.uint64), SEEDS[name]) & 0xFF
+    return np.asarray(np.where(found & 0x7F == 0x7F, found - 1, found).astype(np.uint8))
+
+
+def block_scales(rows: NDArray[np.int64], k: int, name: str) -> NDArray[np.float32]:
+    """Scales of rows, or of blocks of rows, and blocks of K: float32 from 1/8 to 2, their fractions random."""
+    found = mixed(rows[:, None].astype(np.uint64), np.arange(-(-k // BLOCK), dtype=np.uint64), SEEDS[name])
+    return np.asarray(scale_bits(found)).astype(np.uint32).view(np.float32)
+
+
+def scale_bits(found: Any) -> Any:
+    """The patterns of scales made of mixed bits."""
+    return (found & 0x7FFFFF) | ((124 + ((found >> 24) & 3)) << 23)
+
+
+def scales_of(case: CublasltCase, mode: CublasltMode) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The scales of the kept rows and columns of D."""
+    if mode.scaling == TENSOR_WISE:
+        return np.full((1, 1), SCALES[0]), np.full((1, 1), SCALES[1])
+    return block_scales(case.rows, case.k, "scale_a"), block_scales(case.columns // BLOCK, case.k, "scale_b")
+
+
+def modelled(case: CublasltCase, mode: CublasltMode, splits: int = 1, change: Callable[..., Any] = computed) -> NDArray[Any]:
+    """What the model says of the kept outputs with K in `splits` ranges: (2, 4) bf16 codes or float32."""
+    a, b = codes(case.rows, case.k, "a"), codes(case.columns, case.k, "b")
+    return np.asarray(change(a, b, *scales_of(case, mode), mode.scaling, mode.accumulation, splits, mode.out))
+
+
+def proven_splits(case: CublasltCase, mode: CublasltMode, region: oracles.CublasltRegion) -> int | None:
+    """In how many ranges the region says that this case's K is split."""
+    step = region.shapes[mode.scaling][0][2]
+    return region.splits(-(-case.m // step) * step, case.n, case.k, mode.scaling)
