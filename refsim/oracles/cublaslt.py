@@ -27,7 +27,7 @@ from refsim.evidence import Evidence, Level, Run
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import is_whole, whole
 from refsim.numerics import ieee, mma
-from refsim.oracles.gemm_1d2d import BLOCK, OUT_FORMATS, STEP, fp8_gemm_1d2d
+from refsim.oracles.gemm_1d2d import BLOCK, OUT_FORMATS, WGMMA_K, fp8_gemm_1d2d
 from refsim.typed_arrays import with_format
 
 Floats = NDArray[np.float32]
@@ -192,7 +192,7 @@ def _fast(a: Codes, b: Codes, splits: int) -> Floats:
     total = np.zeros((len(a), len(b)), np.float32)
     k = a.shape[1]
     width = ceil(ceil(k / BLOCK) / splits) * BLOCK
-    a, b = (np.pad(side, ((0, 0), (0, -k % STEP))) for side in (a, b))
+    a, b = (np.pad(side, ((0, 0), (0, -k % WGMMA_K))) for side in (a, b))
     for top in range(0, len(a), TILE_SIDE):
         for left in range(0, len(b), TILE_SIDE):
             tile = slice(top, top + TILE_SIDE), slice(left, left + TILE_SIDE)
@@ -205,7 +205,7 @@ def _fast(a: Codes, b: Codes, splits: int) -> Floats:
 
 
 def _chain(a: Codes, b: Codes) -> Floats:
-    found = mma(a, b, unit="wgmma", a_format=E4M3, b_format=E4M3, d_format=F32, target=HOPPER, k=STEP)
+    found = mma(a, b, unit="wgmma", a_format=E4M3, b_format=E4M3, d_format=F32, target=HOPPER, k=WGMMA_K)
     return np.asarray(found, np.float32)
 
 

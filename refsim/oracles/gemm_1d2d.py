@@ -34,7 +34,7 @@ Floats = NDArray[np.float32]
 Picked = ArrayLike | None
 Promotion = Literal["scale_product", "a_then_b", "b_then_a"]
 BLOCK = 128  # columns of K that share scales, and rows that share one where scales are by blocks
-STEP = 32  # K of one wgmma
+WGMMA_K = 32  # K of one wgmma
 OUT_FORMATS = (BF16, F32)
 PRODUCTS_AT_ONCE = 1 << 22  # of P: so many outputs of so many blocks are computed together
 
@@ -248,5 +248,5 @@ def _products(a: _Side, b: _Side, blocks: range, target: str) -> Iterator[tuple[
     for first in range(blocks.start, blocks.stop, together):
         some = slice(first, min(first + together, blocks.stop))
         left, right = (np.ascontiguousarray(side.codes[:, some].swapaxes(0, 1)) for side in (a, b))
-        found = mma(left, right, unit="wgmma", a_format=a.format, b_format=b.format, target=target, k=STEP)
+        found = mma(left, right, unit="wgmma", a_format=a.format, b_format=b.format, target=target, k=WGMMA_K)
         yield from zip(range(some.start, some.stop), found, strict=True)

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import oracles
-from refsim.oracles.cublaslt import TENSOR_WISE, computed
+from refsim.formats import BF16, F32, Format
+from refsim.oracles.cublaslt import BLOCKWISE, computed
 from refsim.oracles.gemm_1d2d import BLOCK
 
 STEM = "cublaslt"
@@ -33,16 +34,16 @@ class CublasltMode:
     name: str
     scaling: oracles.CublasltScaling
     accumulation: oracles.CublasltAccumulation
-    out: str
+    out: Format
 
 
 MODES = (
-    CublasltMode("fast_bf16", "tensor", "fast", "bf16"),
-    CublasltMode("fast_f32", "tensor", "fast", "f32"),
-    CublasltMode("slow_bf16", "tensor", "slow", "bf16"),
-    CublasltMode("slow_f32", "tensor", "slow", "f32"),
-    CublasltMode("block_bf16", "blockwise", "slow", "bf16"),
-    CublasltMode("block_f32", "blockwise", "slow", "f32"),
+    CublasltMode("fast_bf16", "tensor", "fast", BF16),
+    CublasltMode("fast_f32", "tensor", "fast", F32),
+    CublasltMode("slow_bf16", "tensor", "slow", BF16),
+    CublasltMode("slow_f32", "tensor", "slow", F32),
+    CublasltMode("block_bf16", "blockwise", "slow", BF16),
+    CublasltMode("block_f32", "blockwise", "slow", F32),
 )
 
 
@@ -126,12 +127,14 @@ def scale_bits(found: Any) -> Any:
 
 def scales_of(case: CublasltCase, mode: CublasltMode) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The scales of the kept rows and columns of D."""
-    if mode.scaling == TENSOR_WISE:
+    if mode.scaling != BLOCKWISE:
         return np.full((1, 1), SCALES[0]), np.full((1, 1), SCALES[1])
     return block_scales(case.rows, case.k, "scale_a"), block_scales(case.columns // BLOCK, case.k, "scale_b")
 
 
-def modelled(case: CublasltCase, mode: CublasltMode, splits: int = 1, change: Callable[..., Any] = computed) -> NDArray[Any]:
+def modelled(
+    case: CublasltCase, mode: CublasltMode, splits: int = 1, change: Callable[..., Any] = computed
+) -> NDArray[Any]:
     """What the model says of the kept outputs with K in `splits` ranges: (2, 4) bf16 codes or float32."""
     a, b = codes(case.rows, case.k, "a"), codes(case.columns, case.k, "b")
     return np.asarray(change(a, b, *scales_of(case, mode), mode.scaling, mode.accumulation, splits, mode.out))
@@ -141,3 +144,50 @@ def proven_splits(case: CublasltCase, mode: CublasltMode, region: oracles.Cublas
     """In how many ranges the region says that this case's K is split."""
     step = region.shapes[mode.scaling][0][2]
     return region.splits(-(-case.m // step) * step, case.n, case.k, mode.scaling)
+
+
+@dataclass(frozen=True)
+class CublasltSpecial:
+    """A small product, 8 x 16 x 272, whose scales are multiplied, in which zeros or NaN codes may stand."""
+
+    name: str
+    by_a: float = 1.0
+    by_b: float = 1.0
+    code: int | None = None
+
+    def operands(self, mode: CublasltMode) -> tuple[NDArray[Any], ...]:
+        """a, b, and both scales: (1, 1), or (8, 3) and (1, 3); `code` fills row 2 of a but for one place in four."""
+        m, n, k = 8, 16, 272
+        a, b = codes(np.arange(m), k, "a"), codes(np.arange(n), k, "b")
+        if self.code is not None:
+            a[2] = np.where(np.arange(k) % 4 == 3, 0, self.code)
+        scales = np.full((1, 1), SCALES[0]), np.full((1, 1), SCALES[1])
+        if mode.scaling == BLOCKWISE:
+            scales = block_scales(np.arange(m), k, "scale_a"), block_scales(np.arange(1), k, "scale_b")
+        with np.errstate(all="ignore"):
+            return a, b, *(each * np.float32(by) for each, by in zip(scales, (self.by_a, self.by_b), strict=True))
+
+    def modelled(self, mode: CublasltMode) -> NDArray[Any]:
+        """What IEEE arithmetic in the model's order makes of it: (8, 16) float32."""
+        a, b, by_row, by_column = self.operands(mode)
+        if mode.scaling == BLOCKWISE:
+            by_column = np.repeat(by_column, len(b), axis=0)
+        return np.asarray(computed(a, b, by_row, by_column, mode.scaling, mode.accumulation, 1, mode.out))
+
+
+SPECIALS = (
+    CublasltSpecial("a negative scale", by_a=-1.0),
+    CublasltSpecial("a negative scale, a row of zeros", by_a=-1.0, code=0),
+    CublasltSpecial("a scale of zero", by_b=0.0),
+    CublasltSpecial("a scale of -0", by_b=-0.0),
+    CublasltSpecial("an infinite scale", by_a=np.inf),
+    CublasltSpecial("an infinite scale, a row of zeros", by_a=np.inf, code=0),
+    CublasltSpecial("a NaN scale", by_b=np.nan),
+    CublasltSpecial("NaN codes 0x7f", code=0x7F),
+    CublasltSpecial("NaN codes 0xff", code=0xFF),
+    CublasltSpecial("outputs beyond the largest float32", by_a=2.0**60, by_b=2.0**60),
+    CublasltSpecial("subnormal outputs", by_a=2.0**-62, by_b=2.0**-62, code=0x01),
+    CublasltSpecial("a subnormal product of scales", by_a=2.0**-68, by_b=2.0**-68),
+    CublasltSpecial("subnormal scales", by_a=2.0**-130, by_b=2.0**100),
+)
+"""What the region leaves out, to see what the library makes of it."""

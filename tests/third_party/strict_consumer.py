@@ -166,7 +166,12 @@ def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], 
     factors = np.ones((len(codes), 1), np.float32)
     d: NDArray[Any] = oracles.fp8_gemm_1d2d(codes, codes, factors, factors, promotion=promotion, splits=1)
     free: NDArray[np.bool_] = oracles.open_rows([0, -1])
-    return float(wide.size + d.size + free.size)
+    scaling: oracles.CublasltScaling = "tensor"
+    accumulation: oracles.CublasltAccumulation = "slow"
+    row: oracles.CublasltRegion = oracles.CUBLASLT_REGIONS[0]
+    ranges: int | None = row.splits(64, 64, 16, scaling)
+    e: NDArray[Any] = oracles.cublaslt_fp8(codes, codes, 1.0, 1.0, accumulation=accumulation, splits=ranges)
+    return float(wide.size + d.size + e.size + free.size)
 
 
 def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:
