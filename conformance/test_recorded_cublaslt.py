@@ -150,15 +150,24 @@ def test_another_order_of_operations_is_refused(name: str, chip: str) -> None:
     assert np.mean([each.any() for each in found]) > 0.5
 
 
-def test_a_split_product_is_no_unsplit_one() -> None:
-    words, _ = recorded("h200", "fast_f32")
-    some = [(case, splits) for case, splits in asked("h200", "fast_f32") if (splits or 1) > 1][:8]
+@pytest.mark.parametrize("mode", ["fast_f32", "block_f32"])
+def test_a_split_product_is_no_unsplit_one(mode: str) -> None:
+    words, _ = recorded("h200", mode)
+    some = [(case, splits) for case, splits in asked("h200", mode) if (splits or 1) > 1][:8]
     assert len(some) == 8
     for case, splits in some:
-        assert (bits(sums(case.number, "fast_f32", splits)) == words[case.number]).all()
-        assert (bits(probe.modelled(case, MODES["fast_f32"], splits, _unsplit)) != words[case.number]).any()
-        for other in (splits - 1, splits + 1):
-            assert (bits(sums(case.number, "fast_f32", other)) != words[case.number]).any(), (case, other)
+        assert (bits(sums(case.number, mode, splits)) == words[case.number]).all()
+        assert (bits(probe.modelled(case, MODES[mode], splits, _unsplit)) != words[case.number]).any()
+
+
+def test_blockwise_ranges_are_no_ranges_of_single_blocks() -> None:
+    words, _ = recorded("h200", "block_f32")
+    some = [(case, splits) for case, splits in asked("h200", "block_f32") if (splits or 1) > 1]
+    change = _promoted("scale_product")
+    wrong = [
+        bits(probe.modelled(case, MODES["block_f32"], splits, change)) != words[case.number] for case, splits in some
+    ]
+    assert np.mean([each.any() for each in wrong]) > 0.5
 
 
 def test_where_nobody_knows_the_oracle_refuses() -> None:

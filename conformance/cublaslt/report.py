@@ -142,8 +142,8 @@ def page() -> str:
         "\n".join(modes_table()),
         "\n".join(kernels_table()),
         "## Departures",
-        "Float32 outputs of refused cases that are not those of the formula in one range. Reason of each: its kernel splits K\n"
-        "in a number of ranges that the shape alone does not tell, or, blockwise, in an order that is not known.",
+        "Float32 outputs of refused cases that are not those of the formula in one range. The reason of each: its kernel splits\n"
+        "K, into how many ranges is decided by the tile that the library chose, and that is not known of the shape.",
         "\n".join(departures()),
         "## Calls that the library refused",
         "\n".join(refusals()),

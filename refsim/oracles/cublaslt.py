@@ -7,9 +7,10 @@ With F from +0, P a chain of wgmma of K = 32 from +0 in the tensor core's own ar
     blockwise          F = fma(fl(scale_a * scale_b), P, F) for each block, ascending; D = F
 
 and bf16 output is D rounded to nearest even. The library chooses a kernel by the shape, and every kernel that does not split
-K returned these bits. With few outputs and a large K it splits K: S ranges of ceil(T / S) blocks, F of each from +0, added
-in float32, the first first, before the scales of tensor-wise scaling. S is its heuristic's choice and in general unknown:
-`CUBLASLT_REGIONS` says for each version and chip where it is proven to be 1, and where it follows from the shape.
+K returned these bits. With few outputs and a large K it splits K: S ranges of ceil(T / S) blocks (blockwise: of the next
+multiple of 4), F of each from +0, added in float32, the first first, before the scales of tensor-wise scaling. S is the
+choice of its heuristic: `CUBLASLT_REGIONS` says for each version and chip where it is proven to be 1, and where it follows
+from the shape.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,9 +50,9 @@ class CublasltRegion:
     """Where one cuBLASLt on one chip is proven to compute what this file says, and in how many ranges of K.
 
     `shapes`: the least M, N and K, the largest, and their steps, for each scaling. K up to `unsplit_k`, or more than
-    `unsplit_outputs` outputs: one range. Where a tensor-wise product needs at most `small_tiles` tiles of `small_tile`
-    rows and columns of D: K // `range_k` ranges. `scales`: the least and the largest, between
-    which no sum leaves the normal numbers.
+    `unsplit_outputs` outputs: one range. Where a product needs at most so many tiles of so many rows and columns of D as
+    `split_tiles` says for its scaling: K // `range_k` ranges, but no more sums than `workspace` holds. `scales`: the
+    least and the largest, between which no sum leaves the normal numbers.
     """
 
     version: int
@@ -59,27 +60,27 @@ class CublasltRegion:
     shapes: Mapping[str, tuple[Extent, Extent, Extent]]
     unsplit_k: int
     unsplit_outputs: int
-    small_tile: tuple[int, int]
-    small_tiles: int
+    split_tiles: Mapping[str, tuple[int, int, int]]
     range_k: int
+    workspace: int
     scales: tuple[float, float]
     evidence: Evidence
 
     def splits(self, m: int, n: int, k: int, scaling: CublasltScaling = "tensor") -> int | None:
-        """In how many ranges K is split at a shape: 1 for 4096 x 4096 x 7168, 3 for 1 x 64 x 8192, None where nobody knows."""
+        """In how many ranges K is split: 1 for 4096 x 4096 x 7168, 3 for 1 x 64 x 8192, None where nobody knows."""
         for size, (least, most, step) in zip((m, n, k), self.shapes[scaling], strict=True):
             if not least <= size <= most or size % step:
                 return None
         if k <= self.unsplit_k or m * n > self.unsplit_outputs:
             return 1
-        rows, columns = self.small_tile
-        if scaling == TENSOR_WISE and ceil(m / rows) * ceil(n / columns) <= self.small_tiles:
-            return max(1, k // self.range_k)
-        return None
+        most, rows, columns = self.split_tiles[scaling]
+        if ceil(m / rows) * ceil(n / columns) > most:
+            return None
+        return max(1, min(k // self.range_k, self.workspace // (m * n)))
 
 
 def _measured(chip: str, shapes: str) -> CublasltRegion:
-    """The row of cuBLASLt 13.1.0; both chips gave the same bits and split the same shapes but one."""
+    """The row of cuBLASLt 13.1.0 as PyTorch calls it; where both chips split K, they gave the same bits."""
     columns, depth = (16, 16384, 16), (16, 16384, 16)
     return CublasltRegion(
         version=130100,
@@ -87,9 +88,9 @@ def _measured(chip: str, shapes: str) -> CublasltRegion:
         shapes={TENSOR_WISE: ((1, 8192, 1), columns, depth), BLOCKWISE: ((4, 8192, 4), columns, (144, 16384, 16))},
         unsplit_k=4096,  # the least that was seen split is 5152
         unsplit_outputs=1 << 18,  # the most outputs of a split product were 128,896
-        small_tile=(8, 64),
-        small_tiles=12,  # from 18 on some products are split less than K allows
+        split_tiles={TENSOR_WISE: (12, 8, 64), BLOCKWISE: (22, 128, 128)},  # from 18 and 36 on some are split less
         range_k=2560,
+        workspace=1 << 18,  # sums: 1 MiB
         scales=(
             2.0**-40,
             2.0**40,
@@ -180,43 +181,44 @@ def computed(
 
     Whether the library computes this is what `CUBLASLT_REGIONS` says.
     """
-    if scaling == BLOCKWISE:
-        total = fp8_gemm_1d2d(a, b, by_row, by_column, splits=splits, out=F32)
-    else:
-        total = ieee.mul(ieee.mul(by_row, by_column), TENSOR_SUMS[accumulation](a, b, splits))
+    unit, blocks = RANGE_BLOCKS[scaling], ceil(a.shape[1] / BLOCK)
+    width = ceil(ceil(blocks / splits) / unit) * unit
+    parts = []
+    for first in range(0, blocks, width):
+        some, codes = slice(first, first + width), slice(first * BLOCK, (first + width) * BLOCK)
+        if scaling == BLOCKWISE:
+            parts.append(fp8_gemm_1d2d(a[:, codes], b[:, codes], by_row[:, some], by_column[:, some], out=F32))
+        else:
+            parts.append(TENSOR_SUMS[accumulation](a[:, codes], b[:, codes]))
+    total = reduce(ieee.add, parts)
+    if scaling != BLOCKWISE:
+        total = ieee.mul(ieee.mul(by_row, by_column), total)
     return total if format_named(out) is F32 else round_bits(total, BF16).astype(BF16.code_dtype)
 
 
-def _fast(a: Codes, b: Codes, splits: int) -> Floats:
-    """One chain over the K of each range; the tensor core keeps 14 bits of every sum on the way."""
+def _fast(a: Codes, b: Codes) -> Floats:
+    """One chain over all of K; the tensor core keeps 14 bits of every sum on the way."""
     total = np.zeros((len(a), len(b)), np.float32)
-    k = a.shape[1]
-    width = ceil(ceil(k / BLOCK) / splits) * BLOCK
-    a, b = (np.pad(side, ((0, 0), (0, -k % WGMMA_K))) for side in (a, b))
+    a, b = (np.pad(side, ((0, 0), (0, -side.shape[1] % WGMMA_K))) for side in (a, b))
     for top in range(0, len(a), TILE_SIDE):
         for left in range(0, len(b), TILE_SIDE):
             tile = slice(top, top + TILE_SIDE), slice(left, left + TILE_SIDE)
-            parts = [
-                _chain(a[tile[0], first : first + width], b[tile[1], first : first + width])
-                for first in range(0, k, width)
-            ]
-            total[tile] = reduce(ieee.add, parts)
+            total[tile] = mma(
+                a[tile[0]], b[tile[1]], unit="wgmma", a_format=E4M3, b_format=E4M3, target=HOPPER, k=WGMMA_K
+            )
     return total
 
 
-def _chain(a: Codes, b: Codes) -> Floats:
-    found = mma(a, b, unit="wgmma", a_format=E4M3, b_format=E4M3, d_format=F32, target=HOPPER, k=WGMMA_K)
-    return np.asarray(found, np.float32)
-
-
-def _slow(a: Codes, b: Codes, splits: int) -> Floats:
+def _slow(a: Codes, b: Codes) -> Floats:
     """The blocks' chains added in float32: a promotion by scales of one, whose fma rounds once, as the sum does."""
     ones = (np.ones((len(side), ceil(a.shape[1] / BLOCK)), np.float32) for side in (a, b))
-    return np.asarray(fp8_gemm_1d2d(a, b, *ones, splits=splits, out=F32), np.float32)
+    return np.asarray(fp8_gemm_1d2d(a, b, *ones, out=F32), np.float32)
 
 
-TENSOR_SUMS: dict[str, Callable[[Codes, Codes, int], Floats]] = {"fast": _fast, "slow": _slow}
+TENSOR_SUMS: dict[str, Callable[[Codes, Codes], Floats]] = {"fast": _fast, "slow": _slow}
 ACCUMULATIONS = tuple(TENSOR_SUMS)
+RANGE_BLOCKS: dict[str, int] = {TENSOR_WISE: 1, BLOCKWISE: 4}
+"""Ranges of K hold a multiple of so many blocks, the last one aside."""
 
 
 def _region(version: int, chip: str) -> CublasltRegion:

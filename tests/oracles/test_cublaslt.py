@@ -74,6 +74,21 @@ def test_splits_add_sums_of_ranges_before_the_scales() -> None:
         np.testing.assert_array_equal(found, want)
 
 
+def test_blockwise_ranges_hold_whole_fours_of_blocks() -> None:
+    a, b = operands(4, 16, 9 * 128)
+    scales = [
+        np.random.default_rng(row).uniform(0.1, 2, (rows, 9)).astype(np.float32) for row, rows in ((0, 4), (1, 1))
+    ]
+    parts = []
+    for first in (0, 4, 8):  # of nine blocks in three ranges three would do
+        codes = slice(128 * first, 128 * first + 512)
+        some = [scale[:, first : first + 4] for scale in scales]
+        parts.append(oracles.fp8_gemm_1d2d(a[:, codes], b[:, codes], *some, out="f32"))
+    found = gemm(a, b, *scales, scaling="blockwise", splits=3, out="f32")
+    np.testing.assert_array_equal(found, ieee.add(ieee.add(parts[0], parts[1]), parts[2]))
+    assert (found != oracles.fp8_gemm_1d2d(a, b, *scales, splits=3, out="f32")).any()
+
+
 def test_worked_numbers_types_and_arrays_that_know_their_format() -> None:
     found = gemm(ONE[:1], ONE, 1, 0.5)
     assert (found.dtype, found.shape, hex(found[0, 0])) == (np.uint16, (1, 16), "0x4300")
@@ -88,9 +103,13 @@ def test_worked_numbers_types_and_arrays_that_know_their_format() -> None:
         ((64, 7168, 16384), 1, 1),
         ((16, 1024, 4096), 1, 1),
         ((1, 64, 8192), 3, None),
-        ((8, 768, 5104), 1, None),
-        ((8, 768, 5120), 2, None),
-        ((8, 784, 5120), None, None),
+        ((8, 768, 5104), 1, 1),
+        ((8, 768, 5120), 2, 2),
+        ((8, 784, 5120), None, 2),
+        ((4, 32, 16384), 6, 6),
+        ((128, 736, 13184), None, 2),
+        ((24, 2736, 16016), None, 3),
+        ((4, 2832, 5120), None, None),
         ((64, 4096, 4112), None, None),
         ((64, 4112, 4112), 1, 1),
         ((8193, 4096, 4096), None, None),
