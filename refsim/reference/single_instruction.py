@@ -40,6 +40,7 @@ class Written:
     address: bool
     is_result: bool
     braced: bool = False
+    inside: bool = False
 
     def registers(self, suffix: str = "") -> list[str]:
         return [f"{self.name}{'' if self.count == 1 else place}{suffix}" for place in range(self.count)]
@@ -61,9 +62,10 @@ def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
         if operand.name in CARRY or (operand.optional and operand.name not in wanted):
             continue
         held = TYPES["u64"] if operand.address else type
-        registers = operand.count or (count if operand.many else 1)
-        braced = operand.count > 0 or registers > 1
-        found.append(Written(operand.name, held, registers, operand.address, operand.is_result, braced))
+        dimensions = int((bound.modifiers.get("dim") or bound.opcode.partition("tensor.")[2] or "1")[0])
+        registers = dimensions if operand.inside else operand.count or (count if operand.many else 1)
+        braced = operand.inside or operand.count > 0 or registers > 1
+        found.append(Written(operand.name, held, registers, operand.address, operand.is_result, braced, operand.inside))
     return found
 
 
@@ -81,7 +83,12 @@ def statement(
         for operand in written(bound, optional)
     }
     results = "|".join(texts[operand.name] for operand in written(bound, optional) if operand.is_result)
-    sources = [texts[operand.name] for operand in written(bound, optional) if not operand.is_result]
+    sources: list[str] = []
+    for operand in written(bound, optional):
+        if operand.inside:  # coordinates stand in the brackets of the address before them
+            sources[-1] = f"{sources[-1][:-1]}, {texts[operand.name]}]"
+        elif not operand.is_result:
+            sources.append(texts[operand.name])
     return f"{bound.opcode} {', '.join([results, *sources] if results else sources)}".rstrip() + ";"
 
 

@@ -66,6 +66,17 @@ DEFECTS = {
         "wgmma.wait_group.sync.aligned 0; st.global.f32 [%d2], %f0;",
         128,
     ),
+    "unfinished-copy": Defect(
+        "setp.ne.u32 %p1, %r1, 0; @%p1 bra $out; mbarrier.init.shared.b64 [%r2], 1;"
+        "mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 16; add.u32 %r3, %r2, 128;"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%d1], 16, [%r2]; $out:",
+        32,
+    ),
+    "unfinished-store": Defect(
+        "st.shared.u32 [%r3], %r1; bar.sync 0; setp.ne.u32 %p1, %r1, 0; @%p1 bra $out;"
+        "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r2], 128; cp.async.bulk.commit_group; $out:",
+        32,
+    ),
     "uninitialised": Defect("ld.shared.u32 %r5, [%r3]; st.global.u32 [%d2], %r5;"),
     "uninitialised-unused": Defect("ld.shared.u32 %r5, [%r3]; st.global.u32 [%d2], %r1;"),
     "divergent-sync": Defect(

@@ -35,6 +35,8 @@ FAMILIES = (
     "warpgroup",
     "mbarrier",
     "wgmma",
+    "bulk_copy",
+    "tensor_copy",
 )
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
 OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]

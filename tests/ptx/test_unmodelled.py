@@ -21,8 +21,12 @@ EXAMPLES = {
     "mma b1": "mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
     "mma.sp::ordered_metadata": "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 "
     "{%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r5,%r6,%r7,%r8}, {%f1,%f2,%f3,%f4}, %r9, 0;",
-    "cp.async.bulk.tensor": "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%d1, {%r1}], [%r2];",
-    "cp.async.bulk": "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], %r2;",
+    "cp.async.bulk.tensor": "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group "
+    "[%d1, {%r1, %r1, %r1}], [%r2];",
+    "cp.async.bulk.prefetch.tensor": "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%d1, {%r1, %r1, %r1}], {%h1};",
+    "cp.reduce.async.bulk.tensor": "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.im2col_no_offs.bulk_group "
+    "[%d1, {%r1, %r1, %r1}], [%r2];",
+    "cp.async.bulk": "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%d1], [%r1], %r2, %h1;",
     "st.async": "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
     "red.async": "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
     "st.bulk": "st.bulk.weak.shared::cta [%r1], %d1, 0;",
@@ -35,7 +39,7 @@ BEFORE = {"sm_80": "sm_75", "sm_90": "sm_89", "sm_90a": "sm_90", "sm_100": "sm_9
 LISTING = """.version 9.0
 .target {target}
 .address_size 64
-.entry k() {{ .reg .b32 %r<10>; .reg .b64 %d<4>; .reg .f32 %f<5>; .reg .pred %p<3>; {statement} ret; }}
+.entry k() {{ .reg .b16 %h<2>; .reg .b32 %r<10>; .reg .b64 %d<4>; .reg .f32 %f<5>; .reg .pred %p<3>; {statement} ret; }}
 """
 
 

@@ -15,6 +15,11 @@ RULE = (
     "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others behind a barrier"
 )
 
+BULK_RULE = (
+    "PTX ISA, cp.async.bulk: its bytes are there for whoever has seen the phase of the mbarrier complete that counted them, and "
+    "its source is free once its thread has waited for its bulk group"
+)
+
 
 class InFlight:
     """Which granules of shared memory a copy flies to, from its issue to the wait that covers it."""
@@ -22,7 +27,8 @@ class InFlight:
     def __init__(self, machine: Machine, granule: int) -> None:
         self.machine, self.granule = machine, granule
         self.flying = np.zeros(len(machine.shared.bytes) // granule // 16 * 16 + 16, np.uint8)
-        self.count = 0
+        self.sources = np.zeros_like(self.flying)
+        self.count = self.reading = 0
 
     def issued(self, index: Array, width: int) -> None:
         self._items(width)[index] = _FLYING[width // self.granule]
@@ -32,12 +38,24 @@ class InFlight:
         self._items(width)[index] = 0
         self.count -= len(index)
 
+    def is_read(self, index: Array, width: int) -> None:
+        """A copy reads these items, which do not overlap, until its thread has waited for that."""
+        self.reading += 1
+        self._rows(width)[index] += 1
+
+    def was_read(self, index: Array, width: int) -> None:
+        self.reading -= 1
+        self._rows(width)[index] -= 1
+
     def before(self, access: Access) -> None:
-        if not self.count:
-            return
-        flying = self._items(access.width).take(access.index)
-        if flying.view(np.uint8).any():
-            self._report(access, int(np.argmax(flying != 0)))
+        if self.count:
+            flying = self._items(access.width).take(access.index)
+            if flying.view(np.uint8).any():
+                self._report(access, int(np.argmax(flying != 0)))
+        if self.reading and access.kind != READ:
+            busy = self._rows(access.width)[access.index].any(axis=1)
+            if busy.any():
+                self._report(access, int(np.argmax(busy)))
 
     def after(self, access: Access) -> None:
         """A copy in flight stays one."""
@@ -45,10 +63,18 @@ class InFlight:
     def _items(self, width: int) -> Array:
         return self.flying.view(ITEM[width // self.granule])
 
+    def _rows(self, width: int) -> Array:
+        """How many copies read each granule, as rows of items."""
+        count = width // self.granule
+        return self.sources[: len(self.sources) // count * count].reshape(-1, count)
+
     def _report(self, access: Access, lane: int) -> None:
         at, width = int(access.at[lane]), access.width
-        copy = self.machine.copies.describe(int(access.index[lane]) * width, width, int(access.threads.ids[lane]))
+        start = int(access.index[lane]) * width
+        copy = self.machine.engine.describe(start, width)
+        copy = copy or self.machine.copies.describe(start, width, int(access.threads.ids[lane]))
         code, verb = ("read-before-wait", "reads") if access.kind == READ else ("race", "writes")
+        rule = RULE if "cp.async.bulk" not in copy and "cp.reduce" not in copy else BULK_RULE
         where = f"{width} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"
         what = f"{verb} {where} while {copy}"
-        self.machine.report(access.threads.fault(code, lane, what, RULE), access.statement)
+        self.machine.report(access.threads.fault(code, lane, what, rule), access.statement)

@@ -22,6 +22,7 @@ from refsim.ptx.memory.access import READ, WRITE, Access
 from refsim.ptx.memory.semantics import CLUSTER, Semantics
 
 Array = NDArray[Any]
+OBJECT_BYTES = 8
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -230,11 +231,26 @@ class PhaseOrder:
             for clocks in self.clocks:
                 clocks.learn(np.array([lane]), known)
 
+    def agent_of(self, flat: int) -> int:
+        """Whose accesses those of a copy engine are that the object at a byte position counts: nobody's thread."""
+        cta, at = divmod(flat, self.stride)
+        thread = at // OBJECT_BYTES % self.geometry.threads
+        return self._agent(cta * self.geometry.threads + thread) + 2 * self.geometry.grid_threads
+
+    def waited_for(self, lane: int, number: int) -> None:
+        """A lane has waited for a bulk group, of which its shadow made access `number`."""
+        if number:
+            known = Knowledge(threads={self._agent(lane) + self.geometry.grid_threads: number})
+            for clocks in self.clocks:
+                clocks.learn(np.array([lane]), known)
+
     # ---- phases
-    def observed(self, flat: int, copied: Ids) -> None:
-        """Somebody sees, as the first one, that a phase is complete: from now on it brings what had arrived by then, and the
-        copies of these lanes."""
+    def observed(self, flat: int, copied: Ids, transfers: dict[int, int]) -> None:
+        """Somebody sees, as the first one, that a phase is complete: from now on it brings what had arrived by then, the
+        copies of these lanes, and what copy engines wrote: up to which access of each agent."""
         shadows = self._shadows(flat // self.stride, copied)
+        if transfers:
+            shadows = shadows | Knowledge(threads=transfers)
         self.complete[flat] = [
             self._freeze(clocks, arrived, flat // self.stride, shadows)
             for clocks, arrived in zip(self.clocks, self.arrived[flat], strict=True)

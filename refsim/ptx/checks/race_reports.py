@@ -84,19 +84,23 @@ class Reporter:
 
     def _who(self, thread: int) -> str:
         geometry = self.machine.geometry
+        if thread >= 2 * geometry.grid_threads:
+            return "a copy engine"
         thread %= geometry.grid_threads  # a shadow is named as its thread
         described = geometry.describe(thread - geometry.first * geometry.threads)
         return f"{described} (warp {thread % geometry.threads // WARP})"
 
     def _missing(self, access: Access, pair: Pair) -> str:
         geometry, history = self.machine.geometry, self.history
+        made = history.made[pair.number]
+        assert made is not None
+        if pair.other >= geometry.grid_threads and "bulk_group" in made[0].opcode:
+            return "wait of that thread between for the bulk group of this copy"
         if pair.other >= geometry.grid_threads:
             return "wait between that sees the mbarrier complete at which these copies arrived"
         element = access.width // access.semantics.elements
         later = By(access.semantics, element, pair.lane + geometry.first * geometry.threads)
         earlier = history.by(pair.number, pair.other)
-        made = history.made[pair.number]
-        assert made is not None
         unordered = Unordered(geometry, pair.lane, pair.other, pair.number)
         both = Accesses(later, access.statement, access.kind != READ, earlier, made[0], pair.kind == "write")
         return missing_edge(self.machine, history.journal, unordered, both, converged=pair.converged)

@@ -306,6 +306,24 @@ class Races:
         self.history.list(event)
         return agents
 
+    def transfer_landed(self, access: Access, agent: int) -> int:
+        """What a copy engine wrote was counted in a phase that somebody saw complete: a write of an agent; its number."""
+        number, count = self.history.number(access.statement, access.width), access.width // self.shared.granule
+        event = AccessEvent(number, np.full(len(access.index), agent, np.int32), access.index * count, count)
+        self.shared.unmarked.append((event, access.index))
+        if self.shared.reads.is_used:
+            self._forget_reads(self.shared, access.index, count)
+        self.history.list(event)
+        return number
+
+    def transfer_sent(self, access: Access) -> int:
+        """A copy engine will write to global memory: the write of a shadow of the thread that asked, until that has waited."""
+        number = self.history.number(access.statement, access.width // access.semantics.elements)
+        for part in self._parts(access):
+            self._examine(part)
+            self._put(part, number, part.access.threads.ids + self.geometry.grid_threads, part.index, benign=False)
+        return number
+
     def _same_place(self, part: "AccessPart", items: Callable[[], Array]) -> None:
         """Two lanes that copy to one place by one instruction: either may come last, also within a warp. There equal bytes
         are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""

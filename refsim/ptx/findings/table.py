@@ -34,10 +34,15 @@ CHECKS = (
           part_of="race"),
     Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote, and no "
           "proxy fence lies between", part_of="race"),
-    Check("read-before-wait", FAILURE, "shared bytes are read or written while a cp.async still writes them", "copies"),
+    Check("read-before-wait", FAILURE, "shared bytes are read or written while a copy still writes them, or written while one "
+          "reads them", "copies"),
     Check("register-in-flight", FAILURE, "a register is read or written while a wgmma still uses it",
           part_of="read-before-wait"),
     Check("unfenced-register", FAILURE, "a wgmma uses a register that was accessed otherwise, without a wgmma.fence between",
+          part_of="read-before-wait"),
+    Check("unfinished-copy", FAILURE, "a block exits while a copy engine may still write to its shared memory",
+          part_of="read-before-wait"),
+    Check("unfinished-store", WARNING, "a block exits while a copy engine may still read its shared memory",
           part_of="read-before-wait"),
     Check("uninitialised", FAILURE, "bits that nobody wrote reach an output, an address, a branch or a decision",
           "initialised"),

@@ -26,6 +26,8 @@ INSTRUCTION_FAMILIES = (
     "heap",
     "mbarrier",
     "wgmma",
+    "bulk_copy",
+    "tensor_copy",
 )
 
 

@@ -171,7 +171,7 @@ def _compared(held: Any, b: Array, c: Array | None) -> tuple[Array, Array]:
 
 
 # ---- integers
-_INTEGER: dict[str, tuple[str, Chain | None, Update]] = {
+INTEGER_UPDATES: dict[str, tuple[str, Chain | None, Update]] = {
     "add": ("u32|s32|u64", _accumulated(np.add), lambda old, b, _: old + b),
     "min": ("u32|s32|u64|s64", _accumulated(np.minimum), lambda old, b, _: np.minimum(old, b)),
     "max": ("u32|s32|u64|s64", _accumulated(np.maximum), lambda old, b, _: np.maximum(old, b)),
@@ -193,7 +193,7 @@ def _integer(operation: str, types: str, chain: Chain | None, update: Update) ->
         return read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
 
 
-for _operation, (_types, _chain, _update) in _INTEGER.items():
+for _operation, (_types, _chain, _update) in INTEGER_UPDATES.items():
     _integer(_operation, _types, _chain, _update)
 
 
@@ -216,11 +216,11 @@ def _add_real(old: Array, b: Array, _: Array | None) -> Array:
     return ieee.add(old, b)
 
 
-def _add_single(old: Array, b: Array, in_shared: Array | None) -> Array:
+def add_single(old: Array, b: Array, in_shared: Array | None) -> Array:
     return np.where(np.asarray(in_shared), ieee.add(old, b), ieee.add(old, b, ftz=True))
 
 
-def _add_double(old: Array, b: Array, in_shared: Array | None) -> Array:
+def add_double(old: Array, b: Array, in_shared: Array | None) -> Array:
     """Of two NaN, shared memory keeps its own, quieted; elsewhere the added one wins as it is (measured on an H200)."""
     total = ieee.add(b, old).view(np.uint64)
     raw: Array = np.where(np.isnan(b), b.view(np.uint64), old.view(np.uint64))
@@ -238,7 +238,7 @@ def _in_shared(lanes: Lanes, address: Array, space: str | None) -> Array:
 
 
 def _add_wide(lanes: Lanes, address: Array, b: Array, type: str, space: str | None) -> Array:
-    update = _add_single if type == "f32" else _add_double
+    update = add_single if type == "f32" else add_double
     return read_modify_write(lanes, space, address, update, TYPES[type], b, _in_shared(lanes, address, space))
 
 

@@ -24,7 +24,8 @@ _HALVES = frozenset({"hi", "lo", "wide"})
 FRONT: dict[str, frozenset[str]] = {
     "bar": frozenset({"warp", "cta", "sync", "arrive", "red"}),
     "barrier": frozenset({"cta", "cluster", "arrive", "wait", "red"}),
-    "cp": frozenset({"async", "commit_group", "wait_group", "wait_all", "mbarrier", "arrive", "bulk", "reduce"}),
+    "cp": frozenset({"async", "commit_group", "wait_group", "wait_all", "mbarrier", "arrive", "bulk", "reduce",
+                     "tensor", "prefetch"}),
     "createpolicy": frozenset({"fractional", "range", "cvt"}),
     "cvt": frozenset({"pack"}),
     "cvta": frozenset({"to"}),

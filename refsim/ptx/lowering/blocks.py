@@ -82,7 +82,7 @@ class Code:
     @cached_property
     def is_asynchronous(self) -> bool:
         """Whether it starts copies that go on while threads compute."""
-        return any(step.statement.opcode.startswith("cp.async.") for step in self.steps)
+        return any(step.statement.opcode.startswith(("cp.async.", "cp.reduce.")) for step in self.steps)
 
     @cached_property
     def kept(self) -> tuple[int, ...]:

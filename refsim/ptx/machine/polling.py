@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from refsim.ptx.async_ops.engine import CopyEngine
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
 from refsim.ptx.sync.mbarriers import Mbarriers
@@ -21,6 +22,8 @@ class Polled(Scheduler, Protocol):
 
     @property
     def mbarriers(self) -> Mbarriers: ...
+    @property
+    def engine(self) -> CopyEngine: ...
 
 
 class Polling:
@@ -35,6 +38,7 @@ class Polling:
         """Lanes that rest look again; whether there are any. When nothing is written for long they wait for ever."""
         machine = self.machine
         machine.mbarriers.fire()
+        machine.engine.fire()
         if not machine.resting:
             return False
         changed = machine.port.writes != self.seen_writes
@@ -55,7 +59,7 @@ class Polling:
         memory are the same: so will be all that they do. Before that time passes, as one may wait for a clock."""
         machine = self.machine
         quiet = QUIET if machine.code.has_mbarriers else FORBEARANCE
-        if machine.groups or self.quiet <= quiet or machine.mbarriers.delayed:
+        if machine.groups or self.quiet <= quiet or machine.mbarriers.delayed or machine.engine.is_pending:
             return False
         if self.quiet == quiet + 1:
             machine.clock, self.before = machine.clock + LONG, []

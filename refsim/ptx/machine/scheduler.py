@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.copies import Copies
+from refsim.ptx.async_ops.engine import CopyEngine
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.checks.history import History
@@ -49,6 +50,7 @@ from refsim.ptx.sync.cluster_barrier import ClusterBarrier
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.register_pool import RegisterPool
+from refsim.ptx.sync.transfer_counts import TransferCounts
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
 
@@ -97,14 +99,13 @@ class Machine:
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings
         self.target, self.arithmetic, self.observer, self.watching = target, arithmetic, observer, watching
-        self.deadline, self.in_shared = deadline, in_shared
+        self.deadline, self.in_shared, self.tracking = deadline, in_shared, tracking
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         poison = bytes([(POISON + seed) & 0xFF])
         arrays: list[NDArray[Any]] = [
             np.array([False]) if bits == 1 else np.frombuffer(poison * (bits // 8), UNSIGNED[bits])
             for bits in code.slot_bits
         ]
-        self.tracking = tracking
         self.registers = Registers(code.slots, arrays, [False] * len(arrays))
         self.begin_unwritten()
         self.alive = np.ones(geometry.lanes, np.bool_)
@@ -113,11 +114,12 @@ class Machine:
         self.resting: dict[int, Ids] = {}
         self.polling = Polling(self)
         self.schedule = self._schedule(seed)
-        self.copies = Copies(self, policy, self.choice)
+        self.copies, self.engine = Copies(self, policy, self.choice), CopyEngine(self, policy, self.choice)
         self.tensor_cores = TensorCores(self, policy, self.choice)
         history = history or History()
         self.races, self.in_flight, self.proxies = self._watchers(history)
         self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
+        self.counter = TransferCounts(self.mbarriers)
         self.port = Port(
             self._observers(history), None if tracking or checks.initialised == "off" else self._read_unwritten
         )
@@ -272,11 +274,12 @@ class Machine:
                     )
                 self.run_block(block, ids)
                 if self.choice is not None:
-                    self.copies.drift()
-                    self.tensor_cores.drift()
+                    for unit in (self.copies, self.tensor_cores, self.engine):
+                        unit.drift()
         if self.alive.any():
             raise self.meetings.report_deadlock()
         self.register_pool.finish()
+        self.engine.finish()
 
     def run_block(self, block: BasicBlock, ids: Ids) -> None:
         lanes = self.lanes

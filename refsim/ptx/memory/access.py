@@ -180,6 +180,21 @@ class Port:
         """A write that somebody will make later: checked, and shown to nobody."""
         return self._access(WRITE, threads, name, space, at, owner, width, proxy)
 
+    def plan(
+        self,
+        kind: str,
+        threads: Threads,
+        name: str,
+        space: Space,
+        at: Addresses,
+        owner: Owner,
+        width: int,
+        *,
+        proxy: str,
+    ) -> Access:
+        """An access that is made and shown by somebody else: checked."""
+        return self._access(kind, threads, name, space, at, owner, width, proxy)
+
     def discard(self, threads: Threads, name: str, space: Space, at: Addresses, width: int) -> None:
         """Bytes whose contents end here, whatever they are: shown as a change of all of them, and nothing is written."""
         region = space.region_at(int(at[0]))

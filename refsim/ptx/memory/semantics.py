@@ -1,7 +1,7 @@
 """How an instruction takes part in the memory model: weak or strong, what it orders, and for whom.
 
-Sources: PTX ISA, memory consistency model, and the sections of ld, st, atom, red, membar and fence. A modifier is a word of
-the opcode whatever its place, so that every order the assembler takes means the same.
+Sources: PTX ISA, memory consistency model, and the sections of ld, st, atom, red, membar, fence and cp.reduce.async.bulk. A
+modifier is a word of the opcode whatever its place, so that every order the assembler takes means the same.
 """
 
 from dataclasses import dataclass
@@ -59,6 +59,8 @@ def semantics(opcode: str) -> Semantics:
             elements,
             mnemonic == "atom",
         )
+    if mnemonic == "cp" and "reduce" in named:  # an update of each element that nobody gets a value of
+        return Semantics(True, scope=GPU, atomic=True, returns=False)
     if named.isdisjoint(_STRONG):
         return Semantics(elements=elements) if elements > 1 else WEAK
     acquires, releases = "acquire" in named, "release" in named

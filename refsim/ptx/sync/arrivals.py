@@ -48,7 +48,8 @@ class Arrivals:
     def named(self, position: int) -> str:
         """`0x408 (full+8)`: an address in shared memory with the variable that it lies in, where there is one."""
         machine = self.machine
-        starts = [(machine.symbols[name], name) for name in machine.in_shared if not name.startswith("generic(")]
+        names = machine.in_shared & machine.symbols.keys()  # those that the entry names
+        starts = [(machine.symbols[name], name) for name in names if not name.startswith("generic(")]
         start, name = max((each for each in starts if each[0] <= position), default=(0, ""))
         name, offset = name.partition("@")[0], f"+{position - start}" if position > start else ""
         return f"{position:#x} ({name}{offset})" if name else f"{position:#x}"

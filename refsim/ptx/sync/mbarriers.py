@@ -40,7 +40,8 @@ class Barrier:
     """One live object: `pending` arrivals and `transactions` bytes until `phase` completes, `expected` in the next one.
 
     `is_observed`: somebody saw the phase before it complete. `copies`: the lanes whose copies arrived in this phase, with
-    the number of their youngest copy; `landing` are those of the phase before, until somebody sees it complete.
+    the number of their youngest copy; `landing` are those of the phase before, until somebody sees it complete. So are
+    `counted` and `brought` for transfers of copy engines.
     """
 
     expected: int
@@ -50,6 +51,8 @@ class Barrier:
     is_observed: bool = True
     copies: list[tuple[Ids, int]] = field(default_factory=list)
     landing: list[tuple[Ids, int]] = field(default_factory=list)
+    counted: list[Any] = field(default_factory=list)
+    brought: list[Any] = field(default_factory=list)
 
     @property
     def word(self) -> int:
@@ -66,6 +69,7 @@ class Barrier:
         if self.pending == 0 and self.transactions == 0:
             self.phase, self.pending, self.is_observed = self.phase + 1, self.expected, False
             self.landing, self.copies = self.copies, []
+            self.brought, self.counted = self.counted, []
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +152,7 @@ class Mbarriers:
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None:
         self._come_due()
         for found in self._objects(lanes, space, addresses, own="invalidated"):
-            self._barrier(found, 0)
+            self.barrier(found, 0)
             if len(found.at) > 1:
                 raise found.lanes.fault(CODE, 1, "mbarrier.inval of an object that another thread has ended", RULE)
             if self.order is not None:
@@ -180,8 +184,8 @@ class Mbarriers:
         """Arrivals lane after lane; the state of the phase before each: its number, and how many were pending."""
         tokens = np.zeros(lanes.count, np.uint64)
         for found in self._objects(lanes, space, addresses):
-            barrier, numbers = self._barrier(found, 0), found.of(count).astype(np.int64)
-            self._touch(found)
+            barrier, numbers = self.barrier(found, 0), found.of(count).astype(np.int64)
+            self.touch(found)
             if transactions is not None:
                 self._expect(found, barrier, int(found.of(transactions).astype(np.int64).sum()))
             before = barrier.pending - np.cumsum(numbers) + numbers
@@ -195,7 +199,7 @@ class Mbarriers:
             self.arrivals.note(found.flat, barrier.phase, found.lanes.ids, found.access.statement)
             self.waits.arrived(found.lanes.ids)
             barrier.complete()
-            self._keep(found.flat)
+            self.keep(found.flat)
         return tokens
 
     def _check(self, found: Object, barrier: Barrier, numbers: Array, before: Array, *, completes: bool) -> None:
@@ -215,11 +219,11 @@ class Mbarriers:
     def change_transactions(self, lanes: Lanes, space: str, addresses: Array, amount: Array, sign: int) -> None:
         """Bytes that the phase waits for, or that have come; they may come first, while an arrival is pending."""
         for found in self._objects(lanes, space, addresses):
-            barrier = self._barrier(found, 0)
-            self._touch(found)
+            barrier = self.barrier(found, 0)
+            self.touch(found)
             self._expect(found, barrier, sign * int(found.of(amount).astype(np.int64).sum()))
             barrier.complete()
-            self._keep(found.flat)
+            self.keep(found.flat)
 
     def _expect(self, found: Object, barrier: Barrier, amount: int) -> None:
         barrier.transactions += amount
@@ -233,9 +237,9 @@ class Mbarriers:
         """Whether the phase is complete that a state names, or a parity: the current phase is not, the one before it is."""
         done = np.zeros(lanes.count, np.bool_)
         for found in self._objects(lanes, space, addresses, own="waited for"):
-            barrier = self._barrier(found, 0)
+            barrier = self.barrier(found, 0)
             found.access.kind = READ
-            self._touch(found)
+            self.touch(found)
             wanted = self._wanted(found, barrier, found.of(asked), parity=parity)
             passed = wanted == barrier.phase - 1
             done[found.at] = passed
@@ -277,8 +281,10 @@ class Mbarriers:
             self.machine.copies.land(ids, issued)
         copied = [ids for ids, _ in barrier.landing]
         barrier.landing = []
+        transfers, barrier.brought = self.machine.engine.land(barrier.brought) if barrier.brought else {}, []
         if self.order is not None:
-            self.order.observed(flat, np.unique(np.concatenate(copied)) if copied else np.zeros(0, np.int64))
+            ids = np.unique(np.concatenate(copied)) if copied else np.zeros(0, np.int64)
+            self.order.observed(flat, ids, transfers)
 
     def missing(self, lane: int) -> Came:
         """Who came in the phase before the one that a lane waits for, and not in this one."""
@@ -294,22 +300,25 @@ class Mbarriers:
         if barrier is None or barrier.phase != phase:
             return ""
         block = geometry.describe(flat // shared.stride * geometry.threads).partition(" of ")[2]
-        bytes_, where = f" and {barrier.transactions} bytes" if barrier.transactions else "", flat % shared.stride
-        return (
-            f"{place(statement)} for phase {phase} of the mbarrier at shared address {self.arrivals.named(where)} of {block}: "
-            f"{barrier.pending} of {barrier.expected} arrivals{bytes_} are missing"
-        )
+        named = self.arrivals.named(flat % shared.stride)
+        where = f"{place(statement)} for phase {phase} of the mbarrier at shared address {named} of {block}"
+        arrivals = f"{barrier.pending} of {barrier.expected} arrivals"
+        if barrier.transactions < 0:
+            more = f"{-barrier.transactions} bytes more have come than expect_tx announced"
+            return f"{where}: {arrivals} are missing, and {more}"
+        bytes_ = f" and {barrier.transactions} bytes" if barrier.transactions else ""
+        return f"{where}: {arrivals}{bytes_} are missing"
 
     # ---- arrivals of copies
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: Array, *, increments: bool) -> None:
         """Each lane arrives once its copies so far are there: at once where none is on its way."""
         for found in self._objects(lanes, space, addresses, own="counted on by copies"):
-            barrier = self._barrier(found, 0)
-            self._touch(found)
+            barrier = self.barrier(found, 0)
+            self.touch(found)
             barrier.pending += increments * len(found.at)
             if barrier.pending > MOST:
                 raise found.lanes.fault(CODE, 0, f"{barrier.pending} pending arrivals, beyond {MOST}", RULE)
-            self._keep(found.flat)
+            self.keep(found.flat)
             self.machine.copies.count_on(found.lanes)
             notes = None if self.order is None else self.order.note(found.lanes.ids)
             ours = Lanes(self.machine, found.lanes.ids, lanes.statement)
@@ -340,7 +349,7 @@ class Mbarriers:
 
     def _come(self, first: Delayed) -> None:
         found = Object(first.flat, first.lanes, np.arange(first.lanes.count), first.access)
-        barrier, ones = self._barrier(found, 0), np.ones(first.lanes.count, np.int64)
+        barrier, ones = self.barrier(found, 0), np.ones(first.lanes.count, np.int64)
         self._check(found, barrier, ones, barrier.pending - np.arange(first.lanes.count), completes=True)
         if self.order is not None and first.notes is not None:
             self.order.arrive_noted(first.flat, first.notes)
@@ -348,7 +357,7 @@ class Mbarriers:
         barrier.pending -= first.lanes.count
         self.arrivals.note(first.flat, barrier.phase, first.lanes.ids, first.access.statement)
         barrier.complete()
-        self._keep(first.flat)
+        self.keep(first.flat)
 
     # ---- places
     def _objects(self, lanes: Lanes, space: str, addresses: Array, *, own: str = "") -> Iterator[Object]:
@@ -369,18 +378,18 @@ class Mbarriers:
                 assert some is not None
                 yield Object(flat, some, numbers[mine], access if some is part else access.of(mine))
 
-    def _barrier(self, found: Object, lane: int) -> Barrier:
+    def barrier(self, found: Object, lane: int) -> Barrier:
         if found.flat in self.live:
             return self.live[found.flat]
         ended = self.ended.get(found.flat)
         what = "that is not initialised" if ended is None else f"that mbarrier.inval ended ({place(ended)})"
         raise found.lanes.fault(CODE, lane, f"an mbarrier object {what}", RULE)
 
-    def _touch(self, found: Object) -> None:
+    def touch(self, found: Object) -> None:
         if self.order is not None:
             self.order.touched(found.access, found.flat)
 
-    def _keep(self, flat: int) -> None:
+    def keep(self, flat: int) -> None:
         """The word in memory; those that poll look again."""
         self.machine.shared.bytes.view(np.uint64)[flat // BYTES] = self.live[flat].word
         self.machine.port.writes += 1

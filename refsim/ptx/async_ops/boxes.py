@@ -1,0 +1,103 @@
+"""One box of a tensor map as bytes: which items of global memory are which items of shared memory.
+
+Where the bytes of a box lie is said by `refsim.layouts.tma`, once for every map and alignment; a copy adds its coordinates
+and its address, and leaves out what lies outside the tensor.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.tma import NAN_FILL, NAN_REQUEST, TensorMap
+
+Array = NDArray[np.int64]
+REPEAT = 1024  # bytes of shared memory behind which every swizzle pattern begins again
+BULK_BYTES = 16
+_EVERYWHERE = 1 << 32
+
+
+@dataclass(frozen=True)
+class BoxTable:
+    """The items of a box that begins at coordinate 0, outermost dimension first: their bytes from its shared and from its
+    global address; `touched` are the 16-byte chunks of shared memory that the box covers, rising."""
+
+    shape: tuple[int, ...]
+    shared: Array
+    source: Array
+    touched: Array
+
+
+@dataclass(frozen=True)
+class Box:
+    """The items of one copy, `width` bytes each: positions in shared memory from its address, addresses in global memory.
+
+    `filled` are those in shared memory that lie outside the tensor, None where none do; `amount` is what complete_tx counts.
+    """
+
+    width: int
+    shared: Array
+    source: Array
+    filled: Array | None
+    touched: Array
+    amount: int
+
+
+def box_of(made: TensorMap, coordinates: tuple[int, ...], shared_address: int) -> Box:
+    """The box that begins at these coordinates (innermost first, negative ones outside the tensor).
+
+    bf16, box (64, 8), dims (64, 6), coordinates (0, 0): 8 chunks of each of 6 rows, and 16 chunks filled.
+    """
+    row, steps = made.data_type, (1, *made.element_strides[1:])
+    ends = [at + (count - 1) * step for at, count, step in zip(coordinates, made.loaded, steps, strict=True)]
+    clipped = [at < 0 or end >= extent for at, end, extent in zip(coordinates, ends, made.dims, strict=True)]
+    start = coordinates[0] * row.element_bits // 8
+    width = _width(made, start, made.dims[0] * row.element_bits // 8 if clipped[0] else 0)
+    table = _table(replace(made, address=0, dims=(_EVERYWHERE,) * len(made.dims)), shared_address % REPEAT, width)
+    outer = zip(coordinates[1:], made.strides, strict=True)
+    address = made.address + start + sum(at * stride for at, stride in outer)
+    amount = int(np.prod(made.loaded)) * row.element_bits // 8
+    if not any(clipped):
+        return Box(width, table.shared, table.source + address, None, table.touched, amount)
+    inside = np.ones(table.shape, np.bool_)
+    for axis, extent in enumerate(made.dims):
+        count = table.shape[-1 - axis]
+        step = steps[axis] if axis else made.loaded[0] / count
+        index = np.floor(coordinates[axis] + np.arange(count) * step)
+        inside &= ((index >= 0) & (index < extent)).reshape((-1,) + (1,) * axis)
+    flat = inside.reshape(-1)
+    return Box(width, table.shared[flat], table.source[flat] + address, table.shared[~flat], table.touched, amount)
+
+
+def fill_of(made: TensorMap, width: int) -> bytes | None:
+    """What an item outside the tensor becomes; None where that is not known: NaN of float64."""
+    if made.oob_fill != NAN_REQUEST:
+        return bytes(width)
+    return None if made.data_type.element_bits > 32 else NAN_FILL.to_bytes(2, "little") * (width // 2)
+
+
+def _width(made: TensorMap, start: int, end: int) -> int:
+    """The widest items of which none straddles an edge of the tensor, a chunk that a swizzle moves, or a pad."""
+    width = 4 if made.data_type.padded else 8 if made.swizzle == "128B_32B_atom_8B_flip" else BULK_BYTES
+    while start % width or end % width:
+        width //= 2
+    return width
+
+
+@lru_cache(maxsize=512)
+def _table(plain: TensorMap, shared_address: int, width: int) -> BoxTable:
+    row = plain.data_type
+    placed = plain.place((0,) * len(plain.dims), shared_address)
+    step = 16 if row.padded else 8 * width // row.element_bits
+    shared, source = (bits[..., ::step] // 8 for bits in (placed.shared_bits - 8 * shared_address, placed.global_bits))
+    if row.padded:  # groups of 16 elements, whose bytes lie together on both sides
+        within = np.arange(0, 2 * row.element_bits, width)
+        shared, source = ((each[..., None] + within).reshape(*each.shape[:-1], -1) for each in (shared, source))
+    touched: Array = np.unique(shared // BULK_BYTES) * BULK_BYTES
+    return BoxTable(shared.shape, _flat(shared), _flat(source), touched)
+
+
+def _flat(values: NDArray[Any]) -> Array:
+    return np.ascontiguousarray(values, np.int64).reshape(-1)

@@ -1,0 +1,149 @@
+"""Where a transfer begins and ends: addresses resolved and checked, before anything is on its way."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES, TensorMap
+from refsim.ptx.async_ops.boxes import BULK_BYTES
+from refsim.ptx.async_ops.transfers import End, TransferHost
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.lowering.granules import granule
+from refsim.ptx.memory.access import ASYNC, READ, Access
+from refsim.ptx.memory.space import ITEM
+from refsim.ptx.memory.tensor_map import decoded
+
+Array = NDArray[Any]
+TENSOR_RULE = "PTX ISA, cp.async.bulk.tensor"
+BOX_ALIGN, INTERLEAVED = 128, "boxes of an interleaved tensor map are not modelled"
+MAP_RULE = (
+    "PTX ISA, cp.async.bulk.tensor: the address of a tensor map in .param, .const or .global memory, 64-byte aligned"
+)
+MASK_RULE = "PTX ISA, cp.async.bulk: ctaMask names ranks of the cluster"
+EXIT_RULE = "a block must not exit while copies to its shared memory are to come: meet at barrier.cluster first"
+
+
+@dataclass
+class Ends:
+    """The memories of one machine, as its copy engine reaches them; `maps` are those in parameters, which never change."""
+
+    machine: TransferHost
+    maps: dict[int, TensorMap] = field(default_factory=dict)
+
+    # ---- tensor maps
+    def tensor_map(self, one: Lanes, address: int) -> TensorMap:
+        """The map at a generic address, by what stands there."""
+        if address in self.maps:
+            return self.maps[address]
+        ((part, name, at, _),) = one.parts("generic", np.array([address]))
+        if address % MAP_ALIGN:
+            what = f"the tensor map's address {address:#x} is not a multiple of {MAP_ALIGN} bytes"
+            raise one.fault("misaligned", 0, what, MAP_RULE)
+        made = None
+        if name in ("param", "global"):
+            steps = np.arange(0, MAP_BYTES, BULK_BYTES)
+            raw = (
+                Lanes(part.machine, np.repeat(part.ids, len(steps)), part.statement).load(
+                    name, address + steps, BULK_BYTES
+                )
+                if name == "global"
+                else self._parameters(part, int(at[0]))
+            )
+            made = decoded(raw.tobytes())
+        if made is None:
+            space, _ = part.space(name)
+            where = f"{name} address {address:#x} ({space.where(int(at[0]))})"
+            raise one.fault("invalid-operand", 0, f"the 128 bytes at {where} are no tensor map", MAP_RULE)
+        if name == "param":
+            self.maps[address] = made
+        return made
+
+    def _parameters(self, part: Lanes, at: int) -> Array:
+        return self.checked(part, "param", at + np.arange(0, MAP_BYTES, BULK_BYTES), BULK_BYTES, READ)[1].held()
+
+    def box_is_legal(self, one: Lanes, made: TensorMap, corner: tuple[int, ...], address: int, *, stores: bool) -> None:
+        """What the instruction asks of a map, coordinates and a shared address; else a fault."""
+        row = made.data_type
+        if len(corner) != len(made.dims):
+            what = f"{len(corner)} coordinates for a tensor map of rank {len(made.dims)}"
+            raise one.fault("invalid-operand", 0, what, TENSOR_RULE)
+        if made.interleave != "none":
+            raise one.fault("invalid-operand", 0, INTERLEAVED, TENSOR_RULE)
+        if address % BOX_ALIGN:
+            what = f"the shared address {address:#x} of a box is not a multiple of {BOX_ALIGN} bytes"
+            raise one.fault("misaligned", 0, what, f"{TENSOR_RULE}: the address in shared memory is 128-byte aligned")
+        if stores and min(corner) < 0:
+            what = f"a store to coordinates {corner}"
+            raise one.fault("invalid-operand", 0, what, "an H200 ends the context with an illegal instruction")
+        if row.packed and corner[0] % (128 if row.padded else 2):
+            what = f"first coordinate {corner[0]} of a tensor of {row.name}"
+            raise one.fault("invalid-operand", 0, what, f"{TENSOR_RULE}: restrictions on sub-byte types")
+
+    # ---- addresses
+    def own(self, one: Lanes, address: int) -> tuple[Lanes, int]:
+        """The lane with the CTA whose shared memory an address names, and the position there."""
+        ((part, _, at, _),) = one.parts("shared", np.array([address]))
+        return part, int(at[0])
+
+    def targets(self, one: Lanes, name: str, address: int, mask: int | None) -> Iterator[tuple[Lanes, int]]:
+        """The lane with the owner of the memory that it copies to, and the address there: several CTAs by a mask."""
+        if name == "global":
+            yield one, address
+            return
+        part, position = self.own(one, address)
+        if mask is None:
+            yield part, position
+            return
+        geometry = self.machine.geometry
+        if not mask or mask >> geometry.cluster_ctas:
+            what = f"a multicast to the blocks of mask {mask:#06x} in a cluster of {geometry.cluster_ctas}"
+            raise one.fault("invalid-operand", 0, what, MASK_RULE)
+        first = int(one.cta[0] - geometry.lane_ranks[one.ids[0]])
+        alive = np.asarray(self.machine.alive.reshape(geometry.count, -1).any(axis=1))
+        for rank in range(geometry.cluster_ctas):
+            if not mask >> rank & 1:
+                continue
+            if not alive[first + rank]:
+                what = f"a multicast to rank {rank} of the cluster, all of whose threads have exited"
+                raise one.fault("out-of-bounds", 0, what, EXIT_RULE)
+            yield Lanes(part.machine, part.ids, part.statement, np.array([first + rank])), position
+
+    def checked(self, one: Lanes, name: str, at: Array, width: int, kind: str) -> tuple[End, Access]:
+        """Items of a space for a lane, inside its regions and, where they are read, written before."""
+        owner = None if one.owner is None else np.repeat(one.owner, len(at))
+        several = Lanes(one.machine, np.repeat(one.ids, len(at)), one.statement, owner)
+        space, owners = several.space(name)
+        access = self.machine.port.plan(kind, several, name, space, at, owners, width, proxy=ASYNC)
+        return End(name, space, access.index, access.region), access
+
+    def in_global(self, one: Lanes, addresses: Array, width: int, kind: str) -> tuple[End, Access]:
+        return self.checked(one, "global", addresses - self.machine.memory.space.base, width, kind)
+
+    def coarse(self, access: Access) -> Access | None:
+        """An access by items that are narrower than the grain of the marks, as the grains that it touches whole; None if none
+        is."""
+        grain = granule(self.machine.code, access.name)
+        if access.width >= grain:
+            return access
+        first = access.index * access.width
+        grains, count = np.unique(first // grain, return_counts=True)
+        whole = grains[count * access.width == grain]
+        if not len(whole):
+            return None
+        threads = access.threads
+        assert isinstance(threads, Lanes)
+        part = Lanes(threads.machine, np.repeat(threads.ids[:1], len(whole)), threads.statement)
+        if threads.owner is not None:
+            part.owner = np.repeat(threads.owner[:1], len(whole))
+        at = whole * grain + (int(access.at[0]) - int(first[0]))
+        return Access(
+            access.kind, part, access.semantics, access.name, access.space, at, whole, grain, access.region, proxy=ASYNC
+        )
+
+
+def changed(access: Access) -> Array:
+    """Items that differ from all that stands there: a write whose values nobody knows yet."""
+    return (~access.held().view(np.uint8)).view(ITEM[access.width])

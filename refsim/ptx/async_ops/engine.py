@@ -1,0 +1,345 @@
+"""The copy engine of the simulated GPU: runs of bytes and boxes of tensors, between global and shared memory.
+
+A thread asks, and goes on. What it asks is checked at once: addresses, alignment, bounds, who else is at those bytes. The
+policy says when bytes move; an mbarrier counts them, or a thread waits for its bulk groups.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.tma import TensorMap
+from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, box_of, fill_of
+from refsim.ptx.async_ops.completion import ThreadGroups
+from refsim.ptx.async_ops.ends import TENSOR_RULE, Ends, changed
+from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
+from refsim.ptx.checks.bank_conflicts import BankCounter
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.reductions import ElementUpdate, reduction
+from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
+from refsim.ptx.memory.space import AccessError
+from refsim.ptx.text.syntax import place
+
+Array = NDArray[Any]
+REDUCE_RULE = "PTX ISA, cp.reduce.async.bulk.tensor: operations and types"
+RUN_RULE = "PTX ISA, cp.async.bulk: size and addresses are multiples of 16"
+
+
+@dataclass
+class CopyEngine:
+    """The transfers in flight of all lanes that run."""
+
+    machine: TransferHost
+    policy: str
+    choice: np.random.Generator | None
+    groups: ThreadGroups = field(init=False)
+    queue: Queue[Transfer] = field(init=False)
+    ends: Ends = field(init=False)
+    issued: int = 0
+
+    def __post_init__(self) -> None:
+        self.groups = ThreadGroups(self.machine.geometry.lanes)
+        self.queue = Queue(self.policy, self.choice)
+        self.ends = Ends(self.machine)
+
+    # ---- what clauses ask for
+    def run(
+        self,
+        lanes: Lanes,
+        to: tuple[str, Array],
+        source: tuple[str, Array],
+        amount: Array,
+        *,
+        barrier: Array | None = None,
+        mask: Array | None = None,
+        reduction: tuple[str, str] | None = None,
+    ) -> None:
+        """Each lane starts a copy of `amount` bytes; `mask` names the CTAs of the cluster that get one."""
+        combine = self._reduction(lanes, *reduction) if reduction else None
+        width = combine.width if combine else BULK_BYTES
+        for one, at in _each(lanes):
+            size, start, end = (int(lanes.full(each)[at]) for each in (amount, source[1], to[1]))
+            self._check_run(one, {"size": size, "source address": start, "destination address": end})
+            if not size:
+                continue
+            steps, chunks = np.arange(0, size, width), np.arange(0, size, BULK_BYTES)
+            read = self._run_end(one, source[0], start, steps, chunks, READ)
+            counts = None if barrier is None else int(lanes.full(barrier)[at])
+            for there, first in self.ends.targets(one, to[0], end, None if mask is None else int(lanes.full(mask)[at])):
+                write = self._run_end(there, to[0], first, steps, chunks, UPDATE if combine else WRITE)
+                self._start(
+                    there, Transfer(self.machine, one, width, read[0], write[0], size, combine), read, write, counts
+                )
+
+    def box(
+        self,
+        lanes: Lanes,
+        map_address: Array,
+        coordinates: list[Array],
+        shared: Array,
+        *,
+        barrier: Array | None = None,
+        mask: Array | None = None,
+        reduction: str | None = None,
+    ) -> None:
+        """Each lane starts the copy of a box: into shared memory where `barrier` counts its bytes, else out of it."""
+        for one, at in _each(lanes):
+            made = self.ends.tensor_map(one, int(lanes.full(map_address)[at]))
+            corner = tuple(int(lanes.full(each).view(np.int32)[at]) for each in coordinates)
+            address = int(lanes.full(shared)[at])
+            self.ends.box_is_legal(one, made, corner, address, stores=barrier is None)
+            box = box_of(made, corner, address)
+            if barrier is None:
+                self._store(one, made, box, address, reduction)
+            else:
+                ctas = None if mask is None else int(lanes.full(mask)[at])
+                self._load(one, made, box, address, int(lanes.full(barrier)[at]), ctas)
+
+    def look(self, lanes: Lanes, map_address: Array, coordinates: list[Array] | None = None) -> None:
+        """A prefetch moves nothing: its map, and the box where there is one, must be what a copy takes."""
+        for one, at in _each(lanes):
+            made = self.ends.tensor_map(one, int(lanes.full(map_address)[at]))
+            if coordinates is not None:
+                corner = tuple(int(lanes.full(each).view(np.int32)[at]) for each in coordinates)
+                self.ends.box_is_legal(one, made, corner, 0, stores=False)
+
+    def hint(self, lanes: Lanes, address: Array, amount: Array) -> None:
+        """A prefetch of a run of bytes, which must be there."""
+        for one, at in _each(lanes):
+            start, size = int(lanes.full(address)[at]), int(lanes.full(amount)[at])
+            self._check_run(one, {"size": size, "source address": start})
+            at_all = start + np.arange(0, size, BULK_BYTES) - self.machine.memory.space.base
+            try:
+                self.machine.memory.space.check(at_all, BULK_BYTES, store=False)
+            except AccessError as error:
+                raise one.fault(error.code, 0, error.what) from None
+
+    def commit(self, lanes: Lanes) -> None:
+        """What a thread started since its last commit is one bulk group."""
+        self.groups.commit(lanes.key)
+
+    def wait(self, lanes: Lanes, pending: int, *, read: bool) -> None:
+        """Lanes go on when at most `pending` of their newest groups are in flight, or with `read` still read their source."""
+        assert lanes.statement is not None
+        self.groups.note_wait(lanes.ids, lanes.statement, pending)
+        if not self.queue.flying:
+            return
+        limit = {lane: int(self.groups.committed[lane]) - pending for lane in lanes.ids.tolist()}
+        ready = [each for each in self.queue.flying if each.group < limit.get(each.lane, -1)]
+        if read:
+            for each in ready:
+                each.fetch()
+                each.release()
+            return
+        self._complete(ready)
+        if self.machine.races is not None:
+            for each in ready:
+                self.machine.races.phases.waited_for(each.lane, each.stamp)
+
+    # ---- what moves them
+    @property
+    def is_pending(self) -> bool:
+        """Whether some bytes have not moved yet."""
+        return any(not each.is_performed for each in self.queue.flying)
+
+    def drift(self) -> None:
+        if self.queue.flying:
+            self.queue.drift()
+
+    def fire(self) -> None:
+        """Nobody else can run: the oldest transfer of every CTA that has one takes effect."""
+        seen = set()
+        for each in list(self.queue.flying):
+            cta = each.lane // self.machine.geometry.threads
+            if not each.is_performed and cta not in seen:
+                seen.add(cta)
+                each.performed()
+
+    def finish(self) -> None:
+        """All threads have exited: what is still on its way arrives; what nobody waited for is told."""
+        for each in list(self.queue.flying):
+            if not each.is_performed:
+                each.performed()
+            if each.writes is not None or each.reads is not None:
+                self._tell_left(each)
+        self.queue.flying.clear()
+
+    def land(self, transfers: list[Transfer]) -> dict[int, int]:
+        """Somebody saw the phase complete in which these were counted: the agents that wrote, and their newest accesses."""
+        self._complete(transfers)
+        found = {}
+        if self.machine.races is not None:
+            for each in transfers:
+                assert each.writes is not None
+                agent = self.machine.races.phases.agent_of(each.barrier)
+                found[agent] = self.machine.races.transfer_landed(each.writes, agent)
+        return found
+
+    def _complete(self, ready: list[Transfer]) -> None:
+        gone = {id(each) for each in ready}
+        for each in ready:
+            if not each.is_performed:
+                each.performed()
+            each.complete()
+        self.queue.flying = [each for each in self.queue.flying if id(each) not in gone]
+
+    # ---- words
+    def describe(self, start: int, width: int) -> str:
+        """The transfer at these bytes of the flat shared memory, and what has to be waited for; "" where there is none."""
+        for each in reversed(self.queue.flying):
+            writes = bool(each.writes_to(start, width)[0])
+            if not writes and not each.reads_from(start, width)[0]:
+                continue
+            assert each.lanes.statement is not None
+            who = f"{place(each.lanes.statement)} of {self.machine.geometry.describe(each.lane)}"
+            return f"{who} still {'writes' if writes else 'reads'} them: {self._missing(each, writes=writes)}"
+        return ""
+
+    def _missing(self, flight: Transfer, *, writes: bool) -> str:
+        if flight.barrier >= 0:
+            at = flight.barrier % self.machine.shared.stride
+            return f"no wait has seen phase {flight.phase} complete of the mbarrier at shared address {at:#x}"
+        words = self.groups.missing_wait(flight.lane, flight.group).replace("cp.async.", "cp.async.bulk.")
+        return words if writes else words.replace("wait_group", "wait_group.read")
+
+    def _tell_left(self, flight: Transfer) -> None:
+        statement = flight.lanes.statement
+        assert statement is not None
+        code, act = ("unfinished-store", "reads") if flight.writes is None else ("unfinished-copy", "writes")
+        what = f"a block exits whose shared memory this copy {act}, and nobody has waited for it"
+        rule = "shared memory is another block's once its own has exited: wait for copies before"
+        self.machine.report(flight.lanes.fault(code, 0, what, rule), statement)
+
+    # ---- boxes and runs
+    def _load(self, one: Lanes, made: TensorMap, box: Box, address: int, barrier: int, mask: int | None) -> None:
+        fill = b"" if box.filled is None else fill_of(made, box.width)
+        if fill is None:
+            what = f"the NaN fill of {made.data_type.name} elements is not known"
+            raise one.fault("invalid-operand", 0, what, TENSOR_RULE)
+        read = self.ends.in_global(one, box.source, box.width, READ) if len(box.source) else None
+        for there, first in self.ends.targets(one, "shared", address, mask):
+            end, _ = self.ends.checked(there, "shared", first + box.shared, box.width, WRITE) if read else (None, None)
+            _, seen = self.ends.checked(there, "shared", first + box.touched, BULK_BYTES, WRITE)
+            flight = Transfer(self.machine, one, box.width, None if read is None else read[0], end, box.amount)
+            if box.filled is not None:
+                flight.filled = self.ends.checked(there, "shared", first + box.filled, box.width, WRITE)[0]
+                flight.fill = fill
+            self._start(there, flight, read, (end, seen), barrier)
+
+    def _store(self, one: Lanes, made: TensorMap, box: Box, address: int, reduction: str | None) -> None:
+        combine, width, shared, source = None, box.width, box.shared, box.source
+        if not len(source):
+            return
+        if reduction is not None:
+            combine = self._reduction(one, reduction, made.data_type.name)
+            within = np.arange(0, width, combine.width)
+            shared, source = ((each[:, None] + within).reshape(-1) for each in (shared, source))
+            width = combine.width
+        part, first = self.ends.own(one, address)
+        read = self.ends.checked(part, "shared", first + shared, width, READ)
+        if box.filled is None:
+            read = read[0], self.ends.checked(part, "shared", first + box.touched, BULK_BYTES, READ)[1]
+        write = self.ends.in_global(one, source, width, UPDATE if combine else WRITE)
+        self._start(one, Transfer(self.machine, one, width, read[0], write[0], box.amount, combine), read, write, None)
+
+    def _reduction(self, lanes: Lanes, operation: str, type: str) -> ElementUpdate:
+        found = reduction(operation, type)
+        if found is None:
+            raise lanes.fault("invalid-operand", 0, f"a reduction {operation} of {type} elements", REDUCE_RULE)
+        if found.is_rounded and lanes.statement is not None:
+            self.machine.mark_inexact(lanes.statement)
+        return found
+
+    @staticmethod
+    def _check_run(one: Lanes, numbers: dict[str, int]) -> None:
+        for what, number in numbers.items():
+            if number % BULK_BYTES:
+                raise one.fault("misaligned", 0, f"the {what} {number:#x} is not a multiple of 16 bytes", RUN_RULE)
+
+    def _run_end(self, one: Lanes, name: str, start: int, steps: Array, chunks: Array, kind: str) -> tuple[End, Access]:
+        width = int(steps[1] - steps[0]) if len(steps) > 1 else BULK_BYTES
+        if name == "global":
+            return self.ends.in_global(one, start + steps, width, kind)
+        part, first = (one, start) if kind != READ else self.ends.own(one, start)
+        end, seen = self.ends.checked(part, name, first + steps, width, kind)
+        return end, seen if width == BULK_BYTES else self.ends.checked(part, name, first + chunks, BULK_BYTES, kind)[1]
+
+    # ---- starting
+    def _start(
+        self,
+        there: Lanes,
+        flight: Transfer,
+        read: tuple[End, Access] | None,
+        write: tuple[End | None, Access],
+        barrier: int | None,
+    ) -> None:
+        """A transfer whose ends were checked is shown to all that look on, and is on its way to the memory of `there`."""
+        self.issued += 1
+        flight.number = self.issued
+        if barrier is None:
+            flight.group = int(self.groups.committed[flight.lane])
+        else:
+            part, at = self.ends.own(flight.lanes, barrier)
+            if there.owner is not None:
+                part = there
+            flight.barrier, flight.phase = self.machine.counter.counted(part, at)
+        if read is not None:
+            self._show_read(flight, read[1])
+        if write[1].name == "shared":
+            self._show_landing(flight, write[1])
+        else:
+            self._show_sent(flight, write[1])
+        self.queue.start(flight)
+
+    def _show_read(self, flight: Transfer, access: Access) -> None:
+        seen = self.ends.coarse(access)
+        if seen is None:
+            return
+        for observer in self.machine.port.observers.get(access.name, ()):
+            if not isinstance(observer, BankCounter):
+                observer.before(seen)
+                observer.after(seen)
+        if access.name == "shared" and self.machine.in_flight is not None:
+            self.machine.in_flight.is_read(seen.index, seen.width)
+            flight.reads = seen
+
+    def _show_landing(self, flight: Transfer, access: Access) -> None:
+        """Shared bytes that the transfer writes until somebody has seen it complete."""
+        machine = self.machine
+        for observer in machine.port.observers.get("shared", ()):
+            if observer not in (machine.races, machine.proxies) and not isinstance(observer, BankCounter):
+                observer.before(access)
+        if machine.proxies is not None:
+            machine.proxies.before(access)
+        if machine.races is not None:
+            machine.races.copy_issued(access, lambda: changed(access))
+        if machine.in_flight is not None:
+            machine.in_flight.issued(access.index, access.width)
+        access.space.mark_written(access.index, access.width)
+        flight.writes = access
+
+    def _show_sent(self, flight: Transfer, access: Access) -> None:
+        """Global bytes that the transfer writes: for others of its thread, once that has waited for the group."""
+        machine, seen = self.machine, self.ends.coarse(access)
+        access.items = changed(access)
+        for observer in machine.port.observers.get("global", ()):
+            if observer not in (machine.races, machine.proxies):
+                observer.before(access)
+                observer.after(access)
+        if seen is None:
+            return
+        if machine.proxies is not None:
+            machine.proxies.before(seen)
+        if machine.races is not None:
+            seen.items = changed(seen)
+            flight.stamp = machine.races.transfer_sent(seen)
+
+
+def _each(lanes: Lanes) -> Iterator[tuple[Lanes, int]]:
+    """The lanes one by one: each asks for a transfer of its own."""
+    for at in range(lanes.count):
+        yield Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement), at

@@ -1,0 +1,146 @@
+"""What a copy engine does for one thread: bytes read from one memory, and written to another later than they were asked for."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.async_ops.copies import CopyHost
+from refsim.ptx.checks.undefined_copies import defined, transferred
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.reductions import ElementUpdate
+from refsim.ptx.lowering.blocks import Code
+from refsim.ptx.memory.access import Access
+from refsim.ptx.memory.space import ITEM, Region, Space
+
+Array = NDArray[Any]
+NO_GROUP = 1 << 60
+_ONE = np.zeros(1, np.int64)
+_ALL = np.ones(1, np.bool_)
+
+
+class Counter(Protocol):
+    """The mbarriers, which count the bytes that arrive."""
+
+    def counted(self, one: Lanes, at: int) -> tuple[int, int]: ...
+    def arrived(self, transfer: "Transfer") -> None: ...
+
+
+class TransferHost(CopyHost, Protocol):
+    """A machine that has a copy engine."""
+
+    @property
+    def code(self) -> Code: ...
+    @property
+    def counter(self) -> Counter: ...
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a transfer: numbers of items in the flat bytes of a space."""
+
+    name: str
+    space: Space
+    index: Array
+    region: Region | None = None
+
+
+@dataclass(eq=False)
+class Transfer:
+    """One copy of `width`-byte items for one thread: an AsyncOp of one part.
+
+    `filled` are items of the target that nothing is read for; `combine` is what a reduction leaves there. `writes` and `reads`
+    are the shared bytes that it touches, as an access. It is complete when its bytes were counted at the mbarrier at byte
+    `barrier` of the flat shared memory (-1: none) in phase `phase`, or when its thread has waited for its bulk `group`;
+    `stamp` is the number of the access that it was, for the order of accesses.
+    """
+
+    host: TransferHost
+    lanes: Lanes
+    width: int
+    source: End | None
+    target: End | None
+    amount: int
+    combine: ElementUpdate | None = None
+    filled: End | None = None
+    fill: bytes = b""
+    number: int = 0
+    writes: Access | None = None
+    reads: Access | None = None
+    barrier: int = -1
+    phase: int = 0
+    group: int = NO_GROUP
+    stamp: int = 0
+    is_performed: bool = False
+    held: Array | None = field(default=None, repr=False)
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        return _ONE
+
+    @property
+    def lane(self) -> int:
+        """The lane that asked for it."""
+        return int(self.lanes.ids[0])
+
+    def part(self, chosen: NDArray[np.bool_]) -> "Transfer":
+        return self
+
+    def fetch(self) -> None:
+        """Its source is read now: what is written there later does not matter any more."""
+        if self.held is not None or self.source is None or self.target is None:
+            return
+        self.held = self.source.space.bytes.view(ITEM[self.width]).take(self.source.index)
+        if self.host.tracking is not None:
+            transferred(self.lanes, self.source, self.target, self.width, is_joined=self.combine is not None)
+
+    def performed(self) -> "Transfer":
+        self.fetch()
+        self._put()
+        if self.filled is not None:
+            index, item = self.filled.index, np.frombuffer(self.fill, ITEM[self.width])[0]
+            self.filled.space.bytes.view(ITEM[self.width])[index] = item
+            if self.host.tracking is not None:
+                defined(self.lanes, self.filled, self.width)
+        self.is_performed = True
+        self.host.port.writes += 1
+        if self.barrier >= 0:
+            self.host.counter.arrived(self)
+        return self
+
+    def _put(self) -> None:
+        target, items = self.target, self.held
+        if target is None or items is None:
+            return
+        if self.combine is not None:
+            items = self.combine.combine(target.space.bytes.view(ITEM[self.width]).take(target.index), items)
+        target.space.put(target.region, target.index, items, self.width)
+        if self.host.watching is not None and target.name == "shared":
+            several = Lanes(self.lanes.machine, np.repeat(self.lanes.ids, len(items)), self.lanes.statement)
+            self.host.watching.moved(several, target.index * self.width % target.space.stride, self.width, items)
+
+    def complete(self) -> None:
+        """Somebody has seen that it is complete."""
+        self.release()
+        if self.host.in_flight is not None and self.writes is not None:
+            self.host.in_flight.landed(self.writes.index, self.writes.width)
+
+    def release(self) -> None:
+        """Its thread has waited until it had read its source, which others may write from now on."""
+        if self.host.in_flight is not None and self.reads is not None:
+            self.host.in_flight.was_read(self.reads.index, self.reads.width)
+        self.reads = None
+
+    def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
+        return self._touches(self.writes, start, width)
+
+    def reads_from(self, start: int, width: int) -> NDArray[np.bool_]:
+        """Whether it still reads some of these bytes of the flat shared memory."""
+        return self._touches(self.reads, start, width)
+
+    def _touches(self, access: Access | None, start: int, width: int) -> NDArray[np.bool_]:
+        if access is None:
+            return ~_ALL
+        first = access.index * access.width
+        return np.array([bool(((first < start + width) & (first + access.width > start)).any())])

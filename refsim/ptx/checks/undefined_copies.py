@@ -1,0 +1,79 @@
+"""Undefined bits that a copy engine carries from one memory to another."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined import GRANULE, tracking_of
+from refsim.ptx.checks.undefined_bits import RuleOperands
+from refsim.ptx.checks.undefined_memory import ADDRESS, SIZE, UNWRITTEN, Shadow, shadow_of
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.memory.space import Space
+
+Array = NDArray[Any]
+WHAT = {"amount": SIZE, "c": "coordinates", "mask": "which blocks get a copy"}
+
+
+class End(Protocol):
+    """One end of a transfer."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def space(self) -> Space: ...
+    @property
+    def index(self) -> Array: ...
+
+
+def asked(operands: RuleOperands) -> list[Any]:
+    """All that a copy engine is told must be defined, but the hint to the cache; the bytes follow when it moves them."""
+    for name, mask in zip(operands.names, operands.masks, strict=True):
+        if name != "policy":
+            operands.demand(mask, WHAT.get(name, ADDRESS))
+    return []
+
+
+def transferred(lanes: Lanes, source: End, target: End, width: int, *, is_joined: bool) -> None:
+    """The masks of items go with them. `is_joined`: a reduction, which any undefined bit of
+    an item makes undefined."""
+    tracking = tracking_of(lanes)
+    ours, theirs = shadow_of(tracking, lanes, source.name), shadow_of(tracking, lanes, target.name)
+    assert ours is not None
+    assert theirs is not None
+    at, to = source.index * width, target.index * width
+    rows, origin = _masks(lanes, ours, at, width)
+    if is_joined:
+        before, older = _masks(lanes, theirs, to, width)
+        either = (rows | before).any(axis=1, keepdims=True)
+        rows, origin = np.where(either, np.uint8(0xFF), np.zeros_like(rows)), np.maximum(origin, older)
+    theirs.write(to, width, rows)
+    if origin.any():
+        several = Lanes(lanes.machine, np.repeat(lanes.ids, len(to)), lanes.statement)
+        stores = None
+        if not theirs.is_owned:
+            stores = tracking.stores.add(several, origin != 0, "", theirs.space, to, np.full(len(to), width))
+        theirs.blame(to, max(width, GRANULE), origin, stores)
+
+
+def defined(lanes: Lanes, target: End, width: int) -> None:
+    """These items are filled in, and defined."""
+    shadow = shadow_of(tracking_of(lanes), lanes, target.name)
+    assert shadow is not None
+    shadow.write(target.index * width, width, None)
+
+
+def _masks(lanes: Lanes, shadow: Shadow, flat: Array, width: int) -> tuple[Array, Array]:
+    """The masks (n, width) of items and the event of each; an item that is undefined for the first time is an event."""
+    rows = shadow.read(flat, width)
+    if rows is None:
+        return np.zeros((len(flat), width), np.uint8), np.zeros(len(flat), np.int32)
+    unknown = rows.any(axis=1)
+    origin = np.where(unknown, shadow.origins(flat, width), 0)
+    if (fresh := unknown & (origin == 0)).any():
+        several = Lanes(lanes.machine, np.repeat(lanes.ids, len(flat)), lanes.statement)
+        at = flat % shadow.space.stride if shadow.space.stride else flat
+        first, count = (rows != 0).argmax(axis=1), (rows != 0).sum(axis=1)
+        events = tracking_of(lanes).origins.add(several, fresh, UNWRITTEN, shadow.space, at + first, count)
+        origin = np.where(fresh, events, origin)
+    return rows, origin

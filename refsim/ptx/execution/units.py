@@ -1,0 +1,51 @@
+"""Units that threads share, as clauses see them: types alone. The lanes that ask are lanes of the machine."""
+
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from refsim.ptx.execution.geometry import Ids
+
+Array = NDArray[Any]
+
+
+class ClusterBarrier(Protocol):
+    """The barrier of every cluster."""
+
+    def arrive(self, lanes: Any, *, releases: bool) -> None: ...
+    def wait(self, lanes: Any) -> None: ...
+    def waiting(self) -> list[tuple[int, Ids]]: ...
+    def question(self, lane: int) -> str: ...
+
+
+class CopyEngine(Protocol):
+    """What copies runs and boxes of bytes for threads."""
+
+    def run(
+        self,
+        lanes: Any,
+        to: tuple[str, Array],
+        source: tuple[str, Array],
+        amount: Array,
+        *,
+        barrier: Array | None = None,
+        mask: Array | None = None,
+        reduction: tuple[str, str] | None = None,
+    ) -> None: ...
+    def box(
+        self,
+        lanes: Any,
+        map_address: Array,
+        coordinates: list[Array],
+        shared: Array,
+        *,
+        barrier: Array | None = None,
+        mask: Array | None = None,
+        reduction: str | None = None,
+    ) -> None: ...
+    def look(self, lanes: Any, map_address: Array, coordinates: list[Array] | None = None) -> None: ...
+    def hint(self, lanes: Any, address: Array, amount: Array) -> None: ...
+    def commit(self, lanes: Any) -> None: ...
+    def wait(self, lanes: Any, pending: int, *, read: bool) -> None: ...
+    def land(self, transfers: Any) -> dict[int, int]: ...
+    def describe(self, start: int, width: int) -> str: ...

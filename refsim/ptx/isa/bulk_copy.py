@@ -1,0 +1,145 @@
+"""Copies of runs of bytes by the copy engine: cp.async.bulk, its reductions and prefetches, and the groups of a thread."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined_copies import asked
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.forms import instruction
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+_SECTION, _REDUCES = PTX["cp.async.bulk"], PTX["cp.reduce.async.bulk"]
+_COUNTED = ".mbarrier::complete_tx::bytes"
+# Cache hints change no value.
+HINTS = (("", ""), (".L2::cache_hint", ", policy:b64"))
+
+
+for _hint, _policy in HINTS:
+
+    @instruction(
+        f"cp.async.bulk.{{place:shared::cluster|shared::cta}}.global{_COUNTED}{_hint} [a], [b], amount:b32, [bar]{_policy}",
+        ignores=("place",),
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def load(lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array, policy: Any = None) -> None:
+        """Global bytes on their way to shared memory of a CTA, whose mbarrier counts them."""
+        lanes.machine.engine.run(lanes, ("shared", to), ("global", source), amount, barrier=barrier)
+
+    @instruction(
+        f"cp.async.bulk.shared::cluster.global{_COUNTED}.multicast::cluster{_hint} "
+        f"[a], [b], amount:b32, [bar], mask:b16{_policy}",
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def load_for_many(
+        lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array, mask: Array, policy: Any = None
+    ) -> None:
+        """Global bytes on their way to the same place in every CTA of a mask; each one's mbarrier counts its own."""
+        lanes.machine.engine.run(lanes, ("shared", to), ("global", source), amount, barrier=barrier, mask=mask)
+
+    @instruction(
+        f"cp.async.bulk.global.shared::cta.bulk_group{_hint} [a], [b], amount:b32{_policy}",
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def store(lanes: Lanes, to: Array, source: Array, amount: Array, policy: Any = None) -> None:
+        """Shared bytes on their way to global memory, in the thread's current bulk group."""
+        lanes.machine.engine.run(lanes, ("global", to), ("shared", source), amount)
+
+    @instruction(
+        f"cp.async.bulk.prefetch.L2.global{_hint} [a], amount:b32{_policy}",
+        since="sm_90",
+        undefined=asked,
+        source=PTX["cp.async.bulk.prefetch"],
+    )
+    def prefetch(lanes: Lanes, address: Array, amount: Array, policy: Any = None) -> None:
+        """A hint: nothing is read, and nothing is ordered."""
+        lanes.machine.engine.hint(lanes, address, amount)
+
+
+@instruction(
+    f"cp.async.bulk.shared::cluster.shared::cta{_COUNTED} [a], [b], amount:b32, [bar]",
+    since="sm_90",
+    undefined=asked,
+    source=_SECTION,
+)
+def send(lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array) -> None:
+    """Bytes of the CTA's shared memory on their way to that of another, whose mbarrier counts them."""
+    lanes.machine.engine.run(lanes, ("shared", to), ("shared", source), amount, barrier=barrier)
+
+
+def _reduction(space: str, types: dict[str, str]) -> None:
+    completion = ".bulk_group" if space == "global" else _COUNTED
+    barrier = "" if space == "global" else ", [bar]"
+    for operation, type in types.items():
+        for hint, policy in HINTS if space == "global" else HINTS[:1]:
+
+            @instruction(
+                f"cp.reduce.async.bulk.{space}.shared::cta{completion}{hint}.{operation}.{{type:{type}}} "
+                f"[a], [b], amount:b32{barrier}{policy}",
+                since="sm_90",
+                undefined=asked,
+                source=_REDUCES,
+            )
+            def reduce(
+                lanes: Lanes,
+                to: Array,
+                source: Array,
+                amount: Array,
+                *rest: Array,
+                type: str,
+                operation: str = operation.partition(".")[0],
+            ) -> None:
+                """Shared bytes on their way to be combined with what is at their destination, element by element."""
+                where = space.partition("::")[0]
+                bar = None if where == "global" else rest[0]
+                engine = lanes.machine.engine
+                engine.run(lanes, (where, to), ("shared", source), amount, barrier=bar, reduction=(operation, type))
+
+
+_reduction(
+    "global",
+    {
+        "and": "b32|b64",
+        "or": "b32|b64",
+        "xor": "b32|b64",
+        "add": "u32|s32|u64|f32|f64",
+        "add.noftz": "f16|bf16",
+        "min": "u32|s32|u64|s64|f16|bf16",
+        "max": "u32|s32|u64|s64|f16|bf16",
+        "inc": "u32",
+        "dec": "u32",
+    },
+)
+_reduction(
+    "shared::cluster",
+    {
+        "and": "b32",
+        "or": "b32",
+        "xor": "b32",
+        "add": "u32|s32|u64",
+        "min": "u32|s32",
+        "max": "u32|s32",
+        "inc": "u32",
+        "dec": "u32",
+    },
+)
+
+
+@instruction("cp.async.bulk.commit_group", since="sm_90", source=PTX["cp.async.bulk.commit_group"])
+def commit_group(lanes: Lanes) -> None:
+    """What the thread started since its last commit becomes one bulk group, which may be empty."""
+    lanes.machine.engine.commit(lanes)
+
+
+@instruction("cp.async.bulk.wait_group{.read} n:b32", since="sm_90", source=PTX["cp.async.bulk.wait_group"])
+def wait_group(lanes: Lanes, n: Array, *, read: bool) -> None:
+    """The thread goes on when at most the `n` newest of its bulk groups are in flight, or with .read still read."""
+    lanes.machine.engine.wait(lanes, int(np.asarray(n)[0]), read=read)

@@ -1,0 +1,102 @@
+"""Copies of boxes of tensors by the copy engine (TMA): loads, stores, reductions and prefetches in 1 to 5 dimensions."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined_copies import asked
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.isa.bulk_copy import HINTS
+from refsim.ptx.isa.forms import instruction
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+_STEM = "cp.async.bulk.tensor.{dim:1d|2d|3d|4d|5d}"
+_SECTION, _REDUCES = PTX["cp.async.bulk.tensor"], PTX["cp.reduce.async.bulk.tensor"]
+_COUNTED = ".mbarrier::complete_tx::bytes"
+_IGNORED = ("dim", "tile")
+_TO = ".{place:shared::cluster|shared::cta}.global"
+
+
+for _hint, _policy in HINTS:
+
+    @instruction(
+        f"{_STEM}{_TO}{{.tile}}{_COUNTED}{_hint} [a], [map, {{c:s32}}], [bar]{_policy}",
+        ignores=(*_IGNORED, "place"),
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def load(
+        lanes: Lanes, to: Array, tensor_map: Array, corner: list[Array], barrier: Array, policy: Any = None
+    ) -> None:
+        """A box on its way to shared memory of a CTA; its mbarrier counts all bytes of the box, those outside too."""
+        lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier)
+
+    @instruction(
+        f"{_STEM}.shared::cluster.global{{.tile}}{_COUNTED}.multicast::cluster{_hint} "
+        f"[a], [map, {{c:s32}}], [bar], mask:b16{_policy}",
+        ignores=_IGNORED,
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def load_for_many(
+        lanes: Lanes,
+        to: Array,
+        tensor_map: Array,
+        corner: list[Array],
+        barrier: Array,
+        mask: Array,
+        policy: Any = None,
+    ) -> None:
+        """A box on its way to the same place in every CTA of a mask; each one's mbarrier counts its own."""
+        lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier, mask=mask)
+
+    @instruction(
+        f"{_STEM}.global.shared::cta{{.tile}}.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
+        ignores=_IGNORED,
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def store(lanes: Lanes, tensor_map: Array, corner: list[Array], source: Array, policy: Any = None) -> None:
+        """A box of shared memory on its way into a tensor, what lies outside left out; in the thread's current group."""
+        lanes.machine.engine.box(lanes, tensor_map, corner, source)
+
+    @instruction(
+        "cp.reduce.async.bulk.tensor.{dim:1d|2d|3d|4d|5d}.global.shared::cta.{operation:add|min|max|inc|dec|and|or|xor}"
+        f"{{.tile}}.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
+        ignores=_IGNORED,
+        since="sm_90",
+        undefined=asked,
+        source=_REDUCES,
+    )
+    def reduce(
+        lanes: Lanes, tensor_map: Array, corner: list[Array], source: Array, policy: Any = None, *, operation: str
+    ) -> None:
+        """A box of shared memory on its way to be combined with a tensor, element by element of the map's type."""
+        lanes.machine.engine.box(lanes, tensor_map, corner, source, reduction=operation)
+
+    @instruction(
+        f"cp.async.bulk.prefetch.tensor.{{dim:1d|2d|3d|4d|5d}}.L2.global{{.tile}}{_hint} [map, {{c:s32}}]{_policy}",
+        ignores=_IGNORED,
+        since="sm_90",
+        undefined=asked,
+        source=PTX["cp.async.bulk.prefetch.tensor"],
+    )
+    def prefetch(lanes: Lanes, tensor_map: Array, corner: list[Array], policy: Any = None) -> None:
+        """A hint: nothing is read, and nothing is ordered."""
+        lanes.machine.engine.look(lanes, tensor_map, corner)
+
+
+@instruction(
+    "prefetch{.space:const|param}.tensormap [map]",
+    ignores=("space",),
+    since="sm_90",
+    undefined=asked,
+    source=PTX["prefetch"],
+)
+def prefetch_map(lanes: Lanes, tensor_map: Array) -> None:
+    """A hint that a copy will use a tensor map."""
+    lanes.machine.engine.look(lanes, tensor_map)

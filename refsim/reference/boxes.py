@@ -1,0 +1,52 @@
+"""Boxes of tensor maps once more, element by element and in plain Python: what the copy engine is held to."""
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts import TensorMap
+
+Bytes = NDArray[np.uint8]
+_ROWS = {"none": 1, "32B": 2, "64B": 4, "128B": 8}
+
+
+def swizzled(address: int, mode: str) -> int:
+    """Chunks of 16 bytes change places by the number of the 128 bytes that they lie in: swizzled(0x90, "128B") is 0x80."""
+    chunk, line = address >> 4 & 7, address >> 7 & 7
+    return address & ~0x70 | (chunk ^ line % _ROWS[mode]) << 4
+
+
+def elements(made: TensorMap, corner: tuple[int, ...], shared: int) -> Iterator[tuple[int | None, int]]:
+    """For each element of a box its byte from the tensor's address (None outside) and its byte in shared memory."""
+    size, steps = made.data_type.element_bits // 8, (1, *made.element_strides[1:])
+    counts = [-(-extent // step) for extent, step in zip(made.box, steps, strict=True)]
+    span = {"none": counts[0] * size, "32B": 32, "64B": 64, "128B": 128}[made.swizzle]
+    for place in product(*(range(count) for count in reversed(counts))):
+        index = [at + number * step for at, number, step in zip(corner, reversed(place), steps, strict=True)]
+        outside = any(not 0 <= at < extent for at, extent in zip(index, made.dims, strict=True))
+        source = index[0] * size + sum(at * stride for at, stride in zip(index[1:], made.strides, strict=True))
+        row = 0
+        for number, count in zip(place[:-1], list(reversed(counts))[:-1], strict=True):
+            row = row * count + number
+        yield None if outside else source, swizzled(shared + row * span + place[-1] * size, made.swizzle)
+
+
+def loaded(made: TensorMap, corner: tuple[int, ...], shared: int, memory: Bytes, window: Bytes) -> Bytes:
+    """A window of shared memory from byte 0 on after a load of a box to byte `shared`."""
+    size, after = made.data_type.element_bits // 8, window.copy()
+    fill = b"\xf7\x7f" * size if made.oob_fill != "zeros" else bytes(size)
+    for source, to in elements(made, corner, shared):
+        given = fill[:size] if source is None else memory[source : source + size].tobytes()
+        after[to : to + size] = list(given)
+    return after
+
+
+def stored(made: TensorMap, corner: tuple[int, ...], shared: int, memory: Bytes, window: Bytes) -> Bytes:
+    """A tensor's bytes after a store of the box at byte `shared` of a window of shared memory."""
+    size, after = made.data_type.element_bits // 8, memory.copy()
+    for target, source in elements(made, corner, shared):
+        if target is not None:
+            after[target : target + size] = window[source : source + size]
+    return after
