@@ -144,7 +144,7 @@ REPORTED = """
         laws.agrees_with_oracle(kernel_named("wrong", ["kernels.py"]), problem, device)
 
     def test_campaign(refsim_device):
-        assert run_campaign(kernels.WRONG, refsim_device, cases=5)
+        assert run_campaign(kernels.WRONG, refsim_device, cases=5, suspect_seconds=1)
 
     def test_arrays():
         assert_bits_equal(np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8), "e4m3")
