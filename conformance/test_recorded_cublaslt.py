@@ -1,6 +1,8 @@
 """What cuBLASLt returned on an H200 and an H100, replayed: every output of a proven shape has the model's bits."""
 
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from refsim.oracles.cublaslt import BLOCKWISE, computed
 from refsim.oracles.gemm_1d2d import fp8_gemm_1d2d
 from refsim.silicon import cublaslt_probe as probe
 from refsim.silicon.vectors import recordings, sidecar
+from refsim.testing.kernel_files import load_kernel_file
 
 CHIPS = tuple(region.chip for region in oracles.CUBLASLT_REGIONS)
 REGIONS = {region.chip: region for region in oracles.CUBLASLT_REGIONS}
@@ -20,9 +23,9 @@ SHARES = {"quick": 4, "ci": 1, "night": 1}  # of the cases one in so many
 NOT_RUN = 0xFFFF
 
 
-@pytest.fixture(scope="module")
-def share(pytestconfig: pytest.Config) -> int:
-    return SHARES.get(pytestconfig.getoption("--refsim-profile"), 1)
+@pytest.fixture
+def share(refsim_profile: str) -> int:
+    return SHARES[refsim_profile]
 
 
 @cache
@@ -173,3 +176,38 @@ def test_blockwise_ranges_are_no_ranges_of_single_blocks() -> None:
 def test_where_nobody_knows_the_oracle_refuses() -> None:
     with pytest.raises(RefsimError, match="unmodelled"):
         oracles.cublaslt_fp8(*(np.zeros((size, 8192), np.uint8) for size in (64, 1024)), 1, 1)
+
+
+OTHER_REGIONS = {
+    "longer ranges": ("fast_f32", {"range_k": 3072}),
+    "shorter ranges": ("fast_f32", {"range_k": 2304}),
+    "never split": ("fast_f32", {"unsplit_k": 16384}),
+    "more small tiles": ("fast_f32", {"split_tiles": {"tensor": (64, 8, 64)}}),
+    "longer ranges of blocks": ("block_f32", {"range_k": 3072}),
+    "less memory for sums": ("block_f32", {"workspace": 1 << 17}),
+    "more memory for sums": ("block_f32", {"workspace": 1 << 19}),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_REGIONS)
+def test_another_region_is_refused(name: str) -> None:
+    """Each bound is needed: with another one some recorded product has other bits than the model."""
+    mode, change = OTHER_REGIONS[name]
+    region = replace(REGIONS["h200"], **change)
+    words, kernels = recorded("h200", mode)
+    for case, _ in asked("h200", mode):
+        splits = probe.proven_splits(case, MODES[mode], region)
+        tells = splits is not None and (splits > 1 or "splitK" in kernels[case.number])
+        if tells and (bits(sums(case.number, mode, splits)) != words[case.number]).any():
+            return
+    pytest.fail(f"the recording has nothing against {change}")
+
+
+def test_the_report_is_what_its_command_writes(refsim_profile: str) -> None:
+    """All of it in ci; the quick profile looks at the facts of both recordings alone."""
+    report = load_kernel_file(Path(__file__).parent / "cublaslt/report.py")
+    committed = report.PAGE.read_text("utf-8")
+    if refsim_profile != "quick":
+        assert committed == report.page()
+    for chip in CHIPS:
+        assert str(sidecar(probe.STEM, chip)["date"]) in committed

@@ -109,7 +109,7 @@ def record_mode(torch: Any, operands: Operands, mode: CublasltMode) -> tuple[NDA
                 torch.cuda._sleep(10)
                 row, column = (torch.tensor(each, device="cuda") for each in (case.rows, case.columns))
                 some = found[row][:, column]
-            except RuntimeError as problem:
+            except (RuntimeError, ValueError) as problem:
                 error = str(problem).splitlines()[0]
                 torch.cuda._sleep(10)
             kept.append(some)
