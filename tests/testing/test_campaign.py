@@ -1,13 +1,16 @@
 """The campaign finds what is broken, shrinks it, writes it down, and blames the right side."""
 
+import itertools
 import json
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from refsim.errors import Kind, RefsimError
-from refsim.testing import run_campaign
+from refsim.testing import campaign, run_campaign
 from refsim.testing.recipes import Tensor
 from refsim.testing.replay import load_case, replay_case
 from refsim.testing.verdicts import Verdict
@@ -205,6 +208,42 @@ def test_time_limit_ends_a_campaign_inconclusively(halve_kernel, fake_device):
     verdict = run_campaign(halve_kernel, device, time_limit=0.0)
     assert verdict.status == "timeout"
     assert device.launches == 0
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """A clock of the campaign that goes on by a second each time it is looked at: it begins at 0, case n is at n."""
+    ticks = itertools.count()
+    monkeypatch.setattr(
+        campaign, "time", SimpleNamespace(monotonic=lambda: float(next(ticks)), process_time=time.process_time)
+    )
+
+
+def test_a_campaign_goes_on_up_to_its_time_limit_and_passes_nothing(halve_kernel, fake_device, ticking):
+    verdict = run_campaign(halve_kernel, fake_device(), time_limit=5.0)
+    assert (verdict.status, verdict.exit_code, verdict.cases, verdict.replay) == ("timeout", 5, 5, "")
+    assert verdict.finding == "the time limit ended the campaign after 5 cases"
+
+
+def test_a_failure_is_made_smaller_after_the_time_limit_as_well(halve_kernel, fake_device, ticking):
+    def wrong(launcher, x, n, y):
+        launcher.view(y)[:] = 0x3F80
+
+    verdict = run_campaign(halve_kernel, fake_device(wrong), time_limit=2.0)
+    assert (verdict.status, verdict.cases, verdict.problem) == ("fail", 2, {"n": 1, "format": "bf16"})
+
+
+def test_a_verdict_without_a_failure_leaves_no_case(halve_kernel, fake_device, tmp_path):
+    def needs_more(launcher, x, n, y):
+        raise RefsimError("unsupported-instruction", "no clause for tex", kind=Kind.INCONCLUSIVE)
+
+    for device in (fake_device(inexact=("rcp.approx.ftz.f32 at PTX line 7",)), fake_device(needs_more)):
+        verdict = run_campaign(halve_kernel, device, failures_dir=tmp_path)
+        assert (verdict.status in ("inexact", "unsupported"), verdict.replay, list(tmp_path.iterdir())) == (
+            True,
+            "",
+            [],
+        )
 
 
 def test_crash_of_the_host_function_is_the_users_error(halve_kernel, fake_device):

@@ -126,6 +126,35 @@ def test_a_fault_that_run_swallows_is_the_verdict_still(halve_kernel, fake_devic
     assert finding.text.startswith("[out-of-bounds]")
 
 
+def test_of_faults_that_run_swallows_the_first_is_the_verdict(halve_kernel, fake_device):
+    codes = iter(("misaligned", "out-of-bounds"))
+
+    def faults(launcher, x, n, y):
+        raise RefsimError(next(codes), "lane 3", kind=Kind.FAULT)
+
+    def tries_twice(launcher, problem):
+        with suppress(RefsimError):
+            halve_kernel.run(launcher, problem)
+        return halve_kernel.run(launcher, problem)
+
+    finding = examine(replace(halve_kernel, run=tries_twice), PROBLEM, fake_device(faults)).finding
+    assert finding.text.startswith("[misaligned]")
+
+
+def test_a_refused_launch_that_run_answers_with_another_is_no_fault(halve_kernel, fake_device):
+    def tries_another(launcher, problem):
+        with suppress(RefsimError):
+            launcher.launch("refuse", 1, 32, [])
+        return halve_kernel.run(launcher, problem)
+
+    def refuses(launcher):
+        raise RefsimError("bad-launch", "a cluster of 32 blocks")
+
+    device = fake_device()
+    device.entries["refuse"] = refuses
+    assert examine(replace(halve_kernel, run=tries_another), PROBLEM, device).finding is None
+
+
 def test_shrinking_keeps_to_a_fault(halve_kernel, fake_device, right_halve):
     """Elements differ from 1 on, guard bands are hurt from 8 on: the fault stands first in the corpus and stays the finding."""
 

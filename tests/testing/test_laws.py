@@ -55,6 +55,16 @@ def test_written_input_is_found(halve_kernel, fake_device, right_halve):
     laws.agrees_with_oracle(halve_kernel, PROBLEM, fake_device(scribbles))
 
 
+def test_an_upload_that_is_writable_may_be_written(halve_kernel, fake_device, right_halve):
+    def in_place(launcher, problem):
+        x = launcher.upload(problem.codes(), name="x", writable=True)
+        launcher.launch("halve", (1,), (32,), [x, np.uint64(problem.n), x])
+        return {"y": launcher.read(x)}
+
+    for law in ALL:
+        law(replace(halve_kernel, run=in_place), PROBLEM, fake_device())
+
+
 def test_outputs_may_be_arrays_of_ml_dtypes(halve_kernel, fake_device, right_halve):
     """On either side, from the launcher's buffer or from the oracle: the bits count, and the format must be the declared one."""
 

@@ -144,8 +144,6 @@ def replay(
     file = None if trust else file_to_trust(case)
     if file is not None and sys.stdin.isatty() and sys.stderr.isatty():
         trust = click.confirm(f"{case} names {file}, which lies outside this project. Run it?", err=True)
-    if file is not None and not trust:
-        replay_case(case, opened("sim", None))  # refuses
     kernel, _ = load_case(case, trust=trust)
     device = opened(device_name, target, without)
     return verdicts.answer([judged(kernel, replay_case(case, device, kernel, suspect_seconds=suspect_seconds))])
