@@ -75,6 +75,16 @@ def test_what_no_entry_is_called_is_unknown(name: str) -> None:
         assert "k<4>" in caught.value.help
 
 
+def test_a_template_that_nobody_instantiated_has_a_way_out() -> None:
+    """A mangled name, as a profiler prints it, is no way to ask: a compiler instantiates by the name of C++."""
+    with pytest.raises(RefsimError, match="unknown-entry") as caught:
+        entry_named("_Z1tILi4EEvPf", ["_Z5plainPfi"])
+    assert "asked for: t<4>, or Kernel(entries=('t<4>',)); nearest: " in caught.value.help
+    with pytest.raises(RefsimError, match="unknown-entry") as caught:
+        entry_named("t", [])
+    assert caught.value.help.endswith("by its arguments: t<4>, as C++ writes them")
+
+
 def test_what_the_compiler_says_of_a_name_comes_first() -> None:
     text = f"{NAMES_MARK}scale<float, true, Mode::B> = _Z5scaleIfLb1EL4Mode1EEvPT_f\n{NAMES_MARK}gone<1> = _Zgone\n"
     assert entry_named("scale<float,true,Mode::B>", ENTRIES, text) == "_Z5scaleIfLb1EL4Mode1EEvPT_f"

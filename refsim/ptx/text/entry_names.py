@@ -58,9 +58,13 @@ def entry_named(name: str, entries: Collection[str], text: str = "", where: str 
     missing = unknown(
         "entry", name, [*entries, *(spelled(entry) for entry in entries if entry.startswith("_Z"))], where=where
     )
-    if arguments is not None:
-        instance = f"an instance of a template exists where it is asked for: Kernel(entries=({name!r},))"
+    if arguments is not None or template_arguments(name):
+        plain = spelled(name)
+        asked = f"{plain}, or Kernel(entries=({plain!r},))" if plain != name else f"Kernel(entries=({name!r},))"
+        instance = f"an instance of a template exists where it is asked for: {asked}"
         missing.help = "; ".join(filter(None, (instance, missing.help)))
+    elif not entries:
+        missing.help = f"no entry is in it; a template becomes one by its arguments: {name}<4>, as C++ writes them"
     raise missing
 
 
