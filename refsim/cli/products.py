@@ -1,5 +1,6 @@
 """The operands of a matrix product as a command line gives them: lists of codes and values, or files."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_LISTED = 1 << 12
 _UNITS = {"mma": "mma.sync", "wgmma": "wgmma"}  # the family of an opcode and the unit that executes it
+_FIFTH_GENERATION = re.compile(r"tcgen05\.mma\b[\w.:]*\.kind::(\w+)")
 _PREFERRED = {"wgmma": 0, "tcgen05": 1, "mma": 2}
 
 
@@ -164,6 +166,8 @@ def read(asked: Asked) -> MmaArguments:
 
 def _of_opcode(asked: Asked) -> Asked:
     """What the opcode of an instruction says, where one stands for the unit: types, K and the kind of scales."""
+    if kind := _FIFTH_GENERATION.match(asked.unit or ""):
+        return replace(asked, unit=f"tcgen05.{kind[1]}")
     opcode = matrix_opcode(asked.unit or "")
     if opcode is None or opcode.family not in _UNITS:
         return asked

@@ -29,6 +29,7 @@ _HOST_HEADERS = re.compile(
     r"unordered_map|unordered_set|memory|thread|mutex|random|stdexcept|exception|filesystem|regex|cuda_profiler_api\.h|"
     r"stdlib\.h|unistd\.h|sys/\w+\.h|omp\.h|gtest/gtest\.h)$"
 )
+_TORCH_HEADERS = re.compile(r"torch/|ATen/|c10/|pybind11/")
 _HOST_CODE = re.compile(
     r"host variables are not allowed in JIT mode|not allowed in JIT mode|<<<|kernel launch|"
     r'identifier "(main|cudaMalloc|cudaMemcpy\w*|cudaFree|cudaDeviceSynchronize|cudaGetLastError|std|malloc)" is undefined|'
@@ -48,7 +49,10 @@ def refused(code: str, what: str, log: str, flags: tuple[str, ...]) -> RefsimErr
 def _way_out(log: str) -> str:
     """The header that declares a name, or what to do with code of the host, which NVRTC does not compile."""
     if missing := _MISSING_HEADER.search(log):
-        name = missing[1] or missing[2]
+        if name := missing[2]:  # the host compiler of nvcc says it so
+            torch = ": torch.utils.cpp_extension.include_paths() lists them" if _TORCH_HEADERS.match(name) else ""
+            return f"the folder of <{name}>: include=(folder,), -I FOLDER, or [tool.refsim] include{torch}"
+        name = missing[1]
         if _HOST_HEADERS.match(name):
             return f"<{name}> is of the host: keep the kernel in a file without it, or use {NVCC}"
         return (

@@ -65,7 +65,7 @@ def _same_names(label: str, outputs: Mapping[Any, Any], formats: Mapping[str, st
         help = f'outputs={{"{undeclared[0]}": "<format>"}} declares it; "" stands for plain integers'
         raise RefsimError("outputs-differ", what, where=where, help=help)
     if missing:
-        what = f"{label} does not return {listed(missing)}, which is declared; it returns {listed(list(outputs))}"
+        what = f"{label} does not return {listed(missing)}, which is declared; it returns {listed(list(outputs)) or 'nothing'}"
         raise RefsimError("outputs-differ", what, where=where, help="return every output of outputs=, or declare fewer")
 
 

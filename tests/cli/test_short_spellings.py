@@ -171,13 +171,16 @@ def test_a_walk_takes_the_opcode_of_wgmma(refsim):
         ("-t f64", "mma.sync"),
         ("-t bf16 --target sm_86", "mma.sync"),
         ("--unit mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 --target sm_80", "mma.sync"),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 --target sm_80", "mma.sync"),
+        ("tcgen05.mma.cta_group::1.kind::f8f6f4 -t e4m3 --target sm_100a", "tcgen05.f8f6f4"),
+        ("tcgen05.mma.sp.cta_group::2.kind::f16 -t bf16 --target sm_100a", "tcgen05.f16"),
     ],
 )
 def test_mma_takes_the_unit_of_the_target_and_says_so(words, unit, refsim):
     run = refsim("mma", *words.split(), "--a", "1", "--b", "1")
     assert run.code == 0, run.err
     assert f" {unit} " in run.out.splitlines()[1]
-    assert (f"unit {unit}, which kernels of" in run.err) == ("--unit" not in words)
+    assert (f"unit {unit}, which kernels of" in run.err) == ("mma." not in words)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +191,7 @@ def test_mma_takes_the_unit_of_the_target_and_says_so(words, unit, refsim):
         ("-t e2m1 --unit mma.sync --target sm_120", "unsupported-target"),
         ("-t e4m3 --unit mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "usage"),
         ("-t f16 --target sm_91", "unknown-target"),
+        ("wgmma -t e4m3 --unit mma.sync", "usage"),
     ],
 )
 def test_mma_refuses_what_the_target_has_not(words, code, refsim):

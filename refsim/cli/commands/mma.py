@@ -63,6 +63,7 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 
 
 @click.command()
+@click.argument("opcode", required=False, type=UNIT)
 @click.option("--a", required=True, metavar="LIST|FILE", help="Row of A: 0x38,0x40 are codes, 1.5,-2 values; or M x K.")
 @click.option("--b", required=True, metavar="LIST|FILE", help="Column of B, or a file of N x K: B is transposed.")
 @click.option("--c", metavar="VALUE|FILE", help="C, a code or a value of the result's type; zero without it.")
@@ -91,6 +92,7 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 @answers
 def command(
     *,
+    opcode: str | None,
     both: str | None,
     explain: bool,
     at: tuple[int, int] | None,
@@ -105,9 +107,10 @@ def command(
     A list is a row of A or a column of B, - one on standard input; zeros fill it up to the K of the instruction. 0x38
     and 0b111000 are codes, 1.5, -2 and inf values, which must be exact. Two files make a whole product: -o D.npy
     keeps its codes, --at picks one element. A term shows its exponent, its integer of units 2^(E - F) and what was
-    cut; E is the largest exponent.
+    cut; E is the largest exponent. OPCODE is an instruction of PTX, or a unit as --unit takes it.
 
     \b
+      refsim mma mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 --a 1,2 --b 0.5,-2
       refsim mma --explain -t e4m3 --a 0x38,0x40,1.5 --b 0x38,0x01,-2 --c 0.001953125
       refsim mma -t bf16 --unit mma.sync --target sm_80 --a=-8192,-0.5 --b 1024,1 --c 8388608
       refsim mma --a a.npy --b b.npy -t e4m3 -o d.npy
@@ -115,6 +118,9 @@ def command(
     """
     from refsim.cli.products import Asked, read
 
+    if opcode is not None and words["unit"] is not None:
+        raise RefsimError("usage", f"both {opcode} and --unit {words['unit']}", help="name the instruction once")
+    words["unit"] = opcode or words["unit"]
     words["a_format"], words["b_format"] = words["a_format"] or both, words["b_format"] or both
     product = read(Asked(**words, negate=(negate_a, negate_b)))
     whole = (product.a.shape[-2], product.b.shape[-2])

@@ -187,7 +187,7 @@ def shuffle(
     from refsim import files
     from refsim.cli.arguments import parse_code
 
-    layout, file, to = _places(words)
+    layout, file, to = _places(words, "shuffled")
     stored = load_codes(file, row, key)
     matrix = stored.codes if shape is None else _shaped(stored, shape, file)
     if matrix.ndim != 2:
@@ -202,26 +202,26 @@ def shuffle(
 
 
 @command.command()
-@_layout
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("to", type=click.Path(path_type=Path))
+@click.argument("words", nargs=-1, required=True, metavar="[NAME] FILE [TO]")
 @format_option(required=False)
 @click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
 @click.option(
     "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), required=True, help="The matrix of scales, without pads."
 )
 @answers
-def unshuffle(
-    *, layout: "ScaleLayout", file: Path, to: Path, row: "Format | None", key: str | None, shape: tuple[int, int]
-) -> Document:
+def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, shape: tuple[int, int]) -> Document:
     """The rows x blocks that the shuffled scales of FILE stand for, written to the file TO; pads are dropped.
+
+    NAME is a scale layout, nvidia_128x4 where it is left out; TO is then FILE with .unshuffled before its suffix.
 
     \b
       refsim scales unshuffle nvidia_128x4 dump.bin scales.npy -t e8m0 --shape 128x8
+      refsim scales unshuffle scales.shuffled.npy -t e8m0 --shape 128x8
     """
     from refsim import files
     from refsim.cli.answers.dumps import unshuffled
 
+    layout, file, to = _places(words, "unshuffled")
     stored = load_codes(file, row, key)
     matrix = unshuffled(layout, stored, shape, file)
     files.save(to, matrix, stored.format)
@@ -261,7 +261,7 @@ def quantize(
     return quantized(parsed, row or E4M3, group, scale, quotient, "ignored" if ignore_nan else "spreads")
 
 
-def _places(words: tuple[str, ...]) -> "tuple[ScaleLayout, Path, Path]":
+def _places(words: tuple[str, ...], done: str) -> "tuple[ScaleLayout, Path, Path]":
     """The layout, the file and where it goes; two words are a layout and a file unless the first is a file's name."""
     from refsim.layouts.scales import scale_layout
 
@@ -273,7 +273,7 @@ def _places(words: tuple[str, ...]) -> "tuple[ScaleLayout, Path, Path]":
     path = Path(file)
     if not path.name:
         raise RefsimError("not-a-file", f"{file!r} names no file", where="FILE")
-    return layout, path, Path(rest[0]) if rest else path.with_suffix(f".shuffled{path.suffix}")
+    return layout, path, Path(rest[0]) if rest else path.with_suffix(f".{done}{path.suffix}")
 
 
 def _is_file(word: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsim import decode
+from refsim import decode, files
 from refsim.layouts.families import fragment
 from refsim.layouts.scales import scale_layout
 from refsim.render import FORMS
@@ -95,6 +95,17 @@ def test_scales_go_out_and_come_back(refsim, tmp_path):
     assert np.array_equal(packed, layout.shuffle(want, fill=0xFF))
     assert refsim("scales", "unshuffle", "cdna4_32", "out.bin", "back.npy", "-t", "e8m0", "--shape", "8x2").code == 0
     assert np.array_equal(np.load(tmp_path / "back.npy").view(np.uint8).reshape(8, 2), want)
+
+
+@pytest.mark.parametrize("there", ["npy", "npz", "safetensors"])
+@pytest.mark.usefixtures("dumps")
+def test_scales_go_round_through_every_kind_of_file_without_a_layouts_name(refsim, tmp_path, there):
+    want = np.load(tmp_path / "scales.npy")
+    assert refsim("scales", "shuffle", "scales.npy", f"out.{there}", "-t", "e8m0").code == 0
+    run = refsim("scales", "unshuffle", f"out.{there}", "--shape", "8x2")
+    assert (run.code, f"to out.unshuffled.{there}: shape 8 x 2" in run.out) == (0, True), run.err
+    assert np.array_equal(files.load(tmp_path / f"out.unshuffled.{there}").codes, want)
+    assert np.array_equal(files.load(tmp_path / f"out.{there}").codes, scale_layout("nvidia_128x4").shuffle(want))
 
 
 def test_descriptor_goes_round(refsim):
