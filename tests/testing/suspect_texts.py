@@ -37,6 +37,19 @@ FRAME = """.version 8.6
 }
 """
 LANES, N = 32, 27
+EXCHANGED = """
+.shared .align 4 .b8 kept[128];
+mov.u32 %r6, kept;
+shl.b32 %r7, %t, 2;
+add.s32 %r7, %r6, %r7;
+st.shared.u32 [%r7], %t;
+bar.sync 0;
+shl.b32 %r8, %r3, 2;
+add.s32 %r8, %r6, %r8;
+ld.shared.u32 %r4, [%r8];
+cvt.rn.f32.u32 %y, %r4;
+"""
+"""Each lane takes from shared memory what lane %r3 put there."""
 
 
 def operands() -> list[np.ndarray]:

@@ -1,6 +1,6 @@
 """A kernel that reads its inputs wrongly is named by what it takes for the right ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -95,6 +95,25 @@ def test_the_inquiry_says_which_input_it_is() -> None:
     device = refsim.device.open("sim:eager", "sm_90a")
     (found,) = suspects_of(kernel(MISTAKES["FN / FNUZ"]), device, PROBLEMS[0], (), seconds=60.0)
     assert str(found).startswith("FN / FNUZ: codes of e4m3 are read as e4m3fnuz, input x; undone, it agrees on all")
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_the_axis_stays_open_where_an_input_could_not_be_asked(is_asked: bool) -> None:
+    """What is stored one column further may come from a flat input that is read one further: nobody knows its rows."""
+    made = kernel({"y[i]": "y[column + 1 < n ? i + 1 : row * n]", "0.1f": "0.1f * column"})
+
+    def oracle(problem: Square) -> Outputs:
+        products = decode(problem.codes(), "e4m3", np.float32) * np.float32(1.7)
+        return {"y": products + np.float32(0.1) * np.arange(problem.n, dtype=np.float32)}
+
+    def run(launcher: Launcher, problem: Square) -> Outputs:
+        launcher.upload(np.arange(1 if is_asked else 5, dtype=np.int32), name="flat")
+        return made.run(launcher, problem)
+
+    device = refsim.device.open("sim:eager", "sm_90a")
+    (found,) = suspects_of(replace(made, run=run, oracle=oracle), device, PROBLEMS[0], (), seconds=60.0)
+    kind = "off-by-one column" if is_asked else "off by one"
+    assert str(found).startswith(f"{kind}: each column lies one behind its place, output y; that gives these very bits")
 
 
 def test_an_inquiry_ends_with_its_time() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from refsim.testing.suspects import arithmetic, orders, places, scales
 from refsim.testing.suspects.listing import split
-from tests.testing.suspect_texts import IN_BOUND, SHUFFLES, TENTH, edits, listed, text_of, written
+from tests.testing.suspect_texts import EXCHANGED, IN_BOUND, SHUFFLES, TENTH, edits, listed, text_of, written
 
 MOVED = "mul.rn.f32 %f1, %x, %z;\n mov.f32 %x, 0f00000000;\n add.rn.f32 %y, %f1, %w;"
 HAZARDS = {
@@ -67,7 +67,17 @@ HAZARDS = {
         places.tail_kept,
         "and.b32 %r1, %n, -6;\n cvt.rn.f32.u32 %y, %r1;",
     ),
-    "minus one": (places.not_swizzled, "xor.b32 %r1, %t, -1;\n cvt.rn.f32.u32 %y, %r1;"),
+    "minus one": (places.not_swizzled, "xor.b32 %r1, %t, -1;\n and.b32 %r3, %r1, 15;\n" + EXCHANGED),
+    "a neighbour in shared memory": (places.not_swizzled, "xor.b32 %r3, %t, 1;\n" + EXCHANGED),
+    "a neighbour where there is one": (
+        places.not_swizzled,
+        "setp.lt.u32 %p1, %t, 30;\n selp.u32 %r2, 1, 0, %p1;\n xor.b32 %r3, %t, %r2;\n" + EXCHANGED,
+    ),
+    "an exclusive or that is no address of shared memory": (
+        places.not_swizzled,
+        "shr.u32 %r1, %t, 3;\n xor.b32 %r3, %t, %r1;\n shl.b32 %r4, %r3, 2;\n cvt.u64.u32 %rd1, %r4;\n"
+        "add.s64 %rd1, %a, %rd1;\n ld.global.f32 %y, [%rd1];",
+    ),
     "a division by no format's limit": (scales.limit_other, "div.rn.f32 %y, %x, 0f40400000;"),
 }
 

@@ -4,7 +4,7 @@ import pytest
 
 from refsim.testing.suspects import arithmetic, orders, places, scales, terms
 from refsim.testing.suspects.repairs import REPAIRS
-from tests.testing.suspect_texts import IN_BOUND, SHUFFLES, TENTH, agreeing, text_of, written
+from tests.testing.suspect_texts import EXCHANGED, IN_BOUND, SHUFFLES, TENTH, agreeing, text_of, written
 
 BF16 = "cvt.rn.bf16.f32 %h1, {0};\n cvt.f32.bf16 %f1, %h1;\n"
 F16 = "cvt.rn.f16.f32 %h2, {0};\n cvt.f32.f16 %y, %h2;"
@@ -16,7 +16,7 @@ FMAS = "fma.rn.f32 %f1, %x, %z, 0f3DCCCCCD;\n fma.rn.f32 %y, %w, %w, %f1;"
 SAMF = "fma.rn.f32 %f1, %w, %w, 0f3DCCCCCD;\n fma.rn.f32 %y, %x, %z, %f1;"
 TAIL = "mov.u32 %r9, %n;\n {} setp.lt.u32 %p1, %t, %r9;\n selp.f32 %y, %x, %z, %p1;"
 AND = "and.b32 %r9, %n, -8;\n"
-XOR = "shr.u32 %r1, %t, 3;\n and.b32 %r2, %r1, 3;\n {}\n shfl.sync.idx.b32 %r4, %t, %r3, 31, -1;\n cvt.rn.f32.u32 %y, %r4;"
+XOR = "shr.u32 %r1, %t, 3;\n and.b32 %r2, %r1, 3;\n {} " + EXCHANGED
 TERM = "cvt.rn.f32.u32 %f1, {};\n fma.rn.f32 %f2, %f1, 0f3DCCCCCD, 0f3F8CCCCD;\n mul.rn.f32 %f3, %f2, %x;\n"
 BEGUN = "mov.u32 %r1, {};\n mov.f32 %y, 0f00000000;\n mov.f32 %f9, 0f00000000;\n $L1:\n"
 UP = BEGUN.format(0) + "{} add.u32 %r1, %r1, {};\n setp.lt.u32 %p1, %r1, 6;\n @%p1 bra $L1;\n"
@@ -206,6 +206,12 @@ TABLE = {
         places.bound_moved,
         f"add.u32 %r1, %n, -1;\n {IN_BOUND.format('lt', '%r1')}",
         IN_BOUND.format("lt", "%n"),
+    ),
+    "rounded to float32 on its way, at a tie of float16": (
+        arithmetic.rounded_as_float64,
+        "fma.rn.f32 %f1, %x, 0f2F000000, 0f3F801000;\n cvt.rn.f16.f32 %h1, %f1;\n cvt.f32.f16 %y, %h1;",
+        ".reg .f64 %d<3>;\n cvt.f64.f32 %d1, %x;\n mov.f64 %d2, 0d3DE0000000000000;\n"
+        "fma.rn.f64 %d0, %d1, %d2, 0d3FF0020000000000;\n cvt.rn.f16.f64 %h1, %d0;\n cvt.f32.f16 %y, %h1;",
     ),
     "tail": (places.tail_kept, TAIL.format(AND), TAIL.format("")),
     "swizzled": (places.not_swizzled, XOR.format("xor.b32 %r3, %t, %r2;"), XOR.format("mov.b32 %r3, %t;")),

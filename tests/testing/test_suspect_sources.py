@@ -45,7 +45,32 @@ def mended(line: str) -> dict[str, list[str]]:
         ("for (int h = 16; h; h >>= 1)", "reduction order", ["for (int h = 1; h <= (16); h <<= 1)"]),
         ("for (int h = 1; h < 32; h *= 2)", "reduction order", ["for (int h = (32) / 2; h > 0; h >>= 1)"]),
         ("for (int h = 1; h <= 16; h <<= 1)", "reduction order", ["for (int h = (16); h > 0; h >>= 1)"]),
-        ("for (int i = a; i < b; i += 32)", "reduction order", []),
+        ("for (int i = a; i < b; i += 31)", "reduction order", []),
+        (
+            "for (int i = t; i < n; i += 32)",
+            "reduction order",
+            [
+                "for (int i = (t) * (((n) + (32) - 1) / (32)); (i) < (n) && (i) < ((t) + 1) * (((n) + (32) - 1) / (32)); ++i)"
+            ],
+        ),
+        (
+            "for (int i = t * c; i < min(n, t * c + c); ++i)",
+            "reduction order",
+            [
+                "for (int i = (min(n, t * c + c)) - 1; i >= (t * c); --i)",
+                "for (int i = t; i < n; i += blockDim.x)",
+                "for (int i = t; i < n; i += warpSize)",
+            ],
+        ),
+        (
+            "for (int i = t * c; i < (t + 1) * c && i < n; ++i)",
+            "reduction order",
+            [
+                "for (int i = ((t + 1) * c && i < n) - 1; i >= (t * c); --i)",
+                "for (int i = t; i < n; i += blockDim.x)",
+                "for (int i = t; i < n; i += warpSize)",
+            ],
+        ),
     ],
 )
 def test_a_line_has_these_others(line: str, suspect: str, other: list[str]) -> None:

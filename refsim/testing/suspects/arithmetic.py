@@ -144,10 +144,15 @@ def half_added(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 def _unpacked(listing: PtxListing, line: ListedLine) -> tuple[str, str] | None:
     """The float32 behind both halves of the pair that a conversion reads, the upper one first; a constant 0 stays."""
     pair = listing.definition(line.operands[1], line)
-    if pair is None or pair.name != "mov" or not pair.operands[1].startswith("{"):
+    if pair is None:
+        return None
+    halves = pair.operands[1].strip("{} ").split(",")
+    if pair.words == ("cvt", "u32", "u16"):
+        halves.append("0")
+    elif pair.name != "mov" or len(halves) != 2:
         return None
     found = []
-    for half in reversed(pair.operands[1].strip("{} ").split(",")):
+    for half in reversed(halves):
         made = listing.definition(half.strip(), line)
         if made is not None and made.name == "cvt" and made.words[-2:] == ("f16", "f32"):
             found.append(made.operands[1])
@@ -183,6 +188,35 @@ def rounded_once(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     )
     if widened and (origin := _before_narrowing(listing, line)):
         yield {line.at: line.renamed("mov.b32", line.operands[0], origin)}
+
+
+def rounded_as_float64(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """A product, sum or fma of float32 that is rounded before it is narrowed, narrowed from float64, which holds the product
+    of two float32; a quotient and a root likewise, though float64 rounds them.
+    """
+    if (
+        line.name != "cvt"
+        or line.words[-1] != "f32"
+        or line.words[-2] not in ("f16", "bf16")
+        or len(line.operands) != 2
+    ):
+        return
+    made = listing.definition(line.operands[1], line)
+    if made is None or made.words[-1] != "f32" or made.name not in ("add", "sub", "mul", "fma", "div", "sqrt"):
+        return
+    values = made.operands[1:]
+    names = [f"%refsim{number}" for number in range(len(values) + 1)]
+    widened = [f"cvt.f64.f32 {name}, {value}" for name, value in zip(names[1:], values, strict=True)]
+    opcode = f"{made.name}.rn.f64"
+    narrowed = ".".join((*line.words[:-1], "f64"))
+    yield {
+        line.at: line.reading(
+            f".reg .f64 {', '.join(names)}",
+            *widened,
+            f"{opcode} {', '.join(names)}",
+            f"{narrowed} {line.operands[0]}, {names[0]}",
+        )
+    }
 
 
 def _before_narrowing(listing: PtxListing, line: ListedLine) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -32,15 +32,33 @@ class InputRemedy:
     change: Callable[[Array, Sequence[Shape]], Fed | None]
 
 
-def misread(diet: Diet, problems: Sequence[Any], *, seconds: float) -> tuple[Suspicion, ...]:
+def read_one_off(diet: Diet, problems: Sequence[Any], moved: Suspicion, *, seconds: float) -> tuple[Suspicion, ...]:
+    """Why lines of an output are `moved` by one: the one line of an input that is read beside its place, which need not be a
+    row for a row; as it is where none is. Where an input could not be asked, the axis stays open: it may be another one's.
+    """
+    try:
+        if found := misread(diet, problems, seconds=seconds, remedies=_shifts()):
+            return found
+        uploads = diet.uploads(problems[0])
+    except OutOfTimeError:
+        return (replace(moved, suspect="off by one"),)
+    shapes = [np.shape(each) for each in diet.outputs(problems[0]).values() if np.ndim(each) == 2]
+    is_known = all(_matrix(array, shapes) is not None for array in uploads.values() if array.size > 1)
+    return (moved if is_known else replace(moved, suspect="off by one"),)
+
+
+def misread(
+    diet: Diet, problems: Sequence[Any], *, seconds: float, remedies: Sequence[InputRemedy] = ()
+) -> tuple[Suspicion, ...]:
     """The one mistake in reading one input, or all of a kind, with which every problem agrees; none where two kinds fit.
 
+    Of `remedies`, or of all that there are.
     What depends on an element that has no stand-in is not asked, but something must come out otherwise, and right.
     """
     deadline = time.process_time() + seconds
     found: dict[str, Suspicion] = {}
     for names in _groups(diet.uploads(problems[0])):
-        for remedy in remedies():
+        for remedy in remedies or all_remedies():
             if time.process_time() > deadline:
                 if not found:
                     raise OutOfTimeError(0)
@@ -101,11 +119,22 @@ def _run(diet: Diet, problem: Any, stand_ins: dict[str, Fed]) -> tuple[dict[str,
 
 
 @cache
-def remedies() -> tuple[InputRemedy, ...]:
+def all_remedies() -> tuple[InputRemedy, ...]:
     """Every mistake in reading that is looked for."""
     return (
         *_recodings(),
         InputRemedy("transposed", "it is read as its transpose", _transposed),
+        *_shifts(),
+        *(
+            InputRemedy("swizzle not undone", "it is swizzled on one side alone", partial(_swizzled, *pattern))
+            for pattern in _PATTERNS
+        ),
+    )
+
+
+@cache
+def _shifts() -> tuple[InputRemedy, ...]:
+    return (
         *(
             InputRemedy(f"off-by-one {line}", f"each {line} is read one {way} its place", partial(_shifted, axis, step))
             for axis, line in enumerate(("row", "column"))
@@ -114,10 +143,6 @@ def remedies() -> tuple[InputRemedy, ...]:
         *(
             InputRemedy("off by one", f"each element is read one {way} its place", partial(_shifted_row, step))
             for step, way in ((1, "behind"), (-1, "before"))
-        ),
-        *(
-            InputRemedy("swizzle not undone", "it is swizzled on one side alone", partial(_swizzled, *pattern))
-            for pattern in _PATTERNS
         ),
     )
 

@@ -11,7 +11,7 @@ from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.suspects.feeding import Diet
-from refsim.testing.suspects.inputs import misread
+from refsim.testing.suspects.inputs import misread, read_one_off
 from refsim.testing.suspects.outputs import betrayed
 from refsim.testing.suspects.sizes import tail_left_out
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
@@ -32,6 +32,7 @@ def suspects_of(
     """
     started = time.process_time()
     deadline, is_late = started + seconds, False
+    found: tuple[Suspicion, ...] = ()
     try:
         witnesses = witnesses_of(kernel, device, problem, known, seconds=seconds / 4)
         problems = [each.problem for each in witnesses]
@@ -39,11 +40,14 @@ def suspects_of(
             raise OutOfTimeError(0)
         if len(problems) < LEAST:
             return ()
-        if found := betrayed(Diet(kernel, device, deadline), problems):
+        found = betrayed(Diet(kernel, device, deadline), problems)
+        if found and not found[0].suspect.startswith("off"):
             return found
         # What a kernel does with other inputs than its own is nothing for a real GPU.
         program = ptx.load(compiled(kernel.code, device.target).text, device.target)
         diet, quick = Diet(kernel, ChangedDevice(program, schedules=1), deadline), quickest_first(witnesses)
+        if found:
+            return read_one_off(diet, quick, found[0], seconds=_part(deadline, 0.4))
         failing, agreeing = ([each.problem for each in witnesses if each.failed == kind] for kind in (True, False))
         inquiries: tuple[Callable[[], tuple[Suspicion, ...]], ...] = (
             lambda: subnormals_unheard(diet, quick),
@@ -58,7 +62,7 @@ def suspects_of(
                 is_late = True
         found = repaired(kernel, device.target, problems, seconds=_part(deadline, 1.0))
     except RefsimError:  # what silicon runs the simulator may not, and a fault is no difference
-        return ()
+        return found
     if is_late and not found:
         raise OutOfTimeError(0)
     return found

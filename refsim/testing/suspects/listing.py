@@ -43,12 +43,16 @@ class ListedLine:
         return frozenset(REGISTER.findall(self.operands[0]))
 
     def reading(self, *statements: str) -> str:
-        """The text of the line with other statements in its place, under the same guard."""
+        """The text of the line with other statements in its place, under the same guard; a brace whose partner stands on
+        another line stays.
+        """
         guard = self.before.replace("{", "").strip()
+        is_whole = ("{" in self.before) == ("}" in self.behind)
+        opening, closing = ("", "") if is_whole else ("{ " * ("{" in self.before), " }" * ("}" in self.behind))
         code = " ".join(
             f"{guard} {statement};" if not statement.startswith(".reg") else f"{statement};" for statement in statements
         )
-        return f"{{ {code} }}" if len(statements) > 1 else code
+        return opening + (f"{{ {code} }}" if len(statements) > 1 else code) + closing
 
     def renamed(self, opcode: str, *operands: str) -> str:
         """The text of the line with another opcode and, where given, other operands."""
@@ -79,10 +83,11 @@ class PtxListing:
         return found
 
     def _statements(self) -> Iterator[ListedLine]:
-        block, places = 0, self._places
+        block, depth, places = 0, 0, self._places
         for at, text in enumerate(self.text.split("\n")):
-            if text.strip().endswith(":") or text.startswith(("{", "}")):
-                block += 1
+            before, depth = depth, depth + text.count("{") - text.count("}")
+            if text.strip().endswith(":") or (before != depth and 0 in (before, depth)):
+                block += 1  # braces within a function, as inline asm has them, end no run of code
             match = _STATEMENT.match(text)
             if match is None:
                 continue

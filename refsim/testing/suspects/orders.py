@@ -22,7 +22,7 @@ def summed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]
     carried.reverse()
     if len(chain) < 2 or not _still_hold(listing, chain):
         return
-    cleared = {each.at: "" for each in chain[:-1]}
+    cleared = {each.at: each.reading() for each in chain[:-1]}
     terms = [_term(each, so_far) for each, so_far in zip(chain, carried, strict=True)]
     yield cleared | {line.at: _sequence(line, carried[0], terms[::-1])}
     if line.name == "add":

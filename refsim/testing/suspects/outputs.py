@@ -28,10 +28,10 @@ def betrayed(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, ...]:
     fitting = [reading for reading in readings() if guilty and all(_fits(reading, pairs) for pairs in guilty.values())]
     if len(fitting) != 1:
         return ()
-    suspect = fitting[0].suspect
+    suspect, says = fitting[0].suspect, fitting[0].says
     if suspect.startswith("off-by-one") and all(want.ndim < 2 for pairs in guilty.values() for _, want, _ in pairs):
-        suspect = "off by one"  # an output for each row says nothing of columns
-    return (Suspicion(suspect, fitting[0].says, tuple(f"output {name}" for name in guilty), len(problems)),)
+        suspect, says = "off by one", says.replace("each column", "each element")  # nobody knows of rows and columns
+    return (Suspicion(suspect, says, tuple(f"output {name}" for name in guilty), len(problems)),)
 
 
 def _pairs(diet: Diet, problem: Any) -> list[tuple[str, Pair]]:

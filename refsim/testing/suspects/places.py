@@ -7,6 +7,12 @@ from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
 _INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64", "b32", "b64"})
+LEAST_ROWS = 3  # constants of one line that are the rows of a loop: one or two may be neighbours
+_PLACED = frozenset(
+    {"add", "sub", "mul", "mad", "shl", "shr", "or", "xor", "and", "not", "neg", "cvt", "mov", "cvta", "lop3", "bfi"}
+    | {"selp", "min", "max", "shf", "prmt", "bfe"}
+)
+"""What makes one place of another."""
 _ROTATED = ("3", "7", "15", "31", "63")
 _NEIGHBOUR = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "lo": "ls", "ls": "lo", "hi": "hs", "hs": "hi"}
 
@@ -41,13 +47,17 @@ def tail_kept(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """An exclusive or of two places without either: first without the side that a mask made, the row's few bits."""
+    """An exclusive or of two places of shared memory without either: first without the side that a mask made, the row's few
+    bits. With a constant it is a swizzle only where there are more of them, as a loop over rows that was unrolled leaves.
+    """
+    if line.name not in ("and", "xor") or not leads_to_shared(listing, line):
+        return
     if line.name == "and" and listing.constant(line.operands[2]) in _ROTATED:
         total = listing.definition(line.operands[1], line)
         if total is not None and total.name == "add" and all(side.startswith("%") for side in total.operands[1:]):
             for side in total.operands[1:]:  # a swizzle that rotates a row: (column + row) % 32
                 yield {line.at: line.renamed(line.opcode, line.operands[0], side, line.operands[2])}
-    if line.name != "xor" or line.words[-1] not in ("b32", "b64") or line.operands[2] in ("1", "-1"):
+    if line.name != "xor" or line.words[-1] not in ("b32", "b64") or not _joins_a_row(listing, line):
         return
     d, *sides = line.operands
     made = [listing.definition(side, line) for side in sides]
@@ -55,6 +65,44 @@ def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     plain = [side for side, is_masked in zip(sides, masked, strict=True) if not is_masked]
     for kept in (plain[0] if len(plain) == 1 else sides[0], *sides):
         yield {line.at: line.renamed(f"mov.{line.words[-1]}", d, kept)}
+
+
+def _joins_a_row(listing: PtxListing, line: ListedLine) -> bool:
+    """Whether an exclusive or may bring in the bits of a row: a condition chose neither side; and where either is a constant,
+    the same CUDA line has more of them.
+    """
+
+    def constants(other: ListedLine) -> set[str]:
+        values = {operand: listing.constant(operand) for operand in other.operands[1:]}
+        return {value for operand, value in values.items() if value != operand or not operand.startswith("%")}
+
+    if not constants(line):
+        made = [listing.definition(side, line) for side in line.operands[1:]]
+        return not any(each is not None and each.name in ("selp", "set", "slct") for each in made)
+    likes = (other for other in listing.lines if other.place == line.place and other.opcode == line.opcode)
+    return len(set().union(*map(constants, likes))) >= LEAST_ROWS
+
+
+def leads_to_shared(listing: PtxListing, line: ListedLine) -> bool:
+    """Whether the number that a line makes becomes an address of shared memory: a swizzle spreads rows over its banks."""
+    seen, todo = set(line.written), list(line.written)
+    while todo:
+        register = todo.pop()
+        for use in listing.uses(register):
+            is_address = any(register in operand for operand in use.operands if operand.startswith("["))
+            if is_address and _is_shared(use):
+                return True
+            if use.name in _PLACED and not use.written <= seen:
+                todo += use.written - seen
+                seen |= use.written
+    return False
+
+
+def _is_shared(line: ListedLine) -> bool:
+    """Whether a line reaches shared memory, or what memory is not said."""
+    if line.name in ("ldmatrix", "stmatrix") or any(word.startswith("shared") for word in line.words):
+        return True
+    return line.name in ("ld", "st", "atom", "red") and not {"global", "local", "param", "const"} & set(line.words)
 
 
 def transposed(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:

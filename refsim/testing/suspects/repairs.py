@@ -25,10 +25,11 @@ REPAIRS = (
     SuspectRepair("contraction", "mul and add round twice where fma rounds once", arithmetic.mul_and_add_as_fma),
     SuspectRepair("flushed subnormals", ".ftz flushes subnormals", arithmetic.subnormals_kept),
     SuspectRepair("flushed subnormals", "subnormals are kept where .ftz flushes them", arithmetic.subnormals_flushed),
+    SuspectRepair("double rounding", "a value is rounded to a narrower type on its way", arithmetic.rounded_once),
+    SuspectRepair("double rounding", "a result is rounded to float32 on its way", arithmetic.rounded_as_float64),
     SuspectRepair("rounding mode", "another rounding", arithmetic.other_rounding),
     SuspectRepair("rounding mode", "low bits are cut off by hand", arithmetic.cut_bits),
     SuspectRepair("rounding mode", "one half is added, and the rest cut off", arithmetic.half_added),
-    SuspectRepair("double rounding", "a value is rounded to a narrower type on its way", arithmetic.rounded_once),
     SuspectRepair("double rounding", "a value is not rounded to a narrower type on its way", arithmetic.rounded_twice),
     SuspectRepair(
         "infinity saturated or propagated", "a saturation or a clamp too many or too few", arithmetic.infinity_other

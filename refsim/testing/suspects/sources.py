@@ -20,6 +20,17 @@ _HALVING = re.compile(
     _HEAD + r"(?P<a>[^;]+);\s*(?P=i)\s*(?:>\s*0|>=\s*1|!=\s*0)?\s*;\s*(?P=i)\s*(?:>>=\s*1|/=\s*2)\s*\)"
 )
 _DOUBLING = re.compile(_HEAD + r"1\s*;\s*(?P=i)\s*(?P<op><=?)\s*(?P<b>[^;]+);\s*(?P=i)\s*(?:<<=\s*1|\*=\s*2)\s*\)")
+_STRIDED = re.compile(
+    _HEAD
+    + r"(?P<t>[^;]+?)\s*;\s*(?P=i)\s*<\s*(?P<n>[^;]+?)\s*;\s*(?P=i)\s*\+=\s*(?P<step>[\w.]+(?:\s*\*\s*[\w.]+)*)\s*\)"
+)
+_BLOCKED = re.compile(
+    _HEAD
+    + r"(?P<t>[\w.]+)\s*\*\s*(?P<c>\w+)\s*;\s*(?P=i)\s*<\s*(?:min\((?P<n>[\w.]+)\s*,[^;]+\)|min\([^;]+,\s*(?P<m>[\w.]+)\)"
+    r"|[^;&]*?(?P=c)[^;&]*?&&\s*(?P=i)\s*<\s*(?P<o>[^;]+?))\s*;\s*" + _BY_ONE
+)
+LEAST_STRIDE = 32  # a warp
+_STRIDES = ("blockDim.x", "warpSize")
 
 
 _INTERLEAVED = re.compile(r"\w+(?:\.x)?\s*%\s*\(\s*2\s*\*\s*(?P<h>\w+)\s*\)\s*==\s*0")
@@ -103,6 +114,20 @@ def _other_way(code: str) -> Iterator[str]:
     yield code[: found.start()] + loop.format(**found.groupdict()) + code[found.end() :]
 
 
+def _dealt_otherwise(code: str) -> Iterator[str]:
+    """A loop in which each thread takes every n-th term, over a run of terms for each; and the other way round."""
+    if found := _BLOCKED.search(code):
+        end = found["n"] or found["m"] or found["o"]
+        for stride in _STRIDES:
+            loop = f"for ({found['type']} {found['i']} = {found['t']}; {found['i']} < {end}; {found['i']} += {stride})"
+            yield code[: found.start()] + loop + code[found.end() :]
+    elif (found := _STRIDED.search(code)) and (not found["step"].isdigit() or int(found["step"]) >= LEAST_STRIDE):
+        i, t, n, step = (f"({found[name]})" for name in ("i", "t", "n", "step"))
+        run = f"(({n} + {step} - 1) / {step})"
+        loop = f"for ({found['type']} {found['i']} = {t} * {run}; {i} < {n} && {i} < ({t} + 1) * {run}; ++{found['i']})"
+        yield code[: found.start()] + loop + code[found.end() :]
+
+
 def _tree(loop: str, condition: str) -> tuple[str, str] | None:
     """A sum in shared memory over a tree: `for (h = 1; h < N; h *= 2) if (t % (2 * h) == 0)` for halving with `if (t < h)`."""
     other = next(iter(_other_way(loop)), None)
@@ -136,5 +161,10 @@ def _renamed(suspect: str) -> Callable[[str], Iterator[str]]:
 _RULES: tuple[tuple[str, str, Callable[[str], Iterator[str]]], ...] = (
     *((suspect, "one name for another", _renamed(suspect)) for suspect in _NAMES),
     ("reduction order", "a loop runs from its other end", _other_way),
+    (
+        "reduction order",
+        "threads take runs of terms where they took every n-th, or the other way round",
+        _dealt_otherwise,
+    ),
     ("off by one", "a bound is one off", _bounds),
 )

@@ -30,11 +30,14 @@ class _Step:
 
 @dataclass(frozen=True)
 class LoopSum:
-    """A sum that a loop carries: its additions, all registers that it goes through, and the lines that read it."""
+    """A sum that a loop carries: its additions, all registers that it goes through, the lines that read it, and for each
+    addition the innermost loop around it.
+    """
 
     steps: tuple[_Step, ...]
     copies: tuple[tuple[str, ...], ...]
     uses: tuple[ListedLine, ...]
+    loops: tuple[int, ...]
 
     @property
     def frame(self) -> int:
@@ -43,9 +46,8 @@ class LoopSum:
 
     @property
     def in_a_row(self) -> int:
-        """How many additions one pass of the loop makes at most."""
-        blocks = [step.line.block for step in self.steps]
-        return max(blocks.count(block) for block in blocks)
+        """How many additions one pass of the loop makes at most, whatever branches stand between them."""
+        return max(self.loops.count(loop) for loop in self.loops)
 
 
 def summed_from_the_end(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
@@ -82,7 +84,8 @@ def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum
     """Every sum that some loop of a listing carries, in the order of its first addition."""
     flow: dict[str, set[str]] = {}
     possible: list[_Step] = []
-    in_loops = _in_loops(listing_text, lines)
+    loops = _loops(listing_text, lines)
+    in_loops = {at for loop in loops for at in loop}
     for line in lines:
         possible += _steps(line) if line.at in in_loops or line.name == "mma" else ()
         if line.at not in in_loops:
@@ -107,25 +110,24 @@ def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum
     for register, ring in rings.items():
         members.setdefault(ring, []).append(register)
     return tuple(
-        _sum(steps, tuple(tuple(members[ring]) for ring in places), lines)
+        _sum(steps, tuple(tuple(members[ring]) for ring in places), lines, loops)
         for places, steps in found.items()
         if len({(step.line.opcode, len(step.terms)) for step in steps}) == 1 and (len(steps) > 1 or max(places) >= 0)
     )
 
 
-def _in_loops(text: str, lines: Iterable[ListedLine]) -> set[int]:
-    """The lines between a label and a branch back to it."""
+def _loops(text: str, lines: Iterable[ListedLine]) -> list[range]:
+    """The lines between a label and a branch back to it, for each of them."""
     labels = {
         row.partition(":")[0].strip(): at for at, row in enumerate(text.split("\n")) if row.strip().startswith("$")
     }
-    found: set[int] = set()
-    for line in lines:
-        if line.name == "bra" and (start := labels.get(line.operands[-1], line.at)) < line.at:
-            found.update(range(start, line.at))
-    return found
+    branches = [line for line in lines if line.name == "bra"]
+    return [range(start, line.at) for line in branches if (start := labels.get(line.operands[-1], line.at)) < line.at]
 
 
-def _sum(steps: list[_Step], copies: tuple[tuple[str, ...], ...], lines: Iterable[ListedLine]) -> LoopSum:
+def _sum(
+    steps: list[_Step], copies: tuple[tuple[str, ...], ...], lines: Iterable[ListedLine], loops: Sequence[range]
+) -> LoopSum:
     registers = {register for ring in copies for register in ring}
     own = {step.line.at for step in steps}
     uses = []
@@ -135,7 +137,20 @@ def _sum(steps: list[_Step], copies: tuple[tuple[str, ...], ...], lines: Iterabl
         read = {name for operand in (line.before, *operands) for name in REGISTER.findall(operand)}
         if line.at not in own and not is_copy and not read.isdisjoint(registers):
             uses.append(line)
-    return LoopSum(tuple(steps), copies, tuple(uses))
+    around = [[loop for loop in loops if step.line.at in loop] for step in steps]
+    if steps[0].line.name == "mma" and (behind := _behind(lines, around[0], uses)) and behind not in uses:
+        uses.append(behind)
+    return LoopSum(
+        tuple(steps), copies, tuple(uses), tuple(min(each, key=len).start if each else -1 for each in around)
+    )
+
+
+def _behind(lines: Iterable[ListedLine], loops: Iterable[range], uses: Iterable[ListedLine]) -> ListedLine | None:
+    """The first line behind the outermost loop that does not read the sum: there all lanes of a warp are, as `mma` wants."""
+    unread = [loop for loop in loops if not any(use.at in loop for use in uses)]
+    after = (line for line in lines if unread and line.at > max(unread, key=len).stop)
+    behind = next(after, None)
+    return None if behind is None or any(True for _ in _steps(behind)) else behind
 
 
 def _steps(line: ListedLine) -> Iterator[_Step]:
