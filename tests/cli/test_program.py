@@ -1,5 +1,6 @@
 """The frame around the commands: exit codes, records of errors, our own bugs, help."""
 
+import gc
 import inspect
 import json
 
@@ -7,6 +8,7 @@ import click
 import pytest
 
 from refsim.cli import main
+from refsim.cli.program import COLLECTED_EVERY
 from refsim.cli.registry import COMMANDS, SECTIONS, Listing
 from refsim.conversions import OVERFLOWS, ROUNDINGS
 from refsim.errors import Kind, RefsimError
@@ -123,6 +125,19 @@ def test_main_takes_the_arguments_of_the_process(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["refsim", "sources", "ptx", "--as", "json"])
     assert main() == 0
     assert json.loads(capsys.readouterr().out)["key"] == "ptx"
+
+
+def test_the_collector_is_eased_in_a_process_of_its_own_alone(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["refsim", "sources", "ptx"])
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 10, 10)
+        assert main(["sources", "ptx"]) == 0
+        assert gc.get_threshold() == (700, 10, 10)
+        assert main() == 0
+        assert gc.get_threshold() == COLLECTED_EVERY
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_every_command_has_a_docstring_and_a_summary():
