@@ -39,8 +39,18 @@ CASES = [
     (80, "fp16", "f16", False, "ldmatrix.sync.aligned.m8n8.x4.trans"),
     (80, "fp32", "tf32", True, "tf32.tf32"),
     (89, "fp8e4nv", "e4m3", True, "e4m3.e4m3"),
+    (90, "bf16", "bf16", True, "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"),
+    (90, "fp16", "f16", False, "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16"),
+    (90, "fp32", "tf32", True, "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32"),
+    (90, "fp8e4nv", "e4m3", True, "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3"),
 ]
+WARPGROUPS = 90  # the capability from which Triton multiplies by them, 64 rows at least
 M, N, K = 48, 80, 96
+
+
+def rows_of(capability: int) -> int:
+    """The rows of a tile."""
+    return 64 if capability == WARPGROUPS else 32
 
 
 def compiled(folder: Path, capability: int, type: str, transposed: bool) -> tuple[str, str]:
@@ -60,7 +70,7 @@ def compiled(folder: Path, capability: int, type: str, transposed: bool) -> tupl
     specification.loader.exec_module(module)
     names = ["a", "b", "c", "M", "N", "K", "sa", "sb", "sc"]
     signature: dict[str, Any] = dict.fromkeys(names, "i32") | {"a": f"*{type}", "b": f"*{type}", "c": "*fp32"}
-    constants = {"BM": 32, "BN": 64, "BK": 32, "TB": transposed}
+    constants = {"BM": rows_of(capability), "BN": 64, "BK": 32, "TB": transposed}
     aligned = {(place,): [["tt.divisibility", 16]] for place in (0, 1, 2, 5, 6, 7, 8)}
     source = ASTSource(
         module.product, signature=signature | dict.fromkeys(constants, "constexpr"), constexprs=constants, attrs=aligned
@@ -94,10 +104,10 @@ def test_a_product_by_triton_has_the_bits_of_the_model_under_every_policy(
         a,
         b,
         np.zeros((M, N), np.float32),
-        unit="mma.sync",
+        unit="wgmma" if capability == WARPGROUPS else "mma.sync",
         a_format=format,
         b_format=format,
-        target=f"sm_{capability}",
+        target="sm_90a" if capability == WARPGROUPS else f"sm_{capability}",
         k=step,
     )
     program = ptx.load(text)
@@ -106,5 +116,7 @@ def test_a_product_by_triton_has_the_bits_of_the_model_under_every_policy(
         c = np.zeros((M, N), np.float32)
         arguments = [a, held, c, *map(np.int32, (M, N, K, K, held.shape[1], N))]
         arguments += [np.uint64(0)] * (len(program.entries[entry]) - len(arguments))
-        program.launch(entry, (4,), (128,), arguments, shared_bytes=48 << 10, policy=policy, seed=5)
+        program.launch(
+            entry, (-(-M // rows_of(capability)) * 2,), (128,), arguments, shared_bytes=48 << 10, policy=policy, seed=5
+        )
         assert np.array_equal(c.view(np.uint32), want.view(np.uint32)), policy

@@ -181,6 +181,39 @@ def test_every_major_and_swizzle(majors: str, swizzle: str) -> None:
         assert not np.array_equal(as_matrix(kind, got), expected(kind, a, b, c))
 
 
+@pytest.mark.parametrize("past", [0, 1, 4, 7])
+def test_a_pattern_may_begin_past_its_own_boundary(past: int) -> None:
+    """base_offset: rows of 128 bytes whose swizzle counts from 128 times it past a boundary of 1024."""
+    kind = Wgmma(64, 32, "f32", "e4m3", "e4m3")
+    generator = np.random.default_rng(past)
+    a, b = (codes(generator, "e4m3", 48 + 16, 128)[:, :64] for _ in "ab")
+    c = accumulator(generator, kind, 64, 64)
+    a, b = np.pad(a, ((0, 0), (0, 64))), np.pad(b, ((0, 0), (0, 64)))
+    image, tiles = np.zeros(2 * BYTES, np.uint8), (tiled(a, "K", "128B"), tiled(b, "K", "128B"))
+    place(image[128 * past :], a, tiles[0], 0)
+    place(image[128 * past + 8192 :], b, tiles[1], 0)
+    moved = (past << 49) + (128 * past >> 4)
+    words = [word(tiles[side], 8192 * side, k=32 * step) + moved for step in range(2) for side in range(2)]
+    body = [FENCED, kind.issue(), kind.issue("%word2", "%word3"), *WAIT]
+    text = kernel(kind, body).replace(str(BYTES), str(2 * BYTES))
+    got = as_matrix(kind, launched(text, kind, image, c, None, *words))
+    assert np.array_equal(got, expected(kind, a[:, :64], b[:, :64], c))
+
+
+def test_accumulators_that_nobody_reads_take_no_other_registers_place() -> None:
+    """They are written when the product is complete; registers that live then lie elsewhere."""
+    kind = Wgmma(8, 32, "f32", "e4m3", "e4m3")
+    unread = kind.issue(add="%no").replace("%d", "%f")
+    body = [".reg .f32 %f<4>, %e<4>;", FENCED, unread, *(f"mov.f32 %e{n}, 0f3f800000;" for n in range(4)), *WAIT]
+    body += [FENCED, kind.issue(), *WAIT, *(f"add.f32 %d{n}, %d{n}, %e{n};" for n in range(4))]
+    zeros = np.zeros((64, 32), np.uint8)
+    words = word(tiled(zeros, "K", "none"), 0), word(tiled(zeros[:8], "K", "none"), B_START)
+    image, c = np.zeros(BYTES, np.uint8), np.zeros((64, 8), np.uint32)
+    for policy in POLICIES:
+        out = launched(kernel(kind, body), kind, image, c, None, *words, policy=policy)
+        assert (out.view(np.float32) == 1).all(), policy
+
+
 def test_exact_sums_are_rounded_once_by_each_instruction() -> None:
     kind = Wgmma(64, 16, "f32", "bf16", "bf16")
     generator = np.random.default_rng(9)
