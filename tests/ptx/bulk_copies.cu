@@ -220,3 +220,44 @@ extern "C" __global__ void groups(u32* out, u32 count) {
     }
     if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
+
+// The same ring over two blocks of a cluster: each loads half of every stage for both, and whoever has read a stage says so to
+// both, relaxed where it is not the own block.
+extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster_ring(const __grid_constant__ TensorMap map, u32 count, u32* out) {
+    __shared__ u64 full[2], empty[2];
+    u32 rank = blockIdx.x % 2;
+    if (threadIdx.x == 0)
+        for (u32 s = 0; s < 2; ++s) {
+            init(&full[s], 1);
+            init(&empty[s], 2);
+        }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    meet_cluster();
+    if (threadIdx.x < 32) {
+        if (threadIdx.x == 0)
+            for (u32 i = 0; i < count; ++i) {
+                u32 s = i % 2, to = shared(region) + 1024 * s + 512 * rank;
+                wait(&empty[s], (i / 2 & 1) ^ 1);
+                expect(&full[s], 1024);
+                asm volatile(
+                    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], "
+                    "[%4], %5;" ::"r"(to), "l"(&map), "r"(0), "r"(8 * i + 4 * rank), "r"(shared(&full[s])), "h"(uint16_t{3}) : "memory");
+            }
+    } else {
+        u32 sum[8] = {}, lane = threadIdx.x - 32;
+        for (u32 i = 0; i < count; ++i) {
+            u32 s = i % 2;
+            wait(&full[s], i / 2 & 1);
+            for (u32 k = 0; k < 8; ++k) sum[k] += reinterpret_cast<u32*>(region + 1024 * s)[lane + 32 * k];
+            __syncwarp();
+            if (lane == 0) {
+                arrive(&empty[s]);
+                asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+                             "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared(&empty[s])), "r"(rank ^ 1) : "memory");
+            }
+        }
+        for (u32 k = 0; k < 8; ++k) out[blockIdx.x * 256 + lane + 32 * k] = sum[k];
+    }
+    __syncwarp();
+    meet_cluster();
+}

@@ -233,3 +233,154 @@ def test_groups_let_buffers_be_filled_again(policy: str) -> None:
         out = gpu.output(640, np.uint32, name="out")
         gpu.launch("groups", 1, 128, [out, np.uint32(5)], 1024)
         assert gpu.read(out).tolist() == [1000 * turn + thread for turn in range(5) for thread in range(128)]
+
+
+def cluster_ring(policy: str, ptx: str = "", count: int = 5) -> tuple[bool, Any]:
+    with opened(policy, ptx) as gpu:
+        values = np.random.default_rng(9).integers(0, 1 << 20, (count, 256), np.uint32)
+        x, out = gpu.upload(values, name="x"), gpu.output(512, np.uint32, name="out")
+        made = layouts.tensor_map("uint8", (128, 8 * count), (128, 4), address=x.address)
+        gpu.launch("cluster_ring", 2, 64, [made, np.uint32(count), out], 2048, cluster=2)
+        return bool((gpu.read(out).reshape(2, 256) == values.sum(axis=0)).all()), gpu.findings()
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "sim"])
+def test_a_ring_over_a_cluster_is_right_and_without_findings(policy: str) -> None:
+    assert cluster_ring(policy)[0]
+
+
+# ---- what is found: single words of the kernels' PTX changed
+def changed(entry: str, old: str, new: str, times: int = 1) -> str:
+    """The PTX with a text replaced in one entry, the first `times` of it."""
+    before, found, after = text().partition(f".visible .entry {entry}(")
+    assert found
+    assert old in after.partition("\n.visible .entry ")[0], old
+    return before + found + after.replace(old, new, times)
+
+
+def without(entry: str, line: str) -> str:
+    """The PTX without the first line of an entry that contains some text."""
+    before, found, after = text().partition(f".visible .entry {entry}(")
+    body = after.splitlines(keepends=True)
+    at = next(number for number, each in enumerate(body) if line in each)
+    return before + found + "".join(body[:at] + body[at + 1 :])
+
+
+def said(run: Any, ptx: str) -> tuple[str, str]:
+    """Code and words of what a run of changed PTX is refused for, under the default campaign."""
+    with pytest.raises(RefsimError) as caught:
+        run("sim", ptx)
+    return caught.value.code, caught.value.what
+
+
+def groups(policy: str, ptx: str) -> None:
+    with opened(policy, ptx) as gpu:
+        out = gpu.output(640, np.uint32, name="out")
+        gpu.launch("groups", 1, 128, [out, np.uint32(5)], 1024)
+
+
+def runs(policy: str, ptx: str) -> None:
+    with opened(policy, ptx) as gpu:
+        x, out = gpu.upload(np.arange(256, dtype=np.uint32), name="x"), gpu.output(256, np.uint32, name="out")
+        sums = gpu.upload(np.zeros(256, np.uint32), name="sums", writable=True)
+        gpu.launch("runs", 1, 32, [x, out, sums, np.uint32(1024)], 1024)
+
+
+def test_bytes_that_expect_tx_did_not_announce_are_told() -> None:
+    code, what = said(ring, changed("ring", ", 1024;", ", 1008;"))
+    assert (code, "16 bytes more have come than expect_tx announced" in what) == ("deadlock", True)
+    code, what = said(ring, changed("ring", ", 1024;", ", 1040;"))
+    assert (code, "and 16 bytes are missing" in what) == ("deadlock", True)
+
+
+def test_a_stage_is_not_read_before_its_phase_was_seen_complete() -> None:
+    """The wait of those that read passes at once."""
+    before, found, after = text().partition(".visible .entry ring(")
+    waits = [line for line in after.partition("// -- End function")[0].splitlines() if "mbarrier.try_wait" in line]
+    assert len(waits) >= 2
+    passed = waits[1].replace("selp.u32", "setp.eq.u32 p, 0, 0; selp.u32")
+    second = after.index(waits[1], after.index(waits[0]) + 1)
+    code, _ = said(ring, before + found + after[:second] + passed + after[second + len(waits[1]) :])
+    assert code in ("read-before-wait", "race")
+
+
+def test_a_source_is_not_written_while_it_is_read() -> None:
+    code, what = said(groups, changed("groups", "wait_group.read 1;", "wait_group.read 2;", -1))
+    assert (code, "still reads them" in what) == ("race", True)
+    assert "N = 1 would wait for it" in what
+    code, what = said(groups, changed("groups", "cp.async.bulk.commit_group;", "", -1))
+    assert (code, "it lacks a cp.async.bulk.commit_group" in what) == ("race", True)
+
+
+@pytest.mark.parametrize("change", ["cp.async.bulk.wait_group.read 0;", ""])
+def test_a_thread_sees_its_own_copy_behind_the_wait_for_its_group(change: str) -> None:
+    code, what = said(runs, changed("runs", "cp.async.bulk.wait_group 0;", change))
+    assert (code, "with no wait of that thread between for the bulk group" in what) == ("race", True)
+
+
+@pytest.mark.parametrize(("entry", "run"), [("groups", groups), ("runs", runs)])
+def test_what_threads_wrote_needs_a_proxy_fence(entry: str, run: Any) -> None:
+    assert said(run, without(entry, "fence.proxy.async"))[0] == "missing-proxy-fence"
+
+
+def test_an_arrival_that_reaches_its_own_block_alone_frees_no_stage_of_another() -> None:
+    old = "mbarrier.arrive.relaxed.cluster.shared::cluster"
+    code, _ = said(cluster_ring, changed("cluster_ring", old, "mbarrier.arrive.release.cta.shared::cluster"))
+    assert code == "race"
+
+
+def refused(gpu: Any, entry: str, args: list[Any], shared_bytes: int = 4096) -> str:
+    with pytest.raises(RefsimError) as caught:
+        gpu.launch(entry, 1, 64, args, shared_bytes)
+    return f"{caught.value.code}: {caught.value.what}"
+
+
+def test_addresses_and_sizes_are_aligned() -> None:
+    with opened() as gpu:
+        x = gpu.upload(np.zeros(256, np.uint32), name="x", writable=True)
+        odd = gpu.upload(np.zeros(256, np.uint32), name="odd", writable=True, misalign_bytes=8)
+        made = layouts.tensor_map("uint8", (64, 4), (64, 4), address=x.address)
+        box = [made, corner_of([0, 0]), np.uint32(2), np.uint32(64), np.uint32(256), np.uint32(256), odd]
+        assert (
+            refused(gpu, "box_in", box)
+            == "misaligned: the shared address 0x840 of a box is not a multiple of 128 bytes"
+        )
+        size = refused(gpu, "runs", [x, x, x, np.uint32(248)])
+        assert size == "misaligned: the size 0xf8 is not a multiple of 16 bytes"
+        assert refused(gpu, "runs", [odd, x, x, np.uint32(256)]).startswith("misaligned: the source address 0x")
+
+
+def test_a_pointer_that_leads_to_no_tensor_map_is_named() -> None:
+    with opened() as gpu:
+        junk, out = gpu.upload(np.zeros(256, np.uint8), name="junk"), gpu.output(64, np.uint32, name="out")
+        rest = [corner_of([0, 0]), *(np.uint32(each) for each in (2, 0, 256, 256)), out]
+        found = refused(gpu, "box_in_by_pointer", [junk, *rest])
+        assert found.startswith("invalid-operand: the 128 bytes at global address 0x")
+        assert found.endswith("(byte 0 of junk) are no tensor map")
+        stray = refused(gpu, "box_in_by_pointer", [np.uint64(junk.address + 16), *rest])
+        assert stray.endswith("is not a multiple of 64 bytes")
+        nowhere = refused(gpu, "box_in_by_pointer", [np.uint64(0), *rest])
+        assert nowhere.startswith("out-of-bounds")
+
+
+def test_a_store_begins_inside_the_tensor_and_coordinates_fit_its_rank() -> None:
+    with opened() as gpu:
+        y, x = (
+            gpu.upload(np.zeros(4096, np.uint8), name="y", writable=True),
+            gpu.upload(np.zeros(64, np.uint32), name="x"),
+        )
+        made = layouts.tensor_map("uint8", (64, 64), (64, 4), address=y.address)
+        words = {(-16, 0): "a store to coordinates (-16, 0)", (0,): "1 coordinates for a tensor map of rank 2"}
+        for corner, what in words.items():
+            numbers = (np.uint32(each) for each in (len(corner), 0, 256))
+            assert refused(gpu, "box_out", [made, corner_of(corner), *numbers, x]) == f"invalid-operand: {what}"
+
+
+def test_what_nobody_wrote_is_followed_through_the_copy_engine() -> None:
+    with opened() as gpu:
+        x, out = gpu.output(64, np.uint32, name="x"), gpu.output(64, np.uint32, name="out")
+        made = layouts.tensor_map("uint8", (64, 4), (64, 4), address=x.address)
+        numbers = (np.uint32(each) for each in (2, 0, 256, 256))
+        found = refused(gpu, "box_in", [made, corner_of([0, 0]), *numbers, out])
+        assert found.startswith("uninitialised")
+        assert "(byte 0 of x) were never written" in found

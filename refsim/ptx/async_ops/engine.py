@@ -316,7 +316,8 @@ class CopyEngine:
         if machine.proxies is not None:
             machine.proxies.before(access)
         if machine.races is not None:
-            machine.races.copy_issued(access, lambda: changed(access))
+            with machine.races.phases.as_settled(flight.lane):
+                machine.races.copy_issued(access, lambda: changed(access))
         if machine.in_flight is not None:
             machine.in_flight.issued(access.index, access.width)
         access.space.mark_written(access.index, access.width)

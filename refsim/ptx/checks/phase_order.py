@@ -6,6 +6,8 @@ accesses of nobody's program: each thread has a shadow behind the threads of the
 wait for the phase brings the copies without what their thread did meanwhile.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +38,7 @@ class Arrived:
     threads: Array
     foreign: set[int] = field(default_factory=set)
     far: Knowledge = NOTHING
+    settled: Knowledge = NOTHING
     ids: list[Ids] = field(default_factory=list)
 
     @staticmethod
@@ -73,6 +76,7 @@ class Complete:
     rest: Knowledge
     far: Knowledge
     arrived: Ids
+    settled: Knowledge = NOTHING
 
     def give(self, clocks: Clocks, lanes: Ids, scope: int) -> None:
         """These lanes saw it, and acquire to a scope."""
@@ -117,6 +121,7 @@ class PhaseOrder:
         self.complete: dict[int, list[Complete]] = {}
         self.births: dict[int, Birth] = {}
         self.shadows = np.zeros(self.geometry.lanes, np.int64)
+        self.settled: list[dict[int, Knowledge]] = [{} for _ in clocks]
         self.cluster_met = np.full(self.geometry.lanes, -1, np.int64)
 
     # ---- objects
@@ -185,6 +190,13 @@ class PhaseOrder:
                 self._add_near(clocks, arrived, lanes[own], meaning)
             for lane in lanes[~own].tolist():
                 arrived.far = arrived.far | self._released_far(clocks, lane, meaning)
+            for lane in lanes[self._settles(own, meaning)].tolist():
+                arrived.settled = arrived.settled | clocks.snapshot(clocks.rows, lane, self.history.now)
+
+    def _settles(self, own: NDArray[np.bool_], meaning: Semantics) -> NDArray[np.bool_]:
+        """Which arrivals say that the thread is done with what copies brought, and release nothing that a wait of the CTA gets:
+        relaxed ones, and those of other CTAs."""
+        return (~own & (meaning.scope >= CLUSTER)) | (own & (not meaning.releases))
 
     def _add_near(self, clocks: Clocks, arrived: Arrived, lanes: Ids, meaning: Semantics) -> None:
         if meaning.releases:
@@ -258,13 +270,28 @@ class PhaseOrder:
 
     def passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
         """Lanes saw that the phase before the current one is complete."""
-        for clocks, complete in zip(self.clocks, self.complete[flat], strict=True):
+        for clocks, complete, settled in zip(self.clocks, self.complete[flat], self.settled, strict=True):
+            if complete.settled is not NOTHING:
+                settled.update({lane: settled.get(lane, NOTHING) | complete.settled for lane in lanes.tolist()})
             if meaning.acquires:
                 complete.give(clocks, lanes, meaning.scope)
                 continue
             found = complete.released(self.geometry, flat // self.stride)
             for lane in lanes.tolist():
                 clocks.pending.setdefault(lane, {})[id(found)] = found
+
+    @contextmanager
+    def as_settled(self, lane: int) -> Iterator[None]:
+        """What a copy engine is asked for by a lane comes also after what others were done with when they arrived, relaxed or
+        from another CTA, at a phase that the lane saw complete: their reads have their values."""
+        before = []
+        for clocks, settled in zip(self.clocks, self.settled, strict=True):
+            if lane in settled:
+                before.append((clocks, int(clocks.rows.foreign[lane])))
+                clocks.learn(np.array([lane]), settled[lane])
+        yield
+        for clocks, foreign in before:
+            clocks.rows.foreign[lane] = foreign
 
     def _freeze(self, clocks: Clocks, arrived: Arrived, cta: int, shadows: Knowledge) -> Complete:
         """What has arrived so far, as coarse as it may be said; the next phase goes on from it."""
@@ -284,7 +311,7 @@ class PhaseOrder:
         arrived.foreign = set() if rest is NOTHING else {len(clocks.known) - 1}
         ids = np.unique(np.concatenate(arrived.ids)) if arrived.ids else np.zeros(0, np.int64)
         arrived.ids = []
-        return Complete(arrived.cta, arrived.warps.copy(), rest, arrived.far, ids)
+        return Complete(arrived.cta, arrived.warps.copy(), rest, arrived.far, ids, arrived.settled)
 
     def _shadows(self, cta: int, copied: Ids) -> Knowledge:
         """Up to which access the copies of lanes are known, whole warps as one."""
