@@ -6,6 +6,7 @@ until one of its options or fixtures is used; `--device` gives way to an option 
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     slow = {HealthCheck.too_slow, HealthCheck.function_scoped_fixture, *own.suppress_health_check}
     chosen = settings(parent=own, suppress_health_check=sorted(slow, key=str), deadline=deadline)
     function._hypothesis_internal_use_settings = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """The same for what Hypothesis runs inside a test: a function with @given that the test's body defines and calls."""
+    if FIXTURE not in getattr(item, "fixturenames", ()) or "hypothesis" not in sys.modules:
+        return (yield)
+    from hypothesis import settings
+
+    if settings().deadline != settings.get_profile("default").deadline:
+        return (yield)
+    settings.register_profile("refsim-before", parent=settings())
+    settings.register_profile("refsim-without-deadline", parent=settings(), deadline=None)
+    settings.load_profile("refsim-without-deadline")
+    try:
+        return (yield)
+    finally:
+        settings.load_profile("refsim-before")
 
 
 def _function(item: pytest.Item) -> Any:

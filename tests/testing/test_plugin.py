@@ -7,7 +7,12 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+
+import refsim.device
+from refsim.errors import RefsimError
+from refsim.kernel_code import KernelCode
 
 SUITE = """
     import numpy as np
@@ -165,6 +170,17 @@ REPORTED = """
         laws.agrees_with_oracle(kernels.RIGHT, problem, device)
         time.sleep(0.25)
 
+    def test_slow_within(device):
+        @given(problem=kernels.TENSORS)
+        @settings(max_examples=3)
+        def holds(problem):
+            laws.agrees_with_oracle(kernels.RIGHT, problem, device)
+            time.sleep(0.25)
+        holds()
+
+    def test_after_it():
+        assert settings().deadline == settings.get_profile("default").deadline is not None
+
     @given(problem=kernels.TENSORS)
     @settings(max_examples=3, deadline=100)
     def test_deadline_of_its_own(problem, device):
@@ -197,7 +213,7 @@ def test_a_failure_can_be_read_at_once(run_suite):
 
 
 def test_no_deadline_but_the_tests_own_ends_a_launch(run_suite):
-    assert "1 passed" in run_suite("-k", "test_slow", kernels=KERNELS, test_it=REPORTED)
+    assert "3 passed" in run_suite("-k", "test_slow or test_after", kernels=KERNELS, test_it=REPORTED)
     assert "DeadlineExceeded" in run_suite("-k", "test_deadline", kernels=KERNELS, test_it=REPORTED)
 
 
@@ -215,3 +231,15 @@ def test_workers_report_the_same_and_junit_holds_hashes_and_seeds(run_suite, tmp
     assert held["test_campaign"]["refsim.wrong.seed"] == "derandomised"
     assert held["test_campaign"]["refsim.wrong.status"] == "fail"
     assert {found["refsim.profile"] for found in held.values()} == {"quick"}
+
+
+def test_what_a_fault_passes_through_is_refsims_by_name():
+    """A statement runs in a function that was generated for it, which a report passes over as over any of refsim's."""
+    text = 'extern "C" __global__ void k(int* y) { y[threadIdx.x] = 1; }'
+    with refsim.device.open("sim:eager").launcher(KernelCode(source=text)) as launcher:
+        y = launcher.output(31, np.int32, name="y")
+        with pytest.raises(RefsimError, match="out-of-bounds") as caught:
+            launcher.launch("k", 1, 32, [y])
+    frames = [(frame.path, frame.frame.f_globals.get("__name__", "")) for frame in caught.traceback[1:]]
+    assert any(str(path).startswith("<block") for path, _ in frames)
+    assert [name for _, name in frames if not name.startswith(("refsim.", "contextlib"))] == []

@@ -92,7 +92,7 @@ def terminator_function(code: Code, pc: int) -> Callable[..., Any]:
 def operands_function(code: Code, pc: int) -> Callable[[Lanes], list[Any]]:
     """What fetches the operands of the statement at a counter, as `fetch` does, made once for all launches."""
     if pc not in code.fetchers:
-        names: dict[str, Any] = {"get": get, "place": place}
+        names: dict[str, Any] = {"__name__": __name__, "get": get, "place": place}
         kept = code.steps[pc].bound.clause.keeps_registers
         text = ", ".join(
             str(tuple(registers_of(source))) if kept and isinstance(source, tuple) else _fetching(source, names)
@@ -132,6 +132,7 @@ class Writer:
         self.block, self.code = block, code
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
+            "__name__": __name__,  # a report passes over it as over the rest of refsim
             "get": get,
             "put": put,
             "place": place,
