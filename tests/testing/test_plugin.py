@@ -138,7 +138,7 @@ REPORTED = """
 
     import numpy as np
     import pytest
-    from hypothesis import HealthCheck, given, settings
+    from hypothesis import HealthCheck, Phase, given, settings
 
     import kernels
     from refsim.testing import assert_bits_equal, kernel_named, laws, run_campaign
@@ -156,7 +156,7 @@ REPORTED = """
 
     class TestOfAClass:
         @given(problem=kernels.TENSORS)
-        @settings(max_examples=3)
+        @settings(max_examples=3, phases=[Phase.generate, Phase.shrink])
         def test_broken(self, problem, device):
             laws.agrees_with_oracle(kernels.BROKEN, problem, device)
 

@@ -171,9 +171,9 @@ class Clocks:
         """Lanes of one group, all of one warp, met."""
         if self.rows.lanes is None:
             self.rows.lanes = np.zeros((self.geometry.lanes, WARP), np.int32)
-        self._share_rows(lanes, group)
+        starts, order = met = runs(group)
+        self._share_rows(lanes, group, met)
         self.fenced.share(lanes, group)
-        starts, order = runs(group)
         number = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(lanes)))
         mine = lanes[order]
         members = np.zeros((len(starts), WARP), np.bool_)
@@ -214,8 +214,8 @@ class Clocks:
             self.rows.warps = np.zeros((self.geometry.lanes, self.geometry.warps), np.int32)
         return self.rows
 
-    def _share_rows(self, lanes: Ids, group: Array) -> None:
-        """Lanes of one group know afterwards what any of them knew."""
+    def _share_rows(self, lanes: Ids, group: Array, met: tuple[Ids, Ids] | None = None) -> None:
+        """Lanes of one group know afterwards what any of them knew; `met`: the runs of the groups, if they are known."""
         rows = self.rows
         for table in (rows.cta, rows.warp, rows.warps, rows.lanes):
             if table is None:
@@ -223,7 +223,7 @@ class Clocks:
             held = table[lanes]
             if (held == held[:1]).all():
                 continue
-            starts, order = runs(group)
+            starts, order = met = met or runs(group)
             most = np.maximum.reduceat(held[order], starts, axis=0)
             table[lanes[order]] = np.repeat(most, np.diff(starts, append=len(lanes)), axis=0)
         self._share(lanes, group)
