@@ -13,16 +13,25 @@ KIND = Wgmma(16, 32, "f32", "e4m3", "e4m3")
 RIGHT = [FENCED, KIND.issue(), *WAIT]
 
 
-def run(body: list[str], *, sets: int = 1, threads: int = 128, words: tuple[int, ...] = (), fill: int = 0, **how):
+def run(
+    body: list[str],
+    *,
+    sets: int = 1,
+    threads: int = 128,
+    blocks: int = 1,
+    words: tuple[int, ...] = (),
+    fill: int = 0,
+    **how,
+):
     """Codes of ones (0x38) in all of shared memory."""
-    image = np.full(BYTES, fill, np.uint8)
+    image = np.full(blocks * BYTES, fill, np.uint8)
     a = np.zeros((64, 32), np.uint8)
     words = words or (word(tiled(a, "K", "none"), 0), word(tiled(a[:16], "K", "none"), B_START))
-    held = np.zeros((threads, KIND.registers * sets), np.uint32)
+    held = np.zeros((blocks * threads, KIND.registers * sets), np.uint32)
     out = np.zeros_like(held)
-    fragment = np.zeros((threads, 4), np.uint32)
+    fragment = np.zeros((blocks * threads, 4), np.uint32)
     ptx.load(kernel(KIND, body, sets=sets)).launch(
-        "k", (1,), (threads,), [image, held, fragment, out, *words_of(*words)], **how
+        "k", (blocks,), (threads,), [image, held, fragment, out, *words_of(*words)], **how
     )
     return out.view(np.float32)
 
@@ -91,6 +100,16 @@ def test_a_warpgroup_of_three_warps_is_a_finding() -> None:
     with pytest.raises(RefsimError, match="96 of the warpgroup's 128 threads") as found:
         run(RIGHT, threads=96)
     assert found.value.code == "divergent-sync"
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_warps_behind_the_last_whole_warpgroup_are_none(blocks: int) -> None:
+    """160 threads; of four blocks there are five times 128 threads, one behind the other."""
+    with pytest.raises(RefsimError, match="32 of the warpgroup's 128 threads") as found:
+        run(RIGHT, threads=160, blocks=blocks)
+    assert found.value.code == "divergent-sync"
+    only = ["setp.ge.u32 %no, %r0, 128; @%no bra AWAY;", *RIGHT, "AWAY:"]
+    assert (run(only, threads=160, blocks=blocks, fill=0x38).reshape(blocks, 160, -1)[:, :128] == 32).all()
 
 
 @pytest.mark.parametrize(

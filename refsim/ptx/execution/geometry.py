@@ -98,9 +98,9 @@ class Geometry:
         """Whether a set of lanes is whole warpgroups."""
         if len(ids) % WARPGROUP:
             return False
-        each = ids.reshape(-1, WARPGROUP)
-        begins = self.thread[each[:, 0]] % WARPGROUP == 0
-        return bool(begins.all() and (each[:, -1] - each[:, 0] == WARPGROUP - 1).all())
+        first, last = ids[::WARPGROUP], ids[WARPGROUP - 1 :: WARPGROUP]
+        whole = (self.thread[last] - self.thread[first] == WARPGROUP - 1) & (last - first == WARPGROUP - 1)
+        return bool((self.thread[first] % WARPGROUP == 0).all() and whole.all())
 
     @property
     def warpgroups(self) -> int:

@@ -80,7 +80,8 @@ class Lanes:
         if self.count % 32:
             return False
         ids = self.ids.reshape(-1, 32)
-        return bool((geometry.laneid[ids[:, 0]] == 0).all() and (ids[:, 31] - ids[:, 0] == 31).all())
+        first, last = ids[:, 0], ids[:, 31]
+        return bool((geometry.laneid[last] - geometry.laneid[first] == 31).all() and (last - first == 31).all())
 
     @cached_property
     def in_whole_warpgroups(self) -> bool:
