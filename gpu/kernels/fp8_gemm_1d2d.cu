@@ -8,26 +8,25 @@
 //
 // For each 128 columns of K the tensor core gives P, four wgmma from +0; Y = bf16(F), F = fma(fl(sfa * sfb), P, F) in the
 // order of K, from +0. One warpgroup copies by tensor maps, the others multiply.
+//
+// Targets: sm_90a
 
 #include "gemm/async.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/mainloop.cuh"
 #include "gemm/tile.cuh"
 
-using namespace gemm;
+namespace gemm {
 
-template <uint32_t M, uint32_t N, uint32_t STAGES, uint32_t GROUPS, uint32_t DOWN, uint32_t ACROSS, uint32_t STAGED, uint32_t AHEAD>
-__global__ void __launch_bounds__(128 * (GROUPS + 1), 1)
-fp8_gemm_1d2d(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap sfa,
-              const __grid_constant__ TensorMap d, const __grid_constant__ TensorMap ahead, const float* __restrict__ sfb,
-              const Problem problem) {
-    using Tile = gemm::Tile<M, N, STAGES, GROUPS, DOWN, ACROSS, STAGED, AHEAD>;
+template <class Tile>
+__device__ void multiply_blocks(const TensorMap& a, const TensorMap& b, const TensorMap& sfa, const TensorMap& d, const float* sfb,
+                                const Problem& problem) {
     extern __shared__ uint8_t dynamic[];
     const uint32_t base = up_to(shared_address(dynamic), 1024);
     const Seat<Tile> seat(Tile::kBlocks == 1 ? 0 : rank_in_cluster());
 
     if (threadIdx.x == 0) {
-        for (uint32_t stage = 0; stage < STAGES; ++stage) {
+        for (uint32_t stage = 0; stage < Tile::kStages; ++stage) {
             barrier_init(base + Tile::kFull + 8 * stage, 1);
             barrier_init(base + Tile::kEmpty + 8 * stage, Tile::kReleases);
         }
@@ -36,20 +35,41 @@ fp8_gemm_1d2d(const __grid_constant__ TensorMap a, const __grid_constant__ Tenso
     }
     __syncthreads();
     if constexpr (Tile::kBlocks > 1) meet_cluster();
-
     wait_for_earlier_grids();
     let_later_grids_begin();
 
     if (threadIdx.x < 128) {
-        if constexpr (GROUPS > 1) fewer_registers<40>();
+        if constexpr (Tile::kGroups > 1) fewer_registers<40>();
         if (threadIdx.x < 32 && elected()) copy_stages<Tile>(base, a, b, sfa, problem, seat);
     } else {
-        if constexpr (GROUPS > 1) more_registers<232>();
+        if constexpr (Tile::kGroups > 1) more_registers<232>();
         multiply_tiles<Tile>(base, d, sfb, problem, seat);
     }
-    // Nobody leaves while the other block may still arrive here.
+    // Nobody leaves while another block may still arrive here or copy to here.
     if constexpr (Tile::kBlocks > 1) {
         __syncwarp();
         meet_cluster();
     }
 }
+
+#define FP8_GEMM(NAME, BYTES, GROUPS, ...)                                                                             \
+    extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) fp8_gemm_1d2d_##NAME(                          \
+        const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap sfa, \
+        const __grid_constant__ TensorMap d, const float* __restrict__ sfb, const Problem problem) {                   \
+        using Entry = Tile<GROUPS, __VA_ARGS__>;                                                                       \
+        static_assert(Entry::kDynamic == BYTES, "a launch asks for the bytes of the table");                           \
+        multiply_blocks<Entry>(a, b, sfa, d, sfb, problem);                                                            \
+    }
+
+// gemm_1d2d_bindings.py reads these lines.
+//   name         shared bytes  GROUPS  BLOCK_M  BLOCK_N  STAGES  DOWN  ACROSS  STAGED
+FP8_GEMM(64x64,         209088,      1,      64,      64,     12,    1,      1,     64)
+FP8_GEMM(64x128,        191344,      1,      64,     128,      7,    1,      1,    128)
+FP8_GEMM(128x128_1x2,   200272,      2,     128,     128,      5,    1,      2,    128)
+FP8_GEMM(128x128_2x1,   200272,      2,     128,     128,      5,    2,      1,    128)
+FP8_GEMM(128x176,       203840,      2,     128,     176,      4,    1,      1,    176)
+FP8_GEMM(128x192,       224848,      2,     128,     192,      5,    1,      1,     64)
+FP8_GEMM(256x128,       218176,      2,     256,     128,      4,    1,      1,     64)
+FP8_GEMM(256x128_1x2,   184368,      2,     256,     128,      3,    1,      2,    128)
+
+}  // namespace gemm

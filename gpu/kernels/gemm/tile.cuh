@@ -14,10 +14,10 @@ __host__ __device__ constexpr uint32_t least(uint32_t a, uint32_t b) { return a 
 __host__ __device__ constexpr uint32_t up_to(uint32_t value, uint32_t step) { return (value + step - 1) / step * step; }
 
 // A cluster is DOWN x ACROSS blocks: those below one another share the rows of B, those side by side the rows of A.
-template <uint32_t BLOCK_M, uint32_t BLOCK_N, uint32_t STAGES, uint32_t GROUPS, uint32_t DOWN, uint32_t ACROSS, uint32_t STAGED,
-          uint32_t AHEAD>
+// STAGED columns of a warp's part of Y lie in shared memory at once.
+template <uint32_t GROUPS, uint32_t BLOCK_M, uint32_t BLOCK_N, uint32_t STAGES, uint32_t DOWN, uint32_t ACROSS, uint32_t STAGED>
 struct Tile {
-    static constexpr uint32_t M = BLOCK_M, N = BLOCK_N, kStages = STAGES, kGroups = GROUPS, kStaged = STAGED, kAhead = AHEAD;
+    static constexpr uint32_t M = BLOCK_M, N = BLOCK_N, kStages = STAGES, kGroups = GROUPS, kStaged = STAGED;
     static constexpr uint32_t kDown = DOWN, kAcross = ACROSS, kBlocks = DOWN * ACROSS;
     static constexpr uint32_t kSliceA = BLOCK_M / ACROSS, kSliceB = BLOCK_N / DOWN;  // rows that one block copies
     static constexpr uint32_t kThreads = 128 * (GROUPS + 1), kMathWarps = 4 * GROUPS;
