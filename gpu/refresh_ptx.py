@@ -14,11 +14,22 @@ from refsim.device.compile import TARGETS, bundled_text, compile_ptx
 from refsim.errors import RefsimError
 
 GPU = Path(__file__).resolve().parent
+MARK = "// Targets: "
 
 
 def sources() -> list[Path]:
     """Every file that is bundled as PTX."""
     return [*sorted((GPU / "kernels").glob("*.cu")), *sorted((GPU / "probes").glob("*.cu"))]
+
+
+def targets_of(source: Path) -> list[str]:
+    """The targets that a file is for: those that a line `// Targets: sm_90a` among its first comments names, else every one."""
+    for line in source.read_text("utf-8").splitlines():
+        if not line.startswith("//"):
+            break
+        if line.startswith(MARK):
+            return line.removeprefix(MARK).split()
+    return [row.name for row in TARGETS]
 
 
 @contextmanager
@@ -50,9 +61,9 @@ def refresh(source: Path, target: str) -> Path:
 
 def main(names: list[str]) -> None:
     for source in sources():
-        for target in TARGETS:
-            if not names or source.stem in names:
-                refresh(source, target.name)
+        if not names or source.stem in names:
+            for target in targets_of(source):
+                refresh(source, target)
 
 
 if __name__ == "__main__":

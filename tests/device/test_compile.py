@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu.refresh_ptx import targets_of
 from refsim.device import assembling, cache, compile, nvrtc, toolchain, units
 from refsim.device.compile import TARGETS, CompiledPtx, assemble, bundled_text, compile_ptx
 from refsim.errors import Kind, RefsimError
@@ -17,6 +18,9 @@ from refsim.kernel_code import KernelCode
 ROOT = Path(__file__).resolve().parents[2]
 QUANTIZE = ROOT / "gpu" / "kernels" / "fp8_quantize.cu"
 KERNELS = sorted((ROOT / "gpu" / "kernels").glob("*.cu"))
+BUNDLED = [
+    pytest.param(source, target, id=f"{source.stem}-{target}") for source in KERNELS for target in targets_of(source)
+]
 SMALL = 'extern "C" __global__ void fill(unsigned* to) { to[threadIdx.x] = VALUE; }\n'
 
 
@@ -62,8 +66,7 @@ def small(directory: Path, text: str = SMALL) -> Path:
 
 @pytest.mark.ci("the smallest of them is compiled in every run, and every header is read")
 @needs_nvrtc
-@pytest.mark.parametrize("target", [row.name for row in TARGETS])
-@pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("source", "target"), BUNDLED)
 def test_every_bundled_ptx_is_what_nvrtc_returns(source: Path, target: str) -> None:
     assert_bundled(source, target)
 
@@ -87,8 +90,7 @@ def assert_bundled(source: Path, target: str) -> None:
     assert kept == bundled_text(compiled), "run: python gpu/refresh_ptx.py"
 
 
-@pytest.mark.parametrize("target", [row.name for row in TARGETS])
-@pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("source", "target"), BUNDLED)
 def test_every_bundled_ptx_says_that_it_is_of_this_source_and_these_flags(
     source: Path, target: str, without_nvrtc: None
 ) -> None:
