@@ -27,7 +27,7 @@ from refsim.device.compile import assemble, compile_ptx
 from refsim.device.libcuda import encoded_map
 from refsim.testing.kernel_files import load_kernel_file
 
-bindings = load_kernel_file(Path(__file__).resolve().parent.parent / "gpu" / "gemm_1d2d_bindings.py")
+bindings = load_kernel_file(Path(__file__).resolve().parent.parent / "gpu" / "gemm_1d2d.py")
 SHAPES = (
     (64, 7168, 16384),
     (128, 7168, 16384),

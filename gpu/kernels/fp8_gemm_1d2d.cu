@@ -61,7 +61,7 @@ __device__ void multiply_blocks(const TensorMap& a, const TensorMap& b, const Te
         multiply_blocks<Entry>(a, b, sfa, d, sfb, problem);                                                            \
     }
 
-// gemm_1d2d_bindings.py reads these lines.
+// gemm_1d2d.py reads these lines.
 //   name         shared bytes  GROUPS  BLOCK_M  BLOCK_N  STAGES  DOWN  ACROSS  STAGED
 FP8_GEMM(64x64,         209088,      1,      64,      64,     12,    1,      1,     64)
 FP8_GEMM(64x128,        191344,      1,      64,     128,      7,    1,      1,    128)

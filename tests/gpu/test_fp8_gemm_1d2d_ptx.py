@@ -11,7 +11,7 @@ from refsim.ptx.machine.limits import limits_of
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 SOURCE = Path(__file__).resolve().parents[2] / "gpu" / "kernels" / "fp8_gemm_1d2d.cu"
-gemm = load_kernel_file(bundled_kernels("gemm_1d2d_bindings.py"))
+gemm = load_kernel_file(bundled_kernels("gemm_1d2d.py"))
 
 
 @lru_cache
