@@ -100,8 +100,7 @@ class ProductInFlight:
 @dataclass
 class TensorCores:
     """The products of all warpgroups that run. `waiting` have read their operands, and wait for their sums, which will be
-    written to `results`; `touching` has, for each block, the statements that touch registers of products. `reads` and
-    `registers` look for those who touch what products use."""
+    written to `results`. `reads` and `registers` look for those who touch what products use."""
 
     machine: ProductHost
     policy: str
@@ -114,7 +113,6 @@ class TensorCores:
     waiting: list[OperandsRead] = field(default_factory=list)
     results: set[int] = field(default_factory=set)
     bytes_held: int = 0
-    touching: dict[int, tuple[frozenset[int], tuple[Touch, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         geometry = self.machine.geometry
@@ -205,9 +203,10 @@ class TensorCores:
 
     def before(self, block: BasicBlock, lanes: Lanes) -> None:
         """A block is about to run: its statements may touch registers of products."""
-        if block.pc not in self.touching:
-            self.touching[block.pc] = _touching(block, frozenset(self.machine.code.kept))
-        registers, touches = self.touching[block.pc]
+        known = self.machine.code.touching
+        if block.pc not in known:
+            known[block.pc] = _touching(block, frozenset(self.machine.code.kept))
+        registers, touches = known[block.pc]
         if not touches:
             return
         if self.registers is not None:

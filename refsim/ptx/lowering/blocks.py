@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.checks.in_flight_registers import Touch
 from refsim.ptx.lowering.contraction import Contraction, contractions
 from refsim.ptx.lowering.liveness import Flow, live_registers, mask_of, registers_in
 from refsim.ptx.lowering.operands import BranchTarget, BranchTargets, Source
@@ -46,7 +47,7 @@ class Code:
     """An entry, lowered: blocks by first statement, the register table (carry flag last), and where registers are kept.
 
     `doubtful` are the registers that some path may read before any statement of it has written them, `entering` sets of
-    those that are live where a block begins.
+    those that are live where a block begins, `touching` those of warpgroups' products that a block touches.
     """
 
     function: Function
@@ -63,6 +64,7 @@ class Code:
     grains: dict[str, int] = field(default_factory=dict)
     led: dict[tuple[int, int], bool] = field(default_factory=dict)
     entering: dict[int, int] = field(default_factory=dict)
+    touching: dict[int, tuple[frozenset[int], tuple[Touch, ...]]] = field(default_factory=dict)
 
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
