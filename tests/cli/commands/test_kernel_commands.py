@@ -5,7 +5,6 @@ import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -93,18 +92,6 @@ def test_a_failure_is_shrunk_written_and_repeated(capsys, failed):
     again, out, _ = run(capsys, "replay", failed.case, "--device", "sim", "--trust", "--suspects", "0")
     assert again == 1
     assert "amax_bits" in out
-
-
-@pytest.mark.parametrize(("answer", "code"), [(True, 1), (False, 2)])
-def test_a_terminal_is_asked_whether_to_run_a_file_of_elsewhere(capsys, monkeypatch, failed, answer, code):
-    asked = []
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text) or answer)
-    given, out, err = run(capsys, "replay", failed.case, "--device", "sim", "--suspects", "0")
-    assert (given, "amax_bits" in out, "[untrusted-case]" in err) == (code, answer, not answer)
-    (text,) = asked
-    assert "broken.py, which lies outside this project. Run it?" in text
 
 
 def test_verify_names_what_is_unknown(capsys):
