@@ -26,10 +26,11 @@ TAIL = "ret;\n}\n"
 
 @dataclass(frozen=True)
 class Defect:
-    """A kernel that one check finds something in."""
+    """A kernel that one check finds something in; `before` is one that is launched before it, and lets it begin early."""
 
     body: str
     threads: int = 64
+    before: str = ""
 
 
 MULTIPLY = "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f0,%f1,%f2,%f3}, %d3, %d3, %p1, 1, 1;"
@@ -59,6 +60,21 @@ DEFECTS = {
     ),
     "missing-proxy-fence": Defect(
         PRODUCT.replace("fence.proxy.async;", "") + "wgmma.wait_group.sync.aligned 0; st.global.f32 [%d2], %f0;", 128
+    ),
+    "unfenced-refill": Defect(
+        "mov.u32 %r4, 64; setp.eq.u32 %p2, %r1, 0; setp.lt.u32 %p3, %r1, 32;"
+        "@%p2 mbarrier.init.shared.b64 [%r2+512], 32; @%p2 mbarrier.init.shared.b64 [%r2+520], 1; bar.sync 0; @!%p3 bra $copy;"
+        "st.shared.u32 [%r3], %r1; fence.proxy.async; ld.shared.u32 %r5, [%r3]; st.global.u32 [%d2+256], %r5;"
+        "mbarrier.arrive.shared.b64 _, [%r2+512]; bra $seen;"
+        "$copy: setp.ne.u32 %p2, %r1, 32; @%p2 bra $seen;"
+        "$empty: mbarrier.try_wait.parity.shared.b64 %p1, [%r2+512], 0; @!%p1 bra $empty;"
+        "mbarrier.arrive.expect_tx.shared.b64 _, [%r2+520], 128;"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 128, [%r2+520];"
+        "$full: mbarrier.try_wait.parity.shared.b64 %p1, [%r2+520], 0; @!%p1 bra $full; $seen:",
+    ),
+    "missing-grid-wait": Defect(
+        "ld.global.u32 %r5, [%d2]; griddepcontrol.wait; st.global.u32 [%d2+256], %r5;",
+        before="griddepcontrol.launch_dependents; st.global.u32 [%d2], %r1;",
     ),
     "register-in-flight": Defect(f"{PRODUCT} st.global.f32 [%d2], %f0; wgmma.wait_group.sync.aligned 0;", 128),
     "unfenced-register": Defect(
@@ -110,10 +126,11 @@ def found(name: str, *off: str) -> set[str]:
     def run(order: SeededPolicy) -> tuple[ptx.Trace, ptx.GlobalMemory]:
         memory = ptx.GlobalMemory()
         checks = ptx.Checks("record", "record", "record", "record", banks=True, off=off)
-        out = np.zeros(256, np.uint32)
-        trace = program.launch(
-            "k", (1,), (defect.threads,), [out], memory=memory, policy=order.policy, seed=order.seed, checks=checks
-        )
+        out = np.uint64(memory.allocate(1024, "out", initial=bytes(1024)))
+        how = {"memory": memory, "policy": order.policy, "seed": order.seed, "checks": checks}
+        if defect.before:
+            ptx.load(HEAD + defect.before + TAIL).launch("k", (1,), (defect.threads,), [out], **how)
+        trace = program.launch("k", (1,), (defect.threads,), [out], programmatic=bool(defect.before), **how)
         return trace, memory
 
     names: set[str] = set()

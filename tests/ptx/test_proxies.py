@@ -147,3 +147,83 @@ def test_what_nothing_orders_is_a_race_and_no_matter_of_fences() -> None:
     trace, _ = run(apart(WRITE + FENCE, ""), 256, checks=RECORD)
     assert {each.code for each in trace.findings} <= {"race", "uninitialised"}
     assert trace.findings
+
+
+# ---- copy engines
+BULK = """.version 8.5
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out) {
+    .reg .b32 %r<12>; .reg .b64 %d<8>; .reg .pred %p<8>; .shared .align 128 .b8 tile[1024]; .shared .align 8 .b64 bar[4];
+    ld.param.u64 %d1, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mul.wide.u32 %d2, %r1, 4; add.s64 %d2, %d1, %d2;
+    mov.u32 %r3, bar; shl.b32 %r5, %r1, 2; add.u32 %r5, %r5, %r2; setp.eq.u32 %p3, %r1, 0; setp.ge.u32 %p2, %r1, 32;
+    @%p3 mbarrier.init.shared.b64 [%r3], 32; @%p3 mbarrier.init.shared.b64 [%r3+8], 1;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+"""
+STORE = """@!%p3 bra $stored; cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r2], 128; cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group 0; $stored:"""
+LOAD = """mbarrier.arrive.expect_tx.shared.b64 _, [%r3+8], 128;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 128, [%r3+8];
+    $full{0}: mbarrier.try_wait.parity.shared.b64 %p5, [%r3+8], {0}; @!%p5 bra $full{0};"""
+PUT, ONCE = "st.shared.u32 [%r5], %r1;", "@%p3 bra $l; bra $e; $l:" + LOAD.format(0) + "$e:"
+
+
+def bulk(body: str, *, threads: int = 32, policy: str = "eager", seed: int = 0):
+    """The codes of findings and of notes."""
+    out = np.arange(256, dtype=np.uint32)
+    program = ptx.load(f"{BULK}{body} ret; }}")
+    trace = program.launch("k", 1, threads, [out], cluster=1, checks=RECORD, policy=policy, seed=seed)
+    return {each.code for each in trace.findings}, {each.code for each in trace.notes}
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    ("body", "codes"),
+    [
+        (PUT + "fence.proxy.async.shared::cta; bar.sync 0;" + STORE, set()),
+        (PUT + "bar.sync 0; fence.proxy.async;" + STORE, set()),
+        (PUT + "bar.sync 0;" + STORE, {"missing-proxy-fence"}),
+        (PUT + "fence.proxy.async.global; bar.sync 0;" + STORE, {"missing-proxy-fence"}),
+        (PUT + "fence.proxy.async; bar.sync 0; " + ONCE, set()),
+        (PUT + "bar.sync 0; " + ONCE, {"missing-proxy-fence"}),
+        (
+            "st.global.u32 [%d2], %r1; fence.proxy.async.global; bar.sync 0; @%p3 bra $l; bra $e; $l:"
+            + LOAD.format(0)
+            + "$e:",
+            set(),
+        ),
+        (
+            "st.global.u32 [%d2], %r1; bar.sync 0; " + ONCE,
+            {"missing-proxy-fence"},
+        ),
+        ("@%p3 bra $l; bra $e; $l:" + LOAD.format(0) + LOAD.format(1) + "$e:", set()),
+    ],
+)
+def test_copy_engines_and_threads(body: str, codes: set[str], policy: str, seed: int) -> None:
+    assert bulk(body, policy=policy, seed=seed)[0] == codes
+
+
+FILL = "@%p2 bra $reader; setp.ne.u32 %p1, %r1, 0; @%p1 bra $end;" + LOAD.format(0)
+READER = (
+    "$reader: mbarrier.try_wait.parity.shared.b64 %p5, [%r3+8], 0; @!%p5 bra $reader; ld.shared.u32 %r6, [%r5+-128];"
+)
+EMPTY = "$empty: mbarrier.try_wait.parity.shared.b64 %p5, [%r3], 0; @!%p5 bra $empty;"
+GONE = "mbarrier.arrive.shared.b64 _, [%r3];"
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    ("released", "waited", "notes"),
+    [
+        (GONE, EMPTY, {"unfenced-refill"}),
+        ("fence.proxy.async;" + GONE, EMPTY, set()),
+        (GONE, EMPTY + "fence.proxy.async;", set()),
+    ],
+)
+def test_a_refill_behind_reads_is_a_note_where_an_mbarrier_alone_orders_it(
+    released, waited, notes, policy, seed
+) -> None:
+    body = f"{FILL} {waited} {LOAD.format(1)} bra $end; {READER} {released} $end:"
+    codes, found = bulk(body + "st.global.u32 [%d2+256], %r1;", threads=64, policy=policy, seed=seed)
+    assert codes == set()
+    assert found == notes

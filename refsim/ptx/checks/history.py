@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks.journal import Journal
 from refsim.ptx.checks.knowledge import Released
 from refsim.ptx.memory.semantics import WEAK, Semantics, semantics
+from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
@@ -60,7 +61,7 @@ class By:
 @dataclass
 class History:
     """What outlives the CTAs that run at one time: the numbering, the listed accesses, releases in global
-    memory, and which of its bytes were `written`, where anybody asks."""
+    memory, which of its bytes were `written` and which `touched`, where anybody asks."""
 
     made: list[tuple[Statement, int] | None] = field(default_factory=lambda: [None])
     unread: frozenset[int] = frozenset()
@@ -71,6 +72,7 @@ class History:
     areas: dict[int, Any] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
     written: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
+    touched: TouchedBytes | None = None
 
     @property
     def now(self) -> int:

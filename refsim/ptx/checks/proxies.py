@@ -170,9 +170,10 @@ class Proxies:
         _, first, back = np.unique(rows, axis=1, return_index=True, return_inverse=True)
         few = rows[:, first]
         fine = self.fences.between(few[0], few[1], few[2], access.proxy, access.name, few[3])
-        fine |= ~self.clocks.is_ordered(few[0], few[1], few[2])  # a race, and the matter of that check
         if refill:
             fine |= self._meet_otherwise(few[0], few[1], few[2])
+        else:
+            fine |= ~self.clocks.is_ordered(few[0], few[1], few[2])  # a race, and the matter of that check
         missing = ~fine[back.reshape(-1)]
         if not missing.any():
             return None
@@ -204,7 +205,7 @@ class Proxies:
         who = self.machine.geometry.describe(int(access.threads.ids[lane]))
         what = (
             f"overwrites {self._place(memory, access, granule)} through the async proxy; {self._who(agent)} read there by "
-            f"{self._by(number)}, and an mbarrier orders the two, but no fence.proxy.async"
+            f"{self._by(number)}, and an mbarrier at most orders the two, no fence.proxy.async"
         )
         return RefsimError(REFILL, what, f"{place(access.statement)}, {who}", _REFILL_RULE, kind=Kind.FAULT)
 

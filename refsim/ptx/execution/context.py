@@ -69,6 +69,12 @@ class ProxyWatch(Protocol):
     def fence(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None: ...
 
 
+class LaunchWatch(Protocol):
+    """Who looks for accesses to what a launch that may still run has touched."""
+
+    def wait(self, lanes: Ids, statement: Statement) -> None: ...
+
+
 class Context(Protocol):
     """The CTAs that run at the same time: their threads, memory and registers, and whom to tell.
 
@@ -98,6 +104,8 @@ class Context(Protocol):
     def races(self) -> RaceWatch | None: ...
     @property
     def proxies(self) -> ProxyWatch | None: ...
+    @property
+    def dependency(self) -> LaunchWatch | None: ...
     @property
     def tracking(self) -> object | None: ...
     @property

@@ -34,6 +34,10 @@ CHECKS = (
           part_of="race"),
     Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote, and no "
           "proxy fence lies between", part_of="race"),
+    Check("unfenced-refill", NOTE, "a copy engine overwrites what threads read, ordered by an mbarrier and by no proxy fence",
+          part_of="race"),
+    Check("missing-grid-wait", FAILURE, "a launch by programmatic serialisation accesses what the launch before it touched, "
+          "before griddepcontrol.wait", part_of="race"),
     Check("read-before-wait", FAILURE, "shared bytes are read or written while a copy still writes them, or written while one "
           "reads them", "copies"),
     Check("register-in-flight", FAILURE, "a register is read or written while a wgmma still uses it",

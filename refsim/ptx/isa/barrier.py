@@ -93,9 +93,15 @@ def _fence(lanes: Lanes) -> None:
         lanes.machine.races.orders.fence(lanes.ids, lanes.semantics, lanes.statement)
 
 
-@instruction(
-    "griddepcontrol.{action:launch_dependents|wait}", ignores=("action",), since="sm_90", source=PTX["griddepcontrol"]
-)
-def griddepcontrol() -> tuple[()]:
-    """Launches run one after another in the simulator: none begins early, and what came before is complete."""
+@instruction("griddepcontrol.launch_dependents", since="sm_90", source=PTX["griddepcontrol"])
+def launch_dependents() -> tuple[()]:
+    """The next launch may begin; in the simulator it does so when this one has ended."""
     return ()
+
+
+@instruction("griddepcontrol.wait", since="sm_90", source=PTX["griddepcontrol"])
+def wait_for_launches(lanes: Lanes) -> None:
+    """What the launches before did is complete and seen; it always is in the simulator, so that the check alone hears."""
+    if lanes.machine.dependency is not None:
+        assert lanes.statement is not None
+        lanes.machine.dependency.wait(lanes.ids, lanes.statement)

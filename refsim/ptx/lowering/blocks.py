@@ -102,6 +102,11 @@ class Code:
         return any(step.statement.opcode.startswith(_ASYNC_PROXY) for step in self.steps)
 
     @cached_property
+    def lets_others_begin(self) -> bool:
+        """Whether the launch behind this one may begin before this one ends."""
+        return any(step.statement.opcode == "griddepcontrol.launch_dependents" for step in self.steps)
+
+    @cached_property
     def has_mbarriers(self) -> bool:
         """Whether it has barriers in shared memory."""
         return any(step.bound.clause.mnemonic == "mbarrier" for step in self.steps)

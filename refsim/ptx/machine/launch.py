@@ -24,6 +24,7 @@ from refsim.ptx.machine.resources import registers_used
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, SHARED_BASE, Region, Space, per_owner
+from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.memory.undo import Undo
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
@@ -61,6 +62,7 @@ class PreparedLaunch:
     target: str
     text: str
     is_cooperative: bool
+    earlier: TouchedBytes | None = None
     observer: StepObserver | None = None
     watching: AddressWatch | None = None
     following: OpenBits | None = None
@@ -139,6 +141,7 @@ class PreparedLaunch:
                     error = self.inconclusive(error)
                 error.help = error.help or findings.summary()
                 raise error from None
+        self.memory.touched = history.touched
         return findings
 
     def check_resources(self) -> None:
@@ -207,6 +210,7 @@ class PreparedLaunch:
             history=history,
             tracking=tracking,
             in_shared=self.variables.in_shared,
+            earlier=self.earlier,
         )
 
 

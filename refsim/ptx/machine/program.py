@@ -137,6 +137,7 @@ class Program(Card):
         seed: int = 0,
         cluster: Extents | None = None,
         cooperative: bool = False,
+        programmatic: bool = False,
         observer: StepObserver | None = None,
         watching: AddressWatch | None = None,
         following: OpenBits | None = None,
@@ -148,21 +149,19 @@ class Program(Card):
         (a pointer into `memory` is np.uint64), a struct is bytes, a structured scalar or an object that bytes() takes.
         policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at
         the wait, "random" picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target
-        does, "exact" sums exactly and rounds once. cooperative: all blocks are resident at once and may meet at a grid
-        barrier. observer: told of every statement, one at a time; watching: told of every access to some bytes;
-        following: told what open bits reach, in place of unwritten ones. Raises RefsimError: a fault of the kernel (exit 1),
-        a wrong argument or launch (exit 2), a timeout of a grid that did not run at once (exit 5).
+        does, "exact" sums exactly, rounds once. cooperative: all blocks are resident at once, may meet at a grid barrier.
+        programmatic: the launch before it in this memory lets it begin early, by griddepcontrol.launch_dependents.
+        observer: told of every statement, watching: of every access to some bytes, following: what open bits reach. Raises
+        RefsimError: a kernel's fault (exit 1), a wrong launch (exit 2), a timeout of a grid that ran in waves (exit 5).
         """
-        made = checks or Checks()
-        code = self.code(entry) if observer is None else self.stepped(entry)
+        made, code = checks or Checks(), (self.stepped if observer else self.code)(entry)
         _check_words(policy, arithmetic, shared_bytes)
         shape = self.shape(entry, grid, block, cluster)
         check_parameters(code.function, self.module.version, self.target)
         device = memory or GlobalMemory()
         variables = place_variables(self.module, code.function, self.key, self.target, device, shared_bytes)
         parameters, arrays = pack_parameters(code.function, args, device)
-        if cooperative:
-            variables.symbols.update(_workspace(device))
+        variables.symbols.update(_workspace(device) if cooperative else {})
         findings = PreparedLaunch(
             code,
             shape,
@@ -176,6 +175,7 @@ class Program(Card):
             self.target,
             self.text,
             cooperative,
+            device.touched if programmatic else None,
             observer,
             watching,
             following,

@@ -15,14 +15,12 @@ from refsim.errors import RefsimError
 from refsim.ptx.async_ops.copies import Copies
 from refsim.ptx.async_ops.engine import CopyEngine
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
-from refsim.ptx.checks.bank_conflicts import BankCounter
+from refsim.ptx.checks.grid_dependencies import GridDependency
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.in_flight import InFlight
-from refsim.ptx.checks.proxies import PROXY_CHECK, Proxies
+from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
-from refsim.ptx.checks.stale_reads import StaleReads
 from refsim.ptx.checks.undefined import Tracking, undefined
-from refsim.ptx.checks.writers import Writers
 from refsim.ptx.execution.geometry import Geometry, Ids, union
 from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.execution.masks import UnwrittenReadError
@@ -34,16 +32,17 @@ from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate
-from refsim.ptx.lowering.granules import granule
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.machine.polling import Polling
 from refsim.ptx.machine.schedules import LowestFirst, Random, Schedule
 from refsim.ptx.machine.special_registers import special_register
-from refsim.ptx.memory.access import Access, Observer, Port
+from refsim.ptx.machine.watchers import MemoryWatchers
+from refsim.ptx.memory.access import Access, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import POISON, AccessError, Space
+from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.cluster_barrier import ClusterBarrier
@@ -70,6 +69,7 @@ class Machine:
     races: Races | None
     in_flight: InFlight | None
     proxies: Proxies | None
+    dependency: GridDependency | None
     port: Port
 
     def __init__(
@@ -94,6 +94,7 @@ class Machine:
         tracking: Tracking | None = None,
         watching: AddressWatch | None = None,
         in_shared: frozenset[str] = frozenset(),
+        earlier: TouchedBytes | None = None,
     ) -> None:
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
@@ -116,13 +117,12 @@ class Machine:
         self.schedule = self._schedule(seed)
         self.copies, self.engine = Copies(self, policy, self.choice), CopyEngine(self, policy, self.choice)
         self.tensor_cores = TensorCores(self, policy, self.choice)
-        history = history or History()
-        self.races, self.in_flight, self.proxies = self._watchers(history)
+        watchers = MemoryWatchers.of(self, history or History(), earlier)
+        self.races, self.in_flight, self.proxies, self.dependency = watchers.asked
         self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
         self.counter = TransferCounts(self.mbarriers)
-        self.port = Port(
-            self._observers(history), None if tracking or checks.initialised == "off" else self._read_unwritten
-        )
+        looks = not (tracking or checks.initialised == "off")
+        self.port = Port(watchers.observers(self), self._read_unwritten if looks else None)
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
         self.meetings = Meetings(self)
         self.deferred = None if observer or tracking else Deferred(self, code)
@@ -172,45 +172,6 @@ class Machine:
         if self.choice is None:
             return LowestFirst(self, self.polling.resume)
         return Random(self, self.polling.resume, self.choice, late=seed % 2 == 0)
-
-    def _watchers(self, history: History) -> tuple[Races | None, InFlight | None, Proxies | None]:
-        checks, code = self.checks, self.code
-        grain = {space: granule(code, space) for space in ("shared", "global")}
-        copies = code.is_asynchronous and checks.copies != "off"
-        history.unread = code.unread
-        watched = checks.races != "off" and (self.geometry.grid_threads > 1 or code.has_async_proxy)
-        races = Races(self, history, grain, converges=code.converges) if watched else None
-        crosses = races is not None and code.has_async_proxy and PROXY_CHECK not in checks.off
-        return (
-            races,
-            InFlight(self, grain["shared"]) if copies else None,
-            Proxies(self, history, races.orders, grain) if races is not None and crosses else None,
-        )
-
-    def _observers(self, history: History) -> dict[str, list[Observer]]:
-        """Who watches which state space, in the order in which they look."""
-        found: dict[str, list[Observer]] = {"shared": [], "global": []}
-        if self.code.has_mbarriers:
-            found["shared"].append(self.mbarriers)
-        if self.in_flight is not None:
-            found["shared"].append(self.in_flight)
-        if self.tensor_cores.reads is not None:
-            found["shared"].append(self.tensor_cores.reads)
-        if self.races is not None:
-            found["shared"].append(self.races)
-            found["global"].append(self.races)
-        if self.proxies is not None:
-            found["shared"].append(self.proxies)
-            found["global"].append(self.proxies)
-        if self.code.read_only and "stale-read" not in self.checks.off:
-            found["global"].append(StaleReads(self, history, self.code.read_only))
-        if self.checks.banks:
-            found["shared"].append(BankCounter(self.findings.banks))
-        if self.memory.space.writer is not None:
-            found["global"].append(Writers(self.first_thread))
-        if self.watching is not None:
-            found.setdefault(self.watching.stretch.space, []).append(self.watching)
-        return {name: observers for name, observers in found.items() if observers}
 
     def _read_unwritten(self, access: Access, error: AccessError) -> None:
         """Bytes were read that nobody wrote."""

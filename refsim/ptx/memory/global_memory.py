@@ -13,6 +13,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.ptx.memory.heap import HEAP, ROOM, Heap
 from refsim.ptx.memory.snapshot import PAGE, Snapshot
 from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Region, Space
+from refsim.ptx.memory.touched import TouchedBytes
 
 RED_ZONE = 512
 
@@ -21,12 +22,14 @@ class GlobalMemory:
     """Device memory of one simulated GPU: named buffers with red zones between them.
 
     `allocate` returns an address; buffers keep their contents from launch to launch. Reading a byte that neither the
-    host nor a kernel wrote is a fault in a launch.
+    host nor a kernel wrote is a fault in a launch. `touched` are the bytes of the last launch, where that lets the next one
+    begin early.
     """
 
     def __init__(self) -> None:
         self.space = Space("global", GLOBAL_BASE)
         self.heap: Heap | None = None
+        self.touched: TouchedBytes | None = None
         self._by_name: dict[str, Region] = {}
 
     def allocate(

@@ -1,0 +1,95 @@
+"""Who watches the memory of a launch, and in which order they look: what the checks, the kernel and the user ask for."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from refsim.ptx.async_ops.warpgroup_products import TensorCores
+from refsim.ptx.checks.bank_conflicts import BankCounter
+from refsim.ptx.checks.grid_dependencies import GRID_CHECK, GridDependency
+from refsim.ptx.checks.history import History
+from refsim.ptx.checks.in_flight import InFlight
+from refsim.ptx.checks.proxies import PROXY_CHECK, Proxies
+from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.stale_reads import StaleReads
+from refsim.ptx.checks.writers import Writers
+from refsim.ptx.lowering.granules import granule
+from refsim.ptx.memory.access import Observer
+from refsim.ptx.memory.touched import TouchedBytes
+from refsim.ptx.observers.accesses import AddressWatch
+from refsim.ptx.sync.mbarriers import Mbarriers
+from refsim.ptx.sync.scheduler import Scheduler
+
+
+class WatchedMachine(Scheduler, Protocol):
+    """A machine with those of its parts that look at accesses themselves."""
+
+    watching: AddressWatch | None
+    tensor_cores: TensorCores
+
+    @property
+    def mbarriers(self) -> Mbarriers: ...
+
+
+@dataclass(frozen=True)
+class MemoryWatchers:
+    """The checks that others ask too; None for one that is off, or that the kernel gives nothing to do."""
+
+    history: History
+    races: Races | None
+    in_flight: InFlight | None
+    proxies: Proxies | None
+    dependency: GridDependency | None
+
+    @staticmethod
+    def of(machine: Scheduler, history: History, earlier: TouchedBytes | None) -> "MemoryWatchers":
+        """Those of a machine; `earlier` is what the launch before it touched, where that may still run."""
+        checks, code = machine.checks, machine.code
+        grain = {space: granule(code, space) for space in ("shared", "global")}
+        history.unread = code.unread
+        leaves = code.lets_others_begin
+        alone = machine.geometry.grid_threads == 1 and not (code.has_async_proxy or earlier or leaves)
+        copies = code.is_asynchronous and checks.copies != "off"
+        in_flight = InFlight(machine, grain["shared"]) if copies else None
+        if checks.races == "off" or alone:
+            return MemoryWatchers(history, None, in_flight, None, None)
+        races = Races(machine, history, grain, converges=code.converges)
+        crosses, depends = code.has_async_proxy, earlier is not None and GRID_CHECK not in checks.off
+        return MemoryWatchers(
+            history,
+            races,
+            in_flight,
+            Proxies(machine, history, races.orders, grain) if crosses and PROXY_CHECK not in checks.off else None,
+            GridDependency(machine, history, races.orders, earlier if depends else None, leaves)
+            if depends or leaves
+            else None,
+        )
+
+    @property
+    def asked(self) -> tuple[Races | None, InFlight | None, Proxies | None, GridDependency | None]:
+        """All of them."""
+        return self.races, self.in_flight, self.proxies, self.dependency
+
+    def observers(self, machine: WatchedMachine) -> dict[str, list[Observer]]:
+        """Who watches which state space, in the order in which they look."""
+        found: dict[str, list[Observer]] = {"shared": [], "global": []}
+        if machine.code.has_mbarriers:
+            found["shared"].append(machine.mbarriers)
+        if self.in_flight is not None:
+            found["shared"].append(self.in_flight)
+        if machine.tensor_cores.reads is not None:
+            found["shared"].append(machine.tensor_cores.reads)
+        for everywhere in (self.races, self.proxies):
+            if everywhere is not None:
+                found["shared"].append(everywhere)
+                found["global"].append(everywhere)
+        if self.dependency is not None:
+            found["global"].append(self.dependency)
+        if machine.code.read_only and "stale-read" not in machine.checks.off:
+            found["global"].append(StaleReads(machine, self.history, machine.code.read_only))
+        if machine.checks.banks:
+            found["shared"].append(BankCounter(machine.findings.banks))
+        if machine.memory.space.writer is not None:
+            found["global"].append(Writers(machine.first_thread))
+        if machine.watching is not None:
+            found.setdefault(machine.watching.stretch.space, []).append(machine.watching)
+        return {name: observers for name, observers in found.items() if observers}

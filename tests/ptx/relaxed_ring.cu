@@ -1,0 +1,82 @@
+// Two blocks of a cluster multiply; each copies half of every stage to both. A block that is done with a stage tells the other one
+// by relaxed arrivals: only the tensor core has read it.
+//
+// Targets: sm_90a
+
+#include <stdint.h>
+
+using u32 = uint32_t;
+using u64 = uint64_t;
+constexpr u32 kStages = 2, kHalf = 1024, kStage = 2 * kHalf;
+
+__device__ u32 address(const void* generic) { return static_cast<u32>(__cvta_generic_to_shared(generic)); }
+__device__ void wait(u32 bar, u32 parity) {
+    asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+__device__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// c[128 threads][4] += stage by stage, A and B the same 64 x 32 and 8 x 32 codes of each stage.
+template <bool kLooks>
+__device__ void ring(const unsigned char* codes, float* c, u32 turns) {
+    __shared__ alignas(1024) unsigned char tile[kStages * kStage];
+    __shared__ alignas(8) u64 bars[2 * kStages];
+    u32 rank, full = address(bars), empty = full + 8 * kStages, base = address(tile);
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    if (threadIdx.x == 0) {
+        for (u32 s = 0; s < kStages; ++s) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full + 8 * s) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 8;" ::"r"(empty + 8 * s) : "memory");
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    meet_cluster();
+    if (threadIdx.x >= 128) {
+        if (threadIdx.x == 128) {
+            for (u32 t = 0; t < turns; ++t) {
+                const u32 s = t % kStages, lap = t / kStages;
+                wait(empty + 8 * s, (lap & 1) ^ 1);
+                asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full + 8 * s), "r"(kStage) : "memory");
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
+                                 base + s * kStage + rank * kHalf),
+                             "l"(codes + t * kStage + rank * kHalf), "r"(kHalf), "r"(full + 8 * s), "h"((unsigned short)3)
+                             : "memory");
+            }
+        }
+    } else {
+        float d0 = 0, d1 = 0, d2 = 0, d3 = 0;
+        for (u32 t = 0; t < turns; ++t) {
+            const u32 s = t % kStages, lap = t / kStages;
+            wait(full + 8 * s, lap & 1);
+            const u64 word = (((base + s * kStage) & 0x3FFFF) >> 4) | (u64(64) << 16) | (u64(8) << 32);
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %4, 1, 1, 1;"
+                         : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "l"(word) : "memory");
+            asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
+            if constexpr (kLooks) {
+                u32 got;
+                asm volatile("ld.shared.u32 %0, [%1];" : "=r"(got) : "r"(base + s * kStage + 4 * threadIdx.x) : "memory");
+                if (got != 0x38383838) asm volatile("trap;");
+            }
+            __syncwarp();
+            if (threadIdx.x % 32 < 2) {
+                u32 there;
+                asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(empty + 8 * s), "r"(threadIdx.x % 32));
+                asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+            }
+        }
+        float* mine = c + (rank * 128 + threadIdx.x) * 4;
+        mine[0] = d0, mine[1] = d1, mine[2] = d2, mine[3] = d3;
+    }
+    meet_cluster();
+}
+
+extern "C" __global__ void __launch_bounds__(160) relaxed_ring(const unsigned char* codes, float* c, u32 turns) {
+    ring<false>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) looking_ring(const unsigned char* codes, float* c, u32 turns) {
+    ring<true>(codes, c, turns);
+}

@@ -1,0 +1,77 @@
+"""A ring of stages that two blocks fill for each other and tensor cores empty: relaxed arrivals are enough, fewer are not."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim import ptx
+from refsim.device.compile import compile_ptx
+from refsim.errors import Kind, RefsimError
+
+SOURCE = Path(__file__).with_name("relaxed_ring.cu")
+TURNS = 6
+RELEASE = "mbarrier.arrive.relaxed.cluster.shared::cluster.b64"
+POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)])
+
+
+@lru_cache(maxsize=1)
+def text() -> str:
+    try:
+        return compile_ptx(SOURCE, "sm_90a").text
+    except RefsimError as error:
+        if error.kind is not Kind.MISSING:
+            raise
+        pytest.skip(f"the kernel cannot be compiled here: {error.what}")
+
+
+def run(made: str, policy: str, seed: int, entry: str = "relaxed_ring") -> ptx.Trace:
+    c, codes = np.zeros((256, 4), np.float32), np.full(TURNS * 2048, 0x38, np.uint8)
+    options = {"cluster": 2, "policy": policy, "seed": seed}
+    trace = ptx.load(made).launch(entry, 2, 160, [codes, c, np.uint32(TURNS)], **options)
+    assert (c == 32 * TURNS).all()
+    return trace
+
+
+def codes_of(made: str) -> set[str]:
+    """What is found under some schedule."""
+    found = set()
+    for policy, seed in (("eager", 0), ("lazy", 0), ("random", 1), ("random", 2), ("random", 3)):
+        try:
+            run(made, policy, seed)
+        except RefsimError as error:
+            found.add(error.code)
+    return found
+
+
+@POLICIES
+def test_stages_that_only_tensor_cores_read_are_handed_on_by_relaxed_arrivals(policy: str, seed: int) -> None:
+    trace = run(text(), policy, seed)
+    assert not [*trace.findings, *trace.warnings, *trace.notes]
+
+
+@POLICIES
+def test_a_thread_that_reads_the_stage_is_noted(policy: str, seed: int) -> None:
+    """The same ring with a load of the stage by every thread: relaxed arrivals order no access of a thread."""
+    assert {note.code for note in run(text(), policy, seed, "looking_ring").notes} == {"unfenced-refill"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "codes"),
+    [
+        (RELEASE, f"// {RELEASE}", {"deadlock"}),
+        (
+            "wgmma.wait_group.sync.aligned 0;",
+            "wgmma.wait_group.sync.aligned 1;",
+            {"register-in-flight", "race", "read-before-wait"},
+        ),
+        ("fence.mbarrier_init.release.cluster;\n", "", set()),
+    ],
+)
+def test_what_the_ring_needs(old: str, new: str, codes: set[str]) -> None:
+    """Without the fence of the inits the barrier of the cluster, which releases, is enough."""
+    assert old in text()
+    found = codes_of(text().replace(old, new))
+    assert found <= codes
+    assert bool(found) == bool(codes)
