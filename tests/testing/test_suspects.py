@@ -214,7 +214,8 @@ def test_a_mistake_is_named(name: str, tmp_path: Path) -> None:
     kind, right, wrong = TABLE[name]
     found = named(tmp_path, right, wrong)
     assert [text.partition(":")[0] for text in found] == [kind], found
-    assert "wrong.cu:" in found[0]
+    place = "wrong.cu" if name == "tail" else "wrong.cu:"  # what a compiler takes out of a loop has no line
+    assert place in found[0]
 
 
 UNNAMED = {
