@@ -213,6 +213,12 @@ TABLE = {
         ".reg .f64 %d<3>;\n cvt.f64.f32 %d1, %x;\n mov.f64 %d2, 0d3DE0000000000000;\n"
         "fma.rn.f64 %d0, %d1, %d2, 0d3FF0020000000000;\n cvt.rn.f16.f64 %h1, %d0;\n cvt.f32.f16 %y, %h1;",
     ),
+    "the upper half loaded alone": (
+        arithmetic.upper_half_loaded,
+        "ld.global.u16 %r1, [%a+2];\n cvt.rn.f32.u32 %y, %r1;",
+        "ld.global.u32 %r1, [%a];\n shr.u32 %r2, %r1, 16;\n and.b32 %r2, %r2, 1;\n add.u32 %r1, %r1, %r2;\n"
+        "add.u32 %r1, %r1, 32767;\n shr.u32 %r1, %r1, 16;\n cvt.rn.f32.u32 %y, %r1;",
+    ),
     "tail": (places.tail_kept, TAIL.format(AND), TAIL.format("")),
     "swizzled": (places.not_swizzled, XOR.format("xor.b32 %r3, %t, %r2;"), XOR.format("mov.b32 %r3, %t;")),
 }

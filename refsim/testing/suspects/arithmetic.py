@@ -3,6 +3,7 @@
 A rule takes a line and yields what may stand in its place; opcodes that a target does not have are left to the loader.
 """
 
+import re
 from collections.abc import Iterator
 
 from refsim.formats import FORMATS
@@ -106,6 +107,23 @@ def nan_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
                 yield {line.at: _with(line, line.words[1], unordered if line.words[1] == ordered else ordered)}
 
 
+def upper_half_loaded(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """The upper half of a float32 in memory, which is loaded alone where the lower one is cut off, of the rounded float32."""
+    found = _UPPER_HALF.fullmatch(line.operands[-1]) if line.name == "ld" and line.words[-1] in ("u16", "b16") else None
+    if found is None or int(found[2]) % 4 != 2:
+        return
+    whole = f"ld.{'.'.join(line.words[1:-1])}.u32 %refsim, {found[1]}+{int(found[2]) - 2}]"
+    lsb = (
+        "shr.u32 %refsimodd, %refsim, 16",
+        "and.b32 %refsimodd, %refsimodd, 1",
+        "add.u32 %refsim, %refsim, %refsimodd",
+    )
+    narrowed = "cvt.u16.u32" if line.operands[0].startswith("%rs") else "mov.b32"
+    for half in ((*lsb, "add.u32 %refsim, %refsim, 32767"), ("add.u32 %refsim, %refsim, 32768",)):
+        shifted = ("shr.u32 %refsim, %refsim, 16", f"{narrowed} {line.operands[0]}, %refsim")
+        yield {line.at: line.reading(".reg .b32 %refsim, %refsimodd", whole, *half, *shifted)}
+
+
 def cut_bits(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     """Low bits that are dropped by hand, rounded to nearest first: the upper half of a float32 as bfloat16, say."""
     if line.words[0] == "shr" and line.words[-1] in ("u32", "b32", "s32") and line.operands[-1] in _DROPPED:
@@ -126,6 +144,7 @@ def cut_bits(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
         yield {line.at: line.renamed(line.opcode, d, made.operands[1], last)}
 
 
+_UPPER_HALF = re.compile(r"(\[.*)\+(-?\d+)\]")
 _DROPPED = ("13", "16", "20", "21")
 """Bits of a float32 below the mantissas of float16, bfloat16, e4m3 and e5m2."""
 _CUT = {str(-(1 << int(count))): int(count) for count in _DROPPED}

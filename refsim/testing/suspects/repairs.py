@@ -29,6 +29,7 @@ REPAIRS = (
     SuspectRepair("double rounding", "a result is rounded to float32 on its way", arithmetic.rounded_as_float64),
     SuspectRepair("rounding mode", "another rounding", arithmetic.other_rounding),
     SuspectRepair("rounding mode", "low bits are cut off by hand", arithmetic.cut_bits),
+    SuspectRepair("rounding mode", "low bits are cut off by a load", arithmetic.upper_half_loaded),
     SuspectRepair("rounding mode", "one half is added, and the rest cut off", arithmetic.half_added),
     SuspectRepair("double rounding", "a value is not rounded to a narrower type on its way", arithmetic.rounded_twice),
     SuspectRepair(

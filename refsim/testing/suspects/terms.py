@@ -30,9 +30,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class LoopSum:
-    """A sum that a loop carries: its additions, all registers that it goes through, the lines that read it, and for each
-    addition the innermost loop around it.
-    """
+    """A sum that a loop carries: its additions, its registers, the lines that read it, each addition's innermost loop."""
 
     steps: tuple[_Step, ...]
     copies: tuple[tuple[str, ...], ...]
@@ -73,10 +71,11 @@ def summed_apart(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def summed_together(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """Several sums of one pass as one, in the order in which the loop meets their terms."""
-    sums = _led_by(listing, line)
-    if len(sums) > 1 and line.name != "mma":
-        yield _edited(listing, [tuple(sums)], [_in_order(sums[0])])
+    """Several sums of one loop as one, in the order in which it meets their terms: those of one CUDA line, or all."""
+    for sums in (_led_by(listing, line), _of_one_loop(listing, line)):
+        if len(sums) < 2 or line.name == "mma":
+            continue
+        yield _edited(listing, [tuple(sums)], [_guarded(sums[0], _walk(sums[0], 1))])
 
 
 @lru_cache(maxsize=4)
@@ -118,15 +117,14 @@ def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum
 
 def _loops(text: str, lines: Iterable[ListedLine]) -> list[range]:
     """The lines between a label and a branch back to it, for each of them."""
-    labels = {
-        row.partition(":")[0].strip(): at for at, row in enumerate(text.split("\n")) if row.strip().startswith("$")
-    }
+    rows = (row.strip() for row in text.split("\n"))
+    labels = {row.partition(":")[0].strip(): at for at, row in enumerate(rows) if row.startswith("$")}
     branches = [line for line in lines if line.name == "bra"]
     return [range(start, line.at) for line in branches if (start := labels.get(line.operands[-1], line.at)) < line.at]
 
 
 def _sum(
-    steps: list[_Step], copies: tuple[tuple[str, ...], ...], lines: Iterable[ListedLine], loops: Sequence[range]
+    steps: list[_Step], copies: tuple[tuple[str, ...], ...], lines: Iterable[ListedLine], loops: list[range]
 ) -> LoopSum:
     registers = {register for ring in copies for register in ring}
     own = {step.line.at for step in steps}
@@ -140,16 +138,14 @@ def _sum(
     around = [[loop for loop in loops if step.line.at in loop] for step in steps]
     if steps[0].line.name == "mma" and (behind := _behind(lines, around[0], uses)) and behind not in uses:
         uses.append(behind)
-    return LoopSum(
-        tuple(steps), copies, tuple(uses), tuple(min(each, key=len).start if each else -1 for each in around)
-    )
+    innermost = tuple(min(each, key=len).start if each else -1 for each in around)
+    return LoopSum(tuple(steps), copies, tuple(uses), innermost)
 
 
 def _behind(lines: Iterable[ListedLine], loops: Iterable[range], uses: Iterable[ListedLine]) -> ListedLine | None:
     """The first line behind the outermost loop that does not read the sum: there all lanes of a warp are, as `mma` wants."""
-    unread = [loop for loop in loops if not any(use.at in loop for use in uses)]
-    after = (line for line in lines if unread and line.at > max(unread, key=len).stop)
-    behind = next(after, None)
+    ends = [loop.stop for loop in loops if not any(use.at in loop for use in uses)]
+    behind = next((line for line in lines if ends and line.at > max(ends)), None)
     return None if behind is None or any(True for _ in _steps(behind)) else behind
 
 
@@ -229,6 +225,15 @@ def _led_by(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
         if _line_of(each.steps[0].line) == _line_of(line) and each.steps[0].line.opcode == line.opcode
     ]
     return sums if sums and min(step.line.at for each in sums for step in each.steps) == line.at else []
+
+
+def _of_one_loop(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
+    """The loop sums of one loop and opcode, if they stand on several CUDA lines and `line` is the first addition of all."""
+    every = loop_sums(listing.text, listing.lines)
+    loops = {each.loops[0] for each in every if each.steps[0].line.at == line.at}
+    sums = [each for each in every if each.loops[0] in loops and each.steps[0].line.opcode == line.opcode]
+    is_spread = len({_line_of(each.steps[0].line) for each in sums}) > 1
+    return sums if is_spread and min(step.line.at for each in sums for step in each.steps) == line.at else []
 
 
 def _line_of(line: ListedLine) -> str:
@@ -360,10 +365,6 @@ def _each_from_its_end(each: LoopSum, group: int) -> list[str]:
         "setp.lt.s64 %refsimp, %refsimend, %refsimtop#; @%refsimp bra $refsimnext@@;",
     ]
     return _guarded(each, code)
-
-
-def _in_order(each: LoopSum) -> list[str]:
-    return _guarded(each, _walk(each, 1))
 
 
 def _apart(each: LoopSum, count: int, final: str) -> list[str]:
