@@ -88,7 +88,7 @@ def _measured(chip: str, shapes: str) -> CublasltRegion:
         shapes={TENSOR_WISE: ((1, 8192, 1), columns, depth), BLOCKWISE: ((4, 8192, 4), columns, (144, 16384, 16))},
         unsplit_k=4096,  # the least that was seen split is 5152
         unsplit_outputs=1 << 18,  # the most outputs of a split product were 128,896
-        split_tiles={TENSOR_WISE: (12, 8, 64), BLOCKWISE: (22, 128, 128)},  # from 18 and 36 on some are split less
+        split_tiles={TENSOR_WISE: (12, 8, 64), BLOCKWISE: (16, 128, 128)},  # from 18 and 19 on some are split less
         range_k=2560,
         workspace=1 << 18,  # sums: 1 MiB
         scales=(
