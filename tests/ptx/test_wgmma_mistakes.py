@@ -62,6 +62,16 @@ MISTAKES = {
         "accumulated as m64n16k32",
     ),
     "operands overwritten": ("race", [*RIGHT[:2], "st.shared.b32 [s], %r0;", *WAIT], "read by wgmma"),
+    "operands overwritten by a copy": (
+        "race",
+        [*RIGHT[:2], "setp.eq.u32 %no, %r0, 0; @%no cp.async.ca.shared.global [s], [%p0], 16;", *WAIT],
+        "read by wgmma",
+    ),
+    "a copy of operands on its way": (
+        "read-before-wait",
+        ["setp.eq.u32 %no, %r0, 0; @%no cp.async.ca.shared.global [s], [%p0], 16;", *RIGHT],
+        "while cp.async",
+    ),
     "descriptors that differ": (
         "invalid-operand",
         ["cvt.u64.u32 %p8, %r0; shr.u64 %p8, %p8, 5; add.u64 %word1, %word1, %p8;", *RIGHT],

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.queue import Queue
 from refsim.ptx.checks.in_flight import InFlight
+from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined_memory import moved
@@ -181,8 +182,9 @@ class Copies:
         flight = AsyncCopy(machine, self.issued, lanes, access.index, lanes.full(source), size, given, group)
         flight.check_source()
         flight.read_source()
-        if machine.in_flight is not None:
-            machine.in_flight.before(access)
+        for observer in machine.port.observers.get("shared", ()):
+            if isinstance(observer, InFlight | OperandReads):
+                observer.before(access)
         if machine.races is not None:
             machine.races.copy_issued(access, flight.items)
         if machine.in_flight is not None:
