@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim import device, layouts
@@ -92,7 +92,6 @@ def loaded(gpu: Any, fields: dict[str, Any], corner: tuple[int, ...], offset: in
     return gpu.read(out).view(np.uint8), want
 
 
-@settings(max_examples=40)
 @given(copies(), st.sampled_from(POLICIES), st.sampled_from(["box_in", "box_in_by_pointer"]))
 def test_a_box_is_loaded_as_the_definition_says(copy: Any, policy: str, entry: str) -> None:
     """With a box narrower than its swizzle's span the gaps stay unwritten, so that only whole rows are read back."""
@@ -106,7 +105,6 @@ def test_a_box_is_loaded_as_the_definition_says(copy: Any, policy: str, entry: s
         assert gpu.findings().notes == ()
 
 
-@settings(max_examples=40)
 @given(copies(), st.sampled_from(POLICIES))
 def test_a_box_is_stored_as_the_definition_says(copy: Any, policy: str) -> None:
     fields, corner, offset = copy
