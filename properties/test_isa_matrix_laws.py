@@ -311,8 +311,8 @@ def test_a_target_whose_sums_are_not_known_says_what_to_do(monkeypatch: pytest.M
             return multiply(*arguments)
         raise RefsimError("unknown-arithmetic", "no row")
 
-    multiply = fragments.multiply
-    monkeypatch.setattr(fragments, "multiply", without_a_row)
+    multiply = fragments.multiply_in_turn
+    monkeypatch.setattr(fragments, "multiply_in_turn", without_a_row)
     with pytest.raises(RefsimError, match="sm_103a") as caught:
         program.launch("k", (1,), (32,), [])
     assert (caught.value.code, caught.value.exit_code) == ("unknown-arithmetic", 5)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from refsim import ptx
-from refsim.ptx.machine.scheduler import Machine
+from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.testing.kernel_files import load_kernel_file
 
 definition = load_kernel_file(Path(__file__).parent / "race_definition.py")
@@ -97,14 +97,14 @@ class Recorder:
 @contextmanager
 def recorded():
     """Every launch shows its accesses to a recorder."""
-    recorder, observers = Recorder(), Machine._observers
+    recorder, observers = Recorder(), MemoryWatchers.observers
 
-    def both(machine, history):
-        found = observers(machine, history)
+    def both(watchers, machine):
+        found = observers(watchers, machine)
         return {name: [*found.get(name, ()), recorder] for name in ("shared", "global")}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Machine, "_observers", both)
+        patch.setattr(MemoryWatchers, "observers", both)
         yield recorder
 
 

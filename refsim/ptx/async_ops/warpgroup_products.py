@@ -191,7 +191,8 @@ class TensorCores:
 
     # ---- time
     def drift(self) -> None:
-        self.queue.drift()
+        if self.queue.flying:  # else no number is drawn, which would change the schedules of kernels without wgmma
+            self.queue.drift()
 
     def hold(self, read: OperandsRead) -> None:
         """A product has read its operands; its sums can wait."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.tma import MAP_BYTES
+from refsim.ptx.checks.undefined_copies import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.memory.access import ASYNC, MAP_PROXY
@@ -63,6 +64,7 @@ def fence_map_released() -> tuple[()]:
     "fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys} [a], size:b32",
     ignores=("scope",),
     since="sm_90",
+    undefined=asked,
     source=_SECTION,
 )
 def fence_map_acquired(lanes: Lanes, address: Array, size: Array) -> None:
