@@ -4,12 +4,12 @@ import hashlib
 import itertools
 import os
 import re
+import runpy
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from gpu.refresh_ptx import targets_of
 from refsim.device import assembling, cache, compile, nvrtc, toolchain, units
 from refsim.device.compile import TARGETS, CompiledPtx, assemble, bundled_text, compile_ptx
 from refsim.errors import Kind, RefsimError
@@ -18,6 +18,7 @@ from refsim.kernel_code import KernelCode
 ROOT = Path(__file__).resolve().parents[2]
 QUANTIZE = ROOT / "gpu" / "kernels" / "fp8_quantize.cu"
 KERNELS = sorted((ROOT / "gpu" / "kernels").glob("*.cu"))
+targets_of = runpy.run_path(str(ROOT / "gpu" / "refresh_ptx.py"))["targets_of"]
 BUNDLED = [
     pytest.param(source, target, id=f"{source.stem}-{target}") for source in KERNELS for target in targets_of(source)
 ]
