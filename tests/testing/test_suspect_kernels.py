@@ -171,7 +171,7 @@ TABLE = {
     ),
     "the next row summed": (
         ROWS,
-        "off-by-one row: each row is read one behind its place, input a",
+        "off by one: each element lies one before its place, output y; ",
         SUM % STRIDED,
         SUM % STRIDED.replace("r * cols", "min(r + 1, rows - 1) * cols"),
     ),
