@@ -143,6 +143,9 @@ REPORTED = """
     import kernels
     from refsim.testing import assert_bits_equal, kernel_named, laws, run_campaign
 
+    settings.register_profile("of the suite", settings.get_profile("default"), deadline=200)
+    settings.load_profile("of the suite")
+
     @given(problem=kernels.TENSORS)
     @settings(max_examples=10)
     def test_law(problem, device):
@@ -179,7 +182,7 @@ REPORTED = """
         holds()
 
     def test_after_it():
-        assert settings().deadline == settings.get_profile("default").deadline is not None
+        assert settings().deadline.total_seconds() == 0.2
 
     @given(problem=kernels.TENSORS)
     @settings(max_examples=3, deadline=100)
