@@ -314,3 +314,23 @@ def test_words_and_typed_share_the_memory() -> None:
 def test_what_stands_above_a_narrow_integer_in_its_byte_does_not_count(kind, bits) -> None:
     held = np.arange(256, dtype=np.uint8)
     assert words(held.view(kind)).tolist() == (held & bits).tolist()
+
+
+@pytest.mark.parametrize(
+    "scalar", [ml_dtypes.bfloat16(1.5), np.float32(1.5), np.array([1.5], ml_dtypes.float8_e4m3fn)[0]]
+)
+def test_one_element_is_compared_and_kept_as_an_array_of_it(scalar, tmp_path) -> None:
+    assert not compare.bits(scalar, np.asarray(scalar))
+    assert compare.bits(scalar, -np.asarray(scalar)).count == 1
+    files.save(tmp_path / "x.npy", scalar)
+    kept = files.load(tmp_path / "x.npy")
+    assert kept.shape == ()
+    assert kept.typed() == scalar
+
+
+@pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2])
+def test_a_file_of_narrow_integers_is_refused_by_their_name(kind, tmp_path) -> None:
+    with pytest.raises(RefsimError, match=f"{kind.__name__} holds integers") as caught:
+        files.save(tmp_path / "x.npy", np.ones(3, kind))
+    assert caught.value.code == "not-codes"
+    assert not list(tmp_path.iterdir())

@@ -101,10 +101,10 @@ def _check(
 
 
 def array_named(label: str, array: object) -> NDArray[Any]:
-    """The array; what is none is an error that names it."""
-    if not isinstance(array, np.ndarray):
+    """The array, of a NumPy scalar one without axes; what is neither is an error that names it."""
+    if not isinstance(array, np.ndarray | np.generic):
         raise RefsimError("not-an-array", f"{label} must be a NumPy array, not {type(array).__name__}")
-    return native(array)
+    return native(np.asarray(array))
 
 
 def label_of(name: str, layout: Layout | None) -> str:

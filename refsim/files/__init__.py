@@ -39,7 +39,7 @@ from refsim.files.codes import (
     require_room,
 )
 from refsim.formats import Format
-from refsim.typed_arrays import format_held
+from refsim.typed_arrays import format_held, integer_bits
 
 __all__ = ["DEFAULT_MAX_BYTES", "Stored", "load", "load_all", "save", "save_all"]
 
@@ -194,8 +194,8 @@ def _write(
 def _to_store(tensor: Any) -> tuple[Codes, Format]:
     if isinstance(tensor, Stored):
         tensor = (tensor.codes, tensor.format)
-    if isinstance(tensor, np.ndarray):
-        tensor = (tensor, format_held(tensor.dtype))
+    if isinstance(tensor, np.ndarray | np.generic):
+        tensor = (np.asarray(tensor), format_held(tensor.dtype))
     if not isinstance(tensor, tuple) or len(tensor) != 2:
         raise RefsimError(
             "not-codes",
@@ -203,6 +203,13 @@ def _to_store(tensor: Any) -> tuple[Codes, Format]:
         )
     codes, format = tensor
     row = requested_format(format)
+    if row is None and isinstance(codes, np.ndarray) and integer_bits(codes.dtype) is not None:
+        raise RefsimError(
+            "not-codes",
+            f"{codes.dtype.name} holds integers, codes of no number format",
+            rule="a file names the format of its codes",
+            help="numpy.save(path, array.astype(numpy.int8)) keeps their values",
+        )
     if row is None:
         raise RefsimError("format-needed", "codes without a format cannot be saved", help="pass format=")
     return codes_to_store(codes, row), row
