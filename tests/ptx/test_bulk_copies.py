@@ -198,7 +198,7 @@ def test_every_block_of_a_mask_gets_its_copy(policy: str) -> None:
 
 
 def test_a_mask_that_leaves_a_block_out_is_a_deadlock_with_the_missing_bytes() -> None:
-    with opened() as gpu, pytest.raises(RefsimError, match="and 2560 bytes are missing") as caught:
+    with opened() as gpu, pytest.raises(RefsimError, match=r"of block \(1, 0, 0\): 0 of 1 arrivals and 2560 bytes are missing") as caught:
         multicast(gpu, 1)
     assert caught.value.code == "deadlock"
 

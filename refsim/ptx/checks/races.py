@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.areas import AccessPart, Area, Read, is_rising, unequal
+from refsim.ptx.checks.chain_order import are_all_before, are_shared
 from refsim.ptx.checks.cluster_order import RemoteAccesses
 from refsim.ptx.checks.history import AccessEvent, By, History
 from refsim.ptx.checks.marks import Chains, Marks
@@ -218,7 +219,10 @@ class Races:
         granule = index[who] * count + place
         doubtful = ~self.strict.is_ordered(lanes[who], agents[late], found[late])
         if marks.has_chains:
-            doubtful |= (marks.since[granule] > 0) | self._are_shared(found[late])
+            doubtful |= (marks.since[granule] > 0) | are_shared(self.history, found[late])
+            if len(doubtful) > 1 and (lanes == lanes[0]).all() and doubtful.any():
+                since = marks.since[granule]
+                doubtful &= not are_all_before(self.history, self.strict, int(lanes[0]), found[late], since)
         chains = Chains(self.history)
         for one in np.flatnonzero(doubtful).tolist():
             pair = self._first_race(part, marks, chains, int(lanes[who[one]]), int(granule[one]), reading=reading)
@@ -227,11 +231,6 @@ class Races:
                 if not self.reporter.is_news(part.access.statement):
                     break
         return not doubtful.any()
-
-    def _are_shared(self, numbers: Array) -> NDArray[np.bool_]:
-        names, back = np.unique(numbers, return_inverse=True)
-        events = [self.history.listed.get(name) for name in names.tolist()]
-        return np.array([event is not None and event.shared for event in events])[back]
 
     def _first_race(
         self, part: "AccessPart", marks: Marks, chains: Chains, lane: int, granule: int, *, reading: bool
