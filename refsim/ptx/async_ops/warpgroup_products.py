@@ -21,7 +21,15 @@ from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.in_flight_registers import CODES, RegisterWatch, Touch, groups_of
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes, Machine
-from refsim.ptx.execution.matrix_operands import CORE_ROW, DescriptorError, chunk_places, codes_of, item_numbers, turns
+from refsim.ptx.execution.matrix_operands import (
+    CORE_ROW,
+    DescriptorError,
+    chunk_places,
+    codes_of,
+    item_numbers,
+    shown,
+    turns,
+)
 from refsim.ptx.execution.matrix_product import MatrixProduct
 from refsim.ptx.execution.registers import check_written, get, mark_written
 from refsim.ptx.isa.fragments import matrices, packing_of
@@ -169,7 +177,7 @@ class TensorCores:
             except DescriptorError as error:
                 what = f"the descriptor of {side.upper()}, {int(words[0]):#x}: {error}"
                 raise lanes.fault("invalid-operand", 0, what, str(PTX["wgmma, matrix descriptor format"])) from None
-            for part, at in turns(lanes, places):
+            for part, at in turns(lanes, places, shown(lanes, words, places.shape[1])):
                 space, owner = part.space("shared")
                 self.machine.port.touch(part, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
             found.append(item_numbers(lanes, places))

@@ -65,18 +65,32 @@ def _table(word: int, name: str, major: Major) -> Array:
     return np.ascontiguousarray(bits // 8).ravel()
 
 
-def turns(lanes: Lanes, places: Array) -> Iterator[tuple[Lanes, Array]]:
+def turns(lanes: Lanes, places: Array, seen: Array | None = None) -> Iterator[tuple[Lanes, Array]]:
     """The lanes of warpgroups that stand for their tensor cores, one chunk each, as often as there are chunks: those of A
-    in a row, so that each warp reads the rows that it multiplies."""
+    in a row, so that each warp reads the rows that it multiplies. `seen`: the chunks that are asked for, if not all."""
     groups, count = places.shape
     for start in range(0, count, WARPGROUP):
-        part = places[:, start : start + WARPGROUP]
-        if part.shape[1] == WARPGROUP:
-            yield lanes, part.ravel()
-        else:
-            step = WARPGROUP // part.shape[1]
-            chosen = (np.arange(groups)[:, None] * WARPGROUP + np.arange(part.shape[1]) * step).ravel()
-            yield Lanes(lanes.machine, lanes.ids[chosen], lanes.statement), part.ravel()
+        some = slice(start, start + WARPGROUP)
+        at = places[:, some]
+        if seen is None and at.shape[1] == WARPGROUP:
+            yield lanes, at.ravel()
+            continue
+        step = WARPGROUP // at.shape[1]
+        chosen = np.arange(groups)[:, None] * WARPGROUP + np.arange(at.shape[1]) * step
+        wanted = np.ones(at.shape, np.bool_) if seen is None else seen[:, some]
+        yield Lanes(lanes.machine, lanes.ids[chosen[wanted]], lanes.statement), at[wanted]
+
+
+def shown(lanes: Lanes, words: Words, chunks: int) -> Array | None:
+    """Which chunks each warpgroup is seen to read (warpgroups, chunks), where several of a block read the same ones at once:
+    they take turns, so that each is seen at some and no chunk has two readers. None where all are seen."""
+    keys = list(zip(lanes.cta[::WARPGROUP].tolist(), words.tolist(), strict=True))
+    count = {key: keys.count(key) for key in keys}
+    if max(count.values()) == 1:
+        return None
+    rank = np.array([keys[:place].count(key) for place, key in enumerate(keys)])
+    many = np.array([count[key] for key in keys])
+    return np.asarray(np.arange(chunks) % many[:, None] == rank[:, None])
 
 
 def codes_of(items: Array, form: ProductForm, side: str) -> Array:
