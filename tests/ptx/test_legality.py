@@ -33,6 +33,7 @@ FAMILIES = (
     "async_copy",
     "cluster",
     "warpgroup",
+    "async_store",
     "mbarrier",
     "wgmma",
     "bulk_copy",

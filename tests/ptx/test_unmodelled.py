@@ -27,8 +27,6 @@ EXAMPLES = {
     "cp.reduce.async.bulk.tensor": "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.im2col_no_offs.bulk_group "
     "[%d1, {%r1, %r1, %r1}], [%r2];",
     "cp.async.bulk": "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%d1], [%r1], %r2, %h1;",
-    "st.async": "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
-    "red.async": "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
     "st.bulk": "st.bulk.weak.shared::cta [%r1], %d1, 0;",
     "multimem": "multimem.red.relaxed.sys.global.add.u32 [%d1], %r1;",
     "clusterlaunchcontrol": "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];",

@@ -20,12 +20,14 @@ from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.reductions import ElementUpdate, reduction
-from refsim.ptx.memory.access import READ, UPDATE, WRITE, Access
-from refsim.ptx.memory.space import AccessError
+from refsim.ptx.memory.access import GENERIC, READ, UPDATE, WRITE, Access
+from refsim.ptx.memory.address import rank_of
+from refsim.ptx.memory.space import ITEM, AccessError
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
 REDUCE_RULE = "PTX ISA, cp.reduce.async.bulk.tensor: operations and types"
+STORE_RULE = "PTX ISA, st.async and red.async: the mbarrier lies in the memory of the CTA that the destination is in"
 RUN_RULE = "PTX ISA, cp.async.bulk: size and addresses are multiples of 16"
 
 
@@ -98,6 +100,34 @@ class CopyEngine:
             else:
                 ctas = None if mask is None else int(lanes.full(mask)[at])
                 self._load(one, made, box, address, int(lanes.full(barrier)[at]), ctas)
+
+    def send(
+        self,
+        lanes: Lanes,
+        to: Array,
+        words: Array,
+        barrier: Array,
+        update: ElementUpdate | None = None,
+    ) -> None:
+        """Each lane sends its words (n, count) to shared memory of a CTA, through the generic proxy, or has them combined with
+        what is there; the mbarrier that counts the bytes is in the same CTA."""
+        width = words.shape[1] * words.dtype.itemsize
+        for one, at in _each(lanes):
+            target, counts = (int(lanes.full(each)[at]) for each in (to, barrier))
+            if rank_of(np.array([target]))[0] != rank_of(np.array([counts]))[0]:
+                raise one.fault(
+                    "invalid-operand", 0, "the mbarrier is not in the block that the bytes go to", STORE_RULE
+                )
+            part, first = self.ends.own(one, target)
+            end, access = self.ends.checked(part, "shared", np.array([first]), width, UPDATE if update else WRITE)
+            access.proxy, raw = GENERIC, words[at].tobytes()
+            if update is None:
+                flight = Transfer(self.machine, one, width, None, None, width, filled=end, fill=raw)
+            else:
+                flight = Transfer(
+                    self.machine, one, width, None, end, width, update, held=np.frombuffer(raw, ITEM[width])
+                )
+            self._start(part, flight, None, (flight.target, access), counts)
 
     def look(self, lanes: Lanes, map_address: Array, coordinates: list[Array] | None = None) -> None:
         """A prefetch moves nothing: its map, and the box where there is one, must be what a copy takes."""

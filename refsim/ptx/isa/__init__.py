@@ -22,6 +22,7 @@ INSTRUCTION_FAMILIES = (
     "async_copy",
     "cluster",
     "warpgroup",
+    "async_store",
     "runtime",
     "heap",
     "mbarrier",

@@ -38,6 +38,8 @@ FRONT: dict[str, frozenset[str]] = {
         "init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx", "pending_count",
         "parity",
     }),
+    "red": frozenset({"async"}),
+    "st": frozenset({"async"}),
     "setmaxnreg": frozenset({"inc", "dec"}),
     "shf": frozenset({"l", "r"}),
     "wgmma": frozenset({"fence", "mma_async", "commit_group", "wait_group"}),

@@ -48,8 +48,6 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("cp.reduce.async.bulk.tensor", "reduction of a box (TMA) in a mode other than tiles", "sm_90",
      "cp.reduce.async.bulk.tensor"),
     ("cp.async.bulk", "asynchronous copy of a run of bytes, with a mask of bytes or a semantics", "sm_100", "cp.async.bulk"),
-    ("st.async", "asynchronous store to a cluster's shared memory", "sm_90", "st.async"),
-    ("red.async", "asynchronous reduction in a cluster's shared memory", "sm_90", "red.async"),
     ("st.bulk", "initialisation of a run of shared memory", "sm_100", "st.bulk"),
     ("multimem", "access to memory of several devices at once", "sm_90", "multimem"),
     ("clusterlaunchcontrol", "blocks taken over by a running cluster", "sm_100", "clusterlaunchcontrol"),

@@ -20,6 +20,7 @@ from refsim.ptx.lowering.steps import Step, bind_statement
 from refsim.ptx.memory.semantics import semantics
 from refsim.ptx.text.syntax import Function
 
+_IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.")
 _ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.")
 LEAVING = ("bra", "brx", "ret", "exit", "trap")
 
@@ -84,7 +85,7 @@ class Code:
     @cached_property
     def is_asynchronous(self) -> bool:
         """Whether it starts copies that go on while threads compute."""
-        return any(step.statement.opcode.startswith(("cp.async.", "cp.reduce.")) for step in self.steps)
+        return any(step.statement.opcode.startswith(_IN_FLIGHT) for step in self.steps)
 
     @cached_property
     def kept(self) -> tuple[int, ...]:

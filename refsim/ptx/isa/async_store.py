@@ -1,0 +1,71 @@
+"""Stores and reductions to another CTA of the cluster, whose mbarrier counts their bytes: st.async and red.async."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined_bits import RuleOperands, defined
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.types import TYPES
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.reductions import reduction
+from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+_COUNTED = "{.space:shared::cluster}.mbarrier::complete_tx::bytes"
+
+
+def sent(operands: RuleOperands) -> list[Any]:
+    """Addresses and what is sent must be defined."""
+    for mask in operands.masks:
+        for each in mask if isinstance(mask, list) else [mask]:
+            operands.demand(each, "what an asynchronous store is given")
+    return defined(operands)
+
+
+def _shared(address: Array, space: str | None) -> Array:
+    """Addresses in the window of shared memory, which generic ones lie in by a constant."""
+    at, start = address.astype(np.int64), WINDOWS["shared"]
+    return at if space else np.where((at >= start) & (at < start + WINDOW_SIZE), at - start, at)
+
+
+for _vectors, _types in (("v2", "b32|b64|u32|u64|s32|s64|f32|f64"), ("v4", "b32|u32|s32|f32")):
+    _form = f"st.async{{.weak}}{_COUNTED}{{.vec:v2}}" if _vectors == "v2" else f"st.async{{.weak}}{_COUNTED}.{{vec:v4}}"
+
+    @instruction(
+        f"{_form}.{{type:{_types}}} [a], b*, [bar]",
+        ignores=("weak", "vec"),
+        since="sm_90",
+        undefined=sent,
+        source=PTX["st.async"],
+    )
+    def store(lanes: Lanes, to: Array, b: list[Array], barrier: Array, *, space: str | None, type: str) -> None:
+        """The values on their way to shared memory of a CTA, whose mbarrier counts their bytes."""
+        row = TYPES[type]
+        words = np.stack([lanes.full(column.view(row.bits_dtype)) for column in b], axis=1)
+        lanes.machine.engine.send(lanes, _shared(to, space), words, _shared(barrier, space))
+
+
+for _operations, _types in (
+    ("inc|dec", "u32"),
+    ("min|max", "u32|s32"),
+    ("and|or|xor", "b32"),
+    ("add", "u32|s32|u64|s64"),
+):
+
+    @instruction(
+        f"red.async.relaxed.cluster{_COUNTED}.{{operation:{_operations}}}.{{type:{_types}}} [a], b, [bar]",
+        since="sm_90",
+        undefined=sent,
+        source=PTX["red.async"],
+    )
+    def reduce(
+        lanes: Lanes, to: Array, b: Array, barrier: Array, *, space: str | None, operation: str, type: str
+    ) -> None:
+        """The value on its way to be combined with what shared memory of a CTA holds, whose mbarrier counts the bytes."""
+        row, update = TYPES[type], reduction(operation, type)
+        assert update is not None
+        words = np.ascontiguousarray(lanes.full(b)).view(row.bits_dtype)[:, None]
+        lanes.machine.engine.send(lanes, _shared(to, space), words, _shared(barrier, space), update)
