@@ -198,7 +198,8 @@ def test_every_block_of_a_mask_gets_its_copy(policy: str) -> None:
 
 
 def test_a_mask_that_leaves_a_block_out_is_a_deadlock_with_the_missing_bytes() -> None:
-    with opened() as gpu, pytest.raises(RefsimError, match=r"of block \(1, 0, 0\): 0 of 1 arrivals and 2560 bytes are missing") as caught:
+    missing = r"of block \(1, 0, 0\): 0 of 1 arrivals and 2560 bytes are missing"
+    with opened() as gpu, pytest.raises(RefsimError, match=missing) as caught:
         multicast(gpu, 1)
     assert caught.value.code == "deadlock"
 
