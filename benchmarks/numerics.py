@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from refsim.conversions import encode
-from refsim.numerics.calls import Call, arguments_of, call_of
+from refsim.numerics.asked import call_of
+from refsim.numerics.calls import Call, arguments_of
 from refsim.numerics.dot import chains
 from refsim.numerics.fast import compiled
 from refsim.numerics.fast.plan import plan_for

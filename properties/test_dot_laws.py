@@ -30,7 +30,8 @@ from refsim.formats import (
     format_named,
 )
 from refsim.numerics import error_bound, exact_product, mma
-from refsim.numerics.calls import arguments_of, call_of, fitted
+from refsim.numerics.asked import call_of
+from refsim.numerics.calls import arguments_of, fitted
 from refsim.numerics.dot.chains import accumulator, matrix_product
 from refsim.numerics.dot.definition import dot_product
 from refsim.numerics.fast.domain import covers

@@ -23,7 +23,7 @@ _SCALE_VECTORS = {"mxf8f6f4": "1x", "mxf4": "2x"}  # where scale_vec may be left
 class MatrixOpcode:
     """One opcode: `types` by operand, `majors` of A and B, and for block-scaled ones the kind and the scale vector.
 
-    `operand` is the one that a load or a store moves, or that is named behind the opcode: mma.sync.(...).f32.a.
+    `sparse`: A is. `operand` is the one that a load or a store moves, or that is named behind the opcode: mma.sync.(...).f32.a.
     mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 has types d f32, a bf16, b bf16, c f32.
     """
 
@@ -35,6 +35,7 @@ class MatrixOpcode:
     kind: str = ""
     vector: str = ""
     operand: str = ""
+    sparse: bool = False
 
 
 def matrix_opcode(text: str) -> MatrixOpcode | None:
@@ -43,7 +44,7 @@ def matrix_opcode(text: str) -> MatrixOpcode | None:
     matrix_opcode("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32").k is 16.
     """
     family, *words = text.split(".")
-    operand = words.pop() if words and words[-1] in ("a", "b", "c", "d", "sfa", "sfb") else ""
+    operand = words.pop() if words and words[-1] in ("a", "b", "c", "d", "sfa", "sfb", "meta") else ""
     shape = next((match for word in words if (match := _SHAPE.fullmatch(word))), None)
     if "aligned" not in words or shape is None:
         return None
@@ -62,5 +63,6 @@ def matrix_opcode(text: str) -> MatrixOpcode | None:
         types |= {"a": "f16", "b": "f16"}
     vector = next((word.removeprefix("scale_vec::").lower() for word in words if word.startswith("scale_vec::")), "")
     majors = tuple(word for word in words if word in ("row", "col"))
+    sparse = any(word.partition("::")[0] == "sp" for word in words)
     scaled = vector or _SCALE_VECTORS.get(kind, "")
-    return MatrixOpcode(family, shape[0], int(shape[3]), types, majors, kind, scaled, operand)
+    return MatrixOpcode(family, shape[0], int(shape[3]), types, majors, kind, scaled, operand, sparse)

@@ -22,7 +22,7 @@ AGREES: dict[str, tuple[str, ...]] = {
         "stmatrix.*", "tcgen05.[ls][dt].*", "tcgen05.m*.d", "tcgen05.m*.?x.sfa", "tcgen05.n32.?x.sfb",
         "tcgen05.n64.?x.sfb", "tcgen05.n96.?x.sfb", "tcgen05.n128.?x.sfb", "tcgen05.n160.?x.sfb", "tcgen05.n192.?x.sfb",
         "tcgen05.n224.?x.sfb", "tcgen05.n256.?x.sfb", "tcgen05.n*.?x.sfb.2x2", "swizzle.*", "wgmma-smem",
-        "tcgen05-smem", "tcgen05-instr*",
+        "tcgen05-smem", "tcgen05-instr*", "wgmma.sp.*", "mma.sp.m16n8k64.e*",
     ),
     TENSOR_LAYOUTS_PACKAGE: (
         "mma.m8n8k4.*", "mma.m8n8k16.s8.*", "mma.m8n8k32.s4.*", "mma.m8n8k128.*", "mma.m16n8k[48].*", "mma.m16n8k16.[bf]*",

@@ -9,11 +9,14 @@ __all__ = [
     "PROFILES",
     "Profile",
     "UnverifiedProfileWarning",
+    "compress",
+    "decompress",
     "error_bound",
     "exact_product",
     "fma_product",
     "mma",
     "profile",
+    "sparse_profile",
 ]
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from refsim.numerics.multiply import UnverifiedProfileWarning, mma
     from refsim.numerics.profiles import PROFILES, profile
     from refsim.numerics.rows import Profile
+    from refsim.numerics.sparse import compress, decompress, sparse_profile
 else:
     from refsim.lazy import exports
 
@@ -30,6 +34,7 @@ else:
             "refsim.numerics.bounds": ("error_bound", "exact_product", "fma_product"),
             "refsim.numerics.multiply": ("UnverifiedProfileWarning", "mma"),
             "refsim.numerics.profiles": ("PROFILES", "Profile", "profile"),
+            "refsim.numerics.sparse": ("compress", "decompress", "sparse_profile"),
         },
     )
     del exports

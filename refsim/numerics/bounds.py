@@ -11,7 +11,8 @@ from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
 from refsim.formats import F32, F64, FORMATS, ElementType, Format, element_named, float_named
-from refsim.numerics.calls import Arguments, Call, arguments_of, call_asked_for, fitted, takes_arguments_of
+from refsim.numerics.asked import call_asked_for
+from refsim.numerics.calls import Arguments, Call, arguments_of, fitted, takes_arguments_of
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats
 from refsim.numerics.dot.definition import GROUP
@@ -27,6 +28,7 @@ from refsim.numerics.methods import (
 )
 from refsim.numerics.roundings import TO_NEAREST, Rounding
 from refsim.numerics.rows import Profile, Unit
+from refsim.numerics.sparse import SparseCall
 from refsim.sources import IEEE754
 
 Doubles = NDArray[np.float64]
@@ -141,7 +143,7 @@ class _Sizes:
 
 
 @takes_arguments_of(call_asked_for)
-def error_bound(call: Call) -> Doubles:
+def error_bound(call: Call | SparseCall) -> Doubles:
     """An upper bound of |mma(...) - (A B^T + C)| for every output, derived from the row and the operands' magnitudes.
 
     Arguments, and what is meant where they are left out, as for `mma`; the result is float64 of shape (..., M, N). A step
@@ -157,8 +159,8 @@ def error_bound(call: Call) -> Doubles:
     if call.row.d_format.is_integer:
         return np.zeros(call.shape)
     with np.errstate(all="ignore"):
-        bound = _bounded(call)
-    return np.where(np.isfinite(bound), bound * _SLACK, np.inf).reshape(call.shape)
+        bound = np.concatenate([_bounded(part).reshape(part.shape) for part in call.parts()], axis=-2)
+    return np.where(np.isfinite(bound), bound * _SLACK, np.inf)
 
 
 def _bounded(call: Call) -> Doubles:

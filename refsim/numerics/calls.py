@@ -3,7 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -15,11 +15,11 @@ from refsim.errors import RefsimError
 from refsim.formats import E4M3, ELEMENTS, UE4M3, ElementType, Format, Integer, element_named, float_named
 from refsim.numerics.dot.chains import Operands
 from refsim.numerics.fast.product import matrix_product
-from refsim.numerics.profiles import profile
-from refsim.numerics.rows import Profile, Unit
+from refsim.numerics.rows import Profile
 from refsim.typed_arrays import format_of, is_typed, native, with_format, words
 
 Asked = ParamSpec("Asked")
+Made = TypeVar("Made")
 Found = TypeVar("Found")
 
 
@@ -57,6 +57,10 @@ class Call:
         codes = matrix_product(self.operands, self.c, self.row, self.k)
         return codes.reshape(self.shape).view(self.row.d_dtype)
 
+    def parts(self) -> "Iterator[Call]":
+        """Calls whose results, rows behind rows, are that of this one: itself."""
+        yield self
+
 
 def arguments_of(
     a: ArrayLike,
@@ -73,8 +77,8 @@ def arguments_of(
     default: Format | None = None,
 ) -> Arguments:
     """The arguments of a caller; where neither the array nor the caller says a format it is `default`, None: refused."""
-    a, a_row = _with_format(a, a_format, "a", default)
-    b, b_row = _with_format(b, b_format, "b", default)
+    a, a_row = codes_and_format(a, a_format, "a", default)
+    b, b_row = codes_and_format(b, b_format, "b", default)
     a_scale, scale_format = _with_scale_format(a_scale, scale_format, "a_scale")
     b_scale, scale_format = _with_scale_format(b_scale, scale_format, "b_scale")
     return Arguments(
@@ -91,60 +95,13 @@ def arguments_of(
     )
 
 
-def call_of(
-    arguments: Arguments,
-    *,
-    unit: Unit,
-    d_format: str | ElementType = "f32",
-    target: str = "sm_90a",
-    k: int | None = None,
-) -> Call:
-    """The call of a chip's instruction; raises RefsimError where there is none, or where its arguments do not fit."""
-    row = profile(target, unit, arguments.a_format, arguments.b_format, element_named(d_format), k)
-    return fitted(arguments, row, max(row.k) if k is None else int(k))
-
-
-def call_asked_for(
-    a: ArrayLike,
-    b: ArrayLike,
-    c: ArrayLike | None = None,
-    *,
-    unit: Unit = "wgmma",
-    a_format: str | ElementType | None = None,
-    b_format: str | ElementType | None = None,
-    d_format: str | ElementType = "f32",
-    target: str = "sm_90a",
-    a_scale: ArrayLike | None = None,
-    b_scale: ArrayLike | None = None,
-    scale_format: str | Format | None = None,
-    k: int | None = None,
-    negate_a: bool = False,
-    negate_b: bool = False,
-) -> Call:
-    """The call that a user means by the arguments of `mma`, where operands that do not say their format are E4M3."""
-    arguments = arguments_of(
-        a,
-        b,
-        c,
-        a_format=a_format,
-        b_format=b_format,
-        a_scale=a_scale,
-        b_scale=b_scale,
-        scale_format=scale_format,
-        negate_a=negate_a,
-        negate_b=negate_b,
-        default=E4M3,
-    )
-    return call_of(arguments, unit=unit, d_format=d_format, target=target, k=k)
-
-
 def takes_arguments_of(
-    asked: Callable[Asked, Call],
-) -> Callable[[Callable[[Call], Found]], Callable[Asked, Found]]:
+    asked: Callable[Asked, Made],
+) -> Callable[[Callable[[Made], Found]], Callable[Asked, Found]]:
     """What is written as a function of a call is called with the arguments of `asked`, and shows its signature."""
 
-    def decorated(meaning: Callable[[Call], Found]) -> Callable[Asked, Found]:
-        made: Callable[Asked, Call] = _named_as(meaning, asked)
+    def decorated(meaning: Callable[[Made], Found]) -> Callable[Asked, Found]:
+        made: Callable[Asked, Made] = _named_as(meaning, asked)
 
         def public(*args: Asked.args, **kwargs: Asked.kwargs) -> Found:
             return meaning(made(*args, **kwargs))
@@ -190,7 +147,7 @@ def fitted(arguments: Arguments, row: Profile, k: int) -> Call:
 # ---- formats ---------------------------------------------------------------------------------------------------------
 
 
-def _with_format(
+def codes_and_format(
     codes: ArrayLike, format: str | ElementType | None, what: str, default: Format | None
 ) -> tuple[ArrayLike, ElementType]:
     """Codes and their format: the one that is named, that an array of ml_dtypes knows, or the default."""

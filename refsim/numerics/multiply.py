@@ -6,7 +6,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from refsim.evidence import Level
-from refsim.numerics.calls import Call, call_asked_for, takes_arguments_of
+from refsim.numerics.asked import call_asked_for
+from refsim.numerics.calls import Call, takes_arguments_of
+from refsim.numerics.sparse import SparseCall
 
 
 class UnverifiedProfileWarning(UserWarning):
@@ -14,7 +16,7 @@ class UnverifiedProfileWarning(UserWarning):
 
 
 @takes_arguments_of(call_asked_for)
-def mma(call: Call) -> NDArray[Any]:
+def mma(call: Call | SparseCall) -> NDArray[Any]:
     """D = A B^T + C with exactly the bits of a tensor core; K is chained ascending as the instructions of that K do.
 
     What is left out is that of Hopper's FP8 wgmma: `target` "sm_90a", `unit` "wgmma", operands e4m3, D f32.
@@ -27,6 +29,9 @@ def mma(call: Call) -> NDArray[Any]:
     those of a target. `k`: the K of one instruction, None for the largest of that unit and type.
     `a_scale` (..., M, K // block) and `b_scale` (..., N, K // block): codes of `scale_format` ("e8m0", "ue4m3").
     `negate_a`, `negate_b`: the operand's sign turned, where the instruction has that flag.
+    `metadata`: the product of a sparse A (mma.sp, wgmma.mma_async.sp), of which `a` (..., M, K / 2) has the stored codes
+    and `metadata`, of the same shape, their positions in each group of four (tf32: two), as `compress` returns both; b
+    is whole, and `k` the instruction's own. Elements of B that no stored code meets are absent, NaN or not.
     mma(np.full((1, 32), 0x38, np.uint8), np.full((1, 32), 0x38, np.uint8)) is [[32.0]].
     On Hopper's FP8 wgmma 2^13 + 2^-1 is 2^13: C and products keep 13 bits below the largest exponent.
     Raises RefsimError for unknown combinations, with the known ones, and for arguments that do not fit. Warns with

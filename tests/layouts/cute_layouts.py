@@ -121,8 +121,20 @@ CUTE_SCALES = "(((32,{groups}),4),{blocks}):(((1,512),32),128)"
 CUTE_SCALES_2X2 = "(((32,{groups}),2,2),{blocks}):(((1,512),64,32),128)"
 
 
+# MMA_Traits of sm90_gmma_sparse and sm120_sparse: ELayout, and ALayout where A is named apart; rows, group, layout string
+CUTE_SPARSE = [
+    ("wgmma.sp.m", "wgmma.sp.m64k64.", 64, 4, "((2,2,8,4),(32,)):((8,2048,1,16),(64,))"),
+    ("wgmma.sp.m", "wgmma.sp.m64k32.", 64, 4, "((2,2,8,4),(16,2)):((1024,0,1,16),(64,8))"),
+    ("wgmma.sp.m", "wgmma.sp.m64k16.", 64, 2, "((2,2,8,4),(8,2)):((512,0,1,16),(64,8))"),
+    ("mma.sp.m", "mma.sp.m16n8k64.e4m3.meta", 16, 4, "((2,2,8),(32,)):((8,512,1),(16,))"),
+    ("mma.sp.m", "mma.sp.m16n8k64.e5m2.meta", 16, 4, "((2,2,8),(32,)):((8,512,1),(16,))"),
+    ("mma.sp.m", "mma.sp.m16n8k64.e4m3.a", 16, 4, "((4,8),(8,2,2)):((128,1),(16,8,512))"),
+    ("mma.sp.m", "mma.sp.m16n8k64.e5m2.a", 16, 4, "((4,8),(8,2,2)):((128,1),(16,8,512))"),
+]
+
+
 def cute_peer() -> Peer:
-    return cute_mma() | cute_wgmma() | cute_copies() | cute_tmem()
+    return cute_mma() | cute_wgmma() | cute_sparse() | cute_copies() | cute_tmem()
 
 
 def cute_mma() -> Peer:
@@ -147,6 +159,26 @@ def cute_wgmma() -> Peer:
             text = CUTE_WGMMA_A[k] if operand == "a" else f"((4,8,4),(2,2,{n // 8})):((128,1,16),(64,8,512))"
             found[name] = partial(down_columns, cute(text), 64)
     return found
+
+
+def cute_sparse() -> Peer:
+    """What is stored of a sparse A, and its metadata: CuTe counts all elements of A, of which a group is named by its first."""
+    found: Peer = {}
+    for stem, names, rows, group, text in CUTE_SPARSE:
+        places = partial(of_groups, cute(text), rows, group)
+        found |= dict.fromkeys((name for name in fragments(stem.partition(".m")[0]) if name.startswith(names)), places)
+    for type in ("e4m3", "e5m2"):
+        stem = f"mma.sp.m16n8k64.{type}"
+        found[f"{stem}.b"] = partial(across, cute("((4,8),(4,4)):((32,1),(8,128))"), 8)
+        found |= dict.fromkeys((f"{stem}.c", f"{stem}.d"), partial(down_columns, cute(D16), 16))
+    return found
+
+
+def of_groups(offset: NDArray[np.int64], rows: int, group: int) -> Places:
+    """Stored elements: half as many as there are elements, each with the row and the group of two of its own."""
+    first, kept = offset[:, ::group], group // 2
+    row, column = first % rows, first // rows // group * kept
+    return row.repeat(kept, axis=1), (column[..., None] + np.arange(kept)).reshape(len(offset), -1)
 
 
 def cute_copies() -> Peer:

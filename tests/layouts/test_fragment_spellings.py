@@ -30,6 +30,11 @@ FP4 = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4
         ("stmatrix.sync.aligned.m8n8.x2.shared::cta.b16", "stmatrix.m8n8.x2.b16"),
         ("tcgen05.ld.sync.aligned.32x32b.x8.b32", "tcgen05.ld.32x32b.x8"),
         ("m16n8k16.bf16.a", "mma.m16n8k16.bf16.a"),
+        ("sp.m16n8k16.bf16.a", "mma.sp.m16n8k16.bf16.a"),
+        ("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f16.f16.f16.f16.d", "mma.sp.m16n8k32.f16.d.f16"),
+        ("mma.sp.sync.aligned.m16n8k64.row.col.f32.e4m3.e5m2.f32.meta", "mma.sp.m16n8k64.e4m3.meta"),
+        ("wgmma.mma_async.sp.sync.aligned.m64n128k64.f32.e4m3.e4m3.meta", "wgmma.sp.m64k64.e4m3.meta"),
+        ("wgmma.mma_async.sp.sync.aligned.m64n128k64.f32.e4m3.e4m3.a", "wgmma.m64n128k32.e4m3.a"),
         ("m64n128k32.e4m3.d", "wgmma.m64n128k32.e4m3.d"),
     ],
 )

@@ -141,7 +141,18 @@ def test_fp6_of_mfma_is_one_run_of_192_bits() -> None:
 
 def test_names_by_family() -> None:
     count = {family: len(fragments(family)) for family in FAMILIES}
-    assert count == {"mma": 212, "wgmma": 524, "ldmatrix": 18, "stmatrix": 9, "tcgen05": 445, "mfma": 116, "wmma": 50}
+    assert count == {
+        "mma": 212,
+        "wgmma": 524,
+        "ldmatrix": 18,
+        "stmatrix": 9,
+        "tcgen05": 445,
+        "mfma": 116,
+        "wmma": 50,
+    } | {
+        "mma.sp": 78,
+        "wgmma.sp": 10,
+    }
     assert len(set(fragments())) == sum(count.values())
     assert all(fragment(name).name == name for name in fragments())
 
@@ -155,6 +166,12 @@ def test_every_row_cites_and_says_since_when() -> None:
 
 
 REFUSED = [
+    ("mma.sp.m16n8k64.f16.a", "no mma.sp.m16n8k64", "mma.sp.m16n8k16, mma.sp.m16n8k32"),
+    ("mma.sp.m16n8k32.f64.a", "no sparse product of f64", "types are"),
+    ("mma.sp.m16n8k64.e4m3.d.f16", "takes no suffix .f16", "are f32"),
+    ("mma.sp.m16n8k32.s8.meta.sel2", "metadata takes no suffix .sel2", "one of 0, 1"),
+    ("wgmma.sp.m64k32.f16.a", "no name here", "wgmma.m64nNk16.f16"),
+    ("wgmma.sp.m64k32.e4m3.meta", "no wgmma.sp.m64k32", "wgmma.sp.m64k64"),
     ("mma.m16n8k64.e4m3.a", "m16n8k64 does not multiply e4m3", "s4, u4, e2m1"),
     ("mma.m16n16k16.f16.a", "no shape m16n16k16", "m8n8k4, m16n8k8, m16n8k16"),
     ("mma.m16n8k16.bf16.d.f16", "takes no suffix .f16", "are f32"),

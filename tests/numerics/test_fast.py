@@ -12,7 +12,8 @@ import pytest
 from refsim.conversions import encode
 from refsim.formats import BF16, E4M3
 from refsim.numerics import mma, profile
-from refsim.numerics.calls import arguments_of, call_of
+from refsim.numerics.asked import call_of
+from refsim.numerics.calls import arguments_of
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands
 from refsim.numerics.dot.definition import GROUP

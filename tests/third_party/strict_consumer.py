@@ -92,6 +92,12 @@ def products(a: NDArray[np.uint8], b: NDArray[np.uint8], c: NDArray[np.float32])
         a, b, c, unit="wgmma", a_format="e4m3", b_format="e4m3", d_format="f32", negate_a=False
     )
     closed: tuple[str, str, str] = (row.rounding.name, row.order.value, row.c_enters.value)
+    stored: NDArray[Any]
+    positions: NDArray[np.uint8]
+    stored, positions = numerics.compress(numerics.decompress(a, np.zeros(a.shape, np.uint8), "e4m3"), "e4m3")
+    inferred: numerics.Profile = numerics.sparse_profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32")
+    sparse: NDArray[Any] = numerics.mma(stored, b, unit=inferred.unit, metadata=positions)
+    assert sparse.dtype == np.float32
     assert issubclass(numerics.UnverifiedProfileWarning, UserWarning)
     return (
         bool(closed)

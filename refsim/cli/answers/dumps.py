@@ -43,11 +43,11 @@ class Dump:
 
 def layout_named(name: str) -> "Fragment | Swizzle | ScaleLayout":
     """The fragment, swizzle or scale layout of a name; an unknown one is an error with the three nearest of all."""
-    from refsim.layouts.families import FAMILIES, fragment, fragments
+    from refsim.layouts.families import FAMILIES, family_of, fragment, fragments
     from refsim.layouts.scales import SCALE_LAYOUTS, scale_layout
     from refsim.layouts.swizzles import SWIZZLES, swizzle
 
-    if name.split(".", 1)[0] in FAMILIES:
+    if family_of(name) in FAMILIES:
         return fragment(name)
     if name in {row.name for row in SCALE_LAYOUTS}:
         return scale_layout(name)

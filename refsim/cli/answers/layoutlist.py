@@ -8,7 +8,7 @@ from itertools import pairwise
 from refsim.errors import unknown
 from refsim.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
-from refsim.layouts.families import FAMILIES, fragment, fragments, meant_by
+from refsim.layouts.families import FAMILIES, family_of, fragment, fragments, meant_by
 from refsim.render import Cell, Column, Document, Table
 from refsim.sources import Source
 
@@ -37,16 +37,14 @@ _VARYING = (
     (re.compile(r"(?<=^tcgen05\.m)(?<!\d)(\d+n)\d+"), "N"),
     (re.compile(r"(?<=\.x)\d+(?=\.|$)"), "R"),
 )
-_OPERAND = re.compile(r"(?<=\.)(sfa|sfb|[abcd])(?=\.|$)")
-_SELECTOR = re.compile(r"\.byte\d(\.thread\d)?$|\.id\d$")
+_OPERAND = re.compile(r"(?<=\.)(sfa|sfb|meta|[abcd])(?=\.|$)")
+_SELECTOR = re.compile(r"\.byte\d(\.thread\d)?$|\.id\d$|\.sel\d$")
 
 
 def matching(pattern: str) -> Document:
     """The names that a pattern or a family has, one a row."""
     names = [
-        name
-        for name in fragments()
-        if fnmatchcase(name, pattern) or name == pattern or name.split(".", 1)[0] == pattern
+        name for name in fragments() if fnmatchcase(name, pattern) or name == pattern or family_of(name) == pattern
     ]
     names = names or list(meant_by(pattern))
     if not names:
@@ -76,7 +74,7 @@ def _fragments() -> "Iterator[tuple[Cell, ...]]":
         braced = operands[0] if len(operands) == 1 else f"{{{','.join(operands)}}}"
         first = fragment(members[0][2])
         yield _row(
-            first.name.split(".", 1)[0],
+            family_of(first.name),
             stem.replace("OPERAND", braced),
             _numbers(stem, members),
             len(members),

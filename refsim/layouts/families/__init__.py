@@ -21,6 +21,8 @@ _MODULES = {
     "tcgen05": "tcgen05",
     "mfma": "mfma",
     "wmma": "wmma",
+    "mma.sp": "sparse",
+    "wgmma.sp": "sparse",
 }
 FAMILIES = tuple(_MODULES)
 
@@ -33,7 +35,13 @@ def fragments(family: str | None = None) -> tuple[str, ...]:
     if family is not None and family not in _MODULES:
         raise unknown("fragment family", family, list(FAMILIES))
     chosen = FAMILIES if family is None else (family,)
-    return tuple(name for key in chosen for name in _builders(_MODULES[key]) if name.split(".", 1)[0] == key)
+    return tuple(name for key in chosen for name in _builders(_MODULES[key]) if family_of(name) == key)
+
+
+def family_of(name: str) -> str:
+    """The family that the first words of a name say: mma.sp of mma.sp.m16n8k32.f16.a, mma of mma.m16n8k16.f16.a."""
+    words = name.split(".")
+    return ".".join(words[: 2 if words[1:2] == ["sp"] else 1])
 
 
 @cache
@@ -46,7 +54,7 @@ def fragment(name: str) -> Fragment:
     """
     if not isinstance(name, str):
         raise RefsimError("fragment-name", f"a fragment is asked for by name, not by {name!r}")
-    family = name.split(".", 1)[0]
+    family = family_of(name)
     if family in _MODULES:
         build = _builders(_MODULES[family]).get(name)
         if build is not None:

@@ -7,7 +7,7 @@ from refsim.errors import RefsimError
 from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
 
 MOST_LISTED = 8
-_OPERAND = re.compile(r"\.(sfa|sfb|[abcd])(?=\.|$)")
+_OPERAND = re.compile(r"\.(sfa|sfb|meta|[abcd])(?=\.|$)")
 _MOVES = ("ldmatrix", "stmatrix", "tcgen05")
 
 
@@ -24,15 +24,21 @@ def of_opcode(text: str, known: Collection[str]) -> tuple[str, ...]:
     opcode = matrix_opcode(text)
     if opcode is None:
         return ()
-    operands = ("a", "b", "c", "d", *(("sfa", "sfb") if opcode.vector else ()))
+    operands = ("a", "b", "c", "d", *(("sfa", "sfb") if opcode.vector else ()), *(("meta",) if opcode.sparse else ()))
     asked = (opcode.operand,) if opcode.operand else operands
-    made = [_named(opcode, each, known) for each in asked if each in opcode.types or each.startswith("sf")]
+    made = [_named(opcode, each, known) for each in asked if each in opcode.types or each in ("sfa", "sfb", "meta")]
     return tuple(made if opcode.operand else [name for name in made if name in known] or made[:1])
 
 
 def _named(opcode: MatrixOpcode, operand: str, known: Collection[str]) -> str:
     """The name of one operand: an accumulator and the major order of m8n8k4 stand behind it where there is a choice."""
     stem = f"{opcode.family}.{opcode.shape}"
+    if opcode.sparse and opcode.family == "mma":
+        stem = f"mma.sp.{opcode.shape}"
+    elif opcode.sparse and operand != "meta":  # what is stored of A lies as the A of half the K
+        stem = stem.replace(f"k{opcode.k}", f"k{opcode.k // 2}")
+    if operand == "meta":
+        return f"{stem if opcode.family == 'mma' else f'wgmma.sp.m64k{opcode.k}'}.{opcode.types['a']}.meta"
     if operand.startswith("sf"):
         return f"{stem}.{opcode.kind}.{opcode.vector}.{operand}"
     own = opcode.types[operand]
@@ -52,7 +58,8 @@ def of_words(text: str, known: Iterable[str]) -> tuple[str, ...]:
 
     Those that end with the text come before others: m64n128k32.e4m3.d is not the one with .f16 behind it.
     """
-    words, names = text.split("."), tuple(known)
+    words = text.split(".")
+    names = tuple(name for name in known if "sp" in words or ".sp." not in name)
     ending = tuple(name for name in names if name.endswith(f".{text}"))
     return ending or tuple(name for name in names if _in_order(words, name.split(".")))
 

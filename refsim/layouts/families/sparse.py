@@ -1,0 +1,187 @@
+"""Fragments of products with a sparse A: its stored elements, the whole B, and the metadata, of which some lanes hold all.
+
+Of A the K / 2 stored columns lie as those of the dense instruction with half the K; so do the accumulators. The metadata is
+a matrix of the same K / 2 columns: the position of each stored element in its group.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from refsim.errors import RefsimError
+from refsim.formats import element_named
+from refsim.layouts.families.core import Fragment, Integers, Row, group, only, refuse, within
+from refsim.layouts.families.mma import accumulator, operand_a, operand_b
+from refsim.layouts.families.shapes import Shape
+from refsim.sources import PTX, Source
+
+METADATA_BITS = 32  # every lane gives one register
+
+
+class SparseShape(Shape):
+    """A shape of mma.sp, or of wgmma.mma_async.sp, whose N plays no part; the first accumulator is the default."""
+
+    @property
+    def source(self) -> Source:
+        if self.is_warpgroup:
+            return PTX["wgmma.mma_async.sp, metadata"]
+        return PTX[f"matrix fragments for sparse mma.{self}"]
+
+    @property
+    def is_warpgroup(self) -> bool:
+        return self.m == 64
+
+    @property
+    def position_bits(self) -> int:
+        """Bits of one position: two for one of four, four for one of two elements of 32 bits."""
+        return 4 if self.code_bits == 32 else 2
+
+    @property
+    def code_bits(self) -> int:
+        return element_named(self.types[0]).code_bits
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes of each four give the metadata."""
+        return 16 * self.k // 2 * self.position_bits // (8 * METADATA_BITS)
+
+    @property
+    def stem(self) -> str:
+        return f"wgmma.sp.m64k{self.k}" if self.is_warpgroup else f"mma.sp.{self}"
+
+    def metadata(self, type: str, selector: int) -> str:
+        """The name of the metadata's fragment where the sparsity selector has that value."""
+        return f"{self.stem}.{type}.meta" + (f".sel{selector}" if selector else "")
+
+    @property
+    def selectors(self) -> range:
+        """The values that the sparsity selector may have."""
+        return range(4 // self.lanes)
+
+
+# m, n, k of the whole A, types, accumulators, first target
+SPARSE_SHAPES = (
+    SparseShape(16, 8, 16, ("f16",), ("f32", "f16"), "sm_80"),
+    SparseShape(16, 8, 16, ("bf16",), ("f32",), "sm_80"),
+    SparseShape(16, 8, 32, ("f16",), ("f32", "f16"), "sm_80"),
+    SparseShape(16, 8, 32, ("bf16",), ("f32",), "sm_80"),
+    SparseShape(16, 8, 8, ("tf32",), ("f32",), "sm_80"),
+    SparseShape(16, 8, 16, ("tf32",), ("f32",), "sm_80"),
+    SparseShape(16, 8, 32, ("s8", "u8"), ("s32",), "sm_80"),
+    SparseShape(16, 8, 64, ("s8", "u8"), ("s32",), "sm_80"),
+    SparseShape(16, 8, 64, ("e4m3", "e5m2"), ("f32",), "sm_89"),
+)
+SPARSE_WARPGROUP_SHAPES = (
+    SparseShape(64, 8, 32, ("f16",), ("f32", "f16"), "sm_90a"),
+    SparseShape(64, 8, 32, ("bf16",), ("f32",), "sm_90a"),
+    SparseShape(64, 8, 16, ("tf32",), ("f32",), "sm_90a"),
+    SparseShape(64, 8, 64, ("e4m3", "e5m2"), ("f32", "f16"), "sm_90a"),
+    SparseShape(64, 8, 64, ("s8", "u8"), ("s32",), "sm_90a"),
+)
+
+
+def rows() -> Iterator[Row]:
+    """Every name of the family with the function that builds its fragment."""
+    for shape in SPARSE_SHAPES:
+        for type, operand in product(shape.types, "abcd"):
+            name = f"{shape.stem}.{type}.{operand}"
+            if operand in "cd":
+                for kind in shape.accumulators:
+                    full = name if kind == shape.accumulators[0] else f"{name}.{kind}"
+                    yield full, partial(_accumulator, full, shape, kind)
+            else:
+                yield name, partial(_operand, name, shape, type, operand)
+    for shape in (*SPARSE_SHAPES, *SPARSE_WARPGROUP_SHAPES):
+        for type, selector in product(shape.types, shape.selectors):
+            name = shape.metadata(type, selector)
+            yield name, partial(_metadata, name, shape, selector)
+
+
+# fmt: off
+def _operand(name: str, shape: SparseShape, type: str, operand: str) -> Fragment:
+    per = 32 // shape.code_bits
+    extent = (shape.m, shape.k // 2) if operand == "a" else (shape.k, shape.n)
+    return Fragment(
+        name, extent, threads=32, values=extent[0] * extent[1] // 32,
+        formula=partial(operand_a if operand == "a" else operand_b, per=per), source=shape.source, since=shape.since,
+        per_register=per, element_bits=element_named(type).code_bits,
+        summary="the stored elements alone, as a dense A" if operand == "a" else "a quad of lanes shares column g",
+    )
+
+
+def _accumulator(name: str, shape: SparseShape, type: str) -> Fragment:
+    bits = element_named(type).code_bits
+    return Fragment(
+        name, (shape.m, shape.n), threads=32, values=4, formula=accumulator, source=shape.source, since=shape.since,
+        per_register=32 // bits, element_bits=bits, summary="a lane holds pairs of neighbouring columns",
+    )
+
+
+def _metadata(name: str, shape: SparseShape, selector: int) -> Fragment:
+    per, lanes = METADATA_BITS // shape.position_bits, shape.lanes
+    chosen = ", ".join(str(selector * lanes + number) for number in range(lanes))
+    return Fragment(
+        name, (shape.m, shape.k // 2), threads=2 * shape.m if shape.is_warpgroup else 32, values=per,
+        formula=partial(_positions, shape=shape, selector=selector), source=shape.source, since=shape.since,
+        per_register=per, element_bits=shape.position_bits, summary=f"given by lanes {chosen} of each four",
+    )
+# fmt: on
+
+
+def _positions(lane: Integers, value: Integers, shape: SparseShape, selector: int) -> tuple[Integers, Integers]:
+    """Types of 16 and 32 bits: the low half of a register is row g, the high half row g + 8, the next lane goes on along k.
+    Types of 8 bits: a register is one row, the next lane has row g + 8, the one after goes on along k.
+
+    mma.sp.m16n8k32.f16.meta: lane 5, value 9 is row 1 + 8, stored column 8 + 1, which stands in k 16 to 19.
+    """
+    per = METADATA_BITS // shape.position_bits
+    turn = within(lane) - selector * shape.lanes
+    if shape.code_bits == 8:
+        row, column = group(lane) + 8 * (turn & 1), value + (turn >> 1) * per
+    else:
+        row, column = group(lane) + 8 * (value // (per // 2)), value % (per // 2) + turn * (per // 2)
+    return only((turn >= 0) & (turn < shape.lanes), row + 16 * (lane >> 5), column)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the words of a name ask for."""
+
+    stem: str
+    type: str
+    operand: str
+    suffix: str
+
+
+_NAME = re.compile(
+    r"((?:mma|wgmma)\.sp\.m[0-9]{1,6}(?:n[0-9]{1,6})?k[0-9]{1,6})\.([a-z]+[0-9a-z]*)\.([abcd]|meta)(?:\.(\w+))?"
+)
+
+
+def refusal(name: str) -> RefsimError | None:
+    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    asked = _Asked(match[1], match[2], match[3], match[4] or "")
+    of_unit = SPARSE_WARPGROUP_SHAPES if name.startswith("w") else SPARSE_SHAPES
+    of_type = [shape for shape in of_unit if asked.type in shape.types]
+    if not of_type:
+        have = ", ".join(dict.fromkeys(type for shape in of_unit for type in shape.types))
+        return refuse(name, f"no sparse product of {asked.type}", f"PTX ISA, mma.sp: types are {have}")
+    shape = next((shape for shape in of_type if shape.stem == asked.stem), None)
+    if shape is None:
+        have = ", ".join(shape.stem for shape in of_type)
+        return refuse(name, f"{asked.type} has no {asked.stem}", f"PTX ISA, sparse matrix fragments: {have}")
+    if asked.operand == "meta":
+        rule = f"PTX ISA, sparse matrix storage: the sparsity selector is one of {', '.join(map(str, shape.selectors))}"
+        return refuse(
+            name, f"metadata takes no suffix .{asked.suffix}", rule, "selector 0 takes no suffix, 1 takes .sel1"
+        )
+    if shape.is_warpgroup:
+        dense = f"wgmma.m64nNk{shape.k // 2}.{asked.type}"
+        return refuse(name, f"operand {asked.operand} has no name here", f"it lies as that of {dense}, half the K")
+    have = ", ".join(shape.accumulators)
+    return refuse(name, f"{asked.operand} takes no suffix .{asked.suffix}", f"PTX ISA, mma.sp: accumulators are {have}")

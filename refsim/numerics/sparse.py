@@ -1,0 +1,304 @@
+"""Products whose A has zeros in a fixed proportion: how such a matrix is stored, and the row that adds what is left of it.
+
+Of each group of neighbours in a row of A some are stored, with their positions in the group: the metadata. An instruction
+multiplies what is stored by those elements of B that stand at these positions; the others are absent, NaN or not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.errors import RefsimError, unknown
+from refsim.evidence import Evidence, Level
+from refsim.formats import BF16, E4M3, E5M2, F16, F32, S8, S32, TF32, U8, ElementType, float_named
+from refsim.numerics.calls import Arguments, Call, codes_and_format, fitted
+from refsim.numerics.profiles import profile
+from refsim.numerics.rows import Profile, Unit
+from refsim.sources import PTX, Source
+from refsim.targets import target_named
+from refsim.typed_arrays import native
+
+Codes = NDArray[Any]
+Positions = NDArray[np.uint8]
+_TILE = 1 << 22  # elements of B that are gathered at once
+_SHAPES = "a (..., M, K / 2) codes, metadata (..., M, K / 2) positions, b (..., N, K) codes"
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """Of each `group` neighbours in a row `kept` are stored: 2:4."""
+
+    kept: int
+    group: int
+
+    def __str__(self) -> str:
+        return f"{self.kept}:{self.group}"
+
+
+TWO_OF_FOUR, ONE_OF_TWO = Sparsity(2, 4), Sparsity(1, 2)
+
+INFERRED = Evidence(
+    Level.UNVERIFIED,
+    "sparse sums are inferred, not measured: the stored products, in their order, taken for those of the dense instruction of "
+    "half the K",
+)
+_EXACT = Evidence(Level.FORMULA, "exact integers, by definition of the instruction")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseForm:
+    """The sparse instructions of a unit for some types of A and B: their `k`, counted in elements of the whole A, what is
+    stored, and what `changes` in the row of the dense instruction of half that K (fields of `Profile`)."""
+
+    unit: Unit
+    types: tuple[ElementType, ...]
+    results: tuple[ElementType, ...]
+    k: tuple[int, ...]
+    sparsity: Sparsity
+    since: str
+    source: Source
+    evidence: Evidence = INFERRED
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+# What a chip is measured to do otherwise stands in `changes`: chunks that end where those of the whole A end would be
+# {"length": 8} for f16 of mma.sync on sm_90.
+# fmt: off
+_WARP, _WARPGROUP = PTX["mma.sp"], PTX["wgmma.mma_async.sp"]
+SPARSE_FORMS = (
+    SparseForm(unit="mma.sync", types=(F16,), results=(F32, F16), k=(32, 16), sparsity=TWO_OF_FOUR, since="sm_80",
+               source=_WARP),
+    SparseForm(unit="mma.sync", types=(BF16,), results=(F32,), k=(32, 16), sparsity=TWO_OF_FOUR, since="sm_80", source=_WARP),
+    SparseForm(unit="mma.sync", types=(TF32,), results=(F32,), k=(16, 8), sparsity=ONE_OF_TWO, since="sm_80", source=_WARP),
+    SparseForm(unit="mma.sync", types=(S8, U8), results=(S32,), k=(64, 32), sparsity=TWO_OF_FOUR, since="sm_80",
+               source=_WARP, evidence=_EXACT),
+    SparseForm(unit="mma.sync", types=(E4M3, E5M2), results=(F32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_89",
+               source=_WARP),
+    SparseForm(unit="wgmma", types=(F16,), results=(F32, F16), k=(32,), sparsity=TWO_OF_FOUR, since="sm_90a",
+               source=_WARPGROUP),
+    SparseForm(unit="wgmma", types=(BF16,), results=(F32,), k=(32,), sparsity=TWO_OF_FOUR, since="sm_90a",
+               source=_WARPGROUP),
+    SparseForm(unit="wgmma", types=(TF32,), results=(F32,), k=(16,), sparsity=ONE_OF_TWO, since="sm_90a",
+               source=_WARPGROUP),
+    SparseForm(unit="wgmma", types=(E4M3, E5M2), results=(F32, F16), k=(64,), sparsity=TWO_OF_FOUR, since="sm_90a",
+               source=_WARPGROUP),
+    SparseForm(unit="wgmma", types=(S8, U8), results=(S32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_90a",
+               source=_WARPGROUP, evidence=_EXACT),
+)
+# fmt: on
+
+
+def sparsity_of(format: ElementType) -> Sparsity:
+    """How a sparse A of that type is stored: 1:2 for tf32, 2:4 for f16, bf16, FP8, s8 and u8."""
+    form = next((form for form in SPARSE_FORMS if format in form.types), None)
+    if form is None:
+        known = dict.fromkeys(type.name for form in SPARSE_FORMS for type in form.types)
+        raise unknown("type of a sparse matrix", format.name, list(known))
+    return form.sparsity
+
+
+def sparse_profile(
+    target: str,
+    unit: Unit,
+    a_format: str | ElementType,
+    b_format: str | ElementType,
+    d_format: str | ElementType,
+    k: int | None = None,
+) -> Profile:
+    """The row by which the stored products of a sparse instruction are added; its `k` and `length` count these alone.
+
+    `k` is that of the instruction, elements of the whole A (None: the largest). What nobody has measured is unverified.
+    sparse_profile("sm_90a", "mma.sync", "f16", "f16", "f32", 32).k is (16, 8).
+    Raises RefsimError for combinations that no instruction has. Source: the row's.
+    """
+    row = profile(target, unit, a_format, b_format, d_format, k // 2 if isinstance(k, int) and k % 2 == 0 else k)
+    for form in SPARSE_FORMS:
+        names = [type.name for type in form.types]
+        if (form.unit, str(a_format) in names, str(b_format) in names) != (unit, True, True):
+            continue
+        sizes = tuple(size // 2 for size in form.k if size // 2 in row.k)
+        has_it = target_named(row.target).number >= target_named(form.since).number and row.d_format in form.results
+        if has_it and sizes and (k is None or k // 2 in sizes):
+            fields: dict[str, Any] = {"k": sizes, "source": form.source, "evidence": form.evidence}
+            return replace(row, **(fields | form.changes))
+    of_unit = [form for form in SPARSE_FORMS if form.unit == unit]
+    known = "; ".join(f"{'|'.join(map(str, form.types))}, k {' or '.join(map(str, form.k))}" for form in of_unit)
+    raise RefsimError(
+        "unknown-arithmetic",
+        f"{target} {unit} has no sparse product of {a_format} x {b_format} -> {d_format}"
+        + (f" with k {k}" if k else ""),
+        help=f"known: {known or 'mma.sync and wgmma'}",
+    )
+
+
+# ---- storage
+
+
+def compress(a: ArrayLike, format: str | ElementType | None = None) -> tuple[Codes, Positions]:
+    """What a sparse instruction is given of a matrix (..., K) with enough zeros: its stored codes and their positions.
+
+    Both results are (..., K / 2). `format` may be left out where the array is one of ml_dtypes. Of each four neighbours
+    (tf32: two) at most two (one) may be nonzero, zeros of either sign counting as zeros; where fewer are, the first places
+    that are left stand for them, and positions rise within a group.
+    compress(np.uint16([[0, 0, 0x3c00, 0]]), "f16")[1] is [[0, 2]], and the stored codes are 0 and 0x3c00.
+    Raises RefsimError `not-sparse` with the place of a group that holds too much. Source: PTX ISA, sparse matrix storage.
+    """
+    codes, row = _codes(a, format)
+    sparsity = sparsity_of(row)
+    if codes.ndim < 1 or codes.shape[-1] == 0 or codes.shape[-1] % sparsity.group:
+        raise RefsimError("operand-k", f"rows of {codes.shape} codes are not whole groups of {sparsity.group}")
+    groups = codes.reshape(*codes.shape[:-1], -1, sparsity.group)
+    present = groups & codes.dtype.type(_magnitudes(row)) != 0
+    counts = present.sum(axis=-1)
+    if (counts > sparsity.kept).any():
+        place = tuple(int(each[0]) for each in np.nonzero(counts > sparsity.kept))
+        raise RefsimError(
+            "not-sparse",
+            f"{int(counts[place])} of the {sparsity.group} elements from {_element(place, sparsity.group)} on are nonzero",
+            rule=f"PTX ISA, sparse matrix storage: {row} is {sparsity}",
+            help="set the smallest to zero before",
+        )
+    chosen = np.sort(np.argsort(~present, axis=-1, kind="stable")[..., : sparsity.kept], axis=-1)
+    shape = (*codes.shape[:-1], -1)
+    stored = np.take_along_axis(groups, chosen, axis=-1).reshape(shape)
+    return stored, chosen.astype(np.uint8).reshape(shape)
+
+
+def decompress(a: ArrayLike, metadata: ArrayLike, format: str | ElementType | None = None) -> Codes:
+    """The whole matrix (..., K) of stored codes and their positions, both (..., K / 2); what is not stored is +0.
+
+    Positions of a group may stand in any order. The inverse of `compress`, but for zeros that are not stored.
+    decompress(np.uint16([[0, 0x3c00]]), np.uint8([[0, 2]]), "f16") is [[0, 0, 0x3c00, 0]].
+    Raises RefsimError `metadata` for positions that are equal or beyond their group. Source: PTX ISA, sparse matrix storage.
+    """
+    codes, row = _codes(a, format)
+    sparsity = sparsity_of(row)
+    positions = checked_positions(metadata, codes.shape, sparsity)
+    shape = (*codes.shape[:-1], codes.shape[-1] // sparsity.kept)
+    groups = np.zeros((*shape, sparsity.group), codes.dtype)
+    held = codes.reshape(*shape, sparsity.kept), positions.reshape(*shape, sparsity.kept).astype(np.intp)
+    np.put_along_axis(groups, held[1], held[0], axis=-1)
+    return groups.reshape(*codes.shape[:-1], -1)
+
+
+def checked_positions(
+    metadata: ArrayLike, shape: tuple[int, ...], sparsity: Sparsity, *, ordered: bool = False
+) -> Positions:
+    """The positions of stored codes of that shape; raises RefsimError `metadata` where no instruction takes them."""
+    positions = native(np.asarray(metadata))
+    if positions.dtype.kind not in "iu" or positions.shape != shape or not shape or shape[-1] % sparsity.kept:
+        raise RefsimError(
+            "metadata",
+            f"metadata is {positions.dtype} of shape {positions.shape}, a has shape {shape}",
+            rule=f"a position for each stored code, {sparsity.kept} to a group",
+        )
+    if (beyond := (positions < 0) | (positions >= sparsity.group)).any():
+        place = tuple(int(each[0]) for each in np.nonzero(beyond))
+        what = f"position {int(positions[place])} of stored element {place}"
+        raise RefsimError("metadata", what, rule=f"positions in a group of {sparsity.group} are below {sparsity.group}")
+    if (group := misplaced(positions, sparsity, ordered=ordered)) is not None:
+        first, second = positions[group[:-1]].reshape(-1, 2)[group[-1]].tolist()
+        rule = "the positions of a group " + ("rise" if ordered else "differ")
+        raise RefsimError("metadata", f"group {group} has positions {first} and {second}", rule=rule)
+    return positions.astype(np.uint8)
+
+
+def misplaced(positions: Positions, sparsity: Sparsity, *, ordered: bool) -> tuple[int, ...] | None:
+    """The first group, by row and number, whose two positions are equal or, where that is asked for, do not rise."""
+    if sparsity.kept == 1:
+        return None
+    first, second = positions[..., ::2], positions[..., 1::2]
+    wrong = first >= second if ordered else first == second
+    return tuple(int(each[0]) for each in np.nonzero(wrong)) if wrong.any() else None
+
+
+def _codes(a: ArrayLike, format: str | ElementType | None) -> tuple[Codes, ElementType]:
+    given, row = codes_and_format(a, format, "a", None)
+    codes = native(np.asarray(given))
+    if codes.dtype != row.code_dtype:
+        raise RefsimError(
+            "code-type", f"a holds {codes.dtype}, codes of {row} are {row.code_dtype}", help="or view a float's bits"
+        )
+    return codes, row
+
+
+def _magnitudes(row: ElementType) -> int:
+    """The bits of a code that are all clear in a zero."""
+    if row.is_integer:
+        return row.code_limit - 1
+    format = float_named(row)
+    return (format.magnitude_limit - 1) << format.padding_bits
+
+
+def _element(place: tuple[int, ...], group: int) -> tuple[int, ...]:
+    return (*place[:-1], place[-1] * group)
+
+
+# ---- products
+
+
+def gathered(b: Codes, metadata: Positions, sparsity: Sparsity) -> Codes:
+    """The elements of B (..., N, K) that each row of A meets, in the order in which its codes are stored: (..., M, N, K / 2)."""
+    stored = np.arange(metadata.shape[-1]) // sparsity.kept * sparsity.group
+    places = (metadata + stored)[..., None, :]
+    wide = b[..., None, :, :]
+    missing = places.ndim - wide.ndim
+    wide = wide.reshape((1,) * missing + wide.shape)
+    places = places.reshape((1,) * -missing + places.shape)
+    return np.take_along_axis(wide, places, axis=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseCall:
+    """A product to be computed by a row of `sparse_profile`, whose instructions take `k` stored products: each row of A is
+    a product of its own, with the elements of B that it meets. `shape` is that of the result."""
+
+    row: Profile
+    k: int
+    arguments: Arguments
+    positions: Positions
+    shape: tuple[int, ...]
+
+    def parts(self) -> Iterator[Call]:
+        """Calls whose results, rows behind rows, are that of this one: no more of B is gathered at once than fits."""
+        given = self.arguments
+        a, b = np.asarray(given.a), np.asarray(given.b)
+        step = max(1, _TILE // max(1, prod(b.shape[:-1]) * a.shape[-1]))
+        for start in range(0, self.shape[-2], step):
+            rows = slice(start, start + step)
+            c = None if given.c is None else np.asarray(given.c)[..., rows, None, :]
+            met = gathered(b, self.positions[..., rows, :], sparsity_of(given.a_format))
+            call = fitted(replace(given, a=a[..., rows, None, :], b=met, c=c), self.row, self.k)
+            yield replace(call, shape=(*call.shape[:-2], call.shape[-1]))
+
+    def result(self) -> NDArray[Any]:
+        """D, as floats or integers."""
+        return np.concatenate([part.result() for part in self.parts()], axis=-2)
+
+
+def sparse_call(arguments: Arguments, metadata: ArrayLike, row: Profile, k: int) -> SparseCall:
+    """The call of a sparse instruction; raises RefsimError where operands and metadata do not fit each other."""
+    a, b = (native(np.asarray(side)) for side in (arguments.a, arguments.b))
+    sparsity, where = sparsity_of(arguments.a_format), f"sparse {row.name}"
+    if min(a.ndim, b.ndim) < 2 or not a.size or a.shape[-1] * sparsity.group != b.shape[-1] * sparsity.kept:
+        raise RefsimError(
+            "operand-shape", f"a has shape {a.shape}, b has shape {b.shape}", where, f"{sparsity}: {_SHAPES}"
+        )
+    positions = checked_positions(metadata, a.shape, sparsity)
+    c = None if arguments.c is None else native(np.asarray(arguments.c))
+    m, n = a.shape[-2], b.shape[-2]
+    if c is not None and c.shape[-2:] != (m, n):
+        raise RefsimError("operand-shape", f"c has shape {c.shape}", where, f"M = {m}, N = {n}")
+    try:
+        leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], () if c is None else c.shape[:-2])
+    except ValueError:
+        raise RefsimError(
+            "operand-shape", f"leading dimensions of {a.shape} and {b.shape} do not broadcast", where
+        ) from None
+    return SparseCall(
+        row=row, k=k, arguments=replace(arguments, a=a, b=b, c=c), positions=positions, shape=(*leading, m, n)
+    )

@@ -1,0 +1,37 @@
+"""One output of a sparse product, over Python integers: the whole row of A, in which most elements are absent."""
+
+from collections.abc import Sequence
+
+from refsim.formats import ElementType
+from refsim.numerics.dot.definition import dot_product
+from refsim.numerics.rows import Profile
+
+
+def expanded(stored: Sequence[int], positions: Sequence[int], kept: int, group: int) -> list[int | None]:
+    """The row as a dense one, element by element; None is absent. ([7, 8], [2, 0], 2, 4) gives [8, None, 7, None]."""
+    row: list[int | None] = [None] * (len(stored) // kept * group)
+    for number, (code, position) in enumerate(zip(stored, positions, strict=True)):
+        row[number // kept * group + position] = code
+    return row
+
+
+def sparse_dot_product(
+    row: Sequence[int | None],
+    b: Sequence[int],
+    c: int,
+    profile: Profile,
+    k: int,
+    *,
+    a_format: str | ElementType,
+    b_format: str | ElementType,
+) -> int:
+    """The code of c + sum of row[i] b[i] over the i that are there, by instructions that take `k` elements of the row each.
+
+    Both operands of an absent product are dropped before anybody looks at what they mean; the others, in rising i, are added
+    as `profile` adds the products of one instruction.
+    """
+    for start in range(0, len(row), k):
+        there = [i for i in range(start, start + k) if row[i] is not None]
+        a = [code for code in row[start : start + k] if code is not None]
+        c = dot_product(a, [b[i] for i in there], c, profile, len(a), a_format=a_format, b_format=b_format).result
+    return c
