@@ -15,7 +15,7 @@ from refsim.sources import CUDA_DRIVER, PTX, Source
 from refsim.typed_arrays import words
 
 ZEROS: Final = "zeros"
-NAN_REQUEST = "nan_request_zero_fma"
+NAN_REQUEST: Final = "nan_request_zero_fma"
 Interleave = Literal["none", "16B", "32B"]
 SwizzleMode = Literal["none", "32B", "64B", "128B", "128B_32B_atom", "128B_32B_atom_8B_flip", "128B_64B_atom"]
 L2Promotion = Literal["none", "64B", "128B", "256B"]

@@ -1,5 +1,6 @@
 """Kernels of other compilers: what their host code would add to a launch is added, and what cannot be is said."""
 
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -12,7 +13,8 @@ from refsim import device
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.kernels import Buffer
-from refsim.testing.adapters import NumbaKernel, TritonKernel, from_cupy, from_numba, from_triton
+from refsim.layouts import tensor_map
+from refsim.testing.adapters import NumbaKernel, TritonDescriptor, TritonKernel, from_cupy, from_numba, from_triton
 from refsim.testing.adapters.numba_kernels import _parameter
 
 KERNELS = Path(__file__).parents[1] / "ptx/triton_kernels.py"
@@ -73,13 +75,8 @@ def test_signatures_by_order_and_wrong_ones(triton_kernels):
     assert by_order.parameters == ("*fp32", "*fp32", "i32", "i32")
     assert by_order.threads == 32
     assert [size for size, _ in by_order.scratch] == [0, 0]
-    for signature, code in (
-        ({"x": "*fp32"}, "bad-signature"),
-        (("*fp32", "tensordesc<fp32[8]>", "i32", "i32"), "unsupported-argument"),
-    ):
-        with pytest.raises(RefsimError) as caught:
-            from_triton(softmax, signature, {"BLOCK": 64}, "sm_80")
-        assert caught.value.code == code
+    with pytest.raises(RefsimError, match="bad-signature"):
+        from_triton(softmax, {"x": "*fp32"}, {"BLOCK": 64}, "sm_80")
     with pytest.raises(RefsimError, match="triton-error"):
         from_triton(softmax, ("*fp32", "*fp32", "i32", "i32"), {"BLOCK": 63}, "sm_80")
     with pytest.raises(RefsimError, match="bad-target"):
@@ -98,6 +95,93 @@ def test_hidden_parameters_clusters_and_scalars_of_a_launch():
     assert gpu.uploads == [("k global_scratch", 128 * 30, True)]
     with pytest.raises(RefsimError, match="argument-count"):
         kernel.launch(gpu, 1, x)
+
+
+BOXED = {
+    "block_size": [1, 64, 32],
+    "swizzle": 2,
+    "elem_size": 2,
+    "elem_type": 10,
+    "fp4_padded": False,
+    "is_im2col": False,
+}
+
+
+def test_a_descriptor_becomes_a_tensor_map_with_extents_and_strides():
+    kind = "tensordesc<bf16[1,64,32]>"
+    kernel = TritonKernel(".", "k", (kind, "i32"), 128, 0, 1, False, (), "3.9.0", (), (BOXED,))
+    gpu = Recorder()
+    x = Buffer("x", 4096, 2 * 70 * 32, np.dtype("u2"))
+    kernel.launch(gpu, 1, TritonDescriptor(x, (2, 70, 32), (70 * 40, 40, 1), "nan"), 5)
+    ((_, _, _, (made, *others), _, _),) = gpu.launches
+    assert made == tensor_map(
+        "bfloat16",
+        (32, 70, 2),
+        (32, 64, 1),
+        strides=(80, 70 * 80),
+        address=4096,
+        swizzle="64B",
+        l2_promotion="128B",
+        oob_fill="nan_request_zero_fma",
+    )
+    assert others == [2, 70, 32, 70 * 40, 40, 1, 5]
+    assert [value.dtype for value in others] == [np.dtype("i4")] * 3 + [np.dtype("i8")] * 3 + [np.dtype("i4")]
+
+
+@pytest.mark.parametrize(
+    ("said", "descriptor", "element", "inner"),
+    [
+        ({"elem_type": 7, "elem_size": 4}, {"round_f32_to_tf32": True}, "tfloat32", 32),
+        ({"elem_type": 9, "elem_size": 8, "block_size": [1, 64, 8]}, {}, "float64", 32),
+        ({"elem_type": 14, "elem_size": 1, "block_size": [1, 64, 128], "fp4_padded": True}, {}, "16u4_align16b", 256),
+    ],
+)
+def test_elements_of_a_descriptor_are_those_that_triton_says(said, descriptor, element, inner):
+    kernel = TritonKernel(
+        ".", "k", ("tensordesc<x[1,64,32]>",), 128, 0, 1, False, (), "", (), (BOXED | said | {"swizzle": 0},)
+    )
+    gpu = Recorder()
+    extents = (2, 70, inner // (1 + said.get("fp4_padded", False)))
+    kernel.launch(gpu, 1, TritonDescriptor(Buffer("x", 4096, 1 << 20, np.dtype("u1")), extents, **descriptor))
+    made = gpu.launches[0][3][0]
+    assert (made.data_type.name, made.dims, made.strides[0]) == (
+        element,
+        (inner, 70, 2),
+        said["elem_size"] * extents[-1],
+    )
+
+
+def test_a_descriptor_is_taken_apart_for_a_target_without_tensor_maps():
+    kernel = TritonKernel(".", "k", ("tensordesc<fp16[64,32]>",), 128, 0, 1, False, (), "3.9.0")
+    gpu = Recorder()
+    x = Buffer("x", 4096, 70 * 32, np.dtype("f2"))
+    kernel.launch(gpu, 1, TritonDescriptor(x, (70, 32), padding="nan"))
+    ((_, _, _, args, _, _),) = gpu.launches
+    assert args == [x, 70, 32, 32, 1, True, False, 70, 32, 32, 1]
+    assert "".join(value.dtype.char for value in args[1:]) == "llll??iill"
+
+
+def test_descriptors_and_aligned_arguments_that_cannot_be_meant():
+    kinds = ("tensordesc<bf16[1,64,32]>", "*bf16", "i32")
+    kernel = TritonKernel(".", "k", kinds, 128, 0, 1, False, (), "3.9.0", (1, 2), (BOXED,))
+    gpu = Recorder()
+    x = Buffer("x", 4096, 70 * 32, np.dtype("u2"))
+    kernel.launch(gpu, 1, TritonDescriptor(x, (1, 70, 32)), None, 32)
+    for arguments, code in (
+        ((x, x, 32), "bad-descriptor"),
+        ((TritonDescriptor(x, (70, 32)), x, 32), "unsupported-argument"),
+        ((TritonDescriptor(x, (1, 70, 32)), x, 30), "misaligned-argument"),
+        ((TritonDescriptor(x, (1, 70, 32)), Buffer("y", 4104, 1, np.dtype("u2")), 32), "misaligned-argument"),
+    ):
+        with pytest.raises(RefsimError) as caught:
+            kernel.launch(gpu, 1, *arguments)
+        assert caught.value.code == code
+    boxes_of_pixels = replace(kernel, descriptors=({**BOXED, "is_im2col": True},))
+    with pytest.raises(RefsimError, match="im2col"):
+        boxes_of_pixels.launch(gpu, 1, TritonDescriptor(x, (1, 70, 32)), x, 32)
+    for wrong in (((70, 0),), ((70, 32), (32, 2)), ((70, 32), (1,)), ((),), ((70, 32), None, "zeros")):
+        with pytest.raises(RefsimError, match="bad-descriptor"):
+            TritonDescriptor(x, *wrong)
 
 
 # ---- numba-cuda ------------------------------------------------------------------------------------------------------

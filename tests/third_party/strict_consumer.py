@@ -266,6 +266,8 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
 def of_others(function: object, launcher: testing.Launcher, x: kernels.Buffer) -> list[str]:
     triton: adapters.TritonKernel = adapters.from_triton(function, {"x": "*fp32"}, {"N": 64}, "sm_80", num_warps=4)
     triton.launch(launcher, (1, 2), x)
+    descriptor: adapters.TritonDescriptor = adapters.TritonDescriptor(x, (4, 16), padding="nan")
+    triton.launch(launcher, (1, 2), descriptor)
     numba: adapters.NumbaKernel = adapters.from_numba(function, "void(float32[::1])", "sm_80", fastmath=True)
     numba.launch(launcher, 1, 32, x, shared_bytes=16)
     cupy: adapters.CupyKernel = adapters.from_cupy("__global__ void k(float* x) {}", "k", options=("-DX=1",))

@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-__all__ = ["CupyKernel", "NumbaKernel", "TritonKernel", "from_cupy", "from_numba", "from_triton"]
+__all__ = ["CupyKernel", "NumbaKernel", "TritonDescriptor", "TritonKernel", "from_cupy", "from_numba", "from_triton"]
 
 if TYPE_CHECKING:
     from refsim.testing.adapters.cupy_kernels import CupyKernel, from_cupy
     from refsim.testing.adapters.numba_kernels import NumbaKernel, from_numba
+    from refsim.testing.adapters.triton_descriptors import TritonDescriptor
     from refsim.testing.adapters.triton_kernels import TritonKernel, from_triton
 else:
     from refsim.lazy import exports
@@ -16,6 +17,7 @@ else:
         {
             "refsim.testing.adapters.cupy_kernels": ("CupyKernel", "from_cupy"),
             "refsim.testing.adapters.numba_kernels": ("NumbaKernel", "from_numba"),
+            "refsim.testing.adapters.triton_descriptors": ("TritonDescriptor",),
             "refsim.testing.adapters.triton_kernels": ("TritonKernel", "from_triton"),
         },
     )

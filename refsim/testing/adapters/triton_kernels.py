@@ -3,7 +3,7 @@
 import importlib
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
 from refsim.ptx.machine.launch_rules import extents
 from refsim.ptx.text.parser import signatures
+from refsim.testing.adapters.triton_descriptors import descriptor_values, is_descriptor, parameter_count
 
 _SCALARS = {
     "i1": np.bool_,
@@ -25,6 +26,7 @@ _SCALARS = {
 }
 """Triton's types of scalars, as the kernel takes them; a bf16 is given as a NumPy scalar of ml_dtypes."""
 _SCRATCH = ("global_scratch", "profile_scratch")
+_ALIGNED = 16
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ class TritonKernel:
     """What Triton made of a function: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, x, y, n)` in its run.
 
     `parameters` are the types of the arguments in order, constants left out; `scratch` the bytes for one program and their
-    alignment, of each hidden parameter behind them. `version` is Triton's.
+    alignment, of each hidden parameter behind them. `version` is Triton's. `aligned` are the places of the arguments that the
+    code takes for multiples of 16; `descriptors` what Triton says of the tensor map of each descriptor, none for a target
+    without such maps.
     """
 
     ptx: str
@@ -44,20 +48,41 @@ class TritonKernel:
     cooperative: bool
     scratch: tuple[tuple[int, int], ...]
     version: str
+    aligned: tuple[int, ...] = ()
+    descriptors: tuple[Mapping[str, Any], ...] = ()
 
     def launch(self, launcher: Launcher, grid: Extents, *args: Any) -> None:
-        """Runs `grid` programs; numbers become what the signature says, None a null pointer."""
+        """Runs `grid` programs; numbers become what the signature says, None a null pointer.
+
+        A descriptor is a `TritonDescriptor` over a Buffer.
+        """
         if len(args) != len(self.parameters):
             raise RefsimError(
                 "argument-count",
                 f"{self.entry} takes {len(self.parameters)} arguments, {len(args)} are given",
                 rule=f"in order: {', '.join(self.parameters)}; constants are left out",
             )
-        values = [_value(kind, argument) for kind, argument in zip(self.parameters, args, strict=True)]
+        for place in self.aligned:
+            self._check_aligned(place, args[place])
+        said = iter(self.descriptors)
+        values = [
+            each for kind, given in zip(self.parameters, args, strict=True) for each in _values(kind, given, said)
+        ]
         first, second, third = extents("grid", grid)
         blocks = (first * self.ctas, second, third)
         hidden = [self._scratch(launcher, place, prod(blocks)) for place in range(len(self.scratch))]
         launcher.launch(self.entry, blocks, self.threads, [*values, *hidden], self.shared_bytes, **self._options())
+
+    def _check_aligned(self, place: int, argument: Any) -> None:
+        """The code rests on it: a mask of whole vectors is not asked for each element."""
+        number = argument.address if isinstance(argument, Buffer) else argument
+        if number is not None and int(number) % _ALIGNED:
+            raise RefsimError(
+                "misaligned-argument",
+                f"argument {place} of {self.entry} is {number}, no multiple of {_ALIGNED}",
+                rule="it was compiled with aligned=, for multiples alone",
+                help="leave its name out of aligned=",
+            )
 
     def _options(self) -> dict[str, Any]:
         clustered = {"cluster": self.ctas} if self.ctas > 1 else {}
@@ -87,8 +112,8 @@ def from_triton(
 
     `signature` gives the types of the arguments by name (or in order), without the constants. `aligned` names the arguments
     that are multiples of 16, as Triton's own launches find out: vector accesses need it. `options` are the launch's:
-    num_warps, num_stages, num_ctas, maxnreg, ... Raises RefsimError: `no-triton` where it is not installed (exit 4),
-    `unsupported-argument` for tensor descriptors, `triton-error` with what it says.
+    num_warps, num_stages, num_ctas, maxnreg, ... A tensor descriptor is "tensordesc<fp16[64,32]>", with the block that the
+    kernel loads. Raises RefsimError: `no-triton` where it is not installed (exit 4), `triton-error` with what it says.
     Source: Triton, triton.compile and the launcher of its NVIDIA backend.
     """
     try:
@@ -103,7 +128,7 @@ def from_triton(
         jit_function,
         signature={name: types.get(name, "constexpr") for name in jit_function.arg_names},
         constexprs=dict(constexprs),
-        attrs={(jit_function.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+        attrs={(jit_function.arg_names.index(name),): [["tt.divisibility", _ALIGNED]] for name in aligned},
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -115,7 +140,9 @@ def from_triton(
             ) from error
     said = made.metadata
     text, entry = made.asm["ptx"], said.name
-    hidden = len(signatures(text).functions[entry].parameters) - len(types)
+    descriptors = tuple(getattr(said, "tensordesc_meta", None) or ())
+    own = sum(parameter_count(kind, bool(descriptors)) for kind in types.values())
+    hidden = len(signatures(text).functions[entry].parameters) - own
     return TritonKernel(
         text,
         entry,
@@ -126,6 +153,8 @@ def from_triton(
         bool(said.launch_cooperative_grid),
         tuple((getattr(said, f"{name}_size"), getattr(said, f"{name}_align")) for name in _SCRATCH[:hidden]),
         triton.__version__,
+        tuple(place for place, name in enumerate(types) if name in aligned),
+        descriptors,
     )
 
 
@@ -138,12 +167,6 @@ def _types(
     types = {name: given[name] for name in names if name in given}
     if list(types) != names:
         raise RefsimError("bad-signature", f"{jit_function.__name__} takes {names}, the signature has {list(given)}")
-    if of_host := [name for name, kind in types.items() if kind.startswith("tensordesc")]:
-        raise RefsimError(
-            "unsupported-argument",
-            f"{', '.join(of_host)}: descriptors are made by Triton's host code",
-            help="take a pointer, and make the descriptor in the kernel (tl.make_tensor_descriptor)",
-        )
     return types
 
 
@@ -152,6 +175,13 @@ def _capability(target: str) -> int:
     if number is None:
         raise RefsimError("bad-target", f"{target!r} is not a target", help="write sm_89")
     return int(number[1])
+
+
+def _values(kind: str, argument: Any, said: Iterator[Mapping[str, Any]]) -> list[Any]:
+    """The parameters that an argument becomes."""
+    if is_descriptor(kind):
+        return descriptor_values(kind, argument, next(said, None))
+    return [_value(kind, argument)]
 
 
 def _value(kind: str, argument: Any) -> Any:

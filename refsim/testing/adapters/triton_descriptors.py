@@ -1,0 +1,102 @@
+"""Triton's tensor descriptors: what its host code passes for one, as a tensor map or taken apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.integers import is_whole
+from refsim.kernels import Buffer
+from refsim.layouts import tensor_map
+from refsim.layouts.tma import DATA_TYPES, NAN_REQUEST, SWIZZLE_MODES, ZEROS
+
+Padding = Literal["zero", "nan"]
+_OF_DRIVER = {8: 10, 9: 8, 10: 9}
+"""The driver's number of an element type, where Triton's metadata has that of tensormap.replace, which counts otherwise."""
+_TF32 = "tfloat32"
+
+
+@dataclass(frozen=True)
+class TritonDescriptor:
+    """A tensor in a Buffer, as Triton's TensorDescriptor is one in a tensor of PyTorch: TritonDescriptor(x, (heads, 64, 32)).
+
+    `shape` and `strides` (dense if left out) count elements, outermost first; the innermost stride is 1. `padding` says what a
+    box holds outside the tensor. The block is the signature's: "tensordesc<fp16[1,64,32]>". Raises RefsimError bad-descriptor.
+    Source: Triton, tools/tensor_descriptor.py and the launcher of its NVIDIA backend.
+    """
+
+    base: Buffer
+    shape: Sequence[int]
+    strides: Sequence[int] | None = None
+    padding: Padding = "zero"
+    round_f32_to_tf32: bool = False
+
+    def __post_init__(self) -> None:
+        strides = self.steps
+        whole_numbers = all(is_whole(extent, 1) for extent in self.shape) and all(is_whole(step) for step in strides)
+        if not whole_numbers or not 1 <= len(self.shape) <= 5 or len(strides) != len(self.shape) or strides[-1] != 1:
+            raise RefsimError(
+                "bad-descriptor",
+                f"shape {self.shape} with strides {strides}",
+                rule="1 to 5 extents from 1, as many strides in elements, the last of them 1",
+            )
+        if self.padding not in get_args(Padding):
+            raise RefsimError("bad-descriptor", f"padding {self.padding!r}", rule=f"one of {get_args(Padding)}")
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The strides in elements, those of a dense tensor if none were given."""
+        if self.strides is not None:
+            return tuple(self.strides)
+        return tuple(int(np.prod(self.shape[axis + 1 :], dtype=object)) for axis in range(len(self.shape)))
+
+
+def is_descriptor(kind: str) -> bool:
+    """Whether a type of Triton's is a tensor descriptor's: tensordesc<fp16[64,32]>."""
+    return kind.startswith("tensordesc")
+
+
+def parameter_count(kind: str, is_mapped: bool) -> int:
+    """How many parameters an argument of a type becomes: a map or base and two flags, extents and strides once or twice."""
+    if not is_descriptor(kind):
+        return 1
+    rank = kind.partition("[")[2].partition("]")[0].count(",") + 1
+    return 1 + 2 * rank if is_mapped else 3 + 4 * rank
+
+
+def descriptor_values(kind: str, argument: Any, said: Mapping[str, Any] | None) -> list[Any]:
+    """The parameters that a descriptor becomes: a tensor map where Triton `said` how, else address, extents and strides.
+
+    The kernel's own arithmetic takes extents and strides once more, behind either.
+    """
+    if not isinstance(argument, TritonDescriptor):
+        raise RefsimError(
+            "bad-descriptor", f"{type(argument).__name__} for {kind}", help="give TritonDescriptor(buffer, shape)"
+        )
+    extents, steps = [np.int32(extent) for extent in argument.shape], [np.int64(step) for step in argument.steps]
+    if said is not None:
+        return [_mapped(kind, argument, said), *extents, *steps]
+    flags = [np.bool_(argument.padding == "nan"), np.bool_(argument.round_f32_to_tf32)]
+    return [argument.base, *map(np.int64, argument.shape), *steps, *flags, *extents, *steps]
+
+
+def _mapped(kind: str, argument: TritonDescriptor, said: Mapping[str, Any]) -> Any:
+    box = said["block_size"]
+    if said.get("is_im2col") or len(box) != len(argument.shape):
+        what = "boxes of im2col" if said.get("is_im2col") else f"a tensor of {len(argument.shape)} dimensions"
+        raise RefsimError("unsupported-argument", f"{what} for {kind}")
+    number = _OF_DRIVER.get(said["elem_type"], said["elem_type"])
+    element = _TF32 if argument.round_f32_to_tf32 else next(row.name for row in DATA_TYPES if row.code == number)
+    *outer, inner = argument.shape
+    return tensor_map(
+        element,
+        (inner * 2 if said["fp4_padded"] else inner, *reversed(outer)),
+        tuple(reversed(box)),
+        strides=tuple(said["elem_size"] * step for step in reversed(argument.steps[:-1])),
+        address=argument.base.address,
+        swizzle=SWIZZLE_MODES[said["swizzle"]],
+        l2_promotion="128B",
+        oob_fill=NAN_REQUEST if argument.padding == "nan" else ZEROS,
+    )
