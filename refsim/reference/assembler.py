@@ -20,6 +20,8 @@ OPERAND_WORDS = {
     "immLut": "0xca",
     "dsink": "_",
     "registers": "64",
+    "ordinal": "1",
+    "code": "1",
 }
 OPERAND_WORDS |= dict.fromkeys(("scale_a", "scale_b", "trans_a", "trans_b"), "1")
 """What to write for operands that must be constants, or the sink."""

@@ -38,6 +38,7 @@ FAMILIES = (
     "wgmma",
     "bulk_copy",
     "tensor_copy",
+    "tensor_map",
 )
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
 OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]

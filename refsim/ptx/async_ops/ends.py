@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.errors import RefsimError
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES, TensorMap
 from refsim.ptx.async_ops.boxes import BULK_BYTES
 from refsim.ptx.async_ops.transfers import End, TransferHost
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.granules import granule
-from refsim.ptx.memory.access import ASYNC, READ, Access
+from refsim.ptx.memory.access import ASYNC, MAP_PROXY, READ, Access
 from refsim.ptx.memory.space import ITEM
 from refsim.ptx.memory.tensor_map import decoded
 
@@ -42,24 +43,34 @@ class Ends:
         if address % MAP_ALIGN:
             what = f"the tensor map's address {address:#x} is not a multiple of {MAP_ALIGN} bytes"
             raise one.fault("misaligned", 0, what, MAP_RULE)
-        made = None
-        if name in ("param", "global"):
-            steps = np.arange(0, MAP_BYTES, BULK_BYTES)
-            raw = (
-                Lanes(part.machine, np.repeat(part.ids, len(steps)), part.statement).load(
-                    name, address + steps, BULK_BYTES
-                )
-                if name == "global"
-                else self._parameters(part, int(at[0]))
-            )
-            made = decoded(raw.tobytes())
+        raw = None
+        if name == "global":
+            raw = self._read_map(part, int(at[0]), address)
+        elif name == "param":
+            raw = self._parameters(part, int(at[0]))
+        space, _ = part.space(name)
+        where = f"{name} address {address:#x} ({space.where(int(at[0]))})"
+        try:
+            made = None if raw is None else decoded(raw.tobytes())
+        except RefsimError as error:
+            what = f"the tensor map at {where} cannot be used: {error.what}"
+            raise one.fault("invalid-operand", 0, what, error.rule) from None
         if made is None:
-            space, _ = part.space(name)
-            where = f"{name} address {address:#x} ({space.where(int(at[0]))})"
             raise one.fault("invalid-operand", 0, f"the 128 bytes at {where} are no tensor map", MAP_RULE)
         if name == "param":
             self.maps[address] = made
         return made
+
+    def _read_map(self, part: Lanes, at: int, address: int) -> Array:
+        """A map in global memory, which threads may have written: read through a proxy of its own."""
+        steps = at + np.arange(0, MAP_BYTES, BULK_BYTES)
+        _, access = self.checked(part, "global", steps, BULK_BYTES, READ, MAP_PROXY)
+        for observer in self.machine.port.observers.get("global", ()):
+            observer.before(access)
+            observer.after(access)
+        if self.machine.proxies is not None:
+            self.machine.proxies.map_is_used(access, address)
+        return access.held()
 
     def _parameters(self, part: Lanes, at: int) -> Array:
         return self.checked(part, "param", at + np.arange(0, MAP_BYTES, BULK_BYTES), BULK_BYTES, READ)[1].held()
@@ -111,12 +122,14 @@ class Ends:
                 raise one.fault("out-of-bounds", 0, what, EXIT_RULE)
             yield Lanes(part.machine, part.ids, part.statement, np.array([first + rank])), position
 
-    def checked(self, one: Lanes, name: str, at: Array, width: int, kind: str) -> tuple[End, Access]:
+    def checked(
+        self, one: Lanes, name: str, at: Array, width: int, kind: str, proxy: str = ASYNC
+    ) -> tuple[End, Access]:
         """Items of a space for a lane, inside its regions and, where they are read, written before."""
         owner = None if one.owner is None else np.repeat(one.owner, len(at))
         several = Lanes(one.machine, np.repeat(one.ids, len(at)), one.statement, owner)
         space, owners = several.space(name)
-        access = self.machine.port.plan(kind, several, name, space, at, owners, width, proxy=ASYNC)
+        access = self.machine.port.plan(kind, several, name, space, at, owners, width, proxy=proxy)
         return End(name, space, access.index, access.region), access
 
     def in_global(self, one: Lanes, addresses: Array, width: int, kind: str) -> tuple[End, Access]:

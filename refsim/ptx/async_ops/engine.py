@@ -28,6 +28,9 @@ from refsim.ptx.text.syntax import place
 Array = NDArray[Any]
 REDUCE_RULE = "PTX ISA, cp.reduce.async.bulk.tensor: operations and types"
 STORE_RULE = "PTX ISA, st.async and red.async: the mbarrier lies in the memory of the CTA that the destination is in"
+CHANGE_RULE = (
+    "PTX ISA, cp.async.bulk.wait_group.read: a copy reads its tensor map until then, or until its mbarrier says so"
+)
 RUN_RULE = "PTX ISA, cp.async.bulk: size and addresses are multiples of 16"
 
 
@@ -95,11 +98,15 @@ class CopyEngine:
             address = int(lanes.full(shared)[at])
             self.ends.box_is_legal(one, made, corner, address, stores=barrier is None)
             box = box_of(made, corner, address)
+            began = self.issued
             if barrier is None:
                 self._store(one, made, box, address, reduction)
             else:
                 ctas = None if mask is None else int(lanes.full(mask)[at])
                 self._load(one, made, box, address, int(lanes.full(barrier)[at]), ctas)
+            for each in self.queue.flying:
+                if each.number > began:
+                    each.map_at = int(lanes.full(map_address)[at])
 
     def send(
         self,
@@ -136,6 +143,18 @@ class CopyEngine:
             if coordinates is not None:
                 corner = tuple(int(lanes.full(each).view(np.int32)[at]) for each in coordinates)
                 self.ends.box_is_legal(one, made, corner, 0, stores=False)
+
+    def map_changes(self, lanes: Lanes, space: str, address: int) -> None:
+        """A thread is about to write a tensor map: no copy may still read it."""
+        for each in self.queue.flying:
+            if each.map_at == address and space != "shared":
+                assert each.lanes.statement is not None
+                assert lanes.statement is not None
+                who = f"{place(each.lanes.statement)} of {self.machine.geometry.describe(each.lane)}"
+                missing = self._missing(each, writes=each.writes is not None)
+                what = f"the tensor map at {address:#x} changes while {who} still reads it: {missing}"
+                self.machine.report(lanes.fault("read-before-wait", 0, what, CHANGE_RULE), lanes.statement)
+                return
 
     def hint(self, lanes: Lanes, address: Array, amount: Array) -> None:
         """A prefetch of a run of bytes, which must be there."""

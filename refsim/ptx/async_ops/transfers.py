@@ -53,7 +53,8 @@ class Transfer:
     `filled` are items of the target that nothing is read for; `combine` is what a reduction leaves there. `writes` and `reads`
     are the shared bytes that it touches, as an access. It is complete when its bytes were counted at the mbarrier at byte
     `barrier` of the flat shared memory (-1: none) in phase `phase`, or when its thread has waited for its bulk `group`;
-    `stamp` is the number of the access that it was, for the order of accesses.
+    `stamp` is the number of the access that it was, for the order of accesses. `map_at` is the address of the tensor map that
+    it reads until its thread or somebody who waits for it goes on, 0 where there is none.
     """
 
     host: TransferHost
@@ -72,6 +73,7 @@ class Transfer:
     phase: int = 0
     group: int = NO_GROUP
     stamp: int = 0
+    map_at: int = 0
     is_performed: bool = False
     held: Array | None = field(default=None, repr=False)
 
@@ -130,7 +132,7 @@ class Transfer:
         """Its thread has waited until it had read its source, which others may write from now on."""
         if self.host.in_flight is not None and self.reads is not None:
             self.host.in_flight.was_read(self.reads.index, self.reads.width)
-        self.reads = None
+        self.reads, self.map_at = None, 0
 
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
         return self._touches(self.writes, start, width)

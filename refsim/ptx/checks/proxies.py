@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
+from refsim.ptx.checks.map_fences import MapFences
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.proxy_fences import ProxyFences
 from refsim.ptx.execution.context import Context
@@ -23,8 +24,11 @@ from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
 PROXY_CHECK, REFILL = "missing-proxy-fence", "unfenced-refill"
-_FENCES = {ASYNC: "fence.proxy.async", MAP_PROXY: "fence.proxy.tensormap::generic.acquire"}
 _UNITS = {ASYNC: "the async proxy", MAP_PROXY: "the tensormap proxy"}
+_MAP_RULE = (
+    "PTX ISA, fence.proxy.tensormap: a map that threads wrote is released by them (tensormap.cp_fenceproxy does it) and "
+    "acquired at its address before a copy uses it"
+)
 RULE = (
     "PTX ISA, proxies: an access by a thread and one by an asynchronous unit need a proxy fence between them, by the thread "
     "before it arrives or by the issuing thread behind the barrier"
@@ -80,17 +84,44 @@ class Proxies:
     grain: dict[str, int]
     stretches: dict[int, MarkedMemory] = field(default_factory=dict)
     fences: ProxyFences = field(init=False)
+    maps: MapFences = field(init=False)
     shared: MarkedMemory = field(init=False)
 
     def __post_init__(self) -> None:
         self.clocks = self.orders.strict
         self.fences = ProxyFences(self.clocks, self.history)
+        self.maps = MapFences(self.clocks, self.history)
         self.shared = MarkedMemory.over(0, len(self.machine.shared.bytes), self.grain["shared"])
 
     # ---- what threads tell
     def fence(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None:
         """Lanes execute a proxy fence."""
         self.fences.add(lanes, statement, proxy, space)
+
+    def maps_released(self, lanes: Ids, statement: Statement, scope: int) -> None:
+        """Lanes release what they know of tensor maps."""
+        self.maps.add(lanes, statement, scope)
+
+    def map_acquired(self, lanes: Ids, statement: Statement, scope: int, address: Array) -> None:
+        """Lanes acquire the tensor maps at these addresses."""
+        self.maps.add(lanes, statement, scope, address)
+
+    def map_is_used(self, access: Access, address: int) -> None:
+        """A copy engine reads a map in global memory for one thread."""
+        for memory, part, starts in self._parts(access):
+            granules, lane = memory.granules(starts, part.width), int(part.threads.ids[0])
+            numbers = memory.writes.number[granules].reshape(-1)
+            for number in np.unique(numbers[numbers > 0]).tolist():
+                granule = int(granules.reshape(-1)[np.argmax(numbers == number)])
+                agent = int(memory.writes.agent[granule])
+                if not self.clocks.is_ordered(part.threads.ids[:1], np.array([agent]), np.array([number]))[0]:
+                    continue  # a race, and the matter of that check
+                fence = self.maps.missing(lane, agent, number, address)
+                if fence is not None:
+                    self.machine.report(
+                        self._finding(memory, part, 0, granule, agent, number, fence, _MAP_RULE), part.statement
+                    )
+                    return
 
     def landed(self, index: Array, width: int, agents: Array) -> None:
         """A copy through the generic proxy has arrived in shared memory: writes of these threads."""
@@ -99,7 +130,7 @@ class Proxies:
     # ---- accesses
     def before(self, access: Access) -> None:
         """An asynchronous access; behind a write of its kind nothing matters that threads did there before."""
-        if access.proxy == GENERIC:
+        if access.proxy != ASYNC:
             return
         for memory, part, starts in self._parts(access):
             granules = memory.granules(starts, part.width)
@@ -189,15 +220,22 @@ class Proxies:
 
     # ---- words
     def _finding(
-        self, memory: MarkedMemory, access: Access, lane: int, granule: int, agent: int, number: int
+        self,
+        memory: MarkedMemory,
+        access: Access,
+        lane: int,
+        granule: int,
+        agent: int,
+        number: int,
+        fence: str = "fence.proxy.async",
+        rule: str = RULE,
     ) -> RefsimError:
         verb = "reads" if access.kind == READ else "overwrites"
-        fence = _FENCES[access.proxy]
         what = (
             f"{verb} {self._place(memory, access, granule)} through {_UNITS[access.proxy]}; {self._who(agent)} wrote there "
             f"by {self._by(number)}, and no {fence} lies between"
         )
-        return access.threads.fault(PROXY_CHECK, lane, what, RULE)
+        return access.threads.fault(PROXY_CHECK, lane, what, rule)
 
     def _remark(
         self, memory: MarkedMemory, access: Access, lane: int, granule: int, agent: int, number: int

@@ -53,7 +53,7 @@ class ProxyFences:
     def add(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None:
         """Lanes execute a fence."""
         number = self.history.number(statement, 0)
-        self.fences.append(Fence(number, lanes, proxy, space, _of(self.clocks.rows, lanes)))
+        self.fences.append(Fence(number, lanes, proxy, space, rows_of(self.clocks.rows, lanes)))
         if len(self.fences) > _KEPT:
             self.forgotten = self.fences[_KEPT // 2].number
             del self.fences[: _KEPT // 2 + 1]
@@ -104,30 +104,30 @@ class ProxyFences:
     def _knew(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
         """Whether lanes came after these accesses when they executed a fence."""
         clocks, now = self.clocks, self.clocks.rows
-        clocks.rows = _as_then(now, fence)
+        clocks.rows = as_then(now, fence.lanes, fence.knew)
         try:
             return clocks.is_ordered(lanes, agents, numbers)
         finally:
             clocks.rows = now
 
 
-def _of(rows: Rows, lanes: Ids) -> Rows:
+def rows_of(rows: Rows, lanes: Ids) -> Rows:
     """The rows of some lanes."""
     tables = (rows.warps, rows.lanes)
     warps, others = (None if table is None else table[lanes].copy() for table in tables)
     return Rows(rows.cta[lanes].copy(), rows.warp[lanes].copy(), rows.foreign[lanes].copy(), rows.own, warps, others)
 
 
-def _as_then(now: Rows, fence: Fence) -> Rows:
-    """Rows of all lanes in which those of a fence know what they knew."""
+def as_then(now: Rows, lanes: Ids, knew: Rows) -> Rows:
+    """Rows of all lanes in which some know what they knew, and the others nothing."""
     found = Rows.empty(len(now.cta))
     for name in ("cta", "warp", "foreign", "warps", "lanes"):
-        held = getattr(fence.knew, name)
+        held = getattr(knew, name)
         if held is None:
             continue
         table = getattr(found, name)
         if table is None:
             table = np.zeros((len(now.cta), held.shape[1]), held.dtype)
             setattr(found, name, table)
-        table[fence.lanes] = held
+        table[lanes] = held
     return found

@@ -5,14 +5,27 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.layouts.tma import MAP_BYTES
 from refsim.ptx.checks.undefined import GRANULE, tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
-from refsim.ptx.checks.undefined_memory import ADDRESS, SIZE, UNWRITTEN, Shadow, shadow_of
+from refsim.ptx.checks.undefined_memory import ADDRESS, SIZE, UNWRITTEN, Shadow, read, shadow_of, write
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.memory.space import Space
 
 Array = NDArray[Any]
-WHAT = {"amount": SIZE, "c": "coordinates", "mask": "which blocks get a copy"}
+MAP = "a tensor map"
+WHAT = {
+    "amount": SIZE,
+    "c": "coordinates",
+    "mask": "which blocks get a copy",
+    "size": SIZE,
+    "offset": "im2col offsets",
+    "ordinal": MAP,
+    "value": MAP,
+    "code": MAP,
+}
+_MAP_STEPS = range(0, MAP_BYTES, 16)
 
 
 class End(Protocol):
@@ -32,6 +45,32 @@ def asked(operands: RuleOperands) -> list[Any]:
         if name != "policy":
             operands.demand(mask, WHAT.get(name, ADDRESS))
     return []
+
+
+def map_replaced(operands: RuleOperands) -> list[Any]:
+    """A map is one thing: a field of it can be changed where all of it is defined."""
+    asked(operands)
+    space = operands.keywords["space"]
+    _demand_map(operands, "generic" if space is None else space.partition("::")[0], operands.values[0])
+    return []
+
+
+def map_copied(operands: RuleOperands) -> list[Any]:
+    """The map that is copied must be defined, and its copy is."""
+    asked(operands)
+    to, source = operands.values[:2]
+    _demand_map(operands, "shared", source)
+    for step in _MAP_STEPS:
+        write(operands.lanes, "global", to + step, 16, None, None)
+    return []
+
+
+def _demand_map(operands: RuleOperands, space: str, address: Array) -> None:
+    for step in _MAP_STEPS:
+        found = read(operands.lanes, space, address + step, 16, 16)
+        if found is not None:
+            rows, origin = found
+            operands.demand(mask_of(np.where(rows.any(axis=1), np.uint32(1), np.uint32(0)), origin[:, 0]), MAP)
 
 
 def transferred(lanes: Lanes, source: End, target: End, width: int, *, is_joined: bool) -> None:

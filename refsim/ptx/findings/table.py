@@ -32,14 +32,14 @@ CHECKS = (
           "the threads meet there, and memory is not ordered", part_of="race"),
     Check("stale-read", FAILURE, "ld.global.nc or ldu reads bytes that the same launch wrote, which its cache need not see",
           part_of="race"),
-    Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote, and no "
-          "proxy fence lies between", part_of="race"),
+    Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote, a tensor map "
+          "too, and no proxy fence lies between", part_of="race"),
     Check("unfenced-refill", NOTE, "a copy engine overwrites what threads read, ordered by an mbarrier and by no proxy fence",
           part_of="race"),
     Check("missing-grid-wait", FAILURE, "a launch by programmatic serialisation accesses what the launch before it touched, "
           "before griddepcontrol.wait", part_of="race"),
     Check("read-before-wait", FAILURE, "shared bytes are read or written while a copy still writes them, or written while one "
-          "reads them", "copies"),
+          "reads them, or a tensor map changes while one reads it", "copies"),
     Check("register-in-flight", FAILURE, "a register is read or written while a wgmma still uses it",
           part_of="read-before-wait"),
     Check("unfenced-register", FAILURE, "a wgmma uses a register that was accessed otherwise, without a wgmma.fence between",

@@ -29,6 +29,7 @@ INSTRUCTION_FAMILIES = (
     "wgmma",
     "bulk_copy",
     "tensor_copy",
+    "tensor_map",
 )
 
 

@@ -17,7 +17,8 @@ from typing import Any
 FIELD = re.compile(
     r"\.\{(?P<need>\w+):(?P<needs>[^}]*)\}|\{\.(?P<maybe>\w+):(?!:)(?P<mays>[^}]*)\}|\{\.(?P<flag>[\w:]+)\}"
 )
-_TYPE = re.compile(r"(?:[usb]\d+|b?f\d+|tf32|u?e\d+m\d+|pred)(?:x\d+)?")
+_TYPE = re.compile(r"(?!b1024$)(?:[usb]\d+|b?f\d+|tf32|u?e\d+m\d+|pred)(?:x\d+)?")
+# b1024, the size of a tensor map, moves freely.
 _HALVES = frozenset({"hi", "lo", "wide"})
 
 # fmt: off
@@ -42,6 +43,7 @@ FRONT: dict[str, frozenset[str]] = {
     "st": frozenset({"async"}),
     "setmaxnreg": frozenset({"inc", "dec"}),
     "shf": frozenset({"l", "r"}),
+    "tensormap": frozenset({"replace", "cp_fenceproxy"}),
     "wgmma": frozenset({"fence", "mma_async", "commit_group", "wait_group"}),
     "wmma": frozenset({"load", "mma", "store", "a", "b", "c", "d"}),
 }
@@ -58,6 +60,7 @@ SEQUENCES: dict[str, dict[str, str]] = {
     "wgmma": _REDUCTION,
     "createpolicy": _PRIORITIES,
     "cp": _PLACES,
+    "tensormap": _PLACES,
 }
 """By mnemonic, words that keep their order among those of the same kind."""
 

@@ -13,7 +13,8 @@ from refsim.layouts.tma import MAP_BYTES
 from refsim.ptx.checks.undefined_copies import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.memory.access import ASYNC, MAP_PROXY
+from refsim.ptx.memory.access import ASYNC
+from refsim.ptx.memory.semantics import SCOPES, Semantics
 from refsim.sources import PTX
 
 Array = NDArray[Any]
@@ -45,33 +46,51 @@ for _form, _window in (
     @instruction(f"fence.{_form}.cluster", since="sm_90", source=_SECTION)
     def fence_restricted(lanes: Lanes) -> None:
         """A fence of the cluster's shared memory; taken as one of all memory."""
-        if lanes.machine.races is not None:
-            lanes.machine.races.orders.fence(lanes.ids, lanes.semantics, lanes.statement)
+        _ordered(lanes, lanes.semantics)
 
 
 @instruction(
     "fence.proxy.tensormap::generic.release.{scope:cta|cluster|gpu|sys}",
-    ignores=("scope",),
     since="sm_90",
     source=_SECTION,
 )
-def fence_map_released() -> tuple[()]:
-    """What was written to tensor maps goes to those that acquire them: it is they who are looked at."""
-    return ()
+def fence_map_released(lanes: Lanes, *, scope: str) -> None:
+    """What this thread knows to be written to tensor maps goes to those of the scope that acquire them behind it."""
+    release_maps(lanes, scope)
+
+
+def release_maps(lanes: Lanes, scope: str) -> None:
+    """The release of tensor maps, which is a fence of threads as well."""
+    _ordered(lanes, Semantics(True, releases=True, scope=SCOPES[scope]))
+    if lanes.machine.proxies is not None:
+        assert lanes.statement is not None
+        lanes.machine.proxies.maps_released(lanes.ids, lanes.statement, SCOPES[scope])
 
 
 @instruction(
     "fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys} [a], size:b32",
-    ignores=("scope",),
     since="sm_90",
     undefined=asked,
     source=_SECTION,
 )
-def fence_map_acquired(lanes: Lanes, address: Array, size: Array) -> None:
-    """A tensor map that threads wrote may be used from here on."""
+def fence_map_acquired(lanes: Lanes, address: Array, size: Array, *, scope: str) -> None:
+    """The tensor map at an address, as those who released it left it, may be used from here on; no other map may."""
     if (stray := lanes.full(size) != MAP_BYTES).any():
         raise lanes.fault("invalid-operand", int(np.argmax(stray)), f"a fence of a tensor map of {int(size[0])} bytes")
-    _between(lanes, MAP_PROXY, "global")
+    places = lanes.full(address)
+    for part, name, at, _ in lanes.parts("generic", places):
+        if name != "global":
+            what = f"a fence of the tensor map at {name} address {int(at[0]):#x}"
+            raise part.fault("invalid-operand", 0, what, f"{_SECTION}: the address is one of global memory")
+    _ordered(lanes, Semantics(True, acquires=True, scope=SCOPES[scope]))
+    if lanes.machine.proxies is not None:
+        assert lanes.statement is not None
+        lanes.machine.proxies.map_acquired(lanes.ids, lanes.statement, SCOPES[scope], places)
+
+
+def _ordered(lanes: Lanes, meaning: Semantics) -> None:
+    if lanes.machine.races is not None:
+        lanes.machine.races.orders.fence(lanes.ids, meaning, lanes.statement)
 
 
 def _between(lanes: Lanes, proxy: str, space: str | None) -> None:

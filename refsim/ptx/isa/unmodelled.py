@@ -51,8 +51,6 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("st.bulk", "initialisation of a run of shared memory", "sm_100", "st.bulk"),
     ("multimem", "access to memory of several devices at once", "sm_90", "multimem"),
     ("clusterlaunchcontrol", "blocks taken over by a running cluster", "sm_100", "clusterlaunchcontrol"),
-    ("tensormap.replace", "change of a tensor map", "sm_90a", "tensormap.replace"),
-    ("tensormap.cp_fenceproxy", "copy of a tensor map, with a fence", "sm_90", "tensormap.cp_fenceproxy"),
     ("alloca", "memory on the stack", "sm_52", "alloca"),
     ("stacksave", "the stack pointer, kept", "sm_52", "stacksave"),
     ("stackrestore", "the stack pointer, put back", "sm_52", "stackrestore"),

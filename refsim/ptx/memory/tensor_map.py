@@ -1,12 +1,16 @@
 """The 128 bytes of a tensor map on the simulated GPU, which only it can read, as only a chip reads those of a driver.
 
 They hold all parameters, with a checksum, so that a copy of them in constant, global or parameter memory means the same map.
+A kernel may change one field after the other (`tensormap.replace`), also from zeros on: a map that was made so is the one
+that the host encodes, bit for bit, and says which of its fields were never set.
 """
 
 import struct
 import zlib
+from dataclasses import dataclass
 from functools import lru_cache
 
+from refsim.errors import RefsimError
 from refsim.layouts.tma import (
     DATA_TYPES,
     INTERLEAVES,
@@ -15,62 +19,178 @@ from refsim.layouts.tma import (
     OOB_FILLS,
     SWIZZLE_MODES,
     TensorMap,
+    tensor_map,
 )
+from refsim.sources import PTX
 
 _MAGIC = b"rs-tmap\0"
-_FIELDS = struct.Struct("<8sQ5I4Q5B5B6B")
-_SUM = struct.Struct("<I")
 _RANKS = 5
+_SUM = struct.Struct("<I")
+_SWIZZLES = {"none": (0, 0), "32B": (1, 0), "64B": (2, 0), "128B": (3, 0)} | {
+    name: (3, atom) for atom, name in enumerate(SWIZZLE_MODES[4:], 1)
+}
+"""Swizzle and its atom, as tensormap.replace numbers them."""
+# Table "tensormap new_val validity": other numbers than those of the driver.
+# fmt: off
+_ELEMENTS = (
+    "uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16",
+    "tfloat32", "tfloat32_ftz", "16u4_align8b", "16u4_align16b", "16u6_align16b",
+)
+# fmt: on
+_TYPES = {row.name: row for row in DATA_TYPES}
+REPLACE_RULE = PTX["tensormap.replace"]
 
 
-def encoded(tensor_map: TensorMap) -> bytes:
+@dataclass(frozen=True)
+class MapField:
+    """One field of a map as `tensormap.replace` names it: `count` of them from byte `start` on, each a `code` of struct.
+
+    A value v is stored as v - `bias`; it is a multiple of `step` from `least` to `most`. One that is `needed` has no
+    meaning until it was set, the others are 0 until then.
+    """
+
+    name: str
+    start: int
+    code: str
+    most: int
+    count: int = 1
+    least: int = 0
+    bias: int = 0
+    step: int = 1
+    needed: bool = False
+
+    @property
+    def packing(self) -> struct.Struct:
+        return struct.Struct(f"<{self.count}{self.code}")
+
+
+_FIELDS = (
+    MapField("global_address", 8, "Q", (1 << 64) - 16, step=16, needed=True),
+    MapField("global_dim", 16, "I", 1 << 32, _RANKS, 1, 1, needed=True),
+    MapField("global_stride", 36, "Q", (1 << 40) - 16, _RANKS - 1, step=16, needed=True),
+    MapField("box_dim", 68, "B", 256, _RANKS, 1, 1, needed=True),
+    MapField("element_stride", 73, "B", 8, _RANKS, 1, needed=True),
+    MapField("rank", 78, "B", _RANKS - 1, needed=True),
+    MapField("elemtype", 79, "B", len(_ELEMENTS) - 1),
+    MapField("interleave_layout", 80, "B", len(INTERLEAVES) - 1),
+    MapField("swizzle_mode", 81, "B", 3),
+    MapField("swizzle_atomicity", 82, "B", 3),
+    MapField("fill_mode", 83, "B", len(OOB_FILLS) - 1),
+)
+FIELDS = {row.name: row for row in _FIELDS}
+_PROMOTION = MapField("l2 promotion", 84, "B", len(L2_PROMOTIONS) - 1)  # which tensormap.replace leaves as it is
+_SET = struct.Struct("<I")  # a bit for each needed field and ordinal
+_SET_AT = 120
+
+
+def _bit(row: MapField, ordinal: int) -> int:
+    """The bit that says that a needed field was set."""
+    before = sum(each.count for each in _FIELDS[: _FIELDS.index(row)])
+    return 1 << before + ordinal
+
+
+def encoded(made: TensorMap) -> bytes:
     """The 128 bytes of a map: of two maps that differ in a parameter they differ too."""
-    made = tensor_map
-    rank = len(made.dims)
-    choices = (
-        (made.interleave, INTERLEAVES),
-        (made.swizzle, SWIZZLE_MODES),
-        (made.l2_promotion, L2_PROMOTIONS),
-        (made.oob_fill, OOB_FILLS),
+    mode, atom = _SWIZZLES[made.swizzle]
+    values: dict[str, tuple[int, ...]] = {
+        "global_address": (made.address,),
+        "global_dim": made.dims,
+        "global_stride": made.strides,
+        "box_dim": made.box,
+        "element_stride": made.element_strides,
+        "rank": (len(made.dims) - 1,),
+        "elemtype": (_ELEMENTS.index(made.data_type.name),),
+        "interleave_layout": (INTERLEAVES.index(made.interleave),),
+        "swizzle_mode": (mode,),
+        "swizzle_atomicity": (atom,),
+        "fill_mode": (OOB_FILLS.index(made.oob_fill),),
+    }
+    raw, known = bytearray(_MAGIC.ljust(MAP_BYTES, b"\0")), 0
+    for row in _FIELDS:
+        given = values[row.name]
+        held = [value - row.bias for value in given] + [0] * (row.count - len(given))
+        row.packing.pack_into(raw, row.start, *held)
+        known |= sum(_bit(row, ordinal) for ordinal in range(len(given))) if row.needed else 0
+    _PROMOTION.packing.pack_into(raw, _PROMOTION.start, L2_PROMOTIONS.index(made.l2_promotion))
+    return _sealed(raw, known)
+
+
+def _sealed(raw: bytearray, known: int) -> bytes:
+    _SET.pack_into(raw, _SET_AT, known)
+    _SUM.pack_into(raw, MAP_BYTES - _SUM.size, zlib.crc32(raw[: -_SUM.size]))
+    return bytes(raw)
+
+
+def is_map(raw: bytes) -> bool:
+    """Whether 128 bytes are a whole map, be its fields as they may."""
+    return (
+        len(raw) == MAP_BYTES
+        and raw.startswith(_MAGIC)
+        and zlib.crc32(raw[: -_SUM.size]) == _SUM.unpack(raw[-_SUM.size :])[0]
     )
-    missing = _RANKS - rank
-    raw = _FIELDS.pack(
-        _MAGIC,
-        made.address,
-        *(extent - 1 for extent in made.dims),
-        *[0] * missing,
-        *made.strides,
-        *[0] * (4 - len(made.strides)),
-        *(extent - 1 for extent in made.box),
-        *[0] * missing,
-        *made.element_strides,
-        *[1] * missing,
-        rank,
-        made.data_type.code,
-        *(names.index(name) for name, names in choices),
-    )
-    padded = raw.ljust(MAP_BYTES - _SUM.size, b"\0")
-    return padded + _SUM.pack(zlib.crc32(padded))
+
+
+def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
+    """The map with one field changed; zeros are a map of which nothing was set yet.
+
+    Raises RefsimError `tensormap-field` for what is no map, a value that the field cannot hold, and an ordinal that it lacks.
+    """
+    row = FIELDS[field]
+    if not is_map(raw) and any(raw):
+        raise _wrong("the 128 bytes there are neither a tensor map nor zeros")
+    if not 0 <= ordinal < row.count:
+        raise _wrong(f"ordinal {ordinal} of {field}, which has 0 to {row.count - 1}")
+    if not row.least <= value <= row.most:
+        raise _wrong(f"{field} {value} is outside {row.least}..{row.most}")
+    if value % row.step:
+        raise _wrong(f"{field} {value:#x} is no multiple of {row.step}")
+    after = bytearray(raw)
+    after[: len(_MAGIC)] = _MAGIC
+    known = _SET.unpack_from(raw, _SET_AT)[0] | (_bit(row, ordinal) if row.needed else 0)
+    held = list(row.packing.unpack_from(raw, row.start))
+    held[ordinal] = value - row.bias
+    row.packing.pack_into(after, row.start, *held)
+    return _sealed(after, known)
+
+
+def _wrong(what: str) -> RefsimError:
+    return RefsimError("tensormap-field", what, rule=str(REPLACE_RULE))
 
 
 @lru_cache(maxsize=4096)
 def decoded(raw: bytes) -> TensorMap | None:
-    """The map that 128 bytes hold; None where they are none, or only a part of one."""
-    padded, (checked,) = raw[: -_SUM.size], _SUM.unpack(raw[-_SUM.size :])
-    if len(raw) != MAP_BYTES or not raw.startswith(_MAGIC) or zlib.crc32(padded) != checked:
+    """The map that 128 bytes hold; None where they are none, or only a part of one.
+
+    Raises RefsimError for fields that were never set, and for each rule of cuTensorMapEncodeTiled that is broken.
+    """
+    if not is_map(raw):
         return None
-    _, address, *numbers = _FIELDS.unpack_from(raw)
-    dims, strides, box, steps, modes = numbers[:5], numbers[5:9], numbers[9:14], numbers[14:19], numbers[19:]
-    rank, type_code, interleave, swizzle, promotion, fill = modes
-    return TensorMap(
-        DATA_TYPES[type_code],
-        address,
-        tuple(extent + 1 for extent in dims[:rank]),
-        tuple(strides[: rank - 1]),
-        tuple(extent + 1 for extent in box[:rank]),
-        tuple(steps[:rank]),
-        INTERLEAVES[interleave],
-        SWIZZLE_MODES[swizzle],
-        L2_PROMOTIONS[promotion],
-        OOB_FILLS[fill],
+    held = {row.name: row.packing.unpack_from(raw, row.start) for row in (*_FIELDS, _PROMOTION)}
+    (known,), rank = _SET.unpack_from(raw, _SET_AT), held["rank"][0] + 1
+    for row in _FIELDS:
+        for ordinal in range(_asked(row, rank)):
+            if not known & _bit(row, ordinal):
+                raise _wrong(f"its {row.name}{f' {ordinal}' if row.count > 1 else ''} was never set")
+    names = {pair: name for name, pair in _SWIZZLES.items()}
+    swizzle = names.get((held["swizzle_mode"][0], held["swizzle_atomicity"][0]))
+    if swizzle is None:
+        raise _wrong(f"swizzle_atomicity {held['swizzle_atomicity'][0]} with swizzle_mode {held['swizzle_mode'][0]}")
+    return tensor_map(
+        _TYPES[_ELEMENTS[held["elemtype"][0]]],
+        [extent + 1 for extent in held["global_dim"][:rank]],
+        [extent + 1 for extent in held["box_dim"][:rank]],
+        strides=held["global_stride"][: rank - 1],
+        address=held["global_address"][0],
+        element_strides=held["element_stride"][:rank],
+        interleave=INTERLEAVES[held["interleave_layout"][0]],
+        swizzle=swizzle,
+        l2_promotion=L2_PROMOTIONS[held["l2 promotion"][0]],
+        oob_fill=OOB_FILLS[held["fill_mode"][0]],
     )
+
+
+def _asked(row: MapField, rank: int) -> int:
+    """How many ordinals of a field a map of that rank needs."""
+    if not row.needed:
+        return 0
+    return 1 if row.count == 1 else rank - (row.count < _RANKS)

@@ -1,0 +1,115 @@
+"""The fences of tensor maps that a launch executed, and whether a map that threads wrote went through them to its use.
+
+What a thread writes to a map reaches a copy that uses it by a release, which comes behind the write, and by an acquire of
+that very map, which comes behind the release and before the copy. Either counts whoever executes it, as far as its scope
+reaches; an acquire of another map does nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.happens_before import Clocks, Rows
+from refsim.ptx.checks.history import History
+from refsim.ptx.checks.proxy_fences import as_then, rows_of
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.memory.semantics import CLUSTER, CTA
+from refsim.ptx.text.syntax import Statement
+
+RELEASE, ACQUIRE = "fence.proxy.tensormap::generic.release", "fence.proxy.tensormap::generic.acquire"
+_KEPT = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class MapFence:
+    """One executed fence: its number among the accesses, who executed it, what these lanes knew; an acquire has addresses."""
+
+    number: int
+    lanes: Ids
+    scope: int
+    knew: Rows
+    address: NDArray[Any] | None = None
+
+    def of(self, address: int) -> list[int]:
+        """The lanes that acquired a map."""
+        chosen: list[int] = self.lanes[self.address == address].tolist()
+        return chosen
+
+
+class MapFences:
+    """The newest fences of a launch. What lies before the oldest of them is `forgotten`: it counts as fenced."""
+
+    def __init__(self, clocks: Clocks, history: History) -> None:
+        self.clocks, self.history = clocks, history
+        self.releases: list[MapFence] = []
+        self.acquires: list[MapFence] = []
+        self.fine: set[tuple[int, int, int, int]] = set()
+        self.forgotten = 0
+
+    def add(self, lanes: Ids, statement: Statement, scope: int, address: NDArray[Any] | None = None) -> None:
+        """Lanes execute a release, or acquire the maps at these addresses."""
+        number = self.history.number(statement, 0)
+        kept = self.releases if address is None else self.acquires
+        kept.append(MapFence(number, lanes, scope, rows_of(self.clocks.rows, lanes), address))
+        if len(kept) > _KEPT:
+            self.forgotten = max(self.forgotten, kept[_KEPT // 2].number)
+            del kept[: _KEPT // 2 + 1]
+
+    def missing(self, lane: int, agent: int, number: int, address: int) -> str | None:
+        """The fence that lacks between access `number` of thread `agent` to a map and what a lane does with it now."""
+        asked = lane, agent, number, address
+        if number <= self.forgotten or asked in self.fine:
+            return None
+        found = ACQUIRE
+        for fence in reversed(self.acquires):
+            if fence.number <= number:
+                break
+            for acquiring in _first(lane, fence.of(address)):
+                if acquiring == lane or self._is_ordered(lane, acquiring, fence.number):
+                    if self._is_released(fence, acquiring, agent, number):
+                        self.fine.add(asked)
+                        return None
+                    found = RELEASE
+        return found
+
+    def _is_released(self, acquire: MapFence, acquiring: int, agent: int, number: int) -> bool:
+        """Whether a release of that access comes before an acquire, and each of the two is in the other's scope."""
+        now = self.clocks.rows
+        for fence in reversed(self.releases):
+            if fence.number <= number:
+                break
+            if fence.number > acquire.number:
+                continue
+            for releasing in _first(agent - self.clocks.first, fence.lanes.tolist()):
+                if not self._are_near(releasing, acquiring, min(fence.scope, acquire.scope)):
+                    continue
+                try:
+                    self.clocks.rows = as_then(now, acquire.lanes, acquire.knew)
+                    came = releasing == acquiring or self._is_ordered(acquiring, releasing, fence.number)
+                    self.clocks.rows = as_then(now, fence.lanes, fence.knew)
+                    if came and self.clocks.is_ordered(np.array([releasing]), np.array([agent]), np.array([number]))[0]:
+                        return True
+                finally:
+                    self.clocks.rows = now
+        return False
+
+    def _is_ordered(self, lane: int, other: int, number: int) -> bool:
+        agent = np.array([other + self.clocks.first])
+        return bool(self.clocks.is_ordered(np.array([lane]), agent, np.array([number]))[0])
+
+    def _are_near(self, one: int, other: int, scope: int) -> bool:
+        geometry = self.clocks.geometry
+        if scope > CLUSTER:
+            return True
+        ctas = 1 if scope == CTA else geometry.cluster_ctas
+        return one // geometry.threads // ctas == other // geometry.threads // ctas
+
+
+def _first(lane: int, lanes: list[int]) -> Iterator[int]:
+    """Lanes, the one that decides most often first."""
+    if lane in lanes:
+        yield lane
+    yield from (each for each in lanes if each != lane)
