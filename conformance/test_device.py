@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
+from refsim.kernel_code import KernelCode
 from refsim.kernels import Findings, Struct
 
 WILD = """
@@ -239,6 +240,27 @@ def test_a_cluster_that_the_entry_declares(clustered):
     assert clustered.read(y).tolist() == [0, 1, 0, 1]
     clustered.launch("pairs", 4, 1, [y], cluster=2)
     assert clustered.read(y).tolist() == [0, 1, 0, 1]
+
+
+EARLY = """
+extern "C" __global__ void first(unsigned* y) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    y[blockIdx.x * 64 + threadIdx.x] = blockIdx.x * 64 + threadIdx.x;
+}
+extern "C" __global__ void second(const unsigned* y, unsigned* z) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    z[blockIdx.x * 64 + threadIdx.x] = 3 * y[blockIdx.x * 64 + threadIdx.x];
+}
+"""
+
+
+def test_a_launch_that_may_begin_early_waits_for_what_it_reads(device, clustered):
+    with device.launcher(KernelCode(source=EARLY)) as gpu:
+        y, z = (gpu.output(640, np.uint32, name=name) for name in "yz")
+        for _ in range(3):
+            gpu.launch("first", 10, 64, [y])
+            gpu.launch("second", 10, 64, [y, z], programmatic=True)
+        assert gpu.read(z).tolist() == list(range(0, 1920, 3))
 
 
 # ---- what is said of a device and its launches -------------------------------------------------------------------------

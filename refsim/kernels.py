@@ -207,12 +207,16 @@ class Launcher(Protocol):
         *,
         cluster: "Extents | None" = None,
         cooperative: bool = False,
+        programmatic: bool = False,
     ) -> None:
         """Runs an entry to its end; `args` are Buffers, Structs, tensor maps (`layouts.tensor_map`) and NumPy scalars, each
         as wide as its .param.
 
         grid, block, cluster: a number or up to three, x first; without `cluster` the entry's own directive holds.
         cooperative: all blocks are resident at once and may meet at a grid barrier, or the launch is refused.
+        programmatic: it may begin before the launch before it has ended (programmatic stream serialisation), as soon as all
+        blocks of that one have executed griddepcontrol.launch_dependents or exited; behind its own griddepcontrol.wait that
+        one is complete. From sm_90 on.
         """
 
     def encode(self, tensor_map: "TensorMap") -> Struct:

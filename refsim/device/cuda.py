@@ -126,6 +126,7 @@ class CudaDevice(Card):
             launcher = CudaLauncher(self.target, self.driver, module, function)
             try:
                 yield launcher
+                launcher.settle()
             finally:
                 launcher.close()
         finally:

@@ -61,6 +61,7 @@ class CudaLauncher(Card):
     module: RunnableModule
     function: Callable[..., Any] | None = None
     allocations: list[Guarded] = field(default_factory=list)
+    unsettled: list[str] = field(default_factory=list)
 
     def _line(self) -> str:
         return f"{self.target}, {len(self.allocations)} buffers"
@@ -91,11 +92,31 @@ class CudaLauncher(Card):
         *,
         cluster: Extents | None = None,
         cooperative: bool = False,
+        programmatic: bool = False,
     ) -> None:
-        """Runs an entry to its end, then checks guards and uploads; faults are RefsimErrors that name the entry."""
+        """Runs an entry to its end, then checks guards and uploads; faults are RefsimErrors that name the entry.
+
+        One that lets the next launch begin early is waited for, and checked, when something else than a programmatic launch
+        is asked for.
+        """
         values = launch_values(entry, args, self._owns, self.encode)
-        self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative)
-        self._check(entry)
+        if not programmatic:
+            self.settle()
+        self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative, programmatic)
+        self.unsettled.append(entry)
+        if not self.module.lets_others_begin:
+            self._check(self._taken())
+
+    def settle(self) -> None:
+        """Waits for launches that the next one might have overlapped, and checks what they left."""
+        if self.unsettled:
+            entries = self._taken()
+            self.module.finish(f"{entries} of {self.module.source}")
+            self._check(entries)
+
+    def _taken(self) -> str:
+        entries, self.unsettled = ", ".join(self.unsettled), []
+        return entries
 
     def encode(self, tensor_map: TensorMap) -> Struct:
         """The bytes that the driver's own encoder makes; what it refuses is RefsimError tensormap-refused."""
@@ -106,6 +127,7 @@ class CudaLauncher(Card):
         """Runs the function with device arrays for Buffers and waits for its end, then checks guards and uploads."""
         if self.function is None:
             raise no_call()
+        self.settle()
         given = [self._array(each) if isinstance(each, Buffer) else each for each in args]
         try:
             self.function(*given)
@@ -131,6 +153,7 @@ class CudaLauncher(Card):
     def read(self, buffer: Buffer) -> NDArray[Any]:
         """The buffer's elements as they are now, shape (count,)."""
         check_owned(buffer, self._owns)
+        self.settle()
         size = buffer.count * buffer.dtype.itemsize
         raw = self._read(buffer.address, size)
         return raw.view(buffer.dtype)
@@ -149,6 +172,7 @@ class CudaLauncher(Card):
     def _place(
         self, name: str, dtype: np.dtype[Any], count: int, *, contents: Bytes, misalign: int, kept: Bytes | None
     ) -> Buffer:
+        self.settle()
         size = 2 * GUARD_BYTES + misalign + contents.size
         try:
             base = self.driver.allocate(size)

@@ -26,6 +26,8 @@ STATIC_SHARED_BYTES = 1
 MAX_DYNAMIC_SHARED_BYTES = 8
 NON_PORTABLE_CLUSTER_ALLOWED = 14
 COOPERATIVE: Attribute = (2, struct.pack("i", 1))
+PROGRAMMATIC: Attribute = (6, struct.pack("i", 1))
+"""The launch may begin before the one before it in the stream has ended: programmatic stream serialisation."""
 
 
 LONGEST_REASON = 120  # characters of why a driver is missing

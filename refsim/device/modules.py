@@ -11,6 +11,7 @@ from refsim.device.driver import (
     COOPERATIVE,
     MAX_DYNAMIC_SHARED_BYTES,
     NON_PORTABLE_CLUSTER_ALLOWED,
+    PROGRAMMATIC,
     STATIC_SHARED_BYTES,
     Driver,
     DriverError,
@@ -20,7 +21,7 @@ from refsim.device.driver import (
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import Extents
 from refsim.ptx.machine.arguments import argument_bytes, check_count
-from refsim.ptx.machine.launch_rules import LaunchShape, check_parameters, extents, launch_shape
+from refsim.ptx.machine.launch_rules import LaunchShape, check_parameters, check_programmatic, extents, launch_shape
 from refsim.ptx.machine.limits import MAX_STATIC_SHARED, PORTABLE_CLUSTER
 from refsim.ptx.text.entry_names import entry_named
 from refsim.ptx.text.parser import signatures
@@ -37,6 +38,7 @@ class CheckedLaunch:
     shared_bytes: int
     cluster: Extents | None
     is_cooperative: bool
+    is_programmatic: bool
 
 
 class RunnableModule(Protocol):
@@ -57,7 +59,13 @@ class RunnableModule(Protocol):
         shared_bytes: int,
         cluster: Extents | None,
         cooperative: bool,
-    ) -> None: ...
+        programmatic: bool,
+    ) -> None:
+        """Launches an entry and waits for its end, but where it `lets_others_begin`."""
+
+    @property
+    def lets_others_begin(self) -> bool:
+        """Whether the next launch may begin before one of this module has ended, so that nobody waits between the two."""
 
     def finish(self, where: str) -> None:
         """Waits for what was launched, and raises what became of it."""
@@ -89,6 +97,10 @@ class NoModule:
         self.broken = True
         synchronized(self.driver, where)
         self.broken = False
+
+    @property
+    def lets_others_begin(self) -> bool:
+        return False
 
     @property
     def keeps_nothing(self) -> bool:
@@ -150,22 +162,32 @@ class LoadedModule:
         shared_bytes: int,
         cluster: Extents | None,
         cooperative: bool,
+        programmatic: bool,
     ) -> None:
-        """Launch an entry and wait for its end; RefsimError for what the rules, the driver or the kernel refuse."""
+        """Launch an entry and wait for its end, but where it may be overlapped; RefsimError for what the rules, the driver or
+        the kernel refuse.
+        """
         declared = self._declared(entry)
         if shared_bytes < 0:
             raise RefsimError("bad-launch", f"shared_bytes={shared_bytes}", rule="bytes of dynamic shared memory")
         shape = launch_shape(declared, self.target, grid, block, cluster)
         check_parameters(declared, self.module.version, self.target)
+        if programmatic:
+            check_programmatic(declared.name, self.target)
         check_count(declared, args)
         arguments = [argument_bytes(declared, position, argument) for position, argument in enumerate(args)]
-        launch = CheckedLaunch(declared.name, grid, shape, shared_bytes, cluster, cooperative)
+        launch = CheckedLaunch(declared.name, grid, shape, shared_bytes, cluster, cooperative, programmatic)
         where = f"{entry} of {self.source}, grid {shape.grid}, block {shape.block}"
         try:
             self._start(launch, arguments)
         except DriverError as fault:
             raise RefsimError("launch-refused", f"the driver refused the launch: {fault}", where) from fault
-        self.finish(where)
+        if not self.lets_others_begin:
+            self.finish(where)
+
+    @cached_property
+    def lets_others_begin(self) -> bool:
+        return "griddepcontrol.launch_dependents" in self.text
 
     def _declared(self, entry: str) -> Function:
         entries = {name: function for name, function in self.module.functions.items() if function.is_entry}
@@ -181,6 +203,8 @@ class LoadedModule:
         if launch.is_cooperative:
             self._check_resident(function, launch)
             attributes.append(COOPERATIVE)
+        if launch.is_programmatic:
+            attributes.append(PROGRAMMATIC)
         config = LaunchConfig(
             extents("grid", launch.grid), launch.shape.block, launch.shared_bytes, tuple(attributes)
         )  # the grid as it was given: with .blocksareclusters the driver multiplies it

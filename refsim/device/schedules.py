@@ -5,7 +5,7 @@ random schedules. `verify` and `simulate` both judge by what stands here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
@@ -18,13 +18,15 @@ SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by at
 
 @dataclass(frozen=True)
 class SeededPolicy:
-    """A policy, and the seed of a random one."""
+    """A policy, the seed of a random one, and whether the launch runs beside the one before it."""
 
     policy: ptx.SchedulePolicy
     seed: int = 0
+    begins_early: bool = False
 
     def __str__(self) -> str:
-        return f"random schedule {self.seed}" if self.policy == "random" else f"the {self.policy} policy"
+        named = f"random schedule {self.seed}" if self.policy == "random" else f"the {self.policy} policy"
+        return f"{named}, begun before the launch before it ended" if self.begins_early else named
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Outcome:
     trace: ptx.Trace | None
     error: RefsimError | None = None
     is_compared: bool = False
+
+
+def early(orders: Sequence[SeededPolicy]) -> tuple[SeededPolicy, ...]:
+    """The same orders, of a launch that begins before the one before it has ended."""
+    return tuple(replace(order, begins_early=True) for order in orders)
 
 
 Run = Callable[[SeededPolicy], tuple[ptx.Trace, ptx.GlobalMemory]]

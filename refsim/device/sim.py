@@ -6,6 +6,7 @@ A launch of moderate size runs under several schedules (`schedules.py`).
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ from numpy.typing import NDArray
 from refsim import ptx
 from refsim.device.arguments import check_buffer, check_mapped, check_owned, launch_values, no_call
 from refsim.device.compile import compiled
-from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, outcomes, schedules_of
+from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, early, outcomes, schedules_of
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.checks.open_bits import OpenBits
-from refsim.ptx.machine.launch import changed_variables
+from refsim.ptx.findings.record import LaunchFindings
+from refsim.ptx.machine.launch import PreparedLaunch, changed_variables
+from refsim.ptx.machine.overlap import run_overlapped
+from refsim.ptx.machine.program import trace_of
+from refsim.ptx.memory.snapshot import Snapshot
 from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.syntax import place
 from refsim.render.cards import Card
@@ -30,6 +35,19 @@ SCHEDULED_LANES = 4096
 WATCHED_BYTES = 8 << 20
 LAUNCH_SECONDS = 600.0
 UNCHECKED = ptx.Checks(races="off", copies="off", seconds=LAUNCH_SECONDS)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A launch that lets the next one begin before it ends, to run again, and the memory that it began with."""
+
+    before: Snapshot
+    launch: PreparedLaunch
+
+    def overlapped(self, launch: PreparedLaunch) -> LaunchFindings:
+        """It runs again with a launch beside it; what that one saw."""
+        launch.memory.restore(self.before)
+        return run_overlapped(self.launch, launch, self.before)
 
 
 @dataclass(repr=False)
@@ -54,6 +72,7 @@ class SimLauncher(Card):
     has_followed: bool = False
     buffers: list[Buffer] = field(default_factory=list)
     seconds: float = LAUNCH_SECONDS
+    earlier: Earlier | None = None
 
     def _line(self) -> str:
         return f"{self.target}, {len(self.buffers)} buffers, {len(self.traces)} launches"
@@ -120,45 +139,62 @@ class SimLauncher(Card):
         *,
         cluster: ptx.Extents | None = None,
         cooperative: bool = False,
+        programmatic: bool = False,
     ) -> None:
-        """Run an entry under one or more schedules; faults are RefsimError."""
+        """Run an entry under one or more schedules; faults are RefsimError.
+
+        A programmatic launch runs behind the one before it, then beside it as well, where that lets it begin early.
+        """
         scalars = launch_values(entry, args, self._owns, self.encode)
         self._shape = self.program.shape(entry, grid, block, cluster)
         orders = self.orders(entry)
         small = self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
-        # The module's own variables are part of the memory that every order begins with.
-        self.program.prepare(entry, self.memory, cooperative=cooperative)
-        if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
-            self.memory.track_writers()
-        before = self.memory.snapshot() if small else None
+        self._begin(entry, cooperative)
+        before, touched, beside = self.memory.snapshot() if small else None, self.memory.touched, self.earlier
+        prepared = partial(
+            self.program.prepared,
+            entry,
+            grid,
+            block,
+            scalars,
+            shared_bytes=shared_bytes,
+            memory=self.memory,
+            arithmetic=self.arithmetic,
+            cluster=cluster,
+            cooperative=cooperative,
+            programmatic=programmatic,
+        )
 
         def executed(order: SeededPolicy, checks: ptx.Checks, following: OpenBits | None = None) -> ptx.Trace:
             if order != orders[0] or following is not None:
                 assert before is not None
                 self.memory.restore(before)
-            return self.program.launch(
-                entry,
-                grid,
-                block,
-                scalars,
-                shared_bytes=shared_bytes,
-                memory=self.memory,
-                policy=order.policy,
-                seed=order.seed,
-                arithmetic=self.arithmetic,
-                cluster=cluster,
-                cooperative=cooperative,
-                checks=checks,
-                following=following,
-            )
+            self.memory.touched, left = touched, self.memory.touched
+            made, _ = prepared(policy=order.policy, seed=order.seed, checks=checks, following=following)
+            if not order.begins_early or beside is None:
+                return trace_of(entry, made, made.run())
+            self.memory.touched = left
+            return trace_of(entry, made, beside.overlapped(made))
 
         def run(order: SeededPolicy) -> tuple[ptx.Trace, ptx.GlobalMemory]:
             banks = self.count_banks and order == orders[0]
             return executed(order, ptx.Checks(banks=banks, seconds=self.seconds, off=self.without)), self.memory
 
-        self._judge(entry, outcomes(run, entry, orders if small else orders[:1]))
+        overlapping = early(orders) if programmatic and beside is not None else ()
+        self._judge(entry, outcomes(run, entry, (*orders, *overlapping) if small else orders[:1]))
+        self.earlier = None
+        if before is not None and self.program.code(entry).lets_others_begin:
+            first, checks = orders[0], replace(UNCHECKED, off=self.without)
+            again, _ = prepared(policy=first.policy, seed=first.seed, checks=checks, programmatic=False)
+            self.earlier = Earlier(before, again)
         if small:
             self._follow(lambda following: executed(orders[0], UNCHECKED, following))
+
+    def _begin(self, entry: str, cooperative: bool) -> None:
+        """The module's own variables are part of the memory that every order begins with."""
+        self.program.prepare(entry, self.memory, cooperative=cooperative)
+        if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
+            self.memory.track_writers()
 
     def _follow(self, again: Callable[[OpenBits], object]) -> None:
         """Run a launch once more and follow the bits that it, or one before it, left open; memory stays as it is."""
@@ -167,9 +203,10 @@ class SimLauncher(Card):
         self.following.lines |= self.traces[-1].open_lines
         if not self.following.lines:
             return
-        after = self.memory.snapshot()
+        after, touched = self.memory.snapshot(), self.memory.touched
         again(self.following)
         self.memory.restore(after)
+        self.memory.touched = touched
         self.has_followed = True
 
     def encode(self, tensor_map: TensorMap) -> Struct:

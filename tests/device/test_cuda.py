@@ -42,15 +42,19 @@ class PlainModule:
     """A module whose every entry is `kernel`, which may write anywhere in the memory."""
 
     source = "plain.cu"
+    lets_others_begin = False
 
     def __init__(self, memory, kernel):
         self.memory, self.kernel = memory, kernel
-        self.launches = []
+        self.launches, self.finished = [], []
         self.broken = False
 
     def run(self, entry, grid, block, args, *rest):
         self.launches.append((entry, grid, block, args, *rest))
         self.kernel(self.memory, [int(value) - BASE for value in args if value.dtype == np.uint64])
+
+    def finish(self, where):
+        self.finished.append(where)
 
 
 def launcher(kernel=lambda memory, args: None, limit=1 << 16):
@@ -80,7 +84,7 @@ def test_launch_passes_addresses_scalars_and_how_it_was_asked_for():
     x = gpu.output(1, np.uint8, name="x")
     gpu.launch("entry", 4, (32, 2), [x, np.uint32(7)], 64, cluster=2, cooperative=True)
     entry, grid, block, args, *rest = gpu.module.launches[0]
-    assert (entry, grid, block, rest) == ("entry", 4, (32, 2), [64, 2, True])
+    assert (entry, grid, block, rest) == ("entry", 4, (32, 2), [64, 2, True, False])
     assert args == [x.address, 7]
     assert [value.dtype for value in args] == [np.dtype(np.uint64), np.dtype(np.uint32)]
 
@@ -271,3 +275,40 @@ def test_target_that_a_gpu_does_not_run(capability, target):
     with pytest.raises(RefsimError, match="does not run on compute capability") as caught:
         cuda._target_for(capability, target)
     assert caught.value.code == "target-mismatch"
+
+
+class Deferring(PlainModule):
+    """A module whose launches let the next one begin; it writes down who waits for them."""
+
+    lets_others_begin = True
+
+
+def deferring(kernel=lambda memory, args: None):
+    driver = PlainMemory(1 << 16)
+    return cuda.CudaLauncher("sm_90a", driver, Deferring(driver.memory, kernel))
+
+
+def test_nobody_waits_between_a_launch_and_one_that_may_begin_early():
+    gpu = deferring()
+    y = gpu.output(8, np.uint8, name="y")
+    gpu.launch("a", 1, 1, [y])
+    gpu.launch("b", 1, 1, [y], programmatic=True)
+    assert gpu.module.finished == []
+    assert [launch[-1] for launch in gpu.module.launches] == [False, True]
+    gpu.launch("c", 1, 1, [y])
+    assert gpu.module.finished == ["a, b of plain.cu"]
+    gpu.read(y)
+    gpu.output(8, np.uint8, name="z")
+    assert gpu.module.finished == ["a, b of plain.cu", "c of plain.cu"]
+
+
+def test_what_both_launches_left_is_checked_when_somebody_waits():
+    def overrun(memory, args):
+        memory[args[0] + 8] ^= 0xFF
+
+    gpu = deferring(overrun)
+    y = gpu.output(8, np.uint8, name="y")
+    gpu.launch("a", 1, 1, [y])
+    with pytest.raises(RefsimError, match="a wrote outside buffer 'y'") as caught:
+        gpu.settle()
+    assert caught.value.code == "guard-violated"

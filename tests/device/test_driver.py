@@ -144,6 +144,7 @@ def test_a_launch_hands_the_driver_what_was_asked_for(libcuda, backend):
 args = [np.uint8(7), Struct(bytes(range(16)), 16), np.float16(1), np.float32(1.5)]
 said["all"] = echo("echo_8_1_16_2_4", 16, (32, 2), args, 60_000, cluster=(16,), cooperative=True)
 said["plain"] = echo("echo_8", (3, 4, 5), 96, [])
+said["early"] = echo("echo_8", 1, 32, [], programmatic=True)
 """,
     )
     assert said["facts"]["device"] == "Fake GPU"
@@ -165,6 +166,7 @@ said["plain"] = echo("echo_8", (3, 4, 5), 96, [])
     grid, block, shared, attributes, parameters = launched(said["plain"])
     assert (grid, block, shared, attributes) == ([3, 4, 5], [96, 1, 1], 0, {})
     assert parameters.startswith(struct.pack("<Q", said["address"]))
+    assert launched(said["early"])[3] == {6: [1, 0, 0]}
 
 
 def test_the_most_parameter_bytes_arrive_whole(libcuda, backend):

@@ -69,6 +69,23 @@ def test_a_matmul_of_triton_runs_with_the_shared_memory_that_it_says(triton_kern
         assert gpu.read(c).reshape(64, 64).tolist() == (a.astype(np.int64) @ b.astype(np.int64)).tolist()
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_kernels_of_triton_that_begin_early(triton_kernels, waits):
+    signature, options = {"x": "*fp32", "y": "*fp32"}, {"num_warps": 1, "launch_pdl": True}
+    kernel = from_triton(triton_kernels.early, signature, {"BLOCK": 32, "WAITS": waits}, "sm_90a", **options)
+    assert kernel.programmatic
+    with device.open("sim", "sm_90a").launcher(KernelCode(ptx=kernel.ptx)) as gpu:
+        x = gpu.upload(np.arange(64, dtype=np.float32), name="x")
+        y, z = (gpu.output(64, np.float32, name=name) for name in "yz")
+        kernel.launch(gpu, 2, x, y)
+        if waits:
+            kernel.launch(gpu, 2, y, z)
+            assert gpu.read(z).tolist() == list(range(2, 66))
+        else:
+            with pytest.raises(RefsimError, match="missing-grid-wait"):
+                kernel.launch(gpu, 2, y, z)
+
+
 def test_signatures_by_order_and_wrong_ones(triton_kernels):
     softmax = triton_kernels.softmax
     by_order = from_triton(softmax, ("*fp32", "*fp32", "i32", "i32"), {"BLOCK": 64}, "sm_80", num_warps=1)
@@ -84,12 +101,15 @@ def test_signatures_by_order_and_wrong_ones(triton_kernels):
 
 
 def test_hidden_parameters_clusters_and_scalars_of_a_launch():
-    kernel = TritonKernel(".", "k", ("*fp32", "i64", "fp32", "*fp32"), 256, 5000, 2, True, ((128, 64), (0, 1)), "3.9.0")
+    kernel = TritonKernel(
+        ".", "k", ("*fp32", "i64", "fp32", "*fp32"), 256, 5000, 2, True, ((128, 64), (0, 1)), "3.9.0", programmatic=True
+    )
     gpu = Recorder()
     x = Buffer("x", 64, 3, np.dtype("f4"))
     kernel.launch(gpu, (3, 5), x, 7, 1.5, None)
     ((entry, grid, block, args, shared, options),) = gpu.launches
-    assert (entry, grid, block, shared, options) == ("k", (6, 5, 1), 256, 5000, {"cluster": 2, "cooperative": True})
+    assert (entry, grid, block, shared) == ("k", (6, 5, 1), 256, 5000)
+    assert options == {"cluster": 2, "cooperative": True, "programmatic": True}
     assert [args[0], *args[1:4], args[5]] == [x, 7, 1.5, 0, 0]
     assert [value.dtype for value in args[1:4]] == [np.dtype("i8"), np.dtype("f4"), np.dtype("u8")]
     assert gpu.uploads == [("k global_scratch", 128 * 30, True)]

@@ -1,8 +1,9 @@
 """Launches that begin before the one before them has ended (programmatic serialisation): a thread may touch what the earlier
 launch wrote, or write what it read, only behind griddepcontrol.wait.
 
-Launches run one after another in the simulator, so that bytes never tell. An earlier launch counts if it lets the next one
-begin early (griddepcontrol.launch_dependents); of launches before that nothing is looked for.
+It looks at one launch after another, whether they overlap or not. An earlier launch counts if it lets the next one begin early
+(griddepcontrol.launch_dependents); so does the one before that, unless some block of the earlier one let others begin only
+after it had waited.
 """
 
 from dataclasses import dataclass, field
@@ -38,9 +39,12 @@ class GridDependency:
     leaves: bool
     waited: list[tuple[int, Ids]] = field(default_factory=list)
     done: NDArray[np.bool_] = field(init=False)
+    has_let: NDArray[np.bool_] = field(init=False)
+    too_early: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
         self.done = np.zeros(self.machine.geometry.lanes, np.bool_)
+        self.has_let, self.too_early = np.zeros((2, self.machine.geometry.count), np.bool_)
         if self.leaves and self.history.touched is None:
             self.history.touched = TouchedBytes.nothing(len(self.machine.memory.space.bytes))
 
@@ -48,6 +52,21 @@ class GridDependency:
         """Lanes have waited for the launches before."""
         self.done[lanes] = True
         self.waited.append((self.history.number(statement, 0), lanes))
+
+    def let_others_begin(self, lanes: Ids) -> None:
+        """The blocks of some lanes let the next launch begin, too early where a lane says so that comes after no wait."""
+        if self.earlier is None:
+            return
+        cta = self.machine.geometry.cta
+        self.has_let[cta[lanes]] = True
+        for lane in lanes[~self.done[lanes]].tolist():
+            if not self.too_early[cta[lane]] and not self._comes_after_a_wait(lane):
+                self.too_early[cta[lane]] = True
+
+    def finish(self) -> None:
+        """All lanes have exited; a block that has not said so before lets the next launch begin by that."""
+        waited = self.done.reshape(len(self.has_let), -1).any(axis=1)
+        self.history.began_behind |= bool(np.where(self.has_let, ~self.too_early, waited).any())
 
     def before(self, access: Access) -> None:
         """An access of a thread that has not waited, nor comes after one that has."""

@@ -61,7 +61,8 @@ class By:
 @dataclass
 class History:
     """What outlives the CTAs that run at one time: the numbering, the listed accesses, releases in global
-    memory, which of its bytes were `written` and which `touched`, where anybody asks."""
+    memory, which of its bytes were `written` and which `touched`, where anybody asks; `began_behind`: some block let the
+    next launch begin only after it had waited for the one before."""
 
     made: list[tuple[Statement, int] | None] = field(default_factory=lambda: [None])
     unread: frozenset[int] = frozenset()
@@ -73,6 +74,13 @@ class History:
     journal: Journal = field(default_factory=Journal)
     written: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
     touched: TouchedBytes | None = None
+    began_behind: bool = False
+
+    def left_behind(self, earlier: TouchedBytes | None) -> TouchedBytes | None:
+        """What may still be touched when the next launch begins: by this one, and by the `earlier` one that it began beside."""
+        if self.touched is None or earlier is None or self.began_behind:
+            return self.touched
+        return self.touched.joined(earlier)
 
     @property
     def now(self) -> int:

@@ -75,6 +75,7 @@ class LaunchWatch(Protocol):
     """Who looks for accesses to what a launch that may still run has touched."""
 
     def wait(self, lanes: Ids, statement: Statement) -> None: ...
+    def let_others_begin(self, lanes: Ids) -> None: ...
 
 
 class Context(Protocol):

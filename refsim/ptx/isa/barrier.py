@@ -93,15 +93,13 @@ def _fence(lanes: Lanes) -> None:
         lanes.machine.races.orders.fence(lanes.ids, lanes.semantics, lanes.statement)
 
 
-@instruction("griddepcontrol.launch_dependents", since="sm_90", source=PTX["griddepcontrol"])
-def launch_dependents() -> tuple[()]:
-    """The next launch may begin; in the simulator it does so when this one has ended."""
-    return ()
+@instruction("griddepcontrol.launch_dependents", flow=True, since="sm_90", source=PTX["griddepcontrol"])
+def launch_dependents(lanes: Lanes) -> None:
+    """The next launch may begin as soon as all blocks have said so, or exited."""
+    lanes.machine.launches.let_others_begin(lanes)
 
 
-@instruction("griddepcontrol.wait", since="sm_90", source=PTX["griddepcontrol"])
+@instruction("griddepcontrol.wait", flow=True, since="sm_90", source=PTX["griddepcontrol"])
 def wait_for_launches(lanes: Lanes) -> None:
-    """What the launches before did is complete and seen; it always is in the simulator, so that the check alone hears."""
-    if lanes.machine.dependency is not None:
-        assert lanes.statement is not None
-        lanes.machine.dependency.wait(lanes.ids, lanes.statement)
+    """What the launches before did is complete and seen."""
+    lanes.machine.launches.wait(lanes)

@@ -1,5 +1,6 @@
 """One launch: where variables and parameters lie, which CTAs run at once, and their machines one after another."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
@@ -122,27 +123,32 @@ class PreparedLaunch:
 
     def attempt(self, findings: LaunchFindings, deadline: float, tracking: Tracking | None = None) -> LaunchFindings:
         """Run all CTAs, a wave after another."""
-        history, shape = History(), self.shape
-        for first in range(0, shape.ctas, self.wave):
-            geometry = Geometry(
-                shape.grid,
-                shape.block,
-                first,
-                min(self.wave, shape.ctas - first),
-                shape.cluster,
-                shape.is_explicit_cluster,
-            )
-            machine = self.machine(geometry, findings, history, deadline, tracking)
+        history = History()
+        for machine in self.waves(findings, deadline, tracking, history):
             try:
                 machine.run()
             except RefsimError as error:
                 waits = error.code == "timeout" or (error.code in ("deadlock", "divergent-sync") and machine.resting)
-                if waits and self.wave < shape.ctas:
+                if waits and self.wave < self.shape.ctas:
                     error = self.inconclusive(error)
                 error.help = error.help or findings.summary()
                 raise error from None
-        self.memory.touched = history.touched
+        self.memory.touched = history.left_behind(self.earlier)
         return findings
+
+    def waves(
+        self,
+        findings: LaunchFindings,
+        deadline: float,
+        tracking: Tracking | None = None,
+        history: History | None = None,
+    ) -> Iterator[Machine]:
+        """The machines of a wave after another; each has run when the next is asked for."""
+        shape, kept = self.shape, history or History()
+        for first in range(0, shape.ctas, self.wave):
+            count = min(self.wave, shape.ctas - first)
+            geometry = Geometry(shape.grid, shape.block, first, count, shape.cluster, shape.is_explicit_cluster)
+            yield self.machine(geometry, findings, kept, deadline, tracking)
 
     def check_resources(self) -> None:
         """Refuse a CTA that needs more registers than an SM has, and a cooperative grid that is not resident at once.

@@ -31,7 +31,7 @@ from refsim.ptx.machine.limits import (
     warp_registers,
 )
 from refsim.ptx.text.syntax import Function
-from refsim.sources import PTX
+from refsim.sources import CUDA_DRIVER, PTX
 
 Extents = SupportsIndex | Sequence[SupportsIndex]
 _PERFORMANCE = PTX["performance-tuning directives"]
@@ -247,6 +247,18 @@ def check_parameters(function: Function, version: str, target: str) -> None:
             f"launch of {function.name}",
             str(PARAMETER_SOURCE),
             "pass a pointer to a buffer",
+        )
+
+
+def check_programmatic(entry: str, target: str) -> None:
+    """A target that can begin a launch before the one before it has ended."""
+    if limits_of(target).cluster == 0:
+        raise RefsimError(
+            "no-programmatic-launch",
+            f"a launch by programmatic serialisation on {target}, which has none",
+            f"launch of {entry}",
+            f"{CUDA_DRIVER['cuLaunchKernelEx']}: programmatic stream serialisation, compute capability 9.0 and newer",
+            "leave out programmatic=, or compile for sm_90a",
         )
 
 

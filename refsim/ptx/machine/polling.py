@@ -5,6 +5,7 @@ from typing import Protocol
 from refsim.ptx.async_ops.engine import CopyEngine
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
+from refsim.ptx.sync.launch_order import LaunchOrder
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.sync.warp_sync import Meetings
@@ -19,6 +20,8 @@ class Polled(Scheduler, Protocol):
     """A scheduler whose lanes meet, and wait at mbarriers."""
 
     meetings: Meetings
+
+    launches: LaunchOrder
 
     @property
     def mbarriers(self) -> Mbarriers: ...
@@ -35,13 +38,14 @@ class Polling:
         self.before: list[bytes] = []
 
     def resume(self) -> bool:
-        """Lanes that rest look again; whether there are any. When nothing is written for long they wait for ever."""
+        """Lanes that rest look again; whether there are any. When nothing is written for long they wait for ever, unless
+        some wait for the launch before."""
         machine = self.machine
         machine.mbarriers.fire()
         machine.engine.fire()
         if not machine.resting:
             return False
-        changed = machine.port.writes != self.seen_writes
+        changed = machine.port.writes != self.seen_writes or bool(machine.launches.waiting)
         self.idle = 0 if changed else self.idle + 1
         self.quiet = 0 if changed else self.quiet + (not machine.groups)
         self.seen_writes = machine.port.writes

@@ -22,7 +22,13 @@ from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.lowering.single_step import single_stepped
 from refsim.ptx.machine.arguments import pack_parameters
 from refsim.ptx.machine.launch import PreparedLaunch, place_variables, place_workspace
-from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_parameters, launch_shape
+from refsim.ptx.machine.launch_rules import (
+    Extents,
+    LaunchShape,
+    check_parameters,
+    check_programmatic,
+    launch_shape,
+)
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
@@ -150,25 +156,71 @@ class Program(Card):
         policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at
         the wait, "random" picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target
         does, "exact" sums exactly, rounds once. cooperative: all blocks are resident at once, may meet at a grid barrier.
-        programmatic: the launch before it in this memory lets it begin early, by griddepcontrol.launch_dependents.
+        programmatic: the launch before it in this memory lets it begin early, by griddepcontrol.launch_dependents; this one
+        is held to that, and runs when that has ended.
         observer: told of every statement, watching: of every access to some bytes, following: what open bits reach. Raises
         RefsimError: a kernel's fault (exit 1), a wrong launch (exit 2), a timeout of a grid that ran in waves (exit 5).
         """
-        made, code = checks or Checks(), (self.stepped if observer else self.code)(entry)
+        made, arrays = self.prepared(
+            entry,
+            grid,
+            block,
+            args,
+            shared_bytes=shared_bytes,
+            memory=memory,
+            policy=policy,
+            arithmetic=arithmetic,
+            checks=checks,
+            seed=seed,
+            cluster=cluster,
+            cooperative=cooperative,
+            programmatic=programmatic,
+            observer=observer,
+            watching=watching,
+            following=following,
+        )
+        findings = made.run()
+        _copy_back(arrays, made.memory)
+        return trace_of(entry, made, findings)
+
+    def prepared(
+        self,
+        entry: str,
+        grid: Extents,
+        block: Extents,
+        args: Sequence[Any],
+        *,
+        shared_bytes: int = 0,
+        memory: GlobalMemory | None = None,
+        policy: SchedulePolicy = "eager",
+        arithmetic: Arithmetic = "silicon",
+        checks: Checks | None = None,
+        seed: int = 0,
+        cluster: Extents | None = None,
+        cooperative: bool = False,
+        programmatic: bool = False,
+        observer: StepObserver | None = None,
+        watching: AddressWatch | None = None,
+        following: OpenBits | None = None,
+    ) -> tuple[PreparedLaunch, list[tuple[NDArray[Any], int]]]:
+        """A launch that is checked and placed and has not run, and where the arrays among its arguments lie."""
+        code = (self.stepped if observer else self.code)(entry)
         _check_words(policy, arithmetic, shared_bytes)
         shape = self.shape(entry, grid, block, cluster)
         check_parameters(code.function, self.module.version, self.target)
+        if programmatic:
+            check_programmatic(code.function.name, self.target)
         device = memory or GlobalMemory()
         variables = place_variables(self.module, code.function, self.key, self.target, device, shared_bytes)
         parameters, arrays = pack_parameters(code.function, args, device)
         variables.symbols.update(_workspace(device) if cooperative else {})
-        findings = PreparedLaunch(
+        return PreparedLaunch(
             code,
             shape,
             device,
             parameters,
             variables,
-            made,
+            checks or Checks(),
             policy,
             arithmetic,
             seed,
@@ -179,9 +231,7 @@ class Program(Card):
             observer,
             watching,
             following,
-        ).run()
-        _copy_back(arrays, device)
-        return _trace(entry, code, findings, made)
+        ), arrays
 
     def _line(self) -> str:
         names = list(self.entries)
@@ -224,8 +274,9 @@ def _copy_back(arrays: list[tuple[NDArray[Any], int]], device: GlobalMemory) -> 
             array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
 
 
-def _trace(entry: str, code: Code, findings: LaunchFindings, checks: Checks) -> Trace:
+def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Trace:
     """What a launch saw, as its user reads it."""
+    code, checks = launch.code, launch.checks
     return Trace(
         entry,
         findings.instructions,

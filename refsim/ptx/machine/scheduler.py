@@ -46,6 +46,7 @@ from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.cluster_barrier import ClusterBarrier
+from refsim.ptx.sync.launch_order import LaunchOrder
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.register_pool import RegisterPool
@@ -66,6 +67,7 @@ class Machine:
     barriers: Barriers
     cluster_barrier: ClusterBarrier
     register_pool: RegisterPool
+    launches: LaunchOrder
     races: Races | None
     in_flight: InFlight | None
     proxies: Proxies | None
@@ -124,7 +126,7 @@ class Machine:
         looks = not (tracking or checks.initialised == "off")
         self.port = Port(watchers.observers(self), self._read_unwritten if looks else None)
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
-        self.meetings = Meetings(self)
+        self.meetings, self.launches = Meetings(self), LaunchOrder(self)
         self.deferred = None if observer or tracking else Deferred(self, code)
         self.specials: dict[str, NDArray[np.uint32]] = {}
         # Each random schedule begins at a time of its own: what a kernel makes of the hour differs between them.
@@ -221,9 +223,17 @@ class Machine:
     # ---- scheduling
     def run(self) -> None:
         """Run until every lane has exited; a deadlock, a fault or the time limit of the launch is RefsimError."""
+        self.advance()
+        self.finish()
+
+    def advance(self, turns: int | None = None) -> bool:
+        """Run until no lane can go on, or for so many turns; whether lanes can go on after that."""
         pick, resume = self.schedule.pick, self.polling.resume
+        last = None if turns is None else self.clock + turns
         with np.errstate(all="ignore"):
             while self.groups or self.wake() or resume():
+                if self.clock == last:
+                    return True
                 self.clock += 1
                 pc, ids = pick()
                 block = self.code.blocks[pc]
@@ -237,10 +247,16 @@ class Machine:
                 if self.choice is not None:
                     for unit in (self.copies, self.tensor_cores, self.engine):
                         unit.drift()
+        return False
+
+    def finish(self) -> None:
+        """No lane can go on: they have exited, and what copy engines still do is done, or it is a deadlock."""
         if self.alive.any():
             raise self.meetings.report_deadlock()
         self.register_pool.finish()
         self.engine.finish()
+        if self.dependency is not None:
+            self.dependency.finish()
 
     def run_block(self, block: BasicBlock, ids: Ids) -> None:
         lanes = self.lanes

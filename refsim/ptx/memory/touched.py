@@ -20,6 +20,14 @@ class TouchedBytes:
     def nothing(size: int) -> "TouchedBytes":
         return TouchedBytes(np.zeros(size, np.bool_), np.zeros(size, np.bool_))
 
+    def joined(self, other: "TouchedBytes") -> "TouchedBytes":
+        """What either touched."""
+        found = TouchedBytes.nothing(max(len(self.wrote), len(other.wrote)))
+        for each in (self, other):
+            found.wrote[: len(each.wrote)] |= each.wrote
+            found.read[: len(each.read)] |= each.read
+        return found
+
     def add(self, at: Array, *, writes: bool) -> None:
         """An access touches these bytes."""
         (self.wrote if writes else self.read)[at[at < len(self.wrote)]] = True

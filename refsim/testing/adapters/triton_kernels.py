@@ -36,7 +36,7 @@ class TritonKernel:
     `parameters` are the types of the arguments in order, constants left out; `scratch` the bytes for one program and their
     alignment, of each hidden parameter behind them. `version` is Triton's. `aligned` are the places of the arguments that the
     code takes for multiples of 16; `descriptors` what Triton says of the tensor map of each descriptor, none for a target
-    without such maps.
+    without such maps; `programmatic`: it was compiled with launch_pdl.
     """
 
     ptx: str
@@ -50,6 +50,7 @@ class TritonKernel:
     version: str
     aligned: tuple[int, ...] = ()
     descriptors: tuple[Mapping[str, Any], ...] = ()
+    programmatic: bool = False
 
     def launch(self, launcher: Launcher, grid: Extents, *args: Any) -> None:
         """Runs `grid` programs; numbers become what the signature says, None a null pointer.
@@ -85,8 +86,9 @@ class TritonKernel:
             )
 
     def _options(self) -> dict[str, Any]:
+        asked = {"cooperative": self.cooperative, "programmatic": self.programmatic}
         clustered = {"cluster": self.ctas} if self.ctas > 1 else {}
-        return {**clustered, **({"cooperative": True} if self.cooperative else {})}
+        return {**clustered, **{name: True for name, is_asked in asked.items() if is_asked}}
 
     def _scratch(self, launcher: Launcher, place: int, blocks: int) -> Buffer | np.uint64:
         size, align = self.scratch[place]
@@ -112,7 +114,7 @@ def from_triton(
 
     `signature` gives the types of the arguments by name (or in order), without the constants. `aligned` names the arguments
     that are multiples of 16, as Triton's own launches find out: vector accesses need it. `options` are the launch's:
-    num_warps, num_stages, num_ctas, maxnreg, ... A tensor descriptor is "tensordesc<fp16[64,32]>", with the block that the
+    num_warps, num_stages, num_ctas, launch_pdl, ... A tensor descriptor is "tensordesc<fp16[64,32]>", with the block that the
     kernel loads. Raises RefsimError: `no-triton` where it is not installed (exit 4), `triton-error` with what it says.
     Source: Triton, triton.compile and the launcher of its NVIDIA backend.
     """
@@ -155,6 +157,7 @@ def from_triton(
         triton.__version__,
         tuple(place for place, name in enumerate(types) if name in aligned),
         descriptors,
+        bool(getattr(said, "launch_pdl", False)),
     )
 
 

@@ -1,0 +1,101 @@
+"""Two launches that run at the same time: the second by programmatic serialisation, begun before the first has ended.
+
+It begins as soon as every block of the first has executed griddepcontrol.launch_dependents or exited, and what stands behind its
+griddepcontrol.wait runs when the first is complete.
+"""
+
+from collections.abc import Iterator
+from time import monotonic
+
+import numpy as np
+
+from refsim.ptx.checks.undefined import Tracking
+from refsim.ptx.execution.masks import UnwrittenReadError
+from refsim.ptx.findings.record import LaunchFindings
+from refsim.ptx.machine.launch import PreparedLaunch
+from refsim.ptx.machine.scheduler import Machine
+from refsim.ptx.memory.snapshot import Snapshot
+
+HEAD_START = 512  # turns that the second launch has, under a schedule that is not random, before the first goes on
+LONGEST_RUN = 16  # turns of one launch until it is the other's, under a random schedule
+
+
+class _Running:
+    """A launch as the machines of its waves, one after another, a few turns at a time."""
+
+    def __init__(self, launch: PreparedLaunch, tracking: Tracking | None, *, waits: bool) -> None:
+        self.tracking, self.waits = tracking, waits
+        self.findings = LaunchFindings() if tracking is None else tracking.findings
+        self.waves: Iterator[Machine] = launch.waves(self.findings, monotonic() + launch.checks.seconds, tracking)
+        self.machine, self.left = next(self.waves), -(-launch.shape.ctas // launch.wave) - 1
+        self.machine.launches.is_open = not waits
+
+    def advance(self, turns: int | None = None) -> bool:
+        """Goes on for so many turns, or as far as it can; whether it can go on after that."""
+        if self.machine.advance(turns):
+            return True
+        if self.machine.launches.waiting or self.is_complete:
+            return False
+        self.machine.finish()
+        if not self.left:
+            self._conclude()
+            return False
+        self.machine, self.left = next(self.waves), self.left - 1
+        self.machine.launches.is_open = not self.waits
+        return True
+
+    def _conclude(self) -> None:
+        self.left = -1
+        if self.tracking is not None:
+            self.tracking.conclude()
+
+    @property
+    def is_complete(self) -> bool:
+        return self.left < 0
+
+    @property
+    def lets_others_begin(self) -> bool:
+        return self.is_complete or (self.left == 0 and self.machine.launches.lets_others_begin)
+
+    def open(self) -> None:
+        """What it waited for is complete."""
+        self.waits = False
+        self.machine.launches.open()
+
+
+def run_overlapped(first: PreparedLaunch, second: PreparedLaunch, before: Snapshot) -> LaunchFindings:
+    """Runs both from the memory `before`; what the second saw. A fault of either is RefsimError.
+
+    Under "eager" and "lazy" the second goes as far as it can as soon as it may begin, under "random" the two take turns of
+    random length. Launches that read what nobody wrote begin again, as one alone does.
+    """
+    try:
+        return _run(first, second, None, None)
+    except UnwrittenReadError:
+        first.memory.restore(before)
+    trackings = [Tracking(launch.checks.initialised, LaunchFindings()) for launch in (first, second)]
+    return _run(first, second, *trackings)
+
+
+def _run(
+    first: PreparedLaunch, second: PreparedLaunch, followed: Tracking | None, tracking: Tracking | None
+) -> LaunchFindings:
+    one = _Running(first, followed, waits=False)
+    while not one.lets_others_begin:
+        one.advance(1)
+    two = _Running(second, tracking, waits=True)
+    choice = np.random.Generator(np.random.Philox(second.seed)) if second.policy == "random" else None
+
+    def turns() -> int:
+        return LONGEST_RUN if choice is None else int(choice.integers(1, LONGEST_RUN + 1))
+
+    if choice is None:
+        two.advance(HEAD_START)
+    while not one.is_complete:
+        one.advance(turns())
+        if not one.is_complete:
+            two.advance(turns())
+    two.open()
+    while two.advance():
+        pass
+    return two.findings
