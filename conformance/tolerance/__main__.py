@@ -16,7 +16,11 @@ def main() -> int:
     parser.add_argument("only", nargs="*", metavar="ID", help="mutants to try again; all of them if left out")
     parser.add_argument("--device", choices=DEVICES, default="sim")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--pages", action="store_true", help="only write the pages, from what is recorded")
     given = parser.parse_args()
+    if given.pages:
+        write_pages()
+        return 0
     if unknown := set(given.only) - set(BY_ID):
         parser.error(f"no mutant {', '.join(sorted(unknown))}: one of {', '.join(BY_ID)}")
     ids = given.only or list(BY_ID)

@@ -3,7 +3,9 @@
 What a tensor core does cannot be edited: mistakes in decoding FP8 stand in the linear layer, which decodes in registers.
 """
 
+import difflib
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,12 +44,27 @@ class Mutant:
     def extents(self) -> tuple[int, int, int]:
         return self.shape or SHAPES[self.kernel]
 
+    def files(self) -> dict[str, str]:
+        """The files that are edited, as they then stand."""
+        texts: dict[str, str] = {}
+        for edit in self.edits:
+            before = texts.get(edit.file) or (FOLDER / edit.file).read_text("utf-8")
+            texts[edit.file] = edit.applied(before)
+        return texts
+
+    def changes(self) -> Iterator[str]:
+        """The lines that go, with a minus, and those that come, with a plus."""
+        for file, after in self.files().items():
+            before = (FOLDER / file).read_text("utf-8")
+            for line in difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0):
+                if line[0] in "+-" and line[:3] not in ("+++", "---"):
+                    yield f"{line[0]} {line[1:].strip()}"
+
     def source(self, folder: Path) -> Path:
         """The kernel's file, with the mistake, in a copy of what it includes."""
         shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
-        for edit in self.edits:
-            path = folder / edit.file
-            path.write_text(edit.applied(path.read_text("utf-8")), "utf-8")
+        for file, text in self.files().items():
+            (folder / file).write_text(text, "utf-8")
         return folder / f"{self.kernel}.cu"
 
 
@@ -70,10 +87,10 @@ const uint32_t x = __float_as_uint(low), y = __float_as_uint(high);
 
 def promoted(sum_of: str) -> str:
     """The promotion with another sum of the scale, the product and the sum before."""
-    names = ("up", "up", "low", "low")
+    names = {"": "up", " + 1": "up", " + 2": "low", " + 3": "low"}
     return "".join(
-        f"        sum[4 * i + {at}] = {sum_of.format(f'{name}, product[4 * i + {at}]', f'sum[4 * i + {at}]')};\n"
-        for at, name in enumerate(names)
+        f"        sum[4 * i{at}] = {sum_of.format(f'{name}, product[4 * i{at}]', f'sum[4 * i{at}]')};\n"
+        for at, name in names.items()
     )
 
 

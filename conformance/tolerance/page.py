@@ -226,19 +226,17 @@ def silicon_section(results: Results, silicon: Results) -> str:
 
 
 def edits_section() -> str:
-    rows = [
-        [
-            f"`{mutant.id}`",
-            named(mutant),
-            ", ".join(f"`{file}`" for file in dict.fromkeys(edit.file for edit in mutant.edits)),
-        ]
-        for mutant in MUTANTS
-        if mutant.edits
-    ]
+    parts = []
+    for mutant in MUTANTS:
+        if mutant.edits:
+            files = ", ".join(f"`{file}`" for file in mutant.files())
+            parts.append(f"`{mutant.id}`: {mutant.says}. {files}")
+            parts.append("\n".join(f"    {line}" for line in mutant.changes()))
+    edits = "\n\n".join(parts)
     return f"""\
 ## The mistakes
 
-Each is a row of `conformance/tolerance/mutants.py`: the text that stands once in a file, and what takes its place. A tensor core
-decodes FP8 by itself, so mistakes in decoding, and columns that change places within a fragment, stand in the linear layer.
+Each is a row of `conformance/tolerance/mutants.py`: lines that go, and lines that come. A tensor core decodes FP8 by itself, so
+mistakes in decoding, and columns that change places within a fragment, stand in the linear layer.
 
-{table(["id", "the kernel", "edited"], rows)}"""
+{edits}"""
