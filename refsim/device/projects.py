@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def paths_of(project: Path, key: str) -> list[Path]:
         return RefsimError("bad-pyproject", what, where=str(project), kind=Kind.UNREADABLE)
 
     try:
-        table: Any = tomllib.loads(read_whole(project, MAX_PROJECT_BYTES, "a pyproject.toml").decode("utf-8"))
+        table = _table(read_whole(project, MAX_PROJECT_BYTES, "a pyproject.toml"))
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of an integer with 5,000 digits
         raise wrong(f"not TOML: {str(error) or type(error).__name__}") from error
     for name in ("tool", "refsim"):
@@ -40,6 +41,12 @@ def project_include(beside: Path) -> list[Path]:
     found = (folder / "pyproject.toml" for folder in (place, *place.parents))
     project = next((file for file in found if os.path.lexists(file)), None)
     return [] if project is None else paths_of(project, "include")
+
+
+@lru_cache(maxsize=8)
+def _table(text: bytes) -> Any:
+    """What a TOML file says, which nobody changes; a project is asked at every compilation."""
+    return tomllib.loads(text.decode("utf-8"))
 
 
 def _shown(value: object) -> str:

@@ -12,9 +12,10 @@ Array = NDArray[Any]
 _MOST = 64  # events that are looked at, until chains are rather walked one by one
 
 
-def are_all_before(history: History, clocks: Clocks, lane: int, numbers: Array, since: Array) -> bool:
-    """Whether all that the chains through these marks may hold, and more of the same events, comes before what a lane does:
-    then none of them need be walked. False says nothing."""
+def are_all_before(history: History, clocks: Clocks, lane: int, granules: Array, numbers: Array, since: Array) -> bool:
+    """Whether all that the chains through these marks of granules may hold, and more of the same events between the first and
+    the last of them, comes before what a lane does: then none of them need be walked. False says nothing."""
+    low, high = int(granules.min()), int(granules.max())
     waiting = {*np.unique(numbers).tolist(), *np.unique(since).tolist()} - {0}
     seen: set[int] = set()
     while waiting:
@@ -23,11 +24,13 @@ def are_all_before(history: History, clocks: Clocks, lane: int, numbers: Array, 
         event = history.listed.get(number)
         if event is None or len(seen) > _MOST:
             return False
-        if not _come_before(clocks, lane, event.agents, np.full(len(event.agents), number)):
+        near = (event.first <= high) & (event.first + event.count > low)
+        agents = event.agents[near]
+        if not _come_before(clocks, lane, agents, np.full(len(agents), number)):
             return False
         if event.replaced is None:
             continue
-        last, agents, earlier = event.replaced
+        last, agents, earlier = (table if len(table) == 1 else table[near] for table in event.replaced)
         some = last > 0
         if not _come_before(clocks, lane, agents[some], last[some]):
             return False

@@ -222,7 +222,7 @@ class Races:
             doubtful |= (marks.since[granule] > 0) | are_shared(self.history, found[late])
             if len(doubtful) > 1 and (lanes == lanes[0]).all() and doubtful.any():
                 since = marks.since[granule]
-                doubtful &= not are_all_before(self.history, self.strict, int(lanes[0]), found[late], since)
+                doubtful &= not are_all_before(self.history, self.strict, int(lanes[0]), granule, found[late], since)
         chains = Chains(self.history)
         for one in np.flatnonzero(doubtful).tolist():
             pair = self._first_race(part, marks, chains, int(lanes[who[one]]), int(granule[one]), reading=reading)

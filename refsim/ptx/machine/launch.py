@@ -31,7 +31,7 @@ from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.runtime_calls import HEAP_CALLS
 from refsim.ptx.text.source_names import demangled
-from refsim.ptx.text.syntax import Address, Dual, Function, Module, Operand, Symbol, Variable, Vector
+from refsim.ptx.text.syntax import Function, Module, Variable
 
 WORKSPACE = "workspace of grid.sync()"
 
@@ -229,17 +229,19 @@ def place_variables(
     at one address, behind what has a size.
     """
     symbols, sizes = function_addresses(module), {"shared": 0, "local": 0}
-    if any(statement.opcode in HEAP_CALLS for statement in function.statements):
+    if not function.opcodes.isdisjoint(HEAP_CALLS):
         device.begin_heap()
     variables = [*module.variables.values(), *function.variables]
-    named = {name for statement in function.statements for name in _names(*statement.operands)}
-    named.update(variable.name for variable in function.variables)
+    named = function.named
     externals, new = [], []
     for variable in variables:
         if variable.space in ("global", "const"):
-            if device.named(f"{variable.name}@{key}") is None:
+            region = device.named(f"{variable.name}@{key}")
+            if region is None:
                 new.append(variable)
-            symbols[variable.name] = place_global(variable, key, device)
+                symbols[variable.name] = place_global(variable, key, device)
+            else:
+                symbols[variable.name] = region.start + device.space.base
         elif variable.space in sizes and variable.name in named:
             if variable.size == 0:
                 externals.append(variable)
@@ -266,28 +268,9 @@ def place_variables(
     return VariablePlacement(symbols, shared, sizes["local"], frozenset(in_shared))
 
 
-def _names(*operands: Operand | None) -> list[str]:
-    """The variables that operands name."""
-    found = []
-    for operand in operands:
-        match operand:
-            case Symbol(name):
-                found.append(name)
-            case Address(base):
-                found += _names(base)
-            case Vector(elements):
-                found += _names(*elements)
-            case Dual(first, second):
-                found += _names(first, second)
-    return found
-
-
 def place_global(variable: Variable, key: str, device: GlobalMemory) -> int:
-    """A module variable lives in device memory for as long as that memory does."""
+    """A module variable lives in device memory from now on for as long as that memory does."""
     name = f"{variable.name}@{key}"
-    region = device.named(name)
-    if region is not None:
-        return region.start + device.space.base
     return device.allocate(variable.size, name, initial=variable.initial or b"", writable=variable.space != "const")
 
 

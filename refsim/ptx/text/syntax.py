@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +221,17 @@ class Function:
     is_defined: bool = False
     shared: tuple[SharedBody, ...] = ()
 
+    @cached_property
+    def opcodes(self) -> frozenset[str]:
+        """Those of its statements, which are all there."""
+        return frozenset(statement.opcode for statement in self.statements)
+
+    @cached_property
+    def named(self) -> frozenset[str]:
+        """The variables that its statements name, and its own; its statements are all there."""
+        named = {name for statement in self.statements for name in _names(*statement.operands)}
+        return frozenset(named.union(variable.name for variable in self.variables))
+
     def body_of(self, statement: Statement) -> SharedBody | None:
         """The shared body that a statement stands in; it is known by its identity."""
         return next((body for body in self.shared if id(statement) in body.statements), None)
@@ -235,6 +247,22 @@ class Module:
     variables: dict[str, Variable]
     functions: dict[str, Function]
     aliases: dict[str, str] = field(default_factory=dict)
+
+
+def _names(*operands: Operand | None) -> list[str]:
+    """The variables that operands name."""
+    found = []
+    for operand in operands:
+        match operand:
+            case Symbol(name):
+                found.append(name)
+            case Address(base):
+                found += _names(base)
+            case Vector(elements):
+                found += _names(*elements)
+            case Dual(first, second):
+                found += _names(first, second)
+    return found
 
 
 def location_of(statement: Statement) -> str:
