@@ -64,6 +64,21 @@ def test_reductions(operation, want, policy: str, seed: int) -> None:
     assert (got[..., 0] == want(sent())).all()
 
 
+@POLICIES
+def test_reductions_to_one_place_are_atomic(policy: str, seed: int) -> None:
+    """All threads of a block add to one word of the other block, beside atomic additions; a store there is a race."""
+    add, how = (
+        f"mapa.shared::cluster.u32 %r8, %r4, %r3; {RED}.add.u32 [%r8], %r6, [%r9];",
+        {"policy": policy, "seed": seed},
+    )
+    assert run(add, 128, **how)[:, 0, 0].tolist() == (sent().sum(1) + 100).tolist()
+    beside = add + "atom.relaxed.cluster.shared::cluster.add.u32 %r11, [%r8], 1;"
+    assert run(beside, 128, **how)[:, 0, 0].tolist() == (sent().sum(1) + 132).tolist()
+    fails("race", add + "st.shared::cluster.u32 [%r8], %r6;", 128, **how)
+    fails("race", add.replace(RED + ".add", ST), 128, **how)
+    fails("read-before-wait|race", add, 128, "", **how)
+
+
 def fails(code: str, *given: object, **options: object) -> str:
     with pytest.raises(RefsimError) as caught:
         run(*given, **options)

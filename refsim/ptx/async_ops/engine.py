@@ -368,7 +368,7 @@ class CopyEngine:
             with machine.races.phases.as_settled(flight.lane):
                 machine.races.copy_issued(access, lambda: changed(access))
         if machine.in_flight is not None:
-            machine.in_flight.issued(access.index, access.width)
+            machine.in_flight.issued(access.index, access.width, access.proxy if access.kind == UPDATE else "")
         access.space.mark_written(access.index, access.width)
         flight.writes = access
 

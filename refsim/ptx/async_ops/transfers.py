@@ -11,7 +11,7 @@ from refsim.ptx.checks.undefined_copies import defined, transferred
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.reductions import ElementUpdate
 from refsim.ptx.lowering.blocks import Code
-from refsim.ptx.memory.access import Access
+from refsim.ptx.memory.access import UPDATE, Access
 from refsim.ptx.memory.space import ITEM, Region, Space
 
 Array = NDArray[Any]
@@ -126,7 +126,8 @@ class Transfer:
         """Somebody has seen that it is complete."""
         self.release()
         if self.host.in_flight is not None and self.writes is not None:
-            self.host.in_flight.landed(self.writes.index, self.writes.width)
+            updates = self.writes.proxy if self.writes.kind == UPDATE else ""
+            self.host.in_flight.landed(self.writes.index, self.writes.width, updates)
 
     def release(self) -> None:
         """Its thread has waited until it had read its source, which others may write from now on."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.lanes import Machine
-from refsim.ptx.memory.access import READ, Access
+from refsim.ptx.memory.access import READ, UPDATE, Access
 from refsim.ptx.memory.space import ITEM, SHARED_BASE
 
 Array = NDArray[Any]
@@ -28,15 +28,24 @@ class InFlight:
         self.machine, self.granule = machine, granule
         self.flying = np.zeros(len(machine.shared.bytes) // granule // 16 * 16 + 16, np.uint8)
         self.sources = np.zeros_like(self.flying)
+        self.updates: dict[str, Array] = {}
         self.count = self.reading = 0
 
-    def issued(self, index: Array, width: int) -> None:
+    def issued(self, index: Array, width: int, updates: str = "") -> None:
+        """A copy flies to these items. updates: the proxy of a reduction, beside which others of that proxy may fly."""
         self._items(width)[index] = _FLYING[width // self.granule]
         self.count += len(index)
+        if updates:
+            counts = self.updates.setdefault(updates, np.zeros(len(self.flying), np.uint16))
+            self._rows(width, counts)[index] += 1
 
-    def landed(self, index: Array, width: int) -> None:
-        self._items(width)[index] = 0
+    def landed(self, index: Array, width: int, updates: str = "") -> None:
         self.count -= len(index)
+        if updates:
+            rows = self._rows(width, self.updates[updates])
+            rows[index] -= 1
+            index = index[~rows[index].any(axis=1)]
+        self._items(width)[index] = 0
 
     def is_read(self, index: Array, width: int) -> None:
         """A copy reads these items, which do not overlap, until its thread has waited for that."""
@@ -50,12 +59,19 @@ class InFlight:
     def before(self, access: Access) -> None:
         if self.count:
             flying = self._items(access.width).take(access.index)
-            if flying.view(np.uint8).any():
-                self._report(access, int(np.argmax(flying != 0)))
+            if flying.view(np.uint8).any() and (hit := self._meets(access, flying != 0)).any():
+                self._report(access, int(np.argmax(hit)))
         if self.reading and access.kind != READ:
             busy = self._rows(access.width)[access.index].any(axis=1)
             if busy.any():
                 self._report(access, int(np.argmax(busy)))
+
+    def _meets(self, access: Access, flying: Array) -> Array:
+        """Which items of an access meet a copy in flight that is no atomic operation beside another one."""
+        counts = self.updates.get(access.proxy) if access.kind == UPDATE else None
+        if counts is None or not access.semantics.strong:
+            return flying
+        return flying & ~self._rows(access.width, counts)[access.index].any(axis=1)
 
     def after(self, access: Access) -> None:
         """A copy in flight stays one."""
@@ -63,10 +79,10 @@ class InFlight:
     def _items(self, width: int) -> Array:
         return self.flying.view(ITEM[width // self.granule])
 
-    def _rows(self, width: int) -> Array:
-        """How many copies read each granule, as rows of items."""
-        count = width // self.granule
-        return self.sources[: len(self.sources) // count * count].reshape(-1, count)
+    def _rows(self, width: int, counts: Array | None = None) -> Array:
+        """How many copies read each granule (or what is counted of it), as rows of items."""
+        count, counted = width // self.granule, self.sources if counts is None else counts
+        return counted[: len(counted) // count * count].reshape(-1, count)
 
     def _report(self, access: Access, lane: int) -> None:
         at, width = int(access.at[lane]), access.width
