@@ -97,7 +97,12 @@ def test_part_of_a_warp_is_a_fault(lanes: int) -> None:
 
 
 # ---- mma.sync
-MMA = {bound.opcode: bound for clause in clauses() if clause.mnemonic == "mma" for bound in instances(clause)}
+MMA = {
+    bound.opcode: bound
+    for clause in clauses()
+    if clause.mnemonic == "mma" and "sparse" not in clause.flags
+    for bound in instances(clause)
+}
 
 
 def formats(bound: Bound) -> tuple[str, str, str, str]:

@@ -22,6 +22,7 @@ OPERAND_WORDS = {
     "registers": "64",
     "ordinal": "1",
     "code": "1",
+    "selector": "0",
 }
 OPERAND_WORDS |= dict.fromkeys(("scale_a", "scale_b", "trans_a", "trans_b"), "1")
 """What to write for operands that must be constants, or the sink."""

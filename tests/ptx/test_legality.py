@@ -29,6 +29,7 @@ FAMILIES = (
     "proxy_fence",
     "control",
     "matrix",
+    "sparse",
     "wmma",
     "async_copy",
     "cluster",

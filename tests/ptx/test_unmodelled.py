@@ -19,8 +19,8 @@ EXAMPLES = {
     "mma s4": "mma.sync.aligned.m8n8k32.row.col.s32.s4.s4.s32 {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
     "mma u4": "mma.sync.aligned.m8n8k32.row.col.s32.u4.u4.s32 {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
     "mma b1": "mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
-    "mma.sp::ordered_metadata": "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 "
-    "{%f1,%f2,%f3,%f4}, {%r1,%r2,%r3,%r4}, {%r5,%r6,%r7,%r8}, {%f1,%f2,%f3,%f4}, %r9, 0;",
+    "mma.sp::ordered_metadata": "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s4.u4.s32 "
+    "{%r1,%r2,%r3,%r4}, {%r5,%r6}, {%r7,%r8}, {%r1,%r2,%r3,%r4}, %r9, 0;",
     "cp.async.bulk.tensor": "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group "
     "[%d1, {%r1, %r1, %r1}], [%r2];",
     "cp.async.bulk.prefetch.tensor": "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%d1, {%r1, %r1, %r1}], {%h1};",

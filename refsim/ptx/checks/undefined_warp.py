@@ -105,7 +105,7 @@ def barrier_result(lanes: Lanes, index: int, bits: int, slots: Array, everyone: 
 
 
 # ---- matrices: an element of a fragment is (warp, lane, value)
-def _elements(masks: list[Mask | None], fragment: Fragment, count: int) -> tuple[Array, Array]:
+def elements_of(masks: list[Mask | None], fragment: Fragment, count: int) -> tuple[Array, Array]:
     """Which elements are undefined, and their events: (warps, lanes, values) from one mask for each register."""
     per = fragment.per_register
     bits = np.zeros((count // WARP, WARP, len(masks) * per), np.uint64)
@@ -121,7 +121,7 @@ def _elements(masks: list[Mask | None], fragment: Fragment, count: int) -> tuple
     return bits, origin
 
 
-def _registers(bits: Array, origin: Array, fragment: Fragment, dtype: Any) -> list[Mask | None]:
+def registers_of(bits: Array, origin: Array, fragment: Fragment, dtype: Any) -> list[Mask | None]:
     """The masks of the registers that hold these elements."""
     per = fragment.per_register
     width = fragment.register_bits // per
@@ -136,7 +136,7 @@ def _registers(bits: Array, origin: Array, fragment: Fragment, dtype: Any) -> li
     return found
 
 
-def _is_whole(lanes: Lanes) -> bool:
+def is_whole(lanes: Lanes) -> bool:
     """Whether all warps are complete; if not, the instruction itself is the fault."""
     return lanes.count % WARP == 0 and lanes.in_whole_warps
 
@@ -146,13 +146,13 @@ def multiplied(names: tuple[str, ...]) -> Callable[[RuleOperands], list[Any]]:
     makes row i of D undefined, one of column j of B column j, one of C itself."""
 
     def rule(operands: RuleOperands) -> list[Any]:
-        if not _is_whole(operands.lanes) or not any(mask for held in operands.masks for mask in held):
+        if not is_whole(operands.lanes) or not any(mask for held in operands.masks for mask in held):
             return [[None] * len(operands.results[0][0])]
         fragments = [fragment_named(name) for name in names]
         warps, (rows, cols) = operands.lanes.count // WARP, fragments[2].shape
         origin = np.zeros((warps, rows, cols), np.int32)
         for axis, (fragment, masks) in enumerate(zip(fragments[:3], operands.masks, strict=True)):
-            _, events = _elements(masks, fragment, operands.lanes.count)
+            _, events = elements_of(masks, fragment, operands.lanes.count)
             row, col = fragment.elements
             where = (np.arange(warps)[:, None, None], row[None], col[None])
             if axis == 2:
@@ -164,7 +164,7 @@ def multiplied(names: tuple[str, ...]) -> Callable[[RuleOperands], list[Any]]:
         row, col = fragments[-1].elements
         events = origin[:, row, col]
         bits = np.where(events != 0, np.uint64((1 << fragments[-1].slot_bits) - 1), np.uint64(0))
-        return [_registers(bits, events, fragments[-1], operands.results[0][1].bits_dtype)]
+        return [registers_of(bits, events, fragments[-1], operands.results[0][1].bits_dtype)]
 
     return rule
 
@@ -186,7 +186,7 @@ def matrix_loaded(name: str, number: int) -> Callable[[RuleOperands], list[Any]]
 
     def rule(operands: RuleOperands) -> list[Any]:
         nothing: list[Any] = [[None] * number]
-        if not _is_whole(operands.lanes):
+        if not is_whole(operands.lanes):
             return nothing
         giving, address, space = _rows(operands, number)
         found = memory.read(giving, space, address, ROW_BYTES, 2)
@@ -195,7 +195,7 @@ def matrix_loaded(name: str, number: int) -> Callable[[RuleOperands], list[Any]]
         fragment = fragment_named(name)
         bits = np.ascontiguousarray(found[0]).view(np.uint16).reshape(-1, 8 * number, 8).astype(np.uint64)
         row, col = fragment.elements
-        return [_registers(bits[:, row, col], found[1].reshape(bits.shape)[:, row, col], fragment, np.uint32)]
+        return [registers_of(bits[:, row, col], found[1].reshape(bits.shape)[:, row, col], fragment, np.uint32)]
 
     return rule
 
@@ -204,14 +204,14 @@ def matrix_stored(name: str, number: int) -> Callable[[RuleOperands], list[Any]]
     """stmatrix: the other way."""
 
     def rule(operands: RuleOperands) -> list[Any]:
-        if not _is_whole(operands.lanes):
+        if not is_whole(operands.lanes):
             return []
         giving, address, space = _rows(operands, number)
         if not any(operands.masks[1]):
             memory.write(giving, space, address, ROW_BYTES, None, None)
             return []
         fragment = fragment_named(name)
-        elements, events = _elements(operands.masks[1], fragment, operands.lanes.count)
+        elements, events = elements_of(operands.masks[1], fragment, operands.lanes.count)
         row, col = fragment.elements
         bits = np.zeros((len(elements), 8 * number, 8), np.uint16)
         origin = np.zeros(bits.shape, np.int32)
@@ -226,14 +226,14 @@ def transposed(name: str) -> Callable[[RuleOperands], list[Any]]:
     """movmatrix: element (i, j) is undefined where (j, i) was."""
 
     def rule(operands: RuleOperands) -> list[Any]:
-        if not _is_whole(operands.lanes) or operands.masks[0] is None:
+        if not is_whole(operands.lanes) or operands.masks[0] is None:
             return [None]
         fragment = fragment_named(name)
-        elements, events = _elements([operands.masks[0]], fragment, operands.lanes.count)
+        elements, events = elements_of([operands.masks[0]], fragment, operands.lanes.count)
         row, col = fragment.elements
         bits, origin = (np.zeros((len(elements), 8, 8), held.dtype) for held in (elements, events))
         bits[:, col, row], origin[:, col, row] = elements, events
-        return _registers(bits[:, row, col], origin[:, row, col], fragment, np.uint32)
+        return registers_of(bits[:, row, col], origin[:, row, col], fragment, np.uint32)
 
     return rule
 
@@ -244,7 +244,7 @@ Addresses = Callable[[Lanes, str, Array, Any, str], Array]
 
 def _own_places(operands: RuleOperands, name: str, where: Addresses) -> Array | None:
     """The address of each value of each lane, (lanes, values); None if the warp is not whole."""
-    if not _is_whole(operands.lanes):
+    if not is_whole(operands.lanes):
         return None
     operands.demand(operands.masks[0], memory.ADDRESS)
     stride = operands.names.index("stride") if "stride" in operands.names else None
@@ -271,7 +271,7 @@ def fragment_loaded(name: str, where: Addresses) -> Callable[[RuleOperands], lis
                 bits[:, value::own] = np.ascontiguousarray(found[0]).view(f"u{size}").astype(np.uint64)
                 origin[:, value::own] = found[1]
         shape = (-1, WARP, fragment.values)
-        return [_registers(bits.reshape(shape), origin.reshape(shape), fragment, operands.results[0][1].bits_dtype)]
+        return [registers_of(bits.reshape(shape), origin.reshape(shape), fragment, operands.results[0][1].bits_dtype)]
 
     return rule
 
@@ -287,7 +287,7 @@ def fragment_stored(name: str, where: Addresses) -> Callable[[RuleOperands], lis
         size, space = fragment.element_bits // 8, (operands.keywords.get("space") or "generic").partition("::")[0]
         bits, origin = (
             held.reshape(operands.lanes.count, -1)
-            for held in _elements(operands.masks[1], fragment, operands.lanes.count)
+            for held in elements_of(operands.masks[1], fragment, operands.lanes.count)
         )
         is_known = not any(mask is not None for mask in operands.masks[1])
         for value in range(places.shape[1]):

@@ -18,6 +18,7 @@ INSTRUCTION_FAMILIES = (
     "barrier",
     "proxy_fence",
     "matrix",
+    "sparse",
     "wmma",
     "async_copy",
     "cluster",

@@ -1,5 +1,6 @@
 """Fragments in registers: the matrix that the lanes of a warp hold together, and products of such matrices."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +13,7 @@ from refsim.errors import RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.isa.products import SETTLED, MmaKind, multiply_in_turn
+from refsim.ptx.isa.products import SETTLED, MmaKind, multiply_in_turn, multiply_sparse
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
@@ -101,9 +102,26 @@ def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, k: int) -
 
 def chained_product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, columns: int, k: int) -> Array:
     """The same for a chain of instructions that take so many columns each, in their order, and add to one another."""
-    arithmetic = lanes.arithmetic(is_settled=kind.d in SETTLED)
+    return _known(
+        lanes,
+        kind,
+        lambda arithmetic: multiply_in_turn(a, b, c, kind, columns, k, lanes.machine.target, arithmetic),
+    )
+
+
+def sparse_product(lanes: Lanes, a: Array, b: Array, c: Array, positions: Array, kind: MmaKind, k: int) -> Array:
+    """A B + C where A has the stored elements of its rows, at these positions in their groups; `k` counts whole rows."""
+    return _known(
+        lanes,
+        kind,
+        lambda arithmetic: multiply_sparse(a, b, c, positions, kind, k, lanes.machine.target, arithmetic),
+    )
+
+
+def _known(lanes: Lanes, kind: MmaKind, compute: Callable[[str], Array]) -> Array:
+    """What a product gives under the launch's arithmetic; a target whose sums are not known says what to do."""
     try:
-        return multiply_in_turn(a, b, c, kind, columns, k, lanes.machine.target, arithmetic)
+        return compute(lanes.arithmetic(is_settled=kind.d in SETTLED))
     except RefsimError as error:
         if error.code not in ("unknown-target", "unknown-arithmetic"):
             raise

@@ -17,6 +17,7 @@ from refsim import numerics
 from refsim.conversions import decode
 from refsim.formats import BF16, F16, F64, S8, S32, TF32, U8, ElementType, Format, Integer, element_named, float_named
 from refsim.numerics.rows import Unit
+from refsim.numerics.sparse import gathered, sparsity_of
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -87,6 +88,24 @@ def multiply(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str, a
             d[:, rows] = exact(*some, kind) if arithmetic == "exact" else _silicon(*some, kind, k, target)
         return d
     return exact(a, b, c, kind) if arithmetic == "exact" else _silicon(a, b, c, kind, k, target)
+
+
+def multiply_sparse(
+    a: Array, b: Array, c: Array, positions: Array, kind: MmaKind, k: int, target: str, arithmetic: str
+) -> Array:
+    """D (warps, M, N) = A B^T + C where a (warps, M, stored) has those elements of A that stand at `positions` in their
+    groups; `k` is the instruction's own. Integers and exact sums are those of each row with the elements of B it meets."""
+    if arithmetic == "silicon" and not kind.a.is_integer:
+        how: dict[str, Any] = {"a_format": kind.a, "b_format": kind.b, "d_format": kind.d, "metadata": positions}
+        result: Array = numerics.mma(a, b, c, unit=kind.unit, target=target, k=k, **how)
+        return result
+    met = gathered(b, positions, sparsity_of(kind.a))
+    rows = (
+        a.reshape(-1, 1, a.shape[-1]),
+        met.reshape(-1, *met.shape[2:]),
+        np.ascontiguousarray(c).reshape(-1, 1, c.shape[-1]),
+    )
+    return (_integers(*rows, kind) if kind.a.is_integer else exact(*rows, kind)).reshape(c.shape)
 
 
 def _silicon(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str) -> Array:

@@ -36,8 +36,8 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("wgmma", "product of a sparse matrix by a warpgroup", "sm_90a", "wgmma.mma_async.sp"),
     ("tcgen05", "fifth generation of tensor cores, and their memory", "sm_100a", "TensorCore 5th generation family"),
     ("wmma", "product of matrices of 4 or 1 bits by a warp, in opaque fragments", "sm_75", "wmma"),
-    ("mma.sp", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
-    ("mma.sp::ordered_metadata", "product of a sparse matrix by a warp", "sm_80", "mma.sp"),
+    ("mma.sp", "product of a sparse matrix of 4 bits or of block-scaled ones by a warp", "sm_80", "mma.sp"),
+    ("mma.sp::ordered_metadata", "product of a sparse matrix of 4 bits or of block-scaled ones by a warp", "sm_80", "mma.sp"),
     ("mma", "product of block-scaled matrices by a warp", "sm_120a", "mma with block scaling", "block_scale"),
     *(("mma", f"product of matrices of {bits} by a warp", "sm_75", "mma", type)
       for type, bits in (("s4", "4 bits"), ("u4", "4 bits"), ("b1", "single bits"))),

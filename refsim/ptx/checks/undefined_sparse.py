@@ -1,0 +1,75 @@
+"""How undefined bits pass products with a sparse A: an element of B counts for the rows that store what meets it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.formats import element_named
+from refsim.layouts.families import fragment as fragment_named
+from refsim.layouts.families.core import Fragment
+from refsim.layouts.families.sparse import SparseShape
+from refsim.layouts.holders import WARP
+from refsim.numerics.sparse import gathered, sparsity_of
+from refsim.ptx.checks.undefined import tracking_of
+from refsim.ptx.checks.undefined_bits import RuleOperands
+from refsim.ptx.checks.undefined_warp import elements_of, is_whole, registers_of
+from refsim.ptx.execution.masks import Mask
+from refsim.ptx.execution.metadata import MetadataError, givers, positions_of
+
+Array = NDArray[Any]
+METADATA = "the metadata of a sparse product"
+
+
+def multiplied(names: Sequence[str], shape: SparseShape, type: str) -> Callable[[RuleOperands], list[Any]]:
+    """D = A B + C for the fragments of A, B and C: an undefined element of a row of A makes that row of D undefined, one of
+    B its column in the rows that store an element there. Metadata must be defined in the lanes that give it."""
+
+    def rule(operands: RuleOperands) -> list[Any]:
+        nothing: list[Any] = [[None] * len(operands.results[0][0])]
+        if not is_whole(operands.lanes):
+            return nothing
+        named = dict(zip(operands.names, operands.values, strict=True))
+        masks = dict(zip(operands.names, operands.masks, strict=True))
+        selector = int(named["selector"][0])
+        if selector not in shape.selectors:
+            return nothing  # a fault of the instruction
+        demand_metadata(operands, masks["metadata"], shape.metadata(type, selector), WARP)
+        if not any(mask is not None for name in "abc" for mask in masks[name]):
+            return nothing
+        try:
+            positions = positions_of(operands.lanes.full(named["metadata"]), shape, type, selector, ordered=False)
+        except MetadataError:
+            return nothing  # likewise
+        a, b, c = (fragment_named(name) for name in names)
+        count = operands.lanes.count
+        events = np.maximum(_matrix(masks["c"], c, count), _matrix(masks["a"], a, count).max(axis=2)[:, :, None])
+        met = gathered(_matrix(masks["b"], b, count).swapaxes(1, 2), positions, sparsity_of(element_named(type)))
+        events = np.maximum(events, met.max(axis=3))
+        row, column = c.elements
+        held = events[:, row, column]
+        bits = np.where(held != 0, np.uint64((1 << c.slot_bits) - 1), np.uint64(0))
+        return [registers_of(bits, held, c, operands.results[0][1].bits_dtype)]
+
+    return rule
+
+
+def demand_metadata(operands: RuleOperands, mask: Mask | None, name: str, threads: int) -> None:
+    """What the lanes that give the metadata have must be defined; other lanes may have anything."""
+    if mask is None:
+        return
+    lanes = operands.lanes
+    giving = np.isin(np.arange(lanes.count) % threads, givers(name))
+    part = lanes.select(giving)
+    assert part is not None
+    tracking_of(lanes).reached(part, mask.part(giving), METADATA)
+
+
+def _matrix(masks: list[Mask | None], fragment: Fragment, count: int) -> Array:
+    """The event of each element of a matrix, 0 where it is defined: (warps, rows, columns)."""
+    _, events = elements_of(masks, fragment, count)
+    found = np.zeros((len(events), *fragment.shape), np.int32)
+    row, column = fragment.elements
+    found[:, row, column] = events
+    return found
