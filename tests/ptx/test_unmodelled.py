@@ -13,7 +13,6 @@ from refsim.ptx.isa.unmodelled import EVERY, ROWS, unmodelled
 from refsim.ptx.machine.assemblers import find_ptxas
 
 EXAMPLES = {
-    "wgmma": "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1,%f2,%f3,%f4}, %d1, %d2, %r1, 0, %p1, 1, 1, 0, 0;",
     "tcgen05": "tcgen05.fence::before_thread_sync;",
     "wmma": "wmma.load.a.sync.aligned.row.m8n8k32.shared.s4 {%r1}, [%r9];",
     "mma s4": "mma.sync.aligned.m8n8k32.row.col.s32.s4.s4.s32 {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",

@@ -37,7 +37,7 @@ SHARED_BYTES = 232_448
 K_BYTES = 32
 BASE_OFFSET_BYTES = 128  # what base_offset counts
 
-_NAME = re.compile(r"(wgmma|tcgen05)\.m([0-9]{1,6})n([0-9]{1,6})k([0-9]{1,6})\.([a-z0-9.]+)\.([ab])")
+_NAME = re.compile(r"(wgmma|tcgen05)(\.sp)?\.m([0-9]{1,6})n([0-9]{1,6})k([0-9]{1,6})\.([a-z0-9.]+)\.([ab])")
 # Kind of tcgen05.mma, bits of an element's container in shared memory, element types
 _F8F6F4 = (E4M3, E5M2, E2M3, E3M2, E2M1)
 _KINDS: tuple[tuple[str, int, tuple[ElementType, ...]], ...] = (
@@ -144,6 +144,7 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
 
     For tcgen05 the kind comes first; the element type may follow it (default: the kind's widest). `ctas` 2 is
     cta_group::2, where each block's descriptor covers half of M (for a) or half of N (for b).
+    wgmma.sp multiplies by a sparse A: `wgmma.sp.m64n128k64.e4m3.b` has all of K, `.a` the half of it that is stored.
     An opcode of wgmma with its operand behind it is read too. Raises RefsimError for shapes and types that the unit does not
     have.
     operand_named("wgmma.m64n128k32.e4m3.b").rows is 128. Source: the row of the instruction.
@@ -155,19 +156,23 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
             f"{name!r} names no operand in shared memory",
             help="wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b",
         )
-    unit, m, n, k, types, side = match[1], int(match[2]), int(match[3]), int(match[4]), match[5], match[6]
+    unit, m, n, k, types, side = match[1], int(match[3]), int(match[4]), int(match[5]), match[6], match[7]
+    is_sparse = match[2] is not None
     if ctas not in (1, 2) or (ctas == 2 and unit == "wgmma"):
         raise RefsimError("operand-ctas", f"{unit} has no group of {ctas} blocks", where=name)
-    made = _wgmma(types, name) if unit == "wgmma" else _tcgen05(types, name, ctas)
+    if is_sparse and unit != "wgmma":
+        raise RefsimError("operand-name", f"sparse operands of {unit} are not walked here", where=name)
+    made = _wgmma(types, name, is_sparse=is_sparse) if unit == "wgmma" else _tcgen05(types, name, ctas)
     if m not in made.rows or k != made.k or n not in made.columns:
         legal = f"m {' or '.join(map(str, made.rows))}, n {made.spoken_columns}, k {made.k}"
         raise RefsimError(
             "operand-shape",
-            f"{unit} has no m{m}n{n}k{k} of {types}" + (" over two blocks" if ctas == 2 else ""),
+            f"{unit}{match[2] or ''} has no m{m}n{n}k{k} of {types}" + (" over two blocks" if ctas == 2 else ""),
             where=name,
             rule=f"{PTX[f'{unit}, matrix shapes']}: {legal}",
         )
-    return Operand(match[0], unit, (m if side == "a" else n) // ctas, k, made.element_bits, made.container_bits)
+    read = k // 2 if is_sparse and side == "a" else k
+    return Operand(match[0], unit, (m if side == "a" else n) // ctas, read, made.element_bits, made.container_bits)
 
 
 def _of_opcode(text: str) -> str:
@@ -178,7 +183,7 @@ def _of_opcode(text: str) -> str:
     if opcode is None or opcode.family != "wgmma" or opcode.operand not in opcode.types:
         return ""
     pair = dict.fromkeys((opcode.types["a"], opcode.types["b"]))
-    return f"wgmma.{opcode.shape}.{'.'.join(pair)}.{opcode.operand}"
+    return f"wgmma{'.sp' if opcode.sparse else ''}.{opcode.shape}.{'.'.join(pair)}.{opcode.operand}"
 
 
 def walk(
@@ -236,15 +241,15 @@ class _Legal:
     container_bits: int
 
 
-def _wgmma(types: str, name: str) -> _Legal:
+def _wgmma(types: str, name: str, *, is_sparse: bool) -> _Legal:
     """The types are one for both operands, or A's and B's: "e4m3", "e4m3.e5m2"; they share a row of PRODUCTS."""
     parts = types.split(".")
     row = next((row for row in PRODUCTS if {*parts} <= {*row.types}), None)
-    if row is None or len(parts) > 2:
+    if row is None or len(parts) > 2 or (is_sparse and element_named(parts[0]).code_bits < 8):
         have = ", ".join(type for row in PRODUCTS for type in row.types)
         raise RefsimError("operand-type", f"wgmma multiplies no {types}", where=name, help=have)
     bits = element_named(parts[0]).code_bits
-    return _Legal((64,), row.columns, row.spoken_columns, row.k, bits, bits)
+    return _Legal((64,), row.columns, row.spoken_columns, 2 * row.k if is_sparse else row.k, bits, bits)
 
 
 def _tcgen05(types: str, name: str, ctas: int) -> _Legal:
@@ -336,8 +341,9 @@ def _problems(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> t
     """What is legal to write but reads nonsense."""
     found = []
     start, span = int(fields["start_address"]) - BASE_OFFSET_BYTES * int(fields["base_offset"]), pattern.span_bytes
-    if pattern.bits and major == K and start % span + K_BYTES > span:
-        found.append(f"{K_BYTES} bytes of K from byte {start % span} of a {span}-byte row run into the next row")
+    across = shape.k * shape.container_bits // 8
+    if pattern.bits and major == K and start % span + across > span:
+        found.append(f"{across} bytes of K from byte {start % span} of a {span}-byte row run into the next row")
     if pattern.bits and start % (span * atom_rows(pattern)) >= span and major == K:
         found.append(f"start_address {start:#x} is not in the first row of an atom: rows of one group cross atoms")
     if major == K and shape.rows > 8 and int(fields["stride_byte_offset"]) == 0:

@@ -12,7 +12,7 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_operands import PRODUCT_ROWS
 from refsim.ptx.execution.matrix_product import MatrixProduct
 from refsim.ptx.execution.registers import get, put
-from refsim.ptx.isa.fragments import chained_product, matrices, packing_of, registers_of
+from refsim.ptx.isa.fragments import chained_product, matrices, packing_of, registers_of, sparse_product
 from refsim.ptx.isa.products import array_type, wgmma_kind
 
 Array = NDArray[Any]
@@ -38,6 +38,8 @@ class OperandsRead:
     def continues(self, chain: "list[OperandsRead]") -> bool:
         """Whether it adds to what a chain computes, and nothing else."""
         last = chain[-1]
+        if self.product.positions is not None:
+            return False
         same = last.product.form == self.product.form and last.product.d == self.product.d
         return same and bool(self.product.adds.all()) and np.array_equal(last.groups, self.groups)
 
@@ -82,7 +84,11 @@ def _multiply(stack: list[list[OperandsRead]]) -> None:
         for side in "ab"
     )
     c = np.concatenate([_added(chain[0]) for chain in stack])
-    d = chained_product(first.lanes, a, b, c.view(array_type(kind.d)), kind, a.shape[2] // len(stack[0]), form.k)
+    if form.sparse:
+        positions = np.concatenate([chain[0].product.positions for chain in stack])
+        d = sparse_product(first.lanes, a, b, c.view(array_type(kind.d)), positions, kind, form.k)
+    else:
+        d = chained_product(first.lanes, a, b, c.view(array_type(kind.d)), kind, a.shape[2] // len(stack[0]), form.k)
     begin = 0
     for chain in stack:
         read, end = chain[0], begin + len(chain[0].groups)

@@ -1,4 +1,4 @@
-"""How undefined bits pass a warpgroup's product: by row of A and by column of B."""
+"""How undefined bits pass a warpgroup's product: by row of A and by column of B, of which a sparse A meets a part."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from refsim.formats import element_named
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.core import Fragment
+from refsim.numerics.sparse import gathered, sparsity_of
 from refsim.ptx.checks import undefined_memory as memory
 from refsim.ptx.checks.undefined_bits import RuleOperands
+from refsim.ptx.checks.undefined_sparse import demand_metadata
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.masks import Mask, flat, mask_of
 from refsim.ptx.execution.matrix_operands import CORE_ROW, PRODUCT_ROWS, DescriptorError, chunk_places, events_of, turns
 from refsim.ptx.execution.matrix_product import ProductForm
+from refsim.ptx.execution.metadata import MetadataError, positions_of
 
 Array = NDArray[Any]
 GIVEN = "what a wgmma is given"
@@ -34,24 +37,39 @@ def multiplied(form_of: FormOf) -> Callable[[RuleOperands], list[Any]]:
         if from_registers:
             rows = _fragment_rows(masks["a"], fragment_named(form.fragment), groups)
         else:
-            rows = _shared_rows(operands, named["a"], form, "a")
-        columns = _shared_rows(operands, named["b"], form, "b")
+            rows = _shared_events(operands, named["a"], form, "a").max(axis=2)
+        columns = _shared_events(operands, named["b"], form, "b")
+        if form.sparse and form.selector not in form.sparse_shape.selectors:
+            met = np.zeros(1, np.int32)  # a fault of the product
+        elif form.sparse:
+            demand_metadata(operands, masks["metadata"], form.sparse_shape.metadata(form.a, form.selector), WARPGROUP)
+            met = _met(columns, operands.lanes.full(named["metadata"]), form)
+        else:
+            met = columns.max(axis=2)[:, None, :]
         adds = operands.lanes.full(named["add"])
-        return [_accumulator(masks["d"], adds, rows, columns, fragment_named(form.accumulator))]
+        return [_accumulator(masks["d"], adds, np.maximum(rows[:, :, None], met), fragment_named(form.accumulator))]
 
     return rule
 
 
-def _shared_rows(operands: RuleOperands, words: Array, form: ProductForm, side: str) -> Array:
-    """The event of each row of an operand in shared memory, 0 where it is defined: (warpgroups, rows)."""
+def _met(columns: Array, words: Array, form: ProductForm) -> Array:
+    """The events of B that each row of a sparse A meets in each column: (warpgroups, 64, n)."""
+    try:
+        positions = positions_of(words, form.sparse_shape, form.a, form.selector, ordered=False)
+    except MetadataError:
+        return np.zeros((len(columns), PRODUCT_ROWS, form.n), np.int32)  # a fault of the product
+    return np.asarray(gathered(columns, positions, sparsity_of(element_named(form.a))).max(axis=3))
+
+
+def _shared_events(operands: RuleOperands, words: Array, form: ProductForm, side: str) -> Array:
+    """The event of each element of an operand in shared memory, 0 where it is defined: (warpgroups, rows, columns)."""
     lanes = operands.lanes
     size = max(1, element_named(form.a).code_bits // 8)
     try:
         places = chunk_places(lanes.full(words)[::WARPGROUP], form, side)
     except DescriptorError:
-        return np.zeros(
-            (lanes.count // WARPGROUP, PRODUCT_ROWS if side == "a" else form.n), np.int32
-        )  # a fault of the product
+        shape = (lanes.count // WARPGROUP, PRODUCT_ROWS if side == "a" else form.n, form.columns(side))
+        return np.zeros(shape, np.int32)  # a fault of the product
     found = []
     for part, at in turns(lanes, places):
         read = memory.read(part, "shared", at, CORE_ROW, size)
@@ -71,11 +89,9 @@ def _fragment_rows(masks: list[Mask | None], fragment: Fragment, groups: int) ->
     return found
 
 
-def _accumulator(
-    masks: list[Mask | None], adds: Array, rows: Array, columns: Array, fragment: Fragment
-) -> list[Mask | None]:
-    """The masks of D: an element is undefined where its row of A, its column of B or, if that is added, it itself was."""
-    if not (rows.any() or columns.any() or any(True for _ in flat(masks))):
+def _accumulator(masks: list[Mask | None], adds: Array, products: Array, fragment: Fragment) -> list[Mask | None]:
+    """The masks of D: an element is undefined where what is multiplied for it or, if that is added, it itself was."""
+    if not (products.any() or any(True for _ in flat(masks))):
         return [None] * fragment.registers
     per, width = fragment.per_register, fragment.register_bits // fragment.per_register
     row, column = fragment.elements
@@ -84,7 +100,7 @@ def _accumulator(
         bits, origin = np.zeros(len(adds), np.uint64), np.zeros(len(adds), np.int32)
         for part in range(per):
             value, shift = register * per + part, np.uint64(width * part)
-            events = np.maximum(rows[:, row[:, value]], columns[:, column[:, value]]).ravel()
+            events = products[:, row[:, value], column[:, value]].ravel()
             if mask is not None:
                 own = (mask.bits.astype(np.uint64) >> shift & whole != 0) & adds
                 events = np.maximum(events, np.where(own, mask.origin, 0))

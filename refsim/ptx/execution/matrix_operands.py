@@ -99,18 +99,19 @@ def codes_of(items: Array, form: ProductForm, side: str) -> Array:
     element = element_named(form.a if side == "a" else form.b)
     held = np.ascontiguousarray(items).view(element.code_dtype)
     if form.majors[side == "b"] == MN:
-        lines = held.reshape(len(items), rows // _ACROSS, form.k, _ACROSS)
-        return np.ascontiguousarray(lines.swapaxes(2, 3)).reshape(len(items), rows, form.k)
+        columns = form.columns(side)
+        lines = held.reshape(len(items), rows // _ACROSS, columns, _ACROSS)
+        return np.ascontiguousarray(lines.swapaxes(2, 3)).reshape(len(items), rows, columns)
     return held.reshape(len(items), rows, -1)
 
 
 def events_of(events: Array, form: ProductForm, side: str) -> Array:
-    """Of something noted of each element of chunks, (warpgroups, chunks, elements), the greatest of each row."""
+    """Something noted of each element of chunks, (warpgroups, chunks, elements), as a matrix: (warpgroups, rows, k)."""
     rows = PRODUCT_ROWS if side == "a" else form.n
     if form.majors[side == "b"] == MN:
-        lines = events.reshape(len(events), rows // _ACROSS, form.k, -1)
-        return np.asarray(lines.max(axis=2)).reshape(len(events), rows)
-    return np.asarray(events.reshape(len(events), rows, -1).max(axis=2))
+        lines = events.reshape(len(events), rows // _ACROSS, form.columns(side), -1)
+        return lines.swapaxes(2, 3).reshape(len(events), rows, -1)
+    return events.reshape(len(events), rows, -1)
 
 
 def item_numbers(lanes: Lanes, places: Array) -> Array:

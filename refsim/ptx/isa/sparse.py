@@ -29,13 +29,11 @@ def _name(shape: SparseShape, type: str, operand: str, accumulator: str) -> str:
     return f"{shape.stem}.{type}.{operand}" + (f".{accumulator}" if refined else "")
 
 
-def selector_of(lanes: Lanes, values: Array, shape: SparseShape, section: object) -> int:
-    """The sparsity selector: a constant that the shape has."""
-    value = int(values.view(np.int32)[0])
+def check_selector(lanes: Lanes, value: int, shape: SparseShape, section: str) -> None:
+    """The sparsity selector is one that the shape has."""
     if value not in shape.selectors:
         known = " or ".join(map(str, shape.selectors))
         raise lanes.fault("invalid-operand", 0, f"the sparsity selector is {value}", f"{section}: it is {known}")
-    return value
 
 
 def _positions(lanes: Lanes, words: Array, shape: SparseShape, type: str, selector: int, *, ordered: bool) -> Array:
@@ -56,7 +54,8 @@ def _multiplied(
 ) -> list[Array]:
     """The registers of D for the matrices that the registers of A, B and C hold, of all warps at once."""
     warps, words, type = whole_warps(lanes), metadata[0], kind.a.name
-    selector = selector_of(lanes, metadata[1], shape, _SECTION)
+    selector = int(metadata[1].view(np.int32)[0])
+    check_selector(lanes, selector, shape, str(_SECTION))
     positions = _positions(lanes, words, shape, type, selector, ordered=metadata[2])
     packings = [packing_of(_name(shape, type, operand, kind.d.name), operand == "b") for operand in "abc"]
     a, b, c = (matrices(held, packing, warps) for held, packing in zip(operands, packings, strict=True))

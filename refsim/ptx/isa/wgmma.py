@@ -3,6 +3,7 @@
 The four warps execute the instruction together; what it reads and writes is the matter of refsim.ptx.async_ops.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,14 @@ from refsim.ptx.checks import undefined_warpgroup as undefined
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
-from refsim.ptx.isa.forms import instruction
+from refsim.ptx.execution.metadata import MetadataError, positions_of
+from refsim.ptx.isa.forms import Clause, instruction
 from refsim.ptx.isa.products import INTEGERS
+from refsim.ptx.isa.sparse import check_selector
 from refsim.sources import PTX
 
 Array = NDArray[Any]
-_SECTION = PTX["wgmma.mma_async"]
+_SECTION, _SPARSE = PTX["wgmma.mma_async"], PTX["wgmma.mma_async.sp"]
 _SINCE = "sm_90a"
 _BITS = "b1"
 _ZERO = np.zeros(1, np.uint32)
@@ -87,12 +90,13 @@ def _sizes(shape: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Spelling:
-    """The instruction for types that may be mixed, with A in registers or in shared memory."""
+    """The instruction for types that may be mixed, with A in registers or in shared memory, dense or sparse."""
 
     row: Product
     types: tuple[str, ...]
     accumulator: str
     from_registers: bool
+    sparse: bool
 
     @property
     def flags(self) -> list[str]:
@@ -106,14 +110,17 @@ class _Spelling:
     @property
     def text(self) -> str:
         """The form of the clause."""
-        shapes = "|".join(f"m64n{n}k{self.row.k}" for n in self.row.columns)
+        shapes = "|".join(f"m64n{n}k{self.row.k * (1 + self.sparse)}" for n in self.row.columns)
         choice, counts = "|".join(self.types), self.types[0] == _BITS
         types = ".".join(f"{{{which}_type:{choice}}}" if len(self.types) > 1 else choice for which in "ab")
         saturates = "{.satfinite}" if self.types == INTEGERS else ""
-        opcode = f"wgmma.mma_async.sync.aligned.{{shape:{shapes}}}{saturates}.{self.accumulator}.{types}"
+        sparse = ".sp" if self.sparse else ""
+        opcode = f"wgmma.mma_async{sparse}.sync.aligned.{{shape:{shapes}}}{saturates}.{self.accumulator}.{types}"
         held = {"f16": "b32"}.get(self.accumulator, self.accumulator)
         constants = [f"{flag}:b32" for flag in self.flags]
-        operands = [f"+d:{held}**", "a:b32*4" if self.from_registers else "a:b64", "b:b64", "add:pred", *constants]
+        metadata = ["metadata:b32", "selector:b32"] if self.sparse else []
+        a = "a:b32*4" if self.from_registers else "a:b64"
+        operands = [f"+d:{held}**", a, "b:b64", *metadata, "add:pred", *constants]
         return f"{opcode}{'.and.popc' if counts else ''} {', '.join(operands)}"
 
     def length(self, modifiers: dict[str, Any]) -> int:
@@ -135,21 +142,64 @@ class _Spelling:
             (MN if turned[0] else K, MN if turned[1] else K),
             (negated[0], negated[1]),
             keywords.get("satfinite", False),
+            self.sparse,
+            _signed(given.get("selector", _ZERO)),
         )
+
+
+def _instruction(spelling: _Spelling) -> Callable[[Clause], Clause]:
+    return instruction(
+        spelling.text,
+        rendezvous="warpgroup",
+        since=_SINCE,
+        source=_SPARSE if spelling.sparse else _SECTION,
+        undefined=undefined.multiplied(spelling.form),
+        keeps_registers=True,
+        length=spelling.length,
+    )
+
+
+def _multiply(
+    lanes: Lanes,
+    form: ProductForm,
+    operands: tuple[tuple[int, ...], Any, Array, Array],
+    metadata: Array | None = None,
+) -> None:
+    """Start a product of the registers of D, the registers or descriptors of A, the descriptors of B, and whether to add."""
+    d, a, b, add = operands
+    product = MatrixProduct(
+        form,
+        d,
+        a if isinstance(a, tuple) else _common(lanes, a, "the descriptor of A"),
+        _common(lanes, b, "the descriptor of B"),
+        _common(lanes, add, "scale-d"),
+        None if metadata is None else _positions(lanes, metadata, form),
+    )
+    lanes.machine.tensor_cores.multiply(lanes, product)
+
+
+def _positions(lanes: Lanes, words: Array, form: ProductForm) -> Array:
+    """The positions of what each warpgroup stores of A: the metadata is read when the instruction is issued."""
+    try:
+        return positions_of(lanes.full(words), form.sparse_shape, form.a, form.selector, ordered=False)
+    except MetadataError as error:
+        thread = error.matrix * WARPGROUP + error.thread
+        rule = f"{_SPARSE}, sparse matrix storage"
+        raise lanes.fault("invalid-operand", thread, error.what, rule) from None
+
+
+def _form(lanes: Lanes, spelling: _Spelling, constants: dict[str, Array], words: dict[str, Any]) -> ProductForm:
+    """What the text says, its constants checked."""
+    for name, value in constants.items():
+        if name != "selector":
+            _check_constant(lanes, name, _signed(value))
+    return spelling.form(constants, words)
 
 
 def _products(spelling: _Spelling) -> None:
     type = spelling.types[0]
 
-    @instruction(
-        spelling.text,
-        rendezvous="warpgroup",
-        since=_SINCE,
-        source=_SECTION,
-        undefined=undefined.multiplied(spelling.form),
-        keeps_registers=True,
-        length=spelling.length,
-    )
+    @_instruction(spelling)
     def mma_async(
         lanes: Lanes,
         d: tuple[int, ...],
@@ -163,22 +213,42 @@ def _products(spelling: _Spelling) -> None:
         satfinite: bool = False,
     ) -> None:
         """D = A B + D, or A B where `add` is false: 64 rows, A and B by descriptors, or A from the warps' registers."""
-        given = dict(zip(spelling.flags, constants, strict=True))
-        for name, value in given.items():
-            _check_constant(lanes, name, _signed(value))
         words = {"shape": shape, "a_type": a_type, "b_type": b_type, "satfinite": satfinite}
-        product = MatrixProduct(
-            spelling.form(given, words),
-            d,
-            a if isinstance(a, tuple) else _common(lanes, a, "the descriptor of A"),
-            _common(lanes, b, "the descriptor of B"),
-            _common(lanes, add, "scale-d"),
-        )
-        lanes.machine.tensor_cores.multiply(lanes, product)
+        form = _form(lanes, spelling, dict(zip(spelling.flags, constants, strict=True)), words)
+        _multiply(lanes, form, (d, a, b, add))
+
+
+def _sparse_products(spelling: _Spelling) -> None:
+    type = spelling.types[0]
+
+    @_instruction(spelling)
+    def mma_async_sp(
+        lanes: Lanes,
+        d: tuple[int, ...],
+        a: Any,
+        b: Array,
+        metadata: Array,
+        selector: Array,
+        add: Array,
+        *constants: Array,
+        shape: str,
+        a_type: str = type,
+        b_type: str = type,
+        satfinite: bool = False,
+    ) -> None:
+        """The same with the stored half of each row of A, which meets the elements of B at its positions; sums as those of the
+        dense instruction of half the K, which is inferred and not measured."""
+        words = {"shape": shape, "a_type": a_type, "b_type": b_type, "satfinite": satfinite}
+        given = dict(zip(spelling.flags, constants, strict=True)) | {"selector": selector}
+        form = _form(lanes, spelling, given, words)
+        check_selector(lanes, form.selector, form.sparse_shape, str(_SPARSE))
+        _multiply(lanes, form, (d, a, b, add), metadata)
 
 
 for _row in PRODUCTS:
     for _types in [_row.types] if len(_row.types) > 1 else [(type,) for type in _row.types]:
         for _accumulator in _row.accumulators:
             for _from_registers in (False, True):
-                _products(_Spelling(_row, _types, _accumulator, _from_registers))
+                _products(_Spelling(_row, _types, _accumulator, _from_registers, sparse=False))
+                if _types != (_BITS,):
+                    _sparse_products(_Spelling(_row, _types, _accumulator, _from_registers, sparse=True))
