@@ -25,6 +25,13 @@ __device__ void wait(u64* bar, u32 parity) {
         asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                      : "=r"(done) : "r"(shared(bar)), "r"(parity) : "memory");
 }
+// The same, and behind what other blocks of the cluster did before they arrived.
+__device__ void wait_for_cluster(u64* bar, u32 parity) {
+    u32 done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(shared(bar)), "r"(parity) : "memory");
+}
 __device__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -222,7 +229,7 @@ extern "C" __global__ void groups(u32* out, u32 count) {
 }
 
 // The same ring over two blocks of a cluster: each loads half of every stage for both, and whoever has read a stage says so to
-// both, relaxed where it is not the own block.
+// both, released to the cluster where it is not the own block: threads have read it, and not a tensor core.
 extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster_ring(const __grid_constant__ TensorMap map, u32 count, u32* out) {
     __shared__ u64 full[2], empty[2];
     u32 rank = blockIdx.x % 2;
@@ -237,7 +244,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster_ring(const __grid_c
         if (threadIdx.x == 0)
             for (u32 i = 0; i < count; ++i) {
                 u32 s = i % 2, to = shared(region) + 1024 * s + 512 * rank;
-                wait(&empty[s], (i / 2 & 1) ^ 1);
+                wait_for_cluster(&empty[s], (i / 2 & 1) ^ 1);
                 expect(&full[s], 1024);
                 asm volatile(
                     "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], "
@@ -253,7 +260,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster_ring(const __grid_c
             if (lane == 0) {
                 arrive(&empty[s]);
                 asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-                             "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared(&empty[s])), "r"(rank ^ 1) : "memory");
+                             "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared(&empty[s])), "r"(rank ^ 1) : "memory");
             }
         }
         for (u32 k = 0; k < 8; ++k) out[blockIdx.x * 256 + lane + 32 * k] = sum[k];

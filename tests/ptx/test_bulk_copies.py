@@ -272,10 +272,10 @@ def said(run: Any, ptx: str) -> tuple[str, str]:
     return caught.value.code, caught.value.what
 
 
-def groups(policy: str, ptx: str) -> None:
+def groups(policy: str, ptx: str, count: int = 5) -> None:
     with opened(policy, ptx) as gpu:
-        out = gpu.output(640, np.uint32, name="out")
-        gpu.launch("groups", 1, 128, [out, np.uint32(5)], 1024)
+        out = gpu.output(128 * count, np.uint32, name="out")
+        gpu.launch("groups", 1, 128, [out, np.uint32(count)], 1024)
 
 
 def runs(policy: str, ptx: str) -> None:
@@ -320,12 +320,6 @@ def test_a_thread_sees_its_own_copy_behind_the_wait_for_its_group(change: str) -
 @pytest.mark.parametrize(("entry", "run"), [("groups", groups), ("runs", runs)])
 def test_what_threads_wrote_needs_a_proxy_fence(entry: str, run: Any) -> None:
     assert said(run, without(entry, "fence.proxy.async"))[0] == "missing-proxy-fence"
-
-
-def test_an_arrival_that_reaches_its_own_block_alone_frees_no_stage_of_another() -> None:
-    old = "mbarrier.arrive.relaxed.cluster.shared::cluster"
-    code, _ = said(cluster_ring, changed("cluster_ring", old, "mbarrier.arrive.release.cta.shared::cluster"))
-    assert code == "race"
 
 
 def refused(gpu: Any, entry: str, args: list[Any], shared_bytes: int = 4096) -> str:

@@ -179,6 +179,8 @@ class CopyEngine:
             return
         limit = {lane: int(self.groups.committed[lane]) - pending for lane in lanes.ids.tolist()}
         ready = [each for each in self.queue.flying if each.group < limit.get(each.lane, -1)]
+        for each in ready:
+            each.source_was_read()
         if read:
             for each in ready:
                 each.fetch()
@@ -218,14 +220,16 @@ class CopyEngine:
         self.queue.flying.clear()
 
     def land(self, transfers: list[Transfer]) -> dict[int, int]:
-        """Somebody saw the phase complete in which these were counted: the agents that wrote, and their newest accesses."""
+        """Somebody saw the phase complete in which these were counted: the agents that read and wrote, and their newest
+        accesses."""
+        races, found = self.machine.races, {}
+        for each in transfers:
+            each.source_was_read()
         self._complete(transfers)
-        found = {}
-        if self.machine.races is not None:
-            for each in transfers:
-                assert each.writes is not None
-                agent = self.machine.races.phases.agent_of(each.barrier)
-                found[agent] = self.machine.races.transfer_landed(each.writes, agent)
+        for each in transfers:
+            if races is not None and each.writes is not None:
+                agent = races.phases.agent_of(each.barrier)
+                found[agent] = races.transfer_landed(each.writes, agent)
         return found
 
     def _complete(self, ready: list[Transfer]) -> None:
@@ -365,8 +369,7 @@ class CopyEngine:
         if machine.proxies is not None:
             machine.proxies.before(access)
         if machine.races is not None:
-            with machine.races.phases.as_settled(flight.lane):
-                machine.races.copy_issued(access, lambda: changed(access))
+            machine.races.transfer_issued(access, lambda: changed(access), flight.lane)
         if machine.in_flight is not None:
             machine.in_flight.issued(access.index, access.width, access.proxy if access.kind == UPDATE else "")
         access.space.mark_written(access.index, access.width)

@@ -135,6 +135,15 @@ class Transfer:
             self.host.in_flight.was_read(self.reads.index, self.reads.width)
         self.reads, self.map_at = None, 0
 
+    def source_was_read(self) -> None:
+        """Its thread, or whoever saw the phase complete in which it was counted, knows that its shared source has been read."""
+        races = self.host.races
+        if races is not None and self.reads is not None:
+            by_thread = self.barrier < 0
+            races.transfer_read(
+                self.reads, self.lane + races.first if by_thread else races.phases.agent_of(self.barrier)
+            )
+
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
         return self._touches(self.writes, start, width)
 

@@ -21,6 +21,7 @@ from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 _LANES = 1 << 22  # of all accesses that are listed together
+_OF_UNITS = ("wgmma.mma_async", "cp.async.bulk", "cp.reduce.async.bulk")
 
 
 @lru_cache(maxsize=4096)
@@ -91,6 +92,11 @@ class History:
         """The number of a new access by a statement to elements of so many bytes."""
         self.made.append((statement, element))
         return len(self.made) - 1
+
+    def is_asynchronous(self, number: int) -> bool:
+        """Whether a copy engine or a tensor core made an access, asked by its statement."""
+        made = self.made[number]
+        return made is not None and made[0].opcode.startswith(_OF_UNITS)
 
     def meaning(self, number: int) -> Semantics:
         """What the statement of an access promises."""

@@ -281,15 +281,16 @@ class PhaseOrder:
                 clocks.pending.setdefault(lane, {})[id(found)] = found
 
     @contextmanager
-    def as_settled(self, lane: int) -> Iterator[None]:
+    def as_settled(self, lane: int) -> Iterator[bool]:
         """What a copy engine is asked for by a lane comes also after what others were done with when they arrived, relaxed or
-        from another CTA, at a phase that the lane saw complete: their reads have their values."""
+        from another CTA, at a phase that the lane saw complete; whether there is such. Of asynchronous work alone: a thread's
+        own load may come after such an arrival."""
         before = []
         for clocks, settled in zip(self.clocks, self.settled, strict=True):
             if lane in settled:
                 before.append((clocks, int(clocks.rows.foreign[lane])))
                 clocks.learn(np.array([lane]), settled[lane])
-        yield
+        yield bool(before)
         for clocks, foreign in before:
             clocks.rows.foreign[lane] = foreign
 

@@ -47,13 +47,15 @@ class Reporter:
         """Whether a race at this statement would be raised, or recorded for the first time."""
         return self.machine.checks.level("race") == "error" or not self.machine.findings.is_known("race", statement)
 
-    def report_exit(self, cta: int, lane: int, number: int) -> None:
-        """A CTA exited although nothing orders its end behind an access of a lane to its shared memory."""
+    def report_exit(self, cta: int, agent: int, number: int) -> None:
+        """A CTA exited although nothing orders its end behind an access of an agent to its shared memory."""
         geometry, made = self.machine.geometry, self.history.made[number]
         assert made is not None
         block = geometry.describe(cta * geometry.threads).partition(" of ")[2]
         what = f"the shared memory of {block}, which may have exited by then"
-        self.machine.report(fault("out-of-bounds", what, made[0], geometry.describe(lane), EXIT_RULE), made[0])
+        first = geometry.first * geometry.threads
+        who = "a copy engine" if agent >= 2 * geometry.grid_threads else geometry.describe(agent - first)
+        self.machine.report(fault("out-of-bounds", what, made[0], who, EXIT_RULE), made[0])
 
     def report(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
         """Raise or record what the checks of the launch say about it."""

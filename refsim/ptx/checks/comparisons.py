@@ -1,0 +1,146 @@
+"""What is marked in memory compared with an access that comes to it: whether anything orders the two."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.areas import AccessPart, Area
+from refsim.ptx.checks.chain_order import are_all_before, are_shared
+from refsim.ptx.checks.history import By, History
+from refsim.ptx.checks.marks import Chains, Marks
+from refsim.ptx.checks.observed import Observers, morally_strong
+from refsim.ptx.checks.orders import Orders
+from refsim.ptx.checks.race_reports import Pair, Reporter
+from refsim.ptx.execution.context import Context
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.memory.space import Space
+
+Array = NDArray[Any]
+
+
+class Comparisons:
+    """The comparisons of one launch; every lane that runs comes after what its own CTA did to shared memory up to access
+    `floor`, where no other CTA reaches that."""
+
+    def __init__(self, machine: Context, history: History, orders: Orders, reporter: Reporter) -> None:
+        self.machine, self.history, self.orders, self.reporter = machine, history, orders, reporter
+        self.strict, self.geometry = orders.strict, orders.geometry
+        self.first = self.geometry.first * self.geometry.threads
+        self.floor = 0
+
+    @property
+    def is_private(self) -> bool:
+        """Whether no other CTA reaches a CTA's shared memory, so that a barrier of the CTA orders all that touch it."""
+        return self.geometry.cluster_ctas == 1
+
+    def compare(
+        self,
+        part: "AccessPart",
+        marks: Marks,
+        lanes: Ids,
+        index: Array,
+        *,
+        reading: bool = False,
+        threads: bool = False,
+    ) -> bool:
+        """Raise or record a race of these lanes with what is marked there, or only with what threads did themselves; whether
+        all of that happened before."""
+        area, count = part.area, part.count
+        if marks.never_race(part.strength, index, count):
+            return False
+        found = marks.lasts(index, count)
+        if int(found.max(initial=0)) <= (self.floor if area.is_shared else 0):
+            return True
+        agents = marks.take(marks.agent, index, count)
+        late = found > (self.strict.rows.cta[lanes][:, None] if area.is_shared and self.is_private else 0)
+        if not marks.has_chains:
+            late &= agents != self.agents(lanes)[:, None]
+        if part.strength and marks.has_strong:
+            strong = late & (marks.take(marks.strength, index, count) == part.strength)
+            late &= ~strong
+        if threads:
+            late &= ~self._are_asynchronous(found)
+        who, place = np.nonzero(late)
+        if not len(who):
+            return not (part.strength and marks.has_strong and strong.any())
+        granule = index[who] * count + place
+        doubtful = ~self.strict.is_ordered(lanes[who], agents[late], found[late])
+        if marks.has_chains:
+            doubtful |= (marks.since[granule] > 0) | are_shared(self.history, found[late])
+            if len(doubtful) > 1 and (lanes == lanes[0]).all() and doubtful.any():
+                since = marks.since[granule]
+                doubtful &= not are_all_before(self.history, self.strict, int(lanes[0]), granule, found[late], since)
+        chains = Chains(self.history)
+        for one in np.flatnonzero(doubtful).tolist():
+            lane, at = int(lanes[who[one]]), int(granule[one])
+            pair = self._first_race(part, marks, chains, lane, at, reading=reading, threads=threads)
+            if pair is not None:
+                self.reporter.report(part.access, pair, self.position(area, int(granule[one]), area.granule))
+                if not self.reporter.is_news(part.access.statement):
+                    break
+        return not doubtful.any()
+
+    def _first_race(
+        self, part: "AccessPart", marks: Marks, chains: Chains, lane: int, granule: int, *, reading: bool, threads: bool
+    ) -> Pair | None:
+        """The newest access in a granule's chain that races with this lane's.
+
+        A read that comes after one of several writers of one value sees it whenever the others come; of several strong
+        writers each may have changed the value.
+        """
+        writes = marks is part.area.writes
+        observers, access = None, part.access
+        mine = By(access.semantics, access.width // access.semantics.elements, lane + self.first)
+        for number, agents, benign in chains.of(marks, granule):
+            if threads and self.history.is_asynchronous(number):
+                continue
+            others = agents[~self.strict.comes_after(lane, agents, number)].tolist()
+            if writes and observers is None:
+                observers = self._observers(part.area, chains, lane, granule)
+            if observers is not None:
+                unobserved = set(observers.unobserved(number, agents))
+                others = [other for other in others if other in unobserved]
+            meaning = self.history.meaning(number)
+            if reading and len(others) < len(agents) and not meaning.atomic and (benign or not meaning.strong):
+                return None
+            if reading and benign:
+                continue
+            racing = [one for one in others if not morally_strong(self.strict, mine, self.history.by(number, one))]
+            if racing:
+                return self.pair(lane, racing, number, "write" if writes else "read")
+        return None
+
+    def _are_asynchronous(self, numbers: Array) -> NDArray[np.bool_]:
+        """Which accesses asynchronous units made."""
+        names, back = np.unique(numbers, return_inverse=True)
+        return np.array([self.history.is_asynchronous(name) for name in names.tolist()])[back.reshape(numbers.shape)]
+
+    def _observers(self, area: Area, chains: Chains, lane: int, granule: int) -> Observers:
+        """The strong reads of a granule that this lane comes after."""
+        found = Observers(self.history, self.strict, lane)
+        area.mark_reads(self.floor if area.is_shared else 0, self.history)
+        if area.reads.is_used:
+            found.add_reads(chains.of(area.reads, granule))
+        return found
+
+    def pair(self, lane: int, others: list[int], number: int, kind: str, *, same: bool = False) -> Pair:
+        """A race; only a matter of convergence where the order that counts it has them all in order."""
+        if self.orders.loose is None or same:
+            return Pair(lane, others[0], number, kind, same=same)
+        for other in others:
+            if not self.orders.loose.is_ordered(np.array([lane]), np.array([other]), np.array([number]))[0]:
+                return Pair(lane, other, number, kind)
+        return Pair(lane, others[0], number, kind, converged=True)
+
+    # ---- places
+    def agents(self, lanes: Ids) -> Array:
+        """The numbers of lanes' threads in the grid."""
+        return (lanes + self.first).astype(np.int32)
+
+    def position(self, area: Area, index: int, width: int) -> tuple[Space, int]:
+        """The space and the byte position, in its owner's part, of an item."""
+        flat = int(index) * width
+        if area.is_shared:
+            return self.machine.shared, flat % self.machine.shared.stride
+        return self.machine.memory.space, flat + area.base
