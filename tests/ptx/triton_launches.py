@@ -295,9 +295,9 @@ def matmul(
 
     def check(after: dict[str, Any], capability: int = 80) -> None:
         x, y = (np.pad(decode(v, format), ((0, 0), (0, -k % 32))) for v in (a, b))
-        used = format
-        if format == "e5m2" and capability == 80:
-            # No fp8 products there: cast, exactly. A lane has four bytes in a word, of which the first product of 16 takes
+        used, grouped = format, capability == 90 and tile[0] >= 64  # a warpgroup has 64 rows
+        if format in {"e4m3", "e5m2"} and capability != 89 and not grouped:
+            # No fp8 products in a warp: cast, exactly. A lane has four bytes in a word, of which the first product of 16 takes
             # two, and two of the word 16 further on; the second product takes the others. sm_80 adds 8 at a time.
             used = "f16"
             x, y = (v.reshape(len(v), -1, 2, 4, 2, 2).transpose(0, 1, 4, 2, 3, 5).reshape(len(v), -1) for v in (x, y))
@@ -306,10 +306,10 @@ def matmul(
             x,
             y,
             np.zeros((m, n), np.float32),
-            unit="mma.sync",
+            unit="wgmma" if grouped else "mma.sync",
             a_format=used,
             b_format=used,
-            target=f"sm_{capability}",
+            target=f"sm_{capability}a" if grouped else f"sm_{capability}",
             k=16 if used in {"f16", "bf16"} else 32,
         )
         same(after["c"], want if result == "f32" else encode(want, result))

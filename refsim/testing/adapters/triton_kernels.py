@@ -110,7 +110,7 @@ def from_triton(
     aligned: Sequence[str] = (),
     **options: Any,
 ) -> TritonKernel:
-    """Compiles a function of `@triton.jit` for a target, which needs no GPU: from_triton(f, {"x": "*fp32"}, {"N": 64}, "sm_89").
+    """Compiles a function of `@triton.jit` or `@gluon.jit` without a GPU: from_triton(f, {"x": "*fp32"}, {"N": 64}, "sm_89").
 
     `signature` gives the types of the arguments by name (or in order), without the constants. `aligned` names the arguments
     that are multiples of 16, as Triton's own launches find out: vector accesses need it. `options` are the launch's:
@@ -126,7 +126,7 @@ def from_triton(
             "no-triton", f"triton is not installed: {missing}", help="pip install triton", kind=Kind.MISSING
         ) from missing
     types = _types(jit_function, signature, constexprs)
-    source = compiler.ASTSource(
+    source = _source_class(jit_function, compiler)(
         jit_function,
         signature={name: types.get(name, "constexpr") for name in jit_function.arg_names},
         constexprs=dict(constexprs),
@@ -159,6 +159,13 @@ def from_triton(
         descriptors,
         bool(getattr(said, "launch_pdl", False)),
     )
+
+
+def _source_class(jit_function: Any, compiler: Any) -> Any:
+    """What Triton compiles a function as: Gluon's functions have a class of their own."""
+    if not getattr(jit_function, "is_gluon", bool)():
+        return compiler.ASTSource
+    return importlib.import_module("triton.experimental.gluon").GluonASTSource
 
 
 def _types(
