@@ -42,7 +42,8 @@ LATER = pytest.mark.ci("the command `refsim verify fp8_amax` is tested with the 
         for kernel in bindings.KERNELS
     ],
 )
-def test_special_values_agree(kernel, device, refsim_failures):
+def test_special_values_agree(kernel, device, of_the_corpus, refsim_failures):
+    kernel = of_the_corpus(kernel)
     verdict = run_campaign(kernel, device, cases=0, failures_dir=refsim_failures)
     assert verdict.status == "pass", str(verdict)
     assert verdict.cases == len(kernel.corpus)

@@ -23,7 +23,8 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("kernel", NAMED)
-def test_special_values_agree(kernel, device, refsim_failures):
+def test_special_values_agree(kernel, device, of_the_corpus, refsim_failures):
+    kernel = of_the_corpus(kernel)
     verdict = run_campaign(kernel, device, cases=0, failures_dir=refsim_failures)
     assert verdict.status == "pass", str(verdict)
     assert verdict.cases == len(kernel.corpus)
