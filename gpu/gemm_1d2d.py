@@ -18,7 +18,8 @@ from refsim import oracles
 from refsim.errors import RefsimError, unknown
 from refsim.kernels import Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
-from refsim.layouts.tma import SwizzleMode, TensorMap, tensor_map
+from refsim.layouts.tensor_maps import tensor_map
+from refsim.layouts.tma import SwizzleMode, TensorMap
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, spelled
 

@@ -174,6 +174,7 @@ def things() -> Iterator[Any]:
     yield from (refsim.layouts.fragment(name) for name in refsim.layouts.fragments()[::97])
     yield from (*refsim.layouts.SCALE_LAYOUTS, refsim.layouts.swizzle("128B"), refsim.layouts.descriptor("wgmma-smem"))
     yield refsim.layouts.tensor_map("uint8", (64, 64), (32, 32))
+    yield refsim.layouts.im2col_map("uint8", (64, 9, 2), 16, 64, lower=(-1,), upper=(-1,))
     yield from refsim.conversions.CONVERSIONS.values()
     yield refsim.compare.bits(np.uint8([1, 2]), np.uint8([1, 3]), "e4m3")
     yield load_kernel_file(bundled_kernels("linear_bindings.py")).LINEAR

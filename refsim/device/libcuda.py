@@ -17,7 +17,7 @@ from refsim.device.driver import LaunchConfig, no_driver
 from refsim.device.driver_direct import NAME_BYTES, DirectDriver, open_direct
 from refsim.errors import RefsimError
 from refsim.kernels import Struct
-from refsim.layouts.descriptors import descriptor
+from refsim.layouts.descriptors.tensormaps import driver_arguments
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES, TensorMap
 from refsim.sources import CUDA_DRIVER
 
@@ -121,20 +121,15 @@ def _called(function: Any, parameters: tuple[Any, ...], *arguments: Any) -> tupl
     return function(*pointers), *(result.value for result in results)
 
 
-_MAP_PARAMETERS = (
-    c_void_p,
-    c_int,
-    c_uint,
-    c_void_p,
-    c_void_p,
-    c_void_p,
-    c_void_p,
-    c_void_p,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-)
+_MAP_NUMBERS = {
+    "globalDim": c_uint64,
+    "globalStrides": c_uint64,
+    "boxDim": c_uint,
+    "elementStrides": c_uint,
+    "pixelBoxLowerCorner": c_int,
+    "pixelBoxUpperCorner": c_int,
+}
+_MAP_SCALARS = {"globalAddress": c_void_p, "tensorRank": c_uint, "channelsPerPixel": c_uint, "pixelsPerColumn": c_uint}
 
 
 def encoded_map(made: TensorMap) -> Struct:
@@ -142,24 +137,26 @@ def encoded_map(made: TensorMap) -> Struct:
 
     Raises RefsimError `tensormap-refused` with the driver's status, and `no-cuda-driver` (exit 4).
     """
+    name = "cuTensorMapEncodeTiled" if made.pixels is None else "cuTensorMapEncodeIm2col"
     try:
-        encode = ctypes.CDLL(LIBRARY).cuTensorMapEncodeTiled
+        encode = getattr(ctypes.CDLL(LIBRARY), name)
     except (OSError, AttributeError) as fault:  # no library, or one that is older than Hopper
         raise no_driver(fault) from fault
-    encode.restype, encode.argtypes = c_int, _MAP_PARAMETERS
-    fields = {name: getattr(made, name) for name in vars(made) if name != "source"}
-    given = descriptor("tensormap").encode(**fields | {"data_type": made.data_type.name})
+    given = driver_arguments(made)
+    kinds = [c_void_p if each in _MAP_NUMBERS else _MAP_SCALARS.get(each, c_int) for each in given]
+    encode.restype, encode.argtypes = c_int, [c_void_p, *kinds]
     room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGN)
     start = -ctypes.addressof(room) % MAP_ALIGN
-    kinds = {"globalDim": c_uint64, "globalStrides": c_uint64, "boxDim": c_uint, "elementStrides": c_uint}
-    arguments = [_numbers(kinds[name], value) if name in kinds else value for name, value in given.items()]
+    arguments = [
+        _numbers(_MAP_NUMBERS[each], value) if each in _MAP_NUMBERS else value for each, value in given.items()
+    ]
     status = encode(ctypes.addressof(room) + start, *arguments)
     if status:
         raise RefsimError(
             "tensormap-refused",
             f"the driver refuses the tensor map: status {status}",
             str(made),
-            str(CUDA_DRIVER["cuTensorMapEncodeTiled"]),
+            str(CUDA_DRIVER[name]),
         )
     return Struct(room.raw[start : start + MAP_BYTES], MAP_ALIGN)
 

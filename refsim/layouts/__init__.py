@@ -25,6 +25,7 @@ __all__ = [
     "Major",
     "OobFill",
     "Operand",
+    "PixelBox",
     "Placement",
     "ScaleLayout",
     "Swizzle",
@@ -39,6 +40,7 @@ __all__ = [
     "draw",
     "fragment",
     "fragments",
+    "im2col_map",
     "layout_conflicts",
     "operand_descriptor",
     "operand_named",
@@ -68,16 +70,17 @@ if TYPE_CHECKING:
     from refsim.layouts.families import FAMILIES, Fragment, fragment, fragments
     from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout, scale_layout
     from refsim.layouts.swizzles import SWIZZLES, Swizzle, swizzle
+    from refsim.layouts.tensor_maps import im2col_map, tensor_map
     from refsim.layouts.tiles import MAJORS, Major, Tile, tile
     from refsim.layouts.tma import (
         DATA_TYPES,
         Interleave,
         L2Promotion,
         OobFill,
+        PixelBox,
         Placement,
         SwizzleMode,
         TensorMap,
-        tensor_map,
     )
 else:
     from refsim.lazy import exports
@@ -110,6 +113,7 @@ else:
             "refsim.layouts.scales": ("SCALE_LAYOUTS", "ScaleLayout", "scale_layout"),
             "refsim.layouts.swizzles": ("SWIZZLES", "Swizzle", "swizzle"),
             "refsim.layouts.tiles": ("MAJORS", "Major", "Tile", "tile"),
+            "refsim.layouts.tensor_maps": ("im2col_map", "tensor_map"),
             "refsim.layouts.tma": (
                 "DATA_TYPES",
                 "Interleave",
@@ -117,8 +121,8 @@ else:
                 "OobFill",
                 "Placement",
                 "SwizzleMode",
+                "PixelBox",
                 "TensorMap",
-                "tensor_map",
             ),
         },
     )

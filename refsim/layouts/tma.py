@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError
 from refsim.integers import whole
 from refsim.layouts.swizzles import swizzle as swizzle_named
 from refsim.render.cards import Card
@@ -75,16 +75,43 @@ L2_PROMOTIONS = get_args(L2Promotion)
 OOB_FILLS = get_args(OobFill)
 # In every halfword, for 16- and 32-bit types: measured on an H200, the documents do not say.
 NAN_FILL = 0x7FF7
-_TYPES = {row.name: row for row in DATA_TYPES}
 MAP_BYTES, MAP_ALIGN = 128, 64  # of an encoded map
-_PADDED_SWIZZLES = ("none", "128B", "128B_32B_atom", "128B_64B_atom")
+OFFSET_BITS = {3: 16, 4: 8, 5: 5}
+"""The bits of one im2col offset, by rank; corners of the box of pixels have as many, with their sign."""
+
+
+@dataclass(frozen=True)
+class PixelBox:
+    """Where an im2col map finds its pixels: each image from `lower`, an offset from its first pixel, to `upper`, an offset from
+    its last one, in the order W, H, D. A convolution of width 3 without padding has lower 0 and upper -2.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+
+    def walk(
+        self, base: Sequence[int], extents: Sequence[int], steps: Sequence[int], count: int
+    ) -> list[NDArray[np.int64]]:
+        """W, H, D and N of each of `count` pixels from `base` on: row by row within the corners, then the next image.
+
+        A step that leaves the box goes on at the lower corner, one step further along the next dimension.
+        """
+        left, found = np.arange(count), []
+        for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
+            last, step = extents[axis] - 1 + high, steps[axis]
+            here, whole_row = (last - base[axis]) // step + 1, (last - low) // step + 1
+            behind = left - here
+            found.append(np.where(behind < 0, base[axis] + left * step, low + behind % whole_row * step))
+            left = np.where(behind < 0, 0, 1 + behind // whole_row)
+        return [*found, base[-1] + left]
 
 
 @dataclass(frozen=True, repr=False)
 class TensorMap(Card):
-    """The parameters of cuTensorMapEncodeTiled. Dimensions run from the innermost out, sizes in elements.
+    """The parameters of cuTensorMapEncodeTiled, with `pixels` of cuTensorMapEncodeIm2col; dimensions run from the innermost out.
 
-    `strides` are bytes of dimensions 1 and up. Built and checked by `tensor_map`.
+    Sizes are elements, `strides` bytes of dimensions 1 and up. The box of an im2col map is its channels and its pixels. Built
+    and checked by `tensor_map` and `im2col_map`.
     """
 
     data_type: DataType
@@ -97,11 +124,17 @@ class TensorMap(Card):
     swizzle: SwizzleMode = "none"
     l2_promotion: L2Promotion = "none"
     oob_fill: OobFill = ZEROS
+    pixels: PixelBox | None = None
     source: Source = CUDA_DRIVER["cuTensorMapEncodeTiled"]
 
     @property
     def loaded(self) -> tuple[int, ...]:
-        """Elements that a box takes along each dimension: ceil(box / element stride), the innermost unstrided."""
+        """Elements that a box takes along each dimension: ceil(box / element stride), the innermost unstrided.
+
+        Channels and pixels of an im2col map: its strides say which pixels it takes, and not how many.
+        """
+        if self.pixels is not None:
+            return self.box
         steps = (1, *self.element_strides[1:])
         return tuple(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
 
@@ -124,36 +157,69 @@ class TensorMap(Card):
         """Shared bytes that a box occupies: rows times pitch."""
         return int(np.prod(self.loaded[1:], dtype=np.int64)) * self.pitch_bytes
 
-    def place(self, coordinates: Sequence[int], shared_address: int = 0) -> "Placement":
+    def place(
+        self, coordinates: Sequence[int], shared_address: int = 0, offsets: Sequence[int] | None = None
+    ) -> "Placement":
         """Where a box whose first element is `coordinates` (innermost first, negative allowed) comes from and goes.
 
         `shared_address` is a multiple of 128 bytes; the swizzle acts on absolute addresses. bf16, box (64, 8), 128B at
-        byte 0: element (k=8, row=1) goes to (128 + 16) ^ 16 = 128. Raises RefsimError for a wrong number of
-        coordinates, a misaligned destination and modes without a published pattern. A store goes the other way, from
-        coordinates of 0 up: on an H200 a negative one is an illegal instruction that ends the context.
-        Source: PTX ISA, tensors and bounding boxes; CUDA C++ Programming Guide, tensor memory access.
+        byte 0: element (k=8, row=1) goes to (128 + 16) ^ 16 = 128. In an im2col map the coordinates are the filter's base,
+        within the box of pixels, and `offsets` (W, H, D, from 0 up) are added to each pixel.
+        Raises RefsimError for a wrong number of coordinates, a misaligned destination and modes without a published
+        pattern. A store goes the other way, from coordinates of 0 up: on an H200 a negative one is an illegal instruction
+        that ends the context.
+        Source: PTX ISA, tensors and bounding boxes, im2col mode; CUDA C++ Programming Guide, tensor memory access.
         """
         self._check_place(coordinates, shared_address)
-        rank, steps = len(self.dims), (1, *self.element_strides[1:])
-        inside = np.ones(self.loaded[::-1], bool)
-        global_bits = np.zeros(self.loaded[::-1], np.int64)
-        shared_line = np.zeros(self.loaded[::-1], np.int64)
-        pitch = self.pitch_bytes
-        for axis in range(rank):
-            number = np.arange(self.loaded[axis]).reshape((-1,) + (1,) * axis)
-            index = int(coordinates[axis]) + number * steps[axis]
+        at, shape = [int(each) for each in coordinates], self.loaded[::-1]
+        indices, line = self._boxed(at) if self.pixels is None else self._columns(self.pixels, at, offsets)
+        inside, global_bits = np.ones(shape, bool), np.zeros(shape, np.int64)
+        for axis, index in enumerate(indices):
             inside &= (index >= 0) & (index < self.dims[axis])
             global_bits += index * (8 * self.strides[axis - 1] if axis else self.data_type.element_bits)
-            if axis:
-                shared_line += number * pitch
-                pitch *= self.loaded[axis]
         column = np.arange(self.box[0])
         within = column // 16 * self.data_type.group_bytes * 8 + column % 16 * self.data_type.element_bits
-        linear = (shared_address + shared_line) * 8 + within
+        linear = np.broadcast_to((shared_address + line * self.pitch_bytes) * 8 + within, shape)
         moved = swizzle_named(self.swizzle)(linear // 8) * 8 + linear % 8
-        return Placement(
-            self, tuple(int(at) for at in coordinates), shared_address, inside, np.where(inside, global_bits, -1), moved
-        )
+        return Placement(self, tuple(at), shared_address, inside, np.where(inside, global_bits, -1), moved)
+
+    def _boxed(self, at: list[int]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+        """The index of every element along each dimension, and the shared row that it lies in."""
+        indices, line, rows = [], np.zeros((1,) * len(at), np.int64), 1
+        for axis, (start, count) in enumerate(zip(at, self.loaded, strict=True)):
+            number = np.arange(count).reshape((-1,) + (1,) * axis)
+            indices.append(start + number * (self.element_strides[axis] if axis else 1))
+            if axis:
+                line, rows = line + number * rows, rows * count
+        return indices, line
+
+    def _columns(
+        self, pixels: PixelBox, at: list[int], offsets: Sequence[int] | None
+    ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+        """The same of an im2col map: a row for each pixel."""
+        moved = self._check_columns(pixels, at, offsets)
+        channels, count = self.box
+        walked = pixels.walk(at[1:], self.dims[1:-1], self.element_strides[1:-1], count)
+        places = [(each + more)[:, None] for each, more in zip(walked, (*moved, 0), strict=True)]
+        return [at[0] + np.arange(channels), *places], np.arange(count)[:, None]
+
+    def _check_columns(self, pixels: PixelBox, at: list[int], offsets: Sequence[int] | None) -> tuple[int, ...]:
+        """The offsets, zeros where none were given; the filter's base lies within the box of pixels."""
+        rule = str(PTX["im2col mode: bounding box, and the range of im2col offsets"])
+        limits = zip(at[1:-1], pixels.lower, pixels.upper, self.dims[1:-1], strict=True)
+        for axis, (base, low, high, extent) in enumerate(limits, 1):
+            if not low <= base <= extent - 1 + high:
+                what = f"coordinate {axis} is {base}: the filter's base lies in {low}..{extent - 1 + high}"
+                raise RefsimError("tma-coordinates", what, rule=rule)
+        spatial = len(self.dims) - 2
+        moved = tuple(int(whole("offset", each)) for each in ((0,) * spatial if offsets is None else offsets))
+        most = (1 << OFFSET_BITS[len(self.dims)]) - 1
+        if len(moved) != spatial or not all(0 <= each <= most for each in moved):
+            what = f"offsets {moved} of a tensor of rank {len(self.dims)}: {spatial} of 0..{most}"
+            raise RefsimError("tma-offsets", what, rule=rule)
+        if self.row_bytes % 16:
+            raise RefsimError("tma-columns", f"pixels of {self.row_bytes} bytes are not placed: no multiple of 16")
+        return moved
 
     def _check_place(self, coordinates: Sequence[int], shared_address: int) -> None:
         if len(coordinates) != len(self.dims):
@@ -243,155 +309,3 @@ class Placement:
         values = np.where(self.inside[..., None], read, fill)
         image[self.shared_bits[..., None] - 8 * self.shared_address + bits] = values
         return np.packbits(image, bitorder="little")
-
-
-def tensor_map(
-    data_type: str | DataType,
-    dims: Sequence[int],
-    box: Sequence[int],
-    *,
-    strides: Sequence[int] | None = None,
-    address: int = 0,
-    element_strides: Sequence[int] | None = None,
-    interleave: Interleave = "none",
-    swizzle: SwizzleMode = "none",
-    l2_promotion: L2Promotion = "none",
-    oob_fill: OobFill = ZEROS,
-) -> TensorMap:
-    """A tensor map whose parameters the driver accepts; sizes in elements, strides and address in bytes.
-
-    `dims` and `box` run from the innermost dimension out; `strides` (dimensions 1 and up) default to a dense tensor.
-    Raises RefsimError with the rule of cuTensorMapEncodeTiled that is broken.
-    tensor_map("uint8", (64, 64), (32, 32)).box_bytes is 1024. Source: CUDA Driver API, cuTensorMapEncodeTiled.
-    """
-    row = _type_named(data_type)
-    for name, value, known in (
-        ("interleave", interleave, INTERLEAVES),
-        ("swizzle", swizzle, SWIZZLE_MODES),
-        ("L2 promotion", l2_promotion, L2_PROMOTIONS),
-        ("out-of-bounds fill", oob_fill, OOB_FILLS),
-    ):
-        if value not in known:
-            raise unknown(name, value, list(known))
-    rank = len(dims)
-    made = TensorMap(
-        row,
-        int(whole("address", address)),
-        tuple(int(whole("dimension", extent)) for extent in dims),
-        tuple(int(whole("stride", stride)) for stride in (_dense(row, dims) if strides is None else strides)),
-        tuple(int(whole("box dimension", extent)) for extent in box),
-        tuple(int(whole("element stride", step)) for step in (element_strides or (1,) * rank)),
-        interleave,
-        swizzle,
-        l2_promotion,
-        oob_fill,
-    )
-    for check in (_check_ranks, _check_sizes, _check_alignment, _check_box, _check_modes):
-        check(made)
-    return made
-
-
-def _type_named(name: str | DataType) -> DataType:
-    if isinstance(name, DataType):
-        return name
-    if name not in _TYPES:
-        raise unknown("tensor map type", name, list(_TYPES))
-    return _TYPES[name]
-
-
-def _dense(row: DataType, dims: Sequence[int]) -> list[int]:
-    strides, size = [], int(dims[0]) * row.element_bits // 8 if dims else 0
-    for extent in dims[1:]:
-        strides.append(size)
-        size *= int(extent)
-    return strides
-
-
-def _refuse(code: str, what: str, rule: str, where: str = "", help: str = "") -> RefsimError:
-    return RefsimError(code, what, where=where, rule=str(CUDA_DRIVER[f"cuTensorMapEncodeTiled: {rule}"]), help=help)
-
-
-def _check_ranks(made: TensorMap) -> None:
-    rank = len(made.dims)
-    least = 3 if made.interleave != "none" else 1
-    if not least <= rank <= 5:
-        raise _refuse("tensormap-rank", f"rank {rank} is outside {least}..5", "rank 1 to 5, at least 3 if interleaved")
-    for name, count, need in (
-        ("strides", len(made.strides), rank - 1),
-        ("box", len(made.box), rank),
-        ("element strides", len(made.element_strides), rank),
-    ):
-        if count != need:
-            raise _refuse("tensormap-rank", f"{count} {name} for rank {rank}", f"{need} are needed")
-
-
-def _check_sizes(made: TensorMap) -> None:
-    for axis, extent in enumerate(made.dims):
-        if not 1 <= extent <= 1 << 32:
-            raise _refuse("tensormap-dim", f"dimension {axis} is {extent}", "globalDim is 1 to 2^32")
-    for axis, extent in enumerate(made.box):
-        if not 1 <= extent <= 256:
-            raise _refuse("tensormap-box", f"box dimension {axis} is {extent}", "boxDim is 1 to 256")
-    for axis, step in enumerate(made.element_strides):
-        if not 1 <= step <= 8:
-            raise _refuse("tensormap-step", f"element stride {axis} is {step}", "elementStrides are 1 to 8")
-    if made.data_type.padded and made.dims[0] % 128:
-        raise _refuse(
-            "tensormap-dim", f"dimension 0 is {made.dims[0]}", "globalDim[0] of padded types is a multiple of 128"
-        )
-    if made.data_type.packed and made.dims[0] % 2:
-        raise _refuse("tensormap-dim", f"dimension 0 is {made.dims[0]}", "globalDim[0] of 4-bit types is even")
-
-
-def _check_alignment(made: TensorMap) -> None:
-    quantum = 32 if made.interleave == "32B" or made.data_type.padded else 16
-    for name, value in (("address", made.address), *((f"stride {i + 1}", v) for i, v in enumerate(made.strides))):
-        if value % quantum:
-            raise _refuse(
-                "tensormap-alignment",
-                f"{name} {value} is no multiple of {quantum} bytes",
-                "16 bytes; 32 with interleave 32B and for padded types",
-                help=f"pad the rows to {quantum} bytes",
-            )
-    for axis, stride in enumerate(made.strides, 1):
-        if stride >= 1 << 40:
-            raise _refuse("tensormap-stride", f"stride {axis} is {stride}", "globalStrides are less than 2^40")
-
-
-def _check_box(made: TensorMap) -> None:
-    row = made.data_type
-    shown = f"box={made.box} of {row.name}: {made.row_bytes} B in a row"
-    if row.padded and made.box[0] != 128:
-        raise _refuse("tensormap-box", f"box dimension 0 is {made.box[0]}", "boxDim[0] of padded types is 128", shown)
-    if made.interleave == "none" and made.row_bytes % 16:
-        raise _refuse(
-            "tensormap-box", f"one box row is {made.row_bytes} B", "a box row is a multiple of 16 bytes", shown
-        )
-    span = {"none": 0, "32B": 32, "64B": 64}.get(made.swizzle, 128)
-    if made.interleave == "none" and span and made.row_bytes > span:
-        raise _refuse(
-            "swizzle-span",
-            f"one box row is {made.row_bytes} B, more than the {span} B span of swizzle {made.swizzle}",
-            "boxDim[0] x element size <= swizzle span",
-            shown,
-            help=f"boxes of {span * 8 // row.element_bits} columns, or swizzle none",
-        )
-
-
-def _check_modes(made: TensorMap) -> None:
-    row = made.data_type
-    if made.interleave == "32B" and made.swizzle != "32B":
-        raise _refuse(
-            "tensormap-interleave", f"interleave 32B with swizzle {made.swizzle}", "interleave 32B needs swizzle 32B"
-        )
-    if row.is_six_bit and made.interleave != "none":
-        raise _refuse(
-            "tensormap-interleave", f"{row.name} with interleave {made.interleave}", "6-bit types are not interleaved"
-        )
-    legal = _PADDED_SWIZZLES if row.is_six_bit else _PADDED_SWIZZLES[:3]
-    if row.padded and made.swizzle not in legal:
-        raise _refuse(
-            "tensormap-swizzle", f"{row.name} with swizzle {made.swizzle}", f"padded types: {', '.join(legal)}"
-        )
-    if made.oob_fill == NAN_REQUEST and not row.floating:
-        raise _refuse("tensormap-fill", f"NaN fill of {row.name}", "NaN fill is for floating types that are not packed")

@@ -33,20 +33,70 @@ def elements(made: TensorMap, corner: tuple[int, ...], shared: int) -> Iterator[
         yield None if outside else source, swizzled(shared + row * span + place[-1] * size, made.swizzle)
 
 
-def loaded(made: TensorMap, corner: tuple[int, ...], shared: int, memory: Bytes, window: Bytes) -> Bytes:
-    """A window of shared memory from byte 0 on after a load of a box to byte `shared`."""
+def pixels(made: TensorMap, base: tuple[int, ...]) -> Iterator[list[int]]:
+    """W, H, D and N of the pixels of an im2col map in turn: what comes behind the last of a row begins the next one."""
+    assert made.pixels is not None
+    at = list(base[1:])
+    for _ in range(made.box[1]):
+        yield list(at)
+        for axis, (low, high) in enumerate(zip(made.pixels.lower, made.pixels.upper, strict=True)):
+            at[axis] += made.element_strides[1 + axis]
+            if at[axis] <= made.dims[1 + axis] - 1 + high:
+                break
+            at[axis] = low
+        else:
+            at[-1] += 1
+
+
+def column_elements(
+    made: TensorMap, base: tuple[int, ...], offsets: tuple[int, ...], shared: int
+) -> Iterator[tuple[int | None, int]]:
+    """The same as `elements` for an im2col map: the channels of each pixel, which the offsets move."""
+    size, span = made.data_type.element_bits // 8, {"32B": 32, "64B": 64, "128B": 128}.get(made.swizzle)
+    for row, pixel in enumerate(pixels(made, base)):
+        moved = [at + more for at, more in zip(pixel, (*offsets, 0), strict=True)]
+        for channel in range(made.box[0]):
+            index = [base[0] + channel, *moved]
+            outside = any(not 0 <= at < extent for at, extent in zip(index, made.dims, strict=True))
+            source = index[0] * size + sum(at * stride for at, stride in zip(moved, made.strides, strict=True))
+            to = shared + row * (span or made.box[0] * size) + channel * size
+            yield None if outside else source, swizzled(to, made.swizzle)
+
+
+def _chosen(
+    made: TensorMap, corner: tuple[int, ...], shared: int, offsets: tuple[int, ...] | None
+) -> Iterator[tuple[int | None, int]]:
+    return elements(made, corner, shared) if offsets is None else column_elements(made, corner, offsets, shared)
+
+
+def loaded(
+    made: TensorMap,
+    corner: tuple[int, ...],
+    shared: int,
+    memory: Bytes,
+    window: Bytes,
+    offsets: tuple[int, ...] | None = None,
+) -> Bytes:
+    """A window of shared memory from byte 0 on after a load of a box, or of pixels by offsets, to byte `shared`."""
     size, after = made.data_type.element_bits // 8, window.copy()
     fill = b"\xf7\x7f" * size if made.oob_fill != "zeros" else bytes(size)
-    for source, to in elements(made, corner, shared):
+    for source, to in _chosen(made, corner, shared, offsets):
         given = fill[:size] if source is None else memory[source : source + size].tobytes()
         after[to : to + size] = list(given)
     return after
 
 
-def stored(made: TensorMap, corner: tuple[int, ...], shared: int, memory: Bytes, window: Bytes) -> Bytes:
+def stored(
+    made: TensorMap,
+    corner: tuple[int, ...],
+    shared: int,
+    memory: Bytes,
+    window: Bytes,
+    offsets: tuple[int, ...] | None = None,
+) -> Bytes:
     """A tensor's bytes after a store of the box at byte `shared` of a window of shared memory."""
     size, after = made.data_type.element_bits // 8, memory.copy()
-    for target, source in elements(made, corner, shared):
+    for target, source in _chosen(made, corner, shared, offsets):
         if target is not None:
             after[target : target + size] = window[source : source + size]
     return after

@@ -119,6 +119,18 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     return CUDA_SUCCESS;
 }
 
+CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
+                                 const cuuint64_t *strides, const int *lower, const int *upper, cuuint32_t channels,
+                                 cuuint32_t pixels, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+    if ((size_t)map % 64 || rank != 4) return CUDA_ERROR_MISALIGNED_ADDRESS;
+    int said[32] = {type, rank, (int)(size_t)address, (int)((size_t)address >> 32), dims[0], dims[1], dims[2], dims[3],
+                    strides[0], strides[1], strides[2], lower[0], lower[1], upper[0], upper[1], channels, pixels,
+                    steps[0], steps[1], steps[2], steps[3], interleave, swizzle, promotion, fill};
+    memcpy(map, said, sizeof said);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuGetErrorName(CUresult status, const char **name) {
     *name = status == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
           : status == CUDA_ERROR_NO_DEVICE ? "CUDA_ERROR_NO_DEVICE"

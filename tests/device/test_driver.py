@@ -209,6 +209,22 @@ said["refused"] = refused(gpu.encode, layouts.tensor_map("uint8", (64, 4), (16, 
     assert said["refused"] == ["tensormap-refused", 2, "the driver refuses the tensor map: status 801"]
 
 
+def test_an_im2col_map_is_encoded_by_the_driver(libcuda, backend):
+    said = case(
+        libcuda,
+        backend,
+        """
+x = gpu.upload(np.zeros(4096, np.uint16), name="x")
+made = layouts.im2col_map("float16", (32, 6, 5, 2), 16, 40, lower=(-1, -2), upper=(1, -3), address=x.address,
+                          element_strides=(1, 2, 3, 1), swizzle="32B", l2_promotion="128B", oob_fill="nan_request_zero_fma")
+said["x"] = x.address
+said["bytes"] = bytes(gpu.encode(made)).hex()
+""",
+    )
+    handed = [32, 6, 5, 2, 64, 384, 1920, -1, -2, 1, -3, 16, 40, 1, 2, 3, 1, 0, 1, 2, 1]
+    assert bytes.fromhex(said["bytes"])[:100] == struct.pack("<2iQ21i", 6, 4, said["x"], *handed)
+
+
 def test_refusals_have_a_code_and_the_drivers_words(libcuda, backend):
     said = case(
         libcuda,

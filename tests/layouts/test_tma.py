@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from refsim.conversions import pack
 from refsim.errors import RefsimError
 from refsim.layouts.descriptors import descriptor
+from refsim.layouts.tensor_maps import tensor_map
 from refsim.layouts.tiles import tile
-from refsim.layouts.tma import DATA_TYPES, TensorMap, tensor_map
+from refsim.layouts.tma import DATA_TYPES, TensorMap
 
 TENSORMAP = descriptor("tensormap")
 KEYS = {"none": 0, "32B": 1, "64B": 3, "128B": 7}

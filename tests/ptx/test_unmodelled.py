@@ -20,11 +20,10 @@ EXAMPLES = {
     "mma b1": "mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
     "mma.sp::ordered_metadata": "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s4.u4.s32 "
     "{%r1,%r2,%r3,%r4}, {%r5,%r6}, {%r7,%r8}, {%r1,%r2,%r3,%r4}, %r9, 0;",
-    "cp.async.bulk.tensor": "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group "
-    "[%d1, {%r1, %r1, %r1}], [%r2];",
-    "cp.async.bulk.prefetch.tensor": "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%d1, {%r1, %r1, %r1}], {%h1};",
-    "cp.reduce.async.bulk.tensor": "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.im2col_no_offs.bulk_group "
-    "[%d1, {%r1, %r1, %r1}], [%r2];",
+    "cp.async.bulk.tensor": "cp.async.bulk.tensor.3d.shared::cta.global.im2col::w.mbarrier::complete_tx::bytes "
+    "[%r1], [%d1, {%r1, %r1, %r1}], [%r2], {%h1, %h1};",
+    "cp.async.bulk.prefetch.tensor": "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col::w [%d1, {%r1, %r1, %r1}], "
+    "{%h1, %h1};",
     "cp.async.bulk": "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%d1], [%r1], %r2, %h1;",
     "st.bulk": "st.bulk.weak.shared::cta [%r1], %d1, 0;",
     "multimem": "multimem.red.relaxed.sys.global.add.u32 [%d1], %r1;",

@@ -128,6 +128,9 @@ def who_holds(addresses: NDArray[np.int64], word: int) -> list[str]:
     tensor_map: layouts.TensorMap = layouts.tensor_map(
         "bf16", (64, 64), (64, 64), interleave=interleave, swizzle=mode, l2_promotion=promotion, oob_fill=fill
     )
+    columns: layouts.TensorMap = layouts.im2col_map("uint8", (64, 9, 2), 16, 64, lower=(-1,), upper=(-1,))
+    box: layouts.PixelBox | None = columns.pixels
+    assert box is not None
     drawing: layouts.Drawing = layouts.draw(fragment)
     collisions: tuple[layouts.Collision, ...] = (*conflicts.collisions(), *stored.collisions())
     tables: list[tuple[object, ...]] = [

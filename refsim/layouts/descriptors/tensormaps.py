@@ -9,6 +9,7 @@ from refsim.evidence import Evidence
 from refsim.layouts.descriptors.fields import Explanation, Reading
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.swizzles import swizzle
+from refsim.layouts.tensor_maps import tensor_map
 from refsim.layouts.tma import (
     DATA_TYPES,
     INTERLEAVES,
@@ -17,7 +18,6 @@ from refsim.layouts.tma import (
     SWIZZLE_MODES,
     Placement,
     TensorMap,
-    tensor_map,
 )
 from refsim.sources import CUDA_DRIVER, Source
 
@@ -73,9 +73,7 @@ class TensorMapForm:
 
         encode(data_type="uint8", dims=(256, 64), box=(128, 64), swizzle="128B")["swizzle"] is 3.
         """
-        made = _built(fields)
-        values = {**vars(made), "rank": len(made.dims), "data_type": made.data_type.name}
-        return {argument: names.index(values[name]) if names else values[name] for argument, name, names in _ARGUMENTS}
+        return driver_arguments(_built(fields))
 
     def decode(self, arguments: Arguments) -> TensorMap:
         """The checked tensor map of a call's arguments (`tensorDataType`, `globalDim` ... as logged).
@@ -116,6 +114,19 @@ class TensorMapForm:
     def walk(self, arguments: Arguments, coordinates: Sequence[int], shared_address: int = 0) -> Placement:
         """Where the box at `coordinates` comes from and goes: see `tma.TensorMap.place`."""
         return self.decode(arguments).place(coordinates, shared_address)
+
+
+def driver_arguments(made: TensorMap) -> dict[str, int | tuple[int, ...]]:
+    """What the driver's encoder of a map is called with, in its order: cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col."""
+    values: dict[str, Any] = {**vars(made), "rank": len(made.dims), "data_type": made.data_type.name}
+    found = {argument: names.index(values[name]) if names else values[name] for argument, name, names in _ARGUMENTS}
+    if made.pixels is None:
+        return found
+    place = list(found).index("boxDim")
+    names = ("pixelBoxLowerCorner", "pixelBoxUpperCorner", "channelsPerPixel", "pixelsPerColumn")
+    values = dict(zip(names, (made.pixels.lower, made.pixels.upper, *made.box), strict=True))
+    arguments = list(found.items())
+    return dict([*arguments[:place], *values.items(), *arguments[place + 1 :]])
 
 
 def _built(fields: Mapping[str, Any]) -> TensorMap:

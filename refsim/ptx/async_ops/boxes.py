@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.layouts.tma import NAN_FILL, NAN_REQUEST, TensorMap
+from refsim.layouts.tma import NAN_FILL, NAN_REQUEST, Placement, TensorMap
 
 Array = NDArray[np.int64]
 REPEAT = 1024  # bytes of shared memory behind which every swizzle pattern begins again
@@ -71,6 +71,24 @@ def box_of(made: TensorMap, coordinates: tuple[int, ...], shared_address: int) -
     return Box(width, table.shared[flat], table.source[flat] + address, table.shared[~flat], table.touched, amount)
 
 
+@lru_cache(maxsize=4096)
+def columns_of(made: TensorMap, base: tuple[int, ...], shared_address: int, offsets: tuple[int, ...]) -> Box:
+    """The pixels of an im2col map from a filter's base on, each moved by the offsets: a row of channels for every pixel."""
+    row, (first, channels) = made.data_type, (base[0], made.box[0])
+    start, end = (at * row.element_bits // 8 for at in (first, made.dims[0]))
+    is_clipped = first < 0 or first + channels > made.dims[0]
+    width = _width(made, start, end if is_clipped else 0)
+    placed = made.place(base, shared_address, offsets)
+    shared, source = (_flat(each) for each in _items(placed, width))
+    inside = _flat(placed.inside[..., :: _step(made, width)]) > 0
+    if row.padded:
+        inside = np.repeat(inside, 2 * row.element_bits // width)
+    amount = int(np.prod(made.box)) * row.element_bits // 8
+    touched: Array = np.unique(shared // BULK_BYTES) * BULK_BYTES
+    filled = None if inside.all() else shared[~inside]
+    return Box(width, shared[inside], source[inside] + made.address, filled, touched, amount)
+
+
 def fill_of(made: TensorMap, width: int) -> bytes | None:
     """What an item outside the tensor becomes; None where that is not known: NaN of float64."""
     if made.oob_fill != NAN_REQUEST:
@@ -88,15 +106,26 @@ def _width(made: TensorMap, start: int, end: int) -> int:
 
 @lru_cache(maxsize=512)
 def _table(plain: TensorMap, shared_address: int, width: int) -> BoxTable:
-    row = plain.data_type
-    placed = plain.place((0,) * len(plain.dims), shared_address)
-    step = 16 if row.padded else 8 * width // row.element_bits
-    shared, source = (bits[..., ::step] // 8 for bits in (placed.shared_bits - 8 * shared_address, placed.global_bits))
+    shared, source = _items(plain.place((0,) * len(plain.dims), shared_address), width)
+    touched: Array = np.unique(shared // BULK_BYTES) * BULK_BYTES
+    return BoxTable(shared.shape, _flat(shared), _flat(source), touched)
+
+
+def _step(made: TensorMap, width: int) -> int:
+    """How many elements an item of `width` bytes holds; of padded types, how many lie in a group."""
+    return 16 if made.data_type.padded else 8 * width // made.data_type.element_bits
+
+
+def _items(placed: Placement, width: int) -> tuple[Array, Array]:
+    """The bytes of the items of a placed box, from its shared address and from the tensor's address."""
+    row, step = placed.tensor_map.data_type, _step(placed.tensor_map, width)
+    shared, source = (
+        bits[..., ::step] // 8 for bits in (placed.shared_bits - 8 * placed.shared_address, placed.global_bits)
+    )
     if row.padded:  # groups of 16 elements, whose bytes lie together on both sides
         within = np.arange(0, 2 * row.element_bits, width)
         shared, source = ((each[..., None] + within).reshape(*each.shape[:-1], -1) for each in (shared, source))
-    touched: Array = np.unique(shared // BULK_BYTES) * BULK_BYTES
-    return BoxTable(shared.shape, _flat(shared), _flat(source), touched)
+    return shared, source
 
 
 def _flat(values: NDArray[Any]) -> Array:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES, TensorMap
-from refsim.ptx.async_ops.boxes import BULK_BYTES
+from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, box_of, columns_of
 from refsim.ptx.async_ops.transfers import End, TransferHost
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.granules import granule
@@ -75,7 +75,31 @@ class Ends:
     def _parameters(self, part: Lanes, at: int) -> Array:
         return self.checked(part, "param", at + np.arange(0, MAP_BYTES, BULK_BYTES), BULK_BYTES, READ)[1].held()
 
-    def box_is_legal(self, one: Lanes, made: TensorMap, corner: tuple[int, ...], address: int, *, stores: bool) -> None:
+    def box(
+        self,
+        one: Lanes,
+        made: TensorMap,
+        corner: tuple[int, ...],
+        address: int,
+        offsets: tuple[int, ...] | None,
+        *,
+        stores: bool,
+    ) -> Box:
+        """The bytes of a box, or of the pixels of an im2col map, which has `offsets`; what is asked must be legal."""
+        if (made.pixels is None) != (offsets is None):
+            asked, given = ("tile", "im2col") if offsets is None else ("im2col", "tile")
+            raise one.fault(
+                "invalid-operand", 0, f"a copy in {asked} mode by a tensor map for {given} mode", TENSOR_RULE
+            )
+        self._is_legal(one, made, corner, address, stores=stores)
+        if offsets is None:
+            return box_of(made, corner, address)
+        try:
+            return columns_of(made, corner, address, offsets or (0,) * (len(corner) - 2))
+        except RefsimError as error:
+            raise one.fault("invalid-operand", 0, error.what, error.rule) from None
+
+    def _is_legal(self, one: Lanes, made: TensorMap, corner: tuple[int, ...], address: int, *, stores: bool) -> None:
         """What the instruction asks of a map, coordinates and a shared address; else a fault."""
         row = made.data_type
         if len(corner) != len(made.dims):

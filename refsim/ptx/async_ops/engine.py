@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.tma import TensorMap
-from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, box_of, fill_of
+from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, fill_of
 from refsim.ptx.async_ops.completion import ThreadGroups
-from refsim.ptx.async_ops.ends import TENSOR_RULE, Ends, changed
+from refsim.ptx.async_ops.ends import TENSOR_RULE, Ends
 from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.async_ops.shown import TransferWatchers
 from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
-from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.reductions import ElementUpdate, reduction
 from refsim.ptx.memory.access import GENERIC, READ, UPDATE, WRITE, Access
@@ -44,12 +44,14 @@ class CopyEngine:
     groups: ThreadGroups = field(init=False)
     queue: Queue[Transfer] = field(init=False)
     ends: Ends = field(init=False)
+    shown: TransferWatchers = field(init=False)
     issued: int = 0
 
     def __post_init__(self) -> None:
         self.groups = ThreadGroups(self.machine.geometry.lanes)
         self.queue = Queue(self.policy, self.choice)
         self.ends = Ends(self.machine)
+        self.shown = TransferWatchers(self.machine, self.ends)
 
     # ---- what clauses ask for
     def run(
@@ -90,14 +92,15 @@ class CopyEngine:
         barrier: Array | None = None,
         mask: Array | None = None,
         reduction: str | None = None,
+        offsets: list[Array] | None = None,
     ) -> None:
-        """Each lane starts the copy of a box: into shared memory where `barrier` counts its bytes, else out of it."""
+        """Each lane starts the copy of a box: into shared memory where `barrier` counts its bytes, else out of it. `offsets`
+        are those of the im2col mode, none in a store; None in the tile mode."""
         for one, at in _each(lanes):
             made = self.ends.tensor_map(one, int(lanes.full(map_address)[at]))
-            corner = tuple(int(lanes.full(each).view(np.int32)[at]) for each in coordinates)
             address = int(lanes.full(shared)[at])
-            self.ends.box_is_legal(one, made, corner, address, stores=barrier is None)
-            box = box_of(made, corner, address)
+            corner, moved = _place(lanes, at, coordinates, offsets)
+            box = self.ends.box(one, made, corner, address, moved, stores=barrier is None)
             began = self.issued
             if barrier is None:
                 self._store(one, made, box, address, reduction)
@@ -136,13 +139,19 @@ class CopyEngine:
                 )
             self._start(part, flight, None, (flight.target, access), counts)
 
-    def look(self, lanes: Lanes, map_address: Array, coordinates: list[Array] | None = None) -> None:
+    def look(
+        self,
+        lanes: Lanes,
+        map_address: Array,
+        coordinates: list[Array] | None = None,
+        offsets: list[Array] | None = None,
+    ) -> None:
         """A prefetch moves nothing: its map, and the box where there is one, must be what a copy takes."""
         for one, at in _each(lanes):
             made = self.ends.tensor_map(one, int(lanes.full(map_address)[at]))
             if coordinates is not None:
-                corner = tuple(int(lanes.full(each).view(np.int32)[at]) for each in coordinates)
-                self.ends.box_is_legal(one, made, corner, 0, stores=False)
+                corner, moved = _place(lanes, at, coordinates, offsets)
+                self.ends.box(one, made, corner, 0, moved, stores=False)
 
     def map_changes(self, lanes: Lanes, space: str, address: int) -> None:
         """A thread is about to write a tensor map: no copy may still read it."""
@@ -341,58 +350,23 @@ class CopyEngine:
                 part = there
             flight.barrier, flight.phase = self.machine.counter.counted(part, at)
         if read is not None:
-            self._show_read(flight, read[1])
+            self.shown.read(flight, read[1])
         if write[1].name == "shared":
-            self._show_landing(flight, write[1])
+            self.shown.landing(flight, write[1])
         else:
-            self._show_sent(flight, write[1])
+            self.shown.sent(flight, write[1])
         self.queue.start(flight)
-
-    def _show_read(self, flight: Transfer, access: Access) -> None:
-        seen = self.ends.coarse(access)
-        if seen is None:
-            return
-        for observer in self.machine.port.observers.get(access.name, ()):
-            if not isinstance(observer, BankCounter):
-                observer.before(seen)
-                observer.after(seen)
-        if access.name == "shared" and self.machine.in_flight is not None:
-            self.machine.in_flight.is_read(seen.index, seen.width)
-            flight.reads = seen
-
-    def _show_landing(self, flight: Transfer, access: Access) -> None:
-        """Shared bytes that the transfer writes until somebody has seen it complete."""
-        machine = self.machine
-        for observer in machine.port.observers.get("shared", ()):
-            if observer not in (machine.races, machine.proxies) and not isinstance(observer, BankCounter):
-                observer.before(access)
-        if machine.proxies is not None:
-            machine.proxies.before(access)
-        if machine.races is not None:
-            machine.races.transfer_issued(access, lambda: changed(access), flight.lane)
-        if machine.in_flight is not None:
-            machine.in_flight.issued(access.index, access.width, access.proxy if access.kind == UPDATE else "")
-        access.space.mark_written(access.index, access.width)
-        flight.writes = access
-
-    def _show_sent(self, flight: Transfer, access: Access) -> None:
-        """Global bytes that the transfer writes: for others of its thread, once that has waited for the group."""
-        machine, seen = self.machine, self.ends.coarse(access)
-        access.items = changed(access)
-        for observer in machine.port.observers.get("global", ()):
-            if observer not in (machine.races, machine.proxies):
-                observer.before(access)
-                observer.after(access)
-        if seen is None:
-            return
-        if machine.proxies is not None:
-            machine.proxies.before(seen)
-        if machine.races is not None:
-            seen.items = changed(seen)
-            flight.stamp = machine.races.transfer_sent(seen)
 
 
 def _each(lanes: Lanes) -> Iterator[tuple[Lanes, int]]:
     """The lanes one by one: each asks for a transfer of its own."""
     for at in range(lanes.count):
         yield Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement), at
+
+
+def _place(
+    lanes: Lanes, at: int, coordinates: list[Array], offsets: list[Array] | None
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """The coordinates of a lane, and its offsets where it gives some."""
+    corner = tuple(int(lanes.full(each).view(np.int32)[at]) for each in coordinates)
+    return corner, None if offsets is None else tuple(int(lanes.full(each)[at]) for each in offsets)

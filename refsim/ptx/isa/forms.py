@@ -126,7 +126,11 @@ class Instruction:
         predicates: how many of the sources are predicates; vectors: how many operands are vectors, which counts where
         the length of one is the clause's to say; None where that is not known.
         """
-        if vectors is not None and self.length is not None and vectors != sum(form.many for form in self.operands):
+        if (
+            vectors is not None
+            and self.length is not None
+            and vectors != sum(form.many and not form.inside for form in self.operands)
+        ):
             return False
         sources = [form for form in self.operands if not form.is_result and form.name != "cc"]
         results = int(any(form.is_result and form.name != "dcc" for form in self.operands))

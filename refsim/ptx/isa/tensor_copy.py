@@ -1,4 +1,5 @@
-"""Copies of boxes of tensors by the copy engine (TMA): loads, stores, reductions and prefetches in 1 to 5 dimensions."""
+"""Copies of boxes of tensors by the copy engine (TMA): loads, stores, reductions and prefetches in 1 to 5 dimensions; and
+of the pixels that a convolution multiplies (im2col), in 3 to 5."""
 
 from typing import Any
 
@@ -14,8 +15,14 @@ Array = NDArray[Any]
 _STEM = "cp.async.bulk.tensor.{dim:1d|2d|3d|4d|5d}"
 _SECTION, _REDUCES = PTX["cp.async.bulk.tensor"], PTX["cp.reduce.async.bulk.tensor"]
 _COUNTED = ".mbarrier::complete_tx::bytes"
+_COLUMNS = "cp.async.bulk.tensor.{dim:3d|4d|5d}"
 _IGNORED = ("dim", "tile")
 _TO = ".{place:shared::cluster|shared::cta}.global"
+
+
+def _spatial(modifiers: dict[str, Any]) -> int:
+    """How many im2col offsets there are: one for W, H and D each, of those that the tensor has."""
+    return int(modifiers["dim"][0]) - 2
 
 
 for _hint, _policy in HINTS:
@@ -88,6 +95,87 @@ for _hint, _policy in HINTS:
     def prefetch(lanes: Lanes, tensor_map: Array, corner: list[Array], policy: Any = None) -> None:
         """A hint: nothing is read, and nothing is ordered."""
         lanes.machine.engine.look(lanes, tensor_map, corner)
+
+    @instruction(
+        f"{_COLUMNS}{_TO}.im2col{_COUNTED}{_hint} [a], [map, {{c:s32}}], [bar], offset:b16**{_policy}",
+        ignores=("dim", "place"),
+        length=_spatial,
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def load_columns(
+        lanes: Lanes,
+        to: Array,
+        tensor_map: Array,
+        base: list[Array],
+        barrier: Array,
+        offsets: list[Array],
+        policy: Any = None,
+    ) -> None:
+        """Pixels on their way to shared memory, a row of channels for each: from a filter's base on, moved by the offsets."""
+        lanes.machine.engine.box(lanes, tensor_map, base, to, barrier=barrier, offsets=offsets)
+
+    @instruction(
+        f"{_COLUMNS}.shared::cluster.global.im2col{_COUNTED}.multicast::cluster{_hint} "
+        f"[a], [map, {{c:s32}}], [bar], offset:b16**, mask:b16{_policy}",
+        ignores=("dim",),
+        length=_spatial,
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def load_columns_for_many(
+        lanes: Lanes,
+        to: Array,
+        tensor_map: Array,
+        base: list[Array],
+        barrier: Array,
+        offsets: list[Array],
+        mask: Array,
+        policy: Any = None,
+    ) -> None:
+        """The same to every CTA of a mask."""
+        lanes.machine.engine.box(lanes, tensor_map, base, to, barrier=barrier, mask=mask, offsets=offsets)
+
+    @instruction(
+        f"{_COLUMNS}.global.shared::cta.im2col_no_offs.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
+        ignores=("dim",),
+        since="sm_90",
+        undefined=asked,
+        source=_SECTION,
+    )
+    def store_columns(lanes: Lanes, tensor_map: Array, base: list[Array], source: Array, policy: Any = None) -> None:
+        """Rows of shared memory on their way into the pixels from a base on, those outside the tensor left out."""
+        lanes.machine.engine.box(lanes, tensor_map, base, source, offsets=[])
+
+    @instruction(
+        "cp.reduce.async.bulk.tensor.{dim:3d|4d|5d}.global.shared::cta.{operation:add|min|max|inc|dec|and|or|xor}"
+        f".im2col_no_offs.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
+        ignores=("dim",),
+        since="sm_90",
+        undefined=asked,
+        source=_REDUCES,
+    )
+    def reduce_columns(
+        lanes: Lanes, tensor_map: Array, base: list[Array], source: Array, policy: Any = None, *, operation: str
+    ) -> None:
+        """Rows of shared memory on their way to be combined with the pixels from a base on."""
+        lanes.machine.engine.box(lanes, tensor_map, base, source, reduction=operation, offsets=[])
+
+    @instruction(
+        f"cp.async.bulk.prefetch.tensor.{{dim:3d|4d|5d}}.L2.global.im2col{_hint} [map, {{c:s32}}], offset:b16**{_policy}",
+        ignores=("dim",),
+        length=_spatial,
+        since="sm_90",
+        undefined=asked,
+        source=PTX["cp.async.bulk.prefetch.tensor"],
+    )
+    def prefetch_columns(
+        lanes: Lanes, tensor_map: Array, base: list[Array], offsets: list[Array], policy: Any = None
+    ) -> None:
+        """A hint: nothing is read, and nothing is ordered."""
+        lanes.machine.engine.look(lanes, tensor_map, base, offsets)
 
 
 @instruction(

@@ -9,8 +9,10 @@ import struct
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from refsim.errors import RefsimError
+from refsim.layouts.tensor_maps import im2col_map, tensor_map
 from refsim.layouts.tma import (
     DATA_TYPES,
     INTERLEAVES,
@@ -19,7 +21,6 @@ from refsim.layouts.tma import (
     OOB_FILLS,
     SWIZZLE_MODES,
     TensorMap,
-    tensor_map,
 )
 from refsim.sources import PTX
 
@@ -79,6 +80,8 @@ _FIELDS = (
 )
 FIELDS = {row.name: row for row in _FIELDS}
 _PROMOTION = MapField("l2 promotion", 84, "B", len(L2_PROMOTIONS) - 1)  # which tensormap.replace leaves as it is
+_COLUMNS = struct.Struct("<BH3h3h")  # 1 for an im2col map, pixels less one, the corners of their box
+_COLUMNS_AT = 86
 _SET = struct.Struct("<I")  # a bit for each needed field and ordinal
 _SET_AT = 120
 
@@ -96,7 +99,7 @@ def encoded(made: TensorMap) -> bytes:
         "global_address": (made.address,),
         "global_dim": made.dims,
         "global_stride": made.strides,
-        "box_dim": made.box,
+        "box_dim": made.box if made.pixels is None else made.box[:1],
         "element_stride": made.element_strides,
         "rank": (len(made.dims) - 1,),
         "elemtype": (_ELEMENTS.index(made.data_type.name),),
@@ -112,6 +115,9 @@ def encoded(made: TensorMap) -> bytes:
         row.packing.pack_into(raw, row.start, *held)
         known |= sum(_bit(row, ordinal) for ordinal in range(len(given))) if row.needed else 0
     _PROMOTION.packing.pack_into(raw, _PROMOTION.start, L2_PROMOTIONS.index(made.l2_promotion))
+    if made.pixels is not None:
+        corners = (each for corner in (made.pixels.lower, made.pixels.upper) for each in (*corner, 0, 0)[:3])
+        _COLUMNS.pack_into(raw, _COLUMNS_AT, 1, made.box[1] - 1, *corners)
     return _sealed(raw, known)
 
 
@@ -138,6 +144,8 @@ def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
     row = FIELDS[field]
     if not is_map(raw) and any(raw):
         raise _wrong("the 128 bytes there are neither a tensor map nor zeros")
+    if raw[_COLUMNS_AT]:
+        raise _wrong("the tensor map is one for the im2col mode, and .tile changes those for tiles")
     if not 0 <= ordinal < row.count:
         raise _wrong(f"ordinal {ordinal} of {field}, which has 0 to {row.count - 1}")
     if not row.least <= value <= row.most:
@@ -167,7 +175,8 @@ def decoded(raw: bytes) -> TensorMap | None:
         return None
     held = {row.name: row.packing.unpack_from(raw, row.start) for row in (*_FIELDS, _PROMOTION)}
     (known,), rank = _SET.unpack_from(raw, _SET_AT), held["rank"][0] + 1
-    for row in _FIELDS:
+    is_im2col, pixels, *corners = _COLUMNS.unpack_from(raw, _COLUMNS_AT)
+    for row in _FIELDS if not is_im2col else ():
         for ordinal in range(_asked(row, rank)):
             if not known & _bit(row, ordinal):
                 raise _wrong(f"its {row.name}{f' {ordinal}' if row.count > 1 else ''} was never set")
@@ -175,18 +184,21 @@ def decoded(raw: bytes) -> TensorMap | None:
     swizzle = names.get((held["swizzle_mode"][0], held["swizzle_atomicity"][0]))
     if swizzle is None:
         raise _wrong(f"swizzle_atomicity {held['swizzle_atomicity'][0]} with swizzle_mode {held['swizzle_mode'][0]}")
-    return tensor_map(
-        _TYPES[_ELEMENTS[held["elemtype"][0]]],
-        [extent + 1 for extent in held["global_dim"][:rank]],
-        [extent + 1 for extent in held["box_dim"][:rank]],
-        strides=held["global_stride"][: rank - 1],
-        address=held["global_address"][0],
-        element_strides=held["element_stride"][:rank],
-        interleave=INTERLEAVES[held["interleave_layout"][0]],
-        swizzle=swizzle,
-        l2_promotion=L2_PROMOTIONS[held["l2 promotion"][0]],
-        oob_fill=OOB_FILLS[held["fill_mode"][0]],
-    )
+    type, box = _TYPES[_ELEMENTS[held["elemtype"][0]]], [extent + 1 for extent in held["box_dim"][:rank]]
+    dims = [extent + 1 for extent in held["global_dim"][:rank]]
+    more: dict[str, Any] = {
+        "strides": held["global_stride"][: rank - 1],
+        "address": held["global_address"][0],
+        "element_strides": held["element_stride"][:rank],
+        "interleave": INTERLEAVES[held["interleave_layout"][0]],
+        "swizzle": swizzle,
+        "l2_promotion": L2_PROMOTIONS[held["l2 promotion"][0]],
+        "oob_fill": OOB_FILLS[held["fill_mode"][0]],
+    }
+    if not is_im2col:
+        return tensor_map(type, dims, box, **more)
+    lower, upper = corners[: rank - 2], corners[3 : rank + 1]
+    return im2col_map(type, dims, box[0], pixels + 1, lower=lower, upper=upper, **more)
 
 
 def _asked(row: MapField, rank: int) -> int:
