@@ -139,6 +139,30 @@ def test_fp6_of_mfma_is_one_run_of_192_bits() -> None:
     assert (row.values, row.register_bits, row.slot_bits, row.registers) == (32, 192, 6, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "lane", "value", "element"),
+    [
+        # selector 0: T0 and T1 of each four, a row by halves of a register; selector 1: T2 and T3
+        ("mma.sp.m16n8k32.f16.meta", 4, 7, (1, 7)),
+        ("mma.sp.m16n8k32.f16.meta", 5, 9, (9, 9)),
+        ("mma.sp.m16n8k32.f16.meta", 6, 9, (-1, -1)),
+        ("mma.sp.m16n8k32.f16.meta.sel1", 6, 9, (9, 1)),
+        ("mma.sp.m16n8k32.f16.meta.sel1", 5, 9, (-1, -1)),
+        # one thread of four, by the selector
+        ("mma.sp.m16n8k16.bf16.meta.sel3", 7, 15, (9, 7)),
+        ("mma.sp.m16n8k8.tf32.meta.sel2", 6, 5, (9, 1)),
+        # 8-bit types: a register is a row
+        ("mma.sp.m16n8k32.s8.meta.sel1", 7, 15, (9, 15)),
+        ("mma.sp.m16n8k64.e5m2.meta", 6, 15, (1, 31)),
+        ("wgmma.sp.m64k16.tf32.meta.sel1", 39, 3, (17, 7)),
+    ],
+)
+def test_metadata_is_given_by_the_lanes_of_the_selector(
+    name: str, lane: int, value: int, element: tuple[int, int]
+) -> None:
+    assert tuple(int(axis) for axis in fragment(name).coord(lane, value)) == element
+
+
 def test_names_by_family() -> None:
     count = {family: len(fragments(family)) for family in FAMILIES}
     assert count == {
