@@ -61,7 +61,7 @@ for _fields, _operand, _since in _OF_THE_WHOLE:
 
 
 def _replace(lanes: Lanes, address: Array, field: str, ordinal: Array, value: Array, space: str | None) -> None:
-    """Each lane reads a map, and writes it with one field changed: an access to all of its 128 bytes."""
+    """Each lane reads a map, all of its 128 bytes, and writes the field: what it reads beside tells of others who change it."""
     place = space_of(space)
     for at in range(lanes.count):
         one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
@@ -78,7 +78,11 @@ def _replace(lanes: Lanes, address: Array, field: str, ordinal: Array, value: Ar
         except RefsimError as error:
             raise one.fault("invalid-operand", 0, error.what, error.rule) from None
         lanes.machine.engine.map_changes(one, place, where)
-        several.store(place, where + _STEPS, np.frombuffer(after, before.dtype), _ITEM)
+        items = np.frombuffer(after, before.dtype)
+        changed = np.flatnonzero(items != before)
+        if len(changed):
+            writing = Lanes(lanes.machine, several.ids[changed], lanes.statement)
+            writing.store(place, where + _STEPS[changed], items[changed], _ITEM)
 
 
 @instruction(
