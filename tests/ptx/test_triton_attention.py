@@ -42,11 +42,12 @@ class Case:
     stages: int = 2
     heads: int = 1
     split: int = 1
+    roles: bool | None = None
 
     def __str__(self) -> str:
         kind = "causal" if self.causal else "full"
         size = "x".join(map(str, (self.heads, self.t, self.d, *self.tile)))
-        return f"{self.kernel}-{self.format}-{kind}-{size}-{self.warps}warps-{self.stages}stages"
+        return f"{self.kernel}-{self.format}-{kind}-{size}-{self.warps}warps-{self.stages}stages{'-roles' if self.roles else ''}"
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +69,14 @@ def compiled(kernels: Any, case: Case) -> Any:
     boxed = case.kernel == "by_boxes"
     types = {name: f"tensordesc<{element}[1,{blocks[name]},{case.d}]>" if boxed else f"*{element}" for name in "qkvo"}
     constants = {"D": case.d, "BM": bm, "BN": bn, "CAUSAL": case.causal, "STAGES": case.stages}
+    if case.roles is not None:
+        constants["ROLES"] = case.roles
     return from_triton(
         getattr(kernels, case.kernel),
         types | {"lse": "*fp32", "scale": "fp32", "T": "i32"},
         constants,
         TARGET,
-        aligned=("lse",) if boxed else (*"qkvo", "lse"),
+        aligned=("lse",) if boxed else (*"qkvo", "lse") if case.t % 16 else (*"qkvo", "lse", "T"),
         num_warps=case.warps,
         enable_fp_fusion=False,
     )
@@ -159,6 +162,8 @@ MORE = [
     Case("by_boxes", "bf16", True, 200, 128, (128, 64), 8, 3, 2),
     Case("by_boxes", "f16", False, 100, 64, (64, 64), 4, 1),
     Case("by_boxes", "f16", True, 130, 64, (128, 64), 4, 4),
+    Case("by_own_boxes", "f16", True, 128, 64, (64, 64), roles=False),
+    Case("by_own_boxes", "f16", True, 128, 64, (128, 64), stages=3, roles=True),
 ]
 
 
@@ -167,6 +172,7 @@ def test_flash_attention_by_triton_has_the_bits_of_its_definition_under_every_po
     kernel = compiled(kernels, case)
     assert "wgmma.mma_async" in kernel.ptx
     assert (case.kernel == "by_boxes") == ("cp.async.bulk.tensor.3d.shared::cta.global" in kernel.ptx)
+    assert bool(case.roles) == ("setmaxnreg" in kernel.ptx)
     draw = np.random.default_rng(case.t + case.d)
     given = {name: encode(draw.standard_normal((case.heads, case.t, case.d)), case.format) for name in "qkv"}
     scale = np.float32(1.44269504 / np.sqrt(case.d))

@@ -77,3 +77,27 @@ def by_boxes(
         top, below, sums = _weighed(s, y, top, below, sums, scale)
     o.store([head, first, 0], (sums / below[:, None]).to(o.dtype).reshape(1, BM, D))
     tl.store(lse + head * T + rows, top + tl.log2(below), mask=rows < T)
+
+
+@triton.jit
+def by_own_boxes(
+    q, k, v, o, lse, scale, T,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr, ROLES: tl.constexpr,
+):  # fmt: skip
+    """Descriptors made by the kernel, of all rows of all heads; T is a multiple of the blocks. With ROLES Triton gives loads and
+    products to warps of their own."""
+    total = tl.num_programs(1) * T
+    qs = tl.make_tensor_descriptor(q, [total, D], [D, 1], [BM, D])
+    os = tl.make_tensor_descriptor(o, [total, D], [D, 1], [BM, D])
+    ks = tl.make_tensor_descriptor(k, [total, D], [D, 1], [BN, D])
+    vs = tl.make_tensor_descriptor(v, [total, D], [D, 1], [BN, D])
+    first, head = tl.program_id(0) * BM, tl.program_id(1) * T
+    rows = first + tl.arange(0, BM)
+    x = qs.load([head + first, 0])
+    top, below, sums = _none(BM, D)
+    for start in tl.range(0, first + BM if CAUSAL else T, BN, num_stages=STAGES, warp_specialize=ROLES):
+        at = start + tl.arange(0, BN)
+        s = tl.where(_seen(at, rows, T, CAUSAL), tl.dot(x, ks.load([head + start, 0]).T), -float("inf"))
+        top, below, sums = _weighed(s, vs.load([head + start, 0]), top, below, sums, scale)
+    os.store([head + first, 0], (sums / below[:, None]).to(o.dtype.element_ty))
+    tl.store(lse + head + rows, top + tl.log2(below))

@@ -96,7 +96,8 @@ def _replace(lanes: Lanes, address: Array, field: str, ordinal: Array, value: Ar
 def copy_and_release(lanes: Lanes, to: Array, source: Array, size: Array, *, scope: str) -> None:
     """A warp copies the 128 bytes of a map from shared to global memory, and releases it to those that acquire it there.
 
-    All lanes read, the first ones write, and behind the copy they have met.
+    Two lanes read each part, so that one of them is another than who changed it last; the first ones write, and behind the copy
+    all have met.
     """
     if (stray := lanes.full(size) != MAP_BYTES).any():
         raise lanes.fault("invalid-operand", int(np.argmax(stray)), f"a copy of a tensor map of {int(size[0])} bytes")
@@ -112,8 +113,8 @@ def copy_and_release(lanes: Lanes, to: Array, source: Array, size: Array, *, sco
         if (sources[places] != start).any() or (targets[places] != end).any():
             raise lanes.fault("invalid-operand", int(places[0]), "lanes of a warp copy tensor maps of several places")
         ids = lanes.ids[places]
-        every = Lanes(lanes.machine, np.repeat(ids, len(_STEPS)), lanes.statement)
-        items = every.load("shared", np.tile(start + _STEPS, len(ids)), _ITEM)[: len(_STEPS)]
+        reading = Lanes(lanes.machine, np.sort(np.resize(ids, 2 * len(_STEPS))), lanes.statement)
+        items = reading.load("shared", start + np.repeat(_STEPS, 2), _ITEM)[::2]
         writing = Lanes(lanes.machine, np.sort(np.resize(ids, len(_STEPS))), lanes.statement)
         lanes.machine.engine.map_changes(writing, "global", end)
         writing.store("global", end + _STEPS, items, _ITEM)
