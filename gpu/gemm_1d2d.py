@@ -4,11 +4,11 @@ A problem says one entry, the shape, how the operands lie in memory and what the
 lie bytes that the kernel must not read (NaN) or write; scales begin where NaNs end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -49,6 +49,17 @@ class Entry:
     down: int
     across: int
     staged: int
+    swapped: int = 0  # the rows of its tile are those of B
+
+    @property
+    def rows(self) -> int:
+        """Of A, in a tile."""
+        return self.block_n if self.swapped else self.block_m
+
+    @property
+    def columns(self) -> int:
+        """Of D, in a tile."""
+        return self.block_m if self.swapped else self.block_n
 
     @property
     def threads(self) -> int:
@@ -61,12 +72,12 @@ class Entry:
 
     @property
     def piece(self) -> int:
-        """Columns of D that are stored together: those of a swizzled row."""
-        return int(np.gcd(64, self.block_n))
+        """Columns of D that are stored together: those of a swizzled row, or of a warp."""
+        return 16 if self.swapped else int(np.gcd(64, self.block_n))
 
     def units(self, m: int, n: int) -> int:
         """How many clusters' worth of tiles D has."""
-        return -(-m // (self.block_m * self.down)) * -(-n // (self.block_n * self.across))
+        return -(-m // (self.rows * self.down)) * -(-n // (self.columns * self.across))
 
 
 def entries_of(source: Path) -> dict[str, Entry]:
@@ -122,6 +133,12 @@ class Gaps:
             in_range(f"gap of {name}", getattr(self, name), 0, 64)
 
 
+def whole_vectors(n: int) -> None:
+    """Refuses an `n` that D cannot have."""
+    if n % 8:
+        raise RefsimError("bad-recipe", f"n is {n}", rule="rows of D are whole 16-byte vectors: n is a multiple of 8")
+
+
 DENSE, ZEROS, ONES = Gaps(), Values(), Values("ones")
 
 
@@ -143,6 +160,7 @@ class Gemm1D2D:
     entry: str = "fp8_gemm_1d2d_128x128_1x2"
     clusters: int | None = None
     together: int = 16
+    entries: ClassVar[Mapping[str, Entry]] = ENTRIES
 
     def __post_init__(self) -> None:
         in_range("m", self.m, 1, 1 << 20)
@@ -150,12 +168,9 @@ class Gemm1D2D:
         in_range("k", self.k, 1, 1 << 20)
         in_range("together", self.together, 1, 1 << 20)
         in_range("clusters", self.clusters or 1, 1, MULTIPROCESSORS)
-        if self.n % 8:
-            raise RefsimError(
-                "bad-recipe", f"n is {self.n}", rule="rows of D are whole 16-byte vectors: n is a multiple of 8"
-            )
-        if self.entry not in ENTRIES:
-            raise unknown("entry", self.entry, list(ENTRIES))
+        whole_vectors(self.n)
+        if self.entry not in self.entries:
+            raise unknown("entry", self.entry, list(self.entries))
 
     def __repr__(self) -> str:
         return spelled(self)
@@ -188,19 +203,40 @@ def codes_map(address: int, shape: tuple[int, int], pitch: int, rows: int) -> Te
 
 
 def maps(
-    entry: Entry, shape: tuple[int, int, int], addresses: tuple[int, int, int, int], pitches: tuple[int, int, int]
+    entry: Entry,
+    shape: tuple[int, int, int],
+    addresses: tuple[int, int, int, int],
+    pitches: tuple[int, int, int],
+    matrices: tuple[int, int] = (1, 1),
 ) -> list[TensorMap]:
-    """The tensor maps of A, B, the scales of A and D; a block of a cluster copies its part of the rows that it shares."""
+    """The tensor maps of A, B, the scales of A and D; a block of a cluster copies its part of the rows that it shares.
+
+    `matrices`: how many of A, and of B, lie one after another. The kernel's first map is that of the rows of its tiles: a
+    swapped entry takes B and A.
+    """
     m, n, k = shape
     a, b, sfa, d = addresses
-    steps = -(-k // BLOCK)
-    piece = entry.piece
+    steps, rows, piece = -(-k // BLOCK), matrices[0] * m, entry.piece
+    of_a = codes_map(a, (rows, k), pitches[0], entry.rows // entry.across)
+    of_b = codes_map(b, (matrices[1] * n, k), pitches[1], entry.columns // entry.down)
     return [
-        codes_map(a, (m, k), pitches[0], entry.block_m // entry.across),
-        codes_map(b, (n, k), pitches[1], entry.block_n // entry.down),
-        tensor_map("float32", (m, steps), (entry.block_m, 1), strides=(-(-m // 4) * 16,), address=sfa),
-        tensor_map("bfloat16", (n, m), (piece, 16), strides=(pitches[2],), address=d, swizzle=SWIZZLES[2 * piece]),
+        *((of_b, of_a) if entry.swapped else (of_a, of_b)),
+        tensor_map("float32", (m, matrices[0] * steps), (entry.rows, 1), strides=(-(-m // 4) * 16,), address=sfa),
+        tensor_map(
+            "bfloat16",
+            (n, rows),
+            (piece, min(16, entry.rows)),
+            strides=(pitches[2],),
+            address=d,
+            swizzle=SWIZZLES[2 * piece],
+        ),
     ]
+
+
+def shape_of(entry: Entry, m: int, n: int, k: int, together: int) -> Struct:
+    """The kernel's Problem: the rows of a swapped entry's tiles are those of B."""
+    rows, columns = (n, m) if entry.swapped else (m, n)
+    return Struct(np.array([rows, columns, k, together], np.uint32).tobytes(), 4)
 
 
 def with_gaps(matrix: NDArray[Any], pitch: int) -> NDArray[Any]:
@@ -208,8 +244,9 @@ def with_gaps(matrix: NDArray[Any], pitch: int) -> NDArray[Any]:
     return np.pad(matrix, ((0, 0), (0, pitch - matrix.shape[1])), constant_values=NAN_CODE).reshape(-1)
 
 
-def run(launcher: Launcher, problem: Gemm1D2D) -> Outputs:
-    entry, gaps = ENTRIES[problem.entry], problem.gaps
+def run(launcher: Launcher, problem: Gemm1D2D, parts: int = 1, more: tuple[Any, ...] = ()) -> Outputs:
+    """`parts` blocks compute each tile; `more` arguments of the kernel."""
+    entry, gaps = problem.entries[problem.entry], problem.gaps
     m, n, k = problem.m, problem.n, problem.k
     a, b, scale_a, scale_b = problem.operands
     pitches = pitch_of(k, gaps.a), pitch_of(k, gaps.b), pitch_of(2 * n, gaps.d)
@@ -222,19 +259,22 @@ def run(launcher: Launcher, problem: Gemm1D2D) -> Outputs:
     sfb = launcher.upload(scale_b.reshape(-1), name="sfb")
     before = launcher.read(on_device[3]).reshape(m, -1)
     addresses = on_device[0].address, on_device[1].address, on_device[2].address, on_device[3].address
-    clusters = min(problem.clusters or MULTIPROCESSORS // entry.blocks, entry.units(m, n))
-    arguments = [*maps(entry, (m, n, k), addresses, pitches), sfb]
-    shape = np.array([m, n, k, problem.together], np.uint32)
+    arguments = [*maps(entry, (m, n, k), addresses, pitches), sfb, shape_of(entry, m, n, k, problem.together), *more]
+    launch(launcher, entry, entry.units(m, n) * parts, problem.clusters, arguments)
+    after = launcher.read(on_device[3]).reshape(m, -1)
+    return {"d": after[:, :n], "gap": (after != before)[:, n:].astype(np.uint8)}
+
+
+def launch(launcher: Launcher, entry: Entry, units: int, clusters: int | None, arguments: list[Any]) -> None:
+    """As many clusters as have something to do, at most `clusters`."""
     launcher.launch(
         entry.name,
-        (clusters * entry.blocks,),
+        (min(clusters or MULTIPROCESSORS // entry.blocks, units) * entry.blocks,),
         (entry.threads,),
-        [*arguments, Struct(shape.tobytes(), 4)],
+        arguments,
         entry.shared_bytes,
         cluster=(entry.blocks,) if entry.blocks > 1 else None,
     )
-    after = launcher.read(on_device[3]).reshape(m, -1)
-    return {"d": after[:, :n], "gap": (after != before)[:, n:].astype(np.uint8)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,46 +11,9 @@
 //
 // Targets: sm_90a
 
-#include "gemm/async.cuh"
-#include "gemm/epilogue.cuh"
-#include "gemm/mainloop.cuh"
-#include "gemm/tile.cuh"
+#include "gemm/block.cuh"
 
 namespace gemm {
-
-template <class Tile>
-__device__ void multiply_blocks(const TensorMap& a, const TensorMap& b, const TensorMap& sfa, const TensorMap& d, const float* sfb,
-                                const Problem& problem) {
-    extern __shared__ uint8_t dynamic[];
-    const uint32_t base = up_to(shared_address(dynamic), 1024);
-    const Seat<Tile> seat(Tile::kBlocks == 1 ? 0 : rank_in_cluster());
-
-    if (threadIdx.x == 0) {
-        for (uint32_t stage = 0; stage < Tile::kStages; ++stage) {
-            barrier_init(base + Tile::kFull + 8 * stage, 1);
-            barrier_init(base + Tile::kEmpty + 8 * stage, Tile::kReleases);
-        }
-        publish_barriers();
-        prefetch(&a), prefetch(&b), prefetch(&sfa), prefetch(&d);
-    }
-    __syncthreads();
-    if constexpr (Tile::kBlocks > 1) meet_cluster();
-    wait_for_earlier_grids();
-    let_later_grids_begin();
-
-    if (threadIdx.x < 128) {
-        if constexpr (Tile::kGroups > 1) fewer_registers<40>();
-        if (threadIdx.x < 32 && elected()) copy_stages<Tile>(base, a, b, sfa, problem, seat);
-    } else {
-        if constexpr (Tile::kGroups > 1) more_registers<232>();
-        multiply_tiles<Tile>(base, d, sfb, problem, seat);
-    }
-    // Nobody leaves while another block may still arrive here or copy to here.
-    if constexpr (Tile::kBlocks > 1) {
-        __syncwarp();
-        meet_cluster();
-    }
-}
 
 #define FP8_GEMM(NAME, BYTES, GROUPS, ...)                                                                             \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) fp8_gemm_1d2d_##NAME(                          \
@@ -58,7 +21,7 @@ __device__ void multiply_blocks(const TensorMap& a, const TensorMap& b, const Te
         const __grid_constant__ TensorMap d, const float* __restrict__ sfb, const Problem problem) {                   \
         using Entry = Tile<GROUPS, __VA_ARGS__>;                                                                       \
         static_assert(Entry::kDynamic == BYTES, "a launch asks for the bytes of the table");                           \
-        multiply_blocks<Entry>(a, b, sfa, d, sfb, problem);                                                            \
+        multiply_blocks<Entry, WholeTiles<Entry>>(a, b, sfa, d, sfb, problem);                                         \
     }
 
 // gemm_1d2d.py reads these lines.

@@ -21,6 +21,30 @@ inline __device__ float load_shared(uint32_t address) {
     return value;
 }
 
+inline __device__ void load_shared(uint32_t address, float& first, float& second) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(address) : "memory");
+}
+inline __device__ uint4 load_shared_16(uint32_t address) {
+    uint4 of;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(of.x), "=r"(of.y), "=r"(of.z), "=r"(of.w) : "r"(address) : "memory");
+    return of;
+}
+
+// Read here and not where it is looked at.
+inline __device__ int32_t load_now(const int32_t* from) {
+    int32_t value;
+    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(value) : "l"(from));
+    return value;
+}
+
+// One more has arrived, and what its warp wrote before is seen by those who arrive later; how many came before. `last` puts
+// the counter back to 0.
+inline __device__ uint32_t arrive_last(uint32_t* counter, uint32_t last) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+    return before;
+}
+
 // Whether this thread is the one of its warp that speaks for it.
 inline __device__ bool elected() {
     uint32_t is;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "async.cuh"
-#include "tile.cuh"
+#include "scheduler.cuh"
 
 namespace gemm {
 
@@ -23,10 +23,50 @@ inline __device__ void store_matrices(uint32_t address, uint32_t a, uint32_t b, 
                  : "memory");
 }
 
-// Each warp has 16 rows of staging of its own, in pieces as wide as a swizzled row, and stores them itself.
+// Two 8x8 matrices, each of whose columns becomes a row.
+inline __device__ void store_transposed(uint32_t address, uint32_t a, uint32_t b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+
+// Which rows are stored: all that there are.
 template <class Tile>
+struct AllRows {
+    static constexpr bool kAll = true;
+    template <class... Of>
+    __device__ explicit AllRows(const Of&...) {}
+};
+
+// Swapped: a warp has 16 columns of Y, of all rows of the tile.
+template <class Tile, class Place, class Rows>
+__device__ void store_swapped_tile(uint32_t base, const TensorMap& d, const Place& place, const float (&sum)[Tile::N / 2],
+                                   uint32_t group, uint32_t warp, uint32_t lane, const Rows& rows) {
+    const uint32_t staging = base + Tile::kD + (group * 4 + warp) * Tile::N * 32, x = place.m + group * kWave + warp * 16;
+    if (lane == 0) wait_for_reads<0>();
+    __syncwarp();
+#pragma unroll
+    for (uint32_t i = 0; i < Tile::N / 8; ++i) {
+        const uint32_t row = 8 * i + lane % 8, chunk = lane / 8 % 2 ^ row / 4 % 2;
+        store_transposed(staging + row * 32 + chunk * 16, pack(sum[4 * i], sum[4 * i + 1]), pack(sum[4 * i + 2], sum[4 * i + 3]));
+    }
+    publish_to_copies();
+    __syncwarp();
+#pragma unroll
+    for (uint32_t box = 0; box < Tile::kBoxes; ++box) {
+        const uint32_t from = staging + box * Tile::kBoxRows * 32;
+        bool stored = false;
+        if constexpr (!Rows::kAll) stored = rows.store_some(box, 1, from, x, place.in_b() - place.n, lane);
+        if (lane == 0 && !stored) {
+            store_box(&d, from, x, place.in_b() + box * Tile::kBoxRows);
+            commit_stores();
+        }
+    }
+}
+
+// Each warp has 16 rows of staging of its own, in pieces as wide as a swizzled row, and stores them itself.
+template <class Tile, class Place, class Rows>
 __device__ void store_tile(uint32_t base, const TensorMap& d, const Place& place, const float (&sum)[Tile::kWaves][Tile::N / 2],
-                           uint32_t group, uint32_t warp, uint32_t lane) {
+                           uint32_t group, uint32_t warp, uint32_t lane, const Rows& rows) {
+    if constexpr (Tile::kSwapped) return store_swapped_tile<Tile>(base, d, place, sum[0], group, warp, lane, rows);
     constexpr uint32_t kRow = Tile::kPiece * 2, kChunks = kRow / 16;  // bytes of a row of a piece, 16-byte chunks in it
     const uint32_t staging = base + Tile::kD + (group * 4 + warp) * 16 * Tile::kStaged * 2;
     const uint32_t row = lane % 16, swizzle = row * kRow / 128 % kChunks;
@@ -47,8 +87,11 @@ __device__ void store_tile(uint32_t base, const TensorMap& d, const Place& place
             }
             publish_to_copies();
             __syncwarp();
-            if (lane == 0) {
-                const uint32_t y = place.m + (group * Tile::kWaves + wave) * kWave + warp * 16;
+            bool stored = false;
+            if constexpr (!Rows::kAll)
+                stored = rows.store_some(wave, Tile::kStaged / Tile::kPiece, staging, place.n + from, place.in_a() - place.m, lane);
+            if (lane == 0 && !stored) {
+                const uint32_t y = place.in_a() + (group * Tile::kWaves + wave) * kWave + warp * 16;
 #pragma unroll
                 for (uint32_t column = 0; column < Tile::kStaged; column += Tile::kPiece)
                     store_box(&d, staging + column / Tile::kPiece * 16 * kRow, place.n + from + column, y);
@@ -57,5 +100,13 @@ __device__ void store_tile(uint32_t base, const TensorMap& d, const Place& place
         }
     }
 }
+
+// All of Y, each tile by one block.
+template <class Tile>
+struct WholeTiles {
+    static constexpr bool kInParts = false;
+    using Tiles = gemm::Tiles<Tile>;
+    using Rows = AllRows<Tile>;
+};
 
 }  // namespace gemm

@@ -4,19 +4,21 @@
 
 #include "async.cuh"
 #include "epilogue.cuh"
-#include "tile.cuh"
+#include "scheduler.cuh"
 #include "wgmma.cuh"
 
 namespace gemm {
 
 // One thread. The blocks of a cluster that share a tile copy a slice of it each, for all of them.
-template <class Tile>
+// Here and below a Job says which tiles there are (Tiles), and what becomes of their sums, with what `of` brings.
+template <class Tile, class Job, class... Of>
 __device__ void copy_stages(uint32_t base, const TensorMap& a, const TensorMap& b, const TensorMap& sfa, const Problem& problem,
-                            const Seat<Tile>& seat) {
-    const uint32_t blocks = (problem.k + kBlockK - 1) / kBlockK;
-    Tiles<Tile> tiles(problem, seat);
+                            const Seat<Tile>& seat, const Of&... of) {
+    uint32_t blocks = (problem.k + kBlockK - 1) / kBlockK;
+    typename Job::Tiles tiles(problem, seat, of...);
     Ring<Tile::kStages> ring;
-    for (Place place; tiles.take(place);) {
+    for (typename Job::Tiles::At place; tiles.take(place);) {
+        if constexpr (Job::kInParts) blocks = place.blocks;
         for (uint32_t k = 0; k < blocks; ++k, ring.step()) {
             const uint32_t full = base + Tile::kFull + 8 * ring.stage;
             const uint32_t row_a = seat.n * Tile::kSliceA, row_b = seat.m * Tile::kSliceB;
@@ -24,24 +26,31 @@ __device__ void copy_stages(uint32_t base, const TensorMap& a, const TensorMap& 
             const uint32_t to_b = base + Tile::kB + ring.stage * Tile::kBytesB + row_b * kBlockK;
             wait(base + Tile::kEmpty + 8 * ring.stage, ring.parity ^ 1);
             expect(full, Tile::kBytesStage);
-            load_box(base + Tile::kSFA + ring.stage * up_to(Tile::kBytesScales, 128), &sfa, full, place.m, k);
-            load_box_for<Tile::kAcross>(seat.mask_a(), to_a, &a, full, k * kBlockK, place.m + row_a);
-            load_box_for<Tile::kDown>(seat.mask_b(), to_b, &b, full, k * kBlockK, place.n + row_b);
+            load_box(base + Tile::kSFA + ring.stage * up_to(Tile::kBytesScales, 128), &sfa, full,
+                     Tile::kSwapped ? place.n : place.m, place.in_scales() + place.first() + k);
+            load_box_for<Tile::kAcross>(seat.mask_a(), to_a, &a, full, (place.first() + k) * kBlockK, place.in_a() + row_a);
+            load_box_for<Tile::kDown>(seat.mask_b(), to_b, &b, full, (place.first() + k) * kBlockK, place.in_b() + row_b);
         }
     }
 }
 
-// The scales of B for one tile: the block of its first column and those behind it, one float for each step of K.
+// The scales of B for one tile: the block of its first column and those behind it, one float for each step of K. Where B is
+// swapped with A, the rows of a tile are in one block.
 template <class Tile>
 struct ColumnScales {
     const float* rows[Tile::kScales];
     uint32_t first;  // steps of columns before the next block begins
 
     __device__ ColumnScales(const float* sfb, const Problem& problem, uint32_t column) {
-        const uint32_t pitch = (problem.k + kBlockK - 1) / kBlockK, last = (problem.n - 1) / 128;
+        const uint32_t pitch = (problem.k + kBlockK - 1) / kBlockK;
+        const uint32_t last = ((Tile::kSwapped ? problem.m : problem.n) - 1) / 128;
         first = (128 - column % 128) / Tile::kStep;
 #pragma unroll
         for (uint32_t i = 0; i < Tile::kScales; ++i) rows[i] = sfb + uint64_t{min(column / 128 + i, last)} * pitch;
+    }
+    __device__ void move(uint64_t scales) {
+#pragma unroll
+        for (uint32_t i = 0; i < Tile::kScales; ++i) rows[i] += scales;
     }
     __device__ void read(float (&scales)[Tile::kScales], uint32_t k) const {
 #pragma unroll
@@ -62,13 +71,28 @@ struct ColumnScales {
 // Everything that a step of K needs besides its product.
 template <class Tile>
 struct Scales {
-    float rows[2];  // of the thread's row and of the one 8 below
-    float columns[Tile::kScales];
+    float rows[Tile::kSwapped ? Tile::N / 4 : 2];  // of A: the thread's row and the one 8 below, or the thread's columns
+    float columns[Tile::kScales];                  // of B
 };
+
+// Swapped: a scale for each of the thread's columns, each for two rows.
+template <class Tile>
+__device__ void promote_swapped(float (&sum)[Tile::N / 2], const float (&product)[Tile::N / 2], const Scales<Tile>& scales) {
+#pragma unroll
+    for (uint32_t i = 0; i < Tile::N / 8; ++i) {
+        const float left = __fmul_rn(scales.rows[2 * i], scales.columns[0]);
+        const float right = __fmul_rn(scales.rows[2 * i + 1], scales.columns[0]);
+        sum[4 * i] = __fmaf_rn(left, product[4 * i], sum[4 * i]);
+        sum[4 * i + 1] = __fmaf_rn(right, product[4 * i + 1], sum[4 * i + 1]);
+        sum[4 * i + 2] = __fmaf_rn(left, product[4 * i + 2], sum[4 * i + 2]);
+        sum[4 * i + 3] = __fmaf_rn(right, product[4 * i + 3], sum[4 * i + 3]);
+    }
+}
 
 template <class Tile>
 __device__ void promote(float (&sum)[Tile::N / 2], const float (&product)[Tile::N / 2], const Scales<Tile>& scales,
                         const ColumnScales<Tile>& columns) {
+    if constexpr (Tile::kSwapped) return promote_swapped<Tile>(sum, product, scales);
     float upper[Tile::kScales], lower[Tile::kScales];
 #pragma unroll
     for (uint32_t i = 0; i < Tile::kScales; ++i) {
@@ -96,9 +120,16 @@ struct Consumer {
     Seat<Tile> seat;
     Ring<Tile::kStages> ring, behind;
 
-    // Until the stage is there; the scales of the thread's rows.
+    // Until the stage is there; the scales of the thread's rows, or of its columns.
     __device__ void wait_for_stage(Scales<Tile> (&scales)[Tile::kWaves]) {
         wait(base + Tile::kFull + 8 * ring.stage, ring.parity);
+        if constexpr (Tile::kSwapped) {
+            const uint32_t pairs = base + Tile::kSFA + ring.stage * up_to(Tile::kBytesScales, 128) + lane % 4 * 8;
+#pragma unroll
+            for (uint32_t i = 0; i < Tile::N / 8; ++i)
+                load_shared(pairs + 32 * i, scales[0].rows[2 * i], scales[0].rows[2 * i + 1]);
+            return;
+        }
         const uint32_t row = group * Tile::kWaves * kWave + warp * 16 + lane / 4;
         const uint32_t at = base + Tile::kSFA + ring.stage * up_to(Tile::kBytesScales, 128) + 4 * row;
 #pragma unroll
@@ -183,6 +214,8 @@ __device__ void multiply_in_pairs(float (&sum)[Tile::N / 2], Consumer<Tile>& con
         hold(product[which]);
         consumer.release();
         promote<Tile>(sum, product[which], scales[which][0], columns);
+        // Else few sums are put off until these registers are in flight again, and copied before.
+        if constexpr (Tile::kSwapped) hold(sum);
     };
     uint32_t k = 0;
     start(0, 0);
@@ -206,22 +239,27 @@ __device__ void multiply_in_pairs(float (&sum)[Tile::N / 2], Consumer<Tile>& con
     }
 }
 
-template <class Tile>
-__device__ void multiply_tiles(uint32_t base, const TensorMap& d, const float* sfb, const Problem& problem, const Seat<Tile>& seat) {
-    const uint32_t blocks = (problem.k + kBlockK - 1) / kBlockK;
+template <class Tile, class Job, class... Of>
+__device__ void multiply_tiles(uint32_t base, const TensorMap& d, const float* sfb, const Problem& problem, const Seat<Tile>& seat,
+                               const Of&... of) {
+    uint32_t blocks = (problem.k + kBlockK - 1) / kBlockK;
     // By a shuffle the compiler sees that these are the same for a warp.
     const uint32_t group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
     const uint32_t warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
     Consumer<Tile> consumer{base, group, warp, threadIdx.x % 32, seat, {}, {}};
-    Tiles<Tile> tiles(problem, seat);
-    for (Place place; tiles.take(place);) {
-        const ColumnScales<Tile> columns(sfb, problem, place.n);
+    typename Job::Tiles tiles(problem, seat, of...);
+    for (typename Job::Tiles::At place; tiles.take(place);) {
+        ColumnScales<Tile> columns(sfb, problem, Tile::kSwapped ? place.m : place.n);
+        if constexpr (Job::kInParts) columns.move(place.scales_of_b(problem, Tile::kSwapped)), blocks = place.blocks;
+        const typename Job::Rows rows(problem, place, group, warp, threadIdx.x % 32, of...);
         float sum[Tile::kWaves][Tile::N / 2] = {};
         if constexpr (Tile::kDouble)
             multiply_in_pairs<Tile>(sum[0], consumer, columns, blocks);
         else
             multiply_in_turn<Tile>(sum, consumer, columns, blocks);
-        store_tile<Tile>(base, d, place, sum, group, warp, threadIdx.x % 32);
+        if constexpr (Job::kInParts)
+            if (!Job::complete(sum, place, group * 4 + warp, threadIdx.x % 32, of...)) continue;
+        store_tile<Tile>(base, d, place, sum, group, warp, threadIdx.x % 32, rows);
     }
     if (threadIdx.x % 32 == 0) wait_for_reads<0>();
 }

@@ -1,4 +1,4 @@
-// What one block computes and where it keeps it, and the order in which the blocks take their tiles.
+// What one block computes and where it keeps it.
 
 #pragma once
 
@@ -15,8 +15,11 @@ __host__ __device__ constexpr uint32_t up_to(uint32_t value, uint32_t step) { re
 
 // A cluster is DOWN x ACROSS blocks: those below one another share the rows of B, those side by side the rows of A.
 // STAGED columns of a warp's part of Y lie in shared memory at once.
-template <uint32_t GROUPS, uint32_t BLOCK_M, uint32_t BLOCK_N, uint32_t STAGES, uint32_t DOWN, uint32_t ACROSS, uint32_t STAGED>
+// SWAPPED: Y^T = B A^T, for few rows of A. All that is called A here is the operand in 64 rows of wgmma, then the weights.
+template <uint32_t GROUPS, uint32_t BLOCK_M, uint32_t BLOCK_N, uint32_t STAGES, uint32_t DOWN, uint32_t ACROSS, uint32_t STAGED,
+          bool SWAPPED = false>
 struct Tile {
+    static constexpr bool kSwapped = SWAPPED;
     static constexpr uint32_t M = BLOCK_M, N = BLOCK_N, kStages = STAGES, kGroups = GROUPS, kStaged = STAGED;
     static constexpr uint32_t kDown = DOWN, kAcross = ACROSS, kBlocks = DOWN * ACROSS;
     static constexpr uint32_t kSliceA = BLOCK_M / ACROSS, kSliceB = BLOCK_N / DOWN;  // rows that one block copies
@@ -28,11 +31,16 @@ struct Tile {
     static constexpr bool kDouble = kWaves == 1 && BLOCK_N <= 128;
 
     // Columns of Y in one swizzled piece of shared memory, and how many 128-blocks of scales a tile may touch.
-    static constexpr uint32_t kPiece = least(64, common(64, BLOCK_N));
+    static constexpr uint32_t kPiece = SWAPPED ? 16 : least(64, common(64, BLOCK_N));
     static constexpr uint32_t kStep = common(BLOCK_N, 128);
-    static constexpr uint32_t kScales = (128 - kStep + BLOCK_N + 127) / 128;
+    static constexpr uint32_t kScales = SWAPPED ? 1 : (128 - kStep + BLOCK_N + 127) / 128;
 
-    static constexpr uint32_t kBytesA = BLOCK_M * kBlockK, kBytesB = BLOCK_N * kBlockK, kBytesScales = BLOCK_M * 4;
+    // A warp stores its part of Y in boxes of so many rows, each of kPiece columns.
+    static constexpr uint32_t kBoxRows = SWAPPED ? least(16, BLOCK_N) : 16;
+    static constexpr uint32_t kBoxes = SWAPPED ? BLOCK_N / kBoxRows : kWaves;
+
+    static constexpr uint32_t kBytesA = BLOCK_M * kBlockK, kBytesB = BLOCK_N * kBlockK;
+    static constexpr uint32_t kBytesScales = (SWAPPED ? BLOCK_N : BLOCK_M) * 4;  // of A of the GEMM
     static constexpr uint32_t kBytesStage = kBytesA + kBytesB + kBytesScales;
     static constexpr uint32_t kBytesStaging = kMathWarps * 16 * STAGED * 2;
     static constexpr uint32_t kA = 0, kB = kA + STAGES * kBytesA, kD = kB + STAGES * kBytesB,
@@ -40,59 +48,9 @@ struct Tile {
                               kEmpty = kFull + 8 * STAGES, kEnd = kEmpty + 8 * STAGES;
     static constexpr uint32_t kDynamic = kEnd + 1024;  // the base is rounded up to a swizzled piece
 
-    static_assert(BLOCK_M == GROUPS * kWaves * kWave && BLOCK_N % 16 == 0 && BLOCK_N % STAGED == 0);
-    static_assert(STAGED % kPiece == 0 && kScales <= 3 && kSliceA % 8 == 0 && kSliceB % 8 == 0);
-};
-
-// M, N and K of Y [M, N] = A [M, K] B [N, K]; how many rows of tiles are taken together, so that their A stays in L2.
-struct Problem {
-    uint32_t m, n, k, together;
-};
-
-struct Place {
-    uint32_t m, n;
-};
-
-// Where a block sits in its cluster.
-template <class Tile>
-struct Seat {
-    uint32_t m, n;
-    __device__ explicit Seat(uint32_t rank) : m(rank % Tile::kDown), n(rank / Tile::kDown) {}
-    __device__ uint32_t rank(uint32_t m, uint32_t n) const { return m + n * Tile::kDown; }
-    // The blocks that have this one's rows of A, and those that have its rows of B.
-    __device__ uint16_t mask_a() const {
-        uint32_t mask = 0;
-#pragma unroll
-        for (uint32_t i = 0; i < Tile::kAcross; ++i) mask |= 1u << i * Tile::kDown;
-        return mask << m;
-    }
-    __device__ uint16_t mask_b() const { return ((1u << Tile::kDown) - 1) << n * Tile::kDown; }
-};
-
-// The tiles of one block: clusters take units of DOWN x ACROSS tiles in turn.
-template <class Tile>
-struct Tiles {
-    uint32_t down, across, together, next, step;
-    Seat<Tile> seat;
-
-    __device__ Tiles(const Problem& problem, const Seat<Tile>& seat)
-        : down((problem.m + Tile::M * Tile::kDown - 1) / (Tile::M * Tile::kDown)),
-          across((problem.n + Tile::N * Tile::kAcross - 1) / (Tile::N * Tile::kAcross)),
-          together(problem.together),
-          next(blockIdx.x / Tile::kBlocks),
-          step(gridDim.x / Tile::kBlocks),
-          seat(seat) {}
-
-    // The next tile; one beyond the edge is computed on zeros and clipped.
-    __device__ bool take(Place& place) {
-        if (next >= down * across) return false;
-        const uint32_t whole = together * across, first = next / whole * together, rows = min(together, down - first);
-        const uint32_t at = next % whole;
-        place.m = ((first + at % rows) * Tile::kDown + seat.m) * Tile::M;
-        place.n = (at / rows * Tile::kAcross + seat.n) * Tile::N;
-        next += step;
-        return true;
-    }
+    static_assert(BLOCK_M == GROUPS * kWaves * kWave && BLOCK_N % kBoxRows == 0 && BLOCK_N % STAGED == 0);
+    static_assert(SWAPPED ? kDouble && 128 % BLOCK_M == 0 && BLOCK_N == STAGED && kBlocks == 1 : STAGED % kPiece == 0);
+    static_assert(kScales <= 3 && kSliceA % 8 == 0 && kSliceB % 8 == 0);
 };
 
 // The stage of shared memory that is next, and how often all have been used.

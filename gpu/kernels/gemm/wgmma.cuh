@@ -43,6 +43,8 @@ struct Wgmma;
                          : "l"(a), "l"(b), "r"(add));                                                              \
         }                                                                                                          \
     };
+#define GEMM_R_HALF "%0, %1, %2, %3"
+#define GEMM_V_HALF "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define GEMM_R0 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define GEMM_R1 GEMM_R0 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define GEMM_R2 GEMM_R1 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -68,6 +70,7 @@ struct Wgmma;
 #define GEMM_V10 GEMM_V9, GEMM_D8(80)
 #define GEMM_V11 GEMM_V10, GEMM_D8(88)
 
+GEMM_WGMMA(8, "4", "5", "6", GEMM_R_HALF, GEMM_V_HALF)
 GEMM_WGMMA(16, "8", "9", "10", GEMM_R0, GEMM_V0)
 GEMM_WGMMA(32, "16", "17", "18", GEMM_R1, GEMM_V1)
 GEMM_WGMMA(48, "24", "25", "26", GEMM_R2, GEMM_V2)
