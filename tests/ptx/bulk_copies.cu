@@ -178,7 +178,6 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) multicast(const __grid_cons
     }
     wait(&bar, 0);
     for (u32 i = threadIdx.x; i < 640; i += blockDim.x) out[blockIdx.x * 640 + i] = reinterpret_cast<u32*>(region)[i];
-    meet_cluster();
 }
 
 // A ring of two stages: one warp loads boxes of 1 KiB, the others add them up.
@@ -239,7 +238,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster_ring(const __grid_c
             init(&empty[s], 2);
         }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    meet_cluster();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
     if (threadIdx.x < 32) {
         if (threadIdx.x == 0)
             for (u32 i = 0; i < count; ++i) {
@@ -265,6 +264,5 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster_ring(const __grid_c
         }
         for (u32 k = 0; k < 8; ++k) out[blockIdx.x * 256 + lane + 32 * k] = sum[k];
     }
-    __syncwarp();
-    meet_cluster();
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");  // a warp may come in parts
 }

@@ -15,6 +15,10 @@ __device__ void wait(u32 bar, u32 parity) {
                  "r"(parity)
                  : "memory");
 }
+// Orders no memory: what has been made visible to the cluster before is visible behind it.
+__device__ void meet_cluster_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -33,7 +37,7 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    meet_cluster();
+    meet_cluster_relaxed();
     if (threadIdx.x >= 128) {
         if (threadIdx.x == 128) {
             for (u32 t = 0; t < turns; ++t) {
@@ -47,15 +51,17 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
             }
         }
     } else {
-        float d0 = 0, d1 = 0, d2 = 0, d3 = 0;
+        float d0 = 0, d1 = 0, d2 = 0, d3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;
         for (u32 t = 0; t < turns; ++t) {
             const u32 s = t % kStages, lap = t / kStages;
             wait(full + 8 * s, lap & 1);
             const u64 word = (((base + s * kStage) & 0x3FFFF) >> 4) | (u64(64) << 16) | (u64(8) << 32);
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            asm volatile("wgmma.fence.sync.aligned;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
             asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %4, 1, 1, 1;"
                          : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "l"(word) : "memory");
             asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
+            s0 += d0, s1 += d1, s2 += d2, s3 += d3;
+            d0 = d1 = d2 = d3 = 0;
             if constexpr (kLooks) {
                 u32 got;
                 asm volatile("ld.shared.u32 %0, [%1];" : "=r"(got) : "r"(base + s * kStage + 4 * threadIdx.x) : "memory");
@@ -69,7 +75,7 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
             }
         }
         float* mine = c + (rank * 128 + threadIdx.x) * 4;
-        mine[0] = d0, mine[1] = d1, mine[2] = d2, mine[3] = d3;
+        mine[0] = s0, mine[1] = s1, mine[2] = s2, mine[3] = s3;
     }
     meet_cluster();
 }

@@ -37,3 +37,19 @@ def test_a_block_stays_until_copies_have_read_its_memory() -> None:
             with pytest.raises(RefsimError, match="which may have exited by then") as caught:
                 gpu.launch("exchange", 4, 32, [gpu.output(256, np.uint32, name="out")], cluster=2)
             assert caught.value.code == "out-of-bounds"
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "sim"])
+@pytest.mark.parametrize("old", ["barrier.cluster.arrive.release", "barrier.cluster.wait"])
+def test_a_block_stays_until_all_have_arrived_at_its_barriers(policy: str, old: str) -> None:
+    """The last barrier of the cluster: its relaxed arrivals order nothing, and without its wait nobody stays."""
+    before, found, after = text().partition(".visible .entry cluster_ring(")
+    own, _, others = after.partition("\n.visible .entry ")
+    at = own.rindex(old)
+    end = own.index(";", at) + 1
+    instead = "" if old.endswith("wait") else own[at:end].replace("release", "relaxed")
+    with pytest.raises(RefsimError, match="exited") as caught:
+        cluster_ring(
+            policy, before + found + own[:at] + instead + own[end:] + ("\n.visible .entry " + others if others else "")
+        )
+    assert caught.value.code == "out-of-bounds"

@@ -123,6 +123,7 @@ class PhaseOrder:
         self.shadows = np.zeros(self.geometry.lanes, np.int64)
         self.settled: list[dict[int, Knowledge]] = [{} for _ in clocks]
         self.cluster_met = np.full(self.geometry.lanes, -1, np.int64)
+        self.unseen: dict[int, dict[int, int]] = {}
 
     # ---- objects
     def born(self, flat: int, lane: int) -> None:
@@ -165,6 +166,7 @@ class PhaseOrder:
         """A thread ends the object: what others did there must have happened before. A meeting of the warp is enough, as
         cuda::pipeline ends its barriers so."""
         birth = self.births.pop(flat)
+        self.unseen.pop(flat, None)
         del self.arrived[flat], self.complete[flat]
         agents, numbers = (np.fromiter(each, np.int64) for each in (birth.touched.keys(), birth.touched.values()))
         lane = np.repeat(access.threads.ids[:1], len(agents))
@@ -185,6 +187,9 @@ class PhaseOrder:
     def arrive(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
         """Lanes arrive: a release of what they know, or where they are relaxed of what they knew at their last fence."""
         own = self.geometry.cta[lanes] == flat // self.stride
+        if not own.all():
+            agents = (lanes[~own] + self._agent(0)).tolist()
+            self.unseen.setdefault(flat, {}).update(dict.fromkeys(agents, self.history.now))
         for clocks, arrived in zip(self.clocks, self.arrived[flat], strict=True):
             if own.any():
                 self._add_near(clocks, arrived, lanes[own], meaning)
@@ -192,6 +197,15 @@ class PhaseOrder:
                 arrived.far = arrived.far | self._released_far(clocks, lane, meaning)
             for lane in lanes[self._settles(own, meaning)].tolist():
                 arrived.settled = arrived.settled | clocks.snapshot(clocks.rows, lane, self.history.now)
+
+    def unseen_at(self, cta: int) -> dict[int, int]:
+        """The threads of other CTAs that arrived at objects of this one in phases that nobody saw complete, and their newest
+        arrival: the CTA has to stay until these are over."""
+        found: dict[int, int] = {}
+        for flat in [flat for flat in self.unseen if flat // self.stride == cta]:
+            for agent, number in self.unseen.pop(flat).items():
+                found[agent] = max(found.get(agent, 0), number)
+        return found
 
     def _settles(self, own: NDArray[np.bool_], meaning: Semantics) -> NDArray[np.bool_]:
         """Which arrivals say that the thread is done with what copies brought, and release nothing that a wait of the CTA gets:
@@ -260,6 +274,7 @@ class PhaseOrder:
     def observed(self, flat: int, copied: Ids, transfers: dict[int, int]) -> None:
         """Somebody sees, as the first one, that a phase is complete: from now on it brings what had arrived by then, the
         copies of these lanes, and what copy engines wrote: up to which access of each agent."""
+        self.unseen.pop(flat, None)
         shadows = self._shadows(flat // self.stride, copied)
         if transfers:
             shadows = shadows | Knowledge(threads=transfers)

@@ -327,7 +327,12 @@ class Races:
         self.phases.clusters_completed(clusters, arrived)
 
     def exited(self, lanes: Ids) -> None:
-        """Lanes have exited: nobody else may still be at the shared memory of their CTAs."""
+        """Lanes have exited: nobody else may still be at the shared memory of their CTAs, nor arrive there."""
+        for cta in np.unique(self.geometry.cta[lanes]).tolist() if self.phases.unseen else ():
+            if not self.machine.alive[self.geometry.cta == cta].any():
+                newest = self.remote.newest.setdefault(cta, {})
+                for agent, number in self.phases.unseen_at(cta).items():
+                    newest[agent] = max(newest.get(agent, 0), number)
         found = self.remote.left_behind(lanes, self.machine.alive) if self.remote.newest else None
         if found is not None:
             cta, agent, number = found
