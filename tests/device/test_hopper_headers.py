@@ -67,3 +67,59 @@ def test_missing_edges_are_found_in_every_order(gpu: Launcher) -> None:
         if not any(f"[{code}]" in said for code in wrong.codes):
             missed.append((str(wrong), said))
     assert not missed
+
+
+CUTE = """
+extern "C" __global__ void NAME(const half_t* a, const half_t* b, float* c) {
+    auto layout = tile_to_shape(GMMA::Layout_K_SW128_Atom<half_t>{}, Shape<_64, _64>{});
+    __shared__ alignas(1024) half_t left[64 * 64], right[64 * 64];
+    auto A = make_tensor(make_smem_ptr(left), layout), B = make_tensor(make_smem_ptr(right), layout);
+    for (int i = threadIdx.x; i < 64 * 64; i += 128) { A(i / 64, i % 64) = a[i]; B(i / 64, i % 64) = b[i]; }
+    FENCE
+    __syncthreads();
+    auto mma = make_tiled_mma(SM90_64x64x16_F32F16F16_SS<GMMA::Major::K, GMMA::Major::K>{});
+    auto thread = mma.get_slice(threadIdx.x);
+    auto C = thread.partition_C(make_tensor(make_gmem_ptr(c), make_layout(Shape<_64, _64>{}, GenRowMajor{})));
+    auto x = thread.make_fragment_A(thread.partition_A(A));
+    auto y = thread.make_fragment_B(thread.partition_B(B));
+    auto sum = thread.make_fragment_C(C);
+    clear(sum);
+    warpgroup_fence_operand(sum);
+    warpgroup_arrive();
+    gemm(mma, x, y, sum);
+    warpgroup_commit_batch();
+    WAIT
+    warpgroup_fence_operand(sum);
+    copy(sum, C);
+}
+"""
+EDGES = {"right": "", "unfenced": "FENCE", "early": "WAIT"}
+
+
+@pytest.fixture(scope="module")
+def cute() -> KernelCode:
+    try:
+        found = metadata.distribution("nvidia-cutlass")
+    except metadata.PackageNotFoundError:
+        pytest.skip("CUTLASS is not installed: pip install nvidia-cutlass")
+    edges = {"FENCE": "cutlass::arch::fence_view_async_shared();", "WAIT": "warpgroup_wait<0>();"}
+    text = "#include <cute/tensor.hpp>\n#include <cutlass/arch/barrier.h>\nusing namespace cute;\n"
+    for name, without in EDGES.items():
+        made = CUTE.replace("NAME", name)
+        for edge, code in edges.items():
+            made = made.replace(edge, "" if edge == without else code)
+        text += made
+    return KernelCode(source=text, include=(Path(str(found.locate_file("cutlass_library/source/include"))),))
+
+
+def test_cute_multiplies_by_warpgroups(cute: KernelCode) -> None:
+    draw = np.random.default_rng(0)
+    a, b = (draw.integers(-4, 5, (64, 64)).astype(np.float16) for _ in range(2))
+    with device.open("sim", "sm_90a").launcher(cute) as gpu:
+        x, y, z = gpu.upload(a, name="a"), gpu.upload(b, name="b"), gpu.output(64 * 64, np.float32, name="c")
+        gpu.launch("right", 1, 128, [x, y, z])
+        assert gpu.read(z).reshape(64, 64).tolist() == (a.astype(int) @ b.astype(int).T).tolist()
+        assert (gpu.findings().inexact, gpu.findings().notes) == ((), ())
+        for entry, code in (("unfenced", "missing-proxy-fence"), ("early", "register-in-flight")):
+            with pytest.raises(RefsimError, match=code):
+                gpu.launch(entry, 1, 128, [x, y, z])
