@@ -27,6 +27,7 @@ REASONS = {
     "what a GPU that differs would show": 1,
     "one finding among those that tests/ptx asserts": 1,
     "one line of a report; conformance/newcomer makes them all": 1,
+    "lines of a kernel or its host; tests/ptx runs whole ones": 3,
 }
 
 
