@@ -24,13 +24,17 @@ OobFill = Literal["zeros", "nan_request_zero_fma"]
 
 @dataclass(frozen=True)
 class DataType:
-    """An element type of a tensor map; 16 elements take `group_bytes` in shared memory, 2 x element_bits in global."""
+    """An element type of a tensor map; 16 elements take `group_bytes` in shared memory, 2 x element_bits in global.
+
+    A load of one that is `rounded` changes bits: `rounded_words`.
+    """
 
     name: str
     code: int
     element_bits: int
     group_bytes: int
     floating: bool = False
+    rounded: bool = False
 
     @property
     def padded(self) -> bool:
@@ -47,8 +51,21 @@ class DataType:
         return self.element_bits < 8
 
 
-def _plain(name: str, code: int, bits: int, floating: bool = False) -> DataType:
-    return DataType(name, code, bits, 2 * bits, floating)
+def rounded_words(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Words of float32 as a load through a map of tf32 leaves them: the nearest tf32, ties to even; infinities and NaN stay.
+
+    0x3f801000, halfway between 1 and the next tf32, becomes 0x3f800000. Triton shows it on sm_120 (its test of
+    round_f32_to_tf32); it is not measured on an H200.
+    """
+    special = words & np.uint32(0x7F800000) == 0x7F800000
+    odd = words >> np.uint32(13) & np.uint32(1)
+    with np.errstate(over="ignore"):  # of NaN, which stays
+        nearest = words + np.uint32(0xFFF) + odd & np.uint32(0xFFFFE000)
+    return np.where(special, words, nearest)
+
+
+def _plain(name: str, code: int, bits: int, floating: bool = False, rounded: bool = False) -> DataType:
+    return DataType(name, code, bits, 2 * bits, floating, rounded)
 
 
 DATA_TYPES = (
@@ -63,8 +80,8 @@ DATA_TYPES = (
     _plain("float64", 8, 64, True),
     _plain("bfloat16", 9, 16, True),
     _plain("float32_ftz", 10, 32, True),
-    _plain("tfloat32", 11, 32, True),
-    _plain("tfloat32_ftz", 12, 32, True),
+    _plain("tfloat32", 11, 32, True, True),
+    _plain("tfloat32_ftz", 12, 32, True, True),
     DataType("16u4_align8b", 13, 4, 8),
     DataType("16u4_align16b", 14, 4, 16),
     DataType("16u6_align16b", 15, 6, 16),
@@ -301,7 +318,10 @@ class Placement:
         memory = words(memory)
         if memory.dtype != np.uint8 or memory.ndim != 1 or memory.size < needed:
             raise RefsimError("tma-memory", f"the box reads {needed} bytes; {memory.dtype} {memory.shape} has fewer")
-        source = np.unpackbits(memory[:needed], bitorder="little")
+        memory = memory[:needed]
+        if self.tensor_map.data_type.rounded:
+            memory = rounded_words(np.frombuffer(memory.tobytes(), np.uint32)).view(np.uint8)
+        source = np.unpackbits(memory, bitorder="little")
         image = np.unpackbits(np.full(self.tensor_map.box_bytes, pad, np.uint8), bitorder="little")
         bits = np.arange(width)
         fill = (NAN_FILL >> bits % 16 & 1 if fills_nan else 0 * bits).astype(np.uint8)

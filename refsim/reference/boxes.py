@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.conversions import encode
 from refsim.layouts import TensorMap
 
 Bytes = NDArray[np.uint8]
@@ -69,6 +70,14 @@ def _chosen(
     return elements(made, corner, shared) if offsets is None else column_elements(made, corner, offsets, shared)
 
 
+def _as_loaded(made: TensorMap, element: bytes) -> bytes:
+    """An element of tf32 is encoded anew, where it is a finite number."""
+    value = np.frombuffer(element, np.float32) if made.data_type.rounded else np.zeros(0, np.float32)
+    if not value.size or not np.isfinite(value[0]):
+        return element
+    return np.asarray(encode(value.astype(np.float64), "tf32"), np.uint32).tobytes()
+
+
 def loaded(
     made: TensorMap,
     corner: tuple[int, ...],
@@ -81,7 +90,7 @@ def loaded(
     size, after = made.data_type.element_bits // 8, window.copy()
     fill = b"\xf7\x7f" * size if made.oob_fill != "zeros" else bytes(size)
     for source, to in _chosen(made, corner, shared, offsets):
-        given = fill[:size] if source is None else memory[source : source + size].tobytes()
+        given = fill[:size] if source is None else _as_loaded(made, memory[source : source + size].tobytes())
         after[to : to + size] = list(given)
     return after
 

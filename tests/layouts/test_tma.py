@@ -217,3 +217,24 @@ def test_span_error_names_the_rule_and_the_way_out() -> None:
         "  rule: CUDA driver API, cuda.h 13.0, cuTensorMapEncodeTiled: boxDim[0] x element size <= swizzle span",
         "  help: boxes of 64 columns, or swizzle none",
     ]
+
+
+def test_a_load_of_tf32_rounds_to_the_nearest_and_leaves_what_is_no_number() -> None:
+    """Ties to even, a carry into the exponent, the largest float32, infinity, NaN and a subnormal."""
+    given = [0x3F801000, 0x3F803000, 0x3F801001, 0xBFFFF000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0xFFFFFFFF, 0x00001001]
+    wanted = [
+        0x3F800000,
+        0x3F804000,
+        0x3F802000,
+        0xC0000000,
+        0x7F800000,
+        0x7F800000,
+        0x7F800001,
+        0xFFFFFFFF,
+        0x00002000,
+    ]
+    memory = np.array([*given, *([0] * 7)], np.uint32)
+    box = tensor_map("tfloat32", (16,), (16,)).place((0,))
+    assert box.load(memory.view(np.uint8)).view(np.uint32)[: len(given)].tolist() == wanted
+    plain = tensor_map("float32", (16,), (16,)).place((0,))
+    assert plain.load(memory.view(np.uint8)).view(np.uint32).tolist() == memory.tolist()

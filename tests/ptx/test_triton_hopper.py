@@ -197,6 +197,19 @@ def test_the_copy_engine_adds_blocks(kernels: Any, type: str) -> None:
             assert (gpu.read(out).reshape(64, 32) == x.reshape(3, 64, 32).sum(0)).all()
 
 
+def test_a_descriptor_of_the_host_rounds_to_tf32(kernels: Any) -> None:
+    box = "tensordesc<fp32[64,32]>"
+    kernel = from_triton(kernels.moved, {"x": box, "out": box}, {"BM": 64}, TARGET)
+    x = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    for rounds in (False, True):
+        with silent(kernel, "sim") as gpu:
+            out = gpu.output(x.size, np.uint32, name="out")
+            given = TritonDescriptor(gpu.upload(x, name="x"), x.shape, round_f32_to_tf32=rounds)
+            kernel.launch(gpu, 1, given, TritonDescriptor(out, x.shape))
+            want = encode(x.astype(np.float64), "tf32") if rounds else x.view(np.uint32)
+            assert (gpu.read(out).reshape(x.shape) == want).all()
+
+
 def exp2(x: Any) -> Any:
     return ieee.float_to_float(np.exp2(x.astype(np.float64)), "f32", ftz=True)
 

@@ -82,6 +82,11 @@ def scaled(
 
 
 @triton.jit
+def moved(x, out, BM: tl.constexpr):
+    out.store([tl.program_id(0) * BM, 0], x.load([tl.program_id(0) * BM, 0]))
+
+
+@triton.jit
 def summed(x, out, BM: tl.constexpr):
     """Descriptors: the copy engine adds the block of every program to the first one."""
     out.atomic_add([0, 0], x.load([tl.program_id(0) * BM, 0]))

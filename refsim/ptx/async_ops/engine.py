@@ -287,6 +287,7 @@ class CopyEngine:
             end, _ = self.ends.checked(there, "shared", first + box.shared, box.width, WRITE) if read else (None, None)
             _, seen = self.ends.checked(there, "shared", first + box.touched, BULK_BYTES, WRITE)
             flight = Transfer(self.machine, one, box.width, None if read is None else read[0], end, box.amount)
+            flight.rounded = made.data_type.rounded
             if box.filled is not None:
                 flight.filled = self.ends.checked(there, "shared", first + box.filled, box.width, WRITE)[0]
                 flight.fill = fill

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.layouts.tma import rounded_words
 from refsim.ptx.async_ops.copies import CopyHost
 from refsim.ptx.checks.undefined_copies import defined, transferred
 from refsim.ptx.execution.lanes import Lanes
@@ -50,7 +51,8 @@ class End:
 class Transfer:
     """One copy of `width`-byte items for one thread: an AsyncOp of one part.
 
-    `filled` are items of the target that nothing is read for; `combine` is what a reduction leaves there. `writes` and `reads`
+    `filled` are items of the target that nothing is read for; `combine` is what a reduction leaves there; of one that is
+    `rounded` words of float32 become tf32. `writes` and `reads`
     are the shared bytes that it touches, as an access. It is complete when its bytes were counted at the mbarrier at byte
     `barrier` of the flat shared memory (-1: none) in phase `phase`, or when its thread has waited for its bulk `group`;
     `stamp` is the number of the access that it was, for the order of accesses. `map_at` is the address of the tensor map that
@@ -64,6 +66,7 @@ class Transfer:
     target: End | None
     amount: int
     combine: ElementUpdate | None = None
+    rounded: bool = False
     filled: End | None = None
     fill: bytes = b""
     number: int = 0
@@ -94,6 +97,8 @@ class Transfer:
         if self.held is not None or self.source is None or self.target is None:
             return
         self.held = self.source.space.bytes.view(ITEM[self.width]).take(self.source.index)
+        if self.rounded:
+            self.held = rounded_words(self.held.view(np.uint32)).view(self.held.dtype)
         if self.host.tracking is not None:
             transferred(self.lanes, self.source, self.target, self.width, is_joined=self.combine is not None)
 
