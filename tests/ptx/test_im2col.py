@@ -1,7 +1,7 @@
 """The im2col mode of copies: pixels against a second definition that steps through them, and a convolution against its sum."""
 
-from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,68 +18,29 @@ from refsim.reference import boxes
 
 POLICIES = ("sim:eager", "sim:lazy", "sim:random")
 ROOM = 16384
-HEAD = """.version 9.0
-.target sm_90a
-.address_size 64
-.visible .entry k(.param .align 64 .b8 map[128], .param .align 4 .b8 base[20], .param .align 2 .b8 moved[6], .param .u32 to,
-                  .param .u32 bytes, .param .u32 words, .param .u64 data) {
-    .reg .b32 %r<40>; .reg .b16 %h<8>; .reg .b64 %d<20>; .reg .pred %p<8>;
-    .shared .align 1024 .b8 room[16384]; .shared .align 8 .b8 bar[8];
-    mov.b64 %d1, map; cvta.param.u64 %d1, %d1; ld.param.u64 %d2, [data]; ld.param.u32 %r20, [to]; ld.param.u32 %r21, [bytes];
-    ld.param.u32 %r22, [words]; mov.u32 %r23, room; add.u32 %r23, %r23, %r20; mov.u32 %r24, bar; mov.u32 %r25, %tid.x;
-    setp.ne.u32 %p1, %r25, 0; ld.param.u16 %h0, [moved]; ld.param.u16 %h1, [moved+2]; ld.param.u16 %h2, [moved+4];
-    ld.param.u32 %r0, [base]; ld.param.u32 %r1, [base+4]; ld.param.u32 %r2, [base+8]; ld.param.u32 %r3, [base+12];
-    ld.param.u32 %r4, [base+16];
-"""
-LOAD = """    @%p1 bra $wait;
-    prefetch.param.tensormap [%d1];
-    cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col [%d1, {{{at}}}], {{{by}}};
-    mbarrier.init.shared.b64 [%r24], 1;
-    mbarrier.arrive.expect_tx.shared.b64 _, [%r24], %r21;
-    {copy} [%r23], [%d1, {{{at}}}], [%r24], {{{by}}};
-$wait: bar.sync 0;
-$poll: mbarrier.try_wait.parity.shared.b64 %p2, [%r24], 0; @!%p2 bra $poll;
-$more: setp.ge.u32 %p3, %r25, %r22; @%p3 bra $done;
-    shl.b32 %r26, %r25, 2; add.u32 %r27, %r23, %r26; ld.shared.u32 %r28, [%r27]; cvt.u64.u32 %d3, %r26; add.s64 %d3, %d2, %d3;
-    st.global.u32 [%d3], %r28; add.u32 %r25, %r25, 64; bra $more;
-$done: ret;
-}}
-"""
-STORE = """
-$more: setp.ge.u32 %p3, %r25, %r22; @%p3 bra $done;
-    shl.b32 %r26, %r25, 2; add.u32 %r27, %r23, %r26; cvt.u64.u32 %d3, %r26; add.s64 %d3, %d2, %d3; ld.global.u32 %r28, [%d3];
-    st.shared.u32 [%r27], %r28; add.u32 %r25, %r25, 64; bra $more;
-$done: fence.proxy.async.shared::cta; bar.sync 0; @%p1 ret;
-    {copy} [%d1, {{{at}}}], [%r23];
-    cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret;
-}}
-"""
+TEXT = Path(__file__).with_name("tensor_maps.ptx").read_text()
 
 
-@cache
-def kernel(kind: str, rank: int) -> str:
-    body = LOAD if kind == "load" else STORE
-    copies = {
-        "load": f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes",
-        "store": f"cp.async.bulk.tensor.{rank}d.global.shared::cta.im2col_no_offs.bulk_group",
-        "add": f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.im2col_no_offs.bulk_group",
-    }
-    at, by = ", ".join(f"%r{axis}" for axis in range(rank)), ", ".join(f"%h{axis}" for axis in range(rank - 2))
-    return HEAD + body.format(rank=rank, at=at, by=by, copy=copies[kind])
+def alone(entry: str) -> str:
+    """The file with one of its entries."""
+    head, *entries = TEXT.split(".visible .entry ")
+    return head + ".visible .entry " + next(each for each in entries if each.startswith(f"{entry}("))
 
 
 def numbers(values: Any, count: int, type: Any) -> Struct:
     return Struct(np.array([*values, *[0] * 9][:count], type).tobytes(), np.dtype(type).itemsize)
 
 
-def launch(gpu: Any, made: Any, base: Any, offsets: Any, to: int, words: int, data: Any) -> None:
+def launch(
+    gpu: Any, kind: str, made: Any, base: Any, offsets: Any, to: int, words: int, data: Any, rank: int | None = None
+) -> None:
     amount = int(np.prod(made.box)) * made.data_type.element_bits // 8
     rest = [
         numbers(base, 5, np.int32),
         numbers(offsets, 3, np.uint16),
         *(np.uint32(each) for each in (to, amount, words)),
     ]
-    gpu.launch("k", 1, 64, [made, *rest, data])
+    gpu.launch(f"{kind}_{rank or len(made.dims)}d", 1, 64, [made, *rest, data])
 
 
 @st.composite
@@ -129,9 +90,9 @@ def test_pixels_are_loaded_as_the_definition_says(column: Any, policy: str) -> N
     fields, base, offsets, to = column
     made = layouts.im2col_map(**fields)
     memory, size = memory_of(made, 1), made.box_bytes
-    with device.open(policy, "sm_90a").loaded(kernel("load", len(made.dims)), "im2col.ptx") as gpu:
+    with device.open(policy, "sm_90a").loaded(alone(f"load_{len(made.dims)}d"), "tensor_maps.ptx") as gpu:
         x, out = gpu.upload(memory, name="x"), gpu.output(size // 4, np.uint32, name="out")
-        launch(gpu, layouts.im2col_map(**fields, address=x.address), base, offsets, to, size // 4, out)
+        launch(gpu, "load", layouts.im2col_map(**fields, address=x.address), base, offsets, to, size // 4, out)
         want = boxes.loaded(made, base, to, memory, np.zeros(to + size, np.uint8), offsets)[to:]
         assert np.array_equal(gpu.read(out).view(np.uint8), want)
         assert gpu.findings().notes == ()
@@ -146,20 +107,20 @@ def test_pixels_are_stored_as_the_definition_says(column: Any) -> None:
                zip(base[1:-1], made.pixels.lower, made.pixels.upper, made.dims[1:-1], strict=True)))  # fmt: skip
     memory = memory_of(made, 2)
     window = np.random.default_rng(3).integers(0, 256, to + made.box_bytes, np.uint8)
-    with device.open("sim:lazy", "sm_90a").loaded(kernel("store", len(made.dims)), "im2col.ptx") as gpu:
+    with device.open("sim:lazy", "sm_90a").loaded(alone(f"store_{len(made.dims)}d"), "tensor_maps.ptx") as gpu:
         y = gpu.upload(memory, name="y", writable=True)
         given_ = gpu.upload(window[to:].view(np.uint32), name="in")
         here = layouts.im2col_map(**fields, address=y.address)
-        launch(gpu, here, base, (), to, made.box_bytes // 4, given_)
+        launch(gpu, "store", here, base, (), to, made.box_bytes // 4, given_)
         assert np.array_equal(gpu.read(y), boxes.stored(made, base, to, memory, window, (0,) * len(made.pixels.lower)))
 
 
 def test_a_reduction_adds_to_every_pixel() -> None:
     made = {"data_type": "uint32", "dims": (4, 3, 2, 1), "channels": 4, "pixels": 8, "lower": (0, 0), "upper": (0, 0)}
-    with device.open("sim:eager", "sm_90a").loaded(kernel("add", 4), "im2col.ptx") as gpu:
+    with device.open("sim:eager", "sm_90a").loaded(alone("add_4d"), "tensor_maps.ptx") as gpu:
         y = gpu.upload(np.arange(24, dtype=np.uint32), name="y", writable=True)
         x = gpu.upload(np.arange(100, 132, dtype=np.uint32), name="x")
-        launch(gpu, layouts.im2col_map(**made, address=y.address), (0, 1, 0, 0), (), 0, 32, x)
+        launch(gpu, "add", layouts.im2col_map(**made, address=y.address), (0, 1, 0, 0), (), 0, 32, x)
         assert gpu.read(y).tolist() == [0, 1, 2, 3, *(104 + 2 * each for each in range(20))]
 
 
@@ -198,7 +159,7 @@ def test_a_convolution_is_the_sum_of_its_columns_times_the_filter(step: int, pad
 
 
 def test_a_multicast_brings_the_pixels_to_every_block() -> None:
-    text = kernel("load", 3).replace(
+    text = alone("load_3d").replace(
         "[%r23], [%d1, {%r0, %r1, %r2}], [%r24], {%h0};", "[%r23], [%d1, {%r0, %r1, %r2}], [%r24], {%h0}, 3;"
     )
     text = text.replace("complete_tx::bytes [%r23]", "complete_tx::bytes.multicast::cluster [%r23]")
@@ -211,7 +172,7 @@ def test_a_multicast_brings_the_pixels_to_every_block() -> None:
     )
     text = text.replace("$done: ret;", "$done: barrier.cluster.arrive; barrier.cluster.wait; ret;")
     made = {"data_type": "uint32", "dims": (4, 6, 2), "channels": 4, "pixels": 8, "lower": (0,), "upper": (0,)}
-    with device.open("sim:lazy", "sm_90a").loaded(text, "im2col.ptx") as gpu:
+    with device.open("sim:lazy", "sm_90a").loaded(text, "tensor_maps.ptx") as gpu:
         x, out = gpu.upload(np.arange(48, dtype=np.uint32), name="x"), gpu.output(32, np.uint32, name="out")
         here = layouts.im2col_map(**made, address=x.address)
         rest = [
@@ -219,7 +180,7 @@ def test_a_multicast_brings_the_pixels_to_every_block() -> None:
             numbers((1,), 3, np.uint16),
             *(np.uint32(each) for each in (0, 128, 32)),
         ]
-        gpu.launch("k", 2, 64, [here, *rest, out], cluster=2)
+        gpu.launch("load_3d", 2, 64, [here, *rest, out], cluster=2)
         # Pixels 2 to 5 of the first image, moved by one, then those of the second image from 0 on.
         rows = [12, 16, 20, None, 28, 32, 36, 40]
         want = [0 if row is None else row + channel for row in rows for channel in range(4)]
@@ -254,20 +215,21 @@ def test_a_map_that_the_driver_refuses_is_named(change: dict[str, Any], code: st
     ],
 )
 def test_a_base_or_an_offset_that_a_copy_does_not_take_is_a_fault(base: Any, offsets: Any, words: str) -> None:
-    with device.open("sim", "sm_90a").loaded(kernel("load", len(base)), "im2col.ptx") as gpu:
+    with device.open("sim", "sm_90a").loaded(alone(f"load_{len(base)}d"), "tensor_maps.ptx") as gpu:
         x, out = gpu.upload(np.zeros(240, np.uint32), name="x"), gpu.output(32, np.uint32, name="out")
+        made = layouts.im2col_map(**MAP, address=x.address)
         with pytest.raises(RefsimError) as caught:
-            launch(gpu, layouts.im2col_map(**MAP, address=x.address), base, offsets, 0, 32, out)
+            launch(gpu, "load", made, base, offsets, 0, 32, out, rank=len(base))
         assert caught.value.code == "invalid-operand"
         assert words in caught.value.what
 
 
 def test_the_mode_of_a_copy_is_that_of_its_map() -> None:
-    with device.open("sim", "sm_90a").loaded(kernel("load", 4), "im2col.ptx") as gpu:
+    with device.open("sim", "sm_90a").loaded(alone("load_4d"), "tensor_maps.ptx") as gpu:
         x, out = gpu.upload(np.zeros(240, np.uint32), name="x"), gpu.output(32, np.uint32, name="out")
         tiled = layouts.tensor_map("uint32", (4, 6, 5, 2), (4, 2, 2, 2), address=x.address)
         with pytest.raises(RefsimError, match="a copy in im2col mode by a tensor map for tile mode"):
-            launch(gpu, tiled, (0, 0, 0, 0), (0, 0), 0, 32, out)
+            launch(gpu, "load", tiled, (0, 0, 0, 0), (0, 0), 0, 32, out)
 
 
 @given(columns())

@@ -232,6 +232,34 @@ def test_a_map_does_not_go_to_another_block_beyond_its_scope(scopes: tuple[str, 
     assert (code, RELEASE_WORDS in what) == ("missing-proxy-fence", True)
 
 
+def entry(name: str, body: str) -> str:
+    """The kernel under another name, to stand behind the first one."""
+    return kernel(body).partition(".address_size 64")[2].replace("entry k(", f"entry {name}(")
+
+
+MAKING = kernel("\n".join([FETCH, MEET, ADDRESS, MEET, COPY]))
+THREE = MAKING + entry("use", RIGHT_END) + entry("bare", LOAD)
+
+
+@pytest.mark.parametrize("policy", ["sim:eager", "sim"])
+def test_a_map_that_a_launch_before_made_needs_an_acquire_and_one_of_the_host_none(policy: str) -> None:
+    with device.open(policy, "sm_90a").loaded(THREE, "maps.ptx") as gpu:
+        x, out = gpu.upload(np.arange(512, dtype=np.uint32), name="x"), gpu.output(128, np.uint32, name="out")
+        made = bytes(gpu.encode(layouts.tensor_map(**BASE, address=x.address)))
+        old = gpu.upload(np.frombuffer(made, np.uint8), name="old")
+        place = gpu.upload(np.frombuffer(made, np.uint8), name="place", writable=True)
+        corner = Struct(np.array(CORNER, np.int32).tobytes(), 4)
+        args = [old, place, np.uint64(x.address + 1024), out, corner]
+        gpu.launch("bare", 1, 64, args)
+        gpu.launch("k", 1, 64, args)
+        gpu.launch("use", 1, 64, args)
+        rows = np.pad(np.arange(256, 512).reshape(8, 32), ((0, 4), (2, 0)))[3:7, :32]
+        assert np.array_equal(gpu.read(out).reshape(4, 32), rows)
+        with pytest.raises(RefsimError, match="which an earlier launch made, and no fence") as found:
+            gpu.launch("bare", 1, 64, args)
+        assert found.value.code == "missing-proxy-fence"
+
+
 ACQUIRE_WORDS, RELEASE_WORDS = "no fence.proxy.tensormap::generic.acquire", "no fence.proxy.tensormap::generic.release"
 IN_GLOBAL = "\n".join([statements(layouts.tensor_map(**BASE), ".global", "%d2"), RELEASE, MEET, RIGHT_END])
 # The right kernel, what of it changes, the finding and some of its words.

@@ -69,7 +69,7 @@ class Ends:
             observer.before(access)
             observer.after(access)
         if self.machine.proxies is not None:
-            self.machine.proxies.map_is_used(access, address)
+            self.machine.proxies.map_is_used(access, address, is_older=at in access.space.maps)
         return access.held()
 
     def _parameters(self, part: Lanes, at: int) -> Array:

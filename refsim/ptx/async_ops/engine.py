@@ -155,8 +155,12 @@ class CopyEngine:
 
     def map_changes(self, lanes: Lanes, space: str, address: int) -> None:
         """A thread is about to write a tensor map: no copy may still read it."""
+        ((_, name, at, _),) = lanes.parts(space, np.array([address]))
+        if name == "shared":
+            return
+        self.machine.findings.maps.add(int(at[0]))
         for each in self.queue.flying:
-            if each.map_at == address and space != "shared":
+            if each.map_at == address:
                 assert each.lanes.statement is not None
                 assert lanes.statement is not None
                 who = f"{place(each.lanes.statement)} of {self.machine.geometry.describe(each.lane)}"

@@ -19,7 +19,7 @@ from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.semantics import CLUSTER, CTA
 from refsim.ptx.text.syntax import Statement
 
-RELEASE, ACQUIRE = "fence.proxy.tensormap::generic.release", "fence.proxy.tensormap::generic.acquire"
+MAP_RELEASE, MAP_ACQUIRE = "fence.proxy.tensormap::generic.release", "fence.proxy.tensormap::generic.acquire"
 _KEPT = 1024
 
 
@@ -63,7 +63,7 @@ class MapFences:
         asked = lane, agent, number, address
         if number <= self.forgotten or asked in self.fine:
             return None
-        found = ACQUIRE
+        found = MAP_ACQUIRE
         for fence in reversed(self.acquires):
             if fence.number <= number:
                 break
@@ -72,8 +72,16 @@ class MapFences:
                     if self._is_released(fence, acquiring, agent, number):
                         self.fine.add(asked)
                         return None
-                    found = RELEASE
+                    found = MAP_RELEASE
         return found
+
+    def is_acquired(self, lane: int, address: int) -> bool:
+        """Whether an acquire of a map comes before what a lane does now."""
+        return any(
+            acquiring == lane or self._is_ordered(lane, acquiring, fence.number)
+            for fence in reversed(self.acquires)
+            for acquiring in _first(lane, fence.of(address))
+        )
 
     def _is_released(self, acquire: MapFence, acquiring: int, agent: int, number: int) -> bool:
         """Whether a release of that access comes before an acquire, and each of the two is in the other's scope."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.map_fences import MapFences
+from refsim.ptx.checks.map_fences import MAP_ACQUIRE, MapFences
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.proxy_fences import ProxyFences
 from refsim.ptx.execution.context import Context
@@ -106,8 +106,8 @@ class Proxies:
         """Lanes acquire the tensor maps at these addresses."""
         self.maps.add(lanes, statement, scope, address)
 
-    def map_is_used(self, access: Access, address: int) -> None:
-        """A copy engine reads a map in global memory for one thread."""
+    def map_is_used(self, access: Access, address: int, *, is_older: bool) -> None:
+        """A copy engine reads a map in global memory for one thread; `is_older`: a launch before this one made it there."""
         for memory, part, starts in self._parts(access):
             granules, lane = memory.granules(starts, part.width), int(part.threads.ids[0])
             numbers = memory.writes.number[granules].reshape(-1)
@@ -122,6 +122,13 @@ class Proxies:
                         self._finding(memory, part, 0, granule, agent, number, fence, _MAP_RULE), part.statement
                     )
                     return
+        lane = int(access.threads.ids[0])
+        if is_older and not self.maps.is_acquired(lane, address):
+            what = (
+                f"reads the tensor map at global address {address:#x} ({access.space.where(int(access.at[0]))}), which an "
+                f"earlier launch made, and no {MAP_ACQUIRE} comes before: the start of a launch is none"
+            )
+            self.machine.report(access.threads.fault(PROXY_CHECK, 0, what, _MAP_RULE), access.statement)
 
     def landed(self, index: Array, width: int, agents: Array) -> None:
         """A copy through the generic proxy has arrived in shared memory: writes of these threads."""

@@ -41,7 +41,7 @@ class BankUse:
 @dataclass
 class LaunchFindings:
     """What a launch saw besides its results: `recorded` holds the first finding of each code and source line, `notes` what
-    makes no kernel wrong, `printed` who printed which text."""
+    makes no kernel wrong, `printed` who printed which text, `maps` where in global memory it made tensor maps."""
 
     instructions: int = 0
     inexact: dict[int, Statement] = field(default_factory=dict)
@@ -51,6 +51,7 @@ class LaunchFindings:
     notes: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
     banks: dict[int, BankUse] = field(default_factory=dict)
     printed: list[tuple[str, str]] = field(default_factory=list)
+    maps: set[int] = field(default_factory=set)
 
     def warn(self, error: RefsimError, statement: Statement) -> None:
         """Note what is no failure but should be read."""

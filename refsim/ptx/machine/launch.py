@@ -134,6 +134,7 @@ class PreparedLaunch:
                 error.help = error.help or findings.summary()
                 raise error from None
         self.memory.touched = history.left_behind(self.earlier)
+        self.memory.space.maps |= findings.maps
         return findings
 
     def waves(

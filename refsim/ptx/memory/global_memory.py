@@ -117,6 +117,7 @@ class GlobalMemory:
         raw, start = _raw(contents), address - GLOBAL_BASE
         self.space.bytes[start : start + len(raw)] = raw
         self.space.unwritten[start : start + len(raw)] = 0
+        self.space.maps = {at for at in self.space.maps if not start <= at < start + len(raw)}
 
     def snapshot(self) -> Snapshot:
         """All bytes and which of them were written; `restore` puts them back."""

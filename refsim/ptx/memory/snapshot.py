@@ -24,13 +24,15 @@ class Snapshot:
     end: int
     pages: dict[int, tuple[Bytes, Bytes]]
     blocks: Any = None
+    maps: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, space: Space, end: int) -> "Snapshot":
         """The space as it is now."""
         pages = _used(space, end)
         blocks = None if space.blocks is None else space.blocks.state()
-        return cls(end, {start: (contents.copy(), unwritten.copy()) for start, contents, unwritten in pages}, blocks)
+        held = {start: (contents.copy(), unwritten.copy()) for start, contents, unwritten in pages}
+        return cls(end, held, blocks, frozenset(space.maps))
 
     def restore(self, space: Space) -> None:
         """Put everything back; what lies behind `end` stays."""
@@ -40,6 +42,7 @@ class Snapshot:
         for start, (contents, unwritten) in self.pages.items():
             space.bytes[start : start + len(contents)] = contents
             space.unwritten[start : start + len(unwritten)] = unwritten
+        space.maps = set(self.maps)
         if space.blocks is not None:
             space.blocks.restore(self.blocks)
 

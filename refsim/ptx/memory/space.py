@@ -72,7 +72,8 @@ class Space:
     """One state space. `stride` bytes belong to each owner (CTA or lane); global memory has one owner.
 
     `unwritten` is 1 for a byte that neither the host nor a kernel wrote, and 0 for all others: zeros cost nothing.
-    `blocks` are the parts of a region that an access may touch, where it may not touch all of it.
+    `blocks` are the parts of a region that an access may touch, where it may not touch all of it. `maps` are the positions of
+    tensor maps that launches which have ended made there.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Space:
     stored: set[str] = field(default_factory=set)
     undo: StoreWatch | None = None
     blocks: Blocks | None = None
+    maps: set[int] = field(default_factory=set)
     origin: Addresses = field(init=False)
 
     def __post_init__(self) -> None:
