@@ -171,6 +171,13 @@ def _of_opcode(asked: Asked) -> Asked:
     opcode = matrix_opcode(asked.unit or "")
     if opcode is None or opcode.family not in _UNITS:
         return asked
+    if opcode.sparse:
+        raise RefsimError(
+            "usage",
+            "a sparse A comes with metadata, which is not asked for here",
+            asked.unit or "",
+            help="refsim.numerics.mma(..., metadata=positions), or the dense opcode of half the K on what is stored",
+        )
     unit = _UNITS[opcode.family]
     said: dict[str, Any] = {f"{operand}_format": opcode.types[operand] for operand in ("a", "b", "d")}
     said["k"] = opcode.k

@@ -4,7 +4,7 @@ Of each group of neighbours in a row of A some are stored, with their positions 
 multiplies what is stored by those elements of B that stand at these positions; the others are absent, NaN or not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -64,6 +64,10 @@ class SparseForm:
     evidence: Evidence = INFERRED
     changes: dict[str, Any] = field(default_factory=dict)
 
+    def has(self, row: Profile) -> bool:
+        """Whether the chip of a dense row has these instructions, with that result."""
+        return target_named(row.target).number >= target_named(self.since).number and row.d_format in self.results
+
 
 # What a chip is measured to do otherwise stands in `changes`: chunks that end where those of the whole A end would be
 # {"length": 8} for f16 of mma.sync on sm_90.
@@ -121,8 +125,7 @@ def sparse_profile(
         if (form.unit, str(a_format) in names, str(b_format) in names) != (unit, True, True):
             continue
         sizes = tuple(size // 2 for size in form.k if size // 2 in row.k)
-        has_it = target_named(row.target).number >= target_named(form.since).number and row.d_format in form.results
-        if has_it and sizes and (k is None or k // 2 in sizes):
+        if form.has(row) and sizes and (k is None or k // 2 in sizes):
             fields: dict[str, Any] = {"k": sizes, "source": form.source, "evidence": form.evidence}
             return replace(row, **(fields | form.changes))
     of_unit = [form for form in SPARSE_FORMS if form.unit == unit]
@@ -133,6 +136,21 @@ def sparse_profile(
         + (f" with k {k}" if k else ""),
         help=f"known: {known or 'mma.sync and wgmma'}",
     )
+
+
+def sparse_rows(rows: Iterable[Profile]) -> Iterator[Profile]:
+    """The rows of sparse instructions beside those of dense ones, each with the K of its instructions as the ISA counts it."""
+    done: set[tuple[object, ...]] = set()
+    for row in rows:
+        for form in SPARSE_FORMS:
+            sizes = tuple(size for size in form.k if size // 2 in row.k)
+            if form.unit == row.unit and form.types[0] in row.a_formats[:1] and sizes and form.has(row):
+                if (key := (row.target, form.unit, form.types, row.d_format)) in done:
+                    continue
+                done.add(key)
+                fields: dict[str, Any] = {"a_formats": form.types, "b_formats": form.types, "k": sizes}
+                fields |= {"source": form.source, "evidence": form.evidence} | form.changes
+                yield replace(row, **fields)
 
 
 # ---- storage

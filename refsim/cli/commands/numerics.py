@@ -67,19 +67,24 @@ def command() -> None:
 
 @command.command("list")
 @_filters
+@click.option("--sparse", is_flag=True, help="Products with a sparse A.")
 @answers
-def list_rows(target: str | None, unit: str | None, type_: str | None) -> Document:
+def list_rows(target: str | None, unit: str | None, type_: str | None, *, sparse: bool) -> Document:
     """The arithmetic of every instruction, and what that row rests on.
 
     A step takes L products and C, aligns them to their largest exponent E and cuts them below 2^(E - F). A zero takes
     part with the zero exponent. C is aligned with the products (early) or added last (late). Levels: silicon,
-    independent models, a formula that leaves no choice, unverified.
+    independent models, a formula that leaves no choice, unverified. Of a sparse A the L products are those of what
+    is stored, half of K.
 
     \b
       refsim numerics list
       refsim numerics list --target sm_90a -t e4m3 --source
     """
-    rows = tuple(_cells(row) for row in _chosen(target, unit, type_))
+    from refsim.numerics.sparse import sparse_rows
+
+    chosen = _chosen(target, unit, type_)
+    rows = tuple(_cells(row) for row in (sparse_rows(chosen) if sparse else chosen))
     return Document((Table(ROWS, rows, key="rows"),), "the arithmetic of tensor cores", hints=(f"{len(rows)} rows",))
 
 

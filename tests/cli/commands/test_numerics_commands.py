@@ -185,6 +185,17 @@ def test_the_section_of_the_readme_is_current(refsim, request):
 # the program as a process
 
 
+def test_sparse_rows_say_that_they_are_inferred(refsim) -> None:
+    rows = asked(refsim, "numerics list --sparse --target sm_90a --unit wgmma -t e4m3 --source")["rows"]
+    assert [(row["types"], row["k"], row["level"]) for row in rows] == [
+        ("e4m3|e5m2 -> f32", "64", "unverified"),
+        ("e4m3|e5m2 -> f16", "64", "unverified"),
+    ]
+    assert all("not measured" in row["evidence"] for row in rows)
+    whole = asked(refsim, "numerics list --sparse --target sm_120")["rows"]
+    assert len({(row["unit"], row["types"]) for row in whole}) == len(whole)
+
+
 @pytest.mark.parametrize("name", ["mma", "numerics", "numerics list", "numerics bits"])
 def test_help_loads_nothing_heavy(name):
     script = (
