@@ -200,13 +200,13 @@ def test_coverage_counts_opcodes_and_says_what_is_missing(capsys, tmp_path):
     code, out, _ = run(capsys, "ptx", "coverage", source, "--as", "json")
     assert code == 0
     assert {row["opcode"]: row["count"] for row in json.loads(out)["opcodes"]}["add.s64"] == 2
-    source.write_text(PTX.replace("add.s32", "tensormap.replace.tile"))
+    source.write_text(PTX.replace("add.s32", "multimem.red"))
     code, out, _ = run(capsys, "ptx", "coverage", source)
     assert code == 5
     heading, first, *_ = out.splitlines()
     assert heading.split()[0] == "missing"
-    assert first.split()[:3] == ["tensormap.replace.tile", "1", "sm_90a"]
-    assert "change of a tensor map; not modelled by this simulator yet" in first
+    assert first.split()[:3] == ["multimem.red", "1", "sm_90"]
+    assert "access to memory of several devices at once; not modelled by this simulator yet" in first
     assert first.split()[-1] == "add"
     source.write_text(PTX.replace("add.s32", "add.sat.u32"))
     code, out, _ = run(capsys, "ptx", "coverage", source, "--as", "json")
