@@ -1,15 +1,16 @@
 """Speed of the FP8 GEMM with block scales on one Hopper GPU, against torch's scaled_mm with the same scales in the same run.
 
-    PYTHONPATH=. python benchmarks/gpu_fp8_gemm.py [--json PATH] [--entries]
+    PYTHONPATH=. python benchmarks/gpu_fp8_gemm.py [--json PATH] [--entries] [--only whole few experts]
 
 Needs torch with CUDA and cuda-bindings. Times are medians of rounds in which peer and kernel take turns, each a CUDA graph
 over more operands than the L2 cache holds; operands are normal, every scale another number. The clock of a GPU under this
 load is set by its power, so that only the ratio within a round is a figure, and the rates beside it are what it was made of.
 First the bits: all of D against cuBLASLt's, and 512 x 512 sampled outputs against the oracle.
+Three tables: whole tiles; few rows, each entry that swaps A and B and each number of parts of K beside scaled_mm and the
+entry of whole tiles; experts, both layouts, beside the GEMM of one B of the same M, N and K: equal work, more bytes.
 """
 
 import argparse
-import ctypes
 import json
 import statistics
 from collections.abc import Callable
@@ -17,17 +18,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from cuda.bindings import driver
-from torch.nn import functional
+from gemm_launches import (
+    SAMPLED,
+    Entry,
+    Kernels,
+    Shape,
+    bindings,
+    block_scaled,
+    check_bits,
+    check_samples,
+    experts,
+    in_parts,
+    in_turns,
+    of_experts,
+    ratio_of,
+    sets_of,
+    splits,
+    tensor_scaled,
+)
 
-from refsim import oracles
-from refsim.device.compile import assemble, compile_ptx
-from refsim.device.libcuda import encoded_map
-from refsim.testing.kernel_files import load_kernel_file
-
-bindings = load_kernel_file(Path(__file__).resolve().parent.parent / "gpu" / "gemm_1d2d.py")
 SHAPES = (
     (64, 7168, 16384),
     (128, 7168, 16384),
@@ -38,149 +48,21 @@ SHAPES = (
     (4096, 4096, 7168),
     (4096, 7168, 2048),
 )
-SAMPLED, ROUNDS, IN_CACHE = 512, 9, 150_000_000
-Entry, Shape = Any, tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Operands:
-    """A [m, k] and B [n, k] E4M3, scales of A MN-major [k / 128, m up to 4] and of B [n / 128, k / 128], D [m, n] bf16."""
-
-    a: torch.Tensor
-    b: torch.Tensor
-    sfa: torch.Tensor
-    sfb: torch.Tensor
-    d: torch.Tensor
-
-    @property
-    def shape(self) -> Shape:
-        return len(self.a), len(self.b), self.a.shape[1]
-
-
-def operands(shape: Shape, seed: int) -> Operands:
-    m, n, k = shape
-    generator = torch.Generator("cuda").manual_seed(seed)
-    normal = [torch.randn(rows, k, device="cuda", generator=generator).to(torch.float8_e4m3fn) for rows in (m, n)]
-    steps = -(-k // 128)
-    sfa = torch.rand(steps, -(-m // 4) * 4, device="cuda", generator=generator) / 128 + 2.0**-10
-    sfb = torch.rand(-(-n // 128), steps, device="cuda", generator=generator) / 128 + 2.0**-10
-    return Operands(*normal, sfa, sfb, torch.full((m, n), -7.0, device="cuda", dtype=torch.bfloat16))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Launching
-
-
-def checked(answer: tuple[Any, ...]) -> Any:
-    """The result behind a status of the driver."""
-    status, *results = answer
-    if int(status) != 0:
-        raise RuntimeError(f"CUDA driver: {status!r}")
-    return results[0] if results else None
-
-
-class Gemm:
-    """One entry, launched on PyTorch's stream."""
-
-    def __init__(self, module: Any, entry: Entry) -> None:
-        self.entry = entry
-        self.function = checked(driver.cuModuleGetFunction(module, entry.name.encode()))
-        room = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        checked(driver.cuFuncSetAttribute(self.function, room, entry.shared_bytes))
-
-    def prepared(self, o: Operands) -> Callable[[], None]:
-        """A launch over these operands, its arguments packed once."""
-        entry, (m, n, k) = self.entry, o.shape
-        addresses = o.a.data_ptr(), o.b.data_ptr(), o.sfa.data_ptr(), o.d.data_ptr()
-        maps = bindings.maps(entry, o.shape, addresses, (k, k, 2 * n))
-        held: list[Any] = [(ctypes.c_char * 128).from_buffer_copy(encoded_map(each).raw) for each in maps]
-        held += [
-            ctypes.c_void_p(o.sfb.data_ptr()),
-            (ctypes.c_uint32 * 4)(m, n, k, max(1, 2048 // entry.block_m // entry.down)),
-        ]
-        packed = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
-        config = driver.CUlaunchConfig()
-        config.blockDimX, config.blockDimY, config.blockDimZ = entry.threads, 1, 1
-        config.gridDimX, config.gridDimY, config.gridDimZ = entry.blocks, 1, 1
-        config.sharedMemBytes = entry.shared_bytes
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = entry.blocks, 1, 1
-        config.attrs, config.numAttrs = [attribute], 1
-        clusters = checked(driver.cuOccupancyMaxActiveClusters(self.function, config))
-        config.gridDimX = min(clusters, entry.units(m, n)) * entry.blocks
-
-        def launch(held: Any = held) -> None:
-            config.hStream = torch.cuda.current_stream().cuda_stream
-            checked(driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(packed), 0))
-
-        return launch
-
-
-def block_scaled(o: Operands) -> Callable[[], torch.Tensor]:
-    """torch's own, the same operands and scales."""
-    by_row, by_block = functional.ScalingType.BlockWise1x128, functional.ScalingType.BlockWise128x128
-    padded = functional.pad(o.sfb, (0, -o.sfb.shape[1] % 4))
-    of_rows = o.sfa[:, : len(o.a)].t()
-
-    def call() -> torch.Tensor:
-        return functional.scaled_mm(o.a, o.b.t(), of_rows, by_row, padded.t(), by_block, output_dtype=torch.bfloat16)
-
-    return call
-
-
-def tensor_scaled(o: Operands) -> Callable[[], torch.Tensor]:
-    """One scale for all of A and of B: no promotion, another sum; how fast the tensor cores are fed."""
-    one = torch.ones((), device="cuda")
-    return lambda: torch._scaled_mm(o.a, o.b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Bits and times
-
-
-def check_bits(o: Operands, launch: Callable[[], None], seed: int) -> None:
-    """All of D against cuBLASLt's, SAMPLED x SAMPLED outputs against the oracle."""
-    o.d.fill_(-7.0)
-    launch()
-    theirs = block_scaled(o)()
-    if count := int((o.d.view(torch.int16) != theirs.view(torch.int16)).sum()):
-        raise SystemExit(f"{o.shape}: {count} words differ from cuBLASLt's")
-    m, n, _ = o.shape
-    generator = np.random.default_rng(seed)
-    rows = np.sort(generator.choice(m, min(m, SAMPLED), replace=False))
-    cols = np.sort(generator.choice(n, min(n, SAMPLED**2 // len(rows)), replace=False))
-    a, b = (each.view(torch.uint8).cpu().numpy() for each in (o.a, o.b))
-    scales = o.sfa[:, :m].t().contiguous().cpu().numpy(), o.sfb.cpu().numpy()
-    want = oracles.fp8_gemm_1d2d(a, b, *scales, rows=rows, cols=cols)
-    got = o.d.view(torch.int16).cpu().numpy().view(np.uint16)[np.ix_(rows, cols)]
-    if count := np.count_nonzero(got != want):
-        raise SystemExit(f"{o.shape}: {count} of {want.size} words differ from the oracle's")
-
-
-def graph_of(calls: list[Callable[[], Any]], count: int) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for number in range(count):
-            calls[number % len(calls)]()
-    return graph
-
-
-def microseconds(graph: torch.cuda.CUDAGraph, count: int) -> float:
-    times = []
-    for _ in range(3):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / count)
-    return statistics.median(times)
+FEW_ROWS = (
+    (1, 7168, 16384),
+    (16, 7168, 16384),
+    (64, 7168, 16384),
+    (64, 2112, 7168),
+    (32, 4096, 7168),
+    (64, 24576, 1536),
+)
+SPLITS = (1, 2, 4)
+EXPERTS = (
+    (8, 512, 4096, 7168),
+    (4, 1024, 7168, 2048),
+    (16, 256, 7168, 2048),
+    (2, 2048, 7168, 16384),
+)  # each: rows, N, K
 
 
 @dataclass(frozen=True)
@@ -195,37 +77,98 @@ class Row:
     tensor_scaled_tflops: float
 
 
-def measure(module: Any, shape: Shape, entry: Entry, *, bits: bool) -> Row:
+def measure(kernels: Kernels, shape: Shape, entry: Entry, *, bits: bool) -> Row:
     m, n, k = shape
-    each = m * k + n * k + 2 * m * n
-    sets = [operands(shape, seed) for seed in range(max(2, min(6, -(-IN_CACHE // each))))]
-    gemm = Gemm(module, entry)
-    launches = [gemm.prepared(o) for o in sets]
+    sets = sets_of(shape)
+    launches = [kernels.gemm(entry).prepared(o) for o in sets]
     if bits:
         check_bits(sets[0], launches[0], k)
     work = 2e-6 * m * n * k  # TFLOP x 1e6 / us
-    count = -(-max(len(sets), min(24, int(5.4e6 / work))) // len(sets)) * len(sets)
-    ours = graph_of(launches, count)
-    peer = graph_of([block_scaled(o) for o in sets], count)
-    other = graph_of([tensor_scaled(o) for o in sets], count)
-    rounds = [(microseconds(peer, count), microseconds(ours, count), microseconds(other, count)) for _ in range(ROUNDS)]
-    theirs, mine, plain = (statistics.median(times) for times in zip(*rounds, strict=True))
-    ratio = statistics.median(before / after for before, after, _ in rounds)
-    return Row(shape, entry.name, work / mine, work / theirs, ratio, work / plain)
+    calls = {"peer": [*map(block_scaled, sets)], "ours": launches, "plain": [*map(tensor_scaled, sets)]}
+    times = in_turns(calls, work)
+    rates = {name: work / statistics.median(some) for name, some in times.items()}
+    ratio = ratio_of(times["peer"], times["ours"])
+    return Row(shape, entry.name, rates["ours"], rates["peer"], ratio, rates["plain"])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="also write the rows and the hashes of the code here")
-    parser.add_argument("--entries", action="store_true", help="also time every other entry at every shape")
-    arguments = parser.parse_args()
-    ptx = compile_ptx(bindings.SOURCE, "sm_90a")
-    cubin = assemble(ptx)
-    torch.empty(1, device="cuda")  # makes the primary context current
-    module = checked(driver.cuModuleLoadData(cubin.image))
-    device = torch.cuda.get_device_name(0)
-    print(f"{device}, torch {torch.__version__}, {ptx.compiler} ({ptx.origin}), {cubin.assembler}")
-    rows = [measure(module, shape, bindings.chosen(*shape), bits=True) for shape in SHAPES]
+@dataclass(frozen=True)
+class Beside:
+    """One entry at one shape: TFLOPS, and how many times as fast as others in the same rounds."""
+
+    shape: tuple[int, ...]
+    entry: str
+    how: str
+    chosen: bool
+    tflops: float
+    over: dict[str, float]
+
+
+def few_rows(kernels: Kernels, shape: Shape) -> list[Beside]:
+    """Every entry of few rows whose tile holds M rows without waste, in SPLITS parts, beside scaled_mm and whole tiles."""
+    m, n, k = shape
+    sets, whole = sets_of(shape), kernels.gemm(bindings.chosen(*shape))
+    least = min((entry.rows for entry in splits.ENTRIES.values() if entry.rows >= min(m, 64)), default=64)
+    candidates = [entry for entry in splits.ENTRIES.values() if not entry.swapped or entry.rows == least]
+    calls: dict[str, list[Callable[[], Any]]] = {
+        "scaled_mm": [*map(block_scaled, sets)],
+        "whole tiles": [whole.prepared(o) for o in sets],
+    }
+    keys = {}
+    for entry in candidates:
+        for count in SPLITS:
+            name = f"{entry.name} {count}"
+            keys[name] = entry, count
+            calls[name] = [in_parts(kernels.gemm(entry), o, count) for o in sets]
+            sets[0].d.fill_(-7.0)
+            calls[name][0]()
+            check_samples(sets[0], k, splits=count)
+    work = 2e-6 * m * n * k
+    times = in_turns(calls, work)
+    return [
+        Beside(
+            shape,
+            entry.name,
+            f"{count} of K",
+            entry == splits.chosen(*shape, splits=count),
+            work / statistics.median(times[name]),
+            {peer: ratio_of(times[peer], times[name]) for peer in ("scaled_mm", "whole tiles")},
+        )
+        for name, (entry, count) in keys.items()
+    ]
+
+
+def expert_rows(kernels: Kernels, of: int, rows: int, n: int, k: int) -> list[Beside]:
+    """Both layouts of `of` experts with `rows` each, beside the GEMM of one B with all rows."""
+    shape = of * rows, n, k
+    group = torch.arange(of, device="cuda", dtype=torch.int32)
+    packed, owners = sets_of(shape, 1, of), group.repeat_interleave(rows)
+    layouts = {f"aligned {step}": (packed, owners, step) for step in (128, 256) if rows % step == 0}
+    layouts["masked"] = sets_of((rows, n, k), of, of), torch.full_like(group, rows), None
+    one_b = sets_of(shape)
+    dense = kernels.gemm(bindings.chosen(*shape))
+    calls: dict[str, list[Callable[[], Any]]] = {"one B": [dense.prepared(o) for o in one_b]}
+    entries = {}
+    for layout, (sets, groups, step) in layouts.items():
+        entries[layout] = experts.chosen([rows] * of, n, k, step)
+        calls[layout] = [of_experts(kernels.gemm(entries[layout]), o, groups) for o in sets]
+        calls[layout][0]()
+        check_samples(sets[0], k, groups=groups.cpu().numpy(), group_rows=step or 128)
+    work = 2e-6 * of * rows * n * k
+    times = in_turns(calls, work)
+    return [
+        Beside(
+            (of, rows, n, k),
+            entry.name,
+            layout,
+            True,
+            work / statistics.median(times[layout]),
+            {"one B": ratio_of(times["one B"], times[layout])},
+        )
+        for layout, entry in entries.items()
+    ]
+
+
+def print_whole(rows: list[Row]) -> None:
     print(f"{'M x N x K':>20}  {'entry':<26}{'TFLOPS':>8}{'scaled_mm':>11}{'ratio':>7}{'one scale':>11}")
     for row in rows:
         m, n, k = row.shape
@@ -234,23 +177,48 @@ def main() -> None:
             f"{row.tensor_scaled_tflops:11.0f}"
         )
     print(f"geometric mean of the ratios {statistics.geometric_mean(row.ratio for row in rows):.3f}")
-    others = []
+
+
+def print_beside(title: str, rows: list[Beside]) -> None:
+    """`*` marks the entry that is chosen; a number behind a name is how many times as fast as that."""
+    print(f"{title}\n{'shape':>26}  {'entry':<40}{'':<12}{'TFLOPS':>8}")
+    for row in rows:
+        over = "".join(f"  {ratio:.2f} x {peer}" for peer, ratio in row.over.items())
+        mark = "*" if row.chosen else ""
+        print(f"{' x '.join(map(str, row.shape)):>26}  {row.entry + mark:<40}{row.how:<12}{row.tflops:8.0f}{over}")
+
+
+TABLES = ("whole", "few", "experts")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the rows and the hashes of the code here")
+    parser.add_argument("--entries", action="store_true", help="also time every other entry at every shape")
+    parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES, help="which tables")
+    arguments = parser.parse_args()
+    torch.empty(1, device="cuda")  # makes the primary context current
+    kernels = Kernels()
+    device = torch.cuda.get_device_name(0)
+    built = next(iter(kernels.built.values()))
+    print(f"{device}, torch {torch.__version__}, {built[0].compiler} ({built[0].origin}), {built[1].assembler}")
+    found: dict[str, list[Any]] = {key: [] for key in (*TABLES, "every_entry")}
+    if "whole" in arguments.only:
+        found["whole"] = [measure(kernels, shape, bindings.chosen(*shape), bits=True) for shape in SHAPES]
+        print_whole(found["whole"])
+    if "few" in arguments.only:
+        found["few"] = [row for shape in FEW_ROWS for row in few_rows(kernels, shape)]
+        print_beside("Few rows", found["few"])
+    if "experts" in arguments.only:
+        found["experts"] = [row for each in EXPERTS for row in expert_rows(kernels, *each)]
+        print_beside("Experts x rows x N x K", found["experts"])
     if arguments.entries:
-        for shape in SHAPES:
-            for entry in bindings.ENTRIES.values():
-                others.append(measure(module, shape, entry, bits=False))
+        every = bindings.ENTRIES.values()
+        found["every_entry"] = [measure(kernels, shape, entry, bits=False) for shape in SHAPES for entry in every]
     if arguments.json:
-        record = {
-            "device": device,
-            "torch": torch.__version__,
-            "compiler": ptx.compiler,
-            "assembler": cubin.assembler,
-            "ptx_sha256": ptx.sha256,
-            "cubin_sha256": cubin.sha256,
-            "sampled_outputs": SAMPLED**2,
-            "rows": [asdict(row) for row in rows],
-            "every_entry": [asdict(row) for row in others],
-        }
+        record: dict[str, Any] = {"device": device, "torch": torch.__version__, "sampled_outputs": SAMPLED**2}
+        record |= {"code": kernels.record()}
+        record |= {name: [asdict(row) for row in rows] for name, rows in found.items()}
         arguments.json.write_text(json.dumps(record, indent=1))
 
 

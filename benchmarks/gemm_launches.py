@@ -1,0 +1,259 @@
+"""The FP8 GEMMs on a GPU for benchmarks/gpu_fp8_gemm.py: operands, launches, the peers' calls, what D must hold, and times."""
+
+import ctypes
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cuda.bindings import driver
+from torch.nn import functional
+
+from refsim import oracles
+from refsim.device.compile import assemble, compile_ptx
+from refsim.device.libcuda import encoded_map
+from refsim.testing.kernel_files import load_kernel_file
+
+GPU = Path(__file__).resolve().parent.parent / "gpu"
+bindings, splits, experts = (load_kernel_file(GPU / f"gemm_1d2d{name}.py") for name in ("", "_splits", "_experts"))
+SAMPLED, ROUNDS, IN_CACHE = 512, 9, 150_000_000
+Entry, Shape = Any, tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A [m, k] and B [n, k] E4M3, scales of A MN-major [k / 128, m up to 4] and of B [n / 128, k / 128], D [m, n] bf16.
+
+    `matrices` of A and D, and `experts` of B, lie one after another, each with its scales.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    sfa: torch.Tensor
+    sfb: torch.Tensor
+    d: torch.Tensor
+    matrices: int = 1
+    experts: int = 1
+
+    @property
+    def shape(self) -> Shape:
+        return len(self.a) // self.matrices, len(self.b) // self.experts, self.a.shape[1]
+
+
+def operands(shape: Shape, seed: int, matrices: int = 1, of_b: int = 1) -> Operands:
+    m, n, k = shape
+    generator = torch.Generator("cuda").manual_seed(seed)
+    heights = matrices * m, of_b * n
+    normal = [torch.randn(rows, k, device="cuda", generator=generator).to(torch.float8_e4m3fn) for rows in heights]
+    steps = -(-k // 128)
+    sfa = torch.rand(matrices * steps, -(-m // 4) * 4, device="cuda", generator=generator) / 128 + 2.0**-10
+    sfb = torch.rand(of_b * -(-n // 128), steps, device="cuda", generator=generator) / 128 + 2.0**-10
+    d = torch.full((matrices * m, n), -7.0, device="cuda", dtype=torch.bfloat16)
+    return Operands(*normal, sfa, sfb, d, matrices, of_b)
+
+
+def sets_of(shape: Shape, matrices: int = 1, of_b: int = 1) -> list[Operands]:
+    """More operands than the L2 cache holds."""
+    m, n, k = shape
+    each = matrices * m * (k + 2 * n) + of_b * n * k
+    return [operands(shape, seed, matrices, of_b) for seed in range(max(2, min(6, -(-IN_CACHE // each))))]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Launching
+
+
+def checked(answer: tuple[Any, ...]) -> Any:
+    """The result behind a status of the driver."""
+    status, *results = answer
+    if int(status) != 0:
+        raise RuntimeError(f"CUDA driver: {status!r}")
+    return results[0] if results else None
+
+
+class Gemm:
+    """One entry, launched on PyTorch's stream."""
+
+    def __init__(self, module: Any, entry: Entry) -> None:
+        self.entry = entry
+        self.function = checked(driver.cuModuleGetFunction(module, entry.name.encode()))
+        room = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        checked(driver.cuFuncSetAttribute(self.function, room, entry.shared_bytes))
+
+    def prepared(self, o: Operands, parts: int = 1, more: bytes = b"", held: Any = None) -> Callable[[], None]:
+        """A launch over these operands, its arguments packed once; `more`: the kernel's last, `held`: what it points to."""
+        entry, (m, n, k) = self.entry, o.shape
+        addresses = o.a.data_ptr(), o.b.data_ptr(), o.sfa.data_ptr(), o.d.data_ptr()
+        maps = bindings.maps(entry, o.shape, addresses, (k, k, 2 * n), (o.matrices, o.experts))
+        structs = [encoded_map(each).raw for each in maps]
+        shape = bindings.shape_of(entry, m, n, k, max(1, 2048 // entry.rows // entry.down))
+        arguments: list[Any] = [(ctypes.c_char * 128).from_buffer_copy(each) for each in structs]
+        arguments.append(ctypes.c_void_p(o.sfb.data_ptr()))
+        arguments += [(ctypes.c_char * len(each)).from_buffer_copy(each) for each in (bytes(shape), more) if each]
+        packed = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        config = self.config(entry.units(o.matrices * m, n) * parts)
+        kept = arguments, held, o
+
+        def launch(kept: Any = kept) -> None:
+            config.hStream = torch.cuda.current_stream().cuda_stream
+            checked(driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(packed), 0))
+
+        return launch
+
+    def config(self, units: int) -> Any:
+        """As many clusters as are resident at once and have something to do."""
+        entry = self.entry
+        config = driver.CUlaunchConfig()
+        config.blockDimX, config.blockDimY, config.blockDimZ = entry.threads, 1, 1
+        config.gridDimX, config.gridDimY, config.gridDimZ = entry.blocks, 1, 1
+        config.sharedMemBytes = entry.shared_bytes
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = entry.blocks, 1, 1
+        config.attrs, config.numAttrs = [attribute], 1
+        clusters = checked(driver.cuOccupancyMaxActiveClusters(self.function, config))
+        config.gridDimX = min(clusters, units) * entry.blocks
+        return config
+
+
+def in_parts(gemm: Gemm, o: Operands, count: int) -> Callable[[], None]:
+    """A launch of an entry of few rows, K in `count` parts."""
+    m, n, k = o.shape
+    parts, _ = splits.parts_of(k, count)
+    floats, counters = splits.workspace(gemm.entry, m, n, parts)
+    partials = torch.empty(floats if parts > 1 else 4, device="cuda", dtype=torch.float32)
+    arrivals = torch.zeros(counters, device="cuda", dtype=torch.int32)
+    struct = splits.splits_struct(partials.data_ptr(), arrivals.data_ptr(), k, count)
+    return gemm.prepared(o, parts, bytes(struct), (partials, arrivals))
+
+
+def of_experts(gemm: Gemm, o: Operands, groups: torch.Tensor) -> Callable[[], None]:
+    """A launch of an entry of experts; the layout is masked where A has several matrices."""
+    pitch, is_masked = o.d.shape[1], o.matrices > 1
+    struct = experts.experts_struct(groups.data_ptr(), o.d.data_ptr(), pitch, o.experts, is_masked)
+    return gemm.prepared(o, 1, bytes(struct), groups)
+
+
+def block_scaled(o: Operands) -> Callable[[], torch.Tensor]:
+    """torch's own, the same operands and scales."""
+    by_row, by_block = functional.ScalingType.BlockWise1x128, functional.ScalingType.BlockWise128x128
+    padded = functional.pad(o.sfb, (0, -o.sfb.shape[1] % 4))
+    of_rows = o.sfa[:, : len(o.a)].t()
+
+    def call() -> torch.Tensor:
+        return functional.scaled_mm(o.a, o.b.t(), of_rows, by_row, padded.t(), by_block, output_dtype=torch.bfloat16)
+
+    return call
+
+
+def tensor_scaled(o: Operands) -> Callable[[], torch.Tensor]:
+    """One scale for all of A and of B: no promotion, another sum; how fast the tensor cores are fed."""
+    one = torch.ones((), device="cuda")
+    return lambda: torch._scaled_mm(o.a, o.b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bits and times
+
+
+def check_bits(o: Operands, launch: Callable[[], None], seed: int) -> None:
+    """All of D against cuBLASLt's, SAMPLED x SAMPLED outputs against the oracle."""
+    o.d.fill_(-7.0)
+    launch()
+    theirs = block_scaled(o)()
+    if count := int((o.d.view(torch.int16) != theirs.view(torch.int16)).sum()):
+        raise SystemExit(f"{o.shape}: {count} words differ from cuBLASLt's")
+    check_samples(o, seed)
+
+
+def check_samples(o: Operands, seed: int, **oracle: Any) -> None:
+    """What D holds; `oracle`: its arguments besides operands and samples."""
+    m, n, k = o.shape
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.choice(m, min(m, SAMPLED), replace=False))
+    cols = np.sort(generator.choice(n, min(n, SAMPLED**2 // len(rows)), replace=False))
+    a, b = (each.view(torch.uint8).cpu().numpy() for each in (o.a, o.b))
+    scale_a = o.sfa.view(o.matrices, -1, o.sfa.shape[1])[:, :, :m].transpose(1, 2).contiguous().cpu().numpy()
+    scale_b = o.sfb.view(o.experts, -1, o.sfb.shape[1]).cpu().numpy()
+    if o.experts > 1:
+        b = b.reshape(o.experts, n, k)
+    a, scale_a = (a, scale_a[0]) if o.matrices == 1 else (a.reshape(o.matrices, m, k), scale_a)
+    want = oracles.fp8_gemm_1d2d(
+        a, b, scale_a, scale_b if o.experts > 1 else scale_b[0], rows=rows, cols=cols, **oracle
+    )
+    words = o.d.view(torch.int16).cpu().numpy().view(np.uint16).reshape(o.matrices, m, n)
+    got = words[:, rows][:, :, cols].reshape(want.shape)
+    if count := np.count_nonzero(got != want):
+        raise SystemExit(f"{o.shape}: {count} of {want.size} words differ from the oracle's")
+
+
+def graph_of(calls: list[Callable[[], Any]], count: int) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for number in range(count):
+            calls[number % len(calls)]()
+    return graph
+
+
+def microseconds(graph: torch.cuda.CUDAGraph, count: int) -> float:
+    times = []
+    for _ in range(3):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / count)
+    return statistics.median(times)
+
+
+def in_turns(calls: dict[str, list[Callable[[], Any]]], work: float) -> dict[str, list[float]]:
+    """Microseconds of each kind of call in every round; `work`: TFLOP x 1e6 of one."""
+    count = max(map(len, calls.values()))
+    count = -(-max(count, min(24, int(5.4e6 / work))) // count) * count
+    graphs = {name: graph_of(some, count) for name, some in calls.items()}
+    rounds = [{name: microseconds(graph, count) for name, graph in graphs.items()} for _ in range(ROUNDS)]
+    return {name: [times[name] for times in rounds] for name in calls}
+
+
+def ratio_of(before: list[float], after: list[float]) -> float:
+    """How many times as fast as before, the median of the rounds."""
+    return statistics.median(one / other for one, other in zip(before, after, strict=True))
+
+
+class Kernels:
+    """The modules of the three kernel files, compiled."""
+
+    def __init__(self) -> None:
+        self.built, self.modules, self.gemms = {}, {}, {}  # type: ignore[var-annotated]
+        for file in (bindings, splits, experts):
+            ptx = compile_ptx(file.SOURCE, "sm_90a")
+            cubin = assemble(ptx)
+            self.built[file.SOURCE.stem] = ptx, cubin
+            module = checked(driver.cuModuleLoadData(cubin.image))
+            self.modules |= dict.fromkeys(file.ENTRIES, module)
+
+    def gemm(self, entry: Entry) -> Gemm:
+        if entry.name not in self.gemms:
+            self.gemms[entry.name] = Gemm(self.modules[entry.name], entry)
+        found: Gemm = self.gemms[entry.name]
+        return found
+
+    def record(self) -> dict[str, Any]:
+        return {
+            stem: {
+                "compiler": ptx.compiler,
+                "assembler": cubin.assembler,
+                "ptx_sha256": ptx.sha256,
+                "cubin_sha256": cubin.sha256,
+            }
+            for stem, (ptx, cubin) in self.built.items()
+        }
