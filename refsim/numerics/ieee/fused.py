@@ -56,6 +56,11 @@ def fma(
     return flushed_result(result, lambda: _odd_sum(x, y, z), rounding, kind) if ftz else result
 
 
+def fma_to_nearest(a: Array, b: Array, c: Array) -> Array:
+    """`fma` of float32 without modifiers, but for the NaN that it gives, which is NumPy's own."""
+    return _fma_single(a.astype(np.float64), b.astype(np.float64), c.astype(np.float64), NEAREST)
+
+
 def _three(a: Doubles, b: Doubles, c: Doubles) -> tuple[Doubles, Doubles, Doubles]:
     x, y, z = np.broadcast_arrays(a, b, c)
     return x, y, z
@@ -98,6 +103,9 @@ def _without_double_rounding(
     # Melquiond).
     low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)
     again = (low == 0x10000000) | ((result.view(np.uint32) & _MAGNITUDE) <= _SMALLEST_NORMAL)
+    if not again.any():
+        return result
+    again &= total != 0  # which is exact: nothing underflows in float64
     if not again.any():
         return result
     exact, c, total = np.broadcast_to(exact, again.shape)[again], np.broadcast_to(c, again.shape)[again], total[again]

@@ -156,6 +156,15 @@ class Ends:
         access = self.machine.port.plan(kind, several, name, space, at, owners, width, proxy=proxy)
         return End(name, space, access.index, access.region), access
 
+    def checked_many(
+        self, lanes: Lanes, counts: Array, owner: Array | None, name: str, at: Array, width: int, kind: str
+    ) -> Access:
+        """Items of several lanes, so many of each, in the memory of these owners."""
+        owner = None if owner is None else np.repeat(owner, counts)
+        several = Lanes(lanes.machine, np.repeat(lanes.ids, counts), lanes.statement, owner)
+        space, owners = several.space(name)
+        return self.machine.port.plan(kind, several, name, space, at, owners, width, proxy=ASYNC)
+
     def in_global(self, one: Lanes, addresses: Array, width: int, kind: str) -> tuple[End, Access]:
         return self.checked(one, "global", addresses - self.machine.memory.space.base, width, kind)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.tma import TensorMap
+from refsim.ptx.async_ops.box_batches import BoxBatch, batch_of, loaded, stored
 from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, fill_of
 from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.ends import TENSOR_RULE, Ends
@@ -96,9 +97,13 @@ class CopyEngine:
     ) -> None:
         """Each lane starts the copy of a box: into shared memory where `barrier` counts its bytes, else out of it. `offsets`
         are those of the im2col mode, none in a store; None in the tile mode."""
+        if lanes.count > 1 and reduction is None and offsets is None:
+            batch = batch_of(self.ends, lanes, map_address, coordinates, shared, stores=barrier is None)
+            if batch is not None and self._starts_together(batch, barrier, mask):
+                return
         for one, at in _each(lanes):
-            made = self.ends.tensor_map(one, int(lanes.full(map_address)[at]))
-            address = int(lanes.full(shared)[at])
+            map_at, address = int(lanes.full(map_address)[at]), int(lanes.full(shared)[at])
+            made = self.ends.tensor_map(one, map_at)
             corner, moved = _place(lanes, at, coordinates, offsets)
             box = self.ends.box(one, made, corner, address, moved, stores=barrier is None)
             began = self.issued
@@ -107,9 +112,9 @@ class CopyEngine:
             else:
                 ctas = None if mask is None else int(lanes.full(mask)[at])
                 self._load(one, made, box, address, int(lanes.full(barrier)[at]), ctas)
-            for each in self.queue.flying:
+            for each in self.queue.flying if map_at not in self.ends.maps else ():
                 if each.number > began:
-                    each.map_at = int(lanes.full(map_address)[at])
+                    each.map_at = map_at
 
     def send(
         self,
@@ -336,6 +341,12 @@ class CopyEngine:
         return end, seen if width == BULK_BYTES else self.ends.checked(part, name, first + chunks, BULK_BYTES, kind)[1]
 
     # ---- starting
+    def _starts_together(self, batch: BoxBatch, barrier: Array | None, mask: Array | None) -> bool:
+        if barrier is None:
+            return stored(self.ends, batch, self._begin)
+        lanes = batch.lanes
+        return loaded(self.ends, batch, lanes.full(barrier), None if mask is None else lanes.full(mask), self._begin)
+
     def _start(
         self,
         there: Lanes,
@@ -345,15 +356,7 @@ class CopyEngine:
         barrier: int | None,
     ) -> None:
         """A transfer whose ends were checked is shown to all that look on, and is on its way to the memory of `there`."""
-        self.issued += 1
-        flight.number = self.issued
-        if barrier is None:
-            flight.group = int(self.groups.committed[flight.lane])
-        else:
-            part, at = self.ends.own(flight.lanes, barrier)
-            if there.owner is not None:
-                part = there
-            flight.barrier, flight.phase = self.machine.counter.counted(part, at)
+        self._number(flight, there, barrier)
         if read is not None:
             self.shown.read(flight, read[1])
         if write[1].name == "shared":
@@ -361,6 +364,22 @@ class CopyEngine:
         else:
             self.shown.sent(flight, write[1])
         self.queue.start(flight)
+
+    def _begin(self, flight: Transfer, there: Lanes, barrier: int | None) -> None:
+        """The same of a transfer that has been shown."""
+        self._number(flight, there, barrier)
+        self.queue.start(flight)
+
+    def _number(self, flight: Transfer, there: Lanes, barrier: int | None) -> None:
+        self.issued += 1
+        flight.number = self.issued
+        if barrier is None:
+            flight.group = int(self.groups.committed[flight.lane])
+            return
+        part, at = self.ends.own(flight.lanes, barrier)
+        if there.owner is not None:
+            part = there
+        flight.barrier, flight.phase = self.machine.counter.counted(part, at)
 
 
 def _each(lanes: Lanes) -> Iterator[tuple[Lanes, int]]:

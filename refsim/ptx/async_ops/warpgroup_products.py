@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.errors import RefsimError
 from refsim.formats import float_named
 from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.matrix_chains import OperandsRead, computed
 from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.async_ops.trials import look, on_trial
 from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.in_flight_registers import CODES, RegisterWatch, Touch, groups_of
 from refsim.ptx.execution.geometry import WARPGROUP
@@ -34,7 +36,7 @@ from refsim.ptx.execution.matrix_product import MatrixProduct
 from refsim.ptx.execution.registers import check_written, get, mark_written
 from refsim.ptx.isa.fragments import matrices, packing_of
 from refsim.ptx.lowering.blocks import BasicBlock, Code
-from refsim.ptx.memory.access import ASYNC
+from refsim.ptx.memory.access import ASYNC, READ
 from refsim.ptx.memory.space import ITEM
 from refsim.ptx.text.syntax import place
 from refsim.sources import PTX
@@ -168,6 +170,7 @@ class TensorCores:
     def _read_operands(self, lanes: Lanes, product: MatrixProduct) -> tuple[Array | None, Array]:
         """Show the reads of A and B to those that watch; the chunks that will be read."""
         found: list[Array | None] = []
+        reads: list[tuple[Lanes, Array]] = []
         for side, words in zip("ab", (product.a, product.b), strict=True):
             if isinstance(words, tuple):
                 found.append(None)
@@ -177,12 +180,30 @@ class TensorCores:
             except DescriptorError as error:
                 what = f"the descriptor of {side.upper()}, {int(words[0]):#x}: {error}"
                 raise lanes.fault("invalid-operand", 0, what, str(PTX["wgmma, matrix descriptor format"])) from None
-            for part, at in turns(lanes, places, shown(lanes, words, places.shape[1])):
+            reads += turns(lanes, places, shown(lanes, words, places.shape[1]))
+            found.append(item_numbers(lanes, places))
+        if self.machine.checks.banks or not self._show_together(reads):
+            for part, at in reads:
                 space, owner = part.space("shared")
                 self.machine.port.touch(part, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
-            found.append(item_numbers(lanes, places))
         assert found[1] is not None
         return found[0], found[1]
+
+    def _show_together(self, reads: list[tuple[Lanes, Array]]) -> bool:
+        """Show all these reads as one, if nothing is to be said of any."""
+        machine, ids = self.machine, np.concatenate([part.ids for part, _ in reads])
+        lanes = Lanes(machine, ids, reads[0][0].statement, machine.geometry.cta[ids])
+        (space, owner), watching = lanes.space("shared"), machine.port.observers.get("shared", ())
+        at = np.concatenate([at for _, at in reads])
+        try:
+            access = machine.port.plan(READ, lanes, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
+        except RefsimError:
+            return False
+        if not on_trial(machine, lambda: look(watching, access)):
+            return False
+        for observer in watching:
+            observer.after(access)
+        return True
 
     def _use_registers(self, lanes: Lanes, product: MatrixProduct) -> None:
         """What is added to, and A in registers, must have been written; where another product wrote them, that is done."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.areas import AccessPart, Area
-from refsim.ptx.checks.chain_order import are_all_before, are_shared
+from refsim.ptx.checks.chain_order import are_shared, come_after
 from refsim.ptx.checks.history import By, History
 from refsim.ptx.checks.marks import Chains, Marks
 from refsim.ptx.checks.observed import Observers, morally_strong
@@ -68,9 +68,9 @@ class Comparisons:
         doubtful = ~self.strict.is_ordered(lanes[who], agents[late], found[late])
         if marks.has_chains:
             doubtful |= (marks.since[granule] > 0) | are_shared(self.history, found[late])
-            if len(doubtful) > 1 and (lanes == lanes[0]).all() and doubtful.any():
-                since = marks.since[granule]
-                doubtful &= not are_all_before(self.history, self.strict, int(lanes[0]), granule, found[late], since)
+            if len(doubtful) > 1 and doubtful.any():
+                links = granule, found[late], marks.since[granule]
+                doubtful &= ~come_after(self.history, self.strict, lanes[who], *links)
         chains = Chains(self.history)
         for one in np.flatnonzero(doubtful).tolist():
             lane, at = int(lanes[who[one]]), int(granule[one])

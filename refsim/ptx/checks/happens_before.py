@@ -27,27 +27,13 @@ from refsim.ptx.checks.knowledge import (
     places,
     together,
 )
+from refsim.ptx.checks.snapshots import Rows, of_lane, of_lanes
 from refsim.ptx.execution.geometry import Geometry, Ids, key_of, runs
 from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
 BARRIERS = 16  # of a CTA
-
-
-@dataclass
-class Rows:
-    """For each lane, up to which access it comes after others; `own` is the lane's own part of a copy of such rows."""
-
-    cta: Array
-    warp: Array
-    foreign: Array
-    own: Array
-    warps: Array | None = None
-    lanes: Array | None = None
-
-    @staticmethod
-    def empty(lanes: int) -> "Rows":
-        return Rows(*(np.zeros(lanes, np.int32) for _ in range(4)))
+_MANY = 256  # questions of which equal ones are asked once
 
 
 @dataclass
@@ -79,6 +65,12 @@ class Clocks:
         """Whether access number `stamp` of thread `agent` (of the grid) happened before what each lane does now."""
         if len(lanes) == 1:
             return np.array([self._is_one_ordered(int(lanes[0]), int(agent[0]), int(stamp[0]))])
+        if len(lanes) >= _MANY:
+            differs = (lanes[1:] != lanes[:-1]) | (agent[1:] != agent[:-1]) | (stamp[1:] != stamp[:-1])
+            starts = np.append(0, np.flatnonzero(differs) + 1)
+            if len(starts) <= len(lanes) // 2:  # as a rule neighbours are one access
+                few = self.is_ordered(lanes[starts], agent[starts], stamp[starts])
+                return few.repeat(np.diff(starts, append=len(lanes)))
         geometry, rows = self.geometry, self.rows
         cta, thread = agent // geometry.threads, agent % geometry.threads
         mine = geometry.cta[lanes] + geometry.first
@@ -234,8 +226,11 @@ class Clocks:
         foreign = self.rows.foreign[lanes]
         if (foreign == foreign[0]).all():
             return
-        for number in np.unique(group[foreign > 0]):
-            mine = lanes[group == number]
+        starts, order = runs(group)
+        least, most = (function.reduceat(foreign[order], starts) for function in (np.minimum, np.maximum))
+        stops = np.append(starts[1:], len(lanes))
+        for number in np.flatnonzero(least != most).tolist():
+            mine = lanes[order[starts[number] : stops[number]]]
             self.learn(mine, together(self.known[each] for each in np.unique(self.rows.foreign[mine]).tolist()))
 
     # ---- releases and acquires
@@ -327,21 +322,11 @@ class Clocks:
 
     def snapshot(self, rows: Rows, lane: int, now: int) -> Knowledge:
         """What one lane knows, by rows of its own or of a copy of them, with all that it did itself up to `now`."""
-        geometry = self.geometry
-        of_grid, thread = divmod(lane, geometry.threads)
-        cta, warp = of_grid + geometry.first, thread // WARP
-        ctas, warps = {cta: int(rows.cta[lane])}, {cta * geometry.warps + warp: int(rows.warp[lane])}
-        threads = {cta * geometry.threads + thread: now}
-        if rows.warps is not None:
-            for number in np.flatnonzero(rows.warps[lane]).tolist():
-                name = cta * geometry.warps + number
-                warps[name] = max(warps.get(name, 0), int(rows.warps[lane, number]))
-        if rows.lanes is not None:
-            first = cta * geometry.threads + warp * WARP
-            for number in np.flatnonzero(rows.lanes[lane]).tolist():
-                threads[first + number] = max(threads.get(first + number, 0), int(rows.lanes[lane, number]))
-        foreign = int(rows.foreign[lane])
-        return joined((self.known[foreign],) if foreign else (), ctas, warps, threads)
+        return of_lane(self.geometry, self.known, rows, lane, now)
+
+    def snapshots(self, rows: Rows, lanes: Ids, now: int) -> Knowledge:
+        """What several lanes know together."""
+        return of_lanes(self.geometry, self.known, rows, lanes, now)
 
     def _merged(self, before: Released | None, added: Knowledge, scope: int, fenced: Knowledge, lane: int) -> Released:
         before = before or Released()

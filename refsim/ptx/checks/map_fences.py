@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.happens_before import Clocks, Rows
+from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.proxy_fences import as_then, rows_of
+from refsim.ptx.checks.snapshots import Rows
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.semantics import CLUSTER, CTA
 from refsim.ptx.text.syntax import Statement

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
-from refsim.ptx.checks.happens_before import Clocks, Rows
+from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released
 from refsim.ptx.checks.race_reports import Pair, Reporter
+from refsim.ptx.checks.snapshots import Rows
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.memory.access import READ, WRITE, Access
 from refsim.ptx.memory.semantics import CLUSTER, Semantics
@@ -195,8 +196,8 @@ class PhaseOrder:
                 self._add_near(clocks, arrived, lanes[own], meaning)
             for lane in lanes[~own].tolist():
                 arrived.far = arrived.far | self._released_far(clocks, lane, meaning)
-            for lane in lanes[self._settles(own, meaning)].tolist():
-                arrived.settled = arrived.settled | clocks.snapshot(clocks.rows, lane, self.history.now)
+            if len(done := lanes[self._settles(own, meaning)]):
+                arrived.settled = arrived.settled | clocks.snapshots(clocks.rows, done, self.history.now)
 
     def unseen_at(self, cta: int) -> dict[int, int]:
         """The threads of other CTAs that arrived at objects of this one in phases that nobody saw complete, and their newest
@@ -296,18 +297,21 @@ class PhaseOrder:
                 clocks.pending.setdefault(lane, {})[id(found)] = found
 
     @contextmanager
-    def as_settled(self, lane: int) -> Iterator[bool]:
-        """What a copy engine is asked for by a lane comes also after what others were done with when they arrived, relaxed or
-        from another CTA, at a phase that the lane saw complete; whether there is such. Of asynchronous work alone: a thread's
-        own load may come after such an arrival."""
+    def as_settled(self, lanes: list[int]) -> Iterator[list[int]]:
+        """What a copy engine is asked for by lanes comes also after what others were done with when they arrived, relaxed or
+        from another CTA, at a phase that the lane saw complete; for which lanes there is such. Of asynchronous work alone: a
+        thread's own load may come after such an arrival."""
         before = []
         for clocks, settled in zip(self.clocks, self.settled, strict=True):
-            if lane in settled:
-                before.append((clocks, int(clocks.rows.foreign[lane])))
-                clocks.learn(np.array([lane]), settled[lane])
-        yield bool(before)
-        for clocks, foreign in before:
-            clocks.rows.foreign[lane] = foreign
+            for lane in lanes if settled else ():
+                if lane in settled:
+                    before.append((clocks, lane, int(clocks.rows.foreign[lane])))
+                    clocks.learn(np.array([lane]), settled[lane])
+        try:
+            yield [lane for _, lane, _ in before]
+        finally:
+            for clocks, lane, foreign in before:
+                clocks.rows.foreign[lane] = foreign
 
     def _freeze(self, clocks: Clocks, arrived: Arrived, cta: int, shadows: Knowledge) -> Complete:
         """What has arrived so far, as coarse as it may be said; the next phase goes on from it."""

@@ -185,10 +185,11 @@ class Proxies:
             found = self._unfenced(memory.writes, access, granules)
             if found is not None:
                 self.machine.report(self._finding(memory, access, *found), access.statement)
-        if access.kind != READ and memory.reads.is_used:
+        findings = self.machine.findings
+        if access.kind != READ and memory.reads.is_used and not findings.has_noted(REFILL, access.statement):
             found = self._unfenced(memory.reads, access, granules, refill=True)
             if found is not None and self.machine.checks.level(REFILL) != "off":
-                self.machine.findings.note(self._remark(memory, access, *found), access.statement)
+                findings.note(self._remark(memory, access, *found), access.statement)
 
     def _unfenced(
         self, newest: Newest, access: Access, granules: Array, *, refill: bool = False

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.areas import AccessPart, Area, Read, is_rising, unequal
+from refsim.ptx.checks.areas import AccessPart, Area, Read, is_rising
 from refsim.ptx.checks.cluster_order import RemoteAccesses
 from refsim.ptx.checks.comparisons import Comparisons
 from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import Pair, Reporter
-from refsim.ptx.checks.same_place import changes, collision
+from refsim.ptx.checks.same_place import changes, collision, copied_twice
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
@@ -208,11 +208,22 @@ class Races:
         part = AccessPart(self.shared, access)
         if not self.reporter.is_news(access.statement):
             return
-        with self.phases.as_settled(lane) as is_settled:
+        with self.phases.as_settled([lane]) as is_settled:
             self._compare_all(part)
         if is_settled and self.reporter.is_news(access.statement):
             self._compare_all(part, threads=True)
         self._same_place(part, items)
+
+    def transfers_issued(self, access: Access, lanes: list[int]) -> None:
+        """The same of several lanes, whose copies go to places of their own."""
+        part = AccessPart(self.shared, access)
+        if not self.reporter.is_news(access.statement):
+            return
+        with self.phases.as_settled(lanes) as settled:
+            self._compare_all(part)
+        if settled:
+            chosen = np.isin(access.threads.ids, settled)
+            self._compare_all(part if chosen.all() else AccessPart(self.shared, access.of(chosen)), threads=True)
 
     def _compare_all(self, part: AccessPart, *, threads: bool = False) -> None:
         """Compare what will be written with all that was read and written there."""
@@ -269,24 +280,20 @@ class Races:
             self._put(part, number, part.access.threads.ids + self.geometry.grid_threads, part.index, benign=False)
         return number
 
+    def look_at(self, access: Access) -> None:
+        """What `transfer_sent` would report of an access."""
+        for part in self._parts(access):
+            self._examine(part)
+
     def _same_place(self, part: "AccessPart", items: Callable[[], Array]) -> None:
-        """Two lanes that copy to one place by one instruction: either may come last, also within a warp. There equal bytes
-        are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""
-        if is_rising(part.index):
-            return
-        order = np.argsort(part.index, kind="stable")
-        ordered = part.index[order]
-        twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if not len(twice):
-            return
-        first, second, lanes = order[twice], order[twice + 1], part.access.threads.ids
-        copied, warp = items(), self.geometry.warp[lanes]
-        differ = np.flatnonzero(unequal(copied[first], copied[second]) | (warp[first] != warp[second]))
-        if len(differ):
-            one, other = int(lanes[second[differ[0]]]), int(lanes[first[differ[0]]]) + self.first
+        """Two lanes that copy to one place by one instruction."""
+        found = copied_twice(part, items, self.geometry)
+        if found is not None:
+            first, second = found
+            one, other = (int(part.access.threads.ids[each]) for each in (second, first))
             number = self.history.number(part.access.statement, part.access.width)
-            pair = Pair(one, other, number, "write", same=True)
-            where = self.compared.position(part.area, int(part.index[second[differ[0]]]), part.access.width)
+            pair = Pair(one, other + self.first, number, "write", same=True)
+            where = self.compared.position(part.area, int(part.index[second]), part.access.width)
             self.reporter.report(part.access, pair, where)
 
     def renew(self, region: Region, start: int, end: int) -> None:

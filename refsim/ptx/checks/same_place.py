@@ -1,5 +1,6 @@
 """Lanes that write to one place by one instruction: nothing orders them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,22 @@ def collision(part: AccessPart, geometry: Geometry) -> tuple[int, int] | None:
     return _among_strong(
         part, geometry.cta[part.access.threads.ids] // (1 if meaning.scope == CTA else geometry.cluster_ctas)
     )
+
+
+def copied_twice(part: AccessPart, items: Callable[[], Array], geometry: Geometry) -> tuple[int, int] | None:
+    """The positions of two lanes that copy to one place by one instruction: either may come last, also within a warp. There
+    equal bytes are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""
+    if is_rising(part.index):
+        return None
+    order = np.argsort(part.index, kind="stable")
+    ordered = part.index[order]
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if not len(twice):
+        return None
+    first, second = order[twice], order[twice + 1]
+    copied, warp = items(), geometry.warp[part.access.threads.ids]
+    differ = np.flatnonzero(unequal(copied[first], copied[second]) | (warp[first] != warp[second]))
+    return (int(first[differ[0]]), int(second[differ[0]])) if len(differ) else None
 
 
 def _among_strong(part: AccessPart, units: Array) -> tuple[int, int] | None:

@@ -100,6 +100,7 @@ class Context(Protocol):
     arithmetic: str
     clock: int
     clock_began: int
+    is_on_trial: bool
 
     @property
     def code(self) -> Lowered: ...

@@ -36,7 +36,7 @@ def put(lanes: Lanes, index: int, bits: Array) -> None:
         return
     array = registers.arrays[slot]
     if not registers.owned[slot]:
-        array = np.broadcast_to(array, (lanes.machine.geometry.lanes,)).copy()
+        array = array.repeat(lanes.machine.geometry.lanes) if len(array) == 1 else array.copy()
         registers.arrays[slot] = array
         registers.owned[slot] = True
     array[lanes.key] = bits

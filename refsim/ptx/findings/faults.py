@@ -10,6 +10,10 @@ FAULT_CODES = frozenset(
 )
 
 
+class DoubtError(Exception):
+    """Something would be said of one of several accesses that are shown together, on trial."""
+
+
 def fault(code: str, what: str, statement: Statement, who: str = "", rule: str = "", help: str = "") -> RefsimError:
     """The error for a kernel's own fault; `who` names thread and block."""
     assert code in FAULT_CODES

@@ -72,6 +72,10 @@ class LaunchFindings:
         """Something worth knowing that makes no kernel wrong."""
         self.notes.setdefault((remark.code, _line(statement)), remark)
 
+    def has_noted(self, code: str, statement: Statement) -> bool:
+        """Whether something of this code was noted of this source line before."""
+        return (code, _line(statement)) in self.notes
+
     def printed_lines(self) -> tuple[str, ...]:
         """What threads printed, a line each, in the order in which they came: `block (0, 0, 0) thread (5, 0, 0): text`."""
         return tuple(f"{who}: {line}" for who, text in self.printed for line in text.removesuffix("\n").split("\n"))

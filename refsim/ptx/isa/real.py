@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.numerics import ieee
+from refsim.numerics.ieee.fused import fma_to_nearest
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -48,6 +49,10 @@ _binary("mul", ieee.mul, np.multiply)
 @instruction(f"fma{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["fma"])
 def fma_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
     """a x b + c with one rounding."""
+    if rounding == "rn" and not (ftz or sat):
+        result = fma_to_nearest(a, b, c)
+        if not np.count_nonzero(np.isnan(result)):
+            return result
     return ieee.fma(a, b, c, rounding, ftz=ftz, sat=sat)
 
 

@@ -27,7 +27,7 @@ from refsim.ptx.execution.masks import UnwrittenReadError
 from refsim.ptx.execution.register_file import Registers
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
-from refsim.ptx.findings.faults import fault
+from refsim.ptx.findings.faults import DoubtError, fault
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import BasicBlock, Code
@@ -102,7 +102,7 @@ class Machine:
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings
         self.target, self.arithmetic, self.observer, self.watching = target, arithmetic, observer, watching
-        self.deadline, self.in_shared, self.tracking = deadline, in_shared, tracking
+        self.deadline, self.in_shared, self.tracking, self.is_on_trial = deadline, in_shared, tracking, False
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         poison = bytes([(POISON + seed) & 0xFF])
         arrays: list[NDArray[Any]] = [
@@ -180,9 +180,13 @@ class Machine:
         self.saw_unwritten()
 
     def report(self, error: RefsimError, statement: Statement | None) -> None:
-        """Raise a finding, or note it and go on, as its check's level says; a warning never stops a launch."""
+        """Raise a finding, or note it and go on, as its check's level says; a warning never stops a launch. Of accesses that
+        are on trial nothing is said: DoubtError."""
         assert statement is not None
-        match self.checks.level(error.code):
+        level = self.checks.level(error.code)
+        if self.is_on_trial and level != "off":
+            raise DoubtError
+        match level:
             case "error":
                 raise error
             case "record":
