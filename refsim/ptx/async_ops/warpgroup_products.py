@@ -178,16 +178,22 @@ class TensorCores:
             try:
                 places = chunk_places(words, product.form, side)
             except DescriptorError as error:
+                self._show(reads)
                 what = f"the descriptor of {side.upper()}, {int(words[0]):#x}: {error}"
                 raise lanes.fault("invalid-operand", 0, what, str(PTX["wgmma, matrix descriptor format"])) from None
             reads += turns(lanes, places, shown(lanes, words, places.shape[1]))
             found.append(item_numbers(lanes, places))
-        if self.machine.checks.banks or not self._show_together(reads):
-            for part, at in reads:
-                space, owner = part.space("shared")
-                self.machine.port.touch(part, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
+        self._show(reads)
         assert found[1] is not None
         return found[0], found[1]
+
+    def _show(self, reads: list[tuple[Lanes, Array]]) -> None:
+        """Reads of chunks by lanes, in their order."""
+        if len(reads) > 1 and not self.machine.checks.banks and self._show_together(reads):
+            return
+        for part, at in reads:
+            space, owner = part.space("shared")
+            self.machine.port.touch(part, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
 
     def _show_together(self, reads: list[tuple[Lanes, Array]]) -> bool:
         """Show all these reads as one, if nothing is to be said of any."""
