@@ -108,7 +108,8 @@ def _without_double_rounding(
     again &= total != 0  # which is exact: nothing underflows in float64
     if not again.any():
         return result
-    exact, c, total = np.broadcast_to(exact, again.shape)[again], np.broadcast_to(c, again.shape)[again], total[again]
+    exact, c = (each if each.shape == again.shape else np.broadcast_to(each, again.shape) for each in (exact, c))
+    exact, c, total = exact[again], c[again], total[again]
     result[again] = round_to_odd(total, sum_error(exact, c, total)).astype(np.float32)
     return result
 

@@ -45,6 +45,7 @@ class Box:
     amount: int
 
 
+@lru_cache(maxsize=1 << 10)
 def box_of(made: TensorMap, coordinates: tuple[int, ...], shared_address: int) -> Box:
     """The box that begins at these coordinates (innermost first, negative ones outside the tensor).
 

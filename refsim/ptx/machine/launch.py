@@ -1,7 +1,7 @@
 """One launch: where variables and parameters lie, which CTAs run at once, and their machines one after another."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
 
@@ -227,12 +227,29 @@ def place_variables(
     """Place all variables that an entry may name; `key` tells the variables of one module from those of another.
 
     Shared and local variables of the module take room only where the entry names them. All external shared arrays begin
-    at one address, behind what has a size.
+    at one address, behind what has a size. A memory knows what was placed in it.
     """
-    symbols, sizes = function_addresses(module), {"shared": 0, "local": 0}
     if not function.opcodes.isdisjoint(HEAP_CALLS):
         device.begin_heap()
     variables = [*module.variables.values(), *function.variables]
+    asked = key, function.name, target, dynamic
+    last = next((each.name for each in reversed(variables) if each.space in ("global", "const")), None)
+    known: VariablePlacement | None = device.placed.get(asked)
+    if known is None or (last is not None and device.named(f"{last}@{key}") is None):
+        known = device.placed[asked] = _placed(module, function, variables, key, target, device, dynamic)
+    return replace(known, symbols=dict(known.symbols))
+
+
+def _placed(
+    module: Module,
+    function: Function,
+    variables: list[Variable],
+    key: str,
+    target: str,
+    device: GlobalMemory,
+    dynamic: int,
+) -> VariablePlacement:
+    symbols, sizes = function_addresses(module), {"shared": 0, "local": 0}
     named = function.named
     externals, new = [], []
     for variable in variables:

@@ -22,7 +22,8 @@ class GlobalMemory:
     """Device memory of one simulated GPU: named buffers with red zones between them.
 
     `allocate` returns an address; buffers keep their contents from launch to launch. Reading a byte that neither the
-    host nor a kernel wrote is a fault in a launch. `touched` are the bytes of the last launch, where that lets the next one
+    host nor a kernel wrote is a fault in a launch. `placed` is where variables of modules lie, for whoever places them,
+    `touched` are the bytes of the last launch, where that lets the next one
     begin early.
     """
 
@@ -30,6 +31,7 @@ class GlobalMemory:
         self.space = Space("global", GLOBAL_BASE)
         self.heap: Heap | None = None
         self.touched: TouchedBytes | None = None
+        self.placed: dict[tuple[str, str, str, int], Any] = {}
         self._by_name: dict[str, Region] = {}
 
     def allocate(
