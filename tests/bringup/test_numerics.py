@@ -72,13 +72,13 @@ def test_another_chips_arithmetic_is_explained_by_its_row():
     assert case.difference.explanation.startswith("matches sm_89 mma.sync: L = 16, F = 13, rz-e8m13")
 
 
-LATER = pytest.mark.ci("two other sets of parameters are found in every run")
+LATER = pytest.mark.ci("another set of parameters is found in every run")
 
 
 @pytest.mark.parametrize(
     ("instruction", "changes", "words"),
     [
-        (WGMMA, {"fraction": 12}, "fits L = 32, F = 12, rz-e8m13"),
+        pytest.param(WGMMA, {"fraction": 12}, "fits L = 32, F = 12, rz-e8m13", marks=LATER),
         pytest.param(WGMMA, {"length": 8}, "fits L = 8, F = 13, rz-e8m13", marks=LATER),
         pytest.param(BF16, {"zero_exponent": -126}, "fits L = 16, F = 25, rz-f32, zero exponent -126", marks=LATER),
         (BF16, {"rounding": RNE_F32, "c_enters": LATE}, "fits L = 16, F = 25, rne-f32, zero exponent -133, C late"),
@@ -93,7 +93,7 @@ def test_parameters_that_no_chip_has_are_found_and_fail(instruction, changes, wo
 
 
 def test_a_wrong_nan_is_unexplained_and_shown_in_bits():
-    case = compare(FP8, with_other_nan(FP8))
+    case = compare(BF16, with_other_nan(BF16))
     assert case.unexplained
     assert case.difference.got == "0x7fc00000 (nan)"
     assert case.difference.want == "0x7fffffff (nan)"
