@@ -68,7 +68,7 @@ class Mutant:
         return folder / f"{self.kernel}.cu"
 
 
-ASYNC, EPILOGUE, MAINLOOP, TILE = (f"gemm/{name}.cuh" for name in ("async", "epilogue", "mainloop", "tile"))
+ASYNC, EPILOGUE, MAINLOOP, SCHEDULER = (f"gemm/{name}.cuh" for name in ("async", "epilogue", "mainloop", "scheduler"))
 WEIGHTS = "linear_fp8_weight.cu"
 PACK = 'asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));'
 PROMOTION = """\
@@ -77,9 +77,9 @@ PROMOTION = """\
         sum[4 * i + 2] = __fmaf_rn(low, product[4 * i + 2], sum[4 * i + 2]);
         sum[4 * i + 3] = __fmaf_rn(low, product[4 * i + 3], sum[4 * i + 3]);
 """
-STORE = "        store_tile<Tile>(base, d, place, sum, group, warp, threadIdx.x % 32);"
+STORE = "        store_tile<Tile>(base, d, place, sum, group, warp, threadIdx.x % 32, rows);"
 FIRST_TILE = "        if (place.m + place.n == 0 && threadIdx.x"
-BLOCKS = "    const uint32_t blocks = (problem.k + kBlockK - 1) / kBlockK;\n"
+BLOCKS = "    uint32_t blocks = (problem.k + kBlockK - 1) / kBlockK;\n"
 NEAREST_BY_ADDING = """\
 const uint32_t x = __float_as_uint(low), y = __float_as_uint(high);
     pair = (x + 0x7fff + (x >> 16 & 1)) >> 16 | ((y + 0x7fff + (y >> 16 & 1)) & 0xffff0000);"""
@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         "tail-columns",
         "the last 8 columns of 584 are never written",
-        edits=(Edit(TILE, "across((problem.n + Tile::N * Tile::kAcross - 1)", "across((problem.n)"),),
+        edits=(Edit(SCHEDULER, "across((problem.n + Tile::N * Tile::kAcross - 1)", "across((problem.n)"),),
         shape=(128, 584, 2048),
     ),
     Mutant(
@@ -164,7 +164,11 @@ MUTANTS = (
     Mutant(
         "previous-scale",
         "the last 64 columns of 576 have the scale of the 128 before them",
-        edits=(Edit(MAINLOOP, "last = (problem.n - 1) / 128;", "last = problem.n / 128 - 1;"),),
+        edits=(
+            Edit(
+                MAINLOOP, "last = ((Tile::kSwapped ? problem.m : problem.n) - 1) / 128;", "last = problem.n / 128 - 1;"
+            ),
+        ),
     ),
     Mutant(
         "doubled",
@@ -174,7 +178,7 @@ MUTANTS = (
     Mutant(
         "row-scales-swapped",
         "scales of A: blocks 0 and 1 of K swapped",
-        edits=(Edit(MAINLOOP, "&sfa, full, place.m, k);", "&sfa, full, place.m, k < 2 ? k ^ 1 : k);"),),
+        edits=(Edit(MAINLOOP, "place.first() + k);", "place.first() + (k < 2 ? k ^ 1 : k));"),),
     ),
     Mutant(
         "column-scales-late",
@@ -193,7 +197,7 @@ MUTANTS = (
         "the last 128 of K are left out",
         edits=tuple(
             Edit(MAINLOOP, BLOCKS + follows, BLOCKS.replace("- 1) / kBlockK", "- 1) / kBlockK - 1") + follows)
-            for follows in ("    Tiles<Tile> tiles(problem, seat);\n    Ring", "    // By a shuffle")
+            for follows in ("    typename Job::Tiles tiles(problem, seat, of...);\n    Ring", "    // By a shuffle")
         ),
     ),
     Mutant("linear-correct", "the linear layer as it is", LINEAR),
