@@ -98,7 +98,7 @@ def loaded(ends: Ends, batch: BoxBatch, barriers: Array, masks: Array | None, be
         box, lane = boxes[one], Lanes(lanes.machine, lanes.ids[one : one + 1], lanes.statement)
         flat = int(position[number] + owner[number] * machine.shared.stride)
         part = slice(int(ends_at[number] - sizes[number]), int(ends_at[number]))
-        flight = Transfer(machine, lane, width, None, None, box.amount)
+        flight = Transfer(machine, lane, width, None, None, box.amount, rounded=batch.made.data_type.rounded)
         if read is not None and counts[one]:
             some = slice(int(starts[one]), int(starts[one] + counts[one]))
             flight.source = End("global", read.space, read.index[some], read.region)
