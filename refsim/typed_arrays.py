@@ -132,7 +132,7 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
     if wanted == format.code_dtype:
         return codes
     own = dtype_of(format) if is_typed(wanted) or wanted in _NATIVE else None
-    if wanted != own:
+    if own is None or wanted != own:  # NumPy takes None for float64
         raise RefsimError(
             "format-mismatch",
             f"codes of {format} are no {wanted.name}",

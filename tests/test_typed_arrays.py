@@ -334,3 +334,17 @@ def test_a_file_of_narrow_integers_is_refused_by_their_name(kind, tmp_path) -> N
         files.save(tmp_path / "x.npy", np.ones(3, kind))
     assert caught.value.code == "not-codes"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, float, np.dtype("f8"), np.int64, bool])
+def test_a_dtype_that_holds_no_codes_is_refused(dtype) -> None:
+    """NumPy compares float64 and None as equal."""
+    codes = np.zeros((4, 8), np.uint8)
+    for call in (
+        lambda: typed(codes, E4M3, dtype),
+        lambda: encode(np.zeros(8), "e4m3", dtype=dtype),
+        lambda: scaling.dequantize(codes, np.ones((4, 1), np.float32), "e4m3", dtype=dtype),
+    ):
+        with pytest.raises(RefsimError) as caught:
+            call()
+        assert caught.value.code == "format-mismatch"

@@ -60,11 +60,12 @@ PROMOTIONS: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
 
 @dataclass(frozen=True)
 class _Side:
-    """Rows of an operand: codes (rows, T, 128), zeros beyond K, and the scale of each row and block (rows, T)."""
+    """Rows of an operand: codes (rows, T, 128), zeros beyond its `k` columns, and the scale of each row and block (rows, T)."""
 
     codes: NDArray[np.uint8]
     scales: Floats
     format: Format
+    k: int
 
     def rows(self, part: Any) -> "_Side":
         return replace(self, codes=self.codes[part], scales=self.scales[part])
@@ -198,7 +199,7 @@ def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format |
     mine = factors[wanted if factors.shape == by_row else wanted // BLOCK]
     padded = np.zeros((len(wanted), blocks * BLOCK), np.uint8)
     padded[:, : array.shape[1]] = array[wanted]
-    return _Side(padded.reshape(len(wanted), blocks, BLOCK), mine, row)
+    return _Side(padded.reshape(len(wanted), blocks, BLOCK), mine, row, array.shape[1])
 
 
 def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
@@ -212,8 +213,8 @@ def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
 
 def _gemm(a: _Side, b: _Side, order: _Order) -> Floats:
     """F of every output, in tiles of bounded memory."""
-    if a.codes.shape[1] != b.codes.shape[1]:
-        raise RefsimError("shape", f"A has {a.codes.shape[1]} blocks of K, B {b.codes.shape[1]}", rule="(M, K), (N, K)")
+    if a.k != b.k:
+        raise RefsimError("shape", f"A has {a.k} columns of K, B {b.k}", rule="(M, K), (N, K): one K")
     total = np.zeros((len(a.codes), len(b.codes)), np.float32)
     side = 1 << 10
     for top in range(0, len(a.codes), side):

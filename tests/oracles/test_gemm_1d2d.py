@@ -219,6 +219,7 @@ EXPERTS = np.stack([ONE, ONE]), np.ones((2, 1, 1), np.float32)
         ("scale-shape", lambda: gemm(ONE, ONE, np.ones((3, 1), np.float32), SCALE)),
         ("scale-type", lambda: gemm(ONE, ONE, np.ones((2, 1)), SCALE)),
         ("shape", lambda: gemm(ONE, np.zeros((2, 300), np.uint8), SCALE, np.ones((2, 3), np.float32))),
+        ("shape", lambda: gemm(ONE, ONE[:, :100], SCALE, SCALE)),  # as many blocks of K
         ("shape", lambda: gemm(ONE[:, :0], ONE, SCALE, SCALE)),
         ("shape", lambda: gemm(ONE, ONE, SCALE, SCALE, rows=[[0]])),
         ("row-range", lambda: gemm(ONE, ONE, SCALE, SCALE, rows=[2])),
