@@ -43,6 +43,12 @@ def entry(body: str, declarations: str = "") -> str:
     return f"{HEAD}{declarations}\n.entry k(.param .u64 p)\n{{\n{registers}\n{body}\n}}\n"
 
 
+COPIED = ".shared .align 16 .b8 t[64]; .shared .align 8 .b64 b;"
+ONE_COPY = (
+    "ld.param.u64 %d1, [p]; mov.u32 %r1, t; mov.u32 %r2, b; mov.u32 %r3, %tid.x; setp.ne.u32 %p1, %r3, 0; @%p1 ret; "
+    "mbarrier.init.shared.b64 [%r2], 1;"
+)
+
 # fmt: off
 CORPUS = {
     "empty": "\n",
@@ -144,6 +150,14 @@ CORPUS = {
     "atomic on a parameter": entry("atom.add.u32 %r1, [p], 1; ret;"),
     "store to a parameter": entry("st.param.u64 [p], %d1; ret;"),
     "store to a constant": entry("mov.u64 %d1, c; st.global.u32 [%d1], 1; ret;", ".const .u32 c = 1;"),
+    "copy of gigabytes": entry(
+        f"{ONE_COPY} cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d1], 0x7fc00000, [%r2]; ret;",
+        COPIED,
+    ),
+    "store of gigabytes": entry(
+        f"{ONE_COPY} cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 0x7fc00000; ret;", COPIED
+    ),
+    "prefetch of gigabytes": entry(f"{ONE_COPY} cp.async.bulk.prefetch.L2.global [%d1], 0x7fc00000; ret;", COPIED),
     "recursive call": HEAD + ".func f() { call f; ret; }\n.entry k() { call f; ret; }\n",
     "call of nobody": entry("call nobody; ret;"),
     "call of an entry": entry("call k; ret;"),

@@ -138,6 +138,25 @@ def test_a_descriptor_that_leads_nowhere_is_a_fault(word_: int, said: str) -> No
     assert found.value.code in ("invalid-operand", "out-of-bounds")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("%d3", "%p3", "wants registers of 32 bits, %p3 has 64"),
+        ("%d3", "%half", "wants registers of 32 bits, %half has 16"),
+        ("%a1", "%p3", "wants registers of 32 bits, %p3 has 64"),
+        ("%a1", "%half", "wants registers of 32 bits, %half has 16"),
+        ("%a1", "7", "wants vectors of registers"),
+        ("%a1", "%tid.x", "wants vectors of registers"),
+    ],
+)
+def test_accumulators_and_fragments_are_registers_of_their_width(old: str, new: str, said: str) -> None:
+    """What is used behind the instruction is no copy of a value: nothing is converted."""
+    issue = KIND.issue("registers").replace(old + ",", new + ",")
+    with pytest.raises(RefsimError, match=said) as found:
+        run([".reg .b16 %half;", FENCED, issue, *WAIT])
+    assert found.value.code == "malformed-ptx"
+
+
 def test_constants_that_do_not_exist_are_a_fault() -> None:
     with pytest.raises(RefsimError, match="imm-scale-b is 2"):
         run([FENCED, KIND.issue(signs=(1, 2)), *WAIT])

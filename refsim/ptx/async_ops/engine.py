@@ -32,6 +32,7 @@ STORE_RULE = "PTX ISA, st.async and red.async: the mbarrier lies in the memory o
 CHANGE_RULE = (
     "PTX ISA, cp.async.bulk.wait_group.read: a copy reads its tensor map until then, or until its mbarrier says so"
 )
+_AT_ONCE = 1 << 20  # bytes of a prefetch that are looked at together
 RUN_RULE = "PTX ISA, cp.async.bulk: size and addresses are multiples of 16"
 
 
@@ -74,7 +75,8 @@ class CopyEngine:
             self._check_run(one, {"size": size, "source address": start, "destination address": end})
             if not size:
                 continue
-            steps, chunks = np.arange(0, size, width), np.arange(0, size, BULK_BYTES)
+            reach = min(size, self.machine.shared.stride + BULK_BYTES)  # one end is shared memory, and ends before
+            steps, chunks = np.arange(0, reach, width), np.arange(0, reach, BULK_BYTES)
             read = self._run_end(one, source[0], start, steps, chunks, READ)
             counts = None if barrier is None else int(lanes.full(barrier)[at])
             for there, first in self.ends.targets(one, to[0], end, None if mask is None else int(lanes.full(mask)[at])):
@@ -179,11 +181,12 @@ class CopyEngine:
         for one, at in _each(lanes):
             start, size = int(lanes.full(address)[at]), int(lanes.full(amount)[at])
             self._check_run(one, {"size": size, "source address": start})
-            at_all = start + np.arange(0, size, BULK_BYTES) - self.machine.memory.space.base
-            try:
-                self.machine.memory.space.check(at_all, BULK_BYTES, store=False)
-            except AccessError as error:
-                raise one.fault(error.code, 0, error.what) from None
+            for first in range(0, size, _AT_ONCE):
+                at_all = start + np.arange(first, min(size, first + _AT_ONCE), BULK_BYTES)
+                try:
+                    self.machine.memory.space.check(at_all - self.machine.memory.space.base, BULK_BYTES, store=False)
+                except AccessError as error:
+                    raise one.fault(error.code, 0, error.what) from None
 
     def commit(self, lanes: Lanes) -> None:
         """What a thread started since its last commit is one bulk group."""

@@ -131,6 +131,8 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
         else:
             own = _own(operand, form, type)
             sources.append((None if operand is _ABSENT else match.source(operand, form, own), own))
+    if bound.clause.keeps_registers:
+        match.check_kept(sources)
     return Step(statement, bound, tuple(sources), tuple(results), statement.guard)
 
 
@@ -223,6 +225,20 @@ class _Matcher:
             raise malformed(
                 f"{self.opcode} wants {wanted}, {self.function.register_names[register.index]} is none", self.line
             )
+
+    def check_kept(self, sources: list[tuple[Source, PtxType]]) -> None:
+        """Registers that an instruction takes as such have the width of its type: no value is converted on the way."""
+        for source, type in sources:
+            if not isinstance(source, tuple):
+                continue
+            if not all(isinstance(element, Register) for element in source):
+                raise malformed(
+                    f"{self.opcode} wants vectors of registers", self.line, help="move the constant to a register"
+                )
+            for register in registers_of(source):
+                if (bits := self.function.register_bits[register]) != type.bits:
+                    name = self.function.register_names[register]
+                    raise malformed(f"{self.opcode} wants registers of {type.bits} bits, {name} has {bits}", self.line)
 
     def result(self, operand: Operand | None, form: OperandForm, type: PtxType) -> Result:
         """The register that an operand names, several for a vector, None for the sink."""
