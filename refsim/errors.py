@@ -77,8 +77,9 @@ def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
     return close if len(close) == count else difflib.get_close_matches(name, known, n=count, cutoff=0.0)
 
 
-def unknown(kind: str, name: str, known: list[str], *, where: str = "") -> RefsimError:
-    """The error for a name that no row has: it shows the three nearest."""
+def unknown(kind: str, name: object, known: list[str], *, where: str = "") -> RefsimError:
+    """The error for a name that no row has, or for what is no name: it shows the three nearest."""
+    name = str(name)
     return RefsimError(
         code=f"unknown-{kind.replace(' ', '-')}",
         what=f"no {kind} is called {_ends(name, 100)!r}",

@@ -1,5 +1,7 @@
 """Whole-number arguments: checked in one place, with the value that failed."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -18,7 +20,7 @@ def whole(what: str, value: ArrayLike, *, limit: int | None = None, least: int =
 
     whole("row", [3, 7], limit=8) passes; whole("row", 8, limit=8) is the error "row 8 is outside 0..7".
     """
-    array = np.asarray(value)
+    array = array_of(what, value)
     if array.dtype.kind not in "iu" and array.size:
         raise RefsimError("not-whole", f"{what} is {_shown(array)}: a whole number is needed")
     if array.size and (int(array.min()) < least or (limit is not None and int(array.max()) >= limit)):
@@ -28,6 +30,32 @@ def whole(what: str, value: ArrayLike, *, limit: int | None = None, least: int =
     if array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise RefsimError(f"{what.replace(' ', '-')}-range", f"{what} {int(array.max())} needs more than 63 bits")
     return array.astype(np.int64)
+
+
+def whole_number(what: str, value: ArrayLike, *, limit: int | None = None, least: int = 0) -> int:
+    """One whole number in least .. limit - 1; a list of one is none."""
+    found = whole(what, value, limit=limit, least=least)
+    if found.ndim:
+        raise RefsimError("not-whole", f"{what} has shape {found.shape}: one whole number is needed")
+    return int(found)
+
+
+def whole_numbers(what: str, values: ArrayLike, *, limit: int | None = None, least: int = 0) -> tuple[int, ...]:
+    """A list of whole numbers in least .. limit - 1: `what` is the name of one of them."""
+    found = whole(what, values, limit=limit, least=least)
+    if found.ndim != 1:
+        raise RefsimError("not-whole", f"{what}s have shape {found.shape}: a list of whole numbers is needed")
+    if isinstance(values, list | tuple) and any(isinstance(each, bool | np.bool_) for each in values):
+        raise RefsimError("not-whole", f"{what}s are {values}: a list of whole numbers is needed")
+    return tuple(found.tolist())
+
+
+def array_of(what: str, values: ArrayLike) -> NDArray[Any]:
+    """`values` as an array; lists of lists of several lengths are none."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise RefsimError("no-array", f"{what}: lists of several lengths are no array") from error
 
 
 def _shown(array: NDArray[np.generic]) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.integers import is_whole, whole
+from refsim.integers import array_of, is_whole, whole, whole_number, whole_numbers
 
 
 @pytest.mark.parametrize("value", [0, 3, np.uint8(3), np.int64(0)])
@@ -27,3 +27,24 @@ def test_the_value_that_failed_is_named() -> None:
         whole("row", [3, 8], limit=8)
     with pytest.raises(RefsimError, match=r"row is 1\.5: a whole number is needed"):
         whole("row", 1.5)
+
+
+@pytest.mark.parametrize("value", [[1], [], 1.5, "1", None, True, [[1], [2, 3]], np.float32("nan")])
+def test_one_number_is_no_list(value: object) -> None:
+    assert whole_number("row", np.int8(-3), least=-3) == -3
+    with pytest.raises(RefsimError, match="row"):
+        whole_number("row", value)
+
+
+@pytest.mark.parametrize("values", [1, [[1]], [1, True], (np.True_, 2), [1.5], "12", {1}, [[1], [2, 3]], object()])
+def test_a_list_holds_numbers_and_no_truth_values(values: object) -> None:
+    assert whole_numbers("row", (np.int8(2), 3)) == (2, 3)
+    with pytest.raises(RefsimError, match="row"):
+        whole_numbers("row", values)
+
+
+def test_lists_of_several_lengths_are_no_array() -> None:
+    assert array_of("row", [[1], [2]]).shape == (2, 1)
+    with pytest.raises(RefsimError, match="several lengths") as caught:
+        array_of("row", [[1], [2, 3]])
+    assert caught.value.code == "no-array"

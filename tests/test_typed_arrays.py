@@ -336,7 +336,7 @@ def test_a_file_of_narrow_integers_is_refused_by_their_name(kind, tmp_path) -> N
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("dtype", [np.float64, float, np.dtype("f8"), np.int64, bool])
+@pytest.mark.parametrize("dtype", [np.float64, float, np.dtype("f8"), np.int64, bool, np.complex64])
 def test_a_dtype_that_holds_no_codes_is_refused(dtype) -> None:
     """NumPy compares float64 and None as equal."""
     codes = np.zeros((4, 8), np.uint8)

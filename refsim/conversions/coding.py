@@ -23,6 +23,7 @@ from refsim.conversions.rounding import (
 )
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, F16, F32, Format, Overflow, format_named
+from refsim.integers import array_of
 from refsim.typed_arrays import integers, is_typed, typed, with_format
 
 Codes = NDArray[np.unsignedinteger]
@@ -258,7 +259,7 @@ def _encode_by_table(values: Values, rule: EncodingRule) -> NDArray[np.uint8]:
 
 def checked_codes(codes: ArrayLike, format: Format) -> Codes:
     """`codes` in the format's own code type, after a check of type and range."""
-    array: NDArray[Any] = np.asarray(codes)
+    array = array_of("codes", codes)
     plain = not isinstance(codes, np.ndarray | np.generic) and array.dtype.kind == "i"
     if array.dtype.kind != "u" and not plain and array.size:
         raise RefsimError(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from refsim.errors import RefsimError, unknown
-from refsim.integers import whole
+from refsim.integers import whole_number, whole_numbers
 from refsim.layouts.tma import (
     DATA_TYPES,
     INTERLEAVES,
@@ -86,8 +86,8 @@ def im2col_map(
     Source: CUDA Driver API, cuTensorMapEncodeIm2col; PTX ISA, im2col mode.
     """
     row = _type_named(data_type)
-    box = (int(whole("channels", channels)), int(whole("pixels", pixels)))
-    corners = (tuple(int(whole("corner", each, least=-(1 << 31))) for each in corner) for corner in (lower, upper))
+    box = (whole_number("channels", channels), whole_number("pixels", pixels))
+    corners = (whole_numbers("corner", corner, least=-(1 << 31)) for corner in (lower, upper))
     made = TensorMap(
         row,
         *_extents(row, dims, strides, address, box, element_strides),
@@ -112,28 +112,29 @@ def _extents(
     element_strides: Sequence[int] | None,
 ) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Address, dimensions, strides, box and element strides as whole numbers."""
+    extents = whole_numbers("dimension", dims)
     return (
-        int(whole("address", address)),
-        tuple(int(whole("dimension", extent)) for extent in dims),
-        tuple(int(whole("stride", stride)) for stride in (_dense(row, dims) if strides is None else strides)),
-        tuple(int(whole("box dimension", extent)) for extent in box),
-        tuple(int(whole("element stride", step)) for step in (element_strides or (1,) * len(dims))),
+        whole_number("address", address),
+        extents,
+        whole_numbers("stride", _dense(row, extents) if strides is None else strides),
+        whole_numbers("box dimension", box),
+        whole_numbers("element stride", (1,) * len(extents) if element_strides is None else element_strides),
     )
 
 
 def _type_named(name: str | DataType) -> DataType:
     if isinstance(name, DataType):
         return name
-    if name not in _TYPES:
+    if str(name) not in _TYPES:
         raise unknown("tensor map type", name, list(_TYPES))
-    return _TYPES[name]
+    return _TYPES[str(name)]
 
 
 def _dense(row: DataType, dims: Sequence[int]) -> list[int]:
-    strides, size = [], int(dims[0]) * row.element_bits // 8 if dims else 0
+    strides, size = [], dims[0] * row.element_bits // 8 if dims else 0
     for extent in dims[1:]:
         strides.append(size)
-        size *= int(extent)
+        size *= extent
     return strides
 
 
@@ -149,7 +150,7 @@ def _check_words(made: TensorMap) -> None:
         ("L2 promotion", made.l2_promotion, L2_PROMOTIONS),
         ("out-of-bounds fill", made.oob_fill, OOB_FILLS),
     ):
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise unknown(name, value, list(known))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.integers import whole
+from refsim.integers import array_of, whole_number, whole_numbers
 from refsim.layouts.swizzles import swizzle as swizzle_named
 from refsim.render.cards import Card
 from refsim.sources import CUDA_DRIVER, PTX, Source
@@ -92,6 +92,7 @@ L2_PROMOTIONS = get_args(L2Promotion)
 OOB_FILLS = get_args(OobFill)
 # In every halfword, for 16- and 32-bit types: measured on an H200, the documents do not say.
 NAN_FILL = 0x7FF7
+_FAR = 1 << 32  # an instruction's coordinates are s32, a tensor has up to 2^32 elements in a row
 MAP_BYTES, MAP_ALIGN = 128, 64  # of an encoded map
 OFFSET_BITS = {3: 16, 4: 8, 5: 5}
 """The bits of one im2col offset, by rank; corners of the box of pixels have as many, with their sign."""
@@ -187,8 +188,9 @@ class TensorMap(Card):
         that ends the context.
         Source: PTX ISA, tensors and bounding boxes, im2col mode; CUDA C++ Programming Guide, tensor memory access.
         """
-        self._check_place(coordinates, shared_address)
-        at, shape = [int(each) for each in coordinates], self.loaded[::-1]
+        at = list(whole_numbers("coordinate", coordinates, least=-_FAR, limit=_FAR))
+        shape = self.loaded[::-1]
+        self._check_place(at, shared_address)
         indices, line = self._boxed(at) if self.pixels is None else self._columns(self.pixels, at, offsets)
         inside, global_bits = np.ones(shape, bool), np.zeros(shape, np.int64)
         for axis, index in enumerate(indices):
@@ -229,7 +231,7 @@ class TensorMap(Card):
                 what = f"coordinate {axis} is {base}: the filter's base lies in {low}..{extent - 1 + high}"
                 raise RefsimError("tma-coordinates", what, rule=rule)
         spatial = len(self.dims) - 2
-        moved = tuple(int(whole("offset", each)) for each in ((0,) * spatial if offsets is None else offsets))
+        moved = whole_numbers("offset", (0,) * spatial if offsets is None else offsets)
         most = (1 << OFFSET_BITS[len(self.dims)]) - 1
         if len(moved) != spatial or not all(0 <= each <= most for each in moved):
             what = f"offsets {moved} of a tensor of rank {len(self.dims)}: {spatial} of 0..{most}"
@@ -247,7 +249,7 @@ class TensorMap(Card):
             raise RefsimError(
                 "tma-interleave", f"boxes of interleave {self.interleave} are not placed", help='interleave="none"'
             )
-        if int(whole("shared address", shared_address)) % 128:
+        if whole_number("shared address", shared_address) % 128:
             raise RefsimError(
                 "tma-destination",
                 f"shared address {shared_address} is no multiple of 128",
@@ -315,14 +317,15 @@ class Placement:
         if fills_nan and width > 32 and not self.inside.all():
             raise RefsimError("tma-fill", f"the NaN fill of {width}-bit elements is not known", help="oob_fill zeros")
         needed = (int(self.global_bits.max()) + width + 7) // 8
-        memory = words(memory)
+        memory = words(array_of("memory", memory))
         if memory.dtype != np.uint8 or memory.ndim != 1 or memory.size < needed:
             raise RefsimError("tma-memory", f"the box reads {needed} bytes; {memory.dtype} {memory.shape} has fewer")
         memory = memory[:needed]
         if self.tensor_map.data_type.rounded:
             memory = rounded_words(np.frombuffer(memory.tobytes(), np.uint32)).view(np.uint8)
         source = np.unpackbits(memory, bitorder="little")
-        image = np.unpackbits(np.full(self.tensor_map.box_bytes, pad, np.uint8), bitorder="little")
+        pads = np.full(self.tensor_map.box_bytes, whole_number("pad", pad, limit=256), np.uint8)
+        image = np.unpackbits(pads, bitorder="little")
         bits = np.arange(width)
         fill = (NAN_FILL >> bits % 16 & 1 if fills_nan else 0 * bits).astype(np.uint8)
         read = source[np.where(self.inside, self.global_bits, 0)[..., None] + bits]

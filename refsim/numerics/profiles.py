@@ -296,9 +296,9 @@ def _absent(target: str, unit: str) -> RefsimError | None:
 
 def unit_named(name: str) -> Unit:
     """A unit by its name; unknown ones are refused."""
-    if name not in _UNITS:
-        raise unknown("unit", str(name), _UNITS)
-    return cast("Unit", name)
+    if str(name) not in _UNITS:
+        raise unknown("unit", name, _UNITS)
+    return cast("Unit", str(name))
 
 
 def profile(

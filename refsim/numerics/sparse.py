@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
 from refsim.formats import BF16, E4M3, E5M2, F16, F32, S8, S32, TF32, U8, ElementType, float_named
+from refsim.integers import array_of
 from refsim.numerics.calls import Arguments, Call, codes_and_format, fitted
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Profile, Unit
@@ -169,7 +170,7 @@ def compress(a: ArrayLike, format: str | ElementType | None = None) -> tuple[Cod
     sparsity = sparsity_of(row)
     if codes.ndim < 1 or codes.shape[-1] == 0 or codes.shape[-1] % sparsity.group:
         raise RefsimError("operand-k", f"rows of {codes.shape} codes are not whole groups of {sparsity.group}")
-    groups = codes.reshape(*codes.shape[:-1], -1, sparsity.group)
+    groups = codes.reshape(*codes.shape[:-1], codes.shape[-1] // sparsity.group, sparsity.group)
     present = groups & codes.dtype.type(_magnitudes(row)) != 0
     counts = present.sum(axis=-1)
     if (counts > sparsity.kept).any():
@@ -181,7 +182,7 @@ def compress(a: ArrayLike, format: str | ElementType | None = None) -> tuple[Cod
             help="set the smallest to zero before",
         )
     chosen = np.sort(np.argsort(~present, axis=-1, kind="stable")[..., : sparsity.kept], axis=-1)
-    shape = (*codes.shape[:-1], -1)
+    shape = (*codes.shape[:-1], codes.shape[-1] // sparsity.group * sparsity.kept)
     stored = np.take_along_axis(groups, chosen, axis=-1).reshape(shape)
     return stored, chosen.astype(np.uint8).reshape(shape)
 
@@ -200,14 +201,14 @@ def decompress(a: ArrayLike, metadata: ArrayLike, format: str | ElementType | No
     groups = np.zeros((*shape, sparsity.group), codes.dtype)
     held = codes.reshape(*shape, sparsity.kept), positions.reshape(*shape, sparsity.kept).astype(np.intp)
     np.put_along_axis(groups, held[1], held[0], axis=-1)
-    return groups.reshape(*codes.shape[:-1], -1)
+    return groups.reshape(*codes.shape[:-1], groups.shape[-2] * sparsity.group)
 
 
 def checked_positions(
     metadata: ArrayLike, shape: tuple[int, ...], sparsity: Sparsity, *, ordered: bool = False
 ) -> Positions:
     """The positions of stored codes of that shape; raises RefsimError `metadata` where no instruction takes them."""
-    positions = native(np.asarray(metadata))
+    positions = native(array_of("metadata", metadata))
     if positions.dtype.kind not in "iu" or positions.shape != shape or not shape or shape[-1] % sparsity.kept:
         raise RefsimError(
             "metadata",
@@ -236,7 +237,7 @@ def misplaced(positions: Positions, sparsity: Sparsity, *, ordered: bool) -> tup
 
 def _codes(a: ArrayLike, format: str | ElementType | None) -> tuple[Codes, ElementType]:
     given, row = codes_and_format(a, format, "a", None)
-    codes = native(np.asarray(given))
+    codes = native(array_of("a", given))
     if codes.dtype != row.code_dtype:
         raise RefsimError(
             "code-type", f"a holds {codes.dtype}, codes of {row} are {row.code_dtype}", help="or view a float's bits"
@@ -300,14 +301,14 @@ class SparseCall:
 
 def sparse_call(arguments: Arguments, metadata: ArrayLike, row: Profile, k: int) -> SparseCall:
     """The call of a sparse instruction; raises RefsimError where operands and metadata do not fit each other."""
-    a, b = (native(np.asarray(side)) for side in (arguments.a, arguments.b))
+    a, b = (native(array_of(name, side)) for name, side in (("a", arguments.a), ("b", arguments.b)))
     sparsity, where = sparsity_of(arguments.a_format), f"sparse {row.name}"
     if min(a.ndim, b.ndim) < 2 or not a.size or a.shape[-1] * sparsity.group != b.shape[-1] * sparsity.kept:
         raise RefsimError(
             "operand-shape", f"a has shape {a.shape}, b has shape {b.shape}", where, f"{sparsity}: {_SHAPES}"
         )
     positions = checked_positions(metadata, a.shape, sparsity)
-    c = None if arguments.c is None else native(np.asarray(arguments.c))
+    c = None if arguments.c is None else native(array_of("c", arguments.c))
     m, n = a.shape[-2], b.shape[-2]
     if c is not None and c.shape[-2:] != (m, n):
         raise RefsimError("operand-shape", f"c has shape {c.shape}", where, f"M = {m}, N = {n}")

@@ -26,10 +26,10 @@ from refsim.conversions import round_bits
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.evidence import Evidence, Level, Run
 from refsim.formats import BF16, E4M3, F32, Format, format_named
-from refsim.integers import is_whole, whole
+from refsim.integers import array_of, is_whole, whole
 from refsim.numerics import ieee, mma
 from refsim.oracles.gemm_1d2d import BLOCK, OUT_FORMATS, WGMMA_K, fp8_gemm_1d2d
-from refsim.typed_arrays import with_format
+from refsim.typed_arrays import native, with_format
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -223,7 +223,7 @@ RANGE_BLOCKS: dict[str, int] = {TENSOR_WISE: 1, BLOCKWISE: 4}
 
 def _region(version: int, chip: str) -> CublasltRegion:
     for row in CUBLASLT_REGIONS:
-        if (row.version, row.chip) == (version, str(chip).lower()):
+        if is_whole(version) and (row.version, row.chip) == (version, str(chip).lower()):
             return row
     known = ", ".join(f"{row.version} on {row.chip.upper()}" for row in CUBLASLT_REGIONS)
     raise _unmodelled(
@@ -268,8 +268,8 @@ def _proven_scales(region: CublasltRegion, name: str, scales: Floats, where: str
 
 
 def _codes(name: str, codes: ArrayLike) -> Codes:
-    bare = np.asarray(codes)
-    codes, format = with_format(codes, E4M3 if bare.dtype == E4M3.code_dtype else None, name)
+    bare = array_of(name, codes)
+    codes, format = with_format(bare, E4M3 if bare.dtype == E4M3.code_dtype else None, name)
     if format is not E4M3:
         raise RefsimError("format-not-here", f"{name} holds {format.name}", rule="E4M3, as it was measured")
     array = np.asarray(codes)
@@ -289,7 +289,8 @@ def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
 
 def _scalar(name: str, scale: ArrayLike) -> Floats:
     """A scale of a whole tensor: float32, or a number of Python rounded to it."""
-    array = np.asarray(np.float32(scale) if isinstance(scale, int | float) else scale)
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    array = native(array_of(f"scale_{name}", _rounded(scale) if is_number else scale))
     if array.dtype != np.float32:
         raise RefsimError("scale-type", f"scale_{name} is {array.dtype}", rule="float32")
     if array.size != 1:
@@ -297,9 +298,15 @@ def _scalar(name: str, scale: ArrayLike) -> Floats:
     return array.reshape(1, 1)
 
 
+def _rounded(scale: float) -> np.float32:
+    with np.errstate(over="ignore"):
+        return np.float32(scale if abs(scale) < 2**1000 else np.inf if scale > 0 else -np.inf if scale < 0 else np.nan)
+
+
 def _block_scales(name: str, scales: ArrayLike, rows: int, k: int, each: int) -> Floats:
     """Scales by row of the operand: those of `each` rows are repeated."""
-    array, wanted = np.asarray(scales), (ceil(rows / each), ceil(k / BLOCK))
+    array = native(array_of(f"scale_{name}", scales))
+    wanted = ceil(rows / each), ceil(k / BLOCK)
     if array.dtype != np.float32:
         raise RefsimError("scale-type", f"scale_{name} holds {array.dtype}", rule="float32")
     if array.shape != wanted:

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import round_bits
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, E4M3, F32, Format, format_named
-from refsim.integers import is_whole, whole
+from refsim.integers import array_of, is_whole, whole
 from refsim.numerics import ieee, mma
 from refsim.oracles.row_groups import GROUP_ROWS, parts_of
 from refsim.scaling.quantizing import scale_values
@@ -139,9 +139,10 @@ def _of_groups(
     order: _Order,
 ) -> Floats:
     """Each expert's rows by its own B; rows of nobody stay +0."""
-    a, a_format = with_format(a, formats[0] or _own(a), "a")
-    b, b_format = with_format(b, formats[1] or _own(b), "b")
-    codes, weights, scales, of_weights = (np.asarray(each) for each in (a, b, scale_a, scale_b))
+    named = (("a", a), ("b", b), ("scale_a", scale_a), ("scale_b", scale_b))
+    codes, weights, scales, of_weights = (array_of(name, each) for name, each in named)
+    codes, a_format = _with_own_format(codes, formats[0], "a")
+    weights, b_format = _with_own_format(weights, formats[1], "b")
     if weights.ndim != 3 or of_weights.ndim != 3 or len(of_weights) != len(weights):
         raise RefsimError(
             "shape",
@@ -164,10 +165,11 @@ def _of_groups(
     return total
 
 
-def _own(codes: ArrayLike) -> Format | None:
-    """The format of codes that do not know theirs."""
-    array = np.asarray(codes)
-    return E4M3 if array.dtype == E4M3.code_dtype else None
+def _with_own_format(codes: NDArray[Any], format: str | Format | None, name: str) -> tuple[NDArray[Any], Format]:
+    """Codes and their format, E4M3 where nothing says it."""
+    unsaid = E4M3 if format is None and codes.dtype == E4M3.code_dtype else format
+    words, row = with_format(codes, unsaid, name)
+    return np.asarray(words), row
 
 
 def _order(promotion: str, splits: int, target: str) -> _Order:
@@ -179,8 +181,7 @@ def _order(promotion: str, splits: int, target: str) -> _Order:
 
 
 def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format | None, picked: Picked) -> _Side:
-    codes, row = with_format(codes, format or _own(codes), name)
-    array = np.asarray(codes)
+    array, row = _with_own_format(array_of(name, codes), format, name)
     if array.dtype != row.code_dtype or row.bits != 8:
         raise RefsimError("code-type", f"{name} holds {array.dtype}, codes of {row}", rule="FP8: one uint8 a code")
     if array.ndim != 2 or array.shape[1] == 0:

@@ -14,6 +14,7 @@ from refsim.integers import is_whole, whole
 
 GROUP_ROWS = 128  # rows of one tile: DeepGEMM's alignment of the contiguous layout
 NOBODY = -1
+_MOST_ROWS = 1 << 31
 RULE = "DeepGEMM: the first row of a block says whose weights it is multiplied by"
 
 
@@ -37,14 +38,19 @@ def open_rows(groups: ArrayLike, rows_each: int | None = None) -> NDArray[np.boo
     """
     if rows_each is None:
         return np.asarray(_list(groups, NOBODY, None) == NOBODY)
+    if not is_whole(rows_each, most=_MOST_ROWS):
+        raise _misfit(f"{rows_each!r} rows of each expert")
     return np.asarray(np.arange(rows_each) >= _list(groups, 0, rows_each + 1)[:, None])
 
 
 def parts_of(groups: ArrayLike, rows: tuple[int, ...], experts: int, group_rows: int) -> tuple[ExpertRows, ...]:
     """The rows of every expert that has any, for `rows` (M,) or (experts, M)."""
+    if not is_whole(group_rows, 1, _MOST_ROWS):
+        raise _misfit(f"blocks of {group_rows!r} rows")
     if len(rows) == 2:
-        if len(np.atleast_1d(groups)) != experts or rows[0] != experts:
-            raise _misfit(f"{np.shape(groups)} counts for {rows[0]} matrices and {experts} experts")
+        counts = len(_list(groups, 0, None))
+        if counts != experts or rows[0] != experts:
+            raise _misfit(f"{counts} counts for {rows[0]} matrices and {experts} experts")
         counted = ~open_rows(groups, rows[1])
         return tuple(
             ExpertRows(expert, counted[expert], (expert,)) for expert in range(experts) if counted[expert].any()
@@ -52,8 +58,6 @@ def parts_of(groups: ArrayLike, rows: tuple[int, ...], experts: int, group_rows:
     owner = _list(groups, NOBODY, experts)
     if owner.shape != rows:
         raise _misfit(f"{owner.shape} experts for {rows[0]} rows")
-    if not is_whole(group_rows, 1):
-        raise _misfit(f"blocks of {group_rows!r} rows")
     first = owner[np.arange(len(owner)) // group_rows * group_rows]
     mixed = np.flatnonzero((owner != first) & (owner != NOBODY))
     if mixed.size:

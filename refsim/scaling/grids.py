@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
-from refsim.integers import is_whole, whole
+from refsim.integers import array_of, is_whole, whole_numbers
 
 Pair = tuple[int, int]
 
@@ -19,7 +19,9 @@ def scale_grid(shape: Pair, group: Pair = (1, 128)) -> Pair:
     Source: DeepGEMM, per_token_cast_to_fp8 and per_block_cast_to_fp8 (ceil_div).
     """
     rows, columns = checked_group(group)
-    extents = [int(whole(name, extent)) for name, extent in zip(("rows", "columns"), shape, strict=True)]
+    extents = whole_numbers("extent", shape)
+    if len(extents) != 2:
+        raise RefsimError("shape", f"a matrix of shape {extents}", rule="(rows, columns)")
     return -(-extents[0] // rows), -(-extents[1] // columns)
 
 
@@ -29,7 +31,7 @@ def spread(scales: ArrayLike, shape: Pair, group: Pair = (1, 128)) -> NDArray[An
     spread([[2.0, 3.0]], (1, 3), (1, 2)) is [[2.0, 2.0, 3.0]]. Raises RefsimError `scale-shape` for another number of scales.
     Source: defined here.
     """
-    array, wanted = np.asarray(scales), scale_grid(shape, group)
+    array, wanted = array_of("scales", scales), scale_grid(shape, group)
     if array.shape[-2:] != wanted:
         raise RefsimError(
             "scale-shape",
@@ -52,6 +54,6 @@ def largest_of_groups(magnitudes: NDArray[Any], group: Pair) -> NDArray[Any]:
 
 def checked_group(group: Pair) -> Pair:
     """(rows, columns), both whole and 1 or more."""
-    if np.shape(group) != (2,) or not all(is_whole(each, 1) for each in group):
+    if array_of("group", group).shape != (2,) or not all(is_whole(each, 1) for each in group):
         raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
     return int(group[0]), int(group[1])

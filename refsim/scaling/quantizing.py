@@ -19,10 +19,11 @@ from refsim.conversions import convert, decode, round_bits
 from refsim.conversions.rounding import default_nan
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E4M3, F32, Format
+from refsim.integers import array_of
 from refsim.scaling.grids import largest_of_groups, spread
 from refsim.scaling.rows import NAN_RULES, QUOTIENTS, NanRule, Quotient, ScaleKind, ScaleKindName, scale_kind
 from refsim.scaling.wide import NARROW_FORMATS, WIDE_FORMATS, one_of, wide_values
-from refsim.typed_arrays import is_typed, typed, with_format
+from refsim.typed_arrays import is_typed, native, typed, with_format
 
 EPS = 1e-4
 MAGNITUDE_BITS, FRACTION, FRACTION_BITS = np.uint32(0x7FFFFFFF), np.uint32(0x007FFFFF), np.uint32(23)
@@ -140,7 +141,7 @@ def dequantize(
 
 def scale_values(scales: ArrayLike) -> NDArray[np.float32]:
     """Scales as float32: float32 as they are, uint8 and ml_dtypes' float8_e8m0fnu as codes of E8M0."""
-    array = np.asarray(scales)
+    array = native(array_of("scales", scales))
     if array.dtype == np.float32:
         return array
     if array.dtype == np.uint8 or is_typed(array.dtype):
@@ -149,8 +150,9 @@ def scale_values(scales: ArrayLike) -> NDArray[np.float32]:
 
 
 def _bits_of(eps: float) -> np.uint32:
+    is_number = isinstance(eps, int | float | np.integer | np.floating) and not isinstance(eps, bool)
     with np.errstate(all="ignore"):
-        rounded = np.float32(eps)
+        rounded = np.float32(eps if is_number and abs(eps) <= 1e300 else np.inf)
     if not (rounded > 0 and np.isfinite(rounded)):
         raise RefsimError("eps", f"eps is {eps!r}", rule="eps bounds amax from below: a float32 above 0")
     return np.uint32(rounded.view(np.uint32))
@@ -162,5 +164,5 @@ def _canonical(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _known(kind: str, name: str, names: tuple[str, ...]) -> None:
-    if name not in names:
+    if str(name) not in names:
         raise unknown(kind, str(name), list(names))

@@ -1,7 +1,9 @@
 """TMA boxes against a loop over elements, and tensor maps against the rules of the driver's header."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from refsim.conversions import pack
 from refsim.errors import RefsimError
 from refsim.layouts.descriptors import descriptor
-from refsim.layouts.tensor_maps import tensor_map
+from refsim.layouts.tensor_maps import im2col_map, tensor_map
 from refsim.layouts.tiles import tile
 from refsim.layouts.tma import DATA_TYPES, TensorMap
 
@@ -238,3 +240,38 @@ def test_a_load_of_tf32_rounds_to_the_nearest_and_leaves_what_is_no_number() -> 
     assert box.load(memory.view(np.uint8)).view(np.uint32)[: len(given)].tolist() == wanted
     plain = tensor_map("float32", (16,), (16,)).place((0,))
     assert plain.load(memory.view(np.uint8)).view(np.uint32).tolist() == memory.tolist()
+
+
+NO_NUMBERS = [1.5, "x", None, True, [[1], [2, 3]], object(), {}]
+TILED = {"dims": (64, 64), "box": (32, 32), "strides": (64,), "element_strides": (1, 1)}
+COLUMNS = {"dims": (64, 9, 14, 2), "lower": (-1, -1), "upper": (-1, -1), "element_strides": (1, 1, 1, 1)}
+SIZES = {"channels": 16, "pixels": 64}
+WORDS = ("interleave", "swizzle", "l2_promotion", "oob_fill")
+
+
+def misused(wrong: Any) -> Iterator[Callable[[], object]]:
+    """Calls in which one argument, or the last number of one, is wrong."""
+    for name, numbers in TILED.items():
+        yield partial(tensor_map, "uint8", **{**TILED, name: (*numbers[1:], wrong)})
+        if wrong is not None:
+            yield partial(tensor_map, "uint8", **{**TILED, name: wrong})
+    for name, numbers in COLUMNS.items():
+        yield partial(im2col_map, "uint8", **{**SIZES, **COLUMNS, name: (*numbers[1:], wrong)})
+    for name in SIZES:
+        yield partial(im2col_map, "uint8", **{**SIZES, **COLUMNS, name: wrong})
+    for name in ("address", *WORDS):
+        yield partial(tensor_map, "uint8", **TILED, **{name: wrong})
+    made = tensor_map("uint8", (64, 64), (32, 32))
+    yield partial(tensor_map, wrong, (64, 64), (32, 32))
+    yield partial(made.place, wrong)
+    yield partial(made.place, (wrong, 0))
+    yield partial(made.place, (0, 0), wrong)
+    yield partial(made.place((0, 0)).load, wrong)
+    yield partial(made.place((0, 0)).load, np.zeros(4096, np.uint8), pad=wrong)
+
+
+@pytest.mark.parametrize("wrong", [*NO_NUMBERS, [5]], ids=repr)
+def test_what_is_no_number_and_no_name_is_refused(wrong: Any) -> None:
+    for call in misused(wrong):
+        with pytest.raises(RefsimError):
+            call()

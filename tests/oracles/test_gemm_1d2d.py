@@ -207,6 +207,7 @@ def test_masked_rows_beyond_the_count_are_open() -> None:
 
 ONE, SCALE = np.full((2, 128), 0x38, np.uint8), np.ones((2, 1), np.float32)
 EXPERTS = np.stack([ONE, ONE]), np.ones((2, 1, 1), np.float32)
+MASKED = EXPERTS[0], EXPERTS[0], np.stack([SCALE, SCALE]), EXPERTS[1]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,12 @@ EXPERTS = np.stack([ONE, ONE]), np.ones((2, 1, 1), np.float32)
         ("scale-type", lambda: gemm(ONE, ONE, np.ones((2, 1)), SCALE)),
         ("shape", lambda: gemm(ONE, np.zeros((2, 300), np.uint8), SCALE, np.ones((2, 3), np.float32))),
         ("shape", lambda: gemm(ONE, ONE[:, :100], SCALE, SCALE)),  # as many blocks of K
+        ("shape", lambda: gemm(ONE, EXPERTS[0][:, :, :100], SCALE, EXPERTS[1], groups=[0, 0])),
         ("shape", lambda: gemm(ONE[:, :0], ONE, SCALE, SCALE)),
+        ("no-array", lambda: gemm([[1], [1, 2]], ONE, SCALE, SCALE)),
+        ("no-array", lambda: gemm(ONE, ONE, [[1.0], [1.0, 2.0]], SCALE)),
+        ("unknown-format", lambda: gemm(ONE, ONE, SCALE, SCALE, a_format="")),
+        ("splits", lambda: gemm(ONE, ONE, SCALE, SCALE, splits=True)),
         ("shape", lambda: gemm(ONE, ONE, SCALE, SCALE, rows=[[0]])),
         ("row-range", lambda: gemm(ONE, ONE, SCALE, SCALE, rows=[2])),
         ("code-type", lambda: gemm(ONE, ONE, SCALE, SCALE, a_format="bf16")),
@@ -231,7 +237,12 @@ EXPERTS = np.stack([ONE, ONE]), np.ones((2, 1, 1), np.float32)
         ("group-layout", lambda: gemm(ONE, EXPERTS[0], SCALE, EXPERTS[1], groups=[0, 2])),
         ("group-layout", lambda: gemm(ONE, EXPERTS[0], SCALE, EXPERTS[1], groups=[0])),
         ("group-layout", lambda: gemm(EXPERTS[0], EXPERTS[0], np.stack([SCALE, SCALE]), EXPERTS[1], groups=[1, 3])),
+        ("group-layout", lambda: gemm(ONE, EXPERTS[0], SCALE, EXPERTS[1], groups=[0, 0], group_rows=1 << 63)),
+        ("group-layout", lambda: gemm(*MASKED, groups=[1, 2], group_rows="all")),
+        ("group-layout", lambda: gemm(*MASKED, groups=[[1, 2]])),
         ("group-layout", lambda: oracles.open_rows([0.5])),
+        ("group-layout", lambda: oracles.open_rows([1, 0], 1 << 63)),
+        ("group-layout", lambda: oracles.open_rows([1, 0], 1.5)),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_refused(code: str, call) -> None:
@@ -243,3 +254,8 @@ def test_what_is_refused(code: str, call) -> None:
 def test_a_block_of_rows_may_be_smaller() -> None:
     found = gemm(ONE, EXPERTS[0], SCALE, EXPERTS[1], groups=[0, 1], group_rows=1)
     np.testing.assert_array_equal(found, gemm(ONE, ONE, SCALE, SCALE))
+
+
+def test_scales_may_have_the_other_byte_order() -> None:
+    a, b, sa, sb = operands(31, 3, 8, 130)
+    np.testing.assert_array_equal(gemm(a, b, sa.astype(">f4"), sb), gemm(a, b, sa, sb))

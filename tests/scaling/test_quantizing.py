@@ -1,5 +1,6 @@
 """Quantisation by groups: worked numbers, groups at the edge, every special value, and the slow definition."""
 
+from functools import partial
 from typing import get_args
 
 import ml_dtypes
@@ -145,6 +146,20 @@ def test_nothing_is_quantised_to_nothing() -> None:
         ("eps", lambda: scaling.quantize(f32([1]), eps=0.0)),
         ("eps", lambda: scaling.quantize(f32([1]), eps=1e-60)),
         ("eps", lambda: scaling.quantize(f32([1]), eps=float("nan"))),
+        *(("eps", partial(scaling.quantize, f32([1]), eps=eps)) for eps in (True, "1", [1, 2], None, 10**400, 1j)),
+        *(
+            ("group", partial(scaling.quantize, f32([1]), group=group))
+            for group in ((1, True), (1, 2, 3), (1, 1.0), "ab")
+        ),
+        ("no-array", lambda: scaling.quantize(f32([1]), group=([1], 2))),
+        ("no-array", lambda: scaling.quantize([[1.0], [1.0, 2.0]])),
+        ("no-array", lambda: scaling.dequantize([[1], [1, 2]], f32([1]), "e4m3")),
+        ("no-array", lambda: scaling.spread([[1.0], [1.0, 2.0]], (1, 1))),
+        ("shape", lambda: scaling.scale_grid((1, 2, 3))),
+        ("shape", lambda: scaling.spread(f32([1]), (1,))),
+        ("not-whole", lambda: scaling.scale_grid(5)),
+        ("not-whole", lambda: scaling.scale_grid((1, True))),
+        ("unknown-quotient", lambda: scaling.quantize(f32([1]), quotient=np.arange(2))),
         ("group", lambda: scaling.quantize(f32([1]), group=(1, 0))),
         ("group", lambda: scaling.quantize(f32([1]), group=128)),
         ("shape", lambda: scaling.quantize(np.float32([1]))),
