@@ -289,8 +289,9 @@ def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
 
 def _scalar(name: str, scale: ArrayLike) -> Floats:
     """A scale of a whole tensor: float32, or a number of Python rounded to it."""
-    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    array = native(array_of(f"scale_{name}", _rounded(scale) if is_number else scale))
+    if isinstance(scale, int | float) and not isinstance(scale, bool):
+        scale = _rounded(scale)
+    array = native(array_of(f"scale_{name}", scale))
     if array.dtype != np.float32:
         raise RefsimError("scale-type", f"scale_{name} is {array.dtype}", rule="float32")
     if array.size != 1:
