@@ -242,7 +242,7 @@ def test_a_load_of_tf32_rounds_to_the_nearest_and_leaves_what_is_no_number() -> 
     assert plain.load(memory.view(np.uint8)).view(np.uint32).tolist() == memory.tolist()
 
 
-NO_NUMBERS = [1.5, "x", None, True, [[1], [2, 3]], object(), {}]
+NO_NUMBERS = [1.5, "x", None, True, [[1], [2, 3]], object, {}]
 TILED = {"dims": (64, 64), "box": (32, 32), "strides": (64,), "element_strides": (1, 1)}
 COLUMNS = {"dims": (64, 9, 14, 2), "lower": (-1, -1), "upper": (-1, -1), "element_strides": (1, 1, 1, 1)}
 SIZES = {"channels": 16, "pixels": 64}
