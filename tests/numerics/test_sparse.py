@@ -133,6 +133,8 @@ def test_one_row_of_data_says_where_a_step_ends(monkeypatch) -> None:
 
 def test_what_is_inferred_says_so() -> None:
     row = numerics.sparse_profile("sm_90a", "mma.sync", "f16", "f16", "f32")
+    assert (row.k, row.evidence.level, row.source.place) == ((16, 8), Level.SILICON, "mma.sp")
+    row = numerics.sparse_profile("sm_80", "mma.sync", "f16", "f16", "f32")
     assert (row.k, row.evidence.level, row.source.place) == ((16, 8), Level.UNVERIFIED, "mma.sp")
     assert "not measured" in row.evidence.what
     assert numerics.sparse_profile("sm_80", "mma.sync", "s8", "u8", "s32", 64).evidence.level is Level.FORMULA
@@ -143,7 +145,15 @@ def test_what_is_inferred_says_so() -> None:
 def test_a_product_that_is_inferred_warns() -> None:
     a, positions = np.zeros((1, 16), np.uint16), np.tile(np.uint8([0, 1]), 8)[None]
     with pytest.warns(numerics.UnverifiedProfileWarning, match="inferred, not measured"):
-        numerics.mma(a, np.zeros((1, 32), np.uint16), unit="wgmma", a_format="f16", b_format="f16", metadata=positions)
+        numerics.mma(
+            a,
+            np.zeros((1, 32), np.uint16),
+            target="sm_80",
+            unit="mma.sync",
+            a_format="f16",
+            b_format="f16",
+            metadata=positions,
+        )
 
 
 @pytest.mark.parametrize(

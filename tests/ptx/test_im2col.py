@@ -98,6 +98,21 @@ def test_pixels_are_loaded_as_the_definition_says(column: Any, policy: str) -> N
         assert gpu.findings().notes == ()
 
 
+@pytest.mark.parametrize(("address", "code"), [("map", ""), ("%d1", "out-of-bounds")], ids=["param", "generic"])
+def test_a_prefetch_from_parameters_takes_an_address_in_parameters(address: str, code: str) -> None:
+    """With a generic one an H200 stops: misaligned address."""
+    text = alone("load_3d").replace("prefetch.tensormap [%d1]", f"prefetch.param.tensormap [{address}]")
+    with device.open("sim", "sm_90a").loaded(text, "tensor_maps.ptx") as gpu:
+        x, out = gpu.upload(np.arange(32, dtype=np.uint32), name="x"), gpu.output(32, np.uint32, name="out")
+        made = layouts.im2col_map("uint32", (8, 4, 1), 8, 4, lower=(0,), upper=(0,), address=x.address)
+        try:
+            launch(gpu, "load", made, (0, 0, 0), (0,), 0, 32, out)
+        except RefsimError as stopped:
+            assert (stopped.code, "generic" in stopped.what) == (code, True)
+        else:
+            assert (code, gpu.read(out).tolist()) == ("", list(range(32)))
+
+
 @given(columns())
 def test_pixels_are_stored_as_the_definition_says(column: Any) -> None:
     fields, base, _, to = column

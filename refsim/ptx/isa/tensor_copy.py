@@ -3,12 +3,14 @@ of the pixels that a convolution multiplies (im2col), in 3 to 5."""
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_copies import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.bulk_copy import HINTS
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 from refsim.sources import PTX
 
 Array = NDArray[Any]
@@ -180,11 +182,16 @@ for _hint, _policy in HINTS:
 
 @instruction(
     "prefetch{.space:const|param}.tensormap [map]",
-    ignores=("space",),
     since="sm_90",
     undefined=asked,
     source=PTX["prefetch"],
 )
-def prefetch_map(lanes: Lanes, tensor_map: Array) -> None:
-    """A hint that a copy will use a tensor map."""
+def prefetch_map(lanes: Lanes, tensor_map: Array, *, space: str | None) -> None:
+    """A hint that a copy will use a tensor map; one of .param takes no generic address, which stops an H200."""
+    if space == "param":
+        if (tensor_map.astype(np.int64) >= WINDOW_SIZE).any():
+            raise lanes.fault(
+                "out-of-bounds", 0, f"{int(tensor_map.max()):#x} is a generic address: .param has no such byte"
+            )
+        tensor_map = tensor_map + np.uint64(WINDOWS["param"])
     lanes.machine.engine.look(lanes, tensor_map)
