@@ -30,6 +30,7 @@ FAMILIES = (
     "control",
     "matrix",
     "sparse",
+    "block_scale",
     "wmma",
     "async_copy",
     "cluster",
@@ -60,12 +61,20 @@ BEFORE = {
     "sm_100": "sm_90",
     "sm_100a": "sm_90a",
     "sm_100f": "sm_100",
+    "sm_120f": "sm_110a",
 }
 # The conversions of PTX 9.2, all that began with a family of targets; older assemblers do not know them.
 FAMILIES_JUDGED_FROM = (13, 2)
 # What ptxas takes although the ISA dates it later: .satfinite came to f16 with sm_80, one-sided fences with sm_90 (13.0).
 TAKEN_EARLIER = {"cvt.rn.satfinite.f16.f32", "cvt.rz.satfinite.f16.f32"}
 TAKEN_EARLIER |= {f"fence.{side}.{scope}" for side in ("acquire", "release") for scope in ("cta", "gpu", "sys")}
+# Of kind::f8f6f4 ptxas takes the types of 8 bits wherever mma has them without a kind.
+TAKEN_EARLIER |= {
+    f"mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.{d}.{a}.{b}.{d}"
+    for d in ("f32", "f16")
+    for a in ("e4m3", "e5m2")
+    for b in ("e4m3", "e5m2")
+}
 
 
 def needs_a_function(bound: Bound) -> bool:
@@ -73,7 +82,8 @@ def needs_a_function(bound: Bound) -> bool:
     return (bound.clause.mnemonic == "st" and ".param" in bound.opcode) or "param::func" in bound.opcode
 
 
-TARGETS = sorted({bound.since for bound in INSTANCES if has("sm_100a", bound.since) or bound.since == "sm_100a"})
+LATEST = ("sm_100a", "sm_120a")
+TARGETS = sorted({bound.since for bound in INSTANCES if any(has(target, bound.since) for target in LATEST)})
 
 
 @pytest.mark.parametrize("since", TARGETS)

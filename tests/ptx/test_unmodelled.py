@@ -75,10 +75,7 @@ def test_the_error_says_what_is_missing_and_since_when() -> None:
     assert "wait for" not in str(caught.value)
 
 
-def test_a_block_scaled_product_is_not_called_any_product() -> None:
-    row = unmodelled("mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0")
-    assert row is not None
-    assert row.since == "sm_120a"
+def test_a_row_is_found_by_a_word_that_the_opcode_has() -> None:
     pair = unmodelled("cvt.rn.satfinite.relu.scaled::n2::ue8m0.s2f6x2.f32")
     assert pair is not None
     assert pair.since == "sm_100a"

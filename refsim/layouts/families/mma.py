@@ -65,7 +65,7 @@ MMA_SHAPES = (
     MmaShape(16, 8, 128, ("b1",), ("s32",), "sm_80"),
     MmaShape(16, 8, 256, ("b1",), ("s32",), "sm_80"),
 )
-SCALINGS = (
+MMA_SCALINGS = (
     Scaling(32, "mxf8f6f4", 1, (0, 1, 2, 3)),
     Scaling(64, "mxf4", 2, (0, 2)),
     Scaling(64, "mxf4nvf4", 2, (0, 2)),
@@ -91,7 +91,7 @@ def rows() -> Iterator[Row]:
                     yield name, partial(_volta_operand, name, shape, operand, major)
             else:
                 yield stem, partial(_operand, stem, shape, type, operand)
-    for scaling, operand in product(SCALINGS, THREAD_IDS):
+    for scaling, operand in product(MMA_SCALINGS, THREAD_IDS):
         for byte, thread in product(scaling.byte_ids, THREAD_IDS[operand]):
             selector = f".byte{byte}.thread{thread}" if byte or thread else ""
             name = f"mma.{scaling}.{operand}{selector}"
@@ -234,7 +234,7 @@ def refusal(name: str) -> RefsimError | None:
     part = match.groupdict()
     shape, type = f"m{part['m']}n{part['n']}k{part['k']}", part["type"]
     of_shape = [row for row in MMA_SHAPES if str(row) == shape]
-    scalings = [row for row in SCALINGS if row.kind == type]
+    scalings = [row for row in MMA_SCALINGS if row.kind == type]
     if scalings or part["operand"].startswith("sf"):
         return _scale_refusal(name, part, shape, scalings)
     if not any(type in row.types for row in MMA_SHAPES):
@@ -259,7 +259,7 @@ def refusal(name: str) -> RefsimError | None:
 
 
 def _scale_refusal(name: str, part: dict[str, str | None], shape: str, scalings: list[Scaling]) -> RefsimError:
-    rule = "PTX ISA, mma: block scaling is " + ", ".join(str(row) for row in SCALINGS)
+    rule = "PTX ISA, mma: block scaling is " + ", ".join(str(row) for row in MMA_SCALINGS)
     fitting = [row for row in scalings if str(row) == f"{shape}.{row.kind}.{part['vector']}x"]
     if not fitting:
         asked = f"{shape}.{part['type']}" + (f".{part['vector']}x" if part["vector"] else " without a scale vector")

@@ -44,8 +44,8 @@ def multiplied(names: Sequence[str], shape: SparseShape, type: str) -> Callable[
             return nothing  # likewise
         a, b, c = (fragment_named(name) for name in names)
         count = operands.lanes.count
-        events = np.maximum(_matrix(masks["c"], c, count), _matrix(masks["a"], a, count).max(axis=2)[:, :, None])
-        met = gathered(_matrix(masks["b"], b, count).swapaxes(1, 2), positions, sparsity_of(element_named(type)))
+        events = np.maximum(matrix_of(masks["c"], c, count), matrix_of(masks["a"], a, count).max(axis=2)[:, :, None])
+        met = gathered(matrix_of(masks["b"], b, count).swapaxes(1, 2), positions, sparsity_of(element_named(type)))
         events = np.maximum(events, met.max(axis=3))
         row, column = c.elements
         held = events[:, row, column]
@@ -66,10 +66,12 @@ def demand_metadata(operands: RuleOperands, mask: Mask | None, name: str, thread
     tracking_of(lanes).reached(part, mask.part(giving), METADATA)
 
 
-def _matrix(masks: list[Mask | None], fragment: Fragment, count: int) -> Array:
-    """The event of each element of a matrix, 0 where it is defined: (warps, rows, columns)."""
+def matrix_of(masks: list[Mask | None], fragment: Fragment, count: int) -> Array:
+    """The event of each element of a matrix, 0 where it is defined: (warps, rows, columns). Places of registers that hold no
+    element do not count."""
     _, events = elements_of(masks, fragment, count)
     found = np.zeros((len(events), *fragment.shape), np.int32)
     row, column = fragment.elements
-    found[:, row, column] = events
+    used = row >= 0
+    found[:, row[used], column[used]] = events[:, used]
     return found

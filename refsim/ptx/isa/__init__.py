@@ -19,6 +19,7 @@ INSTRUCTION_FAMILIES = (
     "proxy_fence",
     "matrix",
     "sparse",
+    "block_scale",
     "wmma",
     "async_copy",
     "cluster",

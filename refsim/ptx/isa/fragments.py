@@ -14,6 +14,7 @@ from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.products import SETTLED, MmaKind, multiply_in_turn, multiply_sparse
+from refsim.ptx.isa.scaled_products import Scales, multiply_scaled
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
@@ -115,6 +116,13 @@ def sparse_product(lanes: Lanes, a: Array, b: Array, c: Array, positions: Array,
         lanes,
         kind,
         lambda arithmetic: multiply_sparse(a, b, c, positions, kind, k, lanes.machine.target, arithmetic),
+    )
+
+
+def scaled_product(lanes: Lanes, a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int) -> Array:
+    """A B + C where blocks of A and B have scales."""
+    return _known(
+        lanes, kind, lambda arithmetic: multiply_scaled(a, b, c, scales, kind, k, lanes.machine.target, arithmetic)
     )
 
 

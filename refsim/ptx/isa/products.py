@@ -15,7 +15,22 @@ from numpy.typing import NDArray
 
 from refsim import numerics
 from refsim.conversions import decode
-from refsim.formats import BF16, F16, F64, S8, S32, TF32, U8, ElementType, Format, Integer, element_named, float_named
+from refsim.formats import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    S8,
+    S32,
+    TF32,
+    U8,
+    ElementType,
+    Format,
+    Integer,
+    element_named,
+    float_named,
+)
+from refsim.numerics.profiles import unit_named
 from refsim.numerics.rows import Unit
 from refsim.numerics.sparse import gathered, sparsity_of
 
@@ -26,10 +41,10 @@ Arithmetic = Literal["silicon", "exact"]
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 INTEGERS = (S8.name, U8.name)
 SETTLED = (S32, F64)  # accumulators whose results are the same in both arithmetics
-_DOUBLE_BITS = 53
+DOUBLE_BITS = 53
 # A float64 sum of n terms is off by less than n ulp of the largest partial sum: 2^-53 n (n + 1) of the largest term.
-_SLACK = 2.0**-52
-_ABSENT = 1 << 16
+SLACK = 2.0**-52
+NO_BITS = 1 << 16
 _TILE = 64  # warps at once: arrays of 128 KiB stay in the cache, and the allocator keeps them
 
 
@@ -55,6 +70,12 @@ def mma_kind(a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
 def wgmma_kind(a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
     """The kind of a wgmma whose opcode names these types."""
     return MmaKind(element_named(a), element_named(b), element_named(d), satfinite, "wgmma")
+
+
+@cache
+def scaled_kind(kind: str, a: str, b: str) -> MmaKind:
+    """The kind of a block-scaled mma.sync of a kind that PTX names: mxf8f6f4, mxf4 or mxf4nvf4."""
+    return MmaKind(element_named(a), element_named(b), F32, unit=unit_named(f"mma.sync.{kind}"))
 
 
 def multiply_in_turn(
@@ -156,13 +177,13 @@ def _integers(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
 def exact(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
     """A B^T + C summed exactly and rounded once, to f32 or f16: the bits of `numerics.exact_product`."""
     result = np.empty(c.shape, array_type(kind.d))
-    unproven = _span(a, b, c, kind) > _DOUBLE_BITS
+    unproven = _span(a, b, c, kind) > DOUBLE_BITS
     for start in range(0, len(a), _TILE):
         tile = slice(start, start + _TILE)
         x, y = values(a[tile], kind.a), values(b[tile], kind.b)
         total = np.matmul(x, y.swapaxes(-1, -2))
         total += c[tile]
-        result[tile] = _settled(total, kind.d)
+        result[tile] = settled(total, kind.d)
         if (some := np.flatnonzero(unproven[tile])).size:
             part = tuple(array[tile][some] for array in (a, b, c))
             wide = (x[some], y[some], part[2].astype(np.float64))
@@ -189,15 +210,15 @@ def _extent(codes: Array, row: ElementType) -> tuple[NDArray[np.int64], NDArray[
     smallest = magnitude.min(axis=1) + codes.dtype.type(1)
     high = np.maximum(largest.astype(np.int64) >> shift, 1) - format.bias + 1
     low = np.maximum(smallest.astype(np.int64) >> shift, 1) - format.bias - format.mantissa_bits
-    return np.where(largest == 0, _ABSENT, low), np.where(largest == 0, -_ABSENT, high)
+    return np.where(largest == 0, NO_BITS, low), np.where(largest == 0, -NO_BITS, high)
 
 
 def _repaired(codes: tuple[Array, ...], wide: tuple[Doubles, ...], total: Doubles, kind: MmaKind) -> Array:
     """The results of warps whose float64 sums may be off."""
     x, y, addend = wide
-    result, terms = _settled(total, kind.d), x.shape[-1] + 1
+    result, terms = settled(total, kind.d), x.shape[-1] + 1
     size = np.maximum(_largest(x)[:, None, None] * _largest(y)[:, None, None], np.abs(addend))
-    error = size * (_SLACK * terms * terms)
+    error = size * (SLACK * terms * terms)
     code = kind.d.code_dtype
     low, high = (total - error).astype(result.dtype), (total + error).astype(result.dtype)
     doubtful = (low.view(code) != high.view(code)) & np.isfinite(total)
@@ -206,7 +227,7 @@ def _repaired(codes: tuple[Array, ...], wide: tuple[Doubles, ...], total: Double
     return result
 
 
-def _settled(total: Doubles, row: ElementType) -> Array:
+def settled(total: Doubles, row: ElementType) -> Array:
     """Sums rounded to nearest even; a zero is +0, a NaN the one that tensor cores write."""
     result = (total + 0.0).astype(array_type(row))
     if (lost := np.isnan(total)).any():
@@ -241,7 +262,7 @@ def _decide(
         _lowest_bit(x, kind.a).min(axis=1) + _lowest_bit(y, kind.b).min(axis=1), _lowest_bit(addend, kind.d)
     )
     _, highest = np.frexp((np.abs(x) * np.abs(y)).sum(axis=1) + np.abs(addend))
-    inexact = highest + 1 - grid > _DOUBLE_BITS
+    inexact = highest + 1 - grid > DOUBLE_BITS
     if inexact.any():
         warp, row, column = (index[inexact] for index in place)
         a, b, c = codes
@@ -250,10 +271,13 @@ def _decide(
 
 
 def _lowest_bit(values: Doubles, row: ElementType) -> NDArray[np.int64]:
-    """An exponent whose power of two divides each value: that of the last bit of its significand; high for zero."""
+    return lowest_bits(values, float_named(row).mantissa_bits + 1)
+
+
+def lowest_bits(values: Doubles, bits: int) -> NDArray[np.int64]:
+    """An exponent whose power of two divides each value: that of the last of so many bits of a significand; high for zero."""
     _, exponent = np.frexp(values)
-    bits = float_named(row).mantissa_bits + 1
-    return np.where(values == 0, _ABSENT, exponent.astype(np.int64) - bits)
+    return np.where(values == 0, NO_BITS, exponent.astype(np.int64) - bits)
 
 
 def _definition(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
@@ -275,4 +299,4 @@ def values(codes: Array, row: ElementType) -> Doubles:
 @cache
 def _table(row: ElementType) -> Doubles:
     format: Format = float_named(row)
-    return decode(np.arange(256, dtype=np.uint8), format).astype(np.float64)
+    return decode(np.arange(min(256, format.code_limit), dtype=np.uint8), format).astype(np.float64)

@@ -37,7 +37,6 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("wmma", "product of matrices of 4 or 1 bits by a warp, in opaque fragments", "sm_75", "wmma"),
     ("mma.sp", "product of a sparse matrix of 4 bits or of block-scaled ones by a warp", "sm_80", "mma.sp"),
     ("mma.sp::ordered_metadata", "product of a sparse matrix of 4 bits or of block-scaled ones by a warp", "sm_80", "mma.sp"),
-    ("mma", "product of block-scaled matrices by a warp", "sm_120a", "mma with block scaling", "block_scale"),
     *(("mma", f"product of matrices of {bits} by a warp", "sm_75", "mma", type)
       for type, bits in (("s4", "4 bits"), ("u4", "4 bits"), ("b1", "single bits"))),
     ("cvt", "conversion from or to pairs of s2f6", "sm_100a", "cvt", "s2f6x2"),

@@ -188,7 +188,8 @@ def _check_vectors(statement: Statement, bound: Bound) -> None:
         length = int((bound.modifiers.get("vec") or "v1")[1:])
         fits = counts == [length] * len(forms) or (length == 1 and not counts)
     else:
-        fits = counts == [form.count or 4 for form in forms]
+        lengths = [form.count or 4 for form in forms if form.count or bound.clause.mnemonic == "cvt"]
+        fits = (counts if len(counts) == len(lengths) else [count for count in counts if count > 1]) == lengths
     if not fits:
         raise malformed(f"{statement.opcode} has vectors of {counts or 'no'} elements", statement.line)
 
