@@ -205,9 +205,7 @@ def decompress(a: ArrayLike, metadata: ArrayLike, format: str | ElementType | No
     return groups.reshape(*codes.shape[:-1], groups.shape[-2] * sparsity.group)
 
 
-def checked_positions(
-    metadata: ArrayLike, shape: tuple[int, ...], sparsity: Sparsity, *, ordered: bool = False
-) -> Positions:
+def checked_positions(metadata: ArrayLike, shape: tuple[int, ...], sparsity: Sparsity) -> Positions:
     """The positions of stored codes of that shape; raises RefsimError `metadata` where no instruction takes them."""
     positions = native(array_of("metadata", metadata))
     if positions.dtype.kind not in "iu" or positions.shape != shape or not shape or shape[-1] % sparsity.kept:
@@ -220,20 +218,15 @@ def checked_positions(
         place = tuple(int(each[0]) for each in np.nonzero(beyond))
         what = f"position {int(positions[place])} of stored element {place}"
         raise RefsimError("metadata", what, rule=f"positions in a group of {sparsity.group} are below {sparsity.group}")
-    if (group := misplaced(positions, sparsity, ordered=ordered)) is not None:
-        first, second = positions[group[:-1]].reshape(-1, 2)[group[-1]].tolist()
-        rule = "the positions of a group " + ("rise" if ordered else "differ")
-        raise RefsimError("metadata", f"group {group} has positions {first} and {second}", rule=rule)
+    if sparsity.kept == 2 and (equal := positions[..., ::2] == positions[..., 1::2]).any():
+        group = tuple(int(each[0]) for each in np.nonzero(equal))
+        position = int(positions[..., ::2][group])
+        raise RefsimError(
+            "metadata",
+            f"group {group} has positions {position} and {position}",
+            rule="the positions of a group differ",
+        )
     return positions.astype(np.uint8)
-
-
-def misplaced(positions: Positions, sparsity: Sparsity, *, ordered: bool) -> tuple[int, ...] | None:
-    """The first group, by row and number, whose two positions are equal or, where that is asked for, do not rise."""
-    if sparsity.kept == 1:
-        return None
-    first, second = positions[..., ::2], positions[..., 1::2]
-    wrong = first >= second if ordered else first == second
-    return tuple(int(each[0]) for each in np.nonzero(wrong)) if wrong.any() else None
 
 
 def _codes(a: ArrayLike, format: str | ElementType | None) -> tuple[Codes, ElementType]:

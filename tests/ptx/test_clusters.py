@@ -275,6 +275,27 @@ def test_a_deadlock_names_arrivals_that_nobody_executed():
     assert "nobody has executed mbarrier.arrive.release.cta.shared.b64 at PTX line" in said
 
 
+def test_a_poll_that_never_ends_is_a_deadlock_also_beside_a_barrier_of_the_warp():
+    """One lane waits for a word that nobody writes, the others of its warp at the barrier that it would come to."""
+    body = f"""
+    st.shared.u32 [%r8], 0; bar.sync 0; setp.eq.u32 %p1, %r1, 0; @!%p1 bra $meet;
+    $poll: ld.acquire.cta.shared.u32 %r11, [s+16]; setp.eq.u32 %p2, %r11, 7; @!%p2 bra $poll;
+    $meet: {MEET} ret;"""
+    error = fails(body, "deadlock", blocks=2, cluster=2)
+    assert "2 threads (first thread (0, 0, 0) of block (0, 0, 0), warps 0 of 2 blocks) wait at ld.acquire" in error.what
+    assert "a loop that polls memory ends" in error.rule
+    assert "mbarrier: a phase completes" in fails(NOBODY_ARRIVES, "deadlock", blocks=1, cluster=None).rule
+    apart = "setp.eq.u32 %p1, %r2, 1; @%p1 bra $other; barrier.cluster.arrive; barrier.cluster.wait; $other: ret;"
+    apart = apart.replace("$other: ret;", "ret; $other: bar.sync 1, 128; ret;")
+    assert "barrier.cluster: all threads of the cluster" in fails(apart, "deadlock", blocks=2, cluster=2).rule
+
+
+NOBODY_ARRIVES = """
+    .shared .align 8 .b64 one; mov.u32 %r13, one; setp.eq.u32 %p1, %r1, 0;
+    @%p1 mbarrier.init.shared.b64 [%r13], 1; bar.sync 0;
+    $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r13], 0; @!%p2 bra $wait; ret;"""
+
+
 def test_a_deadlock_says_how_many_are_at_a_barrier():
     body = "setp.lt.u32 %p1, %r1, 32; @%p1 bra $all; bar.sync 3, 128; ret; $all: ret;"
     assert "32 of the 128 threads of barrier 3 are there" in fails(body, "deadlock", blocks=1, cluster=None).what

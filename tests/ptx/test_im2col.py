@@ -207,7 +207,8 @@ REFUSED = [
     ({"dims": (4, 6), "lower": (), "upper": ()}, "tensormap-rank"), ({"lower": (0,)}, "tensormap-rank"),
     ({"lower": (-129, 0)}, "tensormap-corner"), ({"upper": (0, 128)}, "tensormap-corner"),
     ({"upper": (-8, 0)}, "tensormap-corner"), ({"channels": 257}, "tensormap-box"), ({"channels": 0}, "tensormap-box"),
-    ({"pixels": 1025}, "tensormap-box"), ({"element_strides": (1, 9, 1, 1)}, "tensormap-step"),
+    ({"upper": (-7, 0)}, "tensormap-corner"), ({"pixels": 1025}, "tensormap-box"),
+    ({"element_strides": (1, 9, 1, 1)}, "tensormap-step"),
     ({"address": 8}, "tensormap-alignment"), ({"channels": 16, "swizzle": "32B"}, "swizzle-span"),
     ({"swizzle": "256B"}, "unknown-swizzle"), ({"oob_fill": "nan_request_zero_fma"}, "tensormap-fill"),
 ]  # fmt: skip

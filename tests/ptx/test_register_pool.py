@@ -56,6 +56,14 @@ def test_registers_that_never_come_free_are_a_deadlock(few: int, many: int) -> N
     assert "of 168 a thread at its beginning" in said
 
 
+def test_a_warp_that_waits_for_registers_holds_up_its_warpgroup() -> None:
+    """Some warps of the last warpgroup got theirs and wait at an instruction of all four: the registers are what lacks."""
+    fence = INC.format(240) + "wgmma.fence.sync.aligned;"
+    error = fails(split(DEC.format(40), fence), "deadlock")
+    assert "wait at wgmma.fence" in error.what
+    assert "setmaxnreg.inc: waits until its block has as many registers free" in error.rule
+
+
 def test_the_bound_of_the_entry_decides() -> None:
     body = split(DEC.format(24), INC.format(240))
     run(body, bound=".maxntid 384 .maxnreg 168")

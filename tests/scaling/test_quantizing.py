@@ -57,6 +57,12 @@ def test_scale_codes_of_special_groups_are_deepgemms(peak: float, code: int) -> 
     assert scaling.quantize(f32([peak, 0]), scale="e8m0").scales.tolist() == [[code]]
 
 
+def test_a_power_of_two_is_never_below_the_smallest_normal_one() -> None:
+    """fl(2^-149 / 448) is 0, whose exponent is that of 2^-127."""
+    assert scaling.quantize(f32([0.0]), scale="e8m0", eps=2.0**-149).scales.tolist() == [[1]]
+    assert scaling.quantize(f32([0.0]), scale="f32_power", eps=2.0**-149).scales.tolist() == [[2.0**-126]]
+
+
 def test_a_group_of_zeros_keeps_its_signs() -> None:
     found = scaling.quantize(f32([0.0, -0.0]))
     assert found.codes.tolist() == [[0x00, 0x80]]
@@ -166,6 +172,7 @@ def test_nothing_is_quantised_to_nothing() -> None:
         ("format-not-here", lambda: scaling.quantize(f32([1]), to="e2m1")),
         ("format-needed", lambda: scaling.quantize(np.zeros((1, 1), np.uint16))),
         ("scale-shape", lambda: scaling.dequantize(np.zeros((2, 300), np.uint8), np.ones((2, 2), np.float32), "e4m3")),
+        ("scale-shape", lambda: scaling.spread(np.ones((2, 1), np.float32), (3, 5))),
         ("scale-type", lambda: scaling.dequantize(np.zeros((1, 1), np.uint8), np.ones((1, 1)), "e4m3")),
     ],
 )

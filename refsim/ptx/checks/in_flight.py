@@ -15,10 +15,15 @@ RULE = (
     "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others behind a barrier"
 )
 
+SENT_RULE = (
+    "PTX ISA, st.async and red.async: their bytes are there for whoever has seen the phase of the mbarrier complete that "
+    "counted them"
+)
 BULK_RULE = (
     "PTX ISA, cp.async.bulk: its bytes are there for whoever has seen the phase of the mbarrier complete that counted them, and "
     "its source is free once its thread has waited for its bulk group"
 )
+_RULES = {"cp.async.bulk": BULK_RULE, "cp.reduce": BULK_RULE, "st.async": SENT_RULE, "red.async": SENT_RULE}
 
 
 class InFlight:
@@ -90,7 +95,7 @@ class InFlight:
         copy = self.machine.engine.describe(start, width)
         copy = copy or self.machine.copies.describe(start, width, int(access.threads.ids[lane]))
         code, verb = ("read-before-wait", "reads") if access.kind == READ else ("race", "writes")
-        rule = RULE if "cp.async.bulk" not in copy and "cp.reduce" not in copy else BULK_RULE
+        rule = next((rule for name, rule in _RULES.items() if name in copy), RULE)
         where = f"{width} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"
         what = f"{verb} {where} while {copy}"
         self.machine.report(access.threads.fault(code, lane, what, rule), access.statement)

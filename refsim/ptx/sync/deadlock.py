@@ -1,6 +1,7 @@
 """What is said when no thread can go on: who waits where and for what, and who never came."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +12,30 @@ from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import place
 
 MEETING_RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expects must arrive"
+WARPGROUP_RULE = "PTX ISA, wgmma: .aligned, all threads of the warpgroup execute the same instruction"
+_POOL = "PTX ISA, setmaxnreg.inc: waits until its block has as many registers free"
+_PHASE = "PTX ISA, mbarrier: a phase completes once its pending arrivals have come and its tx-count is zero"
+_POLL = "a loop that polls memory ends when a thread that can run writes there"
+_CLUSTER = "PTX ISA, barrier.cluster: all threads of the cluster that have not exited must arrive"
+_CAUSES = (
+    _POOL,
+    _PHASE,
+    _POLL,
+    _CLUSTER,
+    WARPGROUP_RULE,
+    MEETING_RULE,
+)  # who waits for the first ones holds up the others
 _NAMED = 8
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """Lanes that wait at one statement for one thing: what that is in words, and by what rule they wait."""
+
+    pc: int
+    ids: Ids
+    where: str
+    rule: str
 
 
 def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
@@ -25,41 +49,55 @@ def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
         *machine.resting.items(),
     ]
     waiting.sort(key=lambda pair: pair[0])
-    lines, polling = [], False
+    waits = [wait for pc, ids in waiting for wait in _by_question(machine, pc, ids)]
+    lines: list[str] = []
     absent: list[str] = []
-    for pc, ids in waiting:
-        for where, some in _by_question(machine, pc, ids):
-            first = int(some[0])
-            if pc in machine.resting and machine.mbarriers.question(first):
-                polling = True
-                absent += _absent(machine, first, waiting)
-            warps = np.unique(geometry.warp[some]) % geometry.warps
-            lines.append(
-                f"{len(some)} threads (first {geometry.describe(first)}, warps "
-                f"{', '.join(map(str, warps[:_NAMED]))}) wait at {where}"
-            )
+    for wait in waits:
+        first = int(wait.ids[0])
+        if wait.rule == _PHASE:
+            absent += _absent(machine, first, waiting)
+        warps = np.unique(geometry.warp[wait.ids] % geometry.warps)
+        blocks = len(np.unique(geometry.cta[wait.ids]))
+        lines.append(
+            f"{len(wait.ids)} threads (first {geometry.describe(first)}, warps {', '.join(map(str, warps[:_NAMED]))}"
+            f"{f' of {blocks} blocks' if blocks > 1 else ''}) wait at {wait.where}"
+        )
     exited = int(np.count_nonzero(~machine.alive))
-    statement = machine.code.steps[waiting[0][0]].statement
+    rule = min((wait.rule for wait in waits), key=_CAUSES.index)
     warps = np.concatenate([np.unique(geometry.warp[ids]) for _, ids in waiting])
-    apart = len(np.unique(warps)) < len(warps) and not polling
-    what = "the threads of a warp wait at different instructions" if apart else "no thread can go on"
-    if any(machine.code.steps[pc].bound.clause.rendezvous == "warpgroup" for pc, _ in waiting):
-        apart, what = True, "an instruction of warpgroups was not reached by all four warps of one"
+    apart, what = False, "no thread can go on"
+    if rule != _POOL and any(wait.rule == WARPGROUP_RULE for wait in waits):
+        apart, rule = True, WARPGROUP_RULE
+        what = "an instruction of warpgroups was not reached by all four warps of one"
+    elif rule in (_CLUSTER, MEETING_RULE) and len(np.unique(warps)) < len(warps):
+        apart, rule, what = True, MEETING_RULE, "the threads of a warp wait at different instructions"
     end = f"; {exited} threads have exited" if exited else ""
     said = "; ".join([*lines, *dict.fromkeys(absent)])
-    return fault("divergent-sync" if apart else "deadlock", f"{what}: {said}{end}", statement, rule=MEETING_RULE)
+    statement = machine.code.steps[waiting[0][0]].statement
+    return fault("divergent-sync" if apart else "deadlock", f"{what}: {said}{end}", statement, rule=rule)
 
 
-def _by_question(machine: Scheduler, pc: int, ids: Ids) -> list[tuple[str, Ids]]:
+def _by_question(machine: Scheduler, pc: int, ids: Ids) -> list[_Wait]:
     """Lanes that wait at one statement, by what they wait for: a barrier with its number or address, registers."""
-    asked: dict[str, list[int]] = {}
-    here = machine.code.steps[pc].statement
+    asked: dict[tuple[str, str], list[int]] = {}
     for lane in ids.tolist():
-        found = machine.mbarriers.question(lane) if pc in machine.resting else ""
-        found = found or machine.barriers.question(lane) or machine.cluster_barrier.question(lane)
-        found = found or machine.register_pool.question(lane)
-        asked.setdefault(found or place(here), []).append(lane)
-    return [(where, np.array(lanes, np.int64)) for where, lanes in asked.items()]
+        asked.setdefault(_question(machine, pc, lane), []).append(lane)
+    return [_Wait(pc, np.array(lanes, np.int64), *asks) for asks, lanes in asked.items()]
+
+
+def _question(machine: Scheduler, pc: int, lane: int) -> tuple[str, str]:
+    """What a lane waits for, and by what rule."""
+    step = machine.code.steps[pc]
+    if pc in machine.resting:
+        found = machine.mbarriers.question(lane)
+        return (found, _PHASE) if found else (place(step.statement), _POLL)
+    if found := machine.barriers.question(lane):
+        return found, MEETING_RULE
+    if found := machine.cluster_barrier.question(lane):
+        return found, _CLUSTER
+    if found := machine.register_pool.question(lane):
+        return found, _POOL
+    return place(step.statement), WARPGROUP_RULE if step.bound.clause.rendezvous == "warpgroup" else MEETING_RULE
 
 
 def _absent(machine: Scheduler, lane: int, waiting: list[tuple[int, Ids]]) -> Iterable[str]:

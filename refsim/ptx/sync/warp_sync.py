@@ -14,12 +14,11 @@ from refsim.ptx.execution.geometry import WARPGROUP, Ids, union
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
-from refsim.ptx.sync.deadlock import MEETING_RULE, deadlock
+from refsim.ptx.sync.deadlock import MEETING_RULE, WARPGROUP_RULE, deadlock
 from refsim.ptx.sync.scheduler import Scheduler
 
 ALL = 0xFFFFFFFF
 MASK_RULE = "PTX ISA, .sync instructions: every lane that the member mask names executes it with the same mask"
-WARPGROUP_RULE = "PTX ISA, wgmma: .aligned, all threads of the warpgroup execute the same instruction"
 
 
 class Meetings:
