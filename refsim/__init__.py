@@ -37,6 +37,7 @@ __all__ = [
     "oracles",
     "pack",
     "ptx",
+    "quantize",
     "scaling",
     "testing",
     "unpack",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     # isort: split
     from refsim.formats import FORMATS, MXINT8, TF32, UE4M3, UE5M3, Format
+    from refsim.scaling.blocks import quantize
 else:
     from refsim.lazy import exports
 
@@ -58,6 +60,7 @@ else:
         {
             "refsim.conversions": ("convert", "decode", "encode", "pack", "unpack"),
             "refsim.errors": ("RefsimError",),
+            "refsim.scaling.blocks": ("quantize",),
             "refsim.formats": (
                 "FORMATS",
                 "Format",

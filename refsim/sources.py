@@ -77,6 +77,15 @@ DEEPGEMM = Publication("deepgemm", "DeepGEMM", "54e2261", "https://github.com/de
 AITER = Publication("aiter", "AITER", "e404860", "https://github.com/ROCm/aiter")
 MIRAGE = Publication("mirage", "Mirage", "324b691", "https://github.com/mirage-project/mirage")
 VLLM = Publication("vllm", "vLLM", "58942ec", "https://github.com/vllm-project/vllm")
+TORCHAO = Publication("torchao", "torchao", "0.18.0", "https://github.com/pytorch/ao")
+MODELOPT = Publication("modelopt", "NVIDIA Model Optimizer", "0.47.0", "https://github.com/NVIDIA/Model-Optimizer")
+COMPRESSED_TENSORS = Publication(
+    "compressed-tensors", "compressed-tensors", "0.20.0", "https://github.com/vllm-project/compressed-tensors"
+)
+TRANSFORMER_ENGINE = Publication(
+    "transformer-engine", "Transformer Engine", "2.20.2", "https://github.com/NVIDIA/TransformerEngine"
+)
+MICROXCALING = Publication("microxcaling", "microxcaling", "3b429a8", "https://github.com/microsoft/microxcaling")
 DLPACK = Publication("dlpack", "DLPack", "1.1", "https://dmlc.github.io/dlpack/latest/c_api.html")
 TRITON = Publication("triton", "Triton", "3.9", "https://github.com/triton-lang/triton")
 

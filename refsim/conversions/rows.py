@@ -22,7 +22,19 @@ from refsim.conversions.rounding import (
 from refsim.errors import unknown
 from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32, TF32, Format
 from refsim.render.cards import Card, Facts
-from refsim.sources import CUDA_HEADERS, MIRAGE, ML_DTYPES, PTX, TORCH, VLLM, Source
+from refsim.sources import (
+    COMPRESSED_TENSORS,
+    CUDA_HEADERS,
+    MIRAGE,
+    ML_DTYPES,
+    MODELOPT,
+    PTX,
+    TORCH,
+    TORCHAO,
+    TRANSFORMER_ENGINE,
+    VLLM,
+    Source,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -280,6 +292,52 @@ def _libraries() -> Iterator[Conversion]:
 # fmt: on
 
 
+_MINUS_ZERO_LOST = ((0x8000, 0x8000, 0),)
+_TIES_OF_E2M1 = (0x3E80, 0x3F40, 0x3FA0, 0x3FE0, 0x4020, 0x4060, 0x40A0)  # 0.25, 0.75 .. 5, between code and code + 1
+
+
+def _payloads(to: Format) -> tuple[tuple[int, int, int], ...]:
+    """torchao rounds the bits of a NaN like a number's and keeps the lowest byte: 0x7fc00000 is e2m1 3, e3m2 0xe."""
+    shift, found = F32.mantissa_bits - to.mantissa_bits, []
+    for pattern in range(0x7F81, 0x8000):
+        bits = pattern << 16
+        rounded = bits + ((to.bias - F32.bias) << F32.mantissa_bits) + (1 << shift - 1) - 1 + (bits >> shift & 1)
+        code = rounded >> shift & 0xFF
+        found += [(pattern, pattern, code), (pattern | 0x8000, pattern | 0x8000, code | to.sign_mask)]
+    return tuple(found)
+
+
+# fmt: off
+def _quantizers() -> Iterator[Conversion]:
+    """What quantisers of blocks do to an element once it is scaled; they clamp it to the largest value before."""
+    cast = TORCHAO["prototype/mx_formats, clamp and Tensor.to"]
+    unpacked = TORCHAO["prototype/custom_fp_utils.py, _f32_to_floatx_unpacked"]
+    for to in (E4M3, E5M2):
+        yield Conversion(
+            f"torchao.{to}", to, F32, NEAREST_EVEN, SATURATE, 0x7F, cast, negative_nan=0xFF, policy="torchao"
+        )
+    for to in (E2M1, E2M3, E3M2):
+        yield Conversion(
+            f"torchao.{to}", to, F32, NEAREST_EVEN, SATURATE, default_nan(to), unpacked, overrides=_payloads(to),
+            policy="torchao",
+        )
+    lower = tuple((tie | sign, tie | sign, code | sign >> 12) for sign in (0, 0x8000)
+                  for code, tie in enumerate(_TIES_OF_E2M1))
+    cast = COMPRESSED_TENSORS["quantization/lifecycle/forward.py, x / scale + 0.0 and the cast"]
+    for policy, to, nan, overrides, source in (
+        ("modelopt", E2M1, 7, _MINUS_ZERO_LOST, MODELOPT["qtensor/nvfp4_tensor.py, NVFP4QTensor._cast_fp4"]),
+        ("modelopt_mx", E2M1, 8, (*lower, (0, 0, 8)), MODELOPT["qtensor/mxfp4_tensor.py, MXFP4QTensor.quantize"]),
+        ("te_reference", E2M1, 0, _MINUS_ZERO_LOST, TRANSFORMER_ENGINE["reference_nvfp4.py, cast_to_fp4x2"]),
+        ("compressed_tensors", E2M1, 0, _MINUS_ZERO_LOST, cast),
+        ("compressed_tensors", E2M3, 0x1F, _MINUS_ZERO_LOST, cast),
+        ("compressed_tensors", E4M3, 0x7F, _MINUS_ZERO_LOST, cast),
+    ):
+        yield Conversion(
+            f"{policy}.{to}", to, F32, NEAREST_EVEN, SATURATE, nan, source, overrides=overrides, policy=policy
+        )
+# fmt: on
+
+
 _ABOVE_ZERO = 0x3C00  # bf16 2^-7, which the bits of E4M3 zero become when its exponent is raised by 120
 
 
@@ -316,6 +374,7 @@ _FAMILIES = (
     _stochastic,
     _cuda_headers,
     _libraries,
+    _quantizers,
     _weight_decoders,
 )
 CONVERSIONS: dict[str, Conversion] = {row.name: row for family in _FAMILIES for row in family()}

@@ -22,7 +22,7 @@ class SmallFormat(NamedTuple):
     nan: int
 
 
-def _values(mantissa_bits: int, bias: int, count: int) -> tuple[Fraction, ...]:
+def counted_values(mantissa_bits: int, bias: int, count: int) -> tuple[Fraction, ...]:
     units = 1 << mantissa_bits
     lowest = 1 - bias - mantissa_bits
     return tuple(
@@ -31,7 +31,10 @@ def _values(mantissa_bits: int, bias: int, count: int) -> tuple[Fraction, ...]:
     )
 
 
-NARROW_VALUES = {"e4m3": SmallFormat(_values(3, 7, 0x7F), 0x7F), "e5m2": SmallFormat(_values(2, 15, 0x7C), 0x7F)}
+NARROW_VALUES = {
+    "e4m3": SmallFormat(counted_values(3, 7, 0x7F), 0x7F),
+    "e5m2": SmallFormat(counted_values(2, 15, 0x7C), 0x7F),
+}
 
 
 def narrow_code(number: ExactNumber, name: str) -> int:

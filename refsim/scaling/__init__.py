@@ -1,21 +1,34 @@
 """Quantisation by groups: one scale for each group of elements, and where the groups of a matrix end.
 
+`quantize` here has the FP8 groups of 1x128 and 128x128; `refsim.quantize` the blocks of 16 and 32 that block-scaled tensor
+cores read, by the recipes of `RECIPES`.
 Where scales lie in memory, MN-major and aligned for TMA or packed, is a row of `refsim.layouts.SCALE_LAYOUTS`.
 """
 
+from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat, block_format
+from refsim.scaling.blocks import RECIPES, Blocks, Recipe, recipe_named
 from refsim.scaling.grids import scale_grid, spread
+from refsim.scaling.mx_recipes import MxRecipe
 from refsim.scaling.quantizing import Quantized, dequantize, quantize
 from refsim.scaling.rows import SCALE_KINDS, NanRule, Quotient, ScaleKind, ScaleKindName, scale_kind
 
 __all__ = [
+    "BLOCK_FORMATS",
+    "RECIPES",
     "SCALE_KINDS",
+    "BlockFormat",
+    "Blocks",
+    "MxRecipe",
     "NanRule",
     "Quantized",
     "Quotient",
+    "Recipe",
     "ScaleKind",
     "ScaleKindName",
+    "block_format",
     "dequantize",
     "quantize",
+    "recipe_named",
     "scale_grid",
     "scale_kind",
     "spread",

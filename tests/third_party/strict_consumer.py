@@ -163,6 +163,19 @@ def by_groups(x: NDArray[np.float32]) -> NDArray[Any]:
     return scaling.dequantize(made.codes, scaling.spread(factors, (5, 3)), made.format, group=(1, 100))
 
 
+def by_blocks(x: NDArray[np.float32]) -> NDArray[Any]:
+    row: scaling.BlockFormat = scaling.block_format("mxfp4")
+    recipe: scaling.Recipe = scaling.recipe_named("floor", row)
+    assert row in scaling.BLOCK_FORMATS
+    assert recipe in scaling.RECIPES
+    assert isinstance(recipe, scaling.MxRecipe)
+    made: scaling.Blocks = refsim.quantize(x, row, recipe=recipe)
+    values: NDArray[np.float32] = made.dequantize()
+    packed: NDArray[Any] = made.packed
+    assert values.shape == x.shape
+    return packed
+
+
 def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], s: NDArray[np.uint16]) -> float:
     chains: oracles.ReductionName = "mirage_4_warps"
     decoder: oracles.WeightDecoder = "marlin"

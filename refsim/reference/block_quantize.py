@@ -1,0 +1,85 @@
+"""Blocks with a power of two as their scale a second time: over fractions, element by element, by what each rule means.
+
+Nothing is taken from the model: scales are searched among all powers of two, elements among all values of their format.
+"""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from refsim.reference.group_quantize import counted_values
+
+LOWEST, HIGHEST = -127, 127  # of E8M0: codes 0 to 254
+
+
+class BlockElement(NamedTuple):
+    """A format of elements: the values of codes 0 to the largest, the sign bit, and its mantissa bits."""
+
+    values: tuple[Fraction, ...]
+    sign: int
+    mantissa_bits: int
+
+
+BLOCK_ELEMENTS = {
+    "mxfp8": BlockElement(counted_values(3, 7, 0x7F), 0x80, 3),
+    "mxfp8_e5m2": BlockElement(counted_values(2, 15, 0x7C), 0x80, 2),
+    "mxfp6_e2m3": BlockElement(counted_values(3, 1, 0x20), 0x20, 3),
+    "mxfp6_e3m2": BlockElement(counted_values(2, 3, 0x20), 0x20, 2),
+    "mxfp4": BlockElement(counted_values(1, 1, 0x08), 0x08, 1),
+}
+
+
+def power(exponent: int) -> Fraction:
+    """2^exponent, exactly."""
+    return Fraction(2) ** exponent
+
+
+def floor_log2(value: Fraction) -> int:
+    """The largest e with 2^e <= value, for a value above zero."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    return exponent if power(exponent) <= value else exponent - 1
+
+
+def scale_exponent(peak: Fraction, rule: str, element: BlockElement) -> int:
+    """The exponent that a rule gives a block whose largest magnitude is `peak`, before E8M0 bounds it.
+
+    floor: the peak's binade becomes the element's last one. ceil: the peak, rounded up to a power of two, does. rceil: the
+    smallest exponent for which nothing saturates. even: floor, of the peak rounded to the element's mantissa, half up.
+    """
+    largest = element.values[-1]
+    last = floor_log2(largest)
+    if peak == 0:
+        return LOWEST
+    match rule:
+        case "floor":
+            return floor_log2(peak) - last
+        case "ceil":
+            exponent = floor_log2(peak)
+            return exponent - last + (power(exponent) != peak)
+        case "rceil":
+            exponent = floor_log2(peak / largest)
+            return exponent + (largest * power(exponent) < peak)
+        case _:
+            step = power(floor_log2(peak) - element.mantissa_bits)
+            rounded = (peak / step + Fraction(1, 2)).__floor__() * step
+            return floor_log2(rounded) - last
+
+
+def nearest_code(value: Fraction, negative: bool, element: BlockElement) -> int:
+    """The code of the nearest value, the even code of two that are as near, the largest beyond all."""
+    distances = [abs(value - each) for each in element.values]
+    least = min(distances)
+    ties = [code for code, distance in enumerate(distances) if distance == least]
+    code = next((each for each in ties if each % 2 == 0), ties[0])
+    return code | (element.sign if negative else 0)
+
+
+def block_quantize(block: list[float], rule: str, format: str) -> tuple[list[int], int]:
+    """Codes and the scale code of one block of finite numbers; a scale below 2^-127 is 2^-127."""
+    element = BLOCK_ELEMENTS[format]
+    peak = max(abs(Fraction(value)) for value in block)
+    exponent = min(max(scale_exponent(peak, rule, element), LOWEST), HIGHEST)
+    codes = []
+    for value in block:
+        negative = str(value).startswith("-")
+        codes.append(nearest_code(abs(Fraction(value)) / power(exponent), negative, element))
+    return codes, exponent - LOWEST
