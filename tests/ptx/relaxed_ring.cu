@@ -23,8 +23,28 @@ __device__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+enum Arrival { kOfWarps, kOfOneThread, kBeforeTheWait };
+
+// A stage is handed back: by one lane of each warp and relaxed, or by one thread for all four, which names no scope.
+template <Arrival kArrival>
+__device__ void hand_back(u32 empty) {
+    u32 there;
+    if constexpr (kArrival == kOfOneThread) {
+        if (threadIdx.x < 2) {
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(empty), "r"(threadIdx.x));
+            asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+        }
+    } else {
+        __syncwarp();
+        if (threadIdx.x % 32 < 2) {
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(empty), "r"(threadIdx.x % 32));
+            asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+        }
+    }
+}
+
 // c[128 threads][4] += stage by stage, A and B the same 64 x 32 and 8 x 32 codes of each stage.
-template <bool kLooks>
+template <bool kLooks, Arrival kArrival = kOfWarps>
 __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
     __shared__ alignas(1024) unsigned char tile[kStages * kStage];
     __shared__ alignas(8) u64 bars[2 * kStages];
@@ -33,7 +53,8 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < kStages; ++s) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full + 8 * s) : "memory");
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 8;" ::"r"(empty + 8 * s) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + 8 * s), "r"(kArrival == kOfOneThread ? 2 : 8)
+                         : "memory");
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -59,7 +80,9 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
             asm volatile("wgmma.fence.sync.aligned;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
             asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %4, 1, 1, 1;"
                          : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "l"(word) : "memory");
-            asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            if constexpr (kArrival == kBeforeTheWait) hand_back<kArrival>(empty + 8 * s);
+            asm volatile("wgmma.wait_group.sync.aligned 0;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
             s0 += d0, s1 += d1, s2 += d2, s3 += d3;
             d0 = d1 = d2 = d3 = 0;
             if constexpr (kLooks) {
@@ -67,12 +90,7 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
                 asm volatile("ld.shared.u32 %0, [%1];" : "=r"(got) : "r"(base + s * kStage + 4 * threadIdx.x) : "memory");
                 if (got != 0x38383838) asm volatile("trap;");
             }
-            __syncwarp();
-            if (threadIdx.x % 32 < 2) {
-                u32 there;
-                asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(empty + 8 * s), "r"(threadIdx.x % 32));
-                asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
-            }
+            if constexpr (kArrival != kBeforeTheWait) hand_back<kArrival>(empty + 8 * s);
         }
         float* mine = c + (rank * 128 + threadIdx.x) * 4;
         mine[0] = s0, mine[1] = s1, mine[2] = s2, mine[3] = s3;
@@ -85,4 +103,13 @@ extern "C" __global__ void __launch_bounds__(160) relaxed_ring(const unsigned ch
 }
 extern "C" __global__ void __launch_bounds__(160) looking_ring(const unsigned char* codes, float* c, u32 turns) {
     ring<true>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) ring_of_one(const unsigned char* codes, float* c, u32 turns) {
+    ring<false, kOfOneThread>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) hasty_ring(const unsigned char* codes, float* c, u32 turns) {
+    ring<false, kBeforeTheWait>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) looking_ring_of_one(const unsigned char* codes, float* c, u32 turns) {
+    ring<true, kOfOneThread>(codes, c, turns);
 }

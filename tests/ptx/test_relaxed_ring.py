@@ -46,16 +46,29 @@ def codes_of(made: str) -> set[str]:
 
 
 @POLICIES
-def test_stages_that_only_tensor_cores_read_are_handed_on_by_relaxed_arrivals(policy: str, seed: int) -> None:
-    trace = run(text(), policy, seed)
+@pytest.mark.parametrize("entry", ["relaxed_ring", "ring_of_one"])
+def test_stages_that_only_tensor_cores_read_are_handed_on_by_relaxed_arrivals(
+    policy: str, seed: int, entry: str
+) -> None:
+    """Or by one thread of the warpgroup without a scope: the group that it waited for is the warpgroup's."""
+    trace = run(text(), policy, seed, entry)
     assert not [*trace.findings, *trace.warnings, *trace.notes]
 
 
 @POLICIES
-def test_a_thread_that_reads_the_stage_races_with_the_next_copy(policy: str, seed: int) -> None:
+def test_a_stage_that_is_handed_back_before_the_wait_races_with_the_next_copy(policy: str, seed: int) -> None:
+    """The products read until somebody has waited for them, however soon that is."""
+    with pytest.raises(RefsimError, match=r"overwrites .* by wgmma.mma_async.* reads") as caught:
+        run(text(), policy, seed, "hasty_ring")
+    assert caught.value.code == "race"
+
+
+@POLICIES
+@pytest.mark.parametrize("entry", ["looking_ring", "looking_ring_of_one"])
+def test_a_thread_that_reads_the_stage_races_with_the_next_copy(policy: str, seed: int, entry: str) -> None:
     """The same ring with a load of the stage by every thread: relaxed arrivals order no access of a thread."""
     with pytest.raises(RefsimError, match=r"overwrites .* reads") as caught:
-        run(text(), policy, seed, "looking_ring")
+        run(text(), policy, seed, entry)
     assert caught.value.code == "race"
 
 

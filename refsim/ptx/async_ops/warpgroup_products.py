@@ -6,6 +6,7 @@ and the chains of several warpgroups one call.
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -19,8 +20,10 @@ from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.matrix_chains import OperandsRead, computed
 from refsim.ptx.async_ops.queue import Queue
 from refsim.ptx.async_ops.trials import look, on_trial
+from refsim.ptx.checks.areas import Read
 from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.in_flight_registers import CODES, RegisterWatch, Touch, groups_of
+from refsim.ptx.checks.races import Races
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.matrix_operands import (
@@ -52,12 +55,15 @@ class ProductHost(Machine, Protocol):
     def code(self) -> Code: ...
     @property
     def tensor_cores(self) -> "TensorCores": ...
+    @property
+    def races(self) -> Races | None: ...
 
 
 @dataclass(frozen=True)
 class ProductInFlight:
     """One executed wgmma: an AsyncOp whose parts and units are warpgroups. `places` are the chunks of A and B as items of
-    the flat shared memory (warpgroups, chunks), None for A in registers; `group` is that of each warpgroup."""
+    the flat shared memory (warpgroups, chunks), None for A in registers; `group` is that of each warpgroup. `reads` are for
+    those who look for races: reads of its threads once somebody has waited for it."""
 
     host: ProductHost
     number: int
@@ -65,6 +71,7 @@ class ProductInFlight:
     product: MatrixProduct
     places: tuple[Array | None, Array]
     group: NDArray[np.int64]
+    reads: tuple[Read, ...] = ()
     is_performed: bool = False
 
     @property
@@ -85,6 +92,8 @@ class ProductInFlight:
         unit = self.host.tensor_cores
         if unit.registers is not None:
             unit.registers.finished(self.units, self.product, self.number)
+        if self.host.races is not None:
+            self.host.races.products_read(self.reads, self.units)
 
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
         return np.zeros(len(self.group), np.bool_)
@@ -144,11 +153,14 @@ class TensorCores:
         self.issued += 1
         machine, lanes = self.machine, copy(lanes)  # the set goes on to other statements
         groups = groups_of(lanes)
-        places = self._read_operands(lanes, product)
+        reads: list[Read] = []
+        with nullcontext() if machine.races is None else machine.races.reads_held(reads):
+            places = self._read_operands(lanes, product)
         self._use_registers(lanes, product)
         if self.registers is not None:
             self.registers.begun(lanes, groups, product, self.issued)
-        flight = ProductInFlight(machine, self.issued, lanes, product, places, self.groups.current(groups))
+        group = self.groups.current(groups)
+        flight = ProductInFlight(machine, self.issued, lanes, product, places, group, tuple(reads))
         if self.reads is not None:
             for items in flight.items():
                 self.reads.begun(items, self.issued)

@@ -20,19 +20,21 @@ from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.checks.snapshots import Rows
-from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.execution.geometry import WARPGROUP, Geometry, Ids
 from refsim.ptx.memory.access import READ, WRITE, Access
 from refsim.ptx.memory.semantics import CLUSTER, Semantics
 
 Array = NDArray[Any]
 OBJECT_BYTES = 8
+_WARPS = WARPGROUP // WARP
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass
 class Arrived:
     """What those that arrived at one object know, by one order: stamps of its CTA, of each warp and thread of it, numbers of
-    what they learned elsewhere, and what others of the cluster released."""
+    what they learned elsewhere, and what others of the cluster released. `products`: up to which access each warp of the grid
+    takes part in products that an arrival has waited for."""
 
     cta: int
     warps: Array
@@ -40,6 +42,7 @@ class Arrived:
     foreign: set[int] = field(default_factory=set)
     far: Knowledge = NOTHING
     settled: Knowledge = NOTHING
+    products: dict[int, int] = field(default_factory=dict)
     ids: list[Ids] = field(default_factory=list)
 
     @staticmethod
@@ -124,6 +127,7 @@ class PhaseOrder:
         self.shadows = np.zeros(self.geometry.lanes, np.int64)
         self.settled: list[dict[int, Knowledge]] = [{} for _ in clocks]
         self.cluster_met = np.full(self.geometry.lanes, -1, np.int64)
+        self.products = np.zeros(self.geometry.count * self.geometry.warpgroups, np.int64)
         self.unseen: dict[int, dict[int, int]] = {}
 
     # ---- objects
@@ -198,6 +202,22 @@ class PhaseOrder:
                 arrived.far = arrived.far | self._released_far(clocks, lane, meaning)
             if len(done := lanes[self._settles(own, meaning)]):
                 arrived.settled = arrived.settled | clocks.snapshots(clocks.rows, done, self.history.now)
+            if self.products.any():
+                arrived.products.update(self._products_of(lanes))
+
+    def products_waited_for(self, groups: Ids) -> None:
+        """Warpgroups waited for products, the last of which made the newest accesses: each thread of theirs knows it."""
+        self.products[groups] = self.history.now
+
+    def _products_of(self, lanes: Ids) -> dict[int, int]:
+        """Up to which access the warps of these lanes' warpgroups have read what products were waited for."""
+        geometry, found = self.geometry, dict[int, int]()
+        for group in np.unique(geometry.warpgroup[lanes]).tolist():
+            if self.products[group]:
+                cta, rank = divmod(group, geometry.warpgroups)
+                first = (cta + geometry.first) * geometry.warps + rank * _WARPS
+                found.update(dict.fromkeys(range(first, first + _WARPS), int(self.products[group])))
+        return found
 
     def unseen_at(self, cta: int) -> dict[int, int]:
         """The threads of other CTAs that arrived at objects of this one in phases that nobody saw complete, and their newest
@@ -210,8 +230,8 @@ class PhaseOrder:
 
     def _settles(self, own: NDArray[np.bool_], meaning: Semantics) -> NDArray[np.bool_]:
         """Which arrivals say that the thread is done with what copies brought, and release nothing that a wait of the CTA gets:
-        relaxed ones, and those of other CTAs."""
-        return (~own & (meaning.scope >= CLUSTER)) | (own & (not meaning.releases))
+        relaxed ones, and those of other CTAs, whatever their scope."""
+        return ~own | (not meaning.releases)
 
     def _add_near(self, clocks: Clocks, arrived: Arrived, lanes: Ids, meaning: Semantics) -> None:
         if meaning.releases:
@@ -299,14 +319,17 @@ class PhaseOrder:
     @contextmanager
     def as_settled(self, lanes: list[int]) -> Iterator[list[int]]:
         """What a copy engine is asked for by lanes comes also after what others were done with when they arrived, relaxed or
-        from another CTA, at a phase that the lane saw complete; for which lanes there is such. Of asynchronous work alone: a
-        thread's own load may come after such an arrival."""
+        from another CTA, at a phase that the lane saw complete, and after products that it waited for itself; for which lanes
+        there is such. Of asynchronous work alone: a thread's own load may come after such an arrival."""
         before = []
         for clocks, settled in zip(self.clocks, self.settled, strict=True):
-            for lane in lanes if settled else ():
-                if lane in settled:
+            for lane in lanes if settled or self.products.any() else ():
+                known = settled.get(lane, NOTHING)
+                if products := self._products_of(np.array([lane])):
+                    known = known | Knowledge(warps=products)
+                if known is not NOTHING:
                     before.append((clocks, lane, int(clocks.rows.foreign[lane])))
-                    clocks.learn(np.array([lane]), settled[lane])
+                    clocks.learn(np.array([lane]), known)
         try:
             yield [lane for _, lane, _ in before]
         finally:
@@ -331,7 +354,16 @@ class PhaseOrder:
         arrived.foreign = set() if rest is NOTHING else {len(clocks.known) - 1}
         ids = np.unique(np.concatenate(arrived.ids)) if arrived.ids else np.zeros(0, np.int64)
         arrived.ids = []
-        return Complete(arrived.cta, arrived.warps.copy(), rest, arrived.far, ids, arrived.settled)
+        settled = arrived.settled
+        if products := self._beyond(arrived, cta):
+            settled = settled | Knowledge(warps=products)
+        return Complete(arrived.cta, arrived.warps.copy(), rest, arrived.far, ids, settled)
+
+    def _beyond(self, arrived: Arrived, cta: int) -> dict[int, int]:
+        """Of products that arrivals waited for, those that warps of the CTA are not known by anyway."""
+        first = (cta + self.geometry.first) * self.geometry.warps
+        known = {first + warp: max(stamp, arrived.cta) for warp, stamp in enumerate(arrived.warps.tolist())}
+        return {warp: stamp for warp, stamp in arrived.products.items() if stamp > known.get(warp, 0)}
 
     def _shadows(self, cta: int, copied: Ids) -> Knowledge:
         """Up to which access the copies of lanes are known, whole warps as one."""

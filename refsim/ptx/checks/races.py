@@ -6,7 +6,8 @@ are marked when a write comes before the next barrier of everybody, so that a ke
 writes pays nothing, and so that a buffer which a launch only reads has no marks at all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class Races:
         self.first = self.geometry.first * self.geometry.threads
         self.compared = Comparisons(machine, history, self.orders, self.reporter)
         self.parts: list[AccessPart] = []
+        self.held: list[Read] | None = None
 
     # ---- accesses
     def before(self, access: Access) -> None:
@@ -129,6 +131,9 @@ class Races:
 
     def _list_read(self, part: "AccessPart", number: int, chosen: Any) -> None:
         area = part.area
+        if self.held is not None:
+            self.held.append(Read(part, number, chosen, self.first))
+            return
         area.waiting.append(Read(part, number, chosen, self.first))
         area.lanes += part.access.threads.count
         if area.lanes > _PENDING:
@@ -193,6 +198,28 @@ class Races:
             self.reporter.report(
                 access, pair, self.compared.position(part.area, int(part.index[found[0]]), access.width)
             )
+
+    # ---- products of warpgroups
+    @contextmanager
+    def reads_held(self, into: list[Read]) -> Iterator[None]:
+        """Reads that are shown meanwhile are compared with what was written, and not listed: asynchronous units may read until
+        somebody has waited for that."""
+        self.held = into
+        try:
+            yield
+        finally:
+            self.held = None
+
+    def products_read(self, reads: Sequence[Read], groups: Ids) -> None:
+        """These warpgroups waited for products that read so: at this moment, so that whoever writes there has to come after
+        the wait. Each of their threads knows that all four warps have read, as the group is the warpgroup's."""
+        for read in reads:
+            access = read.part.access
+            mine = np.isin(self.geometry.warpgroup[access.threads.ids], groups)
+            if mine.any():
+                number = self.history.number(access.statement, access.width)
+                self._list_read(read.part, number, slice(None) if mine.all() else mine)
+        self.phases.products_waited_for(groups)
 
     # ---- copies
     def copy_issued(self, access: Access, items: Callable[[], Array]) -> None:
