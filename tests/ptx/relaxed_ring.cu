@@ -23,28 +23,39 @@ __device__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-enum Arrival { kOfWarps, kOfOneThread, kBeforeTheWait };
+enum Arrival { kOfWarps, kOfOneThread, kBeforeTheWait, kOfLanes };
+enum Look { kNever, kBefore, kMeanwhile, kBehind };
 
-// A stage is handed back: by one lane of each warp and relaxed, or by one thread for all four, which names no scope.
+__device__ void tell(u32 bar, u32 rank, bool is_relaxed) {
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(bar), "r"(rank));
+    if (is_relaxed)
+        asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+    else
+        asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+}
+
+// A stage is handed back: by one lane of each warp and relaxed, or without a scope by such lanes or by one thread for all warps.
 template <Arrival kArrival>
 __device__ void hand_back(u32 empty) {
-    u32 there;
     if constexpr (kArrival == kOfOneThread) {
-        if (threadIdx.x < 2) {
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(empty), "r"(threadIdx.x));
-            asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
-        }
+        if (threadIdx.x < 2) tell(empty, threadIdx.x, false);
+    } else if constexpr (kArrival == kOfLanes) {
+        if (threadIdx.x % 32 < 2) tell(empty, threadIdx.x % 32, false);
     } else {
         __syncwarp();
-        if (threadIdx.x % 32 < 2) {
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(empty), "r"(threadIdx.x % 32));
-            asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
-        }
+        if (threadIdx.x % 32 < 2) tell(empty, threadIdx.x % 32, true);
     }
 }
 
+__device__ void look(u32 at) {
+    u32 got;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(got) : "r"(at + 4 * threadIdx.x) : "memory");
+    if (got != 0x38383838) asm volatile("trap;");
+}
+
 // c[128 threads][4] += stage by stage, A and B the same 64 x 32 and 8 x 32 codes of each stage.
-template <bool kLooks, Arrival kArrival = kOfWarps>
+template <Look kLook, Arrival kArrival = kOfWarps>
 __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
     __shared__ alignas(1024) unsigned char tile[kStages * kStage];
     __shared__ alignas(8) u64 bars[2 * kStages];
@@ -76,19 +87,20 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
         for (u32 t = 0; t < turns; ++t) {
             const u32 s = t % kStages, lap = t / kStages;
             wait(full + 8 * s, lap & 1);
+            if constexpr (kLook == kBefore) look(base + s * kStage);
             const u64 word = (((base + s * kStage) & 0x3FFFF) >> 4) | (u64(64) << 16) | (u64(8) << 32);
             asm volatile("wgmma.fence.sync.aligned;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
             asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %4, 1, 1, 1;"
                          : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "l"(word) : "memory");
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             if constexpr (kArrival == kBeforeTheWait) hand_back<kArrival>(empty + 8 * s);
+            if constexpr (kLook == kMeanwhile) look(base + s * kStage);
             asm volatile("wgmma.wait_group.sync.aligned 0;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
             s0 += d0, s1 += d1, s2 += d2, s3 += d3;
             d0 = d1 = d2 = d3 = 0;
-            if constexpr (kLooks) {
-                u32 got;
-                asm volatile("ld.shared.u32 %0, [%1];" : "=r"(got) : "r"(base + s * kStage + 4 * threadIdx.x) : "memory");
-                if (got != 0x38383838) asm volatile("trap;");
+            if constexpr (kLook == kBehind) {
+                look(base + s * kStage);
+                if constexpr (kArrival == kOfLanes) __syncwarp();
             }
             if constexpr (kArrival != kBeforeTheWait) hand_back<kArrival>(empty + 8 * s);
         }
@@ -99,17 +111,32 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
 }
 
 extern "C" __global__ void __launch_bounds__(160) relaxed_ring(const unsigned char* codes, float* c, u32 turns) {
-    ring<false>(codes, c, turns);
+    ring<kNever>(codes, c, turns);
 }
 extern "C" __global__ void __launch_bounds__(160) looking_ring(const unsigned char* codes, float* c, u32 turns) {
-    ring<true>(codes, c, turns);
+    ring<kBehind>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) early_ring(const unsigned char* codes, float* c, u32 turns) {
+    ring<kBefore>(codes, c, turns);
 }
 extern "C" __global__ void __launch_bounds__(160) ring_of_one(const unsigned char* codes, float* c, u32 turns) {
-    ring<false, kOfOneThread>(codes, c, turns);
+    ring<kNever, kOfOneThread>(codes, c, turns);
 }
 extern "C" __global__ void __launch_bounds__(160) hasty_ring(const unsigned char* codes, float* c, u32 turns) {
-    ring<false, kBeforeTheWait>(codes, c, turns);
+    ring<kNever, kBeforeTheWait>(codes, c, turns);
 }
 extern "C" __global__ void __launch_bounds__(160) looking_ring_of_one(const unsigned char* codes, float* c, u32 turns) {
-    ring<true, kOfOneThread>(codes, c, turns);
+    ring<kBehind, kOfOneThread>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) early_ring_of_one(const unsigned char* codes, float* c, u32 turns) {
+    ring<kBefore, kOfOneThread>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) late_ring_of_one(const unsigned char* codes, float* c, u32 turns) {
+    ring<kMeanwhile, kOfOneThread>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) early_ring_of_lanes(const unsigned char* codes, float* c, u32 turns) {
+    ring<kBefore, kOfLanes>(codes, c, turns);
+}
+extern "C" __global__ void __launch_bounds__(160) looking_ring_of_lanes(const unsigned char* codes, float* c, u32 turns) {
+    ring<kBehind, kOfLanes>(codes, c, turns);
 }

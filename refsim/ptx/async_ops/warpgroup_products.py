@@ -63,7 +63,7 @@ class ProductHost(Machine, Protocol):
 class ProductInFlight:
     """One executed wgmma: an AsyncOp whose parts and units are warpgroups. `places` are the chunks of A and B as items of
     the flat shared memory (warpgroups, chunks), None for A in registers; `group` is that of each warpgroup. `reads` are for
-    those who look for races: reads of its threads once somebody has waited for it."""
+    those who look for races: reads of its threads once somebody has waited for it, and `begun` the newest access before it."""
 
     host: ProductHost
     number: int
@@ -72,6 +72,7 @@ class ProductInFlight:
     places: tuple[Array | None, Array]
     group: NDArray[np.int64]
     reads: tuple[Read, ...] = ()
+    begun: int = 0
     is_performed: bool = False
 
     @property
@@ -93,7 +94,7 @@ class ProductInFlight:
         if unit.registers is not None:
             unit.registers.finished(self.units, self.product, self.number)
         if self.host.races is not None:
-            self.host.races.products_read(self.reads, self.units)
+            self.host.races.products_read(self.reads, self.units, self.begun)
 
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
         return np.zeros(len(self.group), np.bool_)
@@ -154,13 +155,14 @@ class TensorCores:
         machine, lanes = self.machine, copy(lanes)  # the set goes on to other statements
         groups = groups_of(lanes)
         reads: list[Read] = []
+        begun = 0 if machine.races is None else machine.races.history.now
         with nullcontext() if machine.races is None else machine.races.reads_held(reads):
             places = self._read_operands(lanes, product)
         self._use_registers(lanes, product)
         if self.registers is not None:
             self.registers.begun(lanes, groups, product, self.issued)
         group = self.groups.current(groups)
-        flight = ProductInFlight(machine, self.issued, lanes, product, places, group, tuple(reads))
+        flight = ProductInFlight(machine, self.issued, lanes, product, places, group, tuple(reads), begun)
         if self.reads is not None:
             for items in flight.items():
                 self.reads.begun(items, self.issued)

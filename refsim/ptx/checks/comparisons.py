@@ -60,7 +60,7 @@ class Comparisons:
             strong = late & (marks.take(marks.strength, index, count) == part.strength)
             late &= ~strong
         if threads:
-            late &= ~self._are_asynchronous(found)
+            late &= ~self._are_asynchronous(found) | (marks.take(marks.since, index, count) > 0)
         who, place = np.nonzero(late)
         if not len(who):
             return not (part.strength and marks.has_strong and strong.any())

@@ -7,7 +7,7 @@ writes pays nothing, and so that a buffer which a launch only reads has no marks
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -210,16 +210,17 @@ class Races:
         finally:
             self.held = None
 
-    def products_read(self, reads: Sequence[Read], groups: Ids) -> None:
+    def products_read(self, reads: Sequence[Read], groups: Ids, begun: int) -> None:
         """These warpgroups waited for products that read so: at this moment, so that whoever writes there has to come after
-        the wait. Each of their threads knows that all four warps have read, as the group is the warpgroup's."""
+        the wait. Each of their threads knows that all four warps have read, as the group is the warpgroup's, and that what
+        these loaded up to access `begun`, before they issued the products, has arrived."""
         for read in reads:
             access = read.part.access
             mine = np.isin(self.geometry.warpgroup[access.threads.ids], groups)
             if mine.any():
                 number = self.history.number(access.statement, access.width)
                 self._list_read(read.part, number, slice(None) if mine.all() else mine)
-        self.phases.products_waited_for(groups)
+        self.phases.products_waited_for(groups, begun)
 
     # ---- copies
     def copy_issued(self, access: Access, items: Callable[[], Array]) -> None:
@@ -258,7 +259,9 @@ class Races:
         self.compared.compare(part, self.shared.writes, part.access.threads.ids, part.index, threads=threads)
         self.shared.mark_reads(self.compared.floor, self.history)
         if self.shared.reads.is_used:
-            self.compared.compare(part, self.shared.reads, part.access.threads.ids, part.index, threads=threads)
+            lanes = part.access.threads.ids
+            with self.phases.as_handed(lanes.tolist()) if threads else nullcontext():
+                self.compared.compare(part, self.shared.reads, lanes, part.index, threads=threads)
 
     def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: NDArray[np.bool_]) -> Array:
         """Copies of these lanes were waited for: from now on they are writes of theirs, or where an mbarrier counted on them
