@@ -1,5 +1,6 @@
 """What is marked in memory compared with an access that comes to it: whether anything orders the two."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,10 @@ class Comparisons:
         *,
         reading: bool = False,
         threads: bool = False,
+        by_products: bool = False,
     ) -> bool:
         """Raise or record a race of these lanes with what is marked there, or only with what threads did themselves; whether
-        all of that happened before."""
+        all of that happened before. `by_products`: products have put the two in order, and nothing else has."""
         area, count = part.area, part.count
         if marks.never_race(part.strength, index, count):
             return False
@@ -76,8 +78,9 @@ class Comparisons:
             lane, at = int(lanes[who[one]]), int(granule[one])
             pair = self._first_race(part, marks, chains, lane, at, reading=reading, threads=threads)
             if pair is not None:
+                pair = replace(pair, converged=pair.converged or by_products, by_products=by_products)
                 self.reporter.report(part.access, pair, self.position(area, int(granule[one]), area.granule))
-                if not self.reporter.is_news(part.access.statement):
+                if by_products or not self.reporter.is_news(part.access.statement):
                     break
         return not doubtful.any()
 

@@ -6,8 +6,6 @@ accesses of nobody's program: each thread has a shadow behind the threads of the
 wait for the phase brings the copies without what their thread did meanwhile.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,36 +13,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
+from refsim.ptx.checks.handed_stages import NONE, Done, HandedBack, HandedStages
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.checks.snapshots import Rows
-from refsim.ptx.execution.geometry import WARPGROUP, Geometry, Ids
+from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.memory.access import READ, WRITE, Access
 from refsim.ptx.memory.semantics import CLUSTER, Semantics
 
 Array = NDArray[Any]
 OBJECT_BYTES = 8
-_WARPS = WARPGROUP // WARP
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass
 class Arrived:
     """What those that arrived at one object know, by one order: stamps of its CTA, of each warp and thread of it, numbers of
-    what they learned elsewhere, and what others of the cluster released. `products` and `fed`: up to which access each warp of
-    the grid takes part in products that an arrival has waited for, and came to them."""
+    what they learned elsewhere, and what others of the cluster released."""
 
     cta: int
     warps: Array
     threads: Array
     foreign: set[int] = field(default_factory=set)
     far: Knowledge = NOTHING
-    settled: Knowledge = NOTHING
-    handed: Knowledge = NOTHING
-    products: dict[int, int] = field(default_factory=dict)
-    fed: dict[int, int] = field(default_factory=dict)
+    back: HandedBack = field(default_factory=HandedBack)
     ids: list[Ids] = field(default_factory=list)
 
     @staticmethod
@@ -82,8 +76,7 @@ class Complete:
     rest: Knowledge
     far: Knowledge
     arrived: Ids
-    settled: Knowledge = NOTHING
-    handed: Knowledge = NOTHING
+    done: Done = NONE
 
     def give(self, clocks: Clocks, lanes: Ids, scope: int) -> None:
         """These lanes saw it, and acquire to a scope."""
@@ -128,9 +121,8 @@ class PhaseOrder:
         self.complete: dict[int, list[Complete]] = {}
         self.births: dict[int, Birth] = {}
         self.shadows = np.zeros(self.geometry.lanes, np.int64)
-        self.settled, self.handed = ([dict[int, Knowledge]() for _ in clocks] for _ in range(2))
+        self.stages = HandedStages(clocks, self.geometry)
         self.cluster_met = np.full(self.geometry.lanes, -1, np.int64)
-        self.products, self.fed = (np.zeros(self.geometry.count * self.geometry.warpgroups, np.int64) for _ in range(2))
         self.unseen: dict[int, dict[int, int]] = {}
 
     # ---- objects
@@ -204,28 +196,8 @@ class PhaseOrder:
             for lane in lanes[~own].tolist():
                 arrived.far = arrived.far | self._released_far(clocks, lane, meaning)
             if len(done := lanes[self._settles(own, meaning)]):
-                known = clocks.snapshots(clocks.rows, done, self.history.now)
-                arrived.settled = arrived.settled | known
-                arrived.handed = arrived.handed | (known if meaning.releases and meaning.scope < CLUSTER else NOTHING)
-            if self.products.any():
-                arrived.products.update(self._of_warps(self.products, lanes))
-                arrived.fed.update(self._of_warps(self.fed, lanes) if meaning.releases else {})
-
-    def products_waited_for(self, groups: Ids, begun: int) -> None:
-        """Warpgroups waited for products, the last of which made the newest accesses: each thread of theirs knows it, and
-        what their threads had read up to access `begun`, as they came to the first."""
-        self.products[groups] = self.history.now
-        self.fed[groups] = np.maximum(self.fed[groups], begun)
-
-    def _of_warps(self, stamps: Array, lanes: Ids) -> dict[int, int]:
-        """Stamps of warpgroups as those of the warps of these lanes' warpgroups."""
-        geometry, found = self.geometry, dict[int, int]()
-        for group in np.unique(geometry.warpgroup[lanes]).tolist():
-            if stamps[group]:
-                cta, rank = divmod(group, geometry.warpgroups)
-                first = (cta + geometry.first) * geometry.warps + rank * _WARPS
-                found.update(dict.fromkeys(range(first, first + _WARPS), int(stamps[group])))
-        return found
+                arrived.back.add(clocks.snapshots(clocks.rows, done, self.history.now), meaning)
+            self.stages.arrive(arrived.back, lanes, meaning)
 
     def unseen_at(self, cta: int) -> dict[int, int]:
         """The threads of other CTAs that arrived at objects of this one in phases that nobody saw complete, and their newest
@@ -314,44 +286,14 @@ class PhaseOrder:
 
     def passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
         """Lanes saw that the phase before the current one is complete."""
-        for clocks, complete, *known in zip(self.clocks, self.complete[flat], self.settled, self.handed, strict=True):
-            for table, more in zip(known, (complete.settled, complete.handed), strict=True):
-                if more is not NOTHING:
-                    table.update({lane: table.get(lane, NOTHING) | more for lane in lanes.tolist()})
+        for order, (clocks, complete) in enumerate(zip(self.clocks, self.complete[flat], strict=True)):
+            self.stages.learn(order, lanes, complete.done)
             if meaning.acquires:
                 complete.give(clocks, lanes, meaning.scope)
                 continue
             found = complete.released(self.geometry, flat // self.stride)
             for lane in lanes.tolist():
                 clocks.pending.setdefault(lane, {})[id(found)] = found
-
-    def as_settled(self, lanes: list[int]) -> AbstractContextManager[list[int]]:
-        """What a copy engine is asked for by lanes comes also after what others were done with when they arrived, relaxed or
-        from another CTA, at a phase that the lane saw complete, and after products that it waited for itself; for which lanes
-        there is such. Of asynchronous work alone: a thread's own load may come after such an arrival."""
-        return self._knowing(lanes, self.settled, self.products)
-
-    def as_handed(self, lanes: list[int]) -> AbstractContextManager[list[int]]:
-        """The same of what threads read: before a release, to no more than its CTA, of an arrival in another one, which is
-        how pipelines hand a stage back; and before products that somebody who released had waited for."""
-        return self._knowing(lanes, self.handed, self.fed)
-
-    @contextmanager
-    def _knowing(self, lanes: list[int], tables: list[dict[int, Knowledge]], stamps: Array) -> Iterator[list[int]]:
-        before = []
-        for clocks, table in zip(self.clocks, tables, strict=True):
-            for lane in lanes if table or stamps.any() else ():
-                known = table.get(lane, NOTHING)
-                if own := self._of_warps(stamps, np.array([lane])):
-                    known = known | Knowledge(warps=own)
-                if known is not NOTHING:
-                    before.append((clocks, lane, int(clocks.rows.foreign[lane])))
-                    clocks.learn(np.array([lane]), known)
-        try:
-            yield [lane for _, lane, _ in before]
-        finally:
-            for clocks, lane, foreign in before:
-                clocks.rows.foreign[lane] = foreign
 
     def _freeze(self, clocks: Clocks, arrived: Arrived, cta: int, shadows: Knowledge) -> Complete:
         """What has arrived so far, as coarse as it may be said; the next phase goes on from it."""
@@ -371,16 +313,9 @@ class PhaseOrder:
         arrived.foreign = set() if rest is NOTHING else {len(clocks.known) - 1}
         ids = np.unique(np.concatenate(arrived.ids)) if arrived.ids else np.zeros(0, np.int64)
         arrived.ids = []
-        settled = arrived.settled | self._beyond(arrived, arrived.products, cta)
-        handed = arrived.handed | self._beyond(arrived, arrived.fed, cta)
-        return Complete(arrived.cta, arrived.warps.copy(), rest, arrived.far, ids, settled, handed)
-
-    def _beyond(self, arrived: Arrived, stamps: dict[int, int], cta: int) -> Knowledge:
-        """Of stamps that arrivals bring by products, those that warps of the CTA are not known by anyway."""
         first = (cta + self.geometry.first) * self.geometry.warps
         known = {first + warp: max(stamp, arrived.cta) for warp, stamp in enumerate(arrived.warps.tolist())}
-        beyond = {warp: stamp for warp, stamp in stamps.items() if stamp > known.get(warp, 0)}
-        return Knowledge(warps=beyond) if beyond else NOTHING
+        return Complete(arrived.cta, arrived.warps.copy(), rest, arrived.far, ids, arrived.back.done(known))
 
     def _shadows(self, cta: int, copied: Ids) -> Knowledge:
         """Up to which access the copies of lanes are known, whole warps as one."""

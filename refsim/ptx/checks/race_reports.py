@@ -14,9 +14,11 @@ from refsim.ptx.memory.access import DISCARD, READ, Access
 from refsim.ptx.memory.space import SHARED_BASE, Space
 from refsim.ptx.text.syntax import Statement, place
 
+CONVERGED = "ordered-by-convergence"
 RULE = "PTX ISA, memory consistency model: conflicting accesses of two threads need an order, or strength on both sides"
 CONVERGENCE_RULE = (
-    "PTX ISA: shfl, vote, match and redux make lanes meet but order no memory; only bar.warp.sync (__syncwarp) does"
+    "PTX ISA: shfl, vote, match, redux and wgmma make lanes meet but order no memory; "
+    "only bar.warp.sync (__syncwarp) does"
 )
 EXIT_RULE = "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
 
@@ -31,10 +33,11 @@ class Pair:
     kind: str  # what the other did: "read" or "write"
     converged: bool = False
     same: bool = False
+    by_products: bool = False
 
     @property
     def code(self) -> str:
-        return "ordered-by-convergence" if self.converged else "race"
+        return CONVERGED if self.converged else "race"
 
 
 class Reporter:
@@ -96,6 +99,8 @@ class Reporter:
         geometry, history = self.machine.geometry, self.history
         made = history.made[pair.number]
         assert made is not None
+        if pair.by_products:
+            return "__syncwarp before that arrival, nor an arrival of this thread, between: products issued after its load do it"
         if pair.other >= geometry.grid_threads and "bulk_group" in made[0].opcode:
             return "wait of that thread between for the bulk group of this copy"
         if pair.other >= geometry.grid_threads:

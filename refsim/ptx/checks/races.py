@@ -7,7 +7,7 @@ writes pays nothing, and so that a buffer which a launch only reads has no marks
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from refsim.ptx.checks.comparisons import Comparisons
 from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.phase_order import PhaseOrder
-from refsim.ptx.checks.race_reports import Pair, Reporter
+from refsim.ptx.checks.race_reports import CONVERGED, Pair, Reporter
 from refsim.ptx.checks.same_place import changes, collision, copied_twice
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
@@ -220,7 +220,7 @@ class Races:
             if mine.any():
                 number = self.history.number(access.statement, access.width)
                 self._list_read(read.part, number, slice(None) if mine.all() else mine)
-        self.phases.products_waited_for(groups, begun)
+        self.phases.stages.products_waited_for(groups, self.history.now, begun)
 
     # ---- copies
     def copy_issued(self, access: Access, items: Callable[[], Array]) -> None:
@@ -236,10 +236,10 @@ class Races:
         part = AccessPart(self.shared, access)
         if not self.reporter.is_news(access.statement):
             return
-        with self.phases.as_settled([lane]) as is_settled:
+        with self.phases.stages.known_to([lane], "settled") as is_settled:
             self._compare_all(part)
         if is_settled and self.reporter.is_news(access.statement):
-            self._compare_all(part, threads=True)
+            self._compare_threads(part, [lane])
         self._same_place(part, items)
 
     def transfers_issued(self, access: Access, lanes: list[int]) -> None:
@@ -247,21 +247,31 @@ class Races:
         part = AccessPart(self.shared, access)
         if not self.reporter.is_news(access.statement):
             return
-        with self.phases.as_settled(lanes) as settled:
+        with self.phases.stages.known_to(lanes, "settled") as settled:
             self._compare_all(part)
         if settled:
             chosen = np.isin(access.threads.ids, settled)
-            self._compare_all(part if chosen.all() else AccessPart(self.shared, access.of(chosen)), threads=True)
+            self._compare_threads(part if chosen.all() else AccessPart(self.shared, access.of(chosen)), settled)
 
-    def _compare_all(self, part: AccessPart, *, threads: bool = False) -> None:
+    def _compare_all(self, part: AccessPart) -> None:
         """Compare what will be written with all that was read and written there."""
         self.shared.settle()
-        self.compared.compare(part, self.shared.writes, part.access.threads.ids, part.index, threads=threads)
+        self.compared.compare(part, self.shared.writes, part.access.threads.ids, part.index)
         self.shared.mark_reads(self.compared.floor, self.history)
         if self.shared.reads.is_used:
-            lanes = part.access.threads.ids
-            with self.phases.as_handed(lanes.tolist()) if threads else nullcontext():
-                self.compared.compare(part, self.shared.reads, lanes, part.index, threads=threads)
+            self.compared.compare(part, self.shared.reads, part.access.threads.ids, part.index)
+
+    def _compare_threads(self, part: AccessPart, lanes: list[int]) -> None:
+        """The same with what threads did themselves: nothing but products may order their reads, which chips do."""
+        ids, statement = part.access.threads.ids, part.access.statement
+        self.compared.compare(part, self.shared.writes, ids, part.index, threads=True)
+        if not self.shared.reads.is_used:
+            return
+        with self.phases.stages.known_to(lanes, "loaded", "fed"):
+            self.compared.compare(part, self.shared.reads, ids, part.index, threads=True)
+        if self.reporter.is_news(statement) and not self.machine.findings.has_warned(CONVERGED, statement):
+            with self.phases.stages.known_to(lanes, "loaded"):
+                self.compared.compare(part, self.shared.reads, ids, part.index, threads=True, by_products=True)
 
     def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: NDArray[np.bool_]) -> Array:
         """Copies of these lanes were waited for: from now on they are writes of theirs, or where an mbarrier counted on them

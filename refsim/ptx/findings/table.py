@@ -28,8 +28,8 @@ class Check:
 CHECKS = (
     Check("race", FAILURE, "two threads access bytes of shared or global memory, one of them writes, and nothing orders them",
           "races"),
-    Check("ordered-by-convergence", WARNING, "two accesses that nothing orders but a shfl, vote, match or redux between them: "
-          "the threads meet there, and memory is not ordered", part_of="race"),
+    Check("ordered-by-convergence", WARNING, "two accesses that nothing orders but a shfl, vote, match, redux or wgmma between "
+          "them: the threads meet there, and memory is not ordered", part_of="race"),
     Check("stale-read", FAILURE, "ld.global.nc or ldu reads bytes that the same launch wrote, which its cache need not see",
           part_of="race"),
     Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote, a tensor map "
