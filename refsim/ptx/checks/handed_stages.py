@@ -36,7 +36,7 @@ class Done:
         return Done(self.settled | other.settled, self.loaded | other.loaded, self.fed | other.fed)
 
 
-NONE = Done()
+NOTHING_DONE = Done()
 
 
 @dataclass
@@ -88,7 +88,7 @@ class HandedStages:
         """Lanes saw a phase complete, whose arrivals were done with this by one order."""
         if done.settled is not NOTHING or done.fed is not NOTHING:
             known = self.known[order]
-            known.update({lane: known.get(lane, NONE) | done for lane in lanes.tolist()})
+            known.update({lane: known.get(lane, NOTHING_DONE) | done for lane in lanes.tolist()})
 
     @contextmanager
     def known_to(self, lanes: list[int], *kinds: str) -> Iterator[list[int]]:
@@ -99,7 +99,7 @@ class HandedStages:
         for clocks, known in zip(self.clocks, self.known, strict=True):
             for lane in lanes if known or any(stamps.any() for stamps in tables) else ():
                 own = [Knowledge(warps=at) for stamps in tables if (at := self._of_warps(stamps, np.array([lane])))]
-                more = together([getattr(known.get(lane, NONE), kind) for kind in kinds] + own)
+                more = together([getattr(known.get(lane, NOTHING_DONE), kind) for kind in kinds] + own)
                 if more is not NOTHING:
                     before.append((clocks, lane, int(clocks.rows.foreign[lane])))
                     clocks.learn(np.array([lane]), more)

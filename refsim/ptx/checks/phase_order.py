@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.layouts.holders import WARP
-from refsim.ptx.checks.handed_stages import NONE, Done, HandedBack, HandedStages
+from refsim.ptx.checks.handed_stages import NOTHING_DONE, Done, HandedBack, HandedStages
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, Released
@@ -76,7 +76,7 @@ class Complete:
     rest: Knowledge
     far: Knowledge
     arrived: Ids
-    done: Done = NONE
+    done: Done = NOTHING_DONE
 
     def give(self, clocks: Clocks, lanes: Ids, scope: int) -> None:
         """These lanes saw it, and acquire to a scope."""
