@@ -25,7 +25,7 @@ def mma(call: Call | SparseCall) -> NDArray[Any]:
     complement), or arrays of ml_dtypes, which know their format. `c` (..., M, N): float32, float16, float64 or int32 as
     `d_format` ("s32" for integers) says, or None for a zero. The result has that dtype; leading dimensions broadcast.
     `unit`: "mma.sync", "wgmma", "tcgen05.f16", ".tf32", ".f8f6f4", ".i8", ".mxf8f6f4", ".mxf4", ".mxf4nvf4",
-    "mma.sync.mxf8f6f4", ".mxf4", ".mxf4nvf4", "mfma", and "mfma.1k" (bf16_1k on gfx90a); `refsim numerics list` has
+    "mma.sync.mxf8f6f4", ".mxf4", ".mxf4nvf4", "mfma", "mfma.1k" (bf16_1k on gfx90a) and "mfma.scale"; `refsim numerics list` has
     those of a target. `k`: the K of one instruction, None for the largest of that unit and type.
     `a_scale` (..., M, K // block) and `b_scale` (..., N, K // block): codes of `scale_format` ("e8m0", "ue4m3").
     `negate_a`, `negate_b`: the operand's sign turned, where the instruction has that flag.

@@ -222,6 +222,8 @@ _AMD = (  # gfx908 is CDNA1, gfx90a CDNA2, gfx942 CDNA3, gfx950 CDNA4
     _amd("gfx950", (BF16,), k=(32, 16), method=FMA_CHAIN, length=1, source=_EMULATED, evidence=_UNVERIFIED),
     _amd("gfx950", F8, k=(32, 16), method=FMA_CHAIN, length=1, source=_EMULATED, evidence=_UNVERIFIED),
     _amd("gfx950", F8F6F4, k=(128, 64), method=FMA_CHAIN, length=1, source=_EMULATED, evidence=_UNVERIFIED),
+    _amd("gfx950", F8F6F4, k=(128, 64), method=FMA_CHAIN, length=1, unit="mfma.scale", scales=SCALES_32,
+         source=_EMULATED, evidence=_UNVERIFIED),
 )
 
 # Words of D that an H200 returned under each row, none of which differs: conformance/vectors/h200/numerics.json.

@@ -27,8 +27,9 @@ Unit = Literal[
     "mma.sync.mxf4nvf4",
     "mfma",
     "mfma.1k",
+    "mfma.scale",
 ]
-"""The units whose arithmetic is known; mfma.1k has the bf16_1k instructions of gfx90a."""
+"""The units whose arithmetic is known; mfma.1k has the bf16_1k instructions of gfx90a, mfma.scale the block-scaled of gfx950."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

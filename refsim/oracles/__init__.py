@@ -1,6 +1,8 @@
 """What a kernel must write, bit for bit: one file per kernel family, in the kernel's own order of operations."""
 
 from refsim.oracles import fp8_quantize
+from refsim.oracles.block_scaled import block_scaled_matmul
+from refsim.oracles.block_scaled_upcast import BlockScaledUpcast
 from refsim.oracles.cublaslt import (
     CUBLASLT_REGIONS,
     CublasltAccumulation,
@@ -14,12 +16,14 @@ from refsim.oracles.row_groups import open_rows
 
 __all__ = [
     "CUBLASLT_REGIONS",
+    "BlockScaledUpcast",
     "CublasltAccumulation",
     "CublasltRegion",
     "CublasltScaling",
     "Promotion",
     "ReductionName",
     "WeightDecoder",
+    "block_scaled_matmul",
     "cublaslt_fp8",
     "fp8_gemm_1d2d",
     "fp8_quantize",

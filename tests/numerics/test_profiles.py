@@ -79,6 +79,7 @@ def test_every_unit_of_the_interface_has_rows() -> None:
         "wgmma",
         "mfma",
         "mfma.1k",
+        "mfma.scale",
     }
     targets = {row.target for row in rows_of(unit="mma.sync")}
     assert targets >= {"sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}

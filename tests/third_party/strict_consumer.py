@@ -193,7 +193,11 @@ def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], 
     row: oracles.CublasltRegion = oracles.CUBLASLT_REGIONS[0]
     ranges: int | None = row.splits(64, 64, 16, scaling)
     e: NDArray[Any] = oracles.cublaslt_fp8(codes, codes, 1.0, 1.0, accumulation=accumulation, splits=ranges)
-    return float(wide.size + d.size + e.size + free.size)
+    upcast: oracles.BlockScaledUpcast = "byte_shift"
+    f: NDArray[Any] = oracles.block_scaled_matmul(
+        codes, codes, w8, w8, a_format="e4m3", b_format="e4m3", target="sm_90a", unit="mma.sync", upcast=upcast
+    )
+    return float(wide.size + d.size + e.size + f.size + free.size)
 
 
 def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:

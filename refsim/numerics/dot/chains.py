@@ -13,6 +13,7 @@ from refsim.numerics import ieee
 from refsim.numerics.dot.amd import flushed, flushed_tree, late_step
 from refsim.numerics.dot.arrays import Codes, Fields, added, grouped_step, operand_fields, scaled, truncated_step
 from refsim.numerics.dot.exact import exact_step
+from refsim.numerics.ieee.fused import fma_to_nearest
 from refsim.numerics.methods import (
     EXACT,
     FLUSHED_TREE,
@@ -136,11 +137,24 @@ def floats(codes: Codes, format: ElementType) -> NDArray[Any]:
 def _fma_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
     a, b = floats(operands.a, operands.a_format), floats(operands.b, operands.b_format)
     d = c.view(a.dtype)
+    if profile.scales:
+        a, b = (_times_scales(x, scale, operands) for x, scale in ((a, operands.a_scale), (b, operands.b_scale)))
     for i in range(a.shape[-1]):
-        d = ieee.fma(a[:, :, None, i], b[:, None, :, i], d)
+        x, y = a[:, :, None, i], b[:, None, :, i]
+        with np.errstate(all="ignore"):
+            d = fma_to_nearest(x, y, d) if profile.scales else ieee.fma(x, y, d)
     canonical = np.isnan(d) & (not profile.keeps_nan)
     result: Codes = np.where(canonical, c.dtype.type(profile.rounding.nan), d.view(c.dtype))
     return result
+
+
+def _times_scales(values: NDArray[Any], scale: Codes | None, operands: Operands) -> NDArray[np.float64]:
+    """Operands times their scales: exact in float64, as the products of two of them are."""
+    assert scale is not None
+    assert operands.scale_format is not None
+    factors = decode(scale, operands.scale_format)
+    with np.errstate(invalid="ignore"):
+        return values * np.repeat(factors, values.shape[-1] // scale.shape[-1], axis=-1)
 
 
 def _flushed_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:

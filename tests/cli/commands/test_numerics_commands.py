@@ -224,7 +224,7 @@ def test_help_loads_nothing_heavy(name):
         ("refsim mma --d-format s", {"s32"}),
         ("refsim mma --scale-format u", {"ue4m3"}),
         ("refsim numerics li", {"list"}),
-        ("refsim numerics list --unit mfma.", {"mfma.1k"}),
+        ("refsim numerics list --unit mfma.", {"mfma.1k", "mfma.scale"}),
         ("refsim numerics bits -t b", {"bf16"}),
     ],
 )

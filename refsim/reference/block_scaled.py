@@ -1,0 +1,222 @@
+"""Block-scaled products a second time: one output over fractions, sharing no line with the model.
+
+A term is a value and the exponent with which it takes part in the alignment, that of its fields: a subnormal operand is not
+normalised. A step cuts every term toward zero to a multiple of 2^(E - F), E the largest exponent, a zero's being a constant;
+the exact sum is cut to the 24 bits of float32.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import reduce
+from typing import NamedTuple
+
+from refsim.reference.gemm_1d2d import cut, leading
+from refsim.reference.rational_float import GRIDS, ExactNumber, add, mul, power
+
+FIELDS = {
+    "e4m3": (4, 3, 7),
+    "e5m2": (5, 2, 15),
+    "e2m3": (2, 3, 1),
+    "e3m2": (3, 2, 3),
+    "e2m1": (2, 1, 1),
+    "bf16": (8, 7, 127),
+}
+"""Bits of the exponent and the mantissa, and the bias."""
+NAN, NAN_WORD, LOWEST = math.nan, 0x7FFFFFFF, -126
+Value = Fraction | float
+
+
+class Term(NamedTuple):
+    """A value and its exponent, None where it is a zero and takes that of the step."""
+
+    value: Value
+    exponent: int | None
+
+
+class Step(NamedTuple):
+    """The terms of a step, the bits kept below the largest exponent, the exponent of a zero; of `groups` 16 products are one."""
+
+    length: int
+    fraction: int
+    zero: int
+    groups: bool = False
+
+
+BLACKWELL, BLACKWELL_FP4 = Step(32, 25, -133), Step(64, 35, -139, groups=True)
+HOPPER_BF16, AMPERE_BF16 = Step(16, 25, -133), Step(8, 24, -132)
+
+
+def term(code: int, format: str) -> Term:
+    """The number of a code and the exponent of its fields, that of subnormals the least."""
+    exponent_bits, mantissa_bits, bias = FIELDS[format]
+    sign = -1 if code >> (exponent_bits + mantissa_bits) & 1 else 1
+    field, mantissa = code >> mantissa_bits & ((1 << exponent_bits) - 1), code & ((1 << mantissa_bits) - 1)
+    top = field == (1 << exponent_bits) - 1
+    if top and (format in ("e5m2", "bf16") or (format == "e4m3" and mantissa == 7)):
+        return Term(NAN if mantissa else sign * math.inf, 0)
+    exponent = max(field, 1) - bias
+    return Term(sign * (mantissa + (1 << mantissa_bits if field else 0)) * power(exponent - mantissa_bits), exponent)
+
+
+def factor(code: int, kind: str) -> Term:
+    """A scale, without a sign."""
+    if kind == "e8m0":
+        return Term(NAN if code == 255 else power(code - 127), code - 127)
+    return term(code & 0x7F, "e4m3")
+
+
+def times(x: Value, y: Value) -> Value:
+    """The product of numbers, infinities and NaN."""
+    if isinstance(x, float) or isinstance(y, float):
+        zero = x == 0 or y == 0
+        return NAN if zero else math.copysign(1, x) * math.copysign(1, y) * abs(float_of(x)) * abs(float_of(y))
+    return x * y
+
+
+def float_of(x: Value) -> float:
+    """An infinity or NaN as it is; of a number any finite stand-in."""
+    return x if isinstance(x, float) else 1.0
+
+
+def multiplied(*terms: Term) -> Term:
+    """The product of terms: exponents add."""
+    value: Value = Fraction(1)
+    for each in terms:
+        value = times(value, each.value)
+    return Term(value, sum(each.exponent or 0 for each in terms) if value else None)
+
+
+def special(values: Sequence[Value]) -> float | None:
+    """NaN, or infinities of both signs, is NaN; else an infinity stands; None where there is neither."""
+    odd = {value for value in values if isinstance(value, float)}
+    if not odd:
+        return None
+    return NAN if len(odd) > 1 or any(math.isnan(value) for value in odd) else odd.pop()
+
+
+def fused(terms: Sequence[Term], c: Value, step: Step) -> Value:
+    """C and the products of one step."""
+    stands = special([c, *(each.value for each in terms)])
+    if stands is not None or isinstance(c, float):
+        return NAN if stands is None else stands
+    present = [*terms, Term(c, max(leading(c), LOWEST) if c else None)]
+    quantum = power(max(step.zero if each.exponent is None else each.exponent for each in present) - step.fraction)
+    total = sum((cut(Fraction(each.value), quantum) for each in present), Fraction(0))
+    if not total:
+        return total
+    kept = cut(total, power(max(leading(total), LOWEST) - 23))
+    return kept if abs(kept) < power(128) else math.copysign(math.inf, total)
+
+
+def exact(value: Value) -> ExactNumber:
+    """The number that is rounded; its zero is +0."""
+    return ExactNumber(value < 0, -value if value < 0 else value)
+
+
+def pattern(value: Value) -> int:
+    """The float32 pattern of a sum; zero is +0."""
+    if isinstance(value, float) and math.isnan(value):
+        return NAN_WORD
+    return GRIDS["f32"].encode(exact(value))
+
+
+def scaled_terms(
+    codes: tuple[Sequence[int], Sequence[int]],
+    formats: tuple[str, str],
+    scales: tuple[Sequence[int], Sequence[int]],
+    kind: str,
+    step: Step,
+) -> Iterator[list[Term]]:
+    """The terms of each step of a unit with block scales."""
+    block = len(codes[0]) // len(scales[0])
+    for start in range(0, len(codes[0]), step.length):
+        products = []
+        for i in range(start, min(start + step.length, len(codes[0]))):
+            data = multiplied(term(codes[0][i], formats[0]), term(codes[1][i], formats[1]))
+            both = multiplied(factor(scales[0][i // block], kind), factor(scales[1][i // block], kind))
+            products.append((data, both))
+        yield grouped(products) if step.groups else [multiplied(data, both) for data, both in products]
+
+
+def grouped(products: Sequence[tuple[Term, Term]]) -> list[Term]:
+    """Each 16 products with their scales: one term with the exponent of the scales, a zero if every product is one."""
+    found = []
+    for start in range(0, len(products), 16):
+        group, both = products[start : start + 16], products[start][1]
+        total = times(sum((Fraction(data.value) for data, _ in group), Fraction(0)), both.value)
+        empty = all(not data.value for data, _ in group) or both.value == 0
+        found.append(Term(total, None if empty else both.exponent))
+    return found
+
+
+def in_bf16(codes: Sequence[int], format: str, scales: Sequence[int], kind: str, zero_code: Fraction) -> list[int]:
+    """The bf16 codes of codes times scales; those of E5M2 that are no numbers are read as an exponent more."""
+    block, found = len(codes) // len(scales), []
+    for i, code in enumerate(codes):
+        value = term(code, format).value
+        if format == "e5m2" and isinstance(value, float):
+            value = (-1 if code & 0x80 else 1) * (1 + Fraction(code & 3, 4)) * power(16)
+        scale = scales[i // block]
+        by = zero_code if kind == "e8m0" and scale == 0 else factor(scale, kind).value
+        if kind == "ue4m3" and scale & 0x80:
+            by = -by
+        product = times(value, by)
+        found.append(GRIDS["bf16"].encode(exact(product)))
+    return found
+
+
+def steps_of_lanes(k: int, k_width: int, length: int) -> list[list[int]]:
+    """Which k each step of an mma.sync of bf16 takes, where lane q of a row holds k_width of them from q * k_width on, and from
+    (4 + q) * k_width: an instruction has two of the first run of every lane, then two of the second."""
+    found = []
+    for tile in range(0, k, 8 * k_width):
+        for pair in range(0, k_width, 2):
+            firsts = [tile + (4 * half + lane) * k_width + pair for half in (0, 1) for lane in range(4)]
+            places = [first + more for first in firsts for more in (0, 1)]
+            found += [places[start : start + length] for start in range(0, 16, length)]
+    return found
+
+
+def native(
+    codes: tuple[Sequence[int], Sequence[int]],
+    formats: tuple[str, str],
+    scales: tuple[Sequence[int], Sequence[int]],
+    kind: str,
+    step: Step,
+    c: Value = Fraction(0),
+) -> int:
+    """The float32 pattern of one output of a unit with block scales."""
+    for terms in scaled_terms(codes, formats, scales, kind, step):
+        c = fused(terms, c, step)
+    return pattern(c)
+
+
+def wide(
+    a: Sequence[int], b: Sequence[int], places: Sequence[Sequence[int]], step: Step, c: Value = Fraction(0)
+) -> int:
+    """The float32 pattern of one output of bf16 products, a step for each list of k; beyond the operands are zeros."""
+    for some in places:
+        terms = [multiplied(term(a[i], "bf16"), term(b[i], "bf16")) for i in some if i < len(a)]
+        terms += [Term(Fraction(0), None)] * (len(some) - len(terms))
+        c = fused(terms, c, step)
+    return pattern(c)
+
+
+def chained(
+    codes: tuple[Sequence[int], Sequence[int]],
+    formats: tuple[str, str],
+    scales: tuple[Sequence[int], Sequence[int]],
+) -> int:
+    """One rounding to float32 for each k, as an FMA of the scaled numbers has it, from +0."""
+    block, d = len(codes[0]) // len(scales[0]), ExactNumber(False, Fraction(0))
+    for i, pair in enumerate(zip(*codes, strict=True)):
+        numbers = [signed(code, format) for code, format in zip(pair, formats, strict=True)]
+        numbers += [ExactNumber(False, factor(each[i // block], "e8m0").value) for each in scales]
+        d = GRIDS["f32"].decode(GRIDS["f32"].encode(add(reduce(mul, numbers), d)))
+    return GRIDS["f32"].encode(d)
+
+
+def signed(code: int, format: str) -> ExactNumber:
+    """The number of a code with the sign of its zero."""
+    return exact(term(code, format).value)._replace(negative=bool(code >> sum(FIELDS[format][:2]) & 1))
