@@ -33,7 +33,7 @@ from refsim.oracles.block_scaled_upcast import (
 
 Floats = NDArray[np.float32]
 Product = Callable[[ScaledSide, ScaledSide, Floats], Floats]
-OUT_FORMATS = (F32, BF16, F16)
+RESULT_FORMATS = (F32, BF16, F16)
 BF16_UNITS: tuple[Unit, ...] = ("wgmma", "tcgen05.f16", "mma.sync")
 WITH_LANES: tuple[Unit, ...] = ("mma.sync",)  # operands lie in registers: a conversion may choose which k a lane has
 TILE_ROWS = 1 << 9  # of D, and its columns: so much is computed together
@@ -74,7 +74,7 @@ def block_scaled_matmul(
     warns with UnverifiedProfileWarning. Source: `numerics.profile` of the unit; Triton, DecomposeScaledBlocked.
     """
     written = format_named(out)
-    if written not in OUT_FORMATS:
+    if written not in RESULT_FORMATS:
         raise RefsimError("format-not-here", f"out is {written.name}", rule="f32, or bf16 or f16: that, rounded")
     form = ScaleForm(scale_format, block, layout)
     left, right = side("a", a, a_format, a_scale, form), side("b", b, b_format, b_scale, form)

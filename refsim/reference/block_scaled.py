@@ -23,18 +23,18 @@ FIELDS = {
     "bf16": (8, 7, 127),
 }
 """Bits of the exponent and the mantissa, and the bias."""
-NAN, NAN_WORD, LOWEST = math.nan, 0x7FFFFFFF, -126
+UNDEFINED, NAN_WORD, LOWEST = math.nan, 0x7FFFFFFF, -126
 Value = Fraction | float
 
 
-class Term(NamedTuple):
+class AlignedNumber(NamedTuple):
     """A value and its exponent, None where it is a zero and takes that of the step."""
 
     value: Value
     exponent: int | None
 
 
-class Step(NamedTuple):
+class Alignment(NamedTuple):
     """The terms of a step, the bits kept below the largest exponent, the exponent of a zero; of `groups` 16 products are one."""
 
     length: int
@@ -43,26 +43,28 @@ class Step(NamedTuple):
     groups: bool = False
 
 
-BLACKWELL, BLACKWELL_FP4 = Step(32, 25, -133), Step(64, 35, -139, groups=True)
-HOPPER_BF16, AMPERE_BF16 = Step(16, 25, -133), Step(8, 24, -132)
+BLACKWELL, BLACKWELL_FP4 = Alignment(32, 25, -133), Alignment(64, 35, -139, groups=True)
+HOPPER_BF16, AMPERE_BF16 = Alignment(16, 25, -133), Alignment(8, 24, -132)
 
 
-def term(code: int, format: str) -> Term:
+def term(code: int, format: str) -> AlignedNumber:
     """The number of a code and the exponent of its fields, that of subnormals the least."""
     exponent_bits, mantissa_bits, bias = FIELDS[format]
     sign = -1 if code >> (exponent_bits + mantissa_bits) & 1 else 1
     field, mantissa = code >> mantissa_bits & ((1 << exponent_bits) - 1), code & ((1 << mantissa_bits) - 1)
     top = field == (1 << exponent_bits) - 1
     if top and (format in ("e5m2", "bf16") or (format == "e4m3" and mantissa == 7)):
-        return Term(NAN if mantissa else sign * math.inf, 0)
+        return AlignedNumber(UNDEFINED if mantissa else sign * math.inf, 0)
     exponent = max(field, 1) - bias
-    return Term(sign * (mantissa + (1 << mantissa_bits if field else 0)) * power(exponent - mantissa_bits), exponent)
+    return AlignedNumber(
+        sign * (mantissa + (1 << mantissa_bits if field else 0)) * power(exponent - mantissa_bits), exponent
+    )
 
 
-def factor(code: int, kind: str) -> Term:
+def factor(code: int, kind: str) -> AlignedNumber:
     """A scale, without a sign."""
     if kind == "e8m0":
-        return Term(NAN if code == 255 else power(code - 127), code - 127)
+        return AlignedNumber(UNDEFINED if code == 255 else power(code - 127), code - 127)
     return term(code & 0x7F, "e4m3")
 
 
@@ -70,7 +72,7 @@ def times(x: Value, y: Value) -> Value:
     """The product of numbers, infinities and NaN."""
     if isinstance(x, float) or isinstance(y, float):
         zero = x == 0 or y == 0
-        return NAN if zero else math.copysign(1, x) * math.copysign(1, y) * abs(float_of(x)) * abs(float_of(y))
+        return UNDEFINED if zero else math.copysign(1, x) * math.copysign(1, y) * abs(float_of(x)) * abs(float_of(y))
     return x * y
 
 
@@ -79,12 +81,12 @@ def float_of(x: Value) -> float:
     return x if isinstance(x, float) else 1.0
 
 
-def multiplied(*terms: Term) -> Term:
+def multiplied(*terms: AlignedNumber) -> AlignedNumber:
     """The product of terms: exponents add."""
     value: Value = Fraction(1)
     for each in terms:
         value = times(value, each.value)
-    return Term(value, sum(each.exponent or 0 for each in terms) if value else None)
+    return AlignedNumber(value, sum(each.exponent or 0 for each in terms) if value else None)
 
 
 def special(values: Sequence[Value]) -> float | None:
@@ -92,15 +94,15 @@ def special(values: Sequence[Value]) -> float | None:
     odd = {value for value in values if isinstance(value, float)}
     if not odd:
         return None
-    return NAN if len(odd) > 1 or any(math.isnan(value) for value in odd) else odd.pop()
+    return UNDEFINED if len(odd) > 1 or any(math.isnan(value) for value in odd) else odd.pop()
 
 
-def fused(terms: Sequence[Term], c: Value, step: Step) -> Value:
+def fused(terms: Sequence[AlignedNumber], c: Value, step: Alignment) -> Value:
     """C and the products of one step."""
     stands = special([c, *(each.value for each in terms)])
     if stands is not None or isinstance(c, float):
-        return NAN if stands is None else stands
-    present = [*terms, Term(c, max(leading(c), LOWEST) if c else None)]
+        return UNDEFINED if stands is None else stands
+    present = [*terms, AlignedNumber(c, max(leading(c), LOWEST) if c else None)]
     quantum = power(max(step.zero if each.exponent is None else each.exponent for each in present) - step.fraction)
     total = sum((cut(Fraction(each.value), quantum) for each in present), Fraction(0))
     if not total:
@@ -126,8 +128,8 @@ def scaled_terms(
     formats: tuple[str, str],
     scales: tuple[Sequence[int], Sequence[int]],
     kind: str,
-    step: Step,
-) -> Iterator[list[Term]]:
+    step: Alignment,
+) -> Iterator[list[AlignedNumber]]:
     """The terms of each step of a unit with block scales."""
     block = len(codes[0]) // len(scales[0])
     for start in range(0, len(codes[0]), step.length):
@@ -139,14 +141,14 @@ def scaled_terms(
         yield grouped(products) if step.groups else [multiplied(data, both) for data, both in products]
 
 
-def grouped(products: Sequence[tuple[Term, Term]]) -> list[Term]:
+def grouped(products: Sequence[tuple[AlignedNumber, AlignedNumber]]) -> list[AlignedNumber]:
     """Each 16 products with their scales: one term with the exponent of the scales, a zero if every product is one."""
     found = []
     for start in range(0, len(products), 16):
         group, both = products[start : start + 16], products[start][1]
         total = times(sum((Fraction(data.value) for data, _ in group), Fraction(0)), both.value)
         empty = all(not data.value for data, _ in group) or both.value == 0
-        found.append(Term(total, None if empty else both.exponent))
+        found.append(AlignedNumber(total, None if empty else both.exponent))
     return found
 
 
@@ -183,7 +185,7 @@ def native(
     formats: tuple[str, str],
     scales: tuple[Sequence[int], Sequence[int]],
     kind: str,
-    step: Step,
+    step: Alignment,
     c: Value = Fraction(0),
 ) -> int:
     """The float32 pattern of one output of a unit with block scales."""
@@ -193,12 +195,12 @@ def native(
 
 
 def wide(
-    a: Sequence[int], b: Sequence[int], places: Sequence[Sequence[int]], step: Step, c: Value = Fraction(0)
+    a: Sequence[int], b: Sequence[int], places: Sequence[Sequence[int]], step: Alignment, c: Value = Fraction(0)
 ) -> int:
     """The float32 pattern of one output of bf16 products, a step for each list of k; beyond the operands are zeros."""
     for some in places:
         terms = [multiplied(term(a[i], "bf16"), term(b[i], "bf16")) for i in some if i < len(a)]
-        terms += [Term(Fraction(0), None)] * (len(some) - len(terms))
+        terms += [AlignedNumber(Fraction(0), None)] * (len(some) - len(terms))
         c = fused(terms, c, step)
     return pattern(c)
 

@@ -18,7 +18,7 @@ from refsim.formats import format_named
 from refsim.numerics import UnverifiedProfileWarning, ieee
 from refsim.oracles.block_scaled_upcast import UPCASTS, k_order
 from refsim.reference import block_scaled as slow
-from refsim.reference.block_scaled import AMPERE_BF16, BLACKWELL, BLACKWELL_FP4, HOPPER_BF16, Step
+from refsim.reference.block_scaled import AMPERE_BF16, BLACKWELL, BLACKWELL_FP4, HOPPER_BF16, Alignment
 
 Codes = NDArray[np.uint8]
 matmul = oracles.block_scaled_matmul
@@ -61,7 +61,7 @@ def places(d: NDArray[Any]) -> Iterator[tuple[int, int]]:
     return islice(((i, (3 * i + 1) % d.shape[1]) for i in range(d.shape[0])), 3)
 
 
-def native(given: dict[str, Any], i: int, j: int, step: Step, c: Fraction = Fraction(0)) -> int:
+def native(given: dict[str, Any], i: int, j: int, step: Alignment, c: Fraction = Fraction(0)) -> int:
     codes, scales = ((given[f"a{s}"][i].tolist(), given[f"b{s}"][j].tolist()) for s in ("", "_scale"))
     return slow.native(codes, (given["a_format"], given["b_format"]), scales, given["scale_format"], step, c)
 
