@@ -50,7 +50,10 @@ def test_a_verdict_says_what_was_left_out(refsim, tmp_path):
     run = refsim(*command, "--without", "race", "--as", "json")
     assert run.code == 0
     left = json.loads(run.out)["device"]["without"]
-    assert left == "race, ordered-by-convergence, stale-read, missing-proxy-fence, unfenced-refill, missing-grid-wait"
+    assert left == (
+        "race, ordered-by-convergence, equal-stores, shared-barrier, stale-read, missing-proxy-fence, unfenced-refill, "
+        "missing-grid-wait"
+    )
 
 
 @pytest.mark.parametrize("name", ["trap", "rase"])

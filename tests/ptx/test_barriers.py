@@ -14,7 +14,9 @@ HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), *(("random", seed) for seed in range(1, 5))])
 
 
-def run(body: str, threads: int, *, policy: str = "eager", seed: int = 0, grid: int = 1) -> np.ndarray:
+def run(
+    body: str, threads: int, *, policy: str = "eager", seed: int = 0, grid: int = 1, off: tuple[str, ...] = ()
+) -> np.ndarray:
     """%r1 is the thread, %r9 its lane, %d3 its own word of the result, `tile` 1,024 words of shared memory."""
     text = f"""{HEAD}.visible .entry k(.param .u64 out) {{
     .reg .b32 %r<16>; .reg .b64 %d<4>; .reg .pred %p<8>; .shared .align 4 .b8 tile[4096];
@@ -22,7 +24,8 @@ def run(body: str, threads: int, *, policy: str = "eager", seed: int = 0, grid: 
     mov.u32 %r10, tile; shl.b32 %r11, %r1, 2; add.s32 %r12, %r10, %r11;
     {body}\n}}\n"""
     out = np.zeros(threads, np.uint32)
-    load(text).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=ptx.Checks(seconds=20))
+    checks = ptx.Checks(seconds=20, off=off)
+    load(text).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=checks)
     return out
 
 
@@ -106,9 +109,45 @@ def test_producers_arrive_and_go_on_while_the_consumer_waits(policy: str, seed: 
 
 @POLICIES
 def test_pairs_of_warps_pass_a_counted_barrier_pair_by_pair(policy: str, seed: int) -> None:
-    """Four warps at a barrier of 64 threads are two phases; none is left over."""
+    """Four warps at a barrier of 64 threads are two phases; none is left over. Which two warps meet is not theirs to say."""
     body = "bar.sync 5, 64; bar.sync 5, 64; st.global.u32 [%d3], 1; ret;"
-    assert run(body, 128, policy=policy, seed=seed).all()
+    assert run(body, 128, policy=policy, seed=seed, off=("shared-barrier",)).all()
+    with pytest.raises(RefsimError, match="shared-barrier") as caught:
+        run(body, 128, policy=policy, seed=seed)
+    assert "where warps" in caught.value.what
+
+
+TURNS = """setp.lt.u32 %p1, %r1, 64; @!%p1 bra $second; bar.sync 1, 64; {pass}; bra $end;
+    $second: {wait}; bar.sync 1, 64; $end: st.global.u32 [%d3], 1; ret;"""
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    ("give", "wait"),
+    [
+        ("bar.arrive 2, 128", "bar.sync 2, 128"),
+        (
+            "membar.cta; setp.eq.u32 %p2, %r1, 0; @%p2 st.volatile.shared.u32 [tile], 1",
+            "$poll: ld.volatile.shared.u32 %r2, [tile]; setp.ne.u32 %p3, %r2, 1; @%p3 bra $poll; membar.cta",
+        ),
+    ],
+)
+def test_pairs_of_warps_may_take_turns_at_one_barrier(give: str, wait: str, policy: str, seed: int) -> None:
+    """What hands the turn on, a barrier or a flag, orders the two uses; without it the pairs may mix."""
+    start = "st.volatile.shared.u32 [tile], 0; bar.sync 0; "
+    turns = start + TURNS.replace("{pass}", give)
+    assert run(turns.replace("{wait}", wait), 128, policy=policy, seed=seed).all()
+    with pytest.raises(RefsimError, match="shared-barrier"):
+        run(turns.replace("{wait}", "mov.u32 %r2, 1"), 128, policy=policy, seed=seed)
+
+
+def test_a_warp_that_comes_twice_in_one_phase_stands_for_another() -> None:
+    body = (
+        "setp.ge.u32 %p1, %r1, 32; @%p1 bra $end; bar.arrive 5, 64; bar.sync 5, 64; $end: st.global.u32 [%d3], 1; ret;"
+    )
+    with pytest.raises(RefsimError, match="shared-barrier") as caught:
+        run(body, 64)
+    assert "warp 0 comes to barrier 5 again before the phase is complete" in caught.value.what
 
 
 def test_an_arrival_counts_for_one_of_two_warps_that_wait() -> None:

@@ -50,6 +50,12 @@ DEFECTS = {
         "st.global.u32 [%d2], %r5;",
         32,
     ),
+    "equal-stores": Defect(
+        "st.shared.u32 [%r3], 7; fence.proxy.async; bar.sync 0; and.b32 %r4, %r1, 31; setp.ne.u32 %p1, %r4, 0; @%p1 bra $out;"
+        "mad.lo.u32 %r5, %r1, 4, %r2; cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r5], 128;"
+        "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; $out:"
+    ),
+    "shared-barrier": Defect("bar.sync 1, 64; st.global.u32 [%d2], %r1;", 128),
     "stale-read": Defect(
         "st.global.u32 [%d2], %r1; bar.sync 0; ld.global.nc.u32 %r5, [%d2]; st.global.u32 [%d2], %r5;"
     ),
@@ -71,6 +77,18 @@ DEFECTS = {
         "mbarrier.arrive.expect_tx.shared.b64 _, [%r2+520], 128;"
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 128, [%r2+520];"
         "$full: mbarrier.try_wait.parity.shared.b64 %p1, [%r2+520], 0; @!%p1 bra $full; $seen:",
+    ),
+    "map-beyond-rank": Defect(
+        "setp.ne.u32 %p1, %r1, 0; @%p1 bra $out; add.s64 %d3, %d1, 512;"
+        "tensormap.replace.tile.global_address.global.b1024.b64 [%d1], %d3;"
+        "tensormap.replace.tile.rank.global.b1024.b32 [%d1], 0; tensormap.replace.tile.elemtype.global.b1024.b32 [%d1], 2;"
+        "tensormap.replace.tile.global_dim.global.b1024.b32 [%d1], 0, 16;"
+        "tensormap.replace.tile.box_dim.global.b1024.b32 [%d1], 0, 16;"
+        "tensormap.replace.tile.box_dim.global.b1024.b32 [%d1], 1, 16;"
+        "tensormap.replace.tile.element_stride.global.b1024.b32 [%d1], 0, 1; mov.u32 %r4, 0;"
+        "fence.proxy.tensormap::generic.release.gpu; fence.proxy.tensormap::generic.acquire.gpu [%d1], 128;"
+        "cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%d1, {%r4}]; $out: st.global.u32 [%d2+768], %r1;",
+        32,
     ),
     "missing-grid-wait": Defect(
         "ld.global.u32 %r5, [%d2]; griddepcontrol.wait; st.global.u32 [%d2+256], %r5;",

@@ -14,7 +14,7 @@ from refsim import device, layouts
 from refsim.errors import RefsimError
 from refsim.kernels import Struct
 from refsim.layouts.tma import INTERLEAVES, L2_PROMOTIONS, OOB_FILLS, TensorMap
-from refsim.ptx.memory.tensor_map import FIELDS, decoded, encoded, replaced
+from refsim.ptx.memory.tensor_map import FIELDS, decoded, encoded, replaced, set_in_vain
 from tests.ptx.test_tensor_map import maps
 
 POLICIES = ("sim:eager", "sim:lazy", "sim:random")
@@ -68,6 +68,18 @@ def test_a_map_becomes_another_one_field_by_field(before: TensorMap, after: Tens
 
 
 BASE = {"data_type": "uint32", "dims": (32, 8), "box": (32, 4)}
+
+
+def test_a_dimension_beyond_the_rank_is_set_in_vain() -> None:
+    raw = encoded(layouts.tensor_map(**BASE))
+    assert set_in_vain(raw) == ""
+    third = replaced(raw, "global_stride", 1, 16)
+    assert set_in_vain(third) == "global_stride 1, and its rank is 2"
+    assert str(decoded(third)) == str(decoded(raw))
+    assert set_in_vain(replaced(third, "rank", 0, 2)) == ""
+    assert set_in_vain(replaced(replaced(third, "rank", 0, 2), "rank", 0, 1)) == ""  # it had three of them
+
+
 LACKS = [
     ("rank", 0),
     ("global_address", 0),

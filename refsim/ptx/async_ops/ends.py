@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.layouts.tma import MAP_ALIGN, MAP_BYTES, TensorMap
 from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, box_of, columns_of
 from refsim.ptx.async_ops.transfers import End, TransferHost
@@ -15,10 +15,12 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.granules import granule
 from refsim.ptx.memory.access import ASYNC, MAP_PROXY, READ, Access
 from refsim.ptx.memory.space import ITEM
-from refsim.ptx.memory.tensor_map import decoded
+from refsim.ptx.memory.tensor_map import REPLACE_RULE, decoded, set_in_vain
+from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
 TENSOR_RULE = "PTX ISA, cp.async.bulk.tensor"
+BEYOND_RANK = "map-beyond-rank"
 BOX_ALIGN, INTERLEAVED = 128, "boxes of an interleaved tensor map are not modelled"
 MAP_RULE = (
     "PTX ISA, cp.async.bulk.tensor: the address of a tensor map in .param, .const or .global memory, 64-byte aligned"
@@ -59,7 +61,18 @@ class Ends:
             raise one.fault("invalid-operand", 0, f"the 128 bytes at {where} are no tensor map", MAP_RULE)
         if name == "param":
             self.maps[address] = made
+        elif raw is not None and (vain := set_in_vain(raw.tobytes())):
+            self._note(one, f"the tensor map at {where} has its {vain}: no copy looks at it")
         return made
+
+    def _note(self, one: Lanes, what: str) -> None:
+        """A note on the instruction of a lane."""
+        statement, machine = one.statement, self.machine
+        if statement is None or machine.checks.level(BEYOND_RANK) == "off":
+            return
+        where = f"{place(statement)}, {machine.geometry.describe(int(one.ids[0]))}"
+        rule = f"{REPLACE_RULE}: ordinals are those of the map's dimensions"
+        machine.findings.note(RefsimError(BEYOND_RANK, what, where, rule, kind=Kind.FAULT), statement)
 
     def _read_map(self, part: Lanes, at: int, address: int) -> Array:
         """A map in global memory, which threads may have written: read through a proxy of its own."""

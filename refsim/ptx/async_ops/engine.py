@@ -365,7 +365,7 @@ class CopyEngine:
         if write[1].name == "shared":
             self.shown.landing(flight, write[1])
         else:
-            self.shown.sent(flight, write[1])
+            self.shown.sent(flight, write[1], self.queue.flying)
         self.queue.start(flight)
 
     def _begin(self, flight: Transfer, there: Lanes, barrier: int | None) -> None:

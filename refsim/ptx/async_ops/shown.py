@@ -1,8 +1,10 @@
 """What those who watch memory are shown of a transfer that begins: what it reads, and what it will write."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from refsim.ptx.async_ops.ends import Ends, changed
+from refsim.ptx.async_ops.repeated import repeats
 from refsim.ptx.async_ops.transfers import Transfer, TransferHost
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.memory.access import UPDATE, Access
@@ -43,7 +45,7 @@ class TransferWatchers:
         access.space.mark_written(access.index, access.width)
         flight.writes = access
 
-    def sent(self, flight: Transfer, access: Access) -> None:
+    def sent(self, flight: Transfer, access: Access, flying: list[Transfer]) -> None:
         """Global bytes that the transfer writes: for others of its thread, once that has waited for the group."""
         machine, seen = self.machine, self.ends.coarse(access)
         access.items = changed(access)
@@ -57,4 +59,5 @@ class TransferWatchers:
             machine.proxies.before(seen)
         if machine.races is not None:
             seen.items = changed(seen)
-            flight.stamp = machine.races.transfer_sent(seen)
+            repeated = partial(repeats, flight, flying, seen.space)
+            flight.stamp = machine.races.transfer_sent(seen, repeated if flight.combine is None else None)

@@ -96,11 +96,16 @@ class Transfer:
         """Its source is read now: what is written there later does not matter any more."""
         if self.held is not None or self.source is None or self.target is None:
             return
-        self.held = self.source.space.bytes.view(ITEM[self.width]).take(self.source.index)
-        if self.rounded:
-            self.held = rounded_words(self.held.view(np.uint32)).view(self.held.dtype)
+        self.held = self.brings()
         if self.host.tracking is not None:
             transferred(self.lanes, self.source, self.target, self.width, is_joined=self.combine is not None)
+
+    def brings(self) -> Array:
+        """The items that it has read, or reads if it does so now."""
+        if self.held is not None or self.source is None:
+            return np.zeros(0, np.uint8) if self.held is None else self.held
+        items = self.source.space.bytes.view(ITEM[self.width]).take(self.source.index)
+        return rounded_words(items.view(np.uint32)).view(items.dtype) if self.rounded else items
 
     def performed(self) -> "Transfer":
         self.fetch()

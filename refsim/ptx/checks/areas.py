@@ -3,6 +3,7 @@
 Reads and plain writes are only listed; they become events and marks when somebody looks, or when nothing orders them soon.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.semantics import GPU
 
 Array = NDArray[Any]
+Repeats = Callable[[Array, int], NDArray[np.bool_]]
 _LISTED = 128  # writes of a buffer that may be known without marks
 
 
@@ -92,13 +94,19 @@ class Area:
 
 @dataclass(eq=False)
 class AccessPart:
-    """The part of an access that falls in one area: its items there, and which lanes change what memory holds."""
+    """The part of an access that falls in one area: its items there, and which lanes change what memory holds.
+
+    Of a copy to global memory `repeats` tells what leaves memory as it would be without it, where anybody asks; `repeated` are
+    the items that do, beside another copy that nothing orders.
+    """
 
     area: Area
     access: Access
     changed: NDArray[np.bool_] | None = None
     fresh: Spans | None = None
     reads_are_ordered: bool = True
+    repeats: "Repeats | None" = None
+    repeated: NDArray[np.bool_] | None = None
 
     @cached_property
     def index(self) -> Array:

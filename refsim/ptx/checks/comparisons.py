@@ -1,12 +1,13 @@
 """What is marked in memory compared with an access that comes to it: whether anything orders the two."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.areas import AccessPart, Area
+from refsim.ptx.checks.areas import AccessPart, Area, Repeats
 from refsim.ptx.checks.chain_order import are_shared, come_after
 from refsim.ptx.checks.history import By, History
 from refsim.ptx.checks.marks import Chains, Marks
@@ -62,7 +63,9 @@ class Comparisons:
             strong = late & (marks.take(marks.strength, index, count) == part.strength)
             late &= ~strong
         if threads:
-            late &= ~self._are_asynchronous(found) | (marks.take(marks.since, index, count) > 0)
+            late &= ~self._are_made_by(found, self.history.is_asynchronous) | (
+                marks.take(marks.since, index, count) > 0
+            )
         who, place = np.nonzero(late)
         if not len(who):
             return not (part.strength and marks.has_strong and strong.any())
@@ -73,6 +76,8 @@ class Comparisons:
             if len(doubtful) > 1 and doubtful.any():
                 links = granule, found[late], marks.since[granule]
                 doubtful &= ~come_after(self.history, self.strict, lanes[who], *links)
+        if part.repeats is not None and marks is area.writes and doubtful.any():
+            doubtful &= ~self._beside_equal(part, part.repeats, who, granule, (agents[late], found[late]), doubtful)
         chains = Chains(self.history)
         for one in np.flatnonzero(doubtful).tolist():
             lane, at = int(lanes[who[one]]), int(granule[one])
@@ -83,6 +88,32 @@ class Comparisons:
                 if by_products or not self.reporter.is_news(part.access.statement):
                     break
         return not doubtful.any()
+
+    def _beside_equal(
+        self,
+        part: "AccessPart",
+        repeats: Repeats,
+        who: Array,
+        granule: Array,
+        others: tuple[Array, Array],
+        doubtful: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Which granules of a copy hold the bytes of another copy that nothing orders, and the same ones: a note."""
+        agents, numbers = others
+        equal = doubtful & self._are_made_by(numbers, self.history.is_bulk_copy)
+        if equal.any():
+            equal &= ~self.strict.is_ordered(part.access.threads.ids[who], agents, numbers)
+        items = np.unique(who[equal])
+        if len(items):
+            same = np.zeros(len(part.index), np.bool_)
+            same[items] = repeats(part.access.index[items], part.access.width)
+            equal &= same[who]
+            part.repeated = same if part.repeated is None else part.repeated | same
+        if equal.any():
+            one = int(np.argmax(equal))
+            pair = Pair(int(part.access.threads.ids[who[one]]), int(agents[one]), int(numbers[one]), "write")
+            self.reporter.note_equal(part.access, pair, self.position(part.area, int(granule[one]), part.area.granule))
+        return equal
 
     def _first_race(
         self, part: "AccessPart", marks: Marks, chains: Chains, lane: int, granule: int, *, reading: bool, threads: bool
@@ -114,10 +145,11 @@ class Comparisons:
                 return self.pair(lane, racing, number, "write" if writes else "read")
         return None
 
-    def _are_asynchronous(self, numbers: Array) -> NDArray[np.bool_]:
-        """Which accesses asynchronous units made."""
+    @staticmethod
+    def _are_made_by(numbers: Array, those: Callable[[int], bool]) -> NDArray[np.bool_]:
+        """Which accesses, by number, are made by `those`."""
         names, back = np.unique(numbers, return_inverse=True)
-        return np.array([self.history.is_asynchronous(name) for name in names.tolist()])[back.reshape(numbers.shape)]
+        return np.array([those(name) for name in names.tolist()])[back.reshape(numbers.shape)]
 
     def _observers(self, area: Area, chains: Chains, lane: int, granule: int) -> Observers:
         """The strong reads of a granule that this lane comes after."""

@@ -98,6 +98,11 @@ class History:
         made = self.made[number]
         return made is not None and made[0].opcode.startswith(_OF_UNITS)
 
+    def is_bulk_copy(self, number: int) -> bool:
+        """Whether an access is of a copy engine that moves bytes as they are."""
+        made = self.made[number]
+        return made is not None and made[0].opcode.startswith("cp.async.bulk")
+
     def meaning(self, number: int) -> Semantics:
         """What the statement of an access promises."""
         made = self.made[number]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refsim.errors import Kind, RefsimError
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks.history import By, History
 from refsim.ptx.checks.missing_edges import Accesses, missing_edge
@@ -19,6 +20,10 @@ RULE = "PTX ISA, memory consistency model: conflicting accesses of two threads n
 CONVERGENCE_RULE = (
     "PTX ISA: shfl, vote, match, redux and wgmma make lanes meet but order no memory; "
     "only bar.warp.sync (__syncwarp) does"
+)
+EQUAL = "equal-stores"
+EQUAL_RULE = (
+    "PTX ISA, memory consistency model: writes of one value race as well; whichever comes last, the bytes are the same"
 )
 EXIT_RULE = "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
 
@@ -59,6 +64,19 @@ class Reporter:
         first = geometry.first * geometry.threads
         who = "a copy engine" if agent >= 2 * geometry.grid_threads else geometry.describe(agent - first)
         self.machine.report(fault("out-of-bounds", what, made[0], who, EXIT_RULE), made[0])
+
+    def note_equal(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
+        """Note that two copies bring the same bytes to one place, and that nothing orders them."""
+        made = self.history.made[pair.number]
+        assert made is not None
+        if self.machine.checks.level(EQUAL) == "off":
+            return
+        what = (
+            f"writes {access.width} B at {self._place(*where)} that {self._who(pair.other)} by {place(made[0])} writes too: the "
+            f"same bytes, with no {self._missing(access, pair)}"
+        )
+        at = f"{place(access.statement)}, {self.machine.geometry.describe(pair.lane)}"
+        self.machine.findings.note(RefsimError(EQUAL, what, at, EQUAL_RULE, kind=Kind.FAULT), access.statement)
 
     def report(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
         """Raise or record what the checks of the launch say about it."""

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.ptx.checks.areas import AccessPart, Area, Read, is_rising
+from refsim.ptx.checks.areas import AccessPart, Area, Read, Repeats, is_rising
+from refsim.ptx.checks.barrier_users import BarrierUsers
 from refsim.ptx.checks.cluster_order import RemoteAccesses
 from refsim.ptx.checks.comparisons import Comparisons
 from refsim.ptx.checks.history import AccessEvent, History
@@ -39,6 +40,7 @@ class Races:
         self.machine, self.history, self.granules = machine, history, granules
         self.geometry = machine.geometry
         self.orders = Orders(machine, history, converges=converges)
+        self.barrier_users = BarrierUsers(machine, history, self.orders)
         self.strict = self.orders.strict
         self.remote = RemoteAccesses(self.strict)
         self.reporter = Reporter(machine, history)
@@ -312,12 +314,17 @@ class Races:
                 self.reporter.report_exit(owner, agent, number)
         return number
 
-    def transfer_sent(self, access: Access) -> int:
+    def transfer_sent(self, access: Access, repeats: Repeats | None = None) -> int:
         """A copy engine will write to global memory: the write of a shadow of the thread that asked, until that has waited."""
         number = self.history.number(access.statement, access.width // access.semantics.elements)
         for part in self._parts(access):
+            part.repeats = repeats
             self._examine(part)
-            self._put(part, number, part.access.threads.ids + self.geometry.grid_threads, part.index, benign=False)
+            agents = part.access.threads.ids + self.geometry.grid_threads
+            benign = np.zeros(len(agents), np.bool_) if part.repeated is None else part.repeated
+            for chosen, is_benign in ((benign, True), (~benign, False)):
+                if chosen.any():
+                    self._put(part, number, agents[chosen], part.index[chosen], benign=is_benign)
         return number
 
     def look_at(self, access: Access) -> None:
@@ -355,6 +362,7 @@ class Races:
 
     def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> None:
         """Warps pass named barriers, as `Orders.barriers_met` says."""
+        self.barrier_users.met(slot, warps, waited, everyone, at)
         if self.orders.barriers_met(slot, warps, waited, everyone, at) and self.compared.is_private:
             self._lift_floor()
 

@@ -30,12 +30,17 @@ CHECKS = (
           "races"),
     Check("ordered-by-convergence", WARNING, "two accesses that nothing orders but a shfl, vote, match, redux or wgmma between "
           "them: the threads meet there, and memory is not ordered", part_of="race"),
+    Check("equal-stores", NOTE, "two copies to global memory that nothing orders bring the same bytes to one place",
+          part_of="race"),
+    Check("shared-barrier", FAILURE, "warps come to a named barrier that others of the block used before, and nothing orders the "
+          "two uses: either may complete the phase of the other", part_of="race"),
     Check("stale-read", FAILURE, "ld.global.nc or ldu reads bytes that the same launch wrote, which its cache need not see",
           part_of="race"),
     Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote, a tensor map "
           "too, and no proxy fence lies between", part_of="race"),
     Check("unfenced-refill", NOTE, "a copy engine overwrites what threads read, ordered by an mbarrier and by no proxy fence",
           part_of="race"),
+    Check("map-beyond-rank", NOTE, "a copy uses a tensor map of which tensormap.replace set a dimension that it does not have"),
     Check("missing-grid-wait", FAILURE, "a launch by programmatic serialisation accesses what the launch before it touched, "
           "before griddepcontrol.wait", part_of="race"),
     Check("read-before-wait", FAILURE, "shared bytes are read or written while a copy still writes them, or written while one "

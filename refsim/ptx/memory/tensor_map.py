@@ -154,11 +154,31 @@ def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
         raise _wrong(f"{field} {value:#x} is no multiple of {row.step}")
     after = bytearray(raw)
     after[: len(_MAGIC)] = _MAGIC
-    known = _SET.unpack_from(raw, _SET_AT)[0] | (_bit(row, ordinal) if row.needed else 0)
+    known = _SET.unpack_from(raw, _SET_AT)[0]
+    if field == "rank" and known & _bit(row, 0):  # what a dimension held that is gone was not set in vain
+        known &= ~sum(_bit(*each) for each in _beyond(value + 1))
+    known |= _bit(row, ordinal) if row.needed else 0
     held = list(row.packing.unpack_from(raw, row.start))
     held[ordinal] = value - row.bias
     row.packing.pack_into(after, row.start, *held)
     return _sealed(after, known)
+
+
+def _beyond(rank: int) -> list[tuple[MapField, int]]:
+    """The fields and ordinals of the dimensions that a map of that rank lacks."""
+    return [(row, ordinal) for row in _FIELDS if row.count > 1 for ordinal in range(_asked(row, rank), row.count)]
+
+
+@lru_cache(maxsize=4096)
+def set_in_vain(raw: bytes) -> str:
+    """The first field that was set of a dimension which the map lacks, "global_dim 2, and its rank is 2"; "" without one.
+
+    A copy never looks at it: its author meant another ordinal, or another map.
+    """
+    held = FIELDS["rank"]
+    (known,), (rank,) = _SET.unpack_from(raw, _SET_AT), held.packing.unpack_from(raw, held.start)
+    vain = [(row, ordinal) for row, ordinal in _beyond(rank + 1) if known & _bit(row, ordinal)]
+    return f"{vain[0][0].name} {vain[0][1]}, and its rank is {rank + 1}" if vain else ""
 
 
 def _wrong(what: str) -> RefsimError:
