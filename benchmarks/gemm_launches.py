@@ -131,9 +131,8 @@ def in_parts(gemm: Gemm, o: Operands, count: int) -> Callable[[], None]:
 
 
 def of_experts(gemm: Gemm, o: Operands, groups: torch.Tensor) -> Callable[[], None]:
-    """A launch of an entry of experts; the layout is masked where A has several matrices."""
-    pitch, is_masked = o.d.shape[1], o.matrices > 1
-    struct = experts.experts_struct(groups.data_ptr(), o.d.data_ptr(), pitch, o.experts, is_masked)
+    """A launch of an entry of experts, of the layout of the entry."""
+    struct = experts.experts_struct(groups.data_ptr(), o.d.data_ptr(), o.d.shape[1], o.experts)
     return gemm.prepared(o, 1, bytes(struct), groups)
 
 

@@ -49,29 +49,49 @@ MUTANTS = (
         id="scale-of-another-block", marks=LATER,
     ),
     pytest.param(
-        EXPERTS, "128x16_swapped", "gemm/experts.cuh", "return uint64_t{expert} * (((swapped", "return uint64_t{0} * (((swapped",
-        id="scales-of-expert-0",
+        EXPERTS, "contiguous_128x16_swapped", "gemm/experts.cuh",
+        "return uint64_t{expert} * (((swapped", "return uint64_t{0} * (((swapped", id="scales-of-expert-0",
     ),
     pytest.param(
-        EXPERTS, "128x16_swapped", "gemm/experts.cuh", "if (rows == (1u << Tile::kBoxRows) - 1) return false;", "return false;",
+        EXPERTS, "contiguous_128x16_swapped", "gemm/experts.cuh",
+        "if (rows == (1u << Tile::kBoxRows) - 1) return false;", "return false;",
         id="rows-of-nobody-written", marks=LATER,
     ),
     pytest.param(
-        EXPERTS, "64x128", "gemm/experts.cuh", ": said[box] >= 0;", ": true;", id="nobody-counts", marks=LATER,
+        EXPERTS, "contiguous_64x128", "gemm/experts.cuh", ": said[box] >= 0;", ": true;", id="nobody-counts", marks=LATER,
     ),
     pytest.param(
-        EXPERTS, "64x128", "gemm/experts.cuh", "of_a = matrix * tokens", "of_a = 0", id="rows-of-the-first-matrix", marks=LATER,
+        EXPERTS, "masked_64x128", "gemm/experts.cuh",
+        "of_a = matrix * tokens", "of_a = 0", id="rows-of-the-first-matrix", marks=LATER,
     ),
     pytest.param(
-        EXPERTS, "64x128", "gemm/experts.cuh", "before += down * across;", "before = next;", id="tiles-left-out", marks=LATER,
+        EXPERTS, "masked_64x128", "gemm/experts.cuh",
+        "before += down * across;", "before = next;", id="tiles-left-out", marks=LATER,
     ),
     pytest.param(
-        EXPERTS, "64x128", "gemm/experts.cuh", "row < static_cast<uint32_t>(said[box])",
+        EXPERTS, "masked_64x128", "gemm/experts.cuh", "row < static_cast<uint32_t>(said[box])",
         "row <= static_cast<uint32_t>(said[box])", id="a-row-too-many", marks=LATER,
     ),
     pytest.param(
-        EXPERTS, "64x128", "gemm/experts.cuh", "if (rows >> row & 1 && column < width)", "if (rows >> row & 1)",
+        EXPERTS, "masked_64x128", "gemm/experts.cuh", "if (rows >> row & 1 && column < width)", "if (rows >> row & 1)",
         id="columns-beyond-the-edge", marks=LATER,
+    ),
+    pytest.param(
+        EXPERTS, "masked_128x8_swapped", "gemm/experts.cuh", "wait(to.empty(), to.ring.parity ^ 1);", "",
+        id="handed-over-too-early", marks=LATER,
+    ),
+    pytest.param(
+        EXPERTS, "masked_128x8_swapped", "gemm/experts.cuh", "barrier_init(each.empty(), 1 + Tile::kMathWarps);",
+        "barrier_init(each.empty(), Tile::kMathWarps);", id="one-taker-forgotten", marks=LATER,
+    ),
+    pytest.param(
+        EXPERTS, "masked_128x8_swapped", "gemm/experts.cuh", "        if (WARPS) __syncwarp();\n", "",
+        id="taken-before-all-have-read", marks=LATER,
+    ),
+    pytest.param(
+        EXPERTS, "contiguous_128x8_swapped", "gemm/experts.cuh",
+        "if (tile.w != 0 && static_cast<int32_t>(tile.x) < 0) continue;", "",
+        id="tiles-of-nobody-computed", marks=LATER,
     ),
 )
 # fmt: on

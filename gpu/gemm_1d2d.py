@@ -50,6 +50,7 @@ class Entry:
     across: int
     staged: int
     swapped: int = 0  # the rows of its tile are those of B
+    masked: int = 0  # of gemm_1d2d_experts: the layout
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,5 @@
-"""The GEMM of kernels/fp8_gemm_1d2d_experts.cu, declared: each row of A by the B of its expert, contiguous and masked.
+"""The GEMM of kernels/fp8_gemm_1d2d_experts.cu, declared: each row of A by the B of its expert; an entry is of one layout,
+contiguous or masked.
 
 What a problem has in common with the GEMM of one B (entries, placement, launch) is in gemm_1d2d.py. Rows that nobody counts
 keep what they held.
@@ -28,12 +29,11 @@ ENTRIES = gemm.entries_of(SOURCE)
 Entry, Gaps = Any, gemm.Gaps
 GROUP_ROWS = 128  # DeepGEMM's alignment of the contiguous layout
 NOBODY = -1
-LAYOUTS = ("contiguous", "masked")
 
 # Nanoseconds for a block of K and for a tile: those of the entries of the same tile for one B.
 COSTS: dict[str, tuple[float, float]] = {
     name: {**gemm.COSTS, **splits.COSTS}[
-        name.replace("experts", "splits" if entry.swapped else "", 1).replace("__", "_")
+        name.replace("experts_masked_" if entry.masked else "experts_contiguous_", "splits_" if entry.swapped else "")
     ]
     for name, entry in ENTRIES.items()
 }
@@ -55,8 +55,11 @@ def cost(entry: Entry, counts: Sequence[int], n: int, k: int, multiprocessors: i
 def chosen(
     counts: Sequence[int], n: int, k: int, group_rows: int | None = None, multiprocessors: int = gemm.MULTIPROCESSORS
 ) -> Entry:
-    """The entry of the least cost; in the contiguous layout its tiles divide `group_rows`, to which experts are aligned."""
-    candidates = [entry for entry in ENTRIES.values() if group_rows is None or group_rows % entry.rows == 0]
+    """The entry of the least cost: contiguous with `group_rows`, to which experts are aligned and which its tiles divide; else
+    masked."""
+    masked = [entry for entry in ENTRIES.values() if entry.masked]
+    contiguous = [entry for entry in ENTRIES.values() if not entry.masked and (group_rows or 1) % entry.rows == 0]
+    candidates = masked if group_rows is None else contiguous
     return min(candidates, key=lambda entry: (cost(entry, counts, n, k, multiprocessors), *COSTS[entry.name]))
 
 
@@ -69,7 +72,7 @@ class ExpertsGemm1D2D:
     """D of A and B (experts, n, k) on one entry of fp8_gemm_1d2d_experts.cu: expert i multiplies counts[i] rows.
 
     contiguous: A (m, k), the rows of experts one after another, each expert's from a multiple of `group_rows` on, the others
-    nobody's. masked: A (experts, m, k). Else as Gemm1D2D.
+    nobody's. masked: A (experts, m, k). The entry has one of these layouts. Else as Gemm1D2D.
     """
 
     counts: tuple[int, ...]
@@ -81,8 +84,7 @@ class ExpertsGemm1D2D:
     scale_a: Values = gemm.ONES
     scale_b: Values = gemm.ONES
     gaps: Gaps = gemm.DENSE
-    layout: str = "contiguous"
-    entry: str = "fp8_gemm_1d2d_experts_128x128_1x2"
+    entry: str = "fp8_gemm_1d2d_experts_contiguous_128x128_1x2"
     clusters: int | None = None
     together: int = 16
     group_rows: int = GROUP_ROWS
@@ -97,8 +99,6 @@ class ExpertsGemm1D2D:
         gemm.whole_vectors(self.n)
         if self.entry not in ENTRIES:
             raise unknown("entry", self.entry, list(ENTRIES))
-        if self.layout not in LAYOUTS:
-            raise unknown("layout", self.layout, list(LAYOUTS))
         for count in self.counts:
             in_range("rows of an expert", count, 0, self.m)
         in_range("group_rows", self.group_rows, 1, 1 << 20)
@@ -114,7 +114,7 @@ class ExpertsGemm1D2D:
 
     @property
     def is_masked(self) -> bool:
-        return self.layout == LAYOUTS[1]
+        return bool(ENTRIES[self.entry].masked)
 
     def _starts(self) -> list[int]:
         """The first row of each expert in the contiguous layout."""
@@ -154,10 +154,9 @@ class ExpertsGemm1D2D:
         return a, b, scale_a, scale_b
 
 
-def experts_struct(groups: int, d: int, pitch: int, experts: int, is_masked: bool) -> Struct:
+def experts_struct(groups: int, d: int, pitch: int, experts: int) -> Struct:
     """The kernel's Experts, of two addresses; `pitch`: elements from row to row of D."""
-    numbers = np.array([pitch, experts, is_masked, 0], np.uint32)
-    return Struct(np.array([groups, d], np.uint64).tobytes() + numbers.tobytes(), 8)
+    return Struct(np.array([groups, d], np.uint64).tobytes() + np.array([pitch, experts], np.uint32).tobytes(), 8)
 
 
 def run(launcher: Launcher, problem: ExpertsGemm1D2D) -> Outputs:
@@ -178,7 +177,7 @@ def run(launcher: Launcher, problem: ExpertsGemm1D2D) -> Outputs:
     before = launcher.read(on_device[3]).reshape(matrices * m, -1)
     addresses = on_device[0].address, on_device[1].address, on_device[2].address, on_device[3].address
     maps = gemm.maps(entry, (m, n, k), addresses, pitches, (matrices, experts))
-    of_experts = experts_struct(groups.address, on_device[3].address, pitches[2] // 2, experts, problem.is_masked)
+    of_experts = experts_struct(groups.address, on_device[3].address, pitches[2] // 2, experts)
     arguments = [*maps, sfb, gemm.shape_of(entry, m, n, k, problem.together), of_experts]
     work = units(entry, problem.counts, n) if problem.is_masked else entry.units(m, n)
     gemm.launch(launcher, entry, max(1, work), problem.clusters, arguments)
@@ -221,13 +220,12 @@ MISTAKES = {
 
 @st.composite
 def experts_problems(draw: st.DrawFn, entries: tuple[str, ...] = tuple(ENTRIES)) -> ExpertsGemm1D2D:
-    """Empty experts, whole tiles and their edges, both layouts, more rows than any expert has."""
+    """Empty experts, whole tiles and their edges, more rows than any expert has."""
     entry = ENTRIES[draw(st.sampled_from(entries))]
-    layout = draw(st.sampled_from(LAYOUTS))
     most = max(8, entry.rows + entry.rows // 2)
     counts = draw(st.lists(st.one_of(st.just(0), extents(min(entry.rows, most), most)), min_size=1, max_size=4))
     aligned = sum(-(-count // entry.rows) * entry.rows for count in counts)
-    least = max(1, *counts) if layout == LAYOUTS[1] else max(1, aligned)
+    least = max(1, *counts) if entry.masked else max(1, aligned)
     gaps = st.integers(0, 3)
     return ExpertsGemm1D2D(
         tuple(counts),
@@ -239,7 +237,6 @@ def experts_problems(draw: st.DrawFn, entries: tuple[str, ...] = tuple(ENTRIES))
         draw(values("f32")),
         draw(values("f32")),
         Gaps(draw(gaps), draw(gaps), draw(gaps)),
-        layout,
         entry.name,
         draw(st.none() | st.integers(1, 3)),
         draw(st.sampled_from([16, 1, 3])),
@@ -248,25 +245,25 @@ def experts_problems(draw: st.DrawFn, entries: tuple[str, ...] = tuple(ENTRIES))
 
 
 def _corpus() -> tuple[ExpertsGemm1D2D, ...]:
-    """Each entry: both layouts with an expert that has no rows and edges in every direction; one row; nobody at all; special
-    values."""
+    """Each entry: an expert that has no rows and edges in every direction, more tiles than are handed over at once, all for one
+    cluster; nobody at all; contiguous, tiles of nobody between those of experts; masked, special values."""
     found = []
     for name, entry in ENTRIES.items():
-        rows = entry.rows
+        rows, seed = entry.rows, len(found)
         drawn = partial(ExpertsGemm1D2D, entry=name, group_rows=rows)
-        a, b, seed = Values("gaussian", 2 * len(found)), Values("gaussian", 2 * len(found) + 1), len(found)
+        a, b = Values("gaussian", 2 * seed), Values("gaussian", 2 * seed + 1)
         distinct = Values("distinct", seed), Values("distinct", seed + 1)
-        n, gaps = entry.columns * entry.across + 8, Gaps(1, 2, 1)
-        alone = 1 if entry.blocks == 1 else None
-        found.append(drawn((rows - 1, 0, 5), rows + 6, n, 272, a, b, *distinct, gaps))
-        found.append(drawn((3, 0, rows + 1), rows + 3, n, 144, a, b, *distinct, gaps, layout="masked"))
-        found.append(
-            drawn((0, rows, 0), 3 * rows, 24, 80, a, b, *distinct, clusters=1, together=1, group_rows=2 * rows)
-        )
-        found.append(drawn((0, 0), rows, 24, 130, a, b, *distinct))
-        found.append(drawn((0, 0), 1, 24, 130, a, b, *distinct, layout="masked"))
         special = Values("bits", seed), Values("specials", seed)
-        found.append(drawn((1, 7), 7, 40, 256, *special, *distinct, layout="masked", clusters=alone))
+        n, gaps = entry.columns * entry.across + 8, Gaps(1, 2, 1)
+        if entry.masked:
+            found.append(drawn((3, 0, rows + 1), rows + 3, n, 144, a, b, *distinct, gaps, clusters=1))
+            found.append(drawn((0, 0), 1, 24, 130, a, b, *distinct))
+            found.append(drawn((1, 7), 7, 40, 256, *special, *distinct))
+        else:
+            found.append(drawn((rows - 1, 0, 5), rows + 6, n, 272, a, b, *distinct, gaps, clusters=1))
+            found.append(drawn((0, 0), rows, 24, 130, a, b, *distinct))
+            two = partial(drawn, clusters=2, together=1, group_rows=2 * rows)
+            found.append(two((0, rows, 3), 4 * rows, 24, 80, a, b, *distinct))
     return tuple(found)
 
 

@@ -101,7 +101,9 @@ def test_experts_choose_a_tile_that_their_alignment_allows() -> None:
     assert experts.chosen(counts, 4096, 7168, 128).rows == 128
     assert experts.chosen([5, 0, 8], 4096, 7168).rows == 8
     assert experts.chosen([60] * 8, 4096, 7168).rows == 64
-    assert experts.units(experts.ENTRIES["fp8_gemm_1d2d_experts_128x128_1x2"], [129, 0, 1], 264) == 6
+    assert experts.units(experts.ENTRIES["fp8_gemm_1d2d_experts_masked_128x128_1x2"], [129, 0, 1], 264) == 6
+    assert not experts.chosen(counts, 4096, 7168, 128).masked
+    assert experts.chosen(counts, 4096, 7168).masked
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ inline __device__ uint4 load_shared_16(uint32_t address) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(of.x), "=r"(of.y), "=r"(of.z), "=r"(of.w) : "r"(address) : "memory");
     return of;
 }
+inline __device__ void store_shared_16(uint32_t address, const uint4& of) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(of.x), "r"(of.y), "r"(of.z), "r"(of.w) : "memory");
+}
 
 // Read here and not where it is looked at.
 inline __device__ int32_t load_now(const int32_t* from) {
@@ -91,6 +94,18 @@ inline __device__ void wait(uint32_t barrier, uint32_t parity) {
         "@!done bra again;\n\t}" ::"r"(barrier),
         "r"(parity)
         : "memory");
+}
+// The same by a whole warp: by a vote the compiler sees that its threads go on together.
+inline __device__ void wait_together(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile(
+            "{\n\t.reg .pred done;\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+            "selp.u32 %0, 1, 0, done;\n\t}"
+            : "=r"(done)
+            : "r"(barrier), "r"(parity)
+            : "memory");
+    } while (!__all_sync(0xffffffff, done));
 }
 
 // ---- tensor maps

@@ -20,6 +20,7 @@ __device__ void multiply_blocks(const TensorMap& a, const TensorMap& b, const Te
             barrier_init(base + Tile::kFull + 8 * stage, 1);
             barrier_init(base + Tile::kEmpty + 8 * stage, Tile::kReleases);
         }
+        if constexpr (Job::kHandsOver) Job::init(base);
         publish_barriers();
         prefetch(&a), prefetch(&b), prefetch(&sfa), prefetch(&d);
     }
@@ -28,9 +29,14 @@ __device__ void multiply_blocks(const TensorMap& a, const TensorMap& b, const Te
     wait_for_earlier_grids();
     let_later_grids_begin();
 
-    if (threadIdx.x < 128) {
+    uint32_t first = threadIdx.x;
+    // Of a warp: by a shuffle the compiler sees that none parts here, and keeps what products need in uniform registers.
+    if constexpr (Job::kInParts) first = __shfl_sync(0xffffffff, first, 0);
+    if (first < 128) {
         if constexpr (Tile::kGroups > 1) fewer_registers<40>();
-        if (threadIdx.x < 32 && elected()) copy_stages<Tile, Job>(base, a, b, sfa, problem, seat, of...);
+        if (first < 32 && elected()) copy_stages<Tile, Job>(base, a, b, sfa, problem, seat, of...);
+        if constexpr (Job::kHandsOver)
+            if (first == 32 && elected()) Job::hand_over(base, problem, of...);
     } else {
         if constexpr (Tile::kGroups > 1) more_registers<232>();
         multiply_tiles<Tile, Job>(base, d, sfb, problem, seat, of...);

@@ -101,10 +101,11 @@ __device__ void store_tile(uint32_t base, const TensorMap& d, const Place& place
     }
 }
 
-// All of Y, each tile by one block.
+// All of Y, each tile by one block. The tiles are the same whether whole warps take them or one thread.
 template <class Tile>
 struct WholeTiles {
-    static constexpr bool kInParts = false;
+    static constexpr bool kInParts = false, kHandsOver = false;
+    template <bool>
     using Tiles = gemm::Tiles<Tile>;
     using Rows = AllRows<Tile>;
 };

@@ -10,14 +10,16 @@
 namespace gemm {
 
 // One thread. The blocks of a cluster that share a tile copy a slice of it each, for all of them.
-// Here and below a Job says which tiles there are (Tiles), and what becomes of their sums, with what `of` brings.
+// Here and below a Job says which tiles there are (Tiles; with `true` whole warps take them), and what becomes of their sums,
+// with what `of` brings.
 template <class Tile, class Job, class... Of>
 __device__ void copy_stages(uint32_t base, const TensorMap& a, const TensorMap& b, const TensorMap& sfa, const Problem& problem,
                             const Seat<Tile>& seat, const Of&... of) {
     uint32_t blocks = (problem.k + kBlockK - 1) / kBlockK;
-    typename Job::Tiles tiles(problem, seat, of...);
+    using Tiles = typename Job::template Tiles<false>;
+    Tiles tiles(base, problem, seat, of...);
     Ring<Tile::kStages> ring;
-    for (typename Job::Tiles::At place; tiles.take(place);) {
+    for (typename Tiles::At place; tiles.take(place);) {
         if constexpr (Job::kInParts) blocks = place.blocks;
         for (uint32_t k = 0; k < blocks; ++k, ring.step()) {
             const uint32_t full = base + Tile::kFull + 8 * ring.stage;
@@ -247,8 +249,9 @@ __device__ void multiply_tiles(uint32_t base, const TensorMap& d, const float* s
     const uint32_t group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
     const uint32_t warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
     Consumer<Tile> consumer{base, group, warp, threadIdx.x % 32, seat, {}, {}};
-    typename Job::Tiles tiles(problem, seat, of...);
-    for (typename Job::Tiles::At place; tiles.take(place);) {
+    using Tiles = typename Job::template Tiles<true>;
+    Tiles tiles(base, problem, seat, of...);
+    for (typename Tiles::At place; tiles.take(place);) {
         ColumnScales<Tile> columns(sfb, problem, Tile::kSwapped ? place.m : place.n);
         if constexpr (Job::kInParts) columns.move(place.scales_of_b(problem, Tile::kSwapped)), blocks = place.blocks;
         const typename Job::Rows rows(problem, place, group, warp, threadIdx.x % 32, of...);

@@ -44,7 +44,7 @@ struct Tiles {
     uint32_t down, across, together, next, step;
     Seat<Tile> seat;
 
-    __device__ Tiles(const Problem& problem, const Seat<Tile>& seat)
+    __device__ Tiles(uint32_t, const Problem& problem, const Seat<Tile>& seat)
         : down((problem.m + Tile::M * Tile::kDown - 1) / (Tile::M * Tile::kDown)),
           across((problem.n + Tile::N * Tile::kAcross - 1) / (Tile::N * Tile::kAcross)),
           together(problem.together),

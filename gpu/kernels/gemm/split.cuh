@@ -26,8 +26,8 @@ struct SplitTiles : Tiles<Tile> {
     using At = PartOfPlace;
     uint32_t parts, width, all;
 
-    __device__ SplitTiles(const Problem& problem, const Seat<Tile>& seat, const Splits& splits)
-        : Tiles<Tile>(problem, seat), parts(splits.parts), width(splits.width), all((problem.k + kBlockK - 1) / kBlockK) {}
+    __device__ SplitTiles(uint32_t base, const Problem& problem, const Seat<Tile>& seat, const Splits& splits)
+        : Tiles<Tile>(base, problem, seat), parts(splits.parts), width(splits.width), all((problem.k + kBlockK - 1) / kBlockK) {}
 
     __device__ bool take(PartOfPlace& place) {
         if (this->next >= this->down * this->across * parts) return false;
@@ -79,7 +79,8 @@ __device__ bool add_parts(float (&sum)[Tile::kWaves][Tile::N / 2], const Splits&
 
 template <class Tile>
 struct TilesInParts {
-    static constexpr bool kInParts = true;
+    static constexpr bool kInParts = true, kHandsOver = false;
+    template <bool>
     using Tiles = SplitTiles<Tile>;
     using Rows = AllRows<Tile>;
     __device__ static bool complete(float (&sum)[Tile::kWaves][Tile::N / 2], const PartOfPlace& place, uint32_t warp, uint32_t lane,
