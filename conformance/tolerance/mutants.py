@@ -197,7 +197,7 @@ MUTANTS = (
         "the last 128 of K are left out",
         edits=tuple(
             Edit(MAINLOOP, BLOCKS + follows, BLOCKS.replace("- 1) / kBlockK", "- 1) / kBlockK - 1") + follows)
-            for follows in ("    typename Job::Tiles tiles(problem, seat, of...);\n    Ring", "    // By a shuffle")
+            for follows in ("    using Tiles = typename Job::template Tiles<false>", "    // By a shuffle")
         ),
     ),
     Mutant("linear-correct", "the linear layer as it is", LINEAR),

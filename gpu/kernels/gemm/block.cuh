@@ -29,9 +29,8 @@ __device__ void multiply_blocks(const TensorMap& a, const TensorMap& b, const Te
     wait_for_earlier_grids();
     let_later_grids_begin();
 
-    uint32_t first = threadIdx.x;
     // Of a warp: by a shuffle the compiler sees that none parts here, and keeps what products need in uniform registers.
-    if constexpr (Job::kInParts) first = __shfl_sync(0xffffffff, first, 0);
+    const uint32_t first = __shfl_sync(0xffffffff, threadIdx.x, 0);
     if (first < 128) {
         if constexpr (Tile::kGroups > 1) fewer_registers<40>();
         if (first < 32 && elected()) copy_stages<Tile, Job>(base, a, b, sfa, problem, seat, of...);
