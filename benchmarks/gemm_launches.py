@@ -141,8 +141,6 @@ def block_scaled(o: Operands) -> Callable[[], torch.Tensor]:
     by_row, by_block = functional.ScalingType.BlockWise1x128, functional.ScalingType.BlockWise128x128
     padded = functional.pad(o.sfb, (0, -o.sfb.shape[1] % 4))
     of_rows = o.sfa[:, : len(o.a)].t()
-    if len(o.a) == 1:  # torch asks for strides of 1 there
-        of_rows = of_rows.contiguous().as_strided(of_rows.shape, (1, 1))
 
     def call() -> torch.Tensor:
         return functional.scaled_mm(o.a, o.b.t(), of_rows, by_row, padded.t(), by_block, output_dtype=torch.bfloat16)
