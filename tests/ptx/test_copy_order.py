@@ -10,11 +10,19 @@ from tests.ptx.test_bulk_copies import POLICIES, changed, cluster_ring, groups, 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("arrive.release.cluster", "arrive.release.cta"), ("arrive.release.cluster", "arrive.relaxed.cluster"),
-     ("acquire.cluster.", "acquire.cta."), ("acquire.cluster.", "relaxed.cluster.")],
-)  # fmt: skip
-def test_a_stage_that_threads_read_is_freed_by_a_release_to_the_cluster_and_no_less(old: str, new: str) -> None:
+    [("arrive.release.cluster", "arrive.relaxed.cluster"), ("acquire.cluster.", "relaxed.cluster.")],
+)
+def test_a_stage_that_threads_read_is_freed_by_a_release_and_an_acquire(old: str, new: str) -> None:
     assert said(cluster_ring, changed("cluster_ring", old, new))[0] == "race"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("arrive.release.cluster", "arrive"), ("acquire.cluster.", "acquire.cta."), ("acquire.cluster.", "")],
+)
+def test_no_scope_is_asked_of_either(old: str, new: str) -> None:
+    """Reads of a block's own shared memory are over for everybody: CUTLASS's multicast pipelines name no scope."""
+    assert cluster_ring("sim", changed("cluster_ring", old, new))[0]
 
 
 def test_threads_write_to_the_source_of_a_copy_behind_the_wait_of_its_own() -> None:

@@ -16,7 +16,7 @@ from refsim.layouts.holders import WARP
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, together
 from refsim.ptx.execution.geometry import WARPGROUP, Geometry, Ids
-from refsim.ptx.memory.semantics import CLUSTER, Semantics
+from refsim.ptx.memory.semantics import Semantics
 
 _WARPS = WARPGROUP // WARP
 Stamps = dict[int, int]
@@ -24,8 +24,8 @@ Stamps = dict[int, int]
 
 @dataclass(frozen=True)
 class Done:
-    """`settled`: asynchronous work, before arrivals of any kind; `loaded`: reads of threads before a release, to no more than
-    its own CTA, of an arrival in another one, which is how pipelines hand a stage back; `fed`: reads of threads before
+    """`settled`: asynchronous work, before arrivals of any kind; `loaded`: reads of threads before a release of an arrival in
+    another CTA, however far either side reaches: pipelines hand stages back without a scope; `fed`: reads of threads before
     products that somebody who released had waited for."""
 
     settled: Knowledge = NOTHING
@@ -52,7 +52,7 @@ class HandedBack:
     def add(self, known: Knowledge, meaning: Semantics) -> None:
         """Threads arrive that know this much, relaxed or from another CTA."""
         self.settled = self.settled | known
-        if meaning.releases and meaning.scope < CLUSTER:
+        if meaning.releases:
             self.loaded = self.loaded | known
 
     def done(self, known: Stamps) -> Done:
@@ -84,8 +84,10 @@ class HandedStages:
             at.products.update(self._of_warps(self.products, lanes))
             at.fed.update(self._of_warps(self.fed, lanes) if meaning.releases else {})
 
-    def learn(self, order: int, lanes: Ids, done: Done) -> None:
-        """Lanes saw a phase complete, whose arrivals were done with this by one order."""
+    def learn(self, order: int, lanes: Ids, done: Done, meaning: Semantics) -> None:
+        """Lanes saw a phase complete, whose arrivals were done with this by one order: with loads where they acquire."""
+        if not meaning.acquires:
+            done = Done(done.settled)
         if done.settled is not NOTHING or done.fed is not NOTHING:
             known = self.known[order]
             known.update({lane: known.get(lane, NOTHING_DONE) | done for lane in lanes.tolist()})

@@ -287,7 +287,7 @@ class PhaseOrder:
     def passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
         """Lanes saw that the phase before the current one is complete."""
         for order, (clocks, complete) in enumerate(zip(self.clocks, self.complete[flat], strict=True)):
-            self.stages.learn(order, lanes, complete.done)
+            self.stages.learn(order, lanes, complete.done, meaning)
             if meaning.acquires:
                 complete.give(clocks, lanes, meaning.scope)
                 continue
