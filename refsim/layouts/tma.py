@@ -187,6 +187,10 @@ class TensorMap(Card):
         Source: PTX ISA, tensors and bounding boxes, im2col mode; CUDA C++ Programming Guide, tensor memory access.
         """
         at = list(whole_numbers("coordinate", coordinates, least=-_FAR, limit=_FAR))
+        if self.pixels is None and offsets is not None:
+            raise RefsimError(
+                "tma-offsets", f"offsets {offsets!r} for a map of tiles", rule="offsets are of the im2col mode"
+            )
         shape = self.loaded[::-1]
         self._check_place(at, shared_address)
         indices, line = self._boxed(at) if self.pixels is None else self._columns(self.pixels, at, offsets)

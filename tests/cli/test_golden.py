@@ -16,6 +16,12 @@ BOX = (
     "tensorDataType=9 tensorRank=2 globalAddress=0 globalDim=16,4 globalStrides=32 boxDim=8,2 elementStrides=1,1 "
     "interleave=0 swizzle=0 l2Promotion=0 oobFill=0"
 )
+CORNERS = "lower=-1,-1 upper=-1,-1"
+PIXELS = (
+    "tensorDataType=9 tensorRank=4 globalAddress=0 globalDim=16,5,4,2 globalStrides=32,160,640 pixelBoxLowerCorner=-1,-1 "
+    "pixelBoxUpperCorner=-1,-1 channelsPerPixel=8 pixelsPerColumn=3 elementStrides=1,1,1,1 interleave=0 swizzle=0 "
+    "l2Promotion=0 oobFill=0"
+)
 SCALED = "tile.bin -t bf16 --layout 128B --shape 8x64 --scales sf.bin --scale-format e8m0 --scale-layout nvidia_128x4"
 TURN = "--block 64 --arg zeros:f32:64"
 SMOKE = "--a=-8192,-0.5,-0.25,-0.125 --b 1024,1,1,1 --c 8388608"
@@ -89,6 +95,8 @@ ANSWERS = {
     "desc-decode-illegal": "desc decode tcgen05-smem 0x4000004000000040",
     "desc-encode": "desc encode wgmma-smem start_address=1024 swizzle=128B stride_byte_offset=1024",
     "desc-encode-tensormap": "desc encode tensormap data_type=bfloat16 dims=256,64 box=64,8 swizzle=128B",
+    "desc-encode-im2col": f"desc encode tensormap data_type=bfloat16 dims=16,5,4,2 channels=8 pixels=3 {CORNERS}",
+    "desc-walk-im2col": f"desc walk tensormap {PIXELS} --at 8,3,0,0 --offsets 2,1 --start 1024",
     "desc-walk": "desc walk wgmma-smem 0x4000004000000040 wgmma.m64n8k16.bf16.b",
     "desc-walk-overlap": "desc walk wgmma-smem 0x4000000000000040 wgmma.m64n16k16.bf16.b",
     "desc-walk-box": f"desc walk tensormap {BOX} --at 12,3 --start 1024",

@@ -37,8 +37,8 @@ _kind = click.argument("kind", metavar="KIND", type=KIND)
 def command() -> None:
     """Descriptors in words: wgmma-smem, tcgen05-smem, tcgen05-instr.f8f6f4 and its kin, tensormap.
 
-    The driver's tensor map has no published bits: its KIND takes the arguments of cuTensorMapEncodeTiled as
-    NAME=VALUE, lists with commas.
+    The driver's tensor map has no published bits: its KIND takes the arguments of cuTensorMapEncodeTiled or
+    cuTensorMapEncodeIm2col as NAME=VALUE, lists with commas.
     """
 
 
@@ -75,6 +75,7 @@ def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Docum
     \b
       refsim desc encode wgmma-smem start_address=1024 swizzle=128B stride_byte_offset=1024
       refsim desc encode tensormap data_type=bfloat16 dims=256,64 box=64,8 swizzle=128B
+      refsim desc encode tensormap data_type=uint8 dims=64,9,14,2 channels=16 pixels=64 lower=-1,-1 upper=-1,-1
     """
     from refsim.layouts.descriptors import TensorMapForm
 
@@ -92,10 +93,18 @@ def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Docum
 @click.option("--major", metavar="K|MN", default="K", help="Which dimension is contiguous, K by default.")
 @click.option("--ctas", metavar="COUNT", type=Whole(1, 2), default=1, help="2 for cta_group::2.")
 @click.option("--at", metavar="X,Y...", help="Coordinates of the box of a tensormap, 0 by default.")
+@click.option("--offsets", metavar="W,H...", help="Offsets of an im2col tensormap's pixels, 0 by default.")
 @click.option("--start", metavar="ADDRESS", type=AddressParam(), default=0, help="Where the box of a tensormap goes.")
 @answers
 def walk(
-    *, kind: "Descriptor | TensorMapForm", words: tuple[str, ...], major: "Major", ctas: int, at: str | None, start: int
+    *,
+    kind: "Descriptor | TensorMapForm",
+    words: tuple[str, ...],
+    major: "Major",
+    ctas: int,
+    at: str | None,
+    offsets: str | None,
+    start: int,
 ) -> Answer:
     """Every byte that an instruction reads through a descriptor, or that a TMA box goes to: addresses and banks.
 
@@ -111,7 +120,8 @@ def walk(
     if isinstance(kind, TensorMapForm):
         from refsim.cli.answers.boxes import placed
 
-        return Answer(placed(kind.walk(_arguments(words), _coordinates(words, at), start)))
+        moved = None if offsets is None else tuple(_number(each) for each in offsets.split(","))
+        return Answer(placed(kind.walk(_arguments(words), _coordinates(words, at), start, moved)))
     if len(words) != 2:
         raise click.UsageError("a WORD and an OPERAND are needed", ctx=click.get_current_context())
     found = walked(kind, _word(words[:1], kind.kind), words[1], major=major, ctas=ctas)
@@ -184,6 +194,7 @@ def _arguments(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 _LISTS = {"dims", "strides", "box", "element_strides", "globalDim", "globalStrides", "boxDim", "elementStrides"}
+_LISTS |= {"lower", "upper", "pixelBoxLowerCorner", "pixelBoxUpperCorner"}
 
 
 def _value(name: str, value: str) -> Any:

@@ -9,7 +9,7 @@ from refsim.evidence import Evidence
 from refsim.layouts.descriptors.fields import Explanation, Reading
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.swizzles import swizzle
-from refsim.layouts.tensor_maps import tensor_map
+from refsim.layouts.tensor_maps import im2col_map, tensor_map
 from refsim.layouts.tma import (
     DATA_TYPES,
     INTERLEAVES,
@@ -24,7 +24,8 @@ from refsim.sources import CUDA_DRIVER, Source
 Arguments = Mapping[str, int | Sequence[int]]
 
 # driver argument, our name, names in code order (empty: the number itself)
-_ARGUMENTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+_Row = tuple[str, str, tuple[str, ...]]
+_TILED: tuple[_Row, ...] = (
     ("tensorDataType", "data_type", tuple(row.name for row in DATA_TYPES)),
     ("tensorRank", "rank", ()),
     ("globalAddress", "address", ()),
@@ -37,6 +38,14 @@ _ARGUMENTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("l2Promotion", "l2_promotion", L2_PROMOTIONS),
     ("oobFill", "oob_fill", OOB_FILLS),
 )
+_PIXELS: tuple[_Row, ...] = (
+    ("pixelBoxLowerCorner", "lower", ()),
+    ("pixelBoxUpperCorner", "upper", ()),
+    ("channelsPerPixel", "channels", ()),
+    ("pixelsPerColumn", "pixels", ()),
+)
+_BOX = next(row for row in _TILED if row[1] == "box")
+_IM2COL = (*_TILED[: _TILED.index(_BOX)], *_PIXELS, *_TILED[_TILED.index(_BOX) + 1 :])
 _MEANINGS = {
     "data_type": "element type",
     "rank": "dimensions",
@@ -44,6 +53,10 @@ _MEANINGS = {
     "dims": "elements along each dimension, innermost first",
     "strides": "bytes from one index to the next, dimensions 1 and up",
     "box": "elements that one copy spans along each dimension",
+    "lower": "where the filter's base begins: offsets from the first pixel, W first",
+    "upper": "where it ends: offsets from the last pixel, W first",
+    "channels": "elements of each pixel that one copy takes",
+    "pixels": "pixels that one copy takes",
     "element_strides": "step along each dimension, the innermost ignored",
     "interleave": "interleaved layout (NC/8HWC8)",
     "swizzle": "how shared memory is swizzled",
@@ -54,9 +67,10 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class TensorMapForm:
-    """cuTensorMapEncodeTiled: encode names to the driver's arguments, decode them back, explain and walk.
+    """The driver's encoders of tensor maps: encode names to their arguments, decode them back, explain and walk.
 
-    The 128 bytes that the driver makes of them are opaque and have no published layout: they are not decoded.
+    cuTensorMapEncodeTiled is meant where a `box` is named, cuTensorMapEncodeIm2col where `channels`, `pixels`, `lower` and
+    `upper` are. The 128 bytes that they make are opaque and have no published layout: they are not decoded.
     """
 
     kind: str
@@ -69,7 +83,7 @@ class TensorMapForm:
         return evidence_of(self.kind)
 
     def encode(self, **fields: Any) -> dict[str, int | tuple[int, ...]]:
-        """The driver's arguments for the fields of `tma.tensor_map`; raises RefsimError with the rule broken.
+        """The driver's arguments for the fields of `tensor_map` or `im2col_map`; raises RefsimError with the rule broken.
 
         encode(data_type="uint8", dims=(256, 64), box=(128, 64), swizzle="128B")["swizzle"] is 3.
         """
@@ -80,12 +94,13 @@ class TensorMapForm:
 
         Raises RefsimError for missing or unknown arguments, codes without meaning and every broken rule.
         """
-        known = [argument for argument, _, _ in _ARGUMENTS]
+        table = _IM2COL if any(argument in arguments for argument, _, _ in _PIXELS) else _TILED
+        known = [argument for argument, _, _ in table]
         for argument in arguments:
             if argument not in known:
                 raise unknown("driver argument", argument, known)
         fields: dict[str, Any] = {}
-        for argument, name, names in _ARGUMENTS:
+        for argument, name, names in table:
             if argument not in arguments:
                 raise RefsimError("descriptor-field", f"{argument} is needed", where=self.kind)
             value = arguments[argument]
@@ -103,41 +118,54 @@ class TensorMapForm:
     def explain(self, arguments: Arguments) -> Explanation:
         """The arguments in words; str() prints them. What the driver would refuse is raised, not explained."""
         made = self.decode(arguments)
-        readings = []
-        for argument, name, _ in _ARGUMENTS:
+        readings, values = [], _values(made)
+        for argument, name, _ in _TILED if made.pixels is None else _IM2COL:
             code = arguments[argument]
-            value = {"rank": len(made.dims), "data_type": made.data_type.name}.get(name, getattr(made, name, ""))
             stored = code if isinstance(code, int) else 0
-            readings.append(Reading(argument, name, stored, str(value), _MEANINGS[name]))
-        return Explanation(self.kind, f"rank {len(made.dims)}", tuple(readings), _notes(made), (), self.source)
+            readings.append(Reading(argument, name, stored, str(values[name]), _MEANINGS[name]))
+        return Explanation(self.kind, f"rank {len(made.dims)}", tuple(readings), _notes(made), (), made.source)
 
-    def walk(self, arguments: Arguments, coordinates: Sequence[int], shared_address: int = 0) -> Placement:
-        """Where the box at `coordinates` comes from and goes: see `tma.TensorMap.place`."""
-        return self.decode(arguments).place(coordinates, shared_address)
+    def walk(
+        self,
+        arguments: Arguments,
+        coordinates: Sequence[int],
+        shared_address: int = 0,
+        offsets: Sequence[int] | None = None,
+    ) -> Placement:
+        """Where the box at `coordinates` comes from and goes, with `offsets` in the im2col mode: see `TensorMap.place`."""
+        return self.decode(arguments).place(coordinates, shared_address, offsets)
 
 
 def driver_arguments(made: TensorMap) -> dict[str, int | tuple[int, ...]]:
     """What the driver's encoder of a map is called with, in its order: cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col."""
+    table, values = _TILED if made.pixels is None else _IM2COL, _values(made)
+    return {argument: names.index(values[name]) if names else values[name] for argument, name, names in table}
+
+
+def _values(made: TensorMap) -> dict[str, Any]:
+    """The fields of a map by our names."""
     values: dict[str, Any] = {**vars(made), "rank": len(made.dims), "data_type": made.data_type.name}
-    found = {argument: names.index(values[name]) if names else values[name] for argument, name, names in _ARGUMENTS}
     if made.pixels is None:
-        return found
-    place = list(found).index("boxDim")
-    names = ("pixelBoxLowerCorner", "pixelBoxUpperCorner", "channelsPerPixel", "pixelsPerColumn")
-    values = dict(zip(names, (made.pixels.lower, made.pixels.upper, *made.box), strict=True))
-    arguments = list(found.items())
-    return dict([*arguments[:place], *values.items(), *arguments[place + 1 :]])
+        return values
+    channels, pixels = made.box
+    return values | {
+        "lower": made.pixels.lower,
+        "upper": made.pixels.upper,
+        "channels": channels,
+        "pixels": pixels,
+    }
 
 
 def _built(fields: Mapping[str, Any]) -> TensorMap:
-    names = [name for _, name, _ in _ARGUMENTS if name != "rank"]
+    is_im2col = any(name in fields for _, name, _ in _PIXELS)
+    names = [name for _, name, _ in (_IM2COL if is_im2col else _TILED) if name != "rank"]
     for name in fields:
         if name not in names:
             raise unknown("tensor map field", name, names)
-    for name in ("data_type", "dims", "box"):
+    for name in ("data_type", "dims", *(name for _, name, _ in (_PIXELS if is_im2col else (_BOX,)))):
         if name not in fields:
             raise RefsimError("descriptor-field", f"{name} is needed", where="tensormap")
-    return tensor_map(**fields)
+    return im2col_map(**fields) if is_im2col else tensor_map(**fields)
 
 
 def _notes(made: TensorMap) -> tuple[str, ...]:

@@ -258,6 +258,12 @@ def test_the_table_in_the_docs_is_current(refsim, request):
     assert table == found, "pytest tests/cli/commands/test_layout_commands.py --refresh-golden writes it anew"
 
 
+TILED = (
+    "tensorDataType=9 tensorRank=2 globalAddress=0 globalDim=16,4 globalStrides=32 boxDim=8,2 elementStrides=1,1 interleave=0 "
+    "swizzle=0 l2Promotion=0 oobFill=0"
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
@@ -267,6 +273,15 @@ def test_the_table_in_the_docs_is_current(refsim, request):
         ("show none.bin -t e8m0 --layout nvidia_128x4 --shape 99999x99999", 3, "truncated-dump"),
         ("layout show wgmma.m64n128k32.e4m3.d --memory 128B --by bnak", 2, "unknown-fact"),
         ("desc decode tensormap tensorRank=2", 2, "descriptor-field"),
+        ("desc encode tensormap data_type=uint8 dims=64,9,2 box=64,9,2 lower=0", 2, "unknown-tensor-map-field"),
+        ("desc encode tensormap data_type=uint8 dims=64,9,2 channels=64 lower=0 upper=0", 2, "descriptor-field"),
+        (
+            "desc encode tensormap data_type=uint8 dims=64,9,2 channels=64 pixels=8 lower=9 upper=0",
+            2,
+            "tensormap-corner",
+        ),
+        (f"desc walk tensormap {TILED} --offsets 1", 2, "tma-offsets"),
+        (f"desc walk tensormap {TILED} --at 1,,2", 2, "bad-field"),
     ],
 )
 def test_input_beyond_reason_is_an_error_of_the_user(arguments, code, error, refsim, tmp_path):
