@@ -6,10 +6,13 @@ Where scales lie in memory, MN-major and aligned for TMA or packed, is a row of 
 """
 
 from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat, block_format
-from refsim.scaling.blocks import RECIPES, Blocks, Recipe, recipe_named
+from refsim.scaling.blocks import Blocks
 from refsim.scaling.grids import scale_grid, spread
+from refsim.scaling.hadamard import random_hadamard
 from refsim.scaling.mx_recipes import MxRecipe
+from refsim.scaling.nvfp4_recipes import Nvfp4Recipe
 from refsim.scaling.quantizing import Quantized, dequantize, quantize
+from refsim.scaling.recipes import RECIPES, Recipe, recipe_named, recipes_of
 from refsim.scaling.rows import SCALE_KINDS, NanRule, Quotient, ScaleKind, ScaleKindName, scale_kind
 
 __all__ = [
@@ -20,6 +23,7 @@ __all__ = [
     "Blocks",
     "MxRecipe",
     "NanRule",
+    "Nvfp4Recipe",
     "Quantized",
     "Quotient",
     "Recipe",
@@ -28,7 +32,9 @@ __all__ = [
     "block_format",
     "dequantize",
     "quantize",
+    "random_hadamard",
     "recipe_named",
+    "recipes_of",
     "scale_grid",
     "scale_kind",
     "spread",

@@ -7,7 +7,7 @@ bf16. Blocks whose products leave the normal range go the long way, through floa
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from refsim.conversions import decode
 from refsim.conversions.coding import code_table, encode_rule
 from refsim.conversions.policies import policy_row
-from refsim.conversions.rounding import EncodingRule
-from refsim.formats import BF16, Format
+from refsim.conversions.rounding import STOCHASTIC, EncodingRule, encode_exact
+from refsim.formats import BF16, UE4M3, Format
 from refsim.scaling.block_formats import BlockFormat
 from refsim.scaling.mx_recipes import LARGEST_SCALE, MxRecipe, multiplier_table, mx_scale_codes
+from refsim.scaling.nvfp4_recipes import nvfp4_scale_codes
+from refsim.scaling.recipes import Recipe
 from refsim.scaling.rows import NAN_RULES
 
 PART = 1 << 17  # elements at a time: what one step reads and writes stays in the cache
@@ -43,17 +45,38 @@ class WideBlocks:
         return decode(self.patterns[part], self.format, np.float32)
 
 
-def quantized_rows(rows: WideBlocks, recipe: MxRecipe, row: BlockFormat) -> tuple[Bytes, Bytes]:
-    """Codes (blocks, width) and scale codes (blocks,)."""
-    count, width = rows.patterns.shape
-    codes, scales = np.empty((count, width), np.uint8), np.empty(count, np.uint8)
+@dataclass(frozen=True)
+class BlockPlan:
+    """How blocks are quantised: the recipe, the conversion of the elements, and what is kept for the whole tensor.
+
+    With `random` (blocks, width) elements are rounded stochastically, by as many bits as its integers have.
+    """
+
+    recipe: Recipe
+    rule: EncodingRule
+    kept: NDArray[np.float32]
+    random: NDArray[Any] | None = None
+
+
+def planned(
+    recipe: Recipe, row: BlockFormat, kept: NDArray[np.float32], random: NDArray[Any] | None = None
+) -> BlockPlan:
+    """The plan of a recipe for a format."""
     rule = policy_row(recipe.policy, row.element).rule
-    short = rows.format is BF16 and _zero_is_small(rule)
+    return BlockPlan(recipe, rule if random is None else replace(rule, rounding=STOCHASTIC), kept, random)
+
+
+def quantized_blocks(blocks: WideBlocks, plan: BlockPlan) -> tuple[Bytes, Bytes]:
+    """Codes (blocks, width) and scale codes (blocks,)."""
+    count, width = blocks.patterns.shape
+    codes, scales = np.empty((count, width), np.uint8), np.empty(count, np.uint8)
+    short = blocks.format is BF16 and isinstance(plan.recipe, MxRecipe) and plan.random is None
+    short = short and _zero_is_small(plan.rule)
 
     def run(first: int) -> None:
         part = slice(first, first + step)
         scale = _shifted if short else _multiplied
-        scale(rows, part, recipe, rule, codes[part], scales[part])
+        scale(blocks, part, plan, codes[part], scales[part])
 
     step = max(1, PART // width)
     in_parts(run, range(0, count, step), alone=count * width < ALONE)
@@ -87,20 +110,42 @@ def largest(values: NDArray[np.float32], *, ignores_nan: bool) -> NDArray[np.flo
     return peak.view(np.float32)
 
 
-def _multiplied(
-    rows: WideBlocks, part: slice | NDArray[Any], recipe: MxRecipe, rule: EncodingRule, codes: Bytes, scales: Bytes
-) -> None:
-    """The definition: scales from the largest magnitudes, one float32 product, one conversion."""
-    values = rows.values(part)
+def largest_of_tensor(blocks: WideBlocks, *, ignores_nan: bool) -> NDArray[np.float32]:
+    """The largest magnitude of a whole tensor, shape (1,); its patterns are compared, a part at a time."""
+    row, peak = blocks.format, 0
+    patterns = blocks.patterns.reshape(-1)
+    for first in range(0, patterns.size, PART):
+        magnitudes = patterns[first : first + PART] & row.code_dtype.type(row.sign_mask - 1)
+        if ignores_nan:
+            magnitudes = magnitudes[magnitudes <= row.code_dtype.type(row.infinity_code or 0)]
+        peak = max(peak, int(magnitudes.max(initial=0)))
+    return decode(np.array([peak], row.code_dtype), row, np.float32)
+
+
+def _multiplied(blocks: WideBlocks, part: slice | NDArray[Any], plan: BlockPlan, codes: Bytes, scales: Bytes) -> None:
+    """The definition: scales from the largest magnitudes, products in float32, one conversion."""
+    values, recipe, rule = blocks.values(part), plan.recipe, plan.rule
     peak = largest(values, ignores_nan=recipe.nan == NAN_RULES[1])
-    scales[...] = mx_scale_codes(peak, recipe, rule.to)
     with np.errstate(all="ignore"):
-        codes[...] = encode_rule(values * multiplier_table(recipe)[scales][:, None], rule)
+        if isinstance(recipe, MxRecipe):
+            scales[...] = mx_scale_codes(peak, recipe, rule.to)
+            scaled = values * multiplier_table(recipe)[scales][:, None]
+        else:
+            scales[...] = nvfp4_scale_codes(peak, recipe, plan.kept)
+            scaled = recipe.scaled(values, decode(scales, UE4M3, np.float32)[:, None], peak[:, None], plan.kept)
+        if plan.random is None:
+            codes[...] = encode_rule(scaled, rule)
+        else:
+            bits = plan.random[part].astype(np.uint32).reshape(-1)
+            flat = scaled.astype(np.float64).reshape(-1)
+            codes[...] = encode_exact(flat, rule, bits, 8 * plan.random.itemsize).reshape(codes.shape)
 
 
-def _shifted(rows: WideBlocks, part: slice, recipe: MxRecipe, rule: EncodingRule, codes: Bytes, scales: Bytes) -> None:
+def _shifted(blocks: WideBlocks, part: slice, plan: BlockPlan, codes: Bytes, scales: Bytes) -> None:
     """The same bits from bf16 patterns: where the multiplier is a power of two, the exponent is shifted."""
-    patterns = rows.patterns[part]
+    recipe, rule = plan.recipe, plan.rule
+    assert isinstance(recipe, MxRecipe)
+    patterns = blocks.patterns[part]
     count = len(patterns)
     magnitudes = patterns & np.uint16(0x7FFF)
     peak = magnitudes
@@ -118,5 +163,5 @@ def _shifted(rows: WideBlocks, part: slice, recipe: MxRecipe, rule: EncodingRule
     odd = np.flatnonzero((largest_patterns >= 0x7F80) | (found < SAFE_SCALE) | (found > LARGEST_SCALE))
     if odd.size:
         again, codes_again, scales_again = np.arange(part.start, part.start + count)[odd], codes[odd], scales[odd]
-        _multiplied(rows, again, recipe, rule, codes_again, scales_again)
+        _multiplied(blocks, again, plan, codes_again, scales_again)
         codes[odd], scales[odd] = codes_again, scales_again

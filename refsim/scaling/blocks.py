@@ -8,65 +8,99 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import decode, pack
 from refsim.conversions.coding import checked_codes
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError
 from refsim.formats import Format, format_named
 from refsim.render.cards import Card, Facts
-from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat, block_format
-from refsim.scaling.block_pass import WideBlocks, quantized_rows
-from refsim.scaling.mx_recipes import MX_RECIPES, MxRecipe
+from refsim.scaling.block_formats import BlockFormat, block_format
+from refsim.scaling.block_pass import WideBlocks, largest_of_tensor, planned, quantized_blocks
+from refsim.scaling.block_shapes import by_blocks, by_rows, checked_block, require_shapes, tensor_factor
+from refsim.scaling.grids import Pair
+from refsim.scaling.mx_recipes import MxRecipe
+from refsim.scaling.recipes import Recipe, recipe_named
+from refsim.scaling.rows import NAN_RULES
 from refsim.scaling.wide import WIDE_FORMATS, one_of
 from refsim.typed_arrays import format_held, is_typed, native, with_format
-
-Recipe = MxRecipe
-RECIPES: tuple[Recipe, ...] = MX_RECIPES
-USUAL_RECIPE = "rceil"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Blocks(Card):
     """Codes of elements (..., K), and the codes of their scales (..., K / width): what a block-scaled kernel reads.
 
-    The value of an element is that of its code times that of its scale. Blocks([[7] * 32], [[127]], "mxfp4") is 32 times
-    6. `layouts.scale_layout("nvidia_128x4").shuffle(blocks.scales)` is the form in which tensor cores read scales.
+    The value of an element is that of its code times that of its scale, times the factor of the tensor where the format has
+    one. Blocks([[7] * 32], [[127]], "mxfp4") is 32 times 6. `tensor_scale` is what the recipe's library keeps: S or 1 / S.
+    `block` (rows, columns) is (1, width), or (16, 16): scales are then (..., M / 16, K / 16), and `row_scales` repeats them.
+    `layouts.scale_layout("nvidia_128x4").shuffle(blocks.row_scales)` is the form in which tensor cores read scales.
     """
 
     codes: NDArray[Any]
     scales: NDArray[Any]
     format: BlockFormat
     recipe: Recipe | None = None
+    tensor_scale: np.float32 | None = None
+    block: Pair | None = None
 
     def __post_init__(self) -> None:
         row = block_format(self.format)
         codes = checked_codes(*with_format(self.codes, row.element))
         scales = checked_codes(*with_format(self.scales, row.scale, "scales"))
-        for name, value in (("codes", codes), ("scales", scales), ("format", row)):
+        recipe = None if self.recipe is None else recipe_named(self.recipe, row)
+        kept = tensor_factor(self.tensor_scale, row)
+        block = checked_block(self.block, row)
+        checked = {
+            "codes": codes,
+            "scales": scales,
+            "format": row,
+            "recipe": recipe,
+            "tensor_scale": kept,
+            "block": block,
+        }
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
-        _require_shapes(codes.shape, scales.shape, row)
+        require_shapes(codes.shape, scales.shape, row, block)
 
     @property
     def packed(self) -> NDArray[Any]:
         """The elements as memory holds them: two e2m1 a byte, the first in the low half; four 6-bit codes in three bytes."""
         return pack(self.codes, self.format.element)
 
+    @property
+    def row_scales(self) -> NDArray[Any]:
+        """A scale for each row and each `width` of K: those of blocks of several rows stand for each of their rows."""
+        down = 1 if self.block is None else self.block[0]
+        return self.scales if down == 1 else np.repeat(self.scales, down, axis=-2)
+
+    @property
+    def factor(self) -> np.float32:
+        """What the whole tensor is multiplied by, as the recipe's library has it: 1 where the format has one level."""
+        if self.tensor_scale is None:
+            return np.float32(1)
+        if self.recipe is None or isinstance(self.recipe, MxRecipe):
+            return self.tensor_scale
+        with np.errstate(all="ignore"):
+            return np.float32(self.recipe.factor(np.array([self.tensor_scale], np.float32))[0])
+
     @overload
     def dequantize(self) -> NDArray[np.float32]: ...
     @overload
     def dequantize(self, dtype: DTypeLike) -> NDArray[Any]: ...
     def dequantize(self, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """The value of every element: code times scale, exact in float64, rounded once to float32.
+        """The value of every element: code times scale times factor, exact in float64, rounded once to float32.
 
         Code 0x7e of e4m3 with scale code 126 is 224. A scale of NaN makes its block NaN.
         Raises RefsimError `value-type` for another dtype. Source: OCP MX, section 6.1.
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise RefsimError("value-type", f"dequantize to {dtype!r} is not offered", help="np.float32 or np.float64")
-        kind = np.dtype(dtype).type
+        two_levels = self.tensor_scale is not None
+        kind = np.float64 if two_levels else np.dtype(dtype).type
         values = decode(self.codes, self.format.element, kind)
-        factors = decode(self.scales, self.format.scale, kind)
-        grouped = values.reshape(*self.scales.shape, self.format.width)
+        factors = decode(self.row_scales, self.format.scale, kind)
+        grouped = values.reshape(*factors.shape, self.format.width)
         with np.errstate(all="ignore"):
             np.multiply(grouped, factors[..., None], out=grouped)
-        return values
+            if two_levels:
+                np.multiply(values, np.float64(self.factor), out=values)
+            return values.astype(dtype, copy=False)
 
     def _line(self) -> str:
         by = f" by {self.recipe}" if self.recipe is not None else ""
@@ -75,6 +109,7 @@ class Blocks(Card):
     def _facts(self) -> Facts:
         yield "codes", f"{self.codes.shape} of {self.format.element}"
         yield "scales", f"{self.scales.shape} of {self.format.scale}"
+        yield "of the tensor", "" if self.tensor_scale is None else f"{self.tensor_scale}, kept by the recipe"
         yield "recipe", self.recipe or "not said"
 
 
@@ -83,13 +118,20 @@ def quantize(
     format: str | BlockFormat,
     *,
     recipe: str | Recipe | None = None,
+    block: Pair | None = None,
+    tensor_scale: float | np.floating[Any] | None = None,
+    random: NDArray[Any] | None = None,
     input_format: str | Format | None = None,
 ) -> Blocks:
     """`x` (..., K) in blocks along K: codes of elements and of scales, as the recipe's library computes them.
 
     `x`: an array of bfloat16, float16 or float32 values, or codes with their `input_format`. `format`: mxfp8 (e4m3),
-    mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4. `recipe`: a name of `scaling.RECIPES`, "rceil" where it is left out; most
-    libraries have one of their own. K is a multiple of the block: what pads a tail is the caller's choice.
+    mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4, nvfp4. `recipe`: a name of `scaling.RECIPES`; left out, "rceil", and "te" for
+    nvfp4: most libraries have one of their own. K is a multiple of the block: what pads a tail is the caller's choice.
+    `block`: (1, width), or (16, 16) for nvfp4 and (32, 32) for MX, one scale for as many rows too. `tensor_scale`: for nvfp4
+    what the recipe keeps of a tensor (S or 1 / S), where it was calibrated and is not computed from x. `random`: unsigned
+    integers of x's shape; elements are then rounded stochastically: the bits are added to the discarded ones, of which there
+    are as many, and the carry counts (8 bits as Transformer Engine has them: uint8).
     quantize(np.float32([[448] + 31 * [1]]), "mxfp8").scales is [[127]]; with recipe="ceil" it is [[128]].
     Raises RefsimError for unknown names, a recipe of another format, K that no blocks fill, values of another type.
     Source: the recipe's row.
@@ -105,37 +147,43 @@ def quantize(
             rule=f"{row.width} neighbours along K share a scale [{row.source.document.title}]",
             help=f"pad K with zeros to a multiple of {row.width}, or quantise the transpose",
         )
-    rows = WideBlocks(np.ascontiguousarray(array).reshape(-1, row.width), held)
-    codes, scales = quantized_rows(rows, chosen, row)
-    return Blocks(
-        codes.reshape(array.shape), scales.reshape(*array.shape[:-1], array.shape[-1] // row.width), row, chosen
-    )
+    extent = checked_block(block, row)
+    bits = _random_bits(random, array.shape)
+    blocks = WideBlocks(by_blocks(array, extent), held)
+    given = tensor_factor(tensor_scale, row)
+    kept = _kept(blocks, chosen) if given is None else np.array([given], np.float32)
+    plan = planned(chosen, row, kept, None if bits is None else by_blocks(bits, extent))
+    codes, scales = quantized_blocks(blocks, plan)
+    grid = (*array.shape[:-2], *_grid(array.shape, extent))
+    keeps = np.float32(kept[0]) if row.two_levels else None
+    return Blocks(by_rows(codes, array.shape, extent), scales.reshape(grid), row, chosen, keeps, extent)
 
 
-def recipe_named(name: str | Recipe | None, format: str | BlockFormat) -> Recipe:
-    """The recipe of that name for a format, the usual one for None; an unknown name is an error with the nearest.
+def _grid(shape: tuple[int, ...], extent: Pair) -> tuple[int, ...]:
+    across = shape[-1] // extent[1]
+    return (across,) if len(shape) == 1 else (shape[-2] // extent[0], across)
 
-    recipe_named(None, "mxfp8").name is "rceil". Raises RefsimError `unknown-recipe`, and `recipe-format` where the recipe
-    is of other formats. Source: the row's.
-    """
-    row = block_format(format)
-    mine = [each for each in RECIPES if row.name in each.formats]
-    if isinstance(name, Recipe):
-        found = name
-    else:
-        wanted = USUAL_RECIPE if name is None else str(name)
-        rows = [each for each in (*mine, *RECIPES) if each.name == wanted]
-        if not rows:
-            raise unknown("recipe", wanted, [each.name for each in mine], where=str(row))
-        found = rows[0]
-    if row.name not in found.formats:
+
+def _kept(blocks: WideBlocks, recipe: Recipe) -> NDArray[np.float32]:
+    """What a recipe keeps of the tensor; ones where it has one level."""
+    if isinstance(recipe, MxRecipe):
+        return np.ones(1, np.float32)
+    with np.errstate(all="ignore"):
+        return np.asarray(recipe.tensor(largest_of_tensor(blocks, ignores_nan=recipe.nan == NAN_RULES[1])), np.float32)
+
+
+def _random_bits(random: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    if random is None:
+        return None
+    bits = np.asarray(random)
+    if bits.dtype not in (np.uint8, np.uint16) or bits.shape != shape:
         raise RefsimError(
-            "recipe-format",
-            f"recipe {found} is not for {row}",
-            rule=f"{found} makes {', '.join(found.formats)}",
-            help=f"recipes of {row}: {', '.join(each.name for each in mine)}",
+            "random-bits",
+            f"random bits are {bits.dtype} of shape {bits.shape}",
+            rule=f"uint8 or uint16, one for each element: {shape}",
+            help="np.random.default_rng(seed).integers(0, 256, x.shape, np.uint8)",
         )
-    return found
+    return bits
 
 
 def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any], Format]:
@@ -154,24 +202,3 @@ def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any
     codes, named = with_format(x, input_format, "x")
     row = one_of(named, WIDE_FORMATS, "x")
     return checked_codes(codes, row), row
-
-
-def _require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFormat) -> None:
-    if not codes or codes[-1] % row.width:
-        raise RefsimError(
-            "block-shape",
-            f"codes of shape {codes} are not in blocks of {row.width}",
-            where=str(row),
-            rule=str(row.source),
-        )
-    wanted = (*codes[:-1], codes[-1] // row.width)
-    if scales == wanted:
-        return
-    others = [each for each in BLOCK_FORMATS if scales == (*codes[:-1], codes[-1] // each.width)]
-    raise RefsimError(
-        "scale-shape",
-        f"scales have shape {scales}, codes of shape {codes} need {wanted}",
-        where=str(row),
-        rule=f"one {row.scale} for {row.width} {row.element} along K",
-        help=f"a scale for {others[0].width} is {', '.join(sorted({str(each) for each in others}))}" if others else "",
-    )

@@ -94,6 +94,89 @@ def compressed_recordings(x: Any) -> dict[str, np.ndarray]:
     return found
 
 
+def drawn_tensors() -> dict[str, np.ndarray]:
+    """Tensors of 24 x 64 for NVFP4: noise, blocks of every magnitude, ties, scales that underflow, zeros, specials."""
+    random = np.random.default_rng(27)
+    shape = 24, 64
+    noise = random.standard_normal(shape)
+    steps = np.exp2(random.integers(-24, 1, (24, 4))).repeat(16, axis=1)
+    ties = random.integers(-24, 25, shape) / 4.0
+    ties[:, ::16] = 6 * random.choice([1, 2, 0.5, 448 / 256], (24, 4))
+    ties[0, 0] = 2688
+    special = noise.copy()
+    special[0, 3], special[1, 20] = np.inf, -np.inf
+    lost = noise.copy()
+    lost[2, 5] = np.nan
+    zeros = np.where(random.random(shape) < 0.5, 0.0, -0.0)
+    some = np.where(steps < 2.0**-12, zeros, noise * steps)
+    tiny = noise * 1e-42
+    tensors = {"noise": noise, "steps": noise * steps, "ties": ties, "special": special, "lost": lost, "zeros": zeros}
+    tensors |= {"some": some, "tiny": tiny, "large": noise * 2.0**125}
+    with np.errstate(all="ignore"):
+        return {name: each.astype(np.float32) for name, each in tensors.items()}
+
+
+def two_level_recordings(x: Any, reference: dict[str, Any]) -> dict[str, np.ndarray]:
+    import torch
+    from compressed_tensors.compressors.nvfp4.helpers import quantize_and_pack_fp4
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
+    from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+    from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
+
+    found = {}
+
+    def keep(recipe: str, codes: Any, scales: Any, kept: Any) -> None:
+        found[f"{recipe}.nvfp4.codes"] = unpacked(codes.view(torch.uint8)).numpy()
+        found[f"{recipe}.nvfp4.scales"] = scales.view(torch.uint8).reshape(len(codes), -1).numpy()
+        found[f"{recipe}.nvfp4.kept"] = kept.float().reshape(()).numpy()
+
+    kept = per_tensor_amax_to_scale(x.abs().amax())
+    scales, codes = nvfp4_quantize(x, per_tensor_scale=kept)
+    keep("torchao", codes, scales, kept)
+    scales, codes = nvfp4_quantize(x)
+    keep("torchao_single", codes, scales, torch.ones(()))
+    packed, scales, kept = NVFP4QTensor.quantize(x.clone(), 16)
+    keep("modelopt", packed._quantized_data, scales, kept)
+    args = QuantizationArgs(
+        num_bits=4,
+        type="float",
+        strategy="tensor_group",
+        group_size=16,
+        symmetric=True,
+        scale_dtype=torch.float8_e4m3fn,
+    )
+    kept = generate_gparam(x.amin(), x.amax())
+    groups = x.reshape(len(x), -1, 16)
+    scales, _ = calculate_qparams(groups.amin(-1), groups.amax(-1), args, kept)
+    codes = quantize_and_pack_fp4(x.clone(), scales, kept)
+    keep("compressed_tensors", codes, scales.to(torch.float8_e4m3fn), kept)
+    for recipe, width in (("te_reference", 1), ("te_reference_2d", 16)):
+        padded = torch.zeros((32, x.shape[1]), dtype=x.dtype)
+        padded[: len(x)] = x
+        codes, scales = reference["NVFP4QuantizerRef"]._quantize_blockwise_reference(
+            padded, x.float().abs().amax(), 16, width, pow_2_scales=False, eps=0.0
+        )
+        keep(recipe, codes, scales, torch.ones(()))
+    return found
+
+
+def te_reference(folder: str) -> dict[str, Any]:
+    """The functions of reference_nvfp4.py that quantise, without the library around them."""
+    import types
+    from typing import Optional
+
+    import torch
+
+    text = (Path(folder) / "transformer_engine/pytorch/custom_recipes/reference_nvfp4.py").read_text()
+    first = text.index("def cast_to_fp4x2")
+    method = text.index("    def _quantize_blockwise_reference")
+    body = "class NVFP4QuantizerRef:\n    @classmethod\n" + text[method : text.index("    @staticmethod", method)]
+    known = {"torch": torch, "Tuple": tuple, "Optional": Optional, "types": types}
+    exec(text[first : text.index("def cast_from_fp4x2")] + body, known)
+    return known
+
+
 def main() -> None:
     import torch
 
@@ -108,6 +191,11 @@ def main() -> None:
         )
         for record in (torchao_recordings, modelopt_recordings, compressed_recordings):
             recorded |= {f"{name}.{key}": value for key, value in record(tensor.clone()).items()}
+    reference = te_reference(sys.argv[1])
+    for name, each in drawn_tensors().items():
+        recorded[f"nvfp4.{name}"] = each
+        made = two_level_recordings(torch.from_numpy(each), reference)
+        recorded |= {f"{name}.{key}": value for key, value in made.items()}
     np.savez_compressed(WHERE, **recorded)
     print(f"{len(recorded)} arrays in {WHERE}, {WHERE.stat().st_size} bytes", file=sys.stderr)
 

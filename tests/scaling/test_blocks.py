@@ -184,5 +184,5 @@ def test_what_is_refused(code: str, call) -> None:
 
 
 def test_a_wrong_vector_size_is_called_by_its_name() -> None:
-    with pytest.raises(RefsimError, match="a scale for 16 is nvfp4"):
+    with pytest.raises(RefsimError, match="a scale for 16 along K is nvfp4"):
         scaling.Blocks(np.zeros((2, 64), np.uint8), np.zeros((2, 4), np.uint8), "mxfp4")

@@ -169,6 +169,9 @@ def by_blocks(x: NDArray[np.float32]) -> NDArray[Any]:
     assert row in scaling.BLOCK_FORMATS
     assert recipe in scaling.RECIPES
     assert isinstance(recipe, scaling.MxRecipe)
+    assert isinstance(scaling.recipes_of("nvfp4")[0], scaling.Nvfp4Recipe)
+    mixed: NDArray[np.float64] = scaling.random_hadamard(x)
+    assert mixed.shape == x.shape
     made: scaling.Blocks = refsim.quantize(x, row, recipe=recipe)
     values: NDArray[np.float32] = made.dequantize()
     packed: NDArray[Any] = made.packed

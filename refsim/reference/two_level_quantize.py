@@ -1,0 +1,87 @@
+"""NVFP4 a second time: one block, in fractions that are rounded to float32, formulas as their authors write them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from refsim.reference.block_quantize import BLOCK_ELEMENTS, nearest_code
+from refsim.reference.group_quantize import NARROW_VALUES, narrow_code
+from refsim.reference.rational_float import GRIDS, ExactNumber, div, mul
+
+GRID = GRIDS["f32"]
+
+
+@dataclass(frozen=True)
+class Single:
+    """A float32; each product and quotient is exact, then rounded once."""
+
+    number: ExactNumber
+
+    @classmethod
+    def of(cls, value: float | Fraction) -> "Single":
+        return cls(GRID.decode(GRID.encode(ExactNumber(str(value).startswith("-"), abs(Fraction(value))))))
+
+    def __mul__(self, other: "Single") -> "Single":
+        return Single(GRID.decode(GRID.encode(mul(self.number, other.number))))
+
+    def __truediv__(self, other: "Single") -> "Single":
+        return Single(GRID.decode(GRID.encode(div(self.number, other.number))))
+
+    @property
+    def magnitude(self) -> Fraction:
+        return Fraction(self.number.magnitude)
+
+
+SIX, SINGLE_ONE, PRODUCT = Single.of(6), Single.of(1), Single.of(2688)
+Formula = Callable[[Single, Single], Single]
+
+
+@dataclass(frozen=True)
+class TwoLevels:
+    """What is kept of a tensor's amax, the scale of a block's, and what an element x becomes for a scale."""
+
+    kept: Callable[[Single], Single]
+    scale: Formula
+    scaled: Callable[[Single, Single, Single], Single]
+    least: Fraction = Fraction(0)
+
+
+TWO_LEVELS = {
+    "te": TwoLevels(
+        lambda amax: PRODUCT / amax,
+        lambda amax, s: amax * (s * (SINGLE_ONE / SIX)),
+        lambda x, v, s: x * (SINGLE_ONE / (v * (SINGLE_ONE / s))),
+    ),
+    "te_cpp_2d": TwoLevels(lambda amax: PRODUCT / amax, lambda amax, s: amax / SIX * s, lambda x, v, s: x * (s / v)),
+    "vllm_reference": TwoLevels(
+        lambda amax: SINGLE_ONE / amax * PRODUCT,
+        lambda amax, s: s * (amax * (SINGLE_ONE / SIX)),
+        lambda x, v, s: x * (SINGLE_ONE / (v * (SINGLE_ONE / s))),
+    ),
+    "torchao": TwoLevels(
+        lambda amax: amax / PRODUCT,
+        lambda amax, s: amax / SIX / s,
+        lambda x, v, s: x * (SINGLE_ONE / s / v),
+        Fraction(1, 64),
+    ),
+    "modelopt": TwoLevels(
+        lambda amax: amax / PRODUCT, lambda amax, s: amax / (SIX * s), lambda x, v, s: x / (v * s), Fraction(1, 512)
+    ),
+    "compressed_tensors": TwoLevels(
+        lambda amax: SINGLE_ONE / amax * PRODUCT, lambda amax, s: s * (amax / SIX), lambda x, v, s: x / (v / s)
+    ),
+}
+
+
+def two_level_quantize(block: list[float], amax: float, recipe: str) -> tuple[list[int], int]:
+    """Codes and the scale code of a block of finite numbers whose scale is not zero, in a tensor of that amax."""
+    formulas = TWO_LEVELS[recipe]
+    kept = formulas.kept(Single.of(amax))
+    scale = formulas.scale(Single.of(max(abs(value) for value in block)), kept)
+    code = narrow_code(ExactNumber(False, max(scale.magnitude, formulas.least)), "e4m3")
+    value = Single.of(NARROW_VALUES["e4m3"].values[code])
+    codes = []
+    for element in block:
+        scaled = formulas.scaled(Single.of(element), value, kept)
+        codes.append(nearest_code(scaled.magnitude, scaled.number.negative, BLOCK_ELEMENTS["mxfp4"]))
+    return codes, code

@@ -1,0 +1,91 @@
+"""Where blocks stand in a tensor: (1, width) along K, or squares of several rows; and what does not fit is refused."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat
+from refsim.scaling.grids import Pair, checked_group
+
+
+def checked_block(block: Pair | None, row: BlockFormat) -> Pair:
+    """(rows, columns) of a block: one row, or a square."""
+    if block is None:
+        return 1, row.width
+    extent = checked_group(block)
+    if extent not in ((1, row.width), (row.width, row.width)):
+        raise RefsimError(
+            "block",
+            f"a block of {extent[0]} x {extent[1]}",
+            where=str(row),
+            rule=f"(1, {row.width}), or ({row.width}, {row.width}) with one scale for as many rows [{row.source.document.title}]",
+        )
+    return extent
+
+
+def by_blocks(array: NDArray[Any], extent: Pair) -> NDArray[Any]:
+    """(..., M, K) as (blocks, elements of a block), blocks in the order of their scales."""
+    down, across = extent
+    if down == 1:
+        return np.ascontiguousarray(array).reshape(-1, across) if array.size else array.reshape(0, across)
+    if array.ndim < 2 or array.shape[-2] % down:
+        raise RefsimError(
+            "block-shape",
+            f"x has shape {array.shape}: its rows are no multiple of {down}",
+            rule=f"blocks of {down} x {across}",
+            help="pad rows with zeros",
+        )
+    cut = array.reshape(*array.shape[:-2], array.shape[-2] // down, down, array.shape[-1] // across, across)
+    return np.ascontiguousarray(np.swapaxes(cut, -3, -2)).reshape(array.size // (down * across), down * across)
+
+
+def by_rows(blocks: NDArray[Any], shape: tuple[int, ...], extent: Pair) -> NDArray[Any]:
+    """The inverse of by_blocks."""
+    down, across = extent
+    if down == 1:
+        return blocks.reshape(shape)
+    cut = blocks.reshape(*shape[:-2], shape[-2] // down, shape[-1] // across, down, across)
+    return np.ascontiguousarray(np.swapaxes(cut, -3, -2)).reshape(shape)
+
+
+def tensor_factor(value: Any, row: BlockFormat) -> np.float32 | None:
+    """The scale of a whole tensor as float32, None where there is none; a format of one level refuses one."""
+    if value is None:
+        return None
+    if not row.two_levels:
+        raise RefsimError(
+            "tensor-scale", f"{row} has no scale of the tensor", rule=str(row.source), help="leave tensor_scale= out"
+        )
+    if np.shape(value) not in ((), (1,)):
+        raise RefsimError(
+            "tensor-scale", f"tensor_scale has shape {np.shape(value)}", rule="one float32 for the tensor"
+        )
+    with np.errstate(all="ignore"):
+        return np.float32(np.asarray(value).reshape(()))
+
+
+def require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFormat, extent: Pair) -> None:
+    """Refuses codes that no blocks fill, and any other number of scales."""
+    down, across = extent
+    if not codes or codes[-1] % across or (down > 1 and (len(codes) < 2 or codes[-2] % down)):
+        raise RefsimError(
+            "block-shape",
+            f"codes of shape {codes} are not in blocks of {down} x {across}",
+            where=str(row),
+            rule=str(row.source),
+        )
+    wanted = (*codes[:-1], codes[-1] // across)
+    wanted = wanted if down == 1 else (*codes[:-2], codes[-2] // down, codes[-1] // across)
+    if scales == wanted:
+        return
+    others = sorted({each.width for each in BLOCK_FORMATS if scales == (*codes[:-1], codes[-1] // each.width)})
+    names = ", ".join(each.name for each in BLOCK_FORMATS if each.width in others)
+    raise RefsimError(
+        "scale-shape",
+        f"scales have shape {scales}, codes of shape {codes} need {wanted}",
+        where=str(row),
+        rule=f"one {row.scale} for {down} x {across} {row.element}",
+        help=f"a scale for {others[0]} along K is {names}" if others else "",
+    )

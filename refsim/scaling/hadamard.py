@@ -1,0 +1,43 @@
+"""The random Hadamard transform: sixteen neighbours mixed, so that a large one is shared by all before it is quantised."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.errors import RefsimError
+
+SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+"""Those of Transformer Engine, the same for every tensor."""
+
+
+def hadamard(size: int) -> NDArray[np.float64]:
+    """Sylvester's matrix of 1 and -1: hadamard(2) is [[1, 1], [1, -1]]."""
+    if size < 1 or size & (size - 1):
+        raise RefsimError("hadamard-size", f"{size} signs", rule="a power of two")
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
+
+
+def random_hadamard(x: ArrayLike, signs: ArrayLike = SIGNS, *, inverse: bool = False) -> NDArray[np.float64]:
+    """Every run of len(signs) neighbours along K times diag(signs) H / sqrt(len(signs)), H Sylvester's matrix.
+
+    `x` (..., K): values of any real type; each sum is of float64, exact for bf16 of up to 44 binades apart: round it to what
+    the kernel keeps, `.astype(ml_dtypes.bfloat16)`. H is its own inverse: with `inverse` signs come after it.
+    random_hadamard([2.0] + [0.0] * 15)[0] is 0.5. Raises RefsimError for K that no runs fill and signs that are not 1 or -1.
+    Source: Transformer Engine, custom_recipes/reference_nvfp4.py, _build_hadamard_matrix and _apply_rht.
+    """
+    values, vector = np.asarray(x, np.float64), np.asarray(signs, np.float64)
+    if vector.ndim != 1 or not (np.abs(vector) == 1).all():
+        raise RefsimError("hadamard-signs", f"signs {signs!r}", rule="one dimension of 1 and -1")
+    matrix = hadamard(vector.size)
+    if values.ndim < 1 or values.shape[-1] % vector.size:
+        raise RefsimError(
+            "block-shape",
+            f"x has shape {values.shape}: its last dimension is no multiple of {vector.size}",
+            rule="one sign for each of a run of neighbours",
+        )
+    runs = values.reshape(*values.shape[:-1], values.shape[-1] // vector.size, vector.size)
+    with np.errstate(all="ignore"):
+        mixed = (runs @ matrix) * vector if inverse else (runs * vector) @ matrix
+        return np.asarray(mixed / np.sqrt(vector.size)).reshape(values.shape)

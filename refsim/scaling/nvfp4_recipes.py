@@ -1,0 +1,198 @@
+"""Recipes of NVFP4: a float32 factor of the tensor, UE4M3 scales of blocks, e2m1 elements; the order of operations is the row.
+
+    S = 2688 / amax of the tensor        2688: 6, the largest e2m1, times 448, the largest scale
+    scale = satfinite e4m3 of S * (amax of the block / 6)
+    element = satfinite e2m1 of x * (S / scale)
+
+Each library rounds these products in another order and keeps S, its reciprocal or amax. Every operation is one float32
+operation, rounded to nearest even, subnormals kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import encode
+from refsim.formats import UE4M3, Format
+from refsim.render.cards import Card, Facts
+from refsim.scaling.rows import NanRule
+from refsim.sources import COMPRESSED_TENSORS, MODELOPT, TORCHAO, TRANSFORMER_ENGINE, VLLM, Source
+
+Singles = NDArray[np.float32]
+LARGEST_ELEMENT, LARGEST_SCALE_VALUE = np.float32(6), np.float32(448)
+LARGEST_PRODUCT = LARGEST_ELEMENT * LARGEST_SCALE_VALUE
+FLOAT_MAX = np.float32(np.finfo(np.float32).max)
+SMALLEST_NORMAL = np.float32(np.finfo(np.float32).tiny)
+F32_ONE = np.float32(1)
+SIXTH = F32_ONE / LARGEST_ELEMENT
+
+
+@dataclass(frozen=True, repr=False)
+class Nvfp4Recipe(Card):
+    """One library's NVFP4. All functions are of float32 arrays, in the library's order of operations.
+
+    `tensor`: what is kept for a tensor, of its largest magnitude. `scale`: what is converted to UE4M3, of the largest
+    magnitude of each block (blocks, 1) and what is kept. `scaled`: what is converted to e2m1, of x (blocks, width), the
+    scales' values, the blocks' largest magnitudes and what is kept. `factor`: what dequantising multiplies scales by.
+    `zero_scale` replaces the code 0. `nan` says whether a NaN counts among the largest; `policy` is the conversion of elements.
+    """
+
+    name: str
+    summary: str
+    source: Source
+    tensor: Callable[[Singles], Singles]
+    scale: Callable[[Singles, Singles], Singles]
+    scaled: Callable[[Singles, Singles, Singles, Singles], Singles]
+    factor: Callable[[Singles], Singles]
+    zero_scale: int = 0
+    nan: NanRule = "spreads"
+    policy: str = "cuda.satfinite"
+    formats: tuple[str, ...] = ("nvfp4",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _line(self) -> str:
+        return f"{self.name}: {self.summary}"
+
+    def _facts(self) -> Facts:
+        yield "for", ", ".join(self.formats)
+        yield "NaN", self.nan
+        yield "elements", self.policy
+        yield "source", self.source
+
+
+def nvfp4_scale_codes(peak: Singles, recipe: Nvfp4Recipe, kept: Singles, format: Format = UE4M3) -> NDArray[np.uint8]:
+    """The codes of the scales of blocks whose largest magnitudes are `peak`; a NaN gives 0x7f."""
+    with np.errstate(all="ignore"):
+        codes = np.asarray(encode(recipe.scale(peak, kept), format), np.uint8)
+    codes[codes == 0] = recipe.zero_scale
+    return codes
+
+
+def _clamped(values: Any, least: float) -> Singles:
+    """torch.clamp to [least, 448]: a NaN stays."""
+    return np.asarray(np.minimum(np.maximum(values, np.float32(least)), LARGEST_SCALE_VALUE), np.float32)
+
+
+def _te_tensor(peak: Singles) -> Singles:
+    """S, at most the largest float32; 1 where the tensor is zero, or S is."""
+    found = np.minimum(LARGEST_PRODUCT / peak, FLOAT_MAX)
+    return np.asarray(np.where((peak == 0) | (found == 0), F32_ONE, found), np.float32)
+
+
+def _te_reference_tensor(peak: Singles) -> Singles:
+    found = np.minimum(LARGEST_PRODUCT / peak, FLOAT_MAX)
+    return np.asarray(np.where(found == 0, F32_ONE, found), np.float32)
+
+
+def _te_scale(peak: Singles, kept: Singles) -> Singles:
+    return np.minimum(peak * (kept * SIXTH), FLOAT_MAX)
+
+
+def _te_scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
+    return np.asarray(x * np.minimum(F32_ONE / (scale * (F32_ONE / kept)), FLOAT_MAX), np.float32)
+
+
+def _divided_or_zero(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
+    """x * (S / scale), 0 where the scale is."""
+    return np.asarray(x * np.where(scale == 0, np.float32(0), kept / scale), np.float32)
+
+
+def _te_cpu_scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
+    inverse = np.minimum(F32_ONE / (scale * (F32_ONE / kept)), FLOAT_MAX)
+    return np.asarray(x * np.where(scale == 0, np.float32(0), inverse), np.float32)
+
+
+def _vllm_reciprocal(values: Singles) -> Singles:
+    """1 / x, and 1e-8 of zero."""
+    return np.asarray(F32_ONE / np.where(values == 0, np.float32(1e8), values), np.float32)
+
+
+def _compressed_tensor(peak: Singles) -> Singles:
+    found = _torch_quotient(np.maximum(peak, SMALLEST_NORMAL))
+    return np.asarray(np.where(np.isfinite(found), found, F32_ONE), np.float32)
+
+
+def _torch_quotient(peak: Singles) -> Singles:
+    """2688 / x as torch divides a number by a tensor: by its reciprocal, rounded twice."""
+    return np.asarray(F32_ONE / peak * LARGEST_PRODUCT, np.float32)
+
+
+def _inverse(peak: Singles) -> Singles:
+    return peak / LARGEST_PRODUCT
+
+
+def _reciprocal(kept: Singles) -> Singles:
+    return F32_ONE / kept
+
+
+def _itself(kept: Singles) -> Singles:
+    return kept
+
+
+_REFERENCE = TRANSFORMER_ENGINE["custom_recipes/reference_nvfp4.py, NVFP4QuantizerRef"]
+_TE_TESTS = TRANSFORMER_ENGINE["tests/cpp/operator/test_cast_nvfp4_transpose.cu"]
+_TO_NVFP4 = TORCHAO["prototype/mx_formats/nvfp4_tensor.py, nvfp4_quantize"]
+# fmt: off
+NVFP4_RECIPES = (
+    Nvfp4Recipe(
+        "te", "Transformer Engine's kernels: NaN does not count; a scale that underflows leaves +-6",
+        TRANSFORMER_ENGINE["common/cast/nvfp4/core_nvfp4.cuh, compute_decoding_scaling_factor"],
+        _te_tensor, _te_scale, _te_scaled, _reciprocal, nan="ignored",
+    ),
+    Nvfp4Recipe(
+        "te_reference", "its reference in Python: -0 and NaN become 0", _REFERENCE, _te_reference_tensor,
+        _te_scale, _te_scaled, _reciprocal, policy="te_reference",
+    ),
+    Nvfp4Recipe(
+        "te_cpp", "the reference of its C++ tests: a scale that underflows leaves 0", _TE_TESTS, _te_tensor, _te_scale,
+        _te_cpu_scaled, _reciprocal, nan="ignored",
+    ),
+    Nvfp4Recipe(
+        "te_cpp_2d", "that for blocks of 16 x 16: amax / 6 * S, and S / scale", _TE_TESTS, _te_tensor,
+        lambda peak, kept: peak / LARGEST_ELEMENT * kept, _divided_or_zero, _reciprocal, nan="ignored",
+    ),
+    Nvfp4Recipe(
+        "vllm_reference", "ref_nvfp4_quant of vLLM's tests: S * (amax * (1 / 6)), 1 / (scale * (1 / S))",
+        VLLM["tests/kernels/quantization/nvfp4_utils.py, ref_nvfp4_quant"], _torch_quotient,
+        lambda peak, kept: _clamped(kept * (peak * SIXTH), -448),
+        lambda x, scale, peak, kept: x * _vllm_reciprocal(scale * _vllm_reciprocal(kept)), _reciprocal,
+        policy="te_reference",
+    ),
+    Nvfp4Recipe(
+        "vllm_emulation", "its emulation in Triton: S * (amax * (1 / 6)), S / scale, 0 where the scale is",
+        VLLM["quantization/utils/nvfp4_emulation_utils.py, _nvfp4_quant_dequant_kernel"], _torch_quotient,
+        lambda peak, kept: _clamped(kept * (peak * SIXTH), -448), _divided_or_zero, _reciprocal, policy="modelopt",
+    ),
+    Nvfp4Recipe(
+        "torchao", "torchao with a tensor scale: amax / 6 / s, at least 2^-6; x * (1 / s / scale)", _TO_NVFP4, _inverse,
+        lambda peak, kept: _clamped(peak / LARGEST_ELEMENT / kept, 2.0**-6),
+        lambda x, scale, peak, kept: x * (F32_ONE / kept / scale), _itself, policy="torchao",
+    ),
+    Nvfp4Recipe(
+        "torchao_single", "torchao without a tensor scale: amax / 6, at least 2^-6", _TO_NVFP4, np.ones_like,
+        lambda peak, kept: _clamped(peak / LARGEST_ELEMENT, 2.0**-6),
+        lambda x, scale, peak, kept: x * (F32_ONE / scale), _itself, policy="torchao",
+    ),
+    Nvfp4Recipe(
+        "modelopt", "Model Optimizer: amax / (6 * s), 1 where that is 0, at least 2^-9; x / (scale * s)",
+        MODELOPT["qtensor/nvfp4_tensor.py, NVFP4QTensor.quantize"], _inverse,
+        lambda peak, kept: _clamped(_one_for_zero(peak / (LARGEST_ELEMENT * kept)), 2.0**-9),
+        lambda x, scale, peak, kept: x / (scale * kept), _itself, policy="modelopt",
+    ),
+    Nvfp4Recipe(
+        "compressed_tensors", "compressed-tensors: S * (amax / 6), 0.125 where the scale is 0; x / (scale / S); keeps S",
+        COMPRESSED_TENSORS["quantization/utils/helpers.py, generate_gparam and calculate_qparams"], _compressed_tensor,
+        lambda peak, kept: _clamped(kept * (peak / LARGEST_ELEMENT), -448),
+        lambda x, scale, peak, kept: x / (scale / kept), _reciprocal, zero_scale=0x20, policy="compressed_tensors",
+    ),
+)
+# fmt: on
+
+
+def _one_for_zero(values: Singles) -> Singles:
+    return np.asarray(np.where(values == 0, F32_ONE, values), np.float32)

@@ -1,0 +1,45 @@
+"""All recipes, and the one that a name means for a format."""
+
+from refsim.errors import RefsimError, unknown
+from refsim.scaling.block_formats import BlockFormat, block_format
+from refsim.scaling.mx_recipes import MX_RECIPES, MxRecipe
+from refsim.scaling.nvfp4_recipes import NVFP4_RECIPES, Nvfp4Recipe
+
+Recipe = MxRecipe | Nvfp4Recipe
+RECIPES: tuple[Recipe, ...] = (*MX_RECIPES, *NVFP4_RECIPES)
+USUAL_RECIPE, USUAL_TWO_LEVELS = "rceil", "te"
+
+
+def recipes_of(format: str | BlockFormat) -> tuple[Recipe, ...]:
+    """The recipes of a format, in the order of their rows.
+
+    recipes_of("nvfp4")[0].name is "te". Raises RefsimError `unknown-block-format`. Source: the rows'.
+    """
+    row = block_format(format)
+    return tuple(each for each in RECIPES if row.name in each.formats)
+
+
+def recipe_named(name: str | Recipe | None, format: str | BlockFormat) -> Recipe:
+    """The recipe of that name for a format, the usual one for None; an unknown name is an error with the nearest.
+
+    recipe_named(None, "mxfp8").name is "rceil". Raises RefsimError `unknown-recipe`, and `recipe-format` where the recipe
+    is of other formats. Source: the row's.
+    """
+    row = block_format(format)
+    mine = recipes_of(row)
+    if isinstance(name, Recipe):
+        found = name
+    else:
+        wanted = (USUAL_TWO_LEVELS if row.two_levels else USUAL_RECIPE) if name is None else str(name)
+        rows = [each for each in (*mine, *RECIPES) if each.name == wanted]
+        if not rows:
+            raise unknown("recipe", wanted, [each.name for each in mine], where=str(row))
+        found = rows[0]
+    if row.name not in found.formats:
+        raise RefsimError(
+            "recipe-format",
+            f"recipe {found} is not for {row}",
+            rule=f"{found} makes {', '.join(found.formats)}",
+            help=f"recipes of {row}: {', '.join(each.name for each in mine)}",
+        )
+    return found
