@@ -23,6 +23,7 @@ OPERAND_WORDS = {
     "ordinal": "1",
     "code": "1",
     "selector": "0",
+    "split": "2",
 }
 OPERAND_WORDS |= dict.fromkeys(("scale_a", "scale_b", "trans_a", "trans_b"), "1")
 """What to write for operands that must be constants, or the sink."""

@@ -61,12 +61,18 @@ def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
     for operand, type in bound.operands:
         if operand.name in CARRY or (operand.optional and operand.name not in wanted):
             continue
-        held = TYPES["u64"] if operand.address else type
+        held = _address_type(bound) if operand.address else type
         dimensions = int((bound.modifiers.get("dim") or bound.opcode.partition("tensor.")[2] or "1")[0])
         registers = dimensions if operand.inside else operand.count or (count if operand.many else 1)
         braced = operand.inside or operand.count > 0 or registers > 1
         found.append(Written(operand.name, held, registers, operand.address, operand.is_result, braced, operand.inside))
     return found
+
+
+def _address_type(bound: Bound) -> PtxType:
+    """Generic addresses are 64 bits wide; those of tensor memory, and its instructions' own of shared memory, 32."""
+    is_narrow = bound.clause.mnemonic == "tcgen05" and ("space" not in bound.clause.flags or bound.modifiers["space"])
+    return TYPES["u32" if is_narrow else "u64"]
 
 
 def statement(

@@ -31,6 +31,7 @@ class Defect:
     body: str
     threads: int = 64
     before: str = ""
+    target: str = "sm_90a"
 
 
 MULTIPLY = "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f0,%f1,%f2,%f3}, %d3, %d3, %p1, 1, 1;"
@@ -100,6 +101,19 @@ DEFECTS = {
         "wgmma.wait_group.sync.aligned 0; st.global.f32 [%d2], %f0;",
         128,
     ),
+    "tensor-memory-in-flight": Defect(
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; bar.sync 0; ld.shared.b32 %r4, [%r2];"
+        "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r4], {%r1}; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r5}, [%r4];"
+        "tcgen05.wait::st.sync.aligned; tcgen05.wait::ld.sync.aligned; st.global.u32 [%d2], %r5;"
+        "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r4, 32;",
+        32,
+        target="sm_100a",
+    ),
+    "tensor-memory-leak": Defect(
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; st.global.u32 [%d2], %r1;",
+        32,
+        target="sm_100a",
+    ),
     "unfinished-copy": Defect(
         "setp.ne.u32 %p1, %r1, 0; @%p1 bra $out; mbarrier.init.shared.b64 [%r2], 1;"
         "mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 16; add.u32 %r3, %r2, 128;"
@@ -139,7 +153,7 @@ DEFECTS = {
 def found(name: str, *off: str) -> set[str]:
     """The names under which anything is found in the defect of a check, under all orders, with some checks off."""
     defect = DEFECTS[name]
-    program = ptx.load(HEAD + defect.body + TAIL)
+    program = ptx.load(HEAD.replace("sm_90a", defect.target) + defect.body + TAIL)
 
     def run(order: SeededPolicy) -> tuple[ptx.Trace, ptx.GlobalMemory]:
         memory = ptx.GlobalMemory()

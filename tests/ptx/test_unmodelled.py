@@ -13,7 +13,7 @@ from refsim.ptx.isa.unmodelled import EVERY, ROWS, unmodelled
 from refsim.ptx.machine.assemblers import find_ptxas
 
 EXAMPLES = {
-    "tcgen05": "tcgen05.fence::before_thread_sync;",
+    "tcgen05": "tcgen05.shift.cta_group::1.down [%r1];",
     "wmma": "wmma.load.a.sync.aligned.row.m8n8k32.shared.s4 {%r1}, [%r9];",
     "mma s4": "mma.sync.aligned.m8n8k32.row.col.s32.s4.s4.s32 {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",
     "mma u4": "mma.sync.aligned.m8n8k32.row.col.s32.u4.u4.s32 {%r1,%r2}, {%r3}, {%r4}, {%r5,%r6};",

@@ -38,6 +38,7 @@ K_BYTES = 32
 BASE_OFFSET_BYTES = 128  # what base_offset counts
 
 _NAME = re.compile(r"(wgmma|tcgen05)(\.sp)?\.m([0-9]{1,6})n([0-9]{1,6})k([0-9]{1,6})\.([a-z0-9.]+)\.([ab])")
+_COPY = re.compile(r"tcgen05\.cp\.(128x256|4x256|128x128|64x128|32x128)b")
 # Kind of tcgen05.mma, bits of an element's container in shared memory, element types
 _F8F6F4 = (E4M3, E5M2, E2M3, E3M2, E2M1)
 _KINDS: tuple[tuple[str, int, tuple[ElementType, ...]], ...] = (
@@ -145,10 +146,14 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     For tcgen05 the kind comes first; the element type may follow it (default: the kind's widest). `ctas` 2 is
     cta_group::2, where each block's descriptor covers half of M (for a) or half of N (for b).
     wgmma.sp multiplies by a sparse A: `wgmma.sp.m64n128k64.e4m3.b` has all of K, `.a` the half of it that is stored.
+    tcgen05.cp.128x256b is what that copy reads, rows of bytes.
     An opcode of wgmma with its operand behind it is read too. Raises RefsimError for shapes and types that the unit does not
     have.
     operand_named("wgmma.m64n128k32.e4m3.b").rows is 128. Source: the row of the instruction.
     """
+    if copied := _COPY.fullmatch(name):
+        rows, bits = map(int, copied[1].split("x"))
+        return Operand(name, "tcgen05", rows, bits // 8, 8, 8)
     match = _NAME.fullmatch(name) or _NAME.fullmatch(_of_opcode(name))
     if match is None:
         raise RefsimError(

@@ -17,6 +17,7 @@ SchedulePolicy = Literal["eager", "lazy", "random"]
 POLICIES: tuple[SchedulePolicy, ...] = get_args(SchedulePolicy)
 _AT_ISSUE = 0.3
 _DRIFT = 0.3
+SHARE = _AT_ISSUE  # of what is asked, or drifts, at one moment
 Op = TypeVar("Op", bound=AsyncOp)
 
 

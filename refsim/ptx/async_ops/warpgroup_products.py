@@ -140,7 +140,7 @@ class TensorCores:
         self.queue = Queue(self.policy, self.choice)
         if self.machine.code.has_products:
             off = self.machine.checks.off
-            self.reads = None if "race" in off else OperandReads(self.machine)
+            self.reads = None if "race" in off else OperandReads(self.machine, self)
             self.registers = None if set(CODES) <= set(off) else RegisterWatch(self.machine, self.machine.code.kept)
 
     # ---- what instructions ask for

@@ -15,7 +15,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.execution.context import Context, ProductsInFlight
 from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.execution.matrix_product import MatrixProduct
-from refsim.ptx.execution.units import ClusterBarrier, CopyEngine
+from refsim.ptx.execution.units import ClusterBarrier, CopyEngine, TensorPipe
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.address import position_of, rank_bits, rank_of
@@ -389,6 +389,8 @@ class Machine(Context, Protocol):
     def mbarriers(self) -> Mbarriers: ...
     @property
     def tensor_cores(self) -> TensorCores: ...
+    @property
+    def tensor_pipe(self) -> TensorPipe: ...
     @property
     def engine(self) -> CopyEngine: ...
     def special(self, lanes: Lanes, name: str) -> NDArray[Any]: ...

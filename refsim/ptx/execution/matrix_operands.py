@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import element_named
-from refsim.layouts.descriptors import descriptor, walk
+from refsim.layouts.descriptors import walk
+from refsim.layouts.descriptors.matrices import MATRIX_DESCRIPTORS
 from refsim.layouts.tiles import MN, Major
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes
@@ -26,6 +27,7 @@ PRODUCT_ROWS = 64
 _ACROSS = 8  # rows that a chunk of an MN-major operand holds, elements of 16 bits
 _UNITS = 1024 // 16  # the longest repeat of a swizzle, in what start_address counts
 _START = 0x3FFF
+_DESCRIPTORS = {row.operand_of: row for row in MATRIX_DESCRIPTORS}
 
 
 class DescriptorError(Exception):
@@ -35,7 +37,7 @@ class DescriptorError(Exception):
 def chunk_places(words: Words, form: ProductForm, side: str) -> Array:
     """The shared addresses of every chunk of A or B, (warpgroups, chunks); raises DescriptorError."""
     name, major = form.operand(side), form.majors[side == "b"]
-    found = [_placed(int(word), name, major) for word in words]
+    found = [placed(int(word), name, major) for word in words]
     if len(found) == 1:
         return found[0][None]
     return np.broadcast_to(found[0], (len(found), len(found[0]))) if _are_same(words) else np.stack(found)
@@ -46,7 +48,8 @@ def _are_same(words: Words) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
-def _placed(word: int, name: str, major: Major) -> Array:
+def placed(word: int, name: str, major: Major) -> Array:
+    """The shared addresses of the chunks of one operand, in the order of the matrix; raises DescriptorError."""
     whole = (word & _START) // _UNITS * _UNITS
     return _table(word - whole, name, major) + whole * 16
 
@@ -55,13 +58,13 @@ def _placed(word: int, name: str, major: Major) -> Array:
 def _table(word: int, name: str, major: Major) -> Array:
     """The chunk addresses that a descriptor whose matrix begins within the first repeat leads to."""
     try:
-        found = walk(descriptor("wgmma-smem"), word, name, major=major)
+        found = walk(_DESCRIPTORS[name.partition(".")[0]], word, name, major=major)
     except RefsimError as error:
         raise DescriptorError(error.what) from None
     if found.problems:
         raise DescriptorError(found.problems[0])
     per = CORE_ROW * 8 // found.operand.container_bits
-    bits = found.bits[::_ACROSS] if major == MN else found.bits[:, ::per]
+    bits = found.bits[::per] if major == MN else found.bits[:, ::per]
     return np.ascontiguousarray(bits // 8).ravel()
 
 

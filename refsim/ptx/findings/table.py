@@ -49,6 +49,10 @@ CHECKS = (
           part_of="read-before-wait"),
     Check("unfenced-register", FAILURE, "a wgmma uses a register that was accessed otherwise, without a wgmma.fence between",
           part_of="read-before-wait"),
+    Check("tensor-memory-in-flight", FAILURE, "tensor memory is touched while a tcgen05.mma or cp in flight uses it, or a load "
+          "or store that nobody waited for", part_of="read-before-wait"),
+    Check("tensor-memory-leak", FAILURE, "a block exits without having given back the tensor memory that it allocated",
+          part_of="read-before-wait"),
     Check("unfinished-copy", FAILURE, "a block exits while a copy engine may still write to its shared memory",
           part_of="read-before-wait"),
     Check("unfinished-store", WARNING, "a block exits while a copy engine may still read its shared memory",
@@ -81,6 +85,7 @@ STOPS = (
         STOP,
         "a barrier with a number or a thread count that it cannot have, or an mbarrier object against its rules",
     ),
+    Check("tensor-memory-misuse", STOP, "tensor memory allocated, freed or addressed against its rules"),
     Check("deadlock", STOP, "threads that wait, and nobody left who could let them go on"),
     Check("trap", STOP, "the kernel executed trap or brkpt, or failed an assertion"),
     Check("timeout", STOP, "the time limit of the launch"),

@@ -29,6 +29,8 @@ INSTRUCTION_FAMILIES = (
     "heap",
     "mbarrier",
     "wgmma",
+    "tensor_memory",
+    "tensor_core",
     "bulk_copy",
     "tensor_copy",
     "tensor_map",

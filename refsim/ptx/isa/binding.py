@@ -62,22 +62,23 @@ def bind(
     operands: int | None = None,
     predicates: int | None = None,
     vectors: int | None = None,
+    kinds: str | None = None,
 ) -> Bound:
-    """Find the clause of an opcode (for so many operands, predicates and vectors in the text), resolve the type of each
-    operand.
+    """Find the clause of an opcode (for so many operands, predicates and vectors in the text, of these kinds), resolve the
+    type of each operand.
 
     Raises RefsimError for an unknown opcode.
     """
     try:
-        return _bound(opcode, operands, predicates, vectors)
+        return _bound(opcode, operands, predicates, vectors, kinds)
     except RefsimError as error:
         error.where = where
         raise
 
 
 @lru_cache(maxsize=1 << 15)  # more than all that the forms spell
-def _bound(opcode: str, operands: int | None, predicates: int | None, vectors: int | None) -> Bound:
-    clause, modifiers = find(opcode, "", operands, predicates, vectors)
+def _bound(opcode: str, operands: int | None, predicates: int | None, vectors: int | None, kinds: str | None) -> Bound:
+    clause, modifiers = find(opcode, "", operands, predicates, vectors, kinds)
     forms = clause.operands
     if clause.length is not None:
         count = clause.length(modifiers)

@@ -81,7 +81,8 @@ class Instruction:
     of the results are undefined where bits of the sources are: "whole", any makes all undefined, or a function. `stacks`
     promises that whole warps are computed each for itself, and that the clause asks its lanes for no more than their number
     and the arithmetic. `keeps_registers` hands its vectors over as registers, which it goes on to use behind the
-    instruction; `length` says of how many registers a vector `**` is.
+    instruction; `length` says of how many registers a vector `**` is. `by_kind`: what kinds of operands stand in the text
+    tells the clause from others of the same opcode.
     """
 
     form: str
@@ -103,6 +104,7 @@ class Instruction:
     stacks: bool = False
     keeps_registers: bool = False
     length: Callable[[dict[str, Any]], int] | None = None
+    by_kind: bool = False
 
     @property
     def ends_block(self) -> bool:
@@ -119,6 +121,15 @@ class Instruction:
         """The first target that has an opcode of this clause: sm_90 for `xorsign` from sm_86 and `bf16` from sm_90."""
         targets = [self.since, *(self.later[word] for word in opcode.split(".") if word in self.later)]
         return max(targets, key=lambda target: (int(re.sub(r"\D", "", target)), target))
+
+    @property
+    def kinds(self) -> str:
+        """The kinds of its operands, a letter each: an address, a vector, a predicate, the rest; `?` behind one that may be
+        left out."""
+        return "".join(
+            ("A" if form.address else "V" if form.many else "P" if form.type == "pred" else "R") + "?" * form.optional
+            for form in self.operands
+        )
 
     def takes(self, operands: int, predicates: int | None = None, vectors: int | None = None) -> bool:
         """Whether so many operands may stand in the text; results d|dq count as one, the carry flag is never there.
@@ -178,6 +189,7 @@ def instruction(
     stacks: bool = False,
     keeps_registers: bool = False,
     length: Callable[[dict[str, Any]], int] | None = None,
+    by_kind: bool = False,
 ) -> Callable[[Clause], Clause]:
     """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
 
@@ -193,11 +205,10 @@ def instruction(
 
     def register(function: Clause) -> Clause:
         parameters = list(inspect.signature(function).parameters)
-        keywords = frozenset(name for name in kinds if name in parameters)
+        keywords = kinds & frozenset(parameters)
         operand_forms = _parse_operands(operands.strip())
         typing = {{"wide": "type", "part": "type"}.get(operand.type, operand.type) for operand in operand_forms}
-        unread = kinds - keywords - set(ignores) - typing
-        assert not unread, f"{form}: modifiers {sorted(unread)} change nothing; name them in ignores= if so"
+        assert not (unread := kinds - keywords - set(ignores) - typing), f"{form}: modifiers {unread} change nothing"
         clause = Instruction(
             form,
             opcode.mnemonic,
@@ -218,6 +229,7 @@ def instruction(
             stacks,
             keeps_registers,
             length,
+            by_kind,
         )
         _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
         return function
@@ -255,6 +267,7 @@ def find(
     operands: int | None = None,
     predicates: int | None = None,
     vectors: int | None = None,
+    kinds: str | None = None,
 ) -> tuple[Instruction, dict[str, Any]]:
     """The clause of a full opcode such as `add.rn.f32`, and the modifiers it is to be called with.
 
@@ -266,6 +279,8 @@ def find(
     matches = _matches(opcode)
     for flags in (predicates, None):
         for clause, modifiers in matches:
+            if clause.by_kind and kinds is not None and not re.fullmatch(clause.kinds, kinds):
+                continue
             if operands is None or len(matches) == 1 or clause.takes(operands, flags, vectors):
                 return clause, modifiers
     family = [clause.form for clause in _CLAUSES.get(mnemonic, [])]

@@ -78,6 +78,13 @@ def scaled_kind(kind: str, a: str, b: str) -> MmaKind:
     return MmaKind(element_named(a), element_named(b), F32, unit=unit_named(f"mma.sync.{kind}"))
 
 
+@cache
+def tensor_kind(kind: str, a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
+    """The kind of a tcgen05.mma of a kind that PTX names, whose descriptor names these types."""
+    unit = unit_named(f"tcgen05.{kind}")
+    return MmaKind(element_named(a), element_named(b), element_named(d), satfinite, unit)
+
+
 def multiply_in_turn(
     a: Array, b: Array, c: Array, kind: MmaKind, columns: int, k: int, target: str, arithmetic: str
 ) -> Array:

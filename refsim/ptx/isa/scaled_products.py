@@ -22,6 +22,12 @@ class Scales:
     b: Array
     format: Format
 
+    def part(self, codes: Array, start: int, k: int) -> "Scales":
+        """Those of k columns of the codes."""
+        block = codes.shape[-1] // self.a.shape[-1]
+        some = slice(start // block, (start + k) // block)
+        return Scales(self.a[..., some], self.b[..., some], self.format)
+
 
 def multiply_scaled(
     a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int, target: str, arithmetic: str
@@ -29,7 +35,9 @@ def multiply_scaled(
     """D (warps, M, N) = (A scaled) (B scaled)^T + C; a (warps, M, K), b (warps, N, K) are codes, each block of K / blocks
     of them has one scale. `k` is that of one instruction, which a chain of them repeats."""
     if arithmetic == "exact":
-        return exact_scaled(a, b, c, scales, kind)
+        for start in range(0, a.shape[-1], k):
+            c = exact_scaled(a[..., start : start + k], b[..., start : start + k], c, scales.part(a, start, k), kind)
+        return c
     result: Array = numerics.mma(
         a, b, c, unit=kind.unit, target=target, k=k, d_format=kind.d, **_given(a, b, scales, kind)
     )

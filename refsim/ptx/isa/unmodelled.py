@@ -33,7 +33,7 @@ class Unmodelled:
 # tells what it is: longer prefixes stand before shorter ones.
 # fmt: off
 _TABLE: tuple[tuple[str, ...], ...] = (
-    ("tcgen05", "fifth generation of tensor cores, and their memory", "sm_100a", "TensorCore 5th generation family"),
+    ("tcgen05", "part of the fifth generation of tensor cores", "sm_100a", "TensorCore 5th generation family"),
     ("wmma", "product of matrices of 4 or 1 bits by a warp, in opaque fragments", "sm_75", "wmma"),
     ("mma.sp", "product of a sparse matrix of 4 bits or of block-scaled ones by a warp", "sm_80", "mma.sp"),
     ("mma.sp::ordered_metadata", "product of a sparse matrix of 4 bits or of block-scaled ones by a warp", "sm_80", "mma.sp"),

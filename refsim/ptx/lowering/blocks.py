@@ -21,7 +21,7 @@ from refsim.ptx.memory.semantics import semantics
 from refsim.ptx.text.syntax import Function
 
 _IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.")
-_ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.")
+_ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.mma.", "tcgen05.cp.")
 LEAVING = ("bra", "brx", "ret", "exit", "trap")
 
 
@@ -96,6 +96,11 @@ class Code:
     def has_products(self) -> bool:
         """Whether warpgroups start products that go on while they compute."""
         return any(step.bound.clause.keeps_registers for step in self.steps)
+
+    @cached_property
+    def has_tensor_memory(self) -> bool:
+        """Whether it uses the tensor cores of the fifth generation."""
+        return any(step.bound.clause.mnemonic == "tcgen05" for step in self.steps)
 
     @cached_property
     def has_async_proxy(self) -> bool:

@@ -23,6 +23,8 @@ def _widths(step: Step, space: str) -> list[int]:
         return [_copied(step), _source_size(step)] if space == "global" else [_copied(step)]
     if mnemonic == "mbarrier":
         return [8] if space == "shared" else []
+    if mnemonic == "tcgen05":  # an allocation writes the address of its columns, a commit arrives at an mbarrier
+        return [4] if space == "shared" else []
     named = modifiers.get("space")
     if mnemonic not in ("ld", "ldu", "st", "atom", "red", "wmma") or not (named is None or named.startswith(space)):
         return []

@@ -105,7 +105,9 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
     if refused := lacking(target, statement.opcode, where):
         raise refused
     vectors = sum(isinstance(operand, Vector) for operand in statement.operands)
-    bound = bind(statement.opcode, where, len(given), _predicates(statement, function), vectors)
+    bound = bind(
+        statement.opcode, where, len(given), _predicates(statement, function), vectors, _kinds(given, function)
+    )
     if not has(target, bound.since):
         raise RefsimError(
             "unsupported-target",
@@ -164,6 +166,25 @@ def _own(operand: Any, form: OperandForm, type: PtxType) -> PtxType:
     if form.type != "part" or not isinstance(operand, Vector):
         return type
     return TYPES[f"b{type.bits // len(operand.elements)}"]
+
+
+def _kinds(given: list[Any], function: Function) -> str:
+    """The kinds of operands, as `Instruction.kinds` has them."""
+
+    def kind(operand: Any) -> str:
+        register = operand.register if isinstance(operand, Negated) else operand
+        is_predicate = isinstance(register, Register) and function.register_bits[register.index] == 1
+        return (
+            "A"
+            if isinstance(operand, Address)
+            else "V"
+            if isinstance(operand, Vector)
+            else "P"
+            if is_predicate
+            else "R"
+        )
+
+    return "".join(map(kind, given))
 
 
 def _predicates(statement: Statement, function: Function) -> int:

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from refsim.ptx.async_ops.engine import CopyEngine
+from refsim.ptx.async_ops.tensor_products import TensorCore
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.registers import get
 from refsim.ptx.sync.launch_order import LaunchOrder
@@ -27,6 +28,8 @@ class Polled(Scheduler, Protocol):
     def mbarriers(self) -> Mbarriers: ...
     @property
     def engine(self) -> CopyEngine: ...
+    @property
+    def tensor_pipe(self) -> TensorCore: ...
 
 
 class Polling:
@@ -43,6 +46,7 @@ class Polling:
         machine = self.machine
         machine.mbarriers.fire()
         machine.engine.fire()
+        machine.tensor_pipe.fire()
         if not machine.resting:
             return False
         changed = machine.port.writes != self.seen_writes or bool(machine.launches.waiting)
@@ -63,7 +67,13 @@ class Polling:
         memory are the same: so will be all that they do. Before that time passes, as one may wait for a clock."""
         machine = self.machine
         quiet = QUIET if machine.code.has_mbarriers else FORBEARANCE
-        if machine.groups or self.quiet <= quiet or machine.mbarriers.delayed or machine.engine.is_pending:
+        if (
+            machine.groups
+            or self.quiet <= quiet
+            or machine.mbarriers.delayed
+            or machine.engine.is_pending
+            or machine.tensor_pipe.is_pending
+        ):
             return False
         if self.quiet == quiet + 1:
             machine.clock, self.before = machine.clock + LONG, []

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.copies import Copies
 from refsim.ptx.async_ops.engine import CopyEngine
+from refsim.ptx.async_ops.tensor_products import TensorCore
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
 from refsim.ptx.checks.grid_dependencies import GridDependency
 from refsim.ptx.checks.history import History
@@ -46,6 +47,7 @@ from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.cluster_barrier import ClusterBarrier
+from refsim.ptx.sync.commits import CommitArrivals
 from refsim.ptx.sync.launch_order import LaunchOrder
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.named_barriers import Barriers
@@ -63,6 +65,7 @@ class Machine:
 
     copies: Copies
     tensor_cores: TensorCores
+    tensor_pipe: TensorCore
     mbarriers: Mbarriers
     barriers: Barriers
     cluster_barrier: ClusterBarrier
@@ -113,16 +116,16 @@ class Machine:
         self.begin_unwritten()
         self.alive = np.ones(geometry.lanes, np.bool_)
         self.exit_pc = np.zeros(geometry.lanes, np.int32)
-        self.groups: dict[int, Ids] = {}
-        self.resting: dict[int, Ids] = {}
+        self.groups, self.resting = dict[int, Ids](), dict[int, Ids]()
         self.polling = Polling(self)
         self.schedule = self._schedule(seed)
         self.copies, self.engine = Copies(self, policy, self.choice), CopyEngine(self, policy, self.choice)
         self.tensor_cores = TensorCores(self, policy, self.choice)
+        self.tensor_pipe = TensorCore(self, policy, self.choice, POISON + seed)
         watchers = MemoryWatchers.of(self, history or History(), earlier)
         self.races, self.in_flight, self.proxies, self.dependency = watchers.asked
         self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
-        self.counter = TransferCounts(self.mbarriers)
+        self.counter, self.commits = TransferCounts(self.mbarriers), CommitArrivals(self.mbarriers)
         looks = not (tracking or checks.initialised == "off")
         self.port = Port(watchers.observers(self), self._read_unwritten if looks else None)
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
@@ -249,7 +252,7 @@ class Machine:
                     )
                 self.run_block(block, ids)
                 if self.choice is not None:
-                    for unit in (self.copies, self.tensor_cores, self.engine):
+                    for unit in (self.copies, self.tensor_cores, self.engine, self.tensor_pipe):
                         unit.drift()
         return False
 
@@ -259,6 +262,7 @@ class Machine:
             raise self.meetings.report_deadlock()
         self.register_pool.finish()
         self.engine.finish()
+        self.tensor_pipe.finish()
         if self.dependency is not None:
             self.dependency.finish()
 
@@ -270,6 +274,8 @@ class Machine:
             self.deferred.before(block, lanes)
         if self.code.has_products:
             self.tensor_cores.before(block, lanes)
+        if self.tensor_pipe.loading:
+            self.tensor_pipe.before(block, lanes)
         if self.observer is not None and block.steps:
             self.observer.before(lanes, block.steps[0])
         self.block_function(block)(lanes)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from refsim.ptx.async_ops.tensor_products import TensorCore
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.checks.grid_dependencies import GRID_CHECK, GridDependency
@@ -25,6 +26,7 @@ class WatchedMachine(Scheduler, Protocol):
 
     watching: AddressWatch | None
     tensor_cores: TensorCores
+    tensor_pipe: TensorCore
 
     @property
     def mbarriers(self) -> Mbarriers: ...
@@ -78,6 +80,8 @@ class MemoryWatchers:
             found["shared"].append(self.in_flight)
         if machine.tensor_cores.reads is not None:
             found["shared"].append(machine.tensor_cores.reads)
+        if machine.tensor_pipe.reads is not None:
+            found["shared"].append(machine.tensor_pipe.reads)
         for everywhere in (self.races, self.proxies):
             if everywhere is not None:
                 found["shared"].append(everywhere)

@@ -137,7 +137,7 @@ class Mbarriers:
 
     # ---- objects
     def init(self, lanes: Lanes, space: str, addresses: Array, count: Array) -> None:
-        for found in self._objects(lanes, space, addresses, own="initialised"):
+        for found in self.objects(lanes, space, addresses, own="initialised"):
             expected = int(found.of(count)[0])
             if found.flat in self.live or len(found.at) > 1:
                 raise found.lanes.fault(CODE, 0, "mbarrier.init of an object that is live: inval ends it", RULE)
@@ -151,7 +151,7 @@ class Mbarriers:
 
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None:
         self._come_due()
-        for found in self._objects(lanes, space, addresses, own="invalidated"):
+        for found in self.objects(lanes, space, addresses, own="invalidated"):
             self.barrier(found, 0)
             if len(found.at) > 1:
                 raise found.lanes.fault(CODE, 1, "mbarrier.inval of an object that another thread has ended", RULE)
@@ -183,13 +183,13 @@ class Mbarriers:
     ) -> Array:
         """Arrivals lane after lane; the state of the phase before each: its number, and how many were pending."""
         tokens = np.zeros(lanes.count, np.uint64)
-        for found in self._objects(lanes, space, addresses):
+        for found in self.objects(lanes, space, addresses):
             barrier, numbers = self.barrier(found, 0), found.of(count).astype(np.int64)
             self.touch(found)
             if transactions is not None:
                 self._expect(found, barrier, int(found.of(transactions).astype(np.int64).sum()))
             before = barrier.pending - np.cumsum(numbers) + numbers
-            self._check(found, barrier, numbers, before, completes=completes)
+            self.check(found, barrier, numbers, before, completes=completes)
             tokens[found.at] = (barrier.phase << COUNT_BITS | before).astype(np.uint64)
             if drop:
                 barrier.expected -= int(numbers.sum())
@@ -202,7 +202,7 @@ class Mbarriers:
             self.keep(found.flat)
         return tokens
 
-    def _check(self, found: Object, barrier: Barrier, numbers: Array, before: Array, *, completes: bool) -> None:
+    def check(self, found: Object, barrier: Barrier, numbers: Array, before: Array, *, completes: bool) -> None:
         """Arrivals that a phase does not take: more than are pending, or in one before which somebody must look."""
         if not barrier.is_observed:
             what = f"an arrival in phase {barrier.phase} of an mbarrier, whose phase {barrier.phase - 1} nobody saw complete"
@@ -218,7 +218,7 @@ class Mbarriers:
 
     def change_transactions(self, lanes: Lanes, space: str, addresses: Array, amount: Array, sign: int) -> None:
         """Bytes that the phase waits for, or that have come; they may come first, while an arrival is pending."""
-        for found in self._objects(lanes, space, addresses):
+        for found in self.objects(lanes, space, addresses):
             barrier = self.barrier(found, 0)
             self.touch(found)
             self._expect(found, barrier, sign * int(found.of(amount).astype(np.int64).sum()))
@@ -236,7 +236,7 @@ class Mbarriers:
     ) -> Array:
         """Whether the phase is complete that a state names, or a parity: the current phase is not, the one before it is."""
         done = np.zeros(lanes.count, np.bool_)
-        for found in self._objects(lanes, space, addresses, own="waited for"):
+        for found in self.objects(lanes, space, addresses, own="waited for"):
             barrier = self.barrier(found, 0)
             found.access.kind = READ
             self.touch(found)
@@ -309,7 +309,7 @@ class Mbarriers:
     # ---- arrivals of copies
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: Array, *, increments: bool) -> None:
         """Each lane arrives once its copies so far are there: at once where none is on its way."""
-        for found in self._objects(lanes, space, addresses, own="counted on by copies"):
+        for found in self.objects(lanes, space, addresses, own="counted on by copies"):
             barrier = self.barrier(found, 0)
             self.touch(found)
             barrier.pending += increments * len(found.at)
@@ -347,7 +347,7 @@ class Mbarriers:
     def _come(self, first: Delayed) -> None:
         found = Object(first.flat, first.lanes, np.arange(first.lanes.count), first.access)
         barrier, ones = self.barrier(found, 0), np.ones(first.lanes.count, np.int64)
-        self._check(found, barrier, ones, barrier.pending - np.arange(first.lanes.count), completes=True)
+        self.check(found, barrier, ones, barrier.pending - np.arange(first.lanes.count), completes=True)
         if self.order is not None and first.notes is not None:
             self.order.arrive_noted(first.flat, first.notes)
         barrier.copies.append((first.lanes.ids, first.issued))
@@ -357,7 +357,7 @@ class Mbarriers:
         self.keep(first.flat)
 
     # ---- places
-    def _objects(self, lanes: Lanes, space: str, addresses: Array, *, own: str = "") -> Iterator[Object]:
+    def objects(self, lanes: Lanes, space: str, addresses: Array, *, own: str = "") -> Iterator[Object]:
         """The objects that lanes mean, which must be in shared memory; in their own CTA's where `own` says what for."""
         for part, name, at, chosen in lanes.parts(space, addresses):
             numbers = np.arange(lanes.count) if chosen is None else np.flatnonzero(chosen)

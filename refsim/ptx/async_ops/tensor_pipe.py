@@ -1,0 +1,292 @@
+"""The tensor cores of the fifth generation: products and copies of tensor memory that go on behind the threads that ask.
+
+What one CTA asks for is done in its order: each operation may rely on those before it. A commit is an operation too: done,
+it arrives at an mbarrier. Until somebody has seen that phase complete, what was asked for before the commit is in flight.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.async_ops.queue import SHARE
+from refsim.ptx.checks.in_flight_operands import OperandReads
+from refsim.ptx.execution.lanes import Lanes, Machine
+from refsim.ptx.execution.tensor_cells import TensorBox
+from refsim.ptx.lowering.blocks import BasicBlock, Code
+from refsim.ptx.memory.tensor_memory import TensorMemory
+from refsim.ptx.text.syntax import Statement, place
+
+Array = NDArray[Any]
+LEAK, LEAK_RULE = (
+    "tensor-memory-leak",
+    "PTX ISA, tcgen05.alloc: all that was allocated is deallocated before the kernel exits",
+)
+IN_FLIGHT, TOUCHED = "tensor-memory-in-flight", "register-in-flight"
+RULE = "PTX ISA, tcgen05 memory consistency: what tcgen05.mma and cp touch is theirs until a commit's mbarrier says so"
+OPERAND_RULE = "PTX ISA, tcgen05.mma and cp: operands stay as they are until the mbarrier of a commit says so"
+MOVE_RULE = "PTX ISA, tcgen05.wait: what tcgen05.ld and st touch is theirs until tcgen05.wait::ld or ::st"
+
+
+class Commits(Protocol):
+    """The mbarriers, which count what is committed."""
+
+    def asked(self, one: Lanes, space: str, address: Array, mask: int | None) -> list[Any]: ...
+    def come(self, arrivals: list[Any], committed: Any) -> None: ...
+
+
+class PipeHost(Machine, Protocol):
+    """A machine with its mbarriers' arrivals of commits."""
+
+    @property
+    def code(self) -> Code: ...
+    @property
+    def commits(self) -> Commits: ...
+
+
+@dataclass(eq=False)
+class Operation:
+    """What one thread asked of a tensor core: `work` does it, `reads` and `writes` are what it touches of tensor memory,
+    `items` the chunks of shared memory that it reads. `landed` are the operations that a commit covers."""
+
+    number: int
+    lanes: Lanes
+    work: Callable[[], None]
+    reads: tuple[TensorBox, ...] = ()
+    writes: tuple[TensorBox, ...] = ()
+    items: Array | None = None
+    is_performed: bool = False
+
+    @property
+    def lane(self) -> int:
+        return int(self.lanes.ids[0])
+
+
+@dataclass(frozen=True)
+class MoveInFlight:
+    """A tcgen05.ld or st of one warp that it has not waited for: the registers are those that a load writes."""
+
+    warp: int
+    is_load: bool
+    box: TensorBox
+    registers: frozenset[int]
+    statement: Statement
+
+
+@dataclass
+class TensorPipe:
+    """The operations in flight of all CTAs that run, and the loads and stores that nobody has waited for."""
+
+    machine: PipeHost
+    policy: str
+    choice: np.random.Generator | None
+    poison: int
+    flying: list[Operation] = field(default_factory=list)
+    moves: list[MoveInFlight] = field(default_factory=list)
+    issued: int = 0
+    loading: int = 0
+    allocated: dict[int, Statement] = field(default_factory=dict)
+    reads: OperandReads | None = field(init=False)
+    _memory: TensorMemory | None = None
+
+    def __post_init__(self) -> None:
+        is_used = self.machine.code.has_tensor_memory and "race" not in self.machine.checks.off
+        self.reads = OperandReads(self.machine, self, OPERAND_RULE) if is_used else None
+
+    @property
+    def memory(self) -> TensorMemory:
+        """The tensor memory of the CTAs, there once somebody asks for it."""
+        if self._memory is None:
+            self._memory = TensorMemory(self.machine.geometry.count, (self.poison & 0xFF) * 0x01010101)
+            if self.machine.tracking is not None:
+                self._memory.follow()
+        return self._memory
+
+    @property
+    def words(self) -> Array:
+        """The words of tensor memory, with all sums that were put off."""
+        self.settle()
+        return self.memory.words
+
+    def holds(self, cta: int, statement: Statement) -> None:
+        """A CTA has allocated columns."""
+        self.allocated[cta] = statement
+
+    def settle(self) -> None:
+        """Compute what was put off."""
+
+    # ---- operations
+    def start(self, operation: Operation) -> None:
+        """A thread asks for an operation; what is in flight must leave its words alone."""
+        for box in operation.writes:
+            self.demand(operation.lanes, box, writes=True, of=operation.lane)
+        for box in operation.reads:
+            self.demand(operation.lanes, box, writes=False, of=operation.lane)
+        if self.reads is not None and operation.items is not None:
+            self.reads.begun(operation.items, operation.number)
+        self.flying.append(operation)
+        now = self.choice.random() < SHARE if self.policy == "random" and self.choice else self.policy == "eager"
+        if now:
+            self.perform(operation)
+
+    def number(self) -> int:
+        """The number of the next operation."""
+        self.issued += 1
+        return self.issued
+
+    def perform(self, last: Operation) -> None:
+        """An operation is done, and before it all that its CTA asked for earlier."""
+        cta = self._cta(last)
+        for each in [each for each in self.flying if self._cta(each) == cta and each.number <= last.number]:
+            if not each.is_performed:
+                each.is_performed = True
+                each.work()
+        self.machine.port.writes += 1
+
+    def commit(self, lanes: Lanes, space: str, addresses: Array, mask: Array | None) -> None:
+        """Each lane's operations so far are counted at an mbarrier, in each CTA of the cluster that a mask names."""
+        for at in range(lanes.count):
+            one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+            address = lanes.full(addresses)[at : at + 1]
+            covered = [each for each in self.flying if each.lane == int(one.ids[0])]
+            ctas = None if mask is None else int(lanes.full(mask)[at])
+            arrivals = self.machine.commits.asked(one, space, address, ctas)
+            batch = Committed(self, covered)
+            self.start(
+                Operation(self.number(), one, lambda a=arrivals, b=batch: self.machine.commits.come(a, b))  # type: ignore[misc]
+            )
+
+    def land(self, covered: list[Operation]) -> None:
+        """Somebody has seen the phase complete at which these were counted."""
+        gone = {id(each) for each in covered}
+        self.flying = [each for each in self.flying if id(each) not in gone]
+
+    def _cta(self, operation: Operation) -> int:
+        return operation.lane // self.machine.geometry.threads
+
+    # ---- time
+    @property
+    def is_pending(self) -> bool:
+        return any(not each.is_performed for each in self.flying)
+
+    def drift(self) -> None:
+        """Time passes: under the random policy some of what flies is done."""
+        waiting = [each for each in self.flying if not each.is_performed]
+        if waiting and self.choice is not None and self.policy == "random" and self.choice.random() < SHARE:
+            self.perform(waiting[int(self.choice.integers(len(waiting)))])
+
+    def fire(self) -> None:
+        """Nobody else can run: every CTA's operations are done up to its next commit."""
+        seen = set[int]()
+        for each in list(self.flying):
+            cta = self._cta(each)
+            if not each.is_performed and cta not in seen:
+                self.perform(each)
+                if not (each.reads or each.writes):
+                    seen.add(cta)
+
+    def finish(self) -> None:
+        """All threads have exited: what is still on its way is done; columns that were not given back are told."""
+        for each in self.flying:
+            if not each.is_performed:
+                self.perform(each)
+        if self._memory is None:
+            return
+        for cta, blocks in self._memory.blocks.items():
+            if blocks:
+                lanes = Lanes(self.machine, np.array([cta * self.machine.geometry.threads]), self.allocated[cta])
+                what = f"a block exits that holds {self._memory.spoken(cta)} of tensor memory: no tcgen05.dealloc gave them back"
+                self.machine.report(lanes.fault(LEAK, 0, what, LEAK_RULE), lanes.statement)
+
+    # ---- what nobody may touch
+    def demand(self, lanes: Lanes, box: TensorBox, *, writes: bool, of: int = -1) -> None:
+        """Words that a lane or a warp touches: nothing in flight writes them, and if it `writes` them nothing reads them.
+        Operations of one thread, `of`, come one after another."""
+        for each in self.flying:
+            if each.lane == of:
+                continue
+            others = (*each.writes, *each.reads) if writes else each.writes
+            if any(box.meets(other) for other in others):
+                assert each.lanes.statement is not None
+                who = f"{place(each.lanes.statement)} of {self.machine.geometry.describe(each.lane)}"
+                what = f"{self._spoken(box)}: {who} is in flight, and no wait has seen its commit complete"
+                self.machine.report(lanes.fault(IN_FLIGHT, 0, what, RULE), lanes.statement)
+                return
+        for move in self.moves:
+            if (writes or not move.is_load) and box.meets(move.box):
+                wait = "ld" if move.is_load else "st"
+                what = (
+                    f"{self._spoken(box)}: {place(move.statement)} is in flight, its warp lacks a tcgen05.wait::{wait}"
+                )
+                self.machine.report(lanes.fault(IN_FLIGHT, 0, what, MOVE_RULE), lanes.statement)
+                return
+
+    @staticmethod
+    def _spoken(box: TensorBox) -> str:
+        which = np.flatnonzero(box.lanes)
+        return f"lanes {which[0]} to {which[-1]}, columns {box.first} to {box.end - 1} of tensor memory"
+
+    # ---- loads and stores of warps
+    def moved(self, lanes: Lanes, boxes: list[tuple[int, TensorBox]], *, is_load: bool) -> None:
+        """Warps load or store words, and have yet to wait for that."""
+        assert lanes.statement is not None
+        for _, box in boxes:
+            self.demand(lanes, box, writes=not is_load)
+        written = frozenset(self.machine.code.steps[lanes.pc].writes()) if is_load else frozenset[int]()
+        self.moves += [MoveInFlight(warp, is_load, box, written, lanes.statement) for warp, box in boxes]
+        self.loading += is_load
+
+    def waited(self, lanes: Lanes, *, is_load: bool) -> None:
+        """Warps have waited for their loads, or their stores."""
+        warps = set(np.unique(lanes.warp).tolist())
+        self.moves = [move for move in self.moves if move.is_load != is_load or move.warp not in warps]
+        self.loading = sum(move.is_load for move in self.moves)
+
+    def before(self, block: BasicBlock, lanes: Lanes) -> None:
+        """A block is about to run: its statements may touch registers that loads have yet to write."""
+        warps = set(np.unique(lanes.warp).tolist())
+        mine = [move for move in self.moves if move.is_load and move.warp in warps]
+        if not mine:
+            return
+        for step in block.everything():
+            touched = {*step.reads(), *step.writes()}
+            for move in mine:
+                if hit := touched & move.registers:
+                    name = self.machine.code.function.register_names[min(hit)]
+                    what = f"touches {name}, which {place(move.statement)} loads: the warp lacks a tcgen05.wait::ld"
+                    part = Lanes(self.machine, lanes.ids, step.statement)
+                    self.machine.report(part.fault(TOUCHED, 0, what, MOVE_RULE), step.statement)
+                    return
+
+    # ---- shared memory that operations read
+    @property
+    def oldest(self) -> int | None:
+        """The number of the first operation that is in flight."""
+        return self.flying[0].number if self.flying else None
+
+    def reader_of(self, item: int) -> str | None:
+        """The operation in flight that reads a chunk of the flat shared memory, if one does."""
+        for each in self.flying:
+            if each.items is not None and (each.items == item).any():
+                assert each.lanes.statement is not None
+                return f"{place(each.lanes.statement)}, which is in flight: no wait has seen its commit complete"
+        return None
+
+
+@dataclass(eq=False)
+class Committed:
+    """What a commit covers, as the mbarrier sees it that counts it."""
+
+    pipe: TensorPipe
+    covered: list[Operation]
+    is_performed: bool = True
+    writes: None = None
+
+    def source_was_read(self) -> None:
+        """Operands in shared memory are watched by the pipe itself."""
+
+    def complete(self) -> None:
+        """Somebody has seen the phase complete."""
+        self.pipe.land(self.covered)

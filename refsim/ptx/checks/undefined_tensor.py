@@ -1,0 +1,147 @@
+"""How undefined bits pass tensor memory: words keep the masks of what was stored there, and nobody has written new columns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx.checks.undefined import tracking_of
+from refsim.ptx.checks.undefined_bits import RuleOperands
+from refsim.ptx.checks.undefined_copies import asked
+from refsim.ptx.checks.undefined_memory import ADDRESS, read, write
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.masks import Mask, mask_of
+from refsim.ptx.execution.tensor_cells import Cells, cells_of
+from refsim.ptx.execution.tensor_operands import event_matrix
+from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
+
+Array = NDArray[Any]
+NEVER = "words of tensor memory were never written"
+_CHUNK = 16
+_HALF = np.uint32(0xFFFF)
+_ALL = np.uint32(0xFFFFFFFF)
+
+
+def _cells(operands: RuleOperands, shape: str, length: Callable[[dict[str, Any]], int]) -> Cells | None:
+    """The words of an instruction; None where that itself is a fault."""
+    named = dict(zip(operands.names, operands.values, strict=True))
+    masks = dict(zip(operands.names, operands.masks, strict=True))
+    operands.demand(masks["a"], ADDRESS)
+    if not operands.lanes.in_whole_warps:
+        return None
+    split = int(named["split"][0]) if "split" in named else 0
+    packed = operands.keywords.get("pack_16b", False) or operands.keywords.get("unpack_16b", False)
+    try:
+        return cells_of(operands.lanes, named["a"], shape, length(operands.keywords), split=split, packed=packed)
+    except RefsimError:
+        return None
+
+
+def known(lanes: Lanes, cta: Array, rows: Array, columns: Array) -> tuple[Array, Array]:
+    """The masks of words and their events; those that nobody wrote are an event of the first row of lanes that see them."""
+    memory = lanes.machine.tensor_pipe.memory
+    assert memory.bits is not None
+    assert memory.events is not None
+    key = cta, rows, columns
+    bits, events, never = memory.bits[key], memory.events[key], memory.unwritten[key]
+    if never.any():
+        fresh = never & (events == 0)
+        chosen = fresh.reshape(lanes.count, -1).any(axis=1)
+        numbers = tracking_of(lanes).origins.add(lanes, chosen, NEVER)
+        events = np.where(fresh, numbers.reshape((lanes.count,) + (1,) * (events.ndim - 1)), events)
+        bits = np.where(never, _ALL, bits)
+    return bits, events
+
+
+def loaded(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
+    """tcgen05.ld: registers are as undefined as the words that they come from."""
+
+    def rule(operands: RuleOperands) -> list[Any]:
+        count = len(operands.results[0][0])
+        cells = _cells(operands, shape, length)
+        if cells is None:
+            return [[None] * count]
+        bits, events = known(operands.lanes, *cells.key)
+        if operands.keywords.get("pack_16b"):
+            more, later = known(operands.lanes, cells.cta, cells.rows, cells.columns + 1)
+            bits, events = bits & _HALF | more << np.uint32(16), np.maximum(events, later)
+        return [[mask_of(bits[:, register], events[:, register]) for register in range(count)]]
+
+    return rule
+
+
+def stored(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
+    """tcgen05.st: words are as undefined as the registers that they are stored from."""
+
+    def rule(operands: RuleOperands) -> list[Any]:
+        cells = _cells(operands, shape, length)
+        if cells is None:
+            return []
+        masks: list[Mask | None] = dict(zip(operands.names, operands.masks, strict=True))["b"]
+        bits, events = np.zeros(cells.rows.shape, np.uint32), np.zeros(cells.rows.shape, np.int32)
+        for register, mask in enumerate(masks):
+            if mask is not None:
+                bits[:, register], events[:, register] = mask.bits, mask.origin
+        memory = operands.lanes.machine.tensor_pipe.memory
+        assert memory.bits is not None
+        assert memory.events is not None
+        unpacked = operands.keywords.get("unpack_16b", False)
+        memory.bits[cells.key], memory.events[cells.key] = bits & _HALF if unpacked else bits, events
+        if unpacked:
+            beside = cells.cta, cells.rows, cells.columns + 1
+            memory.bits[beside], memory.events[beside] = bits >> np.uint32(16), events
+        return []
+
+    return rule
+
+
+def allocated(operands: RuleOperands) -> list[Any]:
+    """tcgen05.alloc: what it is given must be defined; the address that it leaves in shared memory is."""
+    space = "generic" if operands.keywords["space"] is None else "shared"
+    write(operands.lanes, space, operands.lanes.full(operands.values[0]), 4, None, None)
+    return asked(operands)
+
+
+def product_masks(one: Lanes, asked_for: ProductAsked, places: tuple[Array | None, Array | None]) -> None:
+    """tcgen05.mma: an undefined element or scale of a row of A makes that row of D undefined, one of B its column."""
+    form, memory, cta = asked_for.form, one.machine.tensor_pipe.memory, np.array(int(one.cta[0]))
+    assert memory.bits is not None
+    assert memory.events is not None
+    lanes, columns = places_of(form.accumulator)
+    if places[0] is None:
+        own = lanes[:, :1], (asked_for.a & 0xFFFF) + np.arange(8)[None, :]
+        rows = _seen(one, cta, *own).max(axis=1)
+    else:
+        rows = _shared_events(one, places[0], form, "a").max(axis=1)
+    assert places[1] is not None
+    across = _shared_events(one, places[1], form, "b").max(axis=1)
+    for side, address in zip("ab", asked_for.scales, strict=False):
+        lane, byte = places_of(form.scales(side))
+        scales = _seen(one, cta, lane, (address & 0xFFFF) + byte // 4)
+        if side == "a":
+            rows = np.maximum(rows, scales.max(axis=1))
+        else:
+            across = np.maximum(across, scales.max(axis=0))
+    columns = columns + (asked_for.d & 0xFFFF)
+    events = np.maximum(rows[:, None], across[None, :])
+    if asked_for.adds:
+        events = np.maximum(events, _seen(one, cta, lanes, columns))
+    kept = ~asked_for.disabled[lanes].any(axis=1)
+    key = int(cta), lanes[kept], columns[kept]
+    memory.events[key], memory.bits[key] = events[kept], np.where(events[kept] != 0, _ALL, np.uint32(0))
+
+
+def _seen(one: Lanes, cta: Array, rows: Array, columns: Array) -> Array:
+    """The events of words of tensor memory, as one lane sees them."""
+    bits, events = known(one, cta, *(each[None] for each in np.broadcast_arrays(rows, columns)))
+    return np.where(bits[0] != 0, events[0], 0)
+
+
+def _shared_events(one: Lanes, places: Array, form: TensorForm, side: str) -> Array:
+    """The event of each element of an operand in shared memory, (rows, k), a chunk as a whole."""
+    several = Lanes(one.machine, np.repeat(one.ids, len(places)), one.statement)
+    found = read(several, "shared", places, _CHUNK, _CHUNK)
+    events = np.zeros(len(places), np.int32) if found is None else found[1][:, 0]
+    return event_matrix(events, form, side)

@@ -1,0 +1,133 @@
+"""Which words of tensor memory the registers of a warp are moved from or to, and whether the warp may touch them."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.families import fragment as fragment_named
+from refsim.layouts.families.tcgen05 import MOVES
+from refsim.layouts.holders import WARP
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.memory.tensor_memory import COLUMN_MASK, LANE_SHIFT, TENSOR_COLUMNS, TENSOR_LANES
+
+Array = NDArray[Any]
+MISUSE = "tensor-memory-misuse"
+OWN_RULE = "PTX ISA, tcgen05.ld and st: warp w of a warpgroup accesses lanes 32 w to 32 w + 31"
+HELD_RULE = "PTX ISA, tcgen05: only columns that the block has allocated may be accessed"
+_SPLIT = "16x32bx2"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """For each lane and register the CTA (n, 1), the lane and the column (n, registers) of a word; `width` columns from
+    `first` on are touched by each lane's warp."""
+
+    cta: Array
+    rows: Array
+    columns: Array
+    first: Array
+    width: int
+
+    @property
+    def key(self) -> tuple[Array, Array, Array]:
+        """The words, as an index of an array (CTAs, lanes, columns)."""
+        return self.cta, self.rows, self.columns
+
+
+@dataclass(frozen=True)
+class TensorBox:
+    """Some lanes (a mask of 128) of the columns [first, end) of one CTA's tensor memory."""
+
+    cta: int
+    lanes: NDArray[np.bool_]
+    first: int
+    end: int
+
+    def meets(self, other: "TensorBox") -> bool:
+        """Whether the two have a word in common."""
+        apart = self.cta != other.cta or self.end <= other.first or other.end <= self.first
+        return not apart and bool((self.lanes & other.lanes).any())
+
+
+@lru_cache(maxsize=64)
+def _table(shape: str, count: int, split: int) -> tuple[Array, Array]:
+    """Row and column of each lane's registers, relative to an address."""
+    row, column = fragment_named(f"tcgen05.ld.{shape}.x{count}").elements
+    if shape == _SPLIT:
+        lane, value = np.arange(WARP)[:, None], np.arange(count)[None, :]
+        row, column = np.broadcast_arrays(lane & 15, value + split * (lane >> 4))
+    return row, column
+
+
+def cells_of(lanes: Lanes, address: Array, shape: str, count: int, *, split: int = 0, packed: bool = False) -> Cells:
+    """The words that whole warps mean by an address and a shape. `packed`: a register is the halves of two columns, of
+    which the first comes back. Raises a fault for what no warp may touch."""
+    at = lanes.full(address).astype(np.int64).reshape(-1, WARP)
+    if (stray := at != at[:, :1]).any():
+        warp, lane = (int(each[0]) for each in np.nonzero(stray))
+        what = f"the address is {int(at[warp, lane]):#x}, that of the warp's first thread {int(at[warp, 0]):#x}"
+        raise lanes.fault(
+            MISUSE, warp * WARP + lane, what, "PTX ISA, tcgen05.ld and st: all threads give the same address"
+        )
+    base, first = at[:, 0] >> LANE_SHIFT, at[:, 0] & COLUMN_MASK
+    geometry = lanes.machine.geometry
+    own = lanes.warp[::WARP] % geometry.warps % 4
+    rows = next(move.rows for move in MOVES if move.shape == shape)
+    _check_lanes(lanes, base, own, rows)
+    row, column = _table(shape, count, split)
+    if packed:
+        column = column * 2
+    width = int(column.max()) + 1 + packed
+    _check_columns(lanes, first, width)
+    where = (own * WARP + base % WARP)[:, None, None] + row
+    columns = first[:, None, None] + column
+    registers = row.shape[1]
+    return Cells(
+        lanes.cta[:, None],
+        where.reshape(-1, registers),
+        columns.reshape(-1, registers),
+        np.repeat(first, WARP),
+        width,
+    )
+
+
+def _check_lanes(lanes: Lanes, base: Array, own: Array, rows: int) -> None:
+    """The address names lane 0, or lanes that are the warp's."""
+    theirs = base // WARP
+    if (stray := (theirs != 0) & (theirs != own)).any():
+        warp = int(np.argmax(stray))
+        what = f"a warp whose lanes are {32 * own[warp]} to {32 * own[warp] + 31} addresses lane {base[warp]}"
+        raise lanes.fault(MISUSE, warp * WARP, what, OWN_RULE)
+    if (stray := base % rows != 0).any():
+        warp = int(np.argmax(stray))
+        raise lanes.fault(MISUSE, warp * WARP, f"lane {base[warp]} is no multiple of {rows}", OWN_RULE)
+
+
+def _check_columns(lanes: Lanes, first: Array, width: int) -> None:
+    """Every warp's columns are its CTA's."""
+    for warp, start in enumerate(first.tolist()):
+        check_held(lanes, warp * WARP, start, width)
+
+
+def check_held(lanes: Lanes, position: int, first: int, width: int) -> None:
+    """The columns from `first` on are held by the CTA of a lane of the set."""
+    memory, cta = lanes.machine.tensor_pipe.memory, int(lanes.cta[position])
+    held = memory.held(cta)
+    if first + width > TENSOR_COLUMNS or not held[first : first + width].all():
+        what = f"columns {first} to {first + width - 1} of tensor memory, of which the block holds {memory.spoken(cta)}"
+        raise lanes.fault("out-of-bounds", position, what, HELD_RULE)
+
+
+def boxes_of(lanes: Lanes, first: Array, rows: Array, columns: int) -> list[tuple[int, TensorBox]]:
+    """What each warp of a set touches: its number, and the lanes and columns. `first` and `rows` are those of its lanes."""
+    found = []
+    warps = lanes.warp
+    for at in range(0, lanes.count, WARP):
+        mask = np.zeros(TENSOR_LANES, np.bool_)
+        mask[rows[at : at + WARP].ravel()] = True
+        start = int(first[at])
+        found.append((int(warps[at]), TensorBox(int(lanes.cta[at]), mask, start, start + columns)))
+    return found

@@ -1,0 +1,75 @@
+"""Operands of tcgen05 in shared and in tensor memory: from chunks of 16 bytes, and from columns of 32 bits, to codes."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import unpack
+from refsim.formats import element_named, float_named
+from refsim.layouts.descriptors.walking import operand_named
+from refsim.layouts.tiles import MN
+from refsim.ptx.execution.matrix_operands import DescriptorError, placed
+from refsim.ptx.execution.tensor_product import TensorForm
+
+Array = NDArray[Any]
+_CHUNK = 16  # bytes
+COPY_ROWS = {"128x256b": 128, "4x256b": 4, "128x128b": 128, "64x128b": 64, "32x128b": 32}
+__all__ = [
+    "COPY_ROWS",
+    "DescriptorError",
+    "chunks_of",
+    "codes_in_columns",
+    "codes_in_shared",
+    "event_matrix",
+    "row_chunks",
+]
+
+
+def chunks_of(word: int, form: TensorForm, side: str) -> Array:
+    """The shared addresses of the chunks of A or B; raises DescriptorError."""
+    return placed(word, form.operand(side), "MN" if form.majors[side == "b"] == MN else "K")
+
+
+def row_chunks(word: int, shape: str) -> Array:
+    """The shared addresses (rows, chunks) of what a tcgen05.cp reads; raises DescriptorError."""
+    return placed(word, f"tcgen05.cp.{shape}", "K").reshape(COPY_ROWS[shape], -1)
+
+
+def codes_in_shared(items: Array, form: TensorForm, side: str) -> Array:
+    """The codes (rows, k) of an operand, from the bytes (chunks, 16) of its chunks."""
+    operand = operand_named(form.operand(side))
+    type = form.a if side == "a" else form.b
+    return _matrix(_contained(items, type, operand.container_bits), form, side)
+
+
+def event_matrix(events: Array, form: TensorForm, side: str) -> Array:
+    """Something noted of each chunk of an operand, as a matrix (rows, k)."""
+    per = _CHUNK * 8 // operand_named(form.operand(side)).container_bits
+    return _matrix(np.repeat(events[:, None], per, axis=1), form, side)
+
+
+def _matrix(codes: Array, form: TensorForm, side: str) -> Array:
+    """Chunks (chunks, elements) as a matrix (rows, k)."""
+    if form.majors[side == "b"] == MN:
+        across = codes.shape[1]
+        return np.ascontiguousarray(codes.reshape(-1, form.k, across).swapaxes(1, 2)).reshape(form.rows(side), form.k)
+    return codes.reshape(form.rows(side), form.k)
+
+
+def codes_in_columns(words: Array, form: TensorForm) -> Array:
+    """The codes (rows, k) of A, from its words (rows, columns) in tensor memory."""
+    operand = operand_named(form.operand("a"))
+    row, bytes_ = element_named(form.a), np.ascontiguousarray(words).view(np.uint8)
+    if operand.container_bits == row.code_bits:
+        return _contained(bytes_.reshape(-1, _CHUNK), form.a, operand.container_bits).reshape(form.m, form.k)
+    return bytes_ & np.uint8((1 << row.code_bits) - 1)
+
+
+def _contained(items: Array, type: str, container: int) -> Array:
+    """What chunks hold, (chunks, elements): narrow elements of bytes are packed at a chunk's low end."""
+    row = element_named(type)
+    if container > 4 and row.code_bits >= 8:
+        return np.ascontiguousarray(items).view(row.code_dtype)
+    used = _CHUNK * row.code_bits // container
+    return unpack(np.ascontiguousarray(items[:, :used]), float_named(type))

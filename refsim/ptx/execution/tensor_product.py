@@ -1,0 +1,157 @@
+"""What one tcgen05.mma asks for, from its opcode and its instruction descriptor; nothing of its operands has been read yet."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.layouts.descriptors.fields import Descriptor
+from refsim.layouts.descriptors.instructions import INSTRUCTION_DESCRIPTORS
+from refsim.layouts.descriptors.walking import operand_named
+from refsim.layouts.families import fragment as fragment_named
+from refsim.targets import target_named
+
+Array = NDArray[Any]
+_LONG = (103, 107)  # the chips whose 4-bit products may have K = 96
+_TWICE = 107  # the chip whose 8-bit products may have K = 64
+_LONG_BIT = 31
+_DESCRIPTORS: dict[str, Descriptor] = {row.kind.partition(".")[2]: row for row in INSTRUCTION_DESCRIPTORS}
+
+
+class ProductError(Exception):
+    """An instruction descriptor that the instruction or the target does not take, and why."""
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """D (m x n) = A (m x k) B (k x n) + D, where `a`, `b` and `d` name types; m counts the rows of all CTAs of the group.
+
+    `majors` are those of A and B in shared memory, `negated` tells whose sign is turned, `satfinite` clamps integer sums.
+    Where blocks have scales, `scale` is their format, `blocks` how many there are along K, and `ids` the bytes of A's and
+    B's that come first.
+    """
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+    d: str
+    majors: tuple[str, str]
+    negated: tuple[bool, bool]
+    satfinite: bool = False
+    scale: str = ""
+    blocks: int = 0
+    ids: tuple[int, int] = (0, 0)
+
+    def operand(self, side: str) -> str:
+        """The name of A or B in shared memory, as descriptors are walked for it."""
+        return f"tcgen05.m{self.m}n{self.n}k{self.k}.{self.kind}.{self.a if side == 'a' else self.b}.{side}"
+
+    def rows(self, side: str) -> int:
+        """How many rows A has, or columns B."""
+        return self.m if side == "a" else self.n
+
+    @property
+    def accumulator(self) -> str:
+        """The name of D's layout in tensor memory."""
+        return f"tcgen05.m{self.m}n{self.n}.1sm.d"
+
+    def scales(self, side: str) -> str:
+        """The name of the layout of A's or B's scales in tensor memory."""
+        which, extent = ("m", self.m) if side == "a" else ("n", self.n)
+        first = self.ids[side == "b"]
+        return f"tcgen05.{which}{extent}.{self.blocks}x.sf{side}" + (f".id{first}" if first else "")
+
+
+def _problem(word: int, kind: str, target: str) -> str:
+    """Why a target does not take the bit that makes K longer; "" where it does."""
+    number = target_named(target).number
+    fields = _DESCRIPTORS[kind].decode(word)
+    if fields.get("k", 0) == 96 and number not in _LONG:
+        return (
+            f"K = 96 (bit {_LONG_BIT}), which {' and '.join(f'sm_{each}' for each in _LONG)} have and {target} has not"
+        )
+    if kind in ("mxf8f6f4",) and word >> _LONG_BIT & 1 and number != _TWICE:
+        return f"K = 64 (bit {_LONG_BIT}), which sm_{_TWICE} has and {target} has not"
+    return ""
+
+
+@lru_cache(maxsize=1 << 10)
+def tensor_form(kind: str, word: int, target: str, vector: str) -> TensorForm:
+    """The product that an instruction descriptor describes; `vector` is the scale vector of the opcode, "" for a dense kind.
+
+    Raises ProductError.
+    """
+    row = _DESCRIPTORS[kind]
+    if longer := _problem(word, kind, target):
+        raise ProductError(longer)
+    if wrong := row.problems(word):
+        raise ProductError(wrong[0])
+    fields: dict[str, Any] = row.decode(word)
+    if fields["sparse"]:
+        raise ProductError("it says that A is sparse, the opcode does not")
+    if fields.get("k", 64) != 64 or fields.get("max_shift"):
+        raise ProductError("K = 96 and shifts of B are not modelled yet")
+    m, n = fields["m"], fields["n"]
+    if n % (16 if m == 128 else 8):
+        raise ProductError(f"N = {n} is no multiple of {16 if m == 128 else 8}, as M = {m} wants it")
+    container = {"tf32": 32, "f16": 16, "mxf4": 4, "mxf4nvf4": 4}.get(kind, 8)
+    form = TensorForm(
+        kind,
+        m,
+        n,
+        256 // container,
+        fields["a_format"],
+        fields["b_format"],
+        fields.get("d_format", "f32"),
+        (fields["a_major"], fields["b_major"]),
+        (bool(fields.get("negate_a", 0)), bool(fields.get("negate_b", 0))),
+        bool(fields.get("saturate", 0)),
+        fields.get("scale_format", ""),
+        int(vector.rstrip("x") or 0),
+        (fields.get("a_scale_id", 0), fields.get("b_scale_id", 0)),
+    )
+    _check(form)
+    return form
+
+
+def _check(form: TensorForm) -> None:
+    """Shapes and layouts that exist, which refsim.layouts knows."""
+    try:
+        for side in "ab":
+            operand_named(form.operand(side))
+        fragment_named(form.accumulator)
+        for side in "ab" if form.blocks else "":
+            fragment_named(form.scales(side))
+    except RefsimError as error:
+        raise ProductError(f"{error.what} ({error.rule})" if error.rule else error.what) from None
+
+
+@lru_cache(maxsize=256)
+def places_of(name: str) -> tuple[Array, Array]:
+    """For each element of a layout in tensor memory, (rows, columns), the lane and the column, or byte, that holds it."""
+    fragment = fragment_named(name)
+    rows, columns = np.indices(fragment.shape)
+    return fragment.holder(rows, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class ProductAsked:
+    """One executed tcgen05.mma: the address of D, the descriptor of A or where `a_in_columns` its address, the descriptor of
+    B, whether it adds to D, which it divides by 2^`shift` first, the lanes of D that stay as they are, and the addresses of
+    the scales."""
+
+    form: TensorForm
+    d: int
+    a: int
+    b: int
+    adds: bool
+    a_in_columns: bool
+    disabled: NDArray[np.bool_]
+    shift: int = 0
+    scales: tuple[int, ...] = ()

@@ -1,0 +1,169 @@
+"""tcgen05: products of matrices that tensor memory holds, asked for by single threads, and the commits that count them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.checks.undefined_copies import asked
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.tensor_product import ProductAsked, ProductError, tensor_form
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.tensor_memory import TENSOR_SINCE
+from refsim.ptx.memory.tensor_memory import TENSOR_LANES
+from refsim.sources import PTX
+from refsim.targets import target_named
+
+Array = NDArray[Any]
+_SECTION = PTX["tcgen05.mma"]
+_DESCRIPTOR_RULE = str(PTX["tcgen05, instruction descriptor"])
+_COLLECTOR = "{.collector:collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard}"
+_DENSE = "kind::f16|kind::tf32|kind::f8f6f4|kind::i8"
+_SHIFTED = ("f16", "tf32")  # the kinds whose D may be divided by a power of two before it is added
+_MOST_SHIFT = 15
+_UNSHIFTED = 110  # a chip that has no such division
+_VECTORS: dict[str, dict[str | None, str]] = {
+    "mxf8f6f4": {None: "1x", "block32": "1x", "scale_vec::1X": "1x"},
+    "mxf4": {None: "2x", "block32": "2x", "scale_vec::2X": "2x"},
+    "mxf4nvf4": {"block16": "4x", "block32": "2x", "scale_vec::4X": "4x", "scale_vec::2X": "2x"},
+}
+
+
+def _multiply(
+    lanes: Lanes,
+    kind: str,
+    operands: tuple[Array, Array, Array, Array, Array],
+    *,
+    in_columns: bool,
+    disabled: list[Array] | None = None,
+    shift: Array | None = None,
+    scales: tuple[Array, ...] = (),
+    vector: str = "",
+) -> None:
+    """Each lane asks for a product of its own."""
+    d, a, b, words, adds = (lanes.full(each) for each in operands)
+    division = _division(lanes, kind, shift)
+    for at in range(lanes.count):
+        one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+        try:
+            form = tensor_form(kind, int(words[at]), lanes.machine.target, vector)
+        except ProductError as error:
+            what = f"the instruction descriptor {int(words[at]):#x}: {error}"
+            raise one.fault("invalid-operand", 0, what, _DESCRIPTOR_RULE) from None
+        off = np.zeros(TENSOR_LANES, np.bool_)
+        if disabled is not None:
+            held = np.array([int(lanes.full(each)[at]) for each in disabled], np.uint32)
+            off = np.unpackbits(held.view(np.uint8), bitorder="little").astype(np.bool_)
+        where = tuple(int(lanes.full(each)[at]) for each in scales)
+        lanes.machine.tensor_pipe.multiply(
+            one,
+            ProductAsked(form, int(d[at]), int(a[at]), int(b[at]), bool(adds[at]), in_columns, off, division, where),
+        )
+
+
+def _division(lanes: Lanes, kind: str, shift: Array | None) -> int:
+    """The constant behind the predicate."""
+    if shift is None:
+        return 0
+    division = int(shift[0])
+    if (
+        kind not in _SHIFTED
+        or not 0 <= division <= _MOST_SHIFT
+        or target_named(lanes.machine.target).number == _UNSHIFTED
+    ):
+        what = f"scale-input-d {division} with kind::{kind} on {lanes.machine.target}"
+        rule = f"{_SECTION}: scale-input-d is 0 to {_MOST_SHIFT}, with the kinds {' and '.join(_SHIFTED)}, not on sm_{_UNSHIFTED}"
+        raise lanes.fault("invalid-operand", 0, what, rule)
+    return division
+
+
+def _dense(a: str, mask: str) -> None:
+    @instruction(
+        f"tcgen05.mma.cta_group::1.{{kind:{_DENSE}}}{_COLLECTOR} [t], {a}, b:b64, idesc:b32, {mask}add:pred, shift:b32?",
+        since=TENSOR_SINCE,
+        source=_SECTION,
+        ignores=("collector",),
+        undefined=asked,
+        by_kind=True,
+    )
+    def mma(lanes: Lanes, d: Array, a_from: Array, b: Array, idesc: Array, *rest: Any, kind: str) -> None:
+        """D = A B + D, or A B where `add` is false: D in tensor memory, B by a descriptor, A by one or in tensor memory;
+        lanes of D whose bits are set in the mask stay as they are. Collector hints change no value."""
+        disabled, adds, shift = rest if mask else (None, *rest)
+        _multiply(
+            lanes,
+            kind.removeprefix("kind::"),
+            (d, a_from, b, idesc, adds),
+            in_columns=a.startswith("["),
+            disabled=disabled,
+            shift=shift,
+        )
+
+
+def _scaled(kind: str, a: str) -> None:
+    vectors = _VECTORS[kind]
+    choice = "|".join(word for word in vectors if word)
+    vector = f"{{.vector:{choice}}}" if None in vectors else f".{{vector:{choice}}}"
+
+    @instruction(
+        f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale{vector}{_COLLECTOR} "
+        f"[t], {a}, b:b64, idesc:b32, [x], [y], add:pred",
+        since=TENSOR_SINCE,
+        source=_SECTION,
+        ignores=("collector",),
+        undefined=asked,
+        by_kind=True,
+    )
+    def mma_block_scale(
+        lanes: Lanes,
+        d: Array,
+        a_from: Array,
+        b: Array,
+        idesc: Array,
+        x: Array,
+        y: Array,
+        add: Array,
+        *,
+        vector: str | None,
+    ) -> None:
+        """D = (A scaled) (B scaled) + D: blocks along K have scales, which stand in columns of tensor memory."""
+        if vector is not None and vector.startswith("scale_vec") and target_named(lanes.machine.target).suffix == "f":
+            what = f".{vector} on {lanes.machine.target}, where .block16 and .block32 say it"
+            raise lanes.fault("invalid-operand", 0, what, f"{_SECTION}: .scale_vec is for targets with the suffix a")
+        _multiply(
+            lanes,
+            kind,
+            (d, a_from, b, idesc, add),
+            in_columns=a.startswith("["),
+            scales=(x, y),
+            vector=vectors[vector],
+        )
+
+
+for _a in ("a:b64", "[a]"):
+    for _mask in ("", "mask:b32*4, "):
+        _dense(_a, _mask)
+    for _kind in _VECTORS:
+        _scaled(_kind, _a)
+
+
+@instruction(
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::one{.space:shared::cluster}.b64 [bar]",
+    since=TENSOR_SINCE,
+    source=PTX["tcgen05.commit"],
+    undefined=asked,
+)
+def commit(lanes: Lanes, barrier: Array, *, space: str | None) -> None:
+    """One arrival at an mbarrier once all that the thread has asked the tensor core for is done."""
+    lanes.machine.tensor_pipe.commit(lanes, "generic" if space is None else "shared", barrier, None)
+
+
+@instruction(
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::one{.space:shared::cluster}.multicast::cluster.b64 [bar], ctas:b16",
+    since=TENSOR_SINCE,
+    source=PTX["tcgen05.commit"],
+    undefined=asked,
+)
+def commit_for_many(lanes: Lanes, barrier: Array, ctas: Array, *, space: str | None) -> None:
+    """The same at the same place in each CTA of the cluster that a mask names."""
+    lanes.machine.tensor_pipe.commit(lanes, "generic" if space is None else "shared", barrier, ctas)

@@ -1,0 +1,180 @@
+"""Tensor memory: its allocation by warps, loads and stores of registers, and the waits for them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.families.tcgen05 import MOVES, Move
+from refsim.layouts.holders import WARP
+from refsim.ptx.checks import undefined_tensor as undefined
+from refsim.ptx.checks.undefined_copies import asked
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.tensor_cells import MISUSE, Cells, TensorBox, boxes_of, cells_of
+from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.fragments import whole_warps
+from refsim.ptx.memory.tensor_memory import COLUMN_MASK, LEAST_COLUMNS, TENSOR_COLUMNS, TENSOR_LANES
+from refsim.sources import PTX
+
+Array = NDArray[Any]
+TENSOR_SINCE = "sm_100f"
+ALLOCATION = PTX["tcgen05.alloc, dealloc and relinquish_alloc_permit"]
+_LOW, _HIGH = np.uint32(0xFFFF), np.uint32(16)
+
+
+# ---- allocation
+def _columns(lanes: Lanes, values: Array) -> int:
+    """A number of columns that may be allocated: a power of two."""
+    columns = int(values[0])
+    if columns & (columns - 1) or not LEAST_COLUMNS <= columns <= TENSOR_COLUMNS:
+        what = f"{columns} columns: a power of two from {LEAST_COLUMNS} to {TENSOR_COLUMNS}"
+        raise lanes.fault(MISUSE, 0, what, str(ALLOCATION))
+    return columns
+
+
+@instruction(
+    "tcgen05.alloc.cta_group::1.sync.aligned{.space:shared::cta}.b32 [a], columns:b32",
+    rendezvous="warp",
+    since=TENSOR_SINCE,
+    source=ALLOCATION,
+    undefined=undefined.allocated,
+)
+def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) -> None:
+    """A warp takes columns of its CTA's tensor memory; the address of the first is written to shared memory."""
+    pipe, count = lanes.machine.tensor_pipe, _columns(lanes, columns)
+    whole_warps(lanes)
+    assert lanes.statement is not None
+    for warp in range(0, lanes.count, WARP):
+        cta = int(lanes.cta[warp])
+        if cta in pipe.memory.closed:
+            what = "the block has given up its permission to allocate tensor memory"
+            raise lanes.fault(MISUSE, warp, what, str(ALLOCATION))
+        first = pipe.memory.allocate(cta, count)
+        if first is None:
+            what = (
+                f"{count} columns of tensor memory, while the block holds {pipe.memory.spoken(cta)}: it waits for ever"
+            )
+            raise lanes.fault(MISUSE, warp, what, str(ALLOCATION))
+        pipe.holds(cta, lanes.statement)
+        one = Lanes(lanes.machine, lanes.ids[warp : warp + 1], lanes.statement)
+        where = "generic" if space is None else "shared"
+        one.store(where, lanes.full(address)[warp : warp + 1], np.array([first], np.uint32), 4)
+
+
+@instruction(
+    "tcgen05.dealloc.cta_group::1.sync.aligned.b32 a:b32, columns:b32",
+    rendezvous="warp",
+    since=TENSOR_SINCE,
+    source=ALLOCATION,
+    undefined=asked,
+)
+def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
+    """Columns are given back, which nobody may still use."""
+    pipe, count = lanes.machine.tensor_pipe, _columns(lanes, columns)
+    whole_warps(lanes)
+    for warp in range(0, lanes.count, WARP):
+        cta, first = int(lanes.cta[warp]), int(lanes.full(address)[warp]) & COLUMN_MASK
+        box = TensorBox(cta, np.ones(TENSOR_LANES, np.bool_), first, first + count)
+        pipe.demand(Lanes(lanes.machine, lanes.ids[warp : warp + WARP], lanes.statement), box, writes=True)
+        if not pipe.memory.free(cta, first, count):
+            what = f"columns {first} to {first + count - 1} are no allocation of the block, which holds "
+            raise lanes.fault(MISUSE, warp, what + pipe.memory.spoken(cta), str(ALLOCATION))
+
+
+@instruction(
+    "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned",
+    rendezvous="warp",
+    since=TENSOR_SINCE,
+    source=ALLOCATION,
+)
+def relinquish(lanes: Lanes) -> None:
+    """The CTA allocates no more tensor memory."""
+    lanes.machine.tensor_pipe.memory.closed.update(np.unique(lanes.cta).tolist())
+
+
+# ---- registers
+def _move_family(move: Move) -> None:
+    nums = "|".join(f"x{1 << bit}" for bit in range(move.most.bit_length()))
+    is_split = "bx2" in move.shape
+    split, given = (", split:b32", "split:b32, ") if is_split else ("", "")
+
+    def repeats(keywords: dict[str, Any]) -> int:
+        return int(keywords["num"][1:])
+
+    def length(modifiers: dict[str, Any]) -> int:
+        return move.registers * repeats(modifiers)
+
+    def cells(lanes: Lanes, address: Array, num: str, apart: Array | None, packed: bool) -> Cells:
+        whole_warps(lanes)
+        return cells_of(
+            lanes, address, move.shape, int(num[1:]), split=0 if apart is None else int(apart[0]), packed=packed
+        )
+
+    @instruction(
+        f"tcgen05.ld.sync.aligned.{move.shape}.{{num:{nums}}}{{.pack::16b}}.b32 d:b32**, [a]{split}",
+        rendezvous="warp",
+        since=TENSOR_SINCE,
+        source=PTX["tcgen05.ld"],
+        undefined=undefined.loaded(move.shape, repeats),
+        length=length,
+    )
+    def load(lanes: Lanes, address: Array, split: Array | None = None, *, num: str, pack_16b: bool) -> list[Array]:
+        """Words of the warp's own lanes to registers, or the low halves of two columns to one; there after wait::ld."""
+        found = cells(lanes, address, num, split, pack_16b)
+        pipe = lanes.machine.tensor_pipe
+        pipe.moved(lanes, boxes_of(lanes, found.first, found.rows, found.width), is_load=True)
+        if lanes.machine.tracking is None and pipe.memory.unwritten[found.key].any():
+            lanes.machine.saw_unwritten()
+        words = pipe.words
+        held = words[found.key]
+        if pack_16b:
+            held = held & _LOW | words[found.cta, found.rows, found.columns + 1] << _HIGH
+        return list(np.ascontiguousarray(held.T))
+
+    @instruction(
+        f"tcgen05.st.sync.aligned.{move.shape}.{{num:{nums}}}{{.unpack::16b}}.b32 [a], {given}b:b32**",
+        rendezvous="warp",
+        since=TENSOR_SINCE,
+        source=PTX["tcgen05.st"],
+        undefined=undefined.stored(move.shape, repeats),
+        length=length,
+    )
+    def store(lanes: Lanes, address: Array, *operands: Any, num: str, unpack_16b: bool) -> None:
+        """Registers to words of the warp's own lanes, or the halves of one to two columns; there after wait::st."""
+        registers = operands[-1]
+        found = cells(lanes, address, num, operands[0] if is_split else None, unpack_16b)
+        pipe = lanes.machine.tensor_pipe
+        pipe.moved(lanes, boxes_of(lanes, found.first, found.rows, found.width), is_load=False)
+        held, words = np.stack([lanes.full(each) for each in registers], axis=1), pipe.words
+        words[found.key] = held & _LOW if unpack_16b else held
+        pipe.memory.unwritten[found.key] = False
+        if unpack_16b:
+            beside = found.cta, found.rows, found.columns + 1
+            words[beside], pipe.memory.unwritten[beside] = held >> _HIGH, False
+
+
+for _move in MOVES:
+    _move_family(_move)
+
+
+def _wait(what: str) -> None:
+    @instruction(
+        f"tcgen05.wait::{what}.sync.aligned", rendezvous="warp", since=TENSOR_SINCE, source=PTX["tcgen05.wait"]
+    )
+    def wait(lanes: Lanes) -> None:
+        """The warp's own loads, or stores, of tensor memory are done."""
+        lanes.machine.tensor_pipe.waited(lanes, is_load=what == "ld")
+
+
+for _what in ("ld", "st"):
+    _wait(_what)
+
+
+@instruction(
+    "tcgen05.{side:fence::before_thread_sync|fence::after_thread_sync}",
+    ignores=("side",),
+    since=TENSOR_SINCE,
+    source=PTX["tcgen05.fence"],
+)
+def fence(lanes: Lanes) -> None:
+    """Operations of the tensor core stay before, or behind, what threads agree on: nothing moves here, as all is in order."""
