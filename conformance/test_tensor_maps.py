@@ -82,6 +82,6 @@ def test_a_map_that_the_kernel_makes_or_changes_is_the_one_that_a_copy_uses(entr
         old = layouts.tensor_map("uint32", (32, 8), (32, 4), address=x.address)
         held = gpu.upload(np.frombuffer(bytes(gpu.encode(old)), np.uint8), name="old")
         place = gpu.upload(np.zeros(128, np.uint8), name="place", writable=True)
-        gpu.launch(entry, 1, 64, [held, place, np.uint64(x.address + 1024), out, numbers((-2, 3), 2, np.int32)])
-        rows = np.pad(data[256:].reshape(8, 32), ((0, 4), (2, 0)))[3:7, :32]
+        gpu.launch(entry, 1, 64, [held, place, np.uint64(x.address + 1024), out, numbers((-4, 3), 2, np.int32)])
+        rows = np.pad(data[256:].reshape(8, 32), ((0, 4), (4, 0)))[3:7, :32]
         assert np.array_equal(gpu.read(out).reshape(4, 32), rows)

@@ -73,7 +73,7 @@ def columns(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[int
     }
     limits = zip(lower, upper, images, strict=True)
     base = [
-        draw(st.integers(-channels, dims[0])),
+        draw(st.integers(-channels, dims[0])) // (16 // size) * (16 // size),
         *(draw(st.integers(low, extent - 1 + high)) for low, high, extent in limits),
     ]
     offsets = tuple(draw(st.integers(0, 4)) for _ in images)

@@ -156,7 +156,7 @@ def opened(body: str, policy: str = "sim:eager") -> Any:
     return device.open(policy, "sm_90a").loaded(kernel(body), "maps.ptx")
 
 
-CORNER = (-2, 3)
+CORNER = (-4, 3)
 
 
 def run(gpu: Any, blocks: int = 1) -> Any:
@@ -169,7 +169,7 @@ def run(gpu: Any, blocks: int = 1) -> Any:
     corner = Struct(np.array(CORNER, np.int32).tobytes(), 4)
     more = {"cluster": blocks} if blocks > 1 else {}
     gpu.launch("k", blocks, 64, [old, place, np.uint64(x.address + 1024), out, corner], **more)
-    rows = np.pad(data[256:].reshape(8, 32), ((0, 4), (2, 0)))[3:7, :32]
+    rows = np.pad(data[256:].reshape(8, 32), ((0, 4), (4, 0)))[3:7, :32]
     assert np.array_equal(gpu.read(out).reshape(4, 32), rows)
     assert gpu.findings().notes == ()
     want = layouts.tensor_map(**BASE, address=x.address + 1024)
@@ -265,7 +265,7 @@ def test_a_map_that_a_launch_before_made_needs_an_acquire_and_one_of_the_host_no
         gpu.launch("bare", 1, 64, args)
         gpu.launch("k", 1, 64, args)
         gpu.launch("use", 1, 64, args)
-        rows = np.pad(np.arange(256, 512).reshape(8, 32), ((0, 4), (2, 0)))[3:7, :32]
+        rows = np.pad(np.arange(256, 512).reshape(8, 32), ((0, 4), (4, 0)))[3:7, :32]
         assert np.array_equal(gpu.read(out).reshape(4, 32), rows)
         with pytest.raises(RefsimError, match="which an earlier launch made, and no fence") as found:
             gpu.launch("bare", 1, 64, args)

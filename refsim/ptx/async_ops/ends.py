@@ -129,6 +129,9 @@ class Ends:
         if row.packed and corner[0] % (128 if row.padded else 2):
             what = f"first coordinate {corner[0]} of a tensor of {row.name}"
             raise one.fault("invalid-operand", 0, what, f"{TENSOR_RULE}: restrictions on sub-byte types")
+        if not row.packed and corner[0] * row.element_bits // 8 % BULK_BYTES:
+            what = f"first coordinate {corner[0]} of {row.name} is not a multiple of {BULK_BYTES} bytes in a row of the tensor"
+            raise one.fault("misaligned", 0, what, "an H200 ends the context with an illegal instruction")
 
     # ---- addresses
     def own(self, one: Lanes, address: int) -> tuple[Lanes, int]:
