@@ -65,6 +65,12 @@ class Case:
 
 WARP, GROUP = "mma.sync.aligned.m16n8k16.row.col.f32.bf16", "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16"
 ON_WARPS = (("unit", "mma.sync"),)
+SCALED = {  # what sm_120a multiplies with block scales; FP8 x FP4 Triton 3.9 multiplies in bf16 there
+    "mxfp8": "m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3",
+    "mxfp8_e5m2": "m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e5m2.e4m3",
+    "mxfp4": "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0",
+    "nvfp4": "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3",
+}
 QUICK = (Case("sm_80", "mxfp4", WARP), Case("sm_90a", "mixed", GROUP, specials=True))
 LARGER = (
     *(Case("sm_89", kind, WARP) for kind in KINDS),
@@ -75,6 +81,8 @@ LARGER = (
     Case("sm_89", "mxfp4", WARP, (("tile_k", 32),), (64, 32, 32)),
     Case("sm_89", "mxfp8", WARP, (), (32, 16, 64), warps=1),
     Case("sm_90a", "mxfp8", WARP, ON_WARPS, (32, 32, 64)),
+    *(Case("sm_120a", kind, opcode) for kind, opcode in SCALED.items()),
+    *(Case("sm_120a", kind, SCALED[kind], specials=True) for kind in ("mxfp8", "mxfp4", "nvfp4")),
     Case("sm_120a", "mixed", WARP, ON_WARPS),
 )
 
