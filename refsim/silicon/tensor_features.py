@@ -7,6 +7,7 @@ part of the recording, which keeps one word a case. Cases that a format cannot h
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -44,12 +45,19 @@ class _Cases:
     c: list[float] = field(default_factory=list)
 
     def add(self, vector: Vector | None, c: float = 0.0) -> None:
-        if vector is None or not holds(float_named(self.shape.d_format), c):
+        if vector is None:
             return
-        a, b = float_named(self.shape.a_format), float_named(self.shape.b_format)
+        a, b, d = self._formats
+        if not holds(d, c):
+            return
         if all(holds(a, x) and holds(b, y) for x, y in set(vector.values())):
             self.vectors.append(vector)
             self.c.append(c)
+
+    @cached_property
+    def _formats(self) -> tuple[Format, Format, Format]:
+        shape = self.shape
+        return float_named(shape.a_format), float_named(shape.b_format), float_named(shape.d_format)
 
     def feature(self, name: str, *, accumulate: bool = True) -> Feature | None:
         if not self.vectors:

@@ -6,6 +6,7 @@ differ in shape alone are given the same products. All classes of C of one opera
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -55,6 +56,14 @@ class ProbeShape:
     m: int
     n: int
     k: int
+
+    def __hash__(self) -> int:
+        return self._number
+
+    @cached_property
+    def _number(self) -> int:
+        """Counted once: questions ask hundreds of thousands of times what a shape can hold."""
+        return hash((self.a_format, self.b_format, self.d_format, self.m, self.n, self.k))
 
     @property
     def classes(self) -> tuple[str, ...]:
