@@ -11,7 +11,7 @@ from refsim.ptx.checks.areas import AccessPart, Area, Repeats
 from refsim.ptx.checks.chain_order import are_shared, come_after
 from refsim.ptx.checks.history import By, History
 from refsim.ptx.checks.marks import Chains, Marks
-from refsim.ptx.checks.observed import Observers, morally_strong
+from refsim.ptx.checks.observed import Observers, not_morally_strong
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.execution.context import Context
@@ -140,7 +140,7 @@ class Comparisons:
                 return None
             if reading and benign:
                 continue
-            racing = [one for one in others if not morally_strong(self.strict, mine, self.history.by(number, one))]
+            racing = not_morally_strong(self.strict, mine, self.history, number, others)
             if racing:
                 return self.pair(lane, racing, number, "write" if writes else "read")
         return None

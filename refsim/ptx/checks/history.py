@@ -8,7 +8,7 @@ identity, whose results nobody reads.
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +50,7 @@ class AccessEvent:
         return np.flatnonzero((self.first <= granule) & (granule < self.first + self.count))
 
 
-@dataclass(frozen=True, slots=True)
-class By:
+class By(NamedTuple):
     """One thread's part of an access: what it promises, the bytes of one element, the thread's number in the grid."""
 
     meaning: Semantics
@@ -119,7 +118,7 @@ class History:
         made, meaning = self.made[number], self.meaning(number)
         return meaning.strong, meaning.scope, meaning.atomic and meaning.returns, 0 if made is None else made[1]
 
-    def by(self, number: int, agent: int) -> "By":
+    def by(self, number: int, agent: int) -> By:
         """An access as one of its threads made it."""
         made = self.made[number]
         return By(self.meaning(number), 0 if made is None else made[1], agent)

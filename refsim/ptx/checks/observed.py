@@ -31,6 +31,16 @@ def morally_strong(clocks: Clocks, one: By, other: By) -> bool:
     )
 
 
+def not_morally_strong(clocks: Clocks, one: By, history: History, number: int, agents: list[int]) -> list[int]:
+    """Those of the threads that made an access with which one thread's access is not morally strong: as a rule all or none."""
+    meaning, element, _ = history.by(number, -1)
+    if not (one.meaning.strong and meaning.strong) or one.element != element:
+        return agents
+    if min(one.meaning.scope, meaning.scope) >= GPU:
+        return []
+    return [agent for agent in agents if not morally_strong(clocks, one, By(meaning, element, agent))]
+
+
 @dataclass
 class Observers:
     """The strong reads of one granule that a lane comes after: shown its writes from the newest back, it tells which of
