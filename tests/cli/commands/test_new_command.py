@@ -35,9 +35,19 @@ def test_a_new_kernel_verifies_and_its_tests_pass(refsim, tmp_path, name):
     assert verdict["elements"] > 10_000
 
 
-def test_the_commands_that_it_names_are_green(refsim, tmp_path):
-    steps = json.loads(refsim("new", "kernel", "scale", "--path", "made/here", "--as", "json").out)["next"]
+def named_commands(refsim):
+    return json.loads(refsim("new", "kernel", "scale", "--path", "made/here", "--as", "json").out)["next"]
+
+
+def test_it_names_the_commands_that_come_next(refsim):
+    steps = named_commands(refsim)
     assert steps["test"] == "pytest made/here/test_scale.py"
+    assert steps["verify"] == "refsim verify --kernels made/here/scale_kernel.py"
+
+
+@pytest.mark.ci("the workflow of docs/ci runs both commands on this kernel in every run")
+def test_the_commands_that_it_names_are_green(refsim, tmp_path):
+    steps = named_commands(refsim)
     tested = outside(tmp_path, *steps["test"].split(), "-q", "-p", "no:cacheprovider")
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert " passed" in tested.stdout
