@@ -7,16 +7,21 @@ test that asks for the profile, and every one marked `ci`.
 
 import gc
 import os
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-# Cases of a law: with the 200 that campaigns have, two cores had done half of the deeper tests after twelve minutes.
-CASES_IN_CI = 75
+# Cases of a law here; campaigns, whose profiles these are, try 25 and 200. Two cores had done half of the deeper tests
+# after twelve minutes with 200; which mutants of tests/mutants.toml die is the same with 10 as with 25.
+CASES = {"quick": 10, "ci": 75}
 LAWS = Path(__file__).with_name("properties")
 # With Python's own thresholds the collector, which looks through 13,000 tests again and again, takes a sixth of a run.
 COLLECTED_EVERY = (50_000, 20, 20)
+BYTECODE = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,14 +31,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)  # the plugin has made its profiles
 def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(*COLLECTED_EVERY)
+    if sys.dont_write_bytecode:
+        keep_bytecode(config)
     os.environ.pop("COLUMNS", None)  # set in the workers of a parallel run: answers would differ from those of a pipe
     config.addinivalue_line(
         "markers", "ci(reason): takes seconds and repeats what a smaller test shows; not in `quick`"
     )
-    if config.getoption("--refsim-profile") == "ci":
-        settings.register_profile("laws-in-ci", settings.get_profile("refsim-ci"), max_examples=CASES_IN_CI)
-        settings.load_profile("laws-in-ci")
+    profile = config.getoption("--refsim-profile")
+    if profile in CASES:
+        settings.register_profile("laws", settings.get_profile(f"refsim-{profile}"), max_examples=CASES[profile])
+        settings.load_profile("laws")
     config.addinivalue_line("markers", "deeper: does more in a larger profile (set by the collection, not by hand)")
+
+
+def keep_bytecode(config: pytest.Config) -> None:
+    """Where Python is told to write none, processes that tests start keep their bytecode in a folder that goes with the run.
+
+    Each would compile refsim anew, a third of a small `refsim verify`; the user's own folders stay as they are.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        folder = tempfile.TemporaryDirectory(prefix="refsim-bytecode-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        config.stash[BYTECODE] = folder.name
+    if worker is not None or config.getoption("dist", "no") == "no":
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = worker["bytecode"] if worker else config.stash[BYTECODE]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """The workers of a parallel run share the folder, which is the controller's to remove."""
+    node.workerinput["bytecode"] = node.config.stash.get(BYTECODE, "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -67,6 +67,8 @@ CASES = [
     ("mxint8", -2.0, "nearest-even", "saturate", 0x80),
     ("mxint8", 2.0, "nearest-even", "saturate", 0x7F),
     ("mxint8", -1e300, "nearest-even", "saturate", 0x80),
+    ("e4m3", -1.03125, "up", "saturate", 0xB8),
+    ("e4m3", -1.03125, "down", "saturate", 0xB9),
     ("f16", 65520.0, "nearest-even", "inf", 0x7C00),
     ("f16", 65520.0, "toward-zero", "inf", 0x7BFF),
     ("bf16", 1.00390625, "nearest-even", "inf", 0x3F80),

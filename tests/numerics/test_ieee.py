@@ -56,6 +56,15 @@ def test_nan_of_f64_is_the_one_that_silicon_passes_on(result: Callable[[], np.nd
     assert bits(result()) == expected
 
 
+@pytest.mark.parametrize(
+    "zeros", [f32(0, 1 << 31), f64(0, 1 << 63), f16(0, 1 << 15)], ids=lambda zeros: zeros.dtype.name
+)
+def test_the_negative_zero_is_the_smaller_one(zeros: np.ndarray) -> None:
+    for a, b in (zeros, zeros[::-1]):
+        assert np.signbit(ieee.minimum(a, b))
+        assert not np.signbit(ieee.maximum(a, b))
+
+
 def test_nan_of_narrower_formats_is_canonical() -> None:
     assert bits(ieee.add(f32(0xFF800001), f32(0))) == 0x7FFFFFFF
     assert bits(ieee.absolute(f32(0xFFC00005))) == 0x7FFFFFFF

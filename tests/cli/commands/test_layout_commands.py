@@ -282,6 +282,9 @@ TILED = (
         ),
         (f"desc walk tensormap {TILED} --offsets 1", 2, "tma-offsets"),
         (f"desc walk tensormap {TILED} --at 1,,2", 2, "bad-field"),
+        ("layout show mma.m16n8k16.bf16.a --rows 4:4", 2, "row-range"),
+        ("layout show mma.m16n8k16.bf16.a --cols 8:4", 2, "col-range"),
+        ("layout show mma.m16n8k16.bf16.a --rows 16:", 2, "row-range"),
     ],
 )
 def test_input_beyond_reason_is_an_error_of_the_user(arguments, code, error, refsim, tmp_path):
