@@ -12,7 +12,7 @@ from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels("group_quantize_bindings.py"))
-CASES = {"quick": 2, "ci": 40, "night": 1000}  # generated for each of the six variants, beside the corpus
+CASES = {"quick": 1, "ci": 40, "night": 1000}  # generated for each of the six variants, beside the corpus
 GROUP, BLOCK = bindings.FP8_GROUP_QUANTIZE, bindings.FP8_BLOCK_QUANTIZE
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in bindings.KERNELS]
 VARIANTS = [
@@ -72,8 +72,8 @@ LATER = pytest.mark.ci("others of the same kernel are refused in every run")
 # fmt: off
 MUTANTS = (
     pytest.param(GROUP, "__hmax2_nan(low, high)", "__hmax2(low, high)", id="nan-dropped-late"),
-    pytest.param(GROUP, "quotient & 0x007fffffu", "quotient & 0x00600000u", id="power-of-two-cut"),
-    pytest.param(GROUP, "lane % kVectors == u", "lane % 2 == u", id="scale-of-another-group"),
+    pytest.param(GROUP, "quotient & 0x007fffffu", "quotient & 0x00600000u", id="power-of-two-cut", marks=LATER),
+    pytest.param(GROUP, "lane % kVectors == u", "lane % 2 == u", id="scale-of-another-group", marks=LATER),
     pytest.param(GROUP, "ceil_div(m, 4) * 4", "m", id="rows-not-padded", marks=LATER),
     pytest.param(GROUP, "__fdiv_rn(peak, 448.0f)", "__fmul_rn(peak, 1.0f / 448.0f)", id="reciprocal-of-448", marks=LATER),
     pytest.param(GROUP, "* 4 + block % 4", "* 4 + 3 - block % 4", id="codes-of-a-word-turned", marks=LATER),

@@ -19,7 +19,7 @@ from refsim.testing.kernel_files import load_kernel_file
 CHIPS = tuple(region.chip for region in oracles.CUBLASLT_REGIONS)
 REGIONS = {region.chip: region for region in oracles.CUBLASLT_REGIONS}
 MODES = {mode.name: mode for mode in probe.MODES}
-SHARES = {"quick": 4, "ci": 1, "night": 1}  # of the cases one in so many
+SHARES = {"quick": 8, "ci": 1, "night": 1}  # of the cases one in so many
 NOT_RUN = 0xFFFF
 
 

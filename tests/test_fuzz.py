@@ -38,7 +38,7 @@ def test_more_of_both():
 def test_the_watch_sees_what_goes_wrong(wrong):
     """Each in a process of its own, like the campaign."""
     script = (
-        f"from tests.test_fuzz import misbehave; from tests.fuzz import watched\nwatched.SECONDS = 0.5\n"
+        f"from tests.test_fuzz import misbehave; from tests.fuzz import watched\nwatched.SECONDS = 0.1\n"
         f"with watched.limits():\n    print(watched.attempt('x', 1, lambda: misbehave({wrong!r})))"
     )
     done = subprocess.run(

@@ -222,6 +222,7 @@ def test_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, own
 
 
 @needs_nvrtc
+@pytest.mark.ci("tests/device/test_headers.py includes them in every run")
 def test_headers_of_cooperative_groups_are_found(tmp_path: Path) -> None:
     """They include one another in quotes, which are looked for in the folders that are given and nowhere else."""
     source = tmp_path / "groups.cu"

@@ -1,7 +1,7 @@
 """refsim.device.driver: both libraries against a driver that is compiled with cuda.h; what is missing, and what is said.
 
-The fake driver writes down what it was handed. A process of its own runs each case, since a library looks for its driver
-once.
+The fake driver writes down what it was handed. A library looks for its driver once, so processes of their own ask: one for
+each library, and one for each fault.
 """
 
 import importlib
@@ -70,6 +70,48 @@ print(json.dumps(said))
 """
 
 
+ASKED = {
+    "launches": """
+args = [np.uint8(7), Struct(bytes(range(16)), 16), np.float16(1), np.float32(1.5)]
+said["all"] = echo("echo_8_1_16_2_4", 16, (32, 2), args, 60_000, cluster=(16,), cooperative=True)
+said["plain"] = echo("echo_8", (3, 4, 5), 96, [])
+said["early"] = echo("echo_8", 1, 32, [], programmatic=True)
+""",
+    "parameters": """
+wide = np.arange(32752, dtype=np.uint32).astype(np.uint8).tobytes()
+said["wide"] = echo("echo_8_32752_4", 1, 1, [Struct(wide, 8), np.uint32(0xdeadbeef)])
+""",
+    "tensor map": """
+x = gpu.upload(np.zeros(64 * 40, np.uint16), name="x")
+made = layouts.tensor_map("bfloat16", (32, 20), (16, 8), strides=(128,), address=x.address + 32,
+                          element_strides=(1, 2), swizzle="64B", l2_promotion="256B", oob_fill="nan_request_zero_fma")
+said["x"] = x.address
+said["map"] = echo("echo_8_128_4", 1, 1, [made, np.uint32(0x01020304)])
+said["bytes"] = bytes(gpu.encode(made)).hex()
+beyond = layouts.tensor_map("bfloat16", (64, 41), (16, 8), address=x.address)
+said["beyond"] = refused(gpu.launch, "echo_8_128_4", 1, 1, [out, beyond, np.uint32(1)])
+said["nowhere"] = refused(gpu.encode, layouts.tensor_map("uint8", (64, 4), (16, 4)))
+said["refused"] = refused(gpu.encode, layouts.tensor_map("uint8", (64, 4), (16, 4), address=x.address, l2_promotion="64B"))
+""",
+    "im2col map": """
+x = gpu.upload(np.zeros(4096, np.uint16), name="x")
+made = layouts.im2col_map("float16", (32, 6, 5, 2), 16, 40, lower=(-1, -2), upper=(1, -3), address=x.address,
+                          element_strides=(1, 2, 3, 1), swizzle="32B", l2_promotion="128B", oob_fill="nan_request_zero_fma")
+said["x"] = x.address
+said["bytes"] = bytes(gpu.encode(made)).hex()
+""",
+    "refusals": """
+said["launch"] = refused(gpu.launch, "refuse_701", 1, 1, [])
+said["unnamed"] = refused(gpu.launch, "refuse_12345", 1, 1, [])
+said["memory"] = refused(gpu.output, 1 << 21, np.uint8, name="huge")
+said["shared"] = refused(gpu.launch, "echo_8", 1, 1, [out], 300_000)
+said["resident"] = refused(gpu.launch, "echo_8", 9, 1024, [out], cooperative=True)
+said["fits"] = refused(gpu.launch, "echo_8", 8, 1024, [out], cooperative=True)
+""",
+}
+"""What one process asks of the driver, one after the other; each has answers of its own."""
+
+
 @pytest.fixture(scope="session")
 def libcuda(tmp_path_factory):
     """The folder of the fake driver."""
@@ -103,7 +145,7 @@ def libcuda(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["pycuda", "bindings", "libcuda"])
+@pytest.fixture(scope="module", params=["pycuda", "bindings", "libcuda"])
 def backend(request):
     if request.param == "bindings":
         pytest.importorskip("cuda.bindings.driver", reason="needs cuda.bindings: pip install 'refsim[gpu]'")
@@ -122,6 +164,15 @@ def case(libcuda, backend, body, **environment):
     return json.loads(ran.stdout)
 
 
+@pytest.fixture(scope="module")
+def answers(libcuda, backend):
+    """What is said to each of ASKED."""
+    steps = ["fresh, every = said, {}"]
+    for name, body in ASKED.items():
+        steps += ["said = dict(fresh)", body.strip(), f"every[{name!r}] = said"]
+    return case(libcuda, backend, "\n".join([*steps, "said = every"]))
+
+
 def launched(echoed):
     """Grid, block, shared bytes, {attribute: its first three numbers}, and the parameters of an echo."""
     raw = bytes.fromhex(echoed)
@@ -136,17 +187,8 @@ def launched(echoed):
     )
 
 
-def test_a_launch_hands_the_driver_what_was_asked_for(libcuda, backend):
-    said = case(
-        libcuda,
-        backend,
-        """
-args = [np.uint8(7), Struct(bytes(range(16)), 16), np.float16(1), np.float32(1.5)]
-said["all"] = echo("echo_8_1_16_2_4", 16, (32, 2), args, 60_000, cluster=(16,), cooperative=True)
-said["plain"] = echo("echo_8", (3, 4, 5), 96, [])
-said["early"] = echo("echo_8", 1, 32, [], programmatic=True)
-""",
-    )
+def test_a_launch_hands_the_driver_what_was_asked_for(answers, backend):
+    said = answers["launches"]
     assert said["facts"]["device"] == "Fake GPU"
     assert said["facts"]["driver"] == "CUDA 13.0"
     assert (
@@ -169,37 +211,15 @@ said["early"] = echo("echo_8", 1, 32, [], programmatic=True)
     assert launched(said["early"])[3] == {6: [1, 0, 0]}
 
 
-def test_the_most_parameter_bytes_arrive_whole(libcuda, backend):
-    said = case(
-        libcuda,
-        backend,
-        """
-wide = np.arange(32752, dtype=np.uint32).astype(np.uint8).tobytes()
-said["wide"] = echo("echo_8_32752_4", 1, 1, [Struct(wide, 8), np.uint32(0xdeadbeef)])
-""",
-    )
+def test_the_most_parameter_bytes_arrive_whole(answers):
+    said = answers["parameters"]
     parameters = launched(said["wide"])[-1]
     assert parameters[8 : 8 + 32752] == bytes(n & 0xFF for n in range(32752))
     assert parameters[8 + 32752 :].startswith(b"\xef\xbe\xad\xde")
 
 
-def test_a_tensor_map_is_encoded_by_the_driver(libcuda, backend):
-    said = case(
-        libcuda,
-        backend,
-        """
-x = gpu.upload(np.zeros(64 * 40, np.uint16), name="x")
-made = layouts.tensor_map("bfloat16", (32, 20), (16, 8), strides=(128,), address=x.address + 32,
-                          element_strides=(1, 2), swizzle="64B", l2_promotion="256B", oob_fill="nan_request_zero_fma")
-said["x"] = x.address
-said["map"] = echo("echo_8_128_4", 1, 1, [made, np.uint32(0x01020304)])
-said["bytes"] = bytes(gpu.encode(made)).hex()
-beyond = layouts.tensor_map("bfloat16", (64, 41), (16, 8), address=x.address)
-said["beyond"] = refused(gpu.launch, "echo_8_128_4", 1, 1, [out, beyond, np.uint32(1)])
-said["nowhere"] = refused(gpu.encode, layouts.tensor_map("uint8", (64, 4), (16, 4)))
-said["refused"] = refused(gpu.encode, layouts.tensor_map("uint8", (64, 4), (16, 4), address=x.address, l2_promotion="64B"))
-""",
-    )
+def test_a_tensor_map_is_encoded_by_the_driver(answers):
+    said = answers["tensor map"]
     handed = [9, 2, said["x"] + 32, 32, 20, 128, 16, 8, 1, 2, 0, 2, 3, 1, 0, 0]
     parameters = launched(said["map"])[-1]
     assert parameters[8 : 8 + 128] == struct.pack("<16Q", *handed) == bytes.fromhex(said["bytes"])
@@ -209,35 +229,14 @@ said["refused"] = refused(gpu.encode, layouts.tensor_map("uint8", (64, 4), (16, 
     assert said["refused"] == ["tensormap-refused", 2, "the driver refuses the tensor map: status 801"]
 
 
-def test_an_im2col_map_is_encoded_by_the_driver(libcuda, backend):
-    said = case(
-        libcuda,
-        backend,
-        """
-x = gpu.upload(np.zeros(4096, np.uint16), name="x")
-made = layouts.im2col_map("float16", (32, 6, 5, 2), 16, 40, lower=(-1, -2), upper=(1, -3), address=x.address,
-                          element_strides=(1, 2, 3, 1), swizzle="32B", l2_promotion="128B", oob_fill="nan_request_zero_fma")
-said["x"] = x.address
-said["bytes"] = bytes(gpu.encode(made)).hex()
-""",
-    )
+def test_an_im2col_map_is_encoded_by_the_driver(answers):
+    said = answers["im2col map"]
     handed = [32, 6, 5, 2, 64, 384, 1920, -1, -2, 1, -3, 16, 40, 1, 2, 3, 1, 0, 1, 2, 1]
     assert bytes.fromhex(said["bytes"])[:100] == struct.pack("<2iQ21i", 6, 4, said["x"], *handed)
 
 
-def test_refusals_have_a_code_and_the_drivers_words(libcuda, backend):
-    said = case(
-        libcuda,
-        backend,
-        """
-said["launch"] = refused(gpu.launch, "refuse_701", 1, 1, [])
-said["unnamed"] = refused(gpu.launch, "refuse_12345", 1, 1, [])
-said["memory"] = refused(gpu.output, 1 << 21, np.uint8, name="huge")
-said["shared"] = refused(gpu.launch, "echo_8", 1, 1, [out], 300_000)
-said["resident"] = refused(gpu.launch, "echo_8", 9, 1024, [out], cooperative=True)
-said["fits"] = refused(gpu.launch, "echo_8", 8, 1024, [out], cooperative=True)
-""",
-    )
+def test_refusals_have_a_code_and_the_drivers_words(answers):
+    said = answers["refusals"]
     assert said["launch"][:2] == ["launch-refused", 2]
     assert "cuLaunchKernelEx: as the driver says (CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)" in said["launch"][2]
     assert said["unnamed"][0] == "launch-refused"

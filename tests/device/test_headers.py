@@ -170,6 +170,7 @@ def test_cooperative_groups_reduce_scan_and_copy():
     assert y[64:].tolist() == value.cumsum(1).ravel().tolist()
 
 
+@pytest.mark.ci("tests/ptx/test_cuda_barriers.py has pipelines of every kind in every run")
 def test_a_pipeline_of_two_stages():
     (y,) = ran(PIPELINE, [X], [(64, np.int32)], block=32)
     assert y.tolist() == X.reshape(2, 32)[:, ::-1].ravel().tolist()

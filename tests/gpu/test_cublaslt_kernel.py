@@ -8,6 +8,7 @@ from hypothesis import given
 
 from refsim import device
 from refsim.testing import find_kernels, run_campaign, verdicts
+from refsim.testing.effort import share
 
 FILE = Path(__file__).parents[2] / "conformance/cublaslt/kernels.py"
 (KERNEL,) = find_kernels([FILE])
@@ -19,6 +20,7 @@ def test_the_library_is_called_in_under_20_lines() -> None:
     assert 5 < len(lines) < 20
 
 
+@share(1 / 5)
 @given(problem=KERNEL.problem)
 def test_the_oracle_answers_every_problem_that_is_drawn(problem) -> None:
     answer = KERNEL.oracle(problem)["d"]

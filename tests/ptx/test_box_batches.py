@@ -50,9 +50,17 @@ def told(mistake: str, policy: str, level: str, *, shares: bool) -> tuple[Any, .
     return *said, memory.read(places[1], x.nbytes).tobytes()
 
 
+LATER = pytest.mark.ci("boxes that blocks share have the same mistake in every run")
+
+
 @pytest.mark.parametrize(
     ("mistake", "shares"),
-    [(mistake, shares) for mistake in MISTAKES for shares in (False, True) if shares or mistake not in SHARED_ONLY],
+    [
+        pytest.param(mistake, shares, marks=() if shares or mistake in ("none", "one-place") else LATER)
+        for mistake in MISTAKES
+        for shares in (False, True)
+        if shares or mistake not in SHARED_ONLY
+    ],
 )
 def test_copies_together_find_what_each_finds(monkeypatch: pytest.MonkeyPatch, mistake: str, shares: bool) -> None:
     begun: list[bool] = []

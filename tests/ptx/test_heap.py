@@ -122,7 +122,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> ptx.Program:
     return ptx.load(compile_ptx(path, "sm_80").text, "sm_80")
 
 
-SCHEDULES = [SeededPolicy("eager"), SeededPolicy("lazy"), SeededPolicy("random", 1), SeededPolicy("random", 2)]
+SCHEDULES = [SeededPolicy("eager"), SeededPolicy("random", 1), SeededPolicy("lazy"), SeededPolicy("random", 2)]
+LATER = pytest.mark.ci("two orders are tried in every run")
+ORDERS = [*SCHEDULES[:2], *(pytest.param(order, marks=LATER) for order in SCHEDULES[2:])]
 
 
 def launch(
@@ -134,7 +136,7 @@ def launch(
     return out.tolist(), trace
 
 
-@pytest.mark.parametrize("order", SCHEDULES, ids=str)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_kernel_is_silent(program: ptx.Program, name: str, order: SeededPolicy) -> None:
     out, trace = launch(program, name, order)
@@ -142,7 +144,7 @@ def test_a_right_kernel_is_silent(program: ptx.Program, name: str, order: Seeded
     assert (*trace.findings, *trace.warnings, *trace.notes) == ()
 
 
-@pytest.mark.parametrize("order", SCHEDULES, ids=str)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_is_told_with_both_lines(program: ptx.Program, name: str, order: SeededPolicy) -> None:
     code, says, _ = WRONG[name]

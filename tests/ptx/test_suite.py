@@ -19,13 +19,12 @@ ACCESSES = ("ld", "ldmatrix", "st", "atom", "red", "cp", *MEETS)
 
 def schedules(profile: str) -> list[tuple[str, int]]:
     """Policies and seeds of a profile."""
-    return [("eager", 1), ("lazy", 1), *(("random", seed) for seed in range(1, 3 if profile == "quick" else 11))]
+    return [("eager", 1), ("lazy", 1), *(("random", seed) for seed in range(1, 2 if profile == "quick" else 11))]
 
 
 def some_schedules(profile: str) -> list[tuple[str, int]]:
-    """Those in which a missing edge is looked for: in the quick profile the plainest order, and one with a warp that comes
-    late."""
-    return [("eager", 1), ("random", 2)] if profile == "quick" else schedules(profile)
+    """Those in which a missing edge is looked for: in the quick profile one with a warp that comes late."""
+    return [("random", 2)] if profile == "quick" else schedules(profile)
 
 
 def test_the_suite_is_as_large_and_as_varied_as_it_says() -> None:

@@ -96,6 +96,9 @@ def _is_alike(name: str, capability: int) -> bool:
     return capability == 90 or (capability == 80 and name not in OWN_CODE)
 
 
+OF_BOTH = [pytest.param(80, marks=OFTEN_ALIKE), 89]
+
+
 CASES = [
     pytest.param(name, capability, marks=OFTEN_ALIKE if _is_alike(name, capability) else ())
     for name in LAUNCHES
@@ -118,7 +121,7 @@ def test_a_kernel_by_triton_is_right_and_silent_under_every_policy(
             launch.check(after, **more)
 
 
-@pytest.mark.parametrize("capability", [80, 89])
+@pytest.mark.parametrize("capability", OF_BOTH)
 def test_every_atomic_with_every_order_and_scope_stands_in_the_code(capability: int, kernels: Any) -> None:
     texts = [
         compiled(kernels, launch("i4"), capability).asm["ptx"]
@@ -132,7 +135,7 @@ def test_every_atomic_with_every_order_and_scope_stands_in_the_code(capability: 
                 ), (order, scope, operation)
 
 
-@pytest.mark.parametrize("capability", [80, 89])
+@pytest.mark.parametrize("capability", OF_BOTH)
 def test_a_lock_that_is_released_without_order_is_found(capability: int, kernels: Any) -> None:
     launch = launches.locked("relaxed")
     kernel = compiled(kernels, launch, capability)

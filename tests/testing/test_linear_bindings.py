@@ -108,14 +108,16 @@ def test_campaign_passes_on_a_right_stand_in(kernel, layer_device):
     assert verdict.cases == len(small(kernel).corpus) + 25
 
 
-LATER = pytest.mark.ci("three mistakes are caught in every run")
+LATER = pytest.mark.ci("a mistake in each layer is caught in every run")
 
 
 @pytest.mark.parametrize(
     ("kernel", "mistake", "suspect"),
     [
         (KERNELS[0], "no residual", "the residual was not added"),
-        (KERNELS[1], "trick", "zero, subnormal and NaN codes decoded by adding 120 to the exponent"),
+        pytest.param(
+            KERNELS[1], "trick", "zero, subnormal and NaN codes decoded by adding 120 to the exponent", marks=LATER
+        ),
         (KERNELS[1], "not shuffled", "shuffled weights read as if they were in order"),
         pytest.param(KERNELS[1], "no residual", "", marks=LATER),
         pytest.param(KERNELS[0], "gap", "", marks=LATER),

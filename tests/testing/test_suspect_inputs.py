@@ -1,6 +1,8 @@
 """A kernel that reads its inputs wrongly is named by what it takes for the right ones."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,12 +83,20 @@ def named(changes: dict[str, str]) -> list[str]:
     return [each.suspect for each in found]
 
 
-@pytest.mark.parametrize("suspect", MISTAKES)
+OFTEN_ENOUGH = pytest.mark.ci("others like it are named in every run")
+LATER = ("off-by-one column", "another bias", "one row for all")
+
+
+def some(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=OFTEN_ENOUGH) if name in LATER else name for name in names]
+
+
+@pytest.mark.parametrize("suspect", some(MISTAKES))
 def test_a_mistake_in_reading_is_named(suspect: str) -> None:
     assert named(MISTAKES[suspect]) == [suspect]
 
 
-@pytest.mark.parametrize("name", NO_MISTAKE)
+@pytest.mark.parametrize("name", some(NO_MISTAKE))
 def test_what_no_other_input_mends_is_not_named(name: str) -> None:
     assert named(NO_MISTAKE[name]) == []
 
@@ -97,7 +107,7 @@ def test_the_inquiry_says_which_input_it_is() -> None:
     assert str(found).startswith("FN / FNUZ: codes of e4m3 are read as e4m3fnuz, input x; undone, it agrees on all")
 
 
-@pytest.mark.parametrize("is_asked", [True, False])
+@pytest.mark.parametrize("is_asked", [pytest.param(True, marks=OFTEN_ENOUGH), False])
 def test_the_axis_stays_open_where_an_input_could_not_be_asked(is_asked: bool) -> None:
     """What is stored one column further may come from a flat input that is read one further: nobody knows its rows."""
     made = kernel({"y[i]": "y[column + 1 < n ? i + 1 : row * n]", "0.1f": "0.1f * column"})

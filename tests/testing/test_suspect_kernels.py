@@ -205,9 +205,7 @@ TABLE = {
     "the right kernel": (PLAIN, "", SHARED % "t", SHARED % "t"),
 }
 QUICK = (
-    "contraction of halves",
     "a half through a float",
-    "the next column",
     "stored one column further",
     "a neighbour",
 )

@@ -199,10 +199,8 @@ TABLE = {
 
 QUICK = (
     "contracted",
-    "terms of a loop",
     "rounded twice",
     "lanes upwards",
-    "reciprocal",
     "swizzled on one side",
     "one too few",
 )

@@ -42,6 +42,7 @@ def strict(file: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.ci("mypy reads all of refsim anew; that the consumer has every public name is asked in every run")
 @pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed here: it comes with refsim[dev]")
 def test_strict_mypy_knows_every_public_function_and_no_misspelt_one(tmp_path: Path) -> None:
     right = strict(CONSUMER, tmp_path / "cache")

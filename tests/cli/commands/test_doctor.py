@@ -92,6 +92,19 @@ KERNELS = [replace(amax, corpus=amax.corpus[:1])]
 """
 
 
+WITH_NOTHING = pytest.mark.parametrize(
+    "toolkit",
+    [pytest.param("toolkit", marks=pytest.mark.ci("a toolkit compiles for other tests in every run")), "none"],
+    indirect=True,
+)
+WITH_A_TOOLKIT = pytest.mark.parametrize(
+    "toolkit",
+    ["toolkit", pytest.param("none", marks=pytest.mark.ci("the bundled text is verified in every run"))],
+    indirect=True,
+)
+
+
+@WITH_NOTHING
 def test_verify_runs(python: Path, toolkit: Path | None, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(ONE_PROBLEM)
     command = ("verify", "--kernels", str(tmp_path / "one.py"), "--device", "sim", "--cases", "2", "--as", "json")
@@ -115,6 +128,7 @@ def assert_all_run(python: Path, toolkit: Path | None, tmp_path: Path, target: s
     assert record["counts"]["pass"] >= len(planned) * 4 // 5
 
 
+@WITH_A_TOOLKIT
 def test_every_probe_of_tensor_cores_runs(python: Path, toolkit: Path | None, tmp_path: Path) -> None:
     """Each instruction of the text that comes from there."""
     assert_all_run(python, toolkit, tmp_path, "sm_80", ("layouts",))

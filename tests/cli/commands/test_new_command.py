@@ -45,7 +45,7 @@ def test_it_names_the_commands_that_come_next(refsim):
     assert steps["verify"] == "refsim verify --kernels made/here/scale_kernel.py"
 
 
-@pytest.mark.ci("the workflow of docs/ci runs both commands on this kernel in every run")
+@pytest.mark.ci("CI runs both commands on such a kernel, with the wheel")
 def test_the_commands_that_it_names_are_green(refsim, tmp_path):
     steps = named_commands(refsim)
     tested = outside(tmp_path, *steps["test"].split(), "-q", "-p", "no:cacheprovider")
