@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from refsim.formats import float_named
 from refsim.ptx.async_ops.tensor_pipe import Operation, TensorPipe
-from refsim.ptx.checks.undefined_tensor import product_masks
+from refsim.ptx.checks.undefined_tensor import copied_masks, product_masks
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import MISUSE, TensorBox, check_held
+from refsim.ptx.execution.tensor_copy import CopyAsked
 from refsim.ptx.execution.tensor_operands import DescriptorError, chunks_of, codes_in_columns, codes_in_shared
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
 from refsim.ptx.isa.fragments import chained_product, scaled_product
@@ -82,6 +83,30 @@ class TensorCore(TensorPipe):
         work = self._work(one, asked, d, (shown[0] if a_places is not None else None, shown[-1]))
         items = np.unique(np.concatenate(shown))
         self.start(Operation(self.number(), one, work, tuple(reads), (d,), items))
+
+    def copy(self, one: Lanes, asked: CopyAsked) -> None:
+        """A thread asks for a copy of rows of shared memory."""
+        cta, machine = int(one.cta[0]), self.machine
+        try:
+            places = asked.chunks
+        except DescriptorError as error:
+            raise one.fault(
+                "invalid-operand", 0, f"the descriptor of the copy, {asked.word:#x}: {error}", _RULE
+            ) from None
+        box = asked.box(cta)
+        self._box(one, asked.address, box.lanes, box.end - box.first)
+        items = self._show(one, places.ravel())
+        rows, columns = asked.lanes[:, :, None], np.arange(box.first, box.end)[None, None, :]
+        if machine.tracking is not None:
+            copied_masks(one, places, rows, columns)
+        self.memory.unwritten[cta][box.lanes, box.first : box.end] = False
+
+        def work() -> None:
+            held = machine.shared.bytes.view(ITEM[_CHUNK]).take(items).view(np.uint8).reshape(*places.shape, _CHUNK)
+            self._words(cta, box.first, box.end)
+            self.memory.words[cta][rows, columns] = asked.words(held)[:, None, :]
+
+        self.start(Operation(self.number(), one, work, (), (box,), items))
 
     # ---- where operands are
     def _box(self, one: Lanes, address: int, used: NDArray[np.bool_], width: int) -> TensorBox:

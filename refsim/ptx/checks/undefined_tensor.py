@@ -133,6 +133,19 @@ def product_masks(one: Lanes, asked_for: ProductAsked, places: tuple[Array | Non
     memory.events[key], memory.bits[key] = events[kept], np.where(events[kept] != 0, _ALL, np.uint32(0))
 
 
+def copied_masks(one: Lanes, places: Array, rows: Array, columns: Array) -> None:
+    """tcgen05.cp: a chunk with an undefined bit makes its four words undefined."""
+    several = Lanes(one.machine, np.repeat(one.ids, places.size), one.statement)
+    found = read(several, "shared", places.ravel(), _CHUNK, _CHUNK)
+    events = np.zeros(places.shape, np.int32) if found is None else found[1].reshape(places.shape)
+    wide = events.repeat(4, axis=1)[:, None, :]
+    memory, cta = one.machine.tensor_pipe.memory, int(one.cta[0])
+    assert memory.bits is not None
+    assert memory.events is not None
+    memory.events[cta][rows, columns] = wide
+    memory.bits[cta][rows, columns] = np.where(wide != 0, _ALL, np.uint32(0))
+
+
 def _seen(one: Lanes, cta: Array, rows: Array, columns: Array) -> Array:
     """The events of words of tensor memory, as one lane sees them."""
     bits, events = known(one, cta, *(each[None] for each in np.broadcast_arrays(rows, columns)))

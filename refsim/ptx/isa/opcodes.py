@@ -63,6 +63,7 @@ SEQUENCES: dict[str, dict[str, str]] = {
     "wmma": _LAYOUTS,
     "wgmma": _REDUCTION,
     "createpolicy": _PRIORITIES,
+    "tcgen05": dict.fromkeys(("b6x16_p32", "b4x16_p64"), "type"),
     "cp": _PLACES,
     "tensormap": _PLACES,
 }

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_copies import asked
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.tensor_copy import CopyAsked
 from refsim.ptx.execution.tensor_product import ProductAsked, ProductError, tensor_form
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.tensor_memory import TENSOR_SINCE
@@ -167,3 +168,38 @@ def commit(lanes: Lanes, barrier: Array, *, space: str | None) -> None:
 def commit_for_many(lanes: Lanes, barrier: Array, ctas: Array, *, space: str | None) -> None:
     """The same at the same place in each CTA of the cluster that a mask names."""
     lanes.machine.tensor_pipe.commit(lanes, "generic" if space is None else "shared", barrier, ctas)
+
+
+_WARPS = {"": ((0,), (1,), (2,), (3,)), "warpx2::02_13": ((0, 2), (1, 3)), "warpx2::01_23": ((0, 1), (2, 3))}
+_WARPS["warpx4"] = ((0, 1, 2, 3),)
+_COPIES = {
+    "": ("128x256b", "4x256b", "128x128b"),
+    "warpx2::02_13": ("64x128b",),
+    "warpx2::01_23": ("64x128b",),
+    "warpx4": ("32x128b",),
+}
+_NARROW = {"": 0, ".b8x16.b6x16_p32": 6, ".b8x16.b4x16_p64": 4}
+
+
+def _copies(multicast: str, narrow: str) -> None:
+    shapes = "|".join(_COPIES[multicast])
+
+    @instruction(
+        f"tcgen05.cp.cta_group::1.{{shape:{shapes}}}{'.' * bool(multicast)}{multicast}{narrow} [t], b:b64",
+        since=TENSOR_SINCE,
+        source=PTX["tcgen05.cp"],
+        undefined=asked,
+    )
+    def copy(lanes: Lanes, address: Array, words: Array, *, shape: str) -> None:
+        """Rows of shared memory by a descriptor to lanes of tensor memory, to those of several warps with a multicast; narrow
+        elements come to a byte each, low bits first."""
+        for at in range(lanes.count):
+            one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+            to, word = (int(lanes.full(each)[at]) for each in (address, words))
+            given = CopyAsked(to, word, shape, _WARPS[multicast], _NARROW[narrow])
+            lanes.machine.tensor_pipe.copy(one, given)
+
+
+for _multicast in _COPIES:
+    for _narrow in _NARROW:
+        _copies(_multicast, _narrow)

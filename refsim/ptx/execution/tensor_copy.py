@@ -1,0 +1,55 @@
+"""tcgen05.cp: rows of shared memory on their way to lanes of tensor memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.ptx.execution.tensor_cells import TensorBox
+from refsim.ptx.execution.tensor_operands import row_chunks
+from refsim.ptx.memory.tensor_memory import TENSOR_LANES
+
+Array = NDArray[Any]
+_WORDS = 4  # of a chunk of 16 bytes
+_ELEMENTS = 16  # of a chunk of narrow elements, each a byte in tensor memory
+_WARP = 32
+
+
+@dataclass(frozen=True)
+class CopyAsked:
+    """One executed tcgen05.cp: where the columns begin, the descriptor, the shape, the warps that get each 32 rows, and the
+    bits of narrow elements (0: bytes as they are)."""
+
+    address: int
+    word: int
+    shape: str
+    warps: tuple[tuple[int, ...], ...]
+    narrow: int = 0
+
+    @property
+    def lanes(self) -> Array:
+        """The lanes that get each row, (rows, copies)."""
+        if self.shape.startswith("4x"):
+            return np.arange(4)[:, None] * _WARP  # one row for each warp's first lane: inferred, not measured
+        row = np.arange(_WARP)[:, None]
+        return np.concatenate([row + _WARP * np.array(warps)[None, :] for warps in self.warps])
+
+    @property
+    def chunks(self) -> Array:
+        """The shared addresses of what it reads, (rows, chunks of a row)."""
+        return row_chunks(self.word, self.shape)
+
+    def box(self, cta: int) -> TensorBox:
+        """The words that it writes."""
+        lanes, first = np.zeros(TENSOR_LANES, np.bool_), self.address & 0xFFFF
+        lanes[self.lanes.ravel()] = True
+        return TensorBox(cta, lanes, first, first + _WORDS * self.chunks.shape[1])
+
+    def words(self, held: Array) -> Array:
+        """The words of each row, from the bytes (rows, chunks, 16) of its chunks."""
+        if self.narrow:
+            bits = np.unpackbits(held, axis=-1, bitorder="little")[..., : _ELEMENTS * self.narrow]
+            apart = bits.reshape(*held.shape[:2], _ELEMENTS, self.narrow)
+            held = np.packbits(apart, axis=-1, bitorder="little")[..., 0]
+        return np.ascontiguousarray(held).view(np.uint32).reshape(len(held), -1)
