@@ -361,3 +361,22 @@ def test_undefined_operands_reach_their_row_or_column_of_d(start: int, stored: s
     else:
         _, trace = kernel.run(image, None, words, (case.word(),))
         assert trace.findings == ()
+
+
+@pytest.mark.parametrize(("type", "used"), [("e2m1", 8), ("e2m3", 12), ("e4m3", 16)])
+def test_the_padding_of_narrow_elements_is_not_read(type: str, used: int) -> None:
+    """Of a chunk's last word, undefined, a row of D depends only where it holds elements."""
+    case = Case("f8f6f4", type, "e4m3", swizzles=("none", "none"))
+    zeros = np.zeros((128, 32), np.uint8)
+    image, words = image_of(case, zeros, zeros[:32])
+    for at in (used - 4, 12):
+        lost = f".shared .align 16 .b8 lost[16]; ld.shared.b32 %x1, [lost]; @%first st.shared.b32 [%s+{A_START + at}], %x1;"
+        load = f"tcgen05.ld.sync.aligned.32x32b.x32.b32 {registers(32)}, [%own]; tcgen05.wait::ld.sync.aligned;"
+        product = with_products(f"{opcode(case)} [%base], %word0, %word1, %v0, %no;")
+        body = f"{lost} fence.proxy.async; bar.sync 0; {product} {load} @%first st.global.b32 [%out], %r9;"
+        kernel = TensorKernel(body, columns=32, dumps=False)
+        if at < used:
+            with pytest.raises(RefsimError, match="an output"):
+                kernel.run(image, None, words, (case.word(),))
+        else:
+            assert kernel.run(image, None, words, (case.word(),))[1].findings == ()

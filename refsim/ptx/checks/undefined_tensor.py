@@ -14,7 +14,7 @@ from refsim.ptx.checks.undefined_memory import ADDRESS, read, write
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, mask_of
 from refsim.ptx.execution.tensor_cells import Cells, cells_of
-from refsim.ptx.execution.tensor_operands import event_matrix
+from refsim.ptx.execution.tensor_operands import bytes_used, event_matrix
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
 
 Array = NDArray[Any]
@@ -154,7 +154,11 @@ def _seen(one: Lanes, cta: Array, rows: Array, columns: Array) -> Array:
 
 def _shared_events(one: Lanes, places: Array, form: TensorForm, side: str) -> Array:
     """The event of each element of an operand in shared memory, (rows, k), a chunk as a whole."""
-    several = Lanes(one.machine, np.repeat(one.ids, len(places)), one.statement)
-    found = read(several, "shared", places, _CHUNK, _CHUNK)
-    events = np.zeros(len(places), np.int32) if found is None else found[1][:, 0]
+    used = bytes_used(form, side)
+    width = used & -used  # 12 bytes are read as three words
+    pieces = (places[:, None] + np.arange(0, used, width)).ravel()
+    several = Lanes(one.machine, np.repeat(one.ids, len(pieces)), one.statement)
+    found = read(several, "shared", pieces, width, width)
+    events = np.zeros(len(pieces), np.int32) if found is None else found[1][:, 0]
+    events = events.reshape(len(places), -1).max(axis=1)
     return event_matrix(events, form, side)

@@ -18,6 +18,7 @@ COPY_ROWS = {"128x256b": 128, "4x256b": 4, "128x128b": 128, "64x128b": 64, "32x1
 __all__ = [
     "COPY_ROWS",
     "DescriptorError",
+    "bytes_used",
     "chunks_of",
     "codes_in_columns",
     "codes_in_shared",
@@ -71,5 +72,15 @@ def _contained(items: Array, type: str, container: int) -> Array:
     row = element_named(type)
     if container > 4 and row.code_bits >= 8:
         return np.ascontiguousarray(items).view(row.code_dtype)
-    used = _CHUNK * row.code_bits // container
-    return unpack(np.ascontiguousarray(items[:, :used]), float_named(type))
+    return unpack(np.ascontiguousarray(items[:, : _used(type, container)]), float_named(type))
+
+
+def _used(type: str, container: int) -> int:
+    """The bytes of a chunk that elements fill: 8 where FP4 stand for bytes, the rest is padding."""
+    bits = element_named(type).code_bits
+    return _CHUNK * bits // container if bits < 8 else _CHUNK
+
+
+def bytes_used(form: TensorForm, side: str) -> int:
+    """The bytes of each chunk of an operand in shared memory that its product reads, from the chunk's first on."""
+    return _used(form.a if side == "a" else form.b, operand_named(form.operand(side)).container_bits)
