@@ -71,6 +71,10 @@ SCALED = {  # what sm_120a multiplies with block scales; FP8 x FP4 Triton 3.9 mu
     "mxfp4": "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0",
     "nvfp4": "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3",
 }
+TENSOR = "tcgen05.mma.cta_group::1.kind::"
+IN_TENSOR_MEMORY = dict.fromkeys(("mxfp8", "mxfp8_e5m2", "mixed"), f"{TENSOR}mxf8f6f4.block_scale.block32")
+IN_TENSOR_MEMORY |= {"mxfp4": f"{TENSOR}mxf4.block_scale.block32", "nvfp4": f"{TENSOR}mxf4nvf4.block_scale.block16"}
+ONE_BLOCK: dict[str, Any] = {"tile": (128, 64, 256), "shape": (100, 40, 288)}
 QUICK = (Case("sm_80", "mxfp4", WARP), Case("sm_90a", "mixed", GROUP, specials=True))
 LARGER = (
     *(Case("sm_89", kind, WARP) for kind in KINDS),
@@ -84,6 +88,13 @@ LARGER = (
     *(Case("sm_120a", kind, opcode) for kind, opcode in SCALED.items()),
     *(Case("sm_120a", kind, SCALED[kind], specials=True) for kind in ("mxfp8", "mxfp4", "nvfp4")),
     Case("sm_120a", "mixed", WARP, ON_WARPS),
+    *(Case("sm_100a", kind, opcode, **ONE_BLOCK) for kind, opcode in IN_TENSOR_MEMORY.items()),
+    *(
+        Case("sm_100a", kind, IN_TENSOR_MEMORY[kind], specials=True, **ONE_BLOCK)
+        for kind in ("mxfp8", "mxfp4", "nvfp4", "mixed")
+    ),
+    Case("sm_100a", "mixed", IN_TENSOR_MEMORY["mixed"], policy="sim:random", **ONE_BLOCK),
+    Case("sm_100a", "nvfp4", IN_TENSOR_MEMORY["nvfp4"], policy="sim:lazy", shape=(200, 100, 512), tile=(128, 128, 256)),
 )
 
 
