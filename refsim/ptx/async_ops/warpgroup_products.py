@@ -231,12 +231,10 @@ class TensorCores:
             self.settle()
         if self.machine.registers.unwritten:
             adding = lanes.select(product.adds.repeat(WARPGROUP))
-            for index in product.d if adding is not None else ():
-                check_written(adding or lanes, index)
-            for index in product.fragment:
-                check_written(lanes, index)
-            for index in product.d:
-                mark_written(lanes, index)
+            if adding is not None:
+                check_written(adding, *product.d)
+            check_written(lanes, *product.fragment)
+            mark_written(lanes, *product.d)
 
     # ---- time
     def drift(self) -> None:

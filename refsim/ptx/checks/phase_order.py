@@ -124,16 +124,15 @@ class PhaseOrder:
         self.stages = HandedStages(clocks, self.geometry)
         self.cluster_met = np.full(self.geometry.lanes, -1, np.int64)
         self.unseen: dict[int, dict[int, int]] = {}
+        nobody = np.zeros(0, np.int64)
+        self.nothing = Complete(0, np.zeros(self.geometry.warps, np.int64), NOTHING, NOTHING, nobody)
 
     # ---- objects
     def born(self, flat: int, lane: int) -> None:
         """A lane's newest access initialised the object."""
         self.births[flat] = Birth(self._agent(lane), self.history.now)
         self.arrived[flat] = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
-        self.complete[flat] = [
-            Complete(0, np.zeros(self.geometry.warps, np.int64), NOTHING, NOTHING, np.zeros(0, np.int64))
-            for _ in self.clocks
-        ]
+        self.complete[flat] = [self.nothing for _ in self.clocks]
 
     def touched(self, access: Access, flat: int) -> None:
         """Threads arrive or wait: what initialised the object must have happened before."""

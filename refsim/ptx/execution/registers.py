@@ -43,20 +43,18 @@ def put(lanes: Lanes, index: int, bits: Array) -> None:
 
 
 # ---- registers that may be read before they are written
-def check_written(lanes: Lanes, index: int) -> None:
-    """Lanes read a register; one of them has not written it: the launch begins again and follows undefined bits."""
+def check_written(lanes: Lanes, *indices: int) -> None:
+    """Lanes read registers; one of them has not written one: the launch begins again and follows undefined bits."""
     unwritten = lanes.machine.registers.unwritten
-    if unwritten and index in unwritten and unwritten[index][lanes.key].any():
+    if unwritten and unwritten.lack(indices, lanes.key):
         raise UnwrittenReadError
 
 
-def mark_written(lanes: Lanes, index: int) -> None:
-    """Lanes have written a register."""
+def mark_written(lanes: Lanes, *indices: int) -> None:
+    """Lanes have written registers."""
     unwritten = lanes.machine.registers.unwritten
-    if unwritten and index in unwritten:
-        unwritten[index][lanes.key] = False
-        if not unwritten[index].any():
-            del unwritten[index]
+    if unwritten:
+        unwritten.wrote(indices, lanes.key)
 
 
 # ---- masks

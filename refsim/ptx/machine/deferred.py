@@ -89,8 +89,7 @@ class Deferred:
         self.slots |= kind.slots
         self.has_waiting[lanes.key] = True
         if self.machine.registers.unwritten:
-            for index in step.writes():
-                mark_written(lanes, index)
+            mark_written(lanes, *step.writes())
         self.warps += lanes.count // 32
         if self.warps >= MANY:
             self.settle()

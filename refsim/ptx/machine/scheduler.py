@@ -25,7 +25,7 @@ from refsim.ptx.checks.undefined import Tracking, undefined
 from refsim.ptx.execution.geometry import Geometry, Ids, union
 from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.execution.masks import UnwrittenReadError
-from refsim.ptx.execution.register_file import Registers
+from refsim.ptx.execution.register_file import Registers, Unwritten
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
 from refsim.ptx.findings.faults import DoubtError, fault
@@ -145,7 +145,7 @@ class Machine:
             for index in doubtful:
                 registers.masks[registers.slots[index]] = undefined(self.tracking, self, index)
         elif self.checks.initialised != "off":
-            registers.unwritten = {index: np.ones(self.geometry.lanes, np.bool_) for index in doubtful}
+            registers.unwritten = Unwritten(doubtful, self.geometry.lanes)
 
     def saw_unwritten(self) -> None:
         """A lane is about to read bits that nobody wrote: what they reach decides, so the launch begins again to see it."""
@@ -301,8 +301,7 @@ class Machine:
     def terminate(self, block: BasicBlock, step: Step, lanes: Lanes) -> None:
         lanes.statement = step.statement
         if self.registers.unwritten:
-            for index in step.fetches():
-                check_written(lanes, index)
+            check_written(lanes, *step.fetches())
         if self.tracking is not None:
             demand_guard(lanes, step)
         if step.guard:

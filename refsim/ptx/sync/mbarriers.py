@@ -137,17 +137,22 @@ class Mbarriers:
 
     # ---- objects
     def init(self, lanes: Lanes, space: str, addresses: Array, count: Array) -> None:
-        for found in self.objects(lanes, space, addresses, own="initialised"):
-            expected = int(found.of(count)[0])
-            if found.flat in self.live or len(found.at) > 1:
-                raise found.lanes.fault(CODE, 0, "mbarrier.init of an object that is live: inval ends it", RULE)
-            if not 1 <= expected <= MOST:
-                raise found.lanes.fault(CODE, 0, f"an mbarrier for {expected} arrivals, of 1 to {MOST}", RULE)
-            barrier = Barrier(expected, expected)
-            self._write(found, barrier.word)
-            self.live[found.flat], self.positions = barrier, None
-            if self.order is not None:
-                self.order.born(found.flat, int(found.lanes.ids[0]))
+        made: list[tuple[Object, Barrier]] = []
+        try:
+            for found in self.objects(lanes, space, addresses, own="initialised"):
+                expected = int(found.of(count)[0])
+                if found.flat in self.live or len(found.at) > 1:
+                    raise found.lanes.fault(CODE, 0, "mbarrier.init of an object that is live: inval ends it", RULE)
+                if not 1 <= expected <= MOST:
+                    raise found.lanes.fault(CODE, 0, f"an mbarrier for {expected} arrivals, of 1 to {MOST}", RULE)
+                made.append((found, Barrier(expected, expected)))
+        finally:  # objects before one that cannot begin have begun: what their store says is said first
+            if made:
+                self._store(lanes, space, addresses, {int(found.at[0]): barrier.word for found, barrier in made})
+            for found, barrier in made:
+                self.live[found.flat], self.positions = barrier, None
+                if self.order is not None:
+                    self.order.born(found.flat, int(found.lanes.ids[0]))
 
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None:
         self._come_due()
@@ -161,12 +166,13 @@ class Mbarriers:
             self.arrivals.forget(found.flat)
             self.waits.forget(found.flat)
             self.positions, self.ended[found.flat] = None, found.access.statement
-            self._write(found, 0)
+            self._store(lanes, space, addresses, {int(found.at[0]): 0})
 
-    def _write(self, found: Object, word: int) -> None:
-        access, shared = found.access, self.machine.shared
-        owner = access.index * BYTES // shared.stride
-        self.machine.port.store(found.lanes, "shared", shared, access.at, owner, np.array([word], np.uint64), BYTES)
+    def _store(self, lanes: Lanes, space: str, addresses: Array, words: dict[int, int]) -> None:
+        """Words of objects by one store, each by the lane at a place among all that execute."""
+        places, held = sorted(words), np.array([words[place] for place in sorted(words)], np.uint64)
+        some = Lanes(self.machine, lanes.ids[places], lanes.statement)
+        some.store(space, lanes.full(addresses)[places], held, BYTES)
 
     # ---- arrivals
     def arrive(
@@ -369,7 +375,7 @@ class Mbarriers:
                 raise part.fault(CODE, int(np.argmax(elsewhere)), what, RULE)
             access = self.machine.port.intend(part, name, state, part.full(at), owner, BYTES)
             flats = access.index * BYTES
-            for flat in np.unique(flats).tolist():
+            for flat in sorted(set(flats.tolist())):
                 mine = flats == flat
                 some = part.select(mine)
                 assert some is not None
