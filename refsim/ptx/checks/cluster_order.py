@@ -94,6 +94,8 @@ class RemoteAccesses:
             if cta not in self.newest or alive[own].any():
                 continue
             for agent, number in self.newest.pop(cta).items():
+                if self.clocks.comes_after(int(own[-1]), np.array([agent]), number)[0]:
+                    continue  # as a rule all do, so that one is asked before them
                 some = np.full(len(own), agent)
                 if not self.clocks.is_ordered(own, some, np.full(len(own), number)).any():
                     return cta, agent, number

@@ -46,7 +46,7 @@ class GridDependency:
         self.done = np.zeros(self.machine.geometry.lanes, np.bool_)
         self.has_let, self.too_early = np.zeros((2, self.machine.geometry.count), np.bool_)
         if self.leaves and self.history.touched is None:
-            self.history.touched = TouchedBytes.nothing(len(self.machine.memory.space.bytes))
+            self.history.touched = TouchedBytes.nothing(self.machine.memory.end)
 
     def wait(self, lanes: Ids, statement: Statement) -> None:
         """Lanes have waited for the launches before."""

@@ -17,7 +17,7 @@ class Unwritten:
 
     def __init__(self, registers: Iterable[int] = (), lanes: int = 0) -> None:
         self.row = {register: row for row, register in enumerate(registers)}
-        self.table = np.ones((len(self.row), lanes), np.bool_)
+        self.table: NDArray[np.bool_] = np.ones((len(self.row), lanes), np.bool_)
 
     def __bool__(self) -> bool:
         return bool(self.row)
@@ -25,18 +25,18 @@ class Unwritten:
     def lack(self, registers: Iterable[int], key: slice | Ids) -> bool:
         """Whether a lane of some has not written one of these."""
         rows = [self.row[each] for each in registers if each in self.row]
-        return len(rows) > 0 and np.count_nonzero(self.table[rows][:, key]) > 0
+        return len(rows) > 0 and bool(np.count_nonzero(self.table[rows][:, key]))
 
     def wrote(self, registers: Iterable[int], key: slice | Ids) -> None:
         """Lanes have written these."""
         known = [each for each in registers if each in self.row]
         if not known:
             return
-        rows = [self.row[each] for each in known]
+        rows = np.array([self.row[each] for each in known], np.int64)
         self.table[(rows, key) if isinstance(key, slice) else np.ix_(rows, key)] = False
-        for register, lacks in zip(known, self.table[rows].any(axis=1).tolist(), strict=True):
-            if not lacks:
-                del self.row[register]
+        lack = np.logical_or.reduce(self.table[rows], axis=1)
+        for place in np.flatnonzero(~lack).tolist():
+            del self.row[known[place]]
 
 
 @dataclass

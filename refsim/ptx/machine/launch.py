@@ -1,8 +1,8 @@
 """One launch: where variables and parameters lie, which CTAs run at once, and their machines one after another."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from time import monotonic
 
 import numpy as np
@@ -23,7 +23,7 @@ from refsim.ptx.machine.limits import limits_of, round_up, total_shared
 from refsim.ptx.machine.residency import affordable_ctas, co_resident, few_ctas, may_wait_for_others
 from refsim.ptx.machine.resources import registers_used
 from refsim.ptx.machine.scheduler import Machine
-from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.memory.global_memory import GlobalMemory, Lot
 from refsim.ptx.memory.space import POISON, SHARED_BASE, Region, Space, per_owner
 from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.memory.undo import Undo
@@ -232,41 +232,17 @@ def place_variables(
     if not function.opcodes.isdisjoint(HEAP_CALLS):
         device.begin_heap()
     variables = [*module.variables.values(), *function.variables]
-    asked = key, function.name, target, dynamic
-    last = next((each.name for each in reversed(variables) if each.space in ("global", "const")), None)
-    known: VariablePlacement | None = device.placed.get(asked)
-    if known is None or (last is not None and device.named(f"{last}@{key}") is None):
-        known = device.placed[asked] = _placed(module, function, variables, key, target, device, dynamic)
-    return replace(known, symbols=dict(known.symbols))
-
-
-def _placed(
-    module: Module,
-    function: Function,
-    variables: list[Variable],
-    key: str,
-    target: str,
-    device: GlobalMemory,
-    dynamic: int,
-) -> VariablePlacement:
-    symbols, sizes = function_addresses(module), {"shared": 0, "local": 0}
-    named = function.named
-    externals, new = [], []
-    for variable in variables:
-        if variable.space in ("global", "const"):
-            region = device.named(f"{variable.name}@{key}")
-            if region is None:
-                new.append(variable)
-                symbols[variable.name] = place_global(variable, key, device)
-            else:
-                symbols[variable.name] = region.start + device.space.base
-        elif variable.space in sizes and variable.name in named:
-            if variable.size == 0:
-                externals.append(variable)
-                continue
-            start = round_up(sizes[variable.space], variable.align)
-            symbols[variable.name] = start + (SHARED_BASE if variable.space == "shared" else 0)
-            sizes[variable.space] = start + variable.size
+    known, new = _placed_globals(module, function, variables, key, device)
+    symbols, sizes = dict(known), {"shared": 0, "local": 0}
+    externals, named = [], function.named
+    own = [each for each in variables if each.space in sizes and each.name in named]
+    for variable in own:
+        if variable.size == 0:
+            externals.append(variable)
+            continue
+        start = round_up(sizes[variable.space], variable.align)
+        symbols[variable.name] = start + (SHARED_BASE if variable.space == "shared" else 0)
+        sizes[variable.space] = start + variable.size
     static = sizes["shared"]
     start = round_up(static, max([16, *(variable.align for variable in externals)]))
     symbols.update({variable.name: SHARED_BASE + start for variable in externals})
@@ -277,7 +253,7 @@ def _placed(
         offset = round_up(offset, parameter.align)
         symbols[parameter.name] = offset
         offset += parameter.size
-    symbols |= generic_addresses(symbols, [*variables, *function.parameters])
+    symbols |= generic_addresses(symbols, [*own, *function.parameters])
     for variable in new:
         write_references(variable, symbols, device)
     symbols["%dynamic_smem_size"], symbols["%total_smem_size"] = dynamic, total_shared(shared)
@@ -286,15 +262,42 @@ def _placed(
     return VariablePlacement(symbols, shared, sizes["local"], frozenset(in_shared))
 
 
-def place_global(variable: Variable, key: str, device: GlobalMemory) -> int:
-    """A module variable lives in device memory from now on for as long as that memory does."""
-    name = f"{variable.name}@{key}"
-    return device.allocate(variable.size, name, initial=variable.initial or b"", writable=variable.space != "const")
+def _placed_globals(
+    module: Module, function: Function, variables: list[Variable], key: str, device: GlobalMemory
+) -> tuple[dict[str, int], list[Variable]]:
+    """The addresses of functions, and of variables in device memory; those of them that were placed just now."""
+    lasting = [each for each in variables if each.space in ("global", "const")]
+    known = device.placed.get((key, function.name))
+    if known is not None and (not lasting or device.named(f"{lasting[-1].name}@{key}") is not None):
+        return known, []
+    symbols, new = function_addresses(module), dict[str, Variable]()
+    for variable in lasting:
+        region = device.named(f"{variable.name}@{key}")
+        if region is None:
+            new.setdefault(variable.name, variable)
+        else:
+            symbols[variable.name] = region.start + device.space.base
+    if new:
+        lot = _lot(tuple(new.values()), key, device.end)
+        device.add(lot)
+        starts = (region.start + device.space.base for region in lot.regions)
+        symbols.update(zip(new, starts, strict=True))
+    symbols |= generic_addresses(symbols, lasting)
+    device.placed[key, function.name] = symbols
+    return symbols, [*new.values()]
+
+
+@lru_cache(maxsize=64)
+def _lot(variables: tuple[Variable, ...], key: str, end: int) -> Lot:
+    """Variables of a module, which live in a device memory from now on for as long as that does, behind byte `end` of it:
+    laid out once, as a module may have hundreds from headers, and a test thousands of memories."""
+    wanted = ((f"{each.name}@{key}", each.size, each.initial or b"", each.space != "const") for each in variables)
+    return Lot.behind(end, wanted)
 
 
 def changed_variables(module: Module, key: str, device: GlobalMemory) -> tuple[str, ...]:
-    """Variables of a module that launches left with other bytes than `place_global` gave them, as C++ calls them; one that
-    holds addresses counts as changed when it was stored to.
+    """Variables of a module that launches left with other bytes than they began with, as C++ calls them; one that holds
+    addresses counts as changed when it was stored to.
     """
     found = []
     inner = (variable for function in module.functions.values() for variable in function.variables)

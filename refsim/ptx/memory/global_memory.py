@@ -3,7 +3,9 @@
 It is one `Space` that grows as buffers are allocated; what a kernel may do to it is checked there.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,27 @@ from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Reg
 from refsim.ptx.memory.touched import TouchedBytes
 
 RED_ZONE = 512
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Buffers that the host has written, laid out one behind another for memories that end at one byte; `given`: by position
+    what they begin with, zeros follow."""
+
+    regions: tuple[Region, ...]
+    given: tuple[tuple[int, bytes], ...]
+
+    @staticmethod
+    def behind(end: int, wanted: Iterable[tuple[str, int, bytes, bool]]) -> "Lot":
+        """Each of those wanted: its name, its size, what it begins with, whether a kernel may write it."""
+        regions, given = [], []
+        for name, size, initial, writable in wanted:
+            start = _start_behind(end, size, name)
+            end = start + size
+            regions.append(Region(name, start, end, writable))
+            if initial:
+                given.append((start, initial))
+        return Lot(tuple(regions), tuple(given))
 
 
 class GlobalMemory:
@@ -31,7 +54,7 @@ class GlobalMemory:
         self.space = Space("global", GLOBAL_BASE)
         self.heap: Heap | None = None
         self.touched: TouchedBytes | None = None
-        self.placed: dict[tuple[str, str, str, int], Any] = {}
+        self.placed: dict[tuple[str, str], dict[str, int]] = {}
         self._by_name: dict[str, Region] = {}
 
     def allocate(
@@ -51,9 +74,7 @@ class GlobalMemory:
         Raises RefsimError `out-of-memory` beyond 16 GiB.
         """
         space = self.space
-        start = -(-(self.end + RED_ZONE) // align) * align + offset
-        if start + size > MAX_BYTES:
-            raise RefsimError("out-of-memory", f"{size} B for {name}: the simulated GPU has {MAX_BYTES} B")
+        start = _start_behind(self.end, size, name, align, offset)
         self.reserve(start + size + RED_ZONE)
         region = Region(name, start, start + size, writable)
         space.add(region)
@@ -66,6 +87,17 @@ class GlobalMemory:
             space.bytes[start : start + size] = POISON
             space.unwritten[start : start + size] = 1
         return start + GLOBAL_BASE
+
+    def add(self, lot: Lot) -> None:
+        """Reserve buffers that were laid out for a memory that ends where this one does."""
+        space = self.space
+        self.reserve(lot.regions[-1].end + RED_ZONE)
+        for region in lot.regions:
+            space.add(region)
+            self._by_name[region.name] = region
+            space.initialised.add(region.name)
+        for start, initial in lot.given:
+            space.bytes[start : start + len(initial)] = np.frombuffer(initial, np.uint8)
 
     def begin_heap(self) -> None:
         """Make room for the blocks of device malloc, unless that was done before."""
@@ -148,6 +180,14 @@ class GlobalMemory:
     def _written(self, address: int) -> tuple[int, int]:
         found = 0 if self.space.writer is None else int(self.space.writer[address - GLOBAL_BASE])
         return (-1, -1) if found == 0 else divmod(found, THREADS)  # a PTX line is at least 1
+
+
+def _start_behind(end: int, size: int, name: str, align: int = 256, offset: int = 0) -> int:
+    """Where a buffer begins in a memory that ends at a byte: a red zone lies between."""
+    start = -(-(end + RED_ZONE) // align) * align + offset
+    if start + size > MAX_BYTES:
+        raise RefsimError("out-of-memory", f"{size} B for {name}: the simulated GPU has {MAX_BYTES} B")
+    return start
 
 
 def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
