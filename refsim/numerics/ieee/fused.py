@@ -110,7 +110,9 @@ def _without_double_rounding(
         return result
     exact, c = (each if each.shape == again.shape else np.broadcast_to(each, again.shape) for each in (exact, c))
     exact, c, total = exact[again], c[again], total[again]
-    result[again] = round_to_odd(total, sum_error(exact, c, total)).astype(np.float32)
+    error = sum_error(exact, c, total)
+    if error.any():  # else the sums are exact, and the cast was their only rounding
+        result[again] = round_to_odd(total, error).astype(np.float32)
     return result
 
 

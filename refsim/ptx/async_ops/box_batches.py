@@ -18,6 +18,7 @@ from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, fill_of
 from refsim.ptx.async_ops.ends import Ends, changed
 from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
 from refsim.ptx.async_ops.trials import on_trial, others_watching, watching
+from refsim.ptx.checks.areas import AccessPart
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.granules import granule
 from refsim.ptx.memory.access import READ, WRITE, Access
@@ -164,13 +165,14 @@ def stored(ends: Ends, batch: BoxBatch, begin: Begin) -> bool:
     if write.region is None or not (np.diff(np.sort(write.index, kind="stable")) > 0).all():
         return False
     write.items = changed(write)
-    if not on_trial(machine, lambda: _look_at_stores(machine, read, write)):
+    seen: list[AccessPart] = []
+    if not on_trial(machine, lambda: seen.extend(_look_at_stores(machine, read, write))):
         return False
     for observer in watching(machine, "shared"):
         observer.after(read)
     for observer in others_watching(machine, "global"):
         observer.after(write)
-    stamp = 0 if machine.races is None else machine.races.transfer_sent(write)
+    stamp = 0 if machine.races is None else machine.races.transfer_sent(write, seen=seen)
     stops = np.cumsum(counts).tolist()
     for one, (box, stop) in enumerate(zip(boxes, stops, strict=True)):
         some, lane = slice(stop - len(box.source), stop), Lanes(machine, lanes.ids[one : one + 1], lanes.statement)
@@ -184,15 +186,15 @@ def stored(ends: Ends, batch: BoxBatch, begin: Begin) -> bool:
     return True
 
 
-def _look_at_stores(machine: TransferHost, read: Access, write: Access) -> None:
+def _look_at_stores(machine: TransferHost, read: Access, write: Access) -> list[AccessPart]:
     for observer in watching(machine, "shared"):
         observer.before(read)
     for observer in others_watching(machine, "global"):
         observer.before(write)
-    if machine.races is not None:
-        machine.races.look_at(write)
+    seen = [] if machine.races is None else machine.races.look_at(write)
     if machine.proxies is not None:
         machine.proxies.before(write)
+    return seen
 
 
 # ---- both

@@ -314,12 +314,13 @@ class Races:
                 self.reporter.report_exit(owner, agent, number)
         return number
 
-    def transfer_sent(self, access: Access, repeats: Repeats | None = None) -> int:
-        """A copy engine will write to global memory: the write of a shadow of the thread that asked, until that has waited."""
+    def transfer_sent(
+        self, access: Access, repeats: Repeats | None = None, seen: list[AccessPart] | None = None
+    ) -> int:
+        """A copy engine will write to global memory: the write of a shadow of the thread that asked, until that has waited.
+        `seen`: what `look_at` gave, nobody having touched global memory since."""
         number = self.history.number(access.statement, access.width // access.semantics.elements)
-        for part in self._parts(access):
-            part.repeats = repeats
-            self._examine(part)
+        for part in self.look_at(access, repeats) if seen is None else seen:
             agents = part.access.threads.ids + self.geometry.grid_threads
             benign = np.zeros(len(agents), np.bool_) if part.repeated is None else part.repeated
             for chosen, is_benign in ((benign, True), (~benign, False)):
@@ -327,10 +328,13 @@ class Races:
                     self._put(part, number, agents[chosen], part.index[chosen], benign=is_benign)
         return number
 
-    def look_at(self, access: Access) -> None:
-        """What `transfer_sent` would report of an access."""
-        for part in self._parts(access):
+    def look_at(self, access: Access, repeats: Repeats | None = None) -> list[AccessPart]:
+        """The parts of an access that a copy engine will make, what is to be said of them reported."""
+        parts = self._parts(access)
+        for part in parts:
+            part.repeats = repeats
             self._examine(part)
+        return parts
 
     def _same_place(self, part: "AccessPart", items: Callable[[], Array]) -> None:
         """Two lanes that copy to one place by one instruction."""
