@@ -4,26 +4,47 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import dataclass
+from typing import Protocol, TextIO
 
 from refsim.cli.console import takes_colour
-
-if TYPE_CHECKING:
-    from refsim.testing.campaign import Progress
 
 PAUSE = 0.1  # seconds between two lines that one would see
 ERASED = "\r\x1b[K"
 
 
+class Countable(Protocol):
+    """What a line of progress says: of what, in which phase, how many of how many."""
+
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def planned(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Passed:
+    """How far a file is, in bytes."""
+
+    kernel: str
+    phase: str
+    done: int
+    planned: int
+
+
 @contextmanager
-def reporting(stream: TextIO) -> "Iterator[Callable[[Progress], None] | None]":
+def reporting(stream: TextIO) -> Iterator[Callable[[Countable], None] | None]:
     """A function to call with each campaign's Progress, or None where nobody watches."""
     if not takes_colour(stream):
         yield None
         return
     started, shown, phase = time.monotonic(), -PAUSE, ""
 
-    def report(progress: "Progress") -> None:
+    def report(progress: Countable) -> None:
         nonlocal shown, phase
         passed = time.monotonic() - started
         if passed - shown >= PAUSE or progress.phase != phase:
@@ -38,7 +59,7 @@ def reporting(stream: TextIO) -> "Iterator[Callable[[Progress], None] | None]":
         stream.flush()
 
 
-def spoken(progress: "Progress", seconds: float) -> str:
+def spoken(progress: Countable, seconds: float) -> str:
     """One line: "fp8_amax generated 37 of 100, 0:12"."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{progress.kernel} {progress.phase} {progress.done} of {progress.planned}, {minutes}:{rest:02}"

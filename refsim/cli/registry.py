@@ -48,6 +48,10 @@ SECTIONS: dict[str, dict[str, Listing]] = {
         "show": Listing("refsim.cli.commands.show:command", "A dump as numbers, through format, layout and scales."),
         "diff": Listing("refsim.cli.commands.diff:command", "Two files of codes, bit for bit."),
     },
+    "Block scaling": {
+        "quantize": Listing("refsim.cli.commands.blocks:quantize", "A safetensors file in blocks that share a scale."),
+        "dequantize": Listing("refsim.cli.commands.blocks:dequantize", "The values that such a file stands for."),
+    },
     "Tensor cores": {
         "mma": Listing(
             "refsim.cli.commands.mma:command", "What a tensor core returns; with --explain why, step by step."

@@ -73,15 +73,20 @@ def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], 
     Source: safetensors, format.
     """
     with collection_paused():
-        return _contents(reader)
+        tensors, noted, metadata = _checked(reader)
+        start = reader.stream.tell()
+        found: dict[str, Callable[[], TensorEntry]] = {
+            t.key: partial(_entry, reader, start, t, noted.get(t.key) if noted else None) for t in tensors
+        }
+        return found, metadata
 
 
-def _contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], dict[str, str]]:
+def _checked(reader: ByteReader) -> tuple[list[_Tensor], dict[str, Format], dict[str, str]]:
+    """The tensors in the order of their bytes, the formats that the metadata names, and the rest of it."""
     header = _header(reader)
     metadata = _metadata(header.pop(METADATA, {}), reader.where)
     bits: dict[tuple[object, ...], int | None] = {}
     tensors = sorted((_tensor(key, fields, reader.where, bits) for key, fields in header.items()), key=_range)
-    start = reader.stream.tell()
     end = 0
     for tensor in tensors:
         if tensor.begin != end:
@@ -95,10 +100,7 @@ def _contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]],
         for key, name in metadata.items()
         if key.startswith(FORMAT_KEY)
     }
-    found: dict[str, Callable[[], TensorEntry]] = {
-        t.key: partial(_entry, reader, start, t, noted.get(t.key) if noted else None) for t in tensors
-    }
-    return found, {key: text for key, text in metadata.items() if not key.startswith(FORMAT_KEY)}
+    return tensors, noted, {key: text for key, text in metadata.items() if not key.startswith(FORMAT_KEY)}
 
 
 def _range(tensor: _Tensor) -> tuple[int, int]:
@@ -235,6 +237,46 @@ def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None
     return TensorEntry(where, f"dtype {tensor.dtype}", named, word_bytes, tensor.shape, read)
 
 
+class StoredTensor(NamedTuple):
+    """Where a tensor lies behind the header, and its format where the file says it."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    format: Format | None
+
+
+def regions(reader: ByteReader) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Where each tensor lies, by key, and the text of `__metadata__`; the same checks as `contents`."""
+    tensors, noted, metadata = _checked(reader)
+    return {each.key: StoredTensor(*each, NAMED.get(each.dtype, noted.get(each.key))) for each in tensors}, metadata
+
+
+def stored_dtype(format: Format, count: int) -> str:
+    """The dtype that holds so many codes: formats without one are words, and so are codes that fill no whole bytes."""
+    dtype = DTYPE_OF.get(format)
+    if dtype is not None and count * format.bits % 8 == 0:
+        return dtype
+    return "I8" if format == MXINT8 else f"U{8 * format.code_dtype.itemsize}"
+
+
+def header_of(
+    stored: Mapping[str, tuple[str, tuple[int, ...], int]], notes: Mapping[str, str]
+) -> tuple[bytes, dict[str, int]]:
+    """The header of tensors given as (dtype, shape, bytes), and where each begins behind it: the widest dtype first."""
+    header: dict[str, Any] = {METADATA: dict(sorted(notes.items()))} if notes else {}
+    end, begins = 0, {}
+    for key in sorted(stored, key=lambda key: (-BITS[stored[key][0]], key)):
+        dtype, shape, size = stored[key]
+        header[key] = {"dtype": dtype, "shape": [int(length) for length in shape], "data_offsets": [end, end + size]}
+        begins[key], end = end, end + size
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, begins
+
+
 def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]], metadata: Mapping[str, str]) -> None:
     """All `tensors`, widest dtype first, the header padded with spaces to a multiple of 8 bytes.
 
@@ -242,25 +284,17 @@ def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]], metadat
     U32. So are E2M1, E2M3 and E3M2 codes that do not fill whole bytes: three e2m1 codes are three U8, not 12 bits.
     """
     notes = dict(metadata)
-    rows: list[tuple[str, str, Codes]] = []
+    stored: dict[str, tuple[str, Codes]] = {}
     for key, (codes, format) in tensors.items():
-        dtype = DTYPE_OF.get(format)
-        if dtype is None or codes.size * format.bits % 8:
-            dtype = "I8" if format == MXINT8 else f"U{8 * codes.dtype.itemsize}"
+        dtype = stored_dtype(format, codes.size)
+        if dtype != DTYPE_OF.get(format):
             notes[FORMAT_KEY + key] = format.name
-        rows.append((key, dtype, pack_all(codes.reshape(-1), format) if BITS[dtype] < 8 else codes))
-    rows.sort(key=lambda row: (-BITS[row[1]], row[0]))
-    header: dict[str, Any] = {METADATA: dict(sorted(notes.items()))} if notes else {}
-    end = 0
-    for key, dtype, stored in rows:
-        shape = [int(length) for length in tensors[key][0].shape]
-        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + stored.nbytes]}
-        end += stored.nbytes
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    stream.write(len(text).to_bytes(8, "little") + text)
-    for _, _, stored in rows:
-        stream.write(stored.reshape(-1).view(np.uint8).data)
+        stored[key] = dtype, pack_all(codes.reshape(-1), format) if BITS[dtype] < 8 else codes
+    rows = {key: (dtype, tensors[key][0].shape, words.nbytes) for key, (dtype, words) in stored.items()}
+    header, begins = header_of(rows, notes)
+    stream.write(header)
+    for key in sorted(begins, key=begins.__getitem__):
+        stream.write(stored[key][1].reshape(-1).view(np.uint8).data)
 
 
 def require_key(key: str) -> None:

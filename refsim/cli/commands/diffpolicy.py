@@ -1,11 +1,13 @@
 """refsim diffpolicy: where two libraries convert the same number differently."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from refsim.cli.arguments import load_codes
 from refsim.cli.delivery import FAILED, Answer, answers
-from refsim.cli.names import FORMAT, Name
+from refsim.cli.names import Name
 from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Table, Wording
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from refsim.conversions import PolicyDifference
     from refsim.formats import Format
     from refsim.render import Cell
+    from refsim.scaling import BlockFormat
 
 POLICY_COLUMNS = (Column("policy", strong=True), Column("formats"), Column("sources", citation=True))
 
@@ -24,27 +27,54 @@ def policy_names() -> list[str]:
     return list(dict.fromkeys(row.policy for row in CONVERSIONS.values() if row.policy))
 
 
+class Subject(Name):
+    """A number format, or a block format, whose policies are recipes."""
+
+    def __init__(self) -> None:
+        super().__init__("format", "refsim.formats:FORMATS", by="name", row="refsim.formats:format_named")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from refsim.scaling import BLOCK_FORMATS
+
+        block = next((row for row in BLOCK_FORMATS if value in (row.name, *row.aliases)), None)
+        return block or super().convert(value, param, ctx)
+
+
 @click.command()
-@click.argument("row", metavar="[FORMAT", required=False, type=FORMAT)
+@click.argument("row", metavar="[FORMAT", required=False, type=Subject())
 @click.argument(
     "policy", metavar="A", required=False, type=Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
 )
 @click.argument(
     "other", metavar="B]", required=False, type=Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
 )
+@click.option(
+    "--on", "file", metavar="FILE", type=click.Path(path_type=Path), help="A tensor for two recipes of blocks."
+)
+@click.option("--key", metavar="NAME", help="The tensor's name, where the file holds several.")
 @answers
-def command(row: "Format | None", policy: str | None, other: str | None) -> Document | Answer:
+def command(
+    row: "Format | BlockFormat | None", policy: str | None, other: str | None, file: Path | None, key: str | None
+) -> Document | Answer:
     """The float32 inputs that policies A and B turn into different codes of FORMAT; without arguments, all policies.
 
     Each class of inputs shows how many of the 196608 patterns differ that decide a narrow format, and the first of
-    them. torch keeps the sign of a NaN in e4m3, 0xff, where CUDA writes 0x7f. The exit code is 1 where they differ.
+    them. torch keeps the sign of a NaN in e4m3, 0xff, where CUDA writes 0x7f. Of a block format (mxfp8, mxfp4, nvfp4 ...)
+    A and B are recipes, compared on the tensor of a FILE. The exit code is 1 where they differ.
 
     \b
       refsim diffpolicy
       refsim diffpolicy e4m3 torch cuda.satfinite
+      refsim diffpolicy nvfp4 te torchao --on weights.safetensors --key layer.0.weight
     """
     if row is None:
         return _all_policies()
+    from refsim.scaling import BlockFormat
+
+    if isinstance(row, BlockFormat):
+        return _recipes(row, policy, other, file, key)
+    if file is not None or key is not None:
+        raise RefsimError("usage", "--on and --key are for block formats", where=f"refsim diffpolicy {row}")
     if policy is None or other is None:
         raise RefsimError(
             "missing-argument",
@@ -96,6 +126,28 @@ def _cells(each: "PolicyDifference", row: "Format") -> "tuple[Cell, ...]":
         as_bits(each.other, row),
         code_number(each.other, row),
     )
+
+
+def _recipes(row: "BlockFormat", recipe: str | None, other: str | None, file: Path | None, key: str | None) -> Answer:
+    from refsim.scaling import recipe_named, recipes_of
+
+    where = f"refsim diffpolicy {row}"
+    if recipe is None or other is None:
+        names = ", ".join(each.name for each in recipes_of(row))
+        raise RefsimError(
+            "missing-argument", "two recipes are compared", where=where, help=f"recipes of {row}: {names}"
+        )
+    pair = recipe_named(recipe, row), recipe_named(other, row)
+    if file is None:
+        raise RefsimError(
+            "missing-option",
+            "recipes are compared on a tensor",
+            where=where,
+            help="--on FILE, a tensor of bf16, f16 or f32",
+        )
+    from refsim.cli.answers.recipes import differing
+
+    return differing(load_codes(file, None, key), row, *pair)
 
 
 def _all_policies() -> Document:

@@ -1,0 +1,121 @@
+"""refsim quantize and refsim dequantize: safetensors files in blocks that share a scale, and back."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.delivery import answers
+from refsim.cli.names import FORMAT, Name
+from refsim.cli.progress import Countable, Passed, reporting
+from refsim.errors import RefsimError
+from refsim.render import Column, Document, Table
+
+if TYPE_CHECKING:
+    from refsim.formats import Format
+    from refsim.scaling import BlockFormat
+    from refsim.scaling.checkpoints import FileTensor, Report
+
+BLOCKS = Name("block format", "refsim.scaling:BLOCK_FORMATS", by="name", row="refsim.scaling:block_format")
+RECIPE = Name("recipe", "refsim.cli.commands.blocks:recipe_names")
+TENSORS = (
+    Column("tensor", strong=True),
+    Column("shape"),
+    Column("done"),
+    Column("before", unit="B", align="right", drop=2),
+    Column("after", unit="B", align="right", drop=1),
+    Column("why", drop=3),
+)
+
+
+def recipe_names() -> list[str]:
+    """The names of recipes, each once: two formats may have one of a name."""
+    from refsim.scaling import RECIPES
+
+    return list(dict.fromkeys(row.name for row in RECIPES))
+
+
+@click.command()
+@click.argument("row", metavar="FORMAT", type=BLOCKS)
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("to", metavar="[TO]", required=False, type=click.Path(path_type=Path))
+@click.option("--recipe", metavar="NAME", type=RECIPE, help="Whose rules; rceil, and te for nvfp4.")
+@click.option(
+    "--key", "keys", metavar="PATTERN", multiple=True, help="Tensors that are meant: '*.weight'; all matrices."
+)
+@click.option("--overwrite", is_flag=True, help="Replace TO.")
+@answers
+def quantize(
+    *, row: "BlockFormat", file: Path, to: Path | None, recipe: str | None, keys: tuple[str, ...], overwrite: bool
+) -> Document:
+    """The matrices of a safetensors FILE in blocks of FORMAT (mxfp8, mxfp6_e2m3, mxfp4, nvfp4 ...), written to TO.
+
+    A tensor w becomes its codes w, w.scales and for nvfp4 w.tensor_scale; others are copied. TO is FILE with the format
+    before its suffix. A run that was stopped goes on where it was when it is repeated.
+
+    \b
+      refsim quantize mxfp8 model.safetensors
+      refsim quantize nvfp4 model.safetensors small.safetensors --recipe torchao --key '*.weight'
+    """
+    from refsim.scaling.checkpoints import quantize_file
+
+    place = _place(file, to, str(row))
+    with reporting(sys.stderr) as live:
+        told = quantize_file(
+            file, place, row, recipe=recipe, keys=keys, overwrite=overwrite, report=_report(live, "quantising")
+        )
+    return _document(told, f"{row} to {place}")
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("to", metavar="[TO]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-t", "--format", "row", metavar="FORMAT", type=FORMAT, default="bf16", help="bf16 (the default), f16, f32."
+)
+@click.option("--overwrite", is_flag=True, help="Replace TO.")
+@answers
+def dequantize(*, file: Path, to: Path | None, row: "Format", overwrite: bool) -> Document:
+    """What the blocks of FILE, written by refsim quantize, stand for: values of bf16, each rounded once, written to TO.
+
+    \b
+      refsim dequantize model.mxfp8.safetensors back.safetensors
+      refsim dequantize model.nvfp4.safetensors -t f32
+    """
+    from refsim.scaling.checkpoints import dequantize_file
+
+    place = _place(file, to, str(row))
+    with reporting(sys.stderr) as live:
+        told = dequantize_file(file, place, row, overwrite=overwrite, report=_report(live, "dequantising"))
+    return _document(told, f"{row} to {place}")
+
+
+def _place(file: Path, to: Path | None, done: str) -> Path:
+    place = file.with_suffix(f".{done}{file.suffix}") if to is None and file.name else to
+    for name, path in (("FILE", file), ("TO", place)):
+        if path is None or path.suffix != ".safetensors":
+            raise RefsimError(
+                "unknown-suffix", f"{str(path)!r} is no .safetensors file", where=name, help="refsim.quantize in Python"
+            )
+    assert place is not None
+    if place.resolve() == file.resolve():
+        raise RefsimError("same-file", "TO is FILE itself", where=str(place), help="give another name")
+    return place
+
+
+def _report(live: Callable[[Countable], None] | None, phase: str) -> "Report":
+    def report(key: str, done: int, planned: int) -> None:
+        if live is not None:
+            live(Passed(key, phase, done, planned))
+
+    return report
+
+
+def _document(told: "list[FileTensor]", title: str) -> Document:
+    rows = tuple(
+        (each.key, " x ".join(map(str, each.shape)), each.done, each.bytes_before, each.bytes_after, each.why or None)
+        for each in told
+    )
+    return Document((Table(TENSORS, rows, key="tensors"),), title)

@@ -1,0 +1,141 @@
+"""Files of tensors quantised and back: the bits of refsim.quantize, whatever the parts, and runs that were stopped."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import refsim
+from refsim import files
+from refsim.errors import RefsimError
+from refsim.files import parts
+from refsim.scaling import checkpoints
+from refsim.scaling.checkpoints import dequantize_file, quantize_file
+
+FORMATS = ("mxfp8", "mxfp6_e2m3", "mxfp4", "nvfp4")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    random = np.random.default_rng(11)
+    tensors = {
+        "a.weight": random.standard_normal((40, 96)).astype(ml_dtypes.bfloat16),
+        "b.weight": random.standard_normal((3, 8, 64)).astype(np.float32),
+        "b.bias": random.standard_normal(64).astype(np.float16),
+        "odd.weight": random.standard_normal((4, 33)).astype(ml_dtypes.bfloat16),
+        "codes": (np.arange(64, dtype=np.uint8).reshape(2, 32), "ue4m3"),
+    }
+    path = tmp_path / "model.safetensors"
+    files.save_all(path, tensors, metadata={"author": "us"})
+    return path
+
+
+@pytest.mark.parametrize("piece", [1 << 24, 700])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_has_the_bits_of_its_tensors(
+    model: Path, tmp_path: Path, format: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "PIECE_BYTES", piece)
+    told = quantize_file(model, tmp_path / "small.safetensors", format)
+    assert [(each.key, each.done) for each in sorted(told, key=lambda each: each.key)] == [
+        ("a.weight", "quantised"), ("b.bias", "copied"), ("b.weight", "quantised"), ("codes", "copied"), ("odd.weight", "copied")
+    ]  # fmt: skip
+    given, made = files.load_all(model), files.load_all(tmp_path / "small.safetensors")
+    for key in ("a.weight", "b.weight"):
+        wanted = refsim.quantize(given[key].typed(), format)
+        np.testing.assert_array_equal(made[key].codes, wanted.codes)
+        np.testing.assert_array_equal(made[f"{key}.scales"].codes, wanted.scales)
+        assert made[f"{key}.scales"].format == wanted.format.scale
+        if wanted.tensor_scale is not None:
+            assert made[f"{key}.tensor_scale"].typed().tolist() == [wanted.tensor_scale]
+    for key in ("b.bias", "codes", "odd.weight"):
+        np.testing.assert_array_equal(made[key].codes, given[key].codes)
+        assert made[key].format == given[key].format
+    assert made["codes"].metadata["author"] == "us"
+    back = dequantize_file(tmp_path / "small.safetensors", tmp_path / "back.safetensors", "f32")
+    values = files.load_all(tmp_path / "back.safetensors")
+    assert set(values) == set(given)
+    for key in ("a.weight", "b.weight"):
+        np.testing.assert_array_equal(values[key].typed(), refsim.quantize(given[key].typed(), format).dequantize())
+    assert [each.done for each in back].count("dequantised") == 2
+
+
+def test_a_stopped_run_goes_on(model: Path, tmp_path: Path) -> None:
+    to, seen = tmp_path / "small.safetensors", []
+
+    def stop(key: str, done: int, planned: int) -> None:
+        seen.append((key, done, planned))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize_file(model, to, "nvfp4", report=stop)
+    assert not to.exists()
+    assert sorted(path.name for path in tmp_path.glob("small*")) == [
+        "small.safetensors.part",
+        "small.safetensors.part.json",
+    ]
+    part = tmp_path / "small.safetensors.part"
+    at = part.stat().st_ino
+    first = seen[0][0]
+    with part.open("r+b") as stream:  # what is done is not written again: a mark in it stays
+        stream.seek(-1, 2)
+    quantize_file(model, to, "nvfp4")
+    assert to.stat().st_ino == at
+    assert [path.name for path in tmp_path.glob("small*")] == ["small.safetensors"]
+    whole = tmp_path / "whole.safetensors"
+    quantize_file(model, whole, "nvfp4")
+    assert to.read_bytes() == whole.read_bytes()
+    assert first in files.load_all(to)
+
+
+def test_what_is_done_is_not_done_again(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(key: str, done: int, planned: int) -> None:
+        if done > planned // 2:
+            raise KeyboardInterrupt
+
+    calls: list[str] = []
+    write = parts.PartFile.write_bytes
+    monkeypatch.setattr(
+        parts.PartFile, "write_bytes", lambda made, key, *rest: (calls.append(key), write(made, key, *rest))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        quantize_file(model, tmp_path / "s.safetensors", "mxfp8", report=stop)
+    before = set(calls)
+    calls.clear()
+    quantize_file(model, tmp_path / "s.safetensors", "mxfp8")
+    assert before
+    assert not before & set(calls)
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        quantize_file(model, tmp_path / "t.safetensors", "mxfp8", report=stop)
+    calls.clear()
+    quantize_file(model, tmp_path / "t.safetensors", "mxfp8", recipe="floor")  # other wishes: nothing is kept
+    assert before <= set(calls)
+
+
+def test_what_is_refused(model: Path, tmp_path: Path) -> None:
+    to = tmp_path / "small.safetensors"
+    for code, call in (
+        ("unknown-key", lambda: quantize_file(model, to, "mxfp8", keys=("c.*",))),
+        ("block-shape", lambda: quantize_file(model, to, "mxfp8", keys=("odd.weight",))),
+        ("no-blocks", lambda: dequantize_file(model, to)),
+        ("format-not-here", lambda: dequantize_file(model, to, "e4m3")),
+        ("unknown-recipe", lambda: quantize_file(model, to, "mxfp8", recipe="x")),
+    ):
+        with pytest.raises(RefsimError) as caught:
+            call()
+        assert caught.value.code == code
+        assert not to.exists()
+    quantize_file(model, to, "mxfp8", keys=("a.*",))
+    with pytest.raises(RefsimError, match="file-exists"):
+        quantize_file(model, to, "mxfp8")
+    again = tmp_path / "again.safetensors"
+    files.save_all(again, {"w": np.zeros((1, 32), np.float32), "w.scales": np.zeros(1, np.float32)})
+    with pytest.raises(RefsimError, match="key-taken"):
+        quantize_file(again, tmp_path / "x.safetensors", "mxfp8")
+    only = tmp_path / "only.safetensors"
+    files.save_all(only, {"w": np.zeros(32, np.float32)})
+    with pytest.raises(RefsimError, match="nothing-to-quantise"):
+        quantize_file(only, tmp_path / "x.safetensors", "mxfp8")
