@@ -46,6 +46,11 @@ class ScaleLayout(Card):
         """What the row rests on: its formula, an independent package, or a run on a chip."""
         return evidence_of(self.name)
 
+    @property
+    def chips(self) -> str:
+        """Whose kernels read this layout; empty where it belongs to software alone."""
+        return next((chips for prefix, chips in _CHIPS.items() if self.name.startswith(prefix)), "")
+
     def padded(self, shape: Shape) -> Shape:
         """Rows and blocks after padding: (130, 5) becomes (256, 8) in nvidia_128x4."""
         rows, blocks = (int(whole(name, extent)) for name, extent in zip(("rows", "blocks"), shape, strict=True))
@@ -290,6 +295,16 @@ SCALE_LAYOUTS = (
     ),
 )
 # fmt: on
+_BLACKWELL = "sm_100 to sm_121"
+_CHIPS = {
+    "nvidia_128x4": _BLACKWELL,
+    "nvidia_8x4": "sm_100, sm_103",
+    "flashinfer": _BLACKWELL,
+    "deepgemm_mn_f32": "sm_90",
+    "deepgemm_mn_ue8m0": "sm_100",
+    "cdna4": "gfx950",
+}
+"""By the beginning of a layout's name; Mirage's order of weights is no scale of any chip."""
 _BY_NAME = {row.name: row for row in SCALE_LAYOUTS}
 
 

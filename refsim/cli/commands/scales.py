@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes, require_few, words_in
-from refsim.cli.delivery import answers
+from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import AddressParam, ShapeParam, chosen, parse_whole, window
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
@@ -226,6 +226,53 @@ def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, 
     matrix = unshuffled(layout, stored, shape, file)
     files.save(to, matrix, stored.format)
     return _report("unshuffled", layout, file, to, shape, matrix.shape, stored.codes.size - matrix.size, stored.format)
+
+
+@command.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@format_option(required=False)
+@click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
+@click.option("--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="The matrix of scales, without pads.")
+@click.option("--values", metavar="FILE", type=click.Path(path_type=Path), help="The tensor that they are scales of.")
+@click.option("--values-key", metavar="NAME", help="Its name, where that file holds several.")
+@answers
+def check(
+    *,
+    file: Path,
+    row: "Format | None",
+    key: str | None,
+    shape: tuple[int, int] | None,
+    values: Path | None,
+    values_key: str | None,
+) -> "Document | Answer":
+    """Which layouts and chips the scales of FILE fit and which they cannot be; with --values by which recipe they were made.
+
+    The size decides which layouts fit, the bytes which formats; pads are shown, since hardware reads them. With the tensor of
+    bf16, f16 or f32 that was quantised, the scales of every recipe are compared in every layout that fits. The exit code
+    is 1 where nothing fits.
+
+    \b
+      refsim scales check scales.bin -t e8m0 --shape 130x12
+      refsim scales check model.safetensors --key w.scales --values original.safetensors --values-key w
+    """
+    from refsim.cli.answers.scalecheck import checked
+
+    stored = load_codes(file, row, key)
+    tensor = None if values is None else load_codes(values, None, values_key)
+    if shape is None:
+        if stored.codes.ndim != 2:
+            raise RefsimError(
+                "scale-shape",
+                f"the buffer has shape {stored.codes.shape}",
+                where=str(file),
+                help="give --shape ROWSxBLOCKS",
+            )
+        shape = stored.codes.shape[0], stored.codes.shape[1]
+    if tensor is not None and (tensor.codes.ndim < 1 or tensor.codes.size % shape[0] or not tensor.codes.size):
+        raise RefsimError(
+            "scale-shape", f"a tensor of shape {tensor.codes.shape} has no {shape[0]} rows", where="--values"
+        )
+    return checked(stored, shape, tensor)
 
 
 @command.command(context_settings={"ignore_unknown_options": True})

@@ -1,0 +1,172 @@
+"""What a buffer of scales may be: which layouts its size and bytes fit, and with the tensor by which recipe it was made."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refsim.cli.delivery import AGREED, FAILED, Answer
+from refsim.errors import RefsimError
+from refsim.formats import E8M0, F32, UE4M3
+from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
+from refsim.render import Bits, Column, Document, Table, Wording
+from refsim.scaling import BLOCK_FORMATS, recipes_of
+from refsim.scaling.blocks import quantize
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from refsim.files import Stored
+    from refsim.formats import Format
+    from refsim.render import Cell
+    from refsim.scaling import BlockFormat
+
+PLAIN = "rows"
+LAYOUTS = (
+    Column("layout", strong=True),
+    Column("chips", drop=2),
+    Column("fits"),
+    Column("why", drop=1),
+    Column("pads", drop=3),
+    Column("recipe", strong=True),
+    Column("differ", align="right"),
+)
+RULES = (
+    Column("format", strong=True),
+    Column("recipe", strong=True),
+    Column("differ", align="right"),
+    Column("row", label="first", align="right"),
+    Column("block", label=" ", gap=1),
+    Column("given", gap=3),
+    Column("expected"),
+)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One layout: the matrix of scales that the buffer would hold in it, or None and why it cannot be."""
+
+    layout: ScaleLayout | None
+    why: str
+    pads: str = ""
+    matrix: "NDArray[Any] | None" = None
+
+    @property
+    def name(self) -> str:
+        return PLAIN if self.layout is None else self.layout.name
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A recipe's scales beside those of the buffer: how many differ, and the first that does."""
+
+    block: "BlockFormat"
+    recipe: str
+    differ: int
+    first: tuple[int, int, int, int] | None
+
+
+def scale_formats(stored: "Stored") -> "tuple[tuple[Format, ...], str]":
+    """Which formats of scales the codes may be, and why others are out."""
+    if stored.codes.dtype.itemsize == F32.code_dtype.itemsize:
+        return (F32,), "words of 32 bits: float32 scales"
+    if stored.codes.dtype.itemsize != 1:
+        raise RefsimError(
+            "scale-type",
+            f"scales hold {stored.format}",
+            rule="bytes of e8m0 or ue4m3, or float32",
+            help="give -t FORMAT",
+        )
+    signs = int((stored.codes >= UE4M3.code_limit).sum())
+    if signs:
+        return (E8M0,), f"not ue4m3: {signs} bytes have bit 7 set"
+    if stored.format is UE4M3:
+        return (UE4M3,), "ue4m3, as the file says"
+    return (E8M0, UE4M3), "e8m0 or ue4m3: no byte has bit 7 set"
+
+
+def fits(stored: "Stored", shape: tuple[int, int]) -> list[Fit]:
+    """Every layout, and the plain matrix, against the size of the buffer."""
+    codes = stored.codes.reshape(-1)
+    found = [_plain(codes, shape)]
+    for layout in SCALE_LAYOUTS:
+        if layout.element_bytes != codes.dtype.itemsize:
+            found.append(Fit(layout, f"its elements have {layout.element_bytes} B"))
+            continue
+        try:
+            size = layout.size_bytes(shape)
+        except RefsimError as error:
+            found.append(Fit(layout, error.what))
+            continue
+        if size != codes.nbytes:
+            found.append(Fit(layout, f"needs {size} B, the buffer has {codes.nbytes}"))
+            continue
+        pads = codes[layout.pads_of(shape) // layout.element_bytes]
+        found.append(Fit(layout, f"{size} B", _padding(pads), layout.unshuffle(codes, shape)))
+    return found
+
+
+def _plain(codes: "NDArray[Any]", shape: tuple[int, int]) -> Fit:
+    if codes.size == shape[0] * shape[1]:
+        return Fit(None, f"{codes.nbytes} B", "none", codes.reshape(shape))
+    return Fit(None, f"needs {shape[0] * shape[1] * codes.itemsize} B, the buffer has {codes.nbytes}")
+
+
+def _padding(pads: "NDArray[Any]") -> str:
+    if not pads.size:
+        return "none"
+    values = np.unique(pads)
+    shown = ", ".join(str(Bits(int(value), 8 * pads.itemsize)) for value in values[:3])
+    return f"{pads.size}: {shown}{' ...' if len(values) > 3 else ''}"
+
+
+def rules(matrix: "NDArray[Any]", values: "Stored", formats: "tuple[Format, ...]") -> list[Rule]:
+    """All recipes whose scales have the shape of the matrix, the nearest first."""
+    found = []
+    for block in BLOCK_FORMATS:
+        if block.scale not in formats or values.codes.shape[-1] != block.width * matrix.shape[1]:
+            continue
+        for recipe in recipes_of(block):
+            x = values.codes.reshape(matrix.shape[0], -1)
+            made = quantize(x, block, recipe=recipe, input_format=values.format)
+            wrong = np.argwhere(made.scales != matrix)
+            first = None
+            if len(wrong):
+                row, at = (int(each) for each in wrong[0])
+                first = row, at, int(matrix[row, at]), int(made.scales[row, at])
+            found.append(Rule(block, recipe.name, len(wrong), first))
+    return sorted(found, key=lambda rule: rule.differ)
+
+
+def checked(stored: "Stored", shape: tuple[int, int], values: "Stored | None") -> Answer:
+    """The layouts that fit and those that cannot be; with the values, the recipe that made the scales in each."""
+    formats, said = scale_formats(stored)
+    all_fits = fits(stored, shape)
+    held = {each.name: rules(each.matrix, values, formats) for each in all_fits if each.matrix is not None and values}
+    rows = tuple(
+        _cells(each, held.get(each.name, [])) for each in sorted(all_fits, key=lambda each: each.matrix is None)
+    )
+    tables: list[Table | Wording] = [Wording((said,), {"scale_formats": [each.name for each in formats]})]
+    tables.append(Table(LAYOUTS, rows, key="layouts"))
+    best = min(held.items(), key=lambda each: each[1][0].differ if each[1] else stored.codes.size, default=None)
+    if best and best[1]:
+        width = 8 * stored.codes.dtype.itemsize
+        told: list[tuple[Cell, ...]] = []
+        for rule in best[1]:
+            where = rule.first and (*rule.first[:2], Bits(rule.first[2], width), Bits(rule.first[3], width))
+            told.append((rule.block.name, rule.recipe, rule.differ, *(where or (None, None, None, None))))
+        tables.append(Table(RULES, tuple(told), key="recipes"))
+    agreed = any(each.matrix is not None for each in all_fits)
+    if values is not None and held:
+        agreed = any(each and each[0].differ == 0 for each in held.values())
+    title = f"{stored.codes.nbytes} B for {shape[0]} x {shape[1]} scales"
+    return Answer(Document(tuple(tables), title), AGREED if agreed else FAILED)
+
+
+def _cells(fit: Fit, held: list[Rule]) -> "tuple[Cell, ...]":
+    nearest = held[0] if held else None
+    names = [f"{rule.recipe} ({rule.block})" for rule in held if nearest and rule.differ == nearest.differ]
+    recipe = f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" if names else None
+    chips = "any" if fit.layout is None else fit.layout.chips
+    yes = "fits" if fit.matrix is not None else "cannot be"
+    return fit.name, chips, yes, fit.why, fit.pads or None, recipe, nearest.differ if nearest else None
