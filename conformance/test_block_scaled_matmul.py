@@ -1,0 +1,74 @@
+"""The block-scaled products on the simulated GPU: every format, edges, special scales; not one bit may differ."""
+
+import shutil
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+import refsim.device
+from refsim.testing import laws, run_campaign
+from refsim.testing.assertions import BitsDiffer
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+
+matmul = load_kernel_file(bundled_kernels("block_scaled_matmul.py"))
+TARGETS = {"block_scaled_matmul_sm120": "sm_120a"}
+CASES = {"quick": 0, "ci": 0, "night": 200}  # generated for each entry, beside the corpus
+LATER = pytest.mark.ci("formats that differ from one of every run by a word of the instruction")
+IN_EVERY_RUN = ("mxfp8", "mxfp6_e3m2", "mxfp4", "nvfp4", "fp8_fp4")
+ENTRIES = [
+    pytest.param(kernel, name, id=name, marks=() if name.endswith(IN_EVERY_RUN) else LATER)
+    for kernel in matmul.KERNELS
+    for name in kernel.entries
+]
+
+
+@lru_cache
+def device_of(kernel: str):
+    """One for each kernel, so that its PTX is read once."""
+    return refsim.device.open("sim", TARGETS[kernel])
+
+
+@pytest.mark.parametrize(("kernel", "entry"), ENTRIES)
+def test_problems_of_an_entry_agree(kernel, entry, refsim_profile, refsim_failures):
+    """Edges of tiles and a tail of K with other scales everywhere; in the larger profile several tiles and every scale."""
+    corpus = tuple(problem for problem in kernel.corpus if problem.entry == entry)
+    corpus = corpus[:1] if refsim_profile == "quick" else corpus
+    variant = replace(kernel, problem=matmul.problems(kernel.recipe, (entry,)), corpus=corpus)
+    cases = CASES[refsim_profile]
+    verdict = run_campaign(
+        variant, device_of(kernel.name), profile=refsim_profile, cases=cases, failures_dir=refsim_failures
+    )
+    assert verdict.status == "pass", str(verdict)
+    assert verdict.cases >= len(corpus) + cases
+
+
+EDITS = [
+    # kernel, entry, number in its corpus, file, text and what stands for it
+    ("sm120", "mxfp4", 0, "block_scaled/formats.cuh", "return (word & kept) | (kOnes & ~kept);", "return word;"),
+    ("sm120", "nvfp4", 0, "block_scaled/formats.cuh", "if (first >= blocks) return kOnes;", ""),
+    ("sm120", "mxfp4", 1, "block_scaled/formats.cuh", "row % kTileRows / 32 * 4", "0"),
+    ("sm120", "mxfp4", 1, "block_scaled/formats.cuh", "* groups + group", "+ group"),
+    ("sm120", "mxfp6_e3m2", 0, "block_scaled/formats.cuh", "of.x >> 24 | of.y << 8", "of.x >> 24"),
+    ("sm120", "fp8_fp4", 0, "block_scaled/formats.cuh", "<< 12 & 0xf000000)) << 2", "<< 12 & 0xf000000))"),
+    ("sm120", "mxfp8", 0, "block_scaled/warp_tiles.cuh", "multiply<kScale % kTileBlocks,", "multiply<0,"),
+    ("sm120", "mxfp8", 0, "block_scaled/warp_tiles.cuh", "lane % 4 * 8 + lane / 4;", "lane / 4;"),
+    ("sm120", "nvfp4", 0, "block_scaled/warp_tiles.cuh", "k - at < kElements)", "false)"),
+]
+
+
+@pytest.mark.ci("every edit is compiled")
+@pytest.mark.parametrize(("kernel", "entry", "number", "file", "text", "other"), EDITS)
+def test_an_edit_of_the_kernel_shows(kernel, entry, number, file, text, other, tmp_path: Path):
+    """What a launch writes differs from the oracle, or the simulator stops at memory that is not the kernel's."""
+    declared = next(each for each in matmul.KERNELS if each.name.endswith(kernel))
+    folder = shutil.copytree(matmul.KERNEL_FILES, tmp_path / "kernels")
+    source = (folder / file).read_text()
+    assert source.count(text) == 1
+    (folder / file).write_text(source.replace(text, other))
+    edited = replace(declared, file=folder / declared.file.name)
+    problem = [each for each in declared.corpus if each.entry.endswith(f"{kernel}_{entry}")][number]
+    with pytest.raises((BitsDiffer, refsim.RefsimError)) as caught:
+        laws.agrees_with_oracle(edited, problem, refsim.device.open("sim", TARGETS[declared.name]))
+    assert isinstance(caught.value, BitsDiffer) or caught.value.code in ("out-of-bounds", "uninitialised")
