@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError
 from refsim.kernels import Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
 from refsim.layouts.tensor_maps import tensor_map
 from refsim.layouts.tma import SwizzleMode, TensorMap
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
-from refsim.testing.recipes import in_range, spelled
+from refsim.testing.recipes import in_range, of_type, one_of, spelled
 
 SOURCE = Path(__file__).parent / "kernels/fp8_gemm_1d2d.cu"
 SFA = scale_layout("deepgemm_mn_f32")
@@ -140,6 +140,13 @@ def whole_vectors(n: int) -> None:
         raise RefsimError("bad-recipe", f"n is {n}", rule="rows of D are whole 16-byte vectors: n is a multiple of 8")
 
 
+def check_operands(problem: Any) -> None:
+    """Refuses operands that are no recipes."""
+    for name in ("a", "b", "scale_a", "scale_b"):
+        of_type(name, getattr(problem, name), Values)
+    of_type("gaps", problem.gaps, Gaps)
+
+
 DENSE, ZEROS, ONES = Gaps(), Values(), Values("ones")
 
 
@@ -168,10 +175,10 @@ class Gemm1D2D:
         in_range("n", self.n, 8, 1 << 20)
         in_range("k", self.k, 1, 1 << 20)
         in_range("together", self.together, 1, 1 << 20)
-        in_range("clusters", self.clusters or 1, 1, MULTIPROCESSORS)
+        in_range("clusters", 1 if self.clusters is None else self.clusters, 1, MULTIPROCESSORS)
         whole_vectors(self.n)
-        if self.entry not in self.entries:
-            raise unknown("entry", self.entry, list(self.entries))
+        check_operands(self)
+        one_of("entry", self.entry, tuple(self.entries))
 
     def __repr__(self) -> str:
         return spelled(self)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from refsim import oracles
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError
 from refsim.kernels import Kernel, Launcher, Outputs, Struct
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, extents, values
-from refsim.testing.recipes import in_range, spelled
+from refsim.testing.recipes import in_range, of_type, one_of, spelled
 
 gemm = load_kernel_file(Path(__file__).with_name("gemm_1d2d.py"))
 splits = load_kernel_file(Path(__file__).with_name("gemm_1d2d_splits.py"))
@@ -90,15 +90,16 @@ class ExpertsGemm1D2D:
     group_rows: int = GROUP_ROWS
 
     def __post_init__(self) -> None:
+        of_type("counts", self.counts, tuple)
         in_range("experts", len(self.counts), 1, 1 << 10)
         in_range("m", self.m, 1, 1 << 20)
         in_range("n", self.n, 8, 1 << 20)
         in_range("k", self.k, 1, 1 << 20)
         in_range("together", self.together, 1, 1 << 20)
-        in_range("clusters", self.clusters or 1, 1, gemm.MULTIPROCESSORS)
+        in_range("clusters", 1 if self.clusters is None else self.clusters, 1, gemm.MULTIPROCESSORS)
         gemm.whole_vectors(self.n)
-        if self.entry not in ENTRIES:
-            raise unknown("entry", self.entry, list(ENTRIES))
+        gemm.check_operands(self)
+        one_of("entry", self.entry, tuple(ENTRIES))
         for count in self.counts:
             in_range("rows of an expert", count, 0, self.m)
         in_range("group_rows", self.group_rows, 1, 1 << 20)

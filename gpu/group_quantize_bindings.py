@@ -19,7 +19,7 @@ from refsim.formats import E8M0, format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
-from refsim.testing.recipes import in_range, one_of, spelled
+from refsim.testing.recipes import in_range, of_type, one_of, spelled
 
 SOURCE = Path(__file__).parent / "kernels/fp8_group_quantize.cu"
 WIDE = ("bf16", "f16", "f32")
@@ -79,7 +79,10 @@ class GroupQuantize:
         one_of("format", self.format, WIDE)
         one_of("scale kind", self.scale, SCALE_KINDS)
         one_of("quotient", self.quotient, tuple(QUOTIENTS))
+        in_range("group_rows", self.group_rows, 1, GROUP)
         one_of("group", f"{self.group_rows}x{GROUP}", ("1x128", "128x128"))
+        for name, type in (("mn_major", bool), ("x", Values), ("place", Placement), ("eps", float)):
+            of_type(name, getattr(self, name), type)
         in_range("threads of whole warps", self.threads % 32, 0, 0)
         in_range("MN-major scales of groups of 128 x 128", self.mn_major * (self.group_rows - 1), 0, 0)
 

@@ -151,6 +151,9 @@ class Struct:
     align: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.raw, bytes) or not is_whole(self.align):
+            what = f"{self.raw!r:.40} aligned to {self.align!r:.40}"
+            raise RefsimError("bad-struct", what, rule="a struct is bytes, its alignment a whole number")
         if self.align < 1 or self.align & (self.align - 1) or len(self.raw) % self.align or not self.raw:
             raise RefsimError(
                 "bad-struct",

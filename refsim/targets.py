@@ -120,12 +120,16 @@ def names() -> tuple[str, ...]:
     return tuple(name for row in ARCHITECTURES for name in row.names)
 
 
-@lru_cache(maxsize=256)
 def target_named(name: str) -> Target:
     """The target of a name such as sm_90a; RefsimError `unknown-target` with the targets there are.
 
     target_named("sm_101a").number is 110: sm_101 was its name before CUDA 13. Source: PTX ISA, .target.
     """
+    return _target_named(name if isinstance(name, str) else repr(name)[:80])
+
+
+@lru_cache(maxsize=256)
+def _target_named(name: str) -> Target:
     match = _NAME.fullmatch(name)
     number = _RENAMED.get(int(match[1]), int(match[1])) if match else 0
     row = _BY_NUMBER.get(number)

@@ -69,12 +69,14 @@ def open(name: str = "sim", target: str | None = None, *, without: Sequence[str]
     open("sim:lazy", "sm_80").target is "sm_80".
     Source: CUDA Driver API, cuDeviceGet, for the numbers of GPUs.
     """
+    if not isinstance(name, str):
+        raise RefsimError("unknown-device", f"{name!r:.40} is no name of a device", help="sim, sim:lazy, cuda, cuda:1")
     if simulated := re.fullmatch(r"sim(?::(eager|lazy|random))?", name):
         from refsim.device.sim import SimDevice
 
         policy: Any = simulated[1]  # one of SchedulePolicy, or None
         device = SimDevice(name=name, policy=policy, without=tuple(without))
-        return replace(device, target=target_named(target).name) if target else device
+        return device if target is None else replace(device, target=target_named(target).name)
     match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?(?::(pycuda|bindings|libcuda))?", name)
     if not match:
         raise RefsimError(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from refsim.errors import RefsimError
-from refsim.integers import is_whole
+from refsim.integers import array_of, is_whole
 from refsim.kernels import Buffer, Struct
 from refsim.layouts.tma import TensorMap
 from refsim.sources import CUDA_DRIVER
@@ -18,7 +18,9 @@ _FIXED_WIDTH = "biufcV"
 
 def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: int) -> None:
     """RefsimError `bad-count`, `bad-dtype` or `bad-misalignment` for a buffer that cannot be."""
-    where = f"buffer {name}"
+    where = f"buffer {name!s:.40}"
+    if not isinstance(name, str):
+        raise RefsimError("bad-name", f"a buffer named {name!r:.40}", rule="a buffer has a name: a string")
     if not is_whole(count):
         raise RefsimError("bad-count", f"an output of {count!r} elements", where)
     if dtype.hasobject or dtype.itemsize == 0:
@@ -26,6 +28,27 @@ def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: in
         raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where, help=help)
     if not is_whole(misalign_bytes, 0, MAX_MISALIGNMENT):
         raise RefsimError("bad-misalignment", f"{misalign_bytes!r:.40} bytes off", where, f"0 to {MAX_MISALIGNMENT}")
+
+
+def flat_of(name: str, array: Any) -> np.ndarray[Any, Any]:
+    """What an array holds, in one row; RefsimError `no-array` for lists of several lengths."""
+    return np.ascontiguousarray(array_of(f"buffer {name!s:.40}", array)).reshape(-1)
+
+
+def dtype_of(name: str, dtype: Any) -> np.dtype[Any]:
+    """The type of a buffer's elements; RefsimError `bad-dtype` for what names none."""
+    try:
+        element: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise RefsimError("bad-dtype", f"{dtype!r:.40} is no type of elements", f"buffer {name!s:.40}") from error
+    return element
+
+
+def check_flags(entry: str, **flags: bool) -> None:
+    """RefsimError `bad-launch` for a truth value that is none."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise RefsimError("bad-launch", f"{name}={flag!r:.40}", f"launch of {entry!s:.80}", "True or False")
 
 
 def launch_values(
@@ -38,7 +61,8 @@ def launch_values(
     """
     if not isinstance(entry, str):
         raise RefsimError("bad-launch", f"an entry is given by its name, not {entry!r:.40}")
-    if isinstance(args, str) or not isinstance(args, Iterable):
+    is_scalar = isinstance(args, np.ndarray) and not args.ndim
+    if isinstance(args, str) or not isinstance(args, Iterable) or is_scalar:
         raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {entry:.80}")
     where = f"launch of {entry}"
     return [
@@ -49,12 +73,17 @@ def launch_values(
 
 def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
     """RefsimError for a buffer of another launcher, or of this one before it was closed."""
+    if not isinstance(buffer, Buffer):
+        raise RefsimError("foreign-buffer", f"{buffer!r:.40} is no buffer", help="what upload or output returned")
     if not owns(buffer):
         raise RefsimError("foreign-buffer", f"buffer {buffer.name!r} does not belong to this launcher")
 
 
 def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
     """RefsimError `tensormap-memory` unless the tensor lies in one of these buffers: a copy engine would read beyond it."""
+    if not isinstance(made, TensorMap):
+        what = f"{made!r:.40} is no tensor map"
+        raise RefsimError("bad-argument", what, help="layouts.tensor_map(...) makes one")
     strides = (0, *made.strides)
     last = sum((extent - 1) * stride for extent, stride in zip(made.dims, strides, strict=True))
     end = made.address + last + -(-made.dims[0] * made.data_type.element_bits // 8)

@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.device.arguments import check_buffer, check_mapped, check_owned, launch_values, no_call
+from refsim.device.arguments import (
+    check_buffer,
+    check_flags,
+    check_mapped,
+    check_owned,
+    dtype_of,
+    flat_of,
+    launch_values,
+    no_call,
+)
 from refsim.device.arrays import DeviceArray
 from refsim.device.driver import Bytes, Driver, DriverError
 from refsim.device.libcuda import encoded_map
@@ -68,7 +77,7 @@ class CudaLauncher(Card):
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
         """Copies an array to the device; unless `writable`, a launch that changes it is an error."""
-        flat = np.ascontiguousarray(array).reshape(-1)
+        flat = flat_of(name, array)
         check_buffer(name, flat.size, flat.dtype, misalign_bytes)
         contents = flat.view(np.uint8).copy()
         kept = None if writable else contents
@@ -76,7 +85,7 @@ class CudaLauncher(Card):
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         """`count` elements of POISON."""
-        element = np.dtype(dtype)
+        element = dtype_of(name, dtype)
         check_buffer(name, count, element, misalign_bytes)
         size = int(count) * element.itemsize
         poison = np.resize(np.frombuffer(GPU_POISON, np.uint8), size) if size else np.empty(0, np.uint8)
@@ -100,6 +109,7 @@ class CudaLauncher(Card):
         is asked for.
         """
         values = launch_values(entry, args, self._owns, self.encode)
+        check_flags(entry, cooperative=cooperative, programmatic=programmatic)
         if not programmatic:
             self.settle()
         self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative, programmatic)

@@ -14,7 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim import ptx
-from refsim.device.arguments import check_buffer, check_mapped, check_owned, launch_values, no_call
+from refsim.device.arguments import (
+    check_buffer,
+    check_flags,
+    check_mapped,
+    check_owned,
+    dtype_of,
+    flat_of,
+    launch_values,
+    no_call,
+)
 from refsim.device.compile import compiled
 from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, early, outcomes, schedules_of
 from refsim.errors import RefsimError
@@ -83,7 +92,7 @@ class SimLauncher(Card):
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
         """A buffer that holds the array; writing it is a fault unless `writable`."""
-        raw = np.ascontiguousarray(array).reshape(-1)
+        raw = flat_of(name, array)
         check_buffer(name, raw.size, raw.dtype, misalign_bytes)
         address = self.memory.allocate(
             raw.nbytes, self._fresh(name), initial=raw.view(np.uint8), offset=misalign_bytes, writable=writable
@@ -92,7 +101,7 @@ class SimLauncher(Card):
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         """A buffer of poison; reading an element before it is written is a fault."""
-        element = np.dtype(dtype)
+        element = dtype_of(name, dtype)
         check_buffer(name, count, element, misalign_bytes)
         address = self.memory.allocate(count * element.itemsize, self._fresh(name), offset=misalign_bytes)
         return self._kept(Buffer(name, address, int(count), element))
@@ -149,7 +158,7 @@ class SimLauncher(Card):
         self._shape = self.program.shape(entry, grid, block, cluster)
         orders = self.orders(entry)
         small = self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
-        self._begin(entry, cooperative)
+        self._begin(entry, cooperative, programmatic)
         before, touched, beside = self.memory.snapshot() if small else None, self.memory.touched, self.earlier
         prepared = partial(
             self.program.prepared,
@@ -190,8 +199,9 @@ class SimLauncher(Card):
         if small:
             self._follow(lambda following: executed(orders[0], UNCHECKED, following))
 
-    def _begin(self, entry: str, cooperative: bool) -> None:
+    def _begin(self, entry: str, cooperative: bool, programmatic: bool) -> None:
         """The module's own variables are part of the memory that every order begins with."""
+        check_flags(entry, cooperative=cooperative, programmatic=programmatic)
         self.program.prepare(entry, self.memory, cooperative=cooperative)
         if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()

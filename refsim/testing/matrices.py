@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from refsim.conversions import encode
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError
 from refsim.formats import Format, format_named
 from refsim.testing.fills import FILLS, ROW_FILLS
-from refsim.testing.recipes import Codes, Tensor, in_range, spelled
+from refsim.testing.recipes import Codes, Tensor, check_patches, in_range, one_of, spelled
 from refsim.testing.strategies import bit_patterns
 
 MATRIX_FILLS = (*FILLS, *ROW_FILLS)
@@ -31,12 +31,9 @@ class Values:
     patches: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.fill not in MATRIX_FILLS:
-            raise unknown("fill", str(self.fill), list(MATRIX_FILLS))
+        one_of("fill", self.fill, MATRIX_FILLS)
         in_range("seed", self.seed, 0, (1 << 64) - 1)
-        for index, code in self.patches:
-            in_range("patch index", index, 0, (1 << 63) - 1)
-            in_range("patch code", code, 0, (1 << 64) - 1)
+        check_patches(self.patches)
 
     def __repr__(self) -> str:
         return spelled(self)

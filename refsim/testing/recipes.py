@@ -27,9 +27,25 @@ def in_range(name: str, value: Any, low: int, high: int) -> None:
         raise RefsimError("bad-recipe", f"{name} must be an integer in {low}..{high}, not {value!r}")
 
 
+def of_type(name: str, value: Any, type: type) -> None:
+    """Raises RefsimError unless a field of a recipe is a `type`; for recipes within recipes and for truth values."""
+    if not isinstance(value, type):
+        raise RefsimError("bad-recipe", f"{name} must be {type.__name__}, not {value!r:.60}")
+
+
+def check_patches(patches: Any) -> None:
+    """Raises RefsimError unless `patches` are pairs of an index and a code."""
+    of_type("patches", patches, tuple)
+    for patch in patches:
+        if not isinstance(patch, tuple) or len(patch) != 2:
+            raise RefsimError("bad-recipe", f"a patch is {patch!r:.60}", rule="(index, code)")
+        in_range("patch index", patch[0], 0, (1 << 63) - 1)
+        in_range("patch code", patch[1], 0, (1 << 64) - 1)
+
+
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     """Raises RefsimError, with the nearest names, unless `value` is one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise unknown(name, str(value), list(allowed))
 
 
@@ -83,8 +99,8 @@ class Tensor:
         in_range("misalign_elements", self.misalign_elements, 0, MAX_MISALIGN)
         row = format_named(self.format)
         format_named(self.target)
-        if self.fill not in FILLS:
-            raise unknown("fill", str(self.fill), sorted(FILLS))
+        one_of("fill", self.fill, tuple(sorted(FILLS)))
+        check_patches(self.patches)
         for index, code in self.patches:
             in_range("patch index", index, 0, self.n - 1)
             in_range("patch code", code, 0, row.code_limit - 1)

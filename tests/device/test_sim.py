@@ -7,6 +7,7 @@ import pytest
 
 from refsim import device
 from refsim.errors import RefsimError
+from refsim.kernels import Struct
 
 SOURCE = """
 __device__ unsigned offset = 5;
@@ -132,6 +133,20 @@ def test_inexact_kernels_are_tried_under_every_order_for_faults(file):
         (lambda gpu: gpu.launch("stride", 1, 1, 5), "bad-launch"),
         (lambda gpu: gpu.launch("stride", 1, 1, "xy"), "bad-launch"),
         (lambda gpu: gpu.launch(5, 1, 1, []), "bad-launch"),
+        (lambda gpu: gpu.launch("stride", 1, 1, np.array(5)), "bad-launch"),
+        (lambda gpu: gpu.launch("stride", 1, 1, [], programmatic=1), "bad-launch"),
+        (lambda gpu: gpu.launch("stride", 1, 1, [], cooperative="no"), "bad-launch"),
+        (lambda gpu: gpu.output(1, "no type", name="z"), "bad-dtype"),
+        (lambda gpu: gpu.output(1, 5, name="z"), "bad-dtype"),
+        (lambda gpu: gpu.output(1, np.uint8, name=["z"]), "bad-name"),
+        (lambda gpu: gpu.upload(np.zeros(1), name=5), "bad-name"),
+        (lambda gpu: gpu.upload([[1], [2, 3]], name="z"), "no-array"),
+        (lambda gpu: gpu.read("z"), "foreign-buffer"),
+        (lambda gpu: gpu.encode(b"a map"), "bad-argument"),
+        (lambda gpu: Struct("text", 1), "bad-struct"),
+        (lambda gpu: Struct(b"text", 1.0), "bad-struct"),
+        (lambda gpu: device.open(5), "unknown-device"),
+        (lambda gpu: device.open("sim", ["sm_90"]), "unknown-target"),
         (lambda gpu: gpu.launch("meets_at_a_shuffle", 1, 1, [gpu.output(1, np.uint8, name="z")], 2.5), "bad-launch"),
         (lambda gpu: gpu.launch("meets_at_a_shuffle", 1, 1, [gpu.output(1, np.uint8, name="z")], None), "bad-launch"),
     ],

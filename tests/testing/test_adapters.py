@@ -171,6 +171,34 @@ def test_elements_of_a_descriptor_are_those_that_triton_says(said, descriptor, e
     )
 
 
+X = Buffer("x", 4096, 70 * 32, np.dtype("f2"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *((wrong, (70, 32)) for wrong in (4096, "x", None)),
+        *(
+            (X, wrong)
+            for wrong in (70, None, "ab", (), (70, 0), (70, 1.0), (1 << 31, 32), (True, 1), np.int64([[1]]), {1})
+        ),
+        *((X, (70, 32), wrong) for wrong in (1, (1,), (32, 2), (-32, 1), (1 << 63, 1), ("32", 1), np.array(5))),
+        *((X, (70, 32), None, wrong) for wrong in ("nans", 5, None, np.array(["nan", "zero"]))),
+        *((X, (70, 32), None, "nan", wrong) for wrong in (1, None, "no", np.array([True, False]))),
+    ],
+    ids=repr,
+)
+def test_a_descriptor_that_is_none_is_refused(given):
+    with pytest.raises(RefsimError) as caught:
+        TritonDescriptor(*given)
+    assert caught.value.code == "bad-descriptor"
+
+
+def test_a_descriptor_takes_numbers_of_any_width():
+    assert TritonDescriptor(X, np.int8([70, 32]), (np.uint64(32), np.int8(1))).steps == (32, 1)
+    assert TritonDescriptor(X, np.int8([100, 100, 7])).steps == (700, 7, 1)
+
+
 def test_a_descriptor_is_taken_apart_for_a_target_without_tensor_maps():
     kernel = TritonKernel(".", "k", ("tensordesc<fp16[64,32]>",), 128, 0, 1, False, (), "3.9.0")
     gpu = Recorder()

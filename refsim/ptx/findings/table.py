@@ -1,6 +1,8 @@
 """Every check of a launch, what it finds and how severe that is; and what a launch is asked to check."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from refsim.errors import RefsimError, unknown
 
@@ -116,8 +118,14 @@ class Checks:
     def __post_init__(self) -> None:
         for name in ("initialised", "copies", "races", "divergence"):
             level = getattr(self, name)
-            if level not in LEVELS:
-                raise RefsimError("unknown-check", f"{name}={level!r}", help="error, record or off")
+            if not isinstance(level, str) or level not in LEVELS:
+                raise RefsimError("unknown-check", f"{name}={level!r:.40}", help="error, record or off")
+        if not isinstance(self.banks, bool):
+            raise RefsimError("unknown-check", f"banks={self.banks!r:.40}", help="True or False")
+        if not isinstance(self.seconds, Real) or isinstance(self.seconds, bool) or not self.seconds >= 0:
+            raise RefsimError("time-limit", f"seconds={self.seconds!r:.40}", rule="a number of seconds, from 0")
+        if isinstance(self.off, str) or not isinstance(self.off, Sequence):
+            raise RefsimError("unknown-check", f"off={self.off!r:.40}", help='a list of names: ("race",)')
         for name in self.off:
             _named(name)
         off = []
@@ -144,6 +152,8 @@ class Checks:
 
 def _named(name: str) -> Check:
     """The check of that name; one that stops a launch cannot be turned off."""
+    if not isinstance(name, str):
+        raise unknown("check", name, list(_BY_NAME))
     if name in {row.name for row in STOPS}:
         raise RefsimError(
             "unknown-check", f"{name} stops a launch: it cannot be turned off", help=f"one of {', '.join(_BY_NAME)}"

@@ -46,6 +46,8 @@ def pack_parameters(
 
 def check_count(function: Function, args: Sequence[Any]) -> None:
     """RefsimError `argument-count` unless there is one argument for each parameter."""
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {function.name}")
     if len(args) != len(function.parameters):
         raise RefsimError(
             "argument-count",

@@ -4,7 +4,7 @@ Each rule is one function that raises one RefsimError. The assembler lets most o
 `.reqnctapercluster 32`): the driver refuses the launch, and so do these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from operator import index
@@ -68,8 +68,10 @@ class LaunchShape:
 def extents(what: str, shape: Extents) -> Shape:
     """Up to three positive launch extents, filled with ones; a number alone is the first."""
     try:
+        if isinstance(shape, bytes | bytearray | Set | Mapping):
+            raise TypeError
         numbers = [index(shape)] if isinstance(shape, SupportsIndex) else [index(extent) for extent in shape]
-    except TypeError:
+    except (TypeError, ValueError):
         numbers = []
     if not 1 <= len(numbers) <= 3 or any(not 1 <= extent < 2**31 for extent in numbers):
         raise RefsimError("bad-launch", f"{what}={shape}", rule="one to three whole extents, each from 1 to 2^31 - 1")

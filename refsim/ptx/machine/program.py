@@ -38,7 +38,7 @@ from refsim.ptx.text.inline import inline
 from refsim.ptx.text.parser import parse
 from refsim.ptx.text.syntax import Module, Variable, place
 from refsim.render.cards import Card, Facts
-from refsim.targets import runs
+from refsim.targets import runs, target_named
 
 DEFAULT_TARGET = "sm_90a"
 LONGEST_NAME = 60  # at a prompt: mangled names may have hundreds of letters
@@ -204,13 +204,17 @@ class Program(Card):
         following: OpenBits | None = None,
     ) -> tuple[PreparedLaunch, list[tuple[NDArray[Any], int]]]:
         """A launch that is checked and placed and has not run, and where the arrays among its arguments lie."""
-        code = (self.stepped if observer else self.code)(entry)
-        _check_words(policy, arithmetic, shared_bytes)
+        code = (self.code if observer is None else self.stepped)(entry)
+        _check_words(policy, arithmetic)
+        _check_numbers(code, shared_bytes=shared_bytes, seed=seed)
+        _check_flags(code, cooperative=cooperative, programmatic=programmatic)
+        _check_helpers(code, memory, checks, observer, watching, following)
+        shared_bytes, seed = int(shared_bytes), int(seed)
         shape = self.shape(entry, grid, block, cluster)
         check_parameters(code.function, self.module.version, self.target)
         if programmatic:
             check_programmatic(code.function.name, self.target)
-        device = memory or GlobalMemory()
+        device = GlobalMemory() if memory is None else memory
         variables = place_variables(self.module, code.function, self.key, self.target, device, shared_bytes)
         parameters, arrays = pack_parameters(code.function, args, device)
         variables.symbols.update(_workspace(device) if cooperative else {})
@@ -252,13 +256,48 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
-def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic, shared_bytes: int) -> None:
-    if policy not in POLICIES:
+def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic) -> None:
+    if not isinstance(policy, str) or policy not in POLICIES:
         raise unknown("policy", policy, list(POLICIES))
-    if arithmetic not in ARITHMETICS:
+    if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
         raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
-    if not is_whole(shared_bytes):
-        raise RefsimError("bad-launch", f"shared_bytes={shared_bytes!r:.40}", rule="bytes of dynamic shared memory")
+
+
+def _check_numbers(code: Code, **given: object) -> None:
+    for name, value in given.items():
+        if not is_whole(value):
+            raise RefsimError("bad-launch", f"{name}={value!r:.40}", _launch_of(code), "a whole number from 0")
+
+
+def _check_flags(code: Code, **given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise RefsimError("bad-launch", f"{name}={value!r:.40}", _launch_of(code), "True or False")
+
+
+def _check_helpers(
+    code: Code,
+    memory: GlobalMemory | None,
+    checks: Checks | None,
+    observer: StepObserver | None,
+    watching: AddressWatch | None,
+    following: OpenBits | None,
+) -> None:
+    for name, value, fits in (
+        ("memory", memory, isinstance(memory, GlobalMemory | None)),
+        ("checks", checks, isinstance(checks, Checks | None)),
+        ("observer", observer, observer is None or callable(getattr(observer, "before", None))),
+        ("watching", watching, isinstance(watching, AddressWatch | None)),
+        ("following", following, isinstance(following, OpenBits | None)),
+    ):
+        if not fits:
+            raise RefsimError(
+                "bad-launch", f"{name}={value!r:.40}", _launch_of(code), "an object of its own kind, or None"
+            )
+
+
+def _launch_of(code: Code) -> str:
+    return f"launch of {code.function.name}"
 
 
 def _workspace(device: GlobalMemory) -> dict[str, int]:
@@ -307,7 +346,7 @@ def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Prog
         raise RefsimError(
             "unsupported-address-size", f"addresses of {module.address_bits} bits", rule="addresses have 64 bits"
         )
-    chosen = target or module.target or DEFAULT_TARGET
+    chosen = module.target or DEFAULT_TARGET if target is None else target_named(target).name
     if module.target and not runs(module.target, chosen):
         raise RefsimError("wrong-target", f"the module is for {module.target}, the target asked for is {chosen}")
     return Program(module, chosen, hashlib.sha256(text.encode()).hexdigest(), text)

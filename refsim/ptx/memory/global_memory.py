@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import Kind, RefsimError
+from refsim.integers import array_of, is_whole
 from refsim.ptx.memory.heap import HEAP, ROOM, Heap
 from refsim.ptx.memory.snapshot import PAGE, Snapshot
 from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Region, Space
@@ -71,16 +72,22 @@ class GlobalMemory:
 
         With `initial` (bytes or an array) the buffer counts as written, and is zero behind what is given; else it is
         poisoned and unread. Memory that holds zeros costs nothing until somebody touches it.
-        Raises RefsimError `out-of-memory` beyond 16 GiB.
+        Raises RefsimError `out-of-memory` beyond 16 GiB, and `bad-buffer` for sizes and contents that are none.
         """
-        space = self.space
+        space, raw = self.space, None if initial is None else _raw(initial)
+        numbers = is_whole(size) and is_whole(align, 1) and is_whole(offset)
+        if not isinstance(name, str) or not numbers or (raw is not None and len(raw) > size):
+            held = "" if raw is None else f", holding {len(raw)} B"
+            what = f"a buffer {name!r:.40} of {size!r:.40} B{held}"
+            rule = "a name, whole numbers of bytes, an alignment from 1, and no more contents than bytes"
+            raise RefsimError("bad-buffer", what, f"aligned to {align!r:.40} + {offset!r:.40}", rule)
+        size, align, offset = int(size), int(align), int(offset)
         start = _start_behind(self.end, size, name, align, offset)
         self.reserve(start + size + RED_ZONE)
         region = Region(name, start, start + size, writable)
         space.add(region)
         self._by_name[name] = region
-        if initial is not None:
-            raw = np.frombuffer(initial, np.uint8) if isinstance(initial, bytes) else _raw(initial)
+        if raw is not None:
             space.bytes[start : start + len(raw)] = raw
             space.initialised.add(name)
         else:
@@ -198,5 +205,11 @@ def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
     raise RefsimError("out-of-memory", f"the system has no room for {size} B of device memory", kind=Kind.MISSING)
 
 
-def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _raw(contents: bytes | NDArray[Any]) -> NDArray[np.uint8]:
+    """Bytes, or those of an array of numbers."""
+    if isinstance(contents, bytes):
+        return np.frombuffer(contents, np.uint8)
+    array = np.ascontiguousarray(array_of("contents", contents)).reshape(-1)
+    if array.dtype.hasobject or not array.dtype.itemsize:
+        raise RefsimError("bad-buffer", f"contents of {array.dtype}", rule="numbers, or bytes")
+    return array.view(np.uint8)

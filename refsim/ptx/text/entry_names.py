@@ -37,6 +37,8 @@ def entry_named(name: str, entries: Collection[str], text: str = "", where: str 
 
     Raises RefsimError `unknown-entry` with the nearest names, `ambiguous-entry` with all that fit.
     """
+    if not isinstance(name, str):
+        raise unknown("entry", name, list(entries), where=where)
     if name in entries:
         return name
     wanted = _squeezed(name)

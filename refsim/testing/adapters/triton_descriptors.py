@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ Padding = Literal["zero", "nan"]
 _OF_DRIVER = {8: 10, 9: 8, 10: 9}
 """The driver's number of an element type, where Triton's metadata has that of tensormap.replace, which counts otherwise."""
 _TF32 = "tfloat32"
+_MOST_EXTENT, _MOST_STRIDE = (1 << 31) - 1, (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -34,23 +36,42 @@ class TritonDescriptor:
     round_f32_to_tf32: bool = False
 
     def __post_init__(self) -> None:
-        strides = self.steps
-        whole_numbers = all(is_whole(extent, 1) for extent in self.shape) and all(is_whole(step) for step in strides)
-        if not whole_numbers or not 1 <= len(self.shape) <= 5 or len(strides) != len(self.shape) or strides[-1] != 1:
+        if not isinstance(self.base, Buffer):
             raise RefsimError(
-                "bad-descriptor",
-                f"shape {self.shape} with strides {strides}",
-                rule="1 to 5 extents from 1, as many strides in elements, the last of them 1",
+                "bad-descriptor", f"base {self.base!r:.40}", help="a buffer that upload or output returned"
             )
-        if self.padding not in get_args(Padding):
-            raise RefsimError("bad-descriptor", f"padding {self.padding!r}", rule=f"one of {get_args(Padding)}")
+        if not _are_whole(self.shape, 1, _MOST_EXTENT) or not _are_whole(self.steps, 0, _MOST_STRIDE):
+            raise self._misfit()
+        if not 1 <= len(self.shape) <= 5 or len(self.steps) != len(self.shape) or self.steps[-1] != 1:
+            raise self._misfit()
+        if not isinstance(self.padding, str) or self.padding not in get_args(Padding):
+            raise RefsimError("bad-descriptor", f"padding {self.padding!r:.40}", rule=f"one of {get_args(Padding)}")
+        if not isinstance(self.round_f32_to_tf32, bool):
+            raise RefsimError(
+                "bad-descriptor", f"round_f32_to_tf32 {self.round_f32_to_tf32!r:.40}", rule="True or False"
+            )
+
+    def _misfit(self) -> RefsimError:
+        return RefsimError(
+            "bad-descriptor",
+            f"shape {self.shape!r:.60} with strides {self.strides!r:.60}",
+            rule="1 to 5 extents from 1 to 2^31 - 1, as many strides in elements, the last of them 1",
+        )
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The strides in elements, those of a dense tensor if none were given."""
-        if self.strides is not None:
-            return tuple(self.strides)
-        return tuple(int(np.prod(self.shape[axis + 1 :], dtype=object)) for axis in range(len(self.shape)))
+        if self.strides is None:
+            return tuple(prod(map(int, self.shape[axis + 1 :])) for axis in range(len(self.shape)))
+        if not _are_whole(self.strides, 0, _MOST_STRIDE):
+            raise self._misfit()
+        return tuple(map(int, self.strides))
+
+
+def _are_whole(values: object, least: int, most: int) -> bool:
+    """Whether that is a list of whole numbers."""
+    is_list = isinstance(values, Sequence) or (isinstance(values, np.ndarray) and values.ndim == 1)
+    return is_list and all(is_whole(value, least, most) for value in values)  # type: ignore[attr-defined]
 
 
 def is_descriptor(kind: str) -> bool:
@@ -89,7 +110,7 @@ def _mapped(kind: str, argument: TritonDescriptor, said: Mapping[str, Any]) -> A
         raise RefsimError("unsupported-argument", f"{what} for {kind}")
     number = _OF_DRIVER.get(said["elem_type"], said["elem_type"])
     element = _TF32 if argument.round_f32_to_tf32 else next(row.name for row in DATA_TYPES if row.code == number)
-    *outer, inner = argument.shape
+    *outer, inner = map(int, argument.shape)
     return tensor_map(
         element,
         (inner * 2 if said["fp4_padded"] else inner, *reversed(outer)),
