@@ -13,7 +13,13 @@ from refsim.ptx.checks.undefined_tensor import copied_masks, product_masks
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import MISUSE, TensorBox, check_held
 from refsim.ptx.execution.tensor_copy import CopyAsked
-from refsim.ptx.execution.tensor_operands import DescriptorError, chunks_of, codes_in_columns, codes_in_shared
+from refsim.ptx.execution.tensor_operands import (
+    DescriptorError,
+    bytes_used,
+    chunks_of,
+    codes_in_columns,
+    codes_in_shared,
+)
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
 from refsim.ptx.isa.fragments import chained_product, scaled_product
 from refsim.ptx.isa.products import array_type, tensor_kind
@@ -27,16 +33,19 @@ Array = NDArray[Any]
 _CHUNK = 16
 _RULE = str(PTX["tcgen05, shared memory descriptor"])
 _LANE_RULE = "PTX ISA, tcgen05: data path layout organization"
+_PAIR_RULE = "PTX ISA, tcgen05, CTA pair: two CTAs of a cluster whose %cluster_ctarank differs in the last bit"
 _MOST = 16  # products that wait for their sums
 
 
 @dataclass(frozen=True, eq=False)
 class TensorOperands:
-    """A product that has read its operands: codes of A and B, scales where there are any, and the words of D."""
+    """A product of one CTA that has read its operands: codes of A and B, scales where there are any, and the words of D;
+    `peer` is the CTA's place in its group."""
 
     lanes: Lanes
     asked: ProductAsked
     box: TensorBox
+    peer: int
     a: Array
     b: Array
     scales: tuple[Array, Array] | None
@@ -44,13 +53,13 @@ class TensorOperands:
     def continues(self, last: "TensorOperands") -> bool:
         """Whether it adds to what another computes, and to nothing else."""
         own, other = self.asked, last.asked
-        same = own.form == other.form and own.d == other.d and np.array_equal(own.disabled, other.disabled)
+        same = own.form.sums == other.form.sums and own.d == other.d and np.array_equal(own.disabled, other.disabled)
         return same and own.adds and own.shift == 0
 
     @property
     def cells(self) -> tuple[Array, Array]:
         """The lanes and columns of D, (m, n)."""
-        rows, columns = places_of(self.asked.form.accumulator)
+        rows, columns = self.asked.form.cells(self.peer)
         return rows, columns + (self.asked.d & COLUMN_MASK)
 
 
@@ -61,44 +70,48 @@ class TensorCore(TensorPipe):
     chains: dict[int, list[TensorOperands]] = field(default_factory=dict)
 
     def multiply(self, one: Lanes, asked: ProductAsked) -> None:
-        """A thread asks for a product; what it reads is checked now."""
-        form, machine = asked.form, self.machine
-        cta = int(one.cta[0])
-        rows, columns = places_of(form.accumulator)
-        used = np.zeros(TENSOR_LANES, np.bool_)
-        used[rows[~asked.disabled[rows].any(axis=1)].ravel()] = True
-        d = self._box(one, asked.d, used, int(columns.max()) + 1)
-        a_places, b_places = (
+        """A thread asks for a product, of its CTA or of the pair of CTAs that it is in; what it reads is checked now."""
+        form, peers = asked.form, self._peers(one, asked.form.ctas)
+        places = [
             None if side == "a" and asked.a_in_columns else self._places(one, word, form, side)
             for side, word in (("a", asked.a), ("b", asked.b))
-        )
-        a_box = self._a_box(one, asked) if asked.a_in_columns else None
-        scale_boxes = self._scale_boxes(one, asked)
-        reads = [box for box in (a_box, *scale_boxes, d if asked.adds else None) if box is not None]
-        shown = [self._show(one, places) for places in (a_places, b_places) if places is not None]
+        ]
+        shown, reads, writes = [], list[TensorBox](), list[TensorBox]()
+        for peer, cta in enumerate(peers):
+            d = self._d_box(one, asked, peer, cta)
+            reads += [*self._a_boxes(one, asked, peer, cta), *self._scale_boxes(one, asked, cta)]
+            reads += [d] if asked.adds else []
+            writes.append(d)
+            both = zip("ab", places, strict=True)
+            shown.append(
+                [None if at is None else self._show(one, at, bytes_used(form, side), cta) for side, at in both]
+            )
         self._demand_written(reads)
-        if machine.tracking is not None:
-            product_masks(one, asked, (a_places, b_places))
-        self.memory.unwritten[cta][used, d.first : d.end] = False
-        work = self._work(one, asked, d, (shown[0] if a_places is not None else None, shown[-1]))
-        items = np.unique(np.concatenate(shown))
-        self.start(Operation(self.number(), one, work, tuple(reads), (d,), items))
+        if self.machine.tracking is not None:
+            product_masks(one, asked, peers, (places[0], places[1]))
+        for d in writes:
+            self.memory.unwritten[d.cta][d.lanes, d.first : d.end] = False
+        items = np.unique(np.concatenate([each for found in shown for each in found if each is not None]))
+        work = self._work(one, asked, writes, shown)
+        self.start(Operation(self.number(), one, work, tuple(reads), tuple(writes), items))
 
     def copy(self, one: Lanes, asked: CopyAsked) -> None:
-        """A thread asks for a copy of rows of shared memory."""
-        cta, machine = int(one.cta[0]), self.machine
+        """A thread asks for a copy of rows of shared memory, its own and with a group that of the other CTA."""
         try:
             places = asked.chunks
         except DescriptorError as error:
-            raise one.fault(
-                "invalid-operand", 0, f"the descriptor of the copy, {asked.word:#x}: {error}", _RULE
-            ) from None
-        box = asked.box(cta)
-        self._box(one, asked.address, box.lanes, box.end - box.first)
-        items = self._show(one, places.ravel())
+            what = f"the descriptor of the copy, {asked.word:#x}: {error}"
+            raise one.fault("invalid-operand", 0, what, _RULE) from None
+        for cta in self._peers(one, asked.ctas):
+            self._copy(one, asked, places, cta)
+
+    def _copy(self, one: Lanes, asked: CopyAsked, places: Array, cta: int) -> None:
+        machine, box = self.machine, asked.box(cta)
+        self._box(one, asked.address, box.lanes, box.end - box.first, cta)
+        items = self._show(one, places.ravel(), asked.used, cta)
         rows, columns = asked.lanes[:, :, None], np.arange(box.first, box.end)[None, None, :]
         if machine.tracking is not None:
-            copied_masks(one, places, rows, columns)
+            copied_masks(one, asked, rows, columns, cta)
         self.memory.unwritten[cta][box.lanes, box.first : box.end] = False
 
         def work() -> None:
@@ -109,24 +122,43 @@ class TensorCore(TensorPipe):
         self.start(Operation(self.number(), one, work, (), (box,), items))
 
     # ---- where operands are
-    def _box(self, one: Lanes, address: int, used: NDArray[np.bool_], width: int) -> TensorBox:
+    def _peers(self, one: Lanes, ctas: int) -> list[int]:
+        """The CTAs that take part: two of a group differ in the last bit of their rank."""
+        cta, geometry = int(one.cta[0]), self.machine.geometry
+        if ctas == 1:
+            return [cta]
+        if geometry.cluster_ctas % 2:
+            what = f"cta_group::2 in a cluster of {geometry.cluster_ctas}"
+            raise one.fault("invalid-operand", 0, what, _PAIR_RULE)
+        first = cta - cta % geometry.cluster_ctas % 2
+        return [first, first + 1]
+
+    def _box(self, one: Lanes, address: int, used: NDArray[np.bool_], width: int, cta: int) -> TensorBox:
         """Columns of tensor memory that an address begins, which the CTA must hold."""
         if address >> LANE_SHIFT:
             raise one.fault(MISUSE, 0, f"lane {address >> LANE_SHIFT} begins no operand", _LANE_RULE)
         first = address & COLUMN_MASK
-        check_held(one, 0, first, width)
-        return TensorBox(int(one.cta[0]), used, first, first + width)
+        check_held(one, 0, first, width, cta)
+        return TensorBox(cta, used, first, first + width)
 
-    def _a_box(self, one: Lanes, asked: ProductAsked) -> TensorBox:
+    def _d_box(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> TensorBox:
+        rows, columns = asked.form.cells(peer)
         used = np.zeros(TENSOR_LANES, np.bool_)
-        used[places_of(asked.form.accumulator)[0][:, 0]] = True
-        return self._box(one, asked.a, used, 8)
+        used[rows.ravel()] = True
+        return self._box(one, asked.d, used & ~asked.off(peer), int(columns.max()) + 1, cta)
 
-    def _scale_boxes(self, one: Lanes, asked: ProductAsked) -> list[TensorBox]:
+    def _a_boxes(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> list[TensorBox]:
+        if not asked.a_in_columns:
+            return []
+        used = np.zeros(TENSOR_LANES, np.bool_)
+        used[asked.form.cells(peer)[0][:, 0]] = True
+        return [self._box(one, asked.a, used, 8, cta)]
+
+    def _scale_boxes(self, one: Lanes, asked: ProductAsked, cta: int) -> list[TensorBox]:
         every = np.ones(TENSOR_LANES, np.bool_)
-        extents = (asked.form.m, asked.form.n)
+        extents = (asked.form.rows("a"), asked.form.n)
         return [
-            self._box(one, address & ~(3 << 30), every, -(-extent // 32))
+            self._box(one, address & ~(3 << 30), every, -(-extent // 32), cta)
             for address, extent in zip(asked.scales, extents, strict=False)
         ]
 
@@ -137,13 +169,14 @@ class TensorCore(TensorPipe):
             what = f"the descriptor of {side.upper()}, {word:#x}: {error}"
             raise one.fault("invalid-operand", 0, what, _RULE) from None
 
-    def _show(self, one: Lanes, places: Array) -> Array:
-        """Show the reads of chunks to those that watch; their numbers in the flat shared memory."""
-        machine = self.machine
-        several = Lanes(machine, np.repeat(one.ids, len(places)), one.statement)
+    def _show(self, one: Lanes, places: Array, used: int, cta: int) -> Array:
+        """Show the reads of chunks of a CTA to those that watch; their numbers in the flat shared memory."""
+        machine, width = self.machine, used & -used  # 12 bytes are read as three words
+        pieces = (places[:, None] + np.arange(0, used, width)).ravel()
+        several = Lanes(machine, np.repeat(one.ids, len(pieces)), one.statement, np.full(len(pieces), cta))
         space, owner = several.space("shared")
-        machine.port.touch(several, "shared", space, places, owner, _CHUNK, proxy=ASYNC)
-        return np.asarray((places + int(one.cta[0]) * space.stride) // _CHUNK)
+        machine.port.touch(several, "shared", space, pieces, owner, width, proxy=ASYNC)
+        return np.asarray((places + cta * space.stride) // _CHUNK)
 
     def _demand_written(self, reads: list[TensorBox]) -> None:
         """Words that nobody wrote make the launch begin again, to see what they reach."""
@@ -155,34 +188,26 @@ class TensorCore(TensorPipe):
 
     # ---- sums
     def _work(
-        self, one: Lanes, asked: ProductAsked, d: TensorBox, items: tuple[Array | None, Array]
+        self, one: Lanes, asked: ProductAsked, writes: list[TensorBox], items: list[list[Array | None]]
     ) -> Callable[[], None]:
         """Read the operands when the product is done; its sums can wait."""
-        form, cta = asked.form, int(one.cta[0])
+        form = asked.form
+
+        def shared(places: Array, side: str) -> Array:
+            held = self.machine.shared.bytes.view(ITEM[_CHUNK]).take(places).view(np.uint8).reshape(-1, _CHUNK)
+            return codes_in_shared(held, form, side)
 
         def work() -> None:
-            memory = self.machine.shared.bytes.view(ITEM[_CHUNK])
-
-            def shared(places: Array, side: str) -> Array:
-                held = memory.take(places).view(np.uint8).reshape(-1, _CHUNK)
-                return codes_in_shared(held, form, side)
-
-            if items[0] is None:
-                rows, first = places_of(form.accumulator)[0][:, 0], asked.a & COLUMN_MASK
-                words = self._words(cta, first, first + 8)[rows]
-                a = codes_in_columns(words, form)
-            else:
-                a = shared(items[0], "a")
-            b = shared(items[1], "b")
-            read = TensorOperands(
-                one,
-                asked,
-                d,
-                _signed(a, form.a, form.negated[0]),
-                _signed(b, form.b, form.negated[1]),
-                self._scales(cta, asked),
-            )
-            self._hold(cta, read)
+            halves = [shared(found[1], "b") for found in items if found[1] is not None]
+            b = _signed(np.concatenate(halves), form.b, form.negated[1])
+            for peer, (d, (places, _)) in enumerate(zip(writes, items, strict=True)):
+                if places is None:
+                    first = asked.a & COLUMN_MASK
+                    a = codes_in_columns(self._words(d.cta, first, first + 8)[form.cells(peer)[0][:, 0]], form)
+                else:
+                    a = shared(places, "a")
+                a = _signed(a, form.a, form.negated[0])
+                self._hold(d.cta, TensorOperands(one, asked, d, peer, a, b, self._scales(d.cta, asked)))
 
         return work
 
@@ -199,7 +224,7 @@ class TensorCore(TensorPipe):
             return None
         found = []
         for side, address in zip("ab", asked.scales, strict=True):
-            first, extent = address & COLUMN_MASK, asked.form.rows(side)
+            first, extent = address & COLUMN_MASK, asked.form.rows("a") if side == "a" else asked.form.n
             held = np.ascontiguousarray(self._words(cta, first, first - (-extent // 32))).view(np.uint8)
             lane, byte = places_of(asked.form.scales(side))
             codes = held[lane, byte]
@@ -218,7 +243,7 @@ class TensorCore(TensorPipe):
         chains, self.chains = self.chains, {}
         alike: dict[Any, list[list[TensorOperands]]] = {}
         for chain in chains.values():
-            alike.setdefault((chain[0].asked.form, len(chain)), []).append(chain)
+            alike.setdefault((chain[0].asked.form.sums, len(chain)), []).append(chain)
         for stack in alike.values():
             self._compute(stack)
 
@@ -250,17 +275,17 @@ class TensorCore(TensorPipe):
         form, asked = read.asked.form, read.asked
         dtype = array_type(tensor_kind(form.kind, form.a, form.b, form.d, form.satfinite).d)
         if not asked.adds:
-            return np.zeros((form.m, form.n), dtype)
+            return np.zeros((form.rows("a"), form.n), dtype)
         rows, columns = read.cells
-        words = self.memory.words[int(read.lanes.cta[0])][rows, columns]
+        words = self.memory.words[read.box.cta][rows, columns]
         held = words.astype(f"u{dtype.itemsize}").view(dtype)
         return np.asarray(np.ldexp(held, -asked.shift).astype(dtype) if asked.shift else held)
 
     def _write(self, read: TensorOperands, result: Array) -> None:
         rows, columns = read.cells
-        kept = ~read.asked.disabled[rows].any(axis=1)
+        kept = ~read.asked.off(read.peer)[rows].any(axis=1)
         bits = np.ascontiguousarray(result).view(f"u{result.dtype.itemsize}").astype(np.uint32)
-        self.memory.words[int(read.lanes.cta[0])][rows[kept], columns[kept]] = bits[kept]
+        self.memory.words[read.box.cta][rows[kept], columns[kept]] = bits[kept]
 
 
 def _signed(codes: Array, type: str, negated: bool) -> Array:

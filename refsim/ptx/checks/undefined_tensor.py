@@ -14,8 +14,10 @@ from refsim.ptx.checks.undefined_memory import ADDRESS, read, write
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, mask_of
 from refsim.ptx.execution.tensor_cells import Cells, cells_of
+from refsim.ptx.execution.tensor_copy import CopyAsked
 from refsim.ptx.execution.tensor_operands import bytes_used, event_matrix
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
+from refsim.ptx.memory.address import with_rank
 
 Array = NDArray[Any]
 NEVER = "words of tensor memory were never written"
@@ -104,42 +106,41 @@ def allocated(operands: RuleOperands) -> list[Any]:
     return asked(operands)
 
 
-def product_masks(one: Lanes, asked_for: ProductAsked, places: tuple[Array | None, Array | None]) -> None:
+def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tuple[Array | None, Array | None]) -> None:
     """tcgen05.mma: an undefined element or scale of a row of A makes that row of D undefined, one of B its column."""
-    form, memory, cta = asked_for.form, one.machine.tensor_pipe.memory, np.array(int(one.cta[0]))
+    form, memory = given.form, one.machine.tensor_pipe.memory
     assert memory.bits is not None
     assert memory.events is not None
-    lanes, columns = places_of(form.accumulator)
-    if places[0] is None:
-        own = lanes[:, :1], (asked_for.a & 0xFFFF) + np.arange(8)[None, :]
-        rows = _seen(one, cta, *own).max(axis=1)
-    else:
-        rows = _shared_events(one, places[0], form, "a").max(axis=1)
     assert places[1] is not None
-    across = _shared_events(one, places[1], form, "b").max(axis=1)
-    for side, address in zip("ab", asked_for.scales, strict=False):
-        lane, byte = places_of(form.scales(side))
-        scales = _seen(one, cta, lane, (address & 0xFFFF) + byte // 4)
-        if side == "a":
-            rows = np.maximum(rows, scales.max(axis=1))
+    of_b = [_shared_events(one, places[1], form, "b", cta).max(axis=1) for cta in peers]
+    for peer, cta in enumerate(peers):
+        number, (lanes, columns) = np.array(cta), form.cells(peer)
+        if places[0] is None:
+            rows = _seen(one, number, lanes[:, :1], (given.a & 0xFFFF) + np.arange(8)[None, :]).max(axis=1)
         else:
-            across = np.maximum(across, scales.max(axis=0))
-    columns = columns + (asked_for.d & 0xFFFF)
-    events = np.maximum(rows[:, None], across[None, :])
-    if asked_for.adds:
-        events = np.maximum(events, _seen(one, cta, lanes, columns))
-    kept = ~asked_for.disabled[lanes].any(axis=1)
-    key = int(cta), lanes[kept], columns[kept]
-    memory.events[key], memory.bits[key] = events[kept], np.where(events[kept] != 0, _ALL, np.uint32(0))
+            rows = _shared_events(one, places[0], form, "a", cta).max(axis=1)
+        across = np.concatenate(of_b)
+        for side, address in zip("ab", given.scales, strict=False):
+            lane, byte = places_of(form.scales(side))
+            scales = _seen(one, number, lane, (address & 0xFFFF) + byte // 4)
+            if side == "a":
+                rows = np.maximum(rows, scales.max(axis=1))
+            else:
+                across = np.maximum(across, scales.max(axis=0))
+        columns = columns + (given.d & 0xFFFF)
+        events = np.maximum(rows[:, None], across[None, :])
+        if given.adds:
+            events = np.maximum(events, _seen(one, number, lanes, columns))
+        kept = ~given.off(peer)[lanes].any(axis=1)
+        key = cta, lanes[kept], columns[kept]
+        memory.events[key], memory.bits[key] = events[kept], np.where(events[kept] != 0, _ALL, np.uint32(0))
 
 
-def copied_masks(one: Lanes, places: Array, rows: Array, columns: Array) -> None:
+def copied_masks(one: Lanes, given: CopyAsked, rows: Array, columns: Array, cta: int) -> None:
     """tcgen05.cp: a chunk with an undefined bit makes its four words undefined."""
-    several = Lanes(one.machine, np.repeat(one.ids, places.size), one.statement)
-    found = read(several, "shared", places.ravel(), _CHUNK, _CHUNK)
-    events = np.zeros(places.shape, np.int32) if found is None else found[1].reshape(places.shape)
-    wide = events.repeat(4, axis=1)[:, None, :]
-    memory, cta = one.machine.tensor_pipe.memory, int(one.cta[0])
+    places = given.chunks
+    wide = _chunk_events(one, places.ravel(), given.used, cta).reshape(places.shape).repeat(4, axis=1)[:, None, :]
+    memory = one.machine.tensor_pipe.memory
     assert memory.bits is not None
     assert memory.events is not None
     memory.events[cta][rows, columns] = wide
@@ -152,13 +153,18 @@ def _seen(one: Lanes, cta: Array, rows: Array, columns: Array) -> Array:
     return np.where(bits[0] != 0, events[0], 0)
 
 
-def _shared_events(one: Lanes, places: Array, form: TensorForm, side: str) -> Array:
+def _shared_events(one: Lanes, places: Array, form: TensorForm, side: str, cta: int) -> Array:
     """The event of each element of an operand in shared memory, (rows, k), a chunk as a whole."""
-    used = bytes_used(form, side)
-    width = used & -used  # 12 bytes are read as three words
+    return event_matrix(_chunk_events(one, places, bytes_used(form, side), cta), form, side)
+
+
+def _chunk_events(one: Lanes, places: Array, used: int, cta: int) -> Array:
+    """The event of the bytes that are used of each chunk in a CTA's shared memory, (chunks,)."""
+    width, geometry = used & -used, one.machine.geometry  # 12 bytes are read as three words
     pieces = (places[:, None] + np.arange(0, used, width)).ravel()
+    if geometry.cluster_ctas > 1:
+        pieces = with_rank(pieces, geometry.ranks[cta : cta + 1])
     several = Lanes(one.machine, np.repeat(one.ids, len(pieces)), one.statement)
     found = read(several, "shared", pieces, width, width)
     events = np.zeros(len(pieces), np.int32) if found is None else found[1][:, 0]
-    events = events.reshape(len(places), -1).max(axis=1)
-    return event_matrix(events, form, side)
+    return np.asarray(events.reshape(len(places), -1).max(axis=1))

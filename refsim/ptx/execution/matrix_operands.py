@@ -48,17 +48,17 @@ def _are_same(words: Words) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
-def placed(word: int, name: str, major: Major) -> Array:
+def placed(word: int, name: str, major: Major, ctas: int = 1) -> Array:
     """The shared addresses of the chunks of one operand, in the order of the matrix; raises DescriptorError."""
     whole = (word & _START) // _UNITS * _UNITS
-    return _table(word - whole, name, major) + whole * 16
+    return _table(word - whole, name, major, ctas) + whole * 16
 
 
 @lru_cache(maxsize=1 << 9)
-def _table(word: int, name: str, major: Major) -> Array:
+def _table(word: int, name: str, major: Major, ctas: int) -> Array:
     """The chunk addresses that a descriptor whose matrix begins within the first repeat leads to."""
     try:
-        found = walk(_DESCRIPTORS[name.partition(".")[0]], word, name, major=major)
+        found = walk(_DESCRIPTORS[name.partition(".")[0]], word, name, major=major, ctas=ctas)
     except RefsimError as error:
         raise DescriptorError(error.what) from None
     if found.problems:

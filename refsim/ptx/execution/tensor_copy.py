@@ -19,13 +19,19 @@ _WARP = 32
 @dataclass(frozen=True)
 class CopyAsked:
     """One executed tcgen05.cp: where the columns begin, the descriptor, the shape, the warps that get each 32 rows, and the
-    bits of narrow elements (0: bytes as they are)."""
+    bits of narrow elements (0: bytes as they are); each CTA of a group copies from its own shared memory."""
 
     address: int
     word: int
     shape: str
     warps: tuple[tuple[int, ...], ...]
     narrow: int = 0
+    ctas: int = 1
+
+    @property
+    def used(self) -> int:
+        """The bytes of each chunk that are read."""
+        return _ELEMENTS * self.narrow // 8 or _ELEMENTS
 
     @property
     def lanes(self) -> Array:

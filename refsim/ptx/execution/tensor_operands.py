@@ -29,7 +29,7 @@ __all__ = [
 
 def chunks_of(word: int, form: TensorForm, side: str) -> Array:
     """The shared addresses of the chunks of A or B; raises DescriptorError."""
-    return placed(word, form.operand(side), "MN" if form.majors[side == "b"] == MN else "K")
+    return placed(word, form.operand(side), "MN" if form.majors[side == "b"] == MN else "K", form.ctas)
 
 
 def row_chunks(word: int, shape: str) -> Array:
@@ -39,14 +39,14 @@ def row_chunks(word: int, shape: str) -> Array:
 
 def codes_in_shared(items: Array, form: TensorForm, side: str) -> Array:
     """The codes (rows, k) of an operand, from the bytes (chunks, 16) of its chunks."""
-    operand = operand_named(form.operand(side))
+    operand = operand_named(form.operand(side), form.ctas)
     type = form.a if side == "a" else form.b
     return _matrix(_contained(items, type, operand.container_bits), form, side)
 
 
 def event_matrix(events: Array, form: TensorForm, side: str) -> Array:
     """Something noted of each chunk of an operand, as a matrix (rows, k)."""
-    per = _CHUNK * 8 // operand_named(form.operand(side)).container_bits
+    per = _CHUNK * 8 // operand_named(form.operand(side), form.ctas).container_bits
     return _matrix(np.repeat(events[:, None], per, axis=1), form, side)
 
 
@@ -60,10 +60,10 @@ def _matrix(codes: Array, form: TensorForm, side: str) -> Array:
 
 def codes_in_columns(words: Array, form: TensorForm) -> Array:
     """The codes (rows, k) of A, from its words (rows, columns) in tensor memory."""
-    operand = operand_named(form.operand("a"))
+    operand = operand_named(form.operand("a"), form.ctas)
     row, bytes_ = element_named(form.a), np.ascontiguousarray(words).view(np.uint8)
     if operand.container_bits == row.code_bits:
-        return _contained(bytes_.reshape(-1, _CHUNK), form.a, operand.container_bits).reshape(form.m, form.k)
+        return _contained(bytes_.reshape(-1, _CHUNK), form.a, operand.container_bits).reshape(form.rows("a"), form.k)
     return bytes_ & np.uint8((1 << row.code_bits) - 1)
 
 
@@ -83,4 +83,4 @@ def _used(type: str, container: int) -> int:
 
 def bytes_used(form: TensorForm, side: str) -> int:
     """The bytes of each chunk of an operand in shared memory that its product reads, from the chunk's first on."""
-    return _used(form.a if side == "a" else form.b, operand_named(form.operand(side)).container_bits)
+    return _used(form.a if side == "a" else form.b, operand_named(form.operand(side), form.ctas).container_bits)

@@ -1,6 +1,6 @@
 """What one tcgen05.mma asks for, from its opcode and its instruction descriptor; nothing of its operands has been read yet."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from refsim.layouts.descriptors.fields import Descriptor
 from refsim.layouts.descriptors.instructions import INSTRUCTION_DESCRIPTORS
 from refsim.layouts.descriptors.walking import operand_named
 from refsim.layouts.families import fragment as fragment_named
+from refsim.ptx.memory.tensor_memory import TENSOR_LANES
 from refsim.targets import target_named
 
 Array = NDArray[Any]
@@ -47,23 +48,35 @@ class TensorForm:
     scale: str = ""
     blocks: int = 0
     ids: tuple[int, int] = (0, 0)
+    ctas: int = 1
+
+    @property
+    def sums(self) -> "TensorForm":
+        """The same without what matters no more once operands and scales have been read."""
+        return replace(self, ids=(0, 0), majors=("K", "K"), negated=(False, False))
 
     def operand(self, side: str) -> str:
         """The name of A or B in shared memory, as descriptors are walked for it."""
         return f"tcgen05.m{self.m}n{self.n}k{self.k}.{self.kind}.{self.a if side == 'a' else self.b}.{side}"
 
     def rows(self, side: str) -> int:
-        """How many rows A has, or columns B."""
-        return self.m if side == "a" else self.n
+        """How many rows of A, or columns of B, one CTA has."""
+        return (self.m if side == "a" else self.n) // self.ctas
+
+    def cells(self, peer: int) -> tuple[Array, Array]:
+        """The lanes and columns of D's rows that a CTA of the group has, (m / ctas, n)."""
+        lanes, columns = places_of(self.accumulator)
+        own = slice(peer * self.rows("a"), (peer + 1) * self.rows("a"))
+        return lanes[own] % TENSOR_LANES, columns[own]
 
     @property
     def accumulator(self) -> str:
         """The name of D's layout in tensor memory."""
-        return f"tcgen05.m{self.m}n{self.n}.1sm.d"
+        return f"tcgen05.m{self.m}n{self.n}.{self.ctas}sm.d"
 
     def scales(self, side: str) -> str:
         """The name of the layout of A's or B's scales in tensor memory."""
-        which, extent = ("m", self.m) if side == "a" else ("n", self.n)
+        which, extent = ("m", self.rows("a")) if side == "a" else ("n", self.n)
         first = self.ids[side == "b"]
         return f"tcgen05.{which}{extent}.{self.blocks}x.sf{side}" + (f".id{first}" if first else "")
 
@@ -82,7 +95,7 @@ def _problem(word: int, kind: str, target: str) -> str:
 
 
 @lru_cache(maxsize=1 << 10)
-def tensor_form(kind: str, word: int, target: str, vector: str) -> TensorForm:
+def tensor_form(kind: str, word: int, target: str, vector: str, ctas: int) -> TensorForm:
     """The product that an instruction descriptor describes; `vector` is the scale vector of the opcode, "" for a dense kind.
 
     Raises ProductError.
@@ -115,6 +128,7 @@ def tensor_form(kind: str, word: int, target: str, vector: str) -> TensorForm:
         fields.get("scale_format", ""),
         int(vector.rstrip("x") or 0),
         (fields.get("a_scale_id", 0), fields.get("b_scale_id", 0)),
+        ctas,
     )
     _check(form)
     return form
@@ -124,7 +138,7 @@ def _check(form: TensorForm) -> None:
     """Shapes and layouts that exist, which refsim.layouts knows."""
     try:
         for side in "ab":
-            operand_named(form.operand(side))
+            operand_named(form.operand(side), form.ctas)
         fragment_named(form.accumulator)
         for side in "ab" if form.blocks else "":
             fragment_named(form.scales(side))
@@ -143,8 +157,8 @@ def places_of(name: str) -> tuple[Array, Array]:
 @dataclass(frozen=True, eq=False)
 class ProductAsked:
     """One executed tcgen05.mma: the address of D, the descriptor of A or where `a_in_columns` its address, the descriptor of
-    B, whether it adds to D, which it divides by 2^`shift` first, the lanes of D that stay as they are, and the addresses of
-    the scales."""
+    B, whether it adds to D, which it divides by 2^`shift` first, the lanes of D that stay as they are (CTA by CTA), and the
+    addresses of the scales."""
 
     form: TensorForm
     d: int
@@ -155,3 +169,7 @@ class ProductAsked:
     disabled: NDArray[np.bool_]
     shift: int = 0
     scales: tuple[int, ...] = ()
+
+    def off(self, peer: int) -> NDArray[np.bool_]:
+        """The lanes of one CTA that stay as they are."""
+        return self.disabled[peer * TENSOR_LANES : (peer + 1) * TENSOR_LANES]

@@ -62,6 +62,8 @@ def exact_scaled(a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind) ->
     total = np.matmul(x, y.swapaxes(-1, -2))
     total += addend
     result = settled(total, kind.d)
+    if _is_exact(x, y, addend, kind, scales.format):
+        return result
     error = _error(x, y, addend, kind, scales.format)
     low, high = (total - error).astype(result.dtype), (total + error).astype(result.dtype)
     doubtful = (low.view(kind.d.code_dtype) != high.view(kind.d.code_dtype)) & np.isfinite(total)
@@ -78,6 +80,20 @@ def _scaled(codes: Array, row: ElementType, scale: Array, format: Format) -> Dou
     """The numbers that codes and scales mean together: a float64 holds every such product."""
     factors = values(scale & np.uint8(format.code_limit - 1), format)
     return values(codes, row) * factors.repeat(codes.shape[-1] // scale.shape[-1], axis=-1)
+
+
+def _is_exact(x: Doubles, y: Doubles, addend: Doubles, kind: MmaKind, format: Format) -> bool:
+    """Whether all terms of all sums lie on one grid that 53 bits span."""
+    held, terms = format.mantissa_bits + 1, x.shape[-1] + 1
+    grid = min(
+        sum(
+            int(lowest_bits(side, float_named(row).mantissa_bits + 1 + held).min())
+            for side, row in ((x, kind.a), (y, kind.b))
+        ),
+        int(lowest_bits(addend, float_named(kind.d).mantissa_bits + 1).min()),
+    )
+    size = np.abs(x).max() * np.abs(y).max() * terms + np.abs(addend).max()
+    return bool(np.isfinite(size)) and int(np.frexp(size)[1]) + 1 - grid <= DOUBLE_BITS
 
 
 def _error(x: Doubles, y: Doubles, addend: Doubles, kind: MmaKind, format: Format) -> Doubles:

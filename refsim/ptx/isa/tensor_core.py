@@ -40,6 +40,7 @@ def _multiply(
     shift: Array | None = None,
     scales: tuple[Array, ...] = (),
     vector: str = "",
+    ctas: int = 1,
 ) -> None:
     """Each lane asks for a product of its own."""
     d, a, b, words, adds = (lanes.full(each) for each in operands)
@@ -47,11 +48,11 @@ def _multiply(
     for at in range(lanes.count):
         one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
         try:
-            form = tensor_form(kind, int(words[at]), lanes.machine.target, vector)
+            form = tensor_form(kind, int(words[at]), lanes.machine.target, vector, ctas)
         except ProductError as error:
             what = f"the instruction descriptor {int(words[at]):#x}: {error}"
             raise one.fault("invalid-operand", 0, what, _DESCRIPTOR_RULE) from None
-        off = np.zeros(TENSOR_LANES, np.bool_)
+        off = np.zeros(TENSOR_LANES * ctas, np.bool_)
         if disabled is not None:
             held = np.array([int(lanes.full(each)[at]) for each in disabled], np.uint32)
             off = np.unpackbits(held.view(np.uint8), bitorder="little").astype(np.bool_)
@@ -78,9 +79,9 @@ def _division(lanes: Lanes, kind: str, shift: Array | None) -> int:
     return division
 
 
-def _dense(a: str, mask: str) -> None:
+def _dense(a: str, mask: str, ctas: int) -> None:
     @instruction(
-        f"tcgen05.mma.cta_group::1.{{kind:{_DENSE}}}{_COLLECTOR} [t], {a}, b:b64, idesc:b32, {mask}add:pred, shift:b32?",
+        f"tcgen05.mma.cta_group::{ctas}.{{kind:{_DENSE}}}{_COLLECTOR} [t], {a}, b:b64, idesc:b32, {mask}add:pred, shift:b32?",
         since=TENSOR_SINCE,
         source=_SECTION,
         ignores=("collector",),
@@ -98,16 +99,17 @@ def _dense(a: str, mask: str) -> None:
             in_columns=a.startswith("["),
             disabled=disabled,
             shift=shift,
+            ctas=ctas,
         )
 
 
-def _scaled(kind: str, a: str) -> None:
+def _scaled(kind: str, a: str, ctas: int) -> None:
     vectors = _VECTORS[kind]
     choice = "|".join(word for word in vectors if word)
     vector = f"{{.vector:{choice}}}" if None in vectors else f".{{vector:{choice}}}"
 
     @instruction(
-        f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale{vector}{_COLLECTOR} "
+        f"tcgen05.mma.cta_group::{ctas}.kind::{kind}.block_scale{vector}{_COLLECTOR} "
         f"[t], {a}, b:b64, idesc:b32, [x], [y], add:pred",
         since=TENSOR_SINCE,
         source=_SECTION,
@@ -138,20 +140,23 @@ def _scaled(kind: str, a: str) -> None:
             in_columns=a.startswith("["),
             scales=(x, y),
             vector=vectors[vector],
+            ctas=ctas,
         )
 
 
-for _a in ("a:b64", "[a]"):
-    for _mask in ("", "mask:b32*4, "):
-        _dense(_a, _mask)
-    for _kind in _VECTORS:
-        _scaled(_kind, _a)
+for _ctas in (1, 2):
+    for _a in ("a:b64", "[a]"):
+        for _mask in ("", f"mask:b32*{4 * _ctas}, "):
+            _dense(_a, _mask, _ctas)
+        for _kind in _VECTORS:
+            _scaled(_kind, _a, _ctas)
 
 
 @instruction(
-    "tcgen05.commit.cta_group::1.mbarrier::arrive::one{.space:shared::cluster}.b64 [bar]",
+    "tcgen05.commit.{group:cta_group::1|cta_group::2}.mbarrier::arrive::one{.space:shared::cluster}.b64 [bar]",
     since=TENSOR_SINCE,
     source=PTX["tcgen05.commit"],
+    ignores=("group",),
     undefined=asked,
 )
 def commit(lanes: Lanes, barrier: Array, *, space: str | None) -> None:
@@ -160,9 +165,11 @@ def commit(lanes: Lanes, barrier: Array, *, space: str | None) -> None:
 
 
 @instruction(
-    "tcgen05.commit.cta_group::1.mbarrier::arrive::one{.space:shared::cluster}.multicast::cluster.b64 [bar], ctas:b16",
+    "tcgen05.commit.{group:cta_group::1|cta_group::2}.mbarrier::arrive::one{.space:shared::cluster}.multicast::cluster.b64 "
+    "[bar], ctas:b16",
     since=TENSOR_SINCE,
     source=PTX["tcgen05.commit"],
+    ignores=("group",),
     undefined=asked,
 )
 def commit_for_many(lanes: Lanes, barrier: Array, ctas: Array, *, space: str | None) -> None:
@@ -181,11 +188,11 @@ _COPIES = {
 _NARROW = {"": 0, ".b8x16.b6x16_p32": 6, ".b8x16.b4x16_p64": 4}
 
 
-def _copies(multicast: str, narrow: str) -> None:
+def _copies(multicast: str, narrow: str, ctas: int) -> None:
     shapes = "|".join(_COPIES[multicast])
 
     @instruction(
-        f"tcgen05.cp.cta_group::1.{{shape:{shapes}}}{'.' * bool(multicast)}{multicast}{narrow} [t], b:b64",
+        f"tcgen05.cp.cta_group::{ctas}.{{shape:{shapes}}}{'.' * bool(multicast)}{multicast}{narrow} [t], b:b64",
         since=TENSOR_SINCE,
         source=PTX["tcgen05.cp"],
         undefined=asked,
@@ -196,10 +203,11 @@ def _copies(multicast: str, narrow: str) -> None:
         for at in range(lanes.count):
             one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
             to, word = (int(lanes.full(each)[at]) for each in (address, words))
-            given = CopyAsked(to, word, shape, _WARPS[multicast], _NARROW[narrow])
+            given = CopyAsked(to, word, shape, _WARPS[multicast], _NARROW[narrow], ctas)
             lanes.machine.tensor_pipe.copy(one, given)
 
 
 for _multicast in _COPIES:
     for _narrow in _NARROW:
-        _copies(_multicast, _narrow)
+        for _ctas in (1, 2):
+            _copies(_multicast, _narrow, _ctas)

@@ -33,14 +33,16 @@ def _columns(lanes: Lanes, values: Array) -> int:
 
 
 @instruction(
-    "tcgen05.alloc.cta_group::1.sync.aligned{.space:shared::cta}.b32 [a], columns:b32",
+    "tcgen05.alloc.{group:cta_group::1|cta_group::2}.sync.aligned{.space:shared::cta}.b32 [a], columns:b32",
     rendezvous="warp",
     since=TENSOR_SINCE,
     source=ALLOCATION,
+    ignores=("group",),
     undefined=undefined.allocated,
 )
 def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) -> None:
-    """A warp takes columns of its CTA's tensor memory; the address of the first is written to shared memory."""
+    """A warp takes columns of its CTA's tensor memory; the address of the first is written to shared memory. Of a pair of CTAs
+    each takes its own."""
     pipe, count = lanes.machine.tensor_pipe, _columns(lanes, columns)
     whole_warps(lanes)
     assert lanes.statement is not None
@@ -62,10 +64,11 @@ def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) ->
 
 
 @instruction(
-    "tcgen05.dealloc.cta_group::1.sync.aligned.b32 a:b32, columns:b32",
+    "tcgen05.dealloc.{group:cta_group::1|cta_group::2}.sync.aligned.b32 a:b32, columns:b32",
     rendezvous="warp",
     since=TENSOR_SINCE,
     source=ALLOCATION,
+    ignores=("group",),
     undefined=asked,
 )
 def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
@@ -82,10 +85,11 @@ def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
 
 
 @instruction(
-    "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned",
+    "tcgen05.relinquish_alloc_permit.{group:cta_group::1|cta_group::2}.sync.aligned",
     rendezvous="warp",
     since=TENSOR_SINCE,
     source=ALLOCATION,
+    ignores=("group",),
 )
 def relinquish(lanes: Lanes) -> None:
     """The CTA allocates no more tensor memory."""

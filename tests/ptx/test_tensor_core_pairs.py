@@ -1,0 +1,117 @@
+"""tcgen05 of two CTAs: each holds half of A's rows, half of B's columns, and the rows of D that the layout says."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from refsim.errors import RefsimError
+from refsim.layouts import fragment
+from refsim.layouts.scales import scale_layout
+from refsim.ptx.async_ops.queue import POLICIES
+from tests.ptx.tcgen05_kernels import AWAIT, BYTES, TensorKernel
+from tests.ptx.test_scaled_tensor_core import expected as expected_scaled
+from tests.ptx.test_scaled_tensor_core import row_descriptor
+from tests.ptx.test_tensor_core import Case, drawn, expected, image_of
+
+COMMIT = (
+    "mov.b16 %both, 3; @%lead tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 "
+    "[%bar], %both;"
+)
+HEAD = ".reg .b16 %both;"
+
+
+def pair_body(*statements: str) -> str:
+    """What the first thread of the first CTA asks for; both CTAs wait at their own mbarrier."""
+    asked = [f"@%lead {each}" for each in statements]
+    return "\n".join([HEAD, *asked, COMMIT, AWAIT, "tcgen05.fence::after_thread_sync;"])
+
+
+def images(case: Case, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
+    """Shared memory of both CTAs, and the descriptors, which are the same in both."""
+    half = replace(case, m=case.m // 2, n=case.n // 2)
+    rows, columns = half.m, half.n
+    first, words = image_of(half, a[:rows], b[:columns])
+    second, _ = image_of(half, a[rows:], b[columns:])
+    return np.concatenate([first, second]), words
+
+
+def accumulator(out: np.ndarray, case: Case) -> np.ndarray:
+    """D (m, n) out of the words of both CTAs."""
+    row, column = np.indices((case.m, case.n))
+    return out[fragment(f"tcgen05.m{case.m}n{case.n}.2sm.d").holder(row, column)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("m", [128, 256])
+def test_a_product_of_two_ctas(m: int, policy: str) -> None:
+    case, generator = Case("f16", "bf16", "bf16", m=m, n=64), np.random.default_rng(m)
+    a, b = drawn(generator, "bf16", m, 16), drawn(generator, "bf16", 64, 16)
+    image, words = images(case, a, b)
+    opcode = "tcgen05.mma.cta_group::2.kind::f16"
+    body = pair_body(*(f"{opcode} [%base], %word0, %word1, %v0, %{add};" for add in ("no", "yes")))
+    out, trace = TensorKernel(body, columns=64, filled=64, ctas=2).run(
+        image, None, words, (case.word(),), policy=policy, seed=3
+    )
+    assert trace.findings == ()
+    want = expected(case, np.hstack([a, a]), np.hstack([b, b]), None)
+    np.testing.assert_array_equal(accumulator(out, case), want.view(np.uint32))
+
+
+def test_lanes_of_both_ctas_are_left_out_by_one_mask() -> None:
+    case, generator = Case("f16", "f16", "f16", m=256), np.random.default_rng(2)
+    a, b = drawn(generator, "f16", 256, 16), drawn(generator, "f16", 32, 16)
+    image, words = images(case, a, b)
+    tensor = generator.integers(0, 1 << 32, (256, 32), np.uint64).astype(np.uint32)
+    masks = tuple(generator.integers(0, 1 << 32, 7).tolist())
+    mask = ", ".join(f"%v{1 + at}" for at in range(7))
+    body = pair_body(f"tcgen05.mma.cta_group::2.kind::f16 [%base], %word0, %word1, %v0, {{{mask}, %v1}}, %no;")
+    out, _ = TensorKernel(body, columns=32, filled=32, ctas=2).run(image, tensor, words, (case.word(), *masks))
+    held = [*masks, masks[0]]
+    off = np.array([held[lane // 32] >> lane % 32 & 1 for lane in range(256)], np.bool_)
+    want = np.where(off[:, None], tensor, expected(case, a, b, None).view(np.uint32))
+    np.testing.assert_array_equal(out, want)
+
+
+def test_scales_of_two_ctas_come_by_copies() -> None:
+    """Each CTA copies the scales of its own rows of A, and of all columns of B."""
+    case = Case("mxf8f6f4", "e4m3", "e4m3", m=256, n=64, swizzles=("32B", "32B"))
+    generator = np.random.default_rng(6)
+    a, b = (generator.integers(0, 120, (rows, 32)).astype(np.uint8) for rows in (256, 64))
+    sa, sb = (generator.integers(120, 135, (rows, 4)).astype(np.uint8) for rows in (256, 64))
+    image, words = images(case, a, b)
+    layout, places = scale_layout("nvidia_128x4"), (8192, 8704)
+    for cta in range(2):
+        at = cta * BYTES
+        image[at + places[0] : at + places[0] + 512] = layout.shuffle(sa[128 * cta : 128 * cta + 128]).ravel()
+        image[at + places[1] : at + places[1] + 512] = layout.shuffle(sb, fill=0xFF).ravel()
+    copies = [f"tcgen05.cp.cta_group::2.32x128b.warpx4 [%base+{64 + 4 * at}], %word{2 + at};" for at in range(2)]
+    opcode = "tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale"
+    body = pair_body(*copies, f"{opcode} [%base], %word0, %word1, %v0, [%base+64], [%base+68], %no;")
+    given = (*words, *(row_descriptor(start, 32) for start in places))
+    out, trace = TensorKernel(body, columns=64, ctas=2).run(
+        image, None, given, (case.word(a_scale_id=2, b_scale_id=2),)
+    )
+    assert trace.findings == ()
+    some: Any = (a, b, np.ascontiguousarray(sa[:, 2:3]), np.ascontiguousarray(sb[:, 2:3]))
+    np.testing.assert_array_equal(accumulator(out, case), expected_scaled(case, some, "e8m0"))
+
+
+def test_a_pair_needs_a_cluster() -> None:
+    case = Case("f16", "bf16", "bf16", m=256)
+    body = "@%first tcgen05.mma.cta_group::2.kind::f16 [%base], %word0, %word1, %v0, %no;"
+    with pytest.raises(RefsimError, match="cta_group::2 in a cluster of 1") as caught:
+        TensorKernel(body, columns=32, filled=32).run(None, None, (1 << 46, 1 << 46), (case.word(),))
+    assert caught.value.code == "invalid-operand"
+
+
+def test_what_one_cta_asked_for_is_in_flight_in_the_other() -> None:
+    case = Case("f16", "bf16", "bf16", m=256)
+    image, words = images(case, np.zeros((256, 16), np.uint16), np.zeros((32, 16), np.uint16))
+    product = "@%lead tcgen05.mma.cta_group::2.kind::f16 [%base], %word0, %word1, %v0, %no;"
+    read = "setp.eq.u32 %lane, %cta, 1; @%lane tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r0}, [%own];"
+    meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    with pytest.raises(RefsimError, match="no wait has seen its commit complete") as caught:
+        TensorKernel(f"{product} {meet} {read}", columns=32, filled=32, ctas=2).run(image, None, words, (case.word(),))
+    assert caught.value.code == "tensor-memory-in-flight"
