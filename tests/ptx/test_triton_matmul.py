@@ -4,6 +4,7 @@ Its PTX has what no kernel here uses: copies with a predicate, ldmatrix.trans, t
 """
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,44 @@ CASES = [
     (90, "fp32", "tf32", True, "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32"),
     (90, "fp8e4nv", "e4m3", True, "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3"),
 ]
-WARPGROUPS = 90  # the capability from which Triton multiplies by them, 64 rows at least
+BLACKWELL = [
+    (100, "bf16", "bf16", True, "tcgen05.mma.cta_group::1.kind::f16"),
+    (100, "fp16", "f16", False, "tcgen05.mma.cta_group::1.kind::f16"),
+    (100, "fp32", "tf32", True, "tcgen05.mma.cta_group::1.kind::tf32"),
+    (100, "fp8e4nv", "e4m3", True, "tcgen05.mma.cta_group::1.kind::f8f6f4"),
+    (120, "bf16", "bf16", True, "m16n8k16.row.col.f32.bf16.bf16"),
+    (120, "fp16", "f16", False, "m16n8k16.row.col.f32.f16.f16"),
+    (120, "fp32", "tf32", True, "m16n8k8.row.col.f32.tf32.tf32"),
+    (120, "fp8e4nv", "e4m3", True, "m16n8k32.row.col.f32.e4m3.e4m3"),
+]
+LARGER = pytest.mark.ci("chips after Hopper: what it shows of a product, in other instructions")
 M, N, K = 48, 80, 96
 
 
-def rows_of(capability: int) -> int:
-    """The rows of a tile."""
-    return 64 if capability == WARPGROUPS else 32
+@dataclass(frozen=True)
+class Chip:
+    """A target, the unit that multiplies, by format or "" for each, and the rows of a tile."""
+
+    target: str
+    units: dict[str, Any]
+    rows: int = 32
+
+    def unit(self, format: str) -> Any:
+        return self.units.get(format, self.units[""])
 
 
-def compiled(folder: Path, capability: int, type: str, transposed: bool) -> tuple[str, str]:
-    """PTX and the entry's name."""
+WARP: dict[str, Any] = {"": "mma.sync"}
+CHIPS = {
+    80: Chip("sm_80", WARP),
+    89: Chip("sm_89", WARP),
+    90: Chip("sm_90a", {"": "wgmma"}, 64),
+    100: Chip("sm_100a", {"": "tcgen05.f16", "tf32": "tcgen05.tf32", "e4m3": "tcgen05.f8f6f4"}, 128),
+    120: Chip("sm_120a", WARP),
+}
+
+
+def compiled(folder: Path, capability: int, type: str, transposed: bool) -> tuple[str, str, int]:
+    """PTX, the entry's name and its shared bytes."""
     triton = pytest.importorskip("triton", reason="triton is not installed: pip install 'refsim[triton]'")
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -70,7 +98,7 @@ def compiled(folder: Path, capability: int, type: str, transposed: bool) -> tupl
     specification.loader.exec_module(module)
     names = ["a", "b", "c", "M", "N", "K", "sa", "sb", "sc"]
     signature: dict[str, Any] = dict.fromkeys(names, "i32") | {"a": f"*{type}", "b": f"*{type}", "c": "*fp32"}
-    constants = {"BM": rows_of(capability), "BN": 64, "BK": 32, "TB": transposed}
+    constants = {"BM": CHIPS[capability].rows, "BN": 64, "BK": 32, "TB": transposed}
     aligned = {(place,): [["tt.divisibility", 16]] for place in (0, 1, 2, 5, 6, 7, 8)}
     source = ASTSource(
         module.product, signature=signature | dict.fromkeys(constants, "constexpr"), constexprs=constants, attrs=aligned
@@ -80,10 +108,13 @@ def compiled(folder: Path, capability: int, type: str, transposed: bool) -> tupl
         kernel = triton.compile(
             source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 3}
         )
-    return kernel.asm["ptx"], kernel.metadata.name
+    return kernel.asm["ptx"], kernel.metadata.name, kernel.metadata.shared
 
 
-@pytest.mark.parametrize(("capability", "type", "format", "transposed", "uses"), CASES)
+@pytest.mark.parametrize(
+    ("capability", "type", "format", "transposed", "uses"),
+    [*CASES, *(pytest.param(*case, marks=LARGER) for case in BLACKWELL)],
+)
 def test_a_product_by_triton_has_the_bits_of_the_model_under_every_policy(
     capability: int,
     type: str,
@@ -94,7 +125,7 @@ def test_a_product_by_triton_has_the_bits_of_the_model_under_every_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    text, entry = compiled(tmp_path, capability, type, transposed)
+    text, entry, shared = compiled(tmp_path, capability, type, transposed)
     assert uses in text
     draw = np.random.default_rng(4)
     values = [draw.standard_normal((count, K)) for count in (M, N)]
@@ -104,10 +135,10 @@ def test_a_product_by_triton_has_the_bits_of_the_model_under_every_policy(
         a,
         b,
         np.zeros((M, N), np.float32),
-        unit="wgmma" if capability == WARPGROUPS else "mma.sync",
+        unit=CHIPS[capability].unit(format),
         a_format=format,
         b_format=format,
-        target="sm_90a" if capability == WARPGROUPS else f"sm_{capability}",
+        target=CHIPS[capability].target,
         k=step,
     )
     program = ptx.load(text)
@@ -116,7 +147,6 @@ def test_a_product_by_triton_has_the_bits_of_the_model_under_every_policy(
         c = np.zeros((M, N), np.float32)
         arguments = [a, held, c, *map(np.int32, (M, N, K, K, held.shape[1], N))]
         arguments += [np.uint64(0)] * (len(program.entries[entry]) - len(arguments))
-        program.launch(
-            entry, (-(-M // rows_of(capability)) * 2,), (128,), arguments, shared_bytes=48 << 10, policy=policy, seed=5
-        )
+        blocks = -(-M // CHIPS[capability].rows) * 2
+        program.launch(entry, (blocks,), (128,), arguments, shared_bytes=shared, policy=policy, seed=5)
         assert np.array_equal(c.view(np.uint32), want.view(np.uint32)), policy
