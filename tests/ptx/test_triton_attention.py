@@ -1,14 +1,15 @@
-"""Triton's flash attention for Hopper, compiled from kernels of our own and launched as a user launches them: it runs without
-a finding under every policy, with the bits of a definition in NumPy.
+"""Triton's flash attention for Hopper and Blackwell, compiled from kernels of our own and launched as a user launches them: it
+runs under every policy, with the bits of a definition in NumPy, without a finding but for two in its PTX for sm_100.
 
 The definition multiplies as the tensor cores of Hopper do and rounds where the kernel says so. A row is summed as Triton 3.9
 sums one that lies in the registers of a wgmma: each lane adds neighbours, then sums of neighbours; then lanes 2 apart, then 1.
+On Blackwell a lane adds pairs of numbers at once, so that those of even columns and those of odd ones meet at the end.
 ex2.approx and div.full are the rounded values, as the simulator has them; silicon may return others, which a launch says
 (`Findings.inexact`). The logarithm is a polynomial of libdevice: it is compared by its bound of one ulp.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from refsim import device, numerics
 from refsim.conversions import decode, encode
+from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.numerics import ieee
 from refsim.testing import assert_bits_equal
@@ -25,7 +27,27 @@ from refsim.testing.adapters import TritonDescriptor, from_triton
 
 TRITON = {"f16": "fp16", "bf16": "bf16", "e4m3": "fp8e4nv"}
 POLICIES = ("sim:eager", "sim:lazy", "sim:random")
-TARGET = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Chip:
+    """The unit that multiplies f16 and bf16, and the one for E4M3; how many lanes share a row, and whether they add pairs of
+    numbers by one instruction; the checks that Triton's PTX does not pass."""
+
+    unit: Any
+    narrow: Any
+    opcode: str
+    lanes: int = 4
+    in_pairs: bool = False
+    without: tuple[str, ...] = ()
+
+
+UNWAITED = ("register-in-flight", "missing-proxy-fence")
+CHIPS = {
+    "sm_90a": Chip("wgmma", "wgmma", "wgmma.mma_async"),
+    "sm_100a": Chip("tcgen05.f16", "tcgen05.f8f6f4", "tcgen05.mma.cta_group", lanes=1, in_pairs=True, without=UNWAITED),
+    "sm_120a": Chip("mma.sync", "mma.sync", "mma.sync.aligned", in_pairs=True),
+}
 
 
 @dataclass(frozen=True)
@@ -43,11 +65,18 @@ class Case:
     heads: int = 1
     split: int = 1
     roles: bool | None = None
+    target: str = "sm_90a"
+
+    @property
+    def chip(self) -> Chip:
+        return CHIPS[self.target]
 
     def __str__(self) -> str:
         kind = "causal" if self.causal else "full"
         size = "x".join(map(str, (self.heads, self.t, self.d, *self.tile)))
-        return f"{self.kernel}-{self.format}-{kind}-{size}-{self.warps}warps-{self.stages}stages{'-roles' if self.roles else ''}"
+        on = "" if self.target == "sm_90a" else f"{self.target}-"
+        end = "-roles" if self.roles else ""
+        return f"{on}{self.kernel}-{self.format}-{kind}-{size}-{self.warps}warps-{self.stages}stages{end}"
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +104,19 @@ def compiled(kernels: Any, case: Case) -> Any:
         getattr(kernels, case.kernel),
         types | {"lse": "*fp32", "scale": "fp32", "T": "i32"},
         constants,
-        TARGET,
+        case.target,
         aligned=("lse",) if boxed else (*"qkvo", "lse") if case.t % 16 else (*"qkvo", "lse", "T"),
         num_warps=case.warps,
         enable_fp_fusion=False,
     )
 
 
-def products(a: Any, b: Any, c: Any, format: str) -> Any:
-    step = 32 if format == "e4m3" else 16
-    return numerics.mma(a, b, c, unit="wgmma", a_format=format, b_format=format, target=TARGET, k=step)
+def products(a: Any, b: Any, c: Any, case: Case) -> Any:
+    narrow, format = case.format == "e4m3", case.format
+    unit = case.chip.narrow if narrow else case.chip.unit
+    return numerics.mma(
+        a, b, c, unit=unit, a_format=format, b_format=format, target=case.target, k=32 if narrow else 16
+    )
 
 
 def exp2(x: Any) -> Any:
@@ -92,14 +124,20 @@ def exp2(x: Any) -> Any:
     return ieee.float_to_float(np.exp2(x.astype(np.float64)), "f32", ftz=True)
 
 
-def row_sums(p: Any, split: int) -> Any:
-    """A lane has two columns of every eight; its neighbours are added pair by pair, until one is left."""
-    rows, columns = p.shape
-    held = p.reshape(rows, split, columns // split // 8, 4, 2).transpose(0, 1, 3, 2, 4).reshape(rows, split, 4, -1)
+def row_sums(p: Any, case: Case) -> Any:
+    """A lane has two columns of every eight, or the whole row; neighbours are added until one is left. Where pairs are added,
+    neighbours are two apart, and the two of the last pair come at the end."""
+    (rows, columns), split = p.shape, case.split
+    if case.chip.lanes == 1:
+        held = p.reshape(rows, split, 1, -1)
+    else:
+        held = p.reshape(rows, split, columns // split // 8, 4, 2).transpose(0, 1, 3, 2, 4).reshape(rows, split, 4, -1)
+    if case.chip.in_pairs:
+        held = held.reshape(*held.shape[:-1], -1, 2).swapaxes(-1, -2)
     while held.shape[-1] > 1:
         held = held[..., ::2] + held[..., 1::2]
-    lanes = held[..., 0]
-    parts = (lanes[..., 0] + lanes[..., 2]) + (lanes[..., 1] + lanes[..., 3])
+    lanes = held[..., 0, 0] + held[..., 1, 0] if case.chip.in_pairs else held[..., 0]
+    parts = lanes[..., 0] if case.chip.lanes == 1 else (lanes[..., 0] + lanes[..., 2]) + (lanes[..., 1] + lanes[..., 3])
     return parts[:, 0] if split == 1 else parts[:, 0] + parts[:, 1]
 
 
@@ -114,13 +152,13 @@ def attention(case: Case, q: Any, k: Any, v: Any, scale: Any) -> tuple[Any, Any,
         for start in range(0, min(first + bm, t) if case.causal else t, bn):
             at = np.arange(start, start + bn)
             seen = (at < t) & (rows[:, None] >= at) if case.causal else np.broadcast_to(at < t, (bm, bn))
-            s = np.where(seen, products(x, padded(k, start, bn), None, case.format), np.float32(-np.inf))
+            s = np.where(seen, products(x, padded(k, start, bn), None, case), np.float32(-np.inf))
             new = np.maximum(top, s.max(1) * scale)
             p = exp2(ieee.fma(s, scale, -new[:, None]))
             kept = exp2(top - new)
-            below = ieee.fma(below, kept, row_sums(p, case.split))
+            below = ieee.fma(below, kept, row_sums(p, case))
             values = np.ascontiguousarray(padded(v, start, bn).T)
-            sums = products(encode(p, case.format), values, sums * kept[:, None], case.format)
+            sums = products(encode(p, case.format), values, sums * kept[:, None], case)
             top = new
         outs.append(encode(sums / below[:, None], case.format))
         tops.append(top)
@@ -136,7 +174,7 @@ def padded(codes: Any, first: int, count: int) -> Any:
 def launched(kernel: Any, case: Case, given: dict[str, Any], scale: Any, policy: str) -> tuple[Any, Any]:
     """Codes of o, and lse; a finding or a note ends the test."""
     shape = (case.heads, case.t, case.d)
-    with device.open(policy, TARGET).launcher(KernelCode(ptx=kernel.ptx)) as gpu:
+    with device.open(policy, case.target, without=case.chip.without).launcher(KernelCode(ptx=kernel.ptx)) as gpu:
         buffers = [gpu.upload(codes, name=name) for name, codes in given.items()]
         o = gpu.output(given["q"].size, given["q"].dtype, name="o")
         lse = gpu.output(case.heads * case.t, np.float32, name="lse")
@@ -151,6 +189,10 @@ def launched(kernel: Any, case: Case, given: dict[str, Any], scale: Any, policy:
 
 WIDE = pytest.mark.ci("larger tiles, more warps and other stages of what the small ones show")
 CASES = [Case("by_pointers", "f16", True), Case("by_boxes", "bf16", False)]
+TENSOR_MEMORY = [
+    Case("by_pointers", "f16", True, 144, 64, (128, 64), target="sm_100a"),
+    Case("by_boxes", "bf16", False, 144, 64, (128, 64), target="sm_100a"),
+]
 MORE = [
     Case("by_pointers", "bf16", False),
     Case("by_boxes", "f16", True),
@@ -164,13 +206,17 @@ MORE = [
     Case("by_boxes", "f16", True, 130, 64, (128, 64), 4, 4),
     Case("by_own_boxes", "f16", True, 128, 64, (64, 64), roles=False),
     Case("by_own_boxes", "f16", True, 128, 64, (128, 64), stages=3, roles=True),
+    Case("by_pointers", "f16", True, target="sm_120a"),
+    Case("by_boxes", "bf16", False, target="sm_120a"),
+    Case("by_pointers", "e4m3", True, 144, 64, (64, 64), target="sm_120a"),
+    *TENSOR_MEMORY,
 ]
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=WIDE) for case in MORE)], ids=str)
 def test_flash_attention_by_triton_has_the_bits_of_its_definition_under_every_policy(kernels: Any, case: Case) -> None:
     kernel = compiled(kernels, case)
-    assert "wgmma.mma_async" in kernel.ptx
+    assert case.chip.opcode in kernel.ptx
     assert (case.kernel == "by_boxes") == ("cp.async.bulk.tensor.3d.shared::cta.global" in kernel.ptx)
     assert bool(case.roles) == ("setmaxnreg" in kernel.ptx)
     draw = np.random.default_rng(case.t + case.d)
@@ -185,6 +231,20 @@ def test_flash_attention_by_triton_has_the_bits_of_its_definition_under_every_po
         assert_bits_equal(o, want, case.format)
         error = np.abs(lse - (top.astype(np.float64) + logarithm))
         assert (error <= np.spacing(np.abs(logarithm).astype(np.float32)) + np.spacing(np.abs(lse)) / 2).all()
+
+
+@WIDE
+@pytest.mark.parametrize(("case", "code"), list(zip(TENSOR_MEMORY, UNWAITED, strict=True)), ids=str)
+def test_triton_reads_before_it_waits_for_tensor_memory(
+    kernels: Any, case: Case, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler behind Triton 3.9 moves uses of what tcgen05.ld loads before its wait; boxes are copied to where tcgen05.alloc
+    left an address, without a fence between the two."""
+    monkeypatch.setattr(f"{__name__}.CHIPS", CHIPS | {case.target: replace(case.chip, without=())})
+    given = {name: np.zeros((case.heads, case.t, case.d), np.uint16) for name in "qkv"}
+    with pytest.raises(RefsimError) as found:
+        launched(compiled(kernels, case), case, given, np.float32(1), "sim:eager")
+    assert found.value.code == code
 
 
 def test_the_definition_is_attention() -> None:
