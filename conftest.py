@@ -67,6 +67,10 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(
+                f"{item.nodeid}: an address is no name, workers that run in parallel have others: ids="
+            )
         generated = item.get_closest_marker("hypothesis") is not None or item.path.is_relative_to(LAWS)
         asks = "refsim_profile" in getattr(item, "fixturenames", ())
         if generated or asks or item.get_closest_marker("ci") is not None:

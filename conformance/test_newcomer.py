@@ -16,7 +16,6 @@ BUGS = {bug.id: bug for bug in trials.read_bugs()}
 PACKAGES = {"triton_matmul": "triton", "triton_softmax": "triton", "numba_reduction": "numba"}
 SAMPLE = (
     "next-row-normed",
-    "log2e-to-five-digits",
     "tile-not-awaited",
     "last-columns-not-added",
 )
@@ -29,7 +28,7 @@ def needed(name):
 
 
 LARGER = pytest.mark.ci("seconds; others of their kind pass in every run, and so do the kernels of tests/ptx")
-SLOW = ("histogram", "triton_matmul", "group_quantise")
+SLOW = ("histogram", "triton_matmul", "triton_softmax", "group_quantise")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ def replay_widely(name, chunks):
 @pytest.mark.parametrize("name", MODELLED)
 def test_model_returns_what_the_h200_returned(name, refsim_profile):
     if refsim_profile != "night":
-        assert replay(name, interesting_chunks(name)) == []
+        first, step = (MODELLED.index(name) % 2, 2) if refsim_profile == "quick" else (0, 1)
+        assert replay(name, interesting_chunks(name)[first::step]) == []
         return
     chunks = night_chunks(name)
     differences = replay_widely(name, chunks) + replay(name, interesting_chunks(name))

@@ -44,7 +44,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", sorted({example.page for example in RUN}))
+IN_CI = pytest.mark.ci("CI types the same commands with the wheel; seconds")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=IN_CI) if page == "docs/ci.md" else page for page in sorted({each.page for each in RUN})],
+)
 def test_every_block_of_a_page_runs_and_prints_what_it_shows(page, folder, refsim_profile, request) -> None:
     for name in FOLDERS.get(page, []):
         shutil.copy(ROOT / name, folder)

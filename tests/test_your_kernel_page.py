@@ -30,7 +30,13 @@ def needed(title: str) -> None:
             pytest.skip(f"{package} is not installed: pip install {package}")
 
 
-@pytest.mark.parametrize("title", [title for title in EXAMPLES if title != ON_A_GPU])
+LATER = pytest.mark.ci("the page's own commands, and kernels of Triton in tests/ptx, run in every run")
+
+
+@pytest.mark.parametrize(
+    "title",
+    [pytest.param(title, marks=LATER) if title == "Triton" else title for title in EXAMPLES if title != ON_A_GPU],
+)
 def test_an_example_passes_and_its_mistake_is_found(
     title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

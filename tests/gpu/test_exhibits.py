@@ -25,7 +25,11 @@ FAULTS = [
 MISTAKES = [
     ("row_offset", "row n of X taken from element n on"),
     ("zero_decoded", "zero, subnormal and NaN codes decoded by adding 120 to the exponent"),
-    ("swizzle_mismatch", "halves of each 64 columns of X exchanged in rows 4 to 7 of 8"),
+    pytest.param(
+        "swizzle_mismatch",
+        "halves of each 64 columns of X exchanged in rows 4 to 7 of 8",
+        marks=pytest.mark.ci("two other mistakes are named in every run"),
+    ),
 ]
 
 

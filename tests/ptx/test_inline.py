@@ -209,7 +209,12 @@ def test_parameters_in_registers() -> None:
     assert (run(functions, body) == np.where(LANE > 20, LANE + 1100, 0)).all()
 
 
-def test_a_long_chain_of_calls_ends() -> None:
+SHARED_LATER = pytest.mark.ci("calls that become copies are as long a chain, and many calls are shared, in every run")
+COPIES_LATER = pytest.mark.ci("many calls of shared bodies are counted in every run")
+
+
+@pytest.mark.parametrize("how", ["copies", pytest.param("shared", marks=SHARED_LATER)], indirect=True)
+def test_a_long_chain_of_calls_ends(how: str) -> None:
     functions = (
         ".func (.param .b32 r) f0(.param .b32 x) { .reg .b32 %a; ld.param.b32 %a, [x]; st.param.b32 [r], %a; ret; }\n"
     )
@@ -221,7 +226,8 @@ def test_a_long_chain_of_calls_ends() -> None:
     assert (run(functions, call("f1100", "%r1", "%r2"), 2) == LANE[:2] + 1100).all()
 
 
-def test_the_work_of_calls_grows_with_the_text_and_not_with_the_calls_that_happen() -> None:
+@pytest.mark.parametrize("how", ["shared", pytest.param("copies", marks=COPIES_LATER)], indirect=True)
+def test_the_work_of_calls_grows_with_the_text_and_not_with_the_calls_that_happen(how: str) -> None:
     """2^30 calls in 31 functions: the text is resolved at once, and only the launch would take for ever."""
     functions = ".func f0() { ret; }\n" + "".join(
         f".func f{n}() {{ call f{n - 1}; call f{n - 1}; ret; }}\n" for n in range(1, 31)

@@ -41,7 +41,11 @@ def dumped(move: Move, count: int, packs: bool, split: int, offset: int) -> np.n
     return out
 
 
-@pytest.mark.parametrize(("move", "count"), CASES, ids=str)
+def title(value: object) -> str:
+    return value.shape if isinstance(value, Move) else str(value)
+
+
+@pytest.mark.parametrize(("move", "count"), CASES, ids=title)
 def test_a_load_has_the_words_that_the_layout_says(move: Move, count: int) -> None:
     """The lower and the upper rows of the warp; the words are numbered lane by lane."""
     split = 7 if move.shape == "16x32bx2" else 0
@@ -52,7 +56,7 @@ def test_a_load_has_the_words_that_the_layout_says(move: Move, count: int) -> No
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("move", MOVES, ids=str)
+@pytest.mark.parametrize("move", MOVES, ids=title)
 def test_two_columns_are_packed_into_a_register(move: Move) -> None:
     split = 9 if move.shape == "16x32bx2" else 0
     got = dumped(move, 2, True, split, 3)
@@ -68,7 +72,7 @@ def test_two_columns_are_packed_into_a_register(move: Move) -> None:
 
 
 @pytest.mark.parametrize("unpacks", [False, True])
-@pytest.mark.parametrize("move", MOVES, ids=str)
+@pytest.mark.parametrize("move", MOVES, ids=title)
 def test_a_store_is_a_load_the_other_way(move: Move, unpacks: bool) -> None:
     """Each thread stores numbers of its own; words that no register goes to stay as they were."""
     count, offset = 2, 5

@@ -136,7 +136,12 @@ def test_signs_are_turned(kind: Wgmma) -> None:
             assert np.array_equal(got, expected(kind, a, b, c, signs)), (signs, source)
 
 
-@pytest.mark.parametrize("n", range(8, 257, 8))
+OTHER_SIZES = pytest.mark.ci("the smallest, the largest and one between are multiplied in every run")
+
+
+@pytest.mark.parametrize(
+    "n", [n if n in (8, 104, 256) else pytest.param(n, marks=OTHER_SIZES) for n in range(8, 257, 8)]
+)
 def test_every_n(n: int) -> None:
     kind = Wgmma(n, 32, "f32", "e4m3", "e4m3")
     generator = np.random.default_rng(n)

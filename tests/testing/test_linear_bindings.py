@@ -101,14 +101,20 @@ def small(kernel):
     return replace(kernel, corpus=tuple(problem for problem in kernel.corpus if problem.output < 4096))
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+LATER = pytest.mark.ci("a stand-in for one layer passes, and a mistake in each is caught, in every run")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, id=kernel.name, marks=LATER if kernel is fp8.LINEAR_FP8_WEIGHT else ())
+        for kernel in KERNELS
+    ],
+)
 def test_campaign_passes_on_a_right_stand_in(kernel, layer_device):
     verdict = run_campaign(small(kernel), layer_device(kernel), profile="quick")
     assert verdict.status == "pass", str(verdict)
     assert verdict.cases == len(small(kernel).corpus) + 25
-
-
-LATER = pytest.mark.ci("a mistake in each layer is caught in every run")
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,7 @@ def test_a_grid_barrier_of_more_blocks_than_are_resident_is_inconclusive(capsys,
     assert (code, "[timeout]" in err) == (5, True)
 
 
+@pytest.mark.ci("tests/test_examples.py runs what the README shows in every run")
 def test_the_readme_shows_the_launch_that_it_names(capsys, tmp_path, monkeypatch):
     """One block of the linear layer twice: every instruction that meets the banks, at its line and the nearest call."""
     root = Path(__file__).parents[3]

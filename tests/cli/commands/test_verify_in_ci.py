@@ -320,6 +320,7 @@ def test_rerun_runs_again_for_a_header_and_ends_by_ctrl_c(several):
         assert process.wait(60) == 1  # of the last run
 
 
+@pytest.mark.ci("a header that changes is seen in every run")
 def test_rerun_runs_again_for_an_imported_module(several):
     """One that a module imports too, of the same length and second, and one that does not parse from the first run on."""
     (several / "flip.py").write_text("BIT = \n")
