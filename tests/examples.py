@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 NOT_RUN, LARGER, COLUMNS = "not run here: ", "in larger profiles: ", "at "
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- (.*?) -->\n\Z")
-_SECONDS = re.compile(r"\d+\.\d(?= s,|  bitwise|,bitwise)|(?<=passed in )\d+\.\d+")
+_SECONDS = re.compile(r"\d+\.\d(?= s,|  bitwise|,bitwise)|(?<=passed in )\d+\.\d+s(?: \(\d+:\d+:\d+\))?")
 
 
 @dataclass(frozen=True)
