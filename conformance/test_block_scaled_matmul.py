@@ -13,13 +13,24 @@ from refsim.testing.assertions import BitsDiffer
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 matmul = load_kernel_file(bundled_kernels("block_scaled_matmul.py"))
-TARGETS = {"block_scaled_matmul_sm120": "sm_120a"}
+tensor = load_kernel_file(bundled_kernels("block_scaled_matmul_sm100.py"))
+KERNELS = (*matmul.KERNELS, *tensor.KERNELS)
+TARGETS = {"block_scaled_matmul_sm120": "sm_120a", "block_scaled_matmul_sm100": "sm_100a"}
+FAULTS = (
+    "out-of-bounds",
+    "uninitialised",
+    "missing-proxy-fence",
+    "race",
+    "read-before-wait",
+    "deadlock",
+    "barrier-misuse",
+)
 CASES = {"quick": 0, "ci": 0, "night": 200}  # generated for each entry, beside the corpus
 LATER = pytest.mark.ci("formats that differ from one of every run by a word of the instruction")
 IN_EVERY_RUN = ("mxfp8", "mxfp6_e3m2", "mxfp4", "nvfp4", "fp8_fp4")
 ENTRIES = [
     pytest.param(kernel, name, id=name, marks=() if name.endswith(IN_EVERY_RUN) else LATER)
-    for kernel in matmul.KERNELS
+    for kernel in KERNELS
     for name in kernel.entries
 ]
 
@@ -44,6 +55,7 @@ def test_problems_of_an_entry_agree(kernel, entry, refsim_profile, refsim_failur
     assert verdict.cases >= len(corpus) + cases
 
 
+TENSOR_TILES = "block_scaled/tensor_tiles.cuh"
 EDITS = [
     # kernel, entry, number in its corpus, file, text and what stands for it
     ("sm120", "mxfp4", 0, "block_scaled/formats.cuh", "return (word & kept) | (kOnes & ~kept);", "return word;"),
@@ -55,14 +67,21 @@ EDITS = [
     ("sm120", "mxfp8", 0, "block_scaled/warp_tiles.cuh", "multiply<kScale % kTileBlocks,", "multiply<0,"),
     ("sm120", "mxfp8", 0, "block_scaled/warp_tiles.cuh", "lane % 4 * 8 + lane / 4;", "lane / 4;"),
     ("sm120", "nvfp4", 0, "block_scaled/warp_tiles.cuh", "k - at < kElements)", "false)"),
+    ("sm100", "mxfp8", 0, TENSOR_TILES, "| id << 4 | id << 29", ""),
+    ("sm100", "mxfp4", 0, TENSOR_TILES, "words.x = (words.x & kept) | ones;", ""),
+    ("sm100", "nvfp4", 1, TENSOR_TILES, "    gemm::publish_to_copies();\n", ""),
+    ("sm100", "nvfp4", 1, TENSOR_TILES, "stage.sfa + group * kTileBytes", "stage.sfa"),
+    ("sm100", "mxfp8", 1, TENSOR_TILES, "size_t(blockIdx.y) * groups.all + first", "first"),
+    ("sm100", "mxfp8", 2, TENSOR_TILES, "gemm::wait(at(barriers.empty[i % kStages]), i / kStages % 2 ^ 1);", ""),
+    ("sm100", "mxfp6_e3m2", 0, "block_scaled_matmul_sm100.cu", "128 / 8 * (A_TYPE##_bits + B_TYPE##_bits)", "256"),
 ]
 
 
 @pytest.mark.ci("every edit is compiled")
 @pytest.mark.parametrize(("kernel", "entry", "number", "file", "text", "other"), EDITS)
 def test_an_edit_of_the_kernel_shows(kernel, entry, number, file, text, other, tmp_path: Path):
-    """What a launch writes differs from the oracle, or the simulator stops at memory that is not the kernel's."""
-    declared = next(each for each in matmul.KERNELS if each.name.endswith(kernel))
+    """What a launch writes differs from the oracle, or the simulator stops."""
+    declared = next(each for each in KERNELS if each.name.endswith(kernel))
     folder = shutil.copytree(matmul.KERNEL_FILES, tmp_path / "kernels")
     source = (folder / file).read_text()
     assert source.count(text) == 1
@@ -71,4 +90,4 @@ def test_an_edit_of_the_kernel_shows(kernel, entry, number, file, text, other, t
     problem = [each for each in declared.corpus if each.entry.endswith(f"{kernel}_{entry}")][number]
     with pytest.raises((BitsDiffer, refsim.RefsimError)) as caught:
         laws.agrees_with_oracle(edited, problem, refsim.device.open("sim", TARGETS[declared.name]))
-    assert isinstance(caught.value, BitsDiffer) or caught.value.code in ("out-of-bounds", "uninitialised")
+    assert isinstance(caught.value, BitsDiffer) or caught.value.code in FAULTS

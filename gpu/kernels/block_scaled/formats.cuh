@@ -13,6 +13,8 @@ enum : uint32_t {
     // its bits of mantissa, and the bias of its exponent
     e4m3_mantissa = 3, e5m2_mantissa = 2, e2m3_mantissa = 3, e3m2_mantissa = 2, e2m1_mantissa = 1,
     e4m3_bias = 7, e5m2_bias = 15, e2m3_bias = 1, e3m2_bias = 3, e2m1_bias = 1,
+    // its code in an instruction descriptor, beside FP8 and FP6
+    e4m3_code = 0, e5m2_code = 1, e2m3_code = 3, e3m2_code = 4, e2m1_code = 5, ue8m0_code = 1, ue4m3_code = 0,
     // elements that share a scale, by its name in PTX, and the code of one
     ue8m0_block = 32, ue4m3_block = 16,
     ue8m0_one = 0x7f, ue4m3_one = 0x38,
