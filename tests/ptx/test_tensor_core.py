@@ -265,6 +265,24 @@ def test_integers_saturate_where_the_descriptor_says_so() -> None:
     assert (out == 2**31 - 1).all()
 
 
+@pytest.mark.parametrize(("m", "n"), [(32, 64), (32, 256), (64, 64), (128, 64)])
+def test_a_stationary_b(m: int, n: int) -> None:
+    """Rows fewer than lanes: the columns of D lie in parts below each other."""
+    case, generator = Case("f16", "bf16", "bf16", m=m, n=n), np.random.default_rng(m + n)
+    a, b = drawn(generator, "bf16", m, 16), drawn(generator, "bf16", n, 16)
+    if n == 256:
+        case = Case("f16", "bf16", "bf16", m=m, n=n, swizzles=("32B", "32B"))
+    image, words = image_of(case, a, b)
+    opcode_ws = "tcgen05.mma.ws.cta_group::1.kind::f16.collector::b1::fill"
+    body = with_products(*(f"{opcode_ws} [%base], %word0, %word1, %v0, %{add};" for add in ("no", "yes")))
+    out, trace = TensorKernel(body, columns=64, filled=64).run(image, None, words, (case.word(),))
+    assert trace.findings == ()
+    row, column = np.indices((m, n))
+    got = out[fragment(f"tcgen05.m{m}n{n}.ws.d").holder(row, column)]
+    want = expected(case, np.hstack([a, a]), np.hstack([b, b]), None)
+    np.testing.assert_array_equal(got, want.view(np.uint32))
+
+
 PRODUCT = f"@%first {opcode(KINDS[1])} [%base], %word0, %word1, %v0, %no;"
 READ = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r0}, [%own]; tcgen05.wait::ld.sync.aligned;"
 STORE = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%own], {%r0};"

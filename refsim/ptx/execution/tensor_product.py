@@ -49,6 +49,7 @@ class TensorForm:
     blocks: int = 0
     ids: tuple[int, int] = (0, 0)
     ctas: int = 1
+    is_stationary: bool = False
 
     @property
     def sums(self) -> "TensorForm":
@@ -72,7 +73,7 @@ class TensorForm:
     @property
     def accumulator(self) -> str:
         """The name of D's layout in tensor memory."""
-        return f"tcgen05.m{self.m}n{self.n}.{self.ctas}sm.d"
+        return f"tcgen05.m{self.m}n{self.n}.{'ws' if self.is_stationary else f'{self.ctas}sm'}.d"
 
     def scales(self, side: str) -> str:
         """The name of the layout of A's or B's scales in tensor memory."""
@@ -95,7 +96,9 @@ def _problem(word: int, kind: str, target: str) -> str:
 
 
 @lru_cache(maxsize=1 << 10)
-def tensor_form(kind: str, word: int, target: str, vector: str, ctas: int) -> TensorForm:
+def tensor_form(
+    kind: str, word: int, target: str, vector: str, ctas: int, *, is_stationary: bool = False
+) -> TensorForm:
     """The product that an instruction descriptor describes; `vector` is the scale vector of the opcode, "" for a dense kind.
 
     Raises ProductError.
@@ -129,6 +132,7 @@ def tensor_form(kind: str, word: int, target: str, vector: str, ctas: int) -> Te
         int(vector.rstrip("x") or 0),
         (fields.get("a_scale_id", 0), fields.get("b_scale_id", 0)),
         ctas,
+        is_stationary,
     )
     _check(form)
     return form

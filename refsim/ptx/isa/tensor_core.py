@@ -19,6 +19,9 @@ Array = NDArray[Any]
 _SECTION = PTX["tcgen05.mma"]
 _DESCRIPTOR_RULE = str(PTX["tcgen05, instruction descriptor"])
 _COLLECTOR = "{.collector:collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard}"
+_B_COLLECTORS = "|".join(
+    f"collector::b{buffer}::{use}" for buffer in range(4) for use in ("fill", "use", "lastuse", "discard")
+)
 _DENSE = "kind::f16|kind::tf32|kind::f8f6f4|kind::i8"
 _SHIFTED = ("f16", "tf32")  # the kinds whose D may be divided by a power of two before it is added
 _MOST_SHIFT = 15
@@ -41,6 +44,7 @@ def _multiply(
     scales: tuple[Array, ...] = (),
     vector: str = "",
     ctas: int = 1,
+    is_stationary: bool = False,
 ) -> None:
     """Each lane asks for a product of its own."""
     d, a, b, words, adds = (lanes.full(each) for each in operands)
@@ -48,7 +52,7 @@ def _multiply(
     for at in range(lanes.count):
         one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
         try:
-            form = tensor_form(kind, int(words[at]), lanes.machine.target, vector, ctas)
+            form = tensor_form(kind, int(words[at]), lanes.machine.target, vector, ctas, is_stationary=is_stationary)
         except ProductError as error:
             what = f"the instruction descriptor {int(words[at]):#x}: {error}"
             raise one.fault("invalid-operand", 0, what, _DESCRIPTOR_RULE) from None
@@ -142,6 +146,19 @@ def _scaled(kind: str, a: str, ctas: int) -> None:
             vector=vectors[vector],
             ctas=ctas,
         )
+
+
+@instruction(
+    f"tcgen05.mma.ws.cta_group::1.{{kind:{_DENSE}}}{{.collector:{_B_COLLECTORS}}} [t], a:b64, b:b64, idesc:b32, add:pred",
+    since=TENSOR_SINCE,
+    source=PTX["tcgen05.mma.ws"],
+    ignores=("collector",),
+    undefined=asked,
+    by_kind=True,
+)
+def mma_ws(lanes: Lanes, d: Array, a: Array, b: Array, idesc: Array, add: Array, *, kind: str) -> None:
+    """D = A B + D with B stationary: of 32 or 64 rows, whose columns lie in parts below each other, or of 128."""
+    _multiply(lanes, kind.removeprefix("kind::"), (d, a, b, idesc, add), in_columns=False, is_stationary=True)
 
 
 for _ctas in (1, 2):
