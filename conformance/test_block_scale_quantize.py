@@ -1,0 +1,143 @@
+"""The quantisers of block scaling on a device: every recipe, special values, tails, pads; and broken copies, each refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import refsim
+from refsim.testing import laws, run_campaign
+from refsim.testing.effort import share
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+
+bindings = load_kernel_file(bundled_kernels("block_scale_bindings.py"))
+CASES = {"quick": 1, "ci": 60, "night": 1000}  # generated for each of the four formats, beside the corpus
+NAMED = [pytest.param(kernel, id=kernel.name) for kernel in bindings.KERNELS]
+MX8, MX8_WIDE, MX4, NV4 = bindings.KERNELS
+
+
+@pytest.mark.parametrize("kernel", NAMED)
+def test_special_values_agree(kernel, device, of_the_corpus, refsim_failures):
+    kernel = of_the_corpus(kernel)
+    verdict = run_campaign(kernel, device, cases=0, failures_dir=refsim_failures)
+    assert verdict.status == "pass", str(verdict)
+    assert verdict.cases == len(kernel.corpus)
+
+
+@pytest.mark.parametrize("kernel", NAMED)
+def test_generated_problems_agree(kernel, device, refsim_profile, refsim_failures):
+    variant, cases = replace(kernel, corpus=()), CASES[refsim_profile]
+    verdict = run_campaign(variant, device, profile=refsim_profile, cases=cases, failures_dir=refsim_failures)
+    assert verdict.status == "pass", str(verdict)
+    assert verdict.cases >= cases
+
+
+@pytest.mark.ci("the kernels are verified on the simulator's own target in every run")
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("kernel", NAMED)
+def test_other_targets_agree_on_the_simulator(kernel, target):
+    """sm_80 makes FP8 by integers."""
+    verdict = run_campaign(replace(kernel, corpus=kernel.corpus[::5]), refsim.device.open("sim", target), cases=0)
+    assert verdict.status == "pass", str(verdict)
+
+
+@pytest.mark.ci("a warp of the kernel shares nothing with another")
+@pytest.mark.parametrize("kernel", NAMED)
+@share(1 / 10)
+@given(data=st.data())
+def test_second_run_writes_the_same_bits(kernel, device, data):
+    laws.deterministic(kernel, data.draw(kernel.problem), device)
+
+
+def test_the_corpus_has_every_recipe_with_every_type_and_fill():
+    for kernel in bindings.KERNELS:
+        recipes = set(bindings.recipes_of(kernel.corpus[0].format))
+        assert {(p.recipe, p.wide) for p in kernel.corpus} == {(r, w) for r in recipes for w in bindings.WIDE}
+        assert {p.x.fill for p in kernel.corpus} >= set(bindings.FILLS)
+        assert any(p.rows > 128 and p.columns > 8 * refsim.scaling.block_format(p.format).width for p in kernel.corpus)
+
+
+def test_the_kernel_has_the_recipes_whose_elements_one_conversion_makes():
+    """Those of `refsim.scaling` with the instruction's conversion and no other are all there."""
+    for format in bindings.FORMATS:
+        rows = [row.name for row in refsim.scaling.recipes_of(format) if row.policy == "cuda.satfinite"]
+        assert sorted(bindings.recipes_of(format)) == sorted(rows)
+
+
+# Mistakes of the field
+
+
+@pytest.mark.parametrize("mistake", bindings.MISTAKES)
+def test_mistake_shows_in_the_corpus(mistake):
+    """What a kernel that makes it would write is not what one problem of some format promises."""
+    written = bindings.MISTAKES[mistake]
+    small = (p for kernel in bindings.KERNELS for p in kernel.corpus if p.rows <= 20)
+    assert any(_differ(bindings.expected(problem), written(problem)) for problem in small)
+
+
+def _differ(right, wrong):
+    return any(not np.array_equal(right[name], wrong[name]) for name in right)
+
+
+# Broken copies
+
+SOURCE = bindings.SOURCE.read_text("utf-8")
+OTHERS = ("ENTRIES(f16, __half)\n", "ENTRIES(f32, float)\n")
+LATER = pytest.mark.ci("others of the same kernel are refused in every run")
+
+# fmt: off
+MUTANTS = (
+    pytest.param(MX8, "holds ? scale.code << (8 * place) : 0;", "scale.code << (8 * place);", id="pads-not-zero"),
+    pytest.param(MX4, "| of_one(x[1]) << 4 |", "<< 4 | of_one(x[1]) |", id="nibbles-swapped"),
+    pytest.param(NV4, "if (code == 0 && recipe != kKernel) factor = 0.0f;", "", id="underflowing-scale"),
+    pytest.param(MX8, "row_in_tile * 16;", "row_in_tile * 4;", id="interleave-skipped", marks=LATER),
+    pytest.param(MX8, "tile_scales + u * 4) = word;", "tile_scales + u * 4) = __byte_perm(word, 0, 0x0123);",
+                 id="scales-of-a-word-turned", marks=LATER),
+    pytest.param(MX8, "ceil_div(blocks, kTileBlocks);\n", "max(blocks / kTileBlocks, 1u);\n",
+                 id="last-tile-dropped", marks=LATER),
+    pytest.param(MX8, "ceil_div(k, Blocks::kWidth),", "k / Blocks::kWidth,", id="k-tail-without-a-scale", marks=LATER),
+    pytest.param(MX8, "ceil_div(m, kTileRows) * spans", "max(m / kTileRows, 1u) * spans",
+                 id="rows-of-the-last-tile", marks=LATER),
+    pytest.param(MX8, "static_cast<uint64_t>(tile) * kTileBytes", "0", id="every-tile-the-first", marks=LATER),
+    pytest.param(MX8, "up = recipe >= kCeil", "up = recipe > kRceil", id="floor-for-rceil", marks=LATER),
+    pytest.param(MX8, "recipe <= kCeil, up", "recipe < kCeil, up", id="largest-for-power", marks=LATER),
+    pytest.param(MX8, "(1u << (22 - Element::kMantissa))", "(1u << (22 - 1))", id="even-by-another-mantissa", marks=LATER),
+    pytest.param(MX8, "bits > kTwoToMinus127", "true", id="subnormals-lifted", marks=LATER),
+    pytest.param(MX8, "factor = kTwoToMinus127;", "factor = 0;", id="smallest-factor-flushed", marks=LATER),
+    pytest.param(MX8, "recipe == kTriton ? 0u : 0x7fffffffu", "0u", id="nan-scale-decoded-as-a-number", marks=LATER),
+    pytest.param(MX8, "__hmax2_nan(low, high)", "__hmax2(low, high)", id="nan-dropped-late", marks=LATER),
+    pytest.param(MX8, "if (magnitude <= kInfinity) peak", "if (magnitude < kInfinity) peak", id="infinity-dropped", marks=LATER),
+    pytest.param(MX8, "v.x & kept, b", "v.x, b", id="amax-without-abs", marks=LATER),
+    pytest.param(MX8, "__NV_SATFINITE, kKind);\n    const", "__NV_NOSAT, kKind);\n    const",
+                 id="nan-for-saturation", marks=LATER),
+    pytest.param(MX8, "u % kLanes, kLanes);", "0, kLanes);",
+                 id="factor-of-another-row", marks=LATER),
+    pytest.param(MX8_WIDE, "kMantissa = 2, kPower = 15", "kMantissa = 2, kPower = 16", id="exponent-off-by-one", marks=LATER),
+    pytest.param(MX4, "bits >> 28 & 8u;", "(code != 0 ? bits >> 28 & 8u : 0u);", id="zero-loses-its-sign", marks=LATER),
+    pytest.param(MX4, "0x001fffffu + (magnitude >> 22 & 1u)", "0x00200000u", id="ties-away", marks=LATER),
+    pytest.param(NV4, "x[i] = __fmul_rn(x[i], factor);", "x[i] = __half2float(__float2half_rn(__fmul_rn(x[i], factor)));",
+                 id="double-rounding", marks=LATER),
+    pytest.param(NV4, "inverse(__frcp_rn(tensor))", "inverse(tensor)", id="factor-inverted", marks=LATER),
+    pytest.param(NV4, "__fmul_rn(__fdiv_rn(peak, 6.0f), tensor)", "__fmul_rn(peak, sixth)",
+                 id="product-for-quotient", marks=LATER),
+    pytest.param(NV4, "bool ignores_nan() const { return true; }", "bool ignores_nan() const { return false; }",
+                 id="nan-counts", marks=LATER),
+)
+# fmt: on
+
+
+@pytest.mark.parametrize(("kernel", "right", "wrong"), MUTANTS)
+def test_mutant_is_refused(kernel, right, wrong, device, tmp_path):
+    assert SOURCE.count(right) == 1, f"the text to break stands {SOURCE.count(right)} times in {bindings.SOURCE.name}"
+    text = SOURCE.replace(right, wrong)
+    for other in OTHERS:
+        text = text.replace(other, "")
+    mutant = tmp_path / bindings.SOURCE.name
+    mutant.write_text(text, "utf-8")
+    corpus = tuple(problem for problem in kernel.corpus if problem.wide == "bf16")
+    entries = tuple(name for name in kernel.entries if name.endswith("_bf16"))
+    variant = replace(kernel, file=mutant, corpus=corpus, entries=entries)
+    verdict = run_campaign(variant, device, profile="quick", cases=0, suspect_seconds=0)
+    assert verdict.status == "fail", str(verdict)
