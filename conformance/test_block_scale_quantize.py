@@ -19,8 +19,8 @@ MX8, MX8_WIDE, MX4, NV4 = bindings.KERNELS
 
 
 @pytest.mark.parametrize("kernel", NAMED)
-def test_special_values_agree(kernel, device, of_the_corpus, refsim_failures):
-    kernel = of_the_corpus(kernel)
+def test_special_values_agree(kernel, device, refsim_profile, refsim_failures):
+    kernel = replace(kernel, corpus=kernel.corpus[:: 16 if refsim_profile == "quick" else 1])
     verdict = run_campaign(kernel, device, cases=0, failures_dir=refsim_failures)
     assert verdict.status == "pass", str(verdict)
     assert verdict.cases == len(kernel.corpus)
@@ -69,6 +69,7 @@ def test_the_kernel_has_the_recipes_whose_elements_one_conversion_makes():
 # Mistakes of the field
 
 
+@pytest.mark.ci("broken copies of the kernel are refused in every run")
 @pytest.mark.parametrize("mistake", bindings.MISTAKES)
 def test_mistake_shows_in_the_corpus(mistake):
     """What a kernel that makes it would write is not what one problem of some format promises."""
@@ -89,9 +90,9 @@ LATER = pytest.mark.ci("others of the same kernel are refused in every run")
 
 # fmt: off
 MUTANTS = (
-    pytest.param(MX8, "holds ? scale.code << (8 * place) : 0;", "scale.code << (8 * place);", id="pads-not-zero"),
+    pytest.param(MX8, "holds ? scale.code << (8 * place) : 0;", "scale.code << (8 * place);", id="pads-not-zero", marks=LATER),
     pytest.param(MX4, "| of_one(x[1]) << 4 |", "<< 4 | of_one(x[1]) |", id="nibbles-swapped"),
-    pytest.param(NV4, "if (code == 0 && recipe != kKernel) factor = 0.0f;", "", id="underflowing-scale"),
+    pytest.param(NV4, "if (code == 0 && recipe != kKernel) factor = 0.0f;", "", id="underflowing-scale", marks=LATER),
     pytest.param(MX8, "row_in_tile * 16;", "row_in_tile * 4;", id="interleave-skipped", marks=LATER),
     pytest.param(MX8, "tile_scales + u * 4) = word;", "tile_scales + u * 4) = __byte_perm(word, 0, 0x0123);",
                  id="scales-of-a-word-turned", marks=LATER),
@@ -138,6 +139,6 @@ def test_mutant_is_refused(kernel, right, wrong, device, tmp_path):
     mutant.write_text(text, "utf-8")
     corpus = tuple(problem for problem in kernel.corpus if problem.wide == "bf16")
     entries = tuple(name for name in kernel.entries if name.endswith("_bf16"))
-    variant = replace(kernel, file=mutant, corpus=corpus, entries=entries)
+    variant = replace(kernel, file=mutant, corpus=sorted(corpus, key=lambda p: p.rows * p.columns), entries=entries)
     verdict = run_campaign(variant, device, profile="quick", cases=0, suspect_seconds=0)
     assert verdict.status == "fail", str(verdict)
