@@ -59,6 +59,7 @@ def test_two_copies_of_the_same_bytes_are_noted(policy: str) -> None:
         ("%r5", STORE),  # bytes that stand there as well, for one of the two
         (EQUAL, f"setp.eq.u32 %p2, %r5, 0; @%p2 {STORE} @!%p2 {ADD}"),
         (EQUAL, f"setp.eq.u32 %p2, %r5, 0; @!%p2 {STORE} @%p2 {ADD}"),
+        (EQUAL, f"setp.eq.u32 %p2, %r5, 0; @!%p2 {ADD} @%p2 {STORE}"),  # 0 + x, then x
         (EQUAL, f"setp.eq.u32 %p2, %r5, 0; @%p2 {STORE} @!%p2 st.global.u32 [%d1+4], 7;"),
     ],
 )

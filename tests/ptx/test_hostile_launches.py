@@ -120,3 +120,17 @@ def test_a_buffer_has_a_name_a_size_and_no_more_contents(changed: dict[str, Any]
     with pytest.raises(RefsimError, match=r"bad-buffer|no-array"):
         memory.allocate(**{"size": 16, "name": "x"} | changed)
     assert memory.allocate(np.int8(100), "y", initial=bytes(100)) % 256 == 0
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_prefetch_of_megabytes_is_looked_at_to_its_end(beyond: bool) -> None:
+    text = TEXT.replace(
+        "st.global.u32 [%d1], 7;", f"cp.async.bulk.prefetch.L2.global [%d1], {(3 << 20) + 16 * beyond};"
+    )
+    memory = ptx.GlobalMemory()
+    address = np.uint64(memory.allocate(3 << 20, "x", initial=b"1"))
+    if not beyond:
+        ptx.load(text).launch("k", 1, 1, [address], memory=memory)
+        return
+    with pytest.raises(RefsimError, match="out-of-bounds"):
+        ptx.load(text).launch("k", 1, 1, [address], memory=memory)

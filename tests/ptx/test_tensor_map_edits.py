@@ -77,6 +77,7 @@ def test_a_dimension_beyond_the_rank_is_set_in_vain() -> None:
     assert set_in_vain(third) == "global_stride 1, and its rank is 2"
     assert str(decoded(third)) == str(decoded(raw))
     assert set_in_vain(replaced(third, "rank", 0, 2)) == ""
+    assert set_in_vain(replaced(replaced(bytes(128), "box_dim", 1, 4), "rank", 0, 0)) == "box_dim 1, and its rank is 1"
     assert set_in_vain(replaced(replaced(third, "rank", 0, 2), "rank", 0, 1)) == ""  # it had three of them
 
 

@@ -59,5 +59,4 @@ class TransferWatchers:
             machine.proxies.before(seen)
         if machine.races is not None:
             seen.items = changed(seen)
-            repeated = partial(repeats, flight, flying, seen.space)
-            flight.stamp = machine.races.transfer_sent(seen, repeated if flight.combine is None else None)
+            flight.stamp = machine.races.transfer_sent(seen, partial(repeats, flight, flying, seen.space))
