@@ -82,7 +82,8 @@ class Instruction:
     promises that whole warps are computed each for itself, and that the clause asks its lanes for no more than their number
     and the arithmetic. `keeps_registers` hands its vectors over as registers, which it goes on to use behind the
     instruction; `length` says of how many registers a vector `**` is. `by_kind`: what kinds of operands stand in the text
-    tells the clause from others of the same opcode.
+    tells the clause from others of the same opcode. `together`: every number by itself, so that statements side by side may be
+    rows of one call.
     """
 
     form: str
@@ -105,6 +106,7 @@ class Instruction:
     keeps_registers: bool = False
     length: Callable[[dict[str, Any]], int] | None = None
     by_kind: bool = False
+    together: bool = False
 
     @property
     def ends_block(self) -> bool:
@@ -190,12 +192,11 @@ def instruction(
     keeps_registers: bool = False,
     length: Callable[[dict[str, Any]], int] | None = None,
     by_kind: bool = False,
+    together: bool = False,
 ) -> Callable[[Clause], Clause]:
     """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
-
     since: the first target that has it; later: of single words of the opcode, where they came after that.
     undefined, stacks: what its results do not define when its sources are not, what its lanes are to it: see `Instruction`.
-
     A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.execution.lanes.Lanes`), a keyword `results` the
     number of registers that a vector result has. An operand that is left out arrives as None.
     """
@@ -230,6 +231,7 @@ def instruction(
             keeps_registers,
             length,
             by_kind,
+            together,
         )
         _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
         return function

@@ -46,7 +46,7 @@ _binary("sub", ieee.sub, np.subtract)
 _binary("mul", ieee.mul, np.multiply)
 
 
-@instruction(f"fma{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["fma"])
+@instruction(f"fma{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["fma"], together=True)
 def fma_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
     """a x b + c with one rounding."""
     if rounding == "rn" and not (ftz or sat):

@@ -25,6 +25,7 @@ from refsim.ptx.lowering.operands import (
     place,
     registers_of,
 )
+from refsim.ptx.lowering.runs import in_one_call, runs
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Negated, Register, Special, Symbol
 
@@ -140,6 +141,7 @@ class Writer:
             "part": part,
             "np": np,
             "one": one,
+            "in_one_call": in_one_call,
             "check_written": check_written,
             "mark_written": mark_written,
         }
@@ -322,9 +324,32 @@ class Writer:
         """A register that later blocks read goes back to its place."""
         self.lines.append(f"put(lanes, {index}, r{index})")
 
+    def run(self, steps: list[Step]) -> None:
+        """Steps that one call computes: `[r3, r4] = in_one_call(f0, u0, 2, [r1, r2], r5)`."""
+        bound, ((first_result, type),) = steps[0].bound, steps[0].results
+        assert isinstance(first_result, int)
+        operands = []
+        for at, (_, kind) in enumerate(steps[0].sources):
+            texts = [self.value(step.sources[at][0], kind) for step in steps]
+            is_one = all(step.sources[at] == steps[0].sources[at] for step in steps)
+            operands.append(texts[0] if is_one else f"[{', '.join(texts)}]")
+        function = self.constant(partial(bound.clause.function, **bound.keywords))
+        unviewed = self.constant(unviewer(type, self.code.register_bits[first_result]))
+        left = ", ".join(self.left_side(step) for step in steps)
+        self.lines.append(f"[{left}] = in_one_call({function}, {unviewed}, {len(steps)}, {', '.join(operands)})")
+        for step in steps:
+            self.wrote(step)
+
+    def write(self) -> None:
+        """All steps of the block."""
+        for steps in runs(self.block.steps):
+            if len(steps) > 1:
+                self.run(steps)
+            else:
+                self.step(steps[0])
+
     def function(self) -> Callable[[Lanes], None]:
-        for step in self.block.steps:
-            self.step(step)
+        self.write()
         for index in sorted(self.changed & self.block.live_out):
             self.keep(index)
         body = "\n    ".join(self.lines or ["pass"])

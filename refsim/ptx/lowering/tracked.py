@@ -193,6 +193,10 @@ class _Follower(Writer):
                 return "[" + ", ".join(self.mask(element) for element in source) + "]"
         return "None"
 
+    def write(self) -> None:
+        for step in self.block.steps:
+            self.step(step)
+
     def step(self, step: Step) -> None:
         values = "[" + ", ".join(self.expression(source) for source, _ in step.sources) + "]"
         masks = "[" + ", ".join(self.mask(source) for source, _ in step.sources) + "]"
