@@ -80,9 +80,9 @@ def forgets(operands: Any) -> list[Any]:
     return undefined_bits.defined(operands)
 
 
-# What Hopper alone has is asked for by one thread, or read by a warpgroup, in test_bulk_copies.py, test_tensor_map_edits.py
-# and test_wgmma.py.
-OF_HOPPER = {"prefetch", "fence", "tensormap", "wgmma"}
+# What Hopper and Blackwell alone have is asked for by one thread, or read by a warpgroup, in test_bulk_copies.py,
+# test_tensor_map_edits.py, test_wgmma.py, test_tensor_memory.py and test_tensor_core.py.
+OF_HOPPER = {"prefetch", "fence", "tensormap", "wgmma", "tcgen05"}
 RULED = sorted(
     {clause.mnemonic for clause in forms.clauses() if not isinstance(clause.undefined, str)}
     - {"activemask", "elect"}
