@@ -36,14 +36,15 @@ __device__ void tell(u32 bar, u32 rank, bool is_relaxed) {
 }
 
 // A stage is handed back: by one lane of each warp and relaxed, or without a scope by such lanes or by one thread for all warps.
-template <Arrival kArrival>
+// A warp that looked at it meets before: products alone are the warpgroup's, whoever waited for them.
+template <Look kLook, Arrival kArrival>
 __device__ void hand_back(u32 empty) {
     if constexpr (kArrival == kOfOneThread) {
         if (threadIdx.x < 2) tell(empty, threadIdx.x, false);
     } else if constexpr (kArrival == kOfLanes) {
         if (threadIdx.x % 32 < 2) tell(empty, threadIdx.x % 32, false);
     } else {
-        __syncwarp();
+        if constexpr (kLook != kNever) __syncwarp();
         if (threadIdx.x % 32 < 2) tell(empty, threadIdx.x % 32, true);
     }
 }
@@ -93,7 +94,7 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
             asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %4, 1, 1, 1;"
                          : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "l"(word) : "memory");
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            if constexpr (kArrival == kBeforeTheWait) hand_back<kArrival>(empty + 8 * s);
+            if constexpr (kArrival == kBeforeTheWait) hand_back<kLook, kArrival>(empty + 8 * s);
             if constexpr (kLook == kMeanwhile) look(base + s * kStage);
             asm volatile("wgmma.wait_group.sync.aligned 0;" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)::"memory");
             s0 += d0, s1 += d1, s2 += d2, s3 += d3;
@@ -102,7 +103,7 @@ __device__ void ring(const unsigned char* codes, float* c, u32 turns) {
                 look(base + s * kStage);
                 if constexpr (kArrival == kOfLanes) __syncwarp();
             }
-            if constexpr (kArrival != kBeforeTheWait) hand_back<kArrival>(empty + 8 * s);
+            if constexpr (kArrival != kBeforeTheWait) hand_back<kLook, kArrival>(empty + 8 * s);
         }
         float* mine = c + (rank * 128 + threadIdx.x) * 4;
         mine[0] = s0, mine[1] = s1, mine[2] = s2, mine[3] = s3;
