@@ -4,7 +4,7 @@ A problem says one entry, the shape, how the operands lie in memory and what the
 lie bytes that the kernel must not read (NaN) or write; scales begin where NaNs end.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -112,9 +112,16 @@ def cost(entry: Entry, m: int, n: int, k: int, multiprocessors: int = MULTIPROCE
     return turns * (-(-k // BLOCK) * step + tile)
 
 
+def fitting(entries: Iterable[Entry], m: int) -> list[Entry]:
+    """Those of whose rows M fills more than half, where there are such: for 64 rows none of 128. Costs are those of full tiles."""
+    rows = {entry: entry.rows * entry.down for entry in entries}
+    least = min(rows.values())
+    return [entry for entry in rows if rows[entry] < 2 * max(m, least)]
+
+
 def chosen(m: int, n: int, k: int, multiprocessors: int = MULTIPROCESSORS) -> Entry:
     """The entry of the least cost: 64 x 7168 x 16384 takes tiles of 64 x 64, 4096 x 2112 x 7168 those of 128 x 192."""
-    return min(ENTRIES.values(), key=lambda entry: cost(entry, m, n, k, multiprocessors))
+    return min(fitting(ENTRIES.values(), m), key=lambda entry: cost(entry, m, n, k, multiprocessors))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
