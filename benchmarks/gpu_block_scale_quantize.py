@@ -30,7 +30,7 @@ from benchmarks.gpu_fp8_group_quantize import (
     same,
     table,
 )
-from gpu.block_scale_bindings import FORMATS, KERNELS, LAYOUT, SOURCE, launch_of, order_of, recipes_of
+from gpu.block_scale import FORMATS, KERNELS, LAYOUT, SOURCE, launch_of, order_of, recipes_of
 from refsim.conversions import pack
 from refsim.device.compile import assemble, compile_ptx
 from refsim.scaling import block_format

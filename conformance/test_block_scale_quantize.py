@@ -12,7 +12,7 @@ from refsim.testing import laws, run_campaign
 from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
-bindings = load_kernel_file(bundled_kernels("block_scale_bindings.py"))
+bindings = load_kernel_file(bundled_kernels("block_scale.py"))
 CASES = {"quick": 1, "ci": 60, "night": 1000}  # generated for each of the four formats, beside the corpus
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in bindings.KERNELS]
 MX8, MX8_WIDE, MX4, NV4 = bindings.KERNELS

@@ -67,7 +67,10 @@ def chosen(m: int, n: int, k: int, splits: int = 1, multiprocessors: int = gemm.
     """
     candidates = [*(gemm.ENTRIES.values() if splits == 1 else ()), *ENTRIES.values()]
     steps = {**gemm.COSTS, **COSTS}
-    return min(gemm.fitting(candidates, m), key=lambda entry: (cost(entry, m, n, k, splits, multiprocessors), *steps[entry.name]))
+    return min(
+        gemm.fitting(candidates, m),
+        key=lambda entry: (cost(entry, m, n, k, splits, multiprocessors), *steps[entry.name]),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

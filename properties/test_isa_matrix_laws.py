@@ -96,12 +96,13 @@ def test_part_of_a_warp_is_a_fault(lanes: int) -> None:
     assert caught.value.code == "divergent-sync"
 
 
-# ---- mma.sync
+# ---- mma.sync, but for products of narrow types by kind and of blocks with scales: tests/ptx/test_block_scale.py
 MMA = {
     bound.opcode: bound
     for clause in clauses()
     if clause.mnemonic == "mma" and "sparse" not in clause.flags
     for bound in instances(clause)
+    if "kind::" not in bound.opcode
 }
 
 

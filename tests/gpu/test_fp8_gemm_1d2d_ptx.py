@@ -76,7 +76,9 @@ def test_the_cheapest_entry_is_chosen(shape: tuple[int, int, int], tile: tuple[i
     """As measured on an H200, where every entry was timed at every shape."""
     entry = gemm.chosen(*shape)
     assert (entry.block_m, entry.block_n) == tile
-    assert gemm.cost(entry, *shape) == min(gemm.cost(each, *shape) for each in gemm.fitting(gemm.ENTRIES.values(), shape[0]))
+    assert gemm.cost(entry, *shape) == min(
+        gemm.cost(each, *shape) for each in gemm.fitting(gemm.ENTRIES.values(), shape[0])
+    )
 
 
 @pytest.mark.parametrize(

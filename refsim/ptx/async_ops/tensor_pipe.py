@@ -49,7 +49,7 @@ class PipeHost(Machine, Protocol):
 @dataclass(eq=False)
 class Operation:
     """What one thread asked of a tensor core: `work` does it, `reads` and `writes` are what it touches of tensor memory,
-    `items` the chunks of shared memory that it reads. `landed` are the operations that a commit covers."""
+    `items` the chunks of shared memory that it reads."""
 
     number: int
     lanes: Lanes
