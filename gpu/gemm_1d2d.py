@@ -113,7 +113,7 @@ def cost(entry: Entry, m: int, n: int, k: int, multiprocessors: int = MULTIPROCE
 
 
 def fitting(entries: Iterable[Entry], m: int) -> list[Entry]:
-    """Those of whose rows M fills more than half, where there are such: for 64 rows none of 128. Costs are those of full tiles."""
+    """Those of whose rows M fills more than half, where there are such: for 64 rows none of 128. Costs are of full tiles."""
     rows = {entry: entry.rows * entry.down for entry in entries}
     least = min(rows.values())
     return [entry for entry in rows if rows[entry] < 2 * max(m, least)]
