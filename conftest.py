@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "ci(reason): takes seconds and repeats what a smaller test shows; not in `quick`"
     )
+    config.addinivalue_line("markers", "night(reason): takes longer than a run before every landing has for it")
     profile = config.getoption("--refsim-profile")
     if profile in CASES:
         settings.register_profile("laws", settings.get_profile(f"refsim-{profile}"), max_examples=CASES[profile])
@@ -84,6 +85,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    marker = item.get_closest_marker("ci")
-    if marker is not None and item.config.getoption("--refsim-profile") in (None, "quick"):
-        pytest.skip(f"{marker.args[0]}: --refsim-profile=ci")
+    profile = item.config.getoption("--refsim-profile")
+    for name, too_small in (("night", (None, "quick", "ci")), ("ci", (None, "quick"))):
+        marker = item.get_closest_marker(name)
+        if marker is not None and profile in too_small:
+            pytest.skip(f"{marker.args[0]}: --refsim-profile={name}")

@@ -13,14 +13,16 @@ from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels("block_scale.py"))
-CASES = {"quick": 1, "ci": 60, "night": 1000}  # generated for each of the four formats, beside the corpus
+CASES = {"quick": 1, "ci": 30, "night": 1000}  # generated for each of the four formats, beside the corpus
+EVERY = {"quick": 16, "ci": 4, "night": 1}  # of the corpus
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in bindings.KERNELS]
+AT_NIGHT = pytest.mark.night("what converts as one of the other targets does")
 MX8, MX8_WIDE, MX4, NV4 = bindings.KERNELS
 
 
 @pytest.mark.parametrize("kernel", NAMED)
 def test_special_values_agree(kernel, device, refsim_profile, refsim_failures):
-    kernel = replace(kernel, corpus=kernel.corpus[:: 16 if refsim_profile == "quick" else 1])
+    kernel = replace(kernel, corpus=kernel.corpus[:: EVERY[refsim_profile]])
     verdict = run_campaign(kernel, device, cases=0, failures_dir=refsim_failures)
     assert verdict.status == "pass", str(verdict)
     assert verdict.cases == len(kernel.corpus)
@@ -35,11 +37,13 @@ def test_generated_problems_agree(kernel, device, refsim_profile, refsim_failure
 
 
 @pytest.mark.ci("the kernels are verified on the simulator's own target in every run")
-@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize(
+    "target", ["sm_80", "sm_120a", *(pytest.param(each, marks=AT_NIGHT) for each in ("sm_89", "sm_100a"))]
+)
 @pytest.mark.parametrize("kernel", NAMED)
 def test_other_targets_agree_on_the_simulator(kernel, target):
     """sm_80 makes FP8 by integers."""
-    verdict = run_campaign(replace(kernel, corpus=kernel.corpus[::5]), refsim.device.open("sim", target), cases=0)
+    verdict = run_campaign(replace(kernel, corpus=kernel.corpus[::10]), refsim.device.open("sim", target), cases=0)
     assert verdict.status == "pass", str(verdict)
 
 

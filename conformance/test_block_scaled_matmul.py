@@ -27,6 +27,7 @@ FAULTS = (
 )
 CASES = {"quick": 0, "ci": 0, "night": 200}  # generated for each entry, beside the corpus
 LATER = pytest.mark.ci("formats that differ from one of every run by a word of the instruction")
+AT_NIGHT = pytest.mark.night("a part of the edits is compiled in the larger profile")
 IN_EVERY_RUN = ("mxfp8", "mxfp6_e3m2", "mxfp4", "nvfp4", "fp8_fp4")
 ENTRIES = [
     pytest.param(kernel, name, id=name, marks=() if name.endswith(IN_EVERY_RUN) else LATER)
@@ -45,7 +46,7 @@ def device_of(kernel: str):
 def test_problems_of_an_entry_agree(kernel, entry, refsim_profile, refsim_failures):
     """Edges of tiles and a tail of K with other scales everywhere; in the larger profile several tiles and every scale."""
     corpus = tuple(problem for problem in kernel.corpus if problem.entry == entry)
-    corpus = corpus[:1] if refsim_profile == "quick" else corpus
+    corpus = corpus[: {"quick": 1, "ci": 2}.get(refsim_profile)]
     variant = replace(kernel, problem=matmul.problems(kernel.recipe, (entry,)), corpus=corpus)
     cases = CASES[refsim_profile]
     verdict = run_campaign(
@@ -77,8 +78,13 @@ EDITS = [
 ]
 
 
-@pytest.mark.ci("every edit is compiled")
-@pytest.mark.parametrize(("kernel", "entry", "number", "file", "text", "other"), EDITS)
+@pytest.mark.parametrize(
+    ("kernel", "entry", "number", "file", "text", "other"),
+    [
+        pytest.param(*edit, marks=pytest.mark.ci("every edit is compiled") if place % 4 == 0 else AT_NIGHT)
+        for place, edit in enumerate(EDITS)
+    ],
+)
 def test_an_edit_of_the_kernel_shows(kernel, entry, number, file, text, other, tmp_path: Path):
     """What a launch writes differs from the oracle, or the simulator stops."""
     declared = next(each for each in KERNELS if each.name.endswith(kernel))
