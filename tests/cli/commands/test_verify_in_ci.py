@@ -288,6 +288,8 @@ def rerunning(folder: Path, *arguments: str):
             stdout=stream,
             stderr=subprocess.STDOUT,
             text=True,
+            # A shell starts what it does not wait for with Ctrl-C ignored, and children of that ignore it too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
         )
 
     def waited() -> str:
