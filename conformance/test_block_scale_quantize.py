@@ -13,7 +13,7 @@ from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels("block_scale.py"))
-CASES = {"quick": 1, "ci": 30, "night": 1000}  # generated for each of the four formats, beside the corpus
+CASES = {"quick": 1, "ci": 10, "night": 1000}  # generated for each of the four formats, beside the corpus
 EVERY = {"quick": 16, "ci": 4, "night": 1}  # of the corpus
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in bindings.KERNELS]
 AT_NIGHT = pytest.mark.night("what converts as one of the other targets does")
@@ -49,7 +49,7 @@ def test_other_targets_agree_on_the_simulator(kernel, target):
 
 @pytest.mark.ci("a warp of the kernel shares nothing with another")
 @pytest.mark.parametrize("kernel", NAMED)
-@share(1 / 10)
+@share(1 / 25)
 @given(data=st.data())
 def test_second_run_writes_the_same_bits(kernel, device, data):
     laws.deterministic(kernel, data.draw(kernel.problem), device)
