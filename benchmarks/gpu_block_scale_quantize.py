@@ -36,7 +36,7 @@ from refsim.device.compile import assemble, compile_ptx
 from refsim.scaling import block_format
 
 SHAPES = ((4096, 7168), (8192, 8192), (65536, 7168))
-CHECKED = ((1, 32), (33, 1056), (128, 128), (301, 736), (2048, 7168))
+CHECKED = ((1, 32), (33, 1056), (128, 128), (301, 736), (512, 7168))
 
 
 @dataclass(frozen=True)

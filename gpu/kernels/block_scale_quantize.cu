@@ -177,21 +177,20 @@ struct E5m2 {
     static __device__ uint32_t of_four(const float* x) { return fp8_of_four<__NV_E5M2>(x); }
 };
 
-// E2M1 by integers: from 1 on the mantissa is rounded to one bit, below it a sum with 2^22 rounds to halves. A NaN is +6.
+// E2M1 by one sum: beside 2^22 a float32 has steps of a half, as E2M1 has below 2, beside 2^23 of 1, beside 2^24 of 2; the low
+// bits of the sum are the code. A NaN is +6: the minimum drops it, and a product that is NaN has no sign.
 struct E2m1 {
     enum : int { kBits = 4, kMantissa = 1, kPower = 2 };
     static __device__ float largest() { return 6.0f; }
     static __device__ float reciprocal() { return 1.0f / 6.0f; }
-    static __device__ uint32_t of_one(float x) {
-        const uint32_t bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
-        const uint32_t normal = (magnitude + 0x001fffffu + (magnitude >> 22 & 1u)) >> 22;
-        const uint32_t halves = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 4194304.0f)) - 0x4a800000u;
-        const uint32_t code = magnitude < kOne ? halves : min(normal - 252u, 7u);
-        const uint32_t sign = magnitude > kInfinity ? 0u : bits >> 28 & 8u;
-        return code | sign;
+    static __device__ uint32_t before(uint32_t codes, float x) {
+        const float magnitude = fminf(fabsf(x), 6.0f);
+        const float steps = magnitude < 2.0f ? 4194304.0f : magnitude < 4.0f ? 8388608.0f + 2.0f : 16777216.0f + 8.0f;
+        const uint32_t sum = __float_as_uint(__fadd_rn(magnitude, steps));
+        return __funnelshift_l(sum << 28 | (__float_as_uint(x) & 0x80000000u), codes, 4);
     }
     static __device__ uint32_t of_four(const float* x) {
-        return of_one(x[0]) | of_one(x[1]) << 4 | of_one(x[2]) << 8 | of_one(x[3]) << 12;
+        return before(before(before(before(0, x[3]), x[2]), x[1]), x[0]);
     }
 };
 

@@ -56,7 +56,7 @@ def test_four_wide_loads_are_in_flight() -> None:
             assert not any(opcode.startswith(("shfl", "st.")) for opcode in found[loads[0] : loads[-1]])
 
 
-@pytest.mark.parametrize(("format", "most"), [("mxfp8", 14.5), ("mxfp4", 36)])
+@pytest.mark.parametrize(("format", "most"), [("mxfp8", 14.5), ("mxfp4", 28)])
 def test_instructions_an_element_of_bf16(format: str, most: float) -> None:
     rows, columns = 128, 256
     values = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
