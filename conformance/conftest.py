@@ -1,7 +1,9 @@
 """Conformance suites run on the device that `--device` names: the simulated GPU by default."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +23,22 @@ def of_the_corpus(refsim_profile: str) -> Callable[[Kernel], Kernel]:
     among those that are left.
     """
     return lambda kernel: replace(kernel, corpus=kernel.corpus[:: 7 if refsim_profile == "quick" else 1])
+
+
+@pytest.fixture
+def broken_quantiser(tmp_path: Path) -> Callable[[Path, str, str, tuple[str, ...]], Path]:
+    """A copy of a quantiser without the entries `others`, one text replaced: of the file, or of the header it shares."""
+
+    def copy(source: Path, right: str, wrong: str, others: tuple[str, ...]) -> Path:
+        shutil.copytree(source.parent / "quantize", tmp_path / "quantize")
+        texts = {file: (source.parent / file).read_text("utf-8") for file in (source.name, "quantize/vectors.cuh")}
+        found = [file for file, text in texts.items() for _ in range(text.count(right))]
+        assert len(found) == 1, f"the text to break stands {len(found)} times in {', '.join(texts)}"
+        for file, text in texts.items():
+            kept = text.replace(right, wrong)
+            for other in others:
+                kept = kept.replace(other, "")
+            (tmp_path / file).write_text(kept, "utf-8")
+        return tmp_path / source.name
+
+    return copy

@@ -88,7 +88,6 @@ def _differ(right, wrong):
 
 # Broken copies
 
-SOURCE = bindings.SOURCE.read_text("utf-8")
 OTHERS = ("ENTRIES(f16, __half)\n", "ENTRIES(f32, float)\n")
 LATER = pytest.mark.ci("others of the same kernel are refused in every run")
 
@@ -135,13 +134,8 @@ MUTANTS = (
 
 
 @pytest.mark.parametrize(("kernel", "right", "wrong"), MUTANTS)
-def test_mutant_is_refused(kernel, right, wrong, device, tmp_path):
-    assert SOURCE.count(right) == 1, f"the text to break stands {SOURCE.count(right)} times in {bindings.SOURCE.name}"
-    text = SOURCE.replace(right, wrong)
-    for other in OTHERS:
-        text = text.replace(other, "")
-    mutant = tmp_path / bindings.SOURCE.name
-    mutant.write_text(text, "utf-8")
+def test_mutant_is_refused(kernel, right, wrong, device, broken_quantiser):
+    mutant = broken_quantiser(bindings.SOURCE, right, wrong, OTHERS)
     corpus = tuple(problem for problem in kernel.corpus if problem.wide == "bf16")
     entries = tuple(name for name in kernel.entries if name.endswith("_bf16"))
     variant = replace(kernel, file=mutant, corpus=sorted(corpus, key=lambda p: p.rows * p.columns), entries=entries)

@@ -65,7 +65,6 @@ def test_the_corpus_has_every_kind_of_scale_with_every_type_and_place():
 
 # Broken copies
 
-SOURCE = bindings.SOURCE.read_text("utf-8")
 OTHERS = ("ENTRIES(bf16, __nv_bfloat16)\n", "ENTRIES(f32, float)\n")
 LATER = pytest.mark.ci("others of the same kernel are refused in every run")
 
@@ -107,14 +106,9 @@ def _campaign(kernel, source, device):
 
 
 @pytest.mark.parametrize(("kernel", "right", "wrong"), MUTANTS)
-def test_mutant_is_refused(kernel, right, wrong, device, tmp_path):
+def test_mutant_is_refused(kernel, right, wrong, device, broken_quantiser):
     if ("__syncthreads" in right or "turn" in right) and device.name != "sim":
         pytest.skip("a race may go well on silicon; the simulator reports it")
-    assert SOURCE.count(right) == 1, f"the text to break stands {SOURCE.count(right)} times in {bindings.SOURCE.name}"
-    text = SOURCE.replace(right, wrong)
-    for other in OTHERS:
-        text = text.replace(other, "")
-    mutant = tmp_path / "fp8_group_quantize.cu"
-    mutant.write_text(text, "utf-8")
+    mutant = broken_quantiser(bindings.SOURCE, right, wrong, OTHERS)
     verdict = _campaign(kernel, mutant, device)
     assert verdict.status == "fail", str(verdict)

@@ -20,18 +20,18 @@ from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
 from refsim.scaling.block_formats import block_format
-from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
+from refsim.testing.kernel_files import load_kernel_file
+from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, one_of, spelled
 
 SOURCE = Path(__file__).parent / "kernels/block_scale_quantize.cu"
-WIDE = ("bf16", "f16", "f32")
+wide_rows = load_kernel_file(Path(__file__).with_name("wide_rows.py"))
+Placement, FILLS, WIDE = wide_rows.Placement, wide_rows.FILLS, wide_rows.WIDE
 ONE_LEVEL = ("floor", "even", "ceil", "rceil", "te", "triton", "aiter", "deepgemm")  # in the kernel's order
 TWO_LEVELS = ("te", "te_cpp", "te_cpp_2d")
 FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp4", "nvfp4")
 LAYOUT = scale_layout("nvidia_128x4")
-TILE_ROWS, TILE_BLOCKS, VECTORS, VECTOR_BYTES, WARP = 128, 4, 4, 16, 32
-FILLS = (*DRAWN_FILLS, "ties", "near-overflow")
-NAN = {wide: int(encode(np.nan, wide)) | 1 for wide in WIDE}  # with a payload
+TILE_ROWS, TILE_BLOCKS, WARP = 128, 4, 32
 POISON = 0xFF
 
 
@@ -46,26 +46,6 @@ def recipes_of(format: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, repr=False)
-class Placement:
-    """Elements off the natural alignment, and elements between the rows, of X (NaN); bytes, of the codes."""
-
-    x: int = 0
-    q: int = 0
-    x_gap: int = 0
-    q_gap: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("x", "q", "x_gap", "q_gap"):
-            in_range(name, getattr(self, name), 0, 64)
-
-    def __repr__(self) -> str:
-        return spelled(self)
-
-
-CLOSE, ZEROS = Placement(), Values()
-
-
-@dataclass(frozen=True, repr=False)
 class BlockQuantize:
     """X (rows, columns) to codes and scales by a recipe; `blocks` = 0 for as many as there are tiles.
 
@@ -74,14 +54,14 @@ class BlockQuantize:
 
     rows: int
     columns: int
-    x: Values = ZEROS
+    x: Values = wide_rows.ZEROS
     wide: str = "bf16"
     format: str = "mxfp8"
     recipe: str = "floor"
     tensor_scale: float = 0.0
     threads: int = 256
     blocks: int = 0
-    place: Placement = CLOSE
+    place: Placement = wide_rows.CLOSE
 
     def __post_init__(self) -> None:
         in_range("rows", self.rows, 1, 1 << 20)
@@ -112,37 +92,23 @@ class BlockQuantize:
 def launch_of(rows: int, columns: int, wide: str, format: str, threads: int = 256) -> tuple[int, int]:
     """Blocks and threads that quantise all tiles at once: 8192 x 8192 bf16 to MXFP8 are 8192 blocks of 256."""
     block = block_format(format)
-    lanes = TILE_BLOCKS * block.width * format_named(wide).code_dtype.itemsize // VECTOR_BYTES
+    lanes = TILE_BLOCKS * block.width * format_named(wide).code_dtype.itemsize // wide_rows.VECTOR_BYTES
     tiles = -(-rows // TILE_ROWS) * -(-columns // (TILE_BLOCKS * block.width))
-    return max(1, -(-tiles * TILE_ROWS * lanes // (VECTORS * threads))), threads
-
-
-def with_gaps(codes: NDArray[Any], gap: int, between: int) -> NDArray[Any]:
-    return np.pad(codes, ((0, 0), (0, gap)), constant_values=between).reshape(-1)
+    return max(1, -(-tiles * TILE_ROWS * lanes // (wide_rows.VECTORS * threads))), threads
 
 
 def run(launcher: Launcher, problem: BlockQuantize) -> Outputs:
-    place, kind, block = problem.place, format_named(problem.wide).code_dtype, block_format(problem.format)
-    q_pitch = problem.row_bytes + place.q_gap
-    held = with_gaps(problem.codes(), place.x_gap, NAN[problem.wide])
-    x = launcher.upload(held, name="x", misalign_bytes=place.x * kind.itemsize)
-    q = launcher.output(problem.rows * q_pitch, np.uint8, name="q", misalign_bytes=place.q)
+    block = block_format(problem.format)
+    placed = wide_rows.place_rows(launcher, problem.codes(), problem.wide, problem.row_bytes, problem.place)
     scales = launcher.output(LAYOUT.size_bytes(grid_of(problem)), np.uint8, name="scales")
-    before = launcher.read(q).reshape(problem.rows, q_pitch)
     blocks, threads = launch_of(problem.rows, problem.columns, problem.wide, problem.format, problem.threads)
-    arguments: list[Any] = [x, np.uint64(problem.columns + place.x_gap), q, np.uint64(q_pitch)]
-    arguments += [np.uint32(problem.rows), np.uint32(problem.columns), scales]
-    arguments += [np.uint32(order_of(problem.format).index(problem.recipe))]
+    arguments: list[Any] = [*placed.arguments, scales, np.uint32(order_of(problem.format).index(problem.recipe))]
     if block.two_levels:
         kept = np.array([quantized(problem).tensor_scale], np.float32)
         arguments += [launcher.upload(kept, name="tensor_scale")]
     launcher.launch(problem.entry, (problem.blocks or blocks,), (threads,), arguments)
-    after = launcher.read(q).reshape(problem.rows, q_pitch)
-    return {
-        "q": unpack(np.ascontiguousarray(after[:, : problem.row_bytes]), block.element),
-        "gap": (after != before)[:, problem.row_bytes :].astype(np.uint8),
-        "scales": launcher.read(scales),
-    }
+    codes, changed = placed.read(launcher, problem.row_bytes)
+    return {"q": unpack(codes, block.element), "gap": changed, "scales": launcher.read(scales)}
 
 
 def grid_of(problem: BlockQuantize) -> tuple[int, int]:
@@ -239,7 +205,6 @@ MISTAKES: dict[str, Callable[[BlockQuantize], Outputs]] = {
 def block_problems(draw: st.DrawFn, format: str, wide: tuple[str, ...] = WIDE) -> BlockQuantize:
     """Problems of one format: extents around a block and a tile of scales, whole rows of vectors or not."""
     held, width = draw(st.sampled_from(wide)), block_format(format).width
-    few = st.sampled_from([0, 1, 4, 8])
     return BlockQuantize(
         draw(st.one_of(st.integers(1, 8), extents(TILE_ROWS, 260))),
         draw(extents(width, 300)),
@@ -250,7 +215,7 @@ def block_problems(draw: st.DrawFn, format: str, wide: tuple[str, ...] = WIDE) -
         draw(st.sampled_from([0.0, 0.0, 1.0, 2688.0, 2.0**-140, 3e38])) if block_format(format).two_levels else 0.0,
         draw(st.sampled_from([256, 32, 64, 1024])),
         draw(st.integers(0, 3)),
-        draw(st.builds(Placement, few, few, few, few)),
+        draw(wide_rows.placements()),
     )
 
 
@@ -268,18 +233,15 @@ def corpus(format: str) -> tuple[BlockQuantize, ...]:
             rows = 2
         wide = WIDE[place % 7 % 3]
         x = Values(fill, place, ((3, 0xFFFFFFFF),) if fill == "narrow" else ())
-        gaps = Placement(place % 3 % 2, place % 5 % 2, 8 * (place % 2), 8 * (place % 2))
+        gaps = wide_rows.placement_of(place)
         found.append(BlockQuantize(rows, columns, x, wide, format, recipe, place=gaps))
     for wide, recipe in product(WIDE, recipes_of(format)):
         found.append(BlockQuantize(9, 4 * width, Values("specials", 1), wide, format, recipe))
         found.append(edge_of_scales(wide, format, recipe))
     found.append(BlockQuantize(130, 9 * width, Values("log-uniform", 2), "bf16", format, recipes_of(format)[0]))
-    if block_format(
-        format
-    ).two_levels:  # products that are rounded: what order they are taken in shows in one of a hundred
-        found += [
-            BlockQuantize(64, 256, Values("gaussian", 3), "bf16", format, recipe) for recipe in recipes_of(format)
-        ]
+    if block_format(format).two_levels:  # what order the rounded products are taken in shows in one of a hundred
+        gaussian = Values("gaussian", 3)
+        found += [BlockQuantize(64, 256, gaussian, "bf16", format, recipe) for recipe in recipes_of(format)]
     return tuple(found)
 
 

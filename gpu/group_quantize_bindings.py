@@ -18,40 +18,20 @@ from refsim.conversions import encode
 from refsim.formats import E8M0, format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
-from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
+from refsim.testing.kernel_files import load_kernel_file
+from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, of_type, one_of, spelled
 
 SOURCE = Path(__file__).parent / "kernels/fp8_group_quantize.cu"
-WIDE = ("bf16", "f16", "f32")
+wide_rows = load_kernel_file(Path(__file__).with_name("wide_rows.py"))
+Placement, FILLS, WIDE = wide_rows.Placement, wide_rows.FILLS, wide_rows.WIDE
 SCALE_KINDS = tuple(row.name for row in scaling.SCALE_KINDS)  # in the kernel's order: 0, 1, 2
 LAYOUTS = {
     row.name: scale_layout("deepgemm_mn_ue8m0" if row.format is E8M0 else "deepgemm_mn_f32")
     for row in scaling.SCALE_KINDS
 }
 QUOTIENTS = {"reciprocal": "", "divide": "_divide"}
-GROUP, VECTORS, VECTOR_BYTES = 128, 4, 16
-FILLS = (*DRAWN_FILLS, "ties", "near-overflow")
-NAN = {wide: int(encode(np.nan, wide)) | 1 for wide in WIDE}  # with a payload
-
-
-@dataclass(frozen=True, repr=False)
-class Placement:
-    """Elements off the natural alignment, and elements between the rows, of X (NaN) and of the codes."""
-
-    x: int = 0
-    q: int = 0
-    x_gap: int = 0
-    q_gap: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("x", "q", "x_gap", "q_gap"):
-            in_range(name, getattr(self, name), 0, 64)
-
-    def __repr__(self) -> str:
-        return spelled(self)
-
-
-CLOSE, ZEROS = Placement(), Values()
+GROUP = 128
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +40,7 @@ class GroupQuantize:
 
     rows: int
     columns: int
-    x: Values = ZEROS
+    x: Values = wide_rows.ZEROS
     format: str = "bf16"
     group_rows: int = 1
     scale: str = "f32"
@@ -69,7 +49,7 @@ class GroupQuantize:
     eps: float = 1e-4
     threads: int = 256
     blocks: int = 0
-    place: Placement = CLOSE
+    place: Placement = wide_rows.CLOSE
 
     def __post_init__(self) -> None:
         in_range("rows", self.rows, 1, 1 << 20)
@@ -99,41 +79,23 @@ class GroupQuantize:
 
 def launch_of(rows: int, columns: int, format: str, group_rows: int, threads: int = 256) -> tuple[int, int]:
     """Blocks and threads, one block a tile: 8192 x 8192 bf16 by 1 x 128 are 8192 blocks of 256 threads."""
-    lanes = GROUP // (VECTOR_BYTES // format_named(format).code_dtype.itemsize)
+    lanes = GROUP // (wide_rows.VECTOR_BYTES // format_named(format).code_dtype.itemsize)
     groups = -(-columns // GROUP)
     if group_rows > 1:
-        return max(1, -(-rows // GROUP) * groups), GROUP * lanes // VECTORS
-    return max(1, -(-rows // (threads // lanes)) * -(-groups // VECTORS)), threads
-
-
-def with_gaps(codes: NDArray[Any], gap: int, between: int) -> NDArray[Any]:
-    return np.pad(codes, ((0, 0), (0, gap)), constant_values=between).reshape(-1)
+        return max(1, -(-rows // GROUP) * groups), GROUP * lanes // wide_rows.VECTORS
+    return max(1, -(-rows // (threads // lanes)) * -(-groups // wide_rows.VECTORS)), threads
 
 
 def run(launcher: Launcher, problem: GroupQuantize) -> Outputs:
-    place, kind = problem.place, format_named(problem.format).code_dtype
-    q_pitch = problem.columns + place.q_gap
-    x = launcher.upload(
-        with_gaps(problem.codes(), place.x_gap, NAN[problem.format]),
-        name="x",
-        misalign_bytes=place.x * kind.itemsize,
-    )
-    q = launcher.output(problem.rows * q_pitch, np.uint8, name="q", misalign_bytes=place.q)
+    placed = wide_rows.place_rows(launcher, problem.codes(), problem.format, problem.columns, problem.place)
     shape, scale_kind = scales_of(problem)
     scales = launcher.output(int(np.prod(shape)), scale_kind, name="scales")
-    before = launcher.read(q).reshape(problem.rows, q_pitch)
     blocks, threads = launch_of(problem.rows, problem.columns, problem.format, problem.group_rows, problem.threads)
-    arguments = [x, np.uint64(problem.columns + place.x_gap), q, np.uint64(q_pitch)]
-    arguments += [np.uint32(problem.rows), np.uint32(problem.columns), scales]
-    arguments += [np.uint32(SCALE_KINDS.index(problem.scale))]
+    arguments = [*placed.arguments, scales, np.uint32(SCALE_KINDS.index(problem.scale))]
     arguments += [np.uint32(problem.mn_major)] if problem.group_rows == 1 else []
     launcher.launch(problem.entry, (problem.blocks or blocks,), (threads,), [*arguments, np.float32(problem.eps)])
-    after = launcher.read(q).reshape(problem.rows, q_pitch)
-    return {
-        "q": after[:, : problem.columns],
-        "gap": (after != before)[:, problem.columns :].astype(np.uint8),
-        "scales": launcher.read(scales).reshape(shape),
-    }
+    codes, changed = placed.read(launcher, problem.columns)
+    return {"q": codes, "gap": changed, "scales": launcher.read(scales).reshape(shape)}
 
 
 def scales_of(problem: GroupQuantize) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -166,17 +128,14 @@ MISTAKES: dict[str, Callable[..., Outputs]] = {
 }
 
 
-def placements() -> st.SearchStrategy[Placement]:
-    few = st.sampled_from([0, 1, 4, 8])
-    return st.builds(Placement, few, few, few, few)
-
-
 @st.composite
 def group_problems(draw: st.DrawFn, group_rows: int = 1, wide: tuple[str, ...] = WIDE) -> GroupQuantize:
     """Problems of one group: extents around its own and around a span of four, whole rows of vectors or not."""
     format = draw(st.sampled_from(wide))
     rows = draw(st.integers(1, 40)) if group_rows == 1 else draw(extents(GROUP, 260))
-    columns = draw(st.one_of(extents(GROUP, 1100 if group_rows == 1 else 300), extents(GROUP * VECTORS, 1100)))
+    columns = draw(
+        st.one_of(extents(GROUP, 1100 if group_rows == 1 else 300), extents(GROUP * wide_rows.VECTORS, 1100))
+    )
     return GroupQuantize(
         rows,
         columns if group_rows == 1 else min(columns, 300),
@@ -189,7 +148,7 @@ def group_problems(draw: st.DrawFn, group_rows: int = 1, wide: tuple[str, ...] =
         draw(st.sampled_from([1e-4, 2.0**-149, 1e-12, 3.0])),
         draw(st.sampled_from([256, 32, 64, 1024])),
         draw(st.integers(0, 3)),
-        draw(placements()),
+        draw(wide_rows.placements()),
     )
 
 
@@ -205,7 +164,7 @@ def corpus(group_rows: int) -> tuple[GroupQuantize, ...]:
         rows, columns = shapes[place // 7 % len(shapes)]
         x = Values(fill, place, ((3, 0xFFFFFFFF),) if fill == "narrow" else ())
         mn_major = group_rows == 1 and place // 2 % 2 == 0
-        gaps = Placement(place % 3 % 2, place % 5 % 2, 8 * (place % 2), 8 * (place % 2))
+        gaps = wide_rows.placement_of(place)
         found.append(GroupQuantize(rows, columns, x, format, group_rows, scale, mn_major, quotient, place=gaps))
     for format, quotient in product(WIDE, QUOTIENTS):
         patches = tuple(enumerate(int(code) for code in encode([13, 2.4375, -2.4375], format)))

@@ -25,126 +25,15 @@
 //     group 1x128    row r | group 4w  | group 4w + 1 | group 4w + 2 | group 4w + 3 |      lanes of row r, vector u of group 4w + u
 //     block 128x128  rows r, r + 32, r + 64, r + 96 of one group                           vector u of row r + 32 u
 
-#include <cuda/std/cstdint>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
-#if __CUDA_FTZ  // NVRTC says so; nvcc has no such macro
-#error "compiled with -ftz=true or --use_fast_math: subnormals would be flushed"
-#endif
+#include "quantize/vectors.cuh"
 
 namespace fp8_groups {
 
-using cuda::std::int64_t;
-using cuda::std::uint16_t;
-using cuda::std::uint32_t;
-using cuda::std::uint64_t;
-using cuda::std::uint8_t;
-using cuda::std::uintptr_t;
+using namespace vectors;
 
 // Enumerators, because a constexpr variable may leave a .global of its own in the PTX.
-enum : int { kMaxBlock = 1024, kWarp = 32, kGroup = 128, kVectors = 4 };
+enum : int { kGroup = 128 };
 enum : uint32_t { kScaleFloat = 0, kScalePower = 1, kScaleCode = 2, kLargestCode = 254 };
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Wide elements. Widening is exact.
-
-// Wide<T> of an element T offers
-//   kPerVector           elements in 16 bytes
-//   bits(x)              the pattern of one element
-//   peak_bits(vector)    the largest magnitude of a vector as a float32 pattern; a NaN is beyond infinity
-//   unpack(word, x)      the elements of a 32-bit word, the first in its low bits
-template <class T>
-struct Wide;
-
-template <>
-struct Wide<float> {
-    enum : int { kPerVector = 4 };
-
-    static __device__ uint32_t bits(float x) { return __float_as_uint(x); }
-    static __device__ uint32_t peak_bits(uint4 v) {
-        const uint32_t low = max(v.x & 0x7fffffffu, v.y & 0x7fffffffu);
-        const uint32_t high = max(v.z & 0x7fffffffu, v.w & 0x7fffffffu);
-        return max(low, high);
-    }
-    static __device__ void unpack(uint32_t word, float* x) { x[0] = __uint_as_float(word); }
-};
-
-// Pairs of halves: __hmax2_nan of magnitudes is a NaN where either is one.
-template <class Pair>
-__device__ uint32_t pair_peak(uint4 v) {
-    const uint32_t kept = 0x7fff7fffu, a = v.x & kept, b = v.y & kept, c = v.z & kept, d = v.w & kept;
-    const Pair low = __hmax2_nan(reinterpret_cast<const Pair&>(a), reinterpret_cast<const Pair&>(b));
-    const Pair high = __hmax2_nan(reinterpret_cast<const Pair&>(c), reinterpret_cast<const Pair&>(d));
-    const Pair peak = __hmax2_nan(low, high);
-    return reinterpret_cast<const uint32_t&>(peak);
-}
-
-template <>
-struct Wide<__nv_bfloat16> {
-    enum : int { kPerVector = 8 };
-
-    static __device__ uint32_t bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
-    static __device__ uint32_t peak_bits(uint4 v) {
-        const uint32_t pair = pair_peak<__nv_bfloat162>(v);
-        return max(pair << 16, pair & 0xffff0000u);
-    }
-    static __device__ void unpack(uint32_t word, float* x) {
-        x[0] = __uint_as_float(word << 16);
-        x[1] = __uint_as_float(word & 0xffff0000u);
-    }
-};
-
-template <>
-struct Wide<__half> {
-    enum : int { kPerVector = 8 };
-
-    static __device__ uint32_t bits(__half x) { return __half_as_ushort(x); }
-    static __device__ uint32_t peak_bits(uint4 v) {
-        const uint32_t pair = pair_peak<__half2>(v);
-        const float2 both = __half22float2(reinterpret_cast<const __half2&>(pair));
-        return max(__float_as_uint(both.x), __float_as_uint(both.y));
-    }
-    static __device__ void unpack(uint32_t word, float* x) {
-        const float2 pair = __half22float2(reinterpret_cast<const __half2&>(word));
-        x[0] = pair.x;
-        x[1] = pair.y;
-    }
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Vectors of 16 bytes: whole, or element by element where a row ends or is not aligned.
-
-template <class T>
-__device__ uint4 load_part(const T* row, uint32_t column, uint32_t k) {
-    constexpr int kPerVector = Wide<T>::kPerVector, kPerWord = kPerVector / 4;
-    uint32_t word[4] = {};
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i)
-        if (column + i < k) word[i / kPerWord] |= Wide<T>::bits(row[column + i]) << (32 / kPerWord * (i % kPerWord));
-    return make_uint4(word[0], word[1], word[2], word[3]);
-}
-
-// The codes of one vector. The first element of a pair is the low byte.
-template <int kCodes>
-struct Codes {
-    uint32_t word[kCodes / 4];
-};
-
-inline __device__ void store_whole(uint8_t* to, const Codes<8>& codes) {
-    *reinterpret_cast<uint2*>(to) = make_uint2(codes.word[0], codes.word[1]);
-}
-inline __device__ void store_whole(uint8_t* to, const Codes<4>& codes) {
-    *reinterpret_cast<uint32_t*>(to) = codes.word[0];
-}
-
-template <int kCodes>
-__device__ void store_part(uint8_t* row, uint32_t column, uint32_t k, const Codes<kCodes>& codes) {
-#pragma unroll
-    for (int i = 0; i < kCodes; ++i)
-        if (column + i < k) row[column + i] = static_cast<uint8_t>(codes.word[i / 4] >> (8 * (i % 4)));
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // A group's scale, and its elements.
@@ -176,12 +65,9 @@ __device__ float scaled(float x, float scaler) {
 
 template <class T, bool kDivides>
 __device__ Codes<Wide<T>::kPerVector> encode_vector(uint4 vector, float scaler) {
-    constexpr int kPerVector = Wide<T>::kPerVector, kPerWord = kPerVector / 4;
+    constexpr int kPerVector = Wide<T>::kPerVector;
     float x[kPerVector];
-    Wide<T>::unpack(vector.x, x);
-    Wide<T>::unpack(vector.y, x + kPerWord);
-    Wide<T>::unpack(vector.z, x + 2 * kPerWord);
-    Wide<T>::unpack(vector.w, x + 3 * kPerWord);
+    unpack_vector<T>(vector, x);
     Codes<kPerVector> codes;
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) x[i] = scaled<kDivides>(x[i], scaler);
@@ -193,24 +79,6 @@ __device__ Codes<Wide<T>::kPerVector> encode_vector(uint4 vector, float scaler) 
     }
     return codes;
 }
-
-// The largest of `kLanes` neighbouring lanes, known to all of them.
-template <int kLanes>
-__device__ uint32_t max_of_lanes(uint32_t value) {
-#pragma unroll
-    for (int distance = kLanes / 2; distance > 0; distance /= 2)
-        value = max(value, __shfl_xor_sync(0xffffffffu, value, distance));
-    return value;
-}
-
-template <class T>
-__device__ bool rows_are_aligned(const T* x, uint64_t x_pitch, const uint8_t* q, uint64_t q_pitch) {
-    const uint64_t wide = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(x)) | x_pitch * sizeof(T);
-    const uint64_t narrow = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(q)) | q_pitch;
-    return wide % 16 == 0 && narrow % Wide<T>::kPerVector == 0;
-}
-
-inline __device__ uint32_t ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0 ? 1u : 0u); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Groups of 1 x 128.
@@ -246,7 +114,7 @@ __device__ void quantize_groups(const T* __restrict__ x, uint64_t x_pitch, uint8
     const uint32_t padded_rows = mn_major != 0 ? ceil_div(m, 4) * 4 : m;
     const uint32_t tiles = ceil_div(padded_rows, tile_rows) * spans;
     const GroupScales to = {scales, kind, mn_major, m, padded_rows, blocks};
-    const bool aligned = rows_are_aligned(x, x_pitch, q, q_pitch);
+    const bool aligned = rows_are_aligned<kPerVector>(x, x_pitch, q, q_pitch);
 
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const uint32_t first_row = tile / spans * tile_rows, row = first_row + row_in_tile, span = tile % spans;
@@ -283,7 +151,7 @@ __device__ void quantize_groups(const T* __restrict__ x, uint64_t x_pitch, uint8
             if (whole)
                 store_whole(codes_of_row + column + u * kGroup, codes);
             else
-                store_part(codes_of_row, column + u * kGroup, row < m ? k : 0, codes);
+                store_part<1>(codes_of_row, column + u * kGroup, row < m ? k : 0, codes);
         }
     }
 }
@@ -299,7 +167,7 @@ __device__ void quantize_blocks(const T* __restrict__ x, uint64_t x_pitch, uint8
     __shared__ uint32_t of_warp[2][kThreads / kWarp];  // in turn, so that one barrier a tile is enough
     const uint32_t lane = threadIdx.x % kLanes, row_in_tile = threadIdx.x / kLanes;
     const uint32_t blocks = ceil_div(k, kGroup), tiles = ceil_div(m, kGroup) * blocks;
-    const bool aligned = rows_are_aligned(x, x_pitch, q, q_pitch);
+    const bool aligned = rows_are_aligned<kPerVector>(x, x_pitch, q, q_pitch);
 
     uint32_t turn = 0;
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x, turn ^= 1) {
@@ -344,7 +212,7 @@ __device__ void quantize_blocks(const T* __restrict__ x, uint64_t x_pitch, uint8
             if (whole)
                 store_whole(q + at * q_pitch + column, codes);
             else
-                store_part(q + at * q_pitch, column, at < m ? k : 0, codes);
+                store_part<1>(q + at * q_pitch, column, at < m ? k : 0, codes);
         }
     }
 }
