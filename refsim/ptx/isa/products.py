@@ -45,6 +45,7 @@ DOUBLE_BITS = 53
 # A float64 sum of n terms is off by less than n ulp of the largest partial sum: 2^-53 n (n + 1) of the largest term.
 SLACK = 2.0**-52
 NO_BITS = 1 << 16
+_ONE_THREAD = 1 << 18  # products up to which OpenBLAS takes one thread
 _TILE = 64  # warps at once: arrays of 128 KiB stay in the cache, and the allocator keeps them
 
 
@@ -188,7 +189,7 @@ def exact(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
     for start in range(0, len(a), _TILE):
         tile = slice(start, start + _TILE)
         x, y = values(a[tile], kind.a), values(b[tile], kind.b)
-        total = np.matmul(x, y.swapaxes(-1, -2))
+        total = matmul(x, y)
         total += c[tile]
         result[tile] = settled(total, kind.d)
         if (some := np.flatnonzero(unproven[tile])).size:
@@ -198,16 +199,28 @@ def exact(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
     return result
 
 
+def matmul(x: Doubles, y: Doubles) -> Doubles:
+    """X Y^T, in parts for which NumPy's BLAS wakes no thread: waiting for one takes longer where cores are busy."""
+    columns = max(8, _ONE_THREAD // max(1, x.shape[-2] * x.shape[-1]))
+    if columns >= y.shape[-2]:
+        return np.matmul(x, y.swapaxes(-1, -2))
+    found = np.empty((*x.shape[:-1], y.shape[-2]))
+    for start in range(0, y.shape[-2], columns):
+        part = slice(start, start + columns)
+        np.matmul(x, y[..., part, :].swapaxes(-1, -2), out=found[..., part])
+    return found
+
+
 def _span(a: Array, b: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
     """How many bits a sum of each warp needs at most: from the lowest bit of any term to the highest of the sum."""
-    (a_low, a_high), (b_low, b_high) = _extent(a, kind.a), _extent(b, kind.b)
-    c_low, c_high = _extent(c.view(kind.d.code_dtype), kind.d)
+    (a_low, a_high), (b_low, b_high) = code_extent(a, kind.a), code_extent(b, kind.b)
+    c_low, c_high = code_extent(c.view(kind.d.code_dtype), kind.d)
     carries = (a.shape[-1] + 1).bit_length()
     span: NDArray[np.int64] = np.maximum(a_high + b_high, c_high) + carries - np.minimum(a_low + b_low, c_low)
     return span
 
 
-def _extent(codes: Array, row: ElementType) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def code_extent(codes: Array, row: ElementType) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each warp the exponents of its lowest bit and of a power of two above every magnitude, zeros left out."""
     format = float_named(row)
     magnitude = codes.reshape(len(codes), -1) & _magnitude_mask(row)

@@ -1,14 +1,22 @@
-"""Products whose operands have scales by block: as the chip computes them, or summed exactly and rounded once."""
+"""Products whose operands have scales by block: as the chip computes them, or summed exactly and rounded once.
 
+The exact sum of one instruction is that of a few numbers of float64. Where all products of an instruction lie on a grid that 53
+bits span, their sum is one such number; else the products of each block, which share a scale, are; else those of the large and
+of the small elements of a block apart. What orders of magnitude leave open is settled by `numerics.exact_product`.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim import numerics
-from refsim.formats import ElementType, Format, float_named
-from refsim.ptx.isa.products import DOUBLE_BITS, NO_BITS, SLACK, MmaKind, lowest_bits, settled, values
+from refsim.formats import ElementType, Format
+from refsim.ptx.isa.exact_sums import rounded_sum
+from refsim.ptx.isa.products import DOUBLE_BITS, MmaKind, code_extent, matmul, values
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -35,9 +43,7 @@ def multiply_scaled(
     """D (warps, M, N) = (A scaled) (B scaled)^T + C; a (warps, M, K), b (warps, N, K) are codes, each block of K / blocks
     of them has one scale. `k` is that of one instruction, which a chain of them repeats."""
     if arithmetic == "exact":
-        for start in range(0, a.shape[-1], k):
-            c = exact_scaled(a[..., start : start + k], b[..., start : start + k], c, scales.part(a, start, k), kind)
-        return c
+        return exact_scaled(a, b, c, scales, kind, k)
     result: Array = numerics.mma(
         a, b, c, unit=kind.unit, target=target, k=k, d_format=kind.d, **_given(a, b, scales, kind)
     )
@@ -54,57 +60,87 @@ def _given(a: Array, b: Array, scales: Scales, kind: MmaKind) -> dict[str, Any]:
     }
 
 
-def exact_scaled(a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind) -> Array:
-    """The bits of `numerics.exact_product` with these scales: by float64 where that is exact, or near enough to round to
-    one number, and by the definition elsewhere."""
-    x, y = _scaled(a, kind.a, scales.a, scales.format), _scaled(b, kind.b, scales.b, scales.format)
-    addend = c.astype(np.float64)
-    total = np.matmul(x, y.swapaxes(-1, -2))
-    total += addend
-    result = settled(total, kind.d)
-    if _is_exact(x, y, addend, kind, scales.format):
-        return result
-    error = _error(x, y, addend, kind, scales.format)
-    low, high = (total - error).astype(result.dtype), (total + error).astype(result.dtype)
-    doubtful = (low.view(kind.d.code_dtype) != high.view(kind.d.code_dtype)) & np.isfinite(total)
-    if doubtful.any():
-        warp, row, column = np.nonzero(doubtful)
-        own = Scales(scales.a[warp, row][:, None], scales.b[warp, column][:, None], scales.format)
-        codes = a[warp, row][:, None], b[warp, column][:, None], c[warp, row, column][:, None, None]
-        single = numerics.exact_product(*codes, d_format=kind.d, **_given(*codes[:2], own, kind))
-        result[warp, row, column] = single[:, 0, 0]
-    return result
+def exact_scaled(a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int) -> Array:
+    """The bits of `numerics.exact_product` with these scales, instruction by instruction."""
+    sides = _Side.of(a, kind.a, scales.a, scales.format), _Side.of(b, kind.b, scales.b, scales.format)
+    for start, terms in zip(range(0, a.shape[-1], k), _terms(*sides, k), strict=True):
+        d, is_open = rounded_sum([*terms, c.astype(np.float64)], kind.d)
+        if is_open.size:
+            part, some = scales.part(a, start, k), slice(start, start + k)
+            warp, row, column = np.unravel_index(is_open, d.shape)
+            own = Scales(part.a[warp, row][:, None], part.b[warp, column][:, None], scales.format)
+            codes = a[warp, row, some][:, None], b[warp, column, some][:, None]
+            addend = c[warp, row, column][:, None, None]
+            single = numerics.exact_product(*codes, addend, d_format=kind.d, **_given(*codes, own, kind))
+            d[warp, row, column] = single[:, 0, 0]
+        c = d
+    return c
 
 
-def _scaled(codes: Array, row: ElementType, scale: Array, format: Format) -> Doubles:
-    """The numbers that codes and scales mean together: a float64 holds every such product."""
-    factors = values(scale & np.uint8(format.code_limit - 1), format)
-    return values(codes, row) * factors.repeat(codes.shape[-1] // scale.shape[-1], axis=-1)
+@dataclass(frozen=True)
+class _Side:
+    """An operand in numbers: elements (warps, rows, K), scales (warps, rows, blocks) of so many bits. An extent is the exponents
+    of the lowest bit and of a power of two above every magnitude: of elements, and of elements with their scales."""
+
+    elements: Doubles
+    scales: Doubles
+    scale_bits: int
+    extent: tuple[float, float]
+    scaled: tuple[float, float]
+
+    @classmethod
+    def of(cls, codes: Array, row: ElementType, scale: Array, format: Format) -> "_Side":
+        factors, bits = values(scale & np.uint8(format.code_limit - 1), format), format.mantissa_bits + 1
+        lowest, highest = code_extent(codes, row)
+        low, high = int(lowest.min()), int(highest.max())
+        first, last = np.frexp(factors.min(initial=np.inf, where=factors != 0))[1], np.frexp(factors.max())[1]
+        is_known = np.isfinite(factors).all() and factors.any()
+        scaled = (low + int(first) - bits, high + int(last)) if is_known else (-np.inf, np.inf)
+        return cls(values(codes, row), factors, bits, (low, high), scaled)
+
+    @property
+    def block(self) -> int:
+        return self.elements.shape[-1] // self.scales.shape[-1]
+
+    def folded(self) -> Doubles:
+        """Elements with their scales: a float64 holds every such product."""
+        apart = self.elements.reshape(*self.scales.shape, -1) * self.scales[..., None]
+        return apart.reshape(self.elements.shape)
+
+    @cached_property
+    def halves(self) -> tuple[Doubles, Doubles]:
+        """The small elements and the large ones; zeros stand for those of the other half and for what is no number."""
+        is_small = np.abs(self.elements) < 2.0 ** (sum(self.extent) // 2)
+        is_large = ~is_small & np.isfinite(self.elements)
+        return np.where(is_small, self.elements, 0.0), np.where(is_large, self.elements, 0.0)
 
 
-def _is_exact(x: Doubles, y: Doubles, addend: Doubles, kind: MmaKind, format: Format) -> bool:
-    """Whether all terms of all sums lie on one grid that 53 bits span."""
-    held, terms = format.mantissa_bits + 1, x.shape[-1] + 1
-    grid = min(
-        sum(
-            int(lowest_bits(side, float_named(row).mantissa_bits + 1 + held).min())
-            for side, row in ((x, kind.a), (y, kind.b))
-        ),
-        int(lowest_bits(addend, float_named(kind.d).mantissa_bits + 1).min()),
-    )
-    size = np.abs(x).max() * np.abs(y).max() * terms + np.abs(addend).max()
-    return bool(np.isfinite(size)) and int(np.frexp(size)[1]) + 1 - grid <= DOUBLE_BITS
+def _span(a: tuple[float, float], b: tuple[float, float], terms: int) -> float:
+    """How many bits a sum of so many products needs at most."""
+    return a[1] + b[1] + terms.bit_length() - a[0] - b[0]
 
 
-def _error(x: Doubles, y: Doubles, addend: Doubles, kind: MmaKind, format: Format) -> Doubles:
-    """How far a float64 sum may be off: nothing where all its terms lie on a grid that 53 bits span."""
-    terms = x.shape[-1] + 1
-    size = np.abs(x).max(axis=-1)[:, :, None] * np.abs(y).max(axis=-1)[:, None, :]
-    held = format.mantissa_bits + 1
-    sides = ((x, kind.a), (y, kind.b))
-    low_x, low_y = (lowest_bits(side, float_named(row).mantissa_bits + 1 + held).min(axis=-1) for side, row in sides)
-    grid = np.minimum(low_x[:, :, None] + low_y[:, None, :], lowest_bits(addend, float_named(kind.d).mantissa_bits + 1))
-    _, highest = np.frexp(size * terms + np.abs(addend))
-    exact = (highest + 1 - grid <= DOUBLE_BITS) | (grid >= NO_BITS)
-    error: Doubles = np.where(exact, 0.0, np.maximum(size, np.abs(addend)) * (SLACK * terms * terms))
-    return error
+def _terms(a: _Side, b: _Side, k: int) -> Iterator[list[Doubles]]:
+    """For each instruction numbers (warps, M, N) whose exact sum is that of its products."""
+    if _span(a.scaled, b.scaled, k) <= DOUBLE_BITS:
+        x, y = a.folded(), b.folded()
+        for start in range(0, x.shape[-1], k):
+            yield [matmul(x[..., start : start + k], y[..., start : start + k])]
+        return
+    pairs, block = [(a.elements, b.elements)], a.block
+    if _span(a.extent, b.extent, block) + a.scale_bits + b.scale_bits > DOUBLE_BITS:
+        pairs = [(x, y) for x in a.halves for y in b.halves]
+    for start in range(0, a.elements.shape[-1], k):
+        found = []
+        for at in range(start, start + k, block):
+            some, factor = slice(at, at + block), a.scales[:, :, None, at // block] * b.scales[:, None, :, at // block]
+            sums = [matmul(x[..., some], y[..., some]) for x, y in pairs]
+            if len(pairs) > 1:
+                sums.append(_no_numbers(matmul(a.elements[..., some], b.elements[..., some])))
+            found += [each * factor for each in sums]
+        yield found
+
+
+def _no_numbers(sums: Doubles) -> Doubles:
+    """Infinities and NaN, and zeros elsewhere."""
+    return np.where(np.isfinite(sums), 0.0, sums)

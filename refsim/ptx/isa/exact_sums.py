@@ -1,0 +1,62 @@
+"""Sums of a few arrays of float64, rounded once: nothing of any term is lost before that.
+
+Adding two numbers leaves an error that is a number too (Knuth's TwoSum), so a sum is `total + rest`, and what does not fit
+there `lost`. A `total` that is not the whole sum becomes its neighbour with an odd last bit: rounding that to 51 bits or fewer
+is rounding the sum (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008).
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.formats import ElementType
+from refsim.ptx.isa.products import settled
+
+Array = NDArray[Any]
+Doubles = NDArray[np.float64]
+_LOW = np.int64(1)
+
+
+def rounded_sum(terms: list[Doubles], row: ElementType) -> tuple[Array, NDArray[np.intp]]:
+    """The sums of at least two terms, rounded once to nearest even, and which of them (flat) their orders of magnitude leave
+    open: 2^53 + 2^-60 - 2^53 - 2^-120 is one, 2^-60 and less is left of it."""
+    total, rest = two_sum(terms[0], terms[1])
+    lost: Doubles | None = None
+    for term in terms[2:]:
+        total, error = two_sum(total, term)
+        if not error.any():
+            continue
+        rest, left = two_sum(rest, error)
+        if left.any():
+            lost = np.abs(left) if lost is None else lost + np.abs(left)
+    if lost is None and not rest.any():
+        return settled(total, row), np.zeros(0, np.intp)
+    if len(terms) > 2:
+        total, rest = two_sum(total, np.where(np.isfinite(total), rest, 0.0))
+    is_open = np.zeros(0, np.intp)
+    if lost is not None:
+        is_open = np.flatnonzero(np.isfinite(total) & (lost != 0) & ~(lost < 0.5 * np.abs(rest)))
+    return settled(_odd(total, rest), row), is_open
+
+
+def two_sum(x: Doubles, y: Doubles) -> tuple[Doubles, Doubles]:
+    """x + y rounded to float64, and how much is missing of the sum: both together are x + y. NaN where that is no number."""
+    total = x + y
+    of_y = total - x
+    missing = y - of_y
+    np.subtract(total, of_y, out=of_y)
+    missing += x - of_y
+    return total, missing
+
+
+def _odd(total: Doubles, rest: Doubles) -> Doubles:
+    """The sums rounded to odd: the neighbour towards `rest` where there is a rest and the last bit is even."""
+    bits = total.view(np.int64)
+    even = np.flatnonzero((rest != 0) & (bits & _LOW == 0) & np.isfinite(total))
+    if not even.size:
+        return total
+    grows = (rest.ravel()[even] > 0) == (total.ravel()[even] > 0)
+    found = bits.copy()
+    found.ravel()[even] += np.where(grows, 1, -1)
+    return found.view(np.float64)
