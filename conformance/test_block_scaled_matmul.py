@@ -15,7 +15,11 @@ from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 matmul = load_kernel_file(bundled_kernels("block_scaled_matmul.py"))
 tensor = load_kernel_file(bundled_kernels("block_scaled_matmul_sm100.py"))
 KERNELS = (*matmul.KERNELS, *tensor.KERNELS)
-TARGETS = {"block_scaled_matmul_sm120": "sm_120a", "block_scaled_matmul_sm100": "sm_100a"}
+TARGETS = {
+    "block_scaled_matmul_sm120": "sm_120a",
+    "block_scaled_matmul_sm90": "sm_90a",
+    "block_scaled_matmul_sm100": "sm_100a",
+}
 FAULTS = (
     "out-of-bounds",
     "uninitialised",
@@ -28,7 +32,15 @@ FAULTS = (
 CASES = {"quick": 0, "ci": 0, "night": 200}  # generated for each entry, beside the corpus
 LATER = pytest.mark.ci("formats that differ from one of every run by a word of the instruction")
 AT_NIGHT = pytest.mark.night("a part of the edits is compiled in the larger profile")
-IN_EVERY_RUN = ("mxfp8", "mxfp6_e3m2", "mxfp4", "nvfp4", "fp8_fp4")
+IN_EVERY_RUN = tuple(
+    f"{kernel}_{name}"
+    for kernel, names in (
+        ("sm90", ("nvfp4", "fp8_fp4")),
+        ("sm100", ("mxfp8", "mxfp6_e3m2", "mxfp4", "nvfp4", "fp8_fp4")),
+        ("sm120", ("mxfp8", "mxfp6_e3m2", "mxfp4", "nvfp4", "fp8_fp4")),
+    )
+    for name in names
+)
 ENTRIES = [
     pytest.param(kernel, name, id=name, marks=() if name.endswith(IN_EVERY_RUN) else LATER)
     for kernel in KERNELS
@@ -56,6 +68,7 @@ def test_problems_of_an_entry_agree(kernel, entry, refsim_profile, refsim_failur
     assert verdict.cases >= len(corpus) + cases
 
 
+WARPGROUP_TILES = "block_scaled/warpgroup_tiles.cuh"
 TENSOR_TILES = "block_scaled/tensor_tiles.cuh"
 EDITS = [
     # kernel, entry, number in its corpus, file, text and what stands for it
@@ -67,7 +80,28 @@ EDITS = [
     ("sm120", "fp8_fp4", 0, "block_scaled/formats.cuh", "<< 12 & 0xf000000)) << 2", "<< 12 & 0xf000000))"),
     ("sm120", "mxfp8", 0, "block_scaled/warp_tiles.cuh", "multiply<kScale % kTileBlocks,", "multiply<0,"),
     ("sm120", "mxfp8", 0, "block_scaled/warp_tiles.cuh", "lane % 4 * 8 + lane / 4;", "lane / 4;"),
-    ("sm120", "nvfp4", 0, "block_scaled/warp_tiles.cuh", "k - at < kElements)", "false)"),
+    ("sm120", "nvfp4", 0, "block_scaled/staging.cuh", "k - at < kElements)", "false)"),
+    ("sm90", "mxfp8", 4, "block_scaled/values.cuh", "max(code << 23, 0x400000u)", "code << 23"),
+    ("sm90", "mxfp8", 3, "block_scaled/values.cuh", "MANTISSA == 3 && magnitude == 0x7f", "false"),
+    ("sm90", "fp8_fp4", 0, "block_scaled/values.cuh", "BITS == 4 ? 2 : 0", "0"),
+    (
+        "sm90",
+        "nvfp4",
+        0,
+        WARPGROUP_TILES,
+        "word >> 8 * (chunk * kChunk / Entry::kBlock % kTileBlocks) & 0xff",
+        "word & 0xff",
+    ),
+    (
+        "sm90",
+        "nvfp4",
+        0,
+        WARPGROUP_TILES,
+        "scale_word<Entry::kOne>(of.scales, row,",
+        "scale_word<Entry::kOne>(of.scales, 0,",
+    ),
+    ("sm90", "mxfp4", 0, WARPGROUP_TILES, "fence.proxy.async.shared::cta;", ""),
+    ("sm90", "mxfp4", 0, WARPGROUP_TILES, "step / 4 * kHalfBytes + step % 4 * 32", "step % 4 * 32"),
     ("sm100", "mxfp8", 0, TENSOR_TILES, "| id << 4 | id << 29", ""),
     ("sm100", "mxfp4", 0, TENSOR_TILES, "words.x = (words.x & kept) | ones;", ""),
     ("sm100", "nvfp4", 1, TENSOR_TILES, "    gemm::publish_to_copies();\n", ""),

@@ -24,6 +24,7 @@ from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, spelled
 
 KERNEL_FILES = Path(__file__).parent / "kernels"
+ENTRIES = KERNEL_FILES / "block_scaled/entries.cuh"
 SHUFFLED = scale_layout("nvidia_128x4")
 VECTOR = 16  # bytes to which rows of A and B are aligned
 POISON = 0xFF  # NaN as a scale and as FP8; the largest magnitude of FP4 and FP6
@@ -34,7 +35,7 @@ Codes = NDArray[np.uint8]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Entries: the table at the end of a kernel file
+# Entries: the table that the kernel files include
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,16 @@ class Entry:
         return self.block
 
 
-def entries_of(source: Path) -> dict[str, Entry]:
-    """The entries of a kernel file, by name: each is one line BLOCK_SCALED(word, ..., a, b, scale) of the table that ends it."""
-    lines = [line.rstrip(" )").partition("(") for line in source.read_text("utf-8").splitlines()]
+def entries_of(file: str) -> dict[str, Entry]:
+    """The entries of a kernel file, by name: each is one line BLOCK_SCALED(word, ..., a, b, scale) of the table that all have."""
+    lines = [line.strip(" )\\").partition("(") for line in ENTRIES.read_text("utf-8").splitlines()]
     rows = [[word.strip() for word in words.split(",")] for macro, _, words in lines if macro == "BLOCK_SCALED"]
-    entries = [Entry(f"{source.stem}_{row[0]}", *row[-3:]) for row in rows]
+    entries = [Entry(f"{file}_{row[0]}", *row[-3:]) for row in rows]
     return {entry.name: entry for entry in entries}
 
 
-SM120 = entries_of(KERNEL_FILES / "block_scaled_matmul_sm120.cu")
+SM120 = entries_of("block_scaled_matmul_sm120")
+SM90 = entries_of("block_scaled_matmul_sm90")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ SM120 = entries_of(KERNEL_FILES / "block_scaled_matmul_sm120.cu")
 @dataclass(frozen=True, repr=False)
 class Scales:
     """Codes of scales, made from a seed. "distinct": neighbours all differ, as many as leave sums finite; "near": those of
-    one; "bits": every code, NaN and zero among them."""
+    one; "bits": every code, NaN and zero among them; "ends": the least and the largest."""
 
     fill: str = "near"
     seed: int = 0
@@ -119,7 +121,16 @@ def _bits(generator: np.random.Generator, row: Format, *shape: int) -> NDArray[A
     return generator.integers(0, row.code_limit, shape)
 
 
-SCALE_FILLS: dict[str, Callable[..., NDArray[Any]]] = {"near": _near, "distinct": _distinct, "bits": _bits}
+def _ends(generator: np.random.Generator, row: Format, *shape: int) -> NDArray[Any]:
+    return generator.integers(-3, 3, shape) % row.code_limit
+
+
+SCALE_FILLS: dict[str, Callable[..., NDArray[Any]]] = {
+    "near": _near,
+    "distinct": _distinct,
+    "bits": _bits,
+    "ends": _ends,
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,6 +189,13 @@ class BlockScaled:
         a, b = self.a.codes(row.a, self.m, self.k), self.b.codes(row.b, self.n, self.k)
         scales = self.scale_a.codes(row.stored, self.m, blocks), self.scale_b.codes(row.stored, self.n, blocks)
         return a.astype(np.uint8), b.astype(np.uint8), *scales
+
+
+@dataclass(frozen=True, repr=False)
+class BlockScaledSm90(BlockScaled):
+    """A problem of block_scaled_matmul_sm90.cu."""
+
+    entries: ClassVar[Mapping[str, Entry]] = SM90
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -288,9 +306,9 @@ def problems(of: type[BlockScaled], entries: tuple[str, ...]) -> st.SearchStrate
         gaps, fills = st.integers(0, 3), tuple(fill for fill in DRAWN_FILLS if fill != "subnormals")
         scales = st.builds(Scales, st.sampled_from(list(SCALE_FILLS)), st.integers(0, 99))
         return of(
-            draw(extents(TILE, 2 * ROWS)),
-            draw(extents(TILE, 2 * ROWS)),
-            entry.k_unit * draw(st.integers(1, 640 // entry.k_unit)),
+            draw(extents(TILE, ROWS + 8)),
+            draw(extents(TILE, ROWS + 8)),
+            entry.k_unit * draw(st.integers(1, 352 // entry.k_unit)),
             entry.name,
             draw(values(entry.a, fills=fills)),
             draw(values(entry.b, fills=fills)),
@@ -305,27 +323,18 @@ def problems(of: type[BlockScaled], entries: tuple[str, ...]) -> st.SearchStrate
 
 def corpus_of(of: type[BlockScaled]) -> tuple[BlockScaled, ...]:
     """For each entry: edges in every direction, a stage and a tail of one block; more rows than a tile of scales has, an odd
-    number of tiles along K; then scales of every code, and special values."""
+    number of tiles along K; then scales of every code, special values, and one block of the least and the largest scales."""
     found = []
     for name, entry in of.entries.items():
         unit, seed = entry.k_unit, len(found)
         bits, normal = Values("bits", seed), Values("gaussian", seed)
         distinct = Scales("distinct", seed), Scales("distinct", seed + 1)
-        found.append(
-            of(
-                37,
-                29,
-                128 + unit,
-                name,
-                normal,
-                bits if format_named(entry.b).bits == 4 else normal,
-                *distinct,
-                Gaps(1, 2, 3),
-            )
-        )
+        of_b = bits if format_named(entry.b).bits == 4 else normal
+        found.append(of(37, 29, 128 + unit, name, normal, of_b, *distinct, Gaps(1, 2, 3)))
         found.append(of(133, 97, 9 * unit, name, normal, normal, *distinct, factor=0.3))
         found.append(of(65, 130, 512 + unit, name, normal, normal, Scales("bits", seed), Scales("near", seed)))
         found.append(of(1, 7, unit, name, bits, Values("specials", seed), *distinct, Gaps(0, 0, 1)))
+        found.append(of(19, 9, unit, name, normal, normal, Scales("ends", seed), Scales("near", seed)))
     return tuple(found)
 
 
@@ -353,4 +362,8 @@ BLOCK_SCALED_SM120 = declared(
     "D = (A scaled) (B scaled)^T by mma.sync with scales by block, into float32",
 )
 
-KERNELS = (BLOCK_SCALED_SM120,)
+BLOCK_SCALED_SM90 = declared(
+    BlockScaledSm90, "block_scaled_matmul_sm90", "D = (A scaled) (B scaled)^T in bf16 by wgmma, scaled in registers"
+)
+
+KERNELS = (BLOCK_SCALED_SM120, BLOCK_SCALED_SM90)

@@ -14,7 +14,7 @@ from refsim.testing.kernel_files import load_kernel_file
 
 matmul = load_kernel_file(Path(__file__).with_name("block_scaled_matmul.py"))
 NAME = "block_scaled_matmul_sm100"
-ENTRIES = matmul.entries_of(matmul.KERNEL_FILES / f"{NAME}.cu")
+ENTRIES = matmul.entries_of(NAME)
 TILE = 128  # rows, and columns, of D of a block
 BOX = 128  # bytes of a row in shared memory, and elements of a padded one
 SHARED_BYTES = 73728

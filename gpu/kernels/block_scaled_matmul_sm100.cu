@@ -11,6 +11,7 @@
 //
 // Targets: sm_100a
 
+#include "block_scaled/entries.cuh"
 #include "block_scaled/tensor_tiles.cuh"
 
 namespace block_scaled {
@@ -46,15 +47,6 @@ namespace block_scaled {
         multiply_tile<Entry_##NAME>(&a, &b, sfa, sfb, d, scale, problem);                                              \
     }
 
-// block_scaled_matmul_sm100.py reads these lines.
-//           name        kind         K  scales     A     B  scale
-BLOCK_SCALED(mxfp8,      mxf8f6f4,   32,  1,     e4m3, e4m3, ue8m0)
-BLOCK_SCALED(mxfp8_e5m2, mxf8f6f4,   32,  1,     e5m2, e5m2, ue8m0)
-BLOCK_SCALED(mxfp6_e2m3, mxf8f6f4,   32,  1,     e2m3, e2m3, ue8m0)
-BLOCK_SCALED(mxfp6_e3m2, mxf8f6f4,   32,  1,     e3m2, e3m2, ue8m0)
-BLOCK_SCALED(mxfp4,      mxf4,       64,  2,     e2m1, e2m1, ue8m0)
-BLOCK_SCALED(nvfp4,      mxf4nvf4,   64,  4,     e2m1, e2m1, ue4m3)
-BLOCK_SCALED(fp8_fp4,    mxf8f6f4,   32,  1,     e4m3, e2m1, ue8m0)
-BLOCK_SCALED(fp6_fp8,    mxf8f6f4,   32,  1,     e2m3, e5m2, ue8m0)
+BLOCK_SCALED_ENTRIES
 
 }  // namespace block_scaled

@@ -1,67 +1,22 @@
 // mma.sync with scales by block: a block of four warps has 64 x 64 of D, a warp 32 x 32.
 //
-// A step of the instruction is 32 bytes of a row: K = 32 in bytes, K = 64 in nibbles. A stage is four steps, rows of 128
-// bytes in shared memory whose chunks of 16 are swizzled by row. The next stage's codes are on their way into registers
-// while this one is multiplied.
+// A step of the instruction is 32 bytes of a row: K = 32 in bytes, K = 64 in nibbles. A stage is four steps. The next stage's
+// codes are on their way into registers while this one is multiplied.
 
 #pragma once
 
-#include "formats.cuh"
+#include "staging.cuh"
 
 namespace block_scaled {
 
-enum : uint32_t {
-    kThreads = 128,
-    kTile = 64,  // rows of A, and of B, of a block
-    kWarpTile = 32,
-    kRowBytes = 128,
-    kChunk = 16,
-    kChunks = kRowBytes / kChunk,
-    kSteps = 4,
-    kMine = kTile * kChunks / kThreads,  // chunks of an operand that a thread copies
-};
+enum : uint32_t { kWarpTile = 32, kSteps = 4 };
 
-inline __device__ uint32_t shared_address(const void* generic) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(generic));
-}
 inline __device__ void load_matrices(uint32_t (&d)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                  : "r"(address)
                  : "memory");
 }
-inline __device__ uint32_t place(uint32_t row, uint32_t chunk) {
-    return row * kRowBytes + (chunk ^ row % kChunks) * kChunk;
-}
-
-// The part of an operand that a thread brings: a chunk in each of kMine rows. Nothing is read beyond its rows or beyond K.
-template <uint32_t BITS, bool DENSE>
-struct Fetched {
-    enum : uint32_t { kElements = DENSE ? kChunk * 8 / BITS : kChunk };
-    uint4 chunks[kMine];
-
-    __device__ void fetch(const Operand& of, uint32_t top, uint32_t k0, uint32_t k) {
-        const uint32_t at = k0 + threadIdx.x % kChunks * kElements;
-#pragma unroll
-        for (uint32_t i = 0; i < kMine; ++i) {
-            const uint32_t row = top + threadIdx.x / kChunks + i * (kThreads / kChunks);
-            chunks[i] = make_uint4(0, 0, 0, 0);
-            if (row >= of.rows || at >= k) continue;
-            const uint8_t* from = of.codes + size_t(row) * of.pitch + at / 8 * BITS;
-            if (kElements == 16 || k - at < kElements)  // K is a multiple of 16
-                chunks[i] = sixteen<BITS>(from);
-            else
-                chunks[i] = *reinterpret_cast<const uint4*>(from);
-        }
-    }
-    __device__ void store(uint8_t* to) const {
-#pragma unroll
-        for (uint32_t i = 0; i < kMine; ++i) {
-            const uint32_t row = threadIdx.x / kChunks + i * (kThreads / kChunks);
-            *reinterpret_cast<uint4*>(to + place(row, threadIdx.x % kChunks)) = DENSE ? chunks[i] : in_bytes<BITS>(chunks[i]);
-        }
-    }
-};
 
 // Lanes 2 r and 2 r + 1 of each four hold the scales of the 16 rows r of A, lane c those of the 8 columns c of B: so the
 // thread-id of an instruction is the number of its rows, or of its columns.
