@@ -73,7 +73,14 @@ def races(body: str, blocks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{}, RELAXED | FENCED, {"arrive": "relaxed.cta", "before": "fence.acq_rel.cta;"}], ids=str
+    "how",
+    [
+        {},
+        RELAXED | FENCED,
+        {"arrive": "relaxed.cta", "before": "fence.acq_rel.cta;"},
+        {"wait": "relaxed.cta", "behind": "fence.acq_rel.gpu;"},
+    ],
+    ids=str,
 )
 def test_arrivals_release_and_waits_acquire(how: dict[str, str]) -> None:
     for schedule in SCHEDULES:

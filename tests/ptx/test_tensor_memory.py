@@ -121,7 +121,8 @@ st.global.v2.b32 [%out], {%r0, %r1};
 
 
 STORE = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%own], {%r0}; tcgen05.wait::st.sync.aligned;"
-LOAD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r0}, [%own]; tcgen05.wait::ld.sync.aligned;"
+UNWAITED = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r0}, [%own];"
+LOAD = f"{UNWAITED} tcgen05.wait::ld.sync.aligned;"
 
 
 @pytest.mark.parametrize(
@@ -159,16 +160,16 @@ LOAD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r0}, [%own]; tcgen05.wait::ld.sy
         ),
         (STORE.partition(" tcgen05.wait")[0] + LOAD, "tensor-memory-in-flight", "lacks a tcgen05.wait::st"),
         (
-            LOAD.partition(" tcgen05.wait")[0] + STORE.replace("%r0", "%r1"),
+            UNWAITED + STORE.replace("%r0", "%r1"),
             "tensor-memory-in-flight",
             "lacks a tcgen05.wait::ld",
         ),
+        (UNWAITED + "mov.u32 %r0, 1;", "register-in-flight", "overwrites %r0, which tcgen05.ld"),
         (
-            LOAD.partition(" tcgen05.wait")[0] + "add.u32 %x0, %r0, 1;",
+            UNWAITED.replace("x1", "x2").replace("{%r0}", registers(2)) + "add.u32 %x0, %r0, 1; mov.u32 %r1, 1;",
             "register-in-flight",
-            "touches %r0, which tcgen05.ld",
+            "overwrites %r1, which tcgen05.ld",
         ),
-        (LOAD.partition(" tcgen05.wait")[0] + "mov.u32 %r0, 1;", "register-in-flight", "touches %r0, which tcgen05.ld"),
         ("@%first " + LOAD, "divergent-sync", "wait at tcgen05.ld"),
     ],
 )
@@ -176,6 +177,14 @@ def test_mistakes(body: str, code: str, what: str) -> None:
     with pytest.raises(RefsimError, match=what) as caught:
         TensorKernel(body, columns=32, filled=32).run()
     assert caught.value.code == code
+
+
+def test_who_reads_what_was_loaded_waits_for_it() -> None:
+    """PTX ISA, register dependencies: the wait is for those that reuse the words, or the registers."""
+    body = f"{UNWAITED} add.u32 %r0, %r0, 1; tcgen05.wait::ld.sync.aligned; {STORE}"
+    out, trace = TensorKernel(body, columns=32, filled=32).run(tensor=NUMBERS[:, :32].copy())
+    assert trace.findings == ()
+    np.testing.assert_array_equal(out[:, 0], NUMBERS[:, 0] + 1)
 
 
 def test_words_that_nobody_wrote_are_followed() -> None:

@@ -31,6 +31,10 @@ THREAD = np.arange(45)
 INPUT = 4 * THREAD[:, None] + np.arange(4)
 
 
+def test_what_writes_no_register_may_be_guarded() -> None:
+    run("setp.lt.u32 %p1, %r1, 9; @%p1 nanosleep.u32 20; @!%p1 pmevent 1; ret;")
+
+
 @POLICIES
 @pytest.mark.parametrize("below", [0, 1, 17, 32, 33, 45])
 def test_a_guarded_vector_load_leaves_the_other_lanes_registers(below: int, policy: str, seed: int) -> None:

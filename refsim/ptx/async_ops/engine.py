@@ -243,14 +243,12 @@ class CopyEngine:
     def land(self, transfers: list[Transfer]) -> dict[int, int]:
         """Somebody saw the phase complete in which these were counted: the agents that read and wrote, and their newest
         accesses."""
-        races, found = self.machine.races, {}
+        found = dict[int, int]()
         for each in transfers:
             each.source_was_read()
         self._complete(transfers)
         for each in transfers:
-            if races is not None and each.writes is not None:
-                agent = races.phases.agent_of(each.barrier)
-                found[agent] = races.transfer_landed(each.writes, agent)
+            found |= each.landed()
         return found
 
     def _complete(self, ready: list[Transfer]) -> None:

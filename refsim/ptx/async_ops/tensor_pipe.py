@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from refsim.ptx.async_ops.queue import SHARE
 from refsim.ptx.checks.in_flight_operands import OperandReads
+from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.tensor_order import HandedOver, TensorOrder, are_piped, by_warps, spoken
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.tensor_cells import TensorBox
 from refsim.ptx.lowering.blocks import BasicBlock, Code
-from refsim.ptx.memory.tensor_memory import TensorMemory
+from refsim.ptx.memory.tensor_memory import TENSOR_LANES, TensorMemory
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
@@ -27,6 +29,10 @@ LEAK, LEAK_RULE = (
 IN_FLIGHT, TOUCHED = "tensor-memory-in-flight", "register-in-flight"
 RULE = "PTX ISA, tcgen05 memory consistency: what tcgen05.mma and cp touch is theirs until a commit's mbarrier says so"
 OPERAND_RULE = "PTX ISA, tcgen05.mma and cp: operands stay as they are until the mbarrier of a commit says so"
+REGISTER_RULE = (
+    "PTX ISA, tcgen05 memory consistency, register dependencies: who reads a register of tcgen05.ld gets what it loads, and "
+    "tcgen05.wait::ld must stand before any other write to it"
+)
 MOVE_RULE = "PTX ISA, tcgen05.wait: what tcgen05.ld and st touch is theirs until tcgen05.wait::ld or ::st"
 
 
@@ -43,13 +49,15 @@ class PipeHost(Machine, Protocol):
     @property
     def code(self) -> Code: ...
     @property
+    def races(self) -> Races | None: ...
+    @property
     def commits(self) -> Commits: ...
 
 
 @dataclass(eq=False)
 class Operation:
     """What one thread asked of a tensor core: `work` does it, `reads` and `writes` are what it touches of tensor memory,
-    `items` the chunks of shared memory that it reads."""
+    `items` the chunks of shared memory that it reads; `landed` are its agent and number once somebody saw it complete."""
 
     number: int
     lanes: Lanes
@@ -58,20 +66,22 @@ class Operation:
     writes: tuple[TensorBox, ...] = ()
     items: Array | None = None
     is_performed: bool = False
+    handed: HandedOver = field(default_factory=HandedOver)
+    landed: tuple[int, int] | None = None
 
     @property
     def lane(self) -> int:
         return int(self.lanes.ids[0])
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class MoveInFlight:
-    """A tcgen05.ld or st of one warp that it has not waited for: the registers are those that a load writes."""
+    """A tcgen05.ld or st of one warp that it has not waited for: the registers are those that a load has yet to write."""
 
     warp: int
     is_load: bool
     box: TensorBox
-    registers: frozenset[int]
+    registers: set[int]
     statement: Statement
 
 
@@ -90,6 +100,7 @@ class TensorPipe:
     allocated: dict[int, Statement] = field(default_factory=dict)
     reads: OperandReads | None = field(init=False)
     _memory: TensorMemory | None = None
+    _order: TensorOrder | None = None
 
     def __post_init__(self) -> None:
         is_used = self.machine.code.has_tensor_memory and "race" not in self.machine.checks.off
@@ -110,9 +121,15 @@ class TensorPipe:
         self.settle()
         return self.memory.words
 
-    def holds(self, cta: int, statement: Statement) -> None:
-        """A CTA has allocated columns."""
-        self.allocated[cta] = statement
+    def holds(self, lanes: Lanes, first: int, columns: int) -> None:
+        """A warp has allocated columns, which nobody touches before it."""
+        assert lanes.statement is not None
+        cta = int(lanes.cta[0])
+        self.allocated[cta] = lanes.statement
+        if self.order is not None:
+            box = TensorBox(cta, np.ones(TENSOR_LANES, np.bool_), first, first + columns)
+            self.order.forget(box)
+            self.order.warp_touched(lanes.ids, box, lanes.statement, writes=True)
 
     def settle(self) -> None:
         """Compute what was put off."""
@@ -150,18 +167,29 @@ class TensorPipe:
         for at in range(lanes.count):
             one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
             address = lanes.full(addresses)[at : at + 1]
-            covered = [each for each in self.flying if each.lane == int(one.ids[0])]
+            lane = int(one.ids[0])
+            covered = [each for each in self.flying if each.lane == lane or lane in each.handed.lanes]
             ctas = None if mask is None else int(lanes.full(mask)[at])
             arrivals = self.machine.commits.asked(one, space, address, ctas)
-            batch = Committed(self, covered)
+            batch = Committed(self, covered, arrivals[0].flat)
             self.start(
                 Operation(self.number(), one, lambda a=arrivals, b=batch: self.machine.commits.come(a, b))  # type: ignore[misc]
             )
 
-    def land(self, covered: list[Operation]) -> None:
-        """Somebody has seen the phase complete at which these were counted."""
-        gone = {id(each) for each in covered}
+    def land(self, covered: list[Operation], flat: int) -> dict[int, int]:
+        """Somebody has seen the phase complete at which these were counted, at the mbarrier at a byte position: the agents
+        whose accesses they are, and the newest of each."""
+        gone, found = {id(each) for each in covered}, dict[int, int]()
         self.flying = [each for each in self.flying if id(each) not in gone]
+        for each in covered if self.order is not None else ():
+            if each.landed is None and (each.reads or each.writes):
+                assert self.order is not None
+                boxes = [(box, False) for box in each.reads] + [(box, True) for box in each.writes]
+                each.landed = self.order.landed(flat, each.lanes, boxes, each.handed)
+            if each.landed is not None:
+                agent, number = each.landed
+                found[agent] = max(found.get(agent, 0), number)
+        return found
 
     def _cta(self, operation: Operation) -> int:
         return operation.lane // self.machine.geometry.threads
@@ -201,63 +229,84 @@ class TensorPipe:
                 self.machine.report(lanes.fault(LEAK, 0, what, LEAK_RULE), lanes.statement)
 
     # ---- what nobody may touch
+    @property
+    def order(self) -> TensorOrder | None:
+        """Who looks whether accesses that are complete come one behind another."""
+        if self._order is None and self.machine.races is not None:
+            self._order = TensorOrder(self.machine.races)
+        return self._order
+
     def demand(self, lanes: Lanes, box: TensorBox, *, writes: bool, of: int = -1) -> None:
-        """Words that a lane or a warp touches: nothing in flight writes them, and if it `writes` them nothing reads them.
-        Operations of one thread, `of`, come one after another."""
+        """Words that a lane or a warp touches: nothing in flight writes them, and if it `writes` them nothing reads them; it
+        comes behind what is complete. Operations of one thread, `of`, come one after another, and behind those that it was
+        handed."""
         for each in self.flying:
-            if each.lane == of:
+            if of >= 0 and (each.lane == of or (of in each.handed.lanes and self._follows(lanes, box, each))):
                 continue
             others = (*each.writes, *each.reads) if writes else each.writes
             if any(box.meets(other) for other in others):
                 assert each.lanes.statement is not None
                 who = f"{place(each.lanes.statement)} of {self.machine.geometry.describe(each.lane)}"
-                what = f"{self._spoken(box)}: {who} is in flight, and no wait has seen its commit complete"
+                what = f"{spoken(box)}: {who} is in flight, and no wait has seen its commit complete"
                 self.machine.report(lanes.fault(IN_FLIGHT, 0, what, RULE), lanes.statement)
                 return
         for move in self.moves:
             if (writes or not move.is_load) and box.meets(move.box):
                 wait = "ld" if move.is_load else "st"
-                what = (
-                    f"{self._spoken(box)}: {place(move.statement)} is in flight, its warp lacks a tcgen05.wait::{wait}"
-                )
+                what = f"{spoken(box)}: {place(move.statement)} is in flight, its warp lacks a tcgen05.wait::{wait}"
                 self.machine.report(lanes.fault(IN_FLIGHT, 0, what, MOVE_RULE), lanes.statement)
                 return
+        if self.order is not None:
+            self.order.demand(lanes, box, writes=writes, of=of)
 
     @staticmethod
-    def _spoken(box: TensorBox) -> str:
-        which = np.flatnonzero(box.lanes)
-        return f"lanes {which[0]} to {which[-1]}, columns {box.first} to {box.end - 1} of tensor memory"
+    def _follows(lanes: Lanes, box: TensorBox, earlier: Operation) -> bool:
+        """Whether a tensor core does what it is asked for now behind an operation, by itself."""
+        assert lanes.statement is not None
+        assert earlier.lanes.statement is not None
+        return are_piped(
+            earlier.lanes.statement, lanes.statement, is_same=any(map(box.covers_the_same, earlier.writes))
+        )
+
+    def fenced(self, lanes: Lanes, *, is_before: bool) -> None:
+        """Threads fence what they ask tensor cores for, before or behind what they synchronise by."""
+        if self.order is not None:
+            flying = [(each.lane, each.handed) for each in self.flying]
+            (self.order.fence_before if is_before else self.order.fence_after)(lanes, flying)
 
     # ---- loads and stores of warps
     def moved(self, lanes: Lanes, boxes: list[tuple[int, TensorBox]], *, is_load: bool) -> None:
         """Warps load or store words, and have yet to wait for that."""
         assert lanes.statement is not None
-        for _, box in boxes:
-            self.demand(lanes, box, writes=not is_load)
-        written = frozenset(self.machine.code.steps[lanes.pc].writes()) if is_load else frozenset[int]()
-        self.moves += [MoveInFlight(warp, is_load, box, written, lanes.statement) for warp, box in boxes]
+        for one, (_, box) in zip(by_warps(lanes), boxes, strict=True):
+            self.demand(one, box, writes=not is_load)
+        written = set(self.machine.code.steps[lanes.pc].writes()) if is_load else set[int]()
+        self.moves += [MoveInFlight(warp, is_load, box, {*written}, lanes.statement) for warp, box in boxes]
         self.loading += is_load
 
     def waited(self, lanes: Lanes, *, is_load: bool) -> None:
         """Warps have waited for their loads, or their stores."""
-        warps = set(np.unique(lanes.warp).tolist())
+        warps = {int(one.warp[0]): one.ids for one in by_warps(lanes)}
+        for move in self.moves if self.order is not None else ():
+            if move.is_load == is_load and move.warp in warps:
+                assert self.order is not None
+                self.order.warp_touched(warps[move.warp], move.box, move.statement, writes=not is_load)
         self.moves = [move for move in self.moves if move.is_load != is_load or move.warp not in warps]
         self.loading = sum(move.is_load for move in self.moves)
 
     def before(self, block: BasicBlock, lanes: Lanes) -> None:
-        """A block is about to run: its statements may touch registers that loads have yet to write."""
+        """A block is about to run: its statements may overwrite registers that loads have yet to write. Who reads one has it."""
         warps = set(np.unique(lanes.warp).tolist())
-        mine = [move for move in self.moves if move.is_load and move.warp in warps]
-        if not mine:
-            return
-        for step in block.everything():
-            touched = {*step.reads(), *step.writes()}
+        mine = [move for move in self.moves if move.is_load and move.registers and move.warp in warps]
+        for step in block.everything() if mine else ():
+            read, written = {*step.reads()}, {*step.writes()}
             for move in mine:
-                if hit := touched & move.registers:
+                move.registers -= read
+                if hit := written & move.registers:
                     name = self.machine.code.function.register_names[min(hit)]
-                    what = f"touches {name}, which {place(move.statement)} loads: the warp lacks a tcgen05.wait::ld"
+                    what = f"overwrites {name}, which {place(move.statement)} loads: the warp lacks a tcgen05.wait::ld"
                     part = Lanes(self.machine, lanes.ids, step.statement)
-                    self.machine.report(part.fault(TOUCHED, 0, what, MOVE_RULE), step.statement)
+                    self.machine.report(part.fault(TOUCHED, 0, what, REGISTER_RULE), step.statement)
                     return
 
     # ---- shared memory that operations read
@@ -281,12 +330,15 @@ class Committed:
 
     pipe: TensorPipe
     covered: list[Operation]
+    flat: int
     is_performed: bool = True
-    writes: None = None
 
     def source_was_read(self) -> None:
         """Operands in shared memory are watched by the pipe itself."""
 
     def complete(self) -> None:
         """Somebody has seen the phase complete."""
-        self.pipe.land(self.covered)
+
+    def landed(self) -> dict[int, int]:
+        """The agents whose accesses the operations are from now on."""
+        return self.pipe.land(self.covered, self.flat)

@@ -139,6 +139,14 @@ class Transfer:
             updates = self.writes.proxy if self.writes.kind == UPDATE else ""
             self.host.in_flight.landed(self.writes.index, self.writes.width, updates)
 
+    def landed(self) -> dict[int, int]:
+        """Somebody saw the phase complete that counts its bytes: the agent whose writes they are from now on, and its newest."""
+        races = self.host.races
+        if races is None or self.writes is None:
+            return {}
+        agent = races.phases.agent_of(self.barrier)
+        return {agent: races.transfer_landed(self.writes, agent)}
+
     def release(self) -> None:
         """Its thread has waited until it had read its source, which others may write from now on."""
         if self.host.in_flight is not None and self.reads is not None:

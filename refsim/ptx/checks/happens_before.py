@@ -41,10 +41,12 @@ class Clocks:
     """The order of one launch: rows of the lanes that run now, and what stands released at locations.
 
     `released` outlives the CTAs that run now for locations in global memory. Stamps are numbers of accesses.
+    `ignores_scopes`: arrivals at other CTAs' mbarriers reach these, whatever their scope.
     """
 
     geometry: Geometry
     released: dict[Key, Released]
+    ignores_scopes: bool = False
     rows: Rows = field(init=False)
     known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
     answers: Answers = field(default_factory=Answers)

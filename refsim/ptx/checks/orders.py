@@ -1,7 +1,7 @@
 """What puts the accesses of a launch in order: fences, barriers, releases that acquires observe; noted in the journal too.
 
-`strict` is the order of the memory model, `loose` also counts where a warp only converged; `met` is the newest access before
-each lane's last barrier.
+`strict` is the order of the memory model, `loose` also counts where a warp only converged; `tensor` is that of tensor memory,
+which tcgen05.fence makes of relaxed operations too; `met` is the newest access before each lane's last barrier.
 """
 
 from typing import Any
@@ -32,7 +32,12 @@ class Orders:
         strict, loose = history.released
         self.strict = Clocks(self.geometry, strict)
         self.loose = Clocks(self.geometry, loose) if converges else None
-        self.clocks = [self.strict] if self.loose is None else [self.strict, self.loose]
+        self.tensor = self.strict
+        spans = machine.code.has_tensor_memory and self.geometry.cluster_ctas > 1
+        if spans or machine.code.fences_tensor_memory:
+            self.tensor = Clocks(self.geometry, {}, ignores_scopes=True)
+        several = [self.strict] if self.tensor is self.strict else [self.strict, self.tensor]
+        self.clocks = several if self.loose is None else [*several, self.loose]
         self.clusters = [ClusterOrder(clocks, machine.alive) for clocks in self.clocks]
         self.journal = history.journal
         self.journal.geometry = self.geometry
@@ -128,10 +133,9 @@ class Orders:
         self.journal.add(
             journal.CLUSTER_ARRIVE, self.history.now, lanes, statement=statement, meaning=meaning, detail=alive
         )
-        if not releases:
-            return
-        for order in self.clusters:
-            order.arrive(lanes, self.history.now)
+        for order, clocks in zip(self.clusters, self.clocks, strict=True):
+            if releases or (clocks is self.tensor and clocks.fences):
+                order.arrive(lanes, self.history.now)
 
     def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
         """All threads of these clusters have arrived."""

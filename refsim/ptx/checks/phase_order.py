@@ -82,7 +82,7 @@ class Complete:
         """These lanes saw it, and acquire to a scope."""
         clocks.learn_of_cta(lanes, self.cta, self.warps)
         clocks.learn(lanes, self.rest)
-        if scope >= CLUSTER:
+        if scope >= CLUSTER or clocks.ignores_scopes:
             clocks.learn(lanes, self.far)
         if clocks.fenced.is_used:
             everyone = np.union1d(self.arrived, lanes)
@@ -93,7 +93,7 @@ class Complete:
         number = cta + geometry.first
         stamps = {number * geometry.warps + warp: int(self.warps[warp]) for warp in np.flatnonzero(self.warps).tolist()}
         near = self.rest | Knowledge({number: self.cta}, stamps)
-        return Released(ctas={number: near}, clusters={number // geometry.cluster_ctas: self.far})
+        return Released(ctas={number: near}, clusters={number // geometry.cluster_ctas: self.far}, is_narrow=True)
 
 
 @dataclass
@@ -117,6 +117,7 @@ class PhaseOrder:
     def __init__(self, clocks: list[Clocks], history: History, reporter: Reporter, stride: int) -> None:
         self.clocks, self.history, self.reporter, self.stride = clocks, history, reporter, stride
         self.geometry = clocks[0].geometry
+        self.loosest = [each for each in clocks if not each.ignores_scopes][-1]
         self.arrived: dict[int, list[Arrived]] = {}
         self.complete: dict[int, list[Complete]] = {}
         self.births: dict[int, Birth] = {}
@@ -169,14 +170,14 @@ class PhaseOrder:
         del self.arrived[flat], self.complete[flat]
         agents, numbers = (np.fromiter(each, np.int64) for each in (birth.touched.keys(), birth.touched.values()))
         lane = np.repeat(access.threads.ids[:1], len(agents))
-        ordered = self.clocks[-1].is_ordered(lane, agents, numbers)
+        ordered = self.loosest.is_ordered(lane, agents, numbers)
         if not ordered.all() and self.reporter.is_news(access.statement):
             other = int(np.argmin(ordered))
             pair = Pair(int(lane[0]), int(agents[other]), int(numbers[other]), READ)
             self.reporter.report(replace(access, kind=WRITE), pair, (access.space, flat % self.stride))
 
     def _pair(self, lane: int, other: int, number: int) -> Pair:
-        loose = self.clocks[-1].is_ordered(np.array([lane]), np.array([other]), np.array([number]))
+        loose = self.loosest.is_ordered(np.array([lane]), np.array([other]), np.array([number]))
         return Pair(lane, other, number, WRITE, converged=bool(loose[0]))
 
     def _agent(self, lane: int) -> int:
@@ -222,7 +223,7 @@ class PhaseOrder:
                 arrived.add(self.geometry, rows, fenced, rows.own[fenced])
 
     def _released_far(self, clocks: Clocks, lane: int, meaning: Semantics) -> Knowledge:
-        if meaning.scope < CLUSTER:
+        if meaning.scope < CLUSTER and not clocks.ignores_scopes:
             return NOTHING
         if meaning.releases:
             return clocks.snapshot(clocks.rows, lane, self.history.now)

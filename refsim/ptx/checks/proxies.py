@@ -24,6 +24,7 @@ from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
 PROXY_CHECK, REFILL = "missing-proxy-fence", "unfenced-refill"
+_IN_ORDER = "tcgen05.alloc"  # PTX ISA, tcgen05: it keeps the order of one address, whatever comes behind it
 _UNITS = {ASYNC: "the async proxy", MAP_PROXY: "the tensormap proxy"}
 _MAP_RULE = (
     "PTX ISA, fence.proxy.tensormap: a map that threads wrote is released by them (tensormap.cp_fenceproxy does it) and "
@@ -148,7 +149,7 @@ class Proxies:
 
     def after(self, access: Access) -> None:
         """What a thread did, behind its accesses until now."""
-        if access.proxy == GENERIC and access.kind != DISCARD:
+        if access.proxy == GENERIC and access.kind != DISCARD and not access.statement.opcode.startswith(_IN_ORDER):
             self._mark(access)
 
     def _parts(self, access: Access) -> list[tuple[MarkedMemory, Access, Array]]:

@@ -36,6 +36,10 @@ class Lowered(Protocol):
 
     @property
     def steps(self) -> Sequence[Stated]: ...
+    @property
+    def has_tensor_memory(self) -> bool: ...
+    @property
+    def fences_tensor_memory(self) -> bool: ...
 
 
 class OrderListener(Protocol):

@@ -51,6 +51,11 @@ class TensorBox:
         apart = self.cta != other.cta or self.end <= other.first or other.end <= self.first
         return not apart and bool((self.lanes & other.lanes).any())
 
+    def covers_the_same(self, other: "TensorBox") -> bool:
+        """Whether the two are the same words."""
+        same = (self.cta, self.first, self.end) == (other.cta, other.first, other.end)
+        return same and bool((self.lanes == other.lanes).all())
+
 
 @lru_cache(maxsize=64)
 def _table(shape: str, count: int, split: int) -> tuple[Array, Array]:

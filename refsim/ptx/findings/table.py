@@ -28,8 +28,8 @@ class Check:
 
 # fmt: off
 CHECKS = (
-    Check("race", FAILURE, "two threads access bytes of shared or global memory, one of them writes, and nothing orders them",
-          "races"),
+    Check("race", FAILURE, "two threads access bytes of shared or global memory or words of tensor memory, one of them writes, "
+          "and nothing orders them", "races"),
     Check("ordered-by-convergence", WARNING, "two accesses that nothing orders but a shfl, vote, match, redux or wgmma between "
           "them: the threads meet there, and memory is not ordered", part_of="race"),
     Check("equal-stores", NOTE, "two copies to global memory that nothing orders bring the same bytes to one place",
@@ -47,8 +47,8 @@ CHECKS = (
           "before griddepcontrol.wait", part_of="race"),
     Check("read-before-wait", FAILURE, "shared bytes are read or written while a copy still writes them, or written while one "
           "reads them, or a tensor map changes while one reads it", "copies"),
-    Check("register-in-flight", FAILURE, "a register is read or written while a wgmma still uses it",
-          part_of="read-before-wait"),
+    Check("register-in-flight", FAILURE, "a register is read or written while a wgmma still uses it, or written while a "
+          "tcgen05.ld still loads it", part_of="read-before-wait"),
     Check("unfenced-register", FAILURE, "a wgmma uses a register that was accessed otherwise, without a wgmma.fence between",
           part_of="read-before-wait"),
     Check("tensor-memory-in-flight", FAILURE, "tensor memory is touched while a tcgen05.mma or cp in flight uses it, or a load "

@@ -57,7 +57,7 @@ def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) ->
                 f"{count} columns of tensor memory, while the block holds {pipe.memory.spoken(cta)}: it waits for ever"
             )
             raise lanes.fault(MISUSE, warp, what, str(ALLOCATION))
-        pipe.holds(cta, lanes.statement)
+        pipe.holds(Lanes(lanes.machine, lanes.ids[warp : warp + WARP], lanes.statement), first, count)
         one = Lanes(lanes.machine, lanes.ids[warp : warp + 1], lanes.statement)
         where = "generic" if space is None else "shared"
         one.store(where, lanes.full(address)[warp : warp + 1], np.array([first], np.uint32), 4)
@@ -176,9 +176,9 @@ for _what in ("ld", "st"):
 
 @instruction(
     "tcgen05.{side:fence::before_thread_sync|fence::after_thread_sync}",
-    ignores=("side",),
     since=TENSOR_SINCE,
     source=PTX["tcgen05.fence"],
 )
-def fence(lanes: Lanes) -> None:
-    """Operations of the tensor core stay before, or behind, what threads agree on: nothing moves here, as all is in order."""
+def fence(lanes: Lanes, *, side: str) -> None:
+    """Operations of the tensor core stay before, or behind, what threads synchronise by, be it relaxed. Nothing moves here."""
+    lanes.machine.tensor_pipe.fenced(lanes, is_before="before" in side)

@@ -103,6 +103,12 @@ class Code:
         return any(step.bound.clause.mnemonic == "tcgen05" for step in self.steps)
 
     @cached_property
+    def fences_tensor_memory(self) -> bool:
+        """Whether its tcgen05.fence may order what nothing else does: by relaxed operations, or in other CTAs."""
+        opcodes = {step.statement.opcode for step in self.steps}
+        return any(each.startswith("tcgen05.fence") for each in opcodes) and any(map(_is_relaxed, opcodes))
+
+    @cached_property
     def has_async_proxy(self) -> bool:
         """Whether copy engines or tensor cores access memory for it."""
         return any(step.statement.opcode.startswith(_ASYNC_PROXY) for step in self.steps)
@@ -182,6 +188,11 @@ class Code:
     def converges(self) -> bool:
         """Whether lanes of a warp meet anywhere without ordering memory."""
         return any(step.bound.clause.converges for step in self.steps)
+
+
+def _is_relaxed(opcode: str) -> bool:
+    kind, *words = opcode.split(".")
+    return kind in ("atom", "red") or "relaxed" in words or "volatile" in words
 
 
 def _polls(step: Step) -> bool:

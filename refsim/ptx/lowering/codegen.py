@@ -308,8 +308,8 @@ class Writer:
             for name, new in zip(targets, fresh, strict=True):
                 self.lines.append(f"    {name} = merge(lanes, {guard}, {name}, {new})")
         else:
-            inner = left.replace("r", "nr")
-            self.lines.append(f"    {inner} = {function}({', '.join(arguments)})")
+            inner = f"{left.replace('r', 'nr')} = " if left else ""
+            self.lines.append(f"    {inner}{function}({', '.join(arguments)})")
             self.lines += [f"    {name} = np.where({guard}, n{name}, {name})" for name in targets]
 
     def left_side(self, step: Step, letter: str = "r") -> str:

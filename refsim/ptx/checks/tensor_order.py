@@ -1,0 +1,182 @@
+"""Who touched words of tensor memory before whom: operations that are complete, and what puts others behind them.
+
+An operation of a tensor core is complete for whoever sees the phase of its commit complete, a load or a store of a warp behind
+its tcgen05.wait. From there on it is an access like any other: the mechanisms of the memory model order it (PTX ISA, tcgen05,
+specialized inter-thread synchronization: they apply to tcgen05 too), so that a barrier, or a release that is acquired, needs no
+tcgen05.fence, as CUTLASS and Triton have none there. Where threads synchronise by relaxed operations, a
+tcgen05.fence::before_thread_sync and an ::after_thread_sync around these do it, for tensor memory alone. The same two hand an
+operation over that is still in flight, to one that the tensor core does behind it anyway.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.layouts.holders import WARP
+from refsim.ptx.checks.happens_before import Clocks
+from refsim.ptx.checks.history import History
+from refsim.ptx.checks.races import Races
+from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.tensor_cells import TensorBox
+from refsim.ptx.memory.semantics import GPU, Semantics
+from refsim.ptx.text.syntax import Statement, place
+
+CODE = "race"
+RULE = (
+    "PTX ISA, tcgen05 memory consistency: completed operations of two threads need a barrier or a release that the other "
+    "acquires between them, or relaxed ones between tcgen05.fence::before_thread_sync and ::after_thread_sync"
+)
+_BEFORE = Semantics(strong=True, releases=True, scope=GPU)
+_AFTER = Semantics(strong=True, acquires=True, scope=GPU)
+_NOBODY = -1
+_PIPES = ("cp", "mma"), ("shift", "mma"), ("mma", "shift")
+
+
+@dataclass(frozen=True, eq=False)
+class TensorTouch:
+    """A completed access to words of tensor memory: access `number` of any of these agents, all of one warp or one that stands
+    for a tensor core. `issuer` is the lane whose later operations come behind it by themselves, `handed` are others like it."""
+
+    box: TensorBox
+    writes: bool
+    statement: Statement
+    agents: NDArray[np.int64]
+    number: int
+    issuer: int = _NOBODY
+    handed: frozenset[int] = frozenset()
+
+
+@dataclass
+class HandedOver:
+    """To whom an operation in flight has been handed: `fenced` is the access number of its thread's tcgen05.fence before."""
+
+    fenced: int = 0
+    lanes: frozenset[int] = frozenset()
+
+
+@dataclass
+class TensorOrder:
+    """The touches of each CTA's tensor memory that later ones must come behind."""
+
+    races: Races
+    touches: dict[int, list[TensorTouch]] = field(default_factory=dict)
+
+    @property
+    def clocks(self) -> Clocks:
+        return self.races.orders.tensor
+
+    @property
+    def history(self) -> History:
+        return self.races.history
+
+    # ---- accesses
+    def demand(self, lanes: Lanes, box: TensorBox, *, writes: bool, of: int = _NOBODY) -> None:
+        """Words that a lane or a warp is about to touch: it comes behind whoever did so before. `of`: a tensor core does it for
+        this lane, behind what it did for it earlier."""
+        for touch in self.touches.get(box.cta, ()):
+            if not (writes or touch.writes) or (of != _NOBODY and (of == touch.issuer or of in touch.handed)):
+                continue
+            if box.meets(touch.box) and not self._is_ordered(lanes.ids, touch):
+                error = lanes.fault(CODE, 0, self._said(box, touch, writes=writes), RULE)
+                self.races.machine.report(error, lanes.statement)
+                return
+
+    def _is_ordered(self, ids: Ids, touch: TensorTouch) -> bool:
+        """Whether some lane comes behind some agent: a warp loads, stores and waits as one."""
+        return any(self.clocks.comes_after(lane, touch.agents, touch.number).any() for lane in ids.tolist())
+
+    def _said(self, box: TensorBox, touch: TensorTouch, *, writes: bool) -> str:
+        verb, done = "overwrites" if writes else "reads", "wrote" if touch.writes else "reads"
+        geometry, agent = self.races.geometry, int(touch.agents[0])
+        first = geometry.first * geometry.threads
+        who = "a tensor core" if agent >= geometry.grid_threads else geometry.describe(agent - first)
+        return (
+            f"{verb} {spoken(box)} that {who} by {place(touch.statement)} {done}, with no barrier between, nor a release that "
+            "the other acquires"
+        )
+
+    def touched(self, touch: TensorTouch) -> None:
+        """An access is complete; what it was compared with and covers matters no more."""
+        held = self.touches.setdefault(touch.box.cta, [])
+        held[:] = [each for each in held if not _replaces(touch, each)]
+        held.append(touch)
+
+    def warp_touched(self, lanes: Ids, box: TensorBox, statement: Statement, *, writes: bool) -> None:
+        """A warp has waited for its load or store, or has allocated."""
+        agents = lanes + self.races.first
+        self.touched(TensorTouch(box, writes, statement, agents, self.history.number(statement, 4)))
+
+    def landed(
+        self, flat: int, one: Lanes, boxes: Iterable[tuple[TensorBox, bool]], handed: HandedOver
+    ) -> tuple[int, int]:
+        """Somebody sees the phase of the mbarrier at a byte position complete that counts an operation: whose access it is from
+        now on, and its number. `boxes` are what it touched, and whether it wrote."""
+        assert one.statement is not None
+        agent, number = self.races.phases.agent_of(flat), self.history.number(one.statement, 4)
+        agents, issuer = np.array([agent]), int(one.ids[0])
+        for box, writes in boxes:
+            self.touched(TensorTouch(box, writes, one.statement, agents, number, issuer, handed.lanes))
+        return agent, number
+
+    def forget(self, box: TensorBox) -> None:
+        """Columns are given back: whoever gets them allocates them."""
+        held = self.touches.get(box.cta, [])
+        held[:] = [each for each in held if not box.meets(each.box)]
+
+    # ---- fences
+    def fence_before(self, lanes: Lanes, flying: Iterable[tuple[int, HandedOver]]) -> None:
+        """What these lanes did stays before what they synchronise by, also operations of theirs in flight, given by lane."""
+        assert lanes.statement is not None
+        now = self.history.number(lanes.statement, 4)
+        if self.clocks is not self.races.strict:
+            self.clocks.fence(lanes.ids, _BEFORE, now)
+        mine = set(lanes.ids.tolist())
+        for lane, handed in flying:
+            if lane in mine:
+                handed.fenced = now
+
+    def fence_after(self, lanes: Lanes, flying: Iterable[tuple[int, HandedOver]]) -> None:
+        """What these lanes do stays behind what they have synchronised by: operations in flight may be handed to them."""
+        if self.clocks is not self.races.strict:
+            self.clocks.fence(lanes.ids, _AFTER, self.history.now)
+        for lane, handed in flying:
+            if handed.fenced:
+                agents, stamps = (np.full(lanes.count, each) for each in (lane + self.races.first, handed.fenced))
+                ordered = self.clocks.is_ordered(lanes.ids, agents, stamps)
+                handed.lanes |= frozenset(lanes.ids[ordered].tolist())
+
+
+def are_piped(earlier: Statement, later: Statement, *, is_same: bool) -> bool:
+    """Whether a tensor core does the second behind the first by itself (PTX ISA, tcgen05, pipelined instructions); of products
+    `is_same` says that they have one accumulator."""
+    (_, first, *words), (_, second, *more) = earlier.opcode.split("."), later.opcode.split(".")
+    if (first, second) == ("mma", "mma"):
+        return is_same and _kind(words) == _kind(more)
+    return (first, second) in _PIPES or ((first, second) == ("shift", "cp") and "4x256b" in more)
+
+
+def _kind(words: list[str]) -> str:
+    return next((word for word in words if word.startswith("kind::")), "")
+
+
+def spoken(box: TensorBox) -> str:
+    """`lanes 0 to 31, columns 0 to 63 of tensor memory`."""
+    which = np.flatnonzero(box.lanes)
+    return f"lanes {which[0]} to {which[-1]}, columns {box.first} to {box.end - 1} of tensor memory"
+
+
+def by_warps(lanes: Lanes) -> Iterator[Lanes]:
+    """Whole warps, one by one."""
+    for at in range(0, lanes.count, WARP):
+        yield lanes if lanes.count == WARP else Lanes(lanes.machine, lanes.ids[at : at + WARP], lanes.statement)
+
+
+def _replaces(new: TensorTouch, old: TensorTouch) -> bool:
+    """Whether whoever comes behind a new access comes behind an old one: it wrote all the words, having come behind itself; or
+    the same agents read them again."""
+    if old.box.first < new.box.first or old.box.end > new.box.end or (old.box.lanes & ~new.box.lanes).any():
+        return False
+    return new.writes or (old.issuer == new.issuer and not old.writes and np.array_equal(old.agents, new.agents))
