@@ -19,6 +19,7 @@ REPEATED = {
         ("m8n32k16", "a", 4),
     )
 }
+REPEATED |= {f"tcgen05.sp.m{m}k{k}.ws.meta": 128 // m for m in (32, 64) for k in ("16.tf32", "32.f16", "64.f8f6f4")}
 names = st.sampled_from(NAMES)
 Codes = NDArray[np.uint64]
 

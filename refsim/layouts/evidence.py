@@ -23,6 +23,7 @@ AGREES: dict[str, tuple[str, ...]] = {
         "tcgen05.n64.?x.sfb", "tcgen05.n96.?x.sfb", "tcgen05.n128.?x.sfb", "tcgen05.n160.?x.sfb", "tcgen05.n192.?x.sfb",
         "tcgen05.n224.?x.sfb", "tcgen05.n256.?x.sfb", "tcgen05.n*.?x.sfb.2x2", "swizzle.*", "wgmma-smem",
         "tcgen05-smem", "tcgen05-instr*", "wgmma.sp.*", "mma.sp.m16n8k64.e*",
+        "tcgen05.sp.m128k*.1sm.meta", "tcgen05.sp.m256k*.2sm.meta", "tcgen05.sp.m*k*.ws.meta",
     ),
     TENSOR_LAYOUTS_PACKAGE: (
         "mma.m8n8k4.*", "mma.m8n8k16.s8.*", "mma.m8n8k32.s4.*", "mma.m8n8k128.*", "mma.m16n8k[48].*", "mma.m16n8k16.[bf]*",

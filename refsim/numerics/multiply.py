@@ -29,9 +29,10 @@ def mma(call: Call | SparseCall) -> NDArray[Any]:
     those of a target. `k`: the K of one instruction, None for the largest of that unit and type.
     `a_scale` (..., M, K // block) and `b_scale` (..., N, K // block): codes of `scale_format` ("e8m0", "ue4m3").
     `negate_a`, `negate_b`: the operand's sign turned, where the instruction has that flag.
-    `metadata`: the product of a sparse A (mma.sp, wgmma.mma_async.sp), of which `a` (..., M, K / 2) has the stored codes
-    and `metadata`, of the same shape, their positions in each group of four (tf32: two), as `compress` returns both; b
-    is whole, and `k` the instruction's own. Elements of B that no stored code meets are absent, NaN or not.
+    `metadata`: the product of a sparse A (mma.sp, wgmma.mma_async.sp, tcgen05.mma.sp), of which `a` (..., M, K / 2) has the
+    stored codes and `metadata`, of the same shape, their positions in each group of four (tf32: two; tcgen05.mxf4: two pairs
+    of eight), as `compress` returns both; b is whole, and `k` the instruction's own; scales are those of blocks of what is
+    stored. Elements of B that no stored code meets are absent, NaN or not.
     mma(np.full((1, 32), 0x38, np.uint8), np.full((1, 32), 0x38, np.uint8)) is [[32.0]].
     On Hopper's FP8 wgmma 2^13 + 2^-1 is 2^13: C and products keep 13 bits below the largest exponent.
     Raises RefsimError for unknown combinations, with the known ones, and for arguments that do not fit. Warns with

@@ -14,7 +14,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
-from refsim.formats import BF16, E4M3, E5M2, F16, F32, S8, S32, TF32, U8, ElementType, float_named
+from refsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F16,
+    F32,
+    S8,
+    S32,
+    TF32,
+    U8,
+    ElementType,
+    float_named,
+)
 from refsim.integers import array_of
 from refsim.numerics.calls import Arguments, Call, codes_and_format, fitted
 from refsim.numerics.profiles import profile
@@ -31,16 +46,17 @@ _SHAPES = "a (..., M, K / 2) codes, metadata (..., M, K / 2) positions, b (..., 
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Of each `group` neighbours in a row `kept` are stored: 2:4."""
+    """Of each `group` neighbours in a row `kept` are stored, `together` of them side by side: 2:4, or 4:8 in pairs."""
 
     kept: int
     group: int
+    together: int = 1
 
     def __str__(self) -> str:
-        return f"{self.kept}:{self.group}"
+        return f"{self.kept}:{self.group}" + " in pairs" * (self.together == 2)
 
 
-TWO_OF_FOUR, ONE_OF_TWO = Sparsity(2, 4), Sparsity(1, 2)
+TWO_OF_FOUR, ONE_OF_TWO, PAIRS_OF_EIGHT = Sparsity(2, 4), Sparsity(1, 2), Sparsity(4, 8, 2)
 
 INFERRED = Evidence(
     Level.UNVERIFIED,
@@ -74,7 +90,8 @@ class SparseForm:
 # What a chip is measured to do otherwise stands in `changes`: chunks that end where those of the whole A end would be
 # {"length": 8} for f16 of mma.sync on sm_90.
 # fmt: off
-_WARP, _WARPGROUP = PTX["mma.sp"], PTX["wgmma.mma_async.sp"]
+_WARP, _WARPGROUP, _BLOCK = PTX["mma.sp"], PTX["wgmma.mma_async.sp"], PTX["tcgen05.mma.sp"]
+_NARROW = (E4M3, E5M2, E2M3, E3M2, E2M1)
 SPARSE_FORMS = (
     SparseForm(unit="mma.sync", types=(F16,), results=(F32, F16), k=(32, 16), sparsity=TWO_OF_FOUR, since="sm_80",
                source=_WARP),
@@ -94,13 +111,30 @@ SPARSE_FORMS = (
                source=_WARPGROUP),
     SparseForm(unit="wgmma", types=(S8, U8), results=(S32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_90a",
                source=_WARPGROUP, evidence=_EXACT),
+    SparseForm(unit="tcgen05.f16", types=(F16,), results=(F32, F16), k=(32,), sparsity=TWO_OF_FOUR, since="sm_100a",
+               source=_BLOCK),
+    SparseForm(unit="tcgen05.f16", types=(BF16,), results=(F32,), k=(32,), sparsity=TWO_OF_FOUR, since="sm_100a",
+               source=_BLOCK),
+    SparseForm(unit="tcgen05.tf32", types=(TF32,), results=(F32,), k=(16,), sparsity=ONE_OF_TWO, since="sm_100a",
+               source=_BLOCK),
+    SparseForm(unit="tcgen05.f8f6f4", types=_NARROW, results=(F32, F16), k=(64,), sparsity=TWO_OF_FOUR, since="sm_100a",
+               source=_BLOCK),
+    SparseForm(unit="tcgen05.i8", types=(S8, U8), results=(S32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_100a",
+               source=_BLOCK, evidence=_EXACT),
+    SparseForm(unit="tcgen05.mxf8f6f4", types=_NARROW, results=(F32,), k=(64,), sparsity=TWO_OF_FOUR, since="sm_100a",
+               source=_BLOCK),
+    SparseForm(unit="tcgen05.mxf4", types=(E2M1,), results=(F32,), k=(128,), sparsity=PAIRS_OF_EIGHT, since="sm_100a",
+               source=_BLOCK),
+    SparseForm(unit="tcgen05.mxf4nvf4", types=(E2M1,), results=(F32,), k=(128,), sparsity=PAIRS_OF_EIGHT, since="sm_100a",
+               source=_BLOCK),
 )
 # fmt: on
 
 
-def sparsity_of(format: ElementType) -> Sparsity:
-    """How a sparse A of that type is stored: 1:2 for tf32, 2:4 for f16, bf16, FP8, s8 and u8."""
-    form = next((form for form in SPARSE_FORMS if format in form.types), None)
+def sparsity_of(format: ElementType, unit: Unit | None = None) -> Sparsity:
+    """How a sparse A of that type is stored: 1:2 for tf32, 2:4 for f16, bf16, FP8, s8 and u8; e2m1 is 4:8 in pairs where
+    the unit has containers of 4 bits, 2:4 elsewhere."""
+    form = next((form for form in SPARSE_FORMS if format in form.types and unit in (None, form.unit)), None)
     if form is None:
         known = dict.fromkeys(type.name for form in SPARSE_FORMS for type in form.types)
         raise unknown("type of a sparse matrix", format.name, list(known))
@@ -158,37 +192,51 @@ def sparse_rows(rows: Iterable[Profile]) -> Iterator[Profile]:
 # ---- storage
 
 
-def compress(a: ArrayLike, format: str | ElementType | None = None) -> tuple[Codes, Positions]:
+def compress(
+    a: ArrayLike, format: str | ElementType | None = None, *, unit: Unit | None = None
+) -> tuple[Codes, Positions]:
     """What a sparse instruction is given of a matrix (..., K) with enough zeros: its stored codes and their positions.
 
     Both results are (..., K / 2). `format` may be left out where the array is one of ml_dtypes. Of each four neighbours
     (tf32: two) at most two (one) may be nonzero, zeros of either sign counting as zeros; where fewer are, the first places
-    that are left stand for them, and positions rise within a group.
+    that are left stand for them, and positions rise within a group. `unit` "tcgen05.mxf4" and "tcgen05.mxf4nvf4" store two of
+    the four pairs of each eight.
     compress(np.uint16([[0, 0, 0x3c00, 0]]), "f16")[1] is [[0, 2]], and the stored codes are 0 and 0x3c00.
     Raises RefsimError `not-sparse` with the place of a group that holds too much. Source: PTX ISA, sparse matrix storage.
     """
     codes, row = _codes(a, format)
-    sparsity = sparsity_of(row)
+    sparsity = sparsity_of(row, unit)
     if codes.ndim < 1 or codes.shape[-1] == 0 or codes.shape[-1] % sparsity.group:
         raise RefsimError("operand-k", f"rows of {codes.shape} codes are not whole groups of {sparsity.group}")
     groups = codes.reshape(*codes.shape[:-1], codes.shape[-1] // sparsity.group, sparsity.group)
     present = groups & codes.dtype.type(_magnitudes(row)) != 0
-    counts = present.sum(axis=-1)
-    if (counts > sparsity.kept).any():
-        place = tuple(int(each[0]) for each in np.nonzero(counts > sparsity.kept))
+    runs = present.reshape(*groups.shape[:-1], -1, sparsity.together).any(axis=-1)
+    counts = runs.sum(axis=-1)
+    if (beyond := counts > sparsity.kept // sparsity.together).any():
+        place = tuple(int(each[0]) for each in np.nonzero(beyond))
+        things = "elements" if sparsity.together == 1 else "pairs"
         raise RefsimError(
             "not-sparse",
-            f"{int(counts[place])} of the {sparsity.group} elements from {_element(place, sparsity.group)} on are nonzero",
+            f"{int(counts[place])} of the {runs.shape[-1]} {things} from {_element(place, sparsity.group)} on are nonzero",
             rule=f"PTX ISA, sparse matrix storage: {row} is {sparsity}",
             help="set the smallest to zero before",
         )
-    chosen = np.sort(np.argsort(~present, axis=-1, kind="stable")[..., : sparsity.kept], axis=-1)
+    order = np.argsort(~runs, axis=-1, kind="stable")[..., : sparsity.kept // sparsity.together]
+    chosen = expanded_runs(np.sort(order, axis=-1), sparsity)
     shape = (*codes.shape[:-1], codes.shape[-1] // sparsity.group * sparsity.kept)
     stored = np.take_along_axis(groups, chosen, axis=-1).reshape(shape)
     return stored, chosen.astype(np.uint8).reshape(shape)
 
 
-def decompress(a: ArrayLike, metadata: ArrayLike, format: str | ElementType | None = None) -> Codes:
+def expanded_runs(runs: NDArray[Any], sparsity: Sparsity) -> NDArray[Any]:
+    """The positions of elements, from those of the runs that they stand in: pairs 0 and 2 are elements 0, 1, 4 and 5."""
+    inside = runs[..., None] * sparsity.together + np.arange(sparsity.together)
+    return inside.reshape(*runs.shape[:-1], -1)
+
+
+def decompress(
+    a: ArrayLike, metadata: ArrayLike, format: str | ElementType | None = None, *, unit: Unit | None = None
+) -> Codes:
     """The whole matrix (..., K) of stored codes and their positions, both (..., K / 2); what is not stored is +0.
 
     Positions of a group may stand in any order. The inverse of `compress`, but for zeros that are not stored.
@@ -196,7 +244,7 @@ def decompress(a: ArrayLike, metadata: ArrayLike, format: str | ElementType | No
     Raises RefsimError `metadata` for positions that are equal or beyond their group. Source: PTX ISA, sparse matrix storage.
     """
     codes, row = _codes(a, format)
-    sparsity = sparsity_of(row)
+    sparsity = sparsity_of(row, unit)
     positions = checked_positions(metadata, codes.shape, sparsity)
     shape = (*codes.shape[:-1], codes.shape[-1] // sparsity.kept)
     groups = np.zeros((*shape, sparsity.group), codes.dtype)
@@ -218,9 +266,18 @@ def checked_positions(metadata: ArrayLike, shape: tuple[int, ...], sparsity: Spa
         place = tuple(int(each[0]) for each in np.nonzero(beyond))
         what = f"position {int(positions[place])} of stored element {place}"
         raise RefsimError("metadata", what, rule=f"positions in a group of {sparsity.group} are below {sparsity.group}")
-    if sparsity.kept == 2 and (equal := positions[..., ::2] == positions[..., 1::2]).any():
+    runs = positions.reshape(*shape[:-1], -1, sparsity.kept // sparsity.together, sparsity.together)
+    first = runs[..., 0] - runs[..., 0] % sparsity.together
+    if (torn := runs != first[..., None] + np.arange(sparsity.together)).any():
+        group = tuple(int(each[0]) for each in np.nonzero(torn.any(axis=(-1, -2))))
+        raise RefsimError(
+            "metadata",
+            f"group {group} has positions {', '.join(map(str, runs[group].ravel().tolist()))}",
+            rule=f"{sparsity}: the elements of a pair are stored side by side",
+        )
+    if first.shape[-1] == 2 and (equal := first[..., 0] == first[..., 1]).any():
         group = tuple(int(each[0]) for each in np.nonzero(equal))
-        position = int(positions[..., ::2][group])
+        position = int(first[..., 0][group])
         raise RefsimError(
             "metadata",
             f"group {group} has positions {position} and {position}",
@@ -284,8 +341,11 @@ class SparseCall:
         for start in range(0, self.shape[-2], step):
             rows = slice(start, start + step)
             c = None if given.c is None else np.asarray(given.c)[..., rows, None, :]
-            met = gathered(b, self.positions[..., rows, :], sparsity_of(given.a_format))
-            call = fitted(replace(given, a=a[..., rows, None, :], b=met, c=c), self.row, self.k)
+            met = gathered(b, self.positions[..., rows, :], sparsity_of(given.a_format, self.row.unit))
+            a_scale = None if given.a_scale is None else np.asarray(given.a_scale)[..., rows, None, :]
+            b_scale = None if given.b_scale is None else np.asarray(given.b_scale)[..., None, :, :]
+            own = replace(given, a=a[..., rows, None, :], b=met, c=c, a_scale=a_scale, b_scale=b_scale)
+            call = fitted(own, self.row, self.k)
             yield replace(call, shape=(*call.shape[:-2], call.shape[-1]))
 
     def result(self) -> NDArray[Any]:
@@ -296,7 +356,7 @@ class SparseCall:
 def sparse_call(arguments: Arguments, metadata: ArrayLike, row: Profile, k: int) -> SparseCall:
     """The call of a sparse instruction; raises RefsimError where operands and metadata do not fit each other."""
     a, b = (native(array_of(name, side)) for name, side in (("a", arguments.a), ("b", arguments.b)))
-    sparsity, where = sparsity_of(arguments.a_format), f"sparse {row.name}"
+    sparsity, where = sparsity_of(arguments.a_format, row.unit), f"sparse {row.name}"
     if min(a.ndim, b.ndim) < 2 or not a.size or a.shape[-1] * sparsity.group != b.shape[-1] * sparsity.kept:
         raise RefsimError(
             "operand-shape", f"a has shape {a.shape}, b has shape {b.shape}", where, f"{sparsity}: {_SHAPES}"

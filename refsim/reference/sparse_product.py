@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from refsim.formats import ElementType
+from refsim.formats import ElementType, Format
 from refsim.numerics.dot.definition import dot_product
 from refsim.numerics.rows import Profile
 
@@ -24,14 +24,30 @@ def sparse_dot_product(
     *,
     a_format: str | ElementType,
     b_format: str | ElementType,
+    a_scale: Sequence[int] = (),
+    b_scale: Sequence[int] = (),
+    scale_format: str | Format | None = None,
 ) -> int:
     """The code of c + sum of row[i] b[i] over the i that are there, by instructions that take `k` elements of the row each.
 
     Both operands of an absent product are dropped before anybody looks at what they mean; the others, in rising i, are added
-    as `profile` adds the products of one instruction.
+    as `profile` adds the products of one instruction. Scales are those of equal parts of the row.
     """
-    for start in range(0, len(row), k):
+    blocks = len(a_scale) * k // len(row)
+    for number, start in enumerate(range(0, len(row), k)):
         there = [i for i in range(start, start + k) if row[i] is not None]
         a = [code for code in row[start : start + k] if code is not None]
-        c = dot_product(a, [b[i] for i in there], c, profile, len(a), a_format=a_format, b_format=b_format).result
+        part = slice(number * blocks, number * blocks + blocks)
+        c = dot_product(
+            a,
+            [b[i] for i in there],
+            c,
+            profile,
+            len(a),
+            a_format=a_format,
+            b_format=b_format,
+            a_scale=a_scale[part],
+            b_scale=b_scale[part],
+            scale_format=scale_format,
+        ).result
     return c

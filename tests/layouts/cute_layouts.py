@@ -133,8 +133,44 @@ CUTE_SPARSE = [
 ]
 
 
+# tmem_e_frg and tmem_e_frg_ws: (row, k of the whole A) -> lane + 128 * unit, of which a field has two, for FP4 four
+CUTE_METADATA = {
+    "k16.tf32": (2, "((8,2,{i}),((8,2),{copies})):((1,1024,16),((128,8),{m}))"),
+    "k32.f16": (2, "((8,2,{i}),((16,2),{copies})):((1,2048,16),((128,8),{m}))"),
+    "k64.f8f6f4": (2, "({m},(64,{copies})):(1,(128,{m}))"),
+    "k128.mxf4": (4, "({m},(128,{copies})):(1,(128,{m}))"),
+}
+
+
 def cute_peer() -> Peer:
-    return cute_mma() | cute_wgmma() | cute_sparse() | cute_copies() | cute_tmem()
+    return cute_mma() | cute_wgmma() | cute_sparse() | cute_copies() | cute_tmem() | cute_metadata()
+
+
+def cute_metadata() -> Peer:
+    """Those of 128 rows a CTA, and of B stationary: CuTe has no other."""
+    found: Peer = {}
+    for name in fragments("tcgen05.sp"):
+        _, _, shape, *_, variant, operand = name.split(".")
+        if operand == "meta" and (variant == "ws" or shape.startswith("m128k" if variant == "1sm" else "m256k")):
+            found[name] = partial(tmem_metadata, name)
+    return found
+
+
+def tmem_metadata(name: str) -> Places:
+    """Fields of lanes; the second CTA of two has what the first has, of rows further down."""
+    _, _, shape, kind, variant, _ = name.split(".")
+    m, k = shape[1:].split("k")
+    ctas = 2 if variant == "2sm" else 1
+    rows = int(m) // ctas
+    per, text = CUTE_METADATA[f"k{k}.{kind}"]
+    places = cute(text.format(i=rows // 16, m=rows, copies=128 // rows))
+    lane, field, row = places % 128, places // 128 // per, np.arange(rows)[:, None]
+    column = np.tile(np.arange(int(k)) // per, 128 // rows)[None, :]
+    found = [np.full((128 * ctas, field.max() + 1), -1) for _ in range(2)]
+    for cta in range(ctas):
+        found[0][lane + 128 * cta, field] = row + cta * rows
+        found[1][lane + 128 * cta, field] = column
+    return found[0], found[1]
 
 
 def cute_mma() -> Peer:

@@ -176,6 +176,7 @@ def test_names_by_family() -> None:
     } | {
         "mma.sp": 78,
         "wgmma.sp": 10,
+        "tcgen05.sp": 39,
     }
     assert len(set(fragments())) == sum(count.values())
     assert all(fragment(name).name == name for name in fragments())
@@ -193,6 +194,9 @@ REFUSED = [
     ("mma.sp.m16n8k64.f16.a", "no mma.sp.m16n8k64", "mma.sp.m16n8k16, mma.sp.m16n8k32"),
     ("mma.sp.m16n8k32.f64.a", "no sparse product of f64", "types are"),
     ("mma.sp.m16n8k64.e4m3.d.f16", "takes no suffix .f16", "are f32"),
+    ("tcgen05.sp.m256k32.f16.1sm.meta", "no metadata of m256k32 1sm", "k32, of m64 1sm"),
+    ("tcgen05.sp.m128k64.i8.1sm.meta", "no metadata is named by i8", "its kinds"),
+    ("tcgen05.sp.m256n64.2sm.d", "M = 128 over two CTAs is what a sparse A changes", "layout C"),
     ("mma.sp.m16n8k32.s8.meta.sel2", "metadata takes no suffix .sel2", "one of 0, 1"),
     ("wgmma.sp.m64k32.f16.a", "no name here", "wgmma.m64nNk16.f16"),
     ("wgmma.sp.m64k32.e4m3.meta", "no wgmma.sp.m64k32", "wgmma.sp.m64k64"),

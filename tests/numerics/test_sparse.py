@@ -23,14 +23,16 @@ def name(value: Any) -> str:
     return f"{value.unit}-{value.types[0]}" if isinstance(value, SparseForm) else str(value)
 
 
-def stored(generator: np.random.Generator, type: str, *shape: int) -> tuple[np.ndarray, np.ndarray]:
+def stored(generator: np.random.Generator, type: str, *shape: int, unit: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Codes of any bits, among them groups with fewer nonzeros than they may hold, and positions in any order."""
     row = element_named(type)
-    sparsity = sparsity_of(row)
+    sparsity = sparsity_of(row, unit)
     codes = generator.integers(0, row.code_limit, shape, np.uint64).astype(row.code_dtype)
     codes[generator.random(shape) < 0.3] = 0
-    ranks = np.argsort(generator.random((*shape[:-1], shape[-1] // sparsity.kept, sparsity.group)), axis=-1)
-    return codes, ranks[..., : sparsity.kept].reshape(shape).astype(np.uint8)
+    runs = sparsity.group // sparsity.together
+    ranks = np.argsort(generator.random((*shape[:-1], shape[-1] // sparsity.kept, runs)), axis=-1)
+    ranks = ranks[..., : sparsity.kept // sparsity.together, None] * sparsity.together + np.arange(sparsity.together)
+    return codes, ranks.reshape(shape).astype(np.uint8)
 
 
 def codes_of(generator: np.random.Generator, type: str, *shape: int) -> np.ndarray:
@@ -54,20 +56,27 @@ def tame(codes: np.ndarray, type: str) -> np.ndarray:
 def test_a_product_is_that_of_whole_rows(form: SparseForm, d: Any, k: int, kind: str) -> None:
     generator = np.random.default_rng(k + len(kind))
     a_type, b_type, length = form.types[0].name, form.types[-1].name, 2 * k
-    sparsity = sparsity_of(form.types[0])
-    a, positions = stored(generator, a_type, 3, length // 2)
+    sparsity, target = sparsity_of(form.types[0], form.unit), "sm_100a" if form.since == "sm_100a" else "sm_90a"
+    a, positions = stored(generator, a_type, 3, length // 2, unit=form.unit)
     b = codes_of(generator, b_type, 2, length)
     if kind == "numbers":
         a, b = np.where(a == 0, a, tame(a, a_type)), tame(b, b_type)
     c = generator.integers(-1000, 1000, (3, 2)).astype(DTYPES[d.name])
     how: dict[str, Any] = {"a_format": a_type, "b_format": b_type}
-    got = numerics.mma(a, b, c, unit=form.unit, d_format=d, k=k, metadata=positions, **how)
-    profile = numerics.sparse_profile("sm_90a", form.unit, a_type, b_type, d, k)
+    profile = numerics.sparse_profile(target, form.unit, a_type, b_type, d, k)
+    scales: list[np.ndarray] = []
+    if profile.scales:
+        (scale, block), low = profile.scales[-1], 40 if kind == "numbers" else 0
+        scales = [generator.integers(low, 128, (rows, length // 2 // block)).astype(np.uint8) for rows in (3, 2)]
+        how["scale_format"] = scale
+    given = dict(zip(("a_scale", "b_scale"), scales, strict=False))
+    got = numerics.mma(a, b, c, unit=form.unit, target=target, d_format=d, k=k, metadata=positions, **how, **given)
     codes = c.view(np.int32 if d.name == "s32" else f"u{c.itemsize}")
     for i in range(3):
         row = expanded(a[i].tolist(), positions[i].tolist(), sparsity.kept, sparsity.group)
         for j in range(2):
-            want = sparse_dot_product(row, b[j].tolist(), int(codes[i, j]), profile, k, **how)
+            own = {name: each[at].tolist() for (name, each), at in zip(given.items(), (i, j), strict=False)}
+            want = sparse_dot_product(row, b[j].tolist(), int(codes[i, j]), profile, k, **how, **own)
             assert got.view(codes.dtype)[i, j] == want
 
 
@@ -187,6 +196,28 @@ def test_storage_goes_both_ways(type: str) -> None:
     assert found.dtype == np.uint8
     if sparsity_of(element_named(type)).kept == 2:
         assert (found[..., ::2] < found[..., 1::2]).all()
+
+
+@pytest.mark.parametrize("unit", ["tcgen05.f8f6f4", "tcgen05.mxf4"])
+def test_fp4_is_stored_by_pairs_where_its_containers_are_of_four_bits(unit: Any) -> None:
+    generator = np.random.default_rng(8)
+    a, positions = stored(generator, "e2m1", 2, 3, 32, unit=unit)
+    a[a == 8] = 0  # a zero of either sign may be left out
+    whole = numerics.decompress(a, positions, "e2m1", unit=unit)
+    again, found = numerics.compress(whole, "e2m1", unit=unit)
+    np.testing.assert_array_equal(numerics.decompress(again, found, "e2m1", unit=unit), whole)
+    spread = np.uint8([[1, 0, 1, 0, 0, 0, 0, 0]])
+    assert numerics.compress(spread, "e2m1", unit=unit)[1].tolist() == (
+        [[0, 1, 2, 3]] if unit == "tcgen05.mxf4" else [[0, 2, 0, 1]]
+    )
+    spread[0, 6] = 1
+    if unit == "tcgen05.mxf4":
+        with pytest.raises(RefsimError, match=r"3 of the 4 pairs from \(0, 0\) on are nonzero"):
+            numerics.compress(spread, "e2m1", unit=unit)
+        with pytest.raises(RefsimError, match="side by side"):
+            numerics.decompress(spread[:, :4], np.uint8([[0, 1, 3, 4]]), "e2m1", unit=unit)
+        with pytest.raises(RefsimError, match="positions 2 and 2"):
+            numerics.decompress(spread[:, :4], np.uint8([[2, 3, 2, 3]]), "e2m1", unit=unit)
 
 
 def test_groups_with_fewer_nonzeros_take_the_first_places() -> None:

@@ -145,7 +145,7 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
 
     For tcgen05 the kind comes first; the element type may follow it (default: the kind's widest). `ctas` 2 is
     cta_group::2, where each block's descriptor covers half of M (for a) or half of N (for b).
-    wgmma.sp multiplies by a sparse A: `wgmma.sp.m64n128k64.e4m3.b` has all of K, `.a` the half of it that is stored.
+    wgmma.sp and tcgen05.sp multiply by a sparse A: `wgmma.sp.m64n128k64.e4m3.b` has all of K, `.a` the half that is stored.
     tcgen05.cp.128x256b is what that copy reads, rows of bytes.
     An opcode of wgmma with its operand behind it is read too. Raises RefsimError for shapes and types that the unit does not
     have.
@@ -165,9 +165,7 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     is_sparse = match[2] is not None
     if ctas not in (1, 2) or (ctas == 2 and unit == "wgmma"):
         raise RefsimError("operand-ctas", f"{unit} has no group of {ctas} blocks", where=name)
-    if is_sparse and unit != "wgmma":
-        raise RefsimError("operand-name", f"sparse operands of {unit} are not walked here", where=name)
-    made = _wgmma(types, name, is_sparse=is_sparse) if unit == "wgmma" else _tcgen05(types, name, ctas)
+    made = _wgmma(types, name, is_sparse=is_sparse) if unit == "wgmma" else _tcgen05(types, name, ctas, is_sparse)
     if m not in made.rows or k != made.k or n not in made.columns:
         legal = f"m {' or '.join(map(str, made.rows))}, n {made.spoken_columns}, k {made.k}"
         raise RefsimError(
@@ -257,7 +255,7 @@ def _wgmma(types: str, name: str, *, is_sparse: bool) -> _Legal:
     return _Legal((64,), row.columns, row.spoken_columns, 2 * row.k if is_sparse else row.k, bits, bits)
 
 
-def _tcgen05(types: str, name: str, ctas: int) -> _Legal:
+def _tcgen05(types: str, name: str, ctas: int, is_sparse: bool) -> _Legal:
     kind, _, element = types.partition(".")
     container, elements = _TCGEN05_KINDS.get(kind, (0, {}))
     if not container or (element and element not in elements):
@@ -272,7 +270,7 @@ def _tcgen05(types: str, name: str, ctas: int) -> _Legal:
         (32, 64, 128) if ctas == 1 else (128, 256),
         tuple(range(step, 257, step)),
         f"{step} to 256 in steps of {step}",
-        K_BYTES * 8 // container,
+        K_BYTES * 8 // container * (1 + is_sparse),
         elements.get(element, container),
         container,
     )

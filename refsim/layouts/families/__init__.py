@@ -23,6 +23,7 @@ _MODULES = {
     "wmma": "wmma",
     "mma.sp": "sparse",
     "wgmma.sp": "sparse",
+    "tcgen05.sp": "tensor_sparse",
 }
 FAMILIES = tuple(_MODULES)
 

@@ -10,7 +10,7 @@ from refsim.layouts.families.core import Formula, Fragment, Integers, Row, group
 from refsim.sources import PTX
 
 SINCE = "sm_100a"
-LANES = 128
+TENSOR_MEMORY_LANES = 128
 _PLACE = ("TMEM lane", "column")
 
 
@@ -30,7 +30,7 @@ class Accumulator:
     halved: bool = False
 
     def coord(self, lane: Integers, column: Integers, n: int) -> tuple[Integers, Integers]:
-        cta, lane = lane // LANES, lane % LANES
+        cta, lane = lane // TENSOR_MEMORY_LANES, lane % TENSOR_MEMORY_LANES
         if self.halved:
             return only(lane % 32 < 16, lane // 32 * 16 + lane % 32, column)
         rows = self.m // self.ctas
@@ -135,7 +135,7 @@ def _accumulator(name: str, row: Accumulator, n: int) -> Fragment:
     return Fragment(
         name,
         (row.m, n),
-        threads=LANES * row.ctas,
+        threads=TENSOR_MEMORY_LANES * row.ctas,
         values=n // row.cuts,
         formula=partial(row.coord, n=n),
         since=SINCE,
@@ -165,7 +165,7 @@ def _scales(name: str, operand: str, extent: int, vector: str, identity: int, ha
     return Fragment(
         name,
         (extent, blocks) if operand == "sfa" else (blocks, extent),
-        threads=LANES,
+        threads=TENSOR_MEMORY_LANES,
         since=SINCE,
         values=4 * -(-extent // (32 * halves)),
         source=PTX["tcgen05, scale factor layouts"],

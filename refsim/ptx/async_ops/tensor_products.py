@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.formats import float_named
+from refsim.formats import element_named, float_named
+from refsim.numerics.sparse import sparsity_of
 from refsim.ptx.async_ops.tensor_pipe import Operation, TensorPipe
 from refsim.ptx.checks.undefined_tensor import copied_masks, product_masks
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.metadata import MetadataError, tensor_positions
 from refsim.ptx.execution.tensor_cells import MISUSE, TensorBox, check_held
 from refsim.ptx.execution.tensor_copy import CopyAsked
 from refsim.ptx.execution.tensor_operands import (
@@ -19,10 +21,11 @@ from refsim.ptx.execution.tensor_operands import (
     chunks_of,
     codes_in_columns,
     codes_in_shared,
+    fields_in_columns,
 )
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
-from refsim.ptx.isa.fragments import chained_product, scaled_product
-from refsim.ptx.isa.products import array_type, tensor_kind
+from refsim.ptx.isa.fragments import chained_product, scaled_product, sparse_product
+from refsim.ptx.isa.products import MmaKind, array_type, tensor_kind
 from refsim.ptx.isa.scaled_products import Scales
 from refsim.ptx.memory.access import ASYNC
 from refsim.ptx.memory.space import ITEM
@@ -34,13 +37,15 @@ _CHUNK = 16
 _RULE = str(PTX["tcgen05, shared memory descriptor"])
 _LANE_RULE = "PTX ISA, tcgen05: data path layout organization"
 _PAIR_RULE = "PTX ISA, tcgen05, CTA pair: two CTAs of a cluster whose %cluster_ctarank differs in the last bit"
+_METADATA_RULE = "CUTLASS, mma_traits_sm100.hpp: the last bit of the address becomes the sparsity selector"
+_UPPER = 16  # the first of the upper lanes of each 32
 _MOST = 16  # products that wait for their sums
 
 
 @dataclass(frozen=True, eq=False)
 class TensorOperands:
-    """A product of one CTA that has read its operands: codes of A and B, scales where there are any, and the words of D;
-    `peer` is the CTA's place in its group."""
+    """A product of one CTA that has read its operands: codes of A and B, scales where there are any, where the stored
+    elements of a sparse A stand, and the words of D; `peer` is the CTA's place in its group."""
 
     lanes: Lanes
     asked: ProductAsked
@@ -49,6 +54,7 @@ class TensorOperands:
     a: Array
     b: Array
     scales: tuple[Array, Array] | None
+    positions: Array | None = None
 
     def continues(self, last: "TensorOperands") -> bool:
         """Whether it adds to what another computes, and to nothing else."""
@@ -59,7 +65,7 @@ class TensorOperands:
     @property
     def cells(self) -> tuple[Array, Array]:
         """The lanes and columns of D, (m, n)."""
-        rows, columns = self.asked.form.cells(self.peer)
+        rows, columns = self.asked.cells(self.peer)
         return rows, columns + (self.asked.d & COLUMN_MASK)
 
 
@@ -80,6 +86,7 @@ class TensorCore(TensorPipe):
         for peer, cta in enumerate(peers):
             d = self._d_box(one, asked, peer, cta)
             reads += [*self._a_boxes(one, asked, peer, cta), *self._scale_boxes(one, asked, cta)]
+            reads += self._metadata_boxes(one, asked, peer, cta)
             reads += [d] if asked.adds else []
             writes.append(d)
             both = zip("ab", places, strict=True)
@@ -133,26 +140,40 @@ class TensorCore(TensorPipe):
         first = cta - cta % geometry.cluster_ctas % 2
         return [first, first + 1]
 
-    def _box(self, one: Lanes, address: int, used: NDArray[np.bool_], width: int, cta: int) -> TensorBox:
-        """Columns of tensor memory that an address begins, which the CTA must hold."""
-        if address >> LANE_SHIFT:
-            raise one.fault(MISUSE, 0, f"lane {address >> LANE_SHIFT} begins no operand", _LANE_RULE)
+    def _box(self, one: Lanes, address: int, used: NDArray[np.bool_], width: int, cta: int, lane: int = 0) -> TensorBox:
+        """Columns of tensor memory that an address begins, which the CTA must hold; it says the lane that D's says."""
+        if address >> LANE_SHIFT != lane:
+            other = f", D lane {lane}" * (lane != 0)
+            raise one.fault(MISUSE, 0, f"lane {address >> LANE_SHIFT} begins no operand{other}", _LANE_RULE)
         first = address & COLUMN_MASK
         check_held(one, 0, first, width, cta)
         return TensorBox(cta, used, first, first + width)
 
     def _d_box(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> TensorBox:
-        rows, columns = asked.form.cells(peer)
+        if asked.lane not in ((0, _UPPER) if asked.form.is_halved else (0,)):
+            raise one.fault(MISUSE, 0, f"lane {asked.lane} begins no accumulator", _LANE_RULE)
+        rows, columns = asked.cells(peer)
         used = np.zeros(TENSOR_LANES, np.bool_)
         used[rows.ravel()] = True
-        return self._box(one, asked.d, used & ~asked.off(peer), int(columns.max()) + 1, cta)
+        return self._box(one, asked.d, used & ~asked.off(peer), int(columns.max()) + 1, cta, asked.lane)
 
     def _a_boxes(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> list[TensorBox]:
         if not asked.a_in_columns:
             return []
         used = np.zeros(TENSOR_LANES, np.bool_)
-        used[asked.form.cells(peer)[0][:, 0]] = True
-        return [self._box(one, asked.a, used, 8, cta)]
+        used[asked.cells(peer)[0][:, 0]] = True
+        return [self._box(one, asked.a, used, 8, cta, asked.lane)]
+
+    def _metadata_boxes(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> list[TensorBox]:
+        if not asked.form.is_sparse:
+            return []
+        if asked.metadata & 1:
+            what = f"column {asked.metadata & COLUMN_MASK} begins no metadata: it is odd"
+            raise one.fault(MISUSE, 0, what, _METADATA_RULE)
+        used = np.zeros(TENSOR_LANES, np.bool_)
+        used[asked.cells(peer)[0][:, 0]] = True
+        stored = asked.form.stored
+        return [self._box(one, asked.metadata + asked.form.selector, used, stored.columns, cta, asked.lane)]
 
     def _scale_boxes(self, one: Lanes, asked: ProductAsked, cta: int) -> list[TensorBox]:
         every = np.ones(TENSOR_LANES, np.bool_)
@@ -203,13 +224,26 @@ class TensorCore(TensorPipe):
             for peer, (d, (places, _)) in enumerate(zip(writes, items, strict=True)):
                 if places is None:
                     first = asked.a & COLUMN_MASK
-                    a = codes_in_columns(self._words(d.cta, first, first + 8)[form.cells(peer)[0][:, 0]], form)
+                    a = codes_in_columns(self._words(d.cta, first, first + 8)[asked.cells(peer)[0][:, 0]], form)
                 else:
                     a = shared(places, "a")
                 a = _signed(a, form.a, form.negated[0])
-                self._hold(d.cta, TensorOperands(one, asked, d, peer, a, b, self._scales(d.cta, asked)))
+                positions = self._positions(one, asked, peer, d.cta)
+                self._hold(d.cta, TensorOperands(one, asked, d, peer, a, b, self._scales(d.cta, asked), positions))
 
         return work
+
+    def _positions(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> Array | None:
+        """Where what is stored of a sparse A stands in its groups."""
+        if not asked.form.is_sparse:
+            return None
+        first, form = (asked.metadata & COLUMN_MASK) + asked.form.selector, asked.form
+        words = np.roll(self._words(cta, first, first + form.stored.columns), -asked.lane, axis=0)
+        sparsity = sparsity_of(element_named(form.a), tensor_kind(form.kind, form.a, form.b, form.d).unit)
+        try:
+            return tensor_positions(fields_in_columns(words, form, peer), form.stored, sparsity)
+        except MetadataError as error:
+            raise one.fault("invalid-operand", 0, error.what, str(PTX["tcgen05, sparse matrices"])) from None
 
     def _words(self, cta: int, first: int, end: int) -> Array:
         """Columns of a CTA (lanes, columns), with the sums that other products leave there."""
@@ -251,24 +285,38 @@ class TensorCore(TensorPipe):
         first = stack[0][0]
         form = first.asked.form
         kind = tensor_kind(form.kind, form.a, form.b, form.d, form.satfinite)
+        c = np.stack([self._added(chain[0]) for chain in stack])
+        if form.is_sparse:
+            for step in range(len(stack[0])):
+                c = self._sparse([chain[step] for chain in stack], c, kind)
+        else:
+            c = self._dense(stack, c, kind)
+        for chain, result in zip(stack, c, strict=True):
+            self._write(chain[0], result)
+
+    def _dense(self, stack: list[list[TensorOperands]], c: Array, kind: MmaKind) -> Array:
+        first = stack[0][0]
+        form = first.asked.form
         a, b = (
             np.stack([np.concatenate([getattr(read, side) for read in chain], axis=1) for chain in stack])
             for side in "ab"
         )
-        c = np.stack([self._added(chain[0]) for chain in stack])
+        if not form.blocks:
+            return chained_product(first.lanes, a, b, c, kind, form.k, form.k)
+        held = [
+            np.stack([np.concatenate([read.scales[at] for read in chain if read.scales], axis=1) for chain in stack])
+            for at in (0, 1)
+        ]
+        return scaled_product(first.lanes, a, b, c, Scales(held[0], held[1], float_named(form.scale)), kind, form.k)
+
+    def _sparse(self, reads: list[TensorOperands], c: Array, kind: MmaKind) -> Array:
+        """One product of each of several CTAs, whose A is sparse."""
+        form, scales = reads[0].asked.form, None
+        a, b, positions = (np.stack([getattr(read, name) for read in reads]) for name in ("a", "b", "positions"))
         if form.blocks:
-            held = [
-                np.stack(
-                    [np.concatenate([read.scales[at] for read in chain if read.scales], axis=1) for chain in stack]
-                )
-                for at in (0, 1)
-            ]
+            held = [np.stack([read.scales[at] for read in reads if read.scales]) for at in (0, 1)]
             scales = Scales(held[0], held[1], float_named(form.scale))
-            d = scaled_product(first.lanes, a, b, c, scales, kind, form.k)
-        else:
-            d = chained_product(first.lanes, a, b, c, kind, form.k, form.k)
-        for chain, result in zip(stack, d, strict=True):
-            self._write(chain[0], result)
+        return sparse_product(reads[0].lanes, a, b, c, positions, kind, form.k, scales)
 
     def _added(self, read: TensorOperands) -> Array:
         """What the first product of a chain adds to, (m, n)."""

@@ -19,7 +19,7 @@ from refsim.ptx.execution.masks import Mask
 from refsim.ptx.execution.metadata import MetadataError, givers, positions_of
 
 Array = NDArray[Any]
-METADATA = "the metadata of a sparse product"
+SPARSE_METADATA = "the metadata of a sparse product"
 
 
 def multiplied(names: Sequence[str], shape: SparseShape, type: str) -> Callable[[RuleOperands], list[Any]]:
@@ -63,7 +63,7 @@ def demand_metadata(operands: RuleOperands, mask: Mask | None, name: str, thread
     giving = np.isin(np.arange(lanes.count) % threads, givers(name))
     part = lanes.select(giving)
     assert part is not None
-    tracking_of(lanes).reached(part, mask.part(giving), METADATA)
+    tracking_of(lanes).reached(part, mask.part(giving), SPARSE_METADATA)
 
 
 def matrix_of(masks: list[Mask | None], fragment: Fragment, count: int) -> Array:

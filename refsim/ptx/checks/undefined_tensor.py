@@ -11,6 +11,7 @@ from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
 from refsim.ptx.checks.undefined_copies import asked
 from refsim.ptx.checks.undefined_memory import ADDRESS, read, write
+from refsim.ptx.checks.undefined_sparse import SPARSE_METADATA
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, mask_of
 from refsim.ptx.execution.tensor_cells import Cells, cells_of
@@ -114,7 +115,9 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
     assert places[1] is not None
     of_b = [_shared_events(one, places[1], form, "b", cta).max(axis=1) for cta in peers]
     for peer, cta in enumerate(peers):
-        number, (lanes, columns) = np.array(cta), form.cells(peer)
+        number, (lanes, columns) = np.array(cta), given.cells(peer)
+        if form.is_sparse:
+            _demand_metadata(one, given, number, lanes[:, 0])
         if places[0] is None:
             rows = _seen(one, number, lanes[:, :1], (given.a & 0xFFFF) + np.arange(8)[None, :]).max(axis=1)
         else:
@@ -134,6 +137,14 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
         kept = ~given.off(peer)[lanes].any(axis=1)
         key = cta, lanes[kept], columns[kept]
         memory.events[key], memory.bits[key] = events[kept], np.where(events[kept] != 0, _ALL, np.uint32(0))
+
+
+def _demand_metadata(one: Lanes, given: ProductAsked, cta: Array, rows: Array) -> None:
+    """The metadata of a sparse A decides what is multiplied: it must be defined."""
+    first = (given.metadata & 0xFFFF) + given.form.selector
+    events = _seen(one, cta, rows[:, None], first + np.arange(given.form.stored.columns)[None, :])
+    reached = events.max(initial=0)
+    tracking_of(one).reached(one, mask_of(np.array([reached != 0]), np.array([reached], np.int32)), SPARSE_METADATA)
 
 
 def copied_masks(one: Lanes, given: CopyAsked, rows: Array, columns: Array, cta: int) -> None:

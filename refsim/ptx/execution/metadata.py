@@ -9,10 +9,14 @@ from numpy.typing import NDArray
 
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.sparse import SparseShape
+from refsim.layouts.families.tensor_sparse import StoredFields
+from refsim.numerics.sparse import Sparsity, expanded_runs
 
 Array = NDArray[Any]
-_HALVES = {0x4: 0, 0xE: 1}  # 32-bit elements: which two of four 16-bit units are stored
+_SECOND = 0xE
+_HALVES = {0x4: 0, _SECOND: 1}  # 32-bit elements: which two of four 16-bit units are stored
 _NONE = 255
+_PAIRS = (0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE)  # which two of four things tcgen05 stores, in an order that it has
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,21 @@ def positions_of(words: Array, shape: SparseShape, type: str, selector: int, *, 
     if ordered and (wrong := first > second).any():
         raise _refused(wrong.repeat(2, axis=-1), name, fields, "names its elements in falling order")
     return fields.astype(np.uint8)
+
+
+def tensor_positions(fields: Array, stored: StoredFields, sparsity: Sparsity) -> Array:
+    """The position of each stored element in its group, uint8 (rows, stored columns), from the fields of a tcgen05.mma.sp;
+    raises MetadataError, whose thread is the row."""
+    codes = fields if stored.bits == 4 else fields[:, ::2] | fields[:, 1::2] << np.uint32(2)
+    legal = tuple(_HALVES) if stored.bits == 4 else _PAIRS
+    if (wrong := ~np.isin(codes, legal)).any():
+        row, group = (int(each[0]) for each in np.nonzero(wrong))
+        known = ", ".join(f"0b{code:04b}" for code in legal)
+        what = f"the metadata of row {row}, group {group} is 0b{int(codes[row, group]):04b}, none of {known}"
+        raise MetadataError(0, row, what)
+    if stored.bits == 4:
+        return np.asarray(codes == _SECOND, np.uint8)
+    return expanded_runs(fields, sparsity).astype(np.uint8)
 
 
 def _refused(wrong: Array, name: str, fields: Array, why: str) -> MetadataError:

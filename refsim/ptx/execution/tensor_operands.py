@@ -10,10 +10,11 @@ from refsim.formats import element_named, float_named
 from refsim.layouts.descriptors.walking import operand_named
 from refsim.layouts.tiles import MN
 from refsim.ptx.execution.matrix_operands import DescriptorError, placed
-from refsim.ptx.execution.tensor_product import TensorForm
+from refsim.ptx.execution.tensor_product import TensorForm, places_of
+from refsim.ptx.memory.tensor_memory import TENSOR_LANES
 
 Array = NDArray[Any]
-_CHUNK = 16  # bytes
+_CHUNK, _WORD = 16, 32  # bytes, bits
 COPY_ROWS = {"128x256b": 128, "4x256b": 4, "128x128b": 128, "64x128b": 64, "32x128b": 32}
 __all__ = [
     "COPY_ROWS",
@@ -23,6 +24,7 @@ __all__ = [
     "codes_in_columns",
     "codes_in_shared",
     "event_matrix",
+    "fields_in_columns",
     "row_chunks",
 ]
 
@@ -54,8 +56,9 @@ def _matrix(codes: Array, form: TensorForm, side: str) -> Array:
     """Chunks (chunks, elements) as a matrix (rows, k)."""
     if form.majors[side == "b"] == MN:
         across = codes.shape[1]
-        return np.ascontiguousarray(codes.reshape(-1, form.k, across).swapaxes(1, 2)).reshape(form.rows(side), form.k)
-    return codes.reshape(form.rows(side), form.k)
+        rows = np.ascontiguousarray(codes.reshape(-1, form.depth(side), across).swapaxes(1, 2))
+        return rows.reshape(form.rows(side), form.depth(side))
+    return codes.reshape(form.rows(side), form.depth(side))
 
 
 def codes_in_columns(words: Array, form: TensorForm) -> Array:
@@ -63,8 +66,16 @@ def codes_in_columns(words: Array, form: TensorForm) -> Array:
     operand = operand_named(form.operand("a"), form.ctas)
     row, bytes_ = element_named(form.a), np.ascontiguousarray(words).view(np.uint8)
     if operand.container_bits == row.code_bits:
-        return _contained(bytes_.reshape(-1, _CHUNK), form.a, operand.container_bits).reshape(form.rows("a"), form.k)
+        return _contained(bytes_.reshape(-1, _CHUNK), form.a, operand.container_bits).reshape(form.rows("a"), -1)
     return bytes_ & np.uint8((1 << row.code_bits) - 1)
+
+
+def fields_in_columns(words: Array, form: TensorForm, peer: int) -> Array:
+    """The fields (rows, fields) of a CTA's metadata, from its words (lanes, columns); lanes that repeat others are not read."""
+    lane, field = (each[peer * form.rows("a") :][: form.rows("a")] for each in places_of(form.metadata))
+    per = _WORD // form.stored.bits
+    held = words[lane % TENSOR_LANES, field // per] >> (field % per * form.stored.bits).astype(np.uint32)
+    return np.asarray(held & np.uint32((1 << form.stored.bits) - 1))
 
 
 def _contained(items: Array, type: str, container: int) -> Array:

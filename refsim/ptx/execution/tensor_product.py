@@ -12,13 +12,20 @@ from refsim.layouts.descriptors.fields import Descriptor
 from refsim.layouts.descriptors.instructions import INSTRUCTION_DESCRIPTORS
 from refsim.layouts.descriptors.walking import operand_named
 from refsim.layouts.families import fragment as fragment_named
-from refsim.ptx.memory.tensor_memory import TENSOR_LANES
+from refsim.layouts.families.tensor_sparse import StoredFields, stored_of
+from refsim.ptx.memory.tensor_memory import LANE_SHIFT, TENSOR_LANES
 from refsim.targets import target_named
 
 Array = NDArray[Any]
 _LONG = (103, 107)  # the chips whose 4-bit products may have K = 96
 _TWICE = 107  # the chip whose 8-bit products may have K = 64
 _LONG_BIT = 31
+_FINE_COLUMNS, _COARSE = (
+    32,
+    16,
+)  # N of integers is coarser beyond so many columns; of two CTAs always, and twice as coarse
+_HALF_ROWS = 64  # of a CTA, where it uses half of its lanes
+_MOST_SPARSE_COLUMNS = 128  # N of a stationary B that meets a sparse A
 _DESCRIPTORS: dict[str, Descriptor] = {row.kind.partition(".")[2]: row for row in INSTRUCTION_DESCRIPTORS}
 
 
@@ -32,7 +39,7 @@ class TensorForm:
 
     `majors` are those of A and B in shared memory, `negated` tells whose sign is turned, `satfinite` clamps integer sums.
     Where blocks have scales, `scale` is their format, `blocks` how many there are along K, and `ids` the bytes of A's and
-    B's that come first.
+    B's that come first. Where A `is_sparse` k counts all of it, and the metadata is in the column that `selector` says.
     """
 
     kind: str
@@ -50,15 +57,41 @@ class TensorForm:
     ids: tuple[int, int] = (0, 0)
     ctas: int = 1
     is_stationary: bool = False
+    is_sparse: bool = False
+    selector: int = 0
 
     @property
     def sums(self) -> "TensorForm":
         """The same without what matters no more once operands and scales have been read."""
-        return replace(self, ids=(0, 0), majors=("K", "K"), negated=(False, False))
+        return replace(self, ids=(0, 0), majors=("K", "K"), negated=(False, False), selector=0)
+
+    def depth(self, side: str) -> int:
+        """How many elements a row of A, or a column of B, has in memory."""
+        return self.k // 2 if self.is_sparse and side == "a" else self.k
+
+    @property
+    def stored(self) -> StoredFields:
+        """How the metadata of a sparse A is kept."""
+        return stored_of(self.kind)
+
+    @property
+    def metadata(self) -> str:
+        """The name of its layout in tensor memory."""
+        return f"tcgen05.sp.m{self.m}k{self.k}.{self.stored.kind}.{self._variant}.meta"
+
+    @property
+    def _variant(self) -> str:
+        return "ws" if self.is_stationary else f"{self.ctas}sm"
+
+    @property
+    def is_halved(self) -> bool:
+        """Whether only 16 lanes of each 32 hold rows."""
+        return not self.is_stationary and self.m // self.ctas == _HALF_ROWS and (self.ctas == 1 or self.is_sparse)
 
     def operand(self, side: str) -> str:
         """The name of A or B in shared memory, as descriptors are walked for it."""
-        return f"tcgen05.m{self.m}n{self.n}k{self.k}.{self.kind}.{self.a if side == 'a' else self.b}.{side}"
+        type, sparse = self.a if side == "a" else self.b, "sp." * self.is_sparse
+        return f"tcgen05.{sparse}m{self.m}n{self.n}k{self.k}.{self.kind}.{type}.{side}"
 
     def rows(self, side: str) -> int:
         """How many rows of A, or columns of B, one CTA has."""
@@ -73,7 +106,8 @@ class TensorForm:
     @property
     def accumulator(self) -> str:
         """The name of D's layout in tensor memory."""
-        return f"tcgen05.m{self.m}n{self.n}.{'ws' if self.is_stationary else f'{self.ctas}sm'}.d"
+        sparse = "sp." * (self.is_sparse and self.ctas == 2 and self.is_halved)
+        return f"tcgen05.{sparse}m{self.m}n{self.n}.{self._variant}.d"
 
     def scales(self, side: str) -> str:
         """The name of the layout of A's or B's scales in tensor memory."""
@@ -97,9 +131,9 @@ def _problem(word: int, kind: str, target: str) -> str:
 
 @lru_cache(maxsize=1 << 10)
 def tensor_form(
-    kind: str, word: int, target: str, vector: str, ctas: int, *, is_stationary: bool = False
+    kind: str, word: int, target: str, vector: str, ctas: int, *, is_stationary: bool = False, is_sparse: bool = False
 ) -> TensorForm:
-    """The product that an instruction descriptor describes; `vector` is the scale vector of the opcode, "" for a dense kind.
+    """The product that an instruction descriptor describes; `vector` is the scale vector of the opcode, "" for a kind without.
 
     Raises ProductError.
     """
@@ -109,19 +143,20 @@ def tensor_form(
     if wrong := row.problems(word):
         raise ProductError(wrong[0])
     fields: dict[str, Any] = row.decode(word)
-    if fields["sparse"]:
-        raise ProductError("it says that A is sparse, the opcode does not")
+    if bool(fields["sparse"]) != is_sparse:
+        one, other = ("the opcode", "it") if is_sparse else ("it", "the opcode")
+        raise ProductError(f"{one} says that A is sparse, {other} does not")
     if fields.get("k", 64) != 64 or fields.get("max_shift"):
         raise ProductError("K = 96 and shifts of B are not modelled yet")
     m, n = fields["m"], fields["n"]
-    if n % (16 if m == 128 else 8):
-        raise ProductError(f"N = {n} is no multiple of {16 if m == 128 else 8}, as M = {m} wants it")
+    if kind == "i8" and (n > _FINE_COLUMNS or ctas > 1) and n % (_COARSE * ctas):
+        raise ProductError(f"N = {n} of kind::i8 is no multiple of {_COARSE * ctas}")
     container = {"tf32": 32, "f16": 16, "mxf4": 4, "mxf4nvf4": 4}.get(kind, 8)
     form = TensorForm(
         kind,
         m,
         n,
-        256 // container,
+        256 // container * (1 + is_sparse),
         fields["a_format"],
         fields["b_format"],
         fields.get("d_format", "f32"),
@@ -133,9 +168,26 @@ def tensor_form(
         (fields.get("a_scale_id", 0), fields.get("b_scale_id", 0)),
         ctas,
         is_stationary,
+        is_sparse,
+        fields.get("sparsity_selector", 0),
     )
     _check(form)
+    if is_sparse:
+        _check_sparse(form)
     return form
+
+
+def _check_sparse(form: TensorForm) -> None:
+    """Shapes that a sparse A has, and the selectors whose column is known."""
+    if form.is_stationary and form.n > _MOST_SPARSE_COLUMNS:
+        raise ProductError(f"N = {form.n}: with a sparse A a stationary B has {_MOST_SPARSE_COLUMNS} columns at most")
+    try:
+        fragment_named(form.metadata)
+    except RefsimError as error:
+        raise ProductError(f"{error.what} ({error.rule})") from None
+    if form.selector >= form.stored.selectors:
+        known = "0 and 1 choose one of two columns" if form.stored.selectors > 1 else "it is 0"
+        raise ProductError(f"the sparsity selector is {form.selector}: of kind::{form.kind} {known}")
 
 
 def _check(form: TensorForm) -> None:
@@ -161,8 +213,8 @@ def places_of(name: str) -> tuple[Array, Array]:
 @dataclass(frozen=True, eq=False)
 class ProductAsked:
     """One executed tcgen05.mma: the address of D, the descriptor of A or where `a_in_columns` its address, the descriptor of
-    B, whether it adds to D, which it divides by 2^`shift` first, the lanes of D that stay as they are (CTA by CTA), and the
-    addresses of the scales."""
+    B, whether it adds to D, which it divides by 2^`shift` first, the lanes of D that stay as they are (CTA by CTA), the
+    addresses of the scales, and that of the metadata."""
 
     form: TensorForm
     d: int
@@ -173,6 +225,17 @@ class ProductAsked:
     disabled: NDArray[np.bool_]
     shift: int = 0
     scales: tuple[int, ...] = ()
+    metadata: int = 0
+
+    @property
+    def lane(self) -> int:
+        """The lane that D's address says: 16 for the upper lanes where rows take half of them."""
+        return self.d >> LANE_SHIFT
+
+    def cells(self, peer: int) -> tuple[Array, Array]:
+        """The lanes and columns of D's rows that a CTA of the group has, (m / ctas, n), columns from the address on."""
+        lanes, columns = self.form.cells(peer)
+        return lanes + self.lane, columns
 
     def off(self, peer: int) -> NDArray[np.bool_]:
         """The lanes of one CTA that stay as they are."""

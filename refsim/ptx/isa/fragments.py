@@ -14,7 +14,7 @@ from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.products import SETTLED, MmaKind, multiply_in_turn, multiply_sparse
-from refsim.ptx.isa.scaled_products import Scales, multiply_scaled
+from refsim.ptx.isa.scaled_products import Scales, multiply_scaled, multiply_sparse_scaled
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
@@ -110,13 +110,18 @@ def chained_product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, c
     )
 
 
-def sparse_product(lanes: Lanes, a: Array, b: Array, c: Array, positions: Array, kind: MmaKind, k: int) -> Array:
+def sparse_product(
+    lanes: Lanes, a: Array, b: Array, c: Array, positions: Array, kind: MmaKind, k: int, scales: Scales | None = None
+) -> Array:
     """A B + C where A has the stored elements of its rows, at these positions in their groups; `k` counts whole rows."""
-    return _known(
-        lanes,
-        kind,
-        lambda arithmetic: multiply_sparse(a, b, c, positions, kind, k, lanes.machine.target, arithmetic),
-    )
+
+    def compute(arithmetic: str) -> Array:
+        target = lanes.machine.target
+        if scales is None:
+            return multiply_sparse(a, b, c, positions, kind, k, target, arithmetic)
+        return multiply_sparse_scaled(a, b, c, positions, scales, kind, k, target, arithmetic)
+
+    return _known(lanes, kind, compute)
 
 
 def scaled_product(lanes: Lanes, a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int) -> Array:

@@ -128,13 +128,18 @@ def multiply_sparse(
         how: dict[str, Any] = {"a_format": kind.a, "b_format": kind.b, "d_format": kind.d, "metadata": positions}
         result: Array = numerics.mma(a, b, c, unit=kind.unit, target=target, k=k, **how)
         return result
-    met = gathered(b, positions, sparsity_of(kind.a))
-    rows = (
+    rows = met_rows(a, b, c, positions, kind)
+    return (_integers(*rows, kind) if kind.a.is_integer else exact(*rows, kind)).reshape(c.shape)
+
+
+def met_rows(a: Array, b: Array, c: Array, positions: Array, kind: MmaKind) -> tuple[Array, Array, Array]:
+    """The same as a product for each row of A, with the elements of B that its stored ones meet."""
+    met = gathered(b, positions, sparsity_of(kind.a, kind.unit))
+    return (
         a.reshape(-1, 1, a.shape[-1]),
         met.reshape(-1, *met.shape[2:]),
         np.ascontiguousarray(c).reshape(-1, 1, c.shape[-1]),
     )
-    return (_integers(*rows, kind) if kind.a.is_integer else exact(*rows, kind)).reshape(c.shape)
 
 
 def _silicon(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str) -> Array:

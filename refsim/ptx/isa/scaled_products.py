@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from refsim import numerics
 from refsim.formats import ElementType, Format
 from refsim.ptx.isa.exact_sums import rounded_sum
-from refsim.ptx.isa.products import DOUBLE_BITS, MmaKind, code_extent, matmul, values
+from refsim.ptx.isa.products import DOUBLE_BITS, MmaKind, code_extent, matmul, met_rows, values
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -47,6 +47,21 @@ def multiply_scaled(
     result: Array = numerics.mma(
         a, b, c, unit=kind.unit, target=target, k=k, d_format=kind.d, **_given(a, b, scales, kind)
     )
+    return result
+
+
+def multiply_sparse_scaled(
+    a: Array, b: Array, c: Array, positions: Array, scales: Scales, kind: MmaKind, k: int, target: str, arithmetic: str
+) -> Array:
+    """The same by one instruction whose A is sparse: `a` has what is stored, whose blocks have the scales; each of B's scales
+    goes with twice as many elements, as many as such a block has in the whole row."""
+    if arithmetic == "exact":
+        rows = met_rows(a, b, c, positions, kind)
+        own = scales.a.reshape(-1, 1, scales.a.shape[-1])
+        others = scales.b.repeat(a.shape[-2], axis=0)
+        return exact_scaled(*rows, Scales(own, others, scales.format), kind, a.shape[-1]).reshape(c.shape)
+    how = _given(a, b, scales, kind) | {"metadata": positions, "d_format": kind.d}
+    result: Array = numerics.mma(a, b, c, unit=kind.unit, target=target, k=k, **how)
     return result
 
 

@@ -16,7 +16,8 @@ from refsim.sources import PTX
 from refsim.targets import target_named
 
 Array = NDArray[Any]
-_SECTION = PTX["tcgen05.mma"]
+_SECTION, _SPARSE = PTX["tcgen05.mma"], PTX["tcgen05.mma.sp"]
+_METADATA = "[meta], "
 _DESCRIPTOR_RULE = str(PTX["tcgen05, instruction descriptor"])
 _COLLECTOR = "{.collector:collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard}"
 _B_COLLECTORS = "|".join(
@@ -45,14 +46,16 @@ def _multiply(
     vector: str = "",
     ctas: int = 1,
     is_stationary: bool = False,
+    metadata: Array | None = None,
 ) -> None:
-    """Each lane asks for a product of its own."""
+    """Each lane asks for a product of its own, with a sparse A where it has metadata."""
     d, a, b, words, adds = (lanes.full(each) for each in operands)
     division = _division(lanes, kind, shift)
     for at in range(lanes.count):
         one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
         try:
-            form = tensor_form(kind, int(words[at]), lanes.machine.target, vector, ctas, is_stationary=is_stationary)
+            how = {"is_stationary": is_stationary, "is_sparse": metadata is not None}
+            form = tensor_form(kind, int(words[at]), lanes.machine.target, vector, ctas, **how)
         except ProductError as error:
             what = f"the instruction descriptor {int(words[at]):#x}: {error}"
             raise one.fault("invalid-operand", 0, what, _DESCRIPTOR_RULE) from None
@@ -61,10 +64,10 @@ def _multiply(
             held = np.array([int(lanes.full(each)[at]) for each in disabled], np.uint32)
             off = np.unpackbits(held.view(np.uint8), bitorder="little").astype(np.bool_)
         where = tuple(int(lanes.full(each)[at]) for each in scales)
-        lanes.machine.tensor_pipe.multiply(
-            one,
-            ProductAsked(form, int(d[at]), int(a[at]), int(b[at]), bool(adds[at]), in_columns, off, division, where),
-        )
+        from_memory = 0 if metadata is None else int(lanes.full(metadata)[at])
+        addresses = int(d[at]), int(a[at]), int(b[at])
+        asked_for = ProductAsked(form, *addresses, bool(adds[at]), in_columns, off, division, where, from_memory)
+        lanes.machine.tensor_pipe.multiply(one, asked_for)
 
 
 def _division(lanes: Lanes, kind: str, shift: Array | None) -> int:
@@ -83,19 +86,23 @@ def _division(lanes: Lanes, kind: str, shift: Array | None) -> int:
     return division
 
 
-def _dense(a: str, mask: str, ctas: int) -> None:
+def _dense(a: str, mask: str, ctas: int, sparse: str) -> None:
+    opcode, given = f"tcgen05.mma{sparse}.cta_group::{ctas}.{{kind:{_DENSE}}}", _METADATA if sparse else ""
+
     @instruction(
-        f"tcgen05.mma.cta_group::{ctas}.{{kind:{_DENSE}}}{_COLLECTOR} [t], {a}, b:b64, idesc:b32, {mask}add:pred, shift:b32?",
+        f"{opcode}{_COLLECTOR} [t], {a}, b:b64, {given}idesc:b32, {mask}add:pred, shift:b32?",
         since=TENSOR_SINCE,
-        source=_SECTION,
+        source=_SPARSE if sparse else _SECTION,
         ignores=("collector",),
         undefined=asked,
         by_kind=True,
     )
-    def mma(lanes: Lanes, d: Array, a_from: Array, b: Array, idesc: Array, *rest: Any, kind: str) -> None:
+    def mma(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Any, kind: str) -> None:
         """D = A B + D, or A B where `add` is false: D in tensor memory, B by a descriptor, A by one or in tensor memory;
-        lanes of D whose bits are set in the mask stay as they are. Collector hints change no value."""
-        disabled, adds, shift = rest if mask else (None, *rest)
+        lanes of D whose bits are set in the mask stay as they are. Collector hints change no value. Of a sparse A half is
+        stored, which meets the elements of B that metadata in tensor memory says."""
+        metadata, idesc, *others = rest if sparse else (None, *rest)
+        disabled, adds, shift = others if mask else (None, *others)
         _multiply(
             lanes,
             kind.removeprefix("kind::"),
@@ -104,39 +111,31 @@ def _dense(a: str, mask: str, ctas: int) -> None:
             disabled=disabled,
             shift=shift,
             ctas=ctas,
+            metadata=metadata,
         )
 
 
-def _scaled(kind: str, a: str, ctas: int) -> None:
+def _scaled(kind: str, a: str, ctas: int, sparse: str) -> None:
     vectors = _VECTORS[kind]
     choice = "|".join(word for word in vectors if word)
     vector = f"{{.vector:{choice}}}" if None in vectors else f".{{vector:{choice}}}"
+    opcode, given = f"tcgen05.mma{sparse}.cta_group::{ctas}.kind::{kind}.block_scale", _METADATA if sparse else ""
 
     @instruction(
-        f"tcgen05.mma.cta_group::{ctas}.kind::{kind}.block_scale{vector}{_COLLECTOR} "
-        f"[t], {a}, b:b64, idesc:b32, [x], [y], add:pred",
+        f"{opcode}{vector}{_COLLECTOR} [t], {a}, b:b64, {given}idesc:b32, [x], [y], add:pred",
         since=TENSOR_SINCE,
-        source=_SECTION,
+        source=_SPARSE if sparse else _SECTION,
         ignores=("collector",),
         undefined=asked,
         by_kind=True,
     )
-    def mma_block_scale(
-        lanes: Lanes,
-        d: Array,
-        a_from: Array,
-        b: Array,
-        idesc: Array,
-        x: Array,
-        y: Array,
-        add: Array,
-        *,
-        vector: str | None,
-    ) -> None:
-        """D = (A scaled) (B scaled) + D: blocks along K have scales, which stand in columns of tensor memory."""
+    def mma_block_scale(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Array, vector: str | None) -> None:
+        """D = (A scaled) (B scaled) + D: blocks along K have scales, which stand in columns of tensor memory. Of a sparse A
+        blocks count what is stored."""
         if vector is not None and vector.startswith("scale_vec") and target_named(lanes.machine.target).suffix == "f":
             what = f".{vector} on {lanes.machine.target}, where .block16 and .block32 say it"
             raise lanes.fault("invalid-operand", 0, what, f"{_SECTION}: .scale_vec is for targets with the suffix a")
+        *metadata, idesc, x, y, add = rest
         _multiply(
             lanes,
             kind,
@@ -145,6 +144,7 @@ def _scaled(kind: str, a: str, ctas: int) -> None:
             scales=(x, y),
             vector=vectors[vector],
             ctas=ctas,
+            metadata=metadata[0] if sparse else None,
         )
 
 
@@ -163,10 +163,11 @@ def mma_ws(lanes: Lanes, d: Array, a: Array, b: Array, idesc: Array, add: Array,
 
 for _ctas in (1, 2):
     for _a in ("a:b64", "[a]"):
-        for _mask in ("", f"mask:b32*{4 * _ctas}, "):
-            _dense(_a, _mask, _ctas)
-        for _kind in _VECTORS:
-            _scaled(_kind, _a, _ctas)
+        for _sparse in ("", ".sp"):
+            for _mask in ("", f"mask:b32*{4 * _ctas}, "):
+                _dense(_a, _mask, _ctas, _sparse)
+            for _kind in _VECTORS:
+                _scaled(_kind, _a, _ctas, _sparse)
 
 
 @instruction(
