@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from conformance.sync_sweep.edits import REMOVED
 from conformance.sync_sweep.equivalents import Equivalent, equivalents
 from conformance.sync_sweep.subjects import subjects
 from conformance.sync_sweep.trials import Outcome, all_tried
@@ -19,13 +20,14 @@ TRIED = ("kernel", "statements", "edit", "edits", "caught", "by")
 SPARE = ("reason", "kernel", "edits", "because")
 INTRODUCTION = f"""# Synchronisation of our kernels, removed one statement at a time
 
-Every wait, arrival, expect_tx, fence, barrier and commit in the PTX of the FP8 GEMM, the linear layers, the quantisers and of
-the kernels of `tests/ptx` is removed alone; a wait passes at once. Of all but the GEMM it is also weakened in turn. Of the
-GEMM's eight entries, which share their source, two are swept, neither of them for clusters: what those add is swept in
-`cluster_ring` and `relaxed_ring`. The small problems of `conformance/sync_sweep/subjects.py` run under the default campaign: the
-eager, the lazy and a random schedule, all checks on. *Caught* is an edit that ends in a finding, or in bits other than the
-oracle's. What survives is equivalent to the kernel as it is, for a reason that `conformance/sync_sweep/equivalents.toml` writes
-down, or a hole in the checks.
+Every wait, arrival, expect_tx, fence, barrier and commit in the PTX of the FP8 GEMM, the linear layers, the quantisers, the
+block-scaled product for sm_100 and the kernels of `tests/ptx` is removed alone; a wait passes at once. Of all but the GEMM and
+the kernels that have tensor memory it is also weakened in turn. Of the GEMM's eight entries, which share their source, two are
+swept, neither of them for clusters: what those add is swept in `cluster_ring` and `relaxed_ring`. Of the block-scaled product
+two entries of eight are swept; what tcgen05 has besides is swept in `tensor_ring`, `tensor_turns` and `tensor_pipe`. The small
+problems of `conformance/sync_sweep/subjects.py` run under the default campaign: the eager, the lazy and a random schedule, all
+checks on. *Caught* is an edit that ends in a finding, or in bits other than the oracle's. What survives is equivalent to the
+kernel as it is, for a reason that `conformance/sync_sweep/equivalents.toml` writes down, or a hole in the checks.
 
     {COMMAND}
 
@@ -65,6 +67,8 @@ def page(outcomes: list[Outcome], kept: list[Cells]) -> Iterable[str]:
     tried = [*(cells for cells in kept if len(cells) == len(TRIED)), *rows(outcomes)]
     yield INTRODUCTION
     yield from summary(tried)
+    yield "\n## Removed, by target\n"
+    yield from table(("target", "kernels", "edits", "caught"), by_target(tried))
     yield "\n## What survived\n"
     spare = Counter({cells[:2]: int(cells[2]) for cells in kept if len(cells) == len(SPARE)})
     spare.update((row.name, each.subject) for each in outcomes if (row := reason_for(each)))
@@ -92,7 +96,7 @@ def rows(outcomes: list[Outcome]) -> Iterable[Cells]:
 def summary(tried: list[Cells]) -> Iterable[str]:
     """All kernels together, by kind of statement: first what was removed, then what was weakened."""
     for title, chosen in (("Removed", True), ("Weakened", False)):
-        some = [cells for cells in tried if (cells[2] == "removed") == chosen]
+        some = [cells for cells in tried if (cells[2] == REMOVED) == chosen]
         if not some:
             continue
         total, caught = (sum(int(cells[at]) for cells in some) for at in (3, 4))
@@ -103,6 +107,18 @@ def summary(tried: list[Cells]) -> Iterable[str]:
         yield from table(TRIED[1:], (
             (*key, *(str(sum(int(cells[at]) for cells in found)) for at in (3, 4)), codes_of(found))
             for key, found in sorted(groups.items())))  # fmt: skip
+
+
+def by_target(tried: list[Cells]) -> Iterable[Cells]:
+    """What was removed from the kernels for each target, and how much of it was caught."""
+    groups: dict[str, list[Cells]] = {}
+    for cells in tried:
+        if cells[2] == REMOVED and cells[0] in subjects():
+            groups.setdefault(subjects()[cells[0]].target, []).append(cells)
+    for target, found in sorted(groups.items()):
+        total, caught = (sum(int(cells[at]) for cells in found) for at in (3, 4))
+        names = {cells[0] for cells in found}
+        yield target, str(len(names)), str(total), f"{caught} ({100 * caught / total:.1f} %)"
 
 
 def codes_of(found: list[Cells]) -> str:

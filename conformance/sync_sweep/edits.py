@@ -188,6 +188,7 @@ RULES = (
     Rule("barrier of the cluster", REMOVED, r"barrier\.cluster\..*", gone),
     Rule("wgmma fence, commit, wait", REMOVED, r"wgmma\.(fence|commit_group|wait_group)\..*", gone),
     Rule("commit, wait of copies", REMOVED, _GROUPS, gone),
+    Rule("tcgen05 commit, wait, fence", REMOVED, r"tcgen05\.(commit|wait::|fence::).*", gone),
     Rule("wait for the grid before", REMOVED, r"griddepcontrol\.wait", gone),
     Rule("mbarrier wait", "turned", _PARITY, OtherOperand(2, "xor.b32", 1)),
     Rule("mbarrier wait", "relaxed", _WAIT, relaxed),

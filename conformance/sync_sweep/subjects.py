@@ -21,7 +21,7 @@ FIRST, SECOND = Values("gaussian", 1), Values("gaussian", 2)
 class Subject:
     """One entry of a kernel, and the problems that run it in the order in which they are tried; `name` is the report's.
 
-    `weakens`: its statements are also weakened, not only removed.
+    `weakens`: its statements are also weakened, not only removed. `target` is the chip that it is compiled for.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Subject:
     entry: str
     problems: tuple[Any, ...]
     weakens: bool = True
+    target: str = "sm_90a"
 
 
 class Again:
@@ -48,7 +49,7 @@ class Again:
 @cache
 def subjects() -> dict[str, Subject]:
     """All of them by name."""
-    found = [*of_gemm(), *of_layers(), *of_quantisers(), *of_fixtures()]
+    found = [*of_gemm(), *of_layers(), *of_quantisers(), *of_fixtures(), *of_tensor_memory()]
     return {subject.name: subject for subject in found}
 
 
@@ -112,3 +113,20 @@ def of_fixtures() -> Iterator[Subject]:
     for kernel in fixtures.KERNELS:
         turns = tuple(fixtures.Turns(count) for count in ((5, 11, 8, 3) if kernel.name in fixtures.TURNING else (5,)))
         yield Subject(kernel.name, kernel, "k" if kernel.ptx else kernel.name, turns)
+
+
+def of_tensor_memory() -> Iterator[Subject]:
+    """Products with scales by block, of two formats: of ten stages and a tail, so that every part of the copying loop waits,
+    which is unrolled by four; then of one stage. The tail has scales that are pads where an instruction has several."""
+    matmul = load_kernel_file(bundled_kernels("block_scaled_matmul_sm100.py"))
+    kernel = replace(matmul.BLOCK_SCALED_SM100, suspects={})
+    for word in ("mxfp8", "nvfp4"):
+        name = f"{matmul.NAME}_{word}"
+        block = matmul.ENTRIES[name].block
+        stage = 4 * {"mxfp8": block, "nvfp4": 4 * block}[word]
+        problems = tuple(matmul.BlockScaledSm100(64, 64, k, name, FIRST, SECOND) for k in (10 * stage + block, stage))
+        yield Subject(name, kernel, name, problems, weakens=False, target="sm_100a")
+    fixtures = load_kernel_file(HERE / "tensor_fixtures.py")
+    for kernel in fixtures.KERNELS:
+        problems = tuple(fixtures.Turns(count) for count in (5, 2))
+        yield Subject(kernel.name, kernel, kernel.name, problems, weakens=False, target="sm_100a")

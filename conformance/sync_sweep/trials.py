@@ -16,7 +16,6 @@ from refsim.testing.barrier_sweep import only
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
 
-TARGET = "sm_90a"
 SECONDS = 60.0  # of a launch
 SURVIVED = ""
 BITS = "bits"
@@ -50,9 +49,9 @@ class Whole:
 def whole(name: str) -> Whole:
     """The kernel compiled and tried as it is; RefsimError where it fails."""
     subject = subjects()[name]
-    text = compiled(subject.kernel.code, TARGET).text
+    text = compiled(subject.kernel.code, subject.target).text
     alone = only(text, subject.entry)
-    program = ptx.load(alone, TARGET)
+    program = ptx.load(alone, subject.target)
     warned = set[str]()
     for problem in subject.problems:
         code, said, codes = judged(subject, problem, program)
@@ -66,7 +65,7 @@ def tried(name: str, number: int) -> Outcome:
     """One edit of a kernel, on each of its problems until something is seen."""
     of = whole(name)
     edit = of.edits[number]
-    program = ptx.load(edit.applied(of.text), TARGET)
+    program = ptx.load(edit.applied(of.text), of.subject.target)
     for problem in of.subject.problems:
         code, said, warned = judged(of.subject, problem, program)
         if code or warned - of.warned:

@@ -107,6 +107,14 @@ def test_that_somebody_has_waited_for_a_product_is_not_enough(order: str, policy
     assert "that a tensor core by tcgen05.mma" in str(error)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_commit_counts_what_was_complete_before_it(policy: str) -> None:
+    """Others have seen an earlier commit of the same thread complete; who waits for the later one alone comes behind both."""
+    later = f"{COMMIT.replace('[%bar]', '[%x7]')} {SECOND} @!%lane bra PASSED;"
+    wait = "SPIN: mbarrier.try_wait.parity.shared::cta.b64 %done, [%x7], 0; @!%done bra SPIN; PASSED:"
+    run(f"{PRODUCT} {COMMIT} {FIRST_WAITS} {later} {wait} {LOAD}", policy)
+
+
 def test_shared_memory_is_not_handed_on_by_these_fences() -> None:
     """They order tensor memory alone: bytes of shared memory need a release and an acquire."""
     order = handed(TO_FIRST, before=FENCE_BEFORE, after=FENCE_AFTER)

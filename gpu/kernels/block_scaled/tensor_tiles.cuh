@@ -119,12 +119,10 @@ __device__ void multiply_stages(const Barriers& barriers, uint32_t shared, uint3
         gemm::wait(at(barriers.full[i % kStages]), i / kStages % 2);
         if (i + 1 == stages) mask_pads<Entry>(stage, groups.of(i), k / Entry::kBlock);
         if (threadIdx.x % 32 == 0) {
-            after_meeting();
             multiply_stage<Entry>(stage, groups.of(i), tensor, tensor + kTile + i % kStages * kScaleColumns,
                                   k - i * Entry::kStageElements, i != 0);
             commit(at(i + 1 == stages ? barriers.done : barriers.empty[i % kStages]));
         }
-        __syncwarp();
     }
 }
 
@@ -158,19 +156,13 @@ __device__ void multiply_tile(const gemm::TensorMap* a, const gemm::TensorMap* b
             gemm::barrier_init(at(barriers.empty[i]), 1);
         }
         gemm::barrier_init(at(barriers.done), 1);
-        gemm::publish_barriers();
     }
-    before_meeting();
     __syncthreads();
-    after_meeting();
     const uint32_t tensor = *const_cast<volatile uint32_t*>(&slot);
     if (threadIdx.x == 0) copy_stages<Entry>(a, b, sfa, sfb, barriers, shared, stages, groups);
     if (warp == 1) multiply_stages<Entry>(barriers, shared, stages, groups, tensor, problem.k);
-    __syncwarp();
-    gemm::wait(at(barriers.done), 0);
-    after_meeting();
+    wait_for_products(at(barriers.done), 0);
     store(d, tensor, scale, problem);
-    before_meeting();
     __syncthreads();
     if (warp == 0) give_back<kColumns>(tensor);
 }

@@ -87,7 +87,8 @@ class MoveInFlight:
 
 @dataclass
 class TensorPipe:
-    """The operations in flight of all CTAs that run, and the loads and stores that nobody has waited for."""
+    """The operations in flight of all CTAs that run, and the loads and stores that nobody has waited for. `done` are operations
+    that somebody saw complete, by the lane behind which they were asked for: their agents, and the newest of each."""
 
     machine: PipeHost
     policy: str
@@ -99,6 +100,7 @@ class TensorPipe:
     loading: int = 0
     allocated: dict[int, Statement] = field(default_factory=dict)
     reads: OperandReads | None = field(init=False)
+    done: dict[int, dict[int, int]] = field(default_factory=dict)
     _memory: TensorMemory | None = None
     _order: TensorOrder | None = None
 
@@ -171,7 +173,7 @@ class TensorPipe:
             covered = [each for each in self.flying if each.lane == lane or lane in each.handed.lanes]
             ctas = None if mask is None else int(lanes.full(mask)[at])
             arrivals = self.machine.commits.asked(one, space, address, ctas)
-            batch = Committed(self, covered, arrivals[0].flat)
+            batch = Committed(self, covered, arrivals[0].flat, {**self.done.get(lane, {})})
             self.start(
                 Operation(self.number(), one, lambda a=arrivals, b=batch: self.machine.commits.come(a, b))  # type: ignore[misc]
             )
@@ -186,6 +188,8 @@ class TensorPipe:
                 assert self.order is not None
                 boxes = [(box, False) for box in each.reads] + [(box, True) for box in each.writes]
                 each.landed = self.order.landed(flat, each.lanes, boxes, each.handed)
+                for lane in (each.lane, *each.handed.lanes):
+                    self.done.setdefault(lane, {})[each.landed[0]] = each.landed[1]
             if each.landed is not None:
                 agent, number = each.landed
                 found[agent] = max(found.get(agent, 0), number)
@@ -326,11 +330,12 @@ class TensorPipe:
 
 @dataclass(eq=False)
 class Committed:
-    """What a commit covers, as the mbarrier sees it that counts it."""
+    """What a commit covers, as the mbarrier at byte position `flat` sees it that counts it first; `done` is what was complete."""
 
     pipe: TensorPipe
     covered: list[Operation]
     flat: int
+    done: dict[int, int]
     is_performed: bool = True
 
     def source_was_read(self) -> None:
@@ -341,4 +346,4 @@ class Committed:
 
     def landed(self) -> dict[int, int]:
         """The agents whose accesses the operations are from now on."""
-        return self.pipe.land(self.covered, self.flat)
+        return self.done | self.pipe.land(self.covered, self.flat)
