@@ -32,6 +32,24 @@ def test_runs_are_the_granules_that_were_touched_once(stores: list[tuple[list[in
         assert all(end < start for (_, end), (start, _) in pairwise(runs))
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("first", [0, 2])
+def test_columns_of_a_matrix_go_on_behind_each_other(count: int, first: int) -> None:
+    """Rows of five items, column after column from the `first` on: a run a row, one run when rows adjoin; again: None."""
+    rows, spans = np.arange(3) * 5, Spans()
+    for column in range(first, first + 5):
+        found = spans.and_items(rows + column, count)
+        assert found is not None
+        spans = found
+        width = column + 1 - first
+        runs = [(row + first, row + first + width) for row in rows.tolist()] if width < 5 else [(first, first + 15)]
+        assert list(zip(spans.starts.tolist(), spans.ends.tolist(), strict=True)) == [
+            (start * count, end * count) for start, end in runs
+        ]
+    assert spans.and_items(rows + first + 4, count) is None
+    assert Spans(np.array([0, 5]), np.array([5, 9])).and_items(np.array([5, 9]), 1) is None
+
+
 BLOCKS, THREADS = 4, 64
 # Blocks write words of y in an order that falls with their number, two words a thread; `shift` words further the last time.
 SOURCE = f"""

@@ -19,12 +19,13 @@ from refsim.ptx.checks.proxy_fences import ProxyFences
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import ASYNC, DISCARD, GENERIC, MAP_PROXY, READ, Access
-from refsim.ptx.memory.space import SHARED_BASE
+from refsim.ptx.memory.space import SHARED_BASE, Region
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
 PROXY_CHECK, REFILL = "missing-proxy-fence", "unfenced-refill"
 _IN_ORDER = "tcgen05.alloc"  # PTX ISA, tcgen05: it keeps the order of one address, whatever comes behind it
+_WAITING = 1 << 16  # lanes of accesses that wait to be marked
 _UNITS = {ASYNC: "the async proxy", MAP_PROXY: "the tensormap proxy"}
 _MAP_RULE = (
     "PTX ISA, fence.proxy.tensormap: a map that threads wrote is released by them (tensormap.cp_fenceproxy does it) and "
@@ -39,20 +40,35 @@ _REFILL_RULE = "PTX ISA, proxies; disputed for reads: widespread pipelines have 
 
 @dataclass
 class Newest:
-    """For every granule the newest access of one kind by a thread: its number (0: none that matters) and its thread."""
+    """For every granule the newest access of one kind by a thread: its number (0: none that matters) and its thread. What is
+    put waits until somebody asks: many kernels never access asynchronously what their threads wrote."""
 
     number: Array
     agent: Array
     is_used: bool = False
+    waiting: list[tuple[Array, int, int, Array]] = field(default_factory=list)
+    lanes: int = 0
 
     @staticmethod
     def over(granules: int) -> "Newest":
         return Newest(np.zeros(granules, np.int32), np.zeros(granules, np.int32))
 
-    def put(self, granules: Array, number: int, agents: Array) -> None:
+    def put(self, first: Array, count: int, number: int, agents: Array) -> None:
+        """An access of `count` granules by each of these threads."""
         self.is_used = True
-        self.number[granules] = number
-        self.agent[granules] = agents[:, None]
+        self.waiting.append((first, count, number, agents))
+        self.lanes += len(first)
+        if self.lanes > _WAITING:
+            self.settle()
+
+    def settle(self) -> None:
+        """All that waits is marked."""
+        for first, count, number, agents in self.waiting:
+            for offset in range(count):
+                self.number[first + offset] = number
+                self.agent[first + offset] = agents
+        self.waiting.clear()
+        self.lanes = 0
 
 
 @dataclass
@@ -71,8 +87,12 @@ class MarkedMemory:
 
     def granules(self, start: Array, width: int) -> Array:
         """The granules of each item, (n, count)."""
-        count = max(width // self.granule, 1)
-        return (start - self.base)[:, None] // self.granule + np.arange(count)
+        first, count = self.firsts(start, width)
+        return first[:, None] + np.arange(count)
+
+    def firsts(self, start: Array, width: int) -> tuple[Array, int]:
+        """The first granule of each item, and how many an item has."""
+        return (start - self.base) // self.granule, max(width // self.granule, 1)
 
 
 @dataclass
@@ -110,6 +130,7 @@ class Proxies:
     def map_is_used(self, access: Access, address: int, *, is_older: bool) -> None:
         """A copy engine reads a map in global memory for one thread; `is_older`: a launch before this one made it there."""
         for memory, part, starts in self._parts(access):
+            memory.writes.settle()
             granules, lane = memory.granules(starts, part.width), int(part.threads.ids[0])
             numbers = memory.writes.number[granules].reshape(-1)
             for number in np.unique(numbers[numbers > 0]).tolist():
@@ -133,7 +154,7 @@ class Proxies:
 
     def landed(self, index: Array, width: int, agents: Array) -> None:
         """A copy through the generic proxy has arrived in shared memory: writes of these threads."""
-        self.shared.writes.put(self.shared.granules(index * width, width), self.history.now, agents)
+        self.shared.writes.put(*self.shared.firsts(index * width, width), self.history.now, agents)
 
     # ---- accesses
     def before(self, access: Access) -> None:
@@ -145,6 +166,7 @@ class Proxies:
             self._examine(memory, part, granules)
             for newest in (memory.writes, memory.reads) if access.kind != READ else ():
                 if newest.is_used:
+                    newest.settle()
                     newest.number[granules] = 0
 
     def after(self, access: Access) -> None:
@@ -159,25 +181,31 @@ class Proxies:
         if access.name != "global":
             return []
         at = access.threads.full(access.at)
+        if access.region is not None:
+            return [(self._memory(access.region), access, at)] if access.region.writable else []
         regions = np.searchsorted(np.array(access.space.starts), at, side="right") - 1
         found = []
         for number in np.unique(regions).tolist():
             region = access.space.regions[number]
             if not region.writable:
                 continue
-            if region.start not in self.stretches:
-                size = region.end - region.start
-                self.stretches[region.start] = MarkedMemory.over(region.start, size, self.grain["global"])
             some = regions == number
-            found.append((self.stretches[region.start], access if some.all() else access.of(some), at[some]))
+            found.append((self._memory(region), access if some.all() else access.of(some), at[some]))
         return found
+
+    def _memory(self, region: Region) -> MarkedMemory:
+        """The marks of a buffer."""
+        if region.start not in self.stretches:
+            size = region.end - region.start
+            self.stretches[region.start] = MarkedMemory.over(region.start, size, self.grain["global"])
+        return self.stretches[region.start]
 
     def _mark(self, access: Access) -> None:
         if access.kind == READ and access.name != "shared":
             return
         for memory, part, starts in self._parts(access):
             newest = memory.reads if access.kind == READ else memory.writes
-            newest.put(memory.granules(starts, part.width), self.history.now, part.threads.ids + self.clocks.first)
+            newest.put(*memory.firsts(starts, part.width), self.history.now, part.threads.ids + self.clocks.first)
 
     # ---- looking
     def _examine(self, memory: MarkedMemory, access: Access, granules: Array) -> None:
@@ -196,6 +224,7 @@ class Proxies:
         self, newest: Newest, access: Access, granules: Array, *, refill: bool = False
     ) -> tuple[int, int, int, int] | None:
         """The first lane that meets an access without a fence between: (position of the lane, granule, thread, number)."""
+        newest.settle()
         numbers = newest.number[granules]
         who, column = np.nonzero(numbers)
         if not len(who):

@@ -20,7 +20,8 @@ def changes(part: AccessPart) -> NDArray[np.bool_]:
     access = part.access
     held, items = access.held(), access.items
     assert items is not None
-    items = np.broadcast_to(items, len(access.index))
+    if len(items) != len(held):
+        items = np.broadcast_to(items, len(held))
     if access.kind != UPDATE or is_rising(part.index):
         changed = unequal(held, items)
     elif (part.index == part.index[0]).all():

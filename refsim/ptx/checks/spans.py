@@ -27,6 +27,8 @@ class Spans:
 
         Items 4, 5, 6, 0, 1 of two granules are the runs [8, 14) and [0, 4).
         """
+        if (longer := self._each_longer(index, count)) is not None:
+            return longer
         breaks = np.flatnonzero(index[1:] != index[:-1] + 1)
         if len(breaks) + len(self.starts) > _MOST:
             return None
@@ -38,3 +40,11 @@ class Spans:
             return None
         apart = np.flatnonzero(starts[1:] != ends[:-1])
         return Spans(starts[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)])
+
+    def _each_longer(self, index: Array, count: int) -> "Spans | None":
+        """These runs where an item goes on behind each and reaches no other: a column of a matrix behind the columns before
+        it."""
+        if len(index) != len(self.ends) or len(index) < 2 or (index * count != self.ends).any():
+            return None
+        ends = self.ends + count
+        return Spans(self.starts, ends) if (ends[:-1] < self.starts[1:]).all() else None

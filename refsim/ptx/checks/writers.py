@@ -26,5 +26,5 @@ class Writers:
         index = access.index
         if access.wrote is not None:
             index, threads = index[access.wrote], threads[access.wrote]
-        for byte in range(access.width):
-            table[index * access.width + byte] = threads
+        items = table[: len(table) // access.width * access.width].reshape(-1, access.width)
+        items[index] = threads[:, None]
