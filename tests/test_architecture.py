@@ -14,6 +14,7 @@ PACKAGES = (
     "refsim.numerics",
     "refsim.render",
     "refsim.conversions",
+    "refsim.mufu",
     "refsim.files",
     "refsim.scaling",
     "refsim.oracles",

@@ -22,6 +22,7 @@ LARGER = ["every bundled kernel, a minute"]
 REASONS = {
     ".ci/run types it into a fresh checkout": 3,
     "it takes minutes; tests/cli/commands/test_doctor.py runs a part": 1,
+    "the night profile takes some minutes": 1,
     "torch is in the environment of the peers": 1,
     "it needs a model; tests/cli/commands/test_blocks_commands.py makes a small one": 2,
     "it needs a GPU": 1,

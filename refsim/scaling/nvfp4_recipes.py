@@ -5,7 +5,7 @@
     element = satfinite e2m1 of x * (S / scale)
 
 Each library rounds these products in another order and keeps S, its reciprocal or amax. Every operation is one float32
-operation, rounded to nearest even, subnormals kept.
+operation, rounded to nearest even, subnormals kept; reciprocals of the kernels of vLLM and FlashInfer are rcp.approx.ftz's.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from refsim.conversions import encode
 from refsim.formats import UE4M3, Format
+from refsim.mufu import unit
 from refsim.render.cards import Card, Facts
 from refsim.scaling.rows import NanRule
-from refsim.sources import COMPRESSED_TENSORS, MODELOPT, TORCHAO, TRANSFORMER_ENGINE, VLLM, Source
+from refsim.sources import COMPRESSED_TENSORS, FLASHINFER, MODELOPT, TORCHAO, TRANSFORMER_ENGINE, VLLM, Source
 
 Singles = NDArray[np.float32]
 LARGEST_ELEMENT, LARGEST_SCALE_VALUE = np.float32(6), np.float32(448)
@@ -112,6 +113,20 @@ def _vllm_reciprocal(values: Singles) -> Singles:
     return np.asarray(F32_ONE / np.where(values == 0, np.float32(1e8), values), np.float32)
 
 
+def _rcp(values: Any) -> Singles:
+    """rcp.approx.ftz.f32: within one last place of 1 / x; of 6 it is 1 / 6 rounded."""
+    return unit.rcp(np.asarray(values, np.float32).view(np.uint32)).view(np.float32)
+
+
+def _approximate_scale(peak: Singles, kept: Singles) -> Singles:
+    return kept * (peak * _rcp(LARGEST_ELEMENT))
+
+
+def _approximate(x: Singles, scale: Singles, kept: Singles, zeros: Any) -> Singles:
+    """x * rcp(scale * rcp(S)), 0 where `zeros`."""
+    return np.asarray(x * np.where(zeros, np.float32(0), _rcp(scale * _rcp(kept))), np.float32)
+
+
 def _compressed_tensor(peak: Singles) -> Singles:
     found = _torch_quotient(np.maximum(peak, SMALLEST_NORMAL))
     return np.asarray(np.where(np.isfinite(found), found, F32_ONE), np.float32)
@@ -155,6 +170,17 @@ NVFP4_RECIPES = (
     Nvfp4Recipe(
         "te_cpp_2d", "that for blocks of 16 x 16: amax / 6 * S, and S / scale", _TE_TESTS, _te_tensor,
         lambda peak, kept: peak / LARGEST_ELEMENT * kept, _divided_or_zero, _reciprocal, nan="ignored",
+    ),
+    Nvfp4Recipe(
+        "vllm", "vLLM's kernels: S * (amax * rcp(6)), rcp(scale * rcp(S)) by rcp.approx.ftz, 0 where the scale is",
+        VLLM["csrc/quantization/fp4/nvfp4_utils.cuh, cvt_warp_fp16_to_fp4"], _torch_quotient, _approximate_scale,
+        lambda x, scale, peak, kept: _approximate(x, scale, kept, scale == 0), _reciprocal, nan="ignored",
+    ),
+    Nvfp4Recipe(
+        "flashinfer", "those of FlashInfer and TensorRT-LLM: the same, 0 where the block is; an underflow leaves +-6",
+        FLASHINFER["csrc/nv_internal/tensorrt_llm/kernels/quantization_utils.cuh, cvt_warp_fp16_to_fp4"],
+        _torch_quotient, _approximate_scale,
+        lambda x, scale, peak, kept: _approximate(x, scale, kept, peak == 0), _reciprocal, nan="ignored",
     ),
     Nvfp4Recipe(
         "vllm_reference", "ref_nvfp4_quant of vLLM's tests: S * (amax * (1 / 6)), 1 / (scale * (1 / S))",

@@ -70,6 +70,8 @@ UNDERFLOW = {
     "te_reference": (0x00, 0x00, 7),
     "te_cpp": (0x00, 0x00, 0),
     "te_cpp_2d": (0x00, 0x00, 0),
+    "vllm": (0x00, 0x00, 0),
+    "flashinfer": (0x00, 0x00, 7),
     "vllm_reference": (0x00, 0x00, 0),
     "vllm_emulation": (0x00, 0x00, 0),
     "torchao": (0x08, 0x08, 0),
@@ -111,6 +113,27 @@ def test_quantising_is_the_slow_definition(seed: int, power: int, name: str) -> 
         if scaling.recipe_named(name, "nvfp4").policy != "cuda.satfinite":  # which lose the sign of -0
             wanted = [0 if value == 0 and each == 8 else each for value, each in zip(row, wanted, strict=True)]
         assert (codes.tolist(), int(scale[0])) == (wanted, code)
+
+
+@pytest.mark.parametrize("tensor", TENSORS)
+def test_kernels_of_vllm_have_the_scales_of_their_reference(tensor: str) -> None:
+    """rcp.approx.ftz(6) is 1 / 6 rounded, so only the multiplier of elements is another; where no NaN stands."""
+    x = RECORDED[f"nvfp4.{tensor}"]
+    x = x[np.isfinite(x).all(axis=1)]
+    wanted = refsim.quantize(x, "nvfp4", recipe="vllm_reference").scales
+    for name in ("vllm", "flashinfer"):
+        np.testing.assert_array_equal(refsim.quantize(x, "nvfp4", recipe=name).scales, wanted)
+
+
+def test_an_element_between_two_codes_shows_the_approximate_reciprocal() -> None:
+    """rcp.approx.ftz(0x3fece141) is 0x3f0a54ea, 1 / x rounded 0x3f0a54eb."""
+    kept = np.float32(1)
+    found = {}
+    for name in ("vllm", "flashinfer", "vllm_reference"):
+        recipe = scaling.recipe_named(name, "nvfp4")
+        scale = np.uint32([[0x3FECE141]]).view(np.float32)
+        found[name] = int(recipe.scaled(np.float32([[1]]), scale, np.float32([[6]]), kept).view(np.uint32)[0, 0])
+    assert found == {"vllm": 0x3F0A54EA, "flashinfer": 0x3F0A54EA, "vllm_reference": 0x3F0A54EB}
 
 
 def test_a_tensor_scale_that_was_calibrated() -> None:

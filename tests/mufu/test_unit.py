@@ -1,0 +1,62 @@
+"""The special-function unit: worked numbers, zeros, infinities and NaNs, and how far its results are from the functions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from refsim.mufu.unit import FUNCTIONS
+
+SPECIALS = (0x00000000, 0x80000000, 0x00000001, 0x807FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345)
+NAN, INF, MINUS_INF = 0x7FFFFFFF, 0x7F800000, 0xFF800000
+OF_SPECIALS = {
+    "rcp": (INF, MINUS_INF, INF, MINUS_INF, 0, 0x80000000, NAN, NAN),
+    "rsqrt": (INF, MINUS_INF, INF, MINUS_INF, 0, NAN, NAN, NAN),
+    "sqrt": (0, 0x80000000, 0, 0x80000000, INF, NAN, NAN, NAN),
+    "ex2": (0x3F800000, 0x3F800000, 0x3F800000, 0x3F800000, INF, 0, NAN, NAN),
+    "lg2": (MINUS_INF, MINUS_INF, MINUS_INF, MINUS_INF, INF, NAN, NAN, NAN),
+}
+EXACT = {
+    "rcp": lambda x: 1 / x,
+    "rsqrt": lambda x: 1 / math.sqrt(x),
+    "sqrt": math.sqrt,
+    "ex2": lambda x: 2.0**x,
+    "lg2": math.log2,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_zeros_subnormals_infinities_and_nans(name: str) -> None:
+    assert FUNCTIONS[name](np.uint32(SPECIALS)).tolist() == list(OF_SPECIALS[name])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_are_near_the_function(name: str) -> None:
+    """Two last places; for a logarithm 2^-22 or so, since near 1 it keeps places, not digits."""
+    x = (np.random.default_rng(6).random(300) * 12 + 0.01).astype(np.float32)
+    found = FUNCTIONS[name](x.view(np.uint32)).view(np.float32).astype(np.float64)
+    wanted = np.array([EXACT[name](float(each)) for each in x])
+    bound = 2.0**-22 * np.abs(wanted) + (2.0**-22 if name == "lg2" else 0)
+    assert (np.abs(found - wanted) <= bound).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "result"),
+    [
+        ("rcp", 0x40C00000, 0x3E2AAAAB),
+        ("rcp", 0x3FECE141, 0x3F0A54EA),
+        ("rcp", 0x7E800001, 0),
+        ("rsqrt", 0x40800000, 0x3F000000),
+        ("rsqrt", 0x3F800001, 0x3F7FFFFE),
+        ("sqrt", 0x40800000, 0x40000000),
+        ("ex2", 0x3F000000, 0x3FB504F3),
+        ("ex2", 0xBF000000, 0x3F3504F2),
+        ("ex2", 0xC2FC0001, 0),
+        ("ex2", 0x43000000, INF),
+        ("lg2", 0x3F800001, 0x3495F600),
+        ("lg2", 0x3F000000, 0xBF7FFFFE),
+        ("lg2", 0x40000000, 0x3F800000),
+    ],
+)
+def test_worked_numbers(name: str, word: int, result: int) -> None:
+    assert int(FUNCTIONS[name](np.uint32([word]))[0]) == result
