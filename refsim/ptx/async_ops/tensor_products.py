@@ -39,6 +39,7 @@ _LANE_RULE = "PTX ISA, tcgen05: data path layout organization"
 _PAIR_RULE = "PTX ISA, tcgen05, CTA pair: two CTAs of a cluster whose %cluster_ctarank differs in the last bit"
 _METADATA_RULE = "CUTLASS, mma_traits_sm100.hpp: the last bit of the address becomes the sparsity selector"
 _UPPER = 16  # the first of the upper lanes of each 32
+_EVERY = np.ones(TENSOR_LANES, np.bool_)
 _MOST = 16  # products that wait for their sums
 
 
@@ -89,16 +90,13 @@ class TensorCore(TensorPipe):
             reads += self._metadata_boxes(one, asked, peer, cta)
             reads += [d] if asked.adds else []
             writes.append(d)
-            both = zip("ab", places, strict=True)
-            shown.append(
-                [None if at is None else self._show(one, at, bytes_used(form, side), cta) for side, at in both]
-            )
+            shown.append(self._show_operands(one, places, form, cta))
         self._demand_written(reads)
         if self.machine.tracking is not None:
             product_masks(one, asked, peers, (places[0], places[1]))
         for d in writes:
-            self.memory.unwritten[d.cta][d.lanes, d.first : d.end] = False
-        items = np.unique(np.concatenate([each for found in shown for each in found if each is not None]))
+            self._now_written(d)
+        items = np.concatenate([each for found in shown for each in found if each is not None])
         work = self._work(one, asked, writes, shown)
         self.start(Operation(self.number(), one, work, tuple(reads), tuple(writes), items))
 
@@ -119,7 +117,7 @@ class TensorCore(TensorPipe):
         rows, columns = asked.lanes[:, :, None], np.arange(box.first, box.end)[None, None, :]
         if machine.tracking is not None:
             copied_masks(one, asked, rows, columns, cta)
-        self.memory.unwritten[cta][box.lanes, box.first : box.end] = False
+        self._now_written(box)
 
         def work() -> None:
             held = machine.shared.bytes.view(ITEM[_CHUNK]).take(items).view(np.uint8).reshape(*places.shape, _CHUNK)
@@ -152,10 +150,8 @@ class TensorCore(TensorPipe):
     def _d_box(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> TensorBox:
         if asked.lane not in ((0, _UPPER) if asked.form.is_halved else (0,)):
             raise one.fault(MISUSE, 0, f"lane {asked.lane} begins no accumulator", _LANE_RULE)
-        rows, columns = asked.cells(peer)
-        used = np.zeros(TENSOR_LANES, np.bool_)
-        used[rows.ravel()] = True
-        return self._box(one, asked.d, used & ~asked.off(peer), int(columns.max()) + 1, cta, asked.lane)
+        used, width = asked.extent(peer)
+        return self._box(one, asked.d, used & ~asked.off(peer), width, cta, asked.lane)
 
     def _a_boxes(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> list[TensorBox]:
         if not asked.a_in_columns:
@@ -176,10 +172,9 @@ class TensorCore(TensorPipe):
         return [self._box(one, asked.metadata + asked.form.selector, used, stored.columns, cta, asked.lane)]
 
     def _scale_boxes(self, one: Lanes, asked: ProductAsked, cta: int) -> list[TensorBox]:
-        every = np.ones(TENSOR_LANES, np.bool_)
         extents = (asked.form.rows("a"), asked.form.n)
         return [
-            self._box(one, address & ~(3 << 30), every, -(-extent // 32), cta)
+            self._box(one, address & ~(3 << 30), _EVERY, -(-extent // 32), cta)
             for address, extent in zip(asked.scales, extents, strict=False)
         ]
 
@@ -190,10 +185,20 @@ class TensorCore(TensorPipe):
             what = f"the descriptor of {side.upper()}, {word:#x}: {error}"
             raise one.fault("invalid-operand", 0, what, _RULE) from None
 
+    def _show_operands(self, one: Lanes, places: list[Array | None], form: TensorForm, cta: int) -> list[Array | None]:
+        """Show the reads of A and B, as one where that says the same."""
+        used = [bytes_used(form, side) for side in "ab"]
+        a, b = places
+        if a is None or b is None or used[0] != used[1] or self.machine.checks.banks:
+            both = zip(places, used, strict=True)
+            return [None if at is None else self._show(one, at, width, cta) for at, width in both]
+        items = self._show(one, np.concatenate((a, b)), used[0], cta)
+        return [items[: len(a)], items[len(a) :]]
+
     def _show(self, one: Lanes, places: Array, used: int, cta: int) -> Array:
         """Show the reads of chunks of a CTA to those that watch; their numbers in the flat shared memory."""
         machine, width = self.machine, used & -used  # 12 bytes are read as three words
-        pieces = (places[:, None] + np.arange(0, used, width)).ravel()
+        pieces = places if used == width else (places[:, None] + np.arange(0, used, width)).ravel()
         several = Lanes(machine, np.repeat(one.ids, len(pieces)), one.statement, np.full(len(pieces), cta))
         space, owner = several.space("shared")
         machine.port.touch(several, "shared", space, pieces, owner, width, proxy=ASYNC)
@@ -204,8 +209,15 @@ class TensorCore(TensorPipe):
         if self.machine.tracking is not None:
             return
         for box in reads:
-            if self.memory.unwritten[box.cta][box.lanes, box.first : box.end].any():
+            columns = self.memory.unwritten[box.cta, :, box.first : box.end]
+            if columns.any() and columns[box.lanes].any():
                 self.machine.saw_unwritten()
+
+    def _now_written(self, box: TensorBox) -> None:
+        """Words that an operation writes count as written from now on."""
+        columns = self.memory.unwritten[box.cta, :, box.first : box.end]
+        if columns.any():
+            columns[box.lanes] = False
 
     # ---- sums
     def _work(

@@ -120,6 +120,8 @@ def _check_columns(lanes: Lanes, first: Array, width: int) -> None:
 def check_held(lanes: Lanes, position: int, first: int, width: int, cta: int | None = None) -> None:
     """The columns from `first` on are held by the CTA of a lane of the set, or by another one."""
     memory, cta = lanes.machine.tensor_pipe.memory, int(lanes.cta[position]) if cta is None else cta
+    if any(start <= first and first + width <= start + count for start, count in memory.blocks.get(cta, {}).items()):
+        return
     held = memory.held(cta)
     if first + width > TENSOR_COLUMNS or not held[first : first + width].all():
         what = f"columns {first} to {first + width - 1} of tensor memory, of which the block holds {memory.spoken(cta)}"

@@ -1,6 +1,7 @@
 """tcgen05.cp: rows of shared memory on their way to lanes of tensor memory."""
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,23 @@ Array = NDArray[Any]
 _WORDS = 4  # of a chunk of 16 bytes
 _ELEMENTS = 16  # of a chunk of narrow elements, each a byte in tensor memory
 _WARP = 32
+
+
+@lru_cache
+def _lanes(shape: str, warps: tuple[tuple[int, ...], ...]) -> Array:
+    """The lanes that get each row, of warps that get each 32 rows."""
+    if shape.startswith("4x"):
+        return np.arange(4)[:, None] * _WARP  # one row for each warp's first lane: inferred, not measured
+    row = np.arange(_WARP)[:, None]
+    return np.concatenate([row + _WARP * np.array(each)[None, :] for each in warps])
+
+
+@lru_cache
+def _mask(shape: str, warps: tuple[tuple[int, ...], ...]) -> NDArray[np.bool_]:
+    """Which lanes get rows."""
+    found = np.zeros(TENSOR_LANES, np.bool_)
+    found[_lanes(shape, warps).ravel()] = True
+    return found
 
 
 @dataclass(frozen=True)
@@ -36,20 +54,16 @@ class CopyAsked:
     @property
     def lanes(self) -> Array:
         """The lanes that get each row, (rows, copies)."""
-        if self.shape.startswith("4x"):
-            return np.arange(4)[:, None] * _WARP  # one row for each warp's first lane: inferred, not measured
-        row = np.arange(_WARP)[:, None]
-        return np.concatenate([row + _WARP * np.array(warps)[None, :] for warps in self.warps])
+        return _lanes(self.shape, self.warps)
 
-    @property
+    @cached_property
     def chunks(self) -> Array:
         """The shared addresses of what it reads, (rows, chunks of a row)."""
         return row_chunks(self.word, self.shape)
 
     def box(self, cta: int) -> TensorBox:
         """The words that it writes."""
-        lanes, first = np.zeros(TENSOR_LANES, np.bool_), self.address & 0xFFFF
-        lanes[self.lanes.ravel()] = True
+        lanes, first = _mask(self.shape, self.warps), self.address & 0xFFFF
         return TensorBox(cta, lanes, first, first + _WORDS * self.chunks.shape[1])
 
     def words(self, held: Array) -> Array:

@@ -1,5 +1,6 @@
 """Operands of tcgen05 in shared and in tensor memory: from chunks of 16 bytes, and from columns of 32 bits, to codes."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,7 @@ def _used(type: str, container: int) -> int:
     return _CHUNK * bits // container if bits < 8 else _CHUNK
 
 
+@lru_cache(maxsize=256)
 def bytes_used(form: TensorForm, side: str) -> int:
     """The bytes of each chunk of an operand in shared memory that its product reads, from the chunk's first on."""
     return _used(form.a if side == "a" else form.b, operand_named(form.operand(side), form.ctas).container_bits)

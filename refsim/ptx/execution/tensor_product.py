@@ -1,7 +1,7 @@
 """What one tcgen05.mma asks for, from its opcode and its instruction descriptor; nothing of its operands has been read yet."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class TensorForm:
     is_sparse: bool = False
     selector: int = 0
 
-    @property
+    @cached_property
     def sums(self) -> "TensorForm":
         """The same without what matters no more once operands and scales have been read."""
         return replace(self, ids=(0, 0), majors=("K", "K"), negated=(False, False), selector=0)
@@ -99,11 +99,9 @@ class TensorForm:
 
     def cells(self, peer: int) -> tuple[Array, Array]:
         """The lanes and columns of D's rows that a CTA of the group has, (m / ctas, n)."""
-        lanes, columns = places_of(self.accumulator)
-        own = slice(peer * self.rows("a"), (peer + 1) * self.rows("a"))
-        return lanes[own] % TENSOR_LANES, columns[own]
+        return _cells(self.accumulator, self.rows("a"), peer)
 
-    @property
+    @cached_property
     def accumulator(self) -> str:
         """The name of D's layout in tensor memory."""
         sparse = "sp." * (self.is_sparse and self.ctas == 2 and self.is_halved)
@@ -210,6 +208,22 @@ def places_of(name: str) -> tuple[Array, Array]:
     return fragment.holder(rows, columns)
 
 
+@lru_cache(maxsize=64)
+def _cells(accumulator: str, rows: int, peer: int) -> tuple[Array, Array]:
+    """The lanes and columns of the rows of D that a CTA of a group has."""
+    lanes, columns = (each[peer * rows : (peer + 1) * rows] for each in places_of(accumulator))
+    return lanes % TENSOR_LANES, columns
+
+
+@lru_cache(maxsize=64)
+def _extent(accumulator: str, rows: int, peer: int, lane: int) -> tuple[NDArray[np.bool_], int]:
+    """The lanes of these, `lane` further down, and how many columns they take."""
+    lanes, columns = _cells(accumulator, rows, peer)
+    used = np.zeros(TENSOR_LANES, np.bool_)
+    used[lanes.ravel() + lane] = True
+    return used, int(columns.max()) + 1
+
+
 @dataclass(frozen=True, eq=False)
 class ProductAsked:
     """One executed tcgen05.mma: the address of D, the descriptor of A or where `a_in_columns` its address, the descriptor of
@@ -235,7 +249,11 @@ class ProductAsked:
     def cells(self, peer: int) -> tuple[Array, Array]:
         """The lanes and columns of D's rows that a CTA of the group has, (m / ctas, n), columns from the address on."""
         lanes, columns = self.form.cells(peer)
-        return lanes + self.lane, columns
+        return lanes + self.lane if self.lane else lanes, columns
+
+    def extent(self, peer: int) -> tuple[NDArray[np.bool_], int]:
+        """The lanes (a mask) and the number of columns of D that a CTA of the group has."""
+        return _extent(self.form.accumulator, self.form.rows("a"), peer, self.lane)
 
     def off(self, peer: int) -> NDArray[np.bool_]:
         """The lanes of one CTA that stay as they are."""
