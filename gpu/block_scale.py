@@ -5,6 +5,7 @@ What they must write is `refsim.quantize`, its scales where `layouts.scale_layou
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, one_of, spelled
 
+mistakes = load_kernel_file(Path(__file__).with_name("block_scale_mistakes.py"))
 SOURCE = Path(__file__).parent / "kernels/block_scale_quantize.cu"
 wide_rows = load_kernel_file(Path(__file__).with_name("wide_rows.py"))
 Placement, FILLS, WIDE = wide_rows.Placement, wide_rows.FILLS, wide_rows.WIDE
@@ -32,7 +34,6 @@ TWO_LEVELS = ("te", "te_cpp", "te_cpp_2d")
 FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp4", "nvfp4")
 LAYOUT = scale_layout("nvidia_128x4")
 TILE_ROWS, TILE_BLOCKS, WARP = 128, 4, 32
-POISON = 0xFF
 
 
 def order_of(format: str) -> tuple[str, ...]:
@@ -145,56 +146,20 @@ def outputs(problem: BlockQuantize) -> dict[str, str]:
 # Mistakes of the field, as what a kernel that makes them would write.
 
 
-def of_another_rule(rule: str) -> Callable[[BlockQuantize], Outputs]:
-    return lambda problem: expected(problem, recipe=rule if rule in recipes_of(problem.format) else problem.recipe)
+def given(problem: BlockQuantize) -> "mistakes.Quantising":
+    """What a mistake is made of."""
+    width = block_format(problem.format).width
+    x = np.pad(problem.codes(), ((0, 0), (0, -problem.columns % width)))
+    return mistakes.Quantising(x, problem.wide, problem.columns, quantized(problem))
 
 
-def pads_of_poison(problem: BlockQuantize) -> Outputs:
-    made = quantized(problem)
-    return written(problem, made.codes, LAYOUT.shuffle(made.scales, fill=POISON))
-
-
-def not_shuffled(problem: BlockQuantize) -> Outputs:
-    """Scales padded and row-major, as they are before the interleave."""
-    made = quantized(problem)
-    padded = np.zeros(LAYOUT.padded(made.scales.shape), np.uint8)
-    padded[: made.scales.shape[0], : made.scales.shape[1]] = made.scales
-    return written(problem, made.codes, padded.reshape(-1))
-
-
-def shuffled_twice(problem: BlockQuantize) -> Outputs:
-    made = quantized(problem)
-    padded = LAYOUT.padded(made.scales.shape)
-    return written(problem, made.codes, LAYOUT.shuffle(LAYOUT.shuffle(made.scales).reshape(padded)))
-
-
-def nibbles_swapped(problem: BlockQuantize) -> Outputs:
-    made = quantized(problem)
-    if block_format(problem.format).element.bits != 4:
-        return expected(problem)
-    codes = made.codes.reshape(problem.rows, -1, 2)[:, :, ::-1].reshape(made.codes.shape)
-    return written(problem, codes, LAYOUT.shuffle(made.scales))
-
-
-def zeros_without_sign(problem: BlockQuantize) -> Outputs:
-    made, element = quantized(problem), block_format(problem.format).element
-    return written(problem, np.where(made.codes == element.sign_mask, 0, made.codes), LAYOUT.shuffle(made.scales))
-
-
-def factor_inverted(problem: BlockQuantize) -> Outputs:
-    """1 / S for S."""
-    kept = quantized(problem).tensor_scale
-    return expected(problem) if kept is None else expected(problem, tensor_scale=1 / float(kept))
+def mistaken(mistake: "mistakes.Mistake", problem: BlockQuantize) -> Outputs:
+    return written(problem, *mistake(given(problem)))
 
 
 MISTAKES: dict[str, Callable[[BlockQuantize], Outputs]] = {
-    "the pads of the scales hold 0xff": pads_of_poison,
-    "the scales are not shuffled": not_shuffled,
-    "the scales are shuffled twice": shuffled_twice,
-    "the two elements of a byte are swapped": nibbles_swapped,
-    "a zero loses its sign": zeros_without_sign,
-    "the factor of the tensor is inverted": factor_inverted,
-} | {f"the recipe {rule}": of_another_rule(rule) for rule in dict.fromkeys((*ONE_LEVEL, *TWO_LEVELS))}
+    name: partial(mistaken, mistake) for name, mistake in mistakes.MISTAKES.items()
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

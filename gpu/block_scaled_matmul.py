@@ -20,9 +20,11 @@ from refsim.formats import Format, format_named
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
 from refsim.oracles.block_scaled_operands import BLOCKS
+from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, spelled
 
+mistakes = load_kernel_file(Path(__file__).with_name("block_scaled_mistakes.py"))
 KERNEL_FILES = Path(__file__).parent / "kernels"
 ENTRIES = KERNEL_FILES / "block_scaled/entries.cuh"
 SHUFFLED = scale_layout("nvidia_128x4")
@@ -259,41 +261,21 @@ def expected(problem: BlockScaled, target: str) -> Outputs:
     return {"d": product_of(problem, target, *problem.operands).view(np.uint32), "gap": gap}
 
 
-def changed(change: Callable[[BlockScaled, list[Codes]], None], problem: BlockScaled, target: str) -> Outputs:
-    """What comes out of other operands."""
-    operands = [each.copy() for each in problem.operands]
-    change(problem, operands)
-    return {**expected(problem, target), "d": product_of(problem, target, *operands).view(np.uint32)}
-
-
-def _not_shuffled(problem: BlockScaled, operands: list[Codes], which: int) -> None:
-    """The shuffled bytes read as rows of blocks, or the other way round: what each gives for logical scales."""
-    shape, flat = operands[which].shape, SHUFFLED.shuffle(operands[which]).reshape(-1)
-    operands[which] = np.resize(flat, shape).astype(np.uint8)
-
-
-def _rolled(problem: BlockScaled, operands: list[Codes], which: int) -> None:
-    operands[which] = np.roll(operands[which], 1, 1)
-
-
-def _nibbles(problem: BlockScaled, operands: list[Codes], which: int) -> None:
-    """Neighbours change places, which only types of 4 bits can."""
-    if format_named((problem.row.a, problem.row.b)[which]).bits == 4:
-        operands[which] = operands[which].reshape(-1, problem.k // 2, 2)[..., ::-1].reshape(-1, problem.k)
-
-
-def _of_the_first_rows(problem: BlockScaled, operands: list[Codes], which: int) -> None:
-    operands[which] = operands[which][np.arange(len(operands[which])) % (ROWS // 4)]
+def mistaken(mistake: "mistakes.Mistake", problem: BlockScaled, target: str) -> Outputs:
+    """What a kernel that makes it would write."""
+    row, (a, b, scale_a, scale_b) = problem.row, problem.operands
+    stand = mistake(
+        mistakes.Operands((a, b), (scale_a, scale_b), (row.a, row.b), row.stored, row.block, problem.factor)
+    )
+    total = oracles.block_scaled_matmul(
+        *stand.codes, *stand.scales, a_format=stand.formats[0], b_format=stand.formats[1], scale_format=stand.stored,
+        block=stand.block, global_scale=stand.factor, target=target, upcast=stand.upcast,
+    )  # fmt: skip
+    return {"d": total.view(np.uint32), "gap": np.zeros((problem.m, problem.gaps.d), np.uint8)}
 
 
 MISTAKES: dict[str, Callable[..., Outputs]] = {
-    "scales of A not shuffled": partial(changed, partial(_not_shuffled, which=2)),
-    "scales of B not shuffled": partial(changed, partial(_not_shuffled, which=3)),
-    "scales of A taken one block of K late": partial(changed, partial(_rolled, which=2)),
-    "scales of B taken one block of K late": partial(changed, partial(_rolled, which=3)),
-    "every 32 rows of A have the scales of the first": partial(changed, partial(_of_the_first_rows, which=2)),
-    "the high half of a byte of A is the first element": partial(changed, partial(_nibbles, which=0)),
-    "the high half of a byte of B is the first element": partial(changed, partial(_nibbles, which=1)),
+    name: partial(mistaken, mistake) for name, mistake in mistakes.MISTAKES.items()
 }
 
 

@@ -55,7 +55,9 @@ def array_of(what: str, values: ArrayLike) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError as error:
-        raise RefsimError("no-array", f"{what}: lists of several lengths are no array") from error
+        raise RefsimError(
+            "no-array", f"{what}: lists of several lengths are no array", rule="rows of one length"
+        ) from error
 
 
 def _shown(array: NDArray[np.generic]) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence
-from refsim.integers import whole
+from refsim.integers import array_of, whole
 from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.render.cards import Card
@@ -53,7 +53,7 @@ class ScaleLayout(Card):
 
     def padded(self, shape: Shape) -> Shape:
         """Rows and blocks after padding: (130, 5) becomes (256, 8) in nvidia_128x4."""
-        rows, blocks = (int(whole(name, extent)) for name, extent in zip(("rows", "blocks"), shape, strict=True))
+        rows, blocks = _extents(shape, self.name)
         whole_tiles = (-(-rows // self.tile[0]) * self.tile[0], -(-blocks // self.tile[1]) * self.tile[1])
         if not self.pads and whole_tiles != (rows, blocks):
             raise RefsimError(
@@ -85,10 +85,14 @@ class ScaleLayout(Card):
         padded = self.tile if shape is None else self.padded(shape)
         try:
             rows, blocks = whole("row", row, limit=padded[0]), whole("block", block, limit=padded[1])
+            np.broadcast_shapes(rows.shape, blocks.shape)
         except RefsimError as error:
             if shape is None:
                 error.help = f"shape=(rows, blocks): without it only the first tile of {self.name} is known"
             raise
+        except ValueError as error:
+            what = f"rows of shape {np.shape(row)} and blocks of shape {np.shape(block)}"
+            raise RefsimError("scale-shape", what, where=self.name, rule="arrays that broadcast") from error
         return np.asarray(self.place(rows, blocks, padded) * self.element_bytes)
 
     def coord(self, byte_offset: ArrayLike, shape: Shape) -> tuple[Indices, Indices]:
@@ -110,7 +114,7 @@ class ScaleLayout(Card):
         libraries write, or a poison (0xFF is NaN in E8M0, 0x7F in UE4M3).
         Raises RefsimError for a dtype of another width, or a shape that a layout without pads does not fill.
         """
-        given = np.asarray(matrix)
+        given = array_of("matrix", matrix)
         source = self._checked(words(given), 2)
         shape = (source.shape[-2], source.shape[-1])
         padded = self.padded(shape)
@@ -124,7 +128,7 @@ class ScaleLayout(Card):
         `packed` is (..., *packed_shape(shape)) or (..., n) flat. Raises RefsimError if its size is another.
         """
         dims = self.packed_shape(shape)
-        array = np.asarray(packed)
+        array = array_of("packed", packed)
         padded = self.padded(shape)
         count = padded[0] * padded[1]
         tail = len(dims) if array.shape[max(0, array.ndim - len(dims)) :] == dims else 1
@@ -156,18 +160,32 @@ class ScaleLayout(Card):
                 help="codes are uint8 arrays" if self.element_bytes == 1 else "float32, or its uint32 view",
             )
         if array.ndim < axes:
-            raise RefsimError("scale-shape", f"a matrix has rows and blocks; this array has {array.ndim} axes")
+            raise RefsimError(
+                "scale-shape", f"this array has {array.ndim} axes", where=self.name, rule="a matrix has rows and blocks"
+            )
         return array
 
     def _line(self) -> str:
         return f"{self.name}: tiles of {self.tile[0]} x {self.tile[1]}"
 
 
+def _extents(shape: Shape, where: str) -> Shape:
+    """Rows and blocks, both whole."""
+    if array_of("shape", shape).shape != (2,):
+        raise RefsimError("scale-shape", f"shape {shape!r}", where=where, rule="(rows, blocks)")
+    return int(whole("rows", shape[0])), int(whole("blocks", shape[1]))
+
+
 def _fill(value: int | float, dtype: np.dtype[Any]) -> NDArray[Any]:
     try:
-        return np.asarray(value, dtype)
-    except (OverflowError, ValueError) as error:
-        raise RefsimError("scale-fill", f"fill {value!r} is no {dtype} element") from error
+        found = np.asarray(value, dtype)
+        is_other = found.shape != () or (dtype.kind in "iu" and found != value)
+    except (OverflowError, ValueError, TypeError):
+        is_other = True
+    if is_other:
+        rule = "one code, which fills every pad: 0, or a poison"
+        raise RefsimError("scale-fill", f"fill {value!r} is no {dtype} element", rule=rule)
+    return found
 
 
 def _tiles_in_row(tile: Shape, within: Callable[[Indices, Indices], Indices]) -> Place:
@@ -315,6 +333,6 @@ def scale_layout(name: str | ScaleLayout) -> ScaleLayout:
     """
     if isinstance(name, ScaleLayout):
         return name
-    if name not in _BY_NAME:
-        raise unknown("scale layout", name, sorted(_BY_NAME))
+    if not isinstance(name, str) or name not in _BY_NAME:
+        raise unknown("scale layout", str(name), sorted(_BY_NAME))
     return _BY_NAME[name]

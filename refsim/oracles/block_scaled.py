@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.conversions import encode, round_bits
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, F32, Format, format_named
+from refsim.integers import array_of
 from refsim.layouts import ScaleLayout
 from refsim.numerics import ieee, mma
 from refsim.numerics.profiles import chip, rows_of, unit_named
@@ -95,14 +96,14 @@ def block_scaled_matmul(
 def _start(c: ArrayLike | None, m: int, n: int) -> Floats:
     if c is None:
         return np.zeros((m, n), np.float32)
-    array = np.asarray(c)
+    array = array_of("c", c)
     if array.dtype != np.float32 or array.shape != (m, n):
         raise RefsimError("accumulator", f"c is {array.dtype} of shape {array.shape}", rule=f"float32, ({m}, {n})")
     return array
 
 
 def _factor(scale: float) -> np.float32:
-    array = np.asarray(scale)
+    array = array_of("global_scale", scale)
     if array.shape or array.dtype.kind not in "fiu":
         raise RefsimError(
             "global-scale", f"global_scale is {scale!r}", rule="one number, which float32 holds or rounds"

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, E8M0, UE4M3, Format
+from refsim.integers import array_of, is_whole
 from refsim.layouts import ScaleLayout, scale_layout
 from refsim.numerics.profiles import PROFILES
 from refsim.typed_arrays import format_of, is_typed, with_format
@@ -54,7 +55,7 @@ def side(name: str, codes: ArrayLike, format: str | Format | None, scales: Array
     array, row = _codes(name, codes, format)
     given, kind = _scales(name, scales, form.format)
     size = BLOCKS[kind] if form.block is None else form.block
-    if (kind, size) not in PAIRS:
+    if not is_whole(size) or (kind, size) not in PAIRS:
         known = ", ".join(f"{format.name} of {length}" for format, length in PAIRS)
         raise RefsimError("block-size", f"{kind.name} scales of blocks of {size!r}", f"{name}_scale", f"known: {known}")
     k = array.shape[1]
@@ -77,7 +78,7 @@ def side(name: str, codes: ArrayLike, format: str | Format | None, scales: Array
 
 
 def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[NDArray[Any], Format]:
-    codes, row = with_format(codes, format, name)
+    codes, row = with_format(array_of(name, codes), format, name)
     array = np.asarray(codes)
     if row.bits > BYTE or array.dtype != np.uint8:
         raise RefsimError(
@@ -101,7 +102,7 @@ def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[ND
 
 def _scales(name: str, scales: ArrayLike, format: str | Format | None) -> tuple[NDArray[Any], Format]:
     """The codes of scales and their format: the one that is named, or that of ml_dtypes, or E8M0."""
-    given: ArrayLike = np.asarray(scales)
+    given: ArrayLike = array_of(f"{name}_scale", scales)
     own = format_of(given.dtype) if isinstance(given, np.ndarray) and is_typed(given.dtype) else E8M0
     given, kind = with_format(given, format or (UE4M3 if own == E4M3 else own), f"{name}_scale")
     array = np.asarray(given)

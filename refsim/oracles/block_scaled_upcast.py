@@ -79,7 +79,7 @@ def k_order(k: int, k_width: int, tile_k: int | None) -> NDArray[np.int64]:
     or where the tile has one run alone, two pairs of that. k_order(32, 4, None)[:16] is 0 1 4 5 8 9 12 13 16 17 .. 28 29.
     Raises RefsimError `k-width` for widths other than 2, 4, 8 and tiles that have no whole run.
     """
-    run = LANES_OF_ROW * (k_width if k_width in (2, 4, 8) else 0)
+    run = LANES_OF_ROW * (k_width if is_whole(k_width) and k_width in (2, 4, 8) else 0)
     if run == 0 or (tile_k is not None and (not is_whole(tile_k, INSTRUCTION_K) or tile_k % run)):
         raise RefsimError("k-width", f"k_width={k_width!r}, tile_k={tile_k!r}", rule="2, 4 or 8 k a lane; whole runs")
     pairs = k_width // PAIR

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.integers import array_of
 from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat
 from refsim.scaling.grids import Pair, checked_group
 
@@ -58,12 +59,12 @@ def tensor_factor(value: Any, row: BlockFormat) -> np.float32 | None:
         raise RefsimError(
             "tensor-scale", f"{row} has no scale of the tensor", rule=str(row.source), help="leave tensor_scale= out"
         )
-    if np.shape(value) not in ((), (1,)):
-        raise RefsimError(
-            "tensor-scale", f"tensor_scale has shape {np.shape(value)}", rule="one float32 for the tensor"
-        )
+    array = array_of("tensor_scale", value)
+    if array.shape not in ((), (1,)) or array.dtype.kind not in "fiu":
+        what = f"tensor_scale is {array.dtype} of shape {array.shape}"
+        raise RefsimError("tensor-scale", what, where=str(row), rule="one float32 for the tensor")
     with np.errstate(all="ignore"):
-        return np.float32(np.asarray(value).reshape(()))
+        return np.float32(array.reshape(()))
 
 
 def require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFormat, extent: Pair) -> None:

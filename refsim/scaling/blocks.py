@@ -10,6 +10,7 @@ from refsim.conversions import decode, pack
 from refsim.conversions.coding import checked_codes
 from refsim.errors import RefsimError
 from refsim.formats import Format, format_named
+from refsim.integers import array_of
 from refsim.render.cards import Card, Facts
 from refsim.scaling.block_formats import BlockFormat, block_format
 from refsim.scaling.block_pass import WideBlocks, largest_of_tensor, planned, quantized_blocks
@@ -175,7 +176,7 @@ def _kept(blocks: WideBlocks, recipe: Recipe) -> NDArray[np.float32]:
 def _random_bits(random: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
     if random is None:
         return None
-    bits = np.asarray(random)
+    bits = array_of("random", random)
     if bits.dtype not in (np.uint8, np.uint16) or bits.shape != shape:
         raise RefsimError(
             "random-bits",
@@ -188,7 +189,7 @@ def _random_bits(random: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray
 
 def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any], Format]:
     """The patterns of bf16, f16 or f32, and which of the three they are."""
-    array = np.asarray(x)
+    array = array_of("x", x)
     held = None if is_typed(array.dtype) else format_held(array.dtype)
     if held is not None and (input_format is None or format_named(input_format) == held):
         return np.ascontiguousarray(native(array)).view(held.code_dtype).reshape(array.shape), held

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from refsim.conversions import decode, round_bits
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.files.parts import PIECE_BYTES, PartFile, Planned, TensorFile, planned, source, target
-from refsim.files.safetensors import DTYPE_OF, FORMAT_KEY, StoredTensor
+from refsim.files.safetensors import BITS, DTYPE_OF, FORMAT_KEY, StoredTensor
 from refsim.formats import BF16, F32, Format
 from refsim.scaling.block_formats import BlockFormat, block_format
 from refsim.scaling.block_pass import WideBlocks, largest_of_tensor
@@ -23,6 +24,7 @@ from refsim.scaling.wide import WIDE_FORMATS, one_of
 
 BLOCKS_NOTE = "refsim.blocks."
 SCALES, TENSOR_SCALE = ".scales", ".tensor_scale"
+BYTE = 8
 Report = Callable[[str, int, int], None]
 """Called with a tensor's key, the bytes that are read, and those that will be."""
 
@@ -239,12 +241,35 @@ def _dequantized(given: TensorFile, made: PartFile, region: StoredTensor, note: 
 
 
 def _require_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
+    """Refuses notes that name no format or recipe, and tensors that cannot be the parts of blocks: the file is at fault."""
+    try:
+        _check_parts(given, meant)
+    except RefsimError as error:
+        error.where, error.kind = given.reader.where, Kind.UNREADABLE
+        raise
+
+
+def _check_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
     for key, note in meant.items():
-        row = block_format(note.partition(" ")[0])
+        name, _, by = note.partition(" ")
+        row = block_format(name)
+        recipe_named(by or None, row)
         wanted = [key, key + SCALES, *([key + TENSOR_SCALE] if row.two_levels else [])]
         missing = [each for each in wanted if each not in given.regions]
         if missing:
-            raise RefsimError("unknown-key", f"no tensor is called {missing[0]!r}", where=given.reader.where, rule=note)
+            raise RefsimError("unknown-key", f"no tensor is called {missing[0]!r}", rule=f"{BLOCKS_NOTE}{key}: {note}")
+        for part, widths, count in (
+            (key, (row.element.bits, BYTE), None),
+            (key + SCALES, (BYTE,), None),
+            (key + TENSOR_SCALE, (F32.bits,), 1),
+        ):
+            region = given.regions.get(part)
+            if region is None or part not in wanted:
+                continue
+            if BITS[region.dtype] not in widths or (count is not None and prod(region.shape) != count):
+                what = f"{part!r} is {region.dtype} of shape {region.shape}"
+                rule = f"{row}: {row.element} elements, a byte for each scale, one float32 for the tensor"
+                raise RefsimError("part-type", what, rule=rule)
         shape, scales = given.regions[key].shape, given.regions[key + SCALES].shape
         if scales != (*shape[:-1], shape[-1] // row.width) or shape[-1] % row.width:
             raise RefsimError(

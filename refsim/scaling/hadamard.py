@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
+from refsim.integers import array_of
+from refsim.typed_arrays import is_typed
 
 SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 """Those of Transformer Engine, the same for every tensor."""
@@ -27,9 +29,13 @@ def random_hadamard(x: ArrayLike, signs: ArrayLike = SIGNS, *, inverse: bool = F
     random_hadamard([2.0] + [0.0] * 15)[0] is 0.5. Raises RefsimError for K that no runs fill and signs that are not 1 or -1.
     Source: Transformer Engine, custom_recipes/reference_nvfp4.py, _build_hadamard_matrix and _apply_rht.
     """
-    values, vector = np.asarray(x, np.float64), np.asarray(signs, np.float64)
-    if vector.ndim != 1 or not (np.abs(vector) == 1).all():
+    given, vector = array_of("x", x), array_of("signs", signs)
+    if given.dtype.kind not in "fiub" and not is_typed(given.dtype):
+        raise RefsimError("value-type", f"x holds {given.dtype}", rule="numbers, which float64 holds")
+    values = given.astype(np.float64)
+    if vector.ndim != 1 or vector.dtype.kind not in "fiu" or not (np.abs(vector) == 1).all():
         raise RefsimError("hadamard-signs", f"signs {signs!r}", rule="one dimension of 1 and -1")
+    vector = vector.astype(np.float64)
     matrix = hadamard(vector.size)
     if values.ndim < 1 or values.shape[-1] % vector.size:
         raise RefsimError(

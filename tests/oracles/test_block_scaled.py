@@ -252,6 +252,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown conversion": ({"target": "sm_90a", "upcast": "triton_4"}, "unknown-upcast"),
     "an odd width of lanes": ({"target": "sm_89", "k_width": 3}, "k-width"),
     "tiles that cut a lane's run": ({"target": "sm_89", "k_width": 8, "tile_k": 16}, "k-width"),
+    "a width of lanes that is no integer": ({"target": "sm_89", "k_width": 4.0}, "k-width"),
+    "a block that is no integer": ({"block": 32.0}, "block-size"),
+    "lists of several lengths": ({"a": [[1], [1, 2]]}, "no-array"),
+    "scales in lists of several lengths": ({"b_scale": [[1], [1, 2]]}, "no-array"),
+    "an accumulator in lists of several lengths": ({"c": [[1], [1, 2]]}, "no-array"),
+    "one row": ({"a": np.zeros(64, np.uint8)}, "shape"),
+    "no K": ({"a": np.zeros((2, 0), np.uint8), "a_scale": np.zeros((2, 0), np.uint8)}, "shape"),
+    "shuffled scales without their pads": ({"layout": "nvidia_128x4"}, "scale-size"),
+    "a global scale that is none": ({"global_scale": 1j}, "global-scale"),
     "an unknown layout": ({"layout": "nvidia_128x5"}, "unknown-scale-layout"),
 }
 

@@ -175,12 +175,35 @@ def test_nothing_is_quantised_to_nothing() -> None:
         ("block-shape", lambda: scaling.Blocks(np.zeros((2, 33), np.uint8), np.zeros((2, 1), np.uint8), "mxfp4")),
         ("code-out-of-range", lambda: scaling.Blocks(np.full((1, 32), 16, np.uint8), np.uint8([[1]]), "mxfp4")),
         ("value-type", lambda: refsim.quantize(block(1), "mxfp8").dequantize(np.float16)),
+        ("no-array", lambda: refsim.quantize([[1.0], [1.0, 2.0]], "mxfp8")),
+        ("no-array", lambda: refsim.quantize(block(1), "mxfp8", random=[[1], [1, 2]])),
+        ("random-bits", lambda: refsim.quantize(block(1), "mxfp8", random=np.zeros((1, 31), np.uint8))),
+        ("tensor-scale", lambda: refsim.quantize(block(1), "nvfp4", tensor_scale="1")),
+        ("tensor-scale", lambda: refsim.quantize(block(1), "nvfp4", tensor_scale=1j)),
+        ("tensor-scale", lambda: refsim.quantize(block(1), "nvfp4", tensor_scale={})),
+        ("tensor-scale", lambda: refsim.quantize(block(1), "nvfp4", tensor_scale=True)),
+        ("group", lambda: refsim.quantize(block(1), "mxfp8", block=(1.0, 32))),
+        ("code-type", lambda: scaling.Blocks(np.zeros((1, 32), np.int8), np.uint8([[1]]), "mxfp8")),
+        ("code-out-of-range", lambda: scaling.Blocks(np.zeros((1, 16), np.uint8), np.uint8([[0x80]]), "nvfp4")),
     ],
 )
 def test_what_is_refused(code: str, call) -> None:
     with pytest.raises(RefsimError) as caught:
         call()
     assert caught.value.code == code
+    assert caught.value.rule or caught.value.help
+
+
+@pytest.mark.parametrize("recipe", ["te", "torchao"])
+def test_however_an_array_lies_its_values_count(recipe: str) -> None:
+    """Strided, backwards, transposed, of the other byte order, read-only, broadcast: what a dense array of them gives."""
+    x = np.random.default_rng(8).standard_normal((16, 64)).astype(np.float32)
+    read_only = np.frombuffer(x.tobytes(), np.float32).reshape(16, 64)
+    for array in (x[:, ::2], x[::-1, ::-1], x.T, x.astype(">f4"), read_only, np.broadcast_to(x[:1], (3, 64)), x[None]):
+        dense = np.array(array.astype(np.float32), order="C")
+        one, other = (refsim.quantize(each, "nvfp4", recipe=recipe) for each in (array, dense))
+        np.testing.assert_array_equal(one.codes, other.codes)
+        np.testing.assert_array_equal(one.scales, other.scales)
 
 
 def test_a_wrong_vector_size_is_called_by_its_name() -> None:

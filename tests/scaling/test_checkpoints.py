@@ -8,7 +8,7 @@ import pytest
 
 import refsim
 from refsim import files
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.files import parts
 from refsim.scaling import checkpoints
 from refsim.scaling.checkpoints import dequantize_file, quantize_file
@@ -139,3 +139,52 @@ def test_what_is_refused(model: Path, tmp_path: Path) -> None:
     files.save_all(only, {"w": np.zeros(32, np.float32)})
     with pytest.raises(RefsimError, match="nothing-to-quantise"):
         quantize_file(only, tmp_path / "x.safetensors", "mxfp8")
+
+
+# What a file says of itself, and what is wrong with it then.
+BROKEN = {
+    "a format that is none": ("unknown-block-format", {"note": "mxfp5 floor"}),
+    "no format": ("unknown-block-format", {"note": ""}),
+    "a recipe that is none": ("unknown-recipe", {"note": "nvfp4 floors"}),
+    "a recipe of another format": ("recipe-format", {"note": "nvfp4 rceil"}),
+    "another width": ("scale-shape", {"note": "mxfp4 rceil"}),
+    "no scales": ("unknown-key", {"without": "w.scales"}),
+    "no factor": ("unknown-key", {"without": "w.tensor_scale"}),
+    "scales of other rows": ("scale-shape", {"w.scales": (np.zeros((4, 8), np.uint8), "ue4m3")}),
+    "scales that are numbers": ("part-type", {"w.scales": np.ones((8, 4), np.float32)}),
+    "codes that are numbers": ("part-type", {"w": np.ones((8, 64), np.float32)}),
+    "codes of two bytes": ("part-type", {"w": np.ones((8, 64), np.float16)}),
+    "two factors": ("part-type", {"w.tensor_scale": np.ones(2, np.float32)}),
+    "a factor of two bytes": ("part-type", {"w.tensor_scale": np.ones(1, np.float16)}),
+}
+
+
+@pytest.mark.parametrize("wrong", BROKEN)
+def test_a_file_that_contradicts_itself_is_one_clear_error(wrong: str, tmp_path: Path) -> None:
+    code, changes = BROKEN[wrong]
+    made = refsim.quantize(np.ones((8, 64), np.float32), "nvfp4")
+    tensors: dict[str, object] = {
+        "w": (made.codes, "e2m1"),
+        "w.scales": (made.scales, "ue4m3"),
+        "w.tensor_scale": np.ones(1, np.float32),
+    }
+    tensors |= {key: value for key, value in changes.items() if key in tensors}
+    tensors.pop(changes.get("without", ""), None)
+    path = tmp_path / "w.safetensors"
+    files.save_all(path, tensors, metadata={"refsim.blocks.w": changes.get("note", "nvfp4 te")})
+    with pytest.raises(RefsimError) as caught:
+        dequantize_file(path, tmp_path / "back.safetensors")
+    assert caught.value.code == code
+    assert (caught.value.kind, caught.value.where) == (Kind.UNREADABLE, str(path))
+    assert caught.value.rule or caught.value.help
+    assert [each.name for each in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+@pytest.mark.parametrize("cut", [0, 7, 40, -1])
+def test_a_truncated_file_leaves_nothing_behind(model: Path, tmp_path: Path, cut: int) -> None:
+    whole = model.read_bytes()
+    model.write_bytes(whole[: cut if cut >= 0 else len(whole) + cut])
+    with pytest.raises(RefsimError) as caught:
+        quantize_file(model, tmp_path / "small.safetensors", "mxfp8")
+    assert caught.value.kind is Kind.UNREADABLE
+    assert [each.name for each in tmp_path.iterdir()] == [model.name]

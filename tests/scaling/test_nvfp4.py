@@ -192,6 +192,10 @@ def test_the_random_hadamard_transform() -> None:
         ("hadamard-signs", lambda: scaling.random_hadamard(np.zeros(16), [1, 0] * 8)),
         ("hadamard-size", lambda: scaling.random_hadamard(np.zeros(12), [1] * 12)),
         ("block-shape", lambda: scaling.random_hadamard(np.zeros(24))),
+        ("value-type", lambda: scaling.random_hadamard("x" * 16)),
+        ("value-type", lambda: scaling.random_hadamard(np.zeros(16, complex))),
+        ("no-array", lambda: scaling.random_hadamard([[1], [1, 2]])),
+        ("hadamard-signs", lambda: scaling.random_hadamard(np.zeros(16), "1" * 16)),
     ],
 )
 def test_what_is_refused(code: str, call) -> None:

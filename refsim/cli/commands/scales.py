@@ -1,6 +1,7 @@
 """refsim scales: where scale factors lie in memory, files of them shuffled and unshuffled, values quantised by groups."""
 
 import os
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -268,9 +269,12 @@ def check(
                 help="give --shape ROWSxBLOCKS",
             )
         shape = stored.codes.shape[0], stored.codes.shape[1]
-    if tensor is not None and (tensor.codes.ndim < 1 or tensor.codes.size % shape[0] or not tensor.codes.size):
+    if tensor is not None and (tensor.codes.ndim < 1 or prod(tensor.codes.shape[:-1]) != shape[0]):
         raise RefsimError(
-            "scale-shape", f"a tensor of shape {tensor.codes.shape} has no {shape[0]} rows", where="--values"
+            "scale-shape",
+            f"a tensor of shape {tensor.codes.shape} has no {shape[0]} rows",
+            where="--values",
+            rule="a row of scales for each row of the tensor, all dimensions but the last",
         )
     return checked(stored, shape, tensor)
 

@@ -23,7 +23,7 @@ Change = Callable[[str, Array], Array]
 
 
 @dataclass(repr=False)
-class _Feeding:
+class Feeding:
     """Passes everything on to `inner`, but changes what is uploaded."""
 
     inner: Launcher
@@ -72,7 +72,7 @@ class Diet:
             raise OutOfTimeError(0)
         kernel = self.kernel
         with self.device.launcher(kernel.code) as launcher:
-            got = called(kernel, "run", kernel.run, _Feeding(launcher, change), problem, problem=problem)
+            got = called(kernel, "run", kernel.run, Feeding(launcher, change), problem, problem=problem)
             return checked(kernel, "run", got, kernel.output_formats(problem))
 
     def wrong(self, problem: Any, outputs: Outputs | None = None) -> Marks:
