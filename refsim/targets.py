@@ -83,10 +83,23 @@ def _specific(*families: int) -> tuple[str, ...]:
     return tuple(name for row in ARCHITECTURES if row.family in families for name in row.names[1:])
 
 
+_ACCELERATED = tuple(name for name in _specific(100, 110) if name.endswith("a"))
+_REDUCING = tuple(name for name in _specific(100, 110) if not name.startswith("sm_100"))
+
 SPECIFIC_UNITS = (
     SpecificUnit("wgmma.", "wgmma", ("sm_90a",)),
     SpecificUnit("tcgen05.i8.", "tcgen05 of kind i8", ("sm_100a", "sm_110a")),
     SpecificUnit("tcgen05.mma.", "tcgen05 of kind i8", ("sm_100a", "sm_110a"), "kind::i8"),
+    *(
+        SpecificUnit("tcgen05.mma.sp.", "a sparse A of FP4", _ACCELERATED, kind)
+        for kind in ("kind::mxf4", "kind::mxf4nvf4")
+    ),
+    *(
+        SpecificUnit("tcgen05.mma.", f".{each}", _ACCELERATED, each)
+        for each in ("scale_vec::1X", "scale_vec::2X", "scale_vec::4X")
+    ),
+    SpecificUnit("tcgen05.shift.", "tcgen05.shift", _ACCELERATED),
+    SpecificUnit("tcgen05.ld.red.", "tcgen05.ld.red", _REDUCING),
     SpecificUnit("tcgen05.", "tcgen05", _specific(100, 110)),
     SpecificUnit("mma.sync.mx", "mma with block scaling", _specific(120)),
     SpecificUnit("mma.", "mma with block scaling", _specific(120), "block_scale"),

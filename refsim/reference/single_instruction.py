@@ -88,7 +88,11 @@ def statement(
         or operand.text(f"_{register_type(operand.type)}" if typed else "")
         for operand in written(bound, optional)
     }
-    results = "|".join(texts[operand.name] for operand in written(bound, optional) if operand.is_result)
+    behind = {form.name for form, _ in bound.operands if form.apart}
+    results = "|".join(
+        texts[operand.name] for operand in written(bound, optional) if operand.is_result and operand.name not in behind
+    )
+    results = ", ".join([results, *(texts[name] for name in behind)])
     sources: list[str] = []
     for operand in written(bound, optional):
         if operand.inside:  # coordinates stand in the brackets of the address before them

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from refsim.formats import element_named, float_named
 from refsim.numerics.sparse import sparsity_of
-from refsim.ptx.async_ops.tensor_pipe import Operation, TensorPipe
-from refsim.ptx.checks.undefined_tensor import copied_masks, product_masks
+from refsim.ptx.async_ops.tensor_moves import DESCRIPTOR_RULE, LANE_RULE, TensorMover
+from refsim.ptx.async_ops.tensor_pipe import Operation
+from refsim.ptx.checks.undefined_tensor import product_masks
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.metadata import MetadataError, tensor_positions
-from refsim.ptx.execution.tensor_cells import MISUSE, TensorBox, check_held
-from refsim.ptx.execution.tensor_copy import CopyAsked
+from refsim.ptx.execution.tensor_cells import MISUSE, TensorBox
 from refsim.ptx.execution.tensor_operands import (
     DescriptorError,
     bytes_used,
@@ -22,21 +22,18 @@ from refsim.ptx.execution.tensor_operands import (
     codes_in_columns,
     codes_in_shared,
     fields_in_columns,
+    shifted_chunks,
 )
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
 from refsim.ptx.isa.fragments import chained_product, scaled_product, sparse_product
 from refsim.ptx.isa.products import MmaKind, array_type, tensor_kind
 from refsim.ptx.isa.scaled_products import Scales
-from refsim.ptx.memory.access import ASYNC
 from refsim.ptx.memory.space import ITEM
-from refsim.ptx.memory.tensor_memory import COLUMN_MASK, LANE_SHIFT, TENSOR_LANES
+from refsim.ptx.memory.tensor_memory import COLUMN_MASK, TENSOR_LANES
 from refsim.sources import PTX
 
 Array = NDArray[Any]
 _CHUNK = 16
-_RULE = str(PTX["tcgen05, shared memory descriptor"])
-_LANE_RULE = "PTX ISA, tcgen05: data path layout organization"
-_PAIR_RULE = "PTX ISA, tcgen05, CTA pair: two CTAs of a cluster whose %cluster_ctarank differs in the last bit"
 _METADATA_RULE = "CUTLASS, mma_traits_sm100.hpp: the last bit of the address becomes the sparsity selector"
 _UPPER = 16  # the first of the upper lanes of each 32
 _EVERY = np.ones(TENSOR_LANES, np.bool_)
@@ -61,7 +58,7 @@ class TensorOperands:
         """Whether it adds to what another computes, and to nothing else."""
         own, other = self.asked, last.asked
         same = own.form.sums == other.form.sums and own.d == other.d and np.array_equal(own.disabled, other.disabled)
-        return same and own.adds and own.shift == 0
+        return same and own.adds and own.shift == 0 and self.a.shape == last.a.shape
 
     @property
     def cells(self) -> tuple[Array, Array]:
@@ -71,8 +68,8 @@ class TensorOperands:
 
 
 @dataclass
-class TensorCore(TensorPipe):
-    """A pipe that multiplies; `chains` have read their operands and wait for their sums, one chain for each CTA."""
+class TensorCore(TensorMover):
+    """A pipe that also multiplies; `chains` have read their operands and wait for their sums, one chain for each CTA."""
 
     chains: dict[int, list[TensorOperands]] = field(default_factory=dict)
 
@@ -80,7 +77,7 @@ class TensorCore(TensorPipe):
         """A thread asks for a product, of its CTA or of the pair of CTAs that it is in; what it reads is checked now."""
         form, peers = asked.form, self._peers(one, asked.form.ctas)
         places = [
-            None if side == "a" and asked.a_in_columns else self._places(one, word, form, side)
+            None if side == "a" and asked.a_in_columns else self._places(one, word, asked, side)
             for side, word in (("a", asked.a), ("b", asked.b))
         ]
         shown, reads, writes = [], list[TensorBox](), list[TensorBox]()
@@ -100,65 +97,23 @@ class TensorCore(TensorPipe):
         work = self._work(one, asked, writes, shown)
         self.start(Operation(self.number(), one, work, tuple(reads), tuple(writes), items))
 
-    def copy(self, one: Lanes, asked: CopyAsked) -> None:
-        """A thread asks for a copy of rows of shared memory, its own and with a group that of the other CTA."""
-        try:
-            places = asked.chunks
-        except DescriptorError as error:
-            what = f"the descriptor of the copy, {asked.word:#x}: {error}"
-            raise one.fault("invalid-operand", 0, what, _RULE) from None
-        for cta in self._peers(one, asked.ctas):
-            self._copy(one, asked, places, cta)
-
-    def _copy(self, one: Lanes, asked: CopyAsked, places: Array, cta: int) -> None:
-        machine, box = self.machine, asked.box(cta)
-        self._box(one, asked.address, box.lanes, box.end - box.first, cta)
-        items = self._show(one, places.ravel(), asked.used, cta)
-        rows, columns = asked.lanes[:, :, None], np.arange(box.first, box.end)[None, None, :]
-        if machine.tracking is not None:
-            copied_masks(one, asked, rows, columns, cta)
-        self._now_written(box)
-
-        def work() -> None:
-            held = machine.shared.bytes.view(ITEM[_CHUNK]).take(items).view(np.uint8).reshape(*places.shape, _CHUNK)
-            self._words(cta, box.first, box.end)
-            self.memory.words[cta][rows, columns] = asked.words(held)[:, None, :]
-
-        self.start(Operation(self.number(), one, work, (), (box,), items))
-
     # ---- where operands are
-    def _peers(self, one: Lanes, ctas: int) -> list[int]:
-        """The CTAs that take part: two of a group differ in the last bit of their rank."""
-        cta, geometry = int(one.cta[0]), self.machine.geometry
-        if ctas == 1:
-            return [cta]
-        if geometry.cluster_ctas % 2:
-            what = f"cta_group::2 in a cluster of {geometry.cluster_ctas}"
-            raise one.fault("invalid-operand", 0, what, _PAIR_RULE)
-        first = cta - cta % geometry.cluster_ctas % 2
-        return [first, first + 1]
-
-    def _box(self, one: Lanes, address: int, used: NDArray[np.bool_], width: int, cta: int, lane: int = 0) -> TensorBox:
-        """Columns of tensor memory that an address begins, which the CTA must hold; it says the lane that D's says."""
-        if address >> LANE_SHIFT != lane:
-            other = f", D lane {lane}" * (lane != 0)
-            raise one.fault(MISUSE, 0, f"lane {address >> LANE_SHIFT} begins no operand{other}", _LANE_RULE)
-        first = address & COLUMN_MASK
-        check_held(one, 0, first, width, cta)
-        return TensorBox(cta, used, first, first + width)
-
     def _d_box(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> TensorBox:
         if asked.lane not in ((0, _UPPER) if asked.form.is_halved else (0,)):
-            raise one.fault(MISUSE, 0, f"lane {asked.lane} begins no accumulator", _LANE_RULE)
+            raise one.fault(MISUSE, 0, f"lane {asked.lane} begins no accumulator", LANE_RULE)
         used, width = asked.extent(peer)
         return self._box(one, asked.d, used & ~asked.off(peer), width, cta, asked.lane)
 
     def _a_boxes(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> list[TensorBox]:
         if not asked.a_in_columns:
             return []
+        return [self._box(one, asked.a, self._a_used(asked, peer), 8, cta, asked.lane)]
+
+    @staticmethod
+    def _a_used(asked: ProductAsked, peer: int) -> NDArray[np.bool_]:
         used = np.zeros(TENSOR_LANES, np.bool_)
-        used[asked.cells(peer)[0][:, 0]] = True
-        return [self._box(one, asked.a, used, 8, cta, asked.lane)]
+        used[np.concatenate(asked.a_lanes(peer))] = True
+        return used
 
     def _metadata_boxes(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> list[TensorBox]:
         if not asked.form.is_sparse:
@@ -166,10 +121,8 @@ class TensorCore(TensorPipe):
         if asked.metadata & 1:
             what = f"column {asked.metadata & COLUMN_MASK} begins no metadata: it is odd"
             raise one.fault(MISUSE, 0, what, _METADATA_RULE)
-        used = np.zeros(TENSOR_LANES, np.bool_)
-        used[asked.cells(peer)[0][:, 0]] = True
-        stored = asked.form.stored
-        return [self._box(one, asked.metadata + asked.form.selector, used, stored.columns, cta, asked.lane)]
+        first, columns = asked.metadata + asked.form.selector, asked.form.stored.columns
+        return [self._box(one, first, self._a_used(asked, peer), columns, cta, asked.lane)]
 
     def _scale_boxes(self, one: Lanes, asked: ProductAsked, cta: int) -> list[TensorBox]:
         extents = (asked.form.rows("a"), asked.form.n)
@@ -178,12 +131,14 @@ class TensorCore(TensorPipe):
             for address, extent in zip(asked.scales, extents, strict=False)
         ]
 
-    def _places(self, one: Lanes, word: int, form: TensorForm, side: str) -> Array:
+    def _places(self, one: Lanes, word: int, asked: ProductAsked, side: str) -> Array:
         try:
-            return chunks_of(word, form, side)
+            if side == "b" and asked.columns is not None and asked.columns.shift:
+                return shifted_chunks(word, asked.form, asked.columns.shift)
+            return chunks_of(word, asked.form, side)
         except DescriptorError as error:
             what = f"the descriptor of {side.upper()}, {word:#x}: {error}"
-            raise one.fault("invalid-operand", 0, what, _RULE) from None
+            raise one.fault("invalid-operand", 0, what, DESCRIPTOR_RULE) from None
 
     def _show_operands(self, one: Lanes, places: list[Array | None], form: TensorForm, cta: int) -> list[Array | None]:
         """Show the reads of A and B, as one where that says the same."""
@@ -195,15 +150,6 @@ class TensorCore(TensorPipe):
         items = self._show(one, np.concatenate((a, b)), used[0], cta)
         return [items[: len(a)], items[len(a) :]]
 
-    def _show(self, one: Lanes, places: Array, used: int, cta: int) -> Array:
-        """Show the reads of chunks of a CTA to those that watch; their numbers in the flat shared memory."""
-        machine, width = self.machine, used & -used  # 12 bytes are read as three words
-        pieces = places if used == width else (places[:, None] + np.arange(0, used, width)).ravel()
-        several = Lanes(machine, np.repeat(one.ids, len(pieces)), one.statement, np.full(len(pieces), cta))
-        space, owner = several.space("shared")
-        machine.port.touch(several, "shared", space, pieces, owner, width, proxy=ASYNC)
-        return np.asarray((places + cta * space.stride) // _CHUNK)
-
     def _demand_written(self, reads: list[TensorBox]) -> None:
         """Words that nobody wrote make the launch begin again, to see what they reach."""
         if self.machine.tracking is not None:
@@ -213,13 +159,14 @@ class TensorCore(TensorPipe):
             if columns.any() and columns[box.lanes].any():
                 self.machine.saw_unwritten()
 
-    def _now_written(self, box: TensorBox) -> None:
-        """Words that an operation writes count as written from now on."""
-        columns = self.memory.unwritten[box.cta, :, box.first : box.end]
-        if columns.any():
-            columns[box.lanes] = False
-
     # ---- sums
+    def _words(self, cta: int, first: int, end: int) -> Array:
+        """Columns of a CTA (lanes, columns), with the sums that other products leave there."""
+        for read in self.chains.get(cta, [])[-1:]:
+            if first < read.box.end and read.box.first < end:
+                self.settle()
+        return np.asarray(self.memory.words[cta][:, first:end])
+
     def _work(
         self, one: Lanes, asked: ProductAsked, writes: list[TensorBox], items: list[list[Array | None]]
     ) -> Callable[[], None]:
@@ -233,36 +180,43 @@ class TensorCore(TensorPipe):
         def work() -> None:
             halves = [shared(found[1], "b") for found in items if found[1] is not None]
             b = _signed(np.concatenate(halves), form.b, form.negated[1])
+            if asked.columns is not None:
+                b[asked.columns.zero] = 0
             for peer, (d, (places, _)) in enumerate(zip(writes, items, strict=True)):
-                if places is None:
-                    first = asked.a & COLUMN_MASK
-                    a = codes_in_columns(self._words(d.cta, first, first + 8)[asked.cells(peer)[0][:, 0]], form)
-                else:
-                    a = shared(places, "a")
+                a = self._a_in_columns(asked, peer, d.cta) if places is None else shared(places, "a")
                 a = _signed(a, form.a, form.negated[0])
                 positions = self._positions(one, asked, peer, d.cta)
+                if positions is not None and len(positions) != len(a):
+                    a, positions = (
+                        np.tile(each, (form.parts * form.rows("a") // len(each), 1)) for each in (a, positions)
+                    )
                 self._hold(d.cta, TensorOperands(one, asked, d, peer, a, b, self._scales(d.cta, asked), positions))
 
         return work
+
+    def _a_in_columns(self, asked: ProductAsked, peer: int, cta: int) -> Array:
+        """The codes (m, k) of A, of which each part of D has its own where they differ: (parts m, k)."""
+        first = asked.a & COLUMN_MASK
+        words = self._words(cta, first, first + 8)
+        found = [codes_in_columns(words[lanes], asked.form) for lanes in asked.a_lanes(peer)]
+        if asked.rows_down:
+            found = [np.concatenate([each[:1], each[:-1]]) for each in found]
+        return _once(found)
 
     def _positions(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> Array | None:
         """Where what is stored of a sparse A stands in its groups."""
         if not asked.form.is_sparse:
             return None
         first, form = (asked.metadata & COLUMN_MASK) + asked.form.selector, asked.form
-        words = np.roll(self._words(cta, first, first + form.stored.columns), -asked.lane, axis=0)
+        words = self._words(cta, first, first + form.stored.columns)
         sparsity = sparsity_of(element_named(form.a), tensor_kind(form.kind, form.a, form.b, form.d).unit)
+        turned = [np.roll(words, -asked.lane - part * form.m, axis=0) for part in range(form.parts)]
         try:
-            return tensor_positions(fields_in_columns(words, form, peer), form.stored, sparsity)
+            return _once(
+                [tensor_positions(fields_in_columns(each, form, peer), form.stored, sparsity) for each in turned]
+            )
         except MetadataError as error:
             raise one.fault("invalid-operand", 0, error.what, str(PTX["tcgen05, sparse matrices"])) from None
-
-    def _words(self, cta: int, first: int, end: int) -> Array:
-        """Columns of a CTA (lanes, columns), with the sums that other products leave there."""
-        for read in self.chains.get(cta, [])[-1:]:
-            if first < read.box.end and read.box.first < end:
-                self.settle()
-        return np.asarray(self.memory.words[cta][:, first:end])
 
     def _scales(self, cta: int, asked: ProductAsked) -> tuple[Array, Array] | None:
         """The scales of the rows of A (m, blocks) and of B (n, blocks)."""
@@ -289,7 +243,7 @@ class TensorCore(TensorPipe):
         chains, self.chains = self.chains, {}
         alike: dict[Any, list[list[TensorOperands]]] = {}
         for chain in chains.values():
-            alike.setdefault((chain[0].asked.form.sums, len(chain)), []).append(chain)
+            alike.setdefault((chain[0].asked.form.sums, chain[0].a.shape, len(chain)), []).append(chain)
         for stack in alike.values():
             self._compute(stack)
 
@@ -298,12 +252,16 @@ class TensorCore(TensorPipe):
         form = first.asked.form
         kind = tensor_kind(form.kind, form.a, form.b, form.d, form.satfinite)
         c = np.stack([self._added(chain[0]) for chain in stack])
+        parts = len(first.a) // form.rows("a")
+        c = np.tile(c, (1, parts, 1))
         if form.is_sparse:
             for step in range(len(stack[0])):
                 c = self._sparse([chain[step] for chain in stack], c, kind)
         else:
             c = self._dense(stack, c, kind)
-        for chain, result in zip(stack, c, strict=True):
+        cut = c.reshape(len(c), parts, -1, parts, form.n // parts)
+        own = np.concatenate([cut[:, part, :, part] for part in range(parts)], axis=-1)
+        for chain, result in zip(stack, own, strict=True):
             self._write(chain[0], result)
 
     def _dense(self, stack: list[list[TensorOperands]], c: Array, kind: MmaKind) -> Array:
@@ -346,6 +304,11 @@ class TensorCore(TensorPipe):
         kept = ~read.asked.off(read.peer)[rows].any(axis=1)
         bits = np.ascontiguousarray(result).view(f"u{result.dtype.itemsize}").astype(np.uint32)
         self.memory.words[read.box.cta][rows[kept], columns[kept]] = bits[kept]
+
+
+def _once(found: list[Array]) -> Array:
+    """What each part of D has, once where it is the same."""
+    return found[0] if all(np.array_equal(found[0], each) for each in found) else np.concatenate(found)
 
 
 def _signed(codes: Array, type: str, negated: bool) -> Array:

@@ -75,6 +75,19 @@ def loaded(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[Rul
     return rule
 
 
+def reduced(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
+    """tcgen05.ld.red: the same, and one undefined word makes the smallest or largest of them undefined."""
+    own = loaded(shape, length)
+
+    def rule(operands: RuleOperands) -> list[Any]:
+        (masks,) = own(operands)
+        events = [np.where(mask.bits != 0, mask.origin, 0) for mask in masks if mask is not None]
+        first = np.max(events, axis=0) if events else np.zeros(operands.lanes.count, np.int32)
+        return [masks, mask_of(np.where(first != 0, _ALL, np.uint32(0)), first)]
+
+    return rule
+
+
 def stored(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
     """tcgen05.st: words are as undefined as the registers that they are stored from."""
 
@@ -117,12 +130,16 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
     for peer, cta in enumerate(peers):
         number, (lanes, columns) = np.array(cta), given.cells(peer)
         if form.is_sparse:
-            _demand_metadata(one, given, number, lanes[:, 0])
+            _demand_metadata(one, given, number, np.concatenate(given.a_lanes(peer)))
         if places[0] is None:
-            rows = _seen(one, number, lanes[:, :1], (given.a & 0xFFFF) + np.arange(8)[None, :]).max(axis=1)
+            first = (given.a & 0xFFFF) + np.arange(8)[None, :]
+            rows = np.max([_seen(one, number, at[:, None], first).max(axis=1) for at in given.a_lanes(peer)], axis=0)
+            rows = np.concatenate([rows[:1], rows[:-1]]) if given.rows_down else rows
         else:
             rows = _shared_events(one, places[0], form, "a", cta).max(axis=1)
         across = np.concatenate(of_b)
+        if given.columns is not None:
+            across[given.columns.zero] = 0
         for side, address in zip("ab", given.scales, strict=False):
             lane, byte = places_of(form.scales(side))
             scales = _seen(one, number, lane, (address & 0xFFFF) + byte // 4)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from refsim.conversions import unpack
 from refsim.formats import element_named, float_named
+from refsim.layouts.descriptors import descriptor
 from refsim.layouts.descriptors.walking import operand_named
 from refsim.layouts.tiles import MN
 from refsim.ptx.execution.matrix_operands import DescriptorError, placed
@@ -16,6 +17,7 @@ from refsim.ptx.memory.tensor_memory import TENSOR_LANES
 
 Array = NDArray[Any]
 _CHUNK, _WORD = 16, 32  # bytes, bits
+_CORE_ROWS = 8  # between which the stride of a descriptor leads
 COPY_ROWS = {"128x256b": 128, "4x256b": 4, "128x128b": 128, "64x128b": 64, "32x128b": 32}
 __all__ = [
     "COPY_ROWS",
@@ -27,12 +29,24 @@ __all__ = [
     "event_matrix",
     "fields_in_columns",
     "row_chunks",
+    "shifted_chunks",
 ]
 
 
 def chunks_of(word: int, form: TensorForm, side: str) -> Array:
     """The shared addresses of the chunks of A or B; raises DescriptorError."""
     return placed(word, form.operand(side), "MN" if form.majors[side == "b"] == MN else "K", form.ctas)
+
+
+def shifted_chunks(word: int, form: TensorForm, shift: int) -> Array:
+    """The same of a K-major B from row `shift` on: what is beyond its last rows lies as rows that follow them."""
+    if form.majors[1] == MN:
+        raise DescriptorError("a shift of its columns where it is MN-major, which is not modelled")
+    fields = descriptor("tcgen05-smem").decode(word)
+    start = int(fields["start_address"]) + form.n // _CORE_ROWS * int(fields["stride_byte_offset"])
+    further = descriptor("tcgen05-smem").encode(**fields | {"start_address": start})
+    held = np.concatenate([chunks_of(each, form, "b").reshape(form.n, -1) for each in (word, further)])
+    return np.ascontiguousarray(held[shift : shift + form.n]).ravel()
 
 
 def row_chunks(word: int, shape: str) -> Array:

@@ -13,6 +13,7 @@ from refsim.layouts.descriptors.instructions import INSTRUCTION_DESCRIPTORS
 from refsim.layouts.descriptors.walking import operand_named
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.tensor_sparse import StoredFields, stored_of
+from refsim.ptx.execution.column_mask import ZeroColumns
 from refsim.ptx.memory.tensor_memory import LANE_SHIFT, TENSOR_LANES
 from refsim.targets import target_named
 
@@ -39,7 +40,8 @@ class TensorForm:
 
     `majors` are those of A and B in shared memory, `negated` tells whose sign is turned, `satfinite` clamps integer sums.
     Where blocks have scales, `scale` is their format, `blocks` how many there are along K, and `ids` the bytes of A's and
-    B's that come first. Where A `is_sparse` k counts all of it, and the metadata is in the column that `selector` says.
+    B's that come first. Where A `is_sparse` k counts all of it, and the metadata is in the column that `selector` says. The
+    columns of a stationary B may begin `most_shift` further on.
     """
 
     kind: str
@@ -59,11 +61,17 @@ class TensorForm:
     is_stationary: bool = False
     is_sparse: bool = False
     selector: int = 0
+    most_shift: int = 0
 
     @cached_property
     def sums(self) -> "TensorForm":
         """The same without what matters no more once operands and scales have been read."""
-        return replace(self, ids=(0, 0), majors=("K", "K"), negated=(False, False), selector=0)
+        return replace(self, ids=(0, 0), majors=("K", "K"), negated=(False, False), selector=0, most_shift=0)
+
+    @property
+    def parts(self) -> int:
+        """How many parts D's columns are cut into, which lie below each other: each needs A in its own lanes."""
+        return 1 if self.is_halved else TENSOR_LANES * self.ctas // self.m
 
     def depth(self, side: str) -> int:
         """How many elements a row of A, or a column of B, has in memory."""
@@ -144,8 +152,10 @@ def tensor_form(
     if bool(fields["sparse"]) != is_sparse:
         one, other = ("the opcode", "it") if is_sparse else ("it", "the opcode")
         raise ProductError(f"{one} says that A is sparse, {other} does not")
-    if fields.get("k", 64) != 64 or fields.get("max_shift"):
-        raise ProductError("K = 96 and shifts of B are not modelled yet")
+    if fields.get("k", 64) != 64:
+        raise ProductError("K = 96 is not modelled yet")
+    if fields.get("max_shift") and not is_stationary:
+        raise ProductError("it allows shifts of B, which a stationary B has alone (.ws)")
     m, n = fields["m"], fields["n"]
     if kind == "i8" and (n > _FINE_COLUMNS or ctas > 1) and n % (_COARSE * ctas):
         raise ProductError(f"N = {n} of kind::i8 is no multiple of {_COARSE * ctas}")
@@ -168,6 +178,7 @@ def tensor_form(
         is_stationary,
         is_sparse,
         fields.get("sparsity_selector", 0),
+        fields.get("max_shift", 0),
     )
     _check(form)
     if is_sparse:
@@ -228,7 +239,8 @@ def _extent(accumulator: str, rows: int, peer: int, lane: int) -> tuple[NDArray[
 class ProductAsked:
     """One executed tcgen05.mma: the address of D, the descriptor of A or where `a_in_columns` its address, the descriptor of
     B, whether it adds to D, which it divides by 2^`shift` first, the lanes of D that stay as they are (CTA by CTA), the
-    addresses of the scales, and that of the metadata."""
+    addresses of the scales, and that of the metadata. `rows_down`: A's rows are one further down. `columns` says which columns
+    of a stationary B count as zeros."""
 
     form: TensorForm
     d: int
@@ -240,6 +252,14 @@ class ProductAsked:
     shift: int = 0
     scales: tuple[int, ...] = ()
     metadata: int = 0
+    rows_down: bool = False
+    columns: ZeroColumns | None = None
+
+    def a_lanes(self, peer: int) -> list[Array]:
+        """The lanes of A's rows for each part of D's columns: those that have D's."""
+        rows, _ = self.cells(peer)
+        step = self.form.n // self.form.parts
+        return [rows[:, part * step] for part in range(self.form.parts)]
 
     @property
     def lane(self) -> int:

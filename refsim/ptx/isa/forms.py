@@ -43,7 +43,7 @@ class OperandForm:
     """One operand of a form: a result, a source, an address or a vector of registers (`count` of them, 0: the opcode says).
 
     `inside` stands in the brackets of the address before it, `both` is a result that is read too, `any_count` a vector
-    whose length the clause checks.
+    whose length the clause checks, `apart` a result that stands behind a comma, not behind a bar.
     """
 
     name: str
@@ -55,6 +55,7 @@ class OperandForm:
     inside: bool = False
     both: bool = False
     any_count: bool = False
+    apart: bool = False
 
     @property
     def is_result(self) -> bool:
@@ -147,6 +148,7 @@ class Instruction:
             return False
         sources = [form for form in self.operands if not form.is_result and form.name != "cc"]
         results = int(any(form.is_result and form.name != "dcc" for form in self.operands))
+        results += sum(form.apart for form in self.operands)
         if not sum(not form.optional for form in sources) <= operands - results <= len(sources):
             return False
         flags = [form for form in sources if form.type == "pred"]
@@ -157,8 +159,9 @@ _CLAUSES: dict[str, list[Instruction]] = {}
 
 
 def _parse_operands(text: str) -> tuple[OperandForm, ...]:
-    forms = []
-    for word in re.split(r"[,|]\s*", text) if text else []:
+    forms: list[OperandForm] = []
+    separators = ["", *re.findall(r"[,|]", text)]
+    for word, separator in zip(re.split(r"[,|]\s*", text) if text else [], separators, strict=False):
         piece = _OPERAND.match(word.strip())
         assert piece, f"operand {word!r} of a form does not parse"
         forms.append(
@@ -172,6 +175,7 @@ def _parse_operands(text: str) -> tuple[OperandForm, ...]:
                 bool(piece["inside"]),
                 bool(piece["both"]),
                 piece["many"] == "**",
+                separator == "," and piece["name"].startswith("d") and forms[-1].is_result,
             )
         )
     return tuple(forms)

@@ -44,6 +44,7 @@ def instances(clause: Instruction, most: int = 1024) -> list[Bound]:
     """
     required = [form for form in clause.operands if not (form.is_result or form.optional or form.name in CARRY)]
     written = len(required) + any(form.is_result and form.name not in CARRY for form in clause.operands)
+    written += sum(form.apart for form in clause.operands)
     vectors = sum(form.many and not form.inside for form in clause.operands) if clause.length is not None else None
     return [bind(opcode, operands=written, vectors=vectors) for opcode in opcodes(clause, most)]
 

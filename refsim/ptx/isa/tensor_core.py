@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_copies import asked
+from refsim.ptx.execution.column_mask import ColumnMaskError, ZeroColumns, zero_columns
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_copy import CopyAsked
-from refsim.ptx.execution.tensor_product import ProductAsked, ProductError, tensor_form
+from refsim.ptx.execution.tensor_product import ProductAsked, ProductError, TensorForm, tensor_form
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.tensor_memory import TENSOR_SINCE
 from refsim.ptx.memory.tensor_memory import TENSOR_LANES
@@ -20,12 +21,14 @@ _SECTION, _SPARSE = PTX["tcgen05.mma"], PTX["tcgen05.mma.sp"]
 _METADATA = "[meta], "
 _DESCRIPTOR_RULE = str(PTX["tcgen05, instruction descriptor"])
 _COLLECTOR = "{.collector:collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard}"
+_DOWN_COLLECTOR = "{.collector:collector::a::lastuse|collector::a::discard}"
 _B_COLLECTORS = "|".join(
     f"collector::b{buffer}::{use}" for buffer in range(4) for use in ("fill", "use", "lastuse", "discard")
 )
 _DENSE = "kind::f16|kind::tf32|kind::f8f6f4|kind::i8"
 _SHIFTED = ("f16", "tf32")  # the kinds whose D may be divided by a power of two before it is added
 _MOST_SHIFT = 15
+_SHIFTED_ROWS = (128, 256)  # the M whose A may be shifted by a row
 _UNSHIFTED = 110  # a chip that has no such division
 _VECTORS: dict[str, dict[str | None, str]] = {
     "mxf8f6f4": {None: "1x", "block32": "1x", "scale_vec::1X": "1x"},
@@ -47,6 +50,8 @@ def _multiply(
     ctas: int = 1,
     is_stationary: bool = False,
     metadata: Array | None = None,
+    rows_down: bool = False,
+    zeros: Array | None = None,
 ) -> None:
     """Each lane asks for a product of its own, with a sparse A where it has metadata."""
     d, a, b, words, adds = (lanes.full(each) for each in operands)
@@ -66,8 +71,23 @@ def _multiply(
         where = tuple(int(lanes.full(each)[at]) for each in scales)
         from_memory = 0 if metadata is None else int(lanes.full(metadata)[at])
         addresses = int(d[at]), int(a[at]), int(b[at])
-        asked_for = ProductAsked(form, *addresses, bool(adds[at]), in_columns, off, division, where, from_memory)
+        columns = None if zeros is None else _zero_columns(one, int(lanes.full(zeros)[at]), form)
+        if rows_down and form.m not in _SHIFTED_ROWS:
+            what = f".ashift with M = {form.m}"
+            raise one.fault("invalid-operand", 0, what, f"{_SECTION}: .ashift takes M = 128 or 256")
+        asked_for = ProductAsked(
+            form, *addresses, bool(adds[at]), in_columns, off, division, where, from_memory, rows_down, columns
+        )
         lanes.machine.tensor_pipe.multiply(one, asked_for)
+
+
+def _zero_columns(one: Lanes, word: int, form: TensorForm) -> ZeroColumns:
+    """What a zero-column mask descriptor says."""
+    try:
+        return zero_columns(word, form.m, form.n, form.most_shift)
+    except ColumnMaskError as error:
+        what = f"the zero-column mask descriptor {word:#x}: {error}"
+        raise one.fault("invalid-operand", 0, what, str(PTX["zero-column mask descriptor"])) from None
 
 
 def _division(lanes: Lanes, kind: str, shift: Array | None) -> int:
@@ -86,11 +106,11 @@ def _division(lanes: Lanes, kind: str, shift: Array | None) -> int:
     return division
 
 
-def _dense(a: str, mask: str, ctas: int, sparse: str) -> None:
+def _dense(a: str, mask: str, ctas: int, sparse: str, down: str) -> None:
     opcode, given = f"tcgen05.mma{sparse}.cta_group::{ctas}.{{kind:{_DENSE}}}", _METADATA if sparse else ""
 
     @instruction(
-        f"{opcode}{_COLLECTOR} [t], {a}, b:b64, {given}idesc:b32, {mask}add:pred, shift:b32?",
+        f"{opcode}{down}{_DOWN_COLLECTOR if down else _COLLECTOR} [t], {a}, b:b64, {given}idesc:b32, {mask}add:pred, shift:b32?",
         since=TENSOR_SINCE,
         source=_SPARSE if sparse else _SECTION,
         ignores=("collector",),
@@ -100,7 +120,7 @@ def _dense(a: str, mask: str, ctas: int, sparse: str) -> None:
     def mma(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Any, kind: str) -> None:
         """D = A B + D, or A B where `add` is false: D in tensor memory, B by a descriptor, A by one or in tensor memory;
         lanes of D whose bits are set in the mask stay as they are. Collector hints change no value. Of a sparse A half is
-        stored, which meets the elements of B that metadata in tensor memory says."""
+        stored, which meets the elements of B that metadata in tensor memory says. With .ashift a row of A is the one before."""
         metadata, idesc, *others = rest if sparse else (None, *rest)
         disabled, adds, shift = others if mask else (None, *others)
         _multiply(
@@ -112,6 +132,7 @@ def _dense(a: str, mask: str, ctas: int, sparse: str) -> None:
             shift=shift,
             ctas=ctas,
             metadata=metadata,
+            rows_down=bool(down),
         )
 
 
@@ -132,9 +153,6 @@ def _scaled(kind: str, a: str, ctas: int, sparse: str) -> None:
     def mma_block_scale(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Array, vector: str | None) -> None:
         """D = (A scaled) (B scaled) + D: blocks along K have scales, which stand in columns of tensor memory. Of a sparse A
         blocks count what is stored."""
-        if vector is not None and vector.startswith("scale_vec") and target_named(lanes.machine.target).suffix == "f":
-            what = f".{vector} on {lanes.machine.target}, where .block16 and .block32 say it"
-            raise lanes.fault("invalid-operand", 0, what, f"{_SECTION}: .scale_vec is for targets with the suffix a")
         *metadata, idesc, x, y, add = rest
         _multiply(
             lanes,
@@ -148,24 +166,41 @@ def _scaled(kind: str, a: str, ctas: int, sparse: str) -> None:
         )
 
 
-@instruction(
-    f"tcgen05.mma.ws.cta_group::1.{{kind:{_DENSE}}}{{.collector:{_B_COLLECTORS}}} [t], a:b64, b:b64, idesc:b32, add:pred",
-    since=TENSOR_SINCE,
-    source=PTX["tcgen05.mma.ws"],
-    ignores=("collector",),
-    undefined=asked,
-    by_kind=True,
-)
-def mma_ws(lanes: Lanes, d: Array, a: Array, b: Array, idesc: Array, add: Array, *, kind: str) -> None:
-    """D = A B + D with B stationary: of 32 or 64 rows, whose columns lie in parts below each other, or of 128."""
-    _multiply(lanes, kind.removeprefix("kind::"), (d, a, b, idesc, add), in_columns=False, is_stationary=True)
+def _stationary(a: str, sparse: str) -> None:
+    opcode, given = f"tcgen05.mma.ws{sparse}.cta_group::1.{{kind:{_DENSE}}}", _METADATA if sparse else ""
+
+    @instruction(
+        f"{opcode}{{.collector:{_B_COLLECTORS}}} [t], {a}, b:b64, {given}idesc:b32, add:pred, zeros:b64?",
+        since=TENSOR_SINCE,
+        source=PTX[f"tcgen05.mma.ws{sparse}"],
+        ignores=("collector",),
+        undefined=asked,
+        by_kind=True,
+    )
+    def mma_ws(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Any, kind: str) -> None:
+        """D = A B + D with B stationary: of 32 or 64 rows, whose columns lie in parts below each other, or of 128. A mask says
+        which columns of B count as zeros, and by how many its columns are shifted."""
+        metadata, idesc, add, zeros = rest if sparse else (None, *rest)
+        _multiply(
+            lanes,
+            kind.removeprefix("kind::"),
+            (d, a_from, b, idesc, add),
+            in_columns=a.startswith("["),
+            is_stationary=True,
+            metadata=metadata,
+            zeros=zeros,
+        )
 
 
+for _sparse in ("", ".sp"):
+    for _a in ("a:b64", "[a]"):
+        _stationary(_a, _sparse)
 for _ctas in (1, 2):
     for _a in ("a:b64", "[a]"):
         for _sparse in ("", ".sp"):
             for _mask in ("", f"mask:b32*{4 * _ctas}, "):
-                _dense(_a, _mask, _ctas, _sparse)
+                for _down in ("", ".ashift") if _a.startswith("[") else ("",):
+                    _dense(_a, _mask, _ctas, _sparse, _down)
             for _kind in _VECTORS:
                 _scaled(_kind, _a, _ctas, _sparse)
 
@@ -193,6 +228,24 @@ def commit(lanes: Lanes, barrier: Array, *, space: str | None) -> None:
 def commit_for_many(lanes: Lanes, barrier: Array, ctas: Array, *, space: str | None) -> None:
     """The same at the same place in each CTA of the cluster that a mask names."""
     lanes.machine.tensor_pipe.commit(lanes, "generic" if space is None else "shared", barrier, ctas)
+
+
+def _moves_down(ctas: int) -> None:
+    @instruction(
+        f"tcgen05.shift.cta_group::{ctas}.down [t]",
+        since=TENSOR_SINCE,
+        source=PTX["tcgen05.shift"],
+        undefined=asked,
+    )
+    def move_down(lanes: Lanes, address: Array) -> None:
+        """Each of the first 31 lanes of a warp gives its 32 bytes to the lane behind it."""
+        for at in range(lanes.count):
+            one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
+            lanes.machine.tensor_pipe.move_down(one, int(lanes.full(address)[at]), ctas)
+
+
+for _ctas in (1, 2):
+    _moves_down(_ctas)
 
 
 _WARPS = {"": ((0,), (1,), (2,), (3,)), "warpx2::02_13": ((0, 2), (1, 3)), "warpx2::01_23": ((0, 1), (2, 3))}

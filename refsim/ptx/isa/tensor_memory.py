@@ -7,10 +7,12 @@ from numpy.typing import NDArray
 
 from refsim.layouts.families.tcgen05 import MOVES, Move
 from refsim.layouts.holders import WARP
+from refsim.numerics.ieee import maximum, minimum
 from refsim.ptx.checks import undefined_tensor as undefined
 from refsim.ptx.checks.undefined_copies import asked
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import MISUSE, Cells, TensorBox, boxes_of, cells_of
+from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import whole_warps
 from refsim.ptx.memory.tensor_memory import COLUMN_MASK, LEAST_COLUMNS, TENSOR_COLUMNS, TENSOR_LANES
@@ -157,8 +159,61 @@ def _move_family(move: Move) -> None:
             words[beside], pipe.memory.unwritten[beside] = held >> _HIGH, False
 
 
+def _reducing(move: Move, types: str) -> None:
+    nums = "|".join(f"x{1 << bit}" for bit in range(1, move.most.bit_length()))
+    split = ", split:b32" if "bx2" in move.shape else ""
+
+    def repeats(keywords: dict[str, Any]) -> int:
+        return int(keywords["num"][1:])
+
+    @instruction(
+        f"tcgen05.ld.red.sync.aligned.{move.shape}.{{num:{nums}}}.{{operation:min|max}}{types} d:b32**, dred:b32, [a]{split}",
+        rendezvous="warp",
+        since=TENSOR_SINCE,
+        source=PTX["tcgen05.ld"],
+        undefined=undefined.reduced(move.shape, repeats),
+        length=lambda modifiers: move.registers * repeats(modifiers),
+    )
+    def load_reduced(
+        lanes: Lanes,
+        address: Array,
+        split: Array | None = None,
+        *,
+        num: str,
+        operation: str,
+        type: str = "f32",
+        abs: bool = False,
+        nan: str | None = None,
+    ) -> tuple[list[Array], Array]:
+        """Words of the warp's own lanes to registers, and the smallest or largest of each thread's beside them."""
+        whole_warps(lanes)
+        found = cells_of(lanes, address, move.shape, int(num[1:]), split=0 if split is None else int(split[0]))
+        pipe = lanes.machine.tensor_pipe
+        pipe.moved(lanes, boxes_of(lanes, found.first, found.rows, found.width), is_load=True)
+        if lanes.machine.tracking is None and pipe.memory.unwritten[found.key].any():
+            lanes.machine.saw_unwritten()
+        held = np.ascontiguousarray(pipe.words[found.key].T)
+        return list(held), _extreme(held, operation, TYPES[type].dtype, is_magnitude=abs, keeps_nan=nan is not None)
+
+
+def _extreme(held: Array, operation: str, dtype: Any, *, is_magnitude: bool, keeps_nan: bool) -> Array:
+    """The smallest or largest of the first axis, as bits; NaN is ignored unless it is kept, -0 is below +0."""
+    values = held.view(dtype)
+    if values.dtype.kind != "f":
+        return np.asarray((np.min if operation == "min" else np.max)(values, axis=0)).view(np.uint32)
+    one = minimum if operation == "min" else maximum
+    values = np.abs(values) if is_magnitude else values
+    found = values[0]
+    for each in values[1:]:
+        found = one(found, each, nan=keeps_nan)
+    return np.asarray(found).view(np.uint32)
+
+
 for _move in MOVES:
     _move_family(_move)
+    if _move.shape in ("32x32b", "16x32bx2"):
+        _reducing(_move, ".{type:u32|s32}")
+        _reducing(_move, "{.abs}{.nan:NaN}.f32")
 
 
 def _wait(what: str) -> None:

@@ -158,6 +158,8 @@ def _split(given: list[Any], bound: Bound) -> tuple[list[tuple[Any, OperandForm,
         return [], given
     first, *others = given
     written = [first.first, first.second] if isinstance(first, Dual) else [first]
+    behind = sum(form.apart for form, _ in forms)
+    written, others = [*written, *others[:behind]], others[behind:]
     return [(operand, form, type) for operand, (form, type) in zip(written, forms, strict=False)], others
 
 
