@@ -4,6 +4,7 @@ A few small kernels in every run, more with `--refsim-profile ci`, all at night;
 and writes the report.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from conformance.sync_sweep.__main__ import TRIED, reason_for, rows_of
 from conformance.sync_sweep.edits import REMOVED, RULES
 from conformance.sync_sweep.equivalents import equivalents
 from conformance.sync_sweep.subjects import subjects
-from conformance.sync_sweep.trials import all_tried
+from conformance.sync_sweep.trials import all_tried, judged, whole
+from refsim import ptx
 from refsim.errors import Kind, RefsimError
 
 REPORT = Path(__file__).parent / "reports/sync_sweep.md"
@@ -36,6 +38,7 @@ LARGER = (
     "tensor_ring",
     "tensor_turns",
     "tensor_pipe",
+    "tensor_pair",
 )
 LATER = pytest.mark.ci("smaller kernels with the same statements are swept in every run")
 
@@ -73,6 +76,25 @@ def test_every_statement_of_the_large_kernels_is_needed(device, refsim_profile):
     for name in subjects():
         if name not in (*QUICK, *LARGER):
             swept(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["tensor_ring", *(pytest.param(each, marks=LATER) for each in ("tensor_turns", "tensor_pair"))]
+)
+def test_what_releases_and_acquires_needs_no_fence_of_tcgen05(name, device):
+    """As CUTLASS has it: arrivals and waits say nothing of memory order, nor of a scope between two blocks; no tcgen05.fence."""
+    if device.name != "sim":
+        pytest.skip("what is not found by the simulated GPU, a real one does not say")
+    try:
+        of = whole(name)
+    except RefsimError as error:
+        if error.kind is not Kind.MISSING:
+            raise
+        pytest.skip(f"the kernels cannot be compiled here: {error.what}")
+    text = re.sub(r"tcgen05\.fence::\w+;", "", of.text.replace(".relaxed.cluster", ""))
+    assert ".relaxed" not in text
+    assert "tcgen05.fence" not in text
+    assert judged(of.subject, of.subject.problems[0], ptx.load(text, of.subject.target)) == ("", "", set())
 
 
 def test_the_report_is_of_these_kernels_and_edits():

@@ -24,7 +24,7 @@ Every wait, arrival, expect_tx, fence, barrier and commit in the PTX of the FP8 
 block-scaled product for sm_100 and the kernels of `tests/ptx` is removed alone; a wait passes at once. Of all but the GEMM and
 the kernels that have tensor memory it is also weakened in turn. Of the GEMM's eight entries, which share their source, two are
 swept, neither of them for clusters: what those add is swept in `cluster_ring` and `relaxed_ring`. Of the block-scaled product
-two entries of eight are swept; what tcgen05 has besides is swept in `tensor_ring`, `tensor_turns` and `tensor_pipe`. The small
+two entries of eight are swept; what tcgen05 has besides is swept in `tensor_ring` and its like. The small
 problems of `conformance/sync_sweep/subjects.py` run under the default campaign: the eager, the lazy and a random schedule, all
 checks on. *Caught* is an edit that ends in a finding, or in bits other than the oracle's. What survives is equivalent to the
 kernel as it is, for a reason that `conformance/sync_sweep/equivalents.toml` writes down, or a hole in the checks.

@@ -44,25 +44,39 @@ def placed(values: Array, format: str) -> Array:
     return image
 
 
-def words(size: int, kind: str, type: str, **more: Any) -> list[Any]:
-    """The descriptors of A and B, from address 0 on, and of the instruction."""
+def words(size: int, kind: str, type: str, *, blocks: int = 1, **more: Any) -> list[Any]:
+    """The descriptors of A and of B, of which each block has a part, from address 0 on, and of the instruction."""
     found = [
-        operand_descriptor("tcgen05-smem", tile("K", "none", size, (rows, 32 // size)), 0) for rows in (ROWS, COLUMNS)
+        operand_descriptor("tcgen05-smem", tile("K", "none", size, (rows, 32 // size)), 0)
+        for rows in (ROWS, COLUMNS // blocks)
     ]
-    given = {"a_format": type, "b_format": type, "a_major": "K", "b_major": "K", "m": ROWS, "n": COLUMNS} | more
+    given = {
+        "a_format": type,
+        "b_format": type,
+        "a_major": "K",
+        "b_major": "K",
+        "m": ROWS * blocks,
+        "n": COLUMNS,
+    } | more
     return [*map(np.uint64, found), np.uint32(descriptor(f"tcgen05-instr.{kind}").encode(**given))]
 
 
 def declared(
-    name: str, threads: int, image: Callable[[int], Array], asked: list[Any], want: Callable[[int], Array]
+    name: str,
+    threads: int,
+    image: Callable[[int], Array],
+    asked: list[Any],
+    want: Callable[[int], Array],
+    blocks: int = 1,
 ) -> Kernel:
-    """A kernel of one block; `image` and `want` say what it copies and writes in so many turns."""
+    """A kernel of one block, or of a cluster; `image` and `want` say what it copies and writes in so many turns."""
 
     def run(launcher: Any, turns: Turns) -> Any:
         wanted = want(turns.count)
         codes = launcher.upload(image(turns.count).reshape(-1), name="codes")
         out = launcher.output(wanted.size, np.float32, name="out")
-        launcher.launch(name, 1, threads, [codes, out, np.uint32(turns.count), *asked])
+        cluster = {"cluster": blocks} if blocks > 1 else {}
+        launcher.launch(name, blocks, threads, [codes, out, np.uint32(turns.count), *asked], **cluster)
         return {"out": launcher.read(out).reshape(wanted.shape)}
 
     return Kernel(
@@ -121,8 +135,25 @@ def scaled_wanted(turns: int) -> Array:
     return np.sum(np.ldexp(a, of_a) @ np.ldexp(b, of_b).transpose(0, 2, 1), axis=0)
 
 
+def pair_operands(turns: int) -> tuple[Array, Array]:
+    return drawn(turns, 2 * ROWS, 16), drawn(turns, COLUMNS, 16)
+
+
+def pair_image(turns: int) -> Array:
+    """Block by block: half of the rows of A, half of those of B."""
+    a, b = pair_operands(turns)
+    halves = [(a[:, ROWS * at : ROWS * (at + 1)], b[:, COLUMNS // 2 * at : COLUMNS // 2 * (at + 1)]) for at in range(2)]
+    return np.stack([np.concatenate([placed(each, "bf16") for each in half], axis=1) for half in halves], axis=1)
+
+
+def pair_wanted(turns: int) -> Array:
+    a, b = pair_operands(turns)
+    return a @ b.transpose(0, 2, 1)
+
+
 KERNELS = (
     declared("tensor_ring", 192, ring_image, words(2, "f16", "bf16", d_format="f32"), ring_wanted),
     declared("tensor_turns", 192, turned_image, words(2, "f16", "bf16", d_format="f32"), turned_wanted),
     declared("tensor_pipe", 128, scaled_image, words(1, "mxf8f6f4", "e4m3"), scaled_wanted),
+    declared("tensor_pair", 192, pair_image, words(2, "f16", "bf16", blocks=2, d_format="f32"), pair_wanted, 2),
 )

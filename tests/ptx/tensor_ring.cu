@@ -2,6 +2,7 @@
 //
 //   tensor_ring   one warp copies, one multiplies into two accumulators in turn, four store them
 //   tensor_turns  what four warps load of a product they store as A of the next one
+//   tensor_pair   two blocks of a cluster, of which the first one multiplies for both
 //   tensor_pipe   one thread copies scales to tensor memory, another multiplies behind that, before it is done
 //
 // Targets: sm_100a
@@ -268,4 +269,84 @@ extern "C" __global__ void __launch_bounds__(128) tensor_pipe(const unsigned cha
     put(out + threadIdx.x * 32, r);
     __syncthreads();
     if (warp == 0) give_back<64>(tensor);
+}
+
+// ---- two blocks of a cluster
+__device__ u32 there(u32 bar, u32 rank) {
+    u32 found;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(bar), "r"(rank));
+    return found;
+}
+__device__ void wait_cluster(u32 bar, u32 parity) {
+    asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @!p bra again; }" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+__device__ void commit_to_both(u32 bar) {
+    asm volatile("tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(bar),
+                 "h"((unsigned short)3)
+                 : "memory");
+}
+
+// out[turn][2][128][32] = A B^T, 256 rows: each block copies 128 rows of A and half of B; the first one multiplies for both.
+extern "C" __global__ void __launch_bounds__(192) tensor_pair(const unsigned char* codes, float* out, u32 turns, u64 a, u64 b, u32 idesc) {
+    constexpr u32 kBytes = kOperandA + kOperandB / 2;
+    __shared__ alignas(1024) unsigned char tile[kStages * kBytes];
+    __shared__ alignas(8) u64 bars[10];
+    __shared__ u32 slot;
+    u32 rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    const u32 warp = threadIdx.x / 32, full = address(bars), empty = full + 16, theirs = full + 32, ready = full + 48, unused = full + 64;
+    if (warp == 0) {
+        asm volatile("tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%0], 64;" ::"r"(address(&slot)) : "memory");
+        asm volatile("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;");
+    }
+    if (threadIdx.x == 32)
+        for (u32 i = 0; i < 10; ++i) init(full + 8 * i, i < 8 ? 1 : 256);
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    const u32 tensor = slot, base = address(tile);
+    if (threadIdx.x == 128) {
+#pragma unroll 1
+        for (u32 t = 0; t < turns; ++t) {
+            const u32 s = t % 2;
+            wait(empty + 8 * s, (t / 2 & 1) ^ 1);
+            copy(base + s * kBytes, codes + (2 * t + rank) * kBytes, kBytes, full + 8 * s);
+        }
+    } else if (threadIdx.x == 160 && rank == 1) {
+#pragma unroll 1
+        for (u32 t = 0; t < turns; ++t) {
+            wait(full + 8 * (t % 2), t / 2 & 1);
+            asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there(theirs + 8 * (t % 2), 0)) : "memory");
+        }
+    } else if (threadIdx.x == 160) {
+#pragma unroll 1
+        for (u32 t = 0; t < turns; ++t) {
+            const u32 s = t % 2, stage = base + s * kBytes;
+            wait_relaxed(unused + 8 * s, (t / 2 & 1) ^ 1);
+            behind();
+            wait(full + 8 * s, t / 2 & 1);
+            wait_cluster(theirs + 8 * s, t / 2 & 1);
+            asm volatile("{ .reg .pred p; setp.ne.b32 p, 0, 0; tcgen05.mma.cta_group::2.kind::f16 [%0], %1, %2, %3, p; }" ::"r"(
+                             tensor + 32 * s),
+                         "l"(at(a, stage)), "l"(at(b, stage + kOperandA)), "r"(idesc)
+                         : "memory");
+            commit_to_both(empty + 8 * s);
+            commit_to_both(ready + 8 * s);
+        }
+    } else if (warp < 4) {
+#pragma unroll 1
+        for (u32 t = 0; t < turns; ++t) {
+            const u32 s = t % 2;
+            u32 r[32];
+            wait_together(ready + 8 * s, t / 2 & 1);
+            behind();
+            load(r, tensor + (warp << 21) + 32 * s);
+            loaded();
+            before();
+            asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(there(unused + 8 * s, 0)) : "memory");
+            put(out + ((2 * t + rank) * 128 + threadIdx.x) * 32, r);
+        }
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (warp == 0) asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, 64;" ::"r"(tensor) : "memory");
 }

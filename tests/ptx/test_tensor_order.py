@@ -35,7 +35,7 @@ def run(body: str, policy: str = "eager", *, is_product: bool = True) -> None:
     generator = np.random.default_rng(1)
     a, b = drawn(generator, "bf16", 128, 16), drawn(generator, "bf16", 32, 16)
     image, words = image_of(CASE, a, b)
-    image[30720:30728] = 0
+    image[30720:30736] = 0
     out, trace = TensorKernel(f"{PAIR} {body}", columns=32, filled=32).run(
         image, None, words, (CASE.word(),), policy=policy, seed=2
     )
@@ -110,9 +110,16 @@ def test_that_somebody_has_waited_for_a_product_is_not_enough(order: str, policy
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_commit_counts_what_was_complete_before_it(policy: str) -> None:
     """Others have seen an earlier commit of the same thread complete; who waits for the later one alone comes behind both."""
-    later = f"{COMMIT.replace('[%bar]', '[%x7]')} {SECOND} @!%lane bra PASSED;"
+    other = "shared::cta.b64 _, [%s+30728]"
+    seen = f"{AWAIT} setp.eq.u32 %done, %t, 64; @%done mbarrier.arrive.relaxed.cluster.{other};"
+    told = "LOOK: mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %done, [%s+30728], 0; @!%done bra LOOK;"
     wait = "SPIN: mbarrier.try_wait.parity.shared::cta.b64 %done, [%x7], 0; @!%done bra SPIN; PASSED:"
-    run(f"{PRODUCT} {COMMIT} {FIRST_WAITS} {later} {wait} {LOAD}", policy)
+    run(
+        f"@%first mbarrier.init.shared::cta.b64 [%s+30728], 1; bar.sync 0; {PRODUCT} {COMMIT}"
+        f"setp.eq.u32 %lane, %warp, 2; @!%lane bra SEEN; {seen} SEEN: @!%first bra TOLD; {told} TOLD:"
+        f"{COMMIT.replace('[%bar]', '[%x7]')} {SECOND} @!%lane bra PASSED; {wait} {LOAD}",
+        policy,
+    )
 
 
 def test_shared_memory_is_not_handed_on_by_these_fences() -> None:

@@ -21,19 +21,15 @@ inline __device__ void commit(uint32_t barrier) {
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Until the products are done that a commit counts. By a whole warp, whose threads go on together. The wait is relaxed: it is the
-// fence that puts loads of tensor memory behind it. Where threads meet at a barrier, nothing else has to stand there.
+// Until the products are done that a commit counts. The wait is relaxed: it is the fence that puts loads of tensor memory behind it.
+// Where threads meet at a barrier, nothing else has to stand there.
 inline __device__ void wait_for_products(uint32_t barrier, uint32_t parity) {
-    uint32_t done;
-    do {
-        asm volatile(
-            "{\n\t.reg .pred done;\n\tmbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 done, [%1], %2;\n\t"
-            "selp.u32 %0, 1, 0, done;\n\t}"
-            : "=r"(done)
-            : "r"(barrier), "r"(parity)
-            : "memory");
-    } while (!__all_sync(0xffffffff, done));
-    asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+    asm volatile(
+        "{\n\t.reg .pred done;\n\tagain:\n\t"
+        "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 done, [%0], %1;\n\t"
+        "@!done bra again;\n\ttcgen05.fence::after_thread_sync;\n\t}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
 }
 
 // 128 rows of 128 bytes, swizzled, eight rows after eight rows; a step of K is 32 bytes further.

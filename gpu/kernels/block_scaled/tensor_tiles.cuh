@@ -161,6 +161,7 @@ __device__ void multiply_tile(const gemm::TensorMap* a, const gemm::TensorMap* b
     const uint32_t tensor = *const_cast<volatile uint32_t*>(&slot);
     if (threadIdx.x == 0) copy_stages<Entry>(a, b, sfa, sfb, barriers, shared, stages, groups);
     if (warp == 1) multiply_stages<Entry>(barriers, shared, stages, groups, tensor, problem.k);
+    __syncwarp();
     wait_for_products(at(barriers.done), 0);
     store(d, tensor, scale, problem);
     __syncthreads();

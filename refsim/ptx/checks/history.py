@@ -21,7 +21,7 @@ from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 _LANES = 1 << 22  # of all accesses that are listed together
-_OF_UNITS = ("wgmma.mma_async", "cp.async.bulk", "cp.reduce.async.bulk")
+_OF_UNITS = ("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp", "cp.async.bulk", "cp.reduce.async.bulk")
 
 
 @lru_cache(maxsize=4096)

@@ -65,6 +65,8 @@ class Arrived:
         np.maximum(self.threads, other.threads, out=self.threads)
         self.foreign |= other.foreign
         self.ids += other.ids
+        self.far = self.far | other.far
+        self.back.settled = self.back.settled | other.back.settled
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,11 +235,15 @@ class PhaseOrder:
                 found = found | clocks.snapshot(rows, lane, int(rows.own[lane]))
         return found
 
-    def note(self, lanes: Ids) -> list[Arrived]:
-        """What lanes know now, for arrivals that will come on their behalf."""
+    def note(self, lanes: Ids, flat: int) -> list[Arrived]:
+        """What lanes of one CTA know now, for arrivals at an object that will come on their behalf."""
         notes = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
+        is_own = self.geometry.cta[lanes[0]] == flat // self.stride
         for clocks, arrived in zip(self.clocks, notes, strict=True):
-            arrived.add(self.geometry, clocks.rows, lanes, self.history.now)
+            if is_own:
+                arrived.add(self.geometry, clocks.rows, lanes, self.history.now)
+            else:
+                arrived.far = arrived.back.settled = clocks.snapshots(clocks.rows, lanes, self.history.now)
         return notes
 
     def arrive_noted(self, flat: int, notes: list[Arrived]) -> None:

@@ -29,7 +29,7 @@ class CommitArrivals:
             for each in owner.objects(one, space, at):
                 owner.barrier(each, 0)
                 owner.touch(each)
-                notes = None if owner.order is None else owner.order.note(one.ids)
+                notes = None if owner.order is None else owner.order.note(one.ids, each.flat)
                 found.append(objects.Delayed(one, each.flat, each.access, 0, notes))
         return found
 

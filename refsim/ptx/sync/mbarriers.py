@@ -323,7 +323,7 @@ class Mbarriers:
                 raise found.lanes.fault(CODE, 0, f"{barrier.pending} pending arrivals, beyond {MOST}", RULE)
             self.keep(found.flat)
             self.machine.copies.count_on(found.lanes)
-            notes = None if self.order is None else self.order.note(found.lanes.ids)
+            notes = None if self.order is None else self.order.note(found.lanes.ids, found.flat)
             ours = Lanes(self.machine, found.lanes.ids, lanes.statement)
             arrival = Delayed(ours, found.flat, found.access, self.machine.copies.issued, notes)
             if self.machine.copies.are_flying(arrival.lanes.ids, arrival.issued):
