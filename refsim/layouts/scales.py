@@ -125,13 +125,14 @@ class ScaleLayout(Card):
     def unshuffle(self, packed: ArrayLike, shape: Shape) -> NDArray[Any]:
         """The matrix (..., rows, blocks) of `shape` out of its shuffled form; pads are dropped, whatever they hold.
 
-        `packed` is (..., *packed_shape(shape)) or (..., n) flat. Raises RefsimError if its size is another.
+        `packed` is (..., *packed_shape(shape)), (..., n) flat, or the same bytes as (..., padded rows, padded blocks), which is
+        how vLLM, FlashInfer and Transformer Engine keep them. Raises RefsimError if its size is another.
         """
         dims = self.packed_shape(shape)
         array = array_of("packed", packed)
         padded = self.padded(shape)
         count = padded[0] * padded[1]
-        tail = len(dims) if array.shape[max(0, array.ndim - len(dims)) :] == dims else 1
+        tail = next((len(each) for each in (dims, padded) if array.shape[max(0, array.ndim - len(each)) :] == each), 1)
         if array.ndim < 1 or int(np.prod(array.shape[array.ndim - tail :])) != count:
             raise RefsimError(
                 "scale-size",

@@ -64,7 +64,11 @@ def tensor_factor(value: Any, row: BlockFormat) -> np.float32 | None:
         what = f"tensor_scale is {array.dtype} of shape {array.shape}"
         raise RefsimError("tensor-scale", what, where=str(row), rule="one float32 for the tensor")
     with np.errstate(all="ignore"):
-        return np.float32(array.reshape(()))
+        found = np.float32(array.reshape(()))
+    if found < 0 or (np.isinf(found) and np.isfinite(array.astype(np.float64)).all()):
+        rule = "one number from 0 on, which float32 holds or rounds"
+        raise RefsimError("tensor-scale", f"tensor_scale is {value!r}", where=str(row), rule=rule)
+    return found
 
 
 def require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFormat, extent: Pair) -> None:

@@ -198,7 +198,8 @@ def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any
             "value-type",
             f"x holds {array.dtype}",
             rule="a quantiser reads bfloat16, float16 or float32",
-            help="x.astype(np.float32) rounds first: that is another result in rare cases",
+            help="codes of bf16 or f16 go in as they are, with input_format=; x.astype(np.float32) rounds what float32 does not "
+            "hold, which is another result in rare cases",
         )
     codes, named = with_format(x, input_format, "x")
     row = one_of(named, WIDE_FORMATS, "x")

@@ -187,6 +187,10 @@ def test_coord_knows_the_pads() -> None:
         (lambda: scale_layout("deepgemm_mn_f32").shuffle(np.zeros((4, 4), np.uint8)), "scale-dtype"),
         (lambda: scale_layout("nvidia_128x4").shuffle(np.zeros(4, np.uint8)), "scale-shape"),
         (lambda: scale_layout("nvidia_128x4").shuffle(np.zeros((4, 4), np.uint8), fill=256), "scale-fill"),
+        (lambda: scale_layout("nvidia_128x4").shuffle(np.zeros((4, 4), np.uint8), fill=0.5), "scale-fill"),
+        (lambda: scale_layout("nvidia_128x4").unshuffle(np.zeros(512, np.uint8), (4, 4, 4)), "scale-shape"),
+        (lambda: scale_layout("nvidia_128x4").unshuffle(np.zeros(512, np.uint8), 4), "scale-shape"),  # type: ignore[arg-type]
+        (lambda: scale_layout("nvidia_128x4").unshuffle(np.zeros((4, 128), np.uint8), (4, 4)), "scale-size"),
         (lambda: scale_layout("flashinfer_rows_16").shuffle(np.zeros((17, 4), np.uint8)), "scale-shape"),
         (lambda: scale_layout("mirage_fp8_16x16").unshuffle(np.zeros((16, 8), np.uint8), (16, 8)), "scale-shape"),
         (lambda: scale_layout("nvidia_128x4").unshuffle(np.zeros(511, np.uint8), (128, 4)), "scale-size"),
@@ -210,6 +214,16 @@ def test_misuse_is_refused(call: Callable[[], object], code: str) -> None:
     with pytest.raises(RefsimError) as caught:
         call()
     assert caught.value.code == code
+
+
+def test_shuffled_scales_may_come_in_the_shape_that_libraries_keep() -> None:
+    layout, scales = (
+        scale_layout("nvidia_128x4"),
+        np.random.default_rng(5).integers(0, 256, (2, 130, 5)).astype(np.uint8),
+    )
+    held = layout.shuffle(scales).reshape(2, 256, 8)
+    np.testing.assert_array_equal(layout.unshuffle(held, (130, 5)), scales)
+    np.testing.assert_array_equal(layout.unshuffle(held[1], (130, 5)), scales[1])
 
 
 def test_error_without_shape_says_the_way_out() -> None:

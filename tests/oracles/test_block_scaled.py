@@ -233,6 +233,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "scales that are numbers": ({"a_scale": np.ones((2, 2), np.float32)}, "scale-type"),
     "scales of another format": ({"scale_format": "e5m2"}, "scale-type"),
     "a block no unit has": ({"block": 64}, "block-size"),
+    "a block that is no whole number": ({"block": 32.0}, "block-size"),
     "UE4M3 in blocks of 32": ({"scale_format": "ue4m3", "block": 32}, "block-size"),
     "NVFP4's scales for FP8": (
         {"scale_format": "ue4m3", "a_scale": np.zeros((2, 4), np.uint8), "b_scale": np.zeros((3, 4), np.uint8)},

@@ -38,6 +38,7 @@ class TensorKernel:
     allocated: int = 512
     dumps: bool = True
     ctas: int = 1
+    group: int = 0  # of tcgen05, where it is not that of the CTAs
 
     @property
     def text(self) -> str:
@@ -68,7 +69,7 @@ setp.eq.u32 %yes, 0, 0; setp.ne.u32 %no, 0, 0; mov.u32 %s, s; mov.u32 %bar, barr
 ld.param.u64 %image, [image]; ld.param.u64 %tensor, [tensor]; ld.param.u64 %out, [out];
 mov.u32 %cta, %ctaid.x; add.u32 %x0, %t, %cta; setp.eq.u32 %lead, %x0, 0;
 mad.wide.u32 %image, %cta, {BYTES}, %image; mad.lo.u32 %x1, %cta, 128, %t;
-@%zero tcgen05.alloc.cta_group::{self.ctas}.sync.aligned.shared::cta.b32 [%at], {self.allocated};
+@%zero tcgen05.alloc.cta_group::{self.group or self.ctas}.sync.aligned.shared::cta.b32 [%at], {self.allocated};
 @%first mbarrier.init.shared::cta.b64 [%bar], 1;
 mad.lo.u32 %i, %t, 16, 0;
 FILL: cvt.u64.u32 %q, %i; add.u64 %q, %image, %q; ld.global.v4.b32 {{%r0, %r1, %r2, %r3}}, [%q];
@@ -86,7 +87,7 @@ shr.u32 %x0, %s, 4; cvt.u64.u32 %q, %x0;
 {meet}
 {dump}
 {meet}
-@%zero tcgen05.dealloc.cta_group::{self.ctas}.sync.aligned.b32 %base, {self.allocated};
+@%zero tcgen05.dealloc.cta_group::{self.group or self.ctas}.sync.aligned.b32 %base, {self.allocated};
 ret; }}
 """
 

@@ -102,7 +102,7 @@ def test_a_pair_needs_a_cluster() -> None:
     case = Case("f16", "bf16", "bf16", m=256)
     body = "@%first tcgen05.mma.cta_group::2.kind::f16 [%base], %word0, %word1, %v0, %no;"
     with pytest.raises(RefsimError, match="cta_group::2 in a cluster of 1") as caught:
-        TensorKernel(body, columns=32, filled=32).run(None, None, (1 << 46, 1 << 46), (case.word(),))
+        TensorKernel(body, columns=32, filled=32, group=2).run(None, None, (1 << 46, 1 << 46), (case.word(),))
     assert caught.value.code == "invalid-operand"
 
 

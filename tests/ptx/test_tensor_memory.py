@@ -11,7 +11,7 @@ from refsim.layouts import fragment
 from refsim.layouts.families.tcgen05 import MOVES, Move
 from refsim.ptx.machine.assemblers import find_ptxas
 from refsim.reference.assembler import ptx_version, releases
-from tests.ptx.tcgen05_kernels import TensorKernel, registers
+from tests.ptx.tcgen05_kernels import COMMIT, TensorKernel, registers
 
 COLUMNS = 256
 NUMBERS = np.arange(128 * COLUMNS, dtype=np.uint32).reshape(128, COLUMNS)
@@ -177,6 +177,15 @@ def test_mistakes(body: str, code: str, what: str) -> None:
     with pytest.raises(RefsimError, match=what) as caught:
         TensorKernel(body, columns=32, filled=32).run()
     assert caught.value.code == code
+
+
+def test_single_ctas_and_pairs_do_not_mix() -> None:
+    """As ptxas refuses it: .cta_group is one for all tcgen05 instructions of a kernel, also for those that no thread reaches."""
+    with pytest.raises(
+        RefsimError, match=r"tcgen05\.commit\.cta_group::2.* with tcgen05\.alloc\.cta_group::1"
+    ) as caught:
+        TensorKernel(f"bra.uni BEHIND; {COMMIT.replace('group::1', 'group::2')} BEHIND:", columns=32, filled=32).run()
+    assert caught.value.code == "malformed-ptx"
 
 
 def test_who_reads_what_was_loaded_waits_for_it() -> None:

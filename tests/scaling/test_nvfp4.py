@@ -1,6 +1,7 @@
 """NVFP4: every library row against what the library gave, squares of 16 x 16, random bits and the Hadamard transform."""
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -143,6 +144,19 @@ def test_a_tensor_scale_that_was_calibrated() -> None:
     np.testing.assert_array_equal(given.codes, own.codes[:1])
     np.testing.assert_array_equal(given.scales, own.scales[:1])
     assert scaling.Blocks(own.codes, own.scales, "nvfp4", tensor_scale=2.0).factor == 2
+
+
+@pytest.mark.parametrize("given", ["1", True, -1.0, 1e300, 1j, object()])
+def test_a_tensor_scale_that_is_no_factor_is_refused(given: Any) -> None:
+    with pytest.raises(RefsimError) as caught:
+        refsim.quantize(np.ones((1, 16), np.float32), "nvfp4", tensor_scale=given)
+    assert caught.value.code == "tensor-scale"
+
+
+def test_a_tensor_scale_may_be_of_any_width() -> None:
+    x = np.ones((1, 16), np.float32)
+    for factor in (2, np.float64(2), np.float16(2), np.float32([2])):
+        assert refsim.quantize(x, "nvfp4", tensor_scale=factor).tensor_scale == 2
 
 
 def test_random_bits_round_up_as_often_as_they_say() -> None:

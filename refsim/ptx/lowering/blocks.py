@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.errors import RefsimError
 from refsim.ptx.checks.in_flight_registers import Touch
 from refsim.ptx.lowering.contraction import Contraction, contractions
 from refsim.ptx.lowering.liveness import Flow, live_registers, mask_of, registers_in
@@ -18,7 +19,8 @@ from refsim.ptx.lowering.operands import BranchTarget, BranchTargets, Source
 from refsim.ptx.lowering.register_slots import shared_slots
 from refsim.ptx.lowering.steps import Step, bind_statement
 from refsim.ptx.memory.semantics import semantics
-from refsim.ptx.text.syntax import Function
+from refsim.ptx.text.syntax import Function, Statement, location_of
+from refsim.sources import PTX
 
 _IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.")
 _ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.mma.", "tcgen05.cp.")
@@ -207,9 +209,27 @@ def lower(function: Function, target: str) -> Code:
     """Bind every statement of a function and cut it into blocks; unknown or ill-formed instructions are RefsimError."""
     carry = len(function.register_bits)
     steps = [bind_statement(statement, function, target, carry) for statement in function.statements]
+    _check_groups(steps)
     code = Code(function, _cut(steps, set(function.labels.values())), [*function.register_bits, 1], steps, carry)
     _keep_registers(code)
     return code
+
+
+def _check_groups(steps: list[Step]) -> None:
+    """Refuse an entry that uses tensor memory for single CTAs and for pairs, as ptxas does."""
+    groups: dict[str, Statement] = {}
+    for step in steps:
+        words = step.statement.opcode.split(".")
+        if words[0] == "tcgen05":
+            groups |= {word: step.statement for word in words if word.startswith("cta_group") and word not in groups}
+    if len(groups) > 1:
+        first, other = groups.values()
+        raise RefsimError(
+            "malformed-ptx",
+            f"{other.opcode} in an entry with {first.opcode} (PTX line {first.line})",
+            f"PTX line {other.line}{location_of(other)}",
+            f"{PTX['tcgen05, CTA pair']}: all tcgen05 instructions of a kernel have the same .cta_group",
+        )
 
 
 def _cut(steps: list[Step], labels: set[int]) -> dict[int, BasicBlock]:
