@@ -126,17 +126,25 @@ __device__ void multiply_stages(const Barriers& barriers, uint32_t shared, uint3
     }
 }
 
-// Each thread has a row of D.
+// Each thread has a row of D, and stores four neighbours at once where rows begin at multiples of 16 bytes.
 inline __device__ void store(float* d, uint32_t tensor, float scale, const Problem& problem) {
     const uint32_t row = blockIdx.y * kTile + threadIdx.x, left = blockIdx.x * kTile;
     const uint32_t lanes = tensor + (threadIdx.x / 32 << 21);
+    const bool aligned = (problem.pitch_d * sizeof(float) | reinterpret_cast<uintptr_t>(d)) % sizeof(float4) == 0;
     for (uint32_t start = 0; start < kTile && left + start < problem.n; start += 32) {
         float of[32];
         load_columns(of, lanes + start);
         if (row >= problem.m) continue;
+        const uint32_t first = left + start;
+        float* to = d + size_t(row) * problem.pitch_d + first;
 #pragma unroll
-        for (uint32_t i = 0; i < 32; ++i)
-            if (left + start + i < problem.n) d[size_t(row) * problem.pitch_d + left + start + i] = __fmul_rn(scale, of[i]);
+        for (uint32_t i = 0; i < 32; ++i) of[i] = __fmul_rn(scale, of[i]);
+#pragma unroll
+        for (uint32_t i = 0; i < 32; i += 4)
+            if (aligned && first + i + 4 <= problem.n)
+                *reinterpret_cast<float4*>(to + i) = make_float4(of[i], of[i + 1], of[i + 2], of[i + 3]);
+            else
+                for (uint32_t j = i; j < i + 4 && first + j < problem.n; ++j) to[j] = of[j];
     }
 }
 
