@@ -31,6 +31,7 @@ wide_rows = load_kernel_file(Path(__file__).with_name("wide_rows.py"))
 Placement, FILLS, WIDE = wide_rows.Placement, wide_rows.FILLS, wide_rows.WIDE
 ONE_LEVEL = ("floor", "even", "ceil", "rceil", "te", "triton", "aiter", "deepgemm")  # in the kernel's order
 TWO_LEVELS = ("te", "te_cpp", "te_cpp_2d")
+POLICY = "cuda.satfinite"  # the conversion of the elements that the kernel has
 FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp4", "nvfp4")
 LAYOUT = scale_layout("nvidia_128x4")
 TILE_ROWS, TILE_BLOCKS, WARP = 128, 4, 32
@@ -43,7 +44,8 @@ def order_of(format: str) -> tuple[str, ...]:
 
 def recipes_of(format: str) -> tuple[str, ...]:
     """The recipes of a format that the kernel has."""
-    return tuple(name for name in order_of(format) if name in {row.name for row in scaling.recipes_of(format)})
+    mine = {row.name for row in scaling.recipes_of(format) if row.policy == POLICY}
+    return tuple(name for name in order_of(format) if name in mine)
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,6 +15,7 @@ from refsim.conversions.rounding import (
     SATURATE,
     STOCHASTIC,
     TIES_AWAY,
+    TOWARD_ZERO,
     ConversionRounding,
     EncodingRule,
     default_nan,
@@ -25,6 +26,8 @@ from refsim.render.cards import Card, Facts
 from refsim.sources import (
     COMPRESSED_TENSORS,
     CUDA_HEADERS,
+    DEEPGEMM,
+    MICROXCALING,
     MIRAGE,
     ML_DTYPES,
     MODELOPT,
@@ -310,21 +313,23 @@ def _payloads(to: Format) -> tuple[tuple[int, int, int], ...]:
 # fmt: off
 def _quantizers() -> Iterator[Conversion]:
     """What quantisers of blocks do to an element once it is scaled; they clamp it to the largest value before."""
-    cast = TORCHAO["prototype/mx_formats, clamp and Tensor.to"]
+    clamped = TORCHAO["prototype/mx_formats, clamp and Tensor.to"]
     unpacked = TORCHAO["prototype/custom_fp_utils.py, _f32_to_floatx_unpacked"]
     for to in (E4M3, E5M2):
-        yield Conversion(
-            f"torchao.{to}", to, F32, NEAREST_EVEN, SATURATE, 0x7F, cast, negative_nan=0xFF, policy="torchao"
-        )
+        yield Conversion(f"torchao.{to}", to, F32, NEAREST_EVEN, SATURATE, 0x7F, clamped, negative_nan=0xFF, policy="torchao")
     for to in (E2M1, E2M3, E3M2):
-        yield Conversion(
-            f"torchao.{to}", to, F32, NEAREST_EVEN, SATURATE, default_nan(to), unpacked, overrides=_payloads(to),
-            policy="torchao",
-        )
+        nan, bits = default_nan(to), _payloads(to)
+        yield Conversion(f"torchao.{to}", to, F32, NEAREST_EVEN, SATURATE, nan, unpacked, overrides=bits, policy="torchao")
     lower = tuple((tie | sign, tie | sign, code | sign >> 12) for sign in (0, 0x8000)
                   for code, tie in enumerate(_TIES_OF_E2M1))
+    no_sign = (*(each for each in lower if each[0] != 0xBE80), (0x8000, 0xBE80, 0))
     cast = COMPRESSED_TENSORS["quantization/lifecycle/forward.py, x / scale + 0.0 and the cast"]
+    emulated = MICROXCALING["mx/elemwise_ops.py, _quantize_elemwise_core"]
+    mx: dict[str, ConversionRounding] = {"": TIES_AWAY, "_even": NEAREST_EVEN, "_floor": TOWARD_ZERO}
     for policy, to, nan, overrides, source in (
+        ("deepgemm", E2M1, 0, no_sign, DEEPGEMM["utils/math.py, _quantize_to_fp4_e2m1"]),
+        *((f"microxcaling{name}", to, default_nan(to), _MINUS_ZERO_LOST, emulated) for name in mx
+          for to in (E4M3, E5M2, E2M3, E3M2, E2M1)),
         ("modelopt", E2M1, 7, _MINUS_ZERO_LOST, MODELOPT["qtensor/nvfp4_tensor.py, NVFP4QTensor._cast_fp4"]),
         ("modelopt_mx", E2M1, 8, (*lower, (0, 0, 8)), MODELOPT["qtensor/mxfp4_tensor.py, MXFP4QTensor.quantize"]),
         ("te_reference", E2M1, 0, _MINUS_ZERO_LOST, TRANSFORMER_ENGINE["reference_nvfp4.py, cast_to_fp4x2"]),
@@ -332,9 +337,8 @@ def _quantizers() -> Iterator[Conversion]:
         ("compressed_tensors", E2M3, 0x1F, _MINUS_ZERO_LOST, cast),
         ("compressed_tensors", E4M3, 0x7F, _MINUS_ZERO_LOST, cast),
     ):
-        yield Conversion(
-            f"{policy}.{to}", to, F32, NEAREST_EVEN, SATURATE, nan, source, overrides=overrides, policy=policy
-        )
+        rounding = mx.get(policy.removeprefix("microxcaling"), NEAREST_EVEN)
+        yield Conversion(f"{policy}.{to}", to, F32, rounding, SATURATE, nan, source, overrides=overrides, policy=policy)
 # fmt: on
 
 

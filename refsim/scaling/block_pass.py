@@ -129,6 +129,8 @@ def _multiplied(blocks: WideBlocks, part: slice | NDArray[Any], plan: BlockPlan,
     with np.errstate(all="ignore"):
         if isinstance(recipe, MxRecipe):
             scales[...] = mx_scale_codes(peak, recipe, rule.to)
+            if recipe.flushes:
+                values = np.where((peak < np.finfo(np.float32).tiny)[:, None], np.float32(0), values)
             scaled = values * multiplier_table(recipe)[scales][:, None]
         else:
             scales[...] = nvfp4_scale_codes(peak, recipe, plan.kept)

@@ -22,6 +22,7 @@ from refsim.sources import (
     COMPRESSED_TENSORS,
     CUBLAS,
     DEEPGEMM,
+    MICROXCALING,
     MODELOPT,
     OCP_MX,
     TORCHAO,
@@ -48,8 +49,10 @@ class MxRecipe(Card):
     `even_bits` says whose mantissa that is where it is not the element's own. `quotient` "reciprocal" multiplies by
     fl(1 / MAX). `lifts_subnormals`: whatever is above zero becomes at least 2^-126. `infinity` is the code where amax is
     infinite or rounds to infinity, None where it is taken for 2^128; `nan_code` where it is NaN. `nan` "ignored": NaN
-    never counts. `eps` bounds amax from below, `least` the code. `multipliers` are the factors of codes where they are
-    not 2^(127 - code); code 0xff has NaN unless listed. `policy` is the conversion of the elements, `formats` whose it is.
+    never counts. `by_log2`: the exponent is that of log2 as float32 rounds it, one more just below large powers of two.
+    `flushes`: a block whose amax is subnormal is zeros. `eps` bounds amax from below, `least` the code. `multipliers`
+    are the factors of codes where they are not 2^(127 - code); code 0xff has NaN unless listed. `policy` is the
+    conversion of the elements, `formats` whose it is.
     """
 
     name: str
@@ -63,6 +66,8 @@ class MxRecipe(Card):
     infinity: int | None = NAN_SCALE
     nan_code: int = NAN_SCALE
     nan: NanRule = "spreads"
+    by_log2: bool = False
+    flushes: bool = False
     eps: tuple[tuple[str, float], ...] = ()
     least: int = 0
     multipliers: tuple[tuple[int, float], ...] = ()
@@ -112,6 +117,10 @@ def _quotient(peak: NDArray[np.float32], recipe: MxRecipe, element: Format) -> N
 
 def _exponents(bits: NDArray[np.uint32], recipe: MxRecipe) -> NDArray[np.uint32]:
     """The biased exponent of the power of two that a float32 is rounded to."""
+    if recipe.by_log2:
+        with np.errstate(divide="ignore"):
+            logarithm = np.log2(bits.view(np.float32).astype(np.float64)).astype(np.float32)
+        return np.asarray(np.clip(np.floor(logarithm) + F32.bias, 0, 255), np.uint32)
     field = bits >> np.uint32(F32.mantissa_bits)
     if recipe.direction != "up":
         return field
@@ -181,6 +190,25 @@ MX_RECIPES = (
     MxRecipe(
         "modelopt", "largest", "up", "Model Optimizer: amax / MAX rounded up; e2m1 ties go down, zeros become -0",
         MODELOPT["qtensor/mxfp4_tensor.py, MXFP4QTensor.quantize"], policy="modelopt_mx", formats=("mxfp4",),
+    ),
+    MxRecipe(
+        "deepgemm", "largest", "up", "DeepGEMM: as for FP8; e2m1 ties go to zero, and zeros have no sign",
+        DEEPGEMM["deep_gemm/utils/math.py, per_token_cast_to_fp4 with use_ue8m0"], infinity=LARGEST_SCALE,
+        nan_code=LARGEST_SCALE, lifts_subnormals=True, eps=(("e2m1", 1e-4),), least=1, policy="deepgemm",
+        formats=("mxfp4",),
+    ),
+    *(
+        MxRecipe(
+            f"microxcaling{name}", "power", "down", f"Microsoft's emulation: floor by log2 in float32, {says}",
+            MICROXCALING["mx/mx_ops.py, _quantize_mx; elemwise_ops.py, _round_mantissa"], by_log2=True, flushes=flushes,
+            policy=f"microxcaling{policy}",
+        )
+        for name, policy, flushes, says in (
+            ("", "", False, "elements to nearest, ties away"),
+            ("_even", "_even", False, "elements to nearest, ties to even"),
+            ("_floor", "_floor", False, "elements cut off"),
+            ("_flush", "", True, "elements to nearest, ties away; blocks of subnormals are zeros"),
+        )
     ),
     MxRecipe(
         "deepgemm", "largest", "up", "DeepGEMM: amax at least 1e-4, codes 1 to 254, never a NaN",
