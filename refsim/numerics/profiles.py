@@ -250,6 +250,15 @@ def _measured(row: Profile) -> Profile:
     return replace(row, evidence=evidence, source=MEASURED_H200["numerics.md"])
 
 
+# K that one bit of the instruction descriptor makes longer: chips, K, products of a step
+_LONG = Evidence(
+    Level.UNVERIFIED, "nothing is published of the longer K: steps as those of sm_100, FP4's of 96 products"
+)
+_LONGER = {
+    "tcgen05.mxf4": ((103, 107), 96, 96),
+    "tcgen05.mxf4nvf4": ((103, 107), 96, 96),
+    "tcgen05.mxf8f6f4": ((107,), 64, 32),
+}
 PROFILES: tuple[Profile, ...] = tuple(_measured(row) for row in (*_WARP, *_WARPGROUP, *_TCGEN05, *_BLOCK_SCALED, *_AMD))
 _UNITS: list[str] = list(get_args(Unit))
 _TARGETS = list(dict.fromkeys(row.target for row in PROFILES))
@@ -321,6 +330,8 @@ def profile(
     if refused := _absent(target, unit):
         raise refused
     rows = _BY_KEY.get((name, unit, str(a_format), str(b_format), str(d_format)), [])
+    if rows and k is not None and (length := _longer(target, unit, k)):
+        return replace(_of(target, rows[0]), k=(k,), length=length, evidence=_LONG)
     if not rows:
         raise _no_row(name, unit, f"{a_format} x {b_format} -> {d_format}")
     fitting = rows if k is None else [row for row in rows if is_whole(k) and k in row.k]
@@ -333,6 +344,12 @@ def profile(
             help=f"k: {', '.join(map(str, sizes))}",
         )
     return _of(target, fitting[0])
+
+
+def _longer(target: str, unit: str, k: int) -> int:
+    """How many products a step of an instruction with a longer K takes; 0 where the target has none, or k is not that one."""
+    numbers, size, length = _LONGER.get(unit, ((), 0, 0))
+    return length if k == size and target.startswith("sm_") and target_named(target).number in numbers else 0
 
 
 def _no_row(target: str, unit: str, types: str) -> RefsimError:

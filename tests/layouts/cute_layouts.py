@@ -238,7 +238,12 @@ def cute_tmem() -> Peer:
     for name in fragments("tcgen05"):
         if name.endswith(".d"):
             found[name] = partial(tmem_accumulator, name)
-        elif ".sf" in name and ".id" not in name and int(name.split(".")[1][1:]) % 32 == 0:
+        elif (
+            ".sf" in name
+            and ".id" not in name
+            and not {"3x", "6x"} & {*name.split(".")}
+            and int(name.split(".")[1][1:]) % 32 == 0
+        ):
             found[name] = partial(tmem_scales, name)
     return found
 

@@ -212,7 +212,11 @@ def test_problems_name_bits() -> None:
         (lambda: descriptor("tcgen05-instr.tf32").encode(m=128, n=12), "descriptor-quantum", "bits 17..22"),
         (lambda: descriptor("tcgen05-instr.tf32").encode(m=128, n=264), "descriptor-range", "8..256"),
         (lambda: descriptor("tcgen05-instr.tf32").encode(m=96, n=64), "descriptor-value", "bits 24..28"),
-        (lambda: descriptor("tcgen05-instr.mxf4").encode(m=128, n=64, a_scale_id=1), "descriptor-value", "0, 2"),
+        (
+            lambda: descriptor("tcgen05-instr.mxf4").encode(m=128, n=64, a_scale_id=1),
+            "descriptor-combination",
+            "0 or 2",
+        ),
         (lambda: descriptor("tcgen05-instr.mxf4").encode(m=128, n=64, k=96, sparse=1), "descriptor-combination", "96"),
         (
             lambda: descriptor("tcgen05-instr.mxf8f6f4").encode(

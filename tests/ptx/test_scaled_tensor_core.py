@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from refsim import numerics
+from refsim import numerics, pack
 from refsim.errors import RefsimError
 from refsim.formats import element_named
-from refsim.layouts import fragment, scale_layout
+from refsim.layouts import fragment, scale_layout, tile
 from refsim.layouts.descriptors import descriptor
 from refsim.ptx.async_ops.queue import POLICIES
 from tests.ptx.tcgen05_kernels import AWAIT, BYTES, COMMIT, TensorKernel, with_products
@@ -208,7 +208,6 @@ def test_mistakes_of_copies(body: str, code: str, what: str) -> None:
     [
         ("mxf4", "sm_100a", "K = 96 .bit 31., which sm_103 and sm_107 have and sm_100a has not"),
         ("mxf4nvf4", "sm_110a", "K = 96"),
-        ("mxf4", "sm_103a", "not modelled yet"),
         ("mxf8f6f4", "sm_100a", "K = 64 .bit 31., which sm_107 has and sm_100a has not"),
         ("mxf8f6f4", "sm_103a", "K = 64"),
         ("mxf8f6f4", "sm_110a", "K = 64"),
@@ -225,3 +224,85 @@ def test_a_longer_k_is_checked_against_the_target(kind: str, target: str, what: 
     with pytest.raises(RefsimError, match=what) as caught:
         TensorKernel(body, columns=32, filled=32, target=target).run(None, None, (1 << 46, 1 << 46), (word,))
     assert caught.value.code == "invalid-operand"
+
+
+def put_scales(tensor: np.ndarray, codes: np.ndarray, first: int, column: int) -> None:
+    """Scales (rows, blocks) from byte `first` on: four bytes of a row stand in a column, the next four behind those of all
+    tiles of 128 rows; each warp has them again."""
+    held = tensor.view(np.uint8).reshape(128, -1, 4)
+    step = 4 * -(-len(codes) // 128)
+    for row, block in np.ndindex(codes.shape):
+        at = first + block
+        held[row % 32 :: 32, column + at // 4 * step + row // 32, at % 4] = codes[row, block]
+
+
+@pytest.mark.parametrize(
+    ("kind", "vector", "stored", "target", "k", "ids"),
+    [
+        ("mxf4", ".block32", "e8m0", "sm_103a", 96, (3, 1)),
+        ("mxf4nvf4", ".block32", "e8m0", "sm_107a", 96, (0, 2)),
+        ("mxf4nvf4", ".block16", "ue4m3", "sm_103a", 96, (2, 0)),
+        ("mxf8f6f4", ".block32", "e8m0", "sm_107a", 64, (0, 2)),
+    ],
+)
+@pytest.mark.parametrize("n", [48, pytest.param(128, marks=pytest.mark.ci("the same, more columns"))])
+@pytest.mark.filterwarnings("ignore::refsim.numerics.UnverifiedProfileWarning")
+def test_a_longer_k(kind: str, vector: str, stored: str, target: str, k: int, ids: tuple[int, int], n: int) -> None:
+    """96 elements of 4 bits begin 32 bytes before the end of a row of 128 bytes, and go on where the leading address says:
+    for A, and for B where it is large, in the same rows, of which they use other chunks."""
+    types = ("e2m1", "e2m1") if k == 96 else ("e4m3", "e5m2")
+    case, generator = Case(kind, *types, n=n), np.random.default_rng(n)
+    block = 16 if stored == "ue4m3" else 32
+    limits = [element_named(type).code_limit for type in types]
+    a, b = (
+        generator.integers(0, limit, (rows, k)).astype(np.uint8) for limit, rows in zip(limits, (128, n), strict=True)
+    )
+    middle = 56 if stored == "ue4m3" else 127
+    sa, sb = (generator.integers(middle - 5, middle + 6, (rows, k // block)).astype(np.uint8) for rows in (128, n))
+    image, words = np.zeros(BYTES, np.uint8), []
+    for codes, start in ((a, 0), (b, 16384)):
+        span, offset = (128, 96) if k == 96 else (64, 0)
+        held, tiles = pack(codes, "e2m1") if k == 96 else codes, tile("K", f"{span}B", 1, (len(codes), span))
+        row, column = np.indices(held.shape)
+        further = start + (6144 if len(codes) == 48 else 0)
+        where = column + offset
+        image[np.asarray(tiles.address(row, where % span, 0)) + np.where(where < span, start, further)] = held
+        given = {"start_address": start + offset, "stride_byte_offset": 8 * span, "swizzle": f"{span}B"}
+        if k == 96:
+            given |= {"leading_byte_offset": further, "leading_mode": "absolute"}
+        words.append(descriptor("tcgen05-smem").encode(**given))
+    tensor = np.full((128, 224), 0xFFFFFFFF, np.uint32)
+    put_scales(tensor, sa, ids[0], 160)
+    put_scales(tensor, sb, ids[1], 176)
+    opcode = f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale{vector}"
+    product = f"{opcode} [%base], %word0, %word1, %v0, [%base+160], [%base+176], %no;"
+    absolute = "shl.b64 %q, %q, 16; add.u64 %word0, %word0, %q; add.u64 %word1, %word1, %q;" * (k == 96)
+    word = case.word(scale_format=stored, k=k, a_scale_id=ids[0], b_scale_id=ids[1])
+    kernel = TensorKernel(absolute + with_products(product), columns=160, filled=224, target=target)
+    how: dict[str, Any] = {
+        "a_format": types[0],
+        "b_format": types[1],
+        "a_scale": sa,
+        "b_scale": sb,
+        "scale_format": stored,
+    }
+    out, trace = kernel.run(image, tensor, tuple(words), (word,))
+    assert trace.findings == ()
+    want = numerics.mma(a, b, unit=case.unit, target=target, k=k, **how)
+    np.testing.assert_array_equal(accumulator(out, case), want.view(np.uint32))
+    out, _ = kernel.run(image, tensor, tuple(words), (word,), arithmetic="exact")
+    np.testing.assert_array_equal(accumulator(out, case), numerics.exact_product(a, b, **how).view(np.uint32))
+
+
+@pytest.mark.parametrize("name", ["m128.3x.sfa.id2", "m128.6x.sfa", "n160.6x.sfb.id2", "n256.3x.sfb.id3", "n8.3x.sfb"])
+def test_scales_of_96_elements_go_on_behind_whole_tiles(name: str) -> None:
+    """Every scale lies where they are put one by one."""
+    row = fragment(f"tcgen05.{name}")
+    extent, blocks = max(row.shape), int(name.split(".")[1][0])
+    codes = np.random.default_rng(1).integers(1, 256, (extent, blocks)).astype(np.uint8)
+    tensor = np.zeros((128, 16), np.uint32)
+    put_scales(tensor, codes, int(name[-1]) if "id" in name else 0, 0)
+    found = np.zeros((128, 64), np.uint8)
+    lane, byte = row.holders(*np.indices(row.shape))
+    found[lane, byte] = (codes if row.shape[0] == extent else codes.T)[..., None]
+    np.testing.assert_array_equal(found, tensor.view(np.uint8).reshape(128, -1))

@@ -22,8 +22,8 @@ _DENSE: dict[str, tuple[Codes, Codes]] = {
 # kind: (codes of A and B, codes of the scales, legal scale factor ids)
 _SCALED: dict[str, tuple[Codes, Codes, Codes]] = {
     "mxf8f6f4": (_F8F6F4, ((1, "e8m0"),), tuple((byte, byte) for byte in range(4))),
-    "mxf4": (_MXF4, ((1, "e8m0"),), ((0, 0), (2, 2))),
-    "mxf4nvf4": (_MXF4, ((0, "ue4m3"), (1, "e8m0")), ((0, 0), (2, 2))),
+    "mxf4": (_MXF4, ((1, "e8m0"),), tuple((byte, byte) for byte in range(4))),
+    "mxf4nvf4": (_MXF4, ((0, "ue4m3"), (1, "e8m0")), tuple((byte, byte) for byte in range(4))),
 }
 
 
@@ -50,8 +50,20 @@ def _major_of_narrow_types(fields: Fields) -> str | None:
     return None
 
 
-def _k96_is_dense(fields: Fields) -> str | None:
+def _long_fp4_is_dense(fields: Fields) -> str | None:
     return "k 96 is dense only (sm_103a)" if fields["k"] == 96 and fields["sparse"] else None
+
+
+def _long_fp8_is_dense(fields: Fields) -> str | None:
+    return "k 64 is dense only (sm_107a)" if fields["k"] == 64 and fields["sparse"] else None
+
+
+def _odd_scale_ids_of_long_k(fields: Fields) -> str | None:
+    """Two or four scales begin at an even byte, three of K = 96 at any."""
+    for side in ("a", "b"):
+        if fields[f"{side}_scale_id"] % 2 and fields["k"] != 96:
+            return f"{side}_scale_id {fields[f'{side}_scale_id']} with k {fields['k']}: 0 or 2"
+    return None
 
 
 def _first_name(codes: Codes) -> Value | None:
@@ -103,9 +115,12 @@ def _scaled(kind: str, types: Codes, scales: Codes, ids: Codes) -> Descriptor:
         Field("m", 27, 2, "rows of D, in 128s", 128, default=None, allowed=range(128, 257, 128)),
         Field("a_scale_id", 29, 2, "first byte of A's scales in their TMEM column", names=ids),
     ]
-    if four_bit:
-        fields.append(Field("k", 31, 1, "K of the dense instruction", names=((0, 64), (1, 96)), default=64))
-    rules = (_major_of_narrow_types, *((_k96_is_dense,) if four_bit else ()))
+    sizes = ((0, 64), (1, 96)) if four_bit else ((0, 32), (1, 64))
+    fields.append(Field("k", 31, 1, "K of the dense instruction", names=sizes, default=sizes[0][1]))
+    rules = (
+        _major_of_narrow_types,
+        *((_long_fp4_is_dense, _odd_scale_ids_of_long_k) if four_bit else (_long_fp8_is_dense,)),
+    )
     return Descriptor(
         f"tcgen05-instr.{kind}",
         32,

@@ -50,6 +50,8 @@ _KINDS: tuple[tuple[str, int, tuple[ElementType, ...]], ...] = (
     ("mxf4", 4, (E2M1,)),
     ("mxf4nvf4", 4, (E2M1,)),
 )
+_LONG_K = {"mxf4": 96, "mxf4nvf4": 96, "mxf8f6f4": 64}  # where the instruction descriptor says so, on some chips
+_LONG_BYTES = 48  # of K, which a descriptor whose leading offset is an absolute address may have
 _TCGEN05_KINDS = {kind: (container, {row.name: row.code_bits for row in rows}) for kind, container, rows in _KINDS}
 
 
@@ -166,8 +168,9 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     if ctas not in (1, 2) or (ctas == 2 and unit == "wgmma"):
         raise RefsimError("operand-ctas", f"{unit} has no group of {ctas} blocks", where=name)
     made = _wgmma(types, name, is_sparse=is_sparse) if unit == "wgmma" else _tcgen05(types, name, ctas, is_sparse)
-    if m not in made.rows or k != made.k or n not in made.columns:
+    if m not in made.rows or k not in (made.k, made.long_k) or n not in made.columns:
         legal = f"m {' or '.join(map(str, made.rows))}, n {made.spoken_columns}, k {made.k}"
+        legal += f" or {made.long_k}" * (made.long_k != 0)
         raise RefsimError(
             "operand-shape",
             f"{unit}{match[2] or ''} has no m{m}n{n}k{k} of {types}" + (" over two blocks" if ctas == 2 else ""),
@@ -242,6 +245,7 @@ class _Legal:
     k: int
     element_bits: int
     container_bits: int
+    long_k: int = 0
 
 
 def _wgmma(types: str, name: str, *, is_sparse: bool) -> _Legal:
@@ -273,6 +277,7 @@ def _tcgen05(types: str, name: str, ctas: int, is_sparse: bool) -> _Legal:
         K_BYTES * 8 // container * (1 + is_sparse),
         elements.get(element, container),
         container,
+        0 if is_sparse else _LONG_K.get(kind, 0),
     )
 
 
@@ -286,7 +291,7 @@ def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -
             f"{shape.name} is read K-major only",
             rule="wgmma transposes 16-bit operands alone; tcgen05 none of 4 or 6 bits",
         )
-    if fields.get("leading_mode") == "absolute":
+    if fields.get("leading_mode") == "absolute" and shape.k * shape.container_bits != 8 * _LONG_BYTES:
         raise RefsimError(
             "descriptor-walk", "leading_mode absolute is for K of 48 bytes, which this instruction does not have"
         )
@@ -305,6 +310,11 @@ def _chunks(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> NDA
         offset = _in_core_matrices(chunk, line, *((leading, stride) if major == K else (stride, leading)))
     elif major == K:
         offset = chunk * CHUNK_BYTES + _in_atoms(line, pattern, stride)
+        if (
+            fields.get("leading_mode") == "absolute"
+        ):  # what is beyond a row of the span lies where the leading address says
+            beyond = start % pattern.span_bytes + chunk * CHUNK_BYTES - pattern.span_bytes
+            offset = np.where(beyond >= 0, leading - start + beyond + _in_atoms(line, pattern, stride), offset)
     else:
         per_span = pattern.span_bytes // CHUNK_BYTES
         offset = chunk // per_span * leading + chunk % per_span * CHUNK_BYTES + _in_atoms(line, pattern, stride)
@@ -345,7 +355,8 @@ def _problems(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> t
     found = []
     start, span = int(fields["start_address"]) - BASE_OFFSET_BYTES * int(fields["base_offset"]), pattern.span_bytes
     across = shape.k * shape.container_bits // 8
-    if pattern.bits and major == K and start % span + across > span:
+    is_split = fields.get("leading_mode") == "absolute"
+    if pattern.bits and major == K and start % span + across > span and not is_split:
         found.append(f"{across} bytes of K from byte {start % span} of a {span}-byte row run into the next row")
     if pattern.bits and start % (span * atom_rows(pattern)) >= span and major == K:
         found.append(f"start_address {start:#x} is not in the first row of an atom: rows of one group cross atoms")

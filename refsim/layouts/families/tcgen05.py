@@ -95,7 +95,9 @@ MOVES = (
 
 
 # Scale vector -> K-blocks of one instruction, and the sf_id that its first byte may be
-VECTORS = {"1x": (1, (0, 1, 2, 3)), "2x": (2, (0, 2)), "4x": (4, (0,))}
+VECTORS = {"1x": (1, (0, 1, 2, 3)), "2x": (2, (0, 2)), "4x": (4, (0,)), "3x": (3, (0, 1, 2, 3)), "6x": (6, (0, 2))}
+LONG_VECTORS = ("3x", "6x")  # those of K = 96, which go on in the next four bytes of a row
+_TILE_ROWS = 128  # whose scales lie in columns side by side, before the next four bytes of each row
 A_ROWS = (64, 128)
 
 
@@ -123,7 +125,7 @@ def rows() -> Iterator[Row]:
                     (name := f"tcgen05.n{n}.{vector}.sfb{suffix}"),
                     partial(_scales, name, "sfb", n, vector, identity, 1),
                 )
-                if n % 64 == 0:
+                if n % 64 == 0 and vector not in LONG_VECTORS:
                     halves = f"tcgen05.n{n}.{vector}.sfb.2x2{suffix}"
                     yield halves, partial(_scales, halves, "sfb", n, vector, identity, 2)
 
@@ -162,12 +164,13 @@ def _move(name: str, direction: str, move: Move, count: int) -> Fragment:
 
 def _scales(name: str, operand: str, extent: int, vector: str, identity: int, halves: int) -> Fragment:
     blocks, _ = VECTORS[vector]
+    further = (identity + blocks - 1) // 4 * _next_columns(extent)
     return Fragment(
         name,
         (extent, blocks) if operand == "sfa" else (blocks, extent),
         threads=TENSOR_MEMORY_LANES,
         since=SINCE,
-        values=4 * -(-extent // (32 * halves)),
+        values=4 * (further + -(-extent // (32 * halves))),
         source=PTX["tcgen05, scale factor layouts"],
         per_register=4,
         element_bits=8,
@@ -177,13 +180,18 @@ def _scales(name: str, operand: str, extent: int, vector: str, identity: int, ha
     )
 
 
+def _next_columns(extent: int) -> int:
+    """How many columns further the next four scales of each row lie: those of whole tiles of 128 rows."""
+    return 4 * -(-extent // _TILE_ROWS)
+
+
 def _scale_bytes(
     lane: Integers, value: Integers, operand: str, extent: int, blocks: int, identity: int, halves: int
 ) -> tuple[Integers, Integers]:
     """Byte v of a lane is K-block v % 4 - sf_id of row lane % 32 + 32 * (v / 4), in the half that owns the lane."""
-    half = lane // 64 if halves == 2 else 0 * lane
-    outer = lane % 32 + 32 * (value >> 2) + half * (extent // 2)
-    block = (value & 3) - identity
+    half, step = lane // 64 if halves == 2 else 0 * lane, _next_columns(extent)
+    outer = lane % 32 + 32 * ((value >> 2) % step) + half * (extent // 2)
+    block = (value & 3) + 4 * ((value >> 2) // step) - identity
     used = (block >= 0) & (block < blocks) & (outer < extent)
     return only(used, outer, block) if operand == "sfa" else only(used, block, outer)
 
@@ -239,7 +247,7 @@ def _scale_refusal(
     if int(extent) not in (A_ROWS if operand == "sfa" else EIGHTS):
         have = "64 or 128 rows a CTA" if operand == "sfa" else "N of 8 to 256 in steps of 8"
         return refuse(name, f"no scale operand has extent {extent}", f"PTX ISA, tcgen05.mma: {operand} has {have}")
-    if halves and (operand == "sfa" or int(extent) % 64):
+    if halves and (operand == "sfa" or int(extent) % 64 or vector in LONG_VECTORS):
         return refuse(
             name,
             f"{operand} of {extent} has no halves",

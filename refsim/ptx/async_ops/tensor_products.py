@@ -107,7 +107,7 @@ class TensorCore(TensorMover):
     def _a_boxes(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> list[TensorBox]:
         if not asked.a_in_columns:
             return []
-        return [self._box(one, asked.a, self._a_used(asked, peer), 8, cta, asked.lane)]
+        return [self._box(one, asked.a, self._a_used(asked, peer), asked.form.a_columns, cta, asked.lane)]
 
     @staticmethod
     def _a_used(asked: ProductAsked, peer: int) -> NDArray[np.bool_]:
@@ -125,10 +125,9 @@ class TensorCore(TensorMover):
         return [self._box(one, first, self._a_used(asked, peer), columns, cta, asked.lane)]
 
     def _scale_boxes(self, one: Lanes, asked: ProductAsked, cta: int) -> list[TensorBox]:
-        extents = (asked.form.rows("a"), asked.form.n)
         return [
-            self._box(one, address & ~(3 << 30), _EVERY, -(-extent // 32), cta)
-            for address, extent in zip(asked.scales, extents, strict=False)
+            self._box(one, address & ~(3 << 30), _EVERY, asked.form.scale_columns(side), cta)
+            for side, address in zip("ab", asked.scales, strict=False)
         ]
 
     def _places(self, one: Lanes, word: int, asked: ProductAsked, side: str) -> Array:
@@ -197,7 +196,7 @@ class TensorCore(TensorMover):
     def _a_in_columns(self, asked: ProductAsked, peer: int, cta: int) -> Array:
         """The codes (m, k) of A, of which each part of D has its own where they differ: (parts m, k)."""
         first = asked.a & COLUMN_MASK
-        words = self._words(cta, first, first + 8)
+        words = self._words(cta, first, first + asked.form.a_columns)
         found = [codes_in_columns(words[lanes], asked.form) for lanes in asked.a_lanes(peer)]
         if asked.rows_down:
             found = [np.concatenate([each[:1], each[:-1]]) for each in found]
@@ -224,8 +223,8 @@ class TensorCore(TensorMover):
             return None
         found = []
         for side, address in zip("ab", asked.scales, strict=True):
-            first, extent = address & COLUMN_MASK, asked.form.rows("a") if side == "a" else asked.form.n
-            held = np.ascontiguousarray(self._words(cta, first, first - (-extent // 32))).view(np.uint8)
+            first = address & COLUMN_MASK
+            held = np.ascontiguousarray(self._words(cta, first, first + asked.form.scale_columns(side))).view(np.uint8)
             lane, byte = places_of(asked.form.scales(side))
             codes = held[lane, byte]
             found.append(codes if side == "a" else np.ascontiguousarray(codes.T))

@@ -132,7 +132,7 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
         if form.is_sparse:
             _demand_metadata(one, given, number, np.concatenate(given.a_lanes(peer)))
         if places[0] is None:
-            first = (given.a & 0xFFFF) + np.arange(8)[None, :]
+            first = (given.a & 0xFFFF) + np.arange(form.a_columns)[None, :]
             rows = np.max([_seen(one, number, at[:, None], first).max(axis=1) for at in given.a_lanes(peer)], axis=0)
             rows = np.concatenate([rows[:1], rows[:-1]]) if given.rows_down else rows
         else:

@@ -47,10 +47,13 @@ def _are_same(words: Words) -> bool:
     return bool((words == words[0]).all())
 
 
+_ABSOLUTE = 52  # tcgen05: the bit that makes the leading offset an address
+
+
 @lru_cache(maxsize=1 << 12)
 def placed(word: int, name: str, major: Major, ctas: int = 1) -> Array:
     """The shared addresses of the chunks of one operand, in the order of the matrix; raises DescriptorError."""
-    whole = (word & _START) // _UNITS * _UNITS
+    whole = 0 if word >> _ABSOLUTE & 1 else (word & _START) // _UNITS * _UNITS
     return _table(word - whole, name, major, ctas) + whole * 16
 
 

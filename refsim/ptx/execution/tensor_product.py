@@ -21,6 +21,7 @@ Array = NDArray[Any]
 _LONG = (103, 107)  # the chips whose 4-bit products may have K = 96
 _TWICE = 107  # the chip whose 8-bit products may have K = 64
 _LONG_BIT = 31
+_BLOCKS = {"1x": 32, "2x": 32, "4x": 16}  # elements that share a scale, by the scale vector of the shorter K
 _FINE_COLUMNS, _COARSE = (
     32,
     16,
@@ -72,6 +73,16 @@ class TensorForm:
     def parts(self) -> int:
         """How many parts D's columns are cut into, which lie below each other: each needs A in its own lanes."""
         return 1 if self.is_halved else TENSOR_LANES * self.ctas // self.m
+
+    @cached_property
+    def a_columns(self) -> int:
+        """The columns of tensor memory that a row of A takes."""
+        operand = operand_named(self.operand("a"), self.ctas)
+        return operand.k * operand.container_bits // 32
+
+    def scale_columns(self, side: str) -> int:
+        """The columns that A's or B's scales take, from the first to the last."""
+        return _columns_of(self.scales(side))
 
     def depth(self, side: str) -> int:
         """How many elements a row of A, or a column of B, has in memory."""
@@ -152,8 +163,6 @@ def tensor_form(
     if bool(fields["sparse"]) != is_sparse:
         one, other = ("the opcode", "it") if is_sparse else ("it", "the opcode")
         raise ProductError(f"{one} says that A is sparse, {other} does not")
-    if fields.get("k", 64) != 64:
-        raise ProductError("K = 96 is not modelled yet")
     if fields.get("max_shift") and not is_stationary:
         raise ProductError("it allows shifts of B, which a stationary B has alone (.ws)")
     m, n = fields["m"], fields["n"]
@@ -164,7 +173,7 @@ def tensor_form(
         kind,
         m,
         n,
-        256 // container * (1 + is_sparse),
+        fields.get("k", 256 // container) * (1 + is_sparse),
         fields["a_format"],
         fields["b_format"],
         fields.get("d_format", "f32"),
@@ -172,7 +181,7 @@ def tensor_form(
         (bool(fields.get("negate_a", 0)), bool(fields.get("negate_b", 0))),
         bool(fields.get("saturate", 0)),
         fields.get("scale_format", ""),
-        int(vector.rstrip("x") or 0),
+        fields["k"] // _BLOCKS[vector] if vector else 0,
         (fields.get("a_scale_id", 0), fields.get("b_scale_id", 0)),
         ctas,
         is_stationary,
@@ -209,6 +218,12 @@ def _check(form: TensorForm) -> None:
             fragment_named(form.scales(side))
     except RefsimError as error:
         raise ProductError(f"{error.what} ({error.rule})" if error.rule else error.what) from None
+
+
+@lru_cache(maxsize=256)
+def _columns_of(name: str) -> int:
+    """The columns of four bytes that a layout of bytes takes."""
+    return fragment_named(name).values // 4
 
 
 @lru_cache(maxsize=256)
