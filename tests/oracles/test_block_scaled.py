@@ -222,6 +222,9 @@ def test_lanes_with_more_than_two_k_change_the_order_of_the_sum() -> None:
     given = problem("mxfp8", 11, 16, 16, 128)
     found = [call(given, target="sm_89", k_width=width) for width in (2, 4, 8)]
     assert all((found[i] != found[j]).any() for i, j in ((0, 1), (1, 2), (0, 2)))
+    six, width_8 = problem("mxfp6_e2m3", 12, 16, 16, 128), problem("mixed", 12, 16, 16, 128)
+    np.testing.assert_array_equal(call(six, target="sm_89"), call(six, target="sm_89", k_width=4))
+    np.testing.assert_array_equal(call(width_8, target="sm_89"), call(width_8, target="sm_89", k_width=8))
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -10,10 +10,10 @@ from refsim.errors import RefsimError
 from refsim.layouts import fragment
 from refsim.layouts.scales import scale_layout
 from refsim.ptx.async_ops.queue import POLICIES
-from tests.ptx.tcgen05_kernels import AWAIT, BYTES, TensorKernel
+from tests.ptx.tcgen05_kernels import AWAIT, BYTES, TensorKernel, with_products
 from tests.ptx.test_scaled_tensor_core import expected as expected_scaled
 from tests.ptx.test_scaled_tensor_core import row_descriptor
-from tests.ptx.test_tensor_core import Case, drawn, expected, image_of
+from tests.ptx.test_tensor_core import KINDS, Case, drawn, expected, image_of, opcode
 
 COMMIT = (
     "mov.b16 %both, 3; @%lead tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 "
@@ -96,6 +96,17 @@ def test_scales_of_two_ctas_come_by_copies() -> None:
     assert trace.findings == ()
     some: Any = (a, b, np.ascontiguousarray(sa[:, 2:3]), np.ascontiguousarray(sb[:, 2:3]))
     np.testing.assert_array_equal(accumulator(out, case), expected_scaled(case, some, "e8m0"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "division", "target"), [("f16", 16, "sm_100a"), ("f8f6f4", 1, "sm_100a"), ("f16", 3, "sm_110a")]
+)
+def test_what_divides_no_d(kind: str, division: int, target: str) -> None:
+    case = next(each for each in KINDS if each.kind == kind)
+    body = with_products(f"{opcode(case)} [%base], %word0, %word1, %v0, %yes, {division};")
+    with pytest.raises(RefsimError, match=f"scale-input-d {division} with kind::{kind} on {target}") as caught:
+        TensorKernel(body, columns=32, filled=32, target=target).run(None, None, (1 << 46, 1 << 46), (case.word(),))
+    assert caught.value.code == "invalid-operand"
 
 
 def test_a_pair_needs_a_cluster() -> None:

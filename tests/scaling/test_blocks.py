@@ -37,6 +37,18 @@ def test_the_largest_of_a_block_decides() -> None:
     assert half.dequantize(np.float64)[0, :2].tolist() == [224, 3]
 
 
+@pytest.mark.parametrize("format", ["mxfp8", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4"])
+def test_what_is_above_the_smallest_scale_gets_the_next(format: str) -> None:
+    """amax / MAX is 2^-127 and one last place of it around, where float32 has subnormals alone."""
+    largest = np.float32(scaling.block_format(format).element.max_value)
+    patterns = (largest * np.float32(2.0**-127)).view(np.uint32) + np.arange(9, dtype=np.uint32) - np.uint32(4)
+    quotients = (patterns.view(np.float32) * (np.float32(1) / largest)).view(np.uint32)
+    assert {0x3FFFFF, 0x400000, 0x400001} <= set(quotients.tolist())
+    x = np.zeros((9, 32), np.float32)
+    x[:, 0] = patterns.view(np.float32)
+    np.testing.assert_array_equal(refsim.quantize(x, format).scales[:, 0], quotients > 0x400000)
+
+
 # Measured with the libraries, amax 0, subnormal, 448, 450, largest bf16, infinity, NaN; e4m3.
 SPECIALS = {
     "floor": (0, 0, 127, 127, 246, 255, 255),

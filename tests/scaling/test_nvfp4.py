@@ -137,6 +137,29 @@ def test_an_element_between_two_codes_shows_the_approximate_reciprocal() -> None
     assert found == {"vllm": 0x3F0A54EA, "flashinfer": 0x3F0A54EA, "vllm_reference": 0x3F0A54EB}
 
 
+@pytest.mark.parametrize("pattern", [0x3F8C, 0x3FFC])
+def test_the_order_of_operations_is_that_of_the_row(pattern: int) -> None:
+    """Of magnitudes whose scales depend on it: S (amax / 6), (S / 6) amax and (amax (1 / 6)) S are three numbers."""
+    values = (np.arange(pattern - 1024, pattern + 1, dtype=np.uint32) << 16).view(np.float32)
+    factor, sixth = np.float32(2688) / values[-1], np.float32(1) / np.float32(6)
+    made = [
+        refsim.encode(each, "ue4m3")
+        for each in (values / 6 * factor, values * (factor * sixth), values * sixth * factor)
+    ]
+    apart = values[(made[0] != made[1]) | (made[1] != made[2])]
+    assert len(apart) >= 8
+    x = np.zeros((len(apart) + 1, 16), np.float32)
+    x[:, 0] = [*apart, values[-1]]
+    for name in TWO_LEVELS:
+        found = refsim.quantize(x, "nvfp4", recipe=name).scales[:, 0].tolist()
+        assert found == [two_level_quantize(row, float(values[-1]), name)[1] for row in x.tolist()], name
+
+
+def test_an_infinity_leaves_the_factor_of_te_at_one() -> None:
+    found = refsim.quantize(tensor(np.inf, 1), "nvfp4", recipe="te")
+    assert (float(found.factor), found.scales.tolist()) == (1, [[0x7E, 0x23]])
+
+
 def test_a_tensor_scale_that_was_calibrated() -> None:
     x = np.random.default_rng(6).standard_normal((4, 32)).astype(np.float32)
     own = refsim.quantize(x, "nvfp4", recipe="torchao")
