@@ -60,6 +60,8 @@ _DOUBLES: dict[str, Callable[[float, float], float]] = {
     "/": operator.truediv,
 }
 _STARTS = ("-", "+", "~", "!", "(")
+_GOES_ON = frozenset((*_PRECEDENCE, "?"))
+_SURE_TO_FIT = 19  # characters: what they spell has less than 64 bits in every base
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Constants(Cursor):
 
     def constant(self) -> Immediate:
         """The value of the expression that begins here; RefsimError `malformed-ptx` if it has none."""
+        if (plain := self._plain_integer()) is not None:
+            return Immediate(plain)
         value = self._ternary(0)
         if value.kind == "f64":
             return Immediate(int.from_bytes(struct.pack("<d", value.number), "little"), "f64")
@@ -87,10 +91,20 @@ class Constants(Cursor):
 
     def integer_constant(self) -> int:
         """The value of an expression that must be an integer."""
+        if (plain := self._plain_integer()) is not None:
+            return plain
         line, found = self.token.line, self.constant()
         if found.kind != "int":
             raise malformed("an integer is needed here, not a float", line)
         return found.value
+
+    def _plain_integer(self) -> int | None:
+        """A number with no operator behind it, as most are: the expression that it is needs no descent."""
+        token = self.tokens[self.at]
+        if token.kind != "integer" or len(token.text) > _SURE_TO_FIT or self.tokens[self.at + 1].text in _GOES_ON:
+            return None
+        self.at += 1
+        return unsigned_integer(token)
 
     def _ternary(self, depth: int) -> _Value:
         if depth > MAX_DEPTH:

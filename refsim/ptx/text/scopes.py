@@ -17,6 +17,9 @@ class RegisterType:
     count: int = 1
 
 
+_NONE = 0, RegisterType(0)
+
+
 @dataclass
 class Scope:
     """The names that one pair of braces declares."""
@@ -51,14 +54,14 @@ class Scopes:
 
     def registers(self, name: str) -> tuple[int, ...] | None:
         """The register of a name, several numbers for a vector; one of a range gets its number when it is first named."""
-        stem = name.rstrip("0123456789")
-        digits = name[len(stem) :]
         for scope in reversed(self.inside):
             if (known := scope.registers.get(name)) is not None:
                 return known
-            if digits and stem in scope.ranges and len(digits) <= MAX_DIGITS:
-                count, kind = scope.ranges[stem]
-                if int(digits) < count:
+            if scope.ranges:
+                stem = name.rstrip("0123456789")
+                digits = name[len(stem) :]
+                count, kind = scope.ranges.get(stem, _NONE)
+                if digits and len(digits) <= MAX_DIGITS and int(digits) < count:
                     scope.registers[name] = found = self.new_register(name, kind)
                     return found
         return None
@@ -90,14 +93,15 @@ def labels_ahead(tokens: list[Token], start: int) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
     inside: list[int] = []
     for at in range(start, len(tokens)):
-        kind, text, _ = tokens[at]
+        text = tokens[at].text
         if text == "{":
             inside.append(at)
             found[at] = {}
         elif text == "}" and inside:
             inside.pop()
-        elif inside and kind == "word" and tokens[at + 1].text == ":":
-            found[inside[-1]][text] = f"{text}@{inside[-1]}"
+        elif text == ":" and inside and tokens[at - 1].kind == "word":
+            name = tokens[at - 1].text
+            found[inside[-1]][name] = f"{name}@{inside[-1]}"
         if not inside:
             break
     return found
