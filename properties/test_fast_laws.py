@@ -101,11 +101,11 @@ def problem_of(recipe: Recipe, row: Profile) -> tuple[Operands, NDArray[Any]]:
 def assert_same_bits(recipe: Recipe, row: Profile, *how: Plan) -> None:
     operands, c = problem_of(recipe, row)
     want = chains.matrix_product(operands, c.copy(), row, recipe.k)
-    for plan in how:
-        got = fast_product(operands, c, replace(plan, profile=row, k=recipe.k))
+    for path in how:
+        got = fast_product(operands, c, replace(path, profile=row, k=recipe.k))
         different = np.argwhere(got != want)
         at = tuple(different[0]) if len(different) else ()
-        assert not at, f"{'compiled' if plan.compiled else 'numpy'} {at}: {got[at]:#x}, want {want[at]:#x}"
+        assert not at, f"{'compiled' if path.compiled else 'numpy'} {at}: {got[at]:#x}, want {want[at]:#x}"
 
 
 def plan_of(path: str, threads: int = 1) -> Plan:

@@ -1,5 +1,7 @@
 """The PTX reader: scopes, operands, locations, and one clear error for text that is not PTX."""
 
+import re
+
 import pytest
 
 from refsim.errors import Kind, RefsimError
@@ -83,6 +85,15 @@ def test_a_location_names_the_inlined_function_and_the_place_of_its_call():
         "k.cu:9",
     ]
     assert found[1].location == Location("h.hpp", 99, "f", Location("k.cu", 8))
+
+
+@pytest.mark.parametrize("end", ["U", " + 0", " // remark\n + 0", "\n - 0", "|0"])
+def test_a_location_is_the_same_where_an_expression_spells_its_last_number(end):
+    """One that compilers write is read as one token, others number by number."""
+    spelled = re.sub(r"(\.loc .*)", lambda line: line[1] + end, INLINED)
+    assert spelled.count(end) >= 4
+    plain, other = (parse(HEAD + ".entry k()\n{\n" + text).functions["k"].statements for text in (INLINED, spelled))
+    assert [statement.location for statement in other] == [statement.location for statement in plain]
 
 
 def test_calls_that_a_library_makes_of_itself_are_left_out():

@@ -1,4 +1,8 @@
-"""PTX text to tokens: one regular expression, line numbers kept, comments dropped."""
+"""PTX text to tokens: one regular expression, line numbers kept, comments dropped.
+
+A `.loc` as compilers write it is one token: with line information they are a third of a text. One that an expression may go
+on behind, or whose numbers are spelled otherwise, is a directive with what follows it, as any other.
+"""
 
 import re
 from sys import intern
@@ -20,6 +24,10 @@ _TOKEN = re.compile(
     | (?P<comment>/\*)
     | (?P<float>0[fF][0-9a-fA-F]{8}(?![0-9a-fA-F]) | 0[dD][0-9a-fA-F]{16}(?![0-9a-fA-F])
               | \d+\.\d*(?:[eE][+-]?\d+)? | \.\d+(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+)
+    | (?P<location>\.loc(?:[ \t]+(?:0|[1-9]\d{0,8})){3}
+        (?:,[ \t]*function_name[ \t]+(?:[A-Za-z_]|\$[\w$])[\w$]*(?:\+[1-9]\d{0,8})?
+          ,[ \t]*inlined_at(?:[ \t]+(?:0|[1-9]\d{0,8})){3})?
+        (?=\s\s*+(?://[^\n]*\n\s*+)*+[A-Za-z_$@{}.]))
     | (?P<integer>0[xX][0-9a-fA-F]+U? | 0[bB][01]+U? | \d+U?)
     | (?P<directive>\.[A-Za-z_]\w*(?:::\w+)*)
     | (?P<string>"[^"\n]*")
@@ -32,7 +40,7 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """Kind (float, integer, word, directive, string, mark, end), text and line number from 1."""
+    """Kind (float, integer, word, location, directive, string, mark, end), text and line number from 1."""
 
     kind: str
     text: str

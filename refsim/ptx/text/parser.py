@@ -12,6 +12,7 @@ from refsim.ptx.text.source_names import source_names
 from refsim.ptx.text.syntax import Function, Guard, Location, Module, Prototype, Register, Statement, Variable
 
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
+_Spot = tuple[int, int, int]  # file, line and column
 MAX_INLINED = 64  # calls within calls that a `.loc` may name
 
 
@@ -33,7 +34,8 @@ class _Parser(OperandCursor):
         self.out = Module("", "", 64, {}, {})
         self.scopes = Scopes(Function("", False, (), (), 0))
         self.labels_of: dict[int, dict[str, str]] = {}
-        self.locations: dict[tuple[int, int, int], Location] = {}
+        self.locations: dict[_Spot, Location] = {}
+        self.spelled: dict[str, tuple[_Spot, str, _Spot | None]] = {}
 
     # ---- module level
     def module(self) -> Module:
@@ -195,6 +197,9 @@ class _Parser(OperandCursor):
         token = self.token
         if token.text == "{":
             self.block(token.line)
+        elif token.kind == "location":
+            self.at += 1
+            self.location = self.spelled_location(token.text)
         elif token.kind == "directive":
             self.directive(scope)
         elif token.kind == "word" and self.tokens[self.at + 1].text == ":":
@@ -271,7 +276,7 @@ class _Parser(OperandCursor):
         no line of the inlined function: such code has the place of the call.
         """
         key = self.integer_constant(), self.integer_constant(), self.integer_constant()
-        function, caller = "", None
+        function, called = "", None
         while self.accept(","):
             word = self.word()
             if word == "function_name":
@@ -279,11 +284,28 @@ class _Parser(OperandCursor):
                 function = self.names.function(label, self.integer_constant() if not label else self.offset_behind())
             elif word == "inlined_at":
                 called = self.integer_constant(), self.integer_constant(), self.integer_constant()
-                caller = self.locations.get(called) or Location(self.names.file(called[0]), called[1])
-                if sum(1 for _ in caller.places()) > MAX_INLINED:
-                    caller = replace(caller, caller=None)
             else:
                 raise malformed(f"{word!r} is not known in .loc", self.token.line)
+        return self.located(key, function, called)
+
+    def spelled_location(self, text: str) -> Location:
+        """The same where it is one token."""
+        if (known := self.spelled.get(text)) is None:
+            words = text.replace(",", " ").split()
+            numbers = [int(word) for word in (*words[1:4], *words[7:])]
+            label, _, offset = words[5].partition("+") if words[4:] else ("", "", "")
+            function = self.names.function(label, int(offset or 0)) if label else ""
+            called = (numbers[3], numbers[4], numbers[5]) if words[4:] else None
+            self.spelled[text] = known = (numbers[0], numbers[1], numbers[2]), function, called
+        return self.located(*known)
+
+    def located(self, key: _Spot, function: str, called: _Spot | None) -> Location:
+        """The place that numbers name, of which others may be called from."""
+        caller = None
+        if called is not None:
+            caller = self.locations.get(called) or Location(self.names.file(called[0]), called[1])
+            if sum(1 for _ in caller.places()) > MAX_INLINED:
+                caller = replace(caller, caller=None)
         found = Location(self.names.file(key[0]), key[1], function, caller)
         self.locations[key] = found = found if key[1] or caller is None else caller
         return found
