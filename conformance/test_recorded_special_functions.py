@@ -1,20 +1,32 @@
-"""What an H200 returned for the special functions over all 2^32 inputs of a form, replayed by their model.
+"""What an H200 returned for the special functions over all 2^32 inputs of a form, and for 2^34 pairs of div, replayed by their
+model. An H100 returned the same.
 
-A recorded word stands for 2^20 inputs. Profile quick replays four of each form, ci 64, night all 4,096.
+A recorded word stands for 2^20 inputs, or for 2^22 pairs. Profile quick replays four of each form, ci 64, night all 4,096.
 """
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from refsim.mufu import coefficients, unit
-from refsim.silicon.special_functions import GROUPS, STEM, folded, recorded, replayed
+from refsim.mufu.instructions import approximate, divided
+from refsim.silicon.special_functions import GROUPS, STEM, folded, pairs, recorded, replayed, replayed_pairs
 from refsim.silicon.vectors import digest, sidecar
 
 PROBES = Path(__file__).parent.parent / "gpu" / "probes"
-FORMS = {f"{name}_approx_ftz_f32": function for name, function in unit.FUNCTIONS.items()}
+FORMS = {
+    f"{name}_approx_{'ftz_' if ftz else ''}f32": partial(approximate, name, ftz=ftz)
+    for name in unit.FUNCTIONS
+    for ftz in (False, True)
+}
+DIVISIONS = {
+    f"div_{'full' if full else 'approx'}_{'ftz_' if ftz else ''}f32": partial(divided, ftz=ftz, full=full)
+    for ftz in (False, True)
+    for full in (False, True)
+}
 GROUP_OF = {"one": 0x3F8, "minus": 0xBF8, "subnormals": 0, "nans": 0x7F8}
 
 
@@ -31,6 +43,22 @@ def test_the_model_gives_every_recorded_result(form: str, refsim_profile: str) -
     words = recorded(form)
     wrong = [f"{group << 20:#010x}" for group in groups(refsim_profile) if replayed(FORMS[form], group) != words[group]]
     assert wrong == [], "beginnings of groups that differ"
+
+
+@pytest.mark.parametrize("form", DIVISIONS)
+def test_the_model_gives_every_recorded_quotient(form: str, refsim_profile: str) -> None:
+    words = recorded(form)
+    some = {"quick": [4095], "ci": [0, 127 * 16 + 7, 4080, 4095], "night": range(GROUPS)}[refsim_profile]
+    assert [group for group in some if replayed_pairs(DIVISIONS[form], group) != words[group]] == []
+
+
+def test_pairs_of_a_chunk() -> None:
+    """Exponents 127 and 126, any mantissas; special ones and equal ones are among them."""
+    a, b = pairs(127 << 10 | 126 << 2 | 3)
+    assert set((a >> 23 & 0xFF).tolist()) == {127}
+    assert set((b >> 23 & 0xFF).tolist()) == {126}
+    assert 7500 < np.count_nonzero((a ^ b) & 0x7FFFFF == 0) < 8700  # kinds 1 and 3 of 16
+    assert 3500 < np.count_nonzero(a & 0x7FFFFF == 0x400000) / 2 * 4 < 9000
 
 
 @pytest.mark.parametrize("column", [0, 1, 2])

@@ -115,7 +115,7 @@ FUNCTIONS: dict[str, Callable[..., float]] = {
 def test_approximate_forms_are_the_rounded_function_where_it_is_ordinary(
     name: str, a: np.ndarray, b: np.ndarray
 ) -> None:
-    """Within one unit of Python's own function; exponents small enough that no bound of the ISA ends there."""
+    """Within two units of Python's own function, lg2 within 2^-22; exponents so small that no bound of the ISA ends there."""
     a, b = (((x & 0x807FFFFF) | 0x3F000000).astype(np.uint32) + (x >> 9 & 0x01800000).astype(np.uint32) for x in (a, b))
     if name in ("rsqrt", "sqrt", "lg2"):
         a &= 0x7FFFFFFF
@@ -124,7 +124,10 @@ def test_approximate_forms_are_the_rounded_function_where_it_is_ordinary(
     for result, *row in zip(got.tolist(), *(source.view(np.float32).tolist() for source in sources), strict=True):
         exact = Fraction(FUNCTIONS[name](*row))
         want = GRIDS["f32"].encode(ExactNumber(exact < 0, abs(exact)))
-        assert abs(result - want) <= 1, (name, row)
+        near = abs(result - want) <= 2
+        if name == "lg2":
+            near |= abs(float(np.uint32(result).view(np.float32)) - float(exact)) <= 2**-22
+        assert near, (name, row)
 
 
 # fmt: off

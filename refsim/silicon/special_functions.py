@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.silicon.vectors import CHUNK, chunk_patterns, digest, recordings, weights
+from refsim.silicon.vectors import CHUNK, chunk_patterns, digest, recordings, splitmix64, weights
 
 STEM = "special_functions"
 CHUNKS_OF_A_GROUP = 16
@@ -28,6 +28,31 @@ def recorded(form: str, device: str = "h200") -> NDArray[np.uint64]:
     row = stored[form]
     words = row.arrays["groups"]
     return np.asarray(words + recorded(row.facts["less"], device) if row.facts["less"] else words)
+
+
+def pairs(chunk: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """The operands of div in a chunk: mantissas and signs by a hash, exponents chunk >> 10 and chunk >> 2 & 255."""
+    h = splitmix64(np.arange(CHUNK, dtype=np.uint64) | np.uint64(chunk << 16))
+    a, b, kind = ((h >> np.uint64(at) & np.uint64(mask)).astype(np.uint32) for at, mask in _OF_THE_HASH)
+    special = _MANTISSAS[(h >> np.uint64(52) & np.uint64(3)).astype(np.intp)]
+    a = np.where(kind < 2, special, a)
+    b = np.where((kind == 1) | (kind == 2), special, np.where(kind == 3, a, b))
+    signs = [(h >> np.uint64(at) & np.uint64(1)).astype(np.uint32) << np.uint32(31) for at in (63, 62)]
+    return a | signs[0] | np.uint32((chunk >> 10) << 23), b | signs[1] | np.uint32((chunk >> 2 & 0xFF) << 23)
+
+
+_OF_THE_HASH = ((0, 0x7FFFFF), (23, 0x7FFFFF), (48, 15))
+_MANTISSAS = np.array([0, 0x7FFFFF, 1, 0x400000], np.uint32)
+_CHUNKS_OF_PAIRS = 4
+"""Of one pair of exponents: their digests were added with weights before they were recorded."""
+
+
+def replayed_pairs(function: Callable[..., NDArray[np.uint32]], group: int) -> np.uint64:
+    """The word of 16 pairs of exponents as a division of words has it."""
+    first = group * CHUNKS_OF_A_GROUP * _CHUNKS_OF_PAIRS
+    chunks = range(first, first + CHUNKS_OF_A_GROUP * _CHUNKS_OF_PAIRS)
+    digests = np.array([digest(function(*pairs(each))) for each in chunks])
+    return np.uint64(folded(digests.reshape(-1, _CHUNKS_OF_PAIRS) @ weights()[:_CHUNKS_OF_PAIRS])[0])
 
 
 def replayed(function: Callable[[NDArray[np.uint32]], NDArray[np.unsignedinteger]], group: int) -> np.uint64:

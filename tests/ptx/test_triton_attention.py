@@ -4,8 +4,8 @@ runs under every policy, with the bits of a definition in NumPy, without a findi
 The definition multiplies as the tensor cores of Hopper do and rounds where the kernel says so. A row is summed as Triton 3.9
 sums one that lies in the registers of a wgmma: each lane adds neighbours, then sums of neighbours; then lanes 2 apart, then 1.
 On Blackwell a lane adds pairs of numbers at once, so that those of even columns and those of odd ones meet at the end.
-ex2.approx and div.full are the rounded values, as the simulator has them; silicon may return others, which a launch says
-(`Findings.inexact`). The logarithm is a polynomial of libdevice: it is compared by its bound of one ulp.
+ex2.approx and div.full are those of Hopper's unit, as the simulator has them; Blackwell's may return others, which a launch
+says (`Findings.inexact`). The logarithm is a polynomial of libdevice: it is compared by its bound of one ulp.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ import pytest
 from refsim import device, numerics
 from refsim.conversions import decode, encode
 from refsim.kernel_code import KernelCode
+from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
 from refsim.testing import assert_bits_equal
 from refsim.testing.adapters import TritonDescriptor, from_triton
@@ -117,8 +118,14 @@ def products(a: Any, b: Any, c: Any, case: Case) -> Any:
 
 
 def exp2(x: Any) -> Any:
-    """ex2.approx.ftz as the simulator has it: the rounded value, without subnormals."""
-    return ieee.float_to_float(np.exp2(x.astype(np.float64)), "f32", ftz=True)
+    """ex2.approx.ftz of Hopper's unit."""
+    return approximate("ex2", np.asarray(x).view(np.uint32), ftz=True).view(np.float32)
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """div.full of the same."""
+    a, b = np.broadcast_arrays(a, b)
+    return divided(a.copy().view(np.uint32), b.copy().view(np.uint32), ftz=False, full=True).view(np.float32)
 
 
 def row_sums(p: Any, case: Case) -> Any:
@@ -157,7 +164,7 @@ def attention(case: Case, q: Any, k: Any, v: Any, scale: Any) -> tuple[Any, Any,
             values = np.ascontiguousarray(padded(v, start, bn).T)
             sums = products(encode(p, case.format), values, sums * kept[:, None], case)
             top = new
-        outs.append(encode(sums / below[:, None], case.format))
+        outs.append(encode(quotient(sums, below[:, None]), case.format))
         tops.append(top)
         belows.append(below)
     return np.concatenate(outs)[:t], np.concatenate(tops)[:t], np.concatenate(belows)[:t]

@@ -86,10 +86,7 @@ def coverage(files: tuple[Path, ...], forms: bool, checks: bool) -> Document | A
     hints = (f"{len(known)} forms of {len({clause.mnemonic for clause in known})} mnemonics",)
     if not forms:
         return Document((Table(FAMILY_COLUMNS, tuple(_families(known)), key="families"),), "coverage", hints=hints)
-    rows = tuple(
-        (_family(clause), clause.form, clause.since, "no" if clause.inexact else "yes", clause.source)
-        for clause in known
-    )
+    rows = tuple((_family(clause), clause.form, clause.since, _exact(clause), clause.source) for clause in known)
     return Document((Table(FORM_COLUMNS, rows, key="forms"),), "instruction forms", hints=hints)
 
 
@@ -104,6 +101,22 @@ def _checks() -> Document:
 
 def _family(clause: "Instruction") -> str:
     return str(clause.function.__module__.rpartition(".")[2])
+
+
+def _exact(clause: "Instruction") -> str:
+    """yes, no, or the targets whose chip was recorded."""
+    return ", ".join(clause.recorded) or "no" if clause.inexact else "yes"
+
+
+def _how_exact(clause: "Instruction") -> str:
+    if not clause.inexact:
+        return "yes"
+    elsewhere = "silicon may differ, results are marked inexact"
+    return (
+        f"as recorded on {' and '.join(clause.recorded)}; on other targets {elsewhere}"
+        if clause.recorded
+        else f"no: {elsewhere}"
+    )
 
 
 def _families(known: "list[Instruction]") -> "Iterator[tuple[Cell, ...]]":
@@ -134,7 +147,7 @@ def _coverage_of(files: tuple[Path, ...]) -> Answer:
         except RefsimError as error:
             missing.append((opcode, count, *_lacking(opcode, error), functions, error.rule or None))
             continue
-        exact, name = "no" if clause.inexact else "yes", f"{_family(clause)}.{clause.mnemonic}"
+        exact, name = _exact(clause), f"{_family(clause)}.{clause.mnemonic}"
         known.append((opcode, count, name, clause.first_target(opcode), exact, clause.form, functions))
     tables = [Table(MISSING, tuple(missing), key="missing")] if missing else []
     hints = (f"{len(known)} of {len(counts)} opcodes have a clause",)
@@ -179,7 +192,7 @@ def explain(opcode: str) -> Document:
         Entry("operands", ", ".join(f"{form.name}: {_kind(form, type)}" for form, type in bound.sources) or "none"),
         Entry("modifiers", modifiers or "none"),
         Entry("since", clause.since),
-        Entry("exact", "no: silicon may differ, results are marked inexact" if clause.inexact else "yes"),
+        Entry("exact", _how_exact(clause)),
         Entry("form", clause.form),
         Entry("source", str(clause.source)),
     ]

@@ -78,8 +78,10 @@ class Instruction:
 
     `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited, "mask"
     the lanes that its operand "mask" names, "warpgroup" all of four warps. `flow` marks a clause that itself tells the
-    machine where its lanes go on. `inexact` marks results that the ISA leaves open (`.approx`). `undefined` says which bits
-    of the results are undefined where bits of the sources are: "whole", any makes all undefined, or a function. `stacks`
+    machine where its lanes go on. `inexact` marks results that the ISA leaves open (`.approx`), but on the targets
+    in `recorded`, whose chip's bits they are. `since` is the first target that has it, `later` that of single words of the
+    opcode. `undefined` says which bits of the results are undefined where bits of the sources are: "whole", any makes all
+    undefined, or a function. `stacks`
     promises that whole warps are computed each for itself, and that the clause asks its lanes for no more than their number
     and the arithmetic. `keeps_registers` hands its vectors over as registers, which it goes on to use behind the
     instruction; `length` says of how many registers a vector `**` is. `by_kind`: what kinds of operands stand in the text
@@ -108,6 +110,11 @@ class Instruction:
     length: Callable[[dict[str, Any]], int] | None = None
     by_kind: bool = False
     together: bool = False
+    recorded: tuple[str, ...] = ()
+
+    def is_inexact(self, target: str) -> bool:
+        """Whether the chip of a target may give other bits."""
+        return self.inexact and target not in self.recorded
 
     @property
     def ends_block(self) -> bool:
@@ -197,12 +204,11 @@ def instruction(
     length: Callable[[dict[str, Any]], int] | None = None,
     by_kind: bool = False,
     together: bool = False,
+    recorded: tuple[str, ...] = (),
 ) -> Callable[[Clause], Clause]:
     """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
-    since: the first target that has it; later: of single words of the opcode, where they came after that.
-    undefined, stacks: what its results do not define when its sources are not, what its lanes are to it: see `Instruction`.
-    A first parameter named `lanes` receives the lanes that run (see `refsim.ptx.execution.lanes.Lanes`), a keyword `results` the
-    number of registers that a vector result has. An operand that is left out arrives as None.
+    A first parameter named `lanes` receives the lanes that run (`refsim.ptx.execution.lanes.Lanes`), a keyword `results` how many
+    registers a vector result has. An operand that is left out arrives as None.
     """
     text, _, operands = form.partition(" ")
     opcode = parse_opcode(text)
@@ -236,6 +242,7 @@ def instruction(
             length,
             by_kind,
             together,
+            recorded,
         )
         _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
         return function

@@ -1,4 +1,7 @@
-"""Arithmetic on f32 and f64: each result rounded once; `.approx` forms give the correctly rounded value, marked inexact."""
+"""Arithmetic on f32 and f64: each result rounded once; what the special-function unit returns, where it is recorded.
+
+Other `.approx` forms give the correctly rounded value, marked inexact.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
 from refsim.numerics.ieee.fused import fma_to_nearest
 from refsim.ptx.isa.forms import instruction
@@ -92,17 +96,24 @@ def div_double(a: Array, b: Array, *, rounding: ieee.RoundingModifier) -> Array:
     return ieee.div(a, b, rounding)
 
 
-@instruction("div.full{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, source=PTX["div"])
+HOPPER = ("sm_90", "sm_90a")
+"""Targets whose special-function unit was recorded over all its inputs, on an H200 and an H100."""
+
+
+@instruction("div.full{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=HOPPER, source=PTX["div"])
 def div_full(a: Array, b: Array, *, ftz: bool) -> Array:
-    """Within 2 ulp on silicon; here the IEEE quotient."""
-    return ieee.div(a, b, ftz=ftz)
+    """a times the approximate reciprocal of b, both scaled where b is near the ends of the range: within 2 ulp."""
+    return divided(_words(a), _words(b), ftz=ftz, full=True).view(np.float32)
 
 
-@instruction("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, source=PTX["div"])
+@instruction("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=HOPPER, source=PTX["div"])
 def div_approximate(a: Array, b: Array, *, ftz: bool) -> Array:
-    """Within 2 ulp on silicon, here the IEEE quotient; a divisor above 2^126 counts as infinity."""
-    unbounded = np.where(np.abs(b) > np.float32(2.0**126), np.copysign(np.float32(np.inf), b), b)
-    return ieee.div(a, unbounded, ftz=ftz)
+    """a times the approximate reciprocal of b, which is 0 for a divisor above 2^126: within 2 ulp elsewhere."""
+    return divided(_words(a), _words(b), ftz=ftz, full=False).view(np.float32)
+
+
+def _words(a: Array) -> Array:
+    return a.view(np.uint32)
 
 
 def _unary(name: str, compute: Callable[..., Array]) -> None:
@@ -116,20 +127,28 @@ def _unary(name: str, compute: Callable[..., Array]) -> None:
     def double(a: Array, *, rounding: ieee.RoundingModifier) -> Array:
         return compute(a, rounding)
 
-    @instruction(f"{name}.approx{{.ftz}}.f32 d:f32, a:f32", inexact=True, source=PTX[name])
-    def approximate(a: Array, *, ftz: bool) -> Array:
-        return compute(a, ftz=ftz)
-
 
 _unary("rcp", ieee.rcp)
 _unary("sqrt", ieee.sqrt)
+
+
+def _of_unit(name: str) -> None:
+    """A function of the special-function unit, as ptxas wraps it."""
+
+    @instruction(f"{name}.approx{{.ftz}}.f32 d:f32, a:f32", inexact=True, recorded=HOPPER, source=PTX[name])
+    def of_unit(a: Array, *, ftz: bool) -> Array:
+        return approximate(name, _words(a), ftz=ftz).view(np.float32)
+
+
+for _name in ("rcp", "sqrt", "rsqrt", "ex2", "lg2"):
+    _of_unit(_name)
 
 
 def _function(form: str, section: str, compute: Callable[[Array], Array], *, since: str = "sm_50") -> None:
     """A transcendental function: computed in float64, rounded once, always inexact; its NaN is the canonical one."""
 
     @instruction(f"{form} d:f32, a:f32", inexact=True, since=since, source=PTX[section])
-    def approximate(a: Array, *, ftz: bool = False) -> Array:
+    def rounded(a: Array, *, ftz: bool = False) -> Array:
         operand = ieee.mul(a, np.ones(1, a.dtype), ftz=True) if ftz else a
         values = compute(operand.astype(np.float64))
         return np.where(np.isnan(values), _NAN, ieee.float_to_float(values, "f32", ftz=ftz))
@@ -138,11 +157,8 @@ def _function(form: str, section: str, compute: Callable[[Array], Array], *, sin
 _NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)
 _NAN_UPPER = np.uint64(0x7FFFFFFF << 32)
 
-_function("rsqrt.approx{.ftz}.f32", "rsqrt", lambda a: 1 / np.sqrt(a))
 _function("sin.approx{.ftz}.f32", "sin", np.sin)
 _function("cos.approx{.ftz}.f32", "cos", np.cos)
-_function("lg2.approx{.ftz}.f32", "lg2", np.log2)
-_function("ex2.approx{.ftz}.f32", "ex2", np.exp2)
 _function("tanh.approx.f32", "tanh", np.tanh, since="sm_75")
 
 

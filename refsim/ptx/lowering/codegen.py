@@ -202,7 +202,7 @@ class Writer:
         wants_lanes = step.bound.clause.wants_lanes
         if wants_lanes:
             self.lines.append(f"lanes.statement = {self.constant(step.statement)}")
-        if step.bound.clause.inexact:
+        if step.inexact:
             self.lines.append(f"lanes.machine.mark_inexact({self.constant(step.statement)})")
         targets = [f"r{index}" for index in step.writes()]
         left = self.left_side(step)
@@ -236,7 +236,7 @@ class Writer:
         if clause.wants_lanes:
             self.lines.append(f"lanes.statement = {self.constant(step.statement)}")
             arguments.insert(0, "lanes")
-        if clause.inexact:
+        if step.inexact:
             self.lines.append(f"lanes.machine.mark_inexact({self.constant(step.statement)})")
         function = self.constant(partial(clause.function, **keywords) if keywords else clause.function)
         call = f"{function}({', '.join(arguments)})"
@@ -266,7 +266,7 @@ class Writer:
             step.guard is None
             and not clause.wants_lanes
             and not clause.counts_results
-            and not clause.inexact
+            and not step.inexact
             and len(step.results) == 1
             and isinstance(step.results[0][0], int)
             and (len(step.bound.results) == 1 or step.results[0][1].name == "pred")

@@ -49,6 +49,7 @@ class Step:
     sources: tuple[tuple[Source, PtxType], ...]
     results: tuple[tuple[Result, PtxType], ...]
     guard: Guard | None
+    inexact: bool
 
     @cached_property
     def mask_at(self) -> int | None:
@@ -135,7 +136,8 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
             sources.append((None if operand is _ABSENT else match.source(operand, form, own), own))
     if bound.clause.keeps_registers:
         match.check_kept(sources)
-    return Step(statement, bound, tuple(sources), tuple(results), statement.guard)
+    inexact = bound.clause.is_inexact(target)
+    return Step(statement, bound, tuple(sources), tuple(results), statement.guard, inexact)
 
 
 _ABSENT: Any = object()

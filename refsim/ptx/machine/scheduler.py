@@ -335,7 +335,7 @@ class Machine:
     def execute(self, places: list[tuple[int, Lanes]], lanes: Lanes) -> None:
         """Run a terminator for lanes that are all there; they may come from several instructions of one opcode."""
         step = self.code.steps[places[0][0]]
-        if step.bound.clause.inexact:
+        if step.inexact:
             self.mark_inexact(step.statement)
         lanes.pc = places[0][0]
         fetched = [(part, operands_function(self.code, pc)(part)) for pc, part in places]

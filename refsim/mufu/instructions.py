@@ -1,0 +1,90 @@
+"""The instructions that the unit stands behind: what ptxas wraps around it, on float32 words.
+
+Without .ftz an operand that the unit would take for zero, or whose result it would flush, is scaled by a power of two before
+and after. A division is the reciprocal of the divisor and one product: div.approx as it is, div.full scaled at the ends.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.mufu import unit
+
+Words = NDArray[np.uint32]
+Singles = NDArray[np.float32]
+
+_NORMAL, _LARGE = np.float32(2.0**-126), np.float32(2.0**126)
+_UP, _DOWN = np.float32(2.0**24), np.float32(0.25)
+
+
+def _singles(words: Words) -> Singles:
+    return words.view(np.float32)
+
+
+def _words(values: Singles) -> Words:
+    """The words of results; every NaN is 0x7fffffff."""
+    return np.where(np.isnan(values), np.uint32(0x7FFFFFFF), values.view(np.uint32))
+
+
+def _of_unit(name: str, values: Singles) -> Singles:
+    return _singles(unit.FUNCTIONS[name](values.view(np.uint32)))
+
+
+def _flushed(values: Singles) -> Singles:
+    return np.where(np.abs(values) < _NORMAL, np.copysign(np.float32(0), values), values)
+
+
+def _rcp(x: Singles) -> Singles:
+    scale = np.where(np.abs(x) < _NORMAL, _UP, np.where(np.abs(x) > _LARGE, _DOWN, np.float32(1)))
+    return _of_unit("rcp", x * scale) * scale
+
+
+def _scaled(name: str, after: Callable[[Singles], Singles]) -> Callable[[Singles], Singles]:
+    """A function of 2^24 x where x is subnormal, with what mends its result."""
+
+    def of(x: Singles) -> Singles:
+        small = np.abs(x) < _NORMAL
+        found = _of_unit(name, np.where(small, x * _UP, x))
+        return np.where(small, after(found), found)
+
+    return of
+
+
+def _ex2(x: Singles) -> Singles:
+    small = x < np.float32(-126)
+    found = _of_unit("ex2", np.where(small, x * np.float32(0.5), x))
+    return np.where(small, found * found, found)
+
+
+_UNFLUSHED: dict[str, Callable[[Singles], Singles]] = {
+    "rcp": _rcp,
+    "rsqrt": _scaled("rsqrt", lambda y: y * np.float32(2.0**12)),
+    "sqrt": _scaled("sqrt", lambda y: y * np.float32(2.0**-12)),
+    "ex2": _ex2,
+    "lg2": _scaled("lg2", lambda y: y - np.float32(24)),
+}
+
+
+def approximate(name: str, words: Words, *, ftz: bool) -> Words:
+    """NAME.approx{.ftz}.f32 for rcp, rsqrt, sqrt, ex2, lg2: approximate("rcp", 0x00000001, ftz=False) is 0x7f800000."""
+    with np.errstate(all="ignore"):
+        return unit.FUNCTIONS[name](words) if ftz else _words(_UNFLUSHED[name](_singles(words)))
+
+
+def divided(a: Words, b: Words, *, ftz: bool, full: bool) -> Words:
+    """div.approx and div.full: 6 / 2 is 3, 1 / 3 0x3eaaaaab; a divisor above 2^126 counts as infinity in div.approx."""
+    with np.errstate(all="ignore"):
+        x, y = _singles(a), _singles(b)
+        if ftz:
+            x, y = _flushed(x), _flushed(y)
+        scale = np.where((np.abs(y) > _LARGE) & full, _DOWN, np.float32(1))
+        if not ftz:
+            scale = np.where(np.abs(y) < _NORMAL, _UP, scale)
+        x, y = x * scale, y * scale
+        reciprocal = _of_unit("rcp", y)
+        found = (_flushed(x) if ftz else x) * reciprocal
+        if ftz:  # what is below 2^-126 when rounded to 24 bits, however small: not what rounds up to it as a subnormal
+            tiny = np.abs((x.astype(np.float64) * 2.0**64 * reciprocal).astype(np.float32)) < np.float32(2.0**-62)
+            found = np.where(tiny, np.copysign(np.float32(0), found), found)
+        return _words(found)
