@@ -14,6 +14,8 @@ from refsim.scaling import BLOCK_FORMATS, recipes_of
 from refsim.scaling.blocks import quantize
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from refsim.files import Stored
@@ -50,10 +52,21 @@ class Fit:
     why: str
     pads: str = ""
     matrix: "NDArray[Any] | None" = None
+    mistake: str = ""
 
     @property
     def name(self) -> str:
-        return PLAIN if self.layout is None else self.layout.name
+        own = PLAIN if self.layout is None else self.layout.name
+        return f"{own}, {self.mistake}" if self.mistake else own
+
+
+@dataclass(frozen=True)
+class Made:
+    """The scales that a recipe makes of the values."""
+
+    block: "BlockFormat"
+    recipe: str
+    scales: "NDArray[Any]"
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,21 @@ def fits(stored: "Stored", shape: tuple[int, int]) -> list[Fit]:
     return found
 
 
+def mistakes(stored: "Stored", shape: tuple[int, int]) -> "Iterator[Fit]":
+    """What the buffer would hold had the scales been transposed before they were laid out, or been shuffled twice."""
+    codes, across = stored.codes.reshape(-1), (shape[1], shape[0])
+    if codes.size == shape[0] * shape[1]:
+        yield Fit(None, f"{codes.nbytes} B", matrix=codes.reshape(across).T, mistake="transposed")
+    for layout in SCALE_LAYOUTS:
+        if layout.element_bytes != codes.dtype.itemsize or not layout.pads:
+            continue
+        if layout.size_bytes(across) == codes.nbytes:
+            yield Fit(layout, f"{codes.nbytes} B", matrix=layout.unshuffle(codes, across).T, mistake="transposed")
+        if layout.size_bytes(shape) == codes.nbytes:
+            once = layout.unshuffle(codes, layout.padded(shape)).reshape(-1)
+            yield Fit(layout, f"{codes.nbytes} B", matrix=layout.unshuffle(once, shape), mistake="shuffled twice")
+
+
 def _plain(codes: "NDArray[Any]", shape: tuple[int, int]) -> Fit:
     if codes.size == shape[0] * shape[1]:
         return Fit(None, f"{codes.nbytes} B", "none", codes.reshape(shape))
@@ -120,21 +148,29 @@ def _padding(pads: "NDArray[Any]") -> str:
     return f"{pads.size}: {shown}{' ...' if len(values) > 3 else ''}"
 
 
-def rules(matrix: "NDArray[Any]", values: "Stored", formats: "tuple[Format, ...]") -> list[Rule]:
-    """All recipes whose scales have the shape of the matrix, the nearest first."""
+def made_of(values: "Stored", shape: tuple[int, int], formats: "tuple[Format, ...]") -> list[Made]:
+    """The scales of all recipes that make so many."""
     found = []
     for block in BLOCK_FORMATS:
-        if block.scale not in formats or values.codes.shape[-1] != block.width * matrix.shape[1]:
+        if block.scale not in formats or values.codes.shape[-1] != block.width * shape[1]:
             continue
+        x = values.codes.reshape(shape[0], -1)
         for recipe in recipes_of(block):
-            x = values.codes.reshape(matrix.shape[0], -1)
-            made = quantize(x, block, recipe=recipe, input_format=values.format)
-            wrong = np.argwhere(made.scales != matrix)
-            first = None
-            if len(wrong):
-                row, at = (int(each) for each in wrong[0])
-                first = row, at, int(matrix[row, at]), int(made.scales[row, at])
-            found.append(Rule(block, recipe.name, len(wrong), first))
+            scales = quantize(x, block, recipe=recipe, input_format=values.format).scales
+            found.append(Made(block, recipe.name, scales))
+    return found
+
+
+def rules(matrix: "NDArray[Any]", made: list[Made]) -> list[Rule]:
+    """All recipes beside a matrix of scales, the nearest first."""
+    found = []
+    for each in made:
+        wrong = np.argwhere(each.scales != matrix)
+        first = None
+        if len(wrong):
+            row, at = (int(index) for index in wrong[0])
+            first = row, at, int(matrix[row, at]), int(each.scales[row, at])
+        found.append(Rule(each.block, each.recipe, len(wrong), first))
     return sorted(found, key=lambda rule: rule.differ)
 
 
@@ -142,7 +178,14 @@ def checked(stored: "Stored", shape: tuple[int, int], values: "Stored | None") -
     """The layouts that fit and those that cannot be; with the values, the recipe that made the scales in each."""
     formats, said = scale_formats(stored)
     all_fits = fits(stored, shape)
-    held = {each.name: rules(each.matrix, values, formats) for each in all_fits if each.matrix is not None and values}
+    made = made_of(values, shape, formats) if values is not None else []
+    held = {each.name: rules(each.matrix, made) for each in all_fits if each.matrix is not None and values}
+    agreed = any(each.matrix is not None for each in all_fits)
+    if held:
+        agreed = any(each and each[0].differ == 0 for each in held.values())
+    for each in mistakes(stored, shape) if made and not agreed else ():
+        if (found := rules(np.asarray(each.matrix), made))[0].differ == 0:
+            all_fits, held[each.name] = [each, *all_fits], found
     rows = tuple(
         _cells(each, held.get(each.name, [])) for each in sorted(all_fits, key=lambda each: each.matrix is None)
     )
@@ -156,9 +199,6 @@ def checked(stored: "Stored", shape: tuple[int, int], values: "Stored | None") -
             where = rule.first and (*rule.first[:2], Bits(rule.first[2], width), Bits(rule.first[3], width))
             told.append((rule.block.name, rule.recipe, rule.differ, *(where or (None, None, None, None))))
         tables.append(Table(RULES, tuple(told), key="recipes"))
-    agreed = any(each.matrix is not None for each in all_fits)
-    if values is not None and held:
-        agreed = any(each and each[0].differ == 0 for each in held.values())
     title = f"{stored.codes.nbytes} B for {shape[0]} x {shape[1]} scales"
     return Answer(Document(tuple(tables), title), AGREED if agreed else FAILED)
 
@@ -168,5 +208,5 @@ def _cells(fit: Fit, held: list[Rule]) -> "tuple[Cell, ...]":
     names = [f"{rule.recipe} ({rule.block})" for rule in held if nearest and rule.differ == nearest.differ]
     recipe = f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" if names else None
     chips = "any" if fit.layout is None else fit.layout.chips
-    yes = "fits" if fit.matrix is not None else "cannot be"
+    yes = "mistake" if fit.mistake else "fits" if fit.matrix is not None else "cannot be"
     return fit.name, chips, yes, fit.why, fit.pads or None, recipe, nearest.differ if nearest else None

@@ -51,6 +51,26 @@ def test_the_layout_and_the_recipe_are_found(refsim, tmp_path: Path, x: np.ndarr
     assert next(row for row in best if (row["format"], row["recipe"]) == ("mxfp8", "rceil"))["differ"] > 0
 
 
+@pytest.mark.parametrize("mistake", ["shuffled twice", "transposed"])
+@pytest.mark.parametrize("name", ["nvidia_128x4", "cdna4_32"])
+def test_a_mistake_is_told_by_name(refsim, tmp_path: Path, x: np.ndarray, name: str, mistake: str) -> None:
+    layout, scales = scale_layout(name), quantize(x, "mxfp8").scales
+    twice = layout.shuffle(layout.shuffle(scales).reshape(layout.padded((130, 12))))
+    files.save(tmp_path / "s.bin", (layout.shuffle(scales.T) if mistake == "transposed" else twice).reshape(-1), "e8m0")
+    code, answer = check(refsim, "s.bin", "-t", "e8m0", "--shape", "130x12", "--values", "x.npy")
+    assert code == 1
+    told = {row["layout"] for row in answer["layouts"] if row["fits"] == "mistake"}
+    assert f"{name}, {mistake}" in told
+    assert all(mistake in each for each in told)
+    assert answer["recipes"][0]["differ"] == 0
+
+
+def test_transposed_rows_are_told(refsim, tmp_path: Path, x: np.ndarray) -> None:
+    files.save(tmp_path / "s.bin", np.ascontiguousarray(quantize(x, "mxfp8").scales.T).reshape(-1), "e8m0")
+    code, answer = check(refsim, "s.bin", "-t", "e8m0", "--shape", "130x12", "--values", "x.npy")
+    assert (code, answer["layouts"][0]["layout"], answer["layouts"][0]["fits"]) == (1, "rows, transposed", "mistake")
+
+
 def test_a_buffer_of_another_size_fits_nothing(refsim, tmp_path: Path) -> None:
     files.save(tmp_path / "s.bin", np.full(777, 127, np.uint8), "e8m0")
     code, answer = check(refsim, "s.bin", "-t", "e8m0", "--shape", "130x12")
