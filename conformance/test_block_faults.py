@@ -72,6 +72,7 @@ def test_gates_accept_the_reference_and_refuse_another(subject, bits):
     for gate in gates_of(subject, bits):
         assert gate.passes(gate.measures(y, same))
         assert not gate.passes(gate.measures(other, same))
+        assert not gate.passes(gate.measures(y + other / 2, same)), gate.name  # a cosine of 0.89
 
 
 @pytest.mark.ci("what is recorded of all mistakes is compared in every run")
@@ -90,6 +91,34 @@ def test_all_is_again_as_recorded():
     for id, before in RESULTS.items():
         again = tried_by_id(id)
         assert (again.where, again.differing, again.suspects) == (before.where, before.differing, before.suspects), id
+
+
+def test_suspects_of_places_are_five_orders():
+    """Row 32 of the scales of 128 rows and 4 blocks: at byte 4, in rows at 128, by rows alone at 4, twice shuffled elsewhere."""
+    problem = quantisers.BlockQuantize(128, 256, quantisers.Values("gaussian", 1), format="mxfp8", recipe="floor")
+    right = quantisers.expected(problem)["scales"].astype(int)
+    rows = right.reshape(2, 32, 4, 4).swapaxes(1, 2).reshape(2, 128, 4)  # tiles, rows, blocks
+    made = {
+        name: quantisers.MISTAKES[name](problem)["scales"].astype(int)
+        for name in quantisers.MISTAKES
+        if "scales" in name
+    }
+    in_rows = rows.swapaxes(0, 1).reshape(128, 8)
+    assert made["the scales are not shuffled"].tolist() == in_rows.reshape(-1).tolist()
+    alone = made["the rows of the scales alone are shuffled"].reshape(128, 8)
+    assert alone[1].tolist() == in_rows[32].tolist()
+    assert alone[4].tolist() == in_rows[1].tolist()
+    assert made["the scales lie as nvidia_8x4 has them"][:8].tolist() == [*in_rows[0, :4], *in_rows[1, :4]]
+    assert made["the grid of the scales' tiles is transposed"].tolist() == right.tolist()  # one tile of rows
+
+
+def test_a_byte_read_the_other_way_round_shows():
+    problem = matmul.BlockScaled(2, 3, 64, "block_scaled_matmul_sm120_mxfp4", *SIDES)
+    right = matmul.expected(problem, "sm_120a")["d"]
+    for name in ("A", "B"):
+        assert (
+            matmul.MISTAKES[f"the high half of a byte of {name} is the first element"](problem, "sm_120a")["d"] != right
+        ).any()
 
 
 @pytest.mark.ci("those that mutants make are recorded")
