@@ -1,5 +1,6 @@
 """Files of tensors quantised and back: the bits of refsim.quantize, whatever the parts, and runs that were stopped."""
 
+import errno
 from pathlib import Path
 
 import ml_dtypes
@@ -188,3 +189,27 @@ def test_a_truncated_file_leaves_nothing_behind(model: Path, tmp_path: Path, cut
         quantize_file(model, tmp_path / "small.safetensors", "mxfp8")
     assert caught.value.kind is Kind.UNREADABLE
     assert [each.name for each in tmp_path.iterdir()] == [model.name]
+
+
+def test_a_disk_that_is_full_is_one_clear_error_and_the_run_goes_on_later(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, write, written = tmp_path / "small.safetensors", parts.PartFile.write_bytes, []
+
+    def full(made: parts.PartFile, key: str, *rest: object) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(key)
+        write(made, key, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parts.PartFile, "write_bytes", full)
+        with pytest.raises(RefsimError, match="no space left") as caught:
+            quantize_file(model, to, "mxfp8")
+    assert (caught.value.code, caught.value.where) == ("cannot-write", str(to))
+    assert not to.exists()
+    quantize_file(model, to, "mxfp8")
+    whole = tmp_path / "whole.safetensors"
+    quantize_file(model, whole, "mxfp8")
+    assert to.read_bytes() == whole.read_bytes()
+    assert not [*tmp_path.glob("*.part*")]
