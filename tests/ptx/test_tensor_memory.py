@@ -9,6 +9,7 @@ import pytest
 from refsim.errors import RefsimError
 from refsim.layouts import fragment
 from refsim.layouts.families.tcgen05 import MOVES, Move
+from refsim.ptx.async_ops.queue import POLICIES
 from refsim.ptx.machine.assemblers import find_ptxas
 from refsim.reference.assembler import ptx_version, releases
 from tests.ptx.tcgen05_kernels import COMMIT, TensorKernel, registers
@@ -120,6 +121,27 @@ st.global.v2.b32 [%out], {%r0, %r1};
     assert (out == [0, 128]).all()
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_warp_waits_for_columns_until_others_give_theirs_back(policy: str) -> None:
+    """Warps 1 and 2 ask for all columns while warp 0 holds them; each gives back what it got, behind a store and a load."""
+    warps = """
+setp.eq.u32 %yes, %warp, 3; @%yes bra MEET;
+@%zero bra GIVE;
+mad.lo.u32 %x1, %warp, 4, %s;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%x1], 512;
+ld.shared.b32 %x2, [%x1]; shl.b32 %x3, %warp, 21; add.u32 %x3, %x3, %x2; add.u32 %r0, %t, 7;
+tcgen05.st.sync.aligned.32x32b.x1.b32 [%x3], {%r0}; tcgen05.wait::st.sync.aligned;
+tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r1}, [%x3]; tcgen05.wait::ld.sync.aligned; st.global.b32 [%out], %r1;
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %x2, 512; bra MEET;
+GIVE: tcgen05.dealloc.cta_group::1.sync.aligned.b32 %base, 512;
+MEET: bar.sync 0;
+@%zero tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%at], 512;
+"""
+    out, trace = TensorKernel(warps, columns=1, dumps=False).run(policy=policy, seed=3)
+    assert trace.findings == ()
+    np.testing.assert_array_equal(out[32:96, 0], np.arange(32, 96) + 7)
+
+
 STORE = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%own], {%r0}; tcgen05.wait::st.sync.aligned;"
 UNWAITED = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r0}, [%own];"
 LOAD = f"{UNWAITED} tcgen05.wait::ld.sync.aligned;"
@@ -144,8 +166,8 @@ LOAD = f"{UNWAITED} tcgen05.wait::ld.sync.aligned;"
         ),
         (
             "@%zero tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%at], 32;",
-            "tensor-memory-misuse",
-            "it waits for ever",
+            "deadlock",
+            "for 32 columns of tensor memory, of which the block holds columns 0 to 511",
         ),
         (
             "@%zero tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"

@@ -15,7 +15,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.execution.context import Context, ProductsInFlight
 from refsim.ptx.execution.geometry import Ids, key_of
 from refsim.ptx.execution.matrix_product import MatrixProduct
-from refsim.ptx.execution.units import ClusterBarrier, CopyEngine, TensorPipe
+from refsim.ptx.execution.units import ClusterBarrier, CopyEngine, TensorColumns, TensorPipe
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.address import position_of, rank_bits, rank_of
@@ -381,6 +381,8 @@ class Machine(Context, Protocol):
     def cluster_barrier(self) -> ClusterBarrier: ...
     @property
     def register_pool(self) -> RegisterPool: ...
+    @property
+    def tensor_columns(self) -> TensorColumns: ...
     @property
     def launches(self) -> LaunchOrder: ...
     @property

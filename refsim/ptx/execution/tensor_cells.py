@@ -1,5 +1,6 @@
 """Which words of tensor memory the registers of a warp are moved from or to, and whether the warp may touch them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.tcgen05 import MOVES
 from refsim.layouts.holders import WARP
+from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.tensor_memory import COLUMN_MASK, LANE_SHIFT, TENSOR_COLUMNS, TENSOR_LANES
 
@@ -55,6 +57,17 @@ class TensorBox:
         """Whether the two are the same words."""
         same = (self.cta, self.first, self.end) == (other.cta, other.first, other.end)
         return same and bool((self.lanes == other.lanes).all())
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnsAsked:
+    """A warp at a tcgen05.alloc of so many columns; `take` allocates them where it can, and says whether it did."""
+
+    pc: int
+    ids: Ids
+    cta: int
+    columns: int
+    take: Callable[[], bool]
 
 
 @lru_cache(maxsize=64)

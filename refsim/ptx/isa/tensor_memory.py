@@ -1,5 +1,6 @@
 """Tensor memory: its allocation by warps, loads and stores of registers, and the waits for them."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from refsim.numerics.ieee import maximum, minimum
 from refsim.ptx.checks import undefined_tensor as undefined
 from refsim.ptx.checks.undefined_copies import asked
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.tensor_cells import MISUSE, Cells, TensorBox, boxes_of, cells_of
+from refsim.ptx.execution.tensor_cells import MISUSE, Cells, ColumnsAsked, TensorBox, boxes_of, cells_of
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.fragments import whole_warps
@@ -41,10 +42,11 @@ def _columns(lanes: Lanes, values: Array) -> int:
     source=ALLOCATION,
     ignores=("group",),
     undefined=undefined.allocated,
+    flow=True,
 )
 def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) -> None:
-    """A warp takes columns of its CTA's tensor memory; the address of the first is written to shared memory. Of a pair of CTAs
-    each takes its own."""
+    """A warp takes columns of its CTA's tensor memory, or waits until others give theirs back; the address of the first is
+    written to shared memory. Of a pair of CTAs each takes its own."""
     pipe, count = lanes.machine.tensor_pipe, _columns(lanes, columns)
     whole_warps(lanes)
     assert lanes.statement is not None
@@ -53,16 +55,21 @@ def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) ->
         if cta in pipe.memory.closed:
             what = "the block has given up its permission to allocate tensor memory"
             raise lanes.fault(MISUSE, warp, what, str(ALLOCATION))
-        first = pipe.memory.allocate(cta, count)
-        if first is None:
-            what = (
-                f"{count} columns of tensor memory, while the block holds {pipe.memory.spoken(cta)}: it waits for ever"
-            )
-            raise lanes.fault(MISUSE, warp, what, str(ALLOCATION))
-        pipe.holds(Lanes(lanes.machine, lanes.ids[warp : warp + WARP], lanes.statement), first, count)
-        one = Lanes(lanes.machine, lanes.ids[warp : warp + 1], lanes.statement)
-        where = "generic" if space is None else "shared"
-        one.store(where, lanes.full(address)[warp : warp + 1], np.array([first], np.uint32), 4)
+        mine = Lanes(lanes.machine, lanes.ids[warp : warp + WARP], lanes.statement)
+        to = lanes.full(address)[warp : warp + 1], "generic" if space is None else "shared"
+        lanes.machine.tensor_columns.ask(ColumnsAsked(lanes.pc, mine.ids, cta, count, partial(_take, mine, to, count)))
+
+
+def _take(warp: Lanes, to: tuple[Array, str], columns: int) -> bool:
+    """Allocate columns where so many are free, and leave their address where the warp wants it."""
+    pipe, cta = warp.machine.tensor_pipe, int(warp.cta[0])
+    first = pipe.memory.allocate(cta, columns)
+    if first is None:
+        return False
+    pipe.holds(warp, first, columns)
+    one = Lanes(warp.machine, warp.ids[:1], warp.statement)
+    one.store(to[1], to[0], np.array([first], np.uint32), 4)
+    return True
 
 
 @instruction(
@@ -84,6 +91,7 @@ def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
         if not pipe.memory.free(cta, first, count):
             what = f"columns {first} to {first + count - 1} are no allocation of the block, which holds "
             raise lanes.fault(MISUSE, warp, what + pipe.memory.spoken(cta), str(ALLOCATION))
+    lanes.machine.tensor_columns.release()
 
 
 @instruction(

@@ -52,6 +52,7 @@ from refsim.ptx.sync.launch_order import LaunchOrder
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.register_pool import RegisterPool
+from refsim.ptx.sync.tensor_columns import TensorColumns
 from refsim.ptx.sync.transfer_counts import TransferCounts
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement
@@ -70,6 +71,7 @@ class Machine:
     barriers: Barriers
     cluster_barrier: ClusterBarrier
     register_pool: RegisterPool
+    tensor_columns: TensorColumns
     launches: LaunchOrder
     races: Races | None
     in_flight: InFlight | None
@@ -129,7 +131,7 @@ class Machine:
         looks = not (tracking or checks.initialised == "off")
         self.port = Port(watchers.observers(self), self._read_unwritten if looks else None)
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
-        self.meetings, self.launches = Meetings(self), LaunchOrder(self)
+        self.meetings, self.launches, self.tensor_columns = Meetings(self), LaunchOrder(self), TensorColumns(self)
         self.deferred = None if observer or tracking else Deferred(self, code)
         self.specials: dict[str, NDArray[np.uint32]] = {}
         # Each random schedule begins at a time of its own: what a kernel makes of the hour differs between them.

@@ -14,11 +14,13 @@ from refsim.ptx.text.syntax import place
 MEETING_RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expects must arrive"
 WARPGROUP_RULE = "PTX ISA, wgmma: .aligned, all threads of the warpgroup execute the same instruction"
 _POOL = "PTX ISA, setmaxnreg.inc: waits until its block has as many registers free"
+_COLUMNS = "PTX ISA, tcgen05.alloc: waits until its block has as many columns of tensor memory free"
 _PHASE = "PTX ISA, mbarrier: a phase completes once its pending arrivals have come and its tx-count is zero"
 _POLL = "a loop that polls memory ends when a thread that can run writes there"
 _CLUSTER = "PTX ISA, barrier.cluster: all threads of the cluster that have not exited must arrive"
 _CAUSES = (
     _POOL,
+    _COLUMNS,
     _PHASE,
     _POLL,
     _CLUSTER,
@@ -46,6 +48,7 @@ def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
         *machine.barriers.waiting(),
         *machine.cluster_barrier.waiting(),
         *machine.register_pool.waiting(),
+        *machine.tensor_columns.waiting(),
         *machine.resting.items(),
     ]
     waiting.sort(key=lambda pair: pair[0])
@@ -66,7 +69,7 @@ def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
     rule = min((wait.rule for wait in waits), key=_CAUSES.index)
     warps = np.concatenate([np.unique(geometry.warp[ids]) for _, ids in waiting])
     apart, what = False, "no thread can go on"
-    if rule != _POOL and any(wait.rule == WARPGROUP_RULE for wait in waits):
+    if rule not in (_POOL, _COLUMNS) and any(wait.rule == WARPGROUP_RULE for wait in waits):
         apart, rule = True, WARPGROUP_RULE
         what = "an instruction of warpgroups was not reached by all four warps of one"
     elif rule in (_CLUSTER, MEETING_RULE) and len(np.unique(warps)) < len(warps):
@@ -97,6 +100,8 @@ def _question(machine: Scheduler, pc: int, lane: int) -> tuple[str, str]:
         return found, _CLUSTER
     if found := machine.register_pool.question(lane):
         return found, _POOL
+    if found := machine.tensor_columns.question(lane):
+        return found, _COLUMNS
     return place(step.statement), WARPGROUP_RULE if step.bound.clause.rendezvous == "warpgroup" else MEETING_RULE
 
 
