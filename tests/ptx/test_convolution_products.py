@@ -53,7 +53,7 @@ def test_a_shift_and_a_copy_of_four_rows_bring_a_row_on() -> None:
             "lane 16 begins no lanes of a warp",
         ),
         ("tcgen05.shift.cta_group::1.down [%base+508];", "out-of-bounds", "columns 508 to 515"),
-        ("tcgen05.shift.cta_group::2.down [%base];", "invalid-operand", "cta_group::2 in a cluster of 1"),
+        ("tcgen05.shift.cta_group::2.down [%base];", "malformed-ptx", "have the same .cta_group"),
     ],
 )
 def test_mistakes_of_shifts(text: str, code: str, what: str) -> None:
