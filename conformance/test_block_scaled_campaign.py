@@ -13,7 +13,7 @@ ROWS = campaign.rows_of(PAGE)
 ENTRIES = [(kernel, entry) for kernel in campaign.KERNELS.values() for entry in kernel.entries]
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_problems_are_ragged_and_their_scales_differ(data):
     kernel, entry = data.draw(st.sampled_from(ENTRIES))

@@ -17,9 +17,14 @@ GPU = Path(__file__).resolve().parent
 MARK = "// Targets: "
 
 
+RECORDED = ("special_functions",)
+"""Probes that run only where a recording is made; their recorder compiles them there."""
+
+
 def sources() -> list[Path]:
     """Every file that is bundled as PTX."""
-    return [*sorted((GPU / "kernels").glob("*.cu")), *sorted((GPU / "probes").glob("*.cu"))]
+    probes = [path for path in sorted((GPU / "probes").glob("*.cu")) if path.stem not in RECORDED]
+    return [*sorted((GPU / "kernels").glob("*.cu")), *probes]
 
 
 def targets_of(source: Path) -> list[str]:

@@ -349,7 +349,11 @@ def profile(
 def _longer(target: str, unit: str, k: int) -> int:
     """How many products a step of an instruction with a longer K takes; 0 where the target has none, or k is not that one."""
     numbers, size, length = _LONGER.get(unit, ((), 0, 0))
-    return length if k == size and target.startswith("sm_") and target_named(target).number in numbers else 0
+    return (
+        length
+        if is_whole(k) and k == size and target.startswith("sm_") and target_named(target).number in numbers
+        else 0
+    )
 
 
 def _no_row(target: str, unit: str, types: str) -> RefsimError:

@@ -89,10 +89,9 @@ def statement(
         for operand in written(bound, optional)
     }
     behind = {form.name for form, _ in bound.operands if form.apart}
-    results = "|".join(
-        texts[operand.name] for operand in written(bound, optional) if operand.is_result and operand.name not in behind
-    )
-    results = ", ".join([results, *(texts[name] for name in behind)])
+    kept = [operand.name for operand in written(bound, optional) if operand.is_result]
+    joined = "|".join(texts[name] for name in kept if name not in behind)
+    results = ", ".join([joined, *(texts[name] for name in kept if name in behind)])
     sources: list[str] = []
     for operand in written(bound, optional):
         if operand.inside:  # coordinates stand in the brackets of the address before them

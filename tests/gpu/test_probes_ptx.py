@@ -1,5 +1,6 @@
 """The bundled PTX of the probes: of this very source and these flags, and what NVRTC returns."""
 
+import runpy
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from refsim.device.compile import TARGETS, bundled_text, compile_ptx
 from refsim.device.toolchain import find_toolchain
 
 GPU = Path(__file__).resolve().parents[2] / "gpu"
+SOURCES = [path for path in runpy.run_path(str(GPU / "refresh_ptx.py"))["sources"]() if path.parent.name == "probes"]
 
 
 @pytest.mark.parametrize("target", [row.name for row in TARGETS])
-@pytest.mark.parametrize("source", sorted((GPU / "probes").glob("*.cu")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_every_probe_is_bundled_from_this_source_and_these_flags(
     source: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

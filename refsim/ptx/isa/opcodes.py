@@ -45,7 +45,7 @@ FRONT: dict[str, frozenset[str]] = {
     "shf": frozenset({"l", "r"}),
     "tcgen05": frozenset({
         "alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st", "fence::before_thread_sync",
-        "fence::after_thread_sync", "mma", "ws", "sp", "commit", "cp", "shift",
+        "fence::after_thread_sync", "mma", "ws", "red", "commit", "cp", "shift",
     }),
     "tensormap": frozenset({"replace", "cp_fenceproxy"}),
     "wgmma": frozenset({"fence", "mma_async", "commit_group", "wait_group"}),
