@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL = [example for page in PAGES for example in examples(page)]
 RUN = [example for example in ALL if example.reason is None]
 FOLDERS = {"docs/seeing-inside.md": ["tests/cli/kernels/turn.ptx"]}
-"""What a page says that it starts with; all have the folders of the checkout that the README names."""
+"""What a page says that it starts with; all have the folder gpu of the checkout."""
 
 LARGER = ["every bundled kernel, a minute"]
 REASONS = {

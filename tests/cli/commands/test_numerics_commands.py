@@ -1,6 +1,6 @@
 """refsim numerics: the pages say what the rows say; help and completion of both commands.
 
-docs/accumulators.md and the section of README.md are written anew by
+Both tables of docs/accumulators.md are written anew by
     pytest tests/cli/commands/test_numerics_commands.py --refresh-golden
 """
 
@@ -89,7 +89,7 @@ def test_bits_gathers_all_rows_and_hides_no_level(refsim):
 
 
 def test_a_half_result_keeps_as_many_bits_as_a_float():
-    """README.md says so, and leaves the rows with f16 results out."""
+    """The page says so, and leaves the rows with f16 results out."""
     floats = {
         (row.target, row.unit, row.a_formats, row.length, row.fraction, row.c_enters)
         for row in numerics.PROFILES
@@ -123,7 +123,7 @@ SHORT = {"e4m3|e5m2": "e4m3, e5m2", "e4m3|e5m2|e2m3|e3m2|e2m1": "FP8, FP6, FP4",
 
 
 def condensed():
-    """The table of README.md: the rows with float32 results, chips and types together that agree in bits and evidence."""
+    """The short table of the page: the rows with float32 results, chips and types together that agree in bits and evidence."""
     gathered = {}
     for row in numerics.PROFILES:
         types = "|".join(map(str, row.a_formats))
@@ -158,16 +158,16 @@ def condensed():
 def printed(snippet):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(snippet, "README.md", "exec"), {})
+        exec(compile(snippet, "accumulators.md", "exec"), {})
     return out.getvalue()
 
 
-def test_the_section_of_the_readme_is_current(refsim, request):
+def test_the_short_section_is_current(refsim, request):
     """Table, snippet and transcript are what the program gives now."""
-    page = ROOT / "README.md"
+    page = ROOT / "docs" / "accumulators.md"
     before, mark, rest = page.read_text().partition("<!-- accumulators -->\n")
     section, end, after = rest.partition("<!-- end -->\n")
-    assert mark, "README.md has no <!-- accumulators -->"
+    assert mark, f"{page} has no <!-- accumulators -->"
     assert end
     table = re.compile(r"(<!-- table -->\n)(.*?)(?=\nOne vector)", re.DOTALL)
     snippet = re.compile(r"(```python\n(.*?)```\n\n```\n)(.*?)(```\n)", re.DOTALL)
