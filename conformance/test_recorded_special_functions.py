@@ -11,9 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsim.mufu import coefficients, unit
+from refsim.mufu import coefficients, unit, upper_words
+from refsim.mufu.halves import approximate as approximate_half
 from refsim.mufu.instructions import approximate, divided
-from refsim.silicon.special_functions import GROUPS, STEM, folded, pairs, recorded, replayed, replayed_pairs
+from refsim.numerics.ieee.roots import rsqrt_approximate
+from refsim.silicon.special_functions import (
+    GROUPS,
+    STEM,
+    doubles,
+    folded,
+    pairs,
+    recorded,
+    replayed,
+    replayed_pairs,
+    results,
+)
 from refsim.silicon.vectors import digest, sidecar
 
 PROBES = Path(__file__).parent.parent / "gpu" / "probes"
@@ -27,6 +39,12 @@ DIVISIONS = {
     for ftz in (False, True)
     for full in (False, True)
 }
+DOUBLES = {
+    "rcp_approx_ftz_f64": partial(upper_words.approximate, "rcp"),
+    "rsqrt_approx_ftz_f64": partial(upper_words.approximate, "rsqrt"),
+    "rsqrt_approx_f64": rsqrt_approximate,
+}
+HALVES = {"ex2_approx_f16": ("ex2", False), "ex2_approx_ftz_bf16": ("ex2", True)}
 GROUP_OF = {"one": 0x3F8, "minus": 0xBF8, "subnormals": 0, "nans": 0x7F8}
 
 
@@ -38,11 +56,43 @@ def groups(profile: str) -> list[int]:
     return [*GROUP_OF.values(), *np.random.default_rng(9).integers(0, GROUPS, more).tolist()]
 
 
+def upper_groups(profile: str) -> list[int]:
+    """A group is one sign and exponent of float64: subnormals, from 1 on, NaNs; the smallest, 2, what rcp flushes."""
+    if profile == "night":
+        return list(range(GROUPS))
+    return [0, 1023, 2047] if profile == "quick" else [0, 1, 1023, 1024, 2044, 2045, 2046, 2047, 2048 + 1023]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_model_gives_every_recorded_result(form: str, refsim_profile: str) -> None:
     words = recorded(form)
     wrong = [f"{group << 20:#010x}" for group in groups(refsim_profile) if replayed(FORMS[form], group) != words[group]]
     assert wrong == [], "beginnings of groups that differ"
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("form", DOUBLES)
+def test_the_model_gives_every_recorded_result_of_upper_words(form: str, lower: bool, refsim_profile: str) -> None:
+    """The unit's forms do not read the lower word: the recordings with and without one are the same."""
+
+    def of_words(words: np.ndarray) -> np.ndarray:
+        return DOUBLES[form](doubles(words, lower=lower)).view(np.uint64)
+
+    words = recorded(form if lower else f"{form}_low0")
+    wrong = [
+        f"{group << 20:#010x}" for group in upper_groups(refsim_profile) if replayed(of_words, group) != words[group]
+    ]
+    assert wrong == [], "beginnings of groups that differ"
+
+
+@pytest.mark.parametrize("form", HALVES)
+def test_the_model_gives_every_recorded_result_of_16_bits(form: str) -> None:
+    name, bf16 = HALVES[form]
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    found = approximate_half(name, codes, bf16=bf16)
+    assert np.flatnonzero(found != results(form)).tolist() == []
+    upper = found[codes ^ np.uint16(0x5A35)].astype(np.uint32) << np.uint32(16)
+    assert np.array_equal(upper | found, results(f"{form}x2"))
 
 
 @pytest.mark.parametrize("form", DIVISIONS)

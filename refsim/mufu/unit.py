@@ -24,7 +24,7 @@ def _fields(words: Words) -> tuple[Integers, Integers, Integers]:
     return wide & _MINUS, wide >> 23 & 0xFF, wide & _FRACTION
 
 
-def _chosen(otherwise: Integers, *cases: tuple[NDArray[np.bool_], Integers | int]) -> Words:
+def chosen(otherwise: Integers, *cases: tuple[NDArray[np.bool_], Integers | int]) -> Words:
     """The first case that holds, else `otherwise`."""
     found = otherwise
     for condition, value in reversed(cases):
@@ -37,7 +37,7 @@ def rcp(words: Words) -> Words:
     sign, field, fraction = _fields(words)
     y = tables.RCP(fraction) >> 16
     found = (252 - field << 23) + y
-    return _chosen(
+    return chosen(
         sign | found,
         ((field == 255) & (fraction > 0), _NAN),
         (field == 0, sign | _INFINITY),
@@ -50,7 +50,7 @@ def rsqrt(words: Words) -> Words:
     sign, field, fraction = _fields(words)
     exponent, odd = (field - 127) >> 1, (field - 127) & 1
     found = (125 - exponent << 23) + (tables.RSQRT(fraction | odd << 23) >> 17)
-    return _chosen(
+    return chosen(
         found,
         ((field == 255) & (fraction > 0), _NAN),
         (field == 0, sign | _INFINITY),
@@ -65,7 +65,7 @@ def sqrt(words: Words) -> Words:
     sign, field, fraction = _fields(words)
     exponent, odd = (field - 127) >> 1, (field - 127) & 1
     found = (126 + exponent << 23) + (tables.SQRT(fraction | odd << 23) >> 17)
-    return _chosen(
+    return chosen(
         found,
         ((field == 255) & (fraction > 0), _NAN),
         (field == 0, sign),
@@ -82,7 +82,7 @@ def ex2(words: Words) -> Words:
     fixed = np.where(shift < 0, significand >> np.maximum(-shift, 0), significand << np.maximum(shift, 0))
     fixed = np.where(sign > 0, np.where(fixed & _FRACTION > 0, ~fixed, -fixed), fixed)
     found = (126 + (fixed >> 23) << 23) + (tables.EX2(fixed & _FRACTION) >> 17)
-    return _chosen(
+    return chosen(
         found,
         ((field == 255) & (fraction > 0), _NAN),
         (found >= _INFINITY, _INFINITY),
@@ -95,7 +95,7 @@ def lg2(words: Words) -> Words:
     sign, field, fraction = _fields(words)
     total = (field - 127 << 36) + (tables.LG2(fraction) >> 2)
     found = np.where(total < 0, _MINUS | _cut_off(~total, 36), _cut_off(total, 36))
-    return _chosen(
+    return chosen(
         found,
         ((field == 255) & (fraction > 0), _NAN),
         (field == 0, _MINUS | _INFINITY),

@@ -41,6 +41,23 @@ def pairs(chunk: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     return a | signs[0] | np.uint32((chunk >> 10) << 23), b | signs[1] | np.uint32((chunk >> 2 & 0xFF) << 23)
 
 
+def doubles(uppers: NDArray[np.uint32], *, lower: bool) -> NDArray[np.float64]:
+    """The operands with these upper words; the lower ones are a hash of them, or 0."""
+    wide = uppers.astype(np.uint64)
+    words = wide << np.uint64(32)
+    if lower:
+        words |= splitmix64(wide) & np.uint64(0xFFFFFFFF)
+    return words.view(np.float64)
+
+
+def results(form: str, device: str = "h200") -> NDArray[np.unsignedinteger]:
+    """What a form of 16 bits gave for all 65,536 codes: results("ex2_approx_f16")[0] is 0x3c00.
+
+    Of a form of pairs the code i stands in the lower half, i ^ 0x5a35 in the upper one.
+    """
+    return recordings(STEM, device)[form].arrays["results"]
+
+
 _OF_THE_HASH = ((0, 0x7FFFFF), (23, 0x7FFFFF), (48, 15))
 _MANTISSAS = np.array([0, 0x7FFFFF, 1, 0x400000], np.uint32)
 _CHUNKS_OF_PAIRS = 4

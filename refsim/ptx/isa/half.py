@@ -1,4 +1,4 @@
-"""Arithmetic on f16 and bf16, single and in pairs: each result rounded once to nearest even."""
+"""Arithmetic on f16 and bf16, single and in pairs: each result rounded once to nearest even; ex2 as the unit has it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.mufu.halves import approximate
 from refsim.numerics import ieee
 from refsim.ptx.isa.forms import instruction
+from refsim.ptx.isa.real import UNIT_RECORDED_ON
 from refsim.sources import PTX
 
 Array = NDArray[Any]
@@ -129,8 +131,20 @@ _sign("abs", ieee.absolute)
 _sign("neg", ieee.negate)
 
 
+def _of_unit(form: str, name: str, since: str) -> None:
+    """ex2 of the special-function unit; its NaN is the canonical one."""
+
+    @instruction(f"{form} d, a", since=since, inexact=True, recorded=UNIT_RECORDED_ON, source=PTX[f"{name} (half)"])
+    def of_unit(a: Array, *, type: str) -> Array:
+        return approximate(name, a.view(np.uint16), bf16=type.startswith("bf16")).view(a.dtype)
+
+
+_of_unit("ex2.approx.{type:f16|f16x2}", "ex2", "sm_75")
+_of_unit("ex2.approx.ftz.{type:bf16|bf16x2}", "ex2", "sm_90")
+
+
 def _function(form: str, since: str, section: str, compute: Callable[[Array], Array]) -> None:
-    """ex2 and tanh: computed in float64, rounded once, always inexact; their NaN is the canonical one."""
+    """tanh: computed in float64, rounded once, always inexact; its NaN is the canonical one."""
 
     @instruction(f"{form} d, a", since=since, inexact=True, source=PTX[f"{section} (half)"])
     def approximate(a: Array, *, type: str) -> Array:
@@ -140,7 +154,5 @@ def _function(form: str, since: str, section: str, compute: Callable[[Array], Ar
         return bits.view(a.dtype)
 
 
-_function("ex2.approx.{type:f16|f16x2}", "sm_75", "ex2", np.exp2)
-_function("ex2.approx.ftz.{type:bf16|bf16x2}", "sm_90", "ex2", np.exp2)
 _function("tanh.approx.{type:f16|f16x2}", "sm_75", "tanh", np.tanh)
 _function("tanh.approx.{type:bf16|bf16x2}", "sm_90", "tanh", np.tanh)

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.mufu import upper_words
 from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
 from refsim.numerics.ieee.fused import fma_to_nearest
+from refsim.numerics.ieee.roots import rsqrt_approximate
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -96,17 +98,17 @@ def div_double(a: Array, b: Array, *, rounding: ieee.RoundingModifier) -> Array:
     return ieee.div(a, b, rounding)
 
 
-HOPPER = ("sm_90", "sm_90a")
+UNIT_RECORDED_ON = ("sm_90", "sm_90a")
 """Targets whose special-function unit was recorded over all its inputs, on an H200 and an H100."""
 
 
-@instruction("div.full{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=HOPPER, source=PTX["div"])
+@instruction("div.full{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["div"])
 def div_full(a: Array, b: Array, *, ftz: bool) -> Array:
     """a times the approximate reciprocal of b, both scaled where b is near the ends of the range: within 2 ulp."""
     return divided(_words(a), _words(b), ftz=ftz, full=True).view(np.float32)
 
 
-@instruction("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=HOPPER, source=PTX["div"])
+@instruction("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["div"])
 def div_approximate(a: Array, b: Array, *, ftz: bool) -> Array:
     """a times the approximate reciprocal of b, which is 0 for a divisor above 2^126: within 2 ulp elsewhere."""
     return divided(_words(a), _words(b), ftz=ftz, full=False).view(np.float32)
@@ -135,7 +137,7 @@ _unary("sqrt", ieee.sqrt)
 def _of_unit(name: str) -> None:
     """A function of the special-function unit, as ptxas wraps it."""
 
-    @instruction(f"{name}.approx{{.ftz}}.f32 d:f32, a:f32", inexact=True, recorded=HOPPER, source=PTX[name])
+    @instruction(f"{name}.approx{{.ftz}}.f32 d:f32, a:f32", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX[name])
     def of_unit(a: Array, *, ftz: bool) -> Array:
         return approximate(name, _words(a), ftz=ftz).view(np.float32)
 
@@ -155,35 +157,26 @@ def _function(form: str, section: str, compute: Callable[[Array], Array], *, sin
 
 
 _NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)
-_NAN_UPPER = np.uint64(0x7FFFFFFF << 32)
 
 _function("sin.approx{.ftz}.f32", "sin", np.sin)
 _function("cos.approx{.ftz}.f32", "cos", np.cos)
 _function("tanh.approx.f32", "tanh", np.tanh, since="sm_75")
 
 
-@instruction("rcp.approx.ftz.f64 d:f64, a:f64", inexact=True, source=PTX["rcp.approx.ftz.f64"])
+@instruction(
+    "rcp.approx.ftz.f64 d:f64, a:f64", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["rcp.approx.ftz.f64"]
+)
 def rcp_approximate_double(a: Array) -> Array:
-    """About 20 correct bits on silicon, the lower word zero; here the reciprocal rounded to its upper word."""
-    return _upper_word(ieee.rcp(_normal_double(a)))
+    """The unit's reciprocal of the upper word: 20 bits, the lower word zero."""
+    return upper_words.approximate("rcp", a)
 
 
-@instruction("rsqrt.approx{.ftz}.f64 d:f64, a:f64", inexact=True, source=PTX["rsqrt.approx.ftz.f64"])
+@instruction(
+    "rsqrt.approx{.ftz}.f64 d:f64, a:f64", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["rsqrt.approx.ftz.f64"]
+)
 def rsqrt_approximate_double(a: Array, *, ftz: bool) -> Array:
-    """About 20 correct bits on silicon, with .ftz the lower word zero; here the rounded value."""
-    result = ieee.rcp(ieee.sqrt(_normal_double(a) if ftz else a))
-    return _upper_word(result) if ftz else result
-
-
-def _normal_double(a: Array) -> Array:
-    """Subnormal operands count as zero of their sign."""
-    return np.where(np.abs(a) < np.finfo(np.float64).smallest_normal, np.copysign(0.0, a), a)
-
-
-def _upper_word(a: Array) -> Array:
-    """Rounded to the upper 32 bits; a subnormal becomes zero of its sign, every NaN 0x7fffffff00000000."""
-    words: Array = (_normal_double(a).view(np.uint64) + np.uint64(1 << 31)) & np.uint64(0xFFFFFFFF << 32)
-    return np.where(np.isnan(a), _NAN_UPPER, words).view(np.float64)
+    """With .ftz the unit's, of the upper word, the lower word zero; without, ptxas adds a step that gives all digits."""
+    return upper_words.approximate("rsqrt", a) if ftz else rsqrt_approximate(a)
 
 
 def _extremum(name: str, compute: Callable[..., Array]) -> None:
