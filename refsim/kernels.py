@@ -169,7 +169,8 @@ class Struct:
 class Findings:
     """What a device saw of the launches of one launcher besides what they wrote; what it does not look for stays empty.
 
-    `inexact` lists arithmetic on the data path whose bits are not fixed, `notes` what makes no kernel wrong, such as
+    `inexact` lists arithmetic on the data path whose bits are not fixed, `assumed` that whose bits are those of another
+    target's chip, `notes` what makes no kernel wrong, such as
     unwritten memory that was read for nothing, `conflicts` each instruction that took more passes over the banks than it
     needed. `owner_of(buffer, index)` says who wrote an element: "block" and "thread" with an "address" and, where it is
     known, the statement "by" which; without a "block" nobody did. `reached` says which branches, guards of stores and
@@ -183,6 +184,7 @@ class Findings:
     owner_of: Callable[[Buffer, int], Mapping[str, object]] | None = None
     reached: tuple[str, ...] | None = None
     changed_variables: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 class Launcher(Protocol):

@@ -12,6 +12,7 @@ from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
     from refsim.device import Device
+    from refsim.ptx import Arithmetic
 
 
 def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,22 +41,37 @@ def without_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def opened(device_name: str, target: str | None, without: tuple[str, ...] = ()) -> "Device":
+def arithmetic_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--arithmetic: what the simulated GPU takes for the results of a chip."""
+    return click.option(
+        "--arithmetic",
+        metavar="silicon|exact|known",
+        default="silicon",
+        show_default=True,
+        help="Of the simulated GPU. silicon: as the target does, as far as that is known; exact: matrices are summed exactly "
+        "(faster); known: as silicon, and an instruction whose bits are open or assumed is refused.",
+    )(function)
+
+
+def opened(
+    device_name: str, target: str | None, without: tuple[str, ...] = (), arithmetic: "Arithmetic" = "silicon"
+) -> "Device":
     """The device of that name; "auto" falls back to the simulated GPU and says why on standard error.
 
-    without: checks that a simulated GPU does not make; a real one makes none, and refuses them.
+    without: checks that a simulated GPU does not make; a real one makes none, and refuses them; so it does arithmetic
+    other than its own.
     """
     from refsim import device
 
     if device_name != "auto":
-        return device.open(device_name, target, without=without)
+        return device.open(device_name, target, without=without, arithmetic=arithmetic)
     try:
-        return device.open("cuda", target, without=without)
+        return device.open("cuda", target, without=without, arithmetic=arithmetic)
     except RefsimError as error:
         if error.kind is not Kind.MISSING:
             raise
         console.tell(f"simulated GPU: {error.what}")
-        return device.open("sim", target, without=without)
+        return device.open("sim", target, without=without, arithmetic=arithmetic)
 
 
 def need(extra: str, *modules: str) -> None:

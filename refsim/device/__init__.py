@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, unknown
 from refsim.kernel_code import KernelCode
 from refsim.kernels import Launcher
 from refsim.targets import target_named
+
+if TYPE_CHECKING:
+    from refsim.ptx import Arithmetic
 
 __all__ = ["Device", "open"]
 
@@ -57,15 +60,19 @@ class Device(Protocol):
         """The same device for probes of one instruction: a simulated GPU runs them under one schedule, none other matters."""
 
 
-def open(name: str = "sim", target: str | None = None, *, without: Sequence[str] = ()) -> Device:
+def open(
+    name: str = "sim", target: str | None = None, *, without: Sequence[str] = (), arithmetic: "Arithmetic" = "silicon"
+) -> Device:
     """The device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
 
     "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" under one of them. "cuda" goes
     through PyCUDA where it can be imported, else through cuda.bindings, else through the driver's library by ctypes;
     "cuda:pycuda", "cuda:bindings", "cuda:libcuda" and
     "cuda:1:bindings" through the one named. `without` names checks that a simulated GPU leaves out; a real one makes none.
+    `arithmetic` is that of a simulated GPU: "silicon", "exact" (matrices are summed exactly) or "known" (results whose bits
+    are open or assumed are refused); a real one has its own.
 
-    Raises RefsimError: an unknown name or check (exit 2); no driver, no GPU or neither library (exit 4).
+    Raises RefsimError: an unknown name, check or arithmetic (exit 2); no driver, no GPU or neither library (exit 4).
     open("sim:lazy", "sm_80").target is "sm_80".
     Source: CUDA Driver API, cuDeviceGet, for the numbers of GPUs.
     """
@@ -75,16 +82,29 @@ def open(name: str = "sim", target: str | None = None, *, without: Sequence[str]
         from refsim.device.sim import SimDevice
 
         policy: Any = simulated[1]  # one of SchedulePolicy, or None
-        device = SimDevice(name=name, policy=policy, without=tuple(without))
+        _check_arithmetic(arithmetic)
+        device = SimDevice(name=name, policy=policy, without=tuple(without), arithmetic=arithmetic)
         return device if target is None else replace(device, target=target_named(target).name)
     match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?(?::(pycuda|bindings|libcuda))?", name)
     if not match:
         raise RefsimError(
             "unknown-device", f"no device is called {name!r}", help="sim, sim:lazy, cuda, cuda:1, cuda:bindings"
         )
+    _check_arithmetic(arithmetic)
     from refsim.device.cuda import open_device
 
     opened = open_device(int(match[1] or 0), target, match[2])
     if without:
         raise RefsimError("unknown-check", "a real GPU makes no checks that could be left out", help="--device sim")
+    if arithmetic != "silicon":
+        raise RefsimError(
+            "unknown-arithmetic", f"a real GPU has its own arithmetic, not {arithmetic!r}", help="--device sim"
+        )
     return opened
+
+
+def _check_arithmetic(arithmetic: object) -> None:
+    from refsim.ptx import ARITHMETICS
+
+    if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
+        raise unknown("arithmetic", arithmetic, list(ARITHMETICS))

@@ -63,8 +63,8 @@ class Earlier:
 class SimLauncher(Card):
     """One kernel file loaded on a simulated GPU with empty memory.
 
-    A launch runs under the first `schedules` of its `orders`, or under one `policy` alone; `arithmetic` is how matrices are
-    multiplied. `traces` holds what each launch did, under its first order; with `count_banks` also how it used the banks.
+    A launch runs under the first `schedules` of its `orders`, or under one `policy` alone; `arithmetic` is that of
+    `Program.launch`. `traces` holds what each launch did, under its first order; with `count_banks` also how it used the banks.
     """
 
     program: ptx.Program
@@ -82,6 +82,7 @@ class SimLauncher(Card):
     buffers: list[Buffer] = field(default_factory=list)
     seconds: float = LAUNCH_SECONDS
     earlier: Earlier | None = None
+    assumed: list[str] = field(default_factory=list)
 
     def _line(self) -> str:
         return f"{self.target}, {len(self.buffers)} buffers, {len(self.traces)} launches"
@@ -235,6 +236,7 @@ class SimLauncher(Card):
         self.inexact += [
             f"{entry}: {line}" for line in (*trace.inexact, *trace.idealised, *map(str, trace.contractions))
         ]
+        self.assumed += [f"{entry}: {line}" for line in trace.assumed]
         self.notes += [f"{entry}: warning [{it.code}] {it.what}, at {it.where} ({it.rule})" for it in trace.warnings]
         self.notes += [f"{entry}: {note.what}, at {note.where}" for note in trace.notes]
         after = self.memory.snapshot() if trace.inexact else None
@@ -250,8 +252,8 @@ class SimLauncher(Card):
         conflicts = tuple(f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses)
         reached = tuple(self.following.reaches.values()) if self.following and self.has_followed else None
         left = changed_variables(self.program.module, self.program.key, self.memory)
-        open_, notes = (tuple(dict.fromkeys(texts)) for texts in (self.inexact, self.notes))
-        return Findings(open_, notes, conflicts, self.owner_of, reached, left)
+        open_, notes, assumed = (tuple(dict.fromkeys(texts)) for texts in (self.inexact, self.notes, self.assumed))
+        return Findings(open_, notes, conflicts, self.owner_of, reached, left, assumed)
 
     def orders(self, entry: str) -> tuple[SeededPolicy, ...]:
         """The orders that a launch of an entry is tried under."""
@@ -264,8 +266,8 @@ class SimLauncher(Card):
 class SimDevice(Card):
     """A simulated GPU of a target; `schedules` is how many orders of execution a moderate launch is tried under.
 
-    policy: "eager", "lazy" or "random" where one alone is wanted; arithmetic: "silicon" or "exact" for matrices;
-    without: the names of checks that are not made.
+    policy: "eager", "lazy" or "random" where one alone is wanted; arithmetic: "silicon", "exact" or "known", as for
+    a launch; without: the names of checks that are not made.
     """
 
     target: str = ptx.DEFAULT_TARGET
@@ -280,7 +282,8 @@ class SimDevice(Card):
     def describe(self) -> dict[str, str]:
         """What ran: the simulator and, after a launcher, the PTX with hash, flags and compiler."""
         off = {"without": ", ".join(off)} if (off := ptx.Checks(off=self.without).off) else {}
-        return {"device": f"simulated GPU ({self.target})", "target": self.target, **off, **self._built}
+        other = {} if self.arithmetic == "silicon" else {"arithmetic": self.arithmetic}
+        return {"device": f"simulated GPU ({self.target})", "target": self.target, **other, **off, **self._built}
 
     def program(self, code: KernelCode | Path | None) -> ptx.Program:
         """A kernel's code compiled and loaded, once per content; RefsimError call-needs-a-gpu for a Python function."""

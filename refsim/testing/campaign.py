@@ -14,7 +14,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
-from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, with_open_bits
+from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, graver, with_open_bits
 from refsim.testing.laws import check_oracle_repeats
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.replay import write_case
@@ -129,7 +129,7 @@ class _Ledger:
         if finding.status in (verdicts.UNSUPPORTED, verdicts.TIMEOUT):
             self.doubt = finding
             raise _Stopped
-        self.doubt = self.doubt or finding
+        self.doubt = graver(self.doubt, finding)
         return True
 
     def _count(self, problem: Any, found: Examined) -> None:

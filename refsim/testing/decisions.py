@@ -4,7 +4,8 @@ In this order: a fault of the device is raised before anything is compared, and 
 the promise fail, whatever arithmetic made them, in a second run over the same module as in the first.
 Bank conflicts fail where none were promised. Only then, and only where
 bits decide: elements that agree although arithmetic on their way has no fixed bits agree on this machine alone, and that is
-inconclusive. Where a bound decides, such arithmetic is a note.
+inconclusive; so is, a level below, that they agree by the bits of another target's chip, which nobody saw on this one.
+Where a bound decides, such arithmetic is a note.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from refsim.compare import Mismatch
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel, Outputs
 from refsim.testing.oracle_checks import NO_SLACK, Slack
-from refsim.testing.verdicts import FAIL, INEXACT, TIMEOUT, UNSUPPORTED
+from refsim.testing.verdicts import ASSUMED, FAIL, INEXACT, TIMEOUT, UNSUPPORTED
 
 LISTED = 6
 _STATUS_OF = {Kind.FAULT: FAIL, Kind.INCONCLUSIVE: UNSUPPORTED}
@@ -26,9 +27,9 @@ class Observation:
     """One run of a kernel: what it wrote, what differs beyond its promise, and what the device says about the run.
 
     `counts` are the elements of each output, and how many of them differ beyond the promise.
-    `inexact` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel promises not to
-    have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody followed them; `slack`
-    what bounds left open; `again` what a second run over the same module did otherwise, in words.
+    `inexact`, `assumed` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel
+    promises not to have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody
+    followed them; `slack` what bounds left open; `again` what a second run over the same module did otherwise, in words.
     """
 
     outputs: Outputs
@@ -41,6 +42,12 @@ class Observation:
     slack: Slack = NO_SLACK
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     again: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a chip of the target may have written other bits, as far as anybody knows."""
+        return bool(self.inexact or self.assumed)
 
 
 @dataclass(frozen=True)
@@ -61,37 +68,41 @@ class Finding:
 
 @dataclass
 class DecisionBits:
-    """What is known of the bits that arithmetic left open, over all runs so far."""
+    """What is known of the bits that arithmetic left open, over all runs so far; `assumed` are statements whose bits are
+    those of another target's chip."""
 
     statements: dict[str, None] = field(default_factory=dict)
+    assumed: dict[str, None] = field(default_factory=dict)
     reached: dict[str, None] = field(default_factory=dict)
     followed: int = 0
 
     def note(self, seen: Observation) -> None:
         """One more run was seen."""
         self.statements |= dict.fromkeys(seen.inexact)
+        self.assumed |= dict.fromkeys(seen.assumed)
         self.reached |= dict.fromkeys(seen.reached or ())
         self.followed += seen.reached is not None and seen.elements > 0
 
     def lines(self, kernel: Kernel) -> list[str]:
         """The statements, what their results decided, and what may be promised of such a kernel."""
-        if not self.statements:
+        lines = [f"bits are open after {listed(self.statements)}"] if self.statements else []
+        lines += [f"bits are assumed after {listed(self.assumed)}"] if self.assumed else []
+        if not lines:
             return []
-        lines = [f"bits are open after {listed(self.statements)}"]
         if self.reached:
             lines += [f"they decide more than values: {listed(self.reached)}"]
         elif self.followed:
             lines += [f"they reached no branch and no address ({self.followed} cases followed)"]
         if kernel.promise.is_bitwise:
-            lines += [
-                "help: Promise.WITHIN(ulps, because=...) or Promise.BOUNDED(because=...) can hold for such arithmetic"
-            ]
+            bounds = "Promise.WITHIN(ulps, because=...) or Promise.BOUNDED(because=...) can hold for such arithmetic"
+            seen = "--device cuda on a GPU of this target, or a target whose chip was recorded, decides"
+            lines += [f"help: {bounds if self.statements else seen}"]
         return lines
 
 
 def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
     """What a run says of the kernel's promise: None where it is kept."""
-    is_open = bool(seen.inexact)
+    is_open = seen.is_open
     if seen.mismatches:
         worst = max(seen.mismatches, key=badness)
         return Finding(FAIL, "\n".join(map(str, seen.mismatches)), problem, worst, is_open, seen.mismatches)
@@ -100,9 +111,12 @@ def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
     if seen.conflicts:
         text = "\n".join(["[bank-conflicts] promised are none", *seen.conflicts])
         return Finding(FAIL, text, problem, is_open=is_open)
-    if is_open and kernel.promise.is_bitwise:
+    if seen.inexact and kernel.promise.is_bitwise:
         text = "bits agree on this device; another may return others, which the promise does not allow"
         return Finding(INEXACT, text, problem, is_open=True)
+    if seen.assumed and kernel.promise.is_bitwise:
+        text = "bits agree if this target's chip returns what another's does, which nobody verified"
+        return Finding(ASSUMED, text, problem, is_open=True)
     return None
 
 
@@ -112,6 +126,11 @@ def with_open_bits(kernel: Kernel, finding: Finding | None, bits: DecisionBits) 
     if finding is None:
         return "", tuple(f"{line} (judged by the bound)" if not at else line for at, line in enumerate(lines))
     return "\n".join([finding.text, *(lines if finding.is_open else [])]), ()
+
+
+def graver(found: Finding | None, other: Finding) -> Finding:
+    """Of what two cases of a campaign leave open, the graver; the first of two that are alike."""
+    return other if found is None or (found.status == ASSUMED and other.status != ASSUMED) else found
 
 
 def blamed(error: RefsimError, problem: Any) -> Finding:

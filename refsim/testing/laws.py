@@ -144,6 +144,7 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
         mismatches=tuple(mismatch for mismatch in (*compared, *changed) if mismatch),
         elements=elements,
         inexact=seen.inexact,
+        assumed=seen.assumed,
         notes=(*seen.notes, *remarks),
         conflicts=tuple(use for use in seen.conflicts if use.startswith(kernel.conflict_free)),
         reached=seen.reached,
@@ -236,7 +237,7 @@ def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
     """Every output equals the oracle's as far as the kernel's promise goes; else BitsDiffer.
 
     The decision is that of `refsim verify` less what was written to inputs: promised bank conflicts, and bits that agree but
-    are open, raise PromiseNotKept.
+    are open or assumed, raise PromiseNotKept.
     """
     seen = observe(kernel, problem, device)
     finding = decide(kernel, replace(seen, mismatches=tuple(_only(seen.mismatches, inputs=False))), problem)

@@ -9,13 +9,14 @@ from refsim.errors import Kind, RefsimError, unknown
 from refsim.render import Command
 from refsim.render.cards import Card, Facts
 
-PASS, FAIL, INEXACT = "pass", "fail", "inexact"
+PASS, FAIL, INEXACT, ASSUMED = "pass", "fail", "inexact", "assumed"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
 
 KIND_OF = {
     PASS: None,
     FAIL: Kind.FAULT,
     INEXACT: Kind.INCONCLUSIVE,
+    ASSUMED: Kind.INCONCLUSIVE,
     UNSUPPORTED: Kind.INCONCLUSIVE,
     TIMEOUT: Kind.INCONCLUSIVE,
     NOT_RUN: Kind.MISSING,

@@ -28,7 +28,7 @@ extern "C" __global__ void other_warps_first(unsigned* flag, unsigned* y, unsign
 extern "C" __global__ void other_warps_first_inexact(unsigned* flag, float* y, unsigned index) {
     if (threadIdx.x == 0) atomicExch(flag, 1u);
     if (threadIdx.x > 32 && threadIdx.x % 32 == 0 && atomicAdd(flag, 0u) == 0) y[index] = 1;
-    if (threadIdx.x == 1) y[0] = __expf((float)(index >> 31));
+    if (threadIdx.x == 1) atomicAdd(y, 1.0f);
 }
 extern "C" __global__ void meets_at_a_shuffle(unsigned* y) {
     __shared__ unsigned tile[32];
@@ -114,8 +114,8 @@ def test_a_byte_that_is_written_under_some_orders_only_is_refused(file):
 
 
 def test_inexact_kernels_are_tried_under_every_order_for_faults(file):
-    """Their bytes are not compared, and those of the first order stay; what ex2 returns on sm_80 is not recorded."""
-    with device.open("sim", "sm_80").launcher(file) as launcher:
+    """Their bytes are not compared, and those of the first order stay: a float sum depends on the order of arrival."""
+    with device.open("sim").launcher(file) as launcher:
         flag = launcher.upload(np.zeros(1, np.uint32), name="flag", writable=True)
         y = launcher.upload(np.zeros(2, np.float32), name="y", writable=True)
         launcher.launch("other_warps_first_inexact", (1,), (512,), [flag, y, np.uint32(1)])

@@ -1,9 +1,10 @@
-"""Instructions of the special-function unit: the chip's bits on sm_90, the same bits marked inexact elsewhere."""
+"""Instructions of the special-function unit: the chip's bits on sm_90, the same bits marked as assumed elsewhere."""
 
 import numpy as np
 import pytest
 
 from refsim import ptx
+from refsim.errors import Kind, RefsimError
 from refsim.silicon.scalar_probe import ScalarForm, kind_bits, probe_module
 
 ONE = {"rcp": 0x3F0A54EA, "rsqrt": 0x3F3C2EE6, "sqrt": 0x3FAE20D1, "ex2": 0x4066D1EA, "lg2": 0x3F6354C1}
@@ -21,34 +22,53 @@ DOUBLE = {  # of 3 and one place more, whose lower word only rsqrt without .ftz 
 }
 
 
-def launched(name: str, body: str, operands: int, target: str) -> tuple[int, bool]:
-    """The result of X, or of 1 / X, and whether no bits were left open."""
-    return ran(ScalarForm(name, ("f32",) * operands, 32, body), [0x3F800000, X] if operands == 2 else [X], target)
+def run(
+    name: str, body: str, operands: int, target: str, arithmetic: ptx.Arithmetic = "silicon"
+) -> tuple[int, ptx.Trace]:
+    """The result of X, or of 1 / X, and what the launch says of it."""
+    form = ScalarForm(name, ("f32",) * operands, 32, body)
+    return ran(form, [0x3F800000, X] if operands == 2 else [X], target, arithmetic)
 
 
-def ran(form: ScalarForm, words: list[int], target: str) -> tuple[int, bool]:
-    """The result of these operands in every lane, and whether no bits were left open."""
+def ran(
+    form: ScalarForm, words: list[int], target: str, arithmetic: ptx.Arithmetic = "silicon"
+) -> tuple[int, ptx.Trace]:
+    """The result of these operands in every lane, and what the launch says of it."""
     text = probe_module([form]).replace("sm_90a", target)
     columns = [np.full(32, word, f"u{form.result // 8}") for word in words]
     found = np.zeros(32, f"u{form.result // 8}")
-    trace = ptx.load(text).launch("form_0", (1,), (32,), [*columns, found, np.uint32(32)])
+    arguments = [*columns, found, np.uint32(32)]
+    trace = ptx.load(text).launch("form_0", (1,), (32,), arguments, arithmetic=arithmetic)
     assert len(set(found.tolist())) == 1
-    return int(found[0]), trace.is_exact
+    return int(found[0]), trace
+
+
+def certain(trace: ptx.Trace, opcode: str, target: str) -> bool:
+    """Whether a launch of one statement is exact where its chip was recorded, and says what it assumes elsewhere."""
+    assert trace.inexact == ()
+    if target.startswith("sm_90"):
+        return trace.is_exact and trace.assumed == ()
+    (said,) = trace.assumed
+    ends = said.startswith(f"{opcode} at PTX line ") and said.endswith(f": as on sm_90, unverified on {target}")
+    return ends and not trace.is_exact and len(trace.open_lines) == 1
 
 
 @pytest.mark.parametrize("target", ["sm_90", "sm_90a", "sm_80", "sm_100a"])
 @pytest.mark.parametrize("name", ONE)
 def test_functions(name: str, target: str) -> None:
     for ftz in ("", ".ftz"):
-        found = launched(name, f"{name}.approx{ftz}.f32 %d, %a;", 1, target)
-        assert found == (ONE[name], target.startswith("sm_90"))
+        opcode = f"{name}.approx{ftz}.f32"
+        found, trace = run(name, f"{opcode} %d, %a;", 1, target)
+        assert found == ONE[name]
+        assert certain(trace, opcode, target)
 
 
 @pytest.mark.parametrize("opcode", ["div.approx", "div.full", "div.approx.ftz", "div.full.ftz"])
 def test_quotients_are_products_with_the_reciprocal(opcode: str) -> None:
     for target in ("sm_90a", "sm_89"):
-        found = launched(opcode, f"{opcode}.f32 %d, %a, %b;", 2, target)
-        assert found == (ONE["rcp"], target == "sm_90a")
+        found, trace = run(opcode, f"{opcode}.f32 %d, %a, %b;", 2, target)
+        assert found == ONE["rcp"]
+        assert certain(trace, f"{opcode}.f32", target)
 
 
 @pytest.mark.parametrize("target", ["sm_90", "sm_90a", "sm_100a"])
@@ -57,8 +77,73 @@ def test_functions_of_other_widths(opcode: str, target: str) -> None:
     operand, result = (NARROW | DOUBLE)[opcode]
     kind = opcode.rpartition(".")[2]
     form = ScalarForm(opcode, (kind,), kind_bits(kind), f"{opcode} %d, %a;")
-    assert ran(form, [operand], target) == (result, target.startswith("sm_90"))
+    found, trace = ran(form, [operand], target)
+    assert found == result
+    assert certain(trace, opcode, target)
 
 
 def test_functions_that_are_not_recorded_stay_open() -> None:
-    assert launched("sin", "sin.approx.f32 %d, %a;", 1, "sm_90a")[1] is False
+    trace = run("sin", "sin.approx.f32 %d, %a;", 1, "sm_90a")[1]
+    assert (len(trace.inexact), trace.assumed, trace.is_exact) == (1, (), False)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("opcode", ["ex2.approx.ftz.f32", "div.full.f32"])
+def test_known_arithmetic_refuses_what_is_assumed(opcode: str, target: str) -> None:
+    """The refusal names the instruction, its line and the target; where the chip was recorded nothing is refused."""
+    operands = 2 if opcode.startswith("div") else 1
+    body = f"{opcode} %d, %a{', %b' if operands == 2 else ''};"
+    want, _ = run("one", body, operands, target)
+    if target == "sm_90a":
+        assert run("one", body, operands, target, "known")[0] == want
+        return
+    with pytest.raises(
+        RefsimError, match="the bits of its result are assumed: those of sm_90, unverified on sm_80"
+    ) as caught:
+        run("one", body, operands, target, "known")
+    assert (caught.value.code, caught.value.kind) == ("open-bits", Kind.INCONCLUSIVE)
+    assert caught.value.where.startswith(f"{opcode} at PTX line ")
+
+
+ONE_ENTRY = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry one(.param .u64 y) {{
+.reg .b64 %rd<2>; .reg .f32 %f<2>; .reg .pred %p<2>;
+ld.param.u64 %rd1, [y];
+ld.global.f32 %f0, [%rd1];
+setp.gt.f32 %p0, %f0, 0f3F800000;
+{body}
+st.global.f32 [%rd1], %f1;
+ret;
+}}
+"""
+OPEN = {
+    "an order of arrival": "atom.global.add.f32 %f1, [%rd1], 0f3F800000;",
+    "a contraction": "mul.f32 %f1, %f0, %f0; add.f32 %f1, %f1, %f0;",
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_known_arithmetic_refuses_what_is_open(name: str) -> None:
+    program = ptx.load(ONE_ENTRY.format(body=OPEN[name]))
+    assert not program.launch("one", 1, 1, [np.zeros(1, np.float32)]).is_exact
+    with pytest.raises(RefsimError, match="the bits of its result are left open") as caught:
+        program.launch("one", 1, 1, [np.zeros(1, np.float32)], arithmetic="known")
+    assert caught.value.where.startswith(OPEN[name].partition(" ")[0])
+
+
+@pytest.mark.parametrize("guard", ["@%p0 ", "@!%p0 bra OVER; "])
+def test_what_no_lane_runs_is_neither_marked_nor_refused(guard: str) -> None:
+    text = ONE_ENTRY.format(body=f"mov.f32 %f1, %f0; {guard}ex2.approx.ftz.f32 %f1, %f0; OVER:").replace(
+        "sm_90a", "sm_80"
+    )
+    program = ptx.load(text)
+    y = np.ones(1, np.float32)
+    assert program.launch("one", 1, 1, [y], arithmetic="known").is_exact
+    assert y[0] == 1
+    y[0] = 2
+    assert len(program.launch("one", 1, 1, [y.copy()]).assumed) == 1
+    with pytest.raises(RefsimError, match="open-bits"):
+        program.launch("one", 1, 1, [y], arithmetic="known")
+    assert y[0] == 2

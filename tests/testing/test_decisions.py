@@ -13,6 +13,7 @@ from refsim.testing.runs import examine
 
 PROBLEM = Tensor(40, "bf16", "gaussian")
 OPEN = "rcp.approx.ftz.f32 at PTX line 7"
+ASSUMED = "ex2.approx.ftz.f32 at PTX line 9: as on sm_90, unverified on sm_80"
 CONFLICT = "ldmatrix.x4 at PTX line 3: 8 wavefronts"
 WITHIN = Promise.WITHIN(2, because="rcp.approx: 1 ulp, and one of the rounding")
 
@@ -58,6 +59,13 @@ def status(kernel, device, problem=PROBLEM):
         (Promise.BITWISE_EXCEPT_NAN_PAYLOAD, 0, {"inexact": (OPEN,)}, "inexact"),
         (Promise.BITWISE, 1, {"inexact": (OPEN,)}, "fail"),
         (Promise.BITWISE, 0, {"inexact": (OPEN,), "conflicts": (CONFLICT,)}, "fail"),
+        (Promise.BITWISE, 0, {"assumed": (ASSUMED,)}, "assumed"),
+        (Promise.BITWISE_EXCEPT_NAN_PAYLOAD, 0, {"assumed": (ASSUMED,)}, "assumed"),
+        (Promise.BITWISE, 0, {"assumed": (ASSUMED,), "inexact": (OPEN,)}, "inexact"),
+        (Promise.BITWISE, 1, {"assumed": (ASSUMED,)}, "fail"),
+        (Promise.BITWISE, 0, {"assumed": (ASSUMED,), "conflicts": (CONFLICT,)}, "fail"),
+        (WITHIN, 2, {"assumed": (ASSUMED,)}, "pass"),
+        (WITHIN, 3, {"assumed": (ASSUMED,)}, "fail"),
         (WITHIN, 2, {"inexact": (OPEN,)}, "pass"),
         (WITHIN, 3, {"inexact": (OPEN,)}, "fail"),
         (WITHIN, 2, {"conflicts": (CONFLICT,)}, "fail"),
@@ -72,7 +80,7 @@ def test_order_of_decisions(halve_kernel, fake_device, off_by, promise, ulps, se
     if expected == "pass":
         laws.agrees_with_oracle(kernel, PROBLEM, device)
         return
-    with pytest.raises(PromiseNotKept if "conflicts" in seen or expected == "inexact" else BitsDiffer):
+    with pytest.raises(PromiseNotKept if "conflicts" in seen or expected in ("inexact", "assumed") else BitsDiffer):
         laws.agrees_with_oracle(kernel, PROBLEM, device)
 
 
@@ -219,3 +227,27 @@ def test_a_replayed_case_counts_like_a_campaign(halve_kernel, fake_device, off_b
     verdict = run_campaign(kernel, fake_device(off_by(1)), cases=0, failures_dir=tmp_path)
     again = replay_case(verdict.replay, fake_device(off_by(1)), kernel)
     assert (again.status, again.differing, again.exit_code) == ("fail", 1, 1)
+
+
+@pytest.mark.parametrize("promise", [Promise.BITWISE, WITHIN])
+@pytest.mark.parametrize("first", ["assumed", "inexact"])
+def test_of_cases_that_leave_bits_open_the_gravest_is_the_verdict(halve_kernel, fake_device, promise, first):
+    """Some problems reach an instruction whose bits are assumed, others one whose bits are open, in whichever order."""
+    seen = {"assumed": {"assumed": (ASSUMED,)}, "inexact": {"inexact": (OPEN,)}}
+    devices = {name: fake_device(**findings) for name, findings in seen.items()}
+    device = devices[first]
+    launch = device.launcher
+
+    def launcher(code, **options):
+        return launch(code, **options) if device.launches == 0 else devices[other].launcher(code, **options)
+
+    other = next(name for name in seen if name != first)
+    device.launcher = launcher
+    two = replace(halve_kernel, promise=promise, corpus=(PROBLEM, replace(PROBLEM, n=3)))
+    verdict = run_campaign(two, device, cases=0)
+    bitwise = promise is Promise.BITWISE
+    assert verdict.status == ("inexact" if bitwise else "pass")
+    said = verdict.finding if bitwise else "\n".join(verdict.notes)
+    assert f"bits are open after {OPEN}" in said
+    assert f"bits are assumed after {ASSUMED}" in said
+    assert Verdict.from_json(verdict.to_json()) == verdict

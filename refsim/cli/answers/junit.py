@@ -17,8 +17,8 @@ _ELEMENT = {"fail": "failure", "not-run": "skipped"}  # what decides nothing is 
 def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None = None) -> str:
     """One test suite; `ended` is the kernel at which an error of the user's ended the run, and that error.
 
-    `fail` is a failure, `inexact`, `unsupported` and `timeout` are errors with that type, a kernel that `--fail-fast` left out
-    is skipped. The text of each is what `refsim verify` prints.
+    `fail` is a failure, `inexact`, `assumed`, `unsupported` and `timeout` are errors with that type, a kernel that
+    `--fail-fast` left out is skipped. The text of each is what `refsim verify` prints.
     """
     cases = [_case(each) for each in all_judged]
     if ended is not None:

@@ -22,6 +22,7 @@ COLUMNS = (
 )
 DEVICE_KEYS = (
     "device",
+    "arithmetic",
     "without",
     "driver",
     "compiler",

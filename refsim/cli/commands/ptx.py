@@ -35,6 +35,7 @@ FAMILY_COLUMNS = (
     Column("family", strong=True),
     Column("mnemonics"),
     Column("forms", align="right"),
+    Column("assumed", label="recorded on some targets", align="right", drop=1),
     Column("inexact", label="marked inexact", align="right", drop=1),
 )
 OPCODES = (
@@ -111,19 +112,23 @@ def _exact(clause: "Instruction") -> str:
 def _how_exact(clause: "Instruction") -> str:
     if not clause.inexact:
         return "yes"
-    elsewhere = "silicon may differ, results are marked inexact"
-    return (
-        f"as recorded on {' and '.join(clause.recorded)}; on other targets {elsewhere}"
-        if clause.recorded
-        else f"no: {elsewhere}"
-    )
+    if clause.recorded:
+        return f"as recorded on {' and '.join(clause.recorded)}; on other targets the same bits, which are assumed"
+    return "no: silicon may differ, results are marked inexact"
 
 
 def _families(known: "list[Instruction]") -> "Iterator[tuple[Cell, ...]]":
     for family in sorted({_family(clause) for clause in known}):
         members = [clause for clause in known if _family(clause) == family]
         mnemonics = sorted({clause.mnemonic for clause in members})
-        yield family, " ".join(mnemonics), len(members), sum(clause.inexact for clause in members)
+        recorded = sum(bool(clause.recorded) for clause in members)
+        yield (
+            family,
+            " ".join(mnemonics),
+            len(members),
+            recorded,
+            sum(clause.inexact for clause in members) - recorded,
+        )
 
 
 def _coverage_of(files: tuple[Path, ...]) -> Answer:

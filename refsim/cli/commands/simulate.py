@@ -21,7 +21,7 @@ from refsim.cli.answers.launch_views import (
     steps_table,
 )
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
-from refsim.cli.devices import without_option
+from refsim.cli.devices import arithmetic_option, without_option
 from refsim.cli.extents import Positive, Whole
 from refsim.cli.launches import (
     ARGUMENT_RULE,
@@ -134,12 +134,7 @@ class Launched:
     "them, as verify does, and the same bytes must be written.",
 )
 @click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
-@click.option(
-    "--arithmetic",
-    default="silicon",
-    show_default=True,
-    help="silicon or exact: matrices multiplied as the target does, or summed exactly (faster).",
-)
+@arithmetic_option
 @click.option("--banks/--no-banks", default=True, help="Count the bank conflicts of shared memory.")
 @click.option(
     "--seconds",
@@ -250,6 +245,7 @@ def _record(
             Entry("thread_instructions", trace.instructions, label="thread-instructions"),
             Entry("exact", trace.is_exact),
             Entry("inexact", trace.inexact + trace.idealised),
+            Entry("assumed", trace.assumed),
             Entry("contractions", tuple(map(str, trace.contractions))),
             Entry("without", trace.off),
             Entry("saved", tuple(str(path) for _, path in targets)),

@@ -13,7 +13,7 @@ from refsim.cli.answers import verdicts
 from refsim.cli.answers.judged import Judged, judged
 from refsim.cli.answers.junit import junit
 from refsim.cli.delivery import Answer, answers, require_writable, save
-from refsim.cli.devices import device_options, need, opened, without_option
+from refsim.cli.devices import arithmetic_option, device_options, need, opened, without_option
 from refsim.cli.extents import Whole
 from refsim.cli.names import Name
 from refsim.cli.progress import reporting
@@ -24,6 +24,7 @@ from refsim.errors import RefsimError
 if TYPE_CHECKING:
     from refsim.device import Device
     from refsim.kernels import Kernel
+    from refsim.ptx import Arithmetic
     from refsim.testing.campaign import Progress
 
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 )
 @device_options
 @without_option
+@arithmetic_option
 @click.option("--profile", default="quick", show_default=True, help="quick, ci or night: how many cases are generated.")
 @click.option("--cases", type=Whole(0), help="Generated cases of each kernel, instead of the profile's.")
 @click.option("--seed", type=Whole(0), help="Draw the cases of this seed.")
@@ -74,6 +76,7 @@ def verify(
     failures: Path,
     files: tuple[Path, ...],
     without: tuple[str, ...],
+    arithmetic: "Arithmetic",
     suspect_seconds: int | None,
     fail_fast: bool,
     junit_file: Path | None,
@@ -102,6 +105,7 @@ def verify(
         failures,
         files,
         without,
+        arithmetic,
         suspect_seconds,
         fail_fast,
         junit_file,
@@ -109,7 +113,7 @@ def verify(
     run.check()
     if not rerun:
         return run.once()
-    run.device = opened(device_name, target, without)
+    run.device = opened(device_name, target, without, arithmetic)
     return iter(Watched(run.attempt, run.watched, waiting=_say_waiting))
 
 
@@ -117,6 +121,7 @@ def verify(
 @click.argument("case", type=click.Path(path_type=Path))
 @device_options
 @without_option
+@arithmetic_option
 @click.option("--trust", is_flag=True, help="Run the Python file that the case names, wherever it lies.")
 @click.option(
     "--suspects",
@@ -129,7 +134,13 @@ def verify(
 )
 @answers
 def replay(
-    case: Path, device_name: str, target: str | None, without: tuple[str, ...], trust: bool, suspect_seconds: int
+    case: Path,
+    device_name: str,
+    target: str | None,
+    without: tuple[str, ...],
+    arithmetic: "Arithmetic",
+    trust: bool,
+    suspect_seconds: int,
 ) -> Answer:
     """Run the one problem of a CASE file that a failed `refsim verify` wrote.
 
@@ -145,7 +156,7 @@ def replay(
     if file is not None and sys.stdin.isatty() and sys.stderr.isatty():
         trust = click.confirm(f"{case} names {file}, which lies outside this project. Run it?", err=True)
     kernel, _ = load_case(case, trust=trust)
-    device = opened(device_name, target, without)
+    device = opened(device_name, target, without, arithmetic)
     return verdicts.answer([judged(kernel, replay_case(case, device, kernel, suspect_seconds=suspect_seconds))])
 
 
@@ -163,6 +174,7 @@ class _Run:
     failures: Path
     files: tuple[Path, ...]
     without: tuple[str, ...]
+    arithmetic: "Arithmetic"
     suspect_seconds: int | None
     fail_fast: bool
     junit_file: Path | None
@@ -184,7 +196,7 @@ class _Run:
         at: Kernel | None = None
         try:
             self.declared = self._chosen()
-            self.device = self.device or opened(self.device_name, self.target, self.without)
+            self.device = self.device or opened(self.device_name, self.target, self.without, self.arithmetic)
             with reporting(sys.stderr) as report:
                 for at in self.declared:
                     found.append(self._one(at, self.device, found, report))

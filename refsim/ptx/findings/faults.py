@@ -21,6 +21,21 @@ def fault(code: str, what: str, statement: Statement, who: str = "", rule: str =
     return RefsimError(code, what, where=where, rule=rule, help=help, kind=Kind.FAULT)
 
 
+def open_bits(where: str, target: str, recorded: str = "") -> RefsimError:
+    """The refusal of a statement whose bits are not known on a target; `recorded`: the one whose chip's bits it returns."""
+    found = f"are assumed: those of {recorded}, unverified on {target}" if recorded else "are left open"
+    return RefsimError(
+        "open-bits",
+        f"the bits of its result {found}",
+        where,
+        rule="arithmetic 'known' takes no result whose bits the chip may choose otherwise",
+        help=f"a target whose chip was recorded, such as {recorded}; or arithmetic 'silicon'"
+        if recorded
+        else "arithmetic 'silicon'",
+        kind=Kind.INCONCLUSIVE,
+    )
+
+
 def is_fault(error: RefsimError) -> bool:
     """Whether an error says that the kernel is wrong, rather than the request.
 

@@ -41,10 +41,12 @@ class BankUse:
 @dataclass
 class LaunchFindings:
     """What a launch saw besides its results: `recorded` holds the first finding of each code and source line, `notes` what
-    makes no kernel wrong, `printed` who printed which text, `maps` where in global memory it made tensor maps."""
+    makes no kernel wrong, `assumed` the statements, by PTX line, that returned the bits of another target's chip, and which,
+    `printed` who printed which text, `maps` where in global memory it made tensor maps."""
 
     instructions: int = 0
     inexact: dict[int, Statement] = field(default_factory=dict)
+    assumed: dict[int, tuple[Statement, str]] = field(default_factory=dict)
     idealised: dict[int, Statement] = field(default_factory=dict)
     recorded: dict[tuple[str, str], RefsimError] = field(default_factory=dict)
     warnings: dict[tuple[str, str], RefsimError] = field(default_factory=dict)

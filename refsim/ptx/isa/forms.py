@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from refsim.ptx.isa.opcodes import OpcodeForm, parse_opcode
 from refsim.ptx.isa.unmodelled import missing
@@ -32,6 +32,8 @@ from refsim.sources import Source
 Clause = Callable[..., Any]
 # How undefined bits pass an instruction, see refsim.ptx.checks.undefined_bits: "whole", or a function.
 Rule = str | Callable[..., Any]
+# How much is known of the bits that an instruction returns on a target, the surest first.
+Certainty = Literal["exact", "assumed", "inexact"]
 
 _OPERAND = re.compile(
     r"(?P<open>\[?)(?P<inside>\{?)(?P<both>\+?)(?P<name>\w+)(?::(?P<type>\w+))?\}?\]?(?P<many>\*\*|\*\d*)?(?P<optional>\??)$"
@@ -78,10 +80,10 @@ class Instruction:
 
     `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited, "mask"
     the lanes that its operand "mask" names, "warpgroup" all of four warps. `flow` marks a clause that itself tells the
-    machine where its lanes go on. `inexact` marks results that the ISA leaves open (`.approx`), but on the targets
-    in `recorded`, whose chip's bits they are. `since` is the first target that has it, `later` that of single words of the
-    opcode. `undefined` says which bits of the results are undefined where bits of the sources are: "whole", any makes all
-    undefined, or a function. `stacks`
+    machine where its lanes go on. `inexact` marks results that the ISA leaves open (`.approx`); those of a clause with
+    `recorded` are the bits of the chip of these targets, and assumed on every other. `since` is the first target that has it,
+    `later` that of single words of the opcode. `undefined` says which bits of the results are undefined where bits of the
+    sources are: "whole", any makes all undefined, or a function. `stacks`
     promises that whole warps are computed each for itself, and that the clause asks its lanes for no more than their number
     and the arithmetic. `keeps_registers` hands its vectors over as registers, which it goes on to use behind the
     instruction; `length` says of how many registers a vector `**` is. `by_kind`: what kinds of operands stand in the text
@@ -112,9 +114,12 @@ class Instruction:
     together: bool = False
     recorded: tuple[str, ...] = ()
 
-    def is_inexact(self, target: str) -> bool:
-        """Whether the chip of a target may give other bits."""
-        return self.inexact and target not in self.recorded
+    def certainty(self, target: str) -> Certainty:
+        """Whether its bits are those of a target's chip: "exact"; "assumed", they are those of a recorded chip, and nobody
+        looked at this one; "inexact", they are those of no chip."""
+        if not self.inexact or target in self.recorded:
+            return "exact"
+        return "assumed" if self.recorded else "inexact"
 
     @property
     def ends_block(self) -> bool:

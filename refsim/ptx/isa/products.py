@@ -37,8 +37,9 @@ from refsim.numerics.sparse import gathered, sparsity_of
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
 
-Arithmetic = Literal["silicon", "exact"]
+Arithmetic = Literal["silicon", "exact", "known"]
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
+KNOWN: Arithmetic = "known"  # that of silicon, in a launch that refuses what leaves bits open
 INTEGERS = (S8.name, U8.name)
 SETTLED = (S32, F64)  # accumulators whose results are the same in both arithmetics
 DOUBLE_BITS = 53

@@ -202,8 +202,8 @@ class Writer:
         wants_lanes = step.bound.clause.wants_lanes
         if wants_lanes:
             self.lines.append(f"lanes.statement = {self.constant(step.statement)}")
-        if step.inexact:
-            self.lines.append(f"lanes.machine.mark_inexact({self.constant(step.statement)})")
+        if step.guard is None:
+            self.marked(step)
         targets = [f"r{index}" for index in step.writes()]
         left = self.left_side(step)
         if step.guard is None:
@@ -212,6 +212,10 @@ class Writer:
         else:
             self.guarded(step, function, arguments, targets, left)
         self.wrote(step)
+
+    def marked(self, step: Step, indent: str = "") -> None:
+        if step.certainty != "exact":
+            self.lines.append(f"{indent}{self.constant(step)}.mark_open(lanes.machine)")
 
     def wrote(self, step: Step) -> None:
         """The step has written its results; a register that only some lanes wrote may be unwritten in the others."""
@@ -236,8 +240,7 @@ class Writer:
         if clause.wants_lanes:
             self.lines.append(f"lanes.statement = {self.constant(step.statement)}")
             arguments.insert(0, "lanes")
-        if step.inexact:
-            self.lines.append(f"lanes.machine.mark_inexact({self.constant(step.statement)})")
+        self.marked(step)
         function = self.constant(partial(clause.function, **keywords) if keywords else clause.function)
         call = f"{function}({', '.join(arguments)})"
         for result, type in step.results:
@@ -266,7 +269,7 @@ class Writer:
             step.guard is None
             and not clause.wants_lanes
             and not clause.counts_results
-            and not step.inexact
+            and step.certainty == "exact"
             and len(step.results) == 1
             and isinstance(step.results[0][0], int)
             and (len(step.bound.results) == 1 or step.results[0][1].name == "pred")
@@ -300,6 +303,7 @@ class Writer:
             self.register(index)
         self.lines.append(f"chosen = lanes.select(lanes.full({guard}))")
         self.lines.append("if chosen is not None:")
+        self.marked(step, "    ")
         if step.bound.clause.wants_lanes:
             arguments = ["chosen"] + [f"part(lanes, {guard}, {argument})" for argument in arguments]
             fresh = [f"n{name}" for name in targets]

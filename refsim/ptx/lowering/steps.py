@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
-from refsim.ptx.isa.forms import OperandForm
+from refsim.ptx.isa.forms import Certainty, OperandForm
 from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Constant, Source, registers_of
 from refsim.ptx.text.lexer import malformed
 from refsim.ptx.text.syntax import (
@@ -49,7 +50,15 @@ class Step:
     sources: tuple[tuple[Source, PtxType], ...]
     results: tuple[tuple[Result, PtxType], ...]
     guard: Guard | None
-    inexact: bool
+    certainty: Certainty
+
+    def mark_open(self, machine: Context) -> None:
+        """Tell the machine that its results are not known to be the bits of the target's chip, where they are not."""
+        match self.certainty:
+            case "inexact":
+                machine.mark_inexact(self.statement)
+            case "assumed":
+                machine.mark_assumed(self.statement, self.bound.clause.recorded[0])
 
     @cached_property
     def mask_at(self) -> int | None:
@@ -136,8 +145,8 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
             sources.append((None if operand is _ABSENT else match.source(operand, form, own), own))
     if bound.clause.keeps_registers:
         match.check_kept(sources)
-    inexact = bound.clause.is_inexact(target)
-    return Step(statement, bound, tuple(sources), tuple(results), statement.guard, inexact)
+    certainty = bound.clause.certainty(target)
+    return Step(statement, bound, tuple(sources), tuple(results), statement.guard, certainty)
 
 
 _ABSENT: Any = object()

@@ -14,9 +14,10 @@ from refsim.errors import RefsimError, unknown
 from refsim.integers import is_whole
 from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
+from refsim.ptx.findings.faults import open_bits
 from refsim.ptx.findings.record import BankUse, LaunchFindings
 from refsim.ptx.findings.table import Checks
-from refsim.ptx.isa.products import ARITHMETICS, Arithmetic
+from refsim.ptx.isa.products import ARITHMETICS, KNOWN, Arithmetic
 from refsim.ptx.lowering.blocks import Code, lower
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.lowering.single_step import single_stepped
@@ -46,7 +47,8 @@ LONGEST_NAME = 60  # at a prompt: mangled names may have hundreds of letters
 
 @dataclass(frozen=True, repr=False)
 class Trace(Card):
-    """What one launch did: thread-instructions run, inexact instructions met, findings that checks recorded (the first
+    """What one launch did: thread-instructions run, inexact instructions met, those whose bits are assumed (what another
+    target's chip returns), findings that checks recorded (the first
     of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
     matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
     and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing. `off` names the checks
@@ -65,6 +67,7 @@ class Trace(Card):
     off: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()
     open_lines: frozenset[int] = frozenset()
+    assumed: tuple[str, ...] = ()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -73,9 +76,9 @@ class Trace(Card):
 
     @property
     def is_exact(self) -> bool:
-        """Whether every result is what silicon must return too: no `.approx`, no order-dependent sum, no contraction, no
-        matrix product by another arithmetic than the chip's."""
-        return not (self.inexact or self.contractions or self.idealised)
+        """Whether every result is what silicon must return too: no `.approx` whose bits are open or assumed, no sum that
+        depends on an order, no contraction, no matrix product by another arithmetic than the chip's."""
+        return not (self.inexact or self.assumed or self.contractions or self.idealised)
 
     def _line(self) -> str:
         return f"{_shortened(self.entry)}: {self.instructions} instructions, {len(self.findings)} findings"
@@ -84,6 +87,7 @@ class Trace(Card):
         for label, said in (("finding", self.findings), ("warning", self.warnings), ("note", self.notes)):
             yield from ((label, f"[{error.code}] {error.what} ({error.where})") for error in said)
         yield from (("inexact", text) for text in self.inexact)
+        yield from (("assumed", text) for text in self.assumed)
         yield from (("printed", text) for text in self.printed)
 
 
@@ -155,7 +159,8 @@ class Program(Card):
         (a pointer into `memory` is np.uint64), a struct is bytes, a structured scalar or an object that bytes() takes.
         policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at
         the wait, "random" picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target
-        does, "exact" sums exactly, rounds once. cooperative: all blocks are resident at once, may meet at a grid barrier.
+        does, "exact" sums exactly, rounds once, "known" is "silicon" and refuses results whose bits are open or assumed.
+        cooperative: all blocks are resident at once, may meet at a grid barrier.
         programmatic: the launch before it in this memory lets it begin early, by griddepcontrol.launch_dependents; this one
         is held to that, and runs when that has ended.
         observer: told of every statement, watching: of every access to some bytes, following: what open bits reach. Raises
@@ -206,6 +211,8 @@ class Program(Card):
         """A launch that is checked and placed and has not run, and where the arrays among its arguments lie."""
         code = (self.code if observer is None else self.stepped)(entry)
         _check_words(policy, arithmetic)
+        if arithmetic == KNOWN and code.contractions:
+            raise open_bits(str(code.contractions[0]), self.target)
         _check_numbers(code, shared_bytes=shared_bytes, seed=seed)
         _check_flags(code, cooperative=cooperative, programmatic=programmatic)
         _check_helpers(code, memory, checks, observer, watching, following)
@@ -328,7 +335,12 @@ def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Tr
         tuple(note for note in findings.notes.values() if checks.level(note.code) != "off"),
         checks.off,
         findings.printed_lines(),
-        frozenset(findings.inexact) | frozenset(findings.idealised) | {each.total.line for each in code.contractions},
+        frozenset((*findings.inexact, *findings.assumed, *findings.idealised))
+        | {each.total.line for each in code.contractions},
+        tuple(
+            f"{place(statement)}: as on {recorded}, unverified on {launch.target}"
+            for statement, recorded in findings.assumed.values()
+        ),
     )
 
 

@@ -28,9 +28,10 @@ from refsim.ptx.execution.masks import UnwrittenReadError
 from refsim.ptx.execution.register_file import Registers, Unwritten
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
-from refsim.ptx.findings.faults import DoubtError, fault
+from refsim.ptx.findings.faults import DoubtError, fault, open_bits
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
+from refsim.ptx.isa.products import KNOWN
 from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate
 from refsim.ptx.lowering.steps import Step
@@ -55,7 +56,7 @@ from refsim.ptx.sync.register_pool import RegisterPool
 from refsim.ptx.sync.tensor_columns import TensorColumns
 from refsim.ptx.sync.transfer_counts import TransferCounts
 from refsim.ptx.sync.warp_sync import Meetings, merged
-from refsim.ptx.text.syntax import Statement
+from refsim.ptx.text.syntax import Statement, place
 
 _BITS = 2.0 ** np.arange(32)
 _APART = 0x9E3779B97F4A7C15  # the clocks of two random schedules, so that no high bit of a clock is the same in all
@@ -106,7 +107,7 @@ class Machine:
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings
-        self.target, self.arithmetic, self.observer, self.watching = target, arithmetic, observer, watching
+        self.target, self.asked, self.observer, self.watching = target, arithmetic, observer, watching
         self.deadline, self.in_shared, self.tracking, self.is_on_trial = deadline, in_shared, tracking, False
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
         poison = bytes([(POISON + seed) & 0xFF])
@@ -199,8 +200,21 @@ class Machine:
             case "warning":
                 self.findings.warn(error, statement)
 
+    @property
+    def arithmetic(self) -> str:
+        return "silicon" if self.asked == KNOWN else self.asked
+
     def mark_inexact(self, statement: Statement) -> None:
+        """The bits of a result are left open."""
+        if self.asked == KNOWN:
+            raise open_bits(place(statement), self.target)
         self.findings.inexact.setdefault(statement.line, statement)
+
+    def mark_assumed(self, statement: Statement, recorded: str) -> None:
+        """The bits of a result are those of another chip."""
+        if self.asked == KNOWN:
+            raise open_bits(place(statement), self.target, recorded)
+        self.findings.assumed.setdefault(statement.line, (statement, recorded))
 
     def record(self, error: RefsimError, statement: Statement | None) -> None:
         """Note a finding and go on; one of each code and statement is kept."""
@@ -337,8 +351,7 @@ class Machine:
     def execute(self, places: list[tuple[int, Lanes]], lanes: Lanes) -> None:
         """Run a terminator for lanes that are all there; they may come from several instructions of one opcode."""
         step = self.code.steps[places[0][0]]
-        if step.inexact:
-            self.mark_inexact(step.statement)
+        step.mark_open(self)
         lanes.pc = places[0][0]
         fetched = [(part, operands_function(self.code, pc)(part)) for pc, part in places]
         arguments = fetched[0][1] if len(places) == 1 else merged(fetched, lanes)

@@ -36,7 +36,7 @@ def judged(status: str, name: str = "k", **fields) -> Judged:
 
 
 def test_the_gravest_verdict_is_the_exit_code() -> None:
-    codes = {"pass": 0, "fail": 1, "not-run": 4, "inexact": 5, "unsupported": 5, "timeout": 5}
+    codes = {"pass": 0, "fail": 1, "not-run": 4, "inexact": 5, "assumed": 5, "unsupported": 5, "timeout": 5}
     assert codes.keys() == KIND_OF.keys()
     order = [1, 4, 5, 0]
     for chosen in itertools.product(codes, repeat=3):
@@ -130,6 +130,7 @@ def test_what_all_ran_on_is_said_once_and_what_differs_under_its_file() -> None:
         (["pass", "pass"], "2 kernels pass", "all pass", "good"),
         (["fail"], "k0: fail", "1 of 1 do not pass", "bad"),
         (["pass", "inexact"], "1 of 2 kernels do not pass", "1 of 2 do not pass", "open"),
+        (["pass", "assumed"], "1 of 2 kernels do not pass", "1 of 2 do not pass", "open"),
         (["inexact", "fail", "pass"], "2 of 3 kernels do not pass", "2 of 3 do not pass", "bad"),
     ],
 )

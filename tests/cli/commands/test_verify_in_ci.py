@@ -167,11 +167,12 @@ def test_junit_is_xml_whatever_a_finding_holds():
 
     nasty = 'a\x00b\x1b[31m <&> " \ud800 ]]> \ufffe'
     kernel = find_kernels()[0]
-    statuses = {"inexact": "error", "unsupported": "error", "timeout": "error", "not-run": "skipped", "fail": "failure"}
+    statuses = dict.fromkeys(("inexact", "assumed", "unsupported", "timeout"), "error")
+    statuses |= {"not-run": "skipped", "fail": "failure"}
     found = [Judged(kernel, Verdict(nasty, status, {"x": nasty}, "quick", finding=nasty)) for status in statuses]
     (suite,) = ElementTree.fromstring(junit(found).encode())
     assert [case[1].tag for case in suite] == list(statuses.values())
-    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("1", "3", "1")
+    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("1", "4", "1")
     assert '<&> "' in str(suite[0].get("name"))
 
 
