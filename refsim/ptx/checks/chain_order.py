@@ -1,4 +1,4 @@
-"""Many chains of accesses asked about at once, for one thread: as a rule all of them come before what it does."""
+"""Many chains of accesses asked about at once: as a rule all of them come before what their thread does."""
 
 from typing import Any
 
@@ -6,24 +6,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.happens_before import Clocks
-from refsim.ptx.checks.history import History
+from refsim.ptx.checks.history import AccessEvent, History
 
 Array = NDArray[Any]
 _MOST, _LANES = 64, 64  # events that are looked at, and lanes that ask, until chains are rather walked one by one
 _EACH = 2  # chains of a lane from which that pays
+_SIDE_BY_SIDE = 8  # chains of many lanes from which it pays to walk them together
 
 
 def come_after(
-    history: History, clocks: Clocks, lanes: Array, granules: Array, numbers: Array, since: Array
+    history: History, clocks: Clocks, lanes: Array, granules: Array, agents: Array, numbers: Array, since: Array
 ) -> NDArray[np.bool_]:
     """For each lane and the mark of a granule whether the lane comes after all that the chain behind it may hold, and more:
     then it need not be walked. False says nothing."""
     found = np.zeros(len(lanes), np.bool_)
     names = np.unique(lanes).tolist()
-    for lane in names if len(names) <= _LANES and len(lanes) >= _EACH * len(names) else ():
-        own = lanes == lane
-        found[own] = _comes_after(history, clocks, lane, granules[own], numbers[own], since[own])
+    if len(names) <= _LANES and len(lanes) >= _EACH * len(names):
+        for lane in names:
+            own = lanes == lane
+            found[own] = _comes_after(history, clocks, lane, granules[own], numbers[own], since[own])
+    elif len(lanes) >= _SIDE_BY_SIDE:
+        found[_side_by_side(history, clocks, lanes, granules, agents, numbers, since)] = True
     return found
+
+
+def _side_by_side(
+    history: History, clocks: Clocks, lanes: Array, granules: Array, agents: Array, numbers: Array, since: Array
+) -> Array:
+    """Those of many lanes that come after their granule's whole chain, a link of all chains at a time: accesses that lanes
+    of one statement made lie at one depth. A chain with an access that several threads made is left to who walks it."""
+    here, ended = np.arange(len(lanes)), []
+    for _ in range(_MOST):
+        right = ~are_shared(history, numbers) & clocks.is_ordered(lanes[here], agents, numbers)
+        here, since = here[right], since[right]
+        following = np.zeros((3, len(here)), np.int64)
+        for name in np.unique(since).tolist():
+            own = np.flatnonzero(since == name)
+            event = history.listed.get(name)
+            if event is not None and event.replaced is not None:
+                following[:, own] = -1 if event.shared else _replaced(event, granules[here[own]])
+        numbers, agents, since = following
+        ended.append(here[numbers == 0])
+        going = numbers > 0
+        here, numbers, agents, since = here[going], numbers[going], agents[going], since[going]
+        if not len(here):
+            break
+    return np.concatenate(ended)
+
+
+def _replaced(event: AccessEvent, granules: Array) -> Array:
+    """What an access replaced in granules of which each is one thread's: shape (3, n), number, thread and since."""
+    assert event.replaced is not None
+    order = np.argsort(event.first, kind="stable")
+    rows = order[np.searchsorted(event.first[order], granules, side="right") - 1]
+    places = granules - event.first[rows]
+    return np.stack([table[rows, places] for table in event.replaced])
 
 
 def _comes_after(history: History, clocks: Clocks, lane: int, granules: Array, numbers: Array, since: Array) -> bool:

@@ -74,7 +74,7 @@ class Comparisons:
         if marks.has_chains:
             doubtful |= (marks.since[granule] > 0) | are_shared(self.history, found[late])
             if len(doubtful) > 1 and doubtful.any():
-                links = granule, found[late], marks.since[granule]
+                links = granule, agents[late], found[late], marks.since[granule]
                 doubtful &= ~come_after(self.history, self.strict, lanes[who], *links)
         if part.repeats is not None and marks is area.writes and doubtful.any():
             doubtful &= ~self._beside_equal(part, part.repeats, who, granule, (agents[late], found[late]), doubtful)

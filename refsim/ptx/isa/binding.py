@@ -23,7 +23,7 @@ class Bound:
     modifiers: dict[str, Any]
     operands: tuple[tuple[OperandForm, PtxType], ...]
 
-    @property
+    @cached_property
     def since(self) -> str:
         """The first target that has the opcode."""
         return self.clause.first_target(self.opcode)
@@ -43,7 +43,12 @@ class Bound:
         both = [pair for pair in self.operands if pair[0].both]
         return both + [pair for pair in self.operands if not pair[0].is_result]
 
-    @property
+    @cached_property
+    def vectors(self) -> list[OperandForm]:
+        """The operands that are vectors of registers and stand outside of brackets."""
+        return [form for form, _ in self.operands if form.many and not form.inside]
+
+    @cached_property
     def keywords(self) -> dict[str, Any]:
         return {name: value for name, value in self.modifiers.items() if name in self.clause.keywords}
 

@@ -7,7 +7,7 @@ never stands in the text. A result that is also read (`+d`) comes first among th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -111,21 +111,11 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
     Raises RefsimError: `unknown-instruction`, `unsupported-target`, or `malformed-ptx` for operands that do not fit.
     """
     given = _flat(statement.operands)
-    where = f"PTX line {statement.line}{location_of(statement)}"
-    if refused := lacking(target, statement.opcode, where):
-        raise refused
-    vectors = sum(isinstance(operand, Vector) for operand in statement.operands)
-    bound = bind(
-        statement.opcode, where, len(given), _predicates(statement, function), vectors, _kinds(given, function)
-    )
-    if not has(target, bound.since):
-        raise RefsimError(
-            "unsupported-target",
-            f"{statement.opcode} exists from {bound.since} on, the target is {target}",
-            where=where,
-            rule=str(bound.clause.source),
-            help="compile or load for a newer target",
-        )
+    try:
+        bound = _available(statement, given, function, target)
+    except RefsimError as error:
+        error.where = f"PTX line {statement.line}{location_of(statement)}"
+        raise
     _check_vectors(statement, bound)
     match = _Matcher(statement, function, is_generic=bound.is_generic)
     if statement.guard:
@@ -150,6 +140,30 @@ def bind_statement(statement: Statement, function: Function, target: str, carry:
 
 
 _ABSENT: Any = object()
+
+
+def _available(statement: Statement, given: list[Any], function: Function, target: str) -> Bound:
+    """The clause of a statement, which the target must have."""
+    _check_unit(statement.opcode, target)
+    kinds = _kinds(given, function)
+    bound = bind(statement.opcode, "", len(given), _predicates(statement, function), kinds.count("V"), kinds)
+    if not _reaches(target, bound.since):
+        raise RefsimError(
+            "unsupported-target",
+            f"{statement.opcode} exists from {bound.since} on, the target is {target}",
+            rule=str(bound.clause.source),
+            help="compile or load for a newer target",
+        )
+    return bound
+
+
+_reaches = lru_cache(maxsize=1 << 10)(has)  # the same few questions for every statement
+
+
+@lru_cache(maxsize=1 << 12)  # what is remembered is that nothing is refused: an error is made anew
+def _check_unit(opcode: str, target: str) -> None:
+    if refused := lacking(target, opcode):
+        raise refused
 
 
 def _flat(operands: tuple[Operand | None, ...]) -> list[Any]:
@@ -184,20 +198,18 @@ def _own(operand: Any, form: OperandForm, type: PtxType) -> PtxType:
 def _kinds(given: list[Any], function: Function) -> str:
     """The kinds of operands, as `Instruction.kinds` has them."""
 
-    def kind(operand: Any) -> str:
-        register = operand.register if isinstance(operand, Negated) else operand
-        is_predicate = isinstance(register, Register) and function.register_bits[register.index] == 1
-        return (
-            "A"
-            if isinstance(operand, Address)
-            else "V"
-            if isinstance(operand, Vector)
-            else "P"
-            if is_predicate
-            else "R"
-        )
-
-    return "".join(map(kind, given))
+    bits, kinds = function.register_bits, ""
+    for operand in given:
+        match operand:
+            case Register(index) | Negated(Register(index)):
+                kinds += "P" if bits[index] == 1 else "R"
+            case Address():
+                kinds += "A"
+            case Vector():
+                kinds += "V"
+            case _:
+                kinds += "R"
+    return kinds
 
 
 def _predicates(statement: Statement, function: Function) -> int:
@@ -212,7 +224,9 @@ def _check_vectors(statement: Statement, bound: Bound) -> None:
     """Vectors have as many elements as the opcode says (a single register may stand in braces, as Triton writes it);
     mov has one on one side, whose elements share its bits; where a form says `**` the clause itself decides."""
     counts = [len(operand.elements) for operand in statement.operands if isinstance(operand, Vector)]
-    forms = [form for form, _ in bound.operands if form.many and not form.inside]
+    forms = bound.vectors
+    if not counts and not forms:
+        return
     if any(form.any_count for form in forms):
         fits = len(counts) == len(forms)
     elif bound.clause.mnemonic == "mov" and forms and "vec" not in bound.clause.flags:
