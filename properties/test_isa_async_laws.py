@@ -187,3 +187,18 @@ def test_a_stray_copy_is_a_fault_where_it_is_issued(policy: str, statement: str,
         )
     assert caught.value.code == code
     assert "cp.async" in caught.value.where
+
+
+@pytest.mark.parametrize("given", [", 16, 15", ", 16, 14", ""])
+def test_the_last_byte_of_a_source_must_exist(given: str) -> None:
+    """62 bytes, of which a copy of 16 from byte 48 on may read 14."""
+    program = ptx.load(
+        f"{HEAD}cp.async.cg.shared.global [%r2], [%d1+48]{given or ', 16'}; cp.async.wait_all; ret;\n}}\n"
+    )
+    arguments = [np.zeros(62, np.uint8), np.zeros(1, np.uint32), np.zeros(1, np.uint32)]
+    if given.endswith("14"):
+        program.launch("k", (1,), (1,), arguments)
+        return
+    with pytest.raises(RefsimError, match=r"cp\.async") as caught:
+        program.launch("k", (1,), (1,), arguments)
+    assert caught.value.code == "out-of-bounds"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim.conversions import CONVERSIONS
+from refsim.formats import F32
 from refsim.ptx.isa.binding import Bound, bind, evaluate
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
@@ -19,7 +20,7 @@ from refsim.reference.rational_float import GRIDS, ExactNumber
 from refsim.testing.effort import share
 
 CLAUSES = [clause for clause in clauses() if clause.function.__module__.endswith(".convert")]
-ROWS = [row for row in CONVERSIONS.values() if not row.policy]
+SEVERAL = [row for row in CONVERSIONS.values() if not row.policy and row.elements > 1]
 OURS = [clause for clause in CLAUSES if clause.form.partition(" ")[0] not in CONVERSIONS]
 INTEGRAL = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 
@@ -137,21 +138,32 @@ def test_nan_is_converted_as_measured(opcode: str, nan: int, result: int) -> Non
     assert hex(evaluate(opcode, np.array([nan], bits))[0][0]) == hex(result)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", SEVERAL, ids=lambda row: row.name)
 @share(1 / 6)
-@given(drawn=operand_words(3, lanes=24))
-def test_every_element_of_a_narrow_result_comes_from_its_own_operand(row: Any, drawn: list[np.ndarray]) -> None:
-    """The upper element is made of a alone, the lower of b alone: what two equal operands give, half by half."""
-    bound = bind(row.name)
-    if row.operand_count != 2 or len(bound.sources) != 2:
-        return
-    a, b = fitted(bound, drawn)
-    half = bound.results[0][1].bits // 2
-    low = (1 << half) - 1
-    (mixed,), (from_a,), (from_b,) = (evaluate(row.name, *pair) for pair in ((a, b), (a, a), (b, b)))
-    assert np.array_equal(mixed >> half, np.broadcast_to(from_a >> half, mixed.shape))
-    assert np.array_equal(mixed & low, np.broadcast_to(from_b & low, mixed.shape))
-    assert np.array_equal(from_a >> half, from_a & low)
+@given(drawn=operand_words(9, lanes=24))
+def test_every_element_of_a_packed_result_comes_from_its_own_element_of_the_source(
+    row: Any, drawn: list[np.ndarray]
+) -> None:
+    """The upper element is made of the upper one of the source alone: one element at a time from x, all others from y."""
+    count, apart = row.elements, row.reads is F32
+    places = range(count) if apart else [0]
+    x, y = ([np.resize(drawn[first + 2 * at], 24).astype(row.operand_dtype) for at in places] for first in (0, 1))
+    random = [np.resize(drawn[8], 24).astype(np.uint32)] if row.random_positions else []
+
+    def packed(operands: list[np.ndarray]) -> np.ndarray:
+        return evaluate(row.name, *([operands] if count == 4 else operands), *random)[0]  # four stand in one vector
+
+    from_x, from_y = packed(x), packed(y)
+    in_slot, out_slot = (8 * dtype.itemsize // count for dtype in (row.operand_dtype, row.result_dtype))
+    for element in range(count):
+        if apart:
+            mixed = [x[at] if at == element else y[at] for at in places]
+        else:
+            chosen = row.operand_dtype.type(((1 << in_slot) - 1) << in_slot * (count - 1 - element))
+            mixed = [x[0] & chosen | y[0] & ~chosen]
+        own = ((1 << out_slot) - 1) << out_slot * (count - 1 - element)
+        want = from_x & from_x.dtype.type(own) | from_y & ~from_y.dtype.type(own)
+        assert np.array_equal(packed(mixed), want)
 
 
 @share(4 / 5)

@@ -1,5 +1,7 @@
 """Laws of ldmatrix, stmatrix and mma.sync: fragments by `refsim.layouts`, element by element, sums by `refsim.numerics`."""
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -8,15 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim import layouts, numerics, ptx
+from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import float_named
 from refsim.numerics import UnverifiedProfileWarning
+from refsim.numerics.dot.definition import dot_product
+from refsim.numerics.profiles import profile
 from refsim.ptx.isa import fragments, products
 from refsim.ptx.isa.binding import Bound
 from refsim.ptx.isa.forms import clauses
 from refsim.ptx.isa.instances import instances
 from refsim.reference import single_instruction
 from refsim.reference.instructions import words
+from refsim.reference.rational_float import GRIDS, ExactNumber, add, mul
 from refsim.testing.effort import share
 
 WARPS = 2
@@ -174,6 +180,43 @@ def executed(bound: Bound, left: np.ndarray, right: np.ndarray, c: np.ndarray, *
     return got
 
 
+def places(seed: int, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Four elements of the result, whose definition is slow."""
+    draw = np.random.default_rng(seed)
+    return [tuple(draw.integers(0, shape).tolist()) for _ in range(4)]
+
+
+def chip_code(left: np.ndarray, right: np.ndarray, c: int, types: tuple[str, str, str], target: str) -> int:
+    """One element as the chip's row has it, over Python integers."""
+    a, b, d = types
+    row = profile(target, "mma.sync", a, b, d)
+    return dot_product(left.tolist(), right.tolist(), c, row, len(left), a_format=a, b_format=b).result
+
+
+def exact_code(left: np.ndarray, right: np.ndarray, c: int, types: tuple[str, str, str]) -> int:
+    """One element summed exactly and rounded once, over fractions; an exact zero is +0."""
+    a, b, d = types
+    total = GRIDS[d].decode(c)
+    for pair in zip(decode(left, a).tolist(), decode(right, b).tolist(), strict=True):
+        total = add(total, mul(*map(number, pair)))
+    return GRIDS[d].encode(total if total.magnitude else ExactNumber(False, Fraction(0)))
+
+
+def number(value: float) -> ExactNumber:
+    return ExactNumber(math.copysign(1, value) < 0, Fraction(abs(value)) if math.isfinite(value) else abs(value))
+
+
+def assert_defined(
+    got: np.ndarray, operands: tuple[np.ndarray, ...], types: tuple[str, str, str], target: str, seed: int
+):
+    """Some elements of a result have the bits of the definition; without a target those of the exact sum."""
+    left, right, c = operands
+    bits, given = (each.view(f"u{each.dtype.itemsize}") for each in (got, c))
+    for warp, m, n in places(seed, c.shape):
+        sides = left[warp, m], right[warp, n], int(given[warp, m, n]), types
+        assert bits[warp, m, n] == (chip_code(*sides, target) if target else exact_code(*sides)), (warp, m, n)
+
+
 @pytest.mark.parametrize("opcode", sorted(MMA))
 @share(1 / 12)
 @given(seed=st.integers(0, 1 << 32), narrow=st.booleans())
@@ -190,6 +233,7 @@ def test_mma_multiplies_the_matrices_of_its_fragments_as_the_chip_does(opcode: s
         want = numerics.mma(
             left, right, c, unit="mma.sync", a_format=a, b_format=b, d_format=d, target=target, k=left.shape[-1]
         )
+        assert_defined(got, (left, right, c), (a, b, d), target, seed)
     assert np.array_equal(got, want.view(got.dtype))
 
 
@@ -238,6 +282,7 @@ def test_exact_arithmetic_is_the_exact_sum_rounded_once(a: str, b: str, d: str, 
         right[..., 1::2] ^= right.dtype.type(1 << (8 * right.dtype.itemsize - 1))
     with np.errstate(all="ignore"):
         got = products.exact(left, right, c, products.mma_kind(a, b, d))
+    assert_defined(got, (left, right, c), (a, b, d), "", seed)
     want = numerics.exact_product(left, right, c, a_format=a, b_format=b, d_format=d)
     assert np.array_equal(got.view(f"u{c.dtype.itemsize}"), want.view(f"u{c.dtype.itemsize}"))
 
@@ -247,7 +292,7 @@ def test_exact_arithmetic_is_the_exact_sum_rounded_once(a: str, b: str, d: str, 
 @given(seed=st.integers(0, 1 << 32), finite=st.booleans())
 def test_rows_of_zeros_change_nothing_but_the_time(opcode: str, seed: int, finite: bool) -> None:
     """Zeros of both signs in A, +0 or -0 in C, NaN and infinities in B: the bits of the whole matrices, as the definition
-    has them."""
+    has them: four elements of each."""
     bound = MMA[opcode]
     _, a, b, d = formats(bound)
     left, right, c = problem(bound, seed, narrow=finite)
@@ -261,14 +306,7 @@ def test_rows_of_zeros_change_nothing_but_the_time(opcode: str, seed: int, finit
         for arithmetic in products.ARITHMETICS:
             kind = products.mma_kind(a, b, d)
             got = products.multiply(left, right, c, kind, left.shape[-1], target, arithmetic)
-            want = (
-                numerics.mma(
-                    left, right, c, unit="mma.sync", a_format=a, b_format=b, d_format=d, target=target, k=left.shape[-1]
-                )
-                if arithmetic == "silicon"
-                else numerics.exact_product(left, right, c, a_format=a, b_format=b, d_format=d)
-            )
-            assert np.array_equal(got.view(f"u{c.dtype.itemsize}"), want.view(f"u{c.dtype.itemsize}")), arithmetic
+            assert_defined(got, (left, right, c), (a, b, d), target if arithmetic == "silicon" else "", seed)
 
 
 def test_the_target_decides_the_arithmetic_of_fp8() -> None:

@@ -1,18 +1,25 @@
-"""Single edits of refsim's source, each with the tests that must fail on it: `python tests/mutants.py`.
+"""Single edits of refsim's source, each with the tests that must fail on it: `make mutants`, or `python tests/mutants.py`.
 
 The edits are rows of mutants.toml beside this file. Each is made in a copy of the tree, and only the tests that the row names
 run there. A mutant is killed where one fails that passes without the edit; one that cannot even be collected shows nothing and
-counts as broken. Prints which test failed first; ends with 1 unless all are killed.
+counts as broken. A row may say why no test can see it (`survives`): then it counts as one that lives, with that reason.
+Prints which test failed first; ends with 1 unless all are killed that no row excuses.
 """
 
 import argparse
+import compileall
+import hashlib
+import importlib
+import json
 import os
+import py_compile
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +27,11 @@ from queue import SimpleQueue
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "mutants.toml"
-PYTEST = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no")
-FAILED = "first to fail: "
-KILLED, SURVIVED = "killed by ", "survived"
+PYTEST = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--assert=plain")
+LOADED = ("hypothesis.strategies", "ml_dtypes", "numpy", "pytest", "xml.etree.ElementTree")
+KILLED, SURVIVED, BROKEN = "killed by ", "survived", "broken: "
 SECONDS = 300
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist")
 
 
 @dataclass(frozen=True)
@@ -31,11 +39,23 @@ class Mutant:
     """One edit: `old`, which stands once in `file`, becomes `new`; some test of `tests` must then fail."""
 
     name: str
-    area: str
+    topic: str
     file: str
     old: str
     new: str
     tests: tuple[str, ...]
+    survives: str = ""
+
+    @property
+    def area(self) -> str:
+        """The folder whose rules the edit breaks: ptx/checks, formats; `refsim` for a file beside them."""
+        parts = Path(self.file).parts[:-1]
+        return "/".join(parts[1:3] if parts[1:2] == ("ptx",) else parts[1:2]) or parts[0]
+
+    @property
+    def digest(self) -> str:
+        """Names what was tried: the edit and the tests, not their texts."""
+        return hashlib.sha256(repr((self.file, self.old, self.new, self.tests)).encode()).hexdigest()[:16]
 
     def faults(self, tree: Path) -> Iterator[str]:
         """What keeps this row from being tried in a tree."""
@@ -45,6 +65,8 @@ class Mutant:
             yield f"{self.name}: {self.old!r} stands {count} times in {self.file}"
         if self.old == self.new:
             yield f"{self.name}: changes nothing"
+        if not self.tests:
+            yield f"{self.name}: names no test"
         for test in self.tests:
             path, _, function = test.partition("::")
             if not (tree / path).is_file() or f"def {function}" not in (tree / path).read_text("utf-8"):
@@ -57,67 +79,99 @@ class Mutant:
 
 def mutants() -> tuple[Mutant, ...]:
     """The rows, in the order of the file."""
-    areas = tomllib.loads(ROWS.read_text("utf-8"))
+    topics = tomllib.loads(ROWS.read_text("utf-8"))
     return tuple(
-        Mutant(name, area, row["file"], row["old"], row["new"], tuple(row["tests"]))
-        for area, rows in areas.items()
+        Mutant(name, topic, row["file"], row["old"], row["new"], tuple(row["tests"]), row.get("survives", ""))
+        for topic, rows in topics.items()
         for name, row in rows.items()
     )
 
 
-class Copies:
-    """Copies of a tree in which edits are tried, one for each job."""
+class Copy:
+    """A copy of a tree in which one edit at a time is tried, by a process that has loaded what every run needs."""
 
-    def __init__(self, tree: Path, folder: Path, count: int) -> None:
-        self.free: SimpleQueue[Path] = SimpleQueue()
-        self.whole: dict[str, str] = {}
-        for number in range(count):
-            copy = folder / str(number)
-            shutil.copytree(tree, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "dist"))
-            self.free.put(copy)
-
-    def verdict(self, mutant: Mutant) -> str:
-        """What the named tests say of a mutant: killed by one that passes where nothing is edited."""
-        copy = self.free.get()
-        try:
-            if any(mutant.faults(copy)):  # another tree
-                return "stands otherwise there"
-            file = copy / mutant.file
-            whole, edited = file.read_text("utf-8"), mutant.edited(copy)
-            file.write_text(edited, "utf-8")
-            said = _run(copy, mutant.tests)
-            file.write_text(whole, "utf-8")
-            if said.startswith(KILLED):
-                test = said.removeprefix(KILLED)
-                self.whole[test] = without = self.whole.get(test) or _run(copy, (test,))
-                if without != SURVIVED:
-                    return f"broken: {test} fails without the edit"
-            return said
-        finally:
-            self.free.put(copy)
-
-
-def _run(copy: Path, tests: tuple[str, ...]) -> str:
-    # No bytecode: an edit of the same size within the same second would not be seen.
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", str(HERE / "mutants.py"), "--run", *tests]
-    try:
-        ended = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    def __init__(self, tree: Path, folder: Path) -> None:
+        self.folder = folder
+        shutil.copytree(tree, folder, ignore=LEFT_OUT)
+        # Bytecode is trusted by the hash of its source: an edit of the same size within the same second is seen.
+        for part in ("refsim", "gpu"):
+            hashed = py_compile.PycInvalidationMode.CHECKED_HASH
+            compileall.compile_dir(folder / part, quiet=2, invalidation_mode=hashed)
+        environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        self.server = subprocess.Popen(
+            [sys.executable, "-P", str(HERE / "mutants.py"), "--serve"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-    except subprocess.TimeoutExpired:
-        return f"broken: {SECONDS} s"
-    failed = [line.removeprefix(FAILED) for line in ended.stdout.splitlines() if line.startswith(FAILED)]
-    if ended.returncode == 1 and failed:
-        return KILLED + failed[0]
-    return SURVIVED if ended.returncode == 0 else f"broken: exit code {ended.returncode}"
+
+    def run(self, tests: Iterable[str], mutant: Mutant | None = None) -> tuple[str, list[str]]:
+        """What tests say of the copy, edited or whole; and, of a whole one, all tests that fail."""
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        file = self.folder / (mutant.file if mutant else "README.md")
+        whole = file.read_bytes()
+        try:
+            if mutant:
+                file.write_text(mutant.edited(self.folder), "utf-8")
+            print(json.dumps({"tests": list(tests), "first": mutant is not None}), file=self.server.stdin, flush=True)
+            code, failed = json.loads(self.server.stdout.readline())
+        finally:
+            file.write_bytes(whole)
+        if code == 1 and failed:
+            return KILLED + failed[0], failed
+        return (SURVIVED if code == 0 else f"{BROKEN}exit code {code}"), failed
+
+    def close(self) -> None:
+        assert self.server.stdin is not None
+        self.server.stdin.close()
+        self.server.wait()
 
 
-def run_tests(tests: list[str]) -> int:
-    """pytest in this process until a test fails, which is told. A law that fails is not shrunk: that takes minutes."""
+def serve() -> int:
+    """Runs the tests of each line of stdin in a child of this process, which has loaded what is not refsim."""
+    for name in LOADED:
+        importlib.import_module(name)
+    said = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        with tempfile.TemporaryFile("w+") as report:
+            child = os.fork()
+            if child == 0:
+                os.setsid()
+                code = run_tests(asked["tests"], report, first=asked["first"])
+                report.flush()
+                os._exit(code)
+            code = _ended(child, SECONDS if asked["first"] else 20 * SECONDS)
+            report.seek(0)
+            os.write(said, (json.dumps([code, report.read().split()]) + "\n").encode())
+    return 0
+
+
+def _ended(child: int, seconds: int) -> int:
+    """The exit code of a process and its children, which have so many seconds."""
+
+    def late(*_: object) -> None:
+        os.killpg(child, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    status = os.waitpid(child, 0)[1]
+    signal.alarm(0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def run_tests(tests: list[str], report: "object", *, first: bool) -> int:
+    """pytest in this process until a test fails, or to the end; names of those that failed go to the report.
+
+    A law that fails is not shrunk: that takes minutes.
+    """
     import pytest
 
-    class First:
+    class Failures:
         @pytest.hookimpl(trylast=True)  # there is a profile
         def pytest_configure(self) -> None:
             from hypothesis import Phase, settings
@@ -127,34 +181,124 @@ def run_tests(tests: list[str]) -> int:
 
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             if report.failed:
-                print(f"\n{FAILED}{report.nodeid.partition('[')[0]}")
+                print(report.nodeid.partition("[")[0], file=written)
 
-    return int(pytest.main([*PYTEST, *tests], plugins=[First()]))
+    written = report
+    sys.path.insert(0, os.getcwd())
+    options = PYTEST if first else tuple(word for word in PYTEST if word != "-x")
+    return int(pytest.main([*options, *tests], plugins=[Failures()]))
+
+
+class Copies:
+    """Copies of one tree, one for each job."""
+
+    def __init__(self, tree: Path, folder: Path, count: int) -> None:
+        self.all = [Copy(tree, folder / str(number)) for number in range(count)]
+        self.free: SimpleQueue[Copy] = SimpleQueue()
+        for copy in self.all:
+            self.free.put(copy)
+
+    def verdict(self, mutant: Mutant) -> str:
+        """What the named tests say of a mutant."""
+        copy = self.free.get()
+        try:
+            if any(mutant.faults(copy.folder)):  # another tree
+                return "stands otherwise there"
+            return copy.run(mutant.tests, mutant)[0]
+        finally:
+            self.free.put(copy)
+
+    def failing(self, tests: Iterable[str]) -> list[str]:
+        """Which of these tests fail where nothing is edited."""
+        named = sorted(set(tests))
+        return self.all[0].run(named)[1] if named else []
+
+    def close(self) -> None:
+        for copy in self.all:
+            copy.close()
+
+
+def table(verdicts: dict[Mutant, str]) -> str:
+    """Killed and total of each area, then what lives, as Markdown."""
+    areas: dict[str, list[bool]] = {}
+    for mutant, verdict in verdicts.items():
+        areas.setdefault(mutant.area, []).append(verdict.startswith(KILLED))
+    areas["all"] = [each for killed in areas.values() for each in killed]
+    lines = ["| area | killed | of | share |", "|---|---:|---:|---:|"]
+    for area, killed in sorted(areas.items(), key=lambda row: (row[0] == "all", row[0])):
+        lines.append(f"| {area} | {sum(killed)} | {len(killed)} | {100 * sum(killed) / len(killed):.1f} % |")
+    alive = {mutant: verdict for mutant, verdict in verdicts.items() if not verdict.startswith(KILLED)}
+    if alive:
+        lines += ["", "| what lives | file | edit | why |", "|---|---|---|---|"]
+    for mutant, verdict in alive.items():
+        edit = f"`{mutant.old}` becomes `{mutant.new}`".replace("|", "\\|")
+        lines.append(f"| {mutant.name} | `{mutant.file}` | {edit} | {mutant.survives or verdict} |")
+    return "\n".join(lines)
+
+
+def renewed(page: Path, text: str) -> None:
+    """A report whose tables, between its two marks, are these."""
+    begin, end = "<!-- tables -->\n", "<!-- end of tables -->"
+    before, _, rest = page.read_text("utf-8").partition(begin)
+    page.write_text(f"{before}{begin}{text}\n{end}{rest.partition(end)[2]}", "utf-8")
+
+
+def known(path: Path | None) -> dict[str, str]:
+    """Verdicts of an earlier run, by digest: a file of JSON lines."""
+    if path is None or not path.is_file():
+        return {}
+    return dict(json.loads(line) for line in path.read_text("utf-8").splitlines())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="mutants to try; all of them if none is named")
+    parser.add_argument("names", nargs="*", help="mutants, areas or topics to try; all if none is named")
     parser.add_argument("--tree", type=Path, default=HERE.parent, help="the tree to try them in (default: this one)")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--resume", type=Path, help="verdicts of this file are not asked again; new ones are added to it"
+    )
+    parser.add_argument("--report", type=Path, help="write the table of areas and what lives into this page")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.run:
-        return run_tests(given.names)
-    chosen = [mutant for mutant in mutants() if not given.names or mutant.name in given.names]
+    if given.serve:
+        return serve()
+    asked = set(given.names)
+    if asked and given.report:
+        parser.error("a report is of all mutants")
+    chosen = [row for row in mutants() if not asked or asked & {row.name, row.area, row.topic}]
     faults = [fault for mutant in chosen for fault in mutant.faults(HERE.parent)]
     if faults or not chosen:
-        print("\n".join(faults) or f"no mutant is called {' or '.join(given.names)}")
+        print("\n".join(faults) or f"no mutant, area or topic is called {' or '.join(given.names)}")
         return 2
-    killed = 0
+    earlier = known(given.resume)
+    verdicts = {mutant: earlier[mutant.digest] for mutant in chosen if mutant.digest in earlier}
+    left = [mutant for mutant in chosen if mutant not in verdicts]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
         copies = Copies(given.tree.resolve(), Path(folder), given.jobs)
-        print("| area | mutant | file | verdict |\n|---|---|---|---|")
-        for mutant, verdict in zip(chosen, pool.map(copies.verdict, chosen), strict=True):
-            killed += verdict.startswith(KILLED)
+
+        def note(mutant: Mutant, verdict: str) -> None:
+            verdicts[mutant] = verdict
             print(f"| {mutant.area} | {mutant.name} | `{mutant.file}` | {verdict} |", flush=True)
-    print(f"\n{killed} of {len(chosen)} killed")
-    return 0 if killed == len(chosen) else 1
+            if given.resume:
+                given.resume.parent.mkdir(parents=True, exist_ok=True)
+                with given.resume.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps([mutant.digest, verdict]) + "\n")
+
+        for mutant, verdict in zip(left, pool.map(copies.verdict, left), strict=True):
+            note(mutant, verdict)
+        killers = {mutant: verdicts[mutant].removeprefix(KILLED) for mutant in left}
+        killers = {mutant: test for mutant, test in killers.items() if test != verdicts[mutant]}
+        failing = copies.failing(killers.values())
+        for mutant, test in killers.items():
+            if test in failing:
+                note(mutant, f"{BROKEN}{test} fails without the edit")
+        copies.close()
+    text = table({mutant: verdicts[mutant] for mutant in chosen})
+    print(f"\n{text}")
+    if given.report:
+        renewed(given.report, text)
+    return int(any(not verdict.startswith(KILLED) and not row.survives for row, verdict in verdicts.items()))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 from refsim.conversions import decode
 from refsim.errors import RefsimError
-from refsim.formats import FORMATS, UE4M3, UE5M3, Format, format_named
+from refsim.formats import FORMATS, MXINT8, UE4M3, UE5M3, Format, element_named, format_named
 
 # name, bits, largest code and value, smallest positive value, NaN codes of all, infinity, -0
 DOCUMENTED = [
@@ -78,6 +78,11 @@ def test_min_value_and_min_normal_are_values(format: Format) -> None:
     assert format.min_value <= format.quantum
 
 
+def test_the_smallest_value_of_mxint8_has_no_positive_kin() -> None:
+    """OCP MX section 5.3.4: -2.0 is 0x80; +2.0 is no code."""
+    assert (MXINT8.min_value, MXINT8.value(0x80), MXINT8.max_value) == (-2.0, -2.0, 127 / 64)
+
+
 @pytest.mark.parametrize("name", ["f32", "tf32"])
 def test_wide_formats_decode_their_pattern(name: str) -> None:
     rng = np.random.default_rng(3)
@@ -104,9 +109,12 @@ def test_aliases_and_unknown_names() -> None:
     assert "e4m3" in caught.value.help
 
 
-def test_wide_formats_have_no_table() -> None:
+@pytest.mark.parametrize("name", ["f32", "tf32", "f64"])
+def test_wide_formats_have_no_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before the first of 2^32 values is made."""
+    monkeypatch.setattr(Format, "value", lambda *_: pytest.fail("a table was begun"))
     with pytest.raises(RefsimError, match="format-too-wide"):
-        _ = format_named("f32").table
+        _ = element_named(name).table
 
 
 @pytest.mark.parametrize("name", [None, 5, np.float32, b"e4m3", ["e4m3"]])

@@ -251,6 +251,21 @@ def test_every_direction_of_rounding_is_told_apart(direction, kept):
     assert (discovery.direction, discovery.kept, discovery.fraction) == (direction, kept, 26)
 
 
+def test_bits_that_are_lost_and_found_again_further_down_are_no_fraction():
+    """A core that cuts at 12 bits, yet keeps what lies 20 bits below the largest: no number of bits says that."""
+    cut, kept = rational(12, 23, "toward-zero"), rational(60, 23, "toward-zero")
+
+    def dots(a, b, c):
+        largest = np.max(np.abs(decode(a, "bf16") * decode(b, "bf16")), axis=1)
+        exact = kept(a, b, c)
+        return np.where(np.abs(decode(exact, "f32")) * 2.0**20 == largest, exact, cut(a, b, c))
+
+    assert discover(cut, "bf16", "bf16", "f32", 8).fraction == 12
+    discovery = discover(dots, "bf16", "bf16", "f32", 8)
+    assert discovery.fraction is None
+    assert "fraction" in unseen_parameters(discovery)
+
+
 @pytest.mark.parametrize(
     ("change", "contradiction"),
     [

@@ -75,6 +75,10 @@ def test_constant_rows_and_repeated_rows_say_nothing() -> None:
     got[1] = 0
     assert explained(got, matrix()) == ()
     want = matrix()
+    want[3] = 0  # a row of zeros is anybody's, though another row of zeros is the only one that belongs somewhere
+    assert explained(want[[0, 3, 2, 3]], want) == ()
+    assert explained(want[[0, 3, 2, 3]].T, want.T) == ()
+    want = matrix()
     want[2] = want[3]
     assert explained(want[[0, 3, 2, 3]], want) == ()
 

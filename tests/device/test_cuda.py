@@ -103,6 +103,7 @@ def test_struct_arguments_stay_what_they_are():
         (-1, ["nearest 1 bytes before its first byte"]),
         (-64, ["nearest 64 bytes before its first byte"]),
         (10 + cuda.GUARD_BYTES - 1, ["nearest 4095 bytes past its end"]),
+        (-cuda.GUARD_BYTES - 3, ["nearest 4099 bytes before its first byte"]),  # the far ends: 3 bytes of misalignment
     ],
 )
 def test_guard_names_buffer_side_and_distance(offset, words):

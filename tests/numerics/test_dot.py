@@ -183,8 +183,10 @@ def test_cdna3_fp8_loses_a_c_two_places_below_its_last_bit(c: float, d: float) -
     row = profile("gfx942", "mfma", "e4m3fnuz", "e4m3fnuz", "f32")
     one = int(encode(1.0, "e4m3fnuz"))
     codes = [one] + [0] * 31
-    found = dot_product(codes, codes, word(c), row, 32, a_format="e4m3fnuz", b_format="e4m3fnuz")
-    assert found.result == word(d)
+    types = {"a_format": "e4m3fnuz", "b_format": "e4m3fnuz"}
+    assert dot_product(codes, codes, word(c), row, 32, **types).result == word(d)
+    a, accumulator = np.array([codes], np.uint8), np.array([[c]], np.float32)
+    assert mma(a, a, accumulator, unit="mfma", target="gfx942", k=32, **types).view(np.uint32).item() == word(d)
 
 
 def test_a_group_that_cancels_keeps_the_exponent_of_its_scales() -> None:

@@ -13,7 +13,7 @@ from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3
 from refsim.layouts import fragment, scale_layout
 from refsim.numerics import mma
-from refsim.oracles.linear_layers import ONE_CHAIN, ORDERS, REDUCTIONS, Reduction, ReductionName, WeightDecoder, weights
+from refsim.oracles.linear_layers import ONE_CHAIN, REDUCTIONS, Reduction, ReductionName, WeightDecoder, weights
 from refsim.sources import PTX
 
 Codes = NDArray[np.unsignedinteger]
@@ -137,12 +137,22 @@ def summed(values: list[float], order: str, rounding: str) -> str:
 
 def test_orders_of_summation_differ() -> None:
     values = [2.0**24, 1.0, 1.0, -(2.0**24)]  # 2^24 + 1 is a tie, and 2^24 is even
-    assert {order: summed(values, order, "f32") for order in ORDERS} == {
-        "from-zero": "0x0",
-        "ascending": "0x0",
-        "pairwise": "0x3f80",
-    }
+    orders = ("from-zero", "ascending", "pairwise")
+    assert [summed(values, order, "f32") for order in orders] == ["0x0", "0x0", "0x3f80"]
     assert summed([2.0**24, -(2.0**24), 1.0], "pairwise", "f32") == "0x3f80"
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ([2.0**24, -(2.0**24), 2.0**24, -(2.0**24), 1.0], "0x3f80"),  # the fifth waits for two levels: (0 + 0) + 1
+        ([1.0, 0.0, 0.0, 2.0**24, -(2.0**24)], "0x0"),  # it is not first: (1 + 2^24) is 2^24
+        ([2.0**24, 1.0, 1.0, 0.0, 1.0, -(2.0**24)], "0x3f80"),  # the third pair waits: (2^24 - (2^24 - 1)) + 1 were 2
+        ([2.0**24, 0.0, -(2.0**24), 0.0, 1.0, 0.0, 1.0], "0x4000"),  # (p0123) + ((p4 + p5) + p6)
+    ],
+)
+def test_what_is_left_of_a_level_of_pairs_is_added_last(values: list[float], want: str) -> None:
+    assert summed(values, "pairwise", "f32") == want
 
 
 def test_partials_in_bf16_lose_what_f32_keeps() -> None:
@@ -154,7 +164,8 @@ def test_partials_in_bf16_lose_what_f32_keeps() -> None:
 
 def test_minus_zero_partials_need_the_order_to_be_said() -> None:
     tiny = [-(2.0**-140), -(2.0**-140)]
-    assert [summed(tiny, order, "bf16") for order in ORDERS] == ["0x0", "0x8000", "0x8000"]
+    orders = ("from-zero", "ascending", "pairwise")
+    assert [summed(tiny, order, "bf16") for order in orders] == ["0x0", "0x8000", "0x8000"]
 
 
 def test_tiles_are_shared_out_in_ranges_or_in_turn() -> None:
