@@ -1,0 +1,105 @@
+"""Attention forward a second time: one row over fractions and Python's integers, sharing no line with the oracle.
+
+The products are those of `reference.block_scaled` (bf16) and `reference.gemm_1d2d` (E4M3), one step of the tensor core after
+the other, the special functions those of `reference.special_functions`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from refsim.reference.block_scaled import HOPPER_BF16, Value, exact, fused, multiplied, term
+from refsim.reference.gemm_1d2d import PLUS_ZERO, leading, wgmma_step
+from refsim.reference.rational_float import GRIDS, ExactNumber, add, extremum, fma, mul, negated, power, whole
+from refsim.reference.special_functions import (
+    PLUS_INFINITY,
+    SINGLES,
+    ex2_flushed,
+    lg2_flushed,
+    reciprocal,
+    rounded,
+)
+
+TILE, LANES, LN_2 = 64, 4, SINGLES.decode(0x3F317218)
+UNSEEN = negated(PLUS_INFINITY)
+SHIFTS = {"bf16": Fraction(0), "e4m3": Fraction(8)}
+Codes = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one row of Q sees: so many keys, in so many tiles; C, and the scale of v where there is one, as float32 patterns."""
+
+    type: str
+    seen: int
+    tiles: int
+    factor: int
+    v_scale: int | None = None
+
+
+def dot(a: Codes, b: Codes, start: ExactNumber, type: str) -> ExactNumber:
+    """`start` and the products of two rows, a step of the tensor core at a time."""
+    total: Value | None = start.signed
+    if type == "e4m3":
+        for at in range(0, len(a), 32):
+            if total is None or isinstance(total, float):
+                return exact(math.nan)
+            total = wgmma_step(a[at : at + 32], b[at : at + 32], total)
+        return exact(math.nan if total is None else total)
+    for at in range(0, len(a), HOPPER_BF16.length):
+        part = slice(at, at + HOPPER_BF16.length)
+        terms = [multiplied(term(x, "bf16"), term(y, "bf16")) for x, y in zip(a[part], b[part], strict=True)]
+        assert total is not None
+        total = fused(terms, total, HOPPER_BF16)
+    assert total is not None
+    return exact(total)
+
+
+def weight_code(p: ExactNumber, type: str) -> int:
+    """A weight, which has no sign, as an operand; E4M3 saturates."""
+    if type == "bf16":
+        return GRIDS["bf16"].encode(p)
+    if isinstance(p.magnitude, float):
+        return 0x7F if p.is_nan else 0x7E
+    exponent = max(leading(p.magnitude), -6) if p.magnitude else -6
+    return min((exponent + 6 << 3) + whole(p.magnitude / power(exponent - 3), "rn", False), 0x7E)
+
+
+def sum_of(x: ExactNumber, y: ExactNumber) -> ExactNumber:
+    return rounded(add(x, y))
+
+
+def product(x: ExactNumber, y: ExactNumber) -> ExactNumber:
+    return rounded(mul(x, y))
+
+
+def row_of_attention(q: Codes, keys: Sequence[Codes], columns: Sequence[Codes], row: Row) -> tuple[list[int], int]:
+    """The bf16 codes of O in some columns, each given by V's codes of all keys, and the pattern of the row's logarithm."""
+    factor, shift = SINGLES.decode(row.factor), ExactNumber(True, SHIFTS[row.type])
+    top, base, sums, o = UNSEEN, PLUS_ZERO, [PLUS_ZERO] * LANES, [PLUS_ZERO] * len(columns)
+    for first in range(0, row.tiles * TILE, TILE):
+        at = range(first, first + TILE)
+        scores = [dot(q, keys[j], PLUS_ZERO, row.type) if j < row.seen else UNSEEN for j in at]
+        before, top = top, extremum([top, *scores], largest=True)
+        used = PLUS_ZERO if top == UNSEEN else top
+        base = sum_of(product(used, factor), shift)
+        kept = ex2_flushed(product(sum_of(before, negated(used)), factor))
+        weights = [ex2_flushed(rounded(fma(score, factor, negated(base)))) for score in scores]
+        for lane in range(LANES):
+            total = PLUS_ZERO
+            for place in range(TILE):
+                if place % 8 // 2 == lane:
+                    total = sum_of(total, weights[place])
+            sums[lane] = rounded(fma(sums[lane], kept, total))
+        codes = [weight_code(p, row.type) for p in weights]
+        held = [[column[j] if j < len(column) else 0 for j in at] for column in columns]
+        o = [dot(codes, tile, product(each, kept), row.type) for each, tile in zip(o, held, strict=True)]
+    total = sum_of(sum_of(sums[0], sums[1]), sum_of(sums[2], sums[3]))
+    if total.magnitude == 0:
+        return [0] * len(columns), SINGLES.encode(UNSEEN)
+    o = [product(each, reciprocal(total)) for each in o]
+    if row.v_scale is not None:
+        o = [product(each, SINGLES.decode(row.v_scale)) for each in o]
+    lse = product(sum_of(base, lg2_flushed(total)), LN_2)
+    return [GRIDS["bf16"].encode(each) for each in o], SINGLES.encode(lse)

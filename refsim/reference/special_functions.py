@@ -1,0 +1,137 @@
+"""The special functions of Hopper a second time: one number after another over integers and fractions.
+
+Of `refsim.mufu` only the tables are read. A segment's total c0 + c1 * x + c2 * square(x) is cut off at the last place of the
+result; `square` is summed from products of two bits.
+"""
+
+import math
+from fractions import Fraction
+
+from refsim.mufu import coefficients as tables
+from refsim.mufu.interpolation import Quadratics
+from refsim.reference.gemm_1d2d import PLUS_ZERO
+from refsim.reference.rational_float import GRIDS, NOT_A_NUMBER, ONE, ExactNumber, add, mul, power
+
+SINGLES = GRIDS["f32"]
+PLUS_INFINITY = ExactNumber(False, math.inf)
+NORMAL, LARGE, PLACES, LOGARITHM_PLACES = power(-126), power(126), 23, 36
+
+
+def rounded(number: ExactNumber) -> ExactNumber:
+    """To float32, to nearest even."""
+    return SINGLES.decode(SINGLES.encode(number))
+
+
+def scaled(number: ExactNumber, exponent: int) -> ExactNumber:
+    """Times 2^exponent, rounded."""
+    return rounded(mul(number, ExactNumber(False, power(exponent))))
+
+
+def total_of(table: Quadratics, fraction: int) -> int:
+    """The quadratic of a fraction before it is cut off."""
+    c0, c1, c2 = (int(each) for each in table.coefficients[fraction >> table.width])
+    x = fraction % (1 << table.width)
+    places = [place for place in range(table.width) if x >> place & 1]
+    columns = [i + j + (i != j) for i in places for j in places if j <= i]
+    square = sum(1 << column - table.lowest_column for column in columns if column >= table.lowest_column)
+    return c0 + c1 * x + c2 * square
+
+
+def parts(number: ExactNumber) -> tuple[int, int]:
+    """Exponent and fraction of a normal number."""
+    magnitude = Fraction(number.magnitude)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    exponent -= magnitude < power(exponent)
+    return exponent, int((magnitude / power(exponent) - 1) * (1 << PLACES))
+
+
+def is_small(number: ExactNumber) -> bool:
+    """Zero or subnormal."""
+    return not isinstance(number.magnitude, float) and number.magnitude < NORMAL
+
+
+def flushed(number: ExactNumber) -> ExactNumber:
+    return ExactNumber(number.negative, Fraction(0)) if is_small(number) else number
+
+
+def reciprocal(number: ExactNumber) -> ExactNumber:
+    """rcp.approx.ftz: of 0.5 it is 2."""
+    if number.is_nan:
+        return NOT_A_NUMBER
+    if number.is_infinite:
+        return ExactNumber(number.negative, Fraction(0))
+    if is_small(number):
+        return ExactNumber(number.negative, math.inf)
+    exponent, fraction = parts(number)
+    return flushed(ExactNumber(number.negative, (total_of(tables.RCP, fraction) >> 16) * power(-1 - exponent - PLACES)))
+
+
+def inverse_root(number: ExactNumber) -> ExactNumber:
+    """rsqrt.approx: a subnormal is scaled by 2^24 before, its result by 2^12 after. Of 4 it is 0.5."""
+    if number.is_nan or (number.negative and number.magnitude):
+        return NOT_A_NUMBER
+    if not number.magnitude:
+        return ExactNumber(number.negative, math.inf)
+    if number.is_infinite:
+        return PLUS_ZERO
+    if is_small(number):
+        return scaled(inverse_root(scaled(number, 24)), 12)
+    exponent, fraction = parts(number)
+    half, odd = exponent // 2, exponent % 2
+    if not fraction and not odd:
+        return ExactNumber(False, power(-half))
+    return ExactNumber(False, (total_of(tables.RSQRT, fraction + (odd << PLACES)) >> 17) * power(-1 - half - PLACES))
+
+
+def ex2_flushed(number: ExactNumber) -> ExactNumber:
+    """ex2.approx.ftz: cut off below 2^-23; a negative number that is no integer becomes the complement. Of -1 it is 0.5."""
+    if number.is_nan:
+        return NOT_A_NUMBER
+    if number.is_infinite:
+        return PLUS_ZERO if number.negative else PLUS_INFINITY
+    fixed = min(int(number.magnitude * (1 << PLACES)), 1 << 40)
+    if number.negative:
+        fixed = -fixed - (fixed % (1 << PLACES) > 0)
+    exponent, fraction = fixed >> PLACES, fixed % (1 << PLACES)
+    if exponent > 127 or exponent < -126:
+        return PLUS_INFINITY if exponent > 0 else PLUS_ZERO
+    return ExactNumber(False, (total_of(tables.EX2, fraction) >> 17) * power(exponent - PLACES))
+
+
+def ex2(number: ExactNumber) -> ExactNumber:
+    """ex2.approx: below -126 by half of it, squared."""
+    if not number.negative or number.is_nan or number.magnitude <= 126:
+        return ex2_flushed(number)
+    root = ex2_flushed(scaled(number, -1))
+    return rounded(mul(root, root))
+
+
+def lg2_flushed(number: ExactNumber) -> ExactNumber:
+    """lg2.approx.ftz: exponent and table added with 36 places, a negative sum complemented, cut off to 24 bits. Of 8 it is 3."""
+    if number.is_nan or (number.negative and not is_small(number)):
+        return NOT_A_NUMBER
+    if is_small(number):
+        return ExactNumber(True, math.inf)
+    if number.is_infinite or (number.magnitude == ONE.magnitude and not number.negative):
+        return PLUS_INFINITY if number.is_infinite else PLUS_ZERO
+    exponent, fraction = parts(number)
+    places = (exponent << LOGARITHM_PLACES) + (total_of(tables.LG2, fraction) >> 2)
+    magnitude = ~places if places < 0 else places
+    excess = max(magnitude.bit_length() - 24, 0)
+    return ExactNumber(places < 0, (magnitude >> excess << excess) * power(-LOGARITHM_PLACES))
+
+
+def quotient(x: ExactNumber, y: ExactNumber) -> ExactNumber:
+    """div.full: both scaled where the divisor is subnormal or above 2^126, then the reciprocal and a product. 6 / 2 is 3."""
+    exponent = 0
+    if not isinstance(y.magnitude, float):
+        exponent = 24 if y.magnitude < NORMAL else -2 if y.magnitude > LARGE else 0
+    elif y.is_infinite:
+        exponent = -2
+    return rounded(mul(scaled(x, exponent), reciprocal(scaled(y, exponent))))
+
+
+def silu(z: ExactNumber) -> ExactNumber:
+    """z / (1 + 2^(-z * log2(e))), each step rounded."""
+    minus_log2e = SINGLES.decode(0xBFB8AA3B)
+    return quotient(z, rounded(add(ONE, ex2(rounded(mul(z, minus_log2e))))))
