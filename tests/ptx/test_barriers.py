@@ -1,14 +1,10 @@
 """Barriers of a CTA: who counts, when a phase ends, and what is a deadlock; in lockstep and under random schedules."""
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), *(("random", seed) for seed in range(1, 5))])
@@ -25,7 +21,7 @@ def run(
     {body}\n}}\n"""
     out = np.zeros(threads, np.uint32)
     checks = ptx.Checks(seconds=20, off=off)
-    load(text).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=checks)
+    ptx.load(text).launch("k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=checks)
     return out
 
 

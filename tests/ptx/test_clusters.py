@@ -1,14 +1,10 @@
 """Clusters: the shared memory of other blocks, the barrier of a cluster, and what it orders."""
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 PROLOGUE = """
@@ -41,7 +37,7 @@ SCHEDULES = pytest.mark.parametrize(
 
 
 def program(body: str) -> ptx.Program:
-    return load(f"{HEAD}.visible .entry k(.param .u64 out)\n{{ {PROLOGUE} {body} }}\n")
+    return ptx.load(f"{HEAD}.visible .entry k(.param .u64 out)\n{{ {PROLOGUE} {body} }}\n")
 
 
 def run(body: str, blocks=8, threads=64, cluster=4, **options) -> np.ndarray:

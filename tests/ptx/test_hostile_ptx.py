@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx.machine.program import forget
 from refsim.ptx.text import inline
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
@@ -205,6 +206,7 @@ REFUSED = {
 
 def calls_to_load(text: str) -> int:
     """How many functions reading the text calls: a measure of its time that no other process disturbs."""
+    forget()
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -227,6 +229,7 @@ def test_a_hostile_text_ends_well(name: str, monkeypatch: pytest.MonkeyPatch) ->
     """The error says what is wrong where REFUSED knows; memory and the steps of loading grow with the text."""
     monkeypatch.setattr(inline, "MAX_INLINED", 1000)  # beyond it bodies are shared, as beyond the real limit
     text = CORPUS[name]
+    forget()
     tracemalloc.start()
     try:
         code = attempt(text)

@@ -3,16 +3,13 @@
 Every test runs twice: with calls as copies, and with bodies that stand once and are shared.
 """
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx.machine.program import forget
 from refsim.ptx.text import inline
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 TRIPLE = """
@@ -25,7 +22,7 @@ POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("random",
 @pytest.fixture(autouse=True, params=["copies", "shared"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether calls become copies, or branches to bodies that are shared."""
-    load.cache_clear()  # its key does not say how calls were bound
+    forget()  # a text does not say how calls are bound
     if request.param == "shared":
         monkeypatch.setattr(inline, "MAX_INLINED", 0)
     return str(request.param)
@@ -45,7 +42,7 @@ def run(functions: str, body: str, threads: int = 48, *, policy: str = "eager", 
     {body}
     st.global.u32 [%d3], %r2; ret; }}\n"""
     out = np.zeros(threads, np.uint32)
-    load(text).launch("k", (1,), (threads,), [out], policy=policy, seed=seed)
+    ptx.load(text).launch("k", (1,), (threads,), [out], policy=policy, seed=seed)
     return out
 
 
@@ -271,6 +268,7 @@ def test_what_cannot_be_resolved_is_refused(code: str) -> None:
 
 def test_too_many_statements_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inline, "MAX_STATEMENTS", 50)
+    forget()
     with pytest.raises(RefsimError) as caught:
         run(TRIPLE, call("triple", "%r1", "%r2") * 20)
     assert caught.value.code == "too-many-calls"

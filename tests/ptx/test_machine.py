@@ -1,15 +1,11 @@
 """The machine: divergence, meetings, barriers, deadlocks, schedules; kernels written in PTX for one purpose each."""
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.machine import schedules
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 PROLOGUE = """
@@ -22,7 +18,7 @@ PROLOGUE = """
 
 
 def program(body: str, declarations: str = "") -> ptx.Program:
-    return load(f"{HEAD}{declarations}.visible .entry k(.param .u64 out)\n{{{PROLOGUE}{body}\n}}\n")
+    return ptx.load(f"{HEAD}{declarations}.visible .entry k(.param .u64 out)\n{{{PROLOGUE}{body}\n}}\n")
 
 
 def run(

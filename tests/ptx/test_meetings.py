@@ -1,14 +1,10 @@
 """Instructions with a member mask in several places: lanes meet there all the same."""
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)])
 
@@ -29,7 +25,7 @@ def run(
 }}
 """
     out = np.zeros(threads, np.uint32)
-    trace = load(text).launch(
+    trace = ptx.load(text).launch(
         "k", (1,), (threads,), [out], policy=policy, seed=seed, checks=ptx.Checks(divergence=divergence, seconds=20)
     )
     return out, trace

@@ -1,7 +1,6 @@
 """What a finding says is missing: the statement that lacks half of an order; mending that statement ends the finding."""
 
 import re
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,6 @@ from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.checks import journal
 from refsim.testing.kernel_files import load_kernel_file
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = """.version 9.0
 .target sm_90
@@ -31,7 +28,7 @@ SCHEDULES = pytest.mark.parametrize(("policy", "seed"), [("eager", 1), ("lazy", 
 def run(body: str, blocks: int, threads: int, policy: str, seed: int, **launch: int) -> None:
     out, work = np.zeros(256, np.uint32), np.zeros(1024, np.uint32)
     lines = [f".loc 1 {number} 1\n{line}" for number, line in enumerate(body.strip().splitlines(), 1)]
-    program = load("\n".join([HEAD, *lines, "ret;", "}", ""]))
+    program = ptx.load("\n".join([HEAD, *lines, "ret;", "}", ""]))
     program.launch("k", (blocks,), (threads,), [out, work], policy=policy, seed=seed, **launch)
 
 

@@ -1,14 +1,10 @@
 """What mbarriers order across a cluster, and what relaxed arrivals and waits need besides."""
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = """.version 9.0
 .target sm_90a
@@ -61,7 +57,7 @@ END:
 
 def run(body: str, blocks: int, policy: str, seed: int) -> np.ndarray:
     out = np.zeros(64 * blocks, np.uint32)
-    load(HEAD + body).launch("k", blocks, 64, [out], cluster=blocks, policy=policy, seed=seed)
+    ptx.load(HEAD + body).launch("k", blocks, 64, [out], cluster=blocks, policy=policy, seed=seed)
     return out
 
 

@@ -1,7 +1,6 @@
 """A pipeline of asynchronous copies, swizzled tiles and tensor cores: right under every policy, and every mutant caught."""
 
 import re
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,6 @@ from refsim.device.compile import compile_ptx
 from refsim.errors import Kind, RefsimError
 from refsim.layouts import bank_conflicts
 from refsim.ptx.machine import residency
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 SOURCE = Path(__file__).with_name("pipeline.cu")
 SHARED = 3 * (16 + 64) * 256
@@ -47,7 +44,7 @@ def problem(rows: int, depth: int, columns: int, seed: int = 0) -> tuple[np.ndar
 def launched(text: str, rows: int, depth: int, columns: int, **options: object) -> tuple[np.ndarray, ptx.Trace]:
     x, w = problem(rows, depth, columns)
     y = np.full((rows, columns), 0xDEAD, np.uint16)
-    trace = load(text).launch(
+    trace = ptx.load(text).launch(
         "linear",
         (columns // 64,),
         (128,),

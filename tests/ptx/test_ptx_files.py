@@ -10,6 +10,8 @@ import pytest
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.lowering import register_slots
+from refsim.ptx.machine import program
+from refsim.ptx.machine.program import forget
 from refsim.ptx.text import lexer
 from refsim.ptx.text.lexer import tokenize
 
@@ -90,6 +92,7 @@ def test_marks_in_a_row_are_one_error_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 def work(text: str) -> int:
     """Function calls that loading and lowering a text takes."""
+    forget()
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:
@@ -149,3 +152,20 @@ def test_registers_that_cross_many_borders_have_places_of_their_own(monkeypatch:
     assert register_slots.shared_slots([32, 32, 32, 32, 64], borders) == ([0, 1, 2, 0, -1], [32, 32, 32])
     monkeypatch.setattr(register_slots, "MAX_PAIRS", 4)
     assert register_slots.shared_slots([32, 32, 32, 32, 64], borders) == ([0, 1, 2, 3, -1], [32] * 4)
+
+
+def test_a_text_that_was_read_lately_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One program for a text and a target, while the texts that are kept are few and short."""
+    texts = [HEAD.replace("90a", "80") + f".visible .entry k{number}() {{ ret; }}\n" for number in range(3)]
+    forget()
+    first = ptx.load(texts[0])
+    assert ptx.load(texts[0]) is first
+    assert ptx.load(texts[0], "sm_90").target == "sm_90"
+    assert ptx.load(texts[0]) is first
+    monkeypatch.setattr(program, "MOST_PROGRAMS", 2)
+    second, third = ptx.load(texts[1]), ptx.load(texts[2])
+    assert (ptx.load(texts[1]), ptx.load(texts[2])) == (second, third)
+    assert ptx.load(texts[0]) is not first  # the oldest went
+    forget()
+    monkeypatch.setattr(program, "MOST_KEPT", len(texts[0]) - 1)
+    assert ptx.load(texts[0]) is not ptx.load(texts[0])

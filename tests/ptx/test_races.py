@@ -1,6 +1,5 @@
 """Shared memory watched: what each check finds, under every policy, and what it leaves alone; kernels of a few lines."""
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -8,8 +7,6 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 POLICIES = pytest.mark.parametrize("policy", ptx.POLICIES)
 HEAD = """.version 9.0
@@ -30,7 +27,7 @@ def run(
     """%r4 is the thread's own word of `tile`, %r8 that of its partner in the other warp, %r5 its warp."""
     out = np.zeros(threads * 8, np.uint32)
     lines = [f".loc 1 {number} 1\n{line}" for number, line in enumerate(body.strip().splitlines(), 1)]
-    return load("\n".join([HEAD, *lines, "ret;", "}", ""])).launch(
+    return ptx.load("\n".join([HEAD, *lines, "ret;", "}", ""])).launch(
         "k", (grid,), (threads,), [out], policy=policy, seed=seed, checks=ptx.Checks(**checks)
     )
 

@@ -13,7 +13,6 @@ from refsim.errors import Kind, RefsimError
 SOURCE = Path(__file__).with_name("relaxed_ring.cu")
 TURNS = 6
 RELEASE = "mbarrier.arrive.relaxed.cluster.shared::cluster.b64"
-load = lru_cache(maxsize=8)(ptx.load)  # one text runs under several policies
 SOME = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("random", 1)])
 POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)])
 
@@ -31,7 +30,7 @@ def text() -> str:
 def run(made: str, policy: str, seed: int, entry: str = "relaxed_ring") -> ptx.Trace:
     c, codes = np.zeros((256, 4), np.float32), np.full(TURNS * 2048, 0x38, np.uint8)
     options = {"cluster": 2, "policy": policy, "seed": seed}
-    trace = load(made).launch(entry, 2, 160, [codes, c, np.uint32(TURNS)], **options)
+    trace = ptx.load(made).launch(entry, 2, 160, [codes, c, np.uint32(TURNS)], **options)
     assert (c == 32 * TURNS).all()
     return trace
 

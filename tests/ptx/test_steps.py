@@ -8,6 +8,7 @@ import pytest
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.isa import binding, forms
+from refsim.ptx.machine.program import forget
 from refsim.sources import PTX
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
@@ -32,6 +33,7 @@ def trial() -> Iterator[dict[str, list[object]]]:
     def scalar(d: np.ndarray, a: np.ndarray) -> np.ndarray:
         return d * a
 
+    forget()
     yield seen
     del forms._CLAUSES["trial"]
     forms._matches.cache_clear()

@@ -13,6 +13,7 @@ from refsim import ptx
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks import undefined_bits
 from refsim.ptx.isa import binding, forms
+from refsim.ptx.machine.program import forget
 from refsim.testing.kernel_files import load_kernel_file
 
 kernels = load_kernel_file(Path(__file__).parent / "undefined_kernels.py")
@@ -120,15 +121,15 @@ def changed(mnemonic: str, rule: Callable[[Any], list[Any]]) -> Iterator[None]:
     """All clauses of a mnemonic with another rule."""
     before = list(forms._CLAUSES[mnemonic])
     forms._CLAUSES[mnemonic][:] = [replace(clause, undefined=rule) for clause in before]
-    remembered = forms._matches, binding._bound, kernels.load
+    remembered = forms._matches.cache_clear, binding._bound.cache_clear, forget
     for each in remembered:
-        each.cache_clear()
+        each()
     try:
         yield
     finally:
         forms._CLAUSES[mnemonic][:] = before
         for each in remembered:
-            each.cache_clear()
+            each()
 
 
 def is_found(text: str) -> bool:

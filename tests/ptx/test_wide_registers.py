@@ -1,13 +1,9 @@
 """Registers of 128 bits in memory: loads, stores, exchange and compare-and-swap move patterns, never numbers."""
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
 
 from refsim import ptx
-
-load = lru_cache(maxsize=64)(ptx.load)  # one text runs under several policies
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 BODY = """.visible .entry k(.param .u64 out, .param .u64 table) {
@@ -25,7 +21,7 @@ TABLE = np.stack([PATTERNS[np.arange(LANES) % 8], PATTERNS[np.arange(LANES) // 8
 
 
 def run(body: str, out: np.ndarray, policy: str = "eager") -> np.ndarray:
-    load(HEAD + BODY.replace("BODY", body)).launch("k", (1,), (LANES,), [out, TABLE.copy()], policy=policy)
+    ptx.load(HEAD + BODY.replace("BODY", body)).launch("k", (1,), (LANES,), [out, TABLE.copy()], policy=policy)
     return out
 
 
@@ -75,6 +71,6 @@ def test_movmatrix_transposes() -> None:
     table = np.zeros((LANES, 4), np.uint32)
     table[:, 0] = elements.reshape(LANES, 2).view(np.uint32)[:, 0]
     out = np.zeros((LANES, 4), np.uint32)
-    load(HEAD + BODY.replace("BODY", body)).launch("k", (1,), (LANES,), [out, table])
+    ptx.load(HEAD + BODY.replace("BODY", body)).launch("k", (1,), (LANES,), [out, table])
     got = np.ascontiguousarray(out[:, 0]).view(np.uint16).reshape(2, 8, 8)
     assert np.array_equal(got, elements.transpose(0, 2, 1))

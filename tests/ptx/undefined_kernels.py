@@ -5,7 +5,6 @@ memory of which the low half was written, HIGH one of which the high half was, N
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -52,9 +51,6 @@ class Case:
         return self.body if is_right else self.body.replace(old, new)
 
 
-load = lru_cache(maxsize=64)(ptx.load)  # one text under several policies and levels, one after the other
-
-
 def run(
     body: str, threads: int = 32, *, policy: str = "eager", seed: int = 1, **checks: str
 ) -> tuple[np.ndarray, ptx.Trace]:
@@ -63,7 +59,7 @@ def run(
     lines = [f".loc 1 {number} 1\n{line.split('//')[0]}" for number, line in enumerate(body.splitlines(), 1)]
     memory, out = ptx.GlobalMemory(), np.zeros(4 * 64, np.uint32)
     work = memory.allocate(WORK_BYTES, "work")
-    trace = load("\n".join([HEAD, *lines, "ret;", "}", ""])).launch(
+    trace = ptx.load("\n".join([HEAD, *lines, "ret;", "}", ""])).launch(
         "k",
         (1,),
         (threads,),

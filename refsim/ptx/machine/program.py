@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from refsim.targets import runs, target_named
 
 DEFAULT_TARGET = "sm_90a"
 LONGEST_NAME = 60  # at a prompt: mangled names may have hundreds of letters
+MOST_KEPT, MOST_PROGRAMS = 1 << 20, 256  # characters of texts whose programs are kept, some 50 MB of statements
 
 
 @dataclass(frozen=True, repr=False)
@@ -344,15 +346,39 @@ def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Tr
     )
 
 
+_kept: dict[tuple[str, str | None], Program] = {}
+_keeping = Lock()
+
+
 def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Program:
     """Read PTX from a text (it contains a newline) or a file; `target` defaults to the module's own, else sm_90a.
 
     Raises RefsimError: `malformed-ptx` or an unreadable file (exit 3), a target older than the module's (exit 2).
-    A module of `.target sm_80` makes a program for "sm_80". Source: PTX ISA.
+    A module of `.target sm_80` makes a program for "sm_80". A text that was read lately gives the program that it gave then.
+    Source: PTX ISA.
     """
     text = str(text_or_path)
     if "\n" not in text:
         text = read_ptx(text_or_path)
+    if len(text) > MOST_KEPT or not isinstance(target, str | None):
+        return _read(text, target)
+    with _keeping:
+        known = _kept.pop((text, target), None)
+    program = known or _read(text, target)
+    with _keeping:
+        _kept[text, target] = program  # the newest last
+        while len(_kept) > MOST_PROGRAMS or sum(len(each) for each, _ in _kept) > MOST_KEPT:
+            del _kept[next(iter(_kept))]
+    return program
+
+
+def forget() -> None:
+    """Read every text anew: what is known of texts depends on limits and clauses that a test may change."""
+    with _keeping:
+        _kept.clear()
+
+
+def _read(text: str, target: str | None) -> Program:
     module = parse(text)
     if module.address_bits != 64:
         raise RefsimError(
