@@ -11,7 +11,7 @@ from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 linear = load_kernel_file(bundled_kernels("linear_bindings.py"))
 fp8 = load_kernel_file(bundled_kernels("linear_fp8_bindings.py"))
-CASES = {"quick": 1, "ci": 12, "night": 350}  # generated for each entry of any shape, beside the corpus
+CASES = {"quick": 1, "ci": 6, "night": 350}  # generated for each entry of any shape, beside the corpus
 LAYERS = [
     (linear.LINEAR, linear.linear_problems, linear.LINEAR_ENTRIES),
     (fp8.LINEAR_FP8_WEIGHT, fp8.linear_fp8_weight_problems, fp8.ENTRIES),

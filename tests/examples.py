@@ -4,9 +4,11 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,18 +88,18 @@ def examples(page: Path) -> Iterator[Example]:
         yield Example(name, line, match[1], match[2], mark[1] if mark else "", output)
 
 
-def run(example: Example) -> list[tuple[str, str, str]]:
+def run(example: Example, *, apart: bool = True) -> list[tuple[str, str, str]]:
     """Runs a block in the working directory: for each step its text, what the page shows, and what was printed.
 
-    Python stands in a file: in that which its first line names, where it names one.
+    Python stands in a file: in that which its first line names, where it names one. It runs in a process of its own, or, not
+    `apart`, in this one, which has loaded what it imports.
     """
     if example.kind == "python":
         named = re.match(r"# (\w+\.py)\n", example.text)
         file = Path(named[1] if named else "example.py")
         file.write_text(example.text, "utf-8")
-        done = _process([sys.executable, str(file)], None)
-        assert done.returncode == 0, f"{example.name}: {done.stderr}"
-        return [(example.text, example.output or "", done.stdout if example.output is not None else "")]
+        printed = _apart(example, file) if apart else _here(file)
+        return [(example.text, example.output or "", printed if example.output is not None else "")]
     return [(command, shown, _printed(command, example.columns)) for command, shown in example.steps()]
 
 
@@ -136,6 +138,42 @@ def _printed(command: str, columns: str | None) -> str:
     return out.getvalue()
 
 
+def main(page: str, command: str) -> int:
+    """Whether what a command printed, which comes by standard input, is what a page shows behind it."""
+    (shown,) = (shown for each in examples(ROOT / page) for text, shown in each.steps() if text == command)
+    printed = sys.stdin.read()
+    printed = printed[max(0, printed.find(shown.split("\n", 1)[0])) :]  # pip may have said something first
+    if not same(shown, printed):
+        print(f"{page} shows other lines behind `{command}` than these:\n{printed}")
+    return 0 if same(shown, printed) else 1
+
+
+def _apart(example: Example, file: Path) -> str:
+    done = _process([sys.executable, str(file)], None)
+    assert done.returncode == 0, f"{example.name}: {done.stderr}"
+    return done.stdout
+
+
+def _here(file: Path) -> str:
+    """What a file prints that runs within this process; modules that it imports from beside it are forgotten."""
+    out, known, folder = io.StringIO(), set(sys.modules), str(file.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with contextlib.redirect_stdout(out), warnings.catch_warnings():
+            warnings.simplefilter("default")
+            runpy.run_path(str(file), run_name="__main__")
+    finally:
+        sys.path.remove(folder)
+        for name in sys.modules.keys() - known:
+            if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
+                del sys.modules[name]
+    return out.getvalue()
+
+
 def _process(command: list[str], columns: str | None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **({"COLUMNS": columns} if columns else {})}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

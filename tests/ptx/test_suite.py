@@ -14,12 +14,13 @@ suite = table.suite
 RIGHT, WRONG, RIGHT_BY_NAME = table.RIGHT, table.WRONG, table.RIGHT_BY_NAME
 RECORD = ptx.Checks(initialised="record", copies="record", races="record", divergence="record")
 MEETS = ("bar", "barrier", "shfl", "vote", "match", "redux", "mma")
+SEEDS = {"quick": 1, "ci": 5, "night": 10}
 ACCESSES = ("ld", "ldmatrix", "st", "atom", "red", "cp", *MEETS)
 
 
 def schedules(profile: str) -> list[tuple[str, int]]:
     """Policies and seeds of a profile."""
-    return [("eager", 1), ("lazy", 1), *(("random", seed) for seed in range(1, 2 if profile == "quick" else 11))]
+    return [("eager", 1), ("lazy", 1), *(("random", seed) for seed in range(1, 1 + SEEDS[profile]))]
 
 
 def some_schedules(profile: str) -> list[tuple[str, int]]:
