@@ -40,7 +40,7 @@ SAFETENSORS = {
     "nested-dicts": (safetensors(b'{"x":' * 200_000), "bad-header"),
     "a-million-empty-lists": (safetensors(b'{"x":{"shape":[' + b"[]," * 1_000_000), "bad-header"),
     "unterminated-string": (safetensors(b'{"' + b'\\"' * 1_000_000), "bad-header"),
-    "thousands-of-quotes": (safetensors(b'{"x"' + b'""' * 200_000), "bad-header"),
+    "thousands-of-quotes": (safetensors(b'{"x"' + b'""' * 50_000), "bad-header"),
     "huge-integer": (tensors(4, x=("U8", [10**4000], [0, 4])), "bad-header"),
     "20-digit-integer": (tensors(4, x=("U8", [4], [0, 2**64])), "bad-header"),
     "half-surrogate": (safetensors(b'{"\\ud800":{"dtype":"F16","shape":[0],"data_offsets":[0,0]}}'), "bad-header"),

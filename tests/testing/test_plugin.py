@@ -221,6 +221,7 @@ def test_a_failure_can_be_read_at_once(run_suite):
         assert [text for text in held if text not in part] == [], part
 
 
+@pytest.mark.ci("three launches that sleep; a law with the device runs above in every run")
 def test_no_deadline_but_the_tests_own_ends_a_launch(run_suite):
     output = run_suite("-k", "test_slow or test_after or test_deadline", kernels=KERNELS, test_it=REPORTED)
     assert "1 failed, 3 passed" in output
