@@ -32,6 +32,9 @@ SECTIONS: dict[str, dict[str, Listing]] = {
             "refsim.cli.commands.decode:command", "What codes stand for: fields, value, neighbours, interval."
         ),
         "encode": Listing("refsim.cli.commands.encode:command", "The code of a value, and how far off it is."),
+        "approx": Listing(
+            "refsim.cli.commands.approx:command", "What a chip's special functions return, and how far off that is."
+        ),
         "table": Listing("refsim.cli.commands.table:command", "The value of every code of a narrow format."),
         "diffpolicy": Listing(
             "refsim.cli.commands.diffpolicy:command", "Where two libraries convert the same number differently."

@@ -2,15 +2,12 @@
 
 import math
 import re
-import sys
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-
 from refsim.cli.answers.anatomy import exact_value
 from refsim.cli.arguments import parse_code
-from refsim.conversions import round_to_odd
+from refsim.conversions.rounding import odd_double
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 
@@ -83,13 +80,4 @@ def to_double(value: Value) -> float:
 
     0.1 becomes 0x1.9999999999999p-4, whose odd last bit stands for all the digits below it.
     """
-    if isinstance(value.exact, float):
-        return value.exact
-    try:
-        nearest = float(value.exact)
-    except OverflowError:
-        return sys.float_info.max if value.exact > 0 else -sys.float_info.max
-    lost = value.exact - Fraction(nearest)
-    if not lost:
-        return nearest
-    return float(round_to_odd(np.array([nearest]), np.array([math.copysign(1e-300, lost)]))[0])
+    return odd_double(value.exact)

@@ -1,6 +1,9 @@
 """The exact core: a float64 becomes a code by integer arithmetic on its bit pattern, never by a second rounding."""
 
+import math
+import sys
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -214,6 +217,23 @@ def round_to_odd(values: NDArray[np.float64], error: NDArray[np.float64]) -> NDA
     shrink = adjustable & (np.signbit(error) != np.signbit(values))
     odd: NDArray[np.float64] = ((pattern - shrink) | adjustable).view(np.float64)
     return odd
+
+
+def odd_double(exact: Fraction | float) -> float:
+    """The double that rounds to every format of at most 51 bits as the exact number does; what is beyond the largest is that.
+
+    odd_double(Fraction(1, 10)) is 0x1.9999999999999p-4, whose odd last bit stands for all the digits below it; a float is itself.
+    """
+    if isinstance(exact, float):
+        return exact
+    try:
+        nearest = float(exact)
+    except OverflowError:
+        return sys.float_info.max if exact > 0 else -sys.float_info.max
+    lost = exact - Fraction(nearest)
+    if not lost:
+        return nearest
+    return float(round_to_odd(np.array([nearest]), np.array([math.copysign(1e-300, lost)]))[0])
 
 
 def float32_to_odd(values: NDArray[np.float64]) -> NDArray[np.float32]:

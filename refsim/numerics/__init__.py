@@ -9,6 +9,7 @@ __all__ = [
     "PROFILES",
     "Profile",
     "UnverifiedProfileWarning",
+    "approx",
     "compress",
     "decompress",
     "error_bound",
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from refsim.numerics.profiles import PROFILES, profile
     from refsim.numerics.rows import Profile
     from refsim.numerics.sparse import compress, decompress, sparse_profile
+    from refsim.numerics.special import approx
 else:
     from refsim.lazy import exports
 
@@ -35,6 +37,7 @@ else:
             "refsim.numerics.multiply": ("UnverifiedProfileWarning", "mma"),
             "refsim.numerics.profiles": ("PROFILES", "Profile", "profile"),
             "refsim.numerics.sparse": ("compress", "decompress", "sparse_profile"),
+            "refsim.numerics.special": ("approx",),
         },
     )
     del exports

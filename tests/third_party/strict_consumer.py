@@ -96,6 +96,8 @@ def products(a: NDArray[np.uint8], b: NDArray[np.uint8], c: NDArray[np.float32])
     positions: NDArray[np.uint8]
     stored, positions = numerics.compress(numerics.decompress(a, np.zeros(a.shape, np.uint8), "e4m3"), "e4m3")
     inferred: numerics.Profile = numerics.sparse_profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32")
+    special: NDArray[Any] = numerics.approx("ex2.approx.ftz.f32", np.float32([0.5]))
+    assert special.size == 1
     sparse: NDArray[Any] = numerics.mma(stored, b, unit=inferred.unit, metadata=positions)
     assert sparse.dtype == np.float32
     assert issubclass(numerics.UnverifiedProfileWarning, UserWarning)
@@ -256,7 +258,7 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
 
     def run(launcher: testing.Launcher, problem: Any) -> dict[str, NDArray[Any]]:
         seen: testing.Findings = launcher.findings()
-        print(seen.inexact, card.probing().is_simulated)
+        print(seen.inexact, seen.assumed, card.probing().is_simulated)
         launcher.call(launcher.output(4, np.uint8, name="y"))
         return {"y": np.zeros(problem.size, np.uint8)}
 

@@ -9,6 +9,7 @@ from refsim.numerics.ieee.comparing import COMPARISONS, absolute, compare, maxim
 from refsim.numerics.ieee.converting import float_to_float, float_to_integer, integer_to_float, round_to_integral
 from refsim.numerics.ieee.fused import fma
 from refsim.numerics.ieee.patterns import ROUNDING_MODIFIERS, ConversionModifier, IntegralModifier, RoundingModifier
+from refsim.numerics.ieee.transcendental import cos, ex2, lg2, rsqrt, sin, tanh
 
 __all__ = [
     "COMPARISONS",
@@ -19,17 +20,23 @@ __all__ = [
     "absolute",
     "add",
     "compare",
+    "cos",
     "div",
+    "ex2",
     "float_to_float",
     "float_to_integer",
     "fma",
     "integer_to_float",
+    "lg2",
     "maximum",
     "minimum",
     "mul",
     "negate",
     "rcp",
     "round_to_integral",
+    "rsqrt",
+    "sin",
     "sqrt",
     "sub",
+    "tanh",
 ]

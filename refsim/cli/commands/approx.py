@@ -1,0 +1,231 @@
+"""refsim approx: what an instruction of the special-function unit returns, beside the correctly rounded result."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.arguments import codes_in
+from refsim.cli.delivery import answers
+from refsim.errors import RefsimError, unknown
+from refsim.render import Bits, Column, Document, Number, Table, number
+
+if TYPE_CHECKING:
+    from refsim.formats import Format
+    from refsim.numerics.special import SpecialForm
+    from refsim.render import Cell
+    from refsim.sources import Source
+
+COLUMNS = (
+    Column("instruction", text=False),
+    Column("operand", strong=True),
+    Column("reads", label="read as", drop=3),
+    Column("code", label="result", strong=True),
+    Column("value", label="=", drop=2),
+    Column("error", label="off", unit="ulp", align="right"),
+    Column("rounded", label="correctly rounded"),
+    Column("steps", label="steps from it", align="right"),
+    Column("neighbours", label="its neighbours", drop=4),
+    Column("before", label="the operand below gives", drop=5),
+    Column("after", label="the one above", drop=5),
+)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What an instruction returns for some operands, and the exact value of its function there."""
+
+    form: "SpecialForm"
+    operands: tuple[int, ...]
+    code: int
+
+    @property
+    def reads(self) -> tuple[float, ...]:
+        """The values of the operands: with .ftz a subnormal one is a zero of its sign."""
+        return tuple(self._flushed(_value(code, self.form.format)) for code in self.operands)
+
+    def _flushed(self, value: float) -> float:
+        row = self.form.format
+        return math.copysign(0.0, value) if self.form.flushes and abs(value) < 2.0 ** (1 - row.bias) else value
+
+    @property
+    def exact(self) -> Fraction | float:
+        from refsim.numerics.ieee.precise import precise
+
+        return precise(self.form.function, *self.reads)
+
+    @property
+    def rounded(self) -> int:
+        """The code of the exact value rounded once to nearest even; with .ftz a subnormal result is a zero."""
+        from refsim.numerics.ieee.precise import nearest_code
+
+        row = self.form.format
+        code = nearest_code(self.exact, row)
+        return code & row.sign_mask if _value(code, row) and not self._flushed(_value(code, row)) else code
+
+
+@click.command()
+@click.option("-t", "--format", "row", metavar="FORMAT", help="f32 (the default), f16, bf16 or f64.")
+@click.option("--ftz", is_flag=True, help="The form with .ftz, which takes subnormals for zeros.")
+@click.argument("instruction")
+@click.argument("codes", nargs=-1, required=True, metavar="CODE...|-|FILE")
+@answers
+def command(row: str | None, ftz: bool, instruction: str, codes: tuple[str, ...]) -> Document:
+    """What an .approx INSTRUCTION or div.full returns on sm_90 for CODEs, and how far that is from the exact value.
+
+    INSTRUCTION is a name of PTX (ex2.approx.ftz.f32) or the beginning of one (ex2, div.full). A code is hexadecimal, binary or
+    decimal; - reads codes from standard input, a FILE is text or npy, npz, safetensors, raw. div takes codes in pairs, or two
+    files. The error is in units of the correctly rounded result's last place; what other targets return is not known.
+
+    \b
+      refsim approx ex2 0x3f000000
+      refsim approx lg2 --ftz 0x3f800001 0x00000001
+      refsim approx ex2 -t bf16 0x3f0d
+      refsim approx div.full 0x40c00000 0x40400000
+    """
+    import numpy as np
+
+    form = _form(instruction, row, ftz)
+    columns = _operands(codes, form)
+    words = [np.array(column, form.format.code_dtype) for column in columns]
+    found = form.words(*words)
+    results = [
+        _Result(form, operands, int(code)) for operands, code in zip(zip(*columns, strict=True), found, strict=True)
+    ]
+    table = Table(COLUMNS, tuple(map(_cells, results)), key="results")
+    hint = "bits of sm_90 and sm_90a, recorded on an H200 and an H100; on other targets they are assumed"
+    return Document((table,), form.instruction, (_source(form),), hints=(hint,))
+
+
+def _source(form: "SpecialForm") -> "Source":
+    from refsim.sources import PTX
+
+    return PTX[form.function]
+
+
+def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
+    """The form that a name and the options mean; without --ftz that without, where there is one."""
+    from refsim.formats import F32
+    from refsim.numerics.special import SPECIAL_FORMS
+
+    if row is not None and row not in (formats := list(dict.fromkeys(form.format.name for form in SPECIAL_FORMS))):
+        raise unknown("format", row, formats)
+    mnemonic, *given = name.split(".")
+    fitting = [
+        form
+        for form in SPECIAL_FORMS
+        if form.instruction.split(".")[0] == mnemonic and {*given} <= {*form.instruction.split(".")}
+    ]
+    if not fitting:
+        raise unknown("special function", name, [form.instruction for form in SPECIAL_FORMS])
+    exactly = [form for form in fitting if form.instruction == name]
+    of_format = [form for form in exactly or fitting if row in (None, form.format.name)]
+    if row is None and any(form.format == F32 for form in of_format):
+        of_format = [form for form in of_format if form.format == F32]
+    chosen = [form for form in of_format if form.flushes] if ftz else of_format
+    if not ftz and any(not form.flushes for form in chosen):
+        chosen = [form for form in chosen if not form.flushes]
+    if len(chosen) == 1:
+        return chosen[0]
+    wanted = " ".join([name, *([f"-t {row}"] if row is not None else []), *(["--ftz"] if ftz else [])])
+    what = f"{wanted} may be any of {len(chosen)} instructions" if chosen else f"no instruction is {wanted}"
+    raise RefsimError("which-instruction", what, help=", ".join(form.instruction for form in chosen or fitting))
+
+
+def _operands(words: tuple[str, ...], form: "SpecialForm") -> list[list[int]]:
+    """The codes of each operand: two words for a division may be files, dividends and divisors; else codes stand in pairs."""
+    lists = [codes_in([word], form.format) for word in words]
+    if form.operands == 1:
+        return [[code for codes in lists for code in codes]]
+    if len(lists) != 2:
+        codes = [code for codes in lists for code in codes]
+        lists = [codes[::2], codes[1::2]]
+    if len(lists[0]) != len(lists[1]):
+        raise RefsimError(
+            "operand-count",
+            f"{len(lists[0])} dividends and {len(lists[1])} divisors",
+            where=form.instruction,
+            rule="codes of a division stand in pairs, or in two files of equal length",
+        )
+    return lists
+
+
+def _cells(each: _Result) -> "tuple[Cell, ...]":
+    from refsim.cli.answers.anatomy import as_bits, code_number, neighbours
+
+    row, value = each.form.format, _value(each.code, each.form.format)
+    rounded = each.rounded
+    beside = () if _is_nan(rounded, row) else neighbours(rounded, row)
+    before, after = (_shifted(each, side) for side in (0, 1))
+    return (
+        each.form.instruction,
+        _one(tuple(as_bits(code, row) for code in each.operands)),
+        _one(tuple(number(value) for value in each.reads)),
+        as_bits(each.code, row),
+        code_number(each.code, row) if row.bits <= 32 else number(value, approximate=repr(value)),
+        _error(each, rounded),
+        as_bits(rounded, row),
+        _steps(each.code, rounded, row),
+        tuple(None if code is None else as_bits(code, row) for code in beside) or None,
+        before,
+        after,
+    )
+
+
+def _one(cells: "tuple[Cell, ...]") -> "Cell":
+    return cells[0] if len(cells) == 1 else cells
+
+
+def _shifted(each: _Result, side: int) -> "Cell":
+    """What the form returns when one operand is the next number below (0) or above (1), for each operand in turn."""
+    import numpy as np
+
+    from refsim.cli.answers.anatomy import as_bits, neighbours
+
+    row, found = each.form.format, list[Bits | None]()
+    for place, code in enumerate(each.operands):
+        other = None if _is_nan(code, row) else neighbours(code, row)[side]
+        if other is None:
+            found.append(None)
+            continue
+        words = (*each.operands[:place], other, *each.operands[place + 1 :])
+        result = each.form.words(*(np.array([word], row.code_dtype) for word in words))
+        found.append(as_bits(int(result[0]), row))
+    return _one(tuple(found))
+
+
+def _value(code: int, row: "Format") -> float:
+    from refsim.numerics.ieee.precise import code_value
+
+    return code_value(code, row)
+
+
+def _is_nan(code: int, row: "Format") -> bool:
+    return math.isnan(_value(code, row))
+
+
+def _error(each: _Result, rounded: int) -> Number | None:
+    """The result less the exact value, in steps of the correctly rounded one; None where one of them is not finite."""
+    from refsim.cli.answers.anatomy import step
+
+    row, exact = each.form.format, each.exact
+    value = _value(each.code, row)
+    if not math.isfinite(value) or not math.isfinite(_value(rounded, row)) or not _is_finite(exact):
+        return None
+    error = (Fraction(value) - Fraction(exact)) / step(rounded, row)
+    return number(error if error.denominator < 1 << 20 else Fraction(float(error)))
+
+
+def _is_finite(exact: Fraction | float) -> bool:
+    return isinstance(exact, Fraction) or math.isfinite(exact)
+
+
+def _steps(code: int, rounded: int, row: "Format") -> int | None:
+    """How many numbers of the format the result is above the correctly rounded one; None where one is a NaN."""
+    if _is_nan(code, row) or _is_nan(rounded, row):
+        return None
+    places = ((word & ~row.sign_mask) * (-1 if word & row.sign_mask else 1) for word in (code, rounded))
+    here, there = places
+    return here - there

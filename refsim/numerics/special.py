@@ -1,0 +1,100 @@
+"""What the `.approx` instructions and div.full return: one row for each form whose bits are recorded, by its name in PTX.
+
+A function that `refsim.mufu` gains has its f32 forms here by itself; another width is one more row.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, F16, F32, F64, Format
+from refsim.mufu import halves, unit, upper_words
+from refsim.mufu.instructions import approximate, divided
+from refsim.numerics.ieee.patterns import kind_of
+from refsim.numerics.ieee.roots import rsqrt_approximate
+
+Array = NDArray[Any]
+
+RECORDED_ON = "sm_90"
+"""The target whose chips (an H200 and an H100) returned these bits; sm_90a is the same."""
+_WITHOUT_FTZ = ("tanh",)
+
+
+@dataclass(frozen=True)
+class SpecialForm:
+    """One instruction: what it computes (`function`, of `operands` numbers of a format), whether it flushes subnormals, and
+    `words`: from patterns of the operands to those of the results."""
+
+    instruction: str
+    function: str
+    format: Format
+    flushes: bool
+    words: Callable[..., Array]
+    operands: int = 1
+
+
+def _singles() -> Iterator[SpecialForm]:
+    for name in unit.FUNCTIONS:
+        for ftz in (False,) if name in _WITHOUT_FTZ else (False, True):
+            text = f"{name}.approx{'.ftz' if ftz else ''}.f32"
+            yield SpecialForm(text, name, F32, ftz, lambda a, name=name, ftz=ftz: approximate(name, a, ftz=ftz))
+    for full in (False, True):
+        for ftz in (False, True):
+            text = f"div.{'full' if full else 'approx'}{'.ftz' if ftz else ''}.f32"
+            yield SpecialForm(
+                text, "div", F32, ftz, lambda a, b, full=full, ftz=ftz: divided(a, b, ftz=ftz, full=full), 2
+            )
+
+
+def _half(instruction: str, row: Format) -> SpecialForm:
+    name, flushes = instruction.partition(".")[0], ".ftz" in instruction
+    return SpecialForm(instruction, name, row, flushes, lambda a: halves.approximate(name, a, bf16=row == BF16))
+
+
+def _double(instruction: str, compute: Callable[[Array], Array]) -> SpecialForm:
+    name, flushes = instruction.partition(".")[0], ".ftz" in instruction
+    return SpecialForm(instruction, name, F64, flushes, lambda a: compute(a.view(np.float64)).view(np.uint64))
+
+
+SPECIAL_FORMS: tuple[SpecialForm, ...] = (
+    *_singles(),
+    _half("ex2.approx.f16", F16),
+    _half("ex2.approx.ftz.bf16", BF16),
+    *(_half(f"tanh.approx.{row.name}", row) for row in (F16, BF16) if "tanh" in unit.FUNCTIONS),
+    _double("rcp.approx.ftz.f64", lambda a: upper_words.approximate("rcp", a)),
+    _double("rsqrt.approx.ftz.f64", lambda a: upper_words.approximate("rsqrt", a)),
+    _double("rsqrt.approx.f64", rsqrt_approximate),
+)
+_BY_NAME = {form.instruction: form for form in SPECIAL_FORMS}
+
+
+def special_form(instruction: str) -> SpecialForm:
+    """The row of an instruction by its name in PTX, modifiers in PTX's order; an unknown name is an error with the nearest."""
+    if not isinstance(instruction, str) or instruction not in _BY_NAME:
+        raise unknown("special function", instruction, list(_BY_NAME))
+    return _BY_NAME[instruction]
+
+
+def approx(instruction: str, *operands: Array) -> Array:
+    """What an `.approx` instruction, or div.full, returns on sm_90, bit for bit.
+
+    instruction: its name in PTX, such as "ex2.approx.ftz.f32" or "div.full.f32". operands: arrays of the instruction's type, as
+    `numerics.ieee` has them (float32, float16, float64, bf16 as uint16 patterns), which broadcast; the result has that dtype.
+    approx("sqrt.approx.f32", np.float32([2.25])) is [1.5]. Raises RefsimError for another name, dtype or number of operands.
+    Source: recorded on an H200 and an H100 (docs/special-functions.md); other targets were not.
+    """
+    form = special_form(instruction)
+    if len(operands) != form.operands:
+        what = f"{instruction} takes {form.operands} operand{'s' if form.operands > 1 else ''}, not {len(operands)}"
+        raise RefsimError("operand-count", what)
+    arrays = np.broadcast_arrays(*map(np.asarray, operands))
+    kind = kind_of(*arrays)
+    if kind.name != form.format.name:
+        raise RefsimError("operand-type", f"{instruction} does not take {kind.name}", rule=f"{form.format.name} alone")
+    words = (np.ascontiguousarray(each).reshape(-1).view(kind.unsigned) for each in arrays)
+    found: Array = form.words(*words).reshape(arrays[0].shape).view(kind.dtype)
+    return found
