@@ -2,7 +2,7 @@
 
 The edits are rows of mutants.toml beside this file. Each is made in a copy of the tree, and only the tests that the row names
 run there. A mutant is killed where one fails that passes without the edit; one that cannot even be collected shows nothing and
-counts as broken. A row may say why no test can see it (`survives`): then it counts as one that lives, with that reason.
+counts as broken. A row may say why no test can see it (`survives`): it counts as one that lives, with that reason beside it.
 Prints which test failed first; ends with 1 unless all are killed that no row excuses.
 """
 
@@ -220,13 +220,18 @@ class Copies:
 
 def table(verdicts: dict[Mutant, str]) -> str:
     """Killed and total of each area, then what lives, as Markdown."""
-    areas: dict[str, list[bool]] = {}
-    for mutant, verdict in verdicts.items():
-        areas.setdefault(mutant.area, []).append(verdict.startswith(KILLED))
-    areas["all"] = [each for killed in areas.values() for each in killed]
-    lines = ["| area | killed | of | share |", "|---|---:|---:|---:|"]
-    for area, killed in sorted(areas.items(), key=lambda row: (row[0] == "all", row[0])):
-        lines.append(f"| {area} | {sum(killed)} | {len(killed)} | {100 * sum(killed) / len(killed):.1f} % |")
+    areas: dict[str, list[Mutant]] = {}
+    for mutant in verdicts:
+        areas.setdefault(mutant.area, []).append(mutant)
+    areas = dict(sorted(areas.items())) | {"all": list(verdicts)}
+    lines = ["| area | killed | of | share | change nothing | share of the others |", "|---|---:|---:|---:|---:|---:|"]
+    for area, rows in areas.items():
+        killed = sum(verdicts[row].startswith(KILLED) for row in rows)
+        alike = sum(bool(row.survives) and not verdicts[row].startswith(KILLED) for row in rows)
+        of_others = f"{100 * killed / (len(rows) - alike):.1f} %" if len(rows) > alike else ""
+        lines.append(
+            f"| {area} | {killed} | {len(rows)} | {100 * killed / len(rows):.1f} % | {alike or ''} | {of_others} |"
+        )
     alive = {mutant: verdict for mutant, verdict in verdicts.items() if not verdict.startswith(KILLED)}
     if alive:
         lines += ["", "| what lives | file | edit | why |", "|---|---|---|---|"]

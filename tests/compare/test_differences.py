@@ -189,6 +189,18 @@ def test_value_pattern(got, want, pattern):
     assert pattern in bits(got, want, "e4m3").patterns
 
 
+def test_eight_differences_of_one_sign_are_a_pattern_and_seven_are_not():
+    got, want = codes(*range(20, 28)), codes(*range(18, 22), *range(23, 27))
+    said = "got is above want in every difference"
+    assert said in bits(got, want, "e4m3").patterns
+    assert said not in bits(got[:7], want[:7], "e4m3").patterns
+
+
+def test_a_mismatch_at_a_prompt_is_the_first_line_of_its_report():
+    found = bits(codes(3, 5), codes(3, 4), "e4m3")
+    assert repr(found) == f"<Mismatch {str(found).splitlines()[0]}>"
+
+
 def test_payloads_of_nan_alone_are_told_from_values():
     got, want = np.uint32([0x7FFFFFFF, 0x3F800000]), np.uint32([0x7FC00001, 0x3F800000])
     (said,) = [text for text in bits(got, want, "f32").patterns if "payload" in text]

@@ -313,3 +313,13 @@ def test_what_both_launches_left_is_checked_when_somebody_waits():
     with pytest.raises(RefsimError, match="a wrote outside buffer 'y'") as caught:
         gpu.settle()
     assert caught.value.code == "guard-violated"
+
+
+@pytest.mark.parametrize(("code", "version"), [(0, "580.159.04"), (9, "")])
+def test_an_nvidia_smi_that_fails_tells_no_version(code, version, tmp_path, monkeypatch):
+    """Without a driver it says so on stdout."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho 580.159.04\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cuda.kernel_driver(0) == version

@@ -12,6 +12,7 @@ import pytest
 
 from refsim import files
 from refsim.errors import Kind, RefsimError
+from refsim.files.access import read_whole
 from refsim.formats import E2M1, E4M3, F16, F32, FORMATS, MXINT8, TF32, Format
 
 SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
@@ -285,3 +286,10 @@ def test_special_rows_survive_with_their_meaning(tmp_path):
     files.save(tmp_path / "t.npy", [0x3F800000], TF32)
     files.save(tmp_path / "m.npy", [0xFF], MXINT8)
     assert (files.load(tmp_path / "t.npy").format, files.load(tmp_path / "m.npy").format) == (TF32, MXINT8)
+
+
+def test_a_file_of_just_the_limit_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"abc")
+    assert read_whole(path, 3, "a text") == b"abc"
+    assert error_of(read_whole, path, 2, "a text").code == "oversized-file"

@@ -38,6 +38,7 @@ def patched(content: bytes, signature: bytes, offset: int, value: bytes) -> byte
 LOCAL, CENTRAL, END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 ONE = archive(("x.npy", ARRAY))
 DEFLATED = archive(("x.npy", ARRAY), method=zipfile.ZIP_DEFLATED)
+PACKED = zipfile.ZipFile(io.BytesIO(DEFLATED)).infolist()[0].compress_size
 HUGE = struct.pack("<I", 0xFFFFFFF0)
 BOMB = npy_of(shape="(50000000,)", payload=bytes(100_000_000))
 
@@ -69,6 +70,9 @@ NPZ: dict[str, tuple[Callable[[], bytes], str]] = {
     "stored-but-larger": (lambda: patched(ONE, CENTRAL, 24, struct.pack("<I", 200)), "unsafe-archive"),
     "packed-beyond-file": (lambda: patched(ONE, CENTRAL, 20, HUGE + HUGE), "truncated-file"),
     "ratio-beyond-deflate": (lambda: patched(DEFLATED, CENTRAL, 24, struct.pack("<I", MIB)), "unsafe-archive"),
+    "ratio-just-beyond-deflate": (
+        lambda: patched(DEFLATED, CENTRAL, 24, struct.pack("<I", 1032 * (PACKED + 1) + 1)), "unsafe-archive",
+    ),
     "claims-4-gib": (lambda: patched(DEFLATED, CENTRAL, 24, HUGE), "unsafe-archive"),
     "expands-less-than-said": (lambda: patched(DEFLATED, CENTRAL, 24, struct.pack("<I", 20_000)), "trailing-bytes"),
     "expands-more-than-said": (lambda: patched(DEFLATED, CENTRAL, 24, struct.pack("<I", 20)), "bad-archive"),

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from refsim.mufu.instructions import divided
 from refsim.mufu.unit import FUNCTIONS
 
 SPECIALS = (0x00000000, 0x80000000, 0x00000001, 0x807FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345)
@@ -60,3 +61,11 @@ def test_results_are_near_the_function(name: str) -> None:
 )
 def test_worked_numbers(name: str, word: int, result: int) -> None:
     assert int(FUNCTIONS[name](np.uint32([word]))[0]) == result
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_division_with_ftz_takes_subnormals_for_zeros(full: bool) -> None:
+    """0 / 1, -0 / 1, 1 / 0, 1 / -0 and 0 / 0."""
+    a = np.uint32([0x00000001, 0x807FFFFF, 0x3F800000, 0x3F800000, 0x00000001])
+    b = np.uint32([0x3F800000, 0x3F800000, 0x00400000, 0x80000001, 0x807FFFFF])
+    assert divided(a, b, ftz=True, full=full).tolist() == [0, 0x80000000, INF, MINUS_INF, NAN]

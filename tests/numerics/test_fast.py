@@ -238,3 +238,14 @@ def test_a_step_of_the_largest_products_stays_within_its_integers() -> None:
     codes[..., 0] = 0x01
     operands, c = Operands(codes, codes, E4M3, E4M3), np.zeros((1, 2, 2), np.uint32)
     assert (product.matrix_product(operands, c.copy(), row, 32) == chains.matrix_product(operands, c, row, 32)).all()
+
+
+@pytest.mark.parametrize(
+    ("threads", "shape", "rows"),
+    [(4, (1, 100, 8), 25), (1, (1, 100, 8), 100), (1, (1, 100, 1 << 12), 16), (1, (1 << 17, 100, 1), 1)],
+)
+def test_tiles_of_rows_are_shared_out_to_threads_and_stay_in_the_cache(threads, shape, rows):
+    """2^16 outputs at most, and a part of the rows for each thread."""
+    plan = Plan(FP8, 32, threads, compiled=False, may_compile=False)
+    tiles = plan.row_tiles(shape, 32)
+    assert tiles == [slice(first, first + rows) for first in range(0, 100, rows)]

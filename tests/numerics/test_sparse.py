@@ -103,6 +103,22 @@ def test_leading_dimensions_broadcast_and_large_products_come_in_parts(monkeypat
     assert got.shape == (4, 6, 5)
 
 
+def test_many_accumulators_share_one_pair_of_matrices() -> None:
+    """A C of shape (3, M, N) beside one A and one B makes three results."""
+    a, b, c = (
+        np.full((16, 16), 0x3F80, np.uint16),
+        np.full((8, 32), 0x3F80, np.uint16),
+        np.zeros((3, 16, 8), np.float32),
+    )
+    c[1], c[2] = 1, 2
+    metadata = np.tile(np.uint8([0, 1]), (16, 8))
+    how = {"unit": "mma.sync", "a_format": "bf16", "b_format": "bf16", "target": "sm_90a", "metadata": metadata}
+    assert numerics.mma(a, b, c, **how)[:, 0, 0].tolist() == [16, 17, 18]
+    two = np.stack([a, a])
+    with pytest.raises(RefsimError, match="do not broadcast"):
+        numerics.mma(two, b, c, **{**how, "metadata": np.stack([metadata, metadata])})
+
+
 def test_a_bound_holds_for_sparse_products() -> None:
     generator = np.random.default_rng(5)
     a, positions = stored(generator, "bf16", 6, 32)

@@ -117,6 +117,7 @@ def test_worked_numbers_types_and_arrays_that_know_their_format() -> None:
         ((64, 24, 128), None, None),
         ((64, 64, 24), None, None),
         ((64, 64, 128), 1, None),
+        ((64, 16, 16), 1, None),
     ],
 )
 def test_what_the_region_says_of_a_shape(

@@ -195,6 +195,7 @@ def test_user_mistakes_are_named(call: object, code: str) -> None:
         (0xC0400000, 1e-12, 0x2720D7C5),  # so does a negative number
         (0x80000000, 0.0, 0x00000000),  # the maximum of -0 and +0 is +0: the scale is +inf
         (0x7F7FFFFF, 0.0, 0x7B124924),
+        (0xFFFFFFFF, 1e-12, 0x2720D7C5),  # the last pattern there is
     ],
 )
 def test_any_pattern_may_stand_for_the_maximum(amax_bits: int, eps: float, want: int) -> None:

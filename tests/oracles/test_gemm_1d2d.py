@@ -192,6 +192,15 @@ def test_a_row_of_a_group_is_the_row_of_its_experts_gemm() -> None:
     np.testing.assert_array_equal(gemm(a, b, sa, sb, groups=owner, rows=rows, cols=cols), d[rows][:, cols])
 
 
+def test_experts_have_a_format_for_each_side() -> None:
+    """0x3c is 1 in E5M2 and 1.5 in E4M3."""
+    a, b, scale = np.full((1, 128), 0x3C, np.uint8), np.full((1, 8, 128), 0x3C, np.uint8), np.ones((1, 1), np.float32)
+    for sides, want in ((("e5m2", "e4m3"), 1.5), (("e4m3", "e5m2"), 1.5), (("e4m3", "e4m3"), 2.25)):
+        given = dict(zip(("a_format", "b_format"), sides, strict=True))
+        found = gemm(a, b, scale, scale[None], groups=[0], out="f32", **given)
+        assert (found == 128 * want).all()
+
+
 def test_masked_rows_beyond_the_count_are_open() -> None:
     sides = [operands(20 + at, 6, 24, 130) for at in range(3)]
     a, b, sa, sb = (np.stack([each[at] for each in sides]) for at in range(4))

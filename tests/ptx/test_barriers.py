@@ -41,6 +41,14 @@ def test_what_was_stored_before_a_barrier_is_there_behind_it(opcode: str, policy
     assert (run(body, 100, policy=policy, seed=seed) == np.arange(100)[::-1]).all()
 
 
+def test_a_thread_that_polls_and_counts_is_not_stuck() -> None:
+    """Nobody writes, yet its registers change from look to look, and it gives up in the end."""
+    body = """mov.u32 %r2, 0;
+        $look: ld.volatile.global.u32 %r3, [%d3]; add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 3000; @%p1 bra $look;
+        st.global.u32 [%d3], %r2; ret;"""
+    assert run(body, 1).tolist() == [3000]
+
+
 @POLICIES
 def test_a_guarded_barrier_is_for_whole_warps(policy: str, seed: int) -> None:
     """Warps 0 and 1 meet at barrier 1; the others pass by, since their guard is false."""

@@ -248,7 +248,20 @@ ret;
     ],
 )
 def test_undefined_bits_go_where_they_matter(register: str, lane: int, stores: str, row: int, reached: bool) -> None:
-    text = UNDEFINED.format(register=register, lane=lane, stores=stores, row=row)
+    refused_or_not(UNDEFINED.format(register=register, lane=lane, stores=stores, row=row), reached)
+
+
+def test_one_undefined_scale_of_two_is_enough() -> None:
+    """Byte 2 of thread-id 3: the first block of column 0; byte 3 beside it is defined."""
+    read = "@%p ld.shared.b32 %y, [%at];"
+    partly = f"{read} @%p and.b32 %y, %y, 0x00FFFFFF; @%p or.b32 %y, %y, 0x7F000000;"
+    for stores, reached in ((4, True), (5, False)):
+        text = UNDEFINED.format(register="y", lane=3, stores="eq.u32", row=stores)
+        assert text.count(read) == 1
+        refused_or_not(text.replace(read, partly), reached)
+
+
+def refused_or_not(text: str, reached: bool) -> None:
     out = np.zeros((32, 4), np.float32)
     if reached:
         with pytest.raises(RefsimError, match="an output") as caught:

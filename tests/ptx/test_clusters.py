@@ -269,6 +269,7 @@ def test_a_deadlock_names_arrivals_that_nobody_executed():
     $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r13], 0; @!%p2 bra $wait; ret;"""
     said = fails(body, "deadlock", blocks=1, cluster=None).what
     assert "nobody has executed mbarrier.arrive.release.cta.shared.b64 at PTX line" in said
+    assert " (one) of block (0, 0, 0)" in said
 
 
 def test_a_poll_that_never_ends_is_a_deadlock_also_beside_a_barrier_of_the_warp():

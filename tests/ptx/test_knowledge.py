@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.ptx.checks import knowledge
+from refsim.ptx.checks import chain_order, knowledge
+from refsim.ptx.checks.fence_order import FenceOrder
 from refsim.ptx.checks.happens_before import Clocks, Rows
 from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, joined, together
 from refsim.ptx.execution.geometry import Geometry
@@ -62,6 +63,7 @@ def test_many_at_a_meeting_are_one_join() -> None:
     parts = [Knowledge(threads={number: number + 1}) for number in range(128)]
     found = together([NOTHING, *parts, parts[0]])
     assert (found.parts, found.depth) == (tuple(parts), 1)
+    assert joined((parts[0], found)).depth == joined((found, parts[0])).depth == 2
     assert parts[5] | found is found
     assert together([NOTHING, parts[3], parts[3]]) is parts[3]
     assert together([NOTHING]) is NOTHING
@@ -84,3 +86,25 @@ def test_one_lane_is_told_of_an_access_what_many_lanes_are_told(seed, partly) ->
         lane, stamp, agents = int(rng.integers(120)), int(rng.integers(1, 9)), rng.integers(0, 160, count)
         wanted = clocks.is_ordered(np.full(count + 1, lane), np.append(agents, 0), np.full(count + 1, stamp))[:-1]
         assert clocks.comes_after(lane, agents, stamp).tolist() == wanted.tolist()
+
+
+def test_many_accesses_come_before_a_lane_where_each_of_them_does() -> None:
+    class Ordered:
+        def is_ordered(self, lanes, agents, numbers):
+            return (agents == 1) & (lanes == 3)
+
+    def before(*agents):
+        return chain_order._come_before(Ordered(), 3, np.array(agents, np.int64), np.full(len(agents), 7))
+
+    assert [before(), before(1), before(2), before(1, 2), before(1, 1)] == [True, True, False, False, True]
+
+
+def test_a_lane_alone_keeps_its_fence_and_of_two_that_meet_the_other_learns_it() -> None:
+    order = FenceOrder(3, lambda lanes: Knowledge(threads={int(lane): 5 for lane in lanes}))
+    order.fence(np.array([0]))
+    order.share(np.array([0]), np.array([0]))
+    assert order.covered(0).threads or order.covered(0).parts
+    assert order.covered(1) is NOTHING
+    order.share(np.array([0, 1]), np.array([4, 4]))
+    assert Answers().stamps(order.covered(1), *(np.array([each]) for each in (9, 9, 0))).tolist() == [5]
+    assert order.covered(2) is NOTHING

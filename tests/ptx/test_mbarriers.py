@@ -1,10 +1,14 @@
 """mbarrier objects instruction by instruction: counts, states, phases and bytes, and what the ISA leaves undefined."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx.sync import mbarriers
+from refsim.ptx.sync.transfer_counts import TransferCounts
 
 HEAD = """.version 9.0
 .target sm_90
@@ -91,6 +95,22 @@ def test_misuse_is_found(what: str) -> None:
     with pytest.raises(RefsimError, match=what) as caught:
         one_thread(MISUSE[what])
     assert caught.value.code == "barrier-misuse"
+
+
+def test_as_many_bytes_may_be_awaited_as_the_count_holds() -> None:
+    most = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1048575;"
+    done = "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [bar], 1048575;"
+    one_thread(INIT + most + done)
+
+
+def test_copies_may_bring_as_many_bytes_too_early_as_the_count_holds() -> None:
+    barrier = SimpleNamespace(phase=0, transactions=16 - mbarriers.MOST, counted=[], complete=lambda: None)
+    counts = TransferCounts(SimpleNamespace(live={0: barrier}, keep=lambda _: None))
+    lanes = SimpleNamespace(fault=lambda code, lane, what, rule: RefsimError(code, what, rule=rule))
+    counts.arrived(SimpleNamespace(barrier=0, phase=0, amount=16, lanes=lanes))
+    assert barrier.transactions == -mbarriers.MOST
+    with pytest.raises(RefsimError, match="a tx-count of -1048576, beyond 1048575"):
+        counts.arrived(SimpleNamespace(barrier=0, phase=0, amount=1, lanes=lanes))
 
 
 def test_an_object_has_eight_aligned_bytes() -> None:

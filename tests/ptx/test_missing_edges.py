@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.checks import journal
+from refsim.ptx.checks.orders import Orders
 from refsim.testing.kernel_files import load_kernel_file
 
 HEAD = """.version 9.0
@@ -220,3 +222,19 @@ def test_the_page_of_findings_has_what_the_suite_is_shown() -> None:
     shown = {half for row in wrong for half in row.shows}
     assert len(shown) > 10
     assert [half for half in shown if half not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("whole", "waiting", "kinds"),
+    [
+        (True, 4, [journal.LEAVE, journal.MEET_CTA]),
+        (False, 4, [journal.ARRIVE, journal.LEAVE]),
+        (False, 0, [journal.ARRIVE]),
+    ],
+)
+def test_a_barrier_of_the_whole_block_is_noted_as_a_meeting_and_others_by_who_arrived(whole, waiting, kinds) -> None:
+    noted: list[str] = []
+    notes = SimpleNamespace(add=lambda kind, *_, **__: noted.append(kind))
+    machine = SimpleNamespace(journal=notes, history=SimpleNamespace(now=3))
+    Orders._note_barrier(machine, 1, np.arange(8), np.arange(waiting), whole=whole)
+    assert noted == kinds

@@ -5,6 +5,8 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
+from refsim.ptx.execution.tensor_cells import ColumnsAsked
+from refsim.ptx.sync.tensor_columns import TensorColumns
 
 HEAD = """.version 9.0
 .target sm_90a
@@ -92,3 +94,24 @@ def test_all_warps_of_a_warpgroup_execute_the_same_one() -> None:
     )
     none = f"{first} @%p2 bra $end; {DEC.format(40)} $end:"
     assert "warp 0 of its warpgroup never executes it" in fails(none, "divergent-sync", threads=128).what
+
+
+def test_of_several_requests_the_one_of_the_same_turn_is_named() -> None:
+    """All ask for 48, then warp 0 for 24 and the others for 32."""
+    again = f"setp.lt.u32 %p2, %r1, 32; @%p2 bra $one; {DEC.format(32)} bra $end; $one: {DEC.format(24)} $end:"
+    said = fails(DEC.format(48) + again, "divergent-sync", threads=128).what
+    assert "asks for 24 registers, where warp 1 of its warpgroup asked for 32" in said
+
+
+def test_of_one_block_nobody_overtakes_another_for_columns() -> None:
+    """Two blocks: the second of block 0 waits behind the first, though there would be columns for it; block 1 does not."""
+    went: list[int] = []
+
+    class Machine:
+        def go(self, pc: int, ids: object) -> None:
+            went.append(pc)
+
+    columns = TensorColumns(Machine())  # type: ignore[arg-type]
+    for pc, cta, takes in ((10, 0, False), (20, 0, True), (30, 1, True)):
+        columns.ask(ColumnsAsked(pc, np.array([0]), cta, 32, lambda takes=takes: takes))
+    assert (went, [each.pc for each in columns.queue]) == ([31], [10, 20])

@@ -230,6 +230,17 @@ def test_words_that_nobody_wrote_are_followed() -> None:
     assert trace.findings == ()
 
 
+def test_halves_of_an_undefined_register_stay_undefined_in_both_columns() -> None:
+    """.unpack::16b puts the second register into columns 2 and 3: 2 is stored to anew, 3 stays."""
+    body = """.shared .align 4 .b32 nothing; mov.u32 %r0, %t; ld.shared.b32 %r1, [nothing];
+tcgen05.st.sync.aligned.32x32b.x2.unpack::16b.b32 [%own], {{%r0, %r1}}; tcgen05.wait::st.sync.aligned;
+add.u32 %x1, %own, {}; tcgen05.st.sync.aligned.32x32b.x{}.b32 [%x1], {}; tcgen05.wait::st.sync.aligned;"""
+    with pytest.raises(RefsimError, match="were never written"):
+        TensorKernel(body.format(2, 1, "{%r0}"), columns=32, filled=32).run()
+    _, trace = TensorKernel(body.format(2, 2, "{%r0, %r0}"), columns=32, filled=32).run()
+    assert trace.findings == ()
+
+
 def test_columns_that_were_allocated_again_are_new() -> None:
     body = """
 @%zero tcgen05.dealloc.cta_group::1.sync.aligned.b32 %base, 512; bar.sync 0;

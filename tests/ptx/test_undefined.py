@@ -11,7 +11,10 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
+from refsim.layouts import fragment
 from refsim.ptx.checks import undefined_bits
+from refsim.ptx.checks.undefined_warpgroup import _accumulator
+from refsim.ptx.execution.masks import Mask
 from refsim.ptx.isa import binding, forms
 from refsim.ptx.machine.program import forget
 from refsim.testing.kernel_files import load_kernel_file
@@ -244,3 +247,22 @@ def test_what_touches_memory_or_other_lanes_has_a_rule_of_its_own() -> None:
         if clause.wants_lanes and not clause.flow and isinstance(clause.undefined, str) and (has_address or exchanges):
             bare.add(clause.form)
     assert bare == set()
+
+
+def test_every_bit_of_a_count_of_undefined_votes_is_undefined() -> None:
+    """bar.red.popc: the lowest bit too."""
+    body = kernels.NONE + "setp.lt.u32 %p4, %r10, 9; bar.red.popc.u32 %r11, 0, %p4;\nand.b32 %r11, %r11, 1;\n"
+    with pytest.raises(RefsimError, match="reached an output"):
+        run(body + kernels.PUT)
+
+
+def test_half_a_register_of_an_accumulator_is_undefined_alone() -> None:
+    """D of f16, two to a register: the upper one of thread 0 was never written, nothing is wrong with the products."""
+    form = fragment("wgmma.m64n8k16.f16.d.f16")
+    bits, origin = np.zeros(128, np.uint32), np.zeros(128, np.int32)
+    bits[0], origin[0] = 0xFFFF0000, 5
+    masks = [Mask(bits, origin), *[None] * (form.registers - 1)]
+    found = _accumulator(masks, np.ones(128, bool), np.zeros((1, 64, 8), np.int32), form)
+    assert found[1:] == [None] * (form.registers - 1)
+    assert hex(found[0].bits[0]) == "0xffff0000"
+    assert not found[0].bits[1:].any()

@@ -17,6 +17,7 @@ from refsim.testing.recipes import (
     EDGE_SIZES,
     Launch,
     Tensor,
+    check_patches,
     corpus_tensors,
     from_json,
     spelled,
@@ -196,3 +197,10 @@ def test_json_of_another_shape_is_refused_where_it_stands(record, where):
 def test_recipe_of_arrays_has_no_json():
     with pytest.raises(RefsimError, match="bad-recipe"):
         to_json(np.zeros(3))
+
+
+@pytest.mark.parametrize("patch", [(0, 1 << 64), (0, -1), (1 << 63, 0), (0,), [0, 0]])
+def test_a_patch_is_an_index_and_a_code_of_64_bits(patch):
+    check_patches(((0, (1 << 64) - 1), ((1 << 63) - 1, 0)))
+    with pytest.raises(RefsimError, match="bad-recipe"):
+        check_patches((patch,))

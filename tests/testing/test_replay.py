@@ -1,5 +1,6 @@
 """A case file is small, checked, and never chooses what is built."""
 
+import itertools
 import json
 import os
 
@@ -8,9 +9,11 @@ import pytest
 import refsim.device
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
+from refsim.testing import runs
 from refsim.testing.kernel_files import find_kernels
 from refsim.testing.recipes import Tensor
 from refsim.testing.replay import MAX_CASE_BYTES, file_to_trust, load_case, replay_case, write_case
+from refsim.testing.runs import run_problem
 
 KERNEL_FILE = """
 from refsim.kernels import Kernel
@@ -210,3 +213,10 @@ def test_problem_of_another_shape_is_refused(case, halve_kernel):
 def test_missing_case_says_so(tmp_path):
     with pytest.raises(RefsimError, match="no such file"):
         load_case(tmp_path / "none.json")
+
+
+def test_the_seconds_of_a_replay_are_those_since_it_began(halve_kernel, fake_device, monkeypatch):
+    """By a clock that goes on by one whenever somebody looks, far from its zero."""
+    ticks = itertools.count(1_000_000)
+    monkeypatch.setattr(runs.time, "monotonic", lambda: float(next(ticks)))
+    assert 0 < run_problem(halve_kernel, Tensor(3, "bf16", "ties"), fake_device()).seconds < 1000
