@@ -19,6 +19,7 @@ from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Reg
 from refsim.ptx.memory.touched import TouchedBytes
 
 RED_ZONE = 512
+STEP = 1 << 16  # memory grows by so much: a small launch clears, copies and compares what it has
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
     """At least `size` zeros, if there is room; the system backs a page when it is first touched."""
     for asked in (max(size, generous), size):
         with suppress(MemoryError):
-            return np.zeros(-(-asked // PAGE) * PAGE, np.uint8)
+            return np.zeros(-(-asked // STEP) * STEP, np.uint8)
     raise RefsimError("out-of-memory", f"the system has no room for {size} B of device memory", kind=Kind.MISSING)
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from refsim.ptx.memory.space import Region, Space
 
-UNDO_PAGE = 1 << 20
-_FEW = 8  # pages that are looked up without asking which of them the items fall in
+UNDO_PAGE = 1 << 17
+_FEW = 16  # pages that are looked up without asking which of them the items fall in
 
 
 @dataclass
