@@ -1,20 +1,21 @@
 """Everything that orders a kernel's memory taken away or weakened in turn: what the simulator makes of the rest.
 
 A kernel needs each barrier, wait, commit and fence that it has, and each acquire, release and scope of its loads, stores and
-atomics, or it should not have it. One statement at a time is blanked out of the PTX or made weaker, and the problems that
+atomics, or it should not have it. One statement at a time is taken out of the program or made weaker, and the problems that
 run it are run again on the simulated GPU, under every policy. That is caught by a fault, or by bits that differ from the
 oracle.
 """
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from refsim import ptx
 from refsim.device.compile import compiled
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
+from refsim.ptx.text.syntax import Statement
 from refsim.testing import verdicts
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
@@ -26,6 +27,7 @@ MEMORY = re.compile(r"(ld|st|atom|red|membar)\.|fence\.(?!proxy|mbarrier_init)")
 WEAKER_ORDERS = {"acquire": ("relaxed",), "release": ("relaxed",), "acq_rel": ("acquire", "release")}
 WIDE_SCOPES = ("cluster", "gpu", "gl", "sys")
 STRENGTH = frozenset({"relaxed", "volatile", *WEAKER_ORDERS, "cta", *WIDE_SCOPES})
+TRAP = "trap"
 NEVER_RUN = "no problem runs it"
 NO_DIFFERENCE = "every problem gives the same bits without it, under every policy and with no finding"
 
@@ -99,16 +101,14 @@ def sweep(
     """
     if not kernel.code.label or kernel.call is not None:
         raise RefsimError("no-kernel-file", f"{kernel.name} has no file whose PTX could be changed")
-    text = compiled(kernel.code, target).text
-    program = ptx.load(text, target)
+    program = ptx.load(compiled(kernel.code, target).text, target)
     launched = [(problem, _entries(kernel, problem, program)) for problem in problems]
     found = []
     for entry in dict.fromkeys(entry for _, entries in launched for entry in sorted(entries)):
         mine = [problem for problem, entries in launched if entry in entries]
-        alone = text if any(len(entries) > 1 for _, entries in launched) else only(text, entry)
         for statement in program.module.functions[entry].statements:
             for instead in alternatives(statement.opcode):
-                found.append(_weakened(kernel, entry, statement, instead, alone, target, mine))
+                found.append(_weakened(kernel, program, entry, statement, instead, mine))
                 if on_removal is not None:
                     on_removal(found[-1])
     return tuple(found)
@@ -137,13 +137,18 @@ def _closing_brace(text: str, start: int) -> int:
     return len(text)
 
 
-def without(text: str, line: int, instead: str = "") -> str:
-    """PTX with the one statement of a line (counted from 1) blanked, or another `instead`; other lines keep their numbers."""
-    lines = text.split("\n")
-    if lines[line - 1].count(";") != 1:
-        raise RefsimError("no-single-statement", f"line {line} is {lines[line - 1].strip()!r}")
-    lines[line - 1] = instead
-    return "\n".join(lines)
+def without(program: ptx.Program, entry: str, statement: Statement, instead: str = "") -> ptx.Program:
+    """A program whose entry has not a statement of its, or has it with the opcode `instead`; "trap" comes without operands.
+    The text is not read again: it names lines, registers and producers, of which none changes."""
+    function = program.module.functions[entry]
+    at = next(at for at, each in enumerate(function.statements) if each is statement)
+    other = Statement(instead, (), None, statement.line, statement.location)
+    if instead and instead != TRAP:
+        other = replace(statement, opcode=instead)
+    statements = [*function.statements[:at], *([other] if instead else []), *function.statements[at + 1 :]]
+    labels = {name: place - (place > at and not instead) for name, place in function.labels.items()}
+    functions = {**program.module.functions, entry: replace(function, statements=statements, labels=labels)}
+    return ptx.Program(replace(program.module, functions=functions), program.target, program.sha256, program.text)
 
 
 def _entries(kernel: Kernel, problem: Any, program: ptx.Program) -> set[str]:
@@ -155,16 +160,14 @@ def _entries(kernel: Kernel, problem: Any, program: ptx.Program) -> set[str]:
 
 
 def _weakened(
-    kernel: Kernel, entry: str, statement: Any, instead: str, text: str, target: str, problems: list[Any]
+    kernel: Kernel, program: ptx.Program, entry: str, statement: Statement, instead: str, problems: list[Any]
 ) -> Removal:
     where = entry, statement.opcode, statement.line, str(statement.location or "no source line")
-    line = text.split("\n")[statement.line - 1]
-    changed = without(text, statement.line, line.replace(statement.opcode, instead, 1) if instead else "")
-    device = ChangedDevice(ptx.load(changed, target))
+    device = ChangedDevice(without(program, entry, statement, instead))
     for problem in problems:
         finding = examine(kernel, problem, device).finding
         if finding is not None and finding.status in (verdicts.FAIL, verdicts.TIMEOUT):
             return Removal(*where, True, finding.text, problem, instead)
-    trapping = ChangedDevice(ptx.load(without(text, statement.line, "trap;"), target), schedules=1)
+    trapping = ChangedDevice(without(program, entry, statement, TRAP), schedules=1)
     runs = any(examine(kernel, problem, trapping).finding is not None for problem in problems)
     return Removal(*where, False, NO_DIFFERENCE if runs else NEVER_RUN, None, instead)

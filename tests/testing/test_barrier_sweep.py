@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.testing.barrier_sweep import NEVER_RUN, NO_DIFFERENCE, only, sweep, weaker, without
@@ -85,12 +86,31 @@ def test_a_kernel_without_a_file_is_refused(turn):
         sweep(replace(turn, file=None), [])
 
 
-def test_only_whole_single_statements_are_blanked():
-    assert without("a;\nbar.sync 0;\nb;", 2) == "a;\n\nb;"
-    assert without("a;\nbar.sync 0;\nb;", 2, "trap;") == "a;\ntrap;\nb;"
-    for line in (1, 2):
-        with pytest.raises(RefsimError, match="no-single-statement"):
-            without("a; b;\n.reg", line)
+def test_one_statement_goes_and_labels_stay_before_what_stood_behind_them():
+    text = """.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k() { .reg .pred %p; .reg .b32 %r;
+FIRST: mov.u32 %r, 1; setp.eq.u32 %p, %r, 0; @%p bar.sync 0;
+LAST: ret; }
+"""
+    program = ptx.load(text)
+    entry = program.module.functions["k"]
+    barrier = entry.statements[2]
+
+    def shape(changed):
+        function = changed.module.functions["k"]
+        heads = {name.partition("@")[0]: place for name, place in function.labels.items()}
+        return [(each.opcode, len(each.operands), each.guard is not None) for each in function.statements], heads
+
+    before, behind = [("mov.u32", 2, False), ("setp.eq.u32", 3, False)], [("ret", 0, False)]
+    assert shape(without(program, "k", barrier)) == ([*before, *behind], {"FIRST": 0, "LAST": 2})
+    weaker_one = without(program, "k", barrier, "barrier.sync")
+    assert shape(weaker_one) == ([*before, ("barrier.sync", 1, True), *behind], {"FIRST": 0, "LAST": 3})
+    trapping = without(program, "k", barrier, "trap")
+    assert shape(trapping) == ([*before, ("trap", 0, False), *behind], {"FIRST": 0, "LAST": 3})
+    assert program.module.functions["k"] is entry
+    assert len(entry.statements) == 4
 
 
 @pytest.mark.parametrize(
