@@ -5,12 +5,12 @@ sum of their digests, each with the weight of its place. So a group is compared 
 the room.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.silicon.vectors import CHUNK, chunk_patterns, digest, recordings, splitmix64, weights
+from refsim.silicon.vectors import CHUNK, digest, recordings, splitmix64, weights
 
 STEM = "special_functions"
 CHUNKS_OF_A_GROUP = 16
@@ -19,7 +19,8 @@ GROUPS = CHUNK // CHUNKS_OF_A_GROUP
 
 def folded(digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One word for every 16 digests: of 65,536 chunks whose results are all 1 the first is 0x73044388b74387f8."""
-    return np.asarray(digests.reshape(-1, CHUNKS_OF_A_GROUP) @ weights()[:CHUNKS_OF_A_GROUP])
+    weighted = digests.reshape(-1, CHUNKS_OF_A_GROUP) * weights()[:CHUNKS_OF_A_GROUP]
+    return np.asarray(weighted.sum(axis=1, dtype=np.uint64))
 
 
 def recorded(form: str, device: str = "h200") -> NDArray[np.uint64]:
@@ -30,15 +31,23 @@ def recorded(form: str, device: str = "h200") -> NDArray[np.uint64]:
     return np.asarray(words + recorded(row.facts["less"], device) if row.facts["less"] else words)
 
 
-def pairs(chunk: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """The operands of div in a chunk: mantissas and signs by a hash, exponents chunk >> 10 and chunk >> 2 & 255."""
-    h = splitmix64(np.arange(CHUNK, dtype=np.uint64) | np.uint64(chunk << 16))
+def pairs(chunks: range) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """The operands of div, a row a chunk: mantissas and signs by a hash, exponents chunk >> 10 and chunk >> 2 & 255."""
+    chunk = np.arange(chunks.start, chunks.stop, dtype=np.uint64)[:, None]
+    h = splitmix64(np.arange(CHUNK, dtype=np.uint64) | chunk << np.uint64(16))
     a, b, kind = ((h >> np.uint64(at) & np.uint64(mask)).astype(np.uint32) for at, mask in _OF_THE_HASH)
     special = _MANTISSAS[(h >> np.uint64(52) & np.uint64(3)).astype(np.intp)]
     a = np.where(kind < 2, special, a)
     b = np.where((kind == 1) | (kind == 2), special, np.where(kind == 3, a, b))
     signs = [(h >> np.uint64(at) & np.uint64(1)).astype(np.uint32) << np.uint32(31) for at in (63, 62)]
-    return a | signs[0] | np.uint32((chunk >> 10) << 23), b | signs[1] | np.uint32((chunk >> 2 & 0xFF) << 23)
+    exponents = [(chunk >> np.uint64(at) & np.uint64(0xFF)).astype(np.uint32) << np.uint32(23) for at in (10, 2)]
+    return a | signs[0] | exponents[0], b | signs[1] | exponents[1]
+
+
+def patterns(chunks: range) -> NDArray[np.uint32]:
+    """The words of some chunks, a row each: those of chunk 0x3f80 begin with 0x3f800000."""
+    first = np.arange(chunks.start, chunks.stop, dtype=np.uint32)[:, None]
+    return first << np.uint32(16) | np.arange(CHUNK, dtype=np.uint32)
 
 
 def doubles(uppers: NDArray[np.uint32], *, lower: bool) -> NDArray[np.float64]:
@@ -64,15 +73,22 @@ _CHUNKS_OF_PAIRS = 4
 """Of one pair of exponents: their digests were added with weights before they were recorded."""
 
 
-def replayed_pairs(function: Callable[..., NDArray[np.uint32]], group: int) -> np.uint64:
-    """The word of 16 pairs of exponents as a division of words has it."""
-    first = group * CHUNKS_OF_A_GROUP * _CHUNKS_OF_PAIRS
-    chunks = range(first, first + CHUNKS_OF_A_GROUP * _CHUNKS_OF_PAIRS)
-    digests = np.array([digest(function(*pairs(each))) for each in chunks])
-    return np.uint64(folded(digests.reshape(-1, _CHUNKS_OF_PAIRS) @ weights()[:_CHUNKS_OF_PAIRS])[0])
+def replayed_pairs(divisions: Sequence[Callable[..., NDArray[np.uint32]]], group: int, at_once: int = 1) -> list[int]:
+    """The word of 16 pairs of exponents as each of some divisions of words has it, so many chunks at once."""
+    count = CHUNKS_OF_A_GROUP * _CHUNKS_OF_PAIRS
+    digests: list[list[NDArray[np.uint64]]] = [[] for _ in divisions]
+    for first in range(group * count, (group + 1) * count, at_once):
+        operands = pairs(range(first, first + at_once))
+        for kept, division in zip(digests, divisions, strict=True):
+            kept.append(digest(division(*operands)))
+    of_pairs = (np.concatenate(kept).reshape(-1, _CHUNKS_OF_PAIRS) * weights()[:_CHUNKS_OF_PAIRS] for kept in digests)
+    return [int(folded(each.sum(axis=1, dtype=np.uint64))[0]) for each in of_pairs]
 
 
-def replayed(function: Callable[[NDArray[np.uint32]], NDArray[np.unsignedinteger]], group: int) -> np.uint64:
-    """The word of a group as a function on words has it."""
+def replayed(
+    function: Callable[[NDArray[np.uint32]], NDArray[np.unsignedinteger]], group: int, at_once: int = 1
+) -> int:
+    """The word of a group as a function on words has it, so many of its 16 chunks at once."""
     chunks = range(group * CHUNKS_OF_A_GROUP, (group + 1) * CHUNKS_OF_A_GROUP)
-    return np.uint64(folded(np.array([digest(function(chunk_patterns(each))) for each in chunks]))[0])
+    digests = [digest(function(patterns(chunks[at : at + at_once]))) for at in range(0, len(chunks), at_once)]
+    return int(folded(np.concatenate(digests))[0])
