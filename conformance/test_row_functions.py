@@ -9,7 +9,7 @@ from refsim.testing import run_campaign
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 rows = load_kernel_file(bundled_kernels("row_functions.py"))
-CASES = {"quick": 2, "ci": 30, "night": 1000}  # generated for each kernel, beside the corpus
+CASES = {"quick": 1, "ci": 30, "night": 1000}  # generated for each kernel, beside the corpus
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in rows.KERNELS]
 
 
@@ -47,7 +47,8 @@ LATER = pytest.mark.ci("others of the same kernels are refused in every run")
 # fmt: off
 MUTANTS = (
     pytest.param(rows.SOFTMAX, "top == nothing ? 0 : top, scale", "top, scale", id="row-of-nothing", marks=LATER),
-    pytest.param(rows.SOFTMAX, "__fmaf_rn(x, scale, -base)", "__fadd_rn(__fmul_rn(x, scale), -base)", id="rounded-twice"),
+    pytest.param(rows.SOFTMAX, "__fmaf_rn(x, scale, -base)", "__fadd_rn(__fmul_rn(x, scale), -base)", id="rounded-twice",
+                 marks=LATER),
     pytest.param(rows.SOFTMAX, "ex2_flushed(__fmaf_rn", "exp2f(__fmaf_rn", id="subnormal-weights-kept", marks=LATER),
     pytest.param(rows.SOFTMAX, "float top = nothing;", "float top = 0;", id="maximum-from-zero", marks=LATER),
     pytest.param(rows.SOFTMAX, "top = over_block<Largest>(top, of_warp);", "", id="maximum-of-a-thread", marks=LATER),
@@ -71,7 +72,7 @@ MUTANTS = (
     pytest.param(rows.SOFTMAX, "T* to = y + row * y_pitch;\n        float top", "T* to = y + row * x_pitch;\n        float top",
                  id="pitch-of-x", marks=LATER),
     pytest.param(rows.RMS_NORM, "sum = __fmaf_rn(each, each, sum);", "sum = __fadd_rn(__fmul_rn(each, each), sum);",
-                 id="squares-rounded"),
+                 id="squares-rounded", marks=LATER),
     pytest.param(rows.RMS_NORM, "rsqrt(__fadd_rn(quotient", "__frsqrt_rn(__fadd_rn(quotient", id="exact-root", marks=LATER),
     pytest.param(rows.RMS_NORM, "quotient(sum, __uint2float_rn(columns))", "__fmul_rn(sum, 1.0f / columns)",
                  id="mean-by-a-factor", marks=LATER),

@@ -58,6 +58,14 @@ def test_a_row_is_the_slow_definition(type, fill, queries, keys, causal, row) ->
     assert int(found.lse.view(np.uint32)[1, row]) == lse
 
 
+def test_the_order_of_sums_shows_in_their_logarithms() -> None:
+    """Eight rows whose weights are near one another: which lane has which columns changes a last bit of some."""
+    q, k, v = (Values("gaussian", seed).codes("bf16", n, 16).reshape(1, n, 16) for seed, n in enumerate((8, 64, 64)))
+    found = attention(q, k, v, 0.0625).lse.view(np.uint32)[0].tolist()
+    asked = slow.Row("bf16", 64, 1, int((np.float32(0.0625) * LOG2_E).view(np.uint32)))
+    assert found == [slow.row_of_attention(row.tolist(), k[0].tolist(), [], asked)[1] for row in q[0]]
+
+
 @pytest.mark.parametrize("type", ["bf16", "e4m3"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_results_are_near_those_of_float64(type: str, causal: bool) -> None:

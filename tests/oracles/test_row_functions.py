@@ -64,12 +64,39 @@ def test_rows_are_the_slow_definition(format: str, columns: int, fill: str) -> N
     assert gated == slow.rms_norm(x[1].tolist(), w.tolist(), eps, format, z[1].tolist())
 
 
+def test_the_order_of_sums_shows_in_f32() -> None:
+    x = Values("gaussian", 13).codes("f32", 3, 128)
+    one = np.full(128, 0x3F800000, np.uint32)
+    weights, normed = oracles.softmax(x, 1.0, format="f32"), oracles.rms_norm(x, one, 0.0, format="f32")
+    for row in range(3):
+        assert weights[row].tolist() == slow.softmax(x[row].tolist(), 0x3F800000, "f32")
+        assert normed[row].tolist() == slow.rms_norm(x[row].tolist(), one.tolist(), 0, "f32")
+
+
+def test_squares_are_added_unrounded() -> None:
+    """Three columns of one thread, whose sum is another where squares are rounded first; the others are zeros."""
+    x = np.zeros((1, 384), np.uint32)
+    x[0, [0, 128, 256]] = 0xBFB3A7FF, 0xBF93AC99, 0xBF06CB95
+    one = np.full(384, 0x3F800000, np.uint32)
+    assert oracles.rms_norm(x, one, 1e-6, format="f32")[0].tolist() == slow.rms_norm(
+        x[0].tolist(), one.tolist(), int(np.float32(1e-6).view(np.uint32)), "f32"
+    )
+
+
 def test_worked_numbers() -> None:
     assert oracles.softmax(np.uint16([[0x3F80, 0x3F80]])).tolist() == [[0x3F00, 0x3F00]]
     w = np.uint16([0x3F80, 0x4000])
     assert oracles.rms_norm(np.uint16([[0x4000, 0x4000]]), w, 0).tolist() == [[0x3F80, 0x4000]]
     zero = np.zeros((1, 2), np.uint16)
     assert oracles.rms_norm(np.uint16([[0x4000, 0x4000]]), w, 0, gate=zero).tolist() == [[0, 0]]
+
+
+def test_a_root_of_a_subnormal_mean_is_no_infinity() -> None:
+    """x^2 and eps are subnormal: their root is taken, not that of zero."""
+    x, one = np.uint32([[0x1B800000]]), np.uint32([0x3F800000])  # 2^-72, whose square is 2^-144
+    found = oracles.rms_norm(x, one, 1e-44, format="f32")[0].tolist()
+    assert found == slow.rms_norm([0x1B800000], [0x3F800000], 7, "f32")
+    assert 0x3F000000 < found[0] < 0x3F800000
 
 
 @pytest.mark.parametrize("format", FORMATS)
