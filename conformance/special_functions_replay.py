@@ -45,7 +45,7 @@ def _of_doubles(function: Callable[..., Any], lower: bool, words: NDArray[np.uin
 SINGLES: dict[str, Model] = {
     f"{name}_approx_{'ftz_' if ftz else ''}f32": partial(approximate, name, ftz=ftz)
     for name in unit.FUNCTIONS
-    for ftz in (False, True)
+    for ftz in ((False, True) if name != "tanh" else (False,))
 }
 DOUBLES: dict[str, Model] = {
     f"{form}{'' if lower else '_low0'}": partial(_of_doubles, function, lower)
@@ -61,7 +61,12 @@ DIVISIONS: dict[str, Model] = {
     for ftz in (False, True)
     for full in (False, True)
 }
-HALVES = {"ex2_approx_f16": ("ex2", False), "ex2_approx_ftz_bf16": ("ex2", True)}
+HALVES = {
+    "ex2_approx_f16": ("ex2", False),
+    "ex2_approx_ftz_bf16": ("ex2", True),
+    "tanh_approx_f16": ("tanh", False),
+    "tanh_approx_bf16": ("tanh", True),
+}
 MODELS = SINGLES | DOUBLES | DIVISIONS
 """The model of every form of 32 and 64 bits, as a function of the words that its recording counts."""
 

@@ -4,7 +4,7 @@
 
 A result says between which two totals C0 + C1 x + C2 square lies. For a pair (C1, C2) all results of a segment leave an interval
 for C0. All pairs near the least squares stand in a grid; the results that narrow the widest interval are applied to all of it,
-until the widest is that of every result. Under a minute; a segment that no integers fit ends the run.
+until the widest is that of every result. A minute or two; a segment that no integers fit ends the run.
 """
 
 import argparse
@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from record_special_functions import STEM, unpacked
+from record_special_functions import MANTISSAS, STEM, unpacked
 
+from refsim.mufu.instructions import turns
 from refsim.mufu.interpolation import squares
+from refsim.mufu.unit import quarters, segments_of_tanh
 
 Integers = NDArray[np.int64]
 REACH = (40, 24)
@@ -25,29 +27,61 @@ REACH = (40, 24)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A table to find: `place` is the last place of totals, `parts` are consecutive ranges of 2^23 fractions.
+class Series:
+    """What one series shows of a table: of its words `places` gives the fractions, results have `added` beyond the total."""
 
-    Of each part the series that show it, and what their results have beyond the total. The first `skip` fractions the unit
-    treats apart.
-    """
+    form: str
+    top: int
+    places: Callable[[NDArray[np.uint32]], Integers]
+    added: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.form} {self.top}"
+
+    def fractions(self) -> Integers:
+        return self.places(np.arange(MANTISSAS, dtype=np.uint32) | np.uint32(self.top << 23))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A table to find: `place` is the last place of totals. The first `skip` fractions the unit treats apart."""
 
     name: str
     width: int
     lowest_column: int
     place: int
     c2_shift: int
-    parts: tuple[tuple[tuple[str, float], ...], ...]
+    segments: int
+    series: tuple[Series, ...]
     skip: int = 0
 
 
+def first_part(words: NDArray[np.uint32]) -> Integers:
+    return (words & np.uint32(MANTISSAS - 1)).astype(np.int64)
+
+
+def second_part(words: NDArray[np.uint32]) -> Integers:
+    return first_part(words) + MANTISSAS
+
+
+def of_quarter(words: NDArray[np.uint32]) -> Integers:
+    """The fraction of the quarter turn in which the sine's table is read."""
+    return quarters(turns(words.view(np.float32)).view(np.uint32))[1]
+
+
+RSQRT, SQRT, LG2 = "rsqrt_approx_ftz_f32", "sqrt_approx_ftz_f32", "lg2_approx_ftz_f32"
 FITS = (
-    Fit("RCP", 16, 17, 40, 1, ((("rcp_approx_ftz_f32 127", 0.0),),)),
-    Fit("RSQRT", 17, 19, 41, 2, ((("rsqrt_approx_ftz_f32 127", 0.0),), (("rsqrt_approx_ftz_f32 128", 0.0),)), skip=1),
-    Fit("SQRT", 17, 19, 40, 1, ((("sqrt_approx_ftz_f32 127", 0.0),), (("sqrt_approx_ftz_f32 128", 0.0),))),
-    Fit("EX2", 17, 19, 39, 2, ((("ex2_approx_ftz_f32 127", 0.0),),)),
-    Fit("LG2", 17, 19, 38, 1, ((("lg2_approx_ftz_f32 127", 0.0), ("lg2_approx_ftz_f32 128", 1.0)),), skip=1),
+    Fit("RCP", 16, 17, 40, 1, 128, (Series("rcp_approx_ftz_f32", 127, first_part),)),
+    Fit("RSQRT", 17, 19, 41, 2, 128, (Series(RSQRT, 127, first_part), Series(RSQRT, 128, second_part)), skip=1),
+    Fit("SQRT", 17, 19, 40, 1, 128, (Series(SQRT, 127, first_part), Series(SQRT, 128, second_part))),
+    Fit("EX2", 17, 19, 39, 2, 64, (Series("ex2_approx_ftz_f32", 127, first_part),)),
+    Fit("LG2", 17, 19, 38, 1, 64, (Series(LG2, 127, first_part), Series(LG2, 128, first_part, 1.0)), skip=1),
+    Fit("SIN", 17, 19, 37, 0, 64, tuple(Series("sin_approx_ftz_f32", top, of_quarter) for top in range(112, 128))),
+    Fit("TANH", 17, 19, 39, 0, 51, tuple(Series("tanh_approx_f32", top, segments_of_tanh) for top in range(119, 130))),
 )
+OPEN = 1 << 60
+"""A total beyond every other: of fractions that no series shows."""
 
 
 def totals(words: NDArray[np.uint32], place: int, added: float) -> tuple[Integers, Integers]:
@@ -83,18 +117,28 @@ def fitted(least: Integers, beyond: Integers, x: Integers, square: Integers) -> 
             return int(c1[best]), int(c2[best]), int(low[best]), int(high[best])
 
 
+def bounds(fit: Fit, words: Callable[[str], NDArray[np.uint32]]) -> tuple[Integers, Integers]:
+    """Of every fraction the least total that its results allow, and the first beyond."""
+    least = np.full(fit.segments << fit.width, -OPEN)
+    beyond = np.full(fit.segments << fit.width, OPEN)
+    for series in fit.series:
+        at = series.fractions()
+        low, high = totals(words(series.name), fit.place, series.added)
+        np.maximum.at(least, at, low)
+        np.minimum.at(beyond, at, high)
+    least[: fit.skip], beyond[: fit.skip] = -OPEN, OPEN
+    return least, beyond
+
+
 def table(fit: Fit, words: Callable[[str], NDArray[np.uint32]]) -> tuple[int, list[tuple[int, int, int]]]:
     """(shift of C0, rows): C0 in the coarsest unit that every segment allows."""
-    bounds = [[totals(words(name), fit.place, added) for name, added in part] for part in fit.parts]
-    least = np.concatenate([np.maximum.reduce([b[0] for b in part]) for part in bounds])
-    beyond = np.concatenate([np.minimum.reduce([b[1] for b in part]) for part in bounds])
-    least[: fit.skip], beyond[: fit.skip] = -(1 << 60), 1 << 60
+    least, beyond = bounds(fit, words)
     x = np.arange(1 << fit.width, dtype=np.int64)
     square = squares(fit.width, fit.lowest_column) << fit.c2_shift
     found = []
     for segment in range(0, least.size, x.size):
-        part = slice(segment + (fit.skip if segment == 0 else 0), segment + x.size)
-        row = fitted(least[part], beyond[part], x[part.start - segment :], square[part.start - segment :])
+        shown = np.flatnonzero(least[segment : segment + x.size] > -OPEN)
+        row = fitted(least[segment + shown], beyond[segment + shown], x[shown], square[shown])
         if row is None:
             raise SystemExit(f"{fit.name}: no integers for the segment from {segment:#x}")
         found.append(row)
@@ -131,7 +175,7 @@ def main() -> None:
     text = [HEAD]
     for fit in FITS:
         text += lines(fit, *table(fit, words))
-        print(f"{fit.name}: every result of {', '.join(name for part in fit.parts for name, _ in part)}")
+        print(f"{fit.name}: every result of {', '.join(series.name for series in fit.series)}")
     options.out.write_text("\n".join([*text, "# fmt: on", ""]))
 
 

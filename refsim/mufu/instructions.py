@@ -1,7 +1,8 @@
 """The instructions that the unit stands behind: what ptxas wraps around it, on float32 words.
 
 Without .ftz an operand that the unit would take for zero, or whose result it would flush, is scaled by a power of two before
-and after. A division is the reciprocal of the divisor and one product: div.approx as it is, div.full scaled at the ends.
+and after. The operand of sin and cos is multiplied by 1 / 2 pi first, with .ftz or without. A division is the reciprocal of
+the divisor and one product: div.approx as it is, div.full scaled at the ends.
 """
 
 from collections.abc import Callable
@@ -57,19 +58,35 @@ def _ex2(x: Singles) -> Singles:
     return np.where(small, found * found, found)
 
 
+_TURN = float(np.uint32(0x3E22F983).view(np.float32))
+"""1 / 2 pi as ptxas writes it."""
+
+
+def turns(angles: Singles) -> Singles:
+    """The product with 1 / 2 pi toward zero, FMUL.RZ; of one radian 0x3e22f983. A subnormal product is a zero to the unit."""
+    product = angles.astype(np.float64) * _TURN  # 48 bits: exact
+    return (product.view(np.uint64) >> np.uint64(29) << np.uint64(29)).view(np.float64).astype(np.float32)
+
+
 _UNFLUSHED: dict[str, Callable[[Singles], Singles]] = {
     "rcp": _rcp,
     "rsqrt": _scaled("rsqrt", lambda y: y * np.float32(2.0**12)),
     "sqrt": _scaled("sqrt", lambda y: y * np.float32(2.0**-12)),
     "ex2": _ex2,
     "lg2": _scaled("lg2", lambda y: y - np.float32(24)),
+    "sin": lambda x: _of_unit("sin", turns(x)),
+    "cos": lambda x: _of_unit("cos", turns(x)),
+    "tanh": lambda x: _of_unit("tanh", x),
 }
+_FLUSHED = {"sin": _UNFLUSHED["sin"], "cos": _UNFLUSHED["cos"]}
 
 
 def approximate(name: str, words: Words, *, ftz: bool) -> Words:
-    """NAME.approx{.ftz}.f32 for rcp, rsqrt, sqrt, ex2, lg2: approximate("rcp", 0x00000001, ftz=False) is 0x7f800000."""
+    """NAME.approx{.ftz}.f32 for the functions of the unit: approximate("rcp", 0x00000001, ftz=False) is 0x7f800000."""
     with np.errstate(all="ignore"):
-        return unit.FUNCTIONS[name](words) if ftz else _words(_UNFLUSHED[name](_singles(words)))
+        if ftz and name not in _FLUSHED:
+            return unit.FUNCTIONS[name](words)
+        return _words((_FLUSHED if ftz else _UNFLUSHED)[name](_singles(words)))
 
 
 def divided(a: Words, b: Words, *, ftz: bool, full: bool) -> Words:

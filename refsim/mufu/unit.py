@@ -1,4 +1,4 @@
-"""The unit's functions on float32 words: what MUFU.RCP, RSQ, SQRT, EX2 and LG2 return for every word.
+"""The unit's functions on float32 words: what MUFU.RCP, RSQ, SQRT, EX2, LG2, SIN, COS and TANH return for every word.
 
 A subnormal operand counts as a zero of its sign, a subnormal result becomes one. Every NaN is 0x7fffffff. Recorded over all
 2^32 words on an H200 and an H100 (conformance/vectors/h200/special_functions.json).
@@ -14,7 +14,7 @@ from refsim.mufu.interpolation import Integers
 
 Words = NDArray[np.uint32]
 
-_INFINITY, _NAN, _MINUS = 0x7F800000, 0x7FFFFFFF, 0x80000000
+_INFINITY, _NAN, _MINUS, _ONE = 0x7F800000, 0x7FFFFFFF, 0x80000000, 0x3F800000
 _FRACTION = (1 << 23) - 1
 
 
@@ -77,9 +77,7 @@ def sqrt(words: Words) -> Words:
 def ex2(words: Words) -> Words:
     """2^x: ex2(0x3f000000) = 0x3fb504f3; x is cut off below 2^-23, and negated by complement unless it is an integer."""
     sign, field, fraction = _fields(words)
-    shift = np.clip(field - 127, -25, 8)
-    significand = fraction | 1 << 23
-    fixed = np.where(shift < 0, significand >> np.maximum(-shift, 0), significand << np.maximum(shift, 0))
+    fixed = _shifted(fraction | 1 << 23, np.clip(field - 127, -25, 8))
     fixed = np.where(sign > 0, np.where(fixed & _FRACTION > 0, ~fixed, -fixed), fixed)
     found = (126 + (fixed >> 23) << 23) + (tables.EX2(fixed & _FRACTION) >> 17)
     return chosen(
@@ -105,10 +103,75 @@ def lg2(words: Words) -> Words:
     )
 
 
+def quarters(turns: Words) -> tuple[Integers, Integers]:
+    """Quarter turns of |turns| and the fraction of the last one, 23 bits, in an odd quarter complemented.
+
+    What is below 2^-25 turns is cut off first: 0.375 turns, 0x3ec00000, are 1 and the complement of 0x400000, 0x3fffff.
+    """
+    _, field, fraction = _fields(turns)
+    fixed = _shifted(fraction | 1 << 23, np.clip(field - 125, -25, 25))
+    return fixed >> 23, np.where(fixed >> 23 & 1 > 0, ~fixed, fixed) & _FRACTION
+
+
+def sin(turns: Words) -> Words:
+    """The sine of an angle in turns: sin(0x3e000000), an eighth, is 0x3f3504f2; one quarter of it is a table."""
+    sign, field, _ = _fields(turns)
+    quarter, fraction = quarters(turns)
+    return chosen((sign ^ (quarter >> 1 & 1) << 31) | _cut_off(tables.SIN(fraction), 37), (field == 255, _NAN))
+
+
+def cos(turns: Words) -> Words:
+    """The sine a quarter turn on, of either sign the same: cos(0x3e000000) = 0x3f3504f3."""
+    _, field, _ = _fields(turns)
+    quarter, fraction = quarters(turns)
+    return chosen(
+        (quarter + 1 >> 1 & 1) << 31 | _cut_off(tables.SIN(fraction ^ _FRACTION), 37),
+        (field == 255, _NAN),
+    )
+
+
+_SEGMENTS = np.array([1, 1, 1, 2, 2, 4, 4, 4, 8, 16, 8])
+"""How many segments of tanh each binade from 2^-8 to below 8 has; a segment has 17 bits of x, lower ones are cut off."""
+_FIRST_SEGMENT, _BITS_BELOW = np.cumsum(_SEGMENTS) - _SEGMENTS, 6 - np.log2(_SEGMENTS).astype(np.int64)
+
+
+def segments_of_tanh(words: Words) -> Integers:
+    """Place of |x| in the table of tanh, segment and 17 bits, for 2^-8 <= |x| < 8: that of 1, 0x3f800000, is 19 << 17."""
+    _, field, fraction = _fields(words)
+    binade = np.clip(field - 119, 0, len(_SEGMENTS) - 1)
+    place: Integers = (_FIRST_SEGMENT[binade] << 17) + (fraction >> _BITS_BELOW[binade])
+    return place
+
+
+def tanh(words: Words) -> Words:
+    """The hyperbolic tangent: tanh(0x3f800000) = 0x3f42f848; x itself below 2^-8, subnormal or not; from 8 on 1."""
+    sign, field, fraction = _fields(words)
+    return chosen(
+        sign | _cut_off(tables.TANH(segments_of_tanh(words)), 39),
+        ((field == 255) & (fraction > 0), _NAN),
+        (field < 119, words.astype(np.int64)),
+        (field > 129, sign | _ONE),
+    )
+
+
+def _shifted(significand: Integers, left: Integers) -> Integers:
+    """To the left by so many bits; to the right, bits cut off, where the number is negative."""
+    return np.where(left < 0, significand >> np.maximum(-left, 0), significand << np.maximum(left, 0))
+
+
 def _cut_off(magnitude: Integers, places: int) -> Integers:
     """The word of a number of so many places, below 2^53, without what falls below its 24 bits."""
     bits = magnitude.astype(np.float64).view(np.int64)
     return np.where(magnitude > 0, (bits >> 29) - (1023 - 127 + places << 23), 0)
 
 
-FUNCTIONS: dict[str, Callable[[Words], Words]] = {"rcp": rcp, "rsqrt": rsqrt, "sqrt": sqrt, "ex2": ex2, "lg2": lg2}
+FUNCTIONS: dict[str, Callable[[Words], Words]] = {
+    "rcp": rcp,
+    "rsqrt": rsqrt,
+    "sqrt": sqrt,
+    "ex2": ex2,
+    "lg2": lg2,
+    "sin": sin,
+    "cos": cos,
+    "tanh": tanh,
+}

@@ -64,7 +64,7 @@ SPECIAL_FORMS: tuple[SpecialForm, ...] = (
     *_singles(),
     _half("ex2.approx.f16", F16),
     _half("ex2.approx.ftz.bf16", BF16),
-    *(_half(f"tanh.approx.{row.name}", row) for row in (F16, BF16) if "tanh" in unit.FUNCTIONS),
+    *(_half(f"tanh.approx.{row.name}", row) for row in (F16, BF16)),
     _double("rcp.approx.ftz.f64", lambda a: upper_words.approximate("rcp", a)),
     _double("rsqrt.approx.ftz.f64", lambda a: upper_words.approximate("rsqrt", a)),
     _double("rsqrt.approx.f64", rsqrt_approximate),

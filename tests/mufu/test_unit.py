@@ -9,13 +9,16 @@ from refsim.mufu.instructions import divided
 from refsim.mufu.unit import FUNCTIONS
 
 SPECIALS = (0x00000000, 0x80000000, 0x00000001, 0x807FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345)
-NAN, INF, MINUS_INF = 0x7FFFFFFF, 0x7F800000, 0xFF800000
+NAN, INF, MINUS_INF, ONE = 0x7FFFFFFF, 0x7F800000, 0xFF800000, 0x3F800000
 OF_SPECIALS = {
     "rcp": (INF, MINUS_INF, INF, MINUS_INF, 0, 0x80000000, NAN, NAN),
     "rsqrt": (INF, MINUS_INF, INF, MINUS_INF, 0, NAN, NAN, NAN),
     "sqrt": (0, 0x80000000, 0, 0x80000000, INF, NAN, NAN, NAN),
     "ex2": (0x3F800000, 0x3F800000, 0x3F800000, 0x3F800000, INF, 0, NAN, NAN),
     "lg2": (MINUS_INF, MINUS_INF, MINUS_INF, MINUS_INF, INF, NAN, NAN, NAN),
+    "sin": (0, 0x80000000, 0, 0x80000000, NAN, NAN, NAN, NAN),
+    "cos": (ONE, ONE, ONE, ONE, NAN, NAN, NAN, NAN),
+    "tanh": (0, 0x80000000, 1, 0x807FFFFF, ONE, 0xBF800000, NAN, NAN),
 }
 EXACT = {
     "rcp": lambda x: 1 / x,
@@ -23,6 +26,9 @@ EXACT = {
     "sqrt": math.sqrt,
     "ex2": lambda x: 2.0**x,
     "lg2": math.log2,
+    "sin": lambda turns: math.sin(2 * math.pi * turns),
+    "cos": lambda turns: math.cos(2 * math.pi * turns),
+    "tanh": math.tanh,
 }
 
 
@@ -33,11 +39,12 @@ def test_zeros_subnormals_infinities_and_nans(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_results_are_near_the_function(name: str) -> None:
-    """Two last places; for a logarithm 2^-22 or so, since near 1 it keeps places, not digits."""
+    """Two last places; for a logarithm, sine or cosine 2^-22 or so, since they keep places, not digits; tanh 2^-16."""
     x = (np.random.default_rng(6).random(300) * 12 + 0.01).astype(np.float32)
     found = FUNCTIONS[name](x.view(np.uint32)).view(np.float32).astype(np.float64)
     wanted = np.array([EXACT[name](float(each)) for each in x])
-    bound = 2.0**-22 * np.abs(wanted) + (2.0**-22 if name == "lg2" else 0)
+    bound = np.abs(wanted) * (2.0**-16 if name == "tanh" else 2.0**-22)
+    bound += {"lg2": 2.0**-22, "sin": 2.0**-21, "cos": 2.0**-21}.get(name, 0)
     assert (np.abs(found - wanted) <= bound).all()
 
 
@@ -57,6 +64,23 @@ def test_results_are_near_the_function(name: str) -> None:
         ("lg2", 0x3F800001, 0x3495F600),
         ("lg2", 0x3F000000, 0xBF7FFFFE),
         ("lg2", 0x40000000, 0x3F800000),
+        ("sin", 0x3E000000, 0x3F3504F2),
+        ("sin", 0x3EC00000, 0x3F3504F3),
+        ("sin", 0x3F200000, 0xBF3504F2),
+        ("sin", 0x3E800000, ONE),
+        ("sin", 0x33000000, 0x34491200),
+        ("sin", 0xB2FFFFFF, 0x80000000),
+        ("sin", 0xFF7FFFFF, 0x80000000),
+        ("cos", 0x3E000000, 0x3F3504F3),
+        ("cos", 0xBEC00000, 0xBF3504F2),
+        ("cos", 0x3E800000, 0x80000000),
+        ("cos", 0x3F000000, 0xBF800000),
+        ("tanh", ONE, 0x3F42F848),
+        ("tanh", 0xBF800007, 0xBF42F848),
+        ("tanh", 0x3F800008, 0x3F42F84E),
+        ("tanh", 0x3B7FFFFF, 0x3B7FFFFF),
+        ("tanh", 0x3B80003F, 0x3B800000),
+        ("tanh", 0xC1000000, 0xBF800000),
     ],
 )
 def test_worked_numbers(name: str, word: int, result: int) -> None:

@@ -1,4 +1,4 @@
-"""Arithmetic on f16 and bf16, single and in pairs: each result rounded once to nearest even; ex2 as the unit has it."""
+"""Arithmetic on f16 and bf16, single and in pairs: each result rounded once to nearest even; ex2 and tanh as on the chip."""
 
 from collections.abc import Callable
 from typing import Any
@@ -132,7 +132,7 @@ _sign("neg", ieee.negate)
 
 
 def _of_unit(form: str, name: str, since: str) -> None:
-    """ex2 of the special-function unit; its NaN is the canonical one."""
+    """A function of the special-function unit; its NaN is the canonical one."""
 
     @instruction(f"{form} d, a", since=since, inexact=True, recorded=UNIT_RECORDED_ON, source=PTX[f"{name} (half)"])
     def of_unit(a: Array, *, type: str) -> Array:
@@ -141,18 +141,5 @@ def _of_unit(form: str, name: str, since: str) -> None:
 
 _of_unit("ex2.approx.{type:f16|f16x2}", "ex2", "sm_75")
 _of_unit("ex2.approx.ftz.{type:bf16|bf16x2}", "ex2", "sm_90")
-
-
-def _function(form: str, since: str, section: str, compute: Callable[[Array], Array]) -> None:
-    """tanh: computed in float64, rounded once, always inexact; its NaN is the canonical one."""
-
-    @instruction(f"{form} d, a", since=since, inexact=True, source=PTX[f"{section} (half)"])
-    def approximate(a: Array, *, type: str) -> Array:
-        values = compute(ieee.float_to_float(a, "f64"))
-        result = ieee.float_to_float(values, type.removesuffix("x2"))
-        bits: Array = np.where(np.isnan(values), np.uint16(0x7FFF), result.view(np.uint16))
-        return bits.view(a.dtype)
-
-
-_function("tanh.approx.{type:f16|f16x2}", "sm_75", "tanh", np.tanh)
-_function("tanh.approx.{type:bf16|bf16x2}", "sm_90", "tanh", np.tanh)
+_of_unit("tanh.approx.{type:f16|f16x2}", "tanh", "sm_75")
+_of_unit("tanh.approx.{type:bf16|bf16x2}", "tanh", "sm_90")

@@ -1,7 +1,4 @@
-"""Arithmetic on f32 and f64: each result rounded once; what the special-function unit returns, where it is recorded.
-
-Other `.approx` forms give the correctly rounded value, marked inexact.
-"""
+"""Arithmetic on f32 and f64: each result rounded once; what the special-function unit returns, where it is recorded."""
 
 from collections.abc import Callable
 from typing import Any
@@ -134,33 +131,18 @@ _unary("rcp", ieee.rcp)
 _unary("sqrt", ieee.sqrt)
 
 
-def _of_unit(name: str) -> None:
+def _of_unit(name: str, modifiers: str = ".approx{.ftz}", since: str = "sm_50") -> None:
     """A function of the special-function unit, as ptxas wraps it."""
+    form = f"{name}{modifiers}.f32 d:f32, a:f32"
 
-    @instruction(f"{name}.approx{{.ftz}}.f32 d:f32, a:f32", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX[name])
-    def of_unit(a: Array, *, ftz: bool) -> Array:
+    @instruction(form, inexact=True, recorded=UNIT_RECORDED_ON, since=since, source=PTX[name])
+    def of_unit(a: Array, *, ftz: bool = False) -> Array:
         return approximate(name, _words(a), ftz=ftz).view(np.float32)
 
 
-for _name in ("rcp", "sqrt", "rsqrt", "ex2", "lg2"):
+for _name in ("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos"):
     _of_unit(_name)
-
-
-def _function(form: str, section: str, compute: Callable[[Array], Array], *, since: str = "sm_50") -> None:
-    """A transcendental function: computed in float64, rounded once, always inexact; its NaN is the canonical one."""
-
-    @instruction(f"{form} d:f32, a:f32", inexact=True, since=since, source=PTX[section])
-    def rounded(a: Array, *, ftz: bool = False) -> Array:
-        operand = ieee.mul(a, np.ones(1, a.dtype), ftz=True) if ftz else a
-        values = compute(operand.astype(np.float64))
-        return np.where(np.isnan(values), _NAN, ieee.float_to_float(values, "f32", ftz=ftz))
-
-
-_NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)
-
-_function("sin.approx{.ftz}.f32", "sin", np.sin)
-_function("cos.approx{.ftz}.f32", "cos", np.cos)
-_function("tanh.approx.f32", "tanh", np.tanh, since="sm_75")
+_of_unit("tanh", ".approx", since="sm_75")
 
 
 @instruction(

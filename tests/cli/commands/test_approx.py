@@ -35,7 +35,7 @@ def test_a_name_means_one_form(refsim, arguments, instruction):
 
 @pytest.mark.parametrize("form", [form.instruction for form in SPECIAL_FORMS])
 def test_every_form_can_be_looked_up(refsim, form):
-    """The code is that of numerics.approx, the error less than a few places of the result where that has them all."""
+    """The code is that of numerics.approx, its error a few places; of cos near zero, tanh, upper words more."""
     row = next(each for each in SPECIAL_FORMS if each.instruction == form)
     code = (1 << row.format.bits - 2) + (5 << row.format.mantissa_bits - 4)
     (found,) = results(refsim, form, *[hex(code)] * row.operands)
@@ -44,9 +44,11 @@ def test_every_form_can_be_looked_up(refsim, form):
     operand = np.array([code], unsigned).view(unsigned if row.format.name == "bf16" else dtype)
     want = numerics.approx(form, *[operand] * row.operands).view(unsigned)[0]
     assert int(found["code"], 16) == want
-    upper = "ftz.f64" in form
-    assert abs(found["error_ulp"]) < (2**32 if upper else 3)
-    assert abs(found["steps"]) < (2**32 if upper else 3)
+    places = (
+        2**32 if "ftz.f64" in form else {"cos.approx": 16, "tanh.approx": 256}.get(form[:-4].removesuffix(".ftz"), 3)
+    )
+    assert abs(found["error_ulp"]) < places
+    assert abs(found["steps"]) < places
 
 
 def test_error_and_steps_are_those_of_the_exact_value(refsim):
