@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from refsim.bringup import conversions, kernels, layouts, numerics
+from refsim.bringup import conversions, kernels, layouts, numerics, special_functions
 from refsim.bringup.report import Case
 from refsim.bringup.state import State
 from refsim.bringup.tasks import Task, broken, refused
@@ -26,10 +26,11 @@ SUITES = (
     Suite("conversions", "every cvt, over all its inputs", conversions.tasks, conversions.fingerprint),
     Suite("layouts", "who holds which element", layouts.tasks, layouts.fingerprint),
     Suite("numerics", "what tensor cores return", numerics.tasks, numerics.fingerprint),
+    Suite("special-functions", "what .approx returns", special_functions.tasks, special_functions.fingerprint),
     Suite("kernels", "compiled kernels against their oracles", kernels.tasks, kernels.fingerprint),
     Suite("discovery", "how tensor cores add, found by probing", numerics.discovery_tasks, numerics.fingerprint),
 )
-ALWAYS = ("conversions", "layouts", "numerics", "kernels")
+ALWAYS = ("conversions", "layouts", "numerics", "special-functions", "kernels")
 
 
 def suite_named(name: str) -> Suite:

@@ -81,8 +81,13 @@ def replayed_pairs(divisions: Sequence[Callable[..., NDArray[np.uint32]]], group
         operands = pairs(range(first, first + at_once))
         for kept, division in zip(digests, divisions, strict=True):
             kept.append(digest(division(*operands)))
-    of_pairs = (np.concatenate(kept).reshape(-1, _CHUNKS_OF_PAIRS) * weights()[:_CHUNKS_OF_PAIRS] for kept in digests)
-    return [int(folded(each.sum(axis=1, dtype=np.uint64))[0]) for each in of_pairs]
+    return [int(folded_pairs(np.concatenate(kept))[0]) for kept in digests]
+
+
+def folded_pairs(digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One word for every 64 digests of pairs: the four of one pair of exponents first, then 16 pairs of exponents."""
+    weighted = digests.reshape(-1, _CHUNKS_OF_PAIRS) * weights()[:_CHUNKS_OF_PAIRS]
+    return folded(weighted.sum(axis=1, dtype=np.uint64))
 
 
 def replayed(

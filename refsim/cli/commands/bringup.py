@@ -46,7 +46,7 @@ COLUMNS = (
     multiple=True,
     type=Name("suite", "refsim.bringup.suites:SUITES", by="name"),
     metavar="NAME",
-    help="conversions, layouts, numerics, kernels, discovery (default: the first four); may be repeated.",
+    help="conversions, layouts, numerics, special-functions, kernels, discovery (default: all but the last); may be repeated.",
 )
 @click.option("--discover", is_flag=True, help="Also find L, F, rounding and zero exponent by probing alone.")
 @click.option(
@@ -81,7 +81,7 @@ def command(
     output: tuple[str, ...],
     citations: bool,
 ) -> int:
-    """Run the suites on a GPU: conversions, layouts, tensor-core numerics, kernels; a report of what agrees in bits.
+    """Run the suites on a GPU: conversions, layouts, tensor-core numerics, special functions, kernels; what agrees in bits.
 
     A difference comes with its smallest case and the chip whose arithmetic explains it; only unexplained ones fail. What could
     not run stands first, and the exit code is 5. An

@@ -250,6 +250,8 @@ def test_kernels_are_campaigns(monkeypatch):
 
 
 def test_suites_are_listed_by_their_names():
-    assert [row.name for row in suites.SUITES] == ["conversions", "layouts", "numerics", "kernels", "discovery"]
+    names = ["conversions", "layouts", "numerics", "special-functions", "kernels", "discovery"]
+    assert [row.name for row in suites.SUITES] == names
+    assert list(suites.ALWAYS) == names[:-1]
     assert all(isinstance(row, Suite) and len(row.fingerprint()) == 64 for row in suites.SUITES)
     assert np.all([row.summary for row in suites.SUITES])

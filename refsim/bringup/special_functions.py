@@ -1,0 +1,172 @@
+"""The special functions on a device, one instruction a kernel: what each returns, against the model and an H200's recording.
+
+A recorded word stands for 2^20 inputs (a group), or for 2^22 pairs of a division; of 16 bits all results are stored. Every result
+that a device gives for a group is compared with the model, and their digest with the recording; a simulated GPU takes one group,
+and of a division one chunk, against the model alone. `exhaustive` lets a GPU make the digests of all 4,096 groups itself, by
+gpu/probes/special_functions.cu, and compares these with the recording alone.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.bringup.report import DIFFERS, Case, Difference
+from refsim.bringup.tasks import Task, hashed, outcome
+from refsim.bringup.tensor_cores import KERNEL_FILE
+from refsim.device import Device
+from refsim.kernels import Launcher
+from refsim.numerics.special import RECORDED_ON, SPECIAL_FORMS, SpecialForm
+from refsim.silicon.scalar_probe import ScalarForm, probe_module
+from refsim.silicon.special_functions import (
+    doubles,
+    folded,
+    folded_pairs,
+    pairs,
+    recorded,
+    replayed,
+    replayed_pairs,
+    results,
+)
+from refsim.silicon.vectors import CHUNK, vectors_folder
+from refsim.testing.verdicts import PASS
+
+PROBES = KERNEL_FILE.parent / "special_functions.cu"
+BLOCK_THREADS = 256
+Words = NDArray[np.unsignedinteger[Any]]
+
+# Groups: for float32 the beginnings of 1, -1, the subnormals, and of infinity with NaNs; for float64, of which a group is one
+# sign and exponent, from 1 on, zeros, and NaNs; for a division 16 divisors' exponents from 112 on beside dividends from 1 on.
+_GROUPS = {32: (0x3F8, 0xBF8, 0, 0x7F8), 64: (0x3FF, 0, 0x7FF)}
+_SIMULATED = {32: (0x3F8,), 64: (0x3FF,)}
+_OF_PAIRS, _CHUNK_OF_PAIRS = (127 * 16 + 7,), 127 << 10 | 126 << 2
+
+
+def fingerprint() -> str:
+    folder = vectors_folder()
+    return hashed([file for file in (PROBES, *folder.glob(f"{PROBES.stem}.*")) if file.is_file()])
+
+
+def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
+    """A case for each instruction whose bits are recorded; `exhaustive` asks a GPU for digests of all its inputs."""
+    whole = bool(exhaustive) and not device.is_simulated
+    return [Task(form.instruction, partial(_whole if whole else _sampled, device, form)) for form in SPECIAL_FORMS]
+
+
+@dataclass
+class _Compared:
+    """A form as a device has it; every result goes past the model's."""
+
+    form: SpecialForm
+    launcher: Launcher
+    words: int = 0
+    differing: int = 0
+    first: Difference | None = None
+
+    def __call__(self, *given: Words) -> Words:
+        """The device's results of patterns of any shape."""
+        operands = [np.ascontiguousarray(each).reshape(-1) for each in given]
+        form, count = self.form, operands[0].size
+        out = self.launcher.output(count, operands[0].dtype, name=f"d{self.words}")
+        inputs = [
+            self.launcher.upload(each, name=f"{name}{self.words}") for name, each in zip("ab", operands, strict=False)
+        ]
+        self.launcher.launch(
+            "form_0", (-(-count // BLOCK_THREADS),), (BLOCK_THREADS,), [*inputs, out, np.uint32(count)]
+        )
+        got, want = self.launcher.read(out), form.words(*operands)
+        wrong = np.flatnonzero(got != want)
+        self.words, self.differing = self.words + count, self.differing + len(wrong)
+        if len(wrong) and self.first is None:
+            simplest = min(wrong.tolist(), key=lambda at: tuple(int(each[at]).bit_count() for each in operands))
+            lines = tuple(
+                f"operand {name} = {int(each[simplest]):#x}" for name, each in zip("ab", operands, strict=False)
+            )
+            self.first = Difference(lines, f"{int(got[simplest]):#x}", f"{int(want[simplest]):#x}")
+        return got.reshape(given[0].shape)
+
+
+def _sampled(device: Device, form: SpecialForm) -> Case:
+    """The instruction alone on some groups, each result against the model, each digest against the recording."""
+    name, bits = form.instruction.replace(".", "_"), form.format.bits
+    with device.probing().loaded(_program(form, device.target), form.instruction) as launcher:
+        seen, strayed = _Compared(form, launcher), list[str]()
+        if form.operands == 2 and device.is_simulated:
+            seen(*pairs(range(_CHUNK_OF_PAIRS, _CHUNK_OF_PAIRS + 1)))
+            return _case(form, device, seen, strayed, f"{CHUNK:,} pairs, against the model")
+        groups = _OF_PAIRS if form.operands == 2 else (_SIMULATED if device.is_simulated else _GROUPS).get(bits, ())
+        if not groups:
+            found = seen(np.arange(CHUNK, dtype=form.format.code_dtype))
+            strayed += [] if np.array_equal(found, results(name)) else [f"{CHUNK:,} inputs"]
+        for group in groups:
+            strayed += [] if _digest(form, seen, group) == recorded(name)[group] else [f"group {group:#05x}"]
+    what = f"groups {', '.join(f'{group:#05x}' for group in groups)} of 4,096" if groups else f"all {CHUNK:,} inputs"
+    return _case(form, device, seen, strayed, f"{what}, against the model and the recording")
+
+
+def _digest(form: SpecialForm, function: Callable[..., Words], group: int) -> int:
+    """The recorded word of a group as a function on words gives it."""
+    if form.operands == 2:
+        return replayed_pairs([function], group)[0]
+    if form.format.bits == 64:
+        return replayed(lambda words: function(doubles(words, lower=True).view(np.uint64)), group)
+    return replayed(function, group)
+
+
+def _case(form: SpecialForm, device: Device, seen: _Compared, strayed: list[str], coverage: str) -> Case:
+    is_recorded = device.target.startswith(RECORDED_ON)
+    if not (seen.differing or strayed):
+        return outcome(PASS, words=seen.words, coverage=coverage, note="" if is_recorded else f"as on {RECORDED_ON}")
+    lines = (f"recorded results of {', '.join(strayed)}",)
+    fault = Difference(lines, "otherwise", "as recorded", "the model agrees with the device, the recording does not")
+    return outcome(
+        DIFFERS,
+        words=seen.words,
+        differing=max(seen.differing, 1),
+        coverage=coverage,
+        note="" if is_recorded else f"recorded on {RECORDED_ON}; the unit of this chip may be another",
+        difference=seen.first or fault,
+    )
+
+
+def _whole(device: Device, form: SpecialForm) -> Case:
+    """Digests of every input, made on the device; of the 16-bit forms, and where a digest differs, the instruction alone."""
+    if form.format.bits == 16:
+        return _sampled(device, form)
+    name, is_pair = form.instruction.replace(".", "_"), form.operands == 2
+    chunks = 4 * CHUNK if is_pair else CHUNK
+    with device.launcher(PROBES) as launcher:
+        out = launcher.output(chunks, np.uint64, name="digests")
+        launcher.launch(f"digest_{name}", (chunks,), (BLOCK_THREADS,), [out, np.uint32(0)])
+        found = launcher.read(out)
+    wrong = np.flatnonzero((folded_pairs(found) if is_pair else folded(found)) != recorded(name))
+    words = chunks * CHUNK
+    coverage = f"all {'2^34 pairs' if is_pair else '2^32 inputs'}, by digests of 4,096 groups, against the recording"
+    sampled = _sampled(device, form)
+    if not len(wrong) and sampled.status == PASS:
+        extent = f"{coverage}; {sampled.coverage}"
+        return outcome(PASS, words=words + sampled.words, coverage=extent, note=sampled.note)
+    if not len(wrong):
+        return sampled
+    difference = sampled.difference or Difference(
+        (f"group {int(wrong[0]):#05x}",), "another digest", "the recorded one"
+    )
+    return outcome(
+        DIFFERS,
+        words=words,
+        differing=len(wrong),
+        coverage=coverage,
+        difference=difference,
+        note=f"digests of {len(wrong)} of 4,096 groups differ",
+    )
+
+
+def _program(form: SpecialForm, target: str) -> str:
+    """The kernel of one instruction, for a target."""
+    kind, names = f"u{form.format.bits}", ", ".join(f"%{name}" for name in "ab"[: form.operands])
+    probe = ScalarForm(form.instruction, (kind,) * form.operands, form.format.bits, f"{form.instruction} %d, {names};")
+    return re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([probe]))
