@@ -10,7 +10,7 @@ from refsim.conversions import encode
 from refsim.formats import E4M3, E8M0, F32, TF32, format_named
 from refsim.numerics import mma
 from refsim.numerics.dot.definition import DotProduct, dot_product
-from refsim.numerics.dot.terms import INFINITE, IS_NAN, decoded, multiplied, rounded, shifted
+from refsim.numerics.dot.terms import INFINITE, IS_NAN, Term, decoded, multiplied, rounded, shifted
 from refsim.numerics.profiles import profile
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 
@@ -203,6 +203,14 @@ def test_a_group_that_cancels_keeps_the_exponent_of_its_scales() -> None:
     cancels = dot_product([one, minus] + [0] * 62, [one, one] + [0] * 62, word(1.0), row, 64, **scales)
     zero = dot_product([0] * 64, [one] * 64, word(1.0), row, 64, **scales)
     assert (cancels.result, zero.result) == (0, word(1.0))
+
+
+def test_an_infinite_product_is_the_term_that_an_infinity_is() -> None:
+    """0x7c of E5M2: no magnitude, no exponent; 1.5 of its terms has 4 fraction bits where it is a product."""
+    e5m2 = format_named("e5m2")
+    infinity, half_more = decoded(0x7C, e5m2), decoded(0xBE, e5m2)
+    assert infinity == Term(False, 0, None, 2, INFINITE)
+    assert multiplied(infinity, half_more) == multiplied(half_more, infinity) == Term(True, 0, None, 4, INFINITE)
 
 
 def test_decoded_terms_have_the_values_of_the_format_tables() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.numerics import ieee
+from refsim.numerics.ieee import arithmetic
 
 
 def f32(*patterns: int) -> np.ndarray:
@@ -189,3 +190,10 @@ def test_what_the_instruction_lacks_is_refused(call: Callable[[], object], code:
     with pytest.raises(RefsimError) as caught:
         call()
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_excess_of_a_quotient_is_a_sign(sign: int) -> None:
+    """1/3, 2/3 and 3/5 lie above their float64, 1/5 below, 2 on it; a negative divisor turns that round."""
+    a, b = np.array([1.0, 2, 1, 3, 6]), sign * np.array([3.0, 3, 5, 5, 3])
+    assert arithmetic._div_double_excess(a, b, a / b).tolist() == [sign, sign, -sign, sign, 0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from refsim import ptx
 from refsim.device.schedules import SeededPolicy, outcomes
 from refsim.errors import RefsimError
+from refsim.ptx.checks.race_reports import Reporter
 from refsim.ptx.findings.table import NOTE, SCHEDULE_DEPENDENT, STOP, WARNING
 
 HEAD = """.version 9.0
@@ -218,3 +220,14 @@ def test_other_names_are_refused(make: Callable[[], ptx.Checks], says: str) -> N
     with pytest.raises(RefsimError, match=says) as caught:
         make()
     assert caught.value.code == "unknown-check"
+
+
+@pytest.mark.parametrize(
+    ("level", "is_known", "is_news"),
+    [("error", False, True), ("error", True, True), ("record", False, True), ("record", True, False)],
+)
+def test_a_race_is_news_where_it_is_raised_or_recorded_for_the_first_time(level, is_known, is_news) -> None:
+    machine = SimpleNamespace(
+        checks=SimpleNamespace(level=lambda code: level), findings=SimpleNamespace(is_known=lambda *_: is_known)
+    )
+    assert Reporter(machine, None).is_news(None) is is_news

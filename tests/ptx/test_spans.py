@@ -1,6 +1,7 @@
 """Granules as runs against sets, and global buffers that are known by runs alone: what is found is what marks would find."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,3 +113,12 @@ def test_a_mutant_misses_the_race(monkeypatch: pytest.MonkeyPatch, mutant: str) 
     else:
         monkeypatch.setattr(Spans, "and_items", lambda self, index, count: self)
         assert finding(THREADS) is None
+
+
+@pytest.mark.parametrize(("listed", "is_fresh"), [(0, True), (127, True), (128, False)])
+def test_so_many_writes_of_a_buffer_are_known_without_marks(listed, is_fresh) -> None:
+    unused = SimpleNamespace(is_used=False)
+    area = SimpleNamespace(
+        is_shared=False, waiting=[], writes=unused, reads=unused, unmarked=[None] * listed, spans=Spans()
+    )
+    assert (Area.fresh(area, np.arange(4), 1) is not None) == is_fresh
