@@ -25,7 +25,7 @@ REASONS = {
     "the night profile takes some minutes": 1,
     "torch is in the environment of the peers": 1,
     "it needs a model; tests/cli/commands/test_blocks_commands.py makes a small one": 2,
-    "it needs a GPU": 1,
+    "it needs a GPU": 2,
     "what a GPU that differs would show": 1,
     "one finding among those that tests/ptx asserts": 1,
     "one line of a report; conformance/newcomer makes them all": 1,

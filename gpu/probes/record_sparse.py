@@ -23,6 +23,7 @@ from record_conversions import ASSEMBLE, Gpu, assembled, facts, store
 from refsim.numerics import UnverifiedProfileWarning
 from refsim.silicon.sparse_probe import Problem, SparseInstruction, forms, ptx
 from refsim.silicon.sparse_problems import HYPOTHESES, differing, problems
+from refsim.silicon.vectors import arrays_file, unpacked
 
 POISONS = (0xA5A5A5A5, 0x5A5A5A5A)
 
@@ -70,7 +71,7 @@ def record(out: Path, folder: Path) -> None:
 def compare(folder: Path) -> None:
     """The table of hypotheses, from a recording."""
     lines = ["# Sparse products on a GPU", "", "Words of D that differ from each hypothesis, by class of operands.", ""]
-    with np.load(folder / "sparse.npz", allow_pickle=False) as arrays:
+    with np.load(unpacked(arrays_file(folder, "sparse")), allow_pickle=False) as arrays:
         for form in forms():
             found = differing(form, problems(form), arrays[form.name])
             names = list(next(iter(found.values())))

@@ -1,33 +1,29 @@
 """Every conversion to and from a narrow format on a device, against what an H200 returned and the model is held to.
 
 A real GPU runs gpu/probes/conversions.cu over whole input spaces: one digest for each 65,536 of the 2^32 patterns, all
-compared with the recording, a sample also with the model itself. Where that file does not compile for a target, and on
-the simulated GPU, each instruction runs alone on a stated sample of chunks.
+compared with the recording, a sample also with the model itself, or all of them (`--exhaustive`). Where that file does not
+compile for a target, and on the simulated GPU, each instruction runs alone on a stated sample of chunks.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.bringup.model_digests import Words, expected, is_of_8_bits, model_digests, operands, result_bits
 from refsim.bringup.report import DIFFERS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import KERNEL_FILE
-from refsim.conversions import CONVERSIONS, convert
 from refsim.device import Device
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Launcher
-from refsim.ptx.isa.binding import bind, evaluate
 from refsim.silicon.scalar_probe import ScalarForm, probe_module
 from refsim.silicon.vectors import (
     CHUNK,
-    PARTNER,
-    PARTNER_F16,
     Recording,
-    chunk_patterns,
+    arrays_file,
     digest,
     recordings,
     vectors_folder,
@@ -54,22 +50,38 @@ SAMPLED = (
 )
 """Upper halves of the patterns that a sample holds: subnormal, small, ones, ends of ranges, special, both signs."""
 _WRONG_CHUNKS = 4
-_PAIRS = ("F32_PAIR_TO_16", "F32_PAIR_TO_32")
-Words = NDArray[np.unsignedinteger[Any]]
+_NAMED = 16
 
 
 def fingerprint() -> str:
     folder = vectors_folder()
-    return hashed([PROBES, folder / "conversions.npz", folder / "conversions.json"])
+    return hashed([PROBES, arrays_file(folder, "conversions"), folder / "conversions.json"])
 
 
-def tasks(device: Device) -> Sequence[Task]:
-    """A case for each recorded conversion: exhaustive where the probe file runs, else a sample of the instructions."""
+def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
+    """A case for each recorded conversion: over whole input spaces where the probe file runs, else a sample of the instructions.
+
+    `exhaustive` is "all" or "fp8": the model goes through all 2^32 inputs of every conversion, or of those into 8 bits.
+    Raises RefsimError `no-input-spaces` where nothing could be exhaustive.
+    """
     known = recordings("conversions")
     whole = not device.is_simulated and _compiles(device)
-    rows = [row for row in known.values() if whole or row.name.startswith("cvt")]
-    run: Callable[[Device, Recording], Case] = _exhaustive if whole else _sampled
-    return [Task(row.name, partial(run, device, row)) for row in rows]
+    if exhaustive and not whole:
+        raise RefsimError(
+            "no-input-spaces",
+            "--exhaustive goes with a GPU that runs the probe file",
+            where=device.describe()["device"],
+            help="leave --exhaustive out: instructions run alone on a stated sample",
+        )
+    if not whole:
+        return [Task(row.name, partial(_sampled, device, row)) for row in known.values() if row.name.startswith("cvt")]
+    of_8_bits = exhaustive == "fp8"
+    return [
+        Task(
+            row.name, partial(_whole, device, row, exhaustive=bool(exhaustive) and (is_of_8_bits(row) or not of_8_bits))
+        )
+        for row in known.values()
+    ]
 
 
 def _compiles(device: Device) -> bool:
@@ -85,7 +97,7 @@ def _compiles(device: Device) -> bool:
 # ---- whole input spaces ----------------------------------------------------------------------------------------------
 
 
-def _exhaustive(device: Device, row: Recording) -> Case:
+def _whole(device: Device, row: Recording, exhaustive: bool = False) -> Case:
     """Every input on the device; a chunk whose digest differs is run again alone, to see which input it was."""
     digests = "digests" in row.arrays
     count, dtype, blocks = (CHUNK, np.uint64, CHUNK) if digests else (CHUNK, np.uint32, CHUNK // BLOCK_THREADS)
@@ -95,16 +107,17 @@ def _exhaustive(device: Device, row: Recording) -> Case:
         got = launcher.read(out)
     want = row.arrays["digests" if digests else "results"]
     wrong = np.flatnonzero(got != want)
-    words, coverage = (1 << 32, "all 2^32 patterns") if digests else (CHUNK, "all 65,536 inputs")
-    sample = f", {len(SAMPLED)} chunks of 65,536 also against the model" if digests else ""
-    coverage = f"{coverage} against the recording{sample}"
+    modelled = list(range(CHUNK) if exhaustive else SAMPLED) if digests else [0]
+    words, recorded = (CHUNK << 16, CHUNK - len(modelled) << 16) if digests else (CHUNK, 0)
+    coverage = _covered(digests, len(modelled))
     if not wrong.size:
-        strayed = [chunk for chunk in SAMPLED if digests and digest(expected(row, chunk)) != got[chunk]]
+        strayed = _strayed(row, modelled, got)
         if not strayed:
-            return outcome(PASS, words=words, coverage=coverage)
-        lines = (f"chunks {', '.join(f'{chunk:#06x}' for chunk in strayed)}",)
+            return outcome(PASS, words=words, recorded=recorded, coverage=coverage)
+        named = ", ".join(f"{chunk:#06x}" for chunk in strayed[:_NAMED]) + (" ..." if len(strayed) > _NAMED else "")
+        lines = (f"chunks {named}",)
         difference = Difference(lines, "as recorded", "otherwise", "a fault of the model: device and recording agree")
-        return outcome(DIFFERS, words=words, coverage=coverage, difference=difference)
+        return outcome(DIFFERS, words=words, recorded=recorded, coverage=coverage, difference=difference)
     if not digests:
         difference = _first(row, int(wrong[0]), int(got[wrong[0]]), int(want[wrong[0]]))
         return outcome(DIFFERS, words=words, differing=wrong.size, coverage=coverage, difference=difference)
@@ -113,12 +126,21 @@ def _exhaustive(device: Device, row: Recording) -> Case:
         chunk = int(wrong[0])
         lines = (f"patterns from {chunk << 16:#010x} on, 65,536 of them",)
         difference = Difference(lines, f"digest {int(got[chunk]):#x}", f"digest {int(want[chunk]):#x}")
-        return outcome(DIFFERS, words=words, differing=wrong.size, coverage=coverage, note=note, difference=difference)
+        return outcome(
+            DIFFERS,
+            words=words,
+            recorded=words,
+            differing=wrong.size,
+            coverage=coverage,
+            note=note,
+            difference=difference,
+        )
     found = _compared(device, row, wrong[:_WRONG_CHUNKS].tolist())
     difference = found.difference or Difference((note,), "-", "-", "the instruction alone agrees with the recording")
     return outcome(
         DIFFERS,
         words=words,
+        recorded=words,
         differing=found.differing,
         coverage=coverage,
         difference=difference,
@@ -126,8 +148,24 @@ def _exhaustive(device: Device, row: Recording) -> Case:
     )
 
 
+def _covered(digests: bool, modelled: int) -> str:
+    """What was compared with what, in words."""
+    if not digests:
+        return "all 65,536 inputs against the recording and the model"
+    if modelled == CHUNK:
+        return "all 2^32 patterns against the recording and the model"
+    return f"all 2^32 patterns against the recording, {modelled} chunks of 65,536 also against the model"
+
+
+def _strayed(row: Recording, chunks: list[int], got: Words) -> list[int]:
+    """The chunks in which the model says something else than the device."""
+    if "digests" not in row.arrays:
+        return [] if np.array_equal(expected(row, 0), got) else [0]
+    return [chunk for chunk, digest in zip(chunks, model_digests(row, chunks), strict=True) if digest != got[chunk]]
+
+
 def _first(row: Recording, number: int, got: int, want: int) -> Difference:
-    (operand,) = operands(row, 0) if row.facts["kind"] != "HEADER_TABLE" else (np.arange(CHUNK, dtype=np.uint32),)
+    (operand,) = operands(row, 0)
     return Difference((f"operand {int(operand[number]):#x}",), f"{got:#x}", f"{want:#x}")
 
 
@@ -157,7 +195,7 @@ def _compared(device: Device, row: Recording, chunks: list[int]) -> Case:
     )
     words = CHUNK * len(chunks)
     status = DIFFERS if first else PASS
-    return outcome(status, words=words, differing=differing, coverage=coverage, difference=first)
+    return outcome(status, words=words, recorded=words, differing=differing, coverage=coverage, difference=first)
 
 
 def _agrees(row: Recording, chunk: int, got: Words) -> bool:
@@ -178,47 +216,17 @@ def _worded(row: Recording, chunk: int, got: Words, want: Words, wrong: NDArray[
     return Difference(tuple(lines), f"{int(got[simplest]):#x}", f"{int(want[simplest]):#x}")
 
 
-def operands(row: Recording, chunk: int) -> tuple[Words, ...]:
-    """The operands of one chunk, as they were recorded."""
-    match row.facts["kind"]:
-        case "F16_PAIR_TO_16":
-            halves = np.arange(CHUNK, dtype=np.uint32)
-            return (halves | (halves ^ np.uint32(PARTNER_F16)) << np.uint32(16),)
-        case "FP8_PAIR_TO_32":
-            return (np.arange(CHUNK, dtype=np.uint16),)
-        case kind:
-            patterns = chunk_patterns(chunk)
-            return (patterns, patterns ^ np.uint32(PARTNER)) if kind in _PAIRS else (patterns,)
-
-
-def expected(row: Recording, chunk: int) -> Words:
-    """What the model says of one chunk: a row of refsim.conversions, or the clause of the simulated GPU."""
-    # PTX 9.0 wants .relu and .satfinite in one order for FP8 and in the other for f16.
-    name = row.name if row.name in CONVERSIONS else row.name.replace(".relu.satfinite", ".satfinite.relu")
-    inputs = operands(row, chunk)
-    if name in CONVERSIONS:
-        return np.asarray(convert(name, *inputs))
-    type = bind(row.name, operands=1 + len(inputs)).results[0][1]
-    bits = evaluate(row.name, *inputs)[0]
-    register = np.dtype(f"u{_result_bits(row) // 8}")  # wider than s8, whose sign it repeats
-    return bits.view(bits.dtype.str.replace("u", "i")).astype(register) if type.is_signed else bits.astype(register)
-
-
 def _program(row: Recording, target: str) -> str:
     """The kernel of one instruction over 65,536 rows, for a target."""
     inputs = operands(row, 0)
     kinds = tuple(f"u{x.dtype.itemsize * 8}" for x in inputs)
     names = "".join(f", %{name}" for name in "ab"[: len(inputs)])
-    form = ScalarForm(row.name, kinds, _result_bits(row), f"{row.name} %d{names};")
+    form = ScalarForm(row.name, kinds, result_bits(row), f"{row.name} %d{names};")
     return re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([form]))
-
-
-def _result_bits(row: Recording) -> int:
-    return int(row.facts["kind"].rsplit("_", maxsplit=1)[1])
 
 
 def _results(launcher: Launcher, row: Recording, chunk: int) -> Words:
     inputs = [launcher.upload(x, name=f"operand{i} of {chunk}") for i, x in enumerate(operands(row, chunk))]
-    out = launcher.output(CHUNK, np.dtype(f"u{_result_bits(row) // 8}"), name=f"out of {chunk}")
+    out = launcher.output(CHUNK, np.dtype(f"u{result_bits(row) // 8}"), name=f"out of {chunk}")
     launcher.launch("form_0", (CHUNK // BLOCK_THREADS,), (BLOCK_THREADS,), [*inputs, out, np.uint32(CHUNK)])
     return launcher.read(out)

@@ -39,8 +39,9 @@ class Difference:
 class Case:
     """One row of the matrix: `words` results were compared and `differing` of them differ.
 
-    `coverage` says which inputs were tried, `note` why a case could not run or what else there is to know,
-    `parameters` what discovery found. `bug` marks a case that was not run because refsim itself failed.
+    `recorded` of these were compared with an earlier recording alone, by digests; the others with the model. `coverage`
+    says which inputs were tried, `note` why a case could not run or what else there is to know, `parameters` what discovery
+    found. `bug` marks a case that was not run because refsim itself failed.
     """
 
     suite: str
@@ -54,6 +55,7 @@ class Case:
     difference: Difference | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     bug: bool = False
+    recorded: int = 0
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -104,6 +106,7 @@ _CASE_KINDS: dict[str, type | tuple[type, ...]] = {
     "name": str,
     "status": str,
     "words": int,
+    "recorded": int,
     "differing": int,
     "seconds": (int, float),
     "coverage": str,
@@ -177,11 +180,13 @@ class Report:
         """One sentence: "131 pass, 2 differ and are explained, 0 differ unexplained, ..."; what did not run comes first."""
         counts = self.counts
         words = sum(case.words for case in self.cases)
+        recorded = sum(case.recorded for case in self.cases)
+        against = f", {words - recorded:,} with the model, the others with a recording" if recorded else ""
         first = f"{counts[LEFT_OUT]} of {len(self.cases)} not run, " if counts[LEFT_OUT] else ""
         last = "" if counts[LEFT_OUT] else ", 0 not run"
         return (
             f"{first}{counts[PASS]} pass, {counts[DIFFERS]} differ unexplained, {counts['explained']} differ and are explained, "
-            f"{counts[UNSUPPORTED]} unsupported{last}; {words:,} words compared"
+            f"{counts[UNSUPPORTED]} unsupported{last}; {words:,} words compared{against}"
         )
 
     @property

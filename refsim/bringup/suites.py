@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from refsim.bringup import conversions, kernels, layouts, numerics, special_functions
 from refsim.bringup.report import Case
@@ -39,6 +40,17 @@ def suite_named(name: str) -> Suite:
     if name not in rows:
         raise unknown("suite", name, list(rows))
     return rows[name]
+
+
+def exhaustively(suite: Suite, extent: str | None) -> Suite:
+    """The suite of conversions with the model over whole input spaces, "all" or "fp8"; other suites and None: as it is.
+
+    Cases that are finished count for the same extent only. Raises nothing.
+    """
+    if extent is None or suite.tasks is not conversions.tasks:
+        return suite
+    tasks = partial(conversions.tasks, exhaustive=extent)
+    return replace(suite, tasks=tasks, fingerprint=lambda: f"{conversions.fingerprint()} {extent}")
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,16 @@ chunks of a piecewise linear function differ by few distinct words, which is wha
 Worked number: of 65,536 results that are all 1 the digest is 0xcbff58fb1c827bb2.
 """
 
+import hashlib
 import json
+import lzma
 import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -34,6 +37,8 @@ PARTNER = 0x2545F491
 """The second operand of a recorded pair is pattern ^ PARTNER: a permutation of all float32 patterns."""
 PARTNER_F16 = 0x5A35
 """The upper half of a recorded f16x2 is pattern ^ PARTNER_F16."""
+_RECORDED_FIRST = ("h200",)
+"""Devices whose arrays those of others are held to."""
 
 
 def splitmix64(index: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -132,8 +137,15 @@ def vectors_folder(device: str = "h200") -> Path:
     return recordings / device
 
 
+MAX_UNPACKED_BYTES = 1 << 28
+
+
 def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
-    """What stands beside `<stem>.npz`: device, driver, compiler, flags, hashes, date and one row per recording."""
+    """What stands beside the arrays: device, driver, compiler, flags, hashes, date and one row per recording.
+
+    A device that returned the same words as another has no arrays of its own: `equal_to` names the other, whose rows these are;
+    `left_out` those of them that are no words but times.
+    """
     path = vectors_folder(device) / f"{stem}.json"
     if not path.is_file():
         raise unknown("recording file", stem, sorted(p.stem for p in path.parent.glob("*.json")))
@@ -141,6 +153,8 @@ def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as problem:
         raise _damaged(path, problem) from problem
+    if isinstance(content, dict) and content.get("equal_to") in _RECORDED_FIRST and content["equal_to"] != device:
+        content["recordings"] = sidecar(stem, content["equal_to"])["recordings"]
     if not isinstance(content, dict) or not isinstance(content.get("recordings"), dict):
         raise RefsimError("bad-sidecar", f"{path.name} has no recordings", where=str(path), kind=Kind.UNREADABLE)
     return content
@@ -152,20 +166,59 @@ def _damaged(path: Path, problem: Exception) -> RefsimError:
 
 
 def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
-    """Every recording of `<stem>.npz` by name; digests are unpacked.
+    """Every recording of `<stem>.npz` (or .npz.xz) by name; digests are unpacked.
 
+    Those of a device that returned the same words as another are the other's, whose hash stands in the sidecar: RefsimError
+    bad-sidecar where they no longer have it.
     Arrays are plain unsigned integers. Key "digests": uint64, one per chunk; "results": one per 16-bit input; for
     scalar forms "operand0" .. and "result" are the rows of a table.
     """
-    rows = sidecar(stem, device)["recordings"]
-    path = vectors_folder(device) / f"{stem}.npz"
+    content = sidecar(stem, device)
+    if "equal_to" in content:
+        apart = content.get("left_out", [])
+        found = {name: row for name, row in recordings(stem, content["equal_to"]).items() if name not in apart}
+        if arrays_sha256(found) != content.get("arrays_sha256"):
+            path = vectors_folder(device) / f"{stem}.json"
+            raise _damaged(path, ValueError(f"the arrays of {content['equal_to']} are not those that it was equal to"))
+        return found
+    path = arrays_file(vectors_folder(device), stem)
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return _joined(rows, stored)
+        with np.load(unpacked(path), allow_pickle=False) as stored:
+            return _joined(content["recordings"], stored)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, MemoryError) as problem:
         raise _damaged(path, problem) from problem
     except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, TokenError) as problem:
         raise _damaged(path, problem) from problem
+    except lzma.LZMAError as problem:
+        raise _damaged(path, problem) from problem
+
+
+def arrays_file(folder: Path, stem: str) -> Path:
+    """Where the arrays of a recording lie: <stem>.npz.xz, one stream for all, if it is there, else <stem>.npz."""
+    packed = folder / f"{stem}.npz.xz"
+    return packed if packed.is_file() else folder / f"{stem}.npz"
+
+
+def unpacked(path: Path) -> BytesIO:
+    """An npz file in memory, of .npz.xz what one stream held; lzma.LZMAError for one that is damaged or is beyond 256 MiB."""
+    content = path.read_bytes()
+    if path.suffix != ".xz":
+        return BytesIO(content)
+    reader = lzma.LZMADecompressor(memlimit=MAX_UNPACKED_BYTES)
+    found = reader.decompress(content, MAX_UNPACKED_BYTES)
+    if not reader.eof:
+        raise lzma.LZMAError("the stream does not end")
+    return BytesIO(found)
+
+
+def arrays_sha256(found: Mapping[str, Recording]) -> str:
+    """SHA-256 over every array of a recording file by name: what another device's words are held to."""
+    state = hashlib.sha256()
+    for name, recording in sorted(found.items()):
+        for key, array in sorted(recording.arrays.items()):
+            state.update(f"{name} {key} {array.dtype.str} {array.shape}\n".encode())
+            state.update(np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()
 
 
 def _joined(rows: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]) -> dict[str, Recording]:

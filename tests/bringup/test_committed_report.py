@@ -1,27 +1,35 @@
-"""The bring-up of an H200 that is committed: it is whole, it passes, and its page says the same."""
+"""The bring-ups of an H200 and of an H100 that are committed: they are whole, they pass, and their pages say the same."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import refsim
 from refsim.bringup.html_report import page
-from refsim.bringup.report import read_report
+from refsim.bringup.model_digests import is_of_8_bits
+from refsim.bringup.report import changes_since, read_report
 from refsim.bringup.tensor_cores import instructions
 from refsim.silicon.vectors import recordings
 from refsim.testing.verdicts import PASS
 
-FOLDER = Path(refsim.__file__).parents[1] / "conformance" / "reports" / "h200"
+REPORTS = Path(refsim.__file__).parents[1] / "conformance" / "reports"
+CHIPS = {"h200": "NVIDIA H200", "h100": "NVIDIA H100 80GB HBM3"}
+
+
+@pytest.fixture(scope="module", params=CHIPS)
+def chip(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def report():
-    return read_report(FOLDER / "bringup.json")
+def report(chip):
+    return read_report(REPORTS / chip / "bringup.json")
 
 
-def test_every_case_passes_on_real_silicon(report):
+def test_every_case_passes_on_real_silicon(report, chip):
     assert not report.simulated
-    assert report.facts["device"] == "NVIDIA H200"
+    assert report.facts["device"] == CHIPS[chip]
     assert {case.status for case in report.cases} == {PASS}
     assert report.exit_code == 0
 
@@ -44,5 +52,22 @@ def test_discovery_found_what_the_rows_say(report):
         assert case.parameters["length"] == len(profile.steps(row.k)[0])
 
 
-def test_the_page_is_of_the_same_run(report):
-    assert (FOLDER / "bringup.html").read_text("utf-8") == page(report)
+def test_the_page_is_of_the_same_run(report, chip):
+    changes = changes_since(read_report(REPORTS / "h200" / "bringup.json"), report.cases, report.facts)
+    shown = report if chip == "h200" else replace(report, changes=changes)
+    assert (REPORTS / chip / "bringup.html").read_text("utf-8") == page(shown)
+
+
+def test_the_second_chip_does_what_the_first_did():
+    """Beside facts nothing is another: no status, no count, no parameter."""
+    old, new = (read_report(REPORTS / chip / "bringup.json") for chip in CHIPS)
+    changed = {change.case for change in changes_since(old, new.cases, new.facts)}
+    assert changed == {"device", "memory", "refsim"}
+
+
+def test_the_model_went_through_all_inputs_of_conversions_into_8_bits(report):
+    known = recordings("conversions")
+    whole = [case.name for case in report.of("conversions") if case.words == 1 << 32 and not case.recorded]
+    assert whole == [name for name, row in known.items() if "digests" in row.arrays and is_of_8_bits(row)]
+    assert len(whole) == 12
+    assert {case.recorded for case in report.cases} == {0, (1 << 32) - (14 << 16)}

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from refsim.bringup import conversions
+from refsim.bringup import conversions, model_digests
 from refsim.bringup.report import DIFFERS
 from refsim.device.sim import SimDevice
+from refsim.errors import RefsimError
 from refsim.kernels import Buffer
 from refsim.silicon.vectors import CHUNK, recordings, weights
 from refsim.testing.verdicts import PASS
@@ -84,15 +85,15 @@ def broken_chunk(array):
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
 def test_a_whole_space_agrees_with_its_recording(name):
-    case = conversions._exhaustive(chip(lambda array: array), RECORDED[name])
+    case = conversions._whole(chip(lambda array: array), RECORDED[name])
     assert case.status == PASS
     assert case.words == (1 << 32 if "digests" in RECORDED[name].arrays else CHUNK)
 
 
 def test_a_model_that_left_the_recording_is_noticed(monkeypatch):
     real = conversions.expected
-    monkeypatch.setattr(conversions, "expected", lambda row, chunk: real(row, chunk) ^ 1)
-    case = conversions._exhaustive(chip(lambda array: array), FP8)
+    monkeypatch.setattr(model_digests, "expected", lambda row, chunk: real(row, chunk) ^ 1)
+    case = conversions._whole(chip(lambda array: array), FP8)
     assert case.status == DIFFERS
     assert case.difference.smallest[0].startswith("chunks 0x0000, 0x0080, ")
     assert case.difference.explanation == "a fault of the model: device and recording agree"
@@ -100,7 +101,7 @@ def test_a_model_that_left_the_recording_is_noticed(monkeypatch):
 
 def test_a_chunk_that_differs_is_run_alone():
     """Here the instruction alone is right: the report says that the probe file and it disagree."""
-    case = conversions._exhaustive(chip(broken_chunk), FP8)
+    case = conversions._whole(chip(broken_chunk), FP8)
     assert case.status == DIFFERS
     assert case.note.startswith("digests of 1 of 65536 chunks")
     assert "alone agrees" in case.difference.explanation
@@ -110,13 +111,13 @@ def test_a_table_that_differs_names_its_operand():
     def change(array):
         return np.where(np.arange(CHUNK) == 77, array ^ 1, array)
 
-    case = conversions._exhaustive(chip(change), RECORDED["cvt.rn.f16x2.e4m3x2"])
+    case = conversions._whole(chip(change), RECORDED["cvt.rn.f16x2.e4m3x2"])
     assert (case.status, case.differing) == (DIFFERS, 1)
     assert case.difference.smallest == ("operand 0x4d",)
 
 
 def test_a_header_that_differs_names_the_chunk():
-    case = conversions._exhaustive(chip(broken_chunk), RECORDED["cuda.satfinite.e2m3.f32"])
+    case = conversions._whole(chip(broken_chunk), RECORDED["cuda.satfinite.e2m3.f32"])
     assert case.status == DIFFERS
     assert case.difference.smallest == ("patterns from 0x3f800000 on, 65,536 of them",)
 
@@ -142,3 +143,57 @@ def test_the_program_is_written_for_the_devices_target():
     text = conversions._program(FP8, "sm_89")
     assert ".target sm_89\n" in text
     assert "sm_90a" not in text
+
+
+# ---- whole input spaces of the model ---------------------------------------------------------------------------------
+
+
+def test_words_are_those_of_the_model_and_those_of_the_recording():
+    """Of 2^32 words 14 chunks are the model's; of a table all are."""
+    case = conversions._whole(chip(lambda array: array), FP8)
+    assert (case.words, case.recorded) == (1 << 32, (CHUNK - 14) << 16)
+    assert case.coverage == "all 2^32 patterns against the recording, 14 chunks of 65,536 also against the model"
+    table = conversions._whole(chip(lambda array: array), RECORDED["cuda.decode.e2m3.f16"])
+    assert (table.words, table.recorded) == (CHUNK, 0)
+
+
+def test_exhaustive_asks_the_model_for_every_chunk(monkeypatch):
+    """One chunk in which the model strays is named; the digests are looked up here instead of computed."""
+    asked = []
+
+    def digests(row, chunks):
+        asked.extend(chunks)
+        found = row.arrays["digests"][chunks].copy()
+        found[0x1234] += np.uint64(1)
+        return found
+
+    monkeypatch.setattr(conversions, "model_digests", digests)
+    case = conversions._whole(chip(lambda array: array), FP8, exhaustive=True)
+    assert asked == list(range(CHUNK))
+    assert (case.status, case.recorded, case.difference.smallest) == (DIFFERS, 0, ("chunks 0x1234",))
+    assert case.coverage == "all 2^32 patterns against the recording and the model"
+
+
+def test_exhaustive_is_of_a_chip(monkeypatch):
+    with pytest.raises(RefsimError, match="--exhaustive goes with a GPU"):
+        conversions.tasks(SimDevice(), exhaustive="all")
+    device = chip(lambda array: array)
+    monkeypatch.setattr(Chip, "is_simulated", False)
+    chosen = {extent: conversions.tasks(device, exhaustive=extent) for extent in ("", "fp8", "all")}
+    counts = {extent: sum(task.run.keywords["exhaustive"] for task in tasks) for extent, tasks in chosen.items()}
+    assert counts == {"": 0, "fp8": 28, "all": len(RECORDED)}
+
+
+@pytest.mark.ci("other processes take seconds to begin")
+def test_many_chunks_are_shared_among_processes():
+    chunks = list(range(0x3F00, 0x3F00 + model_digests.ALONE + 1))
+    found = model_digests.model_digests(FP8, chunks)
+    assert np.array_equal(found, FP8.arrays["digests"][chunks])
+
+
+def test_the_model_of_every_table_and_of_some_chunks_is_what_was_recorded():
+    for row in RECORDED.values():
+        if "results" in row.arrays:
+            assert np.array_equal(model_digests.expected(row, 0), row.arrays["results"]), row.name
+    chunks = [0x3F80, 0xC2A7]
+    assert np.array_equal(model_digests.model_digests(FP8, chunks), FP8.arrays["digests"][chunks])

@@ -73,6 +73,12 @@ def test_the_verdict_counts_explained_differences_apart():
     )
 
 
+def test_the_verdict_says_what_was_compared_with_a_recording_alone():
+    found = report((replace(CASES[0], recorded=(1 << 32) - 917504), CASES[-1]))
+    assert found.verdict.endswith("4,294,967,360 words compared, 917,568 with the model, the others with a recording")
+    assert Report(FACTS, found.cases, False).to_json()["cases"][0]["recorded"] == 4294049792
+
+
 def test_json_keeps_every_case(tmp_path):
     path = tmp_path / "report.json"
     path.write_text(json.dumps(report().to_json()))

@@ -29,6 +29,7 @@ def fuzz_files(seed: int, first: int, count: int, only: str = "") -> list[Findin
     with tempfile.TemporaryDirectory(dir=_memory()) as name, watched.limits():
         folder = Path(name)
         (folder / "recorded").mkdir()
+        (folder / "streams").mkdir()
         (folder / "refsim" / "ptx").mkdir(parents=True)
         readers.set_up(folder)
         for reader in readers.READERS:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import lzma
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -213,6 +214,10 @@ def _recordings(folder: Path) -> list[bytes]:
     return [packed.getvalue()]
 
 
+def _streams(folder: Path) -> list[bytes]:
+    return [lzma.compress(each) for each in _recordings(folder)]
+
+
 def _vectors(path: Path) -> None:
     partner, seed = ("x.npz", _recordings) if path.suffix == ".json" else ("x.json", _sidecars)
     (path.parent / partner).write_bytes(seed(path.parent)[0])
@@ -251,6 +256,7 @@ READERS = (
     Reader("verdict.json", _verdicts, _verdict),
     Reader("x.json", _sidecars, _vectors),
     Reader("recorded/x.npz", _recordings, _vectors),
+    Reader("streams/x.npz.xz", _streams, _vectors),
     Reader("map.npy", _maps, lambda path: layoutcheck.against(LAYOUT, path)),
     Reader("map.csv", _tables, lambda path: layoutcheck.against(LAYOUT, path)),
     Reader("dump.bin", lambda folder: [bytes(512), bytes(range(256)) * 2], _dumped),
@@ -261,5 +267,6 @@ READERS = (
 def set_up(folder: Path) -> None:
     """The user cache and the recordings lie in this folder from here on; nothing of the user is read or written."""
     os.environ["XDG_CACHE_HOME"] = str(folder)
-    vectors.vectors_folder = lambda device="h200": folder if (folder / "x.json").is_file() else folder / "recorded"
+    kinds = (folder, folder / "recorded", folder / "streams")
+    vectors.vectors_folder = lambda device="h200": next(kind for kind in kinds if (kind / "x.json").is_file())
     os.chdir(folder)

@@ -1,7 +1,9 @@
 """refsim.silicon.vectors: the digest against its definition in plain integers, and the reader's errors."""
 
 import json
+import lzma
 import zipfile
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from refsim.errors import RefsimError
 from refsim.silicon import vectors
 from refsim.silicon.vectors import (
     CHUNK,
+    arrays_sha256,
     chunk_patterns,
     digest,
     locate,
@@ -125,3 +128,70 @@ def test_recordings_are_plain_integers_with_their_facts():
     assert found.arrays["results"][0x3C00] & 0xFF == 0x38  # f16 1.0 in the lower half is E4M3 1.0
     assert found.facts["sass"][-1] == "F2FP.SATFINITE.E4M3.F16.UNPACK_B_MERGE_C"
     assert set(sidecar("conversions")) >= {"device", "driver", "compiler", "flags", "date", "sha256", "recordings"}
+
+
+# ---- one stream for all arrays, and devices whose words are another's ------------------------------------------------
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A folder of two devices: h200 with one recording as one stream, h100 that is equal to it."""
+    for device in ("h200", "h100"):
+        (tmp_path / device).mkdir()
+    monkeypatch.setattr(vectors, "vectors_folder", lambda device="h200": tmp_path / device)
+    plain = BytesIO()
+    np.savez(plain, a=np.arange(9, dtype=np.uint32))
+    (tmp_path / "h200" / "x.npz.xz").write_bytes(lzma.compress(plain.getvalue()))
+    rows = {"one": {"arrays": {"results": "a"}}}
+    (tmp_path / "h200" / "x.json").write_text(json.dumps({"device": "NVIDIA H200", "recordings": rows}))
+    same = {"device": "NVIDIA H100", "equal_to": "h200", "arrays_sha256": arrays_sha256(recordings("x"))}
+    (tmp_path / "h100" / "x.json").write_text(json.dumps(same))
+    return tmp_path
+
+
+def test_a_device_with_the_same_words_has_a_hash_of_its_own(shelf):
+    assert recordings("x", "h100")["one"].arrays["results"].tolist() == list(range(9))
+    assert sidecar("x", "h100")["device"] == "NVIDIA H100"
+    assert sidecar("x", "h100")["recordings"] == sidecar("x")["recordings"]
+
+
+def test_words_that_changed_are_no_longer_those_of_the_other_device(shelf):
+    plain = BytesIO()
+    np.savez(plain, a=np.arange(1, 10, dtype=np.uint32))
+    (shelf / "h200" / "x.npz").write_bytes(plain.getvalue())
+    assert recordings("x", "h100")["one"].arrays["results"][0] == 0  # the stream goes first
+    (shelf / "h200" / "x.npz.xz").unlink()
+    assert recordings("x")["one"].arrays["results"][0] == 1
+    with pytest.raises(RefsimError, match="the arrays of h200 are not those that it was equal to"):
+        recordings("x", "h100")
+
+
+@pytest.mark.parametrize("other", ["h100", "b300", 7, ["h200"]])
+def test_equal_to_names_a_device_whose_arrays_are_here(shelf, other):
+    (shelf / "h100" / "x.json").write_text(json.dumps({"equal_to": other, "arrays_sha256": "00"}))
+    with pytest.raises(RefsimError) as caught:
+        recordings("x", "h100")
+    assert (caught.value.code, caught.value.exit_code) == ("bad-sidecar", 3)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:-9], lambda raw: b"PK" + raw, lambda raw: b"", lambda raw: raw[:30]]
+)
+def test_a_damaged_stream_is_one_clear_error(shelf, damage):
+    file = shelf / "h200" / "x.npz.xz"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(RefsimError) as caught:
+        recordings("x")
+    assert (caught.value.code, caught.value.exit_code) == ("bad-sidecar", 3)
+
+
+def test_a_stream_that_grows_without_end_is_refused(shelf, monkeypatch):
+    monkeypatch.setattr(vectors, "MAX_UNPACKED_BYTES", 1 << 20)
+    (shelf / "h200" / "x.npz.xz").write_bytes(lzma.compress(bytes(1 << 21), preset=0))
+    with pytest.raises(RefsimError, match="the stream does not end"):
+        recordings("x")
+
+
+def test_special_functions_of_an_h100_are_those_of_the_h200():
+    assert sidecar("special_functions", "h100")["device"] == "NVIDIA H100 80GB HBM3"
+    assert recordings("special_functions", "h100").keys() == recordings("special_functions").keys()

@@ -50,6 +50,13 @@ COLUMNS = (
 )
 @click.option("--discover", is_flag=True, help="Also find L, F, rounding and zero exponent by probing alone.")
 @click.option(
+    "--exhaustive",
+    type=click.Choice(["all", "fp8"]),
+    is_flag=False,
+    flag_value="all",
+    help="Conversions: the model goes through all 2^32 inputs too, on all processors, or (fp8) those of conversions into 8 bits.",
+)
+@click.option(
     "--state",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -73,6 +80,7 @@ def command(
     target: str | None,
     names: tuple[str, ...],
     discover: bool,
+    exhaustive: str | None,
     folder: Path | None,
     fresh: bool,
     baseline: Path | None,
@@ -90,6 +98,7 @@ def command(
     \b
       refsim bringup --device cuda -o report.html -o report.json
       refsim bringup --suite numerics --discover
+      refsim bringup --suite conversions --exhaustive fp8
       refsim bringup --baseline report.json --junit report.xml
     """
     forms = _planned_outputs(form, output, xml)
@@ -97,12 +106,12 @@ def command(
     from refsim.bringup.facts import facts_of, source_hash
     from refsim.bringup.report import read_report
     from refsim.bringup.state import State
-    from refsim.bringup.suites import ALWAYS, suite_named
+    from refsim.bringup.suites import ALWAYS, exhaustively, suite_named
     from refsim.device.cache import digest
 
     old = None if baseline is None else read_report(baseline)
     wanted = dict.fromkeys([*(names or ALWAYS), *(["discovery"] if discover else [])])
-    suites = [suite_named(name) for name in wanted]
+    suites = [exhaustively(suite_named(name), exhaustive) for name in wanted]
     device = opened(device_name, target)
     facts = facts_of(device)
     state = State(folder, facts, {suite.name: digest(source_hash(), suite.fingerprint()) for suite in suites})

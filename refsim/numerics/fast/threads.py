@@ -15,7 +15,7 @@ def threads_for(products: int, *, compiled: bool) -> int:
     """The threads for a matrix product of so many products."""
     if products < FROM:
         return 1
-    return _cores() if compiled else min(_cores(), MOST)
+    return cores() if compiled else min(cores(), MOST)
 
 
 def on_threads(function: Callable[[_Item], None], items: Sequence[_Item], threads: int) -> None:
@@ -28,6 +28,6 @@ def on_threads(function: Callable[[_Item], None], items: Sequence[_Item], thread
         list(pool.map(function, items))
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
