@@ -6,11 +6,12 @@ the divisor and one product: div.approx as it is, div.full scaled at the ends.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.mufu import unit
+from refsim.mufu import pieces, unit
 
 Words = NDArray[np.uint32]
 Singles = NDArray[np.float32]
@@ -29,7 +30,8 @@ def _words(values: Singles) -> Words:
 
 
 def _of_unit(name: str, values: Singles) -> Singles:
-    return _singles(unit.FUNCTIONS[name](values.view(np.uint32)))
+    words = values.view(np.uint32)
+    return _singles((pieces.FEWER_PASSES if pieces.takes(name, words) else unit.FUNCTIONS)[name](words))
 
 
 def _flushed(values: Singles) -> Singles:
@@ -84,24 +86,34 @@ _FLUSHED = {"sin": _UNFLUSHED["sin"], "cos": _UNFLUSHED["cos"]}
 def approximate(name: str, words: Words, *, ftz: bool) -> Words:
     """NAME.approx{.ftz}.f32 for the functions of the unit: approximate("rcp", 0x00000001, ftz=False) is 0x7f800000."""
     with np.errstate(all="ignore"):
-        if ftz and name not in _FLUSHED:
-            return unit.FUNCTIONS[name](words)
-        return _words((_FLUSHED if ftz else _UNFLUSHED)[name](_singles(words)))
+        if ftz and pieces.takes(name, words):
+            return pieces.FEWER_PASSES[name](words)
+        return pieces.in_pieces(partial(_approximate, name, ftz), words)
+
+
+def _approximate(name: str, ftz: bool, words: Words) -> Words:
+    if ftz and name not in _FLUSHED:
+        return unit.FUNCTIONS[name](words)
+    return _words((_FLUSHED if ftz else _UNFLUSHED)[name](_singles(words)))
 
 
 def divided(a: Words, b: Words, *, ftz: bool, full: bool) -> Words:
     """div.approx and div.full: 6 / 2 is 3, 1 / 3 0x3eaaaaab; a divisor above 2^126 counts as infinity in div.approx."""
     with np.errstate(all="ignore"):
-        x, y = _singles(a), _singles(b)
-        if ftz:
-            x, y = _flushed(x), _flushed(y)
-        scale = np.where((np.abs(y) > _LARGE) & full, _DOWN, np.float32(1))
-        if not ftz:
-            scale = np.where(np.abs(y) < _NORMAL, _UP, scale)
-        x, y = x * scale, y * scale
-        reciprocal = _of_unit("rcp", y)
-        found = (_flushed(x) if ftz else x) * reciprocal
-        if ftz:  # what is below 2^-126 when rounded to 24 bits, however small: not what rounds up to it as a subnormal
-            tiny = np.abs((x.astype(np.float64) * 2.0**64 * reciprocal).astype(np.float32)) < np.float32(2.0**-62)
-            found = np.where(tiny, np.copysign(np.float32(0), found), found)
-        return _words(found)
+        return pieces.in_pieces(partial(_divided, ftz, full), a, b)
+
+
+def _divided(ftz: bool, full: bool, a: Words, b: Words) -> Words:
+    x, y = _singles(a), _singles(b)
+    if ftz:
+        x, y = _flushed(x), _flushed(y)
+    scale = np.where((np.abs(y) > _LARGE) & full, _DOWN, np.float32(1))
+    if not ftz:
+        scale = np.where(np.abs(y) < _NORMAL, _UP, scale)
+    x, y = x * scale, y * scale
+    reciprocal = _of_unit("rcp", y)
+    found = (_flushed(x) if ftz else x) * reciprocal
+    if ftz:  # what is below 2^-126 when rounded to 24 bits, however small: not what rounds up to it as a subnormal
+        tiny = np.abs((x.astype(np.float64) * 2.0**64 * reciprocal).astype(np.float32)) < np.float32(2.0**-62)
+        found = np.where(tiny, np.copysign(np.float32(0), found), found)
+    return _words(found)
