@@ -18,29 +18,14 @@ import refsim
 from refsim import ptx
 from refsim.conversions import CONVERSIONS, convert, encode
 from refsim.errors import RefsimError
+from refsim.silicon.conversion_replay import PAIRS, chunk_operands, interesting_chunks, spelled, table_operands
 from refsim.silicon.scalar_probe import ScalarForm, probe_module
-from refsim.silicon.vectors import (
-    CHUNK,
-    PARTNER,
-    PARTNER_F16,
-    chunk_patterns,
-    digest,
-    locate,
-    recordings,
-    sidecar,
-)
+from refsim.silicon.vectors import CHUNK, digest, locate, recordings, sidecar
 
 RECORDED = recordings("conversions")
 DIGESTS = sorted(name for name, row in RECORDED.items() if "digests" in row.arrays)
 TABLES = sorted(name for name, row in RECORDED.items() if "results" in row.arrays)
-PAIRS = ("F32_PAIR_TO_16", "F32_PAIR_TO_32")
 HALVES = np.arange(CHUNK, dtype=np.uint32)
-
-
-def spelled(name):
-    """The name of the model's row: PTX 9.0 allows .relu and .satfinite in one order for FP8 and the other for f16."""
-    swapped = name.replace(".relu.satfinite", ".satfinite.relu")
-    return name if name in CONVERSIONS else swapped if swapped in CONVERSIONS else None
 
 
 MODELLED = [name for name in DIGESTS if spelled(name)]
@@ -48,46 +33,14 @@ EXHAUSTIVE = [name for name in MODELLED if name.startswith("cvt") and CONVERSION
 SIMULATED = [name for name in DIGESTS if name.startswith("cvt")]
 
 
-def interesting_chunks(name):
+def chunks_of(name):
     """Chunks of the recorded float32 space in which the conversion changes its mind, and a few others."""
-    magnitudes = [
-        0x0000,
-        0x0001,
-        0x0040,
-        0x007F,
-        0x0080,
-        0x3F7F,
-        0x3F80,
-        0x4B00,
-        0x4F00,
-        0x5F00,
-        0x7F7F,
-        0x7F80,
-        0x7FC1,
-    ]
-    row = CONVERSIONS.get(spelled(name) or "")
-    if row is not None and row.to.bits <= 16:
-        format = row.to
-        smallest, largest = float(format.min_normal), float(format.max_value)
-        above = largest + (largest - format.magnitude_value((format.max_code >> format.padding_bits) - 1)) / 2
-        values = [format.quantum / 2, format.quantum * 1.5, smallest, largest, above, 1.0625, 1.1875]
-        magnitudes += [upper_half(value) + step for value in values for step in (-1, 0) if 2.0**-149 < value < 2.0**128]
-    seeded = np.random.default_rng(9).integers(0, CHUNK, 4).tolist()
-    both_signs = [chunk | sign for chunk in magnitudes for sign in (0, 0x8000)]
-    # In a pair the second operand's chunk is the first's ^ PARTNER: visit every chunk from both sides.
-    partners = [chunk ^ PARTNER >> 16 for chunk in both_signs] if "PAIR" in RECORDED[name].facts["kind"] else []
-    return sorted({*both_signs, *partners, *seeded})
-
-
-def upper_half(value):
-    """The chunk that holds a positive value."""
-    return max(int(np.float32(value).view(np.uint32)) >> 16, 1)
+    return interesting_chunks(name, is_pair=RECORDED[name].facts["kind"] in PAIRS)
 
 
 def operands(name, chunk):
     """The operands of one chunk, as they were on the GPU."""
-    patterns = chunk_patterns(chunk)
-    return (patterns, patterns ^ np.uint32(PARTNER)) if RECORDED[name].facts["kind"] in PAIRS else (patterns,)
+    return chunk_operands(RECORDED[name].facts["kind"], chunk)
 
 
 def replay(name, chunks, model=convert):
@@ -121,10 +74,10 @@ def replay_widely(name, chunks):
 def test_model_returns_what_the_h200_returned(name, refsim_profile):
     if refsim_profile != "night":
         first, step = (MODELLED.index(name) % 2, 2) if refsim_profile == "quick" else (0, 1)
-        assert replay(name, interesting_chunks(name)[first::step]) == []
+        assert replay(name, chunks_of(name)[first::step]) == []
         return
     chunks = night_chunks(name)
-    differences = replay_widely(name, chunks) + replay(name, interesting_chunks(name))
+    differences = replay_widely(name, chunks) + replay(name, chunks_of(name))
     print(f"{name}: {len(chunks)} of {CHUNK} chunks")
     assert differences == []
 
@@ -132,11 +85,7 @@ def test_model_returns_what_the_h200_returned(name, refsim_profile):
 @pytest.mark.parametrize("name", [name for name in TABLES if spelled(name)])
 def test_model_returns_what_the_h200_returned_for_every_16_bit_input(name):
     """Inputs: all f16 or bf16 patterns (an f16x2 has pattern ^ PARTNER_F16 above), all pairs of FP8 codes."""
-    kind = RECORDED[name].facts["kind"]
-    if kind == "F16_PAIR_TO_16":
-        inputs = HALVES | (HALVES ^ np.uint32(PARTNER_F16)) << np.uint32(16)
-    else:
-        inputs = HALVES.astype(np.uint16)
+    inputs = table_operands(RECORDED[name].facts["kind"])
     got = convert(spelled(name), inputs)
     differ = np.flatnonzero(got != RECORDED[name].arrays["results"])
     assert [hex(int(inputs[i])) for i in differ[:4]] == []
@@ -171,7 +120,7 @@ def simulated(name, *inputs):
 
 @pytest.mark.parametrize("name", SIMULATED)
 def test_simulator_returns_what_the_h200_returned(name, refsim_profile):
-    chunks = interesting_chunks(name)
+    chunks = chunks_of(name)
     count = {"quick": 3, "ci": 12, "night": len(chunks)}[refsim_profile]
     chunks = chunks[:: max(1, len(chunks) // count)]
     wanted = RECORDED[name].arrays["digests"]
@@ -225,7 +174,7 @@ def wrong_once(name, *inputs):
 )
 def test_replay_catches_a_wrong_model(mutant):
     name = "cvt.rn.satfinite.e4m3x2.f32"
-    assert replay(name, interesting_chunks(name), mutant) != []
+    assert replay(name, chunks_of(name), mutant) != []
 
 
 def test_replay_names_the_pattern_of_a_single_wrong_result():

@@ -6,54 +6,36 @@ Of the digests quick replays one of one form of every mnemonic, ci one of every 
 """
 
 import hashlib
-import re
 from itertools import groupby
 
 import numpy as np
 import pytest
 
-from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.silicon.scalar_probe import (
     DIGEST_CHUNKS,
     TABLE_ROWS,
-    ScalarForm,
     chunk_operands,
     probe_module,
     table_operands,
 )
+from refsim.silicon.scalar_replay import (
+    ARITHMETIC_ALONE,
+    SWAPPED_BY_PTXAS,
+    differing_rows,
+    form_of,
+    is_pure,
+    launched,
+    open_reason,
+)
 from refsim.silicon.vectors import digest, locate, recordings, sidecar
 
 RECORDED = recordings("scalar")
-FORMS = {
-    name: ScalarForm(name, tuple(row.facts["operands"]), row.facts["result_bits"], row.facts["body"])
-    for name, row in RECORDED.items()
-}
-SWAPPED_BY_PTXAS = {"mul.rn.f64 + add.rn.f64", "mul.f64 + add.rn.f64", "mul.rn.f64 + add.f64"}
-"""ptxas assembles a*b + c as DADD c, a*b, and of two NaNs DADD keeps the second: PTX does not say whose stays."""
-
-
-OF_THE_UNIT = re.compile(
-    r"(rcp|rsqrt|sqrt|ex2|lg2|sin|cos|tanh|div)\.(approx|full)(\.ftz)?\.f32|(rcp|rsqrt)\.approx(\.ftz)?\.f64"
-    r"|(ex2|tanh)\.approx(\.ftz)?\.b?f16(x2)?"
-)
-"""Forms whose bits the tables of the special-function unit have."""
-
-
-def open_reason(name):
-    """Why the bits of a form are not ours to say; None for the others, which are most."""
-    if ".approx" in name and not OF_THE_UNIT.fullmatch(name):
-        return "approximate"
-    if name.startswith("atom") and ".add." in name and ("bf16" in name or ".f" in name):
-        return "atomic sum"
-    bare = "mul" in name and " + " in name and ".rn" not in name
-    return "contractible" if bare else None
+FORMS = {name: form_of(row) for name, row in RECORDED.items()}
 
 
 CLOSED = sorted(name for name in FORMS if open_reason(name) is None)
 BY_MNEMONIC = {key: list(names) for key, names in groupby(CLOSED, lambda name: name.partition(".")[0])}
-ARITHMETIC_ALONE = ptx.Checks(races="off", copies="off")
-"""For rows of digests: the same kernel has run on the stored rows with every check."""
 
 
 def replayed_chunks(name, profile):
@@ -64,15 +46,6 @@ def replayed_chunks(name, profile):
     number = list(BY_MNEMONIC).index(mnemonic)
     sampled = BY_MNEMONIC[mnemonic][number % len(BY_MNEMONIC[mnemonic])]
     return [number % DIGEST_CHUNKS] if profile == "ci" or name == sampled else []
-
-
-def run(form, operands, checks=None):
-    """A form's results on the simulator, and whether the simulator vouches for every bit of them."""
-    count = len(operands[0])
-    results = np.zeros(count, np.dtype(f"u{form.result // 8}"))
-    arguments = [*(column.copy() for column in operands), results, np.uint32(count)]
-    trace = ptx.load(probe_module([form])).launch("form_0", (count // 256,), (256,), arguments, checks=checks)
-    return results, trace.is_exact
 
 
 def spelled(form, operands, results, wanted, limit=4):
@@ -94,14 +67,14 @@ def wrong(name, chunks):
     """What is not as the H200 had it: stored rows of a form, and the digests of some chunks."""
     form, row = FORMS[name], RECORDED[name]
     operands = [row.arrays[f"operand{slot}"] for slot in range(len(form.operands))]
-    results, exact = run(form, operands)
+    results, exact = launched(form, operands)
     found = [] if exact else [f"{name}: the simulator does not vouch for it"]
     wanted = row.arrays["result"]
     if name in SWAPPED_BY_PTXAS:
         return found + spelled(form, operands, without_payload(results), without_payload(wanted))
     found += spelled(form, operands, results, wanted)
     for chunk in chunks:
-        results, _ = run(form, chunk_operands(form.operands, chunk), ARITHMETIC_ALONE)
+        results, _ = launched(form, chunk_operands(form.operands, chunk), ARITHMETIC_ALONE)
         got, digested = int(digest(results)), int(row.arrays["chunk_digests"][chunk])
         if got != digested:
             found.append(f"{name}, chunk {chunk}: row and difference {locate(got, digested)}")
@@ -139,7 +112,7 @@ def test_every_profile_replays_digests():
 
 @pytest.mark.parametrize("name", sorted(set(FORMS) - set(CLOSED)))
 def test_simulator_does_not_vouch_for_open_forms(name):
-    _, exact = run(FORMS[name], [column[:256] for column in table_operands(FORMS[name].operands)])
+    _, exact = launched(FORMS[name], [column[:256] for column in table_operands(FORMS[name].operands)])
     assert not exact, open_reason(name)
 
 
@@ -162,7 +135,14 @@ def test_a_wrong_clause_would_be_caught():
     for name, other in (("add.rn.f32", "add.rz.f32"), ("min.f32", "max.f32"), ("shl.b32", "shr.u32")):
         form, row = FORMS[name], RECORDED[other]
         operands = [row.arrays[f"operand{slot}"] for slot in range(len(form.operands))]
-        results, _ = run(form, operands)
+        results, _ = launched(form, operands)
         assert spelled(form, operands, results, row.arrays["result"]) != []
-        results, _ = run(form, chunk_operands(form.operands, 0))
+        results, _ = launched(form, chunk_operands(form.operands, 0))
         assert digest(results) != row.arrays["chunk_digests"][0]
+
+
+@pytest.mark.parametrize("mnemonic", BY_MNEMONIC)
+def test_clauses_alone_return_the_stored_rows_too(mnemonic):
+    """The short way that a verdict replays them by: without a machine, where a form needs none."""
+    alone = [name for name in BY_MNEMONIC[mnemonic] if is_pure(RECORDED[name])]
+    assert {name: differing_rows(RECORDED[name]) for name in alone} == dict.fromkeys(alone, (TABLE_ROWS, 0))

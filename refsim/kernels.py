@@ -175,7 +175,8 @@ class Findings:
     needed. `owner_of(buffer, index)` says who wrote an element: "block" and "thread" with an "address" and, where it is
     known, the statement "by" which; without a "block" nobody did. `reached` says which branches, guards of stores and
     addresses those bits decided, None where nobody followed them. `changed_variables` are variables of the module that no
-    longer hold what they were loaded with, or on a real GPU may not: what the next run over the module finds.
+    longer hold what they were loaded with, or on a real GPU may not: what the next run over the module finds. `opcodes` are
+    the instructions that ran, on a real GPU those of the entries that were launched; empty where nobody knows.
     """
 
     inexact: tuple[str, ...] = ()
@@ -185,6 +186,7 @@ class Findings:
     reached: tuple[str, ...] | None = None
     changed_variables: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    opcodes: frozenset[str] = frozenset()
 
 
 class Launcher(Protocol):
@@ -259,9 +261,11 @@ class Kernel(Card):
     plain integers; it may be a function of the problem. `owner(problem, output, index)` says which (block, thread)
     writes an element. `suspects` names mistakes and gives, for each, what a kernel that makes it would write: a report
     of differing bits says which of them fits. `conflict_free` lists the beginnings of PTX opcodes ("ldmatrix") whose
-    accesses have no bank conflicts, which a device that counts them holds the kernel to. A kernel that leaves something in
-    the module's variables must be right in a second run as well; `fresh_module` says that each run needs a module that
-    nobody launched before. `declared_in` is the file that a replay case names.
+    accesses have no bank conflicts, which a device that counts them holds the kernel to. `definition(problem, output, index)`
+    (with `per_target` its second argument is the target) is the code that one element must have, by a way that shares nothing
+    with the oracle, such as sums over Python integers, or None where it has none; a campaign asks it for a few elements. A
+    kernel that leaves something in the module's variables must be right in a second run as well; `fresh_module` says that each
+    run needs a module that nobody launched before. `declared_in` is the file that a replay case names.
     """
 
     name: str
@@ -286,6 +290,7 @@ class Kernel(Card):
     suspects: Mapping[str, Callable[..., Outputs]] = field(default_factory=dict)
     per_target: bool = False
     conflict_free: tuple[str, ...] = ()
+    definition: Callable[..., int | None] | None = None
     fresh_module: bool = False
     declared_in: Path | None = None
 
@@ -297,7 +302,8 @@ class Kernel(Card):
             what = f"suspects is a mapping of names to functions, not {self.suspects!r:.40}"
             raise RefsimError("bad-suspects", what, where=where)
         suspects = {f"suspect {name!r}": oracle for name, oracle in self.suspects.items()}
-        for label, given in {"oracle": self.oracle, "run": self.run, **suspects}.items():
+        defined = {} if self.definition is None else {"definition": self.definition}
+        for label, given in {"oracle": self.oracle, "run": self.run, **defined, **suspects}.items():
             if not callable(given):
                 raise RefsimError("not-callable", f"{label} must be a function, not {given!r}", where=where)
         if not isinstance(self.promise, Promise):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -33,3 +34,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import torch
 
         torch.set_num_threads(1)  # on few cores its default is ten times slower, and jitters
+
+
+@pytest.fixture(scope="session", autouse=True)
+def replayed_once() -> Iterator[None]:
+    """What commands replay of recorded silicon, each anew, the commands of a test run share: the model does not change."""
+    from refsim.silicon import launch_replay
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch_replay, "afresh", lambda: None)
+        yield

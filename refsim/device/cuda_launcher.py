@@ -71,6 +71,7 @@ class CudaLauncher(Card):
     function: Callable[..., Any] | None = None
     allocations: list[Guarded] = field(default_factory=list)
     unsettled: list[str] = field(default_factory=list)
+    launched: set[str] = field(default_factory=set)
 
     def _line(self) -> str:
         return f"{self.target}, {len(self.allocations)} buffers"
@@ -114,6 +115,7 @@ class CudaLauncher(Card):
             self.settle()
         self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative, programmatic)
         self.unsettled.append(entry)
+        self.launched.add(entry)
         if not self.module.lets_others_begin:
             self._check(self._taken())
 
@@ -170,7 +172,8 @@ class CudaLauncher(Card):
 
     def findings(self) -> Findings:
         """A GPU writes bytes and says no more; a module with variables may hold others than it was loaded with."""
-        return Findings(changed_variables=() if self.module.keeps_nothing else ("a variable of the module",))
+        changed = () if self.module.keeps_nothing else ("a variable of the module",)
+        return Findings(changed_variables=changed, opcodes=self.module.opcodes(frozenset(self.launched)))
 
     def close(self) -> None:
         """Frees every buffer; the launcher is empty afterwards."""

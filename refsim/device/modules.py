@@ -24,7 +24,7 @@ from refsim.ptx.machine.arguments import argument_bytes, check_count
 from refsim.ptx.machine.launch_rules import LaunchShape, check_parameters, check_programmatic, extents, launch_shape
 from refsim.ptx.machine.limits import MAX_STATIC_SHARED, PORTABLE_CLUSTER
 from refsim.ptx.text.entry_names import entry_named
-from refsim.ptx.text.parser import signatures
+from refsim.ptx.text.parser import parse, signatures
 from refsim.ptx.text.syntax import Function, Module
 
 
@@ -74,6 +74,9 @@ class RunnableModule(Protocol):
     def keeps_nothing(self) -> bool:
         """Whether no launch can leave something in the module that the next one would find."""
 
+    def opcodes(self, entries: frozenset[str]) -> frozenset[str]:
+        """The instructions of some entries and of every function that they may call; empty where nobody can tell."""
+
     def unload(self) -> None: ...
 
 
@@ -106,6 +109,9 @@ class NoModule:
     def keeps_nothing(self) -> bool:
         """What a Python function keeps outlives any launcher: the next problem finds it, whoever runs it."""
         return True
+
+    def opcodes(self, entries: frozenset[str]) -> frozenset[str]:
+        return frozenset()
 
     def unload(self) -> None:
         pass
@@ -148,6 +154,21 @@ class LoadedModule:
         variables = [name for name, variable in self.module.variables.items() if variable.space == "global"]
         named = Counter(re.findall(r"[\w$]+", self.text)) if variables else Counter()
         return all(named[name] == 1 for name in variables)
+
+    def opcodes(self, entries: frozenset[str]) -> frozenset[str]:
+        names = {self._declared(entry).name for entry in entries}
+        return frozenset().union(*(found for name, found in self._opcodes.items() if name in names or not name))
+
+    @cached_property
+    def _opcodes(self) -> dict[str, frozenset[str]]:
+        """The opcodes of each entry, and under "" those of all other functions; none where the text cannot be read whole."""
+        try:
+            functions = parse(self.text).functions
+        except RefsimError:
+            return {}
+        found = {name: function.opcodes for name, function in functions.items() if function.is_entry}
+        others = (function.opcodes for function in functions.values() if not function.is_entry)
+        return {**found, "": frozenset().union(*others)}
 
     def unload(self) -> None:
         if not self.broken:

@@ -253,7 +253,8 @@ class SimLauncher(Card):
         reached = tuple(self.following.reaches.values()) if self.following and self.has_followed else None
         left = changed_variables(self.program.module, self.program.key, self.memory)
         open_, notes, assumed = (tuple(dict.fromkeys(texts)) for texts in (self.inexact, self.notes, self.assumed))
-        return Findings(open_, notes, conflicts, self.owner_of, reached, left, assumed)
+        ran = frozenset[str]().union(*(trace.opcodes for trace in self.traces))
+        return Findings(open_, notes, conflicts, self.owner_of, reached, left, assumed, ran)
 
     def orders(self, entry: str) -> tuple[SeededPolicy, ...]:
         """The orders that a launch of an entry is tried under."""

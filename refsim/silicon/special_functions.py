@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.silicon.vectors import CHUNK, digest, recordings, splitmix64, weights
+from refsim.silicon.scalar_replay import clause_words
+from refsim.silicon.vectors import CHUNK, digest, recordings, shelf, splitmix64, weights
 
 STEM = "special_functions"
 CHUNKS_OF_A_GROUP = 16
@@ -97,3 +98,30 @@ def replayed(
     chunks = range(group * CHUNKS_OF_A_GROUP, (group + 1) * CHUNKS_OF_A_GROUP)
     digests = [digest(function(patterns(chunks[at : at + at_once]))) for at in range(0, len(chunks), at_once)]
     return int(folded(np.concatenate(digests))[0])
+
+
+_BINADES, _WHOLE = range(0x3F8, 0x408), (0x000, 0x7F8, 0xBF8)
+_PAIRS_OF_ONE = 127 * 16 + 7
+
+
+def differing_groups(opcode: str, device: str = "h200") -> tuple[int, int]:
+    """How many inputs of a function some groups have, and how many of their words its clause does not give.
+
+    All mantissas of [1, 4), the subnormals, NaN and -1: 19 groups of 2^20 inputs. Of a division the 2^22 pairs around 1.
+    (0, 0) where the opcode is no function of float32 that was recorded.
+    """
+    rows = shelf(STEM, device).rows
+    form = next((name for name, row in rows.items() if row["opcode"] == opcode and opcode.endswith(".f32")), None)
+    if form is None or "groups" not in rows[form]["arrays"]:
+        return 0, 0
+    words = recorded(form, device)
+
+    def function(*operands: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        found = clause_words(opcode, 32, *(words.reshape(-1) for words in operands))
+        assert found is not None  # arithmetic on numbers asks for no machine
+        return found.astype(np.uint32).reshape(operands[0].shape)
+
+    if opcode.startswith("div."):
+        return 4 << 20, int(replayed_pairs([function], _PAIRS_OF_ONE)[0] != words[_PAIRS_OF_ONE])
+    groups = (*_BINADES, *_WHOLE)
+    return len(groups) << 20, sum(int(replayed(function, group) != words[group]) for group in groups)

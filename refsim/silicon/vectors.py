@@ -18,7 +18,8 @@ import lzma
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -165,6 +166,16 @@ def _damaged(path: Path, problem: Exception) -> RefsimError:
     return RefsimError("bad-sidecar", what, where=str(path), help="reinstall refsim", kind=Kind.UNREADABLE)
 
 
+def recorded_devices(stem: str) -> tuple[str, ...]:
+    """The devices of whose recordings of a kind the arrays are here: recorded_devices("cublaslt") is ("h100", "h200"), where
+    both have their own; none is no error."""
+    try:
+        folder = bundled("conformance/vectors")
+    except RefsimError:
+        return ()
+    return tuple(sorted(path.name for path in folder.iterdir() if arrays_file(path, stem).is_file()))
+
+
 def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
     """Every recording of `<stem>.npz` (or .npz.xz) by name; digests are unpacked.
 
@@ -181,10 +192,45 @@ def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
             path = vectors_folder(device) / f"{stem}.json"
             raise _damaged(path, ValueError(f"the arrays of {content['equal_to']} are not those that it was equal to"))
         return found
-    path = arrays_file(vectors_folder(device), stem)
+    opened = Shelf(stem, device)
+    return opened.take(opened.rows)
+
+
+class Shelf:
+    """The recordings of one file, of which single ones are read: the file stays in memory, its members are not unpacked.
+
+    `rows` is what the sidecar says of each, `chips` the device that it names and those that returned the same words. Raises
+    RefsimError bad-sidecar where either file is damaged.
+    """
+
+    def __init__(self, stem: str, device: str = "h200") -> None:
+        facts = sidecar(stem, device)
+        self.rows: dict[str, Any] = facts["recordings"]
+        folder = vectors_folder(device)
+        others = (each.parent.name for each in sorted(folder.parent.glob(f"*/{stem}.json")) if each.parent != folder)
+        equal = (sidecar(stem, other) for other in others)
+        names = [facts.get("device", device), *(each["device"] for each in equal if each.get("equal_to") == device)]
+        self.chips = " and ".join(map(str, names))
+        self.path = arrays_file(folder, stem)
+        with _named_if_damaged(self.path):
+            self._stored = np.load(unpacked(self.path), allow_pickle=False)
+
+    def take(self, names: Iterable[str]) -> dict[str, Recording]:
+        """Some recordings by name."""
+        with _named_if_damaged(self.path):
+            return _joined({name: self.rows[name] for name in names}, self._stored)
+
+
+@cache
+def shelf(stem: str, device: str) -> Shelf:
+    """The same, opened once for as long as the process lives."""
+    return Shelf(stem, device)
+
+
+@contextmanager
+def _named_if_damaged(path: Path) -> Iterator[None]:
     try:
-        with np.load(unpacked(path), allow_pickle=False) as stored:
-            return _joined(content["recordings"], stored)
+        yield
     except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, MemoryError) as problem:
         raise _damaged(path, problem) from problem
     except (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, TokenError) as problem:

@@ -22,6 +22,7 @@ from refsim.testing.runs import Examined, describe, described, examine
 from refsim.testing.suspects import OutOfTimeError, Witness, suspects_of
 from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
+from refsim.testing.witnesses import Witnesses, contradicted
 
 FOLLOWED = 3  # cases of which open bits are followed to what they decide
 
@@ -96,6 +97,10 @@ class _Ledger:
     open_bits: DecisionBits = field(default_factory=DecisionBits)
     slack: Slack = NO_SLACK
     first: tuple[Any, Observation] | None = None
+    beside: Witnesses = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.beside = Witnesses(self.kernel, self.device.target, self.planned)
 
     def check(self, problem: Any) -> bool:
         """Runs one problem; False when it fails. Raises _Stopped where going on would tell nothing new."""
@@ -113,6 +118,8 @@ class _Ledger:
             self.witnesses.append(Witness(problem, time.process_time() - spent, differs))
         self._count(problem, found)
         self._report()
+        if found.seen and not self.failure and (finding is None or finding.status != verdicts.FAIL):
+            self.beside.saw(problem, found.seen)
         if finding is None:
             return True
         if finding.status == verdicts.FAIL:
@@ -205,7 +212,7 @@ def run_campaign(
     _require_elements(ledger)
     _require_an_oracle(ledger)
     _inquire(ledger, row.suspect_seconds if suspect_seconds is None else suspect_seconds)
-    verdict = _verdict(ledger, time.monotonic() - started, failures_dir)
+    verdict = _verdict(ledger, started, failures_dir)
     heard.tell(verdict)
     return verdict
 
@@ -325,8 +332,9 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
     ledger.failure = replace(found, text=text, mismatch=mismatch, mismatches=mismatches)
 
 
-def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -> Verdict:
-    kernel, found = ledger.kernel, ledger.failure or ledger.doubt
+def _verdict(ledger: _Ledger, started: float, failures_dir: str | Path | None) -> Verdict:
+    silicon, recomputed = ledger.beside.silicon(), ledger.beside.recomputed()
+    kernel, found = ledger.kernel, ledger.failure or contradicted(silicon, recomputed) or ledger.doubt
     device, problem = describe(ledger.device), found.problem if found else None
     record, text, remarks = described(kernel, problem) if problem is not None else (None, "", ())
     said, open_notes = with_open_bits(kernel, found, ledger.open_bits)
@@ -344,7 +352,7 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
         ledger.seed,
         ledger.cases,
         ledger.elements,
-        seconds,
+        time.monotonic() - started,
         finding=said,
         mismatch=found.mismatch if found else None,
         mismatches=found.mismatches if found else (),
@@ -356,4 +364,6 @@ def _verdict(ledger: _Ledger, seconds: float, failures_dir: str | Path | None) -
         notes=(*ledger.notes, *open_notes, *remarks),
         differing=ledger.differing,
         worst=ledger.worst,
+        silicon=silicon,
+        recomputed=recomputed,
     )

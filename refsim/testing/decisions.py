@@ -29,7 +29,8 @@ class Observation:
     `counts` are the elements of each output, and how many of them differ beyond the promise.
     `inexact`, `assumed` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel
     promises not to have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody
-    followed them; `slack` what bounds left open; `again` what a second run over the same module did otherwise, in words.
+    followed them; `slack` what bounds left open; `again` what a second run over the same module did otherwise, in words;
+    `opcodes` what ran.
     """
 
     outputs: Outputs
@@ -43,6 +44,7 @@ class Observation:
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     again: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    opcodes: frozenset[str] = frozenset()
 
     @property
     def is_open(self) -> bool:

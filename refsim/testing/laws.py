@@ -16,6 +16,7 @@ from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher
 from refsim.layouts import TensorMap
 from refsim.ptx import Extents
 from refsim.render.cards import Card
+from refsim.silicon.launch_replay import shared
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
 from refsim.testing.decisions import DecisionBits, Observation, decide, with_open_bits
 from refsim.testing.oracle_checks import (
@@ -29,6 +30,8 @@ from refsim.testing.oracle_checks import (
 )
 from refsim.testing.outputs import check_shape, checked, in_output
 from refsim.testing.user_code import called, said, shortened
+from refsim.testing.verdicts import Recomputed
+from refsim.testing.witnesses import contradicted
 
 __all__ = ["Observation", "agrees_with_oracle", "deterministic", "inputs_unchanged", "observe"]
 
@@ -151,6 +154,7 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
         slack=slack(want),
         counts={mismatch.name: (mismatch.total, mismatch.count) for mismatch in (*compared, *changed)},
         again=again,
+        opcodes=seen.opcodes,
     )
 
 
@@ -236,11 +240,12 @@ def _require_launches(kernel: Kernel, problem: Any, device: Device) -> None:
 def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
     """Every output equals the oracle's as far as the kernel's promise goes; else BitsDiffer.
 
-    The decision is that of `refsim verify` less what was written to inputs: promised bank conflicts, and bits that agree but
-    are open or assumed, raise PromiseNotKept.
+    The decision is that of `refsim verify` less what was written to inputs: promised bank conflicts, bits that agree but are
+    open or assumed, and a model that contradicts recorded silicon for what ran raise PromiseNotKept.
     """
     seen = observe(kernel, problem, device)
     finding = decide(kernel, replace(seen, mismatches=tuple(_only(seen.mismatches, inputs=False))), problem)
+    finding = finding or contradicted(shared().of(seen.opcodes, device.target), Recomputed())
     if finding is None:
         return
     heading, known = f"{kernel.name} on {shortened(problem)}", DecisionBits()

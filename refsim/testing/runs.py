@@ -13,7 +13,8 @@ from refsim.testing.decisions import DecisionBits, Finding, Observation, blamed,
 from refsim.testing.laws import observe
 from refsim.testing.recipes import spelled, to_json
 from refsim.testing.user_code import shortened
-from refsim.testing.verdicts import Verdict
+from refsim.testing.verdicts import FAIL, Verdict
+from refsim.testing.witnesses import Witnesses, contradicted
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,12 @@ def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "
     found, known = examine(kernel, problem, device, follow_open=True), DecisionBits()
     if found.seen:
         known.note(found.seen)
-    finding = found.finding
+    beside = Witnesses(kernel, device.target, 1)
+    if found.seen:
+        beside.saw(problem, found.seen)
+    silicon, recomputed = beside.silicon(), beside.recomputed()
+    finding = found.finding if found.finding and found.finding.status == FAIL else contradicted(silicon, recomputed)
+    finding = finding or found.finding
     said, open_notes = with_open_bits(kernel, finding, known)
     record, text, remarks = described(kernel, problem)
     return Verdict(
@@ -71,6 +77,8 @@ def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "
         replay=replay,
         promise=str(kernel.promise),
         notes=(*found.notes, *open_notes, *remarks),
+        silicon=silicon,
+        recomputed=recomputed,
     )
 
 

@@ -1,13 +1,14 @@
 """What a campaign found: one record, with everything that is needed to believe it and to repeat it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from refsim.compare import Mismatch
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.render import Command
 from refsim.render.cards import Card, Facts
+from refsim.silicon.witness import Witness
 
 PASS, FAIL, INEXACT, ASSUMED = "pass", "fail", "inexact", "assumed"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
@@ -24,6 +25,35 @@ KIND_OF = {
 """What kind of failure each status is; None is none."""
 
 
+@dataclass(frozen=True)
+class Recomputed:
+    """How many single outputs the slow definition computed, and how many of them the kernel wrote otherwise; `first` says where.
+
+    `is_declared` is False for a kernel without a definition, of which nothing is computed again.
+    """
+
+    outputs: int = 0
+    differing: int = 0
+    first: str = ""
+    is_declared: bool = False
+
+    @property
+    def text(self) -> str:
+        """In words: "24 outputs computed again by the slow definition, 0 differ"."""
+        if not self.is_declared:
+            return "no slow definition of single outputs is declared"
+        return f"{self.outputs} outputs computed again by the slow definition, {self.differing} differ"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers, strings and booleans."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "Recomputed":
+        """What `to_json` wrote; anything else is a TypeError."""
+        return Recomputed(**record)
+
+
 @dataclass(frozen=True, repr=False)
 class Verdict(Card):
     """The outcome of a campaign: `status` is a key of KIND_OF, `exit_code` what a command returns for it.
@@ -33,6 +63,8 @@ class Verdict(Card):
     read-only input. A finding has the smallest `problem` known (as JSON and as text), the `finding` in words, a mismatch for
     each output where bits differ (`mismatches`; `mismatch` is the worst of them), and the `replay` file. `notes` are worth
     knowing and make no kernel wrong: unwritten memory that was read and reached no output, a case that could not be written.
+    `silicon` has the recordings to which the model was held for the instructions that ran, `recomputed` the outputs that a
+    slow definition computed again.
     `device` describes the device with hashes, flags and tools of what ran; `seconds` is wall-clock time.
     """
 
@@ -55,6 +87,8 @@ class Verdict(Card):
     worst: Mismatch | None = None
     mismatches: tuple[Mismatch, ...] = ()
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    silicon: Witness = field(default_factory=Witness)
+    recomputed: Recomputed = field(default_factory=Recomputed)
 
     def __post_init__(self) -> None:
         if self.status not in KIND_OF:
@@ -90,6 +124,8 @@ class Verdict(Card):
             name = f" in {self.worst.name}" if self.worst.name else ""
             lines += [f"over all cases {self.differing} of {self.elements} elements, {self.worst.worst_text}{name}"]
         lines += [f"note  {line}" for line in self.notes]
+        lines += [f"held to  {line}" for line in self.silicon.lines()]
+        lines += [f"held to  {self.recomputed.text}"] if self.recomputed.is_declared else []
         lines += [f"problem {self.problem_text}"] if self.problem_text else []
         return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])
 
@@ -99,6 +135,7 @@ class Verdict(Card):
         record |= {"device": dict(self.device), "exit_code": self.exit_code, "notes": list(self.notes)}
         record["mismatches"] = [mismatch.to_json() for mismatch in self.mismatches]
         record["counts"] = {name: {"elements": of, "differing": bad} for name, (of, bad) in self.counts.items()}
+        record |= {"silicon": self.silicon.to_json(), "recomputed": self.recomputed.to_json()}
         found = {"mismatch": self.mismatch, "worst": self.worst}
         return record | {key: mismatch.to_json() if mismatch else None for key, mismatch in found.items()}
 
@@ -125,6 +162,9 @@ class Verdict(Card):
             record_of = known.get(key)
             known[key] = Mismatch.from_json(record_of) if record_of else None
         known["mismatches"] = tuple(map(Mismatch.from_json, known.get("mismatches", ())))
+        for key, kind in (("silicon", Witness), ("recomputed", Recomputed)):
+            if key in known:
+                known[key] = kind.from_json(known[key])
         counts = known.get("counts", {})
         known["counts"] = {name: (each["elements"], each["differing"]) for name, each in counts.items()}
         return Verdict(**known)

@@ -49,6 +49,8 @@ def _case(each: "Judged") -> str:
         "differing": verdict.differing,
         "promise": verdict.promise,
         "replay": verdict.replay,
+        "silicon": "; ".join(verdict.silicon.lines()),
+        "definition": verdict.recomputed.text,
         **verdict.device,
     }
     properties = "".join(

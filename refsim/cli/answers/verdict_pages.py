@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from refsim.cli.answers.held_to import witnesses
 from refsim.render import Cell, Column, Command, Entry, Excerpt, Part, Record, Section, Table, Wording
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def page(all_judged: "Sequence[Judged]") -> tuple[Section, ...]:
         f"{wrong} of {len(rows)} do not pass" if wrong else "all pass",
         min((_TONES.get(each.verdict.status, "open") for each in all_judged), key=("bad", "open", "good").index),
     )
-    return (summary, *map(_section, told), *_devices(all_judged))
+    beside = Section("Held to", tuple(witnesses([each.verdict for each in all_judged if each.was_run])))
+    return (summary, *map(_section, told), *([beside] if beside.parts else []), *_devices(all_judged))
 
 
 def _section(each: "Judged") -> Section:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from refsim.cli.answers.held_to import witnesses
 from refsim.cli.answers.judged import Judged
 from refsim.cli.answers.verdict_pages import heading, page
 from refsim.cli.delivery import Answer
@@ -50,6 +51,7 @@ def answer(all_judged: Sequence[Judged]) -> Answer:
         if each.was_run and (not each.verdict or each.verdict.notes):
             facts = each.verdict.to_json() | {"source": [_excerpt_facts(excerpt) for excerpt in each.excerpts]}
             parts.append(Wording(tuple(each.lines()), facts, key=each.verdict.kernel, is_beside=True))
+    parts += witnesses([each.verdict for each in all_judged if each.was_run])
     parts += devices([each.verdict.device for each in all_judged if each.was_run])
     notices = tuple(map(notice, _found(all_judged)))
     document = Document(tuple(parts), heading(all_judged), page=page(all_judged), notices=notices)

@@ -85,7 +85,10 @@ def verify(
     """Run compiled kernels on generated problems and compare every bit with the oracle.
 
     Special values come first (NaN, infinities, ties, near-overflow, odd sizes and offsets, more than 2^20 elements), then
-    problems that Hypothesis generates. A failure is shrunk and written as a case that `refsim replay` repeats.
+    problems that Hypothesis generates. Kernel and oracle share the model, so the verdict ends with recorded silicon, replayed
+    for the instructions that ran, and with single outputs that a slow definition computes again.
+
+    A failure is shrunk and written as a case that `refsim replay` repeats.
 
     \b
       refsim verify
@@ -192,6 +195,9 @@ class _Run:
 
     def once(self) -> Answer:
         """The kernels that are chosen now, verified; an error of the user's is raised, once the JUnit file has it."""
+        from refsim.silicon import launch_replay
+
+        launch_replay.afresh()
         found: list[Judged] = []
         at: Kernel | None = None
         try:

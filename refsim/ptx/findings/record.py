@@ -42,9 +42,11 @@ class BankUse:
 class LaunchFindings:
     """What a launch saw besides its results: `recorded` holds the first finding of each code and source line, `notes` what
     makes no kernel wrong, `assumed` the statements, by PTX line, that returned the bits of another target's chip, and which,
-    `printed` who printed which text, `maps` where in global memory it made tensor maps."""
+    `printed` who printed which text, `maps` where in global memory it made tensor maps, `blocks` the first statements of the
+    blocks that some lane ran."""
 
     instructions: int = 0
+    blocks: set[int] = field(default_factory=set)
     inexact: dict[int, Statement] = field(default_factory=dict)
     assumed: dict[int, tuple[Statement, str]] = field(default_factory=dict)
     idealised: dict[int, Statement] = field(default_factory=dict)
@@ -54,6 +56,11 @@ class LaunchFindings:
     banks: dict[int, BankUse] = field(default_factory=dict)
     printed: list[tuple[str, str]] = field(default_factory=list)
     maps: set[int] = field(default_factory=set)
+
+    def ran(self, block: int, instructions: int) -> None:
+        """Some lanes ran a block, and so many instructions with it."""
+        self.blocks.add(block)
+        self.instructions += instructions
 
     def warn(self, error: RefsimError, statement: Statement) -> None:
         """Note what is no failure but should be read."""

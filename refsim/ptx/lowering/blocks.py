@@ -38,6 +38,11 @@ class BasicBlock:
     live_out: set[int] = field(default_factory=set)
     run: Any = None
 
+    @cached_property
+    def opcodes(self) -> frozenset[str]:
+        """What its statements are called."""
+        return frozenset(step.statement.opcode for step in self.everything())
+
     def everything(self) -> Iterator[Step]:
         """Its steps, the terminator last."""
         yield from self.steps

@@ -55,7 +55,7 @@ class Trace(Card):
     matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
     and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing. `off` names the checks
     that were not made, `printed` holds the lines that threads printed, who did first, `open_lines` the lines of the PTX
-    whose results are not what silicon must return."""
+    whose results are not what silicon must return, `opcodes` what the blocks that ran are made of."""
 
     entry: str
     instructions: int
@@ -70,6 +70,7 @@ class Trace(Card):
     printed: tuple[str, ...] = ()
     open_lines: frozenset[int] = frozenset()
     assumed: tuple[str, ...] = ()
+    opcodes: frozenset[str] = frozenset()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -343,6 +344,7 @@ def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Tr
             f"{place(statement)}: as on {recorded}, unverified on {launch.target}"
             for statement, recorded in findings.assumed.values()
         ),
+        frozenset().union(*(code.blocks[pc].opcodes for pc in findings.blocks)),
     )
 
 

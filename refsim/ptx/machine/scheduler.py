@@ -297,7 +297,7 @@ class Machine:
         self.block_function(block)(lanes)
         if self.observer is not None and block.steps:
             self.observer.after(lanes, block.steps[0])
-        self.findings.instructions += (len(block.steps) + (block.terminator is not None)) * lanes.count
+        self.findings.ran(block.pc, (len(block.steps) + (block.terminator is not None)) * lanes.count)
         if block.terminator is None:
             self.go(block.next_pc, ids)
         else:

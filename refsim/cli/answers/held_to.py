@@ -1,0 +1,30 @@
+"""What verdicts were held to beside their oracles: recorded silicon, and slow definitions of single outputs."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from refsim.render import Wording
+from refsim.silicon.witness import Witness
+from refsim.testing.verdicts import Verdict
+
+
+def witnesses(verdicts: Sequence[Verdict]) -> list[Wording]:
+    """One part for all kernels of a run: each kind of instruction once, then how many outputs were computed again."""
+    if not verdicts:
+        return []
+    silicon = reduce(Witness.joined, (each.silicon for each in verdicts))
+    facts = {
+        "silicon": silicon.to_json(),
+        "recomputed": {each.kernel: each.recomputed.to_json() for each in verdicts},
+    }
+    return [Wording((*silicon.lines(), definitions(verdicts)), facts, key="witnesses", is_beside=True)]
+
+
+def definitions(verdicts: Sequence[Verdict]) -> str:
+    """How many outputs slow definitions computed again, and the kernels that declare none."""
+    declared = [each for each in verdicts if each.recomputed.is_declared]
+    without = [each.kernel for each in verdicts if not each.recomputed.is_declared]
+    outputs, differing = (sum(getattr(each.recomputed, name) for each in declared) for name in ("outputs", "differing"))
+    parts = [f"{outputs:,} outputs computed again, {differing:,} differ"] if declared else []
+    parts += [f"none is declared for {', '.join(without)}"] if without else []
+    return f"slow definitions: {'; '.join(parts)}"

@@ -1,0 +1,160 @@
+"""Which recorded products of tensor cores stand for an instruction of a launch, and how many of their words the model gives."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from refsim import ptx
+from refsim.errors import RefsimError
+from refsim.evidence import Evidence
+from refsim.formats import F64
+from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
+from refsim.numerics.profiles import profile, rows_of, unit_named
+from refsim.silicon import sparse_probe, wmma_probe
+from refsim.silicon.sparse_problems import HYPOTHESES, problems
+from refsim.silicon.tensor_features import features, negated
+from refsim.silicon.tensor_replay import cells, chunk_digest, feature_words, sample_words, shape_of
+from refsim.silicon.vectors import CHUNK, Recording, recorded_devices, shelf
+from refsim.targets import target_named
+
+HOPPER = 90
+CHUNKS = 6
+"""Digests of an instruction that are replayed, of the 21 or 3 of its first pass."""
+_POISON = 0xA5
+_N = re.compile(r"(?<=\.m64n)\d+(?=k)")
+_KIND = re.compile(r"kind::(\w+)")
+Counts = dict[str, Any]
+
+
+def compared(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
+    """The short name of a product and, for each chip that was recorded, its words; nothing for what is no product.
+
+    wgmma of any N is held to the recording of N = 8: the silicon gave the same words for the same rows at 8, 64 and 256.
+    """
+    if opcode.startswith("tcgen05."):
+        if opcode.startswith("tcgen05.mma"):
+            yield from _fifth_generation(opcode, target)
+        return
+    parts = matrix_opcode(opcode)
+    if parts is None or (parts.family == "wmma" and not opcode.startswith("wmma.mma")):
+        return
+    name = _short(parts)
+    found = [*_recorded(opcode, parts)] if target_named(target).number == HOPPER else []
+    if not found:
+        found = [{"evidence": _said(_evidence(parts, target))}]
+    for each in found:
+        yield name, each
+
+
+def _short(parts: MatrixOpcode) -> str:
+    """mma.sync.bf16, wgmma.e4m3 x e5m2, mma.sync.mxf4.e2m1, mma.sp.f16 -> f16."""
+    unit = "mma" if parts.family == "mma" else parts.family
+    unit = f"{unit}.sp" if parts.sparse else "mma.sync" if parts.family == "mma" else unit
+    unit = f"{unit}.{parts.kind}" if parts.kind else unit
+    a, b, d = (parts.types[each] for each in "abd")
+    types = a if a == b else f"{a} x {b}"
+    return f"{unit}.{types}" + ("" if d in ("f32", "s32") or d == a == "f64" else f" -> {d}")
+
+
+def _recorded(opcode: str, parts: MatrixOpcode) -> Iterator[Counts]:
+    if parts.family == "wmma":
+        yield from _warp_matrix(opcode)
+        return
+    stem, replay = ("sparse", _sparse) if parts.sparse else ("numerics", _dense)
+    for device in recorded_devices(stem):
+        counts = replay(_N.sub("8", opcode), device)
+        if counts:
+            yield {"chip": shelf(stem, device).chips, **counts}
+
+
+def _dense(name: str, device: str) -> Counts | None:
+    if name not in shelf("numerics", device).rows:
+        return None
+    row = shelf("numerics", device).take([name])[name]
+    shape, unit = shape_of(row), row.facts["unit"]
+    is_slow = shape.d_format is F64  # seconds a chunk
+    some = cells(shape)[:: 7 if is_slow else 1]
+    want = row.arrays["sample"][:: 7 if is_slow else 1]
+    words, wrong = want.size, int(np.count_nonzero(sample_words(shape, unit, some) != want))
+    for got, stored in _features(row):
+        words, wrong = words + stored.size, wrong + int(np.count_nonzero(got != stored))
+    digests = row.arrays["chunk_digests"]
+    chosen = [] if is_slow else sorted({place * shape.chunks // CHUNKS for place in range(CHUNKS)})
+    wrong += sum(int(chunk_digest(shape, unit, 0, chunk) != int(digests[0, chunk])) for chunk in chosen)
+    return {"words": words + CHUNK * len(chosen), "digested": CHUNK * len(chosen), "differing": wrong}
+
+
+def _features(row: Recording) -> Iterator[tuple[Any, Any]]:
+    """One word for every case of the questions that were asked of the instruction, the model's and the chip's."""
+    shape, unit = shape_of(row), row.facts["unit"]
+    stored = {key.removeprefix("feature "): words for key, words in row.arrays.items() if key.startswith("feature ")}
+    if stored:
+        for key, asked in {**_asked(shape), **(_negated(shape) if unit == "wgmma" else {})}.items():
+            if key in stored:
+                yield feature_words(shape, unit, asked), stored[key]
+
+
+_asked, _negated = cache(features), cache(negated)
+
+
+def _sparse(opcode: str, device: str) -> Counts | None:
+    """Of each form with that opcode all problems, by the model."""
+    stored = shelf("sparse", device).rows
+    chosen = [form for form in sparse_probe.forms() if form.opcode == opcode and form.name in stored]
+    if not chosen:
+        return None
+    rows = shelf("sparse", device).take(form.name for form in chosen)
+    words = wrong = 0
+    for form in chosen:
+        want = rows[form.name].arrays["results"]
+        wrong += int(np.count_nonzero(HYPOTHESES["as the model infers"](form, problems(form)) != want))
+        words += want.size
+    return {"words": words, "differing": wrong}
+
+
+def _warp_matrix(opcode: str) -> Iterator[Counts]:
+    """The recorded product of that shape and types, on the simulated GPU; A by rows and B by columns, whatever the launch has."""
+    name = "wmma.mma." + ".".join(word for word in opcode.split(".")[3:] if word not in ("aligned", "row", "col"))
+    forms = wmma_probe.forms()
+    number = next((place for place, form in enumerate(forms) if form.name == name), None)
+    for device in () if number is None else recorded_devices("wmma"):
+        assert number is not None
+        form, want = forms[number], shelf("wmma", device).take(["wmma"])["wmma"].arrays["results"][number]
+        got = np.full(want.shape, _POISON, np.uint8)
+        threads = 32 * wmma_probe.WARPS
+        ptx.load(wmma_probe.module([form])).launch("form_0", (1,), (threads,), [form.inputs(), got])
+        parts = matrix_opcode(opcode)
+        assert parts is not None
+        m, n = (int(size) for size in re.findall(r"\d+", parts.shape)[:2])
+        wrong = int(np.count_nonzero(got != want))
+        yield {"chip": shelf("wmma", device).chips, "words": wmma_probe.WARPS * m * n, "differing": wrong}
+
+
+def _fifth_generation(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
+    """tcgen05.mma names a kind alone; its types are in a descriptor."""
+    kind = _KIND.search(opcode)
+    unit = f"tcgen05.{kind[1] if kind else ''}"
+    try:
+        rows = rows_of(target, unit)
+    except RefsimError:
+        rows = []
+    weakest = min((row.evidence for row in rows), key=lambda each: each.level, default=None)
+    yield unit, {"evidence": _said(weakest)}
+
+
+def _evidence(parts: MatrixOpcode, target: str) -> Evidence | None:
+    """What the row of an instruction rests on, on a target."""
+    unit = {"mma": "mma.sync", "wmma": "mma.sync"}.get(parts.family, parts.family)
+    scaled = parts.kind.startswith("mx")
+    a, b, d = (parts.types[each] for each in "abd")
+    try:
+        return profile(target, unit_named(f"{unit}.{parts.kind}" if scaled else unit), a, b, d).evidence
+    except RefsimError:
+        return None
+
+
+def _said(evidence: Evidence | None) -> str:
+    return "" if evidence is None else evidence.what

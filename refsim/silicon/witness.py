@@ -1,0 +1,112 @@
+"""What recorded silicon says of the instructions of a launch: counts, as verdicts hold and print them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import Any
+
+TENSOR, CONVERSION, FUNCTION, ARITHMETIC, COPY = (
+    "tensor core",
+    "conversions",
+    "special functions",
+    "arithmetic",
+    "copy engine",
+)
+KINDS = (TENSOR, CONVERSION, FUNCTION, ARITHMETIC, COPY)
+RECORDED_TARGET = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What one instruction was held to: `words` of a `chip` were replayed, `differing` of them are not what the model says.
+
+    Of those words `digested` were compared by digests, where one that differs is one of 65,536 words or more. Without a
+    `chip` there is no recording, and `evidence` says what the model rests on instead. mma.sync.bf16 of a launch on sm_90a:
+    417,318 words of an NVIDIA H200.
+    """
+
+    kind: str
+    instruction: str
+    target: str
+    chip: str = ""
+    words: int = 0
+    digested: int = 0
+    differing: int = 0
+    evidence: str = ""
+
+    @property
+    def counted(self) -> str:
+        """The words and how many differ: "417,318 recorded words of an H200, 0 differ"."""
+        least = "at least " if self.differing and self.digested else ""
+        elsewhere = "" if self.target == RECORDED_TARGET or self.kind == TENSOR else f" ({RECORDED_TARGET})"
+        chip = self.chip.replace("NVIDIA ", "").replace(" and ", " and an ")
+        return f"{self.words:,} recorded words of an {chip}{elsewhere}, {least}{self.differing:,} differ"
+
+
+@dataclass(frozen=True)
+class Witness:
+    """All that the instructions of some launches were held to; `absent` says why nothing could be replayed."""
+
+    replays: tuple[Replay, ...] = ()
+    absent: str = ""
+
+    @property
+    def differing(self) -> tuple[Replay, ...]:
+        return tuple(each for each in self.replays if each.differing)
+
+    @property
+    def words(self) -> int:
+        """How many recorded words were replayed."""
+        return sum(each.words for each in self.replays)
+
+    def joined(self, other: "Witness") -> "Witness":
+        """Both, each instruction once."""
+        return Witness(tuple(dict.fromkeys((*self.replays, *other.replays))), self.absent or other.absent)
+
+    def lines(self) -> list[str]:
+        """A line for each kind of instruction: tensor cores one by one, what differs by itself, others together."""
+        if self.absent:
+            return [f"recorded silicon: {self.absent}"]
+        known = sorted(self.replays, key=lambda each: (KINDS.index(each.kind), each.chip, each.instruction))
+        alone: dict[tuple[str, str, str, str], list[Replay]] = {}
+        for each in known:
+            if each.kind == TENSOR or each.differing:
+                alone.setdefault((each.instruction, each.target, each.chip, each.evidence), []).append(each)
+        lines = [f"{group[0].kind}: {_named(_total(group))}" for group in alone.values()]
+        rest = [each for each in known if each.chip and each.kind != TENSOR and not each.differing]
+        for (kind, _, _), members in groupby(rest, key=lambda each: (each.kind, each.chip, each.target)):
+            lines.append(_together(kind, list(members)))
+        if missing := [each.instruction for each in known if not each.chip and each.kind != TENSOR]:
+            lines.append(f"no recording: {', '.join(missing)}")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists, numbers and strings; `from_json` returns an equal one."""
+        return {"words": self.words, "absent": self.absent, "replays": [asdict(each) for each in self.replays]}
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "Witness":
+        """What `to_json` wrote; anything else is a TypeError or a KeyError."""
+        return Witness(tuple(Replay(**each) for each in record["replays"]), str(record["absent"]))
+
+
+def _total(group: list[Replay]) -> Replay:
+    """Instructions of one name, such as two K of an mma, as one."""
+    words, digested, differing = (
+        sum(getattr(each, name) for each in group) for name in ("words", "digested", "differing")
+    )
+    return replace(group[0], words=words, digested=digested, differing=differing)
+
+
+def _named(each: Replay) -> str:
+    name = f"{each.instruction} {each.target}" if each.kind == TENSOR else each.instruction
+    if each.chip:
+        return f"{name}, {each.counted}"
+    return f"{name}, no recording, " + (
+        f"published model ({each.evidence})" if each.evidence else "no model that is known"
+    )
+
+
+def _together(kind: str, group: list[Replay]) -> str:
+    name = group[0].instruction if len(group) == 1 else f"{len(group)} instructions"
+    return f"{kind}: {name}, {_total(group).counted}"

@@ -1,0 +1,88 @@
+"""Two witnesses beside the oracle, which shares its arithmetic with the simulated GPU: recorded silicon, and slow definitions.
+
+Where the model multiplies or rounds wrongly, kernel and oracle agree on wrong bits. So a campaign ends with a replay of what
+silicon returned for the instructions that its launches ran (`refsim.silicon.launch_replay`), and single outputs of every few
+cases are computed again by the kernel's `definition`: over Python integers or fractions, one element at a time.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.kernels import Kernel
+from refsim.silicon.launch_replay import Replays, shared
+from refsim.silicon.vectors import splitmix64
+from refsim.silicon.witness import Witness
+from refsim.testing.decisions import Finding, Observation
+from refsim.testing.user_code import called
+from refsim.testing.verdicts import FAIL, Recomputed
+
+SAMPLED = 16
+"""About so many cases of a campaign, every n-th, are those of which one element of each output is computed again."""
+
+
+@dataclass
+class Witnesses:
+    """What a campaign keeps for them: the instructions that ran, and the outputs that were computed again so far."""
+
+    kernel: Kernel
+    target: str
+    planned: int
+    replays: Replays = field(default_factory=shared)
+    opcodes: set[str] = field(default_factory=set)
+    cases: int = 0
+    outputs: int = 0
+    differing: int = 0
+    first: str = ""
+
+    def saw(self, problem: Any, seen: Observation) -> None:
+        """One more case that agrees with the oracle."""
+        self.opcodes |= seen.opcodes
+        if self.kernel.definition is not None and self.cases % max(1, self.planned // SAMPLED) == 0:
+            for name, array in seen.outputs.items():
+                if array.size:
+                    self._recompute(problem, name, array)
+        self.cases += 1
+
+    def _recompute(self, problem: Any, name: str, array: "np.ndarray[Any, Any]") -> None:
+        place = int(splitmix64(np.array([self.cases], np.uint64))[0] % np.uint64(array.size))
+        index = tuple(map(int, np.unravel_index(place, array.shape)))
+        definition = self.kernel.definition
+        assert definition is not None
+        asked = (*self.kernel.asked(problem, self.target), name, index)
+        want = called(self.kernel, "definition", definition, *asked, problem=problem)
+        if want is None:
+            return
+        got = int(array[index].view(f"u{array.dtype.itemsize}"))
+        if not isinstance(want, int):
+            what = f"definition of kernel {self.kernel.name} returns {type(want).__name__} for {name}{list(index)}"
+            raise RefsimError("bad-definition", what, rule="a definition returns the code of one element, or None")
+        self.outputs += 1
+        if got != want:
+            self.differing += 1
+            self.first = self.first or f"{name}{list(index)} of {problem!r}: {got:#x}, by definition {want:#x}"
+
+    def silicon(self) -> Witness:
+        """What the instructions that ran are held to."""
+        return self.replays.of(self.opcodes, self.target)
+
+    def recomputed(self) -> Recomputed:
+        return Recomputed(self.outputs, self.differing, self.first, self.kernel.definition is not None)
+
+
+def contradicted(silicon: Witness, recomputed: Recomputed) -> Finding | None:
+    """The finding where either of them says otherwise than the model, on which kernel and oracle rest."""
+    lines = []
+    if silicon.differing:
+        lines += ["[model-differs] the model does not return what silicon returned for instructions of this kernel"]
+        lines += [line for line in silicon.lines() if not line.endswith(", 0 differ") and " differ" in line]
+    if recomputed.differing:
+        lines += [f"[definition-differs] {recomputed.text}: the first is {recomputed.first}"]
+    if not lines:
+        return None
+    lines.append(
+        "help: kernel and oracle may agree and both be wrong: the mistake is in refsim's model, or in the definition"
+    )
+    return Finding(FAIL, "\n".join(lines), None)
