@@ -20,6 +20,10 @@ from refsim.formats import Format, format_named
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
 from refsim.oracles.block_scaled_operands import BLOCKS
+from refsim.reference import block_scaled as slow
+from refsim.reference.group_quantize import SINGLE_GRID
+from refsim.reference.rational_float import mul
+from refsim.targets import target_named
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, spelled
@@ -261,6 +265,21 @@ def expected(problem: BlockScaled, target: str) -> Outputs:
     return {"d": product_of(problem, target, *problem.operands).view(np.uint32), "gap": gap}
 
 
+def by_definition(problem: BlockScaled, target: str, name: str, at: tuple[int, ...]) -> int | None:
+    """One output of a unit with block scales over fractions; None where a target has none and multiplies in bf16."""
+    row = problem.row
+    if name != "d" or target_named(target).number < 100:
+        return None
+    a, b, scale_a, scale_b = (
+        operand[place].tolist() for operand, place in zip(problem.operands, (*at, *at), strict=True)
+    )
+    narrow = all(format_named(each).bits == 4 for each in (row.a, row.b))
+    step = slow.BLACKWELL_FP4 if narrow else slow.BLACKWELL
+    total = SINGLE_GRID.decode(slow.native((a, b), (row.a, row.b), (scale_a, scale_b), row.stored.name, step))
+    factor = SINGLE_GRID.decode(int(np.float32(problem.factor).view(np.uint32)))
+    return SINGLE_GRID.encode(mul(total, factor))
+
+
 def mistaken(mistake: "mistakes.Mistake", problem: BlockScaled, target: str) -> Outputs:
     """What a kernel that makes it would write."""
     row, (a, b, scale_a, scale_b) = problem.row, problem.operands
@@ -335,6 +354,7 @@ def declared(of: type[BlockScaled], file: str, summary: str, run: Callable[[Laun
         oracle=expected,
         suspects=MISTAKES,
         per_target=True,
+        definition=None if of is BlockScaledSm90 else by_definition,
     )
 
 

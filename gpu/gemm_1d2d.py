@@ -20,6 +20,7 @@ from refsim.kernels import Kernel, Launcher, Outputs, Struct
 from refsim.layouts import scale_layout
 from refsim.layouts.tensor_maps import tensor_map
 from refsim.layouts.tma import SwizzleMode, TensorMap
+from refsim.reference import gemm_1d2d as slow
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, of_type, one_of, spelled
 
@@ -302,6 +303,16 @@ def expected(problem: Gemm1D2D, **other: Any) -> Outputs:
     return {"d": oracles.fp8_gemm_1d2d(*problem.operands, **other), "gap": np.zeros((problem.m, gap), np.uint8)}
 
 
+def by_definition(problem: Gemm1D2D, name: str, at: tuple[int, ...]) -> int | None:
+    """One output over fractions."""
+    if name != "d":
+        return None
+    a, b, scale_a, scale_b = problem.operands
+    codes = a[at[0]].tolist(), b[at[1]].tolist()
+    scales = scale_a[at[0]].view(np.uint32).tolist(), scale_b[at[1] // BLOCK].view(np.uint32).tolist()
+    return slow.output(*codes, *scales, "scale_product")[1]
+
+
 def with_scales(change: Callable[[NDArray[np.float32]], NDArray[np.float32]], which: int, problem: Gemm1D2D) -> Outputs:
     """What comes out with other scales of A (2) or of B (3)."""
     operands = list(problem.operands)
@@ -374,6 +385,7 @@ FP8_GEMM_1D2D = Kernel(
     run=run,
     oracle=expected,
     suspects=MISTAKES,
+    definition=by_definition,
 )
 
 KERNELS = (FP8_GEMM_1D2D,)

@@ -19,6 +19,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, E4M3, format_named
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs
 from refsim.oracles.linear_layers import Reduction
+from refsim.reference import linear_layers as slow
 from refsim.sources import Publication
 from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, spelled
@@ -254,6 +255,23 @@ def linear(problem: Linear, target: str, chains: tuple[int, ...] | None = None) 
     return outputs_of(oracles.linear(x, w, r, target=target, reduction=row), problem, entry)
 
 
+def output_of(problem: Any, entry: Entry, target: str, at: tuple[int, ...], w: list[int]) -> int | None:
+    """One output over fractions: of a row of W as bf16 codes."""
+    x = problem.x.codes("bf16", problem.batch, problem.reduction)[at[0]].tolist()
+    residual = None if problem.r is None else int(problem.r.codes("bf16", problem.batch, problem.output)[at])
+    rounds = format_named(entry.partial) is BF16
+    return slow.output(
+        x, w, residual, slow.SplitK(entry.warps_k * problem.blocks, entry.reduction_tile, rounds), target
+    )
+
+
+def by_definition(problem: Linear, target: str, name: str, at: tuple[int, ...]) -> int | None:
+    if name != "y":
+        return None
+    w = problem.w.codes("bf16", problem.output, problem.reduction)[at[1]].tolist()
+    return output_of(problem, LINEAR_ENTRIES[problem.entry], target, at, w)
+
+
 def without_residual(problem: Linear, target: str) -> Outputs:
     return linear(replace(problem, r=None, place=replace(problem.place, in_place=False)), target)
 
@@ -346,6 +364,7 @@ LINEAR = Kernel(
     run=run_linear,
     oracle=linear,
     suspects=LINEAR_MISTAKES,
+    definition=by_definition,
     per_target=True,
     conflict_free=("ldmatrix",),
 )

@@ -16,6 +16,7 @@ from refsim import oracles
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
+from refsim.reference.linear_layers import weight
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, values
 from refsim.testing.recipes import in_range, spelled
@@ -116,6 +117,17 @@ def linear_fp8_weight(
     return bf16.outputs_of(y, problem, entry)
 
 
+def by_definition(problem: LinearFp8Weight, target: str, name: str, at: tuple[int, ...]) -> int | None:
+    if name != "y":
+        return None
+    entry = ENTRIES[problem.entry]
+    codes = problem.w.codes("e4m3", problem.output, problem.reduction)[at[1]].tolist()
+    scales = problem.scales.codes("bf16", *problem.grid)[at[1] // problem.wb_n].tolist()
+    adds = entry.decode != "exact"
+    w = [weight(code, scales[k // problem.wb_k], adds_to_exponent=adds) for k, code in enumerate(codes)]
+    return bf16.output_of(problem, entry, target, at, w)
+
+
 def read_in_order(problem: LinearFp8Weight, target: str) -> Outputs:
     """What comes out if the shuffled weights are taken for weights in their places."""
     return linear_fp8_weight(
@@ -185,6 +197,7 @@ LINEAR_FP8_WEIGHT = Kernel(
     run=run_linear_fp8_weight,
     oracle=linear_fp8_weight,
     suspects=MISTAKES,
+    definition=by_definition,
     per_target=True,
     conflict_free=("ldmatrix", "ld.shared.v2.b32"),
 )

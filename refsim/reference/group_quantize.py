@@ -77,14 +77,19 @@ def group_quantize(
                 for column in range(left, min(left + group[1], width))
             ]
             members = [SINGLE_GRID.decode(rows[row][column]) for row, column in places]
-            factor = _factor(members, NARROW_VALUES[to].values[-1], eps, rounds_up=rounds_up, ignores_nan=ignores_nan)
+            factor = group_factor(
+                members, NARROW_VALUES[to].values[-1], eps, rounds_up=rounds_up, ignores_nan=ignores_nan
+            )
             factors[-1].append(factor)
             for (row, column), member in zip(places, members, strict=True):
-                codes[row][column] = narrow_code(_scaled(member, SINGLE_GRID.decode(factor), divides=divides), to)
+                codes[row][column] = narrow_code(scaled(member, SINGLE_GRID.decode(factor), divides=divides), to)
     return codes, factors
 
 
-def _factor(members: list[ExactNumber], largest: Fraction, eps: int, *, rounds_up: bool, ignores_nan: bool) -> int:
+def group_factor(
+    members: list[ExactNumber], largest: Fraction, eps: int, *, rounds_up: bool = False, ignores_nan: bool = False
+) -> int:
+    """The float32 pattern of the factor of a group: fl(peak / largest), the peak at least eps, or the power of two above."""
     magnitudes = [ExactNumber(False, member.magnitude) for member in members]
     peak = extremum([*magnitudes, SINGLE_GRID.decode(eps)], True, nan=not ignores_nan)
     pattern = SINGLE_GRID.encode(div(peak, ExactNumber(False, largest)))
@@ -99,7 +104,8 @@ def _factor(members: list[ExactNumber], largest: Fraction, eps: int, *, rounds_u
     return SINGLE_GRID.encode(ExactNumber(False, power(exponent)))
 
 
-def _scaled(member: ExactNumber, factor: ExactNumber, *, divides: bool) -> ExactNumber:
+def scaled(member: ExactNumber, factor: ExactNumber, *, divides: bool) -> ExactNumber:
+    """An element by its factor: a quotient, or a product with the rounded reciprocal, rounded to float32."""
     if divides:
         return SINGLE_GRID.decode(SINGLE_GRID.encode(div(member, factor)))
     return SINGLE_GRID.decode(SINGLE_GRID.encode(mul(member, SINGLE_GRID.decode(SINGLE_GRID.encode(div(ONE, factor))))))

@@ -13,13 +13,19 @@ from functools import cache, lru_cache
 from refsim.errors import RefsimError
 from refsim.ptx.isa import load_families
 from refsim.ptx.isa.forms import find
-from refsim.silicon import conversion_replay, scalar_replay, tensor_witness
+from refsim.silicon import conversion_replay, copy_arithmetic, scalar_replay, special_functions, tensor_witness
 from refsim.silicon.copy_arithmetic import COPY_FORMS, code_of
-from refsim.silicon.copy_arithmetic import STEM as COPIES
-from refsim.silicon.special_functions import STEM as FUNCTIONS
-from refsim.silicon.special_functions import differing_groups
 from refsim.silicon.vectors import Recording, recorded_devices, shelf
-from refsim.silicon.witness import ARITHMETIC, CONVERSION, COPY, FUNCTION, RECORDED_TARGET, TENSOR, Replay, Witness
+from refsim.silicon.witness import (
+    ARITHMETIC,
+    CONVERSION,
+    COPY_ENGINE,
+    FUNCTION,
+    RECORDED_TARGET,
+    TENSOR_CORE,
+    Replay,
+    SiliconWitness,
+)
 
 _NUMERIC = {"integer", "logic", "real", "half", "convert", "atomic", "async_store"}
 _ORDERS = {"relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys"}
@@ -31,7 +37,7 @@ class Replays:
 
     known: dict[tuple[str, str], tuple[Replay, ...]] = field(default_factory=dict)
 
-    def of(self, opcodes: Iterable[str], target: str) -> Witness:
+    def of(self, opcodes: Iterable[str], target: str) -> SiliconWitness:
         """What the instructions of launches on a target are held to.
 
         Opcodes that compute no numbers (moves, loads, barriers) are passed over. Recordings that are damaged are RefsimError
@@ -39,13 +45,13 @@ class Replays:
         """
         wanted = sorted(opcodes)
         if wanted and not any(map(recorded_devices, ("numerics", "conversions", "scalar"))):
-            return Witness(absent="none is installed here (conformance/vectors): nothing was replayed")
+            return SiliconWitness(absent="none is installed here (conformance/vectors): nothing was replayed")
         found: dict[Replay, None] = {}
         for opcode in wanted:
             if (opcode, target) not in self.known:
                 self.known[opcode, target] = tuple(replayed(opcode, target))
             found |= dict.fromkeys(self.known[opcode, target])
-        return Witness(tuple(found))
+        return SiliconWitness(tuple(found))
 
 
 @cache
@@ -64,7 +70,7 @@ def replayed(opcode: str, target: str) -> Iterator[Replay]:
     mnemonic = opcode.partition(".")[0]
     if mnemonic in ("mma", "wgmma", "wmma", "tcgen05"):
         for name, compared in tensor_witness.compared(opcode, target):
-            yield Replay(TENSOR, name, target, **compared)
+            yield Replay(TENSOR_CORE, name, target, **compared)
     elif opcode.startswith("cp.reduce.async.bulk"):
         yield from _copied(opcode, target)
     else:
@@ -129,10 +135,10 @@ _COMPARISONS: tuple[tuple[str, Callable[[Recording], _Counts]], ...] = (
 
 def _functions(opcode: str) -> Iterator[tuple[str, _Counts]]:
     """A function of the special-function unit: groups of 2^20 of its inputs."""
-    for device in recorded_devices(FUNCTIONS):
-        words, wrong = differing_groups(opcode, device)
+    for device in recorded_devices(special_functions.STEM):
+        words, wrong = special_functions.differing_groups(opcode, device)
         if words:
-            yield shelf(FUNCTIONS, device).chips, (0, words, wrong)
+            yield shelf(special_functions.STEM, device).chips, (0, words, wrong)
 
 
 def _copied(opcode: str, target: str) -> Iterator[Replay]:
@@ -144,8 +150,8 @@ def _copied(opcode: str, target: str) -> Iterator[Replay]:
         names = [form.name for form in COPY_FORMS if form.way == "run" and opcode.endswith(f".{form.of}")]
     from refsim.device import open as open_device  # only here: a launch by the copy engine needs a launcher
 
-    for device in recorded_devices(COPIES):
-        opened = shelf(COPIES, device)
+    for device in recorded_devices(copy_arithmetic.STEM):
+        opened = shelf(copy_arithmetic.STEM, device)
         rows = opened.take(name for name in names if name in opened.rows)
         total = wrong = 0
         for form in COPY_FORMS:
@@ -154,9 +160,9 @@ def _copied(opcode: str, target: str) -> Iterator[Replay]:
                     got, want = form.run(launcher), rows[form.name].arrays["words"]
                 total, wrong = total + want.size, wrong + int((got != want).sum())
         if total:
-            yield Replay(COPY, opcode, target, opened.chips, total, 0, wrong)
+            yield Replay(COPY_ENGINE, opcode, target, opened.chips, total, 0, wrong)
             return
-    yield Replay(COPY, opcode, target)
+    yield Replay(COPY_ENGINE, opcode, target)
 
 
 def _recorded_as(opcode: str, stem: str, device: str) -> tuple[str, ...]:

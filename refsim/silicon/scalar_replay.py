@@ -26,6 +26,7 @@ OF_THE_UNIT = re.compile(
 """Forms whose bits the tables of the special-function unit have."""
 ARITHMETIC_ALONE = ptx.Checks(races="off", copies="off")
 """For replays: that the kernel around an instruction races nowhere is no question of its arithmetic."""
+_ATOMIC_SUM = re.compile(r"atom\S*\.add\.(\S+\.)?b?f\d")
 _PURE = re.compile(r"\S+ %d((?:, %[abce])+);")
 _TEST = re.compile(r"\S+ %p((?:, %[abce])+);\nselp\.u32 %d, 1, 0, %p;")
 
@@ -40,7 +41,7 @@ def open_reason(name: str) -> str | None:
     """Why the bits of a form are not ours to say; None for the others, which are most."""
     if ".approx" in name and not OF_THE_UNIT.fullmatch(name):
         return "approximate"
-    if name.startswith("atom") and ".add." in name and ("bf16" in name or ".f" in name):
+    if _ATOMIC_SUM.match(name):
         return "atomic sum"
     bare = "mul" in name and " + " in name and ".rn" not in name
     return "contractible" if bare else None

@@ -10,7 +10,7 @@ import numpy as np
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.evidence import Evidence
-from refsim.formats import F64
+from refsim.formats import F32, F64, S32, element_named
 from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
 from refsim.numerics.profiles import profile, rows_of, unit_named
 from refsim.silicon import sparse_probe, wmma_probe
@@ -56,7 +56,7 @@ def _short(parts: MatrixOpcode) -> str:
     unit = f"{unit}.{parts.kind}" if parts.kind else unit
     a, b, d = (parts.types[each] for each in "abd")
     types = a if a == b else f"{a} x {b}"
-    return f"{unit}.{types}" + ("" if d in ("f32", "s32") or d == a == "f64" else f" -> {d}")
+    return f"{unit}.{types}" + ("" if element_named(d) in (F32, F64, S32) else f" -> {d}")
 
 
 def _recorded(opcode: str, parts: MatrixOpcode) -> Iterator[Counts]:

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
-TENSOR, CONVERSION, FUNCTION, ARITHMETIC, COPY = (
+TENSOR_CORE, CONVERSION, FUNCTION, ARITHMETIC, COPY_ENGINE = (
     "tensor core",
     "conversions",
     "special functions",
     "arithmetic",
     "copy engine",
 )
-KINDS = (TENSOR, CONVERSION, FUNCTION, ARITHMETIC, COPY)
+_KINDS = (TENSOR_CORE, CONVERSION, FUNCTION, ARITHMETIC, COPY_ENGINE)
 RECORDED_TARGET = "sm_90a"
 
 
@@ -38,13 +38,13 @@ class Replay:
     def counted(self) -> str:
         """The words and how many differ: "417,318 recorded words of an H200, 0 differ"."""
         least = "at least " if self.differing and self.digested else ""
-        elsewhere = "" if self.target == RECORDED_TARGET or self.kind == TENSOR else f" ({RECORDED_TARGET})"
+        elsewhere = "" if self.target == RECORDED_TARGET or self.kind == TENSOR_CORE else f" ({RECORDED_TARGET})"
         chip = self.chip.replace("NVIDIA ", "").replace(" and ", " and an ")
         return f"{self.words:,} recorded words of an {chip}{elsewhere}, {least}{self.differing:,} differ"
 
 
 @dataclass(frozen=True)
-class Witness:
+class SiliconWitness:
     """All that the instructions of some launches were held to; `absent` says why nothing could be replayed."""
 
     replays: tuple[Replay, ...] = ()
@@ -59,24 +59,24 @@ class Witness:
         """How many recorded words were replayed."""
         return sum(each.words for each in self.replays)
 
-    def joined(self, other: "Witness") -> "Witness":
+    def joined(self, other: "SiliconWitness") -> "SiliconWitness":
         """Both, each instruction once."""
-        return Witness(tuple(dict.fromkeys((*self.replays, *other.replays))), self.absent or other.absent)
+        return SiliconWitness(tuple(dict.fromkeys((*self.replays, *other.replays))), self.absent or other.absent)
 
     def lines(self) -> list[str]:
         """A line for each kind of instruction: tensor cores one by one, what differs by itself, others together."""
         if self.absent:
             return [f"recorded silicon: {self.absent}"]
-        known = sorted(self.replays, key=lambda each: (KINDS.index(each.kind), each.chip, each.instruction))
+        known = sorted(self.replays, key=lambda each: (_KINDS.index(each.kind), each.chip, each.instruction))
         alone: dict[tuple[str, str, str, str], list[Replay]] = {}
         for each in known:
-            if each.kind == TENSOR or each.differing:
+            if each.kind == TENSOR_CORE or each.differing:
                 alone.setdefault((each.instruction, each.target, each.chip, each.evidence), []).append(each)
         lines = [f"{group[0].kind}: {_named(_total(group))}" for group in alone.values()]
-        rest = [each for each in known if each.chip and each.kind != TENSOR and not each.differing]
+        rest = [each for each in known if each.chip and each.kind != TENSOR_CORE and not each.differing]
         for (kind, _, _), members in groupby(rest, key=lambda each: (each.kind, each.chip, each.target)):
             lines.append(_together(kind, list(members)))
-        if missing := [each.instruction for each in known if not each.chip and each.kind != TENSOR]:
+        if missing := [each.instruction for each in known if not each.chip and each.kind != TENSOR_CORE]:
             lines.append(f"no recording: {', '.join(missing)}")
         return lines
 
@@ -85,9 +85,9 @@ class Witness:
         return {"words": self.words, "absent": self.absent, "replays": [asdict(each) for each in self.replays]}
 
     @staticmethod
-    def from_json(record: Mapping[str, Any]) -> "Witness":
+    def from_json(record: Mapping[str, Any]) -> "SiliconWitness":
         """What `to_json` wrote; anything else is a TypeError or a KeyError."""
-        return Witness(tuple(Replay(**each) for each in record["replays"]), str(record["absent"]))
+        return SiliconWitness(tuple(Replay(**each) for each in record["replays"]), str(record["absent"]))
 
 
 def _total(group: list[Replay]) -> Replay:
@@ -99,7 +99,7 @@ def _total(group: list[Replay]) -> Replay:
 
 
 def _named(each: Replay) -> str:
-    name = f"{each.instruction} {each.target}" if each.kind == TENSOR else each.instruction
+    name = f"{each.instruction} {each.target}" if each.kind == TENSOR_CORE else each.instruction
     if each.chip:
         return f"{name}, {each.counted}"
     return f"{name}, no recording, " + (

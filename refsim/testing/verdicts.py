@@ -8,10 +8,13 @@ from refsim.compare import Mismatch
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.render import Command
 from refsim.render.cards import Card, Facts
-from refsim.silicon.witness import Witness
+from refsim.silicon.witness import SiliconWitness
 
 PASS, FAIL, INEXACT, ASSUMED = "pass", "fail", "inexact", "assumed"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
+
+HELD_TO = "held to  "
+"""How the lines of a verdict begin that say what it was held to beside its oracle."""
 
 KIND_OF = {
     PASS: None,
@@ -87,7 +90,7 @@ class Verdict(Card):
     worst: Mismatch | None = None
     mismatches: tuple[Mismatch, ...] = ()
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    silicon: Witness = field(default_factory=Witness)
+    silicon: SiliconWitness = field(default_factory=SiliconWitness)
     recomputed: Recomputed = field(default_factory=Recomputed)
 
     def __post_init__(self) -> None:
@@ -124,8 +127,8 @@ class Verdict(Card):
             name = f" in {self.worst.name}" if self.worst.name else ""
             lines += [f"over all cases {self.differing} of {self.elements} elements, {self.worst.worst_text}{name}"]
         lines += [f"note  {line}" for line in self.notes]
-        lines += [f"held to  {line}" for line in self.silicon.lines()]
-        lines += [f"held to  {self.recomputed.text}"] if self.recomputed.is_declared else []
+        lines += [f"{HELD_TO}{line}" for line in self.silicon.lines()]
+        lines += [f"{HELD_TO}{self.recomputed.text}"] if self.recomputed.is_declared else []
         lines += [f"problem {self.problem_text}"] if self.problem_text else []
         return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])
 
@@ -162,7 +165,7 @@ class Verdict(Card):
             record_of = known.get(key)
             known[key] = Mismatch.from_json(record_of) if record_of else None
         known["mismatches"] = tuple(map(Mismatch.from_json, known.get("mismatches", ())))
-        for key, kind in (("silicon", Witness), ("recomputed", Recomputed)):
+        for key, kind in (("silicon", SiliconWitness), ("recomputed", Recomputed)):
             if key in known:
                 known[key] = kind.from_json(known[key])
         counts = known.get("counts", {})

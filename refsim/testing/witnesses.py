@@ -14,7 +14,7 @@ from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.silicon.launch_replay import Replays, shared
 from refsim.silicon.vectors import splitmix64
-from refsim.silicon.witness import Witness
+from refsim.silicon.witness import SiliconWitness
 from refsim.testing.decisions import Finding, Observation
 from refsim.testing.user_code import called
 from refsim.testing.verdicts import FAIL, Recomputed
@@ -64,7 +64,7 @@ class Witnesses:
             self.differing += 1
             self.first = self.first or f"{name}{list(index)} of {problem!r}: {got:#x}, by definition {want:#x}"
 
-    def silicon(self) -> Witness:
+    def silicon(self) -> SiliconWitness:
         """What the instructions that ran are held to."""
         return self.replays.of(self.opcodes, self.target)
 
@@ -72,7 +72,7 @@ class Witnesses:
         return Recomputed(self.outputs, self.differing, self.first, self.kernel.definition is not None)
 
 
-def contradicted(silicon: Witness, recomputed: Recomputed) -> Finding | None:
+def contradicted(silicon: SiliconWitness, recomputed: Recomputed) -> Finding | None:
     """The finding where either of them says otherwise than the model, on which kernel and oracle rest."""
     lines = []
     if silicon.differing:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from refsim.render import Wording
-from refsim.silicon.witness import Witness
+from refsim.silicon.witness import SiliconWitness
 from refsim.testing.verdicts import Verdict
 
 
@@ -12,7 +12,7 @@ def witnesses(verdicts: Sequence[Verdict]) -> list[Wording]:
     """One part for all kernels of a run: each kind of instruction once, then how many outputs were computed again."""
     if not verdicts:
         return []
-    silicon = reduce(Witness.joined, (each.silicon for each in verdicts))
+    silicon = reduce(SiliconWitness.joined, (each.silicon for each in verdicts))
     facts = {
         "silicon": silicon.to_json(),
         "recomputed": {each.kernel: each.recomputed.to_json() for each in verdicts},

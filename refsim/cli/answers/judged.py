@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from refsim.render import Excerpt
+from refsim.testing.verdicts import HELD_TO
 
 if TYPE_CHECKING:
     from refsim.kernels import Kernel
@@ -33,8 +34,8 @@ class Judged:
         return next(iter(self.verdict.finding.splitlines()), "")
 
     def lines(self) -> list[str]:
-        """The verdict's lines with the excerpts behind the finding."""
-        lines = self.verdict.lines()
+        """The verdict's lines with the excerpts behind the finding; what it was held to stands once for all kernels."""
+        lines = [line for line in self.verdict.lines() if not line.startswith(HELD_TO)]
         behind = 1 + len(self.verdict.finding.splitlines())
         return [*lines[:behind], *(line for excerpt in self.excerpts for line in excerpt.lines()), *lines[behind:]]
 

@@ -1,0 +1,74 @@
+"""Linear layers a second time: one output over fractions, sharing no line with the model.
+
+What a kernel file says of itself is said again: which columns of K a warp takes, how the sums of the warps meet, where bf16 is
+rounded to. Inside an mma a step cuts every term toward zero to a multiple of 2^(E - F), E the largest exponent.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from refsim.reference.block_scaled import AMPERE_BF16, HOPPER_BF16, Alignment, wide
+from refsim.reference.gemm_1d2d import PLUS_ZERO, TOTALS, e4m3
+from refsim.reference.rational_float import GRIDS, NOT_A_NUMBER, ExactNumber, add, mul
+
+COLUMNS_OF_AN_MMA = 16
+_NARROW = GRIDS["bf16"]
+
+
+class SplitK(NamedTuple):
+    """How K is shared: `splits` chains, each as many neighbouring tiles of `tile` columns, their sums in f32 or in bf16."""
+
+    splits: int
+    tile: int
+    rounds_partials: bool
+
+
+def steps_of(target: str) -> Alignment | None:
+    """How an mma of bf16 adds on a target: 8 products and 24 bits up to sm_89, 16 and 25 on sm_90 and sm_100; else None."""
+    number = int("".join(letter for letter in target if letter.isdigit()))
+    if number in (80, 86, 89):
+        return AMPERE_BF16
+    return HOPPER_BF16 if number in (90, 100) else None
+
+
+def output(x: Sequence[int], w: Sequence[int], residual: int | None, chains: SplitK, target: str) -> int | None:
+    """The bf16 code of one output: rows of X and W as bf16 codes, and the code of R. None for a target without such steps.
+
+    output([0x3f80], [0x4000], 0x3f00, SplitK(1, 16, False), "sm_90a") is 0x4020: 1 x 2 + 0.5.
+    """
+    step = steps_of(target)
+    if step is None:
+        return None
+    tiles = -(-len(x) // chains.tile)
+    width = max(1, -(-tiles // chains.splits)) * chains.tile
+    partials = [
+        _chain(x[first : first + width], w[first : first + width], step)
+        for first in range(0, width * chains.splits, width)
+    ]
+    if chains.rounds_partials and chains.splits > 1:
+        partials = [_NARROW.decode(_NARROW.encode(partial)) for partial in partials]
+    total = partials[0]
+    for partial in partials[1:]:
+        total = TOTALS.decode(TOTALS.encode(add(total, partial)))
+    first = _NARROW.encode(total)
+    return first if residual is None else _NARROW.encode(add(_NARROW.decode(first), _NARROW.decode(residual)))
+
+
+def _chain(x: Sequence[int], w: Sequence[int], step: Alignment) -> ExactNumber:
+    """The sum of some columns, zeros behind the last up to whole instructions; +0 where there is none."""
+    count = -(-len(x) // COLUMNS_OF_AN_MMA) * COLUMNS_OF_AN_MMA
+    places = [range(first, first + step.length) for first in range(0, count, step.length)]
+    return TOTALS.decode(wide(x, w, places, step)) if len(x) else PLUS_ZERO
+
+
+def weight(code: int, scale: int, *, adds_to_exponent: bool = False) -> int:
+    """The bf16 code of an E4M3 weight times the bf16 code of its scale, rounded once; NaN is 0x7fff.
+
+    `adds_to_exponent`: the code is moved into bf16 and 120 added to its exponent, which makes 2^-7 of zero, 480 of NaN.
+    """
+    if adds_to_exponent:
+        number = _NARROW.decode((code & 0x80) << 8 | ((code & 0x7F) << 4) + (120 << 7))
+    else:
+        term = e4m3(code)
+        number = NOT_A_NUMBER if term is None else ExactNumber(bool(code & 0x80), abs(term[0]))
+    return _NARROW.encode(mul(number, _NARROW.decode(scale)))
