@@ -20,6 +20,7 @@ FOLDERS = {"docs/seeing-inside.md": ["tests/cli/kernels/turn.ptx"]}
 
 LARGER = ["every bundled kernel, a minute"]
 REASONS = {
+    "a reader of the site types it": 1,
     ".ci/run types it into a fresh checkout": 3,
     "it takes minutes; tests/cli/commands/test_doctor.py runs a part": 1,
     "the night profile takes some minutes": 1,

@@ -76,6 +76,7 @@ SECTIONS: dict[str, dict[str, Listing]] = {
     },
     "About": {
         "doctor": Listing("refsim.cli.commands.doctor:command", "What is installed here, and what is missing."),
+        "explain": Listing("refsim.cli.commands.explain:command", "What the code of an error or finding means."),
         "sources": Listing("refsim.cli.commands.sources:command", "The documents that the model cites."),
         "completion": Listing(
             "refsim.cli.commands.completion:command", "The script that completes arguments in your shell."

@@ -67,6 +67,8 @@ ANSWERS = {
     "diff-within": "diff got.npy want.npy -t bf16 --within 2",
     "diff-agrees": "diff want.npy want.npy -t bf16",
     "sources-ptx": "sources ptx",
+    "explain-error": "explain scale-type",
+    "explain-finding": "explain [leak]",
     "layout-list": "layout list 'ldmatrix.m8n8.*' --source",
     "layout-where": "layout where wgmma.m64n128k32.e4m3.d 17 42",
     "layout-where-packed": "layout where mma.m16n8k16.bf16.a 9 3 --source",
@@ -206,6 +208,7 @@ FAILURES = {
     "error-suffix": "formats -o formats.xlsx",
     "error-shell": "completion tcsh",
     "error-source": "sources ptxx",
+    "error-code": "explain rase",
 }
 NARROW = {
     f"{name}-{columns}": (command, columns)

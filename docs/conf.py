@@ -1,0 +1,32 @@
+"""The site: `make docs` builds these pages, the API reference, a page for every error code and five executed notebooks."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import refsim  # noqa: E402
+
+project = "refsim"
+author = "the authors of refsim"
+copyright = "the authors of refsim, Apache-2.0"
+release = refsim.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_pages"]
+exclude_patterns = ["_build", "ci"]
+html_theme = "furo"
+html_title = f"refsim {release}"
+html_static_path: list[str] = []
+html_extra_path: list[str] = []
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+
+autodoc_default_options = {"members": True, "show-inheritance": False, "member-order": "bysource"}
+autodoc_typehints = "signature"
+autodoc_class_signature = "mixed"
+suppress_warnings = ["misc.highlighting_failure"]  # PTX and CUDA that a lexer does not know

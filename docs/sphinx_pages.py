@@ -1,0 +1,160 @@
+"""What the site adds to the pages of this folder: a page for every public module, for every code, and the gallery.
+
+They are written before a build into docs/api, docs/errors and docs/gallery, which are not committed: the module, the source that
+raises an error and the command that draws are the one place where each is said.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from refsim.cli import main
+from refsim.cli.answers.codes import Saying, checks, sayings
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "tests" / "golden"
+MODULES = (
+    "refsim",
+    "refsim.formats",
+    "refsim.conversions",
+    "refsim.files",
+    "refsim.scaling",
+    "refsim.layouts",
+    "refsim.numerics",
+    "refsim.oracles",
+    "refsim.compare",
+    "refsim.kernels",
+    "refsim.ptx",
+    "refsim.device",
+    "refsim.testing",
+    "refsim.testing.adapters",
+)
+DRAWINGS = {
+    "The 128-byte swizzle, an 8 x 64 bf16 tile: byte and bank of each element": "swizzle 128B --tile 8x64 -t bf16",
+    "The 64-byte swizzle of an FP8 tile": "swizzle 64B --tile 8x64 -t e4m3",
+    "Who holds D of a warpgroup's FP8 product": "layout show wgmma.m64n8k32.e4m3.d",
+    "A of mma.sync m16n8k16 in bf16": "layout show mma.m16n8k16.bf16.a",
+    "B of mma.sync m16n8k32 in FP8": "layout show mma.m16n8k32.e4m3.b",
+    "What four 8 x 8 matrices are after ldmatrix, transposed": "layout show ldmatrix.m8n8.x4.b16.trans",
+    "D of a warpgroup under the 128-byte swizzle, by bank": "layout show wgmma.m64n128k32.e4m3.d --memory 128B --by bank",
+    "Scales of NVIDIA's block formats as the hardware wants them": "scales show nvidia_128x4 --shape 128x4 --view hardware",
+}
+
+
+def written(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_file() or path.read_text("utf-8") != text:
+        path.write_text(text, "utf-8")
+
+
+def api() -> Iterator[tuple[str, str]]:
+    listed = "\n".join(MODULES)
+    yield (
+        "api/index.md",
+        f"# API reference\n\nThe public modules; everything else may change.\n\n```{{toctree}}\n{listed}\n```\n",
+    )
+    for name in MODULES:
+        again = "\n   :no-index:" if name == "refsim" else ""  # its names are those of the modules below
+        yield f"api/{name}.md", f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}{again}\n```\n"
+
+
+def transcripts() -> dict[str, str]:
+    """A recorded run that ends with each error, by its code."""
+    found: dict[str, str] = {}
+    for path in sorted(GOLDEN.glob("error-*.txt")):
+        text = path.read_text("utf-8")
+        if code := re.search(r"^\[([a-z0-9-]+)\]", text, re.MULTILINE):
+            found.setdefault(code[1], text)
+    return found
+
+
+def errors() -> Iterator[tuple[str, str]]:
+    known, runs = sayings(), transcripts()
+    rows = [f"| [{code}]({code}.md) | {_kind(code)} | {_cell(code, found)} |" for code, found in known.items()]
+    table = "\n".join(["| code | kind | says |", "|---|---|---|", *rows])
+    yield (
+        "errors/index.md",
+        "# Error codes\n\nEvery code that an error or a finding may carry; `refsim explain CODE` prints the same. A name in "
+        "angle brackets stands\nwhere a message has a value.\n\n"
+        f"{table}\n",
+    )
+    for code, found in known.items():
+        yield f"errors/{code}.md", "\n".join(_page(code, found, runs.get(code, "")))
+
+
+def _kind(code: str) -> str:
+    return checks()[code].severity if code in checks() else "error"
+
+
+def _cell(code: str, found: tuple[Saying, ...]) -> str:
+    said = checks()[code].finds if code in checks() else next((each.what for each in found if each.what), "")
+    return _plain(said)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"([\\`*_|<>\[\]$])", r"\\\1", text.replace("\n", " "))
+
+
+def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
+    yield f"---\norphan: true\n---\n\n# {code}\n"  # reached from the index: in a sidebar they would be all that one sees
+    if code in checks():
+        row = checks()[code]
+        yield f"A {row.severity} of a launch: {_plain(row.finds)}.\n"
+        yield "[Findings](../findings.md) reads such a message in parts, [checks](../checks.md) has all of them.\n"
+    together: dict[tuple[str, str, str], list[str]] = {}
+    for each in found:
+        together.setdefault((each.what, each.rule, each.help), []).append(
+            f"`{each.module}.{each.function}`".replace(".`", "`")
+        )
+    for (what, rule, help), places in together.items():
+        yield f"- {_plain(what) or 'worded where it happens'}"
+        yield from (f"  - *{label}*: {_plain(text)}" for label, text in (("rule", rule), ("help", help)) if text)
+        yield f"  - *said by*: {', '.join(places)}"
+    if run:
+        yield f"\nFor instance:\n\n```text\n{run.rstrip()}\n```"
+    yield ""
+
+
+def gallery() -> Iterator[tuple[str, str]]:
+    lines = ["# Gallery\n\nEach drawing is what the command above it writes with `-o FILE.svg`.\n"]
+    for number, (title, command) in enumerate(DRAWINGS.items(), 1):
+        path = HERE / "gallery" / f"{number}.svg"
+        path.parent.mkdir(exist_ok=True)
+        if main([*shlex.split(command), "-o", str(path)]):
+            raise RuntimeError(f"refsim {command} failed")
+        lines.append(
+            f"## {title}\n\n```console\n$ refsim {command} -o drawing.svg\n```\n\n![{title}](gallery/{number}.svg)\n"
+        )
+    yield "gallery.md", "\n".join(lines)
+
+
+def write_pages(app: Sphinx) -> None:
+    for pages in (api(), errors(), gallery()):
+        for name, text in pages:
+            written(HERE / name, text)
+
+
+def name_files(app: Sphinx, page: str, source: list[str]) -> None:
+    """A link to a file of the checkout that is no page becomes its text and the file's path."""
+    if "/" not in page:  # pages in folders link to pages
+        source[0] = re.sub(r"(?<!!)\[([^\]]*)\]\(\.\./([^)\s]+)\)", r"\1 (`\2`)", source[0])
+
+
+def as_written(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Docstrings are text: what reStructuredText would take for markup stands as it was typed, `names` as code."""
+    for number, line in enumerate(lines):
+        pieces = re.split(r"(`[^`]+`)", line)
+        lines[number] = "".join(
+            f"`{piece}`" if place % 2 else re.sub(r"([*|\\]|_(?=\W|$))", r"\\\1", piece)
+            for place, piece in enumerate(pieces)
+        )
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("builder-inited", write_pages)
+    app.connect("source-read", name_files)
+    app.connect("autodoc-process-docstring", as_written)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,82 @@
+"""refsim explain: what the code of an error or finding means, from where it is raised."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.delivery import answers
+from refsim.cli.names import Name
+from refsim.errors import unknown
+from refsim.render import Column, Document, Entry, Record, Table, Wording
+
+if TYPE_CHECKING:
+    from refsim.cli.answers.codes import Saying
+
+COLUMNS = (Column("code", strong=True), Column("check"), Column("says"))
+
+
+@click.command()
+@click.argument("code", required=False, type=Name("code", "refsim.cli.answers.codes:sayings"))
+@answers
+def command(code: str | None) -> Document:
+    """What CODE means, where it is raised, what it says, by which rule and what mends it; all codes without one.
+
+    A name in angle brackets stands where a message has a value. A finding of a launch also says whether it fails a kernel
+    and how it is left out.
+
+    \b
+      refsim explain race
+      refsim explain unknown-format
+    """
+    from refsim.cli.answers.codes import checks, sayings
+
+    if code is None:
+        rows = tuple(
+            (each, checks()[each].severity if each in checks() else None, _says(each, found))
+            for each, found in sayings().items()
+        )
+        return Document((Table(COLUMNS, rows, key="codes"),), "codes")
+    code = code.strip("[]")
+    known = sayings(code)
+    if code not in known:
+        raise unknown("code", code, list(sayings()))
+    return Document((_record(code), _places(known[code])), f"code {code}")
+
+
+def _record(code: str) -> Record:
+    """The code; of a finding also how severe it is, and whether it can be left out."""
+    from refsim.cli.answers.codes import checks
+    from refsim.ptx.findings.table import STOP
+
+    row = checks().get(code)
+    if row is None:
+        return Record((Entry("code", code),))
+    left_out = f"Checks(off=({code!r},))" if row.severity != STOP else "never: it ends the launch"
+    entries = (
+        Entry("code", code),
+        Entry("check", row.severity),
+        Entry("finds", row.finds),
+        Entry("left_out", left_out, "left out by"),
+    )
+    return Record(entries)
+
+
+def _places(found: "tuple[Saying, ...]") -> Wording:
+    """What each place says; the same sentences of several places once."""
+    together: dict[tuple[str, str, str], list[str]] = {}
+    for each in found:
+        together.setdefault((each.what, each.rule, each.help), []).append(f"{each.module}.{each.function}".rstrip("."))
+    lines: list[str] = []
+    facts = []
+    for (what, rule, help), places in together.items():
+        lines += ["", what or "(worded where it happens)"]
+        lines += [f"  {label}: {text}" for label, text in (("rule", rule), ("help", help)) if text]
+        lines += [f"  said by: {', '.join(places)}"]
+        facts.append({"what": what, "rule": rule, "help": help, "said_by": places})
+    return Wording(tuple(lines[1:]), {"sayings": facts})
+
+
+def _says(code: str, found: "tuple[Saying, ...]") -> str:
+    from refsim.cli.answers.codes import checks
+
+    return checks()[code].finds if code in checks() else next((each.what for each in found if each.what), "")

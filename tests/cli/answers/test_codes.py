@@ -1,0 +1,60 @@
+"""Every code that anything raises is explained, and what is shown is what the error says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import refsim
+from refsim.cli.answers.codes import checks, sayings
+
+ROOT = Path(refsim.__file__).parents[1]
+WORDED_OTHERWISE = {"missing-argument", "row-range", "usage"}
+"""By click, or by a function that raises several codes."""
+
+
+def pattern(template: str) -> re.Pattern[str]:
+    """What a sentence with values in it looks like: ⟨name⟩ is any text."""
+    return re.compile(
+        "".join(".*?" if piece.startswith("⟨") else re.escape(piece) for piece in re.split(r"(⟨[^⟩]*⟩)", template))
+    )
+
+
+def recorded() -> dict[str, str]:
+    """The first sentence of every error among the transcripts, by its code."""
+    texts = (path.read_text("utf-8") for path in (ROOT / "tests/golden").glob("error-*.txt"))
+    return {match[1]: match[2] for text in texts if (match := re.search(r"^\[([a-z0-9-]+)\] (.*)", text, re.MULTILINE))}
+
+
+def test_every_recorded_error_is_explained_by_a_sentence_that_it_follows() -> None:
+    """Or by none, where the sentence is made of parts."""
+    known = sayings()
+    assert len(recorded()) > 30
+    otherwise = set()
+    for code, said in recorded().items():
+        worded = [each.what for each in (known.get(code) or sayings(code)[code]) if each.what]
+        if worded and not any(pattern(what).match(said) for what in worded):
+            otherwise.add(code)
+    assert otherwise == WORDED_OTHERWISE
+
+
+def test_every_code_of_a_raise_in_the_source_is_known() -> None:
+    """Found by another way: text behind RefsimError( that looks like a code."""
+    known = set(sayings())
+    written = {
+        code
+        for path in (ROOT / "refsim").rglob("*.py")
+        for code in re.findall(r'RefsimError\(\s*(?:code=)?"([a-z0-9-]+)"', path.read_text("utf-8"))
+    }
+    assert len(written) > 150
+    assert written - known == set()
+
+
+def test_every_check_says_what_it_finds() -> None:
+    assert {"race", "deadlock", "leak"} <= checks().keys() <= sayings().keys()
+    assert all(row.finds for row in checks().values())
+
+
+@pytest.mark.parametrize("code", ["batch", "unknown-format"])
+def test_one_code_alone_is_what_it_is_among_all(code: str) -> None:
+    assert sayings(code) == {code: sayings()[code]}
