@@ -149,7 +149,7 @@ def _whole(device: Device, form: SpecialForm) -> Case:
     sampled = _sampled(device, form)
     if not len(wrong) and sampled.status == PASS:
         extent = f"{coverage}; {sampled.coverage}"
-        return outcome(PASS, words=words + sampled.words, coverage=extent, note=sampled.note)
+        return outcome(PASS, words=words + sampled.words, recorded=words, coverage=extent, note=sampled.note)
     if not len(wrong):
         return sampled
     difference = sampled.difference or Difference(

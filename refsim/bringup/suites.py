@@ -43,14 +43,17 @@ def suite_named(name: str) -> Suite:
 
 
 def exhaustively(suite: Suite, extent: str | None) -> Suite:
-    """The suite of conversions with the model over whole input spaces, "all" or "fp8"; other suites and None: as it is.
+    """The suite of conversions with the model over whole input spaces, "all" or "fp8", that of special functions with digests
+    of them ("all"); other suites and None: as it is.
 
     Cases that are finished count for the same extent only. Raises nothing.
     """
-    if extent is None or suite.tasks is not conversions.tasks:
+    exhaustible: tuple[Callable[..., Sequence[Task]], ...] = (conversions.tasks, special_functions.tasks)
+    found = next((each for each in exhaustible[: 1 if extent == "fp8" else 2] if each is suite.tasks), None)
+    if extent is None or found is None:
         return suite
-    tasks = partial(conversions.tasks, exhaustive=extent)
-    return replace(suite, tasks=tasks, fingerprint=lambda: f"{conversions.fingerprint()} {extent}")
+    tasks = partial(found, exhaustive=extent)
+    return replace(suite, tasks=tasks, fingerprint=lambda: f"{suite.fingerprint()} {extent}")
 
 
 @dataclass(frozen=True)

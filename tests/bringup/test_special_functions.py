@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from refsim.bringup import special_functions
+from refsim.bringup import special_functions, suites
 from refsim.bringup.report import DIFFERS
 from refsim.device.sim import SimDevice
 from refsim.errors import RefsimError
@@ -118,3 +118,11 @@ def test_exhaustive_is_asked_of_a_real_gpu_alone():
     assert [task.run.func for task in special_functions.tasks(real, exhaustive="all")] == [
         special_functions._whole
     ] * len(FORMS)
+
+
+def test_the_option_reaches_the_suite():
+    suite = suites.suite_named("special-functions")
+    whole = suites.exhaustively(suite, "all")
+    assert whole.tasks.keywords == {"exhaustive": "all"}
+    assert whole.fingerprint() == f"{suite.fingerprint()} all"
+    assert suites.exhaustively(suite, "fp8") is suites.exhaustively(suite, None) is suite

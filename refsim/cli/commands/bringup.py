@@ -54,7 +54,8 @@ COLUMNS = (
     type=click.Choice(["all", "fp8"]),
     is_flag=False,
     flag_value="all",
-    help="Conversions: the model goes through all 2^32 inputs too, on all processors, or (fp8) those of conversions into 8 bits.",
+    help="Conversions: the model goes through all 2^32 inputs too, on all processors, or (fp8) those of conversions into 8 "
+    "bits. all: also digests of every input of the special functions.",
 )
 @click.option(
     "--state",
