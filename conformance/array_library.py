@@ -1,5 +1,6 @@
 """The model's own statements on arrays of another library, CuPy for one: what its modules call np becomes that library."""
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,24 @@ class Library:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.library if hasattr(self.library, name) else np, name)
+
+
+def library_named(name: str) -> Any:
+    """A library by the name of its module; CuPy is told to keep subnormal float32 numbers, which it flushes otherwise."""
+    library = importlib.import_module(name)
+    if hasattr(library, "cuda"):
+        compiler = library.cuda.compiler
+        flushing = compiler._compile_using_nvrtc_no_warning
+
+        def keeping(source: str, options: tuple[str, ...] = (), *others: Any) -> Any:
+            return flushing(source, tuple(option.replace("-ftz=true", "-ftz=false") for option in options), *others)
+
+        compiler._compile_using_nvrtc_no_warning = keeping
+    if float((library.asarray(np.full(1, 2.0**-149, np.float32)) * np.float32(2))[0]) != 2.0**-148:
+        raise SystemExit(
+            f"{name} flushes subnormal numbers; kernels that it keeps in CUPY_CACHE_DIR may be older than this command"
+        )
+    return library
 
 
 def digest_of(table: Any) -> Callable[[Any], Any]:

@@ -11,7 +11,6 @@ were not asked for. `--library cupy` has the model's own statements computed by 
 import argparse
 import fnmatch
 import hashlib
-import importlib
 import json
 import platform
 import sys
@@ -27,10 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import refsim
-from conformance.array_library import computed_by
-from refsim.mufu import unit, upper_words
-from refsim.mufu.instructions import approximate, divided
-from refsim.numerics.ieee.roots import rsqrt_approximate
+from conformance.array_library import computed_by, library_named
+from refsim.formats import BF16, F16, F32, F64, Format
+from refsim.numerics.special import SPECIAL_FORMS
 from refsim.silicon.special_functions import GROUPS, doubles, recorded, replayed, replayed_pairs
 from refsim.silicon.vectors import CHUNK, recordings
 
@@ -38,34 +36,22 @@ Model = Callable[..., NDArray[np.unsignedinteger]]
 
 
 def _of_doubles(function: Callable[..., Any], lower: bool, words: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    values: NDArray[np.float64] = function(doubles(words, lower=lower))
-    return values.view(np.uint64)
+    bits: NDArray[np.uint64] = function(doubles(words, lower=lower).view(np.uint64))
+    return bits
 
 
-SINGLES: dict[str, Model] = {
-    f"{name}_approx_{'ftz_' if ftz else ''}f32": partial(approximate, name, ftz=ftz)
-    for name in unit.FUNCTIONS
-    for ftz in ((False, True) if name != "tanh" else (False,))
-}
+def _by_recording(format: Format, operands: int = 1) -> dict[str, Model]:
+    """The forms of a format, by the names that their recordings have."""
+    chosen = (form for form in SPECIAL_FORMS if form.format is format and form.operands == operands)
+    return {form.instruction.replace(".", "_"): form.words for form in chosen}
+
+
+SINGLES, DIVISIONS = _by_recording(F32), _by_recording(F32, operands=2)
+HALVES = _by_recording(F16) | _by_recording(BF16)
 DOUBLES: dict[str, Model] = {
     f"{form}{'' if lower else '_low0'}": partial(_of_doubles, function, lower)
-    for form, function in {
-        "rcp_approx_ftz_f64": partial(upper_words.approximate, "rcp"),
-        "rsqrt_approx_ftz_f64": partial(upper_words.approximate, "rsqrt"),
-        "rsqrt_approx_f64": rsqrt_approximate,
-    }.items()
+    for form, function in _by_recording(F64).items()
     for lower in (True, False)
-}
-DIVISIONS: dict[str, Model] = {
-    f"div_{'full' if full else 'approx'}_{'ftz_' if ftz else ''}f32": partial(divided, ftz=ftz, full=full)
-    for ftz in (False, True)
-    for full in (False, True)
-}
-HALVES = {
-    "ex2_approx_f16": ("ex2", False),
-    "ex2_approx_ftz_bf16": ("ex2", True),
-    "tanh_approx_f16": ("tanh", False),
-    "tanh_approx_bf16": ("tanh", True),
 }
 MODELS = SINGLES | DOUBLES | DIVISIONS
 """The model of every form of 32 and 64 bits, as a function of the words that its recording counts."""
@@ -159,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.library == "numpy":
         library, found = np, by_numpy(forms, groups, given.jobs, given.seconds)
     else:
-        library = importlib.import_module(given.library)
+        library = library_named(given.library)
         found = by_library(library, forms, groups, given.seconds)
     rows = replay(forms, found)
     took = round(time.monotonic() - began)
