@@ -110,13 +110,16 @@ def expected(a: np.ndarray, b: np.ndarray, c: np.ndarray, shape: Shape, case: tu
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ".".join(map(str, case)))
-def test_a_product_of_whole_matrices(case: tuple[Shape, str, str, str]) -> None:
+def test_a_product_of_whole_matrices(case: tuple[Shape, str, str, str], refsim_profile: str) -> None:
+    """In every order of the four matrices; the quick profile tries a quarter of them, for each case another."""
     shape, type, c_type, d_type = case
     generator = np.random.default_rng(shape.m * shape.k)
     a, b = codes(generator, type, WARPS, shape.m, shape.k), codes(generator, type, WARPS, shape.k, shape.n)
     c = codes(generator, c_type, WARPS, shape.m, shape.n)
     want = expected(a, b, c, shape, (type, c_type, d_type))
     for number, orders in enumerate(product(("row", "col"), repeat=4)):
+        if refsim_profile == "quick" and (number + number // 4 - CASES.index(case)) % 4:
+            continue
         given = [laid_out(matrix, order) for matrix, order in zip((a, b, c, np.zeros_like(want)), orders, strict=True)]
         buffers, strides = [buffer for buffer, _ in given], [np.uint32(stride) for _, stride in given]
         space = ("", ".global")[number % 2]

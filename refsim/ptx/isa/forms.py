@@ -18,11 +18,11 @@ array per source in order, viewed as that type, then the modifiers as keywords, 
 a flag becomes `_` in its keyword.
 """
 
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import CodeType
 from typing import Any, Literal
 
 from refsim.ptx.isa.opcodes import OpcodeForm, parse_opcode
@@ -170,6 +170,7 @@ class Instruction:
 _CLAUSES: dict[str, list[Instruction]] = {}
 
 
+@lru_cache(maxsize=1 << 10)
 def _parse_operands(text: str) -> tuple[OperandForm, ...]:
     forms: list[OperandForm] = []
     separators = ["", *re.findall(r"[,|]", text)]
@@ -191,6 +192,11 @@ def _parse_operands(text: str) -> tuple[OperandForm, ...]:
             )
         )
     return tuple(forms)
+
+
+def _parameters(code: CodeType) -> list[str]:
+    """The names of a function's parameters; inspect.signature takes a third of the time that loading the families takes."""
+    return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def instruction(
@@ -220,7 +226,7 @@ def instruction(
     kinds = frozenset(slot.keyword for slot in opcode.slots if slot.keyword is not None)
 
     def register(function: Clause) -> Clause:
-        parameters = list(inspect.signature(function).parameters)
+        parameters = _parameters(function.__code__)
         keywords = kinds & frozenset(parameters)
         operand_forms = _parse_operands(operands.strip())
         typing = {{"wide": "type", "part": "type"}.get(operand.type, operand.type) for operand in operand_forms}
