@@ -104,13 +104,17 @@ def run(example: Example, *, apart: bool = True) -> list[tuple[str, str, str]]:
 
 
 def same(shown: str, printed: str) -> bool:
-    """Whether a page shows what was printed: seconds differ, and elements, which Hypothesis draws; blank lines part it from the
-    next command, and `...` stands for words that are left out."""
+    """Whether a page shows what was printed: seconds differ, elements, which Hypothesis draws, and those computed again; blank
+    lines part it from the next command, and `...` stands for words that are left out."""
     shown, printed = (_SECONDS.sub("0.0", text.rstrip("\n")) for text in (shown, printed))
     if "verify" in shown or "time [s]" in shown:
         shown, printed = (re.sub(r" +(?=0\.0)", " ", text) for text in (shown, printed))
     if "elements" in shown:
         shown, printed = (re.sub(r"(?m)^(pass +\S+ +\d+) +\d+", r"\1 N", text) for text in (shown, printed))
+    if "slow definitions" in shown:
+        shown, printed = (
+            re.sub(r"(?m)^slow definitions: \d+", "slow definitions: N", text) for text in (shown, printed)
+        )
     pattern = r"[^\n]*".join(map(re.escape, re.split(r"\.\.\.", shown)))
     return re.fullmatch(pattern, printed) is not None
 

@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+COMMANDS = (
+    "tests/test_manners.py",
+    "conformance/block_scaled_campaign.py",
+    "conformance/night.py",
+    "conformance/special_functions_replay.py",
+)
 FILES = [
     path
     for folder in ("tests", "properties", "conformance")
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if path not in (Path(__file__), ROOT / "conformance/block_scaled_campaign.py")
-    and ROOT / "tests/fuzz" not in path.parents
+    if path.relative_to(ROOT).as_posix() not in COMMANDS and ROOT / "tests/fuzz" not in path.parents
 ]
-"""The fuzzers and the campaign are no tests: they are told how long they may take."""
+"""The fuzzers, the campaign and the replays are no tests: they are told how long they may take, or say how long they took."""
 CLOCKS = re.compile(r"\b(?:perf_counter|monotonic|process_time|thread_time|timeit|time\.time)(?:_ns)?\(")
 PINNED = re.compile(r"\b(?:max_examples|deadline)=")
 # What strategies draw is asked of so many draws; suites outside the checkout, or written by a test, have no profile of ours.

@@ -202,7 +202,11 @@ def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], 
     f: NDArray[Any] = oracles.block_scaled_matmul(
         codes, codes, w8, w8, a_format="e4m3", b_format="e4m3", target="sm_90a", unit="mma.sync", upcast=upcast
     )
-    return float(wide.size + d.size + e.size + f.size + free.size)
+    g: NDArray[Any] = oracles.softmax(x, 1.0, format="bf16")
+    h: NDArray[Any] = oracles.rms_norm(x, x[0], gate=x, format="bf16")
+    attended: oracles.Attention = oracles.attention(x[None], x[None], x[None], 0.125, causal=True)
+    sizes = wide.size, d.size, e.size, f.size, g.size, h.size, attended.o.size, free.size
+    return float(sum(sizes))
 
 
 def simulated(text: str, x: NDArray[np.uint8]) -> ptx.Trace:

@@ -9,7 +9,7 @@ import refsim
 from refsim.cli.answers.codes import checks, sayings
 
 ROOT = Path(refsim.__file__).parents[1]
-WORDED_OTHERWISE = {"missing-argument", "row-range", "usage"}
+WORDED_OTHERWISE = {"missing-argument", "row-range", "usage", "which-instruction"}
 """By click, or by a function that raises several codes."""
 
 
