@@ -19,7 +19,7 @@ from refsim.formats import E8M0, format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
 from refsim.reference import group_quantize as slow
-from refsim.reference.fp8_quantize import single
+from refsim.reference.fp8_quantize import largest_and_nan, single
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, of_type, one_of, spelled
@@ -125,9 +125,8 @@ def by_definition(problem: GroupQuantize, name: str, at: tuple[int, ...]) -> int
     codes, size, to = problem.codes(), (problem.group_rows, GROUP), outputs(problem)["q"]
     row, column = at if name == "q" else (at[0] * size[0], at[1] * size[1])
     top, left = row // size[0] * size[0], column // size[1] * size[1]
-    members = [
-        single(code, problem.format) for code in codes[top : top + size[0], left : left + size[1]].ravel().tolist()
-    ]
+    group = codes[top : top + size[0], left : left + size[1]].ravel().tolist()
+    members = largest_and_nan(group, problem.format)
     kind, largest = scaling.scale_kind(problem.scale), slow.NARROW_VALUES[to].values[-1]
     eps = int(np.float32(problem.eps).view(np.uint32))
     numbers = list(map(slow.SINGLE_GRID.decode, members))

@@ -1,6 +1,6 @@
 """Per-tensor FP8 quantisation a second time: one element over fractions, sharing no line with the model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from refsim.reference.block_scaled import term
@@ -20,6 +20,16 @@ def amax(codes: Iterable[int], format: str) -> int:
     grid = GRIDS[format]
     magnitudes = (code & (grid.sign - 1) for code in codes)
     return single(max((each for each in magnitudes if each <= grid.infinity), default=0), format)
+
+
+def largest_and_nan(codes: Sequence[int], format: str) -> list[int]:
+    """All that a group's factor depends on, as float32 patterns: its largest magnitude, and a NaN where it has one.
+
+    Of bf16's [0x3f80, 0xc000, 0x7fc1] that is [0x40000000, 0x7fc10000].
+    """
+    grid = GRIDS[format]
+    nan = next((code for code in codes if code & (grid.sign - 1) > grid.infinity), None)
+    return [amax(codes, format), *([] if nan is None else [single(nan, format)])]
 
 
 def scale(amax_bits: int, to: str, eps_bits: int) -> int:

@@ -73,4 +73,6 @@ def test_worked_numbers() -> None:
     assert [linear_layers.weight(0, 0x3F80, adds_to_exponent=each) for each in (False, True)] == [0, 0x3C00]
     assert fp8_quantize.stored_scale(fp8_quantize.scale(0x40000000, "e4m3", 0)) == 0x3B924925
     assert fp8_quantize.amax([0x7FC00000, 0xC0400000], "f32") == 0x40400000
+    assert fp8_quantize.largest_and_nan([0x3F80, 0xC000, 0x7FC1], "bf16") == [0x40000000, 0x7FC10000]
+    assert fp8_quantize.largest_and_nan([0x3F80, 0xC000], "bf16") == [0x40000000]
     assert fp8_quantize.dequantized(0x7E, "e4m3", 0x3F000000, "bf16") == 0x4360
