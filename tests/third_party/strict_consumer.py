@@ -96,7 +96,7 @@ def products(a: NDArray[np.uint8], b: NDArray[np.uint8], c: NDArray[np.float32])
     positions: NDArray[np.uint8]
     stored, positions = numerics.compress(numerics.decompress(a, np.zeros(a.shape, np.uint8), "e4m3"), "e4m3")
     inferred: numerics.Profile = numerics.sparse_profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32")
-    special: NDArray[Any] = numerics.approx("ex2.approx.ftz.f32", np.float32([0.5]))
+    special: NDArray[Any] = numerics.approx("ex2.approx.ftz.f32", np.array([0.5], np.float32))
     assert special.size == 1
     sparse: NDArray[Any] = numerics.mma(stored, b, unit=inferred.unit, metadata=positions)
     assert sparse.dtype == np.float32
