@@ -70,16 +70,14 @@ MUTANTS = (
     pytest.param(BF16, 22, "ex2(__fmaf_rn(each, scale, -base))", "exp2f(__fmaf_rn(each, scale, -base))",
                  id="subnormal-weights-kept", marks=LATER),
     pytest.param(BF16, 0, 'asm("cvt.rn.bf16x2', 'asm("cvt.rz.bf16x2', id="weights-cut-off", marks=LATER),
-
-                    pytest.param(BF16, 0, "sum = __fadd_rn(sum, each);",
+    pytest.param(BF16, 0, "sum = __fadd_rn(sum, each);",
                  "sum = __fadd_rn(sum, __uint_as_float(__float_as_uint(each) & 0xffff0000));",
                  id="narrow-weights-summed", marks=LATER),
     pytest.param(BF16, 23, "__fmul_rn(o[2 * i + below * 2 + right], inverse)", "__fdiv_rn(o[2 * i + below * 2 + right], sum)",
                  id="divided-exactly", marks=LATER),
     pytest.param(BF16, 0, "sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, 2));", "",
                  id="sum-of-half-a-quad", marks=LATER),
-
-                    pytest.param(BF16, 0, "__fmul_rn(__fadd_rn(rows.base[below], lg2(sum)), ln2)",
+    pytest.param(BF16, 0, "__fmul_rn(__fadd_rn(rows.base[below], lg2(sum)), ln2)",
                  "__fmaf_rn(lg2(sum), ln2, __fmul_rn(rows.base[below], ln2))",
                  id="logarithm-rounded-elsewhere", marks=LATER),
     pytest.param(BF16, 0, "    hold(o);\n    fence_registers();", "    hold(o);", id="no-fence-before-values"),

@@ -13,12 +13,10 @@ author = "the authors of refsim"
 copyright = "the authors of refsim, Apache-2.0"
 release = refsim.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_pages"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_pages"]
 exclude_patterns = ["_build", "ci"]
 html_theme = "furo"
 html_title = f"refsim {release}"
-html_static_path: list[str] = []
-html_extra_path: list[str] = []
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
