@@ -3,9 +3,10 @@
     python -m conformance.special_functions_replay [FORM ...] --jobs 16 -o conformance/reports/special_functions.json
 
 A form is named as in conformance/vectors/h200/special_functions.json, or by a pattern (div_*). Each of its 4,096 groups is
-recomputed from the operands on and compared with the word that a GPU's results gave. The page keeps the rows of forms that
-were not asked for. `--library cupy` has the model's own statements computed by a GPU; `--groups 1023:1025` takes some groups,
-0:4096:64 every 64th; `--seconds` begins no more after so long. Ends with 1 if a group differs, with 5 if some were not begun.
+recomputed from the operands on and compared with the word that a GPU's results gave. The page has a row for each form and
+library, and keeps those that were not asked for. `--library cupy` has the model's own statements computed by a GPU, which NumPy
+computes a piece at a time; `--groups 1023:1025` takes some groups, 0:4096:64 every 64th; `--seconds` begins no more after so
+long. Ends with 1 if a group differs, with 5 if some were not begun.
 """
 
 import argparse
@@ -163,7 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{took} s, {facts['library']}, {given.jobs} processes")
     if given.out:
         page = json.loads(given.out.read_text()) if given.out.exists() else {}
-        page |= {form: {**row, "differing": sorted(row["differing"]), **facts} for form, row in rows.items()}
+        named = {f"{form} ({library.__name__})": row for form, row in rows.items()}
+        page |= {name: {**row, "differing": sorted(row["differing"]), **facts} for name, row in named.items()}
         lines = ",\n".join(f" {json.dumps(form)}: {json.dumps(page[form])}" for form in sorted(page))
         given.out.write_text(f"{{\n{lines}\n}}\n")
     if any(row["differing"] for row in rows.values()):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,11 +69,11 @@ def test_the_model_runs_on_arrays_of_another_library(
 
 def test_a_page_keeps_rows_that_were_not_asked_for(tmp_path: Any) -> None:
     page = tmp_path / "page.json"
-    page.write_text('{"sin": 1, "rcp_approx_ftz_f32": 2}')
+    page.write_text('{"sin (numpy)": 1, "rcp_approx_ftz_f32 (numpy)": 2, "rcp_approx_ftz_f32 (cupy)": 3}')
     assert main(["rcp_approx_ftz_f32", "--groups", "0:4096:2048", "-o", str(page)]) == 0
     rows = json.loads(page.read_text())
-    assert rows["sin"] == 1
-    assert {key: rows["rcp_approx_ftz_f32"][key] for key in ("groups", "inputs", "differing")} == {
+    assert (rows["sin (numpy)"], rows["rcp_approx_ftz_f32 (cupy)"]) == (1, 3)
+    assert {key: rows["rcp_approx_ftz_f32 (numpy)"][key] for key in ("groups", "inputs", "differing")} == {
         "groups": 2,
         "inputs": 2 << 20,
         "differing": [],
@@ -85,7 +86,15 @@ def test_a_wrong_model_is_named_by_its_groups(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setitem(MODELS, "rcp_approx_ftz_f32", lambda words: right(words) + (words == 0x3FC00000))
     page = tmp_path / "page.json"
     assert main(["rcp_approx_ftz_f32", "--groups", "1019:1021", "-o", str(page)]) == 1
-    assert json.loads(page.read_text())["rcp_approx_ftz_f32"]["differing"] == [0x3FC]
+    assert json.loads(page.read_text())["rcp_approx_ftz_f32 (numpy)"]["differing"] == [0x3FC]
+
+
+def test_the_committed_page_has_every_group_of_every_form() -> None:
+    """By the definition all of them; ex2, whose large arrays take fewer passes, by these too."""
+    page = json.loads((Path(__file__).parent / "reports/special_functions.json").read_text("utf-8"))
+    assert set(page) == {*(f"{form} (cupy)" for form in chosen([])), *(f"{form} (numpy)" for form in chosen(["ex2*"]))}
+    assert {(row["groups"], len(row["differing"])) for row in page.values()} == {(4096, 0)}
+    assert len({row["model_sha256"] for row in page.values()}) == 1
 
 
 def test_groups_that_were_not_begun_are_no_agreement() -> None:

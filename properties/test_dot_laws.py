@@ -244,9 +244,10 @@ def test_the_fast_paths_cover_every_row_of_a_chip_and_not_what_they_would_get_wr
     fused = [row for row in PROFILES if row.method in (TRUNCATED, GROUPED)]
     assert all(covers(row) for row in fused)
     wide = profile("sm_90", "mma.sync", "f16", "f16", "f32")
+    assert covers(replace(wide, fraction=20))
     for change in (
         {"fraction": 30},
-        {"fraction": 20},
+        {"fraction": 0},
         {"rounding": RNE_F32},
         {"zero_exponent": -90},
         {"method": EXACT},

@@ -22,6 +22,7 @@ from refsim.numerics.methods import GROUPED, TRUNCATED
 from refsim.numerics.profiles import PROFILES
 from refsim.numerics.rows import Profile
 from refsim.reference.operands import CLASSES, at_exponents, cancel, drawn
+from refsim.testing.effort import share
 
 OPERANDS = tuple(CLASSES)
 ACCUMULATORS = ("none", "codes", "moderate", "subnormal", "specials", "zeros", "full", "largest")
@@ -238,6 +239,33 @@ def test_rows_of_any_length_and_fraction_equal_the_definition_where_loops_win(
         assert (product.matrix_product(operands, c, row, 48) == want).all(), (length, fraction, format.name)
         tried.add(compiled.takes(row, length))
     assert tried == {True, False}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("fraction", [4, 12, 14, 20, 22])
+def test_rows_of_fewer_bits_than_their_results_equal_the_definition(fraction: int, path: str) -> None:
+    """A term that stands alone loses bits too, C among them: a wrong tensor core is tried as fast as a right one."""
+    made = [replace(row, fraction=fraction) for row in ROWS if row.d_format is F32 and row.method == TRUNCATED]
+    rows = [row for row in made if covers(row)]
+    assert {row.rounding.fraction_bits for row in rows} >= {23}
+
+    @share(1 / 2)
+    @given(choice=st.sampled_from(rows).flatmap(lambda row: st.tuples(st.just(row), recipes(row))))
+    def law(choice: tuple[Profile, Recipe]) -> None:
+        assert_same_bits(choice[1], choice[0], plan_of(path))
+
+    law()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("fraction", [14, 20])
+def test_a_c_alone_is_cut_to_the_bits_of_a_step(fraction: int, path: str) -> None:
+    row = replace(next(row for row in ROWS if BF16 in row.a_formats and row.fraction == 25), fraction=fraction)
+    k = max(row.k)
+    zeros, ones = np.zeros((1, 1, k), np.uint16), np.full((1, 1, k), 0x3F80, np.uint16)
+    c = np.array([[[0x3F800000 | (1 << 23) - 1]]], np.uint32)
+    found = fast_product(Operands(zeros, ones, BF16, BF16), c, replace(plan_of(path), profile=row, k=k))
+    assert int(found[0, 0, 0]) == 0x3F800000 | (1 << 23) - (1 << 23 - fraction)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -11,6 +11,7 @@ COMMANDS = (
     "conformance/block_scaled_campaign.py",
     "conformance/night.py",
     "conformance/special_functions_replay.py",
+    "conformance/spread_campaign.py",
 )
 FILES = [
     path

@@ -26,14 +26,12 @@
 #include "gemm/async.cuh"
 #include "gemm/tile.cuh"
 #include "gemm/wgmma.cuh"
-
-#if __CUDA_FTZ  // NVRTC says so; nvcc has no such macro
-#error "compiled with -ftz=true or --use_fast_math: subnormals would be flushed"
-#endif
+#include "special_functions.cuh"
 
 namespace attention {
 
 using namespace gemm;
+using namespace special_functions;
 
 enum : uint32_t { kRows = 64, kKeys = 64, kStages = 2, kThreads = 128, kScores = kKeys / 2 };  // scores of a thread
 
@@ -48,21 +46,6 @@ struct Problem {
 // ---------------------------------------------------------------------------------------------------------------------
 // Instructions
 
-inline __device__ float ex2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float rcp(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float lg2(float x) {
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 inline __device__ uint32_t pair_of_bf16(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -231,10 +214,10 @@ __device__ void weigh(float (&s)[kScores], Rows& rows, const int32_t (&seen)[2],
 #pragma unroll
         for (uint32_t i = 0; i < kScores / 2; ++i) {
             float& each = s[i / 2 * 4 + below * 2 + i % 2];
-            each = ex2(__fmaf_rn(each, scale, -base));
+            each = ex2_flushed(__fmaf_rn(each, scale, -base));
             sum = __fadd_rn(sum, each);
         }
-        rows.kept[below] = ex2(__fmul_rn(__fsub_rn(rows.top[below], used), scale));
+        rows.kept[below] = ex2_flushed(__fmul_rn(__fsub_rn(rows.top[below], used), scale));
         rows.sum[below] = __fmaf_rn(rows.sum[below], rows.kept[below], sum);
         rows.top[below] = top, rows.base[below] = base;
     }
@@ -269,8 +252,8 @@ __device__ void store(const float (&o)[Type::kHead / 2], const Rows& rows, uint3
         const uint32_t row = first + threadIdx.x / 32 * 16 + below * 8 + lane / 4;
         if (row >= problem.q_length) continue;
         const uint64_t at = uint64_t{head} * problem.q_length + row;
-        const float inverse = rcp(sum), ln2 = __int_as_float(0x3f317218);
-        if (lane % 4 == 0) lse[at] = __fmul_rn(__fadd_rn(rows.base[below], lg2(sum)), ln2);
+        const float inverse = rcp_flushed(sum), ln2 = __int_as_float(0x3f317218);
+        if (lane % 4 == 0) lse[at] = __fmul_rn(__fadd_rn(rows.base[below], lg2_flushed(sum)), ln2);
 #pragma unroll
         for (uint32_t i = 0; i < Type::kHead / 4; i += 2) {
             float of[2];

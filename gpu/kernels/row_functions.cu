@@ -18,45 +18,15 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#if __CUDA_FTZ  // NVRTC says so; nvcc has no such macro
-#error "compiled with -ftz=true or --use_fast_math: subnormals would be flushed"
-#endif
+#include "special_functions.cuh"
 
 namespace row_functions {
 
 using cuda::std::uint32_t;
 using cuda::std::uint64_t;
+using namespace special_functions;
 
 enum : uint32_t { kThreads = 128, kLanes = 32, kWarps = kThreads / kLanes };
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Instructions
-
-inline __device__ float ex2_flushed(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float ex2(float x) {
-    float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float rcp_flushed(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float rsqrt(float x) {
-    float y;
-    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float quotient(float x, float y) {
-    float z;
-    asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-    return z;
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Elements
@@ -155,7 +125,7 @@ __device__ void rms_norm(const T* x, uint64_t x_pitch, const T* w, const T* gate
             sum = __fmaf_rn(each, each, sum);
         }
         sum = over_block<Sum>(sum, of_warp);
-        const float factor = rsqrt(__fadd_rn(quotient(sum, __uint2float_rn(columns)), eps));
+        const float factor = inverse_root(__fadd_rn(quotient(sum, __uint2float_rn(columns)), eps));
 #pragma unroll 1
         for (uint32_t column = threadIdx.x; column < columns; column += kThreads) {
             float each = __fmul_rn(__fmul_rn(wide(from[column]), factor), wide(w[column]));

@@ -49,7 +49,7 @@ def arithmetic_option(function: Callable[..., Any]) -> Callable[..., Any]:
         default="silicon",
         show_default=True,
         help="Of the simulated GPU. silicon: as the target does, as far as that is known; exact: matrices are summed exactly "
-        "(faster); known: as silicon, and an instruction whose bits are open or assumed is refused.",
+        "(faster); known: as silicon, and an instruction whose bits are open, assumed or a model's alone is refused.",
     )(function)
 
 

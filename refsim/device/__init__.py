@@ -70,7 +70,7 @@ def open(
     "cuda:pycuda", "cuda:bindings", "cuda:libcuda" and
     "cuda:1:bindings" through the one named. `without` names checks that a simulated GPU leaves out; a real one makes none.
     `arithmetic` is that of a simulated GPU: "silicon", "exact" (matrices are summed exactly) or "known" (results whose bits
-    are open or assumed are refused); a real one has its own.
+    are open, assumed or a model's alone are refused); a real one has its own.
 
     Raises RefsimError: an unknown name, check or arithmetic (exit 2); no driver, no GPU or neither library (exit 4).
     open("sim:lazy", "sm_80").target is "sm_80".

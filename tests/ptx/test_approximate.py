@@ -5,6 +5,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
+from refsim.ptx.isa.products import mma_kind, tensor_kind, unrecorded
 from refsim.silicon.scalar_probe import ScalarForm, kind_bits, probe_module
 
 ONE = {
@@ -139,6 +140,46 @@ def test_known_arithmetic_refuses_what_is_open(name: str) -> None:
     with pytest.raises(RefsimError, match="the bits of its result are left open") as caught:
         program.launch("one", 1, 1, [np.zeros(1, np.float32)], arithmetic="known")
     assert caught.value.where.startswith(OPEN[name].partition(" ")[0])
+
+
+MMA = """.reg .b32 %a; .reg .f32 %d<4>; mov.b32 %a, 0;
+mma.sync.aligned.{shape}.row.col.f32.{type}.{type}.f32 {{%d0, %d1, %d2, %d3}}, {{{a}}}, {{%a, %a}}, {{%f0, %f0, %f0, %f0}};
+mov.f32 %f1, %d0;"""
+DENSE = MMA.format(shape="m16n8k16", type="bf16", a="%a, %a, %a, %a")
+
+
+@pytest.mark.parametrize(
+    ("target", "rests_on"),
+    [
+        ("sm_80", ""),
+        ("sm_90a", ""),
+        ("sm_100a", ""),
+        ("sm_110a", "nothing is published of sm_110: taken for sm_100"),
+        ("sm_120a", "independent published models agree"),
+    ],
+)
+def test_known_arithmetic_refuses_tensor_cores_that_rest_on_models_alone(target: str, rests_on: str) -> None:
+    """A100, Hopper and B200 returned what the rows of bf16 say; of sm_120 models agree, which no chip was asked about."""
+    program = ptx.load(ONE_ENTRY.format(body=DENSE).replace("sm_90a", target))
+    y = np.zeros(1, np.float32)
+    assert program.launch("one", 1, 32, [y]).is_exact
+    if not rests_on:
+        assert program.launch("one", 1, 32, [y], arithmetic="known").is_exact
+        return
+    with pytest.raises(RefsimError, match="the bits of its result are those of a model alone") as caught:
+        program.launch("one", 1, 32, [y], arithmetic="known")
+    assert (caught.value.code, caught.value.kind) == ("open-bits", Kind.INCONCLUSIVE)
+    assert rests_on in str(caught.value)
+    assert caught.value.where.startswith("mma.sync.aligned.m16n8k16")
+
+
+def test_sums_that_are_defined_and_sparse_ones_of_hopper_are_known() -> None:
+    """Integers, and float64 by IEEE 754, need no chip; of a sparse A Hopper was recorded."""
+    assert unrecorded(mma_kind("s8", "s8", "s32"), 32, "sm_120a") == ""
+    assert unrecorded(mma_kind("f64", "f64", "f64"), 4, "sm_120a") == ""
+    assert unrecorded(mma_kind("bf16", "bf16", "f32"), 32, "sm_90a", is_sparse=True) == ""
+    assert unrecorded(mma_kind("bf16", "bf16", "f32"), 32, "sm_80", is_sparse=True).startswith("of a sparse A")
+    assert "B200" in unrecorded(tensor_kind("f16", "bf16", "bf16", "f32"), 16, "sm_100a")
 
 
 @pytest.mark.parametrize("guard", ["@%p0 ", "@!%p0 bra OVER; "])

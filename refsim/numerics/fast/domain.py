@@ -18,10 +18,10 @@ _NARROW_FIELD = 5  # exponent bits of an operand whose products float32 always h
 def covers(profile: Profile) -> bool:
     """Whether `refsim.numerics.fast` returns the bits of the definition for every operand of this row.
 
-    A truncated row keeps at least the bits of its result and at most 29, its sums fit the type that holds them, a zero
-    stands below every normal number of the result and every narrow product, and only f16 is rounded to nearest. Every
-    row of `refsim.numerics.profiles` is covered; F = 20 into f32 is not: C alone would lose three bits. Rows that no
-    chip has are safe to try: what is not covered is left to the definition.
+    A truncated row keeps at most 29 bits, and where it rounds to nearest at least those of its result, its sums fit the type
+    that holds them, a zero stands below every normal number of the result and every narrow product, and only f16 is
+    rounded to nearest. Every row of `refsim.numerics.profiles` is covered; F = 30 is not. Rows that no chip has are safe to
+    try: what is not covered is left to the definition.
     """
     fraction, zero = profile.fraction, profile.zero_exponent
     fused = profile.method.parametrised or profile.method.groups
@@ -40,7 +40,8 @@ def covers(profile: Profile) -> bool:
     if cuts_more and real_of(profile) is not REAL_F32:
         return False  # a subnormal C alone is cut by its bits, which in float64 are those of a normal number
     carried = fraction + 3 + profile.length.bit_length()  # bits of a sum of that many products and C
-    return rounding.fraction_bits <= fraction <= MOST_BITS and carried <= real_of(profile).mantissa + 1
+    least = rounding.fraction_bits if rounding.nearest else 1
+    return least <= fraction <= MOST_BITS and carried <= real_of(profile).mantissa + 1
 
 
 def _always_narrow(profile: Profile) -> bool:

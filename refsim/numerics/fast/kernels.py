@@ -245,7 +245,7 @@ def _finish_narrow(
         return
     bits, kept = sums.view(np.int64), c.view(np.int32)
     mask = np.int64(-1) << (_MANTISSA - rule.kept)
-    mask_kept = np.int32(np.int64(-1) << (23 - rule.kept))
+    mask_kept = np.int32(np.int64(-1) << (23 - min(rule.kept, rule.fraction)))
     for j in range(WIDTH):
         bits[j] &= mask
         kept[j] &= mask_kept

@@ -200,8 +200,8 @@ def round_sums(sums: Values, profile: Profile, real: Real, *, careful: bool) -> 
 
 
 def _cut_alone(c: Values, how: Arithmetic) -> Values:
-    """C as a step without products returns it: cut, and +0 where it was -0 or is cut to it."""
+    """C as a step without products returns it: cut like every term and as a result, and +0 where it was -0 or is cut to it."""
     alone = c.copy()
-    toward_zero(alone, how.profile.rounding.fraction_bits, how.real)
+    toward_zero(alone, min(how.profile.rounding.fraction_bits, how.fraction), how.real)
     alone += how.real.values(0)
     return alone

@@ -21,9 +21,11 @@ def fault(code: str, what: str, statement: Statement, who: str = "", rule: str =
     return RefsimError(code, what, where=where, rule=rule, help=help, kind=Kind.FAULT)
 
 
-def open_bits(where: str, target: str, recorded: str = "") -> RefsimError:
-    """The refusal of a statement whose bits are not known on a target; `recorded`: the one whose chip's bits it returns."""
+def open_bits(where: str, target: str, recorded: str = "", model: str = "") -> RefsimError:
+    """The refusal of a statement whose bits are not known on a target; `recorded`: the one whose chip's bits it returns;
+    `model`: what the row of a tensor core rests on that no chip's results were compared with."""
     found = f"are assumed: those of {recorded}, unverified on {target}" if recorded else "are left open"
+    found = f"are those of a model alone on {target} ({model})" if model else found
     return RefsimError(
         "open-bits",
         f"the bits of its result {found}",

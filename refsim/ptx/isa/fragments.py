@@ -13,7 +13,8 @@ from refsim.errors import RefsimError
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.isa.products import SETTLED, MmaKind, multiply_in_turn, multiply_sparse
+from refsim.ptx.findings.faults import open_bits
+from refsim.ptx.isa.products import KNOWN, SETTLED, MmaKind, multiply_in_turn, multiply_sparse, unrecorded
 from refsim.ptx.isa.scaled_products import Scales, multiply_scaled, multiply_sparse_scaled
 from refsim.ptx.text.syntax import place
 
@@ -106,6 +107,7 @@ def chained_product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, c
     return _known(
         lanes,
         kind,
+        k,
         lambda arithmetic: multiply_in_turn(a, b, c, kind, columns, k, lanes.machine.target, arithmetic),
     )
 
@@ -121,19 +123,22 @@ def sparse_product(
             return multiply_sparse(a, b, c, positions, kind, k, target, arithmetic)
         return multiply_sparse_scaled(a, b, c, positions, scales, kind, k, target, arithmetic)
 
-    return _known(lanes, kind, compute)
+    return _known(lanes, kind, k, compute, is_sparse=True)
 
 
 def scaled_product(lanes: Lanes, a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int) -> Array:
     """A B + C where blocks of A and B have scales."""
     return _known(
-        lanes, kind, lambda arithmetic: multiply_scaled(a, b, c, scales, kind, k, lanes.machine.target, arithmetic)
+        lanes, kind, k, lambda arithmetic: multiply_scaled(a, b, c, scales, kind, k, lanes.machine.target, arithmetic)
     )
 
 
-def _known(lanes: Lanes, kind: MmaKind, compute: Callable[[str], Array]) -> Array:
+def _known(lanes: Lanes, kind: MmaKind, k: int, compute: Callable[[str], Array], *, is_sparse: bool = False) -> Array:
     """What a product gives under the launch's arithmetic; a target whose sums are not known says what to do."""
     try:
+        if lanes.machine.asked == KNOWN and (rests_on := unrecorded(kind, k, lanes.machine.target, is_sparse)):
+            assert lanes.statement is not None
+            raise open_bits(place(lanes.statement), lanes.machine.target, model=rests_on)
         return compute(lanes.arithmetic(is_settled=kind.d in SETTLED))
     except RefsimError as error:
         if error.code not in ("unknown-target", "unknown-arithmetic"):

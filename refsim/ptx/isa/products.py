@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from refsim import numerics
 from refsim.conversions import decode
+from refsim.evidence import Level
 from refsim.formats import (
     BF16,
     F16,
@@ -85,6 +86,21 @@ def tensor_kind(kind: str, a: str, b: str, d: str, satfinite: bool = False) -> M
     """The kind of a tcgen05.mma of a kind that PTX names, whose descriptor names these types."""
     unit = unit_named(f"tcgen05.{kind}")
     return MmaKind(element_named(a), element_named(b), element_named(d), satfinite, unit)
+
+
+@cache
+def unrecorded(kind: MmaKind, k: int, target: str, is_sparse: bool = False) -> str:
+    """What the row of a product rests on where no chip's results do; "" where they do, or where the sum is defined.
+
+    unrecorded(tensor_kind("f16", "bf16", "bf16", "f32"), 16, "sm_100a") says that published models agree. Products with a
+    sparse A were recorded of sm_90 alone. Raises RefsimError where a target has no row.
+    """
+    if kind.d in SETTLED:
+        return ""
+    row = numerics.profile(target, kind.unit, kind.a, kind.b, kind.d, k // 2 if is_sparse else k)
+    if is_sparse and not row.target.startswith("sm_90"):
+        return "of a sparse A nothing is recorded: inferred from dense products"
+    return "" if row.evidence.level is Level.SILICON else row.evidence.what
 
 
 def multiply_in_turn(

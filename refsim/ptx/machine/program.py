@@ -162,7 +162,7 @@ class Program(Card):
         (a pointer into `memory` is np.uint64), a struct is bytes, a structured scalar or an object that bytes() takes.
         policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at
         the wait, "random" picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target
-        does, "exact" sums exactly, rounds once, "known" is "silicon" and refuses results whose bits are open or assumed.
+        does, "exact" sums exactly, rounds once, "known" is "silicon" and refuses bits that are open, assumed or a model's.
         cooperative: all blocks are resident at once, may meet at a grid barrier.
         programmatic: the launch before it in this memory lets it begin early, by griddepcontrol.launch_dependents; this one
         is held to that, and runs when that has ended.
