@@ -24,6 +24,7 @@ PACKAGES = (
     "refsim.silicon",
     "refsim.reference",
     "refsim.bringup",
+    "refsim.standins",
     "refsim.cli",
     "refsim.ptx",
 )

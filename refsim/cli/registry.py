@@ -72,6 +72,7 @@ SECTIONS: dict[str, dict[str, Listing]] = {
     },
     "Simulated GPU": {
         "simulate": Listing("refsim.cli.commands.simulate:command", "One launch of an entry of a PTX or CUDA file."),
+        "run": Listing("refsim.cli.commands.run:command", "Other people's programs and tests on the simulated GPU."),
         "ptx": Listing("refsim.cli.commands.ptx:command", "Instruction forms: coverage, explain."),
     },
     "About": {

@@ -23,9 +23,9 @@ def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None 
     cases = [_case(each) for each in all_judged]
     if ended is not None:
         name, error = ended
-        where = f" file={_attribute(error.place[0])} line={_attribute(str(error.place[1]))}" if error.place else ""
+        where = f" file={attribute(error.place[0])} line={attribute(str(error.place[1]))}" if error.place else ""
         cases.append(
-            f"<testcase classname={_attribute('refsim')} name={_attribute(name)}{where}>"
+            f"<testcase classname={attribute('refsim')} name={attribute(name)}{where}>"
             f"{_said('error', error.code, error.what, str(error))}</testcase>"
         )
     counts = {word: sum(f"<{word} " in case for case in cases) for word in ("failure", "error", "skipped")}
@@ -54,7 +54,7 @@ def _case(each: "Judged") -> str:
         **verdict.device,
     }
     properties = "".join(
-        f"<property name={_attribute(name)} value={_attribute(str(value))}/>"
+        f"<property name={attribute(name)} value={attribute(str(value))}/>"
         for name, value in facts.items()
         if value != ""
     )
@@ -62,24 +62,22 @@ def _case(each: "Judged") -> str:
     if not verdict:
         element = _ELEMENT.get(verdict.status, "error")
         inner += _said(element, verdict.status, each.headline or verdict.status, "\n".join(each.lines()))
-    where = (
-        f" file={_attribute(str(each.place.file))} line={_attribute(str(each.place.file_line))}" if each.place else ""
-    )
+    where = f" file={attribute(str(each.place.file))} line={attribute(str(each.place.file_line))}" if each.place else ""
     suite = each.kernel.code.label or "refsim"
     return (
-        f"<testcase classname={_attribute(suite)} name={_attribute(verdict.kernel)}{where} "
+        f"<testcase classname={attribute(suite)} name={attribute(verdict.kernel)}{where} "
         f'time="{verdict.seconds:.3f}">{inner}</testcase>'
     )
 
 
 def _said(element: str, kind: str, message: str, text: str) -> str:
-    return f"<{element} type={_attribute(kind)} message={_attribute(message)}>{escape(_legal(text))}</{element}>"
+    return f"<{element} type={attribute(kind)} message={attribute(message)}>{escape(legal(text))}</{element}>"
 
 
-def _attribute(words: str) -> str:
-    return quoteattr(_legal(words))
+def attribute(words: str) -> str:
+    return quoteattr(legal(words))
 
 
-def _legal(words: str) -> str:
+def legal(words: str) -> str:
     """Without the control characters and halves of characters that XML has no way to spell."""
     return _ILLEGAL.sub("\ufffd", words)

@@ -3,6 +3,7 @@
 It is one `Space` that grows as buffers are allocated; what a kernel may do to it is checked there.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class GlobalMemory:
         self.touched: TouchedBytes | None = None
         self.placed: dict[tuple[str, str], dict[str, int]] = {}
         self._by_name: dict[str, Region] = {}
+        self._high = self._given_back = 0
 
     def allocate(
         self,
@@ -83,11 +85,11 @@ class GlobalMemory:
             rule = "a name, whole numbers of bytes, an alignment from 1, and no more contents than bytes"
             raise RefsimError("bad-buffer", what, f"aligned to {align!r:.40} + {offset!r:.40}", rule)
         size, align, offset = int(size), int(align), int(offset)
-        start = _start_behind(self.end, size, name, align, offset)
+        hole = self._hole(size, align, offset)
+        start = _start_behind(self.end, size, name, align, offset) if hole is None else hole
         self.reserve(start + size + RED_ZONE)
         region = Region(name, start, start + size, writable)
-        space.add(region)
-        self._by_name[name] = region
+        self._placed(region)
         if raw is not None:
             space.bytes[start : start + len(raw)] = raw
             space.initialised.add(name)
@@ -101,11 +103,57 @@ class GlobalMemory:
         space = self.space
         self.reserve(lot.regions[-1].end + RED_ZONE)
         for region in lot.regions:
-            space.add(region)
-            self._by_name[region.name] = region
+            self._placed(region)
             space.initialised.add(region.name)
         for start, initial in lot.given:
             space.bytes[start : start + len(initial)] = np.frombuffer(initial, np.uint8)
+
+    def free(self, address: int) -> int:
+        """Take back the buffer that begins at an address; its size in bytes. Later buffers may lie where it lay.
+
+        Raises RefsimError `bad-free` where no buffer begins. Memory that was taken back faults a kernel that uses it.
+        """
+        space, start = self.space, address - GLOBAL_BASE
+        region = space.region_at(start)
+        at = bisect_left(space.starts, start)  # an empty buffer holds no byte, and begins somewhere all the same
+        if region is None and at < len(space.starts) and space.starts[at] == start:
+            region = space.regions[at]
+        if region is None or region.start != start:
+            raise RefsimError("bad-free", f"no buffer begins at {address:#x}", rule="an address that allocate returned")
+        del space.regions[at], space.starts[at]
+        space.initialised.discard(region.name)
+        space.stored.discard(region.name)
+        if self._by_name.get(region.name) is region:
+            del self._by_name[region.name]
+        space.bytes[start : region.end] = 0
+        space.unwritten[start : region.end] = 0
+        space.maps = {each for each in space.maps if not start <= each < region.end}
+        self._given_back += region.end - start
+        return region.end - start
+
+    def _hole(self, size: int, align: int, offset: int) -> int | None:
+        """Where a buffer fits between others, if some were taken back."""
+        if size > self._given_back:
+            return None
+        before = 0
+        for region in self.space.regions:
+            start = -(-(before + RED_ZONE) // align) * align + offset
+            if start + size + RED_ZONE <= region.start:
+                self._given_back -= size
+                return start
+            before = region.end
+        return None
+
+    def _placed(self, region: Region) -> None:
+        space = self.space
+        if region.start < self._high:
+            at = bisect_left(space.starts, region.start)
+            space.regions.insert(at, region)
+            space.starts.insert(at, region.start)
+        else:
+            space.add(region)
+        self._high = max(self._high, region.end)
+        self._by_name[region.name] = region
 
     def begin_heap(self) -> None:
         """Make room for the blocks of device malloc, unless that was done before."""
@@ -113,7 +161,7 @@ class GlobalMemory:
             start = -(-(self.end + RED_ZONE) // PAGE) * PAGE
             self.reserve(start + ROOM + RED_ZONE)
             region = Region(HEAP, start, start + ROOM)
-            self.space.add(region)
+            self._placed(region)
             self.heap = self.space.blocks = Heap(self.space, region)
 
     def named(self, name: str) -> Region | None:
@@ -123,8 +171,8 @@ class GlobalMemory:
 
     @property
     def end(self) -> int:
-        """The byte position behind the last buffer."""
-        return self.space.regions[-1].end if self.space.regions else 0
+        """The byte position behind the last buffer that there ever was."""
+        return self._high
 
     def was_stored_to(self, address: int) -> bool:
         """Whether a kernel may have written the buffer at an address."""

@@ -1,0 +1,140 @@
+"""What a program did on the simulated GPU: its kernels and how far their bits can be trusted, findings, memory; and JUnit."""
+
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
+
+from refsim.cli.answers.junit import attribute, legal
+from refsim.render import Column, Document, Entry, Part, Record, Table, Wording
+
+if TYPE_CHECKING:
+    from refsim.standins.programs import ProgramRun
+    from refsim.standins.records import KernelRecord, RunRecord, Said
+
+KERNELS = (
+    Column("status", strong=True),
+    Column("kernel"),
+    Column("package", drop=2),
+    Column("launches", align="right"),
+    Column("threads", align="right", drop=1),
+    Column("shapes", label="grid of block", drop=3),
+    Column("target", text=False),
+)
+SAID = (
+    Column("kind", label=""),
+    Column("code"),
+    Column("kernel", drop=1),
+    Column("where", label="at"),
+    Column("what"),
+)
+OPEN = (Column("kernel"), Column("kind", label="bits"), Column("where", label="statement"))
+HELD = (
+    Column("bytes", align="right"),
+    Column("count", label="allocations", align="right"),
+    Column("package", drop=1),
+    Column("place", label="allocated at"),
+)
+REFUSED = (Column("name", label="asked for, and not simulated"), Column("times", align="right"))
+TESTS = (
+    Column("test"),
+    Column("launches", align="right"),
+    Column("inexact", align="right"),
+    Column("findings"),
+    Column("refused"),
+    Column("held_bytes", align="right"),
+)
+_SHOWN = 12
+"""Statements of open bits that text shows; machine formats have all."""
+
+
+def document(run: "ProgramRun") -> Document:
+    """The fidelity report."""
+    record = run.record
+    parts: list[Part] = [Record(_summary(run))]
+    if record.kernels:
+        parts.append(Table(KERNELS, tuple(map(_kernel, record.kernels)), "kernels"))
+    said = [row for kernel in record.kernels for row in _said(kernel)]
+    if said:
+        parts.append(Table(SAID, tuple(said), "findings"))
+    opened = [(kernel.name, kind, line) for kernel in record.kernels for kind, line in _open(kernel)]
+    if opened:
+        parts.append(Table(OPEN, tuple(opened), "open_bits"))
+    if record.refused:
+        parts.append(Table(REFUSED, tuple(sorted(record.refused.items())), "refused"))
+    if record.held:
+        rows = tuple((each.bytes, each.count, each.package, each.place) for each in record.held)
+        parts.append(Table(HELD, rows, "held"))
+    if record.tests:
+        facts = {name: vars(test) for name, test in record.tests.items()}
+        parts.append(Wording((_of_tests(record),), facts, key="tests", is_beside=True))
+    return Document(tuple(parts), f"on the simulated GPU: {' '.join(run.command)}")
+
+
+def has_findings(record: "RunRecord") -> bool:
+    """Whether any launch was found wrong."""
+    return any(kernel.findings for kernel in record.kernels)
+
+
+def rests_on_open_bits(record: "RunRecord") -> bool:
+    """Whether any result may differ from a chip's: open or assumed bits, or something that was refused."""
+    return any(kernel.inexact or kernel.assumed or kernel.refused for kernel in record.kernels) or bool(record.refused)
+
+
+def _summary(run: "ProgramRun") -> tuple[Entry, ...]:
+    record = run.record
+    counts = ((word, record.count(word)) for word in ("exact", "assumed", "inexact", "refused", "finding"))
+    return (
+        Entry("exit_code", run.exit_code, label="program's exit code"),
+        Entry("target", record.target),
+        Entry("launches", sum(kernel.launches for kernel in record.kernels)),
+        *(Entry(f"kernels_{word}", count, label=f"kernels {word}") for word, count in counts),
+        Entry("allocations", record.allocations),
+        Entry("peak", record.peak_bytes, label="most bytes at once", unit="bytes"),
+        Entry("held", sum(each.bytes for each in record.held), label="bytes held at the end", unit="bytes"),
+        *((Entry("silent_processes", run.silent, label="processes that left no record"),) if run.silent else ()),
+    )
+
+
+def _kernel(kernel: "KernelRecord") -> tuple[str | int, ...]:
+    shapes = ", ".join(kernel.shapes[:2]) + (", ..." if len(kernel.shapes) > 2 else "")
+    return kernel.status, kernel.name, kernel.package, kernel.launches, kernel.threads, shapes, kernel.target
+
+
+def _said(kernel: "KernelRecord") -> "list[tuple[str, ...]]":
+    kinds: dict[str, list[Said]] = {
+        "finding": kernel.findings,
+        "refused": kernel.refused,
+        "warning": kernel.warnings,
+    }
+    return [(kind, each.code, kernel.name, each.where, each.what) for kind, rows in kinds.items() for each in rows]
+
+
+def _open(kernel: "KernelRecord") -> list[tuple[str, str]]:
+    return [("open", line) for line in kernel.inexact] + [("assumed", line) for line in kernel.assumed]
+
+
+def _of_tests(record: "RunRecord") -> str:
+    found = record.tests.values()
+    held = sum(test.held_bytes > 0 for test in found)
+    launching = sum(test.launches > 0 for test in found)
+    return f"{len(record.tests)} tests asked for the GPU: {launching} launched kernels, {held} left memory allocated"
+
+
+def junit(run: "ProgramRun") -> str:
+    """A test case for each kernel and one for the program: a finding is a failure, what was refused an error."""
+    cases = [_case("program", " ".join(run.command), "failure" if run.exit_code else "", f"exit code {run.exit_code}")]
+    for kernel in run.record.kernels:
+        said = [*kernel.findings, *kernel.refused]
+        element = "failure" if kernel.findings else "error" if kernel.refused else ""
+        cases.append(_case(kernel.package, kernel.name, element, "\n".join(each.line for each in said), kernel.status))
+    counts = {word: sum(f"<{word} " in case for case in cases) for word in ("failure", "error")}
+    head = (
+        f'<testsuite name="refsim run" tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}">'
+    )
+    body = "\n".join(cases)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites>\n{head}\n{body}\n</testsuite>\n</testsuites>\n'
+
+
+def _case(group: str, name: str, element: str, text: str, status: str = "") -> str:
+    fidelity = f'<properties><property name="fidelity" value={attribute(status)}/></properties>' if status else ""
+    said = f"<{element} message={attribute(text.splitlines()[0])}>{escape(legal(text))}</{element}>" if element else ""
+    return f"<testcase classname={attribute(group)} name={attribute(name)}>{fidelity}{said}</testcase>"

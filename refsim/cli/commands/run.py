@@ -1,0 +1,75 @@
+"""refsim run: a program or test suite of somebody's on the simulated GPU, and what it did there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from refsim.cli.answers.program_report import document, has_findings, junit, rests_on_open_bits
+from refsim.cli.delivery import AGREED, FAILED, Answer, answers, require_writable, save
+from refsim.cli.devices import arithmetic_option, without_option
+from refsim.cli.extents import Positive, Whole
+from refsim.errors import Kind, RefsimError
+
+if TYPE_CHECKING:
+    from refsim.ptx import Arithmetic
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("command", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.option("--target", metavar="SM", default="sm_90a", show_default=True, help="The GPU that is simulated.")
+@click.option(
+    "--policy", default="eager", show_default=True, help="eager, lazy or random: one schedule of threads and copies."
+)
+@click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
+@arithmetic_option
+@without_option
+@click.option("--seconds", default=600.0, show_default=True, type=Positive(), help="Time limit of a launch.")
+@click.option("--test-seconds", type=Positive(), help="Time limit of each test of pytest (default: none).")
+@click.option("--strict", is_flag=True, help="Exit with 5 if a result rests on open or assumed bits, or was refused.")
+@click.option("--junit", "junit_file", metavar="FILE", type=click.Path(path_type=Path), help="Also write JUnit XML.")
+@answers
+def command(
+    command: tuple[str, ...],
+    target: str,
+    policy: str,
+    seed: int,
+    arithmetic: "Arithmetic",
+    without: tuple[str, ...],
+    seconds: float,
+    test_seconds: float | None,
+    strict: bool,
+    junit_file: Path | None,
+) -> Answer:
+    """Run a program that uses a GPU without one, and report how far its results can be trusted.
+
+    Packages that talk to a GPU are replaced where Python imports them; their kernels run on the simulated GPU, every access
+    checked. What is not simulated fails by its name. The report says of each kernel whether its bits are a chip's, and lists
+    findings, memory that was never given back, and what was asked for and refused.
+
+    The exit code is 1 if the program failed or a kernel was found wrong.
+
+    \b
+      refsim run -- python vector_add.py
+      refsim run --target sm_80 --test-seconds 60 -- pytest tests
+      refsim run --junit kernels.xml -o report.json -- python -m package.main
+    """
+    from refsim.ptx import ARITHMETICS, POLICIES
+    from refsim.standins.programs import run_program
+    from refsim.standins.session import Settings
+    from refsim.targets import target_named
+
+    if not command:
+        raise RefsimError("no-command", "there is no command to run", help="refsim run -- python program.py")
+    for name, value, known in (("policy", policy, POLICIES), ("arithmetic", arithmetic, ARITHMETICS)):
+        if value not in known:
+            raise RefsimError(f"unknown-{name}", f"no {name} is called {value!r}", help=", ".join(known))
+    if junit_file is not None:
+        require_writable(junit_file)
+    settings = Settings(target_named(target).name, policy, seed, seconds, test_seconds or 0.0, without, arithmetic)  # type: ignore[arg-type]
+    done = run_program(command, settings)
+    if junit_file is not None:
+        save(junit_file, junit(done).encode())
+    failed = done.exit_code or has_findings(done.record)
+    inexact = Kind.INCONCLUSIVE.value if strict and rests_on_open_bits(done.record) else AGREED
+    return Answer(document(done), FAILED if failed else inexact)

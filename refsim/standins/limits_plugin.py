@@ -1,0 +1,48 @@
+"""A plugin of pytest for tests that run on the simulated GPU: a time limit for each, and the memory that it left behind."""
+
+import gc
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from refsim.errors import Kind, RefsimError
+from refsim.standins.session import current
+from refsim.standins.startup import is_started
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Around a test with its fixtures: what it left allocated."""
+    if not is_started():
+        return (yield)
+    session = current()
+    before = session.memory.live_bytes
+    try:
+        return (yield)
+    finally:
+        test = session.tests.get(item.nodeid)
+        if test is not None:
+            if session.memory.live_bytes > before:
+                gc.collect()  # what is garbage is not held
+            test.held_bytes = max(session.memory.live_bytes - before, 0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """The time limit holds for the test's own body, in the main thread."""
+    seconds = current().settings.test_seconds if is_started() else 0.0
+    if not seconds:
+        return (yield)
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise RefsimError("test-timeout", f"{item.nodeid} ran for {seconds:g} s", kind=Kind.INCONCLUSIVE)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,145 @@
+"""Device memory of a program: allocations of the simulated GPU with who made them, and host arrays that a kernel works on."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.ptx import GlobalMemory
+from refsim.standins.records import Held
+
+Bytes = NDArray[np.uint8]
+_OURS = str(Path(__file__).parents[1])
+_ALIGN = 256
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Bytes of device memory: where they begin, how many, the package that asked for them and the line of the program."""
+
+    address: int
+    size: int
+    package: str
+    place: str
+
+
+@dataclass
+class DeviceMemory:
+    """The device memory of one process. Addresses are those that kernels see; every copy is checked against allocations."""
+
+    memory: GlobalMemory = field(default_factory=GlobalMemory)
+    live: dict[int, Allocation] = field(default_factory=dict)
+    count: int = 0
+    total_bytes: int = 0
+    live_bytes: int = 0
+    peak_bytes: int = 0
+
+    def allocate(self, size: int, package: str, initial: Bytes | None = None) -> int:
+        """The address of `size` bytes that nobody has written, or that hold `initial`; RefsimError `out-of-memory`."""
+        self.count += 1
+        name = f"allocation {self.count} of {package}"
+        address = self.memory.allocate(max(int(size), 1), name, initial=initial, align=_ALIGN)
+        self.live[address] = Allocation(address, int(size), package, caller())
+        self.total_bytes += size
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return address
+
+    def free(self, address: int) -> None:
+        """Give an allocation back; RefsimError `bad-free` for an address where none begins."""
+        if address not in self.live:
+            raise RefsimError("bad-free", f"{address:#x} is no allocation", rule="free takes what allocate returned")
+        self.live_bytes -= self.live.pop(address).size
+        self.memory.free(address)
+
+    def read(self, address: int, size: int) -> Bytes:
+        """A copy of some bytes, written or not."""
+        self._check(address, size)
+        return self.memory.read(address, size)
+
+    def write(self, address: int, content: Bytes) -> None:
+        self._check(address, content.nbytes)
+        self.memory.write(address, content)
+
+    def fill(self, address: int, pattern: bytes, count: int) -> None:
+        """`count` times the bytes of `pattern`, one behind another."""
+        self.write(address, np.tile(np.frombuffer(pattern, np.uint8), count))
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        """From one place of the device to another; bytes that nobody wrote stay so."""
+        self._check(source, size)
+        written = self.memory.written(source, size)
+        content = self.memory.read(source, size)
+        self._check(to, size)
+        self.memory.write(to, content)
+        if not written.all():
+            space = self.memory.space
+            start = to - space.base
+            space.unwritten[start : start + size] = ~written
+            region = space.region_at(start)
+            if region is not None:
+                space.initialised.discard(region.name)
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in memory of the device."""
+        return self.memory.space.region_at(address - self.memory.space.base) is not None
+
+    def allocation_of(self, address: int) -> Allocation | None:
+        """The allocation that holds an address."""
+        region = self.memory.space.region_at(address - self.memory.space.base)
+        return None if region is None else self.live.get(region.start + self.memory.space.base)
+
+    def _check(self, address: int, size: int) -> None:
+        position = int(address) - self.memory.space.base
+        region = self.memory.space.region_at(position)
+        if size and (region is None or position + size > region.end):
+            raise RefsimError(
+                "bad-copy",
+                f"{size} B at {address:#x}: {self.memory.space.describe(position, size)}",
+                rule="a copy lies within one allocation of the device",
+            )
+
+    @contextmanager
+    def mapped(self, arrays: Sequence[tuple[int, Bytes]], package: str) -> Iterator[list[int]]:
+        """Host memory on the device while a kernel runs: of each (host address, bytes) the address that the kernel sees.
+
+        What the kernel wrote is copied back. A device address is as far behind a multiple of 256 as the host's.
+        """
+        made = []
+        try:
+            for host, content in arrays:
+                self.count += 1
+                name = f"host memory {self.count} of {package} ({content.nbytes} B)"
+                made.append(
+                    self.memory.allocate(
+                        max(content.nbytes, 1), name, initial=content, align=_ALIGN, offset=host % _ALIGN
+                    )
+                )
+            yield made
+        finally:
+            for (_, content), address in zip(arrays, made, strict=False):
+                if self.memory.was_stored_to(address):
+                    content[:] = self.memory.read(address, content.nbytes)
+                self.memory.free(address)
+
+    def held(self) -> list[Held]:
+        """What was never given back, by package and place, the most bytes first."""
+        found: dict[tuple[str, str], Held] = {}
+        for each in self.live.values():
+            row = found.setdefault((each.package, each.place), Held(each.package, each.place, 0, 0))
+            row.count += 1
+            row.bytes += each.size
+        return sorted(found.values(), key=lambda row: (-row.bytes, row.place))
+
+
+def caller() -> str:
+    """File and line of the nearest frame outside refsim: the program's own."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

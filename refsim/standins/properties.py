@@ -1,0 +1,69 @@
+"""What the simulated GPU says of itself when a package asks by the driver's numbers of attributes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from refsim.ptx.machine.limits import MAX_BLOCK, MAX_GRID, MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
+from refsim.ptx.memory.space import MAX_BYTES
+from refsim.sources import CUDA_DRIVER, Source
+from refsim.standins.session import Session
+
+MEMORY_BYTES = MAX_BYTES
+WARP_SIZE = 32
+DRIVER_VERSION = 13000
+"""What cuDriverGetVersion would say: the CUDA release whose PTX and headers the simulator follows."""
+_CONSTANT_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A device attribute: its name in the driver behind CU_DEVICE_ATTRIBUTE_, its number, and its value."""
+
+    name: str
+    number: int
+    value: Callable[[Session], int]
+    source: Source = CUDA_DRIVER["CUdevice_attribute"]
+
+
+ATTRIBUTES = (
+    Attribute("MAX_THREADS_PER_BLOCK", 1, lambda _: MAX_THREADS),
+    Attribute("MAX_BLOCK_DIM_X", 2, lambda _: MAX_BLOCK[0]),
+    Attribute("MAX_BLOCK_DIM_Y", 3, lambda _: MAX_BLOCK[1]),
+    Attribute("MAX_BLOCK_DIM_Z", 4, lambda _: MAX_BLOCK[2]),
+    Attribute("MAX_GRID_DIM_X", 5, lambda _: MAX_GRID[0]),
+    Attribute("MAX_GRID_DIM_Y", 6, lambda _: MAX_GRID[1]),
+    Attribute("MAX_GRID_DIM_Z", 7, lambda _: MAX_GRID[2]),
+    Attribute("MAX_SHARED_MEMORY_PER_BLOCK", 8, lambda _: MAX_STATIC_SHARED),
+    Attribute("TOTAL_CONSTANT_MEMORY", 9, lambda _: _CONSTANT_BYTES),
+    Attribute("WARP_SIZE", 10, lambda _: WARP_SIZE),
+    Attribute("MAX_REGISTERS_PER_BLOCK", 12, lambda _: REGISTERS),
+    Attribute("MULTIPROCESSOR_COUNT", 16, lambda session: session.limits.sms),
+    Attribute("INTEGRATED", 18, lambda _: 0),
+    Attribute("CAN_MAP_HOST_MEMORY", 19, lambda _: 0),
+    Attribute("COMPUTE_MODE", 20, lambda _: 0),
+    Attribute("CONCURRENT_KERNELS", 31, lambda _: 0),
+    Attribute("ECC_ENABLED", 32, lambda _: 0),
+    Attribute("MAX_THREADS_PER_MULTIPROCESSOR", 39, lambda session: session.limits.warps * WARP_SIZE),
+    Attribute("UNIFIED_ADDRESSING", 41, lambda _: 1),
+    Attribute("COMPUTE_CAPABILITY_MAJOR", 75, lambda session: session.capability[0]),
+    Attribute("COMPUTE_CAPABILITY_MINOR", 76, lambda session: session.capability[1]),
+    Attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", 81, lambda session: session.limits.shared),
+    Attribute("MAX_REGISTERS_PER_MULTIPROCESSOR", 82, lambda _: REGISTERS),
+    Attribute("MANAGED_MEMORY", 83, lambda _: 0),
+    Attribute("COOPERATIVE_LAUNCH", 95, lambda _: 1),
+    Attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", 97, lambda session: session.limits.opt_in),
+)
+_BY_NUMBER = {row.number: row for row in ATTRIBUTES}
+
+
+def attribute(session: Session, number: int, asker: str) -> int:
+    """The value of a device attribute; one that the simulated GPU has no truth about is refused by its number."""
+    row = _BY_NUMBER.get(int(number))
+    if row is None:
+        raise session.unsupported(f"{asker} of attribute {int(number)}")
+    return row.value(session)
+
+
+def device_name(session: Session) -> str:
+    """refsim simulated sm_90a."""
+    return f"refsim simulated {session.target}"

@@ -1,0 +1,65 @@
+"""pycuda.compiler on the simulated GPU: CUDA C++ goes through NVRTC, and its PTX is what runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from refsim.device.compile import compiled
+from refsim.errors import Kind, RefsimError
+from refsim.kernel_code import KernelCode
+from refsim.standins.pycuda.driver import CompileError, Function, Module, module_from_buffer
+from refsim.standins.seams import refuse
+from refsim.standins.session import current
+
+DEFAULT_NVCC_FLAGS: list[str] = []
+
+
+class SourceModule:
+    """A module of CUDA C++, wrapped in extern "C" as PyCUDA wraps it; its lines count as the program wrote them."""
+
+    def __init__(
+        self,
+        source: str,
+        nvcc: str = "nvcc",
+        options: Sequence[str] | None = None,
+        keep: bool = False,
+        no_extern_c: bool = False,
+        arch: str | None = None,
+        code: str | None = None,
+        cache_dir: Any = None,
+        include_dirs: Sequence[str] = (),
+    ) -> None:
+        text = ptx(source, options, no_extern_c, arch, include_dirs)
+        self.module: Module = module_from_buffer(text)
+        self.get_global = self.module.get_global
+
+    def get_function(self, name: str) -> Function:
+        return self.module.get_function(name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise current().unsupported(f"pycuda.compiler.SourceModule.{name}")
+
+
+def ptx(
+    source: str,
+    options: Sequence[str] | None = None,
+    no_extern_c: bool = False,
+    arch: str | None = None,
+    include_dirs: Sequence[str] = (),
+) -> str:
+    """The PTX of a source for the run's target, or for `arch`; CompileError with NVRTC's log."""
+    text = source if no_extern_c else f'extern "C" {{\n#line 1\n{source}\n}}\n'
+    flags = tuple(DEFAULT_NVCC_FLAGS if options is None else options)
+    code = KernelCode(source=text, options=flags, include=tuple(map(Path, include_dirs)))
+    try:
+        return compiled(code, arch or current().target).text
+    except RefsimError as error:
+        if error.kind is Kind.MISSING:
+            raise
+        raise CompileError("nvcc compilation of a source failed", ["nvrtc", *flags], stderr=str(error)) from error
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("pycuda.compiler", name)

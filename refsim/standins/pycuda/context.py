@@ -1,0 +1,182 @@
+"""Contexts, the device, streams and events of PyCUDA: one simulated GPU, and everything has happened when a call returns."""
+
+from time import perf_counter
+from typing import Any
+
+from refsim.standins import properties
+from refsim.standins.properties import ATTRIBUTES, DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
+from refsim.standins.pycuda.errors import LogicError
+from refsim.standins.session import current
+
+device_attribute = type("device_attribute", (), {row.name: row.number for row in ATTRIBUTES})
+
+
+class Device:
+    """GPU 0, the simulated one."""
+
+    def __init__(self, number: int = 0) -> None:
+        _begun("cuDeviceGet")
+        if int(number) != 0:
+            raise LogicError(f"cuDeviceGet failed: invalid device ordinal {number}: one GPU is simulated")
+
+    @staticmethod
+    def count() -> int:
+        _begun("cuDeviceGetCount")
+        return 1
+
+    def name(self) -> str:
+        return device_name(current())
+
+    def compute_capability(self) -> tuple[int, int]:
+        return current().capability
+
+    def total_memory(self) -> int:
+        return MEMORY_BYTES
+
+    def pci_bus_id(self) -> str:
+        return "0000:00:00.0"
+
+    def get_attribute(self, number: int) -> int:
+        return attribute(current(), number, "pycuda.driver.Device.get_attribute")
+
+    def get_attributes(self) -> dict[int, int]:
+        """All attributes that the simulated GPU knows, by number."""
+        return {row.number: row.value(current()) for row in ATTRIBUTES}
+
+    def __getattr__(self, name: str) -> int:
+        number = getattr(device_attribute, name.upper(), None)
+        if name.startswith("__") or number is None:
+            raise (
+                AttributeError(name) if name.startswith("_") else current().unsupported(f"pycuda.driver.Device.{name}")
+            )
+        return self.get_attribute(number)
+
+    def make_context(self, flags: int = 0) -> "Context":
+        made = Context(self)
+        made.push()
+        return made
+
+    def retain_primary_context(self) -> "Context":
+        return Context(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class Context:
+    """A context of the one GPU; memory is common to all of them."""
+
+    _stack: list["Context"] = []  # noqa: RUF012 - the contexts of the process, the current one last
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def push(self) -> None:
+        Context._stack.append(self)
+
+    @staticmethod
+    def pop() -> None:
+        if not Context._stack:
+            raise LogicError("cuCtxPopCurrent failed: invalid device context")
+        Context._stack.pop()
+
+    def detach(self) -> None:
+        if self in Context._stack:
+            Context._stack.remove(self)
+
+    @staticmethod
+    def get_current() -> "Context | None":
+        return Context._stack[-1] if Context._stack else None
+
+    @staticmethod
+    def get_device() -> Device:
+        return needed("cuCtxGetDevice").device
+
+    @staticmethod
+    def synchronize() -> None:
+        needed("cuCtxSynchronize")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise current().unsupported(f"pycuda.driver.Context.{name}")
+
+
+def needed(call: str) -> Context:
+    """The current context; without one every call of the driver fails."""
+    if not Context._stack:
+        raise LogicError(f"{call} failed: invalid device context: no currently active context?")
+    return Context._stack[-1]
+
+
+_INIT = [False]
+
+
+def init(flags: int = 0) -> None:
+    _INIT[0] = True
+
+
+def _begun(call: str) -> None:
+    if not _INIT[0]:
+        raise LogicError(f"{call} failed: initialization error: pycuda.driver.init() comes first")
+
+
+def get_version() -> tuple[int, int, int]:
+    return DRIVER_VERSION // 1000, DRIVER_VERSION % 1000 // 10, 0
+
+
+def get_driver_version() -> int:
+    return DRIVER_VERSION
+
+
+def mem_get_info() -> tuple[int, int]:
+    """Free and all bytes of device memory."""
+    needed("cuMemGetInfo")
+    return properties.MEMORY_BYTES - current().memory.live_bytes, properties.MEMORY_BYTES
+
+
+class Stream:
+    """A stream: what it is given has happened at once."""
+
+    def __init__(self, flags: int = 0) -> None:
+        needed("cuStreamCreate")
+        self.handle = id(self)
+
+    def synchronize(self) -> None:
+        needed("cuStreamSynchronize")
+
+    def is_done(self) -> bool:
+        return True
+
+    def wait_for_event(self, event: "Event") -> None:
+        needed("cuStreamWaitEvent")
+
+
+class Event:
+    """A moment; times between two are the simulator's own, not a GPU's."""
+
+    def __init__(self, flags: int = 0) -> None:
+        needed("cuEventCreate")
+        self._at: float | None = None
+
+    def record(self, stream: Stream | None = None) -> "Event":
+        self._at = perf_counter()
+        return self
+
+    def synchronize(self) -> "Event":
+        return self
+
+    def query(self) -> bool:
+        return True
+
+    def time_since(self, event: "Event") -> float:
+        """Milliseconds from another event to this one."""
+        if self._at is None or event._at is None:
+            raise LogicError("cuEventElapsedTime failed: an event was not recorded")
+        return (self._at - event._at) * 1e3
+
+    def time_till(self, event: "Event") -> float:
+        return event.time_since(self)

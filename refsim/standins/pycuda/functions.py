@@ -1,0 +1,207 @@
+"""Modules and functions of PyCUDA: PTX that is loaded, and launches with arguments as PyCUDA packs them."""
+
+import re
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from refsim.ptx.machine.launch import place_variables
+from refsim.ptx.machine.limits import MAX_THREADS
+from refsim.ptx.machine.resources import registers_used
+from refsim.standins.pycuda.context import Event, needed
+from refsim.standins.pycuda.errors import LogicError, as_pycuda
+from refsim.standins.pycuda.memory import PACKAGE, ArgumentHandler, PointerHolderBase
+from refsim.standins.session import LoadedModule, current
+
+
+class function_attribute:  # noqa: N801 - PyCUDA's own name
+    """The numbers of what a function is asked: CUfunction_attribute."""
+
+    MAX_THREADS_PER_BLOCK, SHARED_SIZE_BYTES, CONST_SIZE_BYTES, LOCAL_SIZE_BYTES, NUM_REGS = range(5)
+    MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+
+class Module:
+    """A module of PTX."""
+
+    def __init__(self, loaded: LoadedModule) -> None:
+        self._loaded = loaded
+
+    def get_function(self, name: str) -> "Function":
+        with as_pycuda("cuModuleGetFunction"):
+            return Function(self._loaded, self._loaded.entry(name))
+
+    def get_global(self, name: str) -> tuple[int, int]:
+        """Address and bytes of a variable."""
+        with as_pycuda("cuModuleGetGlobal"):
+            return self._loaded.variable(name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise current().unsupported(f"pycuda.driver.Module.{name}")
+
+
+def module_from_buffer(buffer: Any, options: Sequence[Any] = (), message_handler: Any = None) -> Module:
+    """A module of a PTX text; machine code is refused."""
+    needed("cuModuleLoadDataEx")
+    with as_pycuda("cuModuleLoadDataEx"):
+        return Module(current().load(buffer if isinstance(buffer, str) else bytes(buffer), PACKAGE))
+
+
+def module_from_file(filename: str) -> Module:
+    return module_from_buffer(Path(filename).read_bytes())
+
+
+class Function:
+    """An entry that can be launched."""
+
+    def __init__(self, loaded: LoadedModule, entry: str) -> None:
+        self._loaded, self._entry = loaded, entry
+        self.arg_format = ""
+
+    def __call__(
+        self,
+        *args: Any,
+        grid: Sequence[int] = (1, 1),
+        block: Sequence[int] | None = None,
+        stream: Any = None,
+        shared: int = 0,
+        texrefs: Sequence[Any] = (),
+        time_kernel: bool = False,
+    ) -> float | None:
+        if block is None:
+            raise ValueError("must specify block size")
+        if texrefs:
+            raise current().unsupported("pycuda.driver.Function with texrefs", "texture references")
+        values, handlers = _packed(args)
+        for handler in handlers:
+            handler.pre_call(stream)
+        began = perf_counter()
+        self._launch(grid, block, values, shared)
+        seconds = perf_counter() - began
+        for handler in handlers:
+            handler.post_call(stream)
+        return seconds if time_kernel else None
+
+    def prepare(self, arg_types: Sequence[Any], texrefs: Sequence[Any] = ()) -> "Function":
+        """The types of the arguments: letters of struct, NumPy types; anything else is a pointer."""
+        if texrefs:
+            raise current().unsupported("pycuda.driver.Function.prepare with texrefs", "texture references")
+        self.arg_format = "".join(map(_letters, arg_types))
+        return self
+
+    def prepared_call(self, grid: Any, block: Any, *args: Any, shared_size: int = 0) -> None:
+        self._launch(grid, block, _by_format(self.arg_format, args), shared_size)
+
+    def prepared_async_call(self, grid: Any, block: Any, stream: Any, *args: Any, shared_size: int = 0) -> None:
+        self._launch(grid, block, _by_format(self.arg_format, args), shared_size)
+
+    def prepared_timed_call(self, grid: Any, block: Any, *args: Any, shared_size: int = 0) -> Callable[[], float]:
+        """A function that tells the seconds that the simulated launch took."""
+        start, end = Event().record(), Event()
+        self._launch(grid, block, _by_format(self.arg_format, args), shared_size)
+        end.record()
+        return lambda: end.time_since(start) * 1e-3
+
+    def get_attribute(self, number: int) -> int:
+        program, names = self._loaded.program, function_attribute
+        placed = place_variables(
+            program.module,
+            program.code(self._entry).function,
+            program.key,
+            program.target,
+            self._loaded.session.memory.memory,
+        )
+        known = {
+            names.MAX_THREADS_PER_BLOCK: MAX_THREADS,
+            names.SHARED_SIZE_BYTES: placed.shared_bytes,
+            names.LOCAL_SIZE_BYTES: placed.local_bytes,
+            names.NUM_REGS: registers_used(program.text, self._entry, program.target),
+        }
+        value = known.get(number)
+        if value is None:
+            raise current().unsupported(f"pycuda.driver.Function.get_attribute({number})")
+        return value
+
+    def set_attribute(self, number: int, value: int) -> None:
+        if number != function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:  # which every launch may take here
+            raise current().unsupported(f"pycuda.driver.Function.set_attribute({number})")
+
+    def set_cache_config(self, config: Any) -> None:
+        """No result depends on how caches are divided."""
+
+    def __getattr__(self, name: str) -> int:
+        number = getattr(function_attribute, name.upper(), None)
+        if name.startswith("_") or number is None:
+            raise (
+                AttributeError(name)
+                if name.startswith("_")
+                else current().unsupported(f"pycuda.driver.Function.{name}")
+            )
+        return self.get_attribute(number)
+
+    def _launch(self, grid: Any, block: Any, values: Sequence[bytes], shared: int) -> None:
+        needed("cuLaunchKernel")
+        with as_pycuda("cuLaunchKernel"):
+            printed = self._loaded.launch(self._entry, tuple(grid), tuple(block), values, int(shared or 0))
+        sys.stdout.write("".join(printed))
+
+
+def _packed(args: Sequence[Any]) -> tuple[list[bytes], list[ArgumentHandler]]:
+    """The bytes of each argument by PyCUDA's rules, and the host arrays that are copied around the launch."""
+    values, handlers = [], []
+    for number, argument in enumerate(args):
+        if isinstance(argument, ArgumentHandler):
+            handlers.append(argument)
+            values.append(_pointer(argument.get_device_alloc()))
+        elif isinstance(argument, np.generic | np.ndarray):
+            values.append(argument.tobytes())
+        elif isinstance(argument, PointerHolderBase):
+            values.append(_pointer(argument))
+        elif (interface := getattr(argument, "__cuda_array_interface__", None)) is not None:
+            values.append(_pointer(interface["data"][0]))
+        elif hasattr(argument, "gpudata"):
+            values.append(_pointer(argument.gpudata))
+        else:
+            raise TypeError(f"invalid type on parameter #{number} (0-based)")
+    return values, handlers
+
+
+def _pointer(address: Any) -> bytes:
+    return (0 if address is None else int(address)).to_bytes(8, "little")
+
+
+def _letters(kind: Any) -> str:
+    """The format of an argument type of prepare."""
+    if isinstance(kind, str):
+        return kind
+    if isinstance(kind, np.dtype) or (isinstance(kind, type) and issubclass(kind, np.number)):
+        element = np.dtype(kind)
+        return f"{element.itemsize}s" if element.kind == "V" else element.char
+    return "P"
+
+
+def _by_format(letters: str, args: Sequence[Any]) -> list[bytes]:
+    """The bytes of arguments whose types were prepared."""
+    wanted: list[str] = []
+    for count, letter in re.findall(r"(\d*)([a-zA-Z?])", letters):
+        wanted += [f"{count}s"] if letter == "s" else [letter] * int(count or 1)
+    if len(wanted) != len(args):
+        raise LogicError(f"{len(args)} arguments where {len(wanted)} were prepared")
+    return [_one(letter, argument) for letter, argument in zip(wanted, args, strict=True)]
+
+
+def _one(letter: str, argument: Any) -> bytes:
+    if letter.endswith("s"):
+        return np.asarray(argument).tobytes()
+    if letter == "P":
+        return _pointer(getattr(argument, "gpudata", argument))
+    if letter in "FD":
+        return np.asarray(argument, np.dtype(letter)).tobytes()
+    return struct.pack(f"<{letter}" if letter not in "lL" else letter, argument)

@@ -1,0 +1,233 @@
+"""pycuda.gpuarray on the simulated GPU: memory with a shape, and arithmetic of elements by kernels that are compiled for it."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.standins.pycuda.compiler import SourceModule
+from refsim.standins.pycuda.driver import mem_alloc, memcpy_dtod, memcpy_dtoh, memcpy_htod
+from refsim.standins.pycuda.functions import Function
+from refsim.standins.pycuda.tools import dtype_to_ctype
+from refsim.standins.pycuda.vectors import vec
+from refsim.standins.seams import refuse
+from refsim.standins.session import current
+
+__all__ = ["GPUArray", "arange", "empty", "empty_like", "to_gpu", "to_gpu_async", "vec", "zeros", "zeros_like"]
+
+_THREADS = 256
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+
+
+class GPUArray:
+    """A contiguous array of the device; `gpudata` is its memory, `shape`, `strides` and `dtype` are NumPy's."""
+
+    __array_priority__ = 100
+
+    def __init__(
+        self,
+        shape: Any,
+        dtype: Any,
+        allocator: Any = mem_alloc,
+        base: Any = None,
+        gpudata: Any = None,
+        strides: Any = None,
+        order: str = "C",
+    ) -> None:
+        self.shape = tuple(int(each) for each in np.atleast_1d(np.asarray(shape, np.int64)))
+        self.dtype = np.dtype(dtype)
+        self.size, self.order, self.base, self.allocator = prod(self.shape), order, base, allocator
+        self.nbytes = self.size * self.dtype.itemsize
+        self.strides = _strides(self.shape, self.dtype.itemsize, order)
+        if strides is not None and tuple(strides) != self.strides:
+            raise current().unsupported("pycuda.gpuarray.GPUArray with strides", "arrays with gaps")
+        self.gpudata = gpudata if gpudata is not None else allocator(self.nbytes) if self.nbytes else None
+
+    @property
+    def ptr(self) -> int:
+        return 0 if self.gpudata is None else int(self.gpudata)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "strides": self.strides,
+            "data": (self.ptr, False),
+            "typestr": self.dtype.str,
+            "stream": None,
+            "version": 3,
+        }
+
+    def set(self, array: NDArray[Any], stream: Any = None) -> None:
+        if array.size != self.size or array.dtype != self.dtype:
+            raise ValueError("ary and self must be the same size and dtype")
+        memcpy_htod(self.gpudata, np.asarray(array, order="F" if self.order == "F" else "C"))
+
+    def get(self, ary: NDArray[Any] | None = None, pagelocked: bool = False) -> NDArray[Any]:
+        """A copy on the host."""
+        made: NDArray[Any] = np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C") if ary is None else ary
+        if self.size:
+            memcpy_dtoh(made, self.gpudata)
+        return made
+
+    def copy(self) -> "GPUArray":
+        made = empty_like(self)
+        memcpy_dtod(made.gpudata, self.gpudata, self.nbytes)
+        return made
+
+    def fill(self, value: Any, stream: Any = None) -> "GPUArray":
+        self.set(np.full(self.shape, value, self.dtype))
+        return self
+
+    def reshape(self, *shape: Any) -> "GPUArray":
+        """The same memory in another shape; one extent may be -1."""
+        wanted = tuple(shape[0]) if len(shape) == 1 and not np.isscalar(shape[0]) else shape
+        wanted = np.empty(self.shape, np.bool_).reshape(wanted).shape
+        return GPUArray(wanted, self.dtype, self.allocator, self, self.gpudata, order=self.order)
+
+    def ravel(self) -> "GPUArray":
+        return self.reshape(self.size)
+
+    def astype(self, dtype: Any) -> "GPUArray":
+        return self if self.dtype == dtype else _elementwise("x[i]", dtype, self)
+
+    def __getitem__(self, index: Any) -> "GPUArray":
+        """A run of whole rows: a slice of the first axis without a step."""
+        if not isinstance(index, slice) or index.step not in (None, 1) or self.order == "F":
+            raise current().unsupported("pycuda.gpuarray.GPUArray indexing", f"[{index!r}]: a slice of whole rows is")
+        first, last, _ = index.indices(self.shape[0])
+        shape = (max(last - first, 0), *self.shape[1:])
+        return GPUArray(shape, self.dtype, self.allocator, self, self.ptr + first * self.strides[0])
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0
+
+    def __neg__(self) -> "GPUArray":
+        return _elementwise("-(T)x[i]", self.dtype, self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise current().unsupported(f"pycuda.gpuarray.GPUArray.{name}")
+
+
+def _operation(name: str, sign: str) -> None:
+    """The operator on the left, on the right, and in place."""
+
+    def left(self: GPUArray, other: Any) -> GPUArray:
+        return _elementwise(f"(T)x[i] {sign} {_second(other)}", _common(self, other, sign), self, other)
+
+    def right(self: GPUArray, other: Any) -> GPUArray:
+        return _elementwise(f"{_second(other)} {sign} (T)x[i]", _common(self, other, sign), self, other)
+
+    def in_place(self: GPUArray, other: Any) -> GPUArray:
+        made = _elementwise(f"(T)x[i] {sign} {_second(other)}", self.dtype, self, other)
+        memcpy_dtod(self.gpudata, made.gpudata, self.nbytes)
+        return self
+
+    setattr(GPUArray, f"__{name}__", left)
+    setattr(GPUArray, f"__r{name}__", right)
+    setattr(GPUArray, f"__i{name}__", in_place)
+
+
+for _word, _sign in _OPERATORS.items():
+    _operation(_word, _sign)
+
+
+def _second(other: Any) -> str:
+    return "(T)y[i]" if isinstance(other, GPUArray) else "(T)y"
+
+
+def _common(one: GPUArray, other: Any, sign: str) -> np.dtype[Any]:
+    kind = np.result_type(one.dtype, other.dtype if isinstance(other, GPUArray) else other)
+    return np.dtype(np.result_type(kind, np.float32)) if sign == "/" and kind.kind in "iub" else kind
+
+
+def _elementwise(expression: str, dtype: Any, one: GPUArray, other: Any = None) -> GPUArray:
+    """A new array whose element i is an expression of x[i] and y[i] (or y), in the type T of the result."""
+    made = GPUArray(one.shape, dtype, one.allocator, order=one.order)
+    kinds: list[str] = [dtype_to_ctype(made.dtype), dtype_to_ctype(one.dtype)]
+    if isinstance(other, GPUArray):
+        if other.shape != one.shape:
+            raise current().unsupported("pycuda.gpuarray broadcasting", f"{one.shape} with {other.shape}")
+        second = f", const {dtype_to_ctype(other.dtype)} *y"
+    else:
+        second = "" if other is None else f", {kinds[0]} y"
+    source = (
+        f"typedef {kinds[0]} T;\n"
+        f"__global__ void elementwise(T *z, const {kinds[1]} *x{second}, unsigned n) {{\n"
+        f"    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n"
+        f"        z[i] = {expression};\n}}\n"
+    )
+    values = [] if other is None else [other if isinstance(other, GPUArray) else made.dtype.type(other)]
+    if one.size:
+        kernel = _kernel(source)
+        kernel(
+            made,
+            one,
+            *values,
+            np.uint32(one.size),
+            grid=(min(-(-one.size // _THREADS), 1024), 1),
+            block=(_THREADS, 1, 1),
+        )
+    return made
+
+
+_KERNELS: dict[str, Function] = {}
+
+
+def _kernel(source: str) -> Function:
+    if source not in _KERNELS:
+        _KERNELS[source] = SourceModule(source).get_function("elementwise")
+    return _KERNELS[source]
+
+
+def _strides(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
+    """Bytes from one element to the next along each axis of a contiguous array."""
+    if order == "F":
+        return tuple(itemsize * prod(shape[:axis]) for axis in range(len(shape)))
+    return tuple(itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def empty(shape: Any, dtype: Any, allocator: Any = mem_alloc, order: str = "C") -> GPUArray:
+    return GPUArray(shape, dtype, allocator, order=order)
+
+
+def zeros(shape: Any, dtype: Any = np.float64, allocator: Any = mem_alloc, order: str = "C") -> GPUArray:
+    return GPUArray(shape, dtype, allocator, order=order).fill(0)
+
+
+def empty_like(other: GPUArray, dtype: Any = None) -> GPUArray:
+    return GPUArray(other.shape, dtype or other.dtype, other.allocator, order=other.order)
+
+
+def zeros_like(other: GPUArray, dtype: Any = None) -> GPUArray:
+    return empty_like(other, dtype).fill(0)
+
+
+def to_gpu(array: NDArray[Any], allocator: Any = mem_alloc) -> GPUArray:
+    """A copy of a host array on the device."""
+    host = np.asarray(array)
+    is_fortran = host.flags.f_contiguous and not host.flags.c_contiguous
+    made = GPUArray(host.shape, host.dtype, allocator, order="F" if is_fortran else "C")
+    if made.size:
+        made.set(host)
+    return made
+
+
+def to_gpu_async(array: NDArray[Any], allocator: Any = mem_alloc, stream: Any = None) -> GPUArray:
+    return to_gpu(array, allocator)
+
+
+def arange(*args: Any, dtype: Any = None) -> GPUArray:
+    return to_gpu(np.arange(*args, dtype=dtype))
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("pycuda.gpuarray", name)

@@ -1,0 +1,230 @@
+"""Device memory and copies of PyCUDA."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.standins.pycuda.context import needed
+from refsim.standins.pycuda.errors import LogicError, as_pycuda
+from refsim.standins.session import Session, current
+
+PACKAGE = "pycuda"
+
+
+class PointerHolderBase:
+    """Something with a device address; `get_pointer` of a subclass tells it."""
+
+    def get_pointer(self) -> int:
+        raise NotImplementedError
+
+    def __int__(self) -> int:
+        return int(self.get_pointer())
+
+    __index__ = __int__
+
+    def as_buffer(self, size: int, offset: int = 0) -> Any:
+        raise current().unsupported("pycuda.driver.PointerHolderBase.as_buffer", "device memory is not the host's")
+
+
+class DeviceAllocation(PointerHolderBase):
+    """Bytes of the device, given back with the object or by `free`."""
+
+    def __init__(self, address: int, session: Session) -> None:
+        self._address, self._session, self._is_live = address, session, True
+
+    def get_pointer(self) -> int:
+        return self._address
+
+    def free(self) -> None:
+        if not self._is_live:
+            raise LogicError("DeviceAllocation.free: the memory was freed already")
+        self._is_live = False
+        self._session.memory.free(self._address)
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_live", False):
+            self.free()
+
+
+class PooledDeviceAllocation(DeviceAllocation):
+    """An allocation that came from a pool."""
+
+
+def mem_alloc(nbytes: int) -> DeviceAllocation:
+    needed("cuMemAlloc")
+    if int(nbytes) <= 0:
+        raise LogicError("cuMemAlloc failed: invalid argument: an allocation has at least one byte")
+    session = current()
+    with as_pycuda("cuMemAlloc"):
+        return DeviceAllocation(session.memory.allocate(int(nbytes), PACKAGE), session)
+
+
+def mem_alloc_like(array: Any) -> DeviceAllocation:
+    return mem_alloc(array.nbytes)
+
+
+def mem_alloc_pitch(width: int, height: int, access_size: int) -> tuple[DeviceAllocation, int]:
+    """Rows at multiples of 512 bytes: the allocation and the bytes from row to row."""
+    pitch = -(-int(width) // 512) * 512
+    return mem_alloc(pitch * int(height)), pitch
+
+
+def host_bytes(call: str, array: Any, *, writable: bool = False) -> NDArray[np.uint8]:
+    """The bytes of a host buffer, without a copy; an array in Fortran order as it lies in memory."""
+    is_array = isinstance(array, np.ndarray)
+    if is_array and not (array.flags.c_contiguous or array.flags.f_contiguous):
+        raise LogicError(f"{call} failed: the host array is not contiguous")
+    try:
+        flat = array.ravel(order="K").view(np.uint8) if is_array else np.frombuffer(array, np.uint8)
+    except (TypeError, ValueError, BufferError) as error:
+        raise LogicError(f"{call} failed: {type(array).__name__} is no buffer of the host") from error
+    if writable and not flat.flags.writeable:
+        raise LogicError(f"{call} failed: the host buffer is read-only")
+    return flat
+
+
+def memcpy_htod(dest: Any, src: Any) -> None:
+    needed("cuMemcpyHtoD")
+    with as_pycuda("cuMemcpyHtoD"):
+        current().memory.write(int(dest), host_bytes("cuMemcpyHtoD", src))
+
+
+def memcpy_htod_async(dest: Any, src: Any, stream: Any = None) -> None:
+    memcpy_htod(dest, src)
+
+
+def memcpy_dtoh(dest: Any, src: Any) -> None:
+    needed("cuMemcpyDtoH")
+    with as_pycuda("cuMemcpyDtoH"):
+        flat = host_bytes("cuMemcpyDtoH", dest, writable=True)
+        flat[:] = current().memory.read(int(src), flat.nbytes)
+
+
+def memcpy_dtoh_async(dest: Any, src: Any, stream: Any = None) -> None:
+    memcpy_dtoh(dest, src)
+
+
+def memcpy_dtod(dest: Any, src: Any, size: int) -> None:
+    needed("cuMemcpyDtoD")
+    with as_pycuda("cuMemcpyDtoD"):
+        current().memory.copy(int(dest), int(src), int(size))
+
+
+def memcpy_dtod_async(dest: Any, src: Any, size: int, stream: Any = None) -> None:
+    memcpy_dtod(dest, src, size)
+
+
+def _filled(call: str, dest: Any, value: int, count: int, width: int) -> None:
+    needed(call)
+    with as_pycuda(call):
+        pattern = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "little")
+        current().memory.fill(int(dest), pattern, int(count))
+
+
+def memset_d8(dest: Any, value: int, count: int) -> None:
+    _filled("cuMemsetD8", dest, value, count, 1)
+
+
+def memset_d16(dest: Any, value: int, count: int) -> None:
+    _filled("cuMemsetD16", dest, value, count, 2)
+
+
+def memset_d32(dest: Any, value: int, count: int) -> None:
+    _filled("cuMemsetD32", dest, value, count, 4)
+
+
+def memset_d8_async(dest: Any, value: int, count: int, stream: Any = None) -> None:
+    memset_d8(dest, value, count)
+
+
+def memset_d16_async(dest: Any, value: int, count: int, stream: Any = None) -> None:
+    memset_d16(dest, value, count)
+
+
+def memset_d32_async(dest: Any, value: int, count: int, stream: Any = None) -> None:
+    memset_d32(dest, value, count)
+
+
+def to_device(buffer: Any) -> DeviceAllocation:
+    """A copy of a host buffer on the device."""
+    content = memoryview(buffer).tobytes()
+    made = mem_alloc(len(content))
+    memcpy_htod(made, content)
+    return made
+
+
+def from_device(address: Any, shape: Any, dtype: Any, order: Any = "C") -> NDArray[Any]:
+    made: NDArray[Any] = np.empty(shape, dtype, order)
+    memcpy_dtoh(made, address)
+    return made
+
+
+def from_device_like(address: Any, other: NDArray[Any]) -> NDArray[Any]:
+    made = np.empty_like(other)
+    memcpy_dtoh(made, address)
+    return made
+
+
+def pagelocked_empty(shape: Any, dtype: Any, order: Any = "C", mem_flags: int = 0) -> NDArray[Any]:
+    """Memory of the host; that it could be paged out makes no difference here."""
+    needed("cuMemHostAlloc")
+    if mem_flags:
+        raise current().unsupported("pycuda.driver.pagelocked_empty", "mapped memory (mem_flags)")
+    made: NDArray[Any] = np.empty(shape, dtype, order)
+    return made
+
+
+def pagelocked_zeros(shape: Any, dtype: Any, order: Any = "C", mem_flags: int = 0) -> NDArray[Any]:
+    made = pagelocked_empty(shape, dtype, order, mem_flags)
+    made.fill(0)
+    return made
+
+
+def pagelocked_empty_like(array: NDArray[Any], mem_flags: int = 0) -> NDArray[Any]:
+    return pagelocked_empty(array.shape, array.dtype, _order(array), mem_flags)
+
+
+def pagelocked_zeros_like(array: NDArray[Any], mem_flags: int = 0) -> NDArray[Any]:
+    return pagelocked_zeros(array.shape, array.dtype, _order(array), mem_flags)
+
+
+def _order(array: NDArray[Any]) -> str:
+    return "C" if array.flags.c_contiguous else "F"
+
+
+class ArgumentHandler:
+    """A host array that is copied around a launch."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.dev_alloc: DeviceAllocation | None = None
+
+    def get_device_alloc(self) -> DeviceAllocation:
+        if self.dev_alloc is None:
+            self.dev_alloc = mem_alloc_like(self.array)
+        return self.dev_alloc
+
+    def pre_call(self, stream: Any) -> None:
+        """Before the launch."""
+
+    def post_call(self, stream: Any) -> None:
+        """Behind it."""
+
+
+class In(ArgumentHandler):
+    """Copied to the device before the launch."""
+
+    def pre_call(self, stream: Any) -> None:
+        memcpy_htod(self.get_device_alloc(), self.array)
+
+
+class Out(ArgumentHandler):
+    """Copied back behind the launch."""
+
+    def post_call(self, stream: Any) -> None:
+        memcpy_dtoh(self.array, self.get_device_alloc())
+
+
+class InOut(In, Out):
+    """Both."""

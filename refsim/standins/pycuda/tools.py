@@ -1,0 +1,72 @@
+"""pycuda.tools on the simulated GPU: what programs and their tests ask of it."""
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refsim.standins.pycuda.context import Context, Device, init
+from refsim.standins.seams import refuse
+
+_C_TYPES = {
+    "b1": "bool",
+    "i1": "signed char",
+    "u1": "unsigned char",
+    "i2": "short",
+    "u2": "unsigned short",
+    "i4": "int",
+    "u4": "unsigned int",
+    "i8": "long long",
+    "u8": "unsigned long long",
+    "f4": "float",
+    "f8": "double",
+}
+
+
+def dtype_to_ctype(dtype: Any) -> str:
+    """What C++ calls a NumPy type: float for float32."""
+    element = np.dtype(dtype)
+    name = _C_TYPES.get(f"{element.kind}{element.itemsize}")
+    if name is None:
+        raise ValueError(f"unable to map dtype '{element}'")
+    return name
+
+
+def make_default_context(make: Callable[[Device], Context] | None = None) -> Context:
+    init()
+    device = get_default_device()
+    return device.make_context() if make is None else make(device)
+
+
+def get_default_device(default: int = 0) -> Device:
+    return Device(default)
+
+
+def bitlog2(number: int) -> int:
+    """The place of the highest bit: bitlog2(17) is 4."""
+    return int(number).bit_length() - 1
+
+
+def clear_context_caches() -> None:
+    """Nothing is kept by context here."""
+
+
+def mark_cuda_test(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """A test with a context of its own around it."""
+
+    @functools.wraps(inner)
+    def run(*args: Any, **kwargs: Any) -> None:
+        context = make_default_context()
+        try:
+            inner(*args, **kwargs)
+        finally:
+            context.detach()
+            gc.collect()
+
+    return run
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("pycuda.tools", name)

@@ -1,0 +1,167 @@
+"""What a process did on the simulated GPU, as data: kernels, what was refused, memory, the tests that asked for it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from refsim.errors import RefsimError
+
+FINDING, REFUSED, INEXACT, ASSUMED, EXACT = "finding", "refused", "inexact", "assumed", "exact"
+STATUSES = (FINDING, REFUSED, INEXACT, ASSUMED, EXACT)
+"""What a kernel's launches were, the gravest first."""
+KEPT = 8
+"""How many shapes of a kernel, and how many places of allocations, are told apart."""
+
+
+@dataclass
+class Said:
+    """A finding, a warning or a refusal as text: what `RefsimError` holds."""
+
+    code: str
+    what: str
+    where: str = ""
+    rule: str = ""
+    help: str = ""
+
+    @classmethod
+    def of(cls, error: RefsimError) -> "Said":
+        return cls(error.code, error.what, error.where, error.rule, error.help)
+
+    @property
+    def line(self) -> str:
+        return f"[{self.code}] {self.what}" + (f", at {self.where}" if self.where else "")
+
+
+@dataclass
+class KernelRecord:
+    """All launches of one entry of one module: `launches` of them, `shapes` their grids and blocks, the first few.
+
+    `inexact`, `assumed` and `contractions` are statements whose bits are open, another chip's, or ptxas's choice; `findings`
+    what checks recorded or stopped at, `refused` what the simulator does not do.
+    """
+
+    name: str
+    package: str
+    target: str
+    launches: int = 0
+    threads: int = 0
+    seconds: float = 0.0
+    shapes: list[str] = field(default_factory=list)
+    inexact: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    findings: list[Said] = field(default_factory=list)
+    warnings: list[Said] = field(default_factory=list)
+    refused: list[Said] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        """The gravest word of STATUSES that is true of any launch."""
+        true = {FINDING: self.findings, REFUSED: self.refused, INEXACT: self.inexact, ASSUMED: self.assumed}
+        return next((word for word, said in true.items() if said), EXACT)
+
+    def took(self, shape: str, threads: int, seconds: float) -> None:
+        """One launch more."""
+        self.launches += 1
+        self.threads += threads
+        self.seconds += seconds
+        if shape not in self.shapes and len(self.shapes) < KEPT:
+            self.shapes.append(shape)
+
+    def merge(self, other: "KernelRecord") -> None:
+        """What another process saw of the same kernel."""
+        for name in ("launches", "threads", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("shapes", "inexact", "assumed", "findings", "warnings", "refused"):
+            add(getattr(self, name), getattr(other, name))
+
+
+@dataclass
+class TestRecord:
+    """What one test of pytest asked of the GPU; `held_bytes` it had allocated more of when it ended than when it began."""
+
+    launches: int = 0
+    inexact: int = 0
+    findings: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    held_bytes: int = 0
+
+    __test__ = False  # pytest takes a class of this name for a group of tests
+
+    def merge(self, other: "TestRecord") -> None:
+        for name in ("launches", "inexact", "held_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("findings", "refused"):
+            add(getattr(self, name), getattr(other, name))
+
+
+@dataclass
+class Held:
+    """Device memory that nobody gave back: the package that allocated it, the line of the program, how much."""
+
+    package: str
+    place: str
+    count: int
+    bytes: int
+
+
+@dataclass
+class RunRecord:
+    """What one process did; `refused` counts the functions that were asked for and are not simulated, by their names."""
+
+    target: str
+    kernels: list[KernelRecord] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    tests: dict[str, TestRecord] = field(default_factory=dict)
+    allocations: int = 0
+    allocated_bytes: int = 0
+    peak_bytes: int = 0
+    held: list[Held] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Itself as JSON holds it, with the status of each kernel."""
+        found = asdict(self)
+        for said, kernel in zip(found["kernels"], self.kernels, strict=True):
+            said["status"] = kernel.status
+        return found
+
+    def count(self, status: str) -> int:
+        return sum(kernel.status == status for kernel in self.kernels)
+
+
+def add(known: list[Any], more: Iterable[Any]) -> None:
+    """What is not there yet, in order."""
+    known.extend(each for each in more if each not in known)
+
+
+def of_json(found: dict[str, Any]) -> RunRecord:
+    """What `to_json` wrote."""
+    kernels = []
+    for row in found["kernels"]:
+        lists = {name: [Said(**said) for said in row[name]] for name in ("findings", "warnings", "refused")}
+        kernels.append(KernelRecord(**{**{key: row[key] for key in row if key != "status"}, **lists}))
+    tests = {name: TestRecord(**row) for name, row in found["tests"].items()}
+    held = [Held(**row) for row in found["held"]]
+    return RunRecord(**{**found, "kernels": kernels, "tests": tests, "held": held})
+
+
+def merged(records: Sequence[RunRecord], target: str) -> RunRecord:
+    """The processes of one run as one; the peak is the largest of any."""
+    whole = RunRecord(target)
+    known: dict[tuple[str, str, str], KernelRecord] = {}
+    for record in records:
+        for kernel in record.kernels:
+            key = (kernel.package, kernel.name, kernel.target)
+            if key in known:
+                known[key].merge(kernel)
+            else:
+                known[key] = kernel
+        for name, count in record.refused.items():
+            whole.refused[name] = whole.refused.get(name, 0) + count
+        for name, test in record.tests.items():
+            whole.tests.setdefault(name, TestRecord()).merge(test)
+        whole.allocations += record.allocations
+        whole.allocated_bytes += record.allocated_bytes
+        whole.peak_bytes = max(whole.peak_bytes, record.peak_bytes)
+        whole.held += record.held
+    whole.kernels = sorted(known.values(), key=lambda each: (each.package, each.name))
+    return whole

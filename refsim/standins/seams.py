@@ -1,0 +1,83 @@
+"""Which modules a stand-in takes the place of, and the import hook that puts it there.
+
+One row a module. A row of a package whose other modules have no row stands for the whole package: what is not there is
+refused by its name, whether the package is installed or not.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from refsim.errors import RefsimError
+from refsim.standins.session import current
+
+
+@dataclass(frozen=True)
+class Seam:
+    """A module of somebody's, and the one of refsim that is imported in its place; `whole`: no other below it is let in."""
+
+    name: str
+    module: str
+    whole: bool = True
+
+
+SEAMS = (
+    Seam("pycuda", "refsim.standins.pycuda"),
+    Seam("pycuda.autoinit", "refsim.standins.pycuda.autoinit"),
+    Seam("pycuda.autoprimaryctx", "refsim.standins.pycuda.autoinit"),
+    Seam("pycuda.compiler", "refsim.standins.pycuda.compiler"),
+    Seam("pycuda.driver", "refsim.standins.pycuda.driver"),
+    Seam("pycuda.gpuarray", "refsim.standins.pycuda.gpuarray"),
+    Seam("pycuda.tools", "refsim.standins.pycuda.tools"),
+)
+_BY_NAME = {row.name: row for row in SEAMS}
+_WHOLE = tuple(f"{row.name}." for row in SEAMS if row.whole)
+
+
+class StandInLoader(Loader):
+    """Gives a module of refsim under another name: one object under both, so that its classes are one."""
+
+    def __init__(self, row: Seam) -> None:
+        self.row = row
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        made = importlib.import_module(self.row.module)
+        self.own = made.__spec__
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.own  # the import system has put the other name's there
+
+
+class StandInFinder(MetaPathFinder):
+    """Finds stand-ins before anything that is installed, and refuses what belongs to their packages and is not simulated."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        row = _BY_NAME.get(fullname)
+        if row is not None:
+            inner = any(name.startswith(f"{fullname}.") for name in _BY_NAME)
+            return ModuleSpec(fullname, StandInLoader(row), is_package=inner)
+        if fullname.startswith(_WHOLE):
+            raise ModuleNotFoundError(str(current().unsupported(f"module {fullname}")), name=fullname)
+        return None
+
+
+def install() -> None:
+    """Put the stand-ins before everything else that is imported from now on; RefsimError `seam-too-late`."""
+    late = [row.name for row in SEAMS if row.name in sys.modules]
+    if late:
+        raise RefsimError("seam-too-late", f"{late[0]} is imported already", rule="stand-ins come before the program")
+    sys.meta_path.insert(0, StandInFinder())
+
+
+def refuse(package: str, name: str) -> Exception:
+    """What a stand-in's module raises for a name that it does not have: private names are no function of the package."""
+    if name.startswith("_"):
+        return AttributeError(name)
+    return current().unsupported(f"{package}.{name}")

@@ -1,0 +1,264 @@
+"""One simulated GPU for a whole process: modules, launches, and a record of all that was done on it.
+
+Stand-ins share it (`current()`), so that memory of one package is memory of another's kernels.
+"""
+
+import gc
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from refsim.device.compile import compiled
+from refsim.errors import Kind, RefsimError
+from refsim.kernel_code import KernelCode
+from refsim.ptx import Checks, Extents, Program, SchedulePolicy, is_fault, load
+from refsim.ptx.machine.launch import place_variables
+from refsim.ptx.machine.limits import Limits, limits_of
+from refsim.ptx.machine.program import trace_of
+from refsim.ptx.text.source_names import demangled
+from refsim.standins.memory import DeviceMemory
+from refsim.standins.records import KernelRecord, RunRecord, Said, TestRecord, add
+from refsim.targets import target_named
+
+TEST_VARIABLE = "PYTEST_CURRENT_TEST"
+_BINARIES = {b"\x7fELF": "a cubin", b"\x50\xed\x55\xba": "a fat binary"}
+
+
+class UnsupportedError(RefsimError, AttributeError, NotImplementedError):
+    """Something of a package that the simulated GPU does not do; `what` names it."""
+
+    __hash__ = Exception.__hash__
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked for: the target, one schedule and its seed, the limits of a launch and of a test in seconds,
+    checks that are not made, and `arithmetic` as `Program.launch` takes it."""
+
+    target: str = "sm_90a"
+    policy: SchedulePolicy = "eager"
+    seed: int = 0
+    launch_seconds: float = 600.0
+    test_seconds: float = 0.0
+    without: tuple[str, ...] = ()
+    arithmetic: Any = "silicon"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, found: dict[str, Any]) -> "Settings":
+        return cls(**{**found, "without": tuple(found["without"])})
+
+
+@dataclass
+class Session:
+    """The simulated GPU of a process and what was done on it."""
+
+    settings: Settings = field(default_factory=Settings)
+    memory: DeviceMemory = field(default_factory=DeviceMemory)
+    kernels: dict[tuple[str, str], KernelRecord] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    tests: dict[str, TestRecord] = field(default_factory=dict)
+    programs: dict[str, Program] = field(default_factory=dict)
+    loads: int = 0
+
+    @property
+    def target(self) -> str:
+        return self.settings.target
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """(9, 0) for sm_90a."""
+        major, minor = divmod(target_named(self.target).number, 10)
+        return major, minor
+
+    @property
+    def limits(self) -> Limits:
+        return limits_of(self.target)
+
+    def compiled(self, source: str, options: Sequence[str] = (), **more: Any) -> str:
+        """PTX of CUDA C++ by NVRTC; RefsimError `compile-error` with the log."""
+        return compiled(KernelCode(source=source, options=tuple(options), **more), self.target).text
+
+    def load(self, image: bytes | str, package: str) -> "LoadedModule":
+        """A module with variables of its own; `image` is PTX. RefsimError `not-ptx` for machine code."""
+        text = _text(image)
+        if text not in self.programs:
+            self.programs[text] = load(text, self.target)
+        self.loads += 1
+        kept = self.programs[text]
+        # The number makes the variables of each load its own, as a second cuModuleLoadData does.
+        program = Program(kept.module, kept.target, f"{self.loads:06x}{kept.sha256}", kept.text, kept._codes)
+        return LoadedModule(self, program, package)
+
+    def unsupported(self, name: str, why: str = "", help: str = "") -> UnsupportedError:
+        """The error for something of a package that is not simulated, by its name; the report counts it."""
+        self.refused[name] = self.refused.get(name, 0) + 1
+        self._of_test("refused", name)
+        return UnsupportedError(
+            "unsupported-function", f"{name} is not simulated" + (f": {why}" if why else ""), "", "", help, Kind.MISSING
+        )
+
+    def record(self) -> RunRecord:
+        """What was done up to now."""
+        gc.collect()  # objects in circles give their memory back as others do
+        memory = self.memory
+        kernels = list(self.kernels.values())
+        return RunRecord(
+            self.target,
+            kernels,
+            self.refused,
+            self.tests,
+            memory.count,
+            memory.total_bytes,
+            memory.peak_bytes,
+            memory.held(),
+        )
+
+    def test(self) -> TestRecord | None:
+        """The record of the test that pytest runs now."""
+        name = os.environ.get(TEST_VARIABLE, "").rpartition(" (")[0]
+        return self.tests.setdefault(name, TestRecord()) if name else None
+
+    def _of_test(self, name: str, said: str) -> None:
+        if (test := self.test()) is not None:
+            add(getattr(test, name), [said])
+
+
+@dataclass
+class LoadedModule:
+    """A module on the simulated GPU: its entries can be launched, its variables have addresses."""
+
+    session: Session
+    program: Program
+    package: str
+
+    def entry(self, name: str) -> str:
+        """The entry of a name in PTX or C++; RefsimError `unknown-entry` with the nearest."""
+        return self.program.code(name).function.name
+
+    def parameter_sizes(self, entry: str) -> tuple[int, ...]:
+        """Bytes of each parameter of an entry."""
+        return tuple(each.size for each in self.program.entries[entry])
+
+    def variable(self, name: str) -> tuple[int, int]:
+        """Address and bytes of a global or constant variable, by its name in PTX; RefsimError `unknown-symbol`."""
+        memory = self.session.memory.memory
+        for function in self.program.module.functions.values():
+            if function.is_entry:
+                code = self.program.code(function.name)
+                symbols = place_variables(
+                    self.program.module, code.function, self.program.key, self.program.target, memory
+                ).symbols
+                found = self.program.module.variables.get(name)
+                if found is not None and name in symbols and found.space in ("global", "const"):
+                    return symbols[name], found.size
+        raise RefsimError("unknown-symbol", f"the module has no variable {name!r}", help="its name as the PTX has it")
+
+    def launch(
+        self,
+        entry: str,
+        grid: Extents,
+        block: Extents,
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        *,
+        cluster: Extents | None = None,
+        cooperative: bool = False,
+        programmatic: bool = False,
+    ) -> list[str]:
+        """Run an entry; what its threads printed. `args` are bytes or NumPy scalars of the parameters' sizes.
+
+        Findings that do not stop a kernel are recorded. A fault and a refusal are recorded and raised, as RefsimError.
+        """
+        session, settings = self.session, self.session.settings
+        record = self._record(entry)
+        began = perf_counter()
+        shape, threads = _shape(grid, block)
+        checks = Checks(*("record",) * 4, seconds=settings.launch_seconds, off=settings.without)
+        try:
+            made, _ = self.program.prepared(
+                entry,
+                grid,
+                block,
+                list(args),
+                shared_bytes=shared_bytes,
+                memory=session.memory.memory,
+                policy=settings.policy,
+                seed=settings.seed,
+                arithmetic=settings.arithmetic,
+                checks=checks,
+                cluster=cluster,
+                cooperative=cooperative,
+                programmatic=programmatic,
+            )
+            findings = made.run()
+        except RefsimError as error:
+            add(record.findings if is_fault(error) else record.refused, [Said.of(error)])
+            session._of_test("findings" if is_fault(error) else "refused", error.code)
+            record.took(shape, threads, perf_counter() - began)
+            raise
+        trace = trace_of(entry, made, findings)
+        record.took(shape, threads, perf_counter() - began)
+        add(record.inexact, (*trace.inexact, *trace.idealised, *map(str, trace.contractions)))
+        add(record.assumed, trace.assumed)
+        add(record.findings, map(Said.of, trace.findings))
+        add(record.warnings, map(Said.of, trace.warnings))
+        if (test := session.test()) is not None:
+            test.launches += 1
+            test.inexact += not trace.is_exact
+            add(test.findings, [each.code for each in trace.findings])
+        return [text for _, text in findings.printed]
+
+    def _record(self, entry: str) -> KernelRecord:
+        session = self.session
+        key = (self.package, entry)
+        if key not in session.kernels:
+            session.kernels[key] = KernelRecord(demangled(entry), self.package, session.target)
+        return session.kernels[key]
+
+
+def _shape(grid: Extents, block: Extents) -> tuple[str, int]:
+    """A launch's extents in words, and its threads; 0 of what are none, which the launch refuses."""
+    try:
+        sizes = [np.atleast_1d(np.asarray(each, np.int64)) for each in (grid, block)]
+    except (TypeError, ValueError, OverflowError):
+        return f"{grid!r:.40} of {block!r:.40}", 0
+    words = ["x".join(str(int(number)) for number in each) for each in sizes]
+    return " of ".join(words), int(np.prod(sizes[0]) * np.prod(sizes[1]))
+
+
+def _text(image: bytes | str) -> str:
+    """The PTX of an image as a driver takes it: text, perhaps with a zero behind it."""
+    raw = image.encode() if isinstance(image, str) else bytes(image)
+    what = next((word for magic, word in _BINARIES.items() if raw.startswith(magic)), "")
+    if what or b".version" not in raw:
+        raise RefsimError(
+            "not-ptx",
+            f"{what or 'an image without PTX'} of {len(raw)} B",
+            rule="the simulated GPU executes PTX, not machine code",
+            help="load the PTX that it was made from: nvcc -ptx, or a SourceModule",
+            kind=Kind.MISSING,
+        )
+    return raw.rstrip(b"\0").decode(errors="replace")
+
+
+_CURRENT: list[Session] = []
+
+
+def current() -> Session:
+    """The session of this process; begun with the usual settings where nobody began one."""
+    if not _CURRENT:
+        _CURRENT.append(Session())
+    return _CURRENT[0]
+
+
+def begin(settings: Settings) -> Session:
+    """The session of this process with settings of its own, in place of any other."""
+    _CURRENT[:] = [Session(settings)]
+    return _CURRENT[0]

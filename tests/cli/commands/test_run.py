@@ -1,0 +1,173 @@
+"""refsim run: programs started with the stand-ins in place, what is reported of them, exit codes."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from refsim.device import toolchain
+from refsim.standins import programs
+from refsim.standins.programs import ProgramRun
+from refsim.standins.records import KernelRecord, RunRecord, Said
+from tests.standins.kernels import DOUBLE, RACE
+
+PROGRAM = """
+import sys
+import numpy as np
+import pycuda.autoinit
+import pycuda.driver as cuda
+
+kernel = cuda.module_from_file(sys.argv[1] + ".ptx").get_function(sys.argv[1])
+y = cuda.to_device(np.ones(64, np.float32))
+arguments = (y, y, np.uint32(32)) if sys.argv[1] == "double" else (y,)
+kernel(*arguments, block=(32, 1, 1))
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def ran(refsim, tmp_path: Path):
+    """Runs the program: the kernel, its own exit code, options of refsim run."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for name, text in (("double", DOUBLE), ("race", RACE)):
+        (tmp_path / f"{name}.ptx").write_text(text)
+
+    def run(kernel, code, *options):
+        return refsim("run", *options, "--", "python", "program.py", kernel, str(code))
+
+    return run
+
+
+def test_a_program_runs_and_is_reported(ran, tmp_path):
+    done = ran("double", 0, "-o", "report.json", "--junit", "junit.xml", "--strict")
+    assert done.code == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["exit_code"], report["launches"], report["kernels_exact"]) == (0, 1, 1)
+    assert [(row["status"], row["kernel"], row["package"]) for row in report["kernels"]] == [
+        ("exact", "double", "pycuda")
+    ]
+    assert report["held_bytes"] == 256
+    assert report["held"][0]["place"] == "program.py:8"
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+    assert [(case.get("classname"), case.get("name"), len(case)) for case in suite] == [
+        ("program", "python program.py double 0", 0),
+        ("pycuda", "double", 1),
+    ]
+
+
+SAID = Said("race", "two threads write", "source.cu:2")
+
+
+@pytest.mark.parametrize(("code", "seen", "options", "wanted"), [
+    (0, {}, ("--strict",), 0),
+    (3, {}, (), 1),
+    (0, {"findings": [SAID]}, (), 1),
+    (0, {"inexact": ["source.cu:3"]}, (), 0),
+    (0, {"inexact": ["source.cu:3"]}, ("--strict",), 5),
+    (0, {"assumed": ["source.cu:3"]}, ("--strict",), 5),
+    (0, {"refused": [SAID]}, ("--strict",), 5),
+    (1, {"inexact": ["source.cu:3"]}, ("--strict",), 1),
+])  # fmt: skip
+def test_the_exit_code_says_how_it_went(refsim, monkeypatch, code, seen, options, wanted):
+    record = RunRecord("sm_90a", [KernelRecord("k", "pycuda", "sm_90a", 1, 32, 0.1, ["1 of 32"], **seen)])
+    monkeypatch.setattr(programs, "run_program", lambda command, settings: ProgramRun(command, code, record, 1, 0))
+    done = refsim("run", *options, "--", "python", "program.py")
+    assert done.code == wanted
+    assert f"program's exit code    {code}" in done.out
+    assert all(getattr(each, "code", each) in done.out for rows in seen.values() for each in rows)
+
+
+def test_a_finding_is_a_failure_of_junit(ran, tmp_path):
+    done = ran("race", 0, "--junit", "junit.xml")
+    assert done.code == 1
+    assert "tests asked for the GPU" not in done.out  # this test is none of the program's
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+    assert suite.get("failures") == "1"
+    assert "[race]" in suite.find("testcase/failure").text
+
+
+@pytest.mark.parametrize(("command", "code", "error"), [
+    ((), 2, "no-command"),
+    (("no-such-program",), 4, "no-command"),
+    (("python", "-S", "-c", "pass"), 4, "stand-ins-did-not-start"),
+])  # fmt: skip
+def test_what_cannot_be_started_is_said(refsim, command, code, error):
+    done = refsim("run", "--", *command)
+    assert (done.code, done.out) == (code, "")
+    assert f"[{error}]" in done.err
+
+
+@pytest.mark.parametrize(
+    "option", [("--policy", "hasty"), ("--arithmetic", "guess"), ("--target", "sm_1"), ("--seed", "x")]
+)
+def test_options_are_checked_before_anything_runs(refsim, option, tmp_path):
+    assert refsim("run", *option, "--", "python", "-c", "open('ran', 'w')").code == 2
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_file_that_python_would_have_run_is_run_too(refsim, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("open('customised', 'w').close()")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
+    assert refsim("run", "--", "python", "-c", "import pycuda; assert pycuda.VERSION >= (2024,)").code == 0
+    assert (tmp_path / "customised").exists()
+
+
+TESTS = """
+import time
+import numpy as np
+import pycuda.driver as cuda
+import pytest
+from pycuda.tools import mark_cuda_test
+
+KEPT = []
+
+@mark_cuda_test
+def test_that_keeps():
+    KEPT.append(cuda.mem_alloc(100))
+
+@mark_cuda_test
+def test_that_asks():
+    cuda.matrix_to_array(np.zeros((2, 2)), "C")
+
+def test_that_takes_long():
+    for _ in range(200):
+        time.sleep(0.1)
+"""
+
+
+def test_tests_have_a_limit_and_are_told_apart(refsim, tmp_path):
+    (tmp_path / "test_gpu.py").write_text(textwrap.dedent(TESTS))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    done = refsim(
+        "run",
+        "--test-seconds",
+        "0.5",
+        "-o",
+        "r.json",
+        "--",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml=j.xml",
+    )
+    assert done.code == 1
+    cases = {case.get("name"): case for case in ElementTree.parse(tmp_path / "j.xml").iter("testcase")}
+    assert "test-timeout" in cases["test_that_takes_long"].find("failure").text
+    assert "pycuda.driver.matrix_to_array is not simulated" in cases["test_that_asks"].find("failure").text
+    assert len(cases["test_that_keeps"]) == 0
+    tests = json.loads((tmp_path / "r.json").read_text())["tests"]
+    assert tests["test_gpu.py::test_that_asks"]["refused"] == ["pycuda.driver.matrix_to_array"]
+
+
+@pytest.mark.skipif(toolchain.find_toolchain() is None, reason="NVRTC is not installed: pip install 'refsim[sim]'")
+def test_the_program_of_the_page_prints_what_the_page_shows():
+    root = Path(__file__).parents[3]
+    shown = (root / "docs/run.md").read_text().partition("$ refsim run -- python docs/programs/normalise_rows.py\n")[2]
+    command = [sys.executable, "-m", "refsim", "run", "--", "python", "docs/programs/normalise_rows.py"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == shown.partition("```")[0]

@@ -1,0 +1,146 @@
+"""The simulated GPU of a process: modules of their own, launches with what was seen of them, refusals by name."""
+
+import json
+
+import numpy as np
+import pytest
+
+from refsim.errors import RefsimError
+from refsim.standins.records import ASSUMED, EXACT, FINDING, INEXACT, REFUSED, KernelRecord, Said, merged, of_json
+from refsim.standins.session import Session, Settings
+from tests.standins.kernels import DOUBLE, OPEN, RACE
+
+
+def launched(session, text, entry, *args, block=32):
+    return session.load(text, "test").launch(entry, 1, block, args)
+
+
+def vector(session, values):
+    return np.uint64(session.memory.allocate(4 * len(values), "test", np.asarray(values, np.float32).view(np.uint8)))
+
+
+def floats(session, address, count):
+    return session.memory.read(int(address), 4 * count).view(np.float32).tolist()
+
+
+def test_a_kernel_runs_and_is_recorded():
+    session = Session()
+    x, y = vector(session, [1, 2, 3]), np.uint64(session.memory.allocate(12, "test"))
+    launched(session, DOUBLE, "double", y, x, np.uint32(3))
+    assert floats(session, y, 3) == [2, 4, 6]
+    (kernel,) = session.record().kernels
+    assert (kernel.name, kernel.package, kernel.launches, kernel.threads, kernel.status) == (
+        "double",
+        "test",
+        1,
+        32,
+        EXACT,
+    )
+    assert kernel.shapes == ["1 of 32"]
+
+
+def test_each_load_has_variables_of_its_own():
+    session = Session()
+    modules = [session.load(DOUBLE, "test") for _ in range(2)]
+    places = [module.variable("factor") for module in modules]
+    assert [size for _, size in places] == [4, 4]
+    assert places[0] != places[1]
+    session.memory.memory.write(places[0][0], np.float32([5]))
+    x, y = vector(session, [1.0]), vector(session, [0.0])
+    for module, wanted in zip(modules, (5.0, 2.0), strict=True):
+        module.launch("double", 1, 1, [y, x, np.uint32(1)])
+        assert floats(session, y, 1) == [wanted]
+    with pytest.raises(RefsimError, match="unknown-symbol"):
+        modules[0].variable("factory")
+
+
+def test_a_race_is_recorded_and_the_program_goes_on():
+    session = Session()
+    y = vector(session, [0.0])
+    launched(session, RACE, "race", y)
+    (kernel,) = session.record().kernels
+    assert kernel.status == FINDING
+    assert [said.code for said in kernel.findings] == ["race"]
+    assert "line" in kernel.findings[0].where
+    assert "[race]" in kernel.findings[0].line
+
+
+def test_a_check_that_is_left_out_finds_nothing():
+    session = Session(Settings(without=("race",)))
+    launched(session, RACE, "race", vector(session, [0.0]))
+    assert session.record().kernels[0].status == EXACT
+
+
+def test_bits_that_ptxas_may_choose_are_told():
+    session = Session()
+    launched(session, OPEN, "open", vector(session, [1.0, 2.0]), block=1)
+    (kernel,) = session.record().kernels
+    assert kernel.status == INEXACT
+    assert len(kernel.inexact) == 1
+
+
+def test_a_fault_is_a_finding_and_is_raised():
+    session = Session()
+    with pytest.raises(RefsimError, match="out-of-bounds"):
+        launched(session, DOUBLE, "double", np.uint64(8), vector(session, [1.0]), np.uint32(1))
+    assert session.record().kernels[0].status == FINDING
+
+
+def test_an_argument_of_another_size_is_refused():
+    session = Session()
+    with pytest.raises(RefsimError, match="argument-size"):
+        launched(session, DOUBLE, "double", np.uint64(8), np.uint32(1), np.uint32(1))
+    assert session.record().kernels[0].status == REFUSED
+
+
+@pytest.mark.parametrize("image", [b"\x7fELF....", b"\x50\xed\x55\xba", b"", "nothing"])
+def test_machine_code_is_refused(image):
+    with pytest.raises(RefsimError, match="not-ptx"):
+        Session().load(image, "test")
+
+
+def test_what_is_not_simulated_is_counted_by_name():
+    session = Session()
+    for _ in range(2):
+        error = session.unsupported("package.function", "it needs textures")
+        assert isinstance(error, AttributeError)
+        assert isinstance(error, NotImplementedError)
+        assert "package.function is not simulated: it needs textures" in str(error)
+    assert session.record().refused == {"package.function": 2}
+
+
+def test_a_launch_belongs_to_the_test_that_pytest_runs(request):
+    session = Session()
+    launched(session, RACE, "race", vector(session, [0.0]))
+    session.unsupported("package.function")
+    (name,) = session.tests
+    assert name.endswith(request.node.name)
+    assert (session.tests[name].launches, session.tests[name].findings) == (1, ["race"])
+    assert session.tests[name].refused == ["package.function"]
+
+
+def test_records_of_processes_become_one_and_survive_json():
+    session = Session()
+    launched(session, RACE, "race", vector(session, [0.0]))
+    session.unsupported("package.function")
+    record = session.record()
+    once = of_json(json.loads(json.dumps(record.to_json())))
+    assert once == record
+    both = merged([once, of_json(record.to_json())], "sm_90a")
+    assert both.kernels[0].launches == 2
+    assert len(both.kernels[0].findings) == 1
+    assert both.refused == {"package.function": 2}
+    assert both.allocations == 2
+
+
+def test_the_gravest_word_is_the_status():
+    kernel, said = KernelRecord("k", "test", "sm_90a"), Said("code", "what")
+    assert kernel.status == EXACT
+    for name, value, wanted in (
+        ("assumed", ["line"], ASSUMED),
+        ("inexact", ["line"], INEXACT),
+        ("refused", [said], REFUSED),
+        ("findings", [said], FINDING),
+    ):
+        setattr(kernel, name, value)
+        assert kernel.status == wanted
