@@ -15,7 +15,10 @@ from tests.examples import ROOT, Example, examples, run, same
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL = [example for page in PAGES for example in examples(page)]
 RUN = [example for example in ALL if example.reason is None]
-FOLDERS = {"docs/seeing-inside.md": ["tests/cli/kernels/turn.ptx"]}
+FOLDERS = {
+    "docs/seeing-inside.md": ["tests/cli/kernels/turn.ptx"],
+    "docs/run.md": ["docs/programs/normalise_rows.py"],
+}
 """What a page says that it starts with; all have the folder gpu of the checkout."""
 
 LARGER = ["every bundled kernel, a minute"]

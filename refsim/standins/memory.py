@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx import GlobalMemory
-from refsim.standins.records import Held
+from refsim.standins.records import HeldMemory
 
 Bytes = NDArray[np.uint8]
 _OURS = str(Path(__file__).parents[1])
@@ -127,11 +127,11 @@ class DeviceMemory:
                     content[:] = self.memory.read(address, content.nbytes)
                 self.memory.free(address)
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldMemory]:
         """What was never given back, by package and place, the most bytes first."""
-        found: dict[tuple[str, str], Held] = {}
+        found: dict[tuple[str, str], HeldMemory] = {}
         for each in self.live.values():
-            row = found.setdefault((each.package, each.place), Held(each.package, each.place, 0, 0))
+            row = found.setdefault((each.package, each.place), HeldMemory(each.package, each.place, 0, 0))
             row.count += 1
             row.bytes += each.size
         return sorted(found.values(), key=lambda row: (-row.bytes, row.place))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TextIO
 
 from refsim.errors import Kind, RefsimError
 from refsim.standins.records import RunRecord, merged, of_json
@@ -90,17 +91,29 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def _waited(words: list[str], environment: dict[str, str]) -> int:
     """The exit code of a command, 128 + n of one that signal n ended; Ctrl-C reaches it too, and it ends first."""
+    into = None if _is_a_file(sys.stdout) else subprocess.PIPE
     try:
-        process = subprocess.Popen(words, env=environment)
+        process = subprocess.Popen(words, env=environment, stdout=into, text=True)
     except OSError as problem:
         raise RefsimError(
             "no-command",
             f"{words[0]} cannot be started: {(problem.strerror or str(problem)).lower()}",
             kind=Kind.MISSING,
         ) from problem
-    try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        raise
+    with process:
+        try:
+            for line in process.stdout or ():
+                sys.stdout.write(line)
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
     return 128 - code if code < 0 else code
+
+
+def _is_a_file(stream: TextIO) -> bool:
+    """Whether a process can write to a stream itself: one in a notebook, or in a test, has no file."""
+    try:
+        return stream.fileno() >= 0
+    except (AttributeError, OSError):
+        return False

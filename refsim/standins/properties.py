@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from refsim.ptx.machine.limits import MAX_BLOCK, MAX_GRID, MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
 from refsim.ptx.memory.space import MAX_BYTES
 from refsim.sources import CUDA_DRIVER, Source
-from refsim.standins.session import Session
+from refsim.standins.session import GpuSession
 
 MEMORY_BYTES = MAX_BYTES
 WARP_SIZE = 32
@@ -21,7 +21,7 @@ class Attribute:
 
     name: str
     number: int
-    value: Callable[[Session], int]
+    value: Callable[[GpuSession], int]
     source: Source = CUDA_DRIVER["CUdevice_attribute"]
 
 
@@ -56,7 +56,7 @@ ATTRIBUTES = (
 _BY_NUMBER = {row.number: row for row in ATTRIBUTES}
 
 
-def attribute(session: Session, number: int, asker: str) -> int:
+def attribute(session: GpuSession, number: int, asker: str) -> int:
     """The value of a device attribute; one that the simulated GPU has no truth about is refused by its number."""
     row = _BY_NUMBER.get(int(number))
     if row is None:
@@ -64,6 +64,6 @@ def attribute(session: Session, number: int, asker: str) -> int:
     return row.value(session)
 
 
-def device_name(session: Session) -> str:
+def device_name(session: GpuSession) -> str:
     """refsim simulated sm_90a."""
     return f"refsim simulated {session.target}"

@@ -2,13 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from refsim.errors import RefsimError
 
-FINDING, REFUSED, INEXACT, ASSUMED, EXACT = "finding", "refused", "inexact", "assumed", "exact"
-STATUSES = (FINDING, REFUSED, INEXACT, ASSUMED, EXACT)
-"""What a kernel's launches were, the gravest first."""
+
+class Fidelity(StrEnum):
+    """What the launches of a kernel were, the gravest first: found wrong, not done, bits that are open or another chip's."""
+
+    FINDING = "finding"
+    REFUSED = "refused"
+    INEXACT = "inexact"
+    ASSUMED = "assumed"
+    EXACT = "exact"
+
+
 KEPT = 8
 """How many shapes of a kernel, and how many places of allocations, are told apart."""
 
@@ -36,7 +45,7 @@ class Said:
 class KernelRecord:
     """All launches of one entry of one module: `launches` of them, `shapes` their grids and blocks, the first few.
 
-    `inexact`, `assumed` and `contractions` are statements whose bits are open, another chip's, or ptxas's choice; `findings`
+    `inexact` and `assumed` are statements whose bits are open (or ptxas's choice), or another chip's; `findings`
     what checks recorded or stopped at, `refused` what the simulator does not do.
     """
 
@@ -54,10 +63,15 @@ class KernelRecord:
     refused: list[Said] = field(default_factory=list)
 
     @property
-    def status(self) -> str:
-        """The gravest word of STATUSES that is true of any launch."""
-        true = {FINDING: self.findings, REFUSED: self.refused, INEXACT: self.inexact, ASSUMED: self.assumed}
-        return next((word for word, said in true.items() if said), EXACT)
+    def status(self) -> Fidelity:
+        """The gravest word that is true of any launch."""
+        true = {
+            Fidelity.FINDING: self.findings,
+            Fidelity.REFUSED: self.refused,
+            Fidelity.INEXACT: self.inexact,
+            Fidelity.ASSUMED: self.assumed,
+        }
+        return next((word for word, said in true.items() if said), Fidelity.EXACT)
 
     def took(self, shape: str, threads: int, seconds: float) -> None:
         """One launch more."""
@@ -95,7 +109,7 @@ class TestRecord:
 
 
 @dataclass
-class Held:
+class HeldMemory:
     """Device memory that nobody gave back: the package that allocated it, the line of the program, how much."""
 
     package: str
@@ -115,7 +129,7 @@ class RunRecord:
     allocations: int = 0
     allocated_bytes: int = 0
     peak_bytes: int = 0
-    held: list[Held] = field(default_factory=list)
+    held: list[HeldMemory] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Itself as JSON holds it, with the status of each kernel."""
@@ -140,7 +154,7 @@ def of_json(found: dict[str, Any]) -> RunRecord:
         lists = {name: [Said(**said) for said in row[name]] for name in ("findings", "warnings", "refused")}
         kernels.append(KernelRecord(**{**{key: row[key] for key in row if key != "status"}, **lists}))
     tests = {name: TestRecord(**row) for name, row in found["tests"].items()}
-    held = [Held(**row) for row in found["held"]]
+    held = [HeldMemory(**row) for row in found["held"]]
     return RunRecord(**{**found, "kernels": kernels, "tests": tests, "held": held})
 
 

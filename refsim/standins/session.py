@@ -56,7 +56,7 @@ class Settings:
 
 
 @dataclass
-class Session:
+class GpuSession:
     """The simulated GPU of a process and what was done on it."""
 
     settings: Settings = field(default_factory=Settings)
@@ -85,7 +85,7 @@ class Session:
         """PTX of CUDA C++ by NVRTC; RefsimError `compile-error` with the log."""
         return compiled(KernelCode(source=source, options=tuple(options), **more), self.target).text
 
-    def load(self, image: bytes | str, package: str) -> "LoadedModule":
+    def load(self, image: bytes | str, package: str) -> "SimulatedModule":
         """A module with variables of its own; `image` is PTX. RefsimError `not-ptx` for machine code."""
         text = _text(image)
         if text not in self.programs:
@@ -94,7 +94,7 @@ class Session:
         kept = self.programs[text]
         # The number makes the variables of each load its own, as a second cuModuleLoadData does.
         program = Program(kept.module, kept.target, f"{self.loads:06x}{kept.sha256}", kept.text, kept._codes)
-        return LoadedModule(self, program, package)
+        return SimulatedModule(self, program, package)
 
     def unsupported(self, name: str, why: str = "", help: str = "") -> UnsupportedError:
         """The error for something of a package that is not simulated, by its name; the report counts it."""
@@ -131,10 +131,10 @@ class Session:
 
 
 @dataclass
-class LoadedModule:
+class SimulatedModule:
     """A module on the simulated GPU: its entries can be launched, its variables have addresses."""
 
-    session: Session
+    session: GpuSession
     program: Program
     package: str
 
@@ -248,17 +248,17 @@ def _text(image: bytes | str) -> str:
     return raw.rstrip(b"\0").decode(errors="replace")
 
 
-_CURRENT: list[Session] = []
+_CURRENT: list[GpuSession] = []
 
 
-def current() -> Session:
+def current() -> GpuSession:
     """The session of this process; begun with the usual settings where nobody began one."""
     if not _CURRENT:
-        _CURRENT.append(Session())
+        _CURRENT.append(GpuSession())
     return _CURRENT[0]
 
 
-def begin(settings: Settings) -> Session:
+def begin(settings: Settings) -> GpuSession:
     """The session of this process with settings of its own, in place of any other."""
-    _CURRENT[:] = [Session(settings)]
+    _CURRENT[:] = [GpuSession(settings)]
     return _CURRENT[0]

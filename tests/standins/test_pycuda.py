@@ -9,7 +9,7 @@ import pytest
 from refsim.device import toolchain
 from refsim.standins import session as sessions
 from refsim.standins.pycuda import compiler, driver, gpuarray, tools
-from refsim.standins.session import Session, UnsupportedError
+from refsim.standins.session import GpuSession, UnsupportedError
 from tests.standins.kernels import DOUBLE, RACE
 
 needs_nvrtc = pytest.mark.skipif(
@@ -20,7 +20,7 @@ needs_nvrtc = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """A GPU of its own, with a context."""
-    monkeypatch.setattr(sessions, "_CURRENT", [Session()])
+    monkeypatch.setattr(sessions, "_CURRENT", [GpuSession()])
     driver.init()
     context = driver.Device(0).make_context()
     yield sessions.current()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
-from refsim.standins.records import ASSUMED, EXACT, FINDING, INEXACT, REFUSED, KernelRecord, Said, merged, of_json
-from refsim.standins.session import Session, Settings
+from refsim.standins.records import Fidelity, KernelRecord, Said, merged, of_json
+from refsim.standins.session import GpuSession, Settings
 from tests.standins.kernels import DOUBLE, OPEN, RACE
 
 
@@ -24,7 +24,7 @@ def floats(session, address, count):
 
 
 def test_a_kernel_runs_and_is_recorded():
-    session = Session()
+    session = GpuSession()
     x, y = vector(session, [1, 2, 3]), np.uint64(session.memory.allocate(12, "test"))
     launched(session, DOUBLE, "double", y, x, np.uint32(3))
     assert floats(session, y, 3) == [2, 4, 6]
@@ -34,13 +34,13 @@ def test_a_kernel_runs_and_is_recorded():
         "test",
         1,
         32,
-        EXACT,
+        Fidelity.EXACT,
     )
     assert kernel.shapes == ["1 of 32"]
 
 
 def test_each_load_has_variables_of_its_own():
-    session = Session()
+    session = GpuSession()
     modules = [session.load(DOUBLE, "test") for _ in range(2)]
     places = [module.variable("factor") for module in modules]
     assert [size for _, size in places] == [4, 4]
@@ -55,52 +55,52 @@ def test_each_load_has_variables_of_its_own():
 
 
 def test_a_race_is_recorded_and_the_program_goes_on():
-    session = Session()
+    session = GpuSession()
     y = vector(session, [0.0])
     launched(session, RACE, "race", y)
     (kernel,) = session.record().kernels
-    assert kernel.status == FINDING
+    assert kernel.status == Fidelity.FINDING
     assert [said.code for said in kernel.findings] == ["race"]
     assert "line" in kernel.findings[0].where
     assert "[race]" in kernel.findings[0].line
 
 
 def test_a_check_that_is_left_out_finds_nothing():
-    session = Session(Settings(without=("race",)))
+    session = GpuSession(Settings(without=("race",)))
     launched(session, RACE, "race", vector(session, [0.0]))
-    assert session.record().kernels[0].status == EXACT
+    assert session.record().kernels[0].status == Fidelity.EXACT
 
 
 def test_bits_that_ptxas_may_choose_are_told():
-    session = Session()
+    session = GpuSession()
     launched(session, OPEN, "open", vector(session, [1.0, 2.0]), block=1)
     (kernel,) = session.record().kernels
-    assert kernel.status == INEXACT
+    assert kernel.status == Fidelity.INEXACT
     assert len(kernel.inexact) == 1
 
 
 def test_a_fault_is_a_finding_and_is_raised():
-    session = Session()
+    session = GpuSession()
     with pytest.raises(RefsimError, match="out-of-bounds"):
         launched(session, DOUBLE, "double", np.uint64(8), vector(session, [1.0]), np.uint32(1))
-    assert session.record().kernels[0].status == FINDING
+    assert session.record().kernels[0].status == Fidelity.FINDING
 
 
 def test_an_argument_of_another_size_is_refused():
-    session = Session()
+    session = GpuSession()
     with pytest.raises(RefsimError, match="argument-size"):
         launched(session, DOUBLE, "double", np.uint64(8), np.uint32(1), np.uint32(1))
-    assert session.record().kernels[0].status == REFUSED
+    assert session.record().kernels[0].status == Fidelity.REFUSED
 
 
 @pytest.mark.parametrize("image", [b"\x7fELF....", b"\x50\xed\x55\xba", b"", "nothing"])
 def test_machine_code_is_refused(image):
     with pytest.raises(RefsimError, match="not-ptx"):
-        Session().load(image, "test")
+        GpuSession().load(image, "test")
 
 
 def test_what_is_not_simulated_is_counted_by_name():
-    session = Session()
+    session = GpuSession()
     for _ in range(2):
         error = session.unsupported("package.function", "it needs textures")
         assert isinstance(error, AttributeError)
@@ -110,7 +110,7 @@ def test_what_is_not_simulated_is_counted_by_name():
 
 
 def test_a_launch_belongs_to_the_test_that_pytest_runs(request):
-    session = Session()
+    session = GpuSession()
     launched(session, RACE, "race", vector(session, [0.0]))
     session.unsupported("package.function")
     (name,) = session.tests
@@ -120,7 +120,7 @@ def test_a_launch_belongs_to_the_test_that_pytest_runs(request):
 
 
 def test_records_of_processes_become_one_and_survive_json():
-    session = Session()
+    session = GpuSession()
     launched(session, RACE, "race", vector(session, [0.0]))
     session.unsupported("package.function")
     record = session.record()
@@ -135,12 +135,12 @@ def test_records_of_processes_become_one_and_survive_json():
 
 def test_the_gravest_word_is_the_status():
     kernel, said = KernelRecord("k", "test", "sm_90a"), Said("code", "what")
-    assert kernel.status == EXACT
+    assert kernel.status == Fidelity.EXACT
     for name, value, wanted in (
-        ("assumed", ["line"], ASSUMED),
-        ("inexact", ["line"], INEXACT),
-        ("refused", [said], REFUSED),
-        ("findings", [said], FINDING),
+        ("assumed", ["line"], Fidelity.ASSUMED),
+        ("inexact", ["line"], Fidelity.INEXACT),
+        ("refused", [said], Fidelity.REFUSED),
+        ("findings", [said], Fidelity.FINDING),
     ):
         setattr(kernel, name, value)
         assert kernel.status == wanted

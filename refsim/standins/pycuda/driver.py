@@ -14,7 +14,9 @@ from refsim.standins.pycuda.context import (
     mem_get_info,
 )
 from refsim.standins.pycuda.errors import CompileError, Error, LaunchError, LogicError, MemoryError, RuntimeError
-from refsim.standins.pycuda.functions import Function, Module, function_attribute, module_from_buffer, module_from_file
+from refsim.standins.pycuda.functions import PycudaFunction as Function
+from refsim.standins.pycuda.functions import PycudaModule as Module
+from refsim.standins.pycuda.functions import function_attribute, module_from_buffer, module_from_file
 from refsim.standins.pycuda.memory import (
     ArgumentHandler,
     DeviceAllocation,

@@ -15,8 +15,8 @@ from refsim.ptx.machine.limits import MAX_THREADS
 from refsim.ptx.machine.resources import registers_used
 from refsim.standins.pycuda.context import Event, needed
 from refsim.standins.pycuda.errors import LogicError, as_pycuda
-from refsim.standins.pycuda.memory import PACKAGE, ArgumentHandler, PointerHolderBase
-from refsim.standins.session import LoadedModule, current
+from refsim.standins.pycuda.memory import PYCUDA, ArgumentHandler, PointerHolderBase
+from refsim.standins.session import SimulatedModule, current
 
 
 class function_attribute:  # noqa: N801 - PyCUDA's own name
@@ -26,15 +26,15 @@ class function_attribute:  # noqa: N801 - PyCUDA's own name
     MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 
-class Module:
+class PycudaModule:
     """A module of PTX."""
 
-    def __init__(self, loaded: LoadedModule) -> None:
+    def __init__(self, loaded: SimulatedModule) -> None:
         self._loaded = loaded
 
-    def get_function(self, name: str) -> "Function":
+    def get_function(self, name: str) -> "PycudaFunction":
         with as_pycuda("cuModuleGetFunction"):
-            return Function(self._loaded, self._loaded.entry(name))
+            return PycudaFunction(self._loaded, self._loaded.entry(name))
 
     def get_global(self, name: str) -> tuple[int, int]:
         """Address and bytes of a variable."""
@@ -47,21 +47,21 @@ class Module:
         raise current().unsupported(f"pycuda.driver.Module.{name}")
 
 
-def module_from_buffer(buffer: Any, options: Sequence[Any] = (), message_handler: Any = None) -> Module:
+def module_from_buffer(buffer: Any, options: Sequence[Any] = (), message_handler: Any = None) -> PycudaModule:
     """A module of a PTX text; machine code is refused."""
     needed("cuModuleLoadDataEx")
     with as_pycuda("cuModuleLoadDataEx"):
-        return Module(current().load(buffer if isinstance(buffer, str) else bytes(buffer), PACKAGE))
+        return PycudaModule(current().load(buffer if isinstance(buffer, str) else bytes(buffer), PYCUDA))
 
 
-def module_from_file(filename: str) -> Module:
+def module_from_file(filename: str) -> PycudaModule:
     return module_from_buffer(Path(filename).read_bytes())
 
 
-class Function:
+class PycudaFunction:
     """An entry that can be launched."""
 
-    def __init__(self, loaded: LoadedModule, entry: str) -> None:
+    def __init__(self, loaded: SimulatedModule, entry: str) -> None:
         self._loaded, self._entry = loaded, entry
         self.arg_format = ""
 
@@ -89,7 +89,7 @@ class Function:
             handler.post_call(stream)
         return seconds if time_kernel else None
 
-    def prepare(self, arg_types: Sequence[Any], texrefs: Sequence[Any] = ()) -> "Function":
+    def prepare(self, arg_types: Sequence[Any], texrefs: Sequence[Any] = ()) -> "PycudaFunction":
         """The types of the arguments: letters of struct, NumPy types; anything else is a pointer."""
         if texrefs:
             raise current().unsupported("pycuda.driver.Function.prepare with texrefs", "texture references")

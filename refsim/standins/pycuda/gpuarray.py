@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.driver import mem_alloc, memcpy_dtod, memcpy_dtoh, memcpy_htod
-from refsim.standins.pycuda.functions import Function
+from refsim.standins.pycuda.functions import PycudaFunction
 from refsim.standins.pycuda.tools import dtype_to_ctype
 from refsim.standins.pycuda.vectors import vec
 from refsim.standins.seams import refuse
@@ -179,10 +179,10 @@ def _elementwise(expression: str, dtype: Any, one: GPUArray, other: Any = None) 
     return made
 
 
-_KERNELS: dict[str, Function] = {}
+_KERNELS: dict[str, PycudaFunction] = {}
 
 
-def _kernel(source: str) -> Function:
+def _kernel(source: str) -> PycudaFunction:
     if source not in _KERNELS:
         _KERNELS[source] = SourceModule(source).get_function("elementwise")
     return _KERNELS[source]

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from refsim.standins.pycuda.context import needed
 from refsim.standins.pycuda.errors import LogicError, as_pycuda
-from refsim.standins.session import Session, current
+from refsim.standins.session import GpuSession, current
 
-PACKAGE = "pycuda"
+PYCUDA = "pycuda"
 
 
 class PointerHolderBase:
@@ -30,7 +30,7 @@ class PointerHolderBase:
 class DeviceAllocation(PointerHolderBase):
     """Bytes of the device, given back with the object or by `free`."""
 
-    def __init__(self, address: int, session: Session) -> None:
+    def __init__(self, address: int, session: GpuSession) -> None:
         self._address, self._session, self._is_live = address, session, True
 
     def get_pointer(self) -> int:
@@ -57,7 +57,7 @@ def mem_alloc(nbytes: int) -> DeviceAllocation:
         raise LogicError("cuMemAlloc failed: invalid argument: an allocation has at least one byte")
     session = current()
     with as_pycuda("cuMemAlloc"):
-        return DeviceAllocation(session.memory.allocate(int(nbytes), PACKAGE), session)
+        return DeviceAllocation(session.memory.allocate(int(nbytes), PYCUDA), session)
 
 
 def mem_alloc_like(array: Any) -> DeviceAllocation:

@@ -11,24 +11,24 @@ from refsim.standins.pycuda.context import Context, Device, init
 from refsim.standins.seams import refuse
 
 _C_TYPES = {
-    "b1": "bool",
-    "i1": "signed char",
-    "u1": "unsigned char",
-    "i2": "short",
-    "u2": "unsigned short",
-    "i4": "int",
-    "u4": "unsigned int",
-    "i8": "long long",
-    "u8": "unsigned long long",
-    "f4": "float",
-    "f8": "double",
+    "bool": "bool",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int16": "short",
+    "uint16": "unsigned short",
+    "int32": "int",
+    "uint32": "unsigned int",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+    "float32": "float",
+    "float64": "double",
 }
 
 
 def dtype_to_ctype(dtype: Any) -> str:
     """What C++ calls a NumPy type: float for float32."""
     element = np.dtype(dtype)
-    name = _C_TYPES.get(f"{element.kind}{element.itemsize}")
+    name = _C_TYPES.get(element.name)
     if name is None:
         raise ValueError(f"unable to map dtype '{element}'")
     return name

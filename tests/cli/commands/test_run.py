@@ -1,7 +1,6 @@
 """refsim run: programs started with the stand-ins in place, what is reported of them, exit codes."""
 
 import json
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -9,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from refsim.device import toolchain
 from refsim.standins import programs
 from refsim.standins.programs import ProgramRun
 from refsim.standins.records import KernelRecord, RunRecord, Said
@@ -162,12 +160,3 @@ def test_tests_have_a_limit_and_are_told_apart(refsim, tmp_path):
     assert len(cases["test_that_keeps"]) == 0
     tests = json.loads((tmp_path / "r.json").read_text())["tests"]
     assert tests["test_gpu.py::test_that_asks"]["refused"] == ["pycuda.driver.matrix_to_array"]
-
-
-@pytest.mark.skipif(toolchain.find_toolchain() is None, reason="NVRTC is not installed: pip install 'refsim[sim]'")
-def test_the_program_of_the_page_prints_what_the_page_shows():
-    root = Path(__file__).parents[3]
-    shown = (root / "docs/run.md").read_text().partition("$ refsim run -- python docs/programs/normalise_rows.py\n")[2]
-    command = [sys.executable, "-m", "refsim", "run", "--", "python", "docs/programs/normalise_rows.py"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout == shown.partition("```")[0]
