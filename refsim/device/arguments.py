@@ -22,7 +22,12 @@ def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: in
     if not isinstance(name, str):
         raise RefsimError("bad-name", f"a buffer named {name!r:.40}", rule="a buffer has a name: a string")
     if not is_whole(count):
-        raise RefsimError("bad-count", f"an output of {count!r} elements", where)
+        help = (
+            "of a matrix rows * columns; what read returns may be reshaped" if isinstance(count, tuple | list) else ""
+        )
+        raise RefsimError(
+            "bad-count", f"an output of {count!r:.40} elements", where, "a count is an integer from 0", help
+        )
     if dtype.hasobject or dtype.itemsize == 0:
         help = "upload an array of numbers or codes: of a recipe, what its codes() returns"
         raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where, help=help)

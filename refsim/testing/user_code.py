@@ -36,7 +36,7 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
         raise
     except RefsimError as error:
         if label != "run" or error.kind is Kind.USAGE:
-            error.where = error.where or f"{label} of kernel {kernel.name}{_at(error)}"
+            error.where = _with_line(error) if error.where else f"{label} of kernel {kernel.name}{_at(error)}"
             error.place = error.place or location(error)
         if label != "run":
             error.kind = Kind.USAGE if error.kind in (Kind.FAULT, Kind.INCONCLUSIVE) else error.kind
@@ -109,3 +109,9 @@ def is_foreign(file: str) -> bool:
 def _at(error: BaseException) -> str:
     where = place(error)
     return f", {where}" if where else ""
+
+
+def _with_line(error: RefsimError) -> str:
+    """Where an error says that it happened, and the user's line that asked for it, unless that line raised it itself."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    return error.where if not is_foreign(innermost.filename) else f"{error.where}{_at(error)}"

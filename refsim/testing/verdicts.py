@@ -27,6 +27,17 @@ KIND_OF = {
 }
 """What kind of failure each status is; None is none."""
 
+MEANING = {
+    PASS: "every bit is as the oracle says, or within the bound that the kernel promises",
+    FAIL: "a fault of the device, elements beyond the promise, or a witness that contradicts the model",
+    INEXACT: "bits agree, the promise is bitwise, and arithmetic on their way has no fixed bits",
+    ASSUMED: "bits agree, the promise is bitwise, and instructions on their way have the bits of another target's chip",
+    UNSUPPORTED: "the launch asks for what the device, or --arithmetic known, does not have",
+    TIMEOUT: "a launch did not end within the time limit",
+    NOT_RUN: "left out: a kernel before it failed, or something that it needs is missing",
+}
+"""What each status says, in a sentence; docs/verdicts.md has the rules and their order."""
+
 
 @dataclass(frozen=True)
 class Recomputed:

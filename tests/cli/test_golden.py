@@ -69,6 +69,8 @@ ANSWERS = {
     "sources-ptx": "sources ptx",
     "explain-error": "explain scale-type",
     "explain-finding": "explain [leak]",
+    "explain-verdict": "explain model-differs",
+    "explain-status": "explain timeout",
     "layout-list": "layout list 'ldmatrix.m8n8.*' --source",
     "layout-where": "layout where wgmma.m64n128k32.e4m3.d 17 42",
     "layout-where-packed": "layout where mma.m16n8k16.bf16.a 9 3 --source",

@@ -167,6 +167,17 @@ def test_no_warning_is_emitted_for_special_values() -> None:
     [
         (lambda: ieee.add(f32(0), f64(0)), "operand-type"),
         (lambda: ieee.add(np.zeros(1, np.int32), np.zeros(1, np.int32)), "operand-type"),
+        (lambda: ieee.add(f32(0), 2.0), "operand-type"),
+        (lambda: ieee.fma(2, f32(0), f32(0)), "operand-type"),
+        (lambda: ieee.maximum(f32(0), [1.0]), "operand-type"),
+        (lambda: ieee.compare("lt", f32(0), None), "operand-type"),
+        (lambda: ieee.rcp(2.0), "operand-type"),
+        (lambda: ieee.ex2(2.0), "operand-type"),
+        (lambda: ieee.negate(2.0), "operand-type"),
+        (lambda: ieee.round_to_integral(2.0, "rni"), "operand-type"),
+        (lambda: ieee.float_to_float(2.0, "f16"), "operand-type"),
+        (lambda: ieee.float_to_integer(2.0, "i4", "rni"), "operand-type"),
+        (lambda: ieee.integer_to_float(2, "f32"), "value-type"),
         (lambda: ieee.add(f32(0), f32(0), "up"), "unknown-rounding"),
         (lambda: ieee.mul(f16(0), f16(0), "rz"), "rounding-mode"),
         (lambda: ieee.add(f64(0), f64(0), ftz=True), "modifier"),
@@ -190,6 +201,12 @@ def test_what_the_instruction_lacks_is_refused(call: Callable[[], object], code:
     with pytest.raises(RefsimError) as caught:
         call()
     assert caught.value.code == code
+
+
+def test_a_number_without_a_width_is_told_how_to_have_one() -> None:
+    with pytest.raises(RefsimError, match=r"no arithmetic on float32, float(.|\n)*np\.float32\(0\.5\)"):
+        ieee.mul(f32(0), 0.5)
+    assert ieee.mul(f32(0x40400000), np.float32(0.5)).tolist() == [1.5]
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(refsim.__file__).parent
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+SENTENCE = re.compile(r"\[([a-z]+(?:-[a-z]+)+)\] (.+)")
+"""A sentence of a finding that is written with its code in front."""
 PARTS = ("what", "where", "rule", "help")
 """What follows a code, in the order of RefsimError's arguments."""
 MAKERS = {"RefsimError": 0, "fault": 0, "unreadable": 0, "refused": 0, "_refuse": 0, "record": 0, "warn": 0, "note": 0}
@@ -64,7 +66,7 @@ def _of_family(code: str) -> Saying | None:
 
 def _may_raise(text: str, code: str) -> bool:
     words = code.removeprefix("unknown-").removesuffix("-range")
-    wanted = {f'"{each}"' for each in (code, words, words.replace("-", " "))}
+    wanted = {f'"{each}"' for each in (code, words, words.replace("-", " "))} | {f'"[{code}] '}
     return (
         any(each in text for each in wanted) if code else any(each in text for each in (*MAKERS, *RANGES, "unknown("))
     )
@@ -89,6 +91,10 @@ def _of_module(tree: ast.Module, module: str) -> Iterator[tuple[str, Saying]]:
     for function, around, call in _calls(tree, "", tree):
         for code in _codes(call, constants):
             yield code, Saying(module, function, **_sentences(code, call, dict(_assigned(around))))
+    for definition in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        for node in ast.walk(definition):
+            if isinstance(node, ast.Constant | ast.JoinedStr) and (found := SENTENCE.fullmatch(_text(node, {}))):
+                yield found[1], Saying(module, definition.name, what=found[2])
 
 
 def _calls(tree: ast.AST, function: str, around: ast.AST) -> Iterator[tuple[str, ast.AST, ast.Call]]:

@@ -1,12 +1,17 @@
 """Verdicts as an answer: the table, what each finding says and where, what it ran on; and the page that one would send."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from refsim.cli.answers.held_to import witnesses
 from refsim.cli.answers.judged import Judged
 from refsim.cli.answers.verdict_pages import heading, page
 from refsim.cli.delivery import Answer
 from refsim.render import Column, Document, Excerpt, Notice, Part, Table, Wording
+
+if TYPE_CHECKING:
+    from refsim.testing.verdicts import Verdict
 
 COLUMNS = (
     Column("status", strong=True),
@@ -52,7 +57,7 @@ def answer(all_judged: Sequence[Judged]) -> Answer:
             facts = each.verdict.to_json() | {"source": [_excerpt_facts(excerpt) for excerpt in each.excerpts]}
             parts.append(Wording(tuple(each.lines()), facts, key=each.verdict.kernel, is_beside=True))
     parts += witnesses([each.verdict for each in all_judged if each.was_run])
-    parts += devices([each.verdict.device for each in all_judged if each.was_run])
+    parts += devices([each.verdict for each in all_judged if each.was_run])
     notices = tuple(map(notice, _found(all_judged)))
     document = Document(tuple(parts), heading(all_judged), page=page(all_judged), notices=notices)
     return Answer(document, exit_code(all_judged))
@@ -100,9 +105,17 @@ def _excerpt_facts(excerpt: Excerpt) -> dict[str, object]:
     }
 
 
-def devices(all_facts: "Sequence[Mapping[str, str]]") -> list[Wording]:
-    """What the kernels ran on; what differs from one kernel file to the next stands under its name."""
-    files = {facts.get("kernel_file", ""): dict(facts) for facts in all_facts}
+def devices(verdicts: "Sequence[Verdict]") -> list[Wording]:
+    """What the kernels ran on; what differs from one build to the next stands under the name of its file, and under those of
+    its kernels too where a file was built more than once."""
+    builds: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for each in verdicts:
+        builds.setdefault(tuple(each.device.items()), []).append(each.kernel)
+    built = Counter(dict(facts).get("kernel_file", "") for facts in builds)
+    files = {}
+    for facts, kernels in builds.items():
+        file = dict(facts).get("kernel_file", "")
+        files[file if built[file] == 1 else f"{file}: {', '.join(kernels)}"] = dict(facts)
     if not files:
         return []
     first, *others = files.values()

@@ -22,13 +22,15 @@ def command(code: str | None) -> Document:
     """What CODE means, where it is raised, what it says, by which rule and what mends it; all codes without one.
 
     A name in angle brackets stands where a message has a value. A finding of a launch also says whether it fails a kernel
-    and how it is left out.
+    and how it is left out. The status of a verdict is explained too.
 
     \b
       refsim explain race
       refsim explain unknown-format
+      refsim explain assumed
     """
     from refsim.cli.answers.codes import checks, sayings
+    from refsim.testing.verdicts import MEANING
 
     if code is None:
         rows = tuple(
@@ -38,9 +40,24 @@ def command(code: str | None) -> Document:
         return Document((Table(COLUMNS, rows, key="codes"),), "codes")
     code = code.strip("[]")
     known = sayings(code)
-    if code not in known:
-        raise unknown("code", code, list(sayings()))
-    return Document((_record(code), _places(known[code])), f"code {code}")
+    if code not in known and code not in MEANING:
+        raise unknown("code", code, [*sayings(), *MEANING])
+    status = (_status(code),) if code in MEANING else ()
+    raised = (_record(code), _places(known[code])) if code in known else ()
+    return Document((*status, *raised), f"code {code}")
+
+
+def _status(code: str) -> Record:
+    """What a verdict with this status says, and the exit code that it gives."""
+    from refsim.testing.verdicts import KIND_OF, MEANING
+
+    kind = KIND_OF[code]
+    entries = (
+        Entry("status", code),
+        Entry("means", MEANING[code]),
+        Entry("exit_code", 0 if kind is None else kind.value, "exit code"),
+    )
+    return Record(entries, key="status")
 
 
 def _record(code: str) -> Record:

@@ -167,8 +167,13 @@ def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *,
     if rounding not in ROUNDING_MODIFIERS:
         raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
     target = _target(to)
-    if a.dtype.kind not in "iu":
-        raise RefsimError("value-type", f"{a.dtype} is no integer type", rule="PTX ISA, cvt from .u8 to .s64")
+    kind = getattr(a, "dtype", None)
+    if kind is None or kind.kind not in "iu":
+        raise RefsimError(
+            "value-type",
+            f"{kind or type(a).__name__} is no type of integers",
+            rule="PTX ISA, cvt from .u8 to .s64",
+        )
     if sat:
         a = np.clip(a, 0, 1)
     if target is not DOUBLE:

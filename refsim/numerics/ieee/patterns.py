@@ -82,13 +82,17 @@ _BY_DTYPE = {kind.dtype: kind for kind in KINDS}
 
 def kind_of(*operands: Array) -> FloatKind:
     """The kind of the operands, which all have one dtype; raises RefsimError for another dtype or a mixture."""
-    kind = _BY_DTYPE.get(operands[0].dtype)
-    if kind is None or any(operand.dtype != kind.dtype for operand in operands):
+    types: list[Any] = [getattr(operand, "dtype", type(operand).__name__) for operand in operands]
+    kind = _BY_DTYPE.get(types[0])
+    if kind is None or any(each != kind.dtype for each in types):
+        bare = next((each for each in operands if isinstance(each, int | float)), None)
         raise RefsimError(
             "operand-type",
-            f"no arithmetic on {', '.join(str(operand.dtype) for operand in operands)}",
+            f"no arithmetic on {', '.join(map(str, types))}",
             rule="the operands are all float16, all float32, all float64, or all bf16 patterns in uint16",
-            help="view the register's bits as the instruction's type first",
+            help="view the register's bits as the instruction's type first"
+            if bare is None
+            else f"a number of Python has no width: np.float32({bare!r}) is one of f32",
         )
     return kind
 

@@ -1,12 +1,13 @@
 """Every code that anything raises is explained, and what is shown is what the error says."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import refsim
-from refsim.cli.answers.codes import checks, sayings
+from refsim.cli.answers.codes import Saying, checks, sayings
 
 ROOT = Path(refsim.__file__).parents[1]
 WORDED_OTHERWISE = {"missing-argument", "row-range", "usage", "which-instruction"}
@@ -20,6 +21,12 @@ def pattern(template: str) -> re.Pattern[str]:
     )
 
 
+@cache
+def everything() -> dict[str, tuple[Saying, ...]]:
+    """All codes, read from the source once for all tests here."""
+    return sayings()
+
+
 def recorded() -> dict[str, str]:
     """The first sentence of every error among the transcripts, by its code."""
     texts = (path.read_text("utf-8") for path in (ROOT / "tests/golden").glob("error-*.txt"))
@@ -28,7 +35,7 @@ def recorded() -> dict[str, str]:
 
 def test_every_recorded_error_is_explained_by_a_sentence_that_it_follows() -> None:
     """Or by none, where the sentence is made of parts."""
-    known = sayings()
+    known = everything()
     assert len(recorded()) > 30
     otherwise = set()
     for code, said in recorded().items():
@@ -40,7 +47,7 @@ def test_every_recorded_error_is_explained_by_a_sentence_that_it_follows() -> No
 
 def test_every_code_of_a_raise_in_the_source_is_known() -> None:
     """Found by another way: text behind RefsimError( that looks like a code."""
-    known = set(sayings())
+    known = set(everything())
     written = {
         code
         for path in (ROOT / "refsim").rglob("*.py")
@@ -51,10 +58,30 @@ def test_every_code_of_a_raise_in_the_source_is_known() -> None:
 
 
 def test_every_check_says_what_it_finds() -> None:
-    assert {"race", "deadlock", "leak"} <= checks().keys() <= sayings().keys()
+    assert {"race", "deadlock", "leak"} <= checks().keys() <= everything().keys()
     assert all(row.finds for row in checks().values())
 
 
-@pytest.mark.parametrize("code", ["batch", "unknown-format"])
+@pytest.mark.parametrize("code", ["batch", "unknown-format", "model-differs"])
 def test_one_code_alone_is_what_it_is_among_all(code: str) -> None:
-    assert sayings(code) == {code: sayings()[code]}
+    assert sayings(code) == {code: everything()[code]}
+
+
+def test_codes_that_stand_in_front_of_a_sentence_are_explained_by_it() -> None:
+    (said,) = everything()["model-differs"]
+    assert said.what.startswith("the model does not return what silicon returned")
+    assert said.module == "refsim.testing.witnesses"
+    assert [each.what for each in everything()["bank-conflicts"]].count("promised are none") == 1
+    assert {"model-differs", "definition-differs"} <= everything().keys()
+
+
+def test_every_code_in_brackets_that_the_pages_name_is_explained() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = {
+        code
+        for page in pages
+        for line in page.read_text("utf-8").splitlines()
+        for code in re.findall(r"(?:^|`)\[([a-z]+(?:-[a-z]+)+)\](?=`| )", line)
+    }
+    assert {"model-differs", "open-bits"} <= named
+    assert named - set(everything()) == set()

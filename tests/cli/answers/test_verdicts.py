@@ -111,16 +111,31 @@ def test_excerpts_stand_behind_the_finding_and_the_first_that_can_be_opened_is_t
     assert (notice.file, notice.line) == (Path("k.cu"), 3)
 
 
+def verdicts(*all_facts: dict[str, str]) -> list[Verdict]:
+    return [judged("pass", f"k{number}", device=facts).verdict for number, facts in enumerate(all_facts)]
+
+
 def test_what_all_ran_on_is_said_once_and_what_differs_under_its_file() -> None:
     other = FACTS | {"kernel_file": "other.cu", "ptx_sha256": "34"}
-    shared, first, second = devices([FACTS, FACTS, other])
+    shared, first, second = devices(verdicts(FACTS, FACTS, other))
     assert (shared.key, first.key, second.key) == ("device", "k.cu", "other.cu")
     assert shared.lines == (f"{'device':15}  simulated GPU",)
     assert [line for line in (*first.lines, *second.lines) if "sha256" in line] == [
         f"{'ptx_sha256':15}  12",
         f"{'ptx_sha256':15}  34",
     ]
-    assert [each.key for each in devices([FACTS])] == ["device"]
+    assert [each.key for each in devices(verdicts(FACTS))] == ["device"]
+
+
+def test_each_build_of_a_file_that_was_built_twice_is_said_under_its_kernels() -> None:
+    """Two kernels of one file with other macros are two texts of PTX: the hash of one says nothing of the other."""
+    other = FACTS | {"ptx_sha256": "34"}
+    shared, *builds = devices(verdicts(FACTS, other, FACTS))
+    assert shared.lines == (f"{'device':15}  simulated GPU",)
+    assert [(each.key, each.lines[1]) for each in builds] == [
+        ("k.cu: k0, k2", f"{'ptx_sha256':15}  12"),
+        ("k.cu: k1", f"{'ptx_sha256':15}  34"),
+    ]
 
 
 @pytest.mark.parametrize(
