@@ -69,13 +69,23 @@ SPECIAL_FORMS: tuple[SpecialForm, ...] = (
     _double("rsqrt.approx.ftz.f64", lambda a: upper_words.approximate("rsqrt", a)),
     _double("rsqrt.approx.f64", rsqrt_approximate),
 )
-_BY_NAME = {form.instruction: form for form in SPECIAL_FORMS}
+_BY_NAME = {form.instruction: form for form in SPECIAL_FORMS} | {
+    f"{form.instruction}x2": form for form in SPECIAL_FORMS if form.format in (F16, BF16)
+}
+"""The rows by their names; an instruction on pairs does to each half what that of one number does."""
 
 
 def special_form(instruction: str) -> SpecialForm:
-    """The row of an instruction by its name in PTX, modifiers in PTX's order; an unknown name is an error with the nearest."""
+    """The row of an instruction by its name in PTX, modifiers in PTX's order; an unknown name is an error with the nearest.
+
+    The beginning of a name is an error with those that begin so; one of pairs ("ex2.approx.f16x2") has the row of one number.
+    """
+    longer = [name for name in _BY_NAME if isinstance(instruction, str) and name.startswith(f"{instruction}.")]
+    if longer:
+        what = f"{instruction} may be any of {len(longer)} instructions"
+        raise RefsimError("which-instruction", what, help=", ".join(longer))
     if not isinstance(instruction, str) or instruction not in _BY_NAME:
-        raise unknown("special function", instruction, list(_BY_NAME))
+        raise unknown("special function", instruction, [form.instruction for form in SPECIAL_FORMS])
     return _BY_NAME[instruction]
 
 
@@ -83,7 +93,8 @@ def approx(instruction: str, *operands: Array) -> Array:
     """What an `.approx` instruction, or div.full, returns on sm_90, bit for bit.
 
     instruction: its name in PTX, such as "ex2.approx.ftz.f32" or "div.full.f32". operands: arrays of the instruction's type, as
-    `numerics.ieee` has them (float32, float16, float64, bf16 as uint16 patterns), which broadcast; the result has that dtype.
+    `numerics.ieee` has them (float32, float16, float64, bf16 as uint16 patterns), which broadcast; the result has that dtype. An
+    instruction on pairs, such as "tanh.approx.f16x2", takes arrays of its halves.
     approx("sqrt.approx.f32", np.float32([2.25])) is [1.5]. Raises RefsimError for another name, dtype or number of operands.
     Source: recorded on an H200 and an H100 (docs/special-functions.md); other targets were not.
     """

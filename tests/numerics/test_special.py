@@ -39,6 +39,14 @@ def test_rows_return_what_the_simulated_instruction_returns(form: str) -> None:
     assert np.array_equal(found.view(unsigned), want.view(unsigned))
 
 
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name.endswith("f16")])
+def test_an_instruction_on_pairs_is_that_of_one_number_on_its_halves(name: str) -> None:
+    halves = words(name, 5)
+    bound = bind(f"{name}x2")
+    want = bound.clause.function(halves, **bound.keywords)
+    assert numerics.approx(f"{name}x2", halves).view(np.uint16).tolist() == want.view(np.uint16).tolist()
+
+
 def test_operands_broadcast() -> None:
     found = numerics.approx("div.approx.f32", np.float32([[6], [1]]), np.float32([2, 3]))
     assert found.view(np.uint32).tolist() == [[0x40400000, 0x40000000], [0x3F000000, 0x3EAAAAAB]]
@@ -48,7 +56,11 @@ def test_operands_broadcast() -> None:
     ("name", "operands", "code"),
     [
         ("ex2.approx.f33", (np.float32([1]),), "unknown-special-function"),
-        ("ex2", (np.float32([1]),), "unknown-special-function"),
+        ("ex2", (np.float32([1]),), "which-instruction"),
+        ("ex2.approx", (np.float32([1]),), "which-instruction"),
+        ("expf", (np.float32([1]),), "unknown-special-function"),
+        ("ex2.approx.f32x2", (np.float32([1]),), "unknown-special-function"),
+        ("tanh.approx.f16x2", (np.float32([1]),), "operand-type"),
         (7, (np.float32([1]),), "unknown-special-function"),
         ("ex2.approx.f32", (np.float32([1]), np.float32([1])), "operand-count"),
         ("div.full.f32", (np.float32([1]),), "operand-count"),

@@ -108,7 +108,7 @@ def _source(form: "SpecialForm") -> "Source":
 def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
     """The form that a name and the options mean; without --ftz that without, where there is one."""
     from refsim.formats import F32
-    from refsim.numerics.special import SPECIAL_FORMS
+    from refsim.numerics.special import SPECIAL_FORMS, special_form
 
     if row is not None and row not in (formats := list(dict.fromkeys(form.format.name for form in SPECIAL_FORMS))):
         raise unknown("format", row, formats)
@@ -119,7 +119,7 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
         if form.instruction.split(".")[0] == mnemonic and {*given} <= {*form.instruction.split(".")}
     ]
     if not fitting:
-        raise unknown("special function", name, [form.instruction for form in SPECIAL_FORMS])
+        return special_form(name)  # of pairs, or unknown
     exactly = [form for form in fitting if form.instruction == name]
     of_format = [form for form in exactly or fitting if row in (None, form.format.name)]
     if row is None and any(form.format == F32 for form in of_format):
@@ -168,7 +168,7 @@ def _cells(each: _Result) -> "tuple[Cell, ...]":
         _error(each, rounded),
         as_bits(rounded, row),
         _steps(each.code, rounded, row),
-        tuple(None if code is None else as_bits(code, row) for code in beside) or None,
+        tuple(None if code is None or _is_nan(code, row) else as_bits(code, row) for code in beside) or None,
         before,
         after,
     )

@@ -11,6 +11,7 @@ from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
 from refsim.numerics.ieee.fused import fma_to_nearest
 from refsim.numerics.ieee.roots import rsqrt_approximate
+from refsim.numerics.special import RECORDED_ON
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -95,7 +96,7 @@ def div_double(a: Array, b: Array, *, rounding: ieee.RoundingModifier) -> Array:
     return ieee.div(a, b, rounding)
 
 
-UNIT_RECORDED_ON = ("sm_90", "sm_90a")
+UNIT_RECORDED_ON = (RECORDED_ON, f"{RECORDED_ON}a")
 """Targets whose special-function unit was recorded over all its inputs, on an H200 and an H100."""
 
 
