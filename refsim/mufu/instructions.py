@@ -112,7 +112,7 @@ def _divided(ftz: bool, full: bool, a: Words, b: Words) -> Words:
         scale = np.where(np.abs(y) < _NORMAL, _UP, scale)
     x, y = x * scale, y * scale
     reciprocal = _of_unit("rcp", y)
-    found = (_flushed(x) if ftz else x) * reciprocal
+    found = x * reciprocal
     if ftz:  # what is below 2^-126 when rounded to 24 bits, however small: not what rounds up to it as a subnormal
         tiny = np.abs((x.astype(np.float64) * 2.0**64 * reciprocal).astype(np.float32)) < np.float32(2.0**-62)
         found = np.where(tiny, np.copysign(np.float32(0), found), found)

@@ -53,7 +53,8 @@ def test_results_are_near_the_function(name: str) -> None:
     [
         ("rcp", 0x40C00000, 0x3E2AAAAB),
         ("rcp", 0x3FECE141, 0x3F0A54EA),
-        ("rcp", 0x7E800001, 0),
+        ("rcp", 0x7E800000, 0x00800000),
+        ("rcp", 0xFE800001, 0x80000000),
         ("rsqrt", 0x40800000, 0x3F000000),
         ("rsqrt", 0x3F800001, 0x3F7FFFFE),
         ("sqrt", 0x40800000, 0x40000000),
@@ -63,6 +64,8 @@ def test_results_are_near_the_function(name: str) -> None:
         ("ex2", 0x43000000, INF),
         ("lg2", 0x3F800001, 0x3495F600),
         ("lg2", 0x3F000000, 0xBF7FFFFE),
+        ("lg2", 0x3F001FFF, 0xBF7FA3B7),  # its complement is a whole number of last places, its negative is not
+        ("lg2", ONE, 0),
         ("lg2", 0x40000000, 0x3F800000),
         ("sin", 0x3E000000, 0x3F3504F2),
         ("sin", 0x3EC00000, 0x3F3504F3),

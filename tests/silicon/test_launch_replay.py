@@ -1,11 +1,16 @@
 """Which recordings stand for an instruction of a launch, how many of their words are replayed, and that a wrong one shows."""
 
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from refsim.mufu import coefficients
-from refsim.silicon.launch_replay import Replays
+from refsim.silicon import launch_replay, scalar_replay, special_functions
+from refsim.silicon.launch_replay import Replays, afresh
+from refsim.silicon.vectors import shelf
 from refsim.silicon.witness import Replay, SiliconWitness
 
 CHIPS = "NVIDIA H200 and NVIDIA H100 80GB HBM3"
@@ -25,6 +30,7 @@ def replays_of(*opcodes: str, target: str = "sm_90a") -> tuple[Replay, ...]:
         ("setp.lt.u32", "arithmetic", 1024 + 65_536),
         ("lop3.b32", "arithmetic", 8 * 1024),  # eight tables
         ("addc.u32", "arithmetic", 2 * 1024),  # two chains
+        ("sub.f64", "arithmetic", 1024 + 65_536),  # recorded as sub.rn.f64 alone
         ("red.relaxed.gpu.global.add.u32", "arithmetic", 1024),  # atom.global.add.u32
         ("cvt.rn.f16x2.e4m3x2", "conversions", 65_536),
         ("cvt.rn.satfinite.relu.bf16x2.f32", "conversions", 12 * 65_536),  # recorded as .relu.satfinite
@@ -32,6 +38,11 @@ def replays_of(*opcodes: str, target: str = "sm_90a") -> tuple[Replay, ...]:
         ("mma.sp.sync.aligned.m16n8k64.row.col.f32.e4m3.e4m3.f32", "tensor core", 16_384),
         ("wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32", "tensor core", 2048),
         ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16", "copy engine", 6144),
+        (
+            "cp.reduce.async.bulk.tensor.1d.global.shared::cta.min.tile.bulk_group",
+            "copy engine",
+            12_288,
+        ),  # f16 and bf16
         ("ex2.approx.ftz.f32", "special functions", 1024 + 65_536 + (19 << 20)),
         ("div.full.f32", "special functions", 1024 + 65_536 + (4 << 20)),
     ],
@@ -71,19 +82,64 @@ def test_arithmetic_on_another_target_names_the_one_that_was_recorded() -> None:
 
 
 def test_an_instruction_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from refsim.silicon import launch_replay
-
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
     def replayed(opcode: str, target: str) -> list[Any]:
-        asked.append(opcode)
+        asked.append((opcode, target))
         return []
 
     monkeypatch.setattr(launch_replay, "replayed", replayed)
     known = Replays()
     for _ in range(2):
         known.of(["fma.rn.f32", "mul.rn.f32"], "sm_90a")
-    assert asked == ["fma.rn.f32", "mul.rn.f32"]
+    known.of(["fma.rn.f32"], "sm_80")
+    assert asked == [("fma.rn.f32", "sm_90a"), ("mul.rn.f32", "sm_90a"), ("fma.rn.f32", "sm_80")]
+
+
+def test_a_command_has_everything_replayed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`afresh` as the module has it: for other tests it does nothing (tests/conftest.py)."""
+    monkeypatch.setattr(launch_replay, "shared", cache(Replays))
+    before = launch_replay.shared()
+    afresh()
+    assert launch_replay.shared() is not before
+
+
+def test_words_compared_one_by_one_and_behind_digests_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scalar_replay, "differing_rows", lambda row: (1000, 2))
+    monkeypatch.setattr(scalar_replay, "differing_chunks", lambda row, chunks: (4000, 3))
+    (found,) = replays_of("fma.rn.f32")
+    assert (found.words, found.digested, found.differing) == (5000, 4000, 5)
+    monkeypatch.setattr(special_functions, "differing_groups", lambda opcode, device: (6000, 4))
+    (found,) = replays_of("ex2.approx.ftz.f32")
+    assert (found.words, found.digested, found.differing) == (11_000, 10_000, 9)
+
+
+@pytest.mark.parametrize("opcode", ["rsqrt.approx.ftz.f32", "div.full.ftz.f32"])
+def test_a_group_of_which_one_word_is_another_shows(opcode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def clause_words(opcode: str, bits: int, *operands: Any) -> Any:
+        found = right(opcode, bits, *operands).copy()
+        found[0] ^= 1
+        return found
+
+    right = special_functions.clause_words
+    monkeypatch.setattr(special_functions, "_BINADES", range(0x400, 0x401))
+    monkeypatch.setattr(special_functions, "_WHOLE", ())
+    monkeypatch.setattr(special_functions, "clause_words", clause_words)
+    assert special_functions.differing_groups(opcode) == ((4 if opcode.startswith("div") else 1) << 20, 1)
+
+
+def test_a_copy_that_reduces_otherwise_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(stem: str, device: str) -> Any:
+        opened = shelf(stem, device)
+        rows = {
+            name: replace(row, arrays={"words": row.arrays["words"] ^ 1})
+            for name, row in opened.take(["run add.f32"]).items()
+        }
+        return SimpleNamespace(rows=opened.rows, chips=opened.chips, take=lambda names: rows)
+
+    monkeypatch.setattr(launch_replay, "shelf", changed)
+    (found,) = replays_of("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32")
+    assert found.differing == found.words > 0
 
 
 def test_a_coefficient_of_rcp_that_is_off_by_one_unit_shows(monkeypatch: pytest.MonkeyPatch) -> None:
