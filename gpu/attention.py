@@ -20,6 +20,7 @@ from refsim.formats import BF16, E4M3, Format
 from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts.tensor_maps import tensor_map
 from refsim.layouts.tma import SwizzleMode, TensorMap
+from refsim.reference import attention_forward as slow
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, one_of, spelled
 
@@ -27,6 +28,7 @@ SOURCE = Path(__file__).parent / "kernels/attention_sm90.cu"
 TILE, THREADS, VECTOR = 64, 128, 16  # rows and keys of a tile; threads; bytes to which rows are aligned
 LOG2_E = np.float32(np.log2(np.e))
 SWIZZLES: dict[int, SwizzleMode] = {128: "128B", 64: "64B"}  # by the bytes of a row of a box
+QUICK = 1 << 13  # products of scores that a definition adds in a tenth of a second
 SCALES = (0.125, 0.08838834764831845, 1.0, 1e-3, 30.0, 1e-30)
 
 
@@ -219,6 +221,31 @@ def expected(problem: Attend) -> Outputs:
     return {"o": found.o, "lse": found.lse.view(np.uint32), "gap": gap}
 
 
+def by_definition(problem: Attend, name: str, at: tuple[int, ...]) -> int | None:
+    """One element of O, or the logarithm of one row, over fractions; None of rows that see more keys than is quick to add."""
+    if name not in ("o", "lse"):
+        return None
+    (head, row), (q, k, v), factors = at[:2], problem.operands, problem.factors
+    of_keys, hidden = head // problem.group, problem.kv_length - problem.q_length
+    seen = max(row + 1 + hidden, 0) if problem.causal else problem.kv_length
+    last = min(row // TILE * TILE + TILE, problem.q_length) + hidden if problem.causal else problem.kv_length
+    if seen * problem.depth > QUICK:
+        return None
+    factor = np.float32(problem.scale) * LOG2_E
+    if factors is not None:
+        factor = np.float32(factor * factors[0][head]) * factors[1][of_keys]
+    v_scale = None if factors is None else pattern(factors[2][of_keys])
+    asked = slow.Row(problem.type, seen, max(0, -(-last // TILE)), pattern(factor), v_scale)
+    columns = [v[of_keys, :, at[2]].tolist()] if name == "o" else []
+    o, lse = slow.row_of_attention(q[head, row].tolist(), k[of_keys].tolist(), columns, asked)
+    return o[0] if name == "o" else lse
+
+
+def pattern(number: np.float32) -> int:
+    """Of a float32."""
+    return int(np.float32(number).view(np.uint32))
+
+
 def changed(change: Callable[[Attend], Attend], problem: Attend) -> Outputs:
     """What comes of another problem."""
     return expected(change(problem))
@@ -302,6 +329,7 @@ def kernel(type: str) -> Kernel:
         oracle=expected,
         outputs={"o": "bf16", "lse": "f32", "gap": ""},
         suspects=MISTAKES,
+        definition=by_definition,
     )
 
 

@@ -6,6 +6,7 @@ lie bytes that the kernel must not read, what pads the shuffled scales is NaN, a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -266,16 +267,27 @@ def expected(problem: BlockScaled, target: str) -> Outputs:
 
 
 def by_definition(problem: BlockScaled, target: str, name: str, at: tuple[int, ...]) -> int | None:
-    """One output of a unit with block scales over fractions; None where a target has none and multiplies in bf16."""
-    row = problem.row
-    if name != "d" or target_named(target).number < 100:
+    """One output over fractions: of a unit with block scales, or of Hopper's, which multiplies what was scaled into bf16."""
+    row, number = problem.row, target_named(target).number
+    if name != "d" or number < 90:
         return None
     a, b, scale_a, scale_b = (
         operand[place].tolist() for operand, place in zip(problem.operands, (*at, *at), strict=True)
     )
-    narrow = all(format_named(each).bits == 4 for each in (row.a, row.b))
-    step = slow.BLACKWELL_FP4 if narrow else slow.BLACKWELL
-    total = SINGLE_GRID.decode(slow.native((a, b), (row.a, row.b), (scale_a, scale_b), row.stored.name, step))
+    kind = row.stored.name
+    if number < 100:
+        smallest = Fraction(1, 1 << 127)
+        wide = [
+            slow.in_bf16(codes, format, scales, kind, smallest)
+            for codes, format, scales in ((a, row.a, scale_a), (b, row.b, scale_b))
+        ]
+        ascending = [list(range(first, first + slow.HOPPER_BF16.length)) for first in range(0, problem.k, 16)]
+        found = slow.wide(*wide, ascending, slow.HOPPER_BF16)
+    else:
+        narrow = all(format_named(each).bits == 4 for each in (row.a, row.b))
+        step = slow.BLACKWELL_FP4 if narrow else slow.BLACKWELL
+        found = slow.native((a, b), (row.a, row.b), (scale_a, scale_b), kind, step)
+    total = SINGLE_GRID.decode(found)
     factor = SINGLE_GRID.decode(int(np.float32(problem.factor).view(np.uint32)))
     return SINGLE_GRID.encode(mul(total, factor))
 
@@ -354,7 +366,7 @@ def declared(of: type[BlockScaled], file: str, summary: str, run: Callable[[Laun
         oracle=expected,
         suspects=MISTAKES,
         per_target=True,
-        definition=None if of is BlockScaledSm90 else by_definition,
+        definition=by_definition,
     )
 
 

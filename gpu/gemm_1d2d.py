@@ -305,12 +305,15 @@ def expected(problem: Gemm1D2D, **other: Any) -> Outputs:
 
 def by_definition(problem: Gemm1D2D, name: str, at: tuple[int, ...]) -> int | None:
     """One output over fractions."""
-    if name != "d":
-        return None
-    a, b, scale_a, scale_b = problem.operands
+    return output_of(problem.operands, at) if name == "d" else None
+
+
+def output_of(operands: tuple[NDArray[Any], ...], at: tuple[int, ...], splits: int = 1) -> int:
+    """D's code of one row of A and one of B, K in parts."""
+    a, b, scale_a, scale_b = operands
     codes = a[at[0]].tolist(), b[at[1]].tolist()
     scales = scale_a[at[0]].view(np.uint32).tolist(), scale_b[at[1] // BLOCK].view(np.uint32).tolist()
-    return slow.output(*codes, *scales, "scale_product")[1]
+    return slow.output(*codes, *scales, "scale_product", splits)[1]
 
 
 def with_scales(change: Callable[[NDArray[np.float32]], NDArray[np.float32]], which: int, problem: Gemm1D2D) -> Outputs:

@@ -201,6 +201,17 @@ def expected(problem: ExpertsGemm1D2D, **other: Any) -> Outputs:
     return results(problem, d, np.zeros((len(d), width), np.bool_))
 
 
+def by_definition(problem: ExpertsGemm1D2D, name: str, at: tuple[int, ...]) -> int | None:
+    """One output over fractions, of a row that counts and the B of its expert."""
+    if name != "d":
+        return None
+    a, b, scale_a, scale_b = problem.operands
+    row = [place for place, counts in enumerate(problem.counted.tolist()) if counts][at[0]]
+    expert = row // problem.m if problem.is_masked else int(problem.groups[row])
+    rows = a.reshape(-1, problem.k), b[expert], scale_a.reshape(-1, scale_a.shape[-1]), scale_b[expert]
+    return int(gemm.output_of(rows, (row, at[1])))
+
+
 def with_b(change: Any, problem: ExpertsGemm1D2D) -> Outputs:
     """What comes out with the B or the scales of B of other experts."""
     a, b, scale_a, scale_b = problem.operands
@@ -280,6 +291,7 @@ FP8_GEMM_1D2D_EXPERTS = Kernel(
     run=run,
     oracle=expected,
     suspects=MISTAKES,
+    definition=by_definition,
 )
 
 KERNELS = (FP8_GEMM_1D2D_EXPERTS,)

@@ -123,6 +123,11 @@ def expected(problem: Gemm1D2DInParts, **other: Any) -> Outputs:
     return {**found, "arrivals": np.zeros(counters, np.uint32)}
 
 
+def by_definition(problem: Gemm1D2DInParts, name: str, at: tuple[int, ...]) -> int | None:
+    """One output over fractions, its parts added in their order."""
+    return int(gemm.output_of(problem.operands, at, problem.splits)) if name == "d" else None
+
+
 def from_the_last(problem: Gemm1D2DInParts) -> Outputs:
     """The parts added in the order of their arrival, were it from the last to the first."""
     a, b, scale_a, scale_b = problem.operands
@@ -210,6 +215,7 @@ FP8_GEMM_1D2D_SPLITS = Kernel(
     run=run,
     oracle=expected,
     suspects=MISTAKES,
+    definition=by_definition,
 )
 
 KERNELS = (FP8_GEMM_1D2D_SPLITS,)

@@ -90,13 +90,8 @@ def mutants() -> tuple[Mutant, ...]:
 class Copy:
     """A copy of a tree in which one edit at a time is tried, by a process that has loaded what every run needs."""
 
-    def __init__(self, tree: Path, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        shutil.copytree(tree, folder, ignore=LEFT_OUT)
-        # Bytecode is trusted by the hash of its source: an edit of the same size within the same second is seen.
-        for part in ("refsim", "gpu"):
-            hashed = py_compile.PycInvalidationMode.CHECKED_HASH
-            compileall.compile_dir(folder / part, quiet=2, invalidation_mode=hashed)
         environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         self.server = subprocess.Popen(
             [sys.executable, "-P", str(HERE / "mutants.py"), "--serve"],
@@ -189,11 +184,26 @@ def run_tests(tests: list[str], report: "object", *, first: bool) -> int:
     return int(pytest.main([*options, *tests], plugins=[Failures()]))
 
 
+def compiled_copies(tree: Path, folder: Path, count: int) -> list[Path]:
+    """So many copies of a tree with its bytecode, which is compiled once; Python gives code the name of the file it is beside.
+
+    Bytecode is trusted by the hash of its source: an edit of the same size within the same second is seen.
+    """
+    first, *others = (folder / str(number) for number in range(count))
+    shutil.copytree(tree, first, ignore=LEFT_OUT)
+    for part in ("refsim", "gpu"):
+        hashed = py_compile.PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(first / part, quiet=2, workers=count, invalidation_mode=hashed)
+    for other in others:
+        shutil.copytree(first, other)
+    return [first, *others]
+
+
 class Copies:
     """Copies of one tree, one for each job."""
 
     def __init__(self, tree: Path, folder: Path, count: int) -> None:
-        self.all = [Copy(tree, folder / str(number)) for number in range(count)]
+        self.all = list(map(Copy, compiled_copies(tree, folder, count)))
         self.free: SimpleQueue[Copy] = SimpleQueue()
         for copy in self.all:
             self.free.put(copy)
@@ -209,9 +219,20 @@ class Copies:
             self.free.put(copy)
 
     def failing(self, tests: Iterable[str]) -> list[str]:
-        """Which of these tests fail where nothing is edited."""
-        named = sorted(set(tests))
-        return self.all[0].run(named)[1] if named else []
+        """Which of these tests fail where nothing is edited; those of a file are asked for together."""
+        of_files: dict[str, list[str]] = {}
+        for test in sorted(set(tests)):
+            of_files.setdefault(test.partition("::")[0], []).append(test)
+
+        def asked(named: list[str]) -> list[str]:
+            copy = self.free.get()
+            try:
+                return copy.run(named)[1]
+            finally:
+                self.free.put(copy)
+
+        with ThreadPoolExecutor(len(self.all)) as pool:
+            return [test for failed in pool.map(asked, of_files.values()) for test in failed]
 
     def close(self) -> None:
         for copy in self.all:

@@ -96,10 +96,10 @@ def row_of_attention(q: Codes, keys: Sequence[Codes], columns: Sequence[Codes], 
         held = [[column[j] if j < len(column) else 0 for j in at] for column in columns]
         o = [dot(codes, tile, product(each, kept), row.type) for each, tile in zip(o, held, strict=True)]
     total = sum_of(sum_of(sums[0], sums[1]), sum_of(sums[2], sums[3]))
+    lse = SINGLES.encode(product(sum_of(base, lg2_flushed(total)), LN_2))  # -infinity of a row that sees nothing
     if total.magnitude == 0:
-        return [0] * len(columns), SINGLES.encode(UNSEEN)
+        return [0] * len(columns), lse
     o = [product(each, reciprocal(total)) for each in o]
     if row.v_scale is not None:
         o = [product(each, SINGLES.decode(row.v_scale)) for each in o]
-    lse = product(sum_of(base, lg2_flushed(total)), LN_2)
-    return [GRIDS["bf16"].encode(each) for each in o], SINGLES.encode(lse)
+    return [GRIDS["bf16"].encode(each) for each in o], lse

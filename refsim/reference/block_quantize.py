@@ -6,7 +6,8 @@ Nothing is taken from the model: scales are searched among all powers of two, el
 from fractions import Fraction
 from typing import NamedTuple
 
-from refsim.reference.group_quantize import counted_values
+from refsim.reference.group_quantize import SINGLE_GRID, counted_values
+from refsim.reference.rational_float import ExactNumber, div, mul
 
 LOWEST, HIGHEST = -127, 127  # of E8M0: codes 0 to 254
 
@@ -43,7 +44,8 @@ def scale_exponent(peak: Fraction, rule: str, element: BlockElement) -> int:
     """The exponent that a rule gives a block whose largest magnitude is `peak`, before E8M0 bounds it.
 
     floor: the peak's binade becomes the element's last one. ceil: the peak, rounded up to a power of two, does. rceil: the
-    smallest exponent for which nothing saturates. even: floor, of the peak rounded to the element's mantissa, half up.
+    smallest exponent for which nothing saturates. even: floor, of the peak rounded to the element's mantissa, half up. Kernels
+    ask rceil of a float32: "product" of the peak times fl(1 / MAX), "quotient" of the peak over MAX.
     """
     largest = element.values[-1]
     last = floor_log2(largest)
@@ -58,10 +60,22 @@ def scale_exponent(peak: Fraction, rule: str, element: BlockElement) -> int:
         case "rceil":
             exponent = floor_log2(peak / largest)
             return exponent + (largest * power(exponent) < peak)
+        case "product" | "quotient":
+            ratio = single_ratio(peak, largest, divides=rule == "quotient")
+            return floor_log2(ratio) + (power(floor_log2(ratio)) != ratio)
         case _:
             step = power(floor_log2(peak) - element.mantissa_bits)
             rounded = (peak / step + Fraction(1, 2)).__floor__() * step
             return floor_log2(rounded) - last
+
+
+def single_ratio(peak: Fraction, largest: Fraction, *, divides: bool) -> Fraction:
+    """peak / largest as float32 has it, by one quotient or by the product with the rounded reciprocal."""
+    x, y = ExactNumber(False, peak), ExactNumber(False, largest)
+    if not divides:
+        inverse = SINGLE_GRID.decode(SINGLE_GRID.encode(div(ExactNumber(False, Fraction(1)), y)))
+        return Fraction(SINGLE_GRID.decode(SINGLE_GRID.encode(mul(x, inverse))).magnitude)
+    return Fraction(SINGLE_GRID.decode(SINGLE_GRID.encode(div(x, y))).magnitude)
 
 
 def nearest_code(value: Fraction, negative: bool, element: BlockElement) -> int:

@@ -75,13 +75,19 @@ TWO_LEVELS = {
 
 def two_level_quantize(block: list[float], amax: float, recipe: str) -> tuple[list[int], int]:
     """Codes and the scale code of a block of finite numbers whose scale is not zero, in a tensor of that amax."""
-    formulas = TWO_LEVELS[recipe]
-    kept = formulas.kept(Single.of(amax))
-    scale = formulas.scale(Single.of(max(abs(value) for value in block)), kept)
-    code = narrow_code(ExactNumber(False, max(scale.magnitude, formulas.least)), "e4m3")
+    kept = TWO_LEVELS[recipe].kept(Single.of(amax))
+    code = scale_code(max(abs(value) for value in block), kept, recipe)
+    return [element_code(element, code, kept, recipe) for element in block], code
+
+
+def scale_code(peak: float, kept: Single, recipe: str) -> int:
+    """The scale of a block whose largest magnitude is `peak`, of a tensor of which `kept` is kept."""
+    scale = TWO_LEVELS[recipe].scale(Single.of(peak), kept)
+    return narrow_code(ExactNumber(False, max(scale.magnitude, TWO_LEVELS[recipe].least)), "e4m3")
+
+
+def element_code(element: float, code: int, kept: Single, recipe: str) -> int:
+    """One element of a block whose scale has a code."""
     value = Single.of(NARROW_VALUES["e4m3"].values[code])
-    codes = []
-    for element in block:
-        scaled = formulas.scaled(Single.of(element), value, kept)
-        codes.append(nearest_code(scaled.magnitude, scaled.number.negative, BLOCK_ELEMENTS["mxfp4"]))
-    return codes, code
+    scaled = TWO_LEVELS[recipe].scaled(Single.of(element), value, kept)
+    return nearest_code(scaled.magnitude, scaled.number.negative, BLOCK_ELEMENTS["mxfp4"])

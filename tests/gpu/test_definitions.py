@@ -1,5 +1,6 @@
 """Slow definitions of single outputs, which campaigns ask beside the oracles: the same codes, for problems of every kernel."""
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -7,30 +8,23 @@ import numpy as np
 import pytest
 
 from refsim.kernels import Kernel
-from refsim.reference import fp8_quantize, linear_layers
+from refsim.reference import block_quantize, fp8_quantize, linear_layers
 from refsim.testing.kernel_files import load_kernel_file
+from refsim.testing.matrices import Values
 
 FOLDER = Path(__file__).parent.parent.parent / "gpu"
-FILES = (
-    "bindings",
-    "group_quantize_bindings",
-    "linear_bindings",
-    "linear_fp8_bindings",
-    "gemm_1d2d",
-    "block_scaled_matmul",
-)
-DECLARED = {
-    kernel.name: kernel
-    for file in FILES
-    for kernel in load_kernel_file(FOLDER / f"{file}.py").KERNELS
-    if kernel.definition is not None
-}
-TARGETS = {"block_scaled_matmul_sm120": "sm_120a"}
+FILES = [path for path in sorted(FOLDER.glob("*.py")) if "\nKERNELS = " in path.read_text("utf-8")]
+DECLARED = {kernel.name: kernel for file in FILES for kernel in load_kernel_file(file).KERNELS}
+MXFP8 = block_quantize.BLOCK_ELEMENTS["mxfp8"]
+TARGETS = {"block_scaled_matmul_sm120": "sm_120a", "block_scaled_matmul_sm100": "sm_100a"}
 
 
 def size_of(problem: Any) -> int:
-    """How much there is to add for an output."""
-    return getattr(problem, "reduction", getattr(problem, "k", 1)) * getattr(getattr(problem, "x", None), "n", 1)
+    """How much there is to add for an output; a row of attention adds all its scores."""
+    if hasattr(problem, "kv_length"):
+        return problem.kv_length * problem.depth
+    length = getattr(problem, "reduction", getattr(problem, "k", 1))
+    return (length if isinstance(length, int) else 1) * getattr(getattr(problem, "x", None), "n", 1)
 
 
 def some_of(kernel: Kernel) -> list[Any]:
@@ -41,6 +35,7 @@ def some_of(kernel: Kernel) -> list[Any]:
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_the_definition_and_the_oracle_say_the_same(name: str) -> None:
+    """Every bundled kernel has one."""
     kernel, target, seen = DECLARED[name], TARGETS.get(name, "sm_90a"), 0
     assert kernel.definition is not None
     for problem in some_of(kernel):
@@ -54,6 +49,28 @@ def test_the_definition_and_the_oracle_say_the_same(name: str) -> None:
                     seen += 1
                     assert code == int(words[at]), (problem, output, at)
     assert seen >= 6
+
+
+def test_parts_of_a_sum_are_added_apart() -> None:
+    """128, 0, then 2^33 and -2^33: in one chain the first is lost, in two parts it stays."""
+    splits = load_kernel_file(FOLDER / "gemm_1d2d_splits.py")
+    kernel, ones = splits.FP8_GEMM_1D2D_SPLITS, splits.gemm.ONES
+    of_a = Values("ones", patches=tuple(enumerate((0x3F800000, 0, 0x4C800000, 0xCC800000))))
+    for parts, code in ((2, 0x4300), (1, 0)):
+        problem = splits.Gemm1D2DInParts(1, 24, 512, ones, ones, of_a, splits=parts)
+        assert kernel.definition(problem, "d", (0, 5)) == code == int(kernel.expected(problem, "sm_90a")["d"][0, 5])
+
+
+def test_scales_stand_where_tensor_cores_read_them() -> None:
+    """Every 37th byte of two tiles down and three across, pads among them."""
+    blocks = load_kernel_file(FOLDER / "block_scale.py")
+    kernel, problem = blocks.MXFP8_QUANTIZE, blocks.BlockQuantize(130, 9 * 32, Values("distinct", 1), "f32")
+    scales = kernel.expected(problem, "sm_90a")["scales"]
+    found = {at: kernel.definition(problem, "scales", (at,)) for at in range(0, scales.size, 37)}
+    known = {at: code for at, code in found.items() if code is not None}
+    assert known == {at: int(scales[at]) for at in known}
+    assert len(known) > 50
+    assert len(set(known.values())) > 3
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a"])
@@ -76,3 +93,6 @@ def test_worked_numbers() -> None:
     assert fp8_quantize.largest_and_nan([0x3F80, 0xC000, 0x7FC1], "bf16") == [0x40000000, 0x7FC10000]
     assert fp8_quantize.largest_and_nan([0x3F80, 0xC000], "bf16") == [0x40000000]
     assert fp8_quantize.dequantized(0x7E, "e4m3", 0x3F000000, "bf16") == 0x4360
+    for rule in ("product", "quotient"):
+        peaks = [block_quantize.scale_exponent(Fraction(peak), rule, MXFP8) for peak in (447, 448, 449, 1792)]
+        assert peaks == [0, 0, 1, 2]
