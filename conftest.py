@@ -9,15 +9,17 @@ import gc
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-# Cases of a law here; campaigns, whose profiles these are, try 25 and 200. Two cores had done half of the deeper tests
-# after twelve minutes with 200; which mutants of tests/mutants.toml die is the same with 10 as with 25.
-CASES = {"quick": 10, "ci": 50}
+# Cases of a law here; campaigns, whose profiles these are, try 25 and 200. Which mutants of tests/mutants.toml die is the same
+# with 10 as with 25, and the larger profile, whose run everybody waits for before a landing, has no more; night has 5,000.
+CASES = {"quick": 10, "ci": 25}
 LAWS = Path(__file__).with_name("properties")
 # With Python's own thresholds the collector, which looks through 13,000 tests again and again, takes a sixth of a run.
 COLLECTED_EVERY = (50_000, 20, 20)
@@ -82,6 +84,31 @@ def pytest_collection_finish() -> None:
     """What was collected stays to the end: the collector looks through it no more, which was a tenth of a run."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def committed_ptx() -> Iterator[None]:
+    """Kernels of the tree run as the PTX of gpu/ptx where NVRTC of that release would compile them anew, a second for each.
+
+    That the PTX is of this source and these flags is held for every file in every run, that NVRTC returns it for some;
+    for all of them in larger profiles (tests/device/test_compile.py).
+    """
+    from refsim.device import compile as compiler
+    from refsim.errors import RefsimError
+
+    by_nvrtc = compiler._by_nvrtc
+
+    def kept(unit: Any, target: str, flags: Any, toolchain: Any, instances: tuple[str, ...]) -> Any:
+        with suppress(RefsimError):
+            found = compiler._bundled(None, unit, target, flags)
+            release = found.compiler.removeprefix("NVRTC ")
+            if not instances and found.flags == flags and release in toolchain.versions[0].split():
+                return found
+        return by_nvrtc(unit, target, flags, toolchain, instances)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "_by_nvrtc", kept)
+        yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

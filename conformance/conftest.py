@@ -15,6 +15,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("refsim's pytest plugin is not loaded: pip install -e ., or -p refsim.testing.plugin")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def kernels_as_committed(committed_ptx: None) -> None:
+    """What is tried here is what kernels do, not what compiles them; broken copies have no PTX and are compiled."""
+
+
 @pytest.fixture
 def of_the_corpus(refsim_profile: str) -> Callable[[Kernel], Kernel]:
     """A kernel with every seventh problem of its corpus in the quick profile, with all of them in the larger ones.

@@ -9,7 +9,7 @@ from refsim.testing import laws, run_campaign
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 attention = load_kernel_file(bundled_kernels("attention.py"))
-CASES = {"quick": 0, "ci": 12, "night": 80}  # generated for each entry, beside the corpus
+CASES = {"quick": 0, "ci": 5, "night": 80}  # generated for each entry, beside the corpus
 LATER = pytest.mark.ci("others of the same kernel are tried in every run")
 ENTRIES = [
     pytest.param(kernel, depth, id=f"{kernel.name}_{depth}", marks=LATER if place in (1, 2) else ())

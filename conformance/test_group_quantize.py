@@ -12,7 +12,7 @@ from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels("group_quantize_bindings.py"))
-CASES = {"quick": 1, "ci": 16, "night": 1000}  # generated for each of the six variants, beside the corpus
+CASES = {"quick": 1, "ci": 6, "night": 1000}  # generated for each of the six variants, beside the corpus
 GROUP, BLOCK = bindings.FP8_GROUP_QUANTIZE, bindings.FP8_BLOCK_QUANTIZE
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in bindings.KERNELS]
 VARIANTS = [

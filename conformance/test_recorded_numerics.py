@@ -13,8 +13,9 @@ import pytest
 
 from refsim import decode
 from refsim.bringup.tensor_cores import KERNEL_FILE, instruction_named, instructions
-from refsim.device.compile import compile_ptx
+from refsim.device.units import read_unit
 from refsim.formats import format_named
+from refsim.kernel_code import KernelCode
 from refsim.numerics.methods import BYTE_PAIRS, LATE
 from refsim.numerics.profiles import MEASURED_WORDS
 from refsim.numerics.roundings import RZ_E8M13
@@ -116,7 +117,7 @@ def test_the_profiles_count_the_words_that_were_recorded():
 
 def test_the_probe_file_is_still_the_one_that_ran():
     facts = sidecar("numerics")
-    assert compile_ptx(KERNEL_FILE, "sm_90a").source_sha256 == facts["source_sha256"]
+    assert read_unit(KernelCode(file=KERNEL_FILE)).sha256 == facts["source_sha256"]
     assert facts["device"] == "NVIDIA H200"
 
 

@@ -10,7 +10,7 @@ from refsim.testing import run_campaign
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 rows = load_kernel_file(bundled_kernels("row_functions.py"))
-CASES = {"quick": 1, "ci": 30, "night": 1000}  # generated for each kernel, beside the corpus
+CASES = {"quick": 1, "ci": 10, "night": 1000}  # generated for each kernel, beside the corpus
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in rows.KERNELS]
 
 

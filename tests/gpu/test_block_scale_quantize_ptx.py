@@ -12,6 +12,7 @@ from refsim import ptx
 from refsim.device.compile import TARGETS, compile_ptx
 from refsim.layouts import scale_layout
 
+pytestmark = pytest.mark.usefixtures("committed_ptx")
 SOURCE = Path(__file__).resolve().parents[2] / "gpu" / "kernels" / "block_scale_quantize.cu"
 WIDE, FORMATS = ("bf16", "f16", "f32"), ("mxfp8", "mxfp8_e5m2", "mxfp4", "nvfp4")
 LATER = pytest.mark.ci("the simulator's own target is compiled for in every run")

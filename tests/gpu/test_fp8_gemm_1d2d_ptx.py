@@ -11,6 +11,7 @@ from refsim.device.compile import compile_ptx
 from refsim.ptx.machine.limits import limits_of
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
+pytestmark = pytest.mark.usefixtures("committed_ptx")
 gemm = load_kernel_file(bundled_kernels("gemm_1d2d.py"))
 splits = load_kernel_file(bundled_kernels("gemm_1d2d_splits.py"))
 experts = load_kernel_file(bundled_kernels("gemm_1d2d_experts.py"))

@@ -10,6 +10,7 @@ import pytest
 from refsim import ptx, scaling
 from refsim.device.compile import TARGETS, compile_ptx
 
+pytestmark = pytest.mark.usefixtures("committed_ptx")
 SOURCE = Path(__file__).resolve().parents[2] / "gpu" / "kernels" / "fp8_group_quantize.cu"
 WIDE = {"bf16": np.uint16, "f16": np.uint16, "f32": np.uint32}
 SUFFIXES = ("", "_divide")

@@ -13,6 +13,7 @@ from refsim import ptx
 from refsim.device.compile import TARGETS, compile_ptx
 from refsim.oracles import fp8_quantize as oracle
 
+pytestmark = pytest.mark.usefixtures("committed_ptx")
 SOURCE = Path(__file__).resolve().parents[2] / "gpu" / "kernels" / "fp8_quantize.cu"
 WIDE = {"bf16": np.uint16, "f16": np.uint16, "f32": np.uint32}
 FMTS = ("e4m3", "e5m2")
