@@ -15,7 +15,17 @@ from refsim.numerics.methods import GROUPED, LATE, TRUNCATED
 from refsim.targets import target_named
 
 ROWS = [(row, k) for row in numerics.PROFILES for k in row.k]
-NAMES = [f"{row.name} k{k}".replace(" ", "_") for row, k in ROWS]
+LATER = pytest.mark.ci("every third row and the first of each way to add are spelled in every run")
+FIRST = {row.method: place for place, (row, _) in reversed([*enumerate(ROWS)])}
+SPELLED = [
+    pytest.param(
+        row,
+        k,
+        id=f"{row.name} k{k}".replace(" ", "_"),
+        marks=() if place % 3 == 0 or FIRST[row.method] == place else LATER,
+    )
+    for place, (row, k) in enumerate(ROWS)
+]
 SMOKE = "--a=-8192,-0.5,-0.25,-0.125 --b 1024,1,1,1 --c 8388608"
 
 
@@ -60,7 +70,7 @@ def case(row, k, seed):
     return [f"{option}={word}" for option, word in words.items()], words
 
 
-@pytest.mark.parametrize(("row", "k"), ROWS, ids=NAMES)
+@pytest.mark.parametrize(("row", "k"), SPELLED)
 def test_spelled_steps_end_in_the_bits_of_the_model(refsim, row, k, refsim_profile):
     """D is that of numerics.mma; the aligned terms of every step add up to its sum."""
     for seed in range(1 if refsim_profile == "quick" else 3):
