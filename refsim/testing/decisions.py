@@ -8,6 +8,7 @@ inconclusive; so is, a level below, that they agree by the bits of another targe
 Where a bound decides, such arithmetic is a note.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.verdicts import ASSUMED, FAIL, INEXACT, TIMEOUT, UNSUPPORTED
 
 LISTED = 6
+PTX_LINE = re.compile(r"PTX line (\d+)")
 _STATUS_OF = {Kind.FAULT: FAIL, Kind.INCONCLUSIVE: UNSUPPORTED}
 
 
@@ -152,7 +154,19 @@ def badness(mismatch: Mismatch) -> float:
 
 
 def listed(texts: Iterable[str]) -> str:
-    """The first few, and how many more."""
-    known = list(texts)
+    """The first few, and how many more; texts that name the same of several PTX lines, as an unrolled loop has them, once."""
+    alike: dict[str, list[str]] = {}
+    for text in texts:
+        lines = alike.setdefault(PTX_LINE.sub("PTX line", text, count=1), [])
+        lines += [found[1]] if (found := PTX_LINE.search(text)) else []
+    known = [_of_lines(text, lines) for text, lines in alike.items()]
     more = len(known) - LISTED
     return "; ".join(known[:LISTED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _of_lines(text: str, lines: list[str]) -> str:
+    """A text with the PTX lines that it was said of: 7, 9, 12, 15 and 8 more."""
+    if not lines:
+        return text
+    more = f" and {len(lines) - LISTED} more" if len(lines) > LISTED else ""
+    return text.replace("PTX line", f"PTX line{'s' if len(lines) > 1 else ''} {', '.join(lines[:LISTED])}{more}", 1)

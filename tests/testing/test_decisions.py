@@ -8,6 +8,7 @@ import pytest
 
 from refsim.errors import Kind, RefsimError
 from refsim.testing import BitsDiffer, Bounded, Promise, PromiseNotKept, Verdict, laws, replay_case, run_campaign
+from refsim.testing.decisions import listed
 from refsim.testing.recipes import Tensor
 from refsim.testing.runs import examine
 
@@ -251,3 +252,11 @@ def test_of_cases_that_leave_bits_open_the_gravest_is_the_verdict(halve_kernel, 
     assert f"bits are open after {OPEN}" in said
     assert f"bits are assumed after {ASSUMED}" in said
     assert Verdict.from_json(verdict.to_json()) == verdict
+
+
+def test_what_an_unrolled_loop_says_alike_is_said_once():
+    alike = [f"k: ex2 at PTX line {line} (k.cu:9): as on sm_90" for line in range(10, 18)]
+    other = "k: mul at PTX line 3 (k.cu:2) feeds add at PTX line 4 (k.cu:2): contracted"
+    lines = "PTX lines 10, 11, 12, 13, 14, 15 and 2 more (k.cu:9)"
+    assert listed([*alike, other, "addresses"]) == f"k: ex2 at {lines}: as on sm_90; {other}; addresses"
+    assert listed([f"text {number}" for number in range(8)]).endswith("text 5; and 2 more")

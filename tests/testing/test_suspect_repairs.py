@@ -2,13 +2,14 @@
 
 import pytest
 
-from refsim.testing.suspects import arithmetic, orders, places, scales, terms
+from refsim.testing.suspects import approximations, arithmetic, orders, places, scales, terms
 from refsim.testing.suspects.repairs import REPAIRS
 from tests.testing.suspect_texts import EXCHANGED, IN_BOUND, SHUFFLES, TENTH, agreeing, text_of, written
 
 BF16 = "cvt.rn.bf16.f32 %h1, {0};\n cvt.f32.bf16 %f1, %h1;\n"
 F16 = "cvt.rn.f16.f32 %h2, {0};\n cvt.f32.f16 %y, %h2;"
 E8M0 = "mov.b32 %r1, %x;\n {} shr.u32 %r3, {}, 23;\n cvt.rn.f32.u32 %y, %r3;"
+SIZE = "abs.f32 %f9, %w;\n"
 ABOVE_A_TIE = "0f3F880400"
 PAIR = "cvt.rn.satfinite.{} %h1, {};\n cvt.u32.u16 %r1, %h1;\n cvt.rn.f32.u32 %y, %r1;"
 CHAIN = "add.rn.f32 %f1, {}, {};\n add.rn.f32 %f2, %f1, {};\n add.rn.f32 %y, %f2, {};"
@@ -159,7 +160,48 @@ TABLE = {
     "a sum of products": (orders.summed_otherwise, FMAS, SAMF),
     "lanes the other way": (orders.exchanged_otherwise, SHUFFLES.format(16, 1), SHUFFLES.format(1, 16)),
     "a quotient": (scales.divided_otherwise, "div.rn.f32 %y, %x, %z;", "rcp.rn.f32 %f1, %z;\n mul.rn.f32 %y, %x, %f1;"),
-    "a quotient without a rounding": (scales.divided_otherwise, "div.approx.f32 %y, %x, %w;", "div.rn.f32 %y, %x, %w;"),
+    "an approximate quotient": (
+        approximations.computed_otherwise,
+        "div.approx.f32 %y, %x, %w;",
+        "div.rn.f32 %y, %x, %w;",
+    ),
+    "a rounded quotient": (approximations.computed_otherwise, "div.rn.f32 %y, %x, %w;", "div.full.f32 %y, %x, %w;"),
+    "a quotient for a product with an approximate reciprocal": (
+        approximations.computed_otherwise,
+        "div.rn.f32 %y, %x, %w;",
+        "rcp.approx.f32 %f1, %w;\n mul.rn.f32 %y, %x, %f1;",
+    ),
+    "a product with an approximate reciprocal": (
+        approximations.computed_otherwise,
+        "rcp.approx.ftz.f32 %f1, %w;\n mul.rn.ftz.f32 %y, %f1, %x;",
+        "div.full.ftz.f32 %y, %x, %w;",
+    ),
+    "an approximate reciprocal": (
+        approximations.computed_otherwise,
+        "rcp.approx.f32 %y, %w;",
+        "rcp.rn.f32 %y, %w;",
+    ),
+    "a rounded root": (
+        approximations.computed_otherwise,
+        f"{SIZE} sqrt.rn.f32 %y, %f9;",
+        f"{SIZE} sqrt.approx.f32 %y, %f9;",
+    ),
+    "an approximate reciprocal root": (
+        approximations.computed_otherwise,
+        f"{SIZE} rsqrt.approx.f32 %y, %f9;",
+        f"{SIZE} .reg .f64 %d<3>;\n cvt.f64.f32 %d0, %f9;\n sqrt.rn.f64 %d1, %d0;\n rcp.rn.f64 %d2, %d1;\n"
+        "cvt.rn.f32.f64 %y, %d2;",
+    ),
+    "the reciprocal of a root": (
+        approximations.computed_otherwise,
+        f"{SIZE} sqrt.rn.f32 %f1, %f9;\n rcp.rn.f32 %y, %f1;",
+        f"{SIZE} rsqrt.approx.f32 %y, %f9;",
+    ),
+    "one divided by a root": (
+        approximations.computed_otherwise,
+        f"{SIZE} sqrt.rn.f32 %f1, %f9;\n div.rn.f32 %y, 0f3F800000, %f1;",
+        f"{SIZE} rsqrt.approx.f32 %y, %f9;",
+    ),
     "a product with a reciprocal": (
         scales.divided_otherwise,
         "rcp.rn.f32 %f1, %z;\n mul.rn.f32 %y, %f1, %x;",

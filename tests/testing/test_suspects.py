@@ -128,6 +128,7 @@ TABLE = {
         EACH % "((x + z) + 5.1f) + a[n - 1 - i]",
         EACH % "((a[n - 1 - i] + 5.1f) + z) + x",
     ),
+    "approximate": ("special function", EACH % "x / z", EACH % "__fdividef(x, z)"),
     "reciprocal": ("scale rule", EACH % "x / z", EACH % "x * (1.0f / z)"),
     "another limit": ("scale rule", EACH % "x / 448.0f", EACH % "x / 240.0f"),
     "exponent cut": (

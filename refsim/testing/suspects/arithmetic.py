@@ -17,7 +17,7 @@ FLOAT_REGISTERS = {"f32": "f32", "f64": "f64", "f16": "b16", "bf16": "b16", "f16
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 _WHOLE_ROUNDINGS = ("rni", "rzi", "rmi", "rpi")
 _FLUSHABLE = frozenset(
-    {"add", "sub", "mul", "fma", "div", "sqrt", "rcp", "min", "max", "abs", "neg", "ex2", "lg2", "rsqrt"}
+    {"add", "sub", "mul", "fma", "div", "sqrt", "rcp", "min", "max", "abs", "neg", "ex2", "lg2", "rsqrt", "sin", "cos"}
 )
 _UNORDERED = {"lt": "ltu", "le": "leu", "gt": "gtu", "ge": "geu", "eq": "equ", "ne": "neu"}
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from refsim.testing.suspects import arithmetic, orders, places, scales, terms
+from refsim.testing.suspects import approximations, arithmetic, orders, places, scales, terms
 from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
@@ -43,6 +43,11 @@ REPAIRS = (
     SuspectRepair("reduction order", "a loop adds to one sum, or to several", terms.summed_apart),
     SuspectRepair(
         "scale rule", "a quotient is a product with the reciprocal, or the other way round", scales.divided_otherwise
+    ),
+    SuspectRepair(
+        "special function",
+        "another instruction of this function, or one more rounding",
+        approximations.computed_otherwise,
     ),
     SuspectRepair("scale rule", "the largest value of another format", scales.limit_other),
     SuspectRepair("scale rule", "an exponent is rounded another way", scales.exponent_rounded_otherwise),

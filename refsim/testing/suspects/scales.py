@@ -20,8 +20,6 @@ def divided_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes
     if line.name == "div":
         d, a, b = line.operands
         yield {line.at: line.reading(".reg .f32 %refsim", f"rcp.rn.f32 %refsim, {b}", f"mul.rn.f32 {d}, {a}, %refsim")}
-        if line.opcode != "div.rn.f32":
-            yield {line.at: line.renamed("div.rn.f32")}
     elif line.name == "mul":
         d, x, y = line.operands
         for factor, other in ((x, y), (y, x)):

@@ -1,0 +1,53 @@
+"""Repairs of functions: an approximate quotient, reciprocal or root where a rounded one belongs, and the other way round."""
+
+from collections.abc import Iterator
+
+from refsim.testing.suspects.arithmetic import Changes
+from refsim.testing.suspects.limits import spelled
+from refsim.testing.suspects.listing import ListedLine, PtxListing
+
+_KINDS = {"div": ("full", "approx", "rn"), "rcp": ("approx", "rn"), "sqrt": ("approx", "rn")}
+_ONE = spelled(1.0)
+
+
+def computed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """div, rcp and sqrt of float32 by another instruction of their name; a quotient for a product with an approximate
+    reciprocal, and back; rsqrt for two roundings, and the reverse, which float64 comes near enough to."""
+    if line.words[-1] != "f32" or (line.name not in _KINDS and line.name not in ("mul", "rsqrt")):
+        return
+    flush = ".ftz" if "ftz" in line.words else ""
+    yield from (
+        {line.at: line.renamed(f"{line.name}.{kind}{flush}.f32")}
+        for kind in _KINDS.get(line.name, ())
+        if kind not in line.words
+    )
+    d, x = line.operands[:2]
+    if line.name == "div":
+        reciprocal = f"rcp.approx{flush}.f32 %refsim, {line.operands[2]}"
+        yield {line.at: line.reading(".reg .f32 %refsim", reciprocal, f"mul.rn{flush}.f32 {d}, {x}, %refsim")}
+    elif line.name == "mul":
+        for factor, other in ((x, line.operands[2]), (line.operands[2], x)):
+            made = listing.definition(factor, line)
+            if made is not None and made.name == "rcp" and made.words[-1] == "f32":
+                kinds = (kind for kind in _KINDS["div"] if kind != "rn")  # by scales.divided_otherwise
+                yield from (
+                    {line.at: line.renamed(f"div.{kind}{flush}.f32", d, other, made.operands[1])} for kind in kinds
+                )
+    elif line.name == "rsqrt":
+        root = (f"cvt{flush}.f64.f32 %refsim, {x}", "sqrt.rn.f64 %refsim, %refsim", "rcp.rn.f64 %refsim, %refsim")
+        one_nan = f"mul.rn.f32 {d}, {d}, 0f3F800000"  # a conversion keeps the sign and payload of float64's
+        yield {
+            line.at: line.reading(".reg .f64 %refsim", *root, f"cvt.rn{flush}.f32.f64 {d}, %refsim", one_nan),
+        }
+    root_of = _root_below(listing, line)
+    if root_of:
+        yield {line.at: line.renamed(f"rsqrt.approx{flush}.f32", d, root_of)}
+
+
+def _root_below(listing: PtxListing, line: ListedLine) -> str:
+    """The register whose square root a line divides 1 by; else ""."""
+    is_quotient = line.name == "div" and listing.constant(line.operands[1]).upper() == _ONE
+    if line.name != "rcp" and not is_quotient:
+        return ""
+    made = listing.definition(line.operands[-1], line)
+    return made.operands[1] if made is not None and made.name == "sqrt" and made.words[-1] == "f32" else ""
