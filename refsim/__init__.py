@@ -26,6 +26,7 @@ __all__ = [
     "Format",
     "RefsimError",
     "__version__",
+    "causes",
     "compare",
     "convert",
     "decode",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from refsim import compare, device, files, layouts, numerics, oracles, ptx, scaling, testing
+    from refsim import causes, compare, device, files, layouts, numerics, oracles, ptx, scaling, testing
     from refsim.conversions import convert, decode, encode, pack, unpack
     from refsim.errors import RefsimError
     from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32
@@ -81,7 +82,7 @@ else:
                 "F32",
             ),
         },
-        ("compare", "device", "files", "layouts", "numerics", "oracles", "ptx", "scaling", "testing"),
+        ("causes", "compare", "device", "files", "layouts", "numerics", "oracles", "ptx", "scaling", "testing"),
         ("__version__",),
     )
     del exports

@@ -19,6 +19,7 @@ PACKAGES = (
     "refsim.scaling",
     "refsim.oracles",
     "refsim.compare",
+    "refsim.causes",
     "refsim.device",
     "refsim.testing",
     "refsim.silicon",

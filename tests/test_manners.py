@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = (
     "tests/test_manners.py",
     "conformance/block_scaled_campaign.py",
+    "conformance/explained/trials.py",
     "conformance/night.py",
     "conformance/special_functions_replay.py",
     "conformance/spread_campaign.py",

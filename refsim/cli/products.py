@@ -12,7 +12,7 @@ from refsim.cli.elements import code_of
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, F64, FORMATS, S32, ElementType, Format, element_named, float_named
 from refsim.matrix_opcodes import matrix_opcode
-from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named
+from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named, unit_rank
 from refsim.numerics.rows import Profile, Unit
 from refsim.targets import lacking
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 MOST_LISTED = 1 << 12
 _UNITS = {"mma": "mma.sync", "wgmma": "wgmma"}  # the family of an opcode and the unit that executes it
 _FIFTH_GENERATION = re.compile(r"tcgen05\.mma\b[\w.:]*\.kind::(\w+)")
-_PREFERRED = {"wgmma": 0, "tcgen05": 1, "mma": 2}
 
 
 @dataclass(frozen=True)
@@ -203,9 +202,7 @@ def _usual_unit(asked: Asked, a: ElementType, b: ElementType) -> str:
     if not here:  # sm_120 without its a has no unit at all for 4 bits
         fit = (refusal for row, refusal in refused.items() if a in row.a_formats and b in row.b_formats)
         raise next(refusal for refusal in (*fit, *refused.values()) if refusal is not None)
-    return min(
-        (row.unit for row in fitting or here), key=lambda unit: _PREFERRED.get(unit.partition(".")[0], len(_PREFERRED))
-    )
+    return min((row.unit for row in fitting or here), key=unit_rank)
 
 
 def _unit_refused(target: str, unit: str, *types: ElementType) -> RefsimError | None:

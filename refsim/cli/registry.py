@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, Listing]] = {
     "Dumps": {
         "show": Listing("refsim.cli.commands.show:command", "A dump as numbers, through format, layout and scales."),
         "diff": Listing("refsim.cli.commands.diff:command", "Two files of codes, bit for bit."),
+        "explain-diff": Listing("refsim.cli.commands.explain_diff:command", "What makes two results differ."),
     },
     "Block scaling": {
         "quantize": Listing("refsim.cli.commands.blocks:quantize", "A safetensors file in blocks that share a scale."),

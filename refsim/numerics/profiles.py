@@ -305,6 +305,15 @@ def _absent(target: str, unit: str) -> RefsimError | None:
     return lacking(target_named(target).row.names[-1], unit) if target.startswith("sm_") else None
 
 
+_PREFERRED = ("wgmma", "tcgen05", "mma")
+
+
+def unit_rank(unit: str) -> int:
+    """Which unit kernels of a target use where it has several: a warpgroup's, tensor memory's, else a warp's; 0 first."""
+    family = unit.partition(".")[0]
+    return _PREFERRED.index(family) if family in _PREFERRED else len(_PREFERRED)
+
+
 def unit_named(name: str) -> Unit:
     """A unit by its name; unknown ones are refused."""
     if str(name) not in _UNITS:

@@ -12,6 +12,7 @@ __all__ = [
     "PromiseNotKept",
     "Verdict",
     "assert_bits_equal",
+    "explain_problem",
     "find_kernels",
     "kernel_named",
     "laws",
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from refsim.testing import laws, matrices, recipes, strategies
     from refsim.testing.assertions import BitsDiffer, PromiseNotKept, assert_bits_equal
     from refsim.testing.campaign import run_campaign
+    from refsim.testing.explained import explain_problem
     from refsim.testing.kernel_files import find_kernels, kernel_named
     from refsim.testing.replay import replay_case
     from refsim.testing.verdicts import Verdict
@@ -39,6 +41,7 @@ else:
             "refsim.kernels": ("Bounded", "Findings", "Kernel", "Launcher", "Promise"),
             "refsim.testing.assertions": ("BitsDiffer", "PromiseNotKept", "assert_bits_equal"),
             "refsim.testing.campaign": ("run_campaign",),
+            "refsim.testing.explained": ("explain_problem",),
             "refsim.testing.kernel_files": ("find_kernels", "kernel_named"),
             "refsim.testing.replay": ("replay_case",),
             "refsim.testing.verdicts": ("Verdict",),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import refsim
 from refsim import (
+    causes,
     compare,
     conversions,
     device,
@@ -181,6 +182,17 @@ def by_blocks(x: NDArray[np.float32]) -> NDArray[Any]:
     return packed
 
 
+def why(a: NDArray[np.uint8], d: NDArray[np.float32]) -> list[causes.Cause]:
+    operands: causes.ProductOperands = causes.ProductOperands(a=a, b=a, a_format="e4m3", b_format="e4m3", unit="wgmma")
+    found: causes.DiffExplanation = causes.explain_diff(d, operands=operands, seconds=1.0, at=(0, 0))
+    sums: list[int] = [stage.code_a for stage in found.stages if isinstance(stage, causes.SumsSoFar)]
+    named: tuple[causes.Named, ...] = found.named
+    scales: causes.QuantizedFrom = causes.QuantizedFrom(x=d, to="mxfp8", recipe="floor")
+    assert sums
+    assert found.outcome is causes.DiffOutcome.EXPLAINED or scales.to
+    return [cause for each in named for cause in each.causes if cause.family is causes.Family.SPLIT_K]
+
+
 def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], s: NDArray[np.uint16]) -> float:
     chains: oracles.ReductionName = "mirage_4_warps"
     decoder: oracles.WeightDecoder = "marlin"
@@ -289,6 +301,8 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
     found: tuple[testing.Kernel, ...] = testing.find_kernels([case])
     replayed: testing.Verdict = testing.replay_case(case, card, testing.kernel_named("mine"))
     testing.assert_bits_equal(np.zeros(3, np.uint8), np.zeros(3, np.uint8), "e4m3")
+    why_not: dict[str, causes.DiffExplanation] = testing.explain_problem(kernel, None, card, seconds=1.0)
+    assert why_not
     return testing.run_campaign(found[0] if found else kernel, card, cases=3) if str(replayed) else replayed
 
 

@@ -1,0 +1,35 @@
+"""Asks what makes planted pairs differ, and writes how many were named right: python -m conformance.explained -o FILE"""
+
+import argparse
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from conformance.explained.pairs import all_pairs
+from conformance.explained.trials import asked, summary
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m conformance.explained", description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, help="a JSON file; the terminal if left out")
+    parser.add_argument("--small", type=int, default=3, help="seeds of 24 x 40 x 512")
+    parser.add_argument("--large", type=int, default=1, help="seeds of 128 x 128 x 512")
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    pairs = list(all_pairs(given.small, given.large))
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        rows = list(pool.map(asked, pairs))
+    text = json.dumps(
+        {"summary": summary(rows), "wrong": [row for row in rows if not row["right"]], "pairs": rows}, indent=1
+    )
+    if given.output is None:
+        print(text)
+    else:
+        given.output.write_text(text + "\n", "utf-8")
+        print(json.dumps(summary(rows), indent=1))
+    return 0 if all(row["right"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

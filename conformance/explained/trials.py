@@ -1,0 +1,60 @@
+"""One planted pair asked about, and what many of them come to."""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from conformance.explained.pairs import Pair
+from refsim.causes import DiffExplanation, explain_diff
+
+COMMAND = "python -m conformance.explained -o conformance/reports/explain_diff.json"
+SECONDS = 10.0
+
+
+def asked(pair: Pair, seconds: float = SECONDS) -> dict[str, Any]:
+    """One pair: what was planted, the families that were named, whether that is right, the time."""
+    started = time.process_time()
+    ways = {"operands": pair.operands, "values": pair.values, "quantized": pair.quantized}
+    found = explain_diff(pair.got, pair.want, pair.format, seconds=seconds, **ways)
+    took = time.process_time() - started
+    families = list(dict.fromkeys("+".join(str(cause.family) for cause in each.causes) for each in found.named))
+    return {
+        "name": pair.name,
+        "planted": None if pair.planted is None else str(pair.planted),
+        "outcome": str(found.outcome),
+        "named": families,
+        "right": is_right(pair, found, families),
+        "alone": len(families) == 1,
+        "seconds": round(took, 2),
+        "large": pair.is_large,
+        "untried": found.untried,
+    }
+
+
+def is_right(pair: Pair, found: DiffExplanation, families: Iterable[str]) -> bool:
+    """The planted family is among those that reproduce every bit; none where nothing was to be named."""
+    if pair.planted is None:
+        return not found.differing and not found.named
+    return str(pair.planted) in families if pair.planted else bool(found.differing) and not found.named
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts over the pairs, and the median of the processor time at 128 x 128 x 512."""
+    planted = [row for row in rows if row["planted"]]
+    times = [row["seconds"] for row in rows if row["large"] and row["outcome"] == "explained"]
+    families = Counter(row["planted"] for row in planted)
+    right = Counter(row["planted"] for row in planted if row["right"])
+    return {
+        "command": COMMAND,
+        "planted": len(planted),
+        "named_right": sum(row["right"] for row in planted),
+        "named_right_and_nothing_else": sum(row["right"] and row["alone"] for row in planted),
+        "held_out": sum(row["planted"] == "" for row in rows),
+        "held_out_named": sum(row["planted"] == "" and bool(row["named"]) for row in rows),
+        "equal": sum(row["planted"] is None for row in rows),
+        "equal_named": sum(row["planted"] is None and not row["right"] for row in rows),
+        "median_seconds_128x128x512": statistics.median(times) if times else None,
+        "families": {name: [right[name], count] for name, count in sorted(families.items())},
+    }

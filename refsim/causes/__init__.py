@@ -1,0 +1,28 @@
+"""Why two results differ: causes as rows, and a search for those that reproduce every bit of one output from the other's plan.
+
+A plan is every choice on the way from operands to bits. A cause changes one of them: it is named only where the changed plan
+gives the very bits of the output, in the elements that differ and in those that do not.
+"""
+
+from refsim.causes.explaining import explain_diff
+from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
+from refsim.causes.operands import ProductOperands
+from refsim.causes.quantised import QuantizedFrom
+from refsim.causes.rows import Cause, Family
+from refsim.causes.search import Named
+
+__all__ = [
+    "Cause",
+    "DiffExplanation",
+    "DiffOutcome",
+    "Family",
+    "Named",
+    "ProductOperands",
+    "QuantizedFrom",
+    "SumsSoFar",
+    "explain_diff",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,207 @@
+"""How the products of an output are added: tensor cores, intervals, ranges of K; the rows of causes in between.
+
+A sum of K columns is computed in ranges (split-K). A range is one chain of instructions, or a chain for every `interval` columns
+whose sums are added, or promoted by their scales, outside the tensor core.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.rows import Cause, Family
+from refsim.conversions import decode, encode
+from refsim.evidence import Level
+from refsim.formats import BF16, F16, F32, ElementType, Format
+from refsim.numerics import exact_product, fma_product, ieee
+from refsim.numerics.calls import arguments_of, fitted
+from refsim.numerics.methods import LATE
+from refsim.numerics.profiles import PROFILES
+from refsim.numerics.rows import Profile
+from refsim.oracles import linear_layers
+from refsim.oracles.gemm_1d2d import PROMOTIONS
+from refsim.oracles.linear_layers import Reduction
+from refsim.sources import CUBLAS, DEEPGEMM, IEEE754, MMA_SIM, PTX, TRANSFORMER_ENGINE, Source
+
+Floats = NDArray[np.float32]
+Multiply = Callable[..., NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Adder:
+    """What adds the products of a chain: a row of tensor cores with the K of its instruction, or a loop in software."""
+
+    name: str
+    k: int
+    source: Source
+    row: Profile | None = None
+    loop: Multiply | None = None
+    same: tuple[tuple[Profile, int], ...] = ()
+
+    def has(self, row: Profile, k: int) -> bool:
+        """Whether it is the arithmetic of a row with instructions of that K."""
+        return any(each.name == row.name and size == k for each, size in self.same)
+
+    def sum(
+        self, a: NDArray[Any], b: NDArray[Any], c: Floats | None, formats: tuple[ElementType, ElementType]
+    ) -> Floats:
+        """A B^T + C in float32; a and b are codes (..., rows, K), filled with zeros to whole instructions here."""
+        missing = -a.shape[-1] % self.k
+        if missing:
+            a, b = (np.pad(each, [(0, 0)] * (each.ndim - 1) + [(0, missing)]) for each in (a, b))
+        if self.row is None:
+            assert self.loop is not None
+            return np.asarray(self.loop(a, b, c, a_format=formats[0], b_format=formats[1]), np.float32)
+        held = None if c is None else c.astype(self.row.d_dtype)
+        given = arguments_of(a, b, held, a_format=formats[0], b_format=formats[1])
+        return fitted(given, self.row, self.k).result().astype(np.float32)
+
+
+_LOOPS = (
+    Adder("a float32 fma for every k, as a loop on CUDA cores", 1, IEEE754["section 5.4.1"], loop=fma_product),
+    Adder("an exact sum, rounded once", 1, IEEE754["section 4.3.1"], loop=exact_product),
+)
+
+
+@functools.cache
+def adders(a: ElementType, b: ElementType) -> tuple[Adder, ...]:
+    """Everything that adds such products to a float32 or f16 sum; chips whose arithmetic is one function are one adder."""
+    found: dict[tuple[object, ...], list[tuple[Profile, int]]] = {}
+    for row in PROFILES:
+        fits = a in row.a_formats and b in row.b_formats and not row.scales and row.d_format in (F32, F16)
+        if not fits or row.evidence.level is Level.UNVERIFIED:
+            continue
+        for k in row.k:
+            steps = min(row.length, k), row.order, row.c_enters, k if row.c_enters is LATE else 0
+            cuts = row.method, row.fraction, row.zero_exponent, row.rounding, row.operands, row.d_format
+            found.setdefault((*steps, *cuts), []).append((row, k))
+    cores = [_of_rows(rows) for rows in found.values()]
+    return (*cores, *_LOOPS)
+
+
+def _of_rows(rows: list[tuple[Profile, int]]) -> Adder:
+    row, k = rows[0]
+    chips = ", ".join(dict.fromkeys(f"{each.target} {each.unit}" for each, _ in rows))
+    kept = f"{row.length} products at once" + (f", {row.fraction} bits" if row.fraction else "")
+    return Adder(f"{chips} K = {k} to {row.d_format}: {kept}", k, row.source, row, same=tuple(rows))
+
+
+# ---- how a chain's sum meets what came before --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """How the sum of a block meets its scales and the total: `meet(sum, scale a, scale b, total)`, all float32."""
+
+    name: str
+    family: Family
+    meet: Callable[[Floats, Floats, Floats, Floats], Floats]
+    source: Source
+
+
+def _apart(order: str) -> Callable[[Floats, Floats, Floats, Floats], Floats]:
+    """The same factors without contraction: a product that is rounded, and then a sum."""
+
+    def meet(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
+        zero = np.zeros_like(total)
+        minus = np.negative(zero)  # -0 is what changes no product: +0 would turn -0 into +0
+        return np.asarray(ieee.add(PROMOTIONS[order](product, a, b, minus), total), np.float32)
+
+    return meet
+
+
+_WORDS = {"scale_product": "(sa * sb) * P", "a_then_b": "(P * sa) * sb", "b_then_a": "(P * sb) * sa"}
+_SAID = {
+    "scale_product": DEEPGEMM["sm90_fp8_gemm_1d2d"],
+    "a_then_b": TRANSFORMER_ENGINE["blockwise_fp8_gemm_reference"],
+    "b_then_a": TRANSFORMER_ENGINE["blockwise_fp8_gemm_reference"],
+}
+FUSED = tuple(
+    Promotion(f"{_WORDS[name]}, by fma", Family.PROMOTION_ORDER, meet, _SAID[name]) for name, meet in PROMOTIONS.items()
+)
+APART = tuple(
+    Promotion(f"{_WORDS[name]}, by mul and add", Family.CONTRACTION, _apart(name), _SAID[name]) for name in PROMOTIONS
+)
+PROMOTION_ROWS = (*FUSED, *APART)
+
+# ---- in how many ranges --------------------------------------------------------------------------------------------------
+
+MEETING_ORDERS: dict[str, Callable[[Floats], Floats]] = {
+    **linear_layers.ORDERS,
+    "descending": lambda partials: linear_layers.ORDERS["ascending"](partials[::-1]),
+}
+"""In which order the sums of ranges are added: the kernels' orders, and the last range first."""
+_SPLIT = CUBLAS["split-K: sums of ranges of K are added afterwards"]
+ONE_RANGE = Reduction("one range", 1, linear_layers.STEP, PTX["wgmma, mma: D = A B + D, chained"])
+SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
+TILES = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How K is shared: ranges, the format in which their sums are kept, and in which order they are added."""
+
+    ranges: Reduction = ONE_RANGE
+    meeting: str = "ascending"
+    kept: Format = F32
+
+    def __str__(self) -> str:
+        if self.ranges.splits == 1:
+            return "one range of K"
+        splits, tile = self.ranges.splits, self.ranges.tile
+        kept = "" if self.kept is F32 else f" kept in {self.kept},"
+        taken = f"{splits} ranges of K, whole tiles of {tile} columns,"
+        if self.ranges.in_turn:
+            taken = f"{splits} sums, each of every {splits}th tile of {tile} columns,"
+        return f"{taken}{kept} added {self.meeting}"
+
+
+def sharings(columns: int) -> Iterator[tuple[Sharing, int]]:
+    """Every way to share so many columns, each partition once, with its rank."""
+    seen: set[bytes] = {np.zeros(columns, np.int64).tobytes()}
+    yield Sharing(), 0
+    for splits in SPLITS:
+        for in_turn in (False, True):
+            for tile in TILES:
+                ranges = Reduction("split", splits, tile, _SPLIT, in_turn)
+                key = ranges.chain_of(columns).tobytes()
+                if key in seen or -(-columns // tile) < splits:
+                    continue
+                seen.add(key)
+                for meeting in MEETING_ORDERS if splits > 2 else ("ascending",):
+                    yield Sharing(ranges, meeting), 2 + (meeting != "ascending") + in_turn
+                for narrow in (BF16, F16):
+                    yield Sharing(ranges, kept=narrow), 4
+    yield Sharing(meeting="from-zero"), 5
+
+
+INTERVALS = (0, 128, 64, 32, 256, 16, 512)
+
+
+def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled: bool) -> Iterator[Cause]:
+    """The rows of causes in how products are added."""
+    for adder in adders(a, b):
+        yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 if adder.row else 2)
+    for interval in INTERVALS:
+        if interval < columns or not interval:
+            says = (
+                f"a chain for every {interval} columns, their sums added in float32" if interval else "one chain over K"
+            )
+            yield Cause(Family.FAST_SLOW, says, "interval", interval, CUBLAS["CUBLASLT_MATMUL_DESC_FAST_ACCUM"])
+    for sharing, rank in sharings(columns):
+        family = Family.SPLIT_K
+        yield Cause(family, str(sharing), "sharing", sharing, sharing.ranges.source, rank)
+    for descends in (False, True):
+        says = f"K is gone through from its {'end' if descends else 'beginning'}"
+        yield Cause(Family.REDUCTION_ORDER, says, "descends", descends, MMA_SIM["chains"], 2)
+    if is_scaled:
+        for row in PROMOTION_ROWS:
+            yield Cause(row.family, row.name, "promotion", row, row.source)
+
+
+def narrowed(partials: Floats, format: Format) -> Floats:
+    """Sums as they are kept between ranges."""
+    return partials if format is F32 else decode(encode(partials, format), format, np.float32)

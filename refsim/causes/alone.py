@@ -1,0 +1,110 @@
+"""Two outputs and nothing else: one made of the other, either way round, by what is visible in codes alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refsim.causes.apart import told_apart
+from refsim.causes.explanation import DiffExplanation, DiffOutcome
+from refsim.causes.outputs import OtherOutput
+from refsim.causes.rows import Cause, Codes, Family
+from refsim.causes.search import CauseSearch, Found, Named
+from refsim.compare.readings import Misreading, readings
+from refsim.formats import Format
+from refsim.sources import PTX
+
+LEAST = 4
+TILES = (256, 128, 64, 32, 16, 8, 4)
+_FAMILIES = {
+    "NaN dropped": Family.NAN,
+    "off-by-one row": Family.SHIFTED,
+    "off-by-one column": Family.SHIFTED,
+    "flushed subnormals": Family.FLUSHED,
+    "infinity saturated": Family.SATURATION,
+    "infinity propagated": Family.SATURATION,
+    "FN / FNUZ": Family.FNUZ,
+}
+"""The readings of `compare` that say more than a rewriting does: some elements are not asked for, or may be one of two."""
+
+
+def between_outputs(
+    got: Codes, want: Codes, format: Format, deadline: float, report: Callable[[str, int, int], None] | None
+) -> DiffExplanation:
+    """What turns B into A, or A into B."""
+    directions = (("A", got, want), ("B", want, got))
+    found: list[tuple[str, Found, OtherOutput]] = []
+    for made, one, other in directions:
+        subject = OtherOutput(other, format)
+        tried = CauseSearch(subject, subject.usual, one, deadline, other, report).run()
+        if not tried.whole:
+            tried.whole += _by_readings(one, other, format) + _tails(one, other)
+        found.append((made, tried, subject))
+    fitting = [each for each in found if each[1].whole]
+    differing = found[0][1].differing
+    if differing < LEAST:
+        fitting = []
+    made, tried, subject = fitting[0] if fitting else found[0]
+    named = tuple(_plain(tried.whole)) if fitting else ()
+    is_little = differing < LEAST and any(each.whole for _, each, _ in found)
+    outcome = DiffOutcome.EXPLAINED if named else DiffOutcome.TOO_LITTLE if is_little else DiffOutcome.UNEXPLAINED
+    words = f"what becomes of {'B' if made == 'A' else 'A'}: {named[0]}" if named else ""
+    return DiffExplanation(
+        outcome,
+        differing,
+        got.size,
+        got.size,
+        named,
+        tuple(tried.parts),
+        tuple(tried.excluded),
+        tuple(tried.unseen),
+        tried.pairs,
+        tried.untried,
+        words if made == "A" else "",
+        words if made == "B" else "",
+        _apart(subject, named),
+    )
+
+
+def _plain(whole: list[Named]) -> list[Named]:
+    """Single causes before pairs."""
+    return sorted(whole, key=lambda each: (len(each.causes), sum(cause.rank for cause in each.causes)))
+
+
+def _apart(subject: OtherOutput, named: tuple[Named, ...]) -> tuple[str, ...]:
+    """What tells rewritings apart; readings and tails are no plans."""
+    plans = tuple(each for each in named if all(cause.aspect for cause in each.causes))
+    return told_apart(subject, subject.usual, plans)
+
+
+def _by_readings(got: Codes, want: Codes, format: Format) -> list[Named]:
+    differing = int((got != want).sum())
+    return [
+        Named((_cause(reading),), differing, is_whole=True)
+        for reading in readings()
+        if reading.suspect in _FAMILIES and differing >= reading.least and reading.fits(got, want, format)
+    ]
+
+
+def _cause(reading: Misreading) -> Cause:
+    return Cause(_FAMILIES[reading.suspect], reading.says, "", None, PTX["cvt, ld, st"])
+
+
+def _tails(got: Codes, want: Codes) -> list[Named]:
+    """Elements behind the last whole tile of rows, columns or the array that hold one code, and all that differs is there."""
+    flat: list[tuple[str, Any, Any]] = [("elements", got.reshape(-1), want.reshape(-1))]
+    if got.ndim == 2:
+        flat += [("columns", got.T, want.T), ("rows", got, want)]
+    for what, have, right in flat:
+        lines = np.flatnonzero((have != right).reshape(len(have), -1).any(axis=1))
+        if lines.size == 0:
+            continue
+        for tile in TILES:
+            begin = len(have) // tile * tile
+            if begin == len(have) or begin == 0 or lines[0] < begin:
+                continue
+            if (have[begin:] == have[begin:].reshape(-1)[0]).all():
+                says = f"the last {len(have) - begin} {what}, which fill no {tile}, hold one code: nobody wrote them"
+                cause = Cause(Family.TAIL, says, "", None, PTX["st: guarded by a bound"])
+                return [Named((cause,), int((got != want).sum()), is_whole=True)]
+    return []

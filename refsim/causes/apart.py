@@ -1,0 +1,46 @@
+"""Causes that give the same bits here: which problem tells them apart."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from refsim.causes.rows import DoesNotApplyError, Explained
+from refsim.causes.search import Named
+
+SEEDS = (1, 2, 3)
+MOST = 3
+
+
+def told_apart(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
+    """For the first few causes that all fit: a drawn problem on which they differ, or that none of some does."""
+    if len(named) < 2:
+        return ()
+    found = []
+    kinds = {tuple(cause.family for cause in each.causes): each for each in reversed(named)}
+    chosen = list(kinds.values())[::-1] if len(kinds) > 1 else named
+    for one, other in itertools.islice(itertools.combinations(chosen, 2), MOST):
+        found.append(f"{one} | {other}: {_difference(subject, start, one, other)}")
+    return tuple(found)
+
+
+def _difference(subject: Explained[Any], start: Any, one: Named, other: Named) -> str:
+    for wide in (False, True):
+        for seed in SEEDS:
+            drawn = subject.another(seed, wide=wide)
+            try:
+                first, second = (drawn.codes(_made(start, each)) for each in (one, other))
+            except DoesNotApplyError:
+                continue
+            if count := int(np.count_nonzero(first != second)):
+                size = " x ".join(map(str, drawn.shape))
+                written = f", written in {drawn.format}" if drawn.format is not subject.format else ""
+                return f"{count} of {first.size} elements differ on drawn numbers, {size}, seed {seed}{written}"
+    return "no drawn problem tells them apart"
+
+
+def _made(start: Any, named: Named) -> Any:
+    plan = start
+    for cause in named.causes:
+        plan = cause.of(plan)
+    return plan

@@ -1,0 +1,117 @@
+"""What is said of two results that differ: the causes that reproduce every bit, those that explain a part, those that do not."""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from refsim.causes.rows import Cause
+from refsim.causes.search import Named
+
+
+class DiffOutcome(StrEnum):
+    """What came of it."""
+
+    EQUAL = "equal"
+    EXPLAINED = "explained"
+    UNEXPLAINED = "unexplained"
+    TOO_LITTLE = "too little to name a cause"
+
+
+@dataclass(frozen=True)
+class SumsSoFar:
+    """Both sums of one element after the columns of K before `end`; `code_a` and `code_b` are float32 patterns."""
+
+    end: int
+    code_a: int
+    code_b: int
+
+
+@dataclass(frozen=True)
+class DiffExplanation:
+    """What makes output A differ from B, the second one or what is usual.
+
+    `named` are causes, or two together, each of which turns B into A in every bit: several are alike on this data, and `apart`
+    says on which problem they are not. `parts` put some differing elements right and break none. `excluded` were refuted,
+    `unseen` change nothing here, so that nothing is known of them; `untried` were left when the time was over. `judged` of
+    `size` elements were computed. `a_is` and `b_is` say how each is computed, "" where nobody knows.
+    """
+
+    outcome: DiffOutcome
+    differing: int
+    judged: int
+    size: int
+    named: tuple[Named, ...] = ()
+    parts: tuple[Named, ...] = ()
+    excluded: tuple[Cause, ...] = ()
+    unseen: tuple[Cause, ...] = ()
+    pairs: int = 0
+    untried: int = 0
+    a_is: str = ""
+    b_is: str = ""
+    apart: tuple[str, ...] = ()
+    element: tuple[int, int] | None = None
+    stages: tuple[SumsSoFar, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The answer as text, the verdict first."""
+        found = [self._verdict()]
+        found += [f"{name} is {words}" for name, words in (("A", self.a_is), ("B", self.b_is)) if words]
+        by_family: dict[tuple[str, ...], list[Named]] = {}
+        for each in self.named:
+            by_family.setdefault(tuple(str(cause.family) for cause in each.causes), []).append(each)
+        for alike in by_family.values():
+            more = f"; {len(alike) - 1} more of the kind" if len(alike) > 1 else ""
+            found.append(f"cause  {alike[0]}; reproduces every bit{more}")
+        found += [f"apart  {text}" for text in self.apart]
+        for each in self.parts:
+            share = 100 * each.repaired / max(1, self.differing)
+            found.append(f"part   {each}; {each.repaired} of {self.differing} differences ({share:.3g} %), breaks none")
+        if self.excluded:
+            found.append(f"excluded  {_counted(self.excluded)}" + (f"; {self.pairs} pairs" if self.pairs else ""))
+        if self.unseen:
+            found.append(f"not to be seen on this data  {_counted(self.unseen)}")
+        if self.untried:
+            found.append(f"the time was over: {self.untried} left untried")
+        return found
+
+    def _verdict(self) -> str:
+        judged = "" if self.judged == self.size else f"; {self.size - self.judged} were not computed in the time"
+        if self.outcome is DiffOutcome.EQUAL:
+            return f"equal: {self.judged} elements, every bit{judged}"
+        share = 100 * self.differing / max(1, self.judged)
+        return f"{self.outcome}: {self.differing} of {self.judged} elements differ ({share:.3g} %){judged}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "outcome": str(self.outcome),
+            "differing": self.differing,
+            "judged": self.judged,
+            "size": self.size,
+            "a_is": self.a_is,
+            "b_is": self.b_is,
+            "named": [_of_named(each) for each in self.named],
+            "parts": [_of_named(each) for each in self.parts],
+            "excluded": [_of_cause(each) for each in self.excluded],
+            "unseen": [_of_cause(each) for each in self.unseen],
+            "pairs_tried": self.pairs,
+            "untried": self.untried,
+            "apart": list(self.apart),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def _counted(causes: tuple[Cause, ...]) -> str:
+    counts = Counter(str(cause.family) for cause in causes)
+    return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items())
+
+
+def _of_cause(cause: Cause) -> dict[str, str]:
+    return {"family": str(cause.family), "says": cause.says, "source": str(cause.source)}
+
+
+def _of_named(named: Named) -> dict[str, Any]:
+    return {"causes": [_of_cause(each) for each in named.causes], "repaired": named.repaired}

@@ -1,0 +1,131 @@
+"""What a product was made of, as a user has it: codes, scales, C, and which instruction is meant."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.causes.accumulating import FUSED, Adder, Floats, adders
+from refsim.causes.products import ProductOfPlans, ProductPlan
+from refsim.errors import RefsimError
+from refsim.formats import F16, F32, ElementType, Format
+from refsim.integers import array_of, is_whole
+from refsim.numerics.calls import codes_and_format
+from refsim.numerics.profiles import chip, profile, rows_of, unit_rank
+from refsim.numerics.rows import Profile, Unit
+from refsim.oracles.gemm_1d2d import BLOCK
+from refsim.scaling.quantizing import scale_values
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductOperands:
+    """The operands of D = A B^T + C: what outputs are computed from again.
+
+    `a` (M, K), `b` (N, K): codes with `a_format` and `b_format`, or arrays of ml_dtypes. `c`: float32 (M, N). `a_scale`,
+    `b_scale`: float32, or E8M0 codes as uint8: one number, one a row, or (rows, T) or (ceil(rows / 128), T) for T blocks of K.
+    `unit`, `target` and `k` are the instruction that is usual there, as in `numerics.mma`; `interval` the columns of K after
+    which its sums are added in float32, 0: none, left out: the blocks of the scales. ProductOperands(a=a, b=b, a_format="e4m3",
+    b_format="e4m3") is one chain of Hopper's wgmma.
+    """
+
+    a: ArrayLike
+    b: ArrayLike
+    a_format: str | ElementType | None = None
+    b_format: str | ElementType | None = None
+    c: ArrayLike | None = None
+    a_scale: ArrayLike | None = None
+    b_scale: ArrayLike | None = None
+    unit: Unit | None = None
+    target: str = "sm_90a"
+    k: int | None = None
+    interval: int | None = None
+
+    def product(self, format: Format) -> ProductOfPlans:
+        """The product whose output is held in `format`. Raises RefsimError for operands that do not fit."""
+        a, a_format = _matrix("a", self.a, self.a_format)
+        b, b_format = _matrix("b", self.b, self.b_format)
+        if a.shape[1] != b.shape[1]:
+            raise RefsimError("operand-shape", f"a has K = {a.shape[1]}, b has K = {b.shape[1]}", rule="(M, K), (N, K)")
+        c = self._c((len(a), len(b)))
+        a_scales, b_scales, group = self._scales(len(a), len(b), a.shape[1])
+        adder = self._adder(a_format, b_format)
+        if self.interval is not None and not is_whole(self.interval):
+            raise RefsimError("interval", f"interval is {self.interval!r}", rule="columns of K, 0: one chain")
+        own = group if a_scales is not None and a_scales.shape[1] > 1 else 0
+        usual = ProductPlan(adder, own if self.interval is None else int(self.interval), promotion=FUSED[0])
+        return ProductOfPlans(a, b, (a_format, b_format), c, a_scales, b_scales, group, format, usual)
+
+    def _c(self, shape: tuple[int, int]) -> Floats | None:
+        if self.c is None:
+            return None
+        c = array_of("c", self.c)
+        if c.dtype != np.float32 or c.shape != shape:
+            raise RefsimError("accumulator", f"c is {c.dtype} of shape {c.shape}", rule=f"float32, {shape}")
+        return c
+
+    def _adder(self, a: ElementType, b: ElementType) -> Adder:
+        """What adds the products where nothing was changed."""
+        row = self._row(a, b)
+        k = max(row.k) if self.k is None else self.k
+        for adder in adders(a, b):
+            if adder.row is not None and adder.has(row, k):
+                return adder
+        return Adder(row.name, k, row.source, row)
+
+    def _row(self, a: ElementType, b: ElementType) -> Profile:
+        if self.unit is not None:
+            return profile(self.target, self.unit, a, b, F32, self.k)
+        chip(self.target)
+        here = [row for row in rows_of(self.target) if a in row.a_formats and b in row.b_formats and not row.scales]
+        fitting = [row for row in here if row.d_format in (F32, F16)]
+        if not fitting:
+            raise RefsimError(
+                "unknown-arithmetic", f"{self.target} multiplies no {a} by {b} into floats", help="target=, unit="
+            )
+        return min(fitting, key=lambda row: (unit_rank(row.unit), row.d_format is not F32))
+
+    def _scales(self, m: int, n: int, k: int) -> tuple[Floats | None, Floats | None, int]:
+        """Scales by row of A and of B, (rows, T), and the columns of K that share one."""
+        if self.a_scale is None and self.b_scale is None:
+            return None, None, k
+        one = np.ones((1, 1), np.float32)
+        left = _by_row("a_scale", one if self.a_scale is None else self.a_scale, m)
+        right = _by_row("b_scale", one if self.b_scale is None else self.b_scale, n)
+        blocks = max(left.shape[1], right.shape[1])
+        if any(each.shape[1] not in (1, blocks) for each in (left, right)):
+            what = f"{left.shape[1]} and {right.shape[1]} blocks of K have scales"
+            raise RefsimError("scale-shape", what, rule="as many of A as of B, or one")
+        group = BLOCK if -(-k // BLOCK) == blocks else k // blocks if k % blocks == 0 else 0
+        if not group:
+            what = f"{blocks} blocks of scales for K = {k}"
+            raise RefsimError("scale-shape", what, rule=f"a divisor of K, or one for every {BLOCK} columns")
+        if blocks == 1:
+            group = k
+        spread = [np.ascontiguousarray(np.broadcast_to(each, (len(each), blocks))) for each in (left, right)]
+        return spread[0], spread[1], group
+
+
+def _matrix(name: str, codes: ArrayLike, format: str | ElementType | None) -> tuple[NDArray[Any], ElementType]:
+    words, row = codes_and_format(array_of(name, codes), format, name, None)
+    array = np.asarray(words)
+    if array.dtype != row.code_dtype:
+        raise RefsimError("code-type", f"{name} holds {array.dtype}, codes of {row} are {row.code_dtype}")
+    if array.ndim != 2 or 0 in array.shape:
+        raise RefsimError("operand-shape", f"{name} has shape {array.shape}", rule="(rows, K), neither of them empty")
+    return array, row
+
+
+def _by_row(name: str, scales: ArrayLike, rows: int) -> Floats:
+    """(rows, T): a number stands for all rows, one of 128 rows for each of them."""
+    values = scale_values(scales)
+    if values.ndim == 0 or values.size == 1:
+        return np.full((rows, 1), values.reshape(-1)[0], np.float32)
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim == 2 and len(values) == -(-rows // BLOCK) != rows:
+        values = np.repeat(values, BLOCK, axis=0)[:rows]
+    if values.ndim != 2 or len(values) not in (1, rows):
+        rule = f"one number, {rows} rows or {-(-rows // BLOCK)} of {BLOCK} rows each"
+        raise RefsimError("scale-shape", f"{name} has shape {np.shape(scales)}", rule=rule)
+    return np.ascontiguousarray(np.broadcast_to(values, (rows, values.shape[1])))

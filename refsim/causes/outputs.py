@@ -1,0 +1,163 @@
+"""One output made of the other alone: placed or coded otherwise, flushed, saturated, scaled, cut off."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.conversions import OVERFLOWS, decode, encode
+from refsim.errors import RefsimError
+from refsim.formats import BF16, F16, FORMATS, TF32, Format
+from refsim.sources import FNUZ, IEEE754, OCP_MX, PTX, Source
+
+POWERS = (1, -1, 2, -2, 3, -3, 4, -4, 8, -8)
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """What is done to each element: `change(codes, format)` are the codes that come of it."""
+
+    name: str
+    family: Family
+    source: Source
+    change: Callable[[Codes, Format], Codes]
+    rank: int = 1
+
+
+def _as_they_are(codes: Codes, format: Format) -> Codes:
+    return codes
+
+
+AS_THEY_ARE = Rewriting("are as they are", Family.FORMAT, PTX["st"], _as_they_are, 0)
+
+
+def _written_as(other: Format, codes: Codes, format: Format) -> Codes:
+    """The values in codes of another format, which stand where codes of this one belong."""
+    made = encode(decode(codes, format), other)
+    if int(made.max(initial=0)) >= format.code_limit:
+        raise DoesNotApplyError
+    return np.asarray(made)
+
+
+def _read_as(other: Format, codes: Codes, format: Format) -> Codes:
+    """The codes taken for those of another format, their values written in this one."""
+    if int(codes.max(initial=0)) >= other.code_limit:
+        raise DoesNotApplyError
+    return np.asarray(encode(decode(codes, other), format))
+
+
+def _flushed(least: float, codes: Codes, format: Format) -> Codes:
+    values = decode(codes, format)
+    return np.where(np.abs(values) < least, codes & codes.dtype.type(format.sign_mask), codes)
+
+
+def _times(power: int, codes: Codes, format: Format) -> Codes:
+    return np.asarray(encode(decode(codes, format) * 2.0**power, format))
+
+
+def _through(narrow: Format, codes: Codes, format: Format) -> Codes:
+    return np.asarray(encode(decode(encode(decode(codes, format), narrow), narrow), format))
+
+
+def _ended(saturated: bool, codes: Codes, format: Format) -> Codes:
+    """Infinities, NaN where there are none, as the largest values; or the other way round."""
+    values = decode(codes, format)
+    if saturated:
+        endless = np.isinf(values) if format.has_infinity else np.isnan(values)
+        ends = encode(np.copysign(format.max_value, values), format)
+        return np.where(endless, ends, codes).astype(codes.dtype)
+    policy = next((each for each in OVERFLOWS[1:] if _has(format, each)), None)
+    if policy is None:
+        raise DoesNotApplyError
+    beyond = encode(np.copysign(np.inf, values), format, overflow=policy)
+    return np.where(np.abs(values) == format.max_value, beyond, codes).astype(codes.dtype)
+
+
+def _has(format: Format, policy: str) -> bool:
+    try:
+        encode(np.array([np.inf]), format, overflow=policy)  # type: ignore[arg-type]
+    except RefsimError:
+        return False
+    return True
+
+
+@functools.cache
+def rewritings(format: Format) -> tuple[Rewriting, ...]:
+    """Every rewriting of codes of a format, none first."""
+    found = [AS_THEY_ARE]
+    for other in FORMATS:
+        if other is format or other.code_bits != format.code_bits or other.padding_bits or not other.signed:
+            continue
+        fields = (other.exponent_bits, other.mantissa_bits) == (format.exponent_bits, format.mantissa_bits)
+        family = Family.FNUZ if fields else Family.FORMAT
+        for name, change in ((f"are codes of {other}", _written_as), (f"are {format} codes read as {other}", _read_as)):
+            found.append(Rewriting(name, family, FNUZ["table 1"], partial(change, other), 1 if fields else 2))
+    for least in sorted({row.min_normal for row in FORMATS if row.has_zero and row.min_normal < 0.1}):
+        name = f"below {least:g} in magnitude are zeros"
+        found.append(Rewriting(name, Family.FLUSHED, PTX["ftz"], partial(_flushed, least)))
+    for saturated, name in ((True, "that are infinite are the largest values"), (False, "at the limit are infinite")):
+        found.append(Rewriting(name, Family.SATURATION, PTX["cvt, .satfinite"], partial(_ended, saturated)))
+    for narrow in (BF16, F16, TF32, *(row for row in FORMATS if row.bits == 8 and row.signed and row.mantissa_bits)):
+        if narrow.mantissa_bits < format.mantissa_bits:
+            found.append(
+                Rewriting(
+                    f"are rounded to {narrow}", Family.ROUNDING, IEEE754["section 4.3"], partial(_through, narrow), 2
+                )
+            )
+    for power in POWERS:
+        found.append(
+            Rewriting(
+                f"are 2^{power} times as large", Family.SCALE_RULE, OCP_MX["section 5.2"], partial(_times, power), 2
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """The choices: what is done to each element, and where it is put."""
+
+    rewritten: Rewriting = AS_THEY_ARE
+    placed: Placing = IN_PLACE
+
+
+@dataclass(frozen=True, eq=False)
+class OtherOutput:
+    """An output as what another one may be made of."""
+
+    right: Codes
+    format: Format
+
+    usual = OutputPlan()
+    is_sampled = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.right.shape
+
+    def causes(self) -> Sequence[Cause]:
+        return list(_causes(self.format))
+
+    def codes(self, plan: OutputPlan, sample: Sample | None = None) -> Codes:
+        return plan.placed.put(plan.rewritten.change(self.right, self.format))
+
+    def undone(self, plan: OutputPlan, got: Codes) -> tuple[OutputPlan, Codes]:
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+
+    def another(self, seed: int, *, wide: bool = False) -> "OtherOutput":
+        """Codes of all kinds in the same shape, none of which is NaN alone."""
+        random = np.random.default_rng(seed)
+        return OtherOutput(random.integers(0, self.format.code_limit, self.shape).astype(self.right.dtype), self.format)
+
+    def described(self, plan: OutputPlan) -> str:
+        return ""
+
+
+def _causes(format: Format) -> Iterator[Cause]:
+    for row in rewritings(format):
+        yield Cause(row.family, f"elements {row.name}", "rewritten", row, row.source, row.rank)
+    yield from placing_causes()

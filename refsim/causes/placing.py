@@ -1,0 +1,92 @@
+"""Where outputs are written: in their places, as the transpose, where a swizzle puts them."""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from refsim.causes.reading import CHUNK_PATTERNS, chunks_moved
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
+from refsim.layouts.swizzles import SWIZZLES, Swizzle
+from refsim.sources import PTX, Source
+
+
+@dataclass(frozen=True)
+class Placing:
+    """A permutation of an output: `put` moves right elements to where they are written, `back` undoes that."""
+
+    name: str
+    family: Family
+    source: Source
+    put: Callable[[Codes], Codes]
+    back: Callable[[Codes], Codes]
+
+
+def _same(codes: Codes) -> Codes:
+    return codes
+
+
+def _transposed(codes: Codes) -> Codes:
+    if codes.ndim < 2 or 1 in codes.shape[-2:]:
+        raise DoesNotApplyError
+    return np.swapaxes(codes, -1, -2).reshape(codes.shape)
+
+
+def _transposed_back(codes: Codes) -> Codes:
+    if codes.ndim < 2 or 1 in codes.shape[-2:]:
+        raise DoesNotApplyError
+    shape = (*codes.shape[:-2], codes.shape[-1], codes.shape[-2])
+    return np.swapaxes(codes.reshape(shape), -1, -2)
+
+
+def _chunks(pattern: tuple[int, int, int], codes: Codes) -> Codes:
+    found = chunks_moved(codes, *pattern)
+    if found is None:
+        raise DoesNotApplyError
+    return found
+
+
+def _swizzled(row: Swizzle, codes: Codes, *, back: bool) -> Codes:
+    """Bytes where a swizzle of shared memory puts them, where none of these places lies behind the end."""
+    flat = np.ascontiguousarray(codes).reshape(-1).view(np.uint8)
+    places = np.asarray(row(np.arange(flat.size)))
+    if codes.nbytes % row.span_bytes or int(places.max(initial=0)) >= flat.size:
+        raise DoesNotApplyError
+    moved = np.empty_like(flat)
+    if back:
+        moved = flat[places]
+    else:
+        moved[places] = flat
+    return moved.view(codes.dtype).reshape(codes.shape)
+
+
+IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], _same, _same)
+
+
+@functools.cache
+def placings() -> tuple[Placing, ...]:
+    """Every permutation that is looked for, the right one first."""
+    found = [
+        IN_PLACE,
+        Placing("as the transpose", Family.TRANSPOSED, PTX["stmatrix, .trans"], _transposed, _transposed_back),
+    ]
+    source = PTX["tensor swizzling modes"]
+    for row in SWIZZLES:
+        if row.bits:
+            pair = partial(_swizzled, row, back=False), partial(_swizzled, row, back=True)
+            found.append(Placing(f"where swizzle {row.name} puts them", Family.SWIZZLE, source, *pair))
+    for pattern in CHUNK_PATTERNS:
+        width, count, shift = pattern
+        row_bits = f"(r >> {shift})" if shift else "r"
+        size = f"{width} bytes" if width else "one element"
+        name = f"with chunk c of row r at chunk c ^ {row_bits} % {count}, {size} each"
+        found.append(Placing(name, Family.SWIZZLE, source, partial(_chunks, pattern), partial(_chunks, pattern)))
+    return tuple(found)
+
+
+def placing_causes() -> Iterator[Cause]:
+    """The rows of causes in where outputs are written."""
+    for row in placings():
+        yield Cause(row.family, f"outputs lie {row.name}", "placed", row, row.source, int(row is not IN_PLACE))

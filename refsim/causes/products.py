@@ -1,0 +1,284 @@
+"""D of a matrix product as a plan: every choice on the way from operands to bits, with the usual one as default."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.accumulating import (
+    FUSED,
+    MEETING_ORDERS,
+    Adder,
+    Floats,
+    Promotion,
+    Sharing,
+    accumulation_causes,
+    narrowed,
+)
+from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.reading import AS_IT_IS, OperandReading, reading_causes, scale_causes, tail_causes
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.conversions import decode, encode
+from refsim.formats import F32, ElementType, Format
+from refsim.numerics import ieee
+from refsim.sources import PTX
+
+Matrix = NDArray[Any]
+FIRST, LAST, ROUNDED_AGAIN = (
+    "the chain begins with C",
+    "C is added to the sum",
+    "C is added to the output, rounded again",
+)
+KEPT, LARGEST = 512, 1 << 12  # sums of samples that are remembered, and how large one may be
+
+
+@dataclass(frozen=True)
+class ProductPlan:
+    """The choices; `interval` 0 is one chain, `tail` 0 all of K."""
+
+    adder: Adder
+    interval: int = 0
+    sharing: Sharing = field(default_factory=Sharing)
+    descends: bool = False
+    promotion: Promotion = FUSED[0]
+    accumuland: str = FIRST
+    a_read: OperandReading = AS_IT_IS
+    b_read: OperandReading = AS_IT_IS
+    both_read: OperandReading = AS_IT_IS
+    a_scales_read: OperandReading = AS_IT_IS
+    b_scales_read: OperandReading = AS_IT_IS
+    tail: int = 0
+    written: Writing = USUAL_WRITING
+    placed: Placing = IN_PLACE
+
+
+@dataclass(frozen=True, eq=False)
+class ProductOfPlans:
+    """D (M, N) of A (M, K) and B (N, K), codes; C (M, N) in float32 or None.
+
+    `a_scales` (M, T) and `b_scales` (N, T), float32, or None: `group` columns of K share one, T = 1: a row. `usual` is the plan
+    that nobody need explain.
+    """
+
+    a: Matrix
+    b: Matrix
+    formats: tuple[ElementType, ElementType]
+    c: Floats | None
+    a_scales: Floats | None
+    b_scales: Floats | None
+    group: int
+    format: Format
+    usual: ProductPlan
+    sums: dict[tuple[object, ...], Floats] = field(default_factory=dict)
+
+    is_sampled = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.a), len(self.b)
+
+    @cached_property
+    def blocks(self) -> int:
+        """How many blocks of K have scales of their own."""
+        return 1 if self.a_scales is None else self.a_scales.shape[1]
+
+    def causes(self) -> Sequence[Cause]:
+        columns, is_scaled = self.a.shape[1], self.a_scales is not None
+        found = [*accumulation_causes(*self.formats, columns, is_scaled), *reading_causes(self.formats)]
+        found += [*tail_causes(columns), *writing_causes(self.format), *placing_causes()]
+        if self.blocks > 1:
+            found += scale_causes(4)
+        if self.c is not None:
+            for way in (FIRST, LAST, ROUNDED_AGAIN):
+                found.append(Cause(Family.ACCUMULAND, way, "accumuland", way, PTX["mma: D = A B + C"]))
+        return found
+
+    def undone(self, plan: ProductPlan, got: Codes) -> tuple[ProductPlan, Codes]:
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+
+    def codes(self, plan: ProductPlan, sample: Sample | None = None) -> Codes:
+        rows, cols = (slice(None), slice(None)) if sample is None else sample
+        total = self.total(plan, sample)
+        codes = plan.written.codes(total, self.format)
+        if self.c is not None and plan.accumuland == ROUNDED_AGAIN:
+            again = decode(codes, self.format, np.float32) + self.c[rows][:, cols]
+            codes = plan.written.codes(again, self.format)
+        return codes if sample is not None else plan.placed.put(codes)
+
+    def sums_of(self, plan: ProductPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
+        """The float32 pattern of one element's sum over the columns of K before each of up to `most` places."""
+        columns = self.a.shape[1]
+        step = -(-max(32, -(-columns // most)) // 32) * 32
+        sample = np.array([at[0]]), np.array([at[1]])
+        ends = [*range(step, columns, step), columns]
+        return [(end, int(self._total(plan, sample, end).view(np.uint32).item())) for end in ends]
+
+    def total(self, plan: ProductPlan, sample: Sample | None = None) -> Floats:
+        """The float32 sums before they are written."""
+        if sample is None:
+            return self._total(plan, sample)
+        if sample[0].size * sample[1].size > LARGEST:
+            return self._total(plan, sample)
+        key = (sample[0].tobytes(), sample[1].tobytes(), replace(plan, written=USUAL_WRITING, placed=IN_PLACE))
+        if key not in self.sums:
+            if len(self.sums) >= KEPT:
+                self.sums.clear()
+            self.sums[key] = self._total(plan, sample)
+        return self.sums[key]
+
+    def _total(self, plan: ProductPlan, sample: Sample | None, end: int | None = None) -> Floats:
+        rows, cols = (slice(None), slice(None)) if sample is None else sample
+        sides = [self._side(plan, name)[part] for name, part in (("a", rows), ("b", cols))]
+        formats = self._formats(plan)
+        columns = self._columns(plan)[:end]
+        sides = [np.ascontiguousarray(side[:, columns]) for side in sides]
+        scales = [self._scales(plan, name, part) for name, part in (("a", rows), ("b", cols))]
+        chain = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
+        c = None if self.c is None else self.c[rows][:, cols]
+        begins = c if c is not None and plan.accumuland == FIRST and scales[0] is None else None
+        partials = []
+        for number in range(plan.sharing.ranges.splits):
+            mine = chain == number
+            if mine.any():
+                of_range = _Range(
+                    sides[0][:, mine],
+                    sides[1][:, mine],
+                    scales,
+                    columns[mine] // self.group,
+                    self.blocks,
+                )
+                partials.append(of_range.sum(plan, formats, begins if number == 0 else None))
+        held = np.stack(partials)
+        total = MEETING_ORDERS[plan.sharing.meeting](narrowed(held, plan.sharing.kept) if len(held) > 1 else held)
+        return self._ended(plan, total, scales, c)
+
+    def _ended(self, plan: ProductPlan, total: Floats, scales: list[Floats | None], c: Floats | None) -> Floats:
+        """What is left to do with a sum: scales of rows or of the tensor, C."""
+        if scales[0] is not None and scales[1] is not None and self.blocks == 1:
+            beginning = c if c is not None and plan.accumuland != ROUNDED_AGAIN else np.full_like(total, -0.0)
+            return plan.promotion.meet(total, scales[0], scales[1].T, beginning)
+        if c is not None and (plan.accumuland == LAST or (plan.accumuland == FIRST and scales[0] is not None)):
+            return np.asarray(ieee.add(total, c), np.float32)
+        return total
+
+    def _columns(self, plan: ProductPlan) -> NDArray[np.int64]:
+        columns = np.arange(self.a.shape[1])
+        if plan.tail > 0:
+            columns = columns[: len(columns) // plan.tail * plan.tail]
+        elif plan.tail < 0:
+            columns = columns[: plan.tail]
+        if not columns.size:
+            raise DoesNotApplyError
+        return columns
+
+    def _formats(self, plan: ProductPlan) -> tuple[ElementType, ElementType]:
+        own = (plan.a_read, plan.b_read)
+        found = [row.format or plan.both_read.format or mine for row, mine in zip(own, self.formats, strict=True)]
+        return found[0], found[1]
+
+    def _side(self, plan: ProductPlan, name: str) -> Matrix:
+        codes, format = (self.a, self.formats[0]) if name == "a" else (self.b, self.formats[1])
+        own = plan.a_read if name == "a" else plan.b_read
+        for row in (plan.both_read, own):
+            codes, _ = row.read(codes, format)
+        return codes
+
+    def _scales(self, plan: ProductPlan, name: str, part: Any) -> Floats | None:
+        scales, row = (self.a_scales, plan.a_scales_read) if name == "a" else (self.b_scales, plan.b_scales_read)
+        if scales is None:
+            return None
+        return np.asarray(row.read(scales, self.formats[0])[0][part], np.float32)
+
+    def another(self, seed: int, *, wide: bool = False) -> "ProductOfPlans":
+        """Codes of all kinds at 24 x 24 with a longer K, and the same kinds of scales."""
+        random = np.random.default_rng(seed)
+        size, more = 24, seed % 3 + 1
+        columns = self.group * (self.blocks + more) if self.blocks > 1 else self.a.shape[1] + 64 * more
+        sides = [self._drawn(random, each, (size, columns)) for each in self.formats]
+        blocks = self.blocks + more if self.blocks > 1 else 1
+        scales = [
+            None if each is None else random.uniform(0.5, 2, (size, blocks)).astype(np.float32)
+            for each in (self.a_scales, self.b_scales)
+        ]
+        c = None if self.c is None else random.normal(0, 4, (size, size)).astype(np.float32)
+        group = self.group if self.blocks > 1 else columns
+        written = F32 if wide else self.format
+        return ProductOfPlans(sides[0], sides[1], self.formats, c, scales[0], scales[1], group, written, self.usual)
+
+    def _drawn(self, random: np.random.Generator, format: ElementType, shape: tuple[int, int]) -> Matrix:
+        if not isinstance(format, Format):
+            return random.integers(0, format.code_limit, shape).astype(format.code_dtype)
+        return np.asarray(encode(random.normal(0, 1, shape) * 2.0 ** random.integers(-6, 7, shape), format))
+
+    def described(self, plan: ProductPlan) -> str:
+        """The plan in words, what is usual left out."""
+        words = [plan.adder.name]
+        if plan.interval:
+            words.append(f"a chain for every {plan.interval} columns")
+        else:
+            words.append("one chain")
+        if self.a_scales is not None:
+            words.append(plan.promotion.name)
+        if plan.sharing.ranges.splits > 1:
+            words.append(str(plan.sharing))
+        if plan.descends:
+            words.append("from the end of K")
+        if plan.written != USUAL_WRITING:
+            words.append(str(plan.written))
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Some columns of both operands: their codes, all scales, and the block of scales that each column has."""
+
+    a: Matrix
+    b: Matrix
+    scales: list[Floats | None]
+    block_of: NDArray[np.int64]
+    blocks: int
+
+    def sum(self, plan: ProductPlan, formats: tuple[ElementType, ElementType], c: Floats | None) -> Floats:
+        """The sum of the range from +0, or from C."""
+        interval, columns = plan.interval, self.a.shape[1]
+        if not interval:
+            if self.blocks > 1:
+                raise DoesNotApplyError  # scales of blocks are no part of a chain
+            step = max(plan.adder.k, 1)
+            sides = (
+                (_chunks_reversed(self.a, step), _chunks_reversed(self.b, step)) if plan.descends else (self.a, self.b)
+            )
+            return plan.adder.sum(*sides, c, formats)
+        missing = -columns % interval
+        parts = [
+            np.pad(side, ((0, 0), (0, missing))).reshape(len(side), -1, interval).swapaxes(0, 1)
+            for side in (self.a, self.b)
+        ]
+        sums = plan.adder.sum(parts[0], parts[1], None, formats)
+        total = np.zeros(sums.shape[1:], np.float32) if c is None else c
+        order = range(len(sums))
+        for at in reversed(order) if plan.descends else order:
+            if self.blocks > 1:
+                total = self._promoted(plan, sums[at], at * interval, min((at + 1) * interval, columns), total)
+            else:
+                total = ieee.add(total, sums[at])
+        return np.asarray(total, np.float32)
+
+    def _promoted(self, plan: ProductPlan, product: Floats, first: int, end: int, total: Floats) -> Floats:
+        block = self.block_of[first:end]
+        if block[0] != block[-1]:
+            raise DoesNotApplyError
+        assert self.scales[0] is not None
+        assert self.scales[1] is not None
+        a, b = self.scales[0][:, block[0], None], self.scales[1][None, :, block[0]]
+        return plan.promotion.meet(product, a, b, total)
+
+
+def _chunks_reversed(codes: Matrix, step: int) -> Matrix:
+    """The columns in chunks of `step`, the last chunk first, each in its own order."""
+    padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % step)))
+    return np.ascontiguousarray(padded.reshape(len(codes), -1, step)[:, ::-1].reshape(len(codes), -1))

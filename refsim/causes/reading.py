@@ -1,0 +1,192 @@
+"""How operands are read: as the codes that they are, or as another format's, flushed, transposed, swizzled, cut short."""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.errors import RefsimError
+from refsim.formats import FORMATS, ElementType, Format
+from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
+from refsim.sources import FNUZ, OCP_MX, PTX, Source
+
+Matrix = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OperandReading:
+    """What a kernel takes an operand for: its codes moved or changed, and the format that they are decoded by (None: its own)."""
+
+    name: str
+    family: Family
+    source: Source
+    change: Callable[[Matrix, ElementType], Matrix] | None = None
+    format: ElementType | None = None
+    rank: int = 1
+
+    def read(self, codes: Matrix, format: ElementType) -> tuple[Matrix, ElementType]:
+        """The codes and the format that products are made of."""
+        return codes if self.change is None else self.change(codes, format), self.format or format
+
+
+AS_IT_IS = OperandReading("as it is", Family.FORMAT, PTX["mma, operands"], rank=0)
+
+
+def chunks_moved(matrix: Matrix, width_bytes: int, count: int, shift: int) -> Matrix | None:
+    """Chunk c of row r changes places with chunk c ^ (r >> shift) % count; None where the rows are not of such chunks.
+
+    `width_bytes` stay together, 0: one element.
+    """
+    size = matrix.dtype.itemsize
+    width = max(1, width_bytes // size) if width_bytes else 1
+    if matrix.ndim != 2 or matrix.shape[0] < 2 or matrix.shape[1] % (width * count) or width_bytes % size:
+        return None
+    chunks = matrix.reshape(matrix.shape[0], -1, count, width)
+    row, chunk = np.ogrid[: matrix.shape[0], :count]
+    moved = np.take_along_axis(chunks, (chunk ^ (row >> shift) % count)[:, None, :, None], axis=2)
+    return np.ascontiguousarray(moved).reshape(matrix.shape)
+
+
+def _moved(pattern: tuple[int, int, int], codes: Matrix, format: ElementType) -> Matrix:
+    found = chunks_moved(codes, *pattern)
+    if found is None:
+        raise DoesNotApplyError
+    return found
+
+
+def _transposed(codes: Matrix, format: ElementType) -> Matrix:
+    if codes.shape[0] != codes.shape[1]:
+        raise DoesNotApplyError
+    return np.ascontiguousarray(codes.T)
+
+
+def _transposed_in_place(codes: Matrix, format: ElementType) -> Matrix:
+    """The words of a matrix (rows, K) read as if they were (K, rows)."""
+    return np.ascontiguousarray(codes.reshape(codes.shape[::-1]).T)
+
+
+def _flushed(codes: Matrix, format: ElementType) -> Matrix:
+    assert isinstance(format, Format)
+    magnitude = codes & codes.dtype.type(format.code_limit - 1 ^ format.sign_mask)
+    return np.where(magnitude < (1 << format.mantissa_bits), codes & codes.dtype.type(format.sign_mask), codes)
+
+
+CHUNK_PATTERNS = (
+    *((16, count, shift) for count in (8, 4, 2) for shift in (0, 1, 2)),
+    (0, 32, 0),
+    (0, 16, 0),
+    (0, 8, 0),
+)
+"""Swizzles of a tile's rows: bytes that stay together (0: one element), how many change places, row bits passed over."""
+
+
+@functools.cache
+def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
+    """Every way in which codes of a format are read, the right one first."""
+    found = [AS_IT_IS]
+    if isinstance(format, Format):
+        for other in FORMATS:
+            if other is format or other.bits != format.bits or not other.signed or not other.exponent_bits:
+                continue
+            fields = (other.exponent_bits, other.mantissa_bits) == (format.exponent_bits, format.mantissa_bits)
+            family = Family.FNUZ if fields and other.specials is not format.specials else Family.FORMAT
+            if family is Family.FNUZ or other.mantissa_bits:
+                rank = 1 if family is Family.FNUZ else 3
+                found.append(
+                    OperandReading(f"codes of {format} as {other}", family, FNUZ["table 1"], format=other, rank=rank)
+                )
+        if format.exponent_bits and format.mantissa_bits:
+            found.append(OperandReading("its subnormals as zeros", Family.FLUSHED, PTX["ftz"], _flushed))
+    found.append(OperandReading("as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _transposed))
+    found.append(
+        OperandReading(
+            "rows for columns", Family.TRANSPOSED, PTX["wgmma, K-major and MN-major"], _transposed_in_place, rank=2
+        )
+    )
+    for pattern in CHUNK_PATTERNS:
+        width, count, shift = pattern
+        name = f"chunk c of row r for chunk c ^ {f'(r >> {shift})' if shift else 'r'} % {count}, " + (
+            f"{width} bytes each" if width else "one element each"
+        )
+        source = PTX["tensor swizzling modes"]
+        found.append(OperandReading(name, Family.SWIZZLE, source, partial(_moved, pattern), rank=2))
+    return tuple(found)
+
+
+# ---- scales ------------------------------------------------------------------------------------------------------------
+
+
+def _read_shuffled(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Matrix:
+    """Scales that lie row by row, read as if the layout had placed them; bytes beyond them are nobody's."""
+    shape = (scales.shape[0], scales.shape[1])
+    try:
+        places = layout.offset(np.arange(shape[0])[:, None], np.arange(shape[1])[None, :], shape)
+    except RefsimError:
+        raise DoesNotApplyError from None
+    index = places // layout.element_bytes
+    if layout.element_bytes != scales.dtype.itemsize or index.max() >= scales.size:
+        raise DoesNotApplyError
+    return np.asarray(scales.reshape(-1)[index])
+
+
+def _read_plain(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Matrix:
+    """Scales that the layout placed, read as if they lay row by row."""
+    try:
+        return np.asarray(layout.shuffle(scales).reshape(-1)[: scales.size].reshape(scales.shape))
+    except RefsimError:
+        raise DoesNotApplyError from None
+
+
+@functools.cache
+def scale_readings(item_bytes: int) -> tuple[OperandReading, ...]:
+    """Every way in which a grid of scales is read."""
+    found = [AS_IT_IS]
+    for layout in SCALE_LAYOUTS:
+        if layout.element_bytes == item_bytes:
+            for verb, change in (("row by row where they lie in", _read_plain), ("in", _read_shuffled)):
+                says = f"{verb} {layout.name}" + ("" if change is _read_plain else " where they lie row by row")
+                found.append(OperandReading(says, Family.SCALE_LAYOUT, layout.source, partial(change, layout)))
+    says, source = "block by block where they lie row by row", OCP_MX["section 5.2, scales of blocks"]
+    found.append(OperandReading(says, Family.SCALE_LAYOUT, source, _transposed_in_place))
+    return tuple(found)
+
+
+def reading_causes(formats: tuple[ElementType, ElementType]) -> Iterator[Cause]:
+    """The rows of causes in reading A and B."""
+    for aspect, name, format in (("a_read", "A", formats[0]), ("b_read", "B", formats[1])):
+        for row in readings_of(format):
+            yield Cause(row.family, f"{name} is read {row.name}", aspect, row, row.source, row.rank)
+    if formats[0] == formats[1]:
+        for row in readings_of(formats[0]):
+            if row.format is not None or row.family is Family.FLUSHED:
+                yield Cause(row.family, f"A and B are read {row.name}", "both_read", row, row.source, row.rank)
+    yield Cause(AS_IT_IS.family, "A and B are read as they are", "both_read", AS_IT_IS, AS_IT_IS.source, 0)
+
+
+TAILS = (128, 64, 32, 16, 256)
+
+
+def tail_causes(columns: int) -> Iterator[Cause]:
+    """The rows of causes in how far K is gone through."""
+    source = PTX["cp.async.bulk.tensor: what lies outside"]
+    yield Cause(Family.TAIL, "every column of K is added", "tail", 0, source, 0)
+    for width in TAILS:
+        if columns % width and columns > width:
+            says = f"the last {columns % width} columns of K are left out, which fill no {width}"
+            yield Cause(Family.TAIL, says, "tail", width, source)
+    for width in TAILS:
+        if columns > width and columns % width == 0:
+            says = f"the last {width} columns of K are left out"
+            yield Cause(Family.TAIL, says, "tail", -width, source, 2)
+
+
+def scale_causes(item_bytes: int) -> Iterator[Cause]:
+    """The rows of causes in reading scales."""
+    for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
+        for row in scale_readings(item_bytes):
+            yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)

@@ -1,0 +1,104 @@
+"""A cause as a row: which choice of a computation it changes, and to what; families of causes that users tell apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.formats import Format
+from refsim.sources import Source
+
+Codes = NDArray[np.unsignedinteger]
+Indices = NDArray[np.int64]
+Sample = tuple[Indices, Indices]
+"""Rows and columns of an output, of which every pair is an element."""
+PlanT = TypeVar("PlanT")
+
+
+class Family(StrEnum):
+    """What a user would call the cause."""
+
+    ACCUMULATOR = "accumulator width and chip"
+    FAST_SLOW = "fast / slow accumulation"
+    SPLIT_K = "split-K"
+    REDUCTION_ORDER = "reduction order"
+    PROMOTION_ORDER = "promotion order"
+    CONTRACTION = "contraction"
+    SCALE_RULE = "scale rule"
+    SCALE_LAYOUT = "scale layout"
+    FNUZ = "FN / FNUZ"
+    FORMAT = "format"
+    ROUNDING = "rounding mode"
+    TIES = "tie handling"
+    DOUBLE_ROUNDING = "double rounding"
+    FLUSHED = "flushed subnormals"
+    SATURATION = "saturation"
+    NAN = "NaN dropped or kept"
+    TRANSPOSED = "transposed"
+    SWIZZLE = "swizzle not undone"
+    TAIL = "tail"
+    SHIFTED = "off by one"
+    ACCUMULAND = "where C enters"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One choice of a plan, of a Family: `aspect` is the field of the plan, `value` what it becomes.
+
+    `rank`: cheap and usual ones first.
+    """
+
+    family: str
+    says: str
+    aspect: str
+    value: Any
+    source: Source
+    rank: int = 1
+
+    def of(self, plan: PlanT) -> PlanT:
+        """The plan with this choice made."""
+        changed: PlanT = replace(plan, **{self.aspect: self.value})  # type: ignore[type-var]
+        return changed
+
+    def is_made(self, plan: object) -> bool:
+        """Whether the plan has made it already."""
+        return bool(getattr(plan, self.aspect) == self.value)
+
+    def __str__(self) -> str:
+        return f"{self.family}: {self.says}"
+
+
+class DoesNotApplyError(Exception):
+    """A choice that these operands leave no room for, such as the transpose of what is not square."""
+
+
+class Explained(Protocol[PlanT]):
+    """What outputs were computed from: every plan gives the codes of an output of that `shape` and `format`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def format(self) -> Format: ...
+    @property
+    def usual(self) -> PlanT: ...
+    @property
+    def is_sampled(self) -> bool:
+        """Whether some elements cost less than all of them."""
+
+    def causes(self) -> Sequence[Cause]:
+        """Every choice that there is, the usual ones too."""
+
+    def codes(self, plan: PlanT, sample: Sample | None = None) -> Codes:
+        """What a plan writes: everything, or the rows and columns of a sample. Raises DoesNotApplyError."""
+
+    def undone(self, plan: PlanT, got: Codes) -> tuple[PlanT, Codes]:
+        """Where a plan puts its elements elsewhere: the plan that leaves them, and what `got` would then hold."""
+
+    def another(self, seed: int, *, wide: bool = False) -> "Explained[PlanT]":
+        """The same with other numbers, on which causes may be told apart; `wide`: written as wide as the sums are."""
+
+    def described(self, plan: PlanT) -> str:
+        """The plan in words."""

@@ -1,0 +1,229 @@
+"""The search: which choice of a plan, or which two together, reproduces every bit of an output.
+
+A sample of elements refutes most choices; what it leaves is computed in full. Two choices together are tried where no single one
+fits. The time is bounded: what was not tried is counted, and what was not computed is not judged.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Explained, PlanT, Sample
+
+SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 16
+TILE = 1 << 15  # elements that are computed between two looks at the clock
+LEAST_PART = 0.01
+PARTS = 3
+CHEAP = ("written", "placed")
+ADDING = ("adder", "interval", "sharing", "descends", "promotion", "accumuland", *CHEAP)
+"""Choices that one kernel makes differently from another without being wrong: two of them together are usual."""
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Named:
+    """Causes that together put `repaired` of the differing elements right and break none; `is_whole`: every bit is reproduced."""
+
+    causes: tuple[Cause, ...]
+    repaired: int
+    is_whole: bool
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.causes))
+
+
+@dataclass
+class Found:
+    """What became of every cause that was tried on one output."""
+
+    differing: int = 0
+    judged: int = 0
+    whole: list[Named] = field(default_factory=list)
+    parts: list[Named] = field(default_factory=list)
+    excluded: list[Cause] = field(default_factory=list)
+    unseen: list[Cause] = field(default_factory=list)
+    absent: list[Cause] = field(default_factory=list)
+    pairs: int = 0
+    untried: int = 0
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.differing
+
+
+@dataclass
+class CauseSearch(Generic[PlanT]):
+    """One output `got` of a subject, begun from the plan `start`; `want` is what that gives, computed here where it is None."""
+
+    subject: Explained[PlanT]
+    start: PlanT
+    got: Codes
+    deadline: float
+    want: Codes | None = None
+    report: Report | None = None
+    found: Found = field(default_factory=Found)
+    rows: int = 0
+
+    def run(self) -> Found:
+        """Singles, then pairs."""
+        if self.want is None:
+            self.want, self.rows = self._computed(self.start)
+        else:
+            self.rows = len(self.got)
+        wrong = self.want[: self.rows] != self.got[: self.rows]
+        self.found.differing, self.found.judged = int(wrong.sum()), wrong.size
+        if not self.found.differing:
+            return self.found
+        sample = self._sample(wrong)
+        singles = [cause for cause in self.subject.causes() if not cause.is_made(self.start)]
+        singles.sort(key=lambda cause: cause.rank)
+        partial = self._singles(singles, sample)
+        if not self.found.whole:
+            self._parts(partial)
+            self._pairs(sample)
+        return self.found
+
+    # ---- single causes ---------------------------------------------------------------------------------------------
+
+    def _singles(self, singles: Sequence[Cause], sample: Sample | None) -> list[tuple[float, Cause]]:
+        """Every cause alone; returns those that put a part of the sample right."""
+        partial: list[tuple[float, Cause]] = []
+        want = self._at(self.want, sample)
+        for number, cause in enumerate(singles):
+            if self._is_late():
+                self.found.untried += len(singles) - number
+                break
+            self._tell("causes", number, len(singles))
+            try:
+                plan, got = self._undone(cause.of(self.start))
+                made = self.subject.codes(plan, sample)
+            except DoesNotApplyError:
+                self.found.absent.append(cause)
+                continue
+            right = self._at(got, sample)
+            if (made == right).all() and self._holds(plan, got):
+                self.found.whole.append(Named((cause,), self.found.differing, is_whole=True))
+            elif got is self.got and (made == want).all():
+                self.found.unseen.append(cause)
+            else:
+                self.found.excluded.append(cause)
+                differs = want != self._at(self.got, sample)
+                if got is self.got and (made[~differs] == want[~differs]).all():
+                    partial.append((float((made == right)[differs].mean()), cause))
+        return sorted(partial, key=lambda each: -each[0])
+
+    def _parts(self, partial: Sequence[tuple[float, Cause]]) -> None:
+        """The causes that explain most, measured over everything that is judged."""
+        assert self.want is not None
+        for share, cause in partial[:PARTS]:
+            if share < LEAST_PART or self._is_late():
+                continue
+            made, rows = self._computed(cause.of(self.start))
+            made, got, want = made[:rows], self.got[:rows], self.want[:rows]
+            differs = want != got
+            if rows >= self.rows and (made[~differs] == got[~differs]).all():
+                repaired = int((made == got)[differs].sum())
+                self.found.parts.append(Named((cause,), repaired, is_whole=False))
+        self.found.parts.sort(key=lambda each: -each.repaired)
+
+    # ---- two together ----------------------------------------------------------------------------------------------
+
+    def _pairs(self, sample: Sample | None) -> None:
+        """Two causes of different choices, the cheap and usual ones first; the first rank that fits ends the search."""
+        pairs = list(self._ordered_pairs())
+        fitting_rank: int | None = None
+        for number, (rank, first, second) in enumerate(pairs):
+            if self._is_late():
+                self.found.untried += len(pairs) - number
+                return
+            if fitting_rank is not None and rank > fitting_rank:
+                return
+            self._tell("pairs", number, len(pairs))
+            self.found.pairs += 1
+            try:
+                plan, got = self._undone(second.of(first.of(self.start)))
+                made = self.subject.codes(plan, sample)
+            except DoesNotApplyError:
+                continue
+            if (made == self._at(got, sample)).all() and self._holds(plan, got):
+                fitting_rank = rank
+                self.found.whole.append(Named((first, second), self.found.differing, is_whole=True))
+
+    def _ordered_pairs(self) -> Iterator[tuple[int, Cause, Cause]]:
+        # What does not apply alone may do so beside another choice, as scales of blocks do with their interval.
+        candidates = [*self.found.excluded, *self.found.absent]
+        ranked = [
+            (_rank(first, second), first, second)
+            for first, second in itertools.combinations(candidates, 2)
+            if first.aspect != second.aspect
+        ]
+        yield from sorted(ranked, key=lambda each: each[0])
+
+    # ---- elements ----------------------------------------------------------------------------------------------------
+
+    def _undone(self, plan: PlanT) -> tuple[PlanT, Codes]:
+        return self.subject.undone(plan, self.got)
+
+    def _sample(self, wrong: NDArray[np.bool_]) -> Sample | None:
+        """Rows and columns where much differs, and some where nothing does."""
+        if not self.subject.is_sampled:
+            return None
+        rows = _chosen(wrong.sum(axis=1), SAMPLE_ROWS)
+        return rows, _chosen(wrong[rows].sum(axis=0), SAMPLE_COLUMNS)
+
+    def _at(self, codes: Codes | None, sample: Sample | None) -> Codes:
+        assert codes is not None
+        return codes if sample is None else codes[sample[0]][:, sample[1]]
+
+    def _holds(self, plan: PlanT, got: Codes) -> bool:
+        """Whether a plan reproduces every bit that is judged."""
+        made, rows = self._computed(plan, got)
+        return bool((made[:rows] == got[:rows]).all()) and rows >= min(self.rows, len(got))
+
+    def _computed(self, plan: PlanT, got: Codes | None = None) -> tuple[Codes, int]:
+        """What a plan gives, and how many of its rows the time allowed; with `got` no further than the first difference."""
+        if not self.subject.is_sampled:
+            made = self.subject.codes(plan)
+            return made, len(made)
+        plain, _ = self.subject.undone(plan, self.got)
+        if plain != plan:
+            return self.subject.codes(plan), self.subject.shape[0]
+        rows, columns = self.subject.shape
+        step = max(1, TILE // max(1, columns))
+        everything = np.arange(columns)
+        made = np.zeros((rows, columns), self.got.dtype)
+        for first in range(0, rows, step):
+            if first and self._is_late():
+                return made, first
+            part = np.arange(first, min(first + step, rows))
+            made[part] = self.subject.codes(plan, (part, everything))
+            if got is not None and (made[part] != got[part]).any():
+                break
+        return made, rows
+
+    def _is_late(self) -> bool:
+        return time.process_time() > self.deadline
+
+    def _tell(self, phase: str, done: int, planned: int) -> None:
+        if self.report is not None:
+            self.report(phase, done, planned)
+
+
+def _chosen(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Three quarters of the lines with the largest counts, and some of the others, in order."""
+    if len(counts) <= most:
+        return np.arange(len(counts))
+    order = np.argsort(-counts, kind="stable")
+    first = order[: most * 3 // 4]
+    rest = np.random.default_rng(0).permutation(order[most * 3 // 4 :])[: most - len(first)]
+    return np.sort(np.concatenate([first, rest]))
+
+
+def _rank(first: Cause, second: Cause) -> int:
+    wrong = sum(cause.aspect not in ADDING for cause in (first, second))
+    return 2 * (first.rank + second.rank) + (0, 4, 10)[wrong] - any(each.aspect in CHEAP for each in (first, second))

@@ -1,0 +1,264 @@
+"""refsim explain-diff: what makes two results differ, by search over causes that reproduce every bit."""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes
+from refsim.cli.commands.mma import OPERAND, ElementParam
+from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.extents import Whole
+from refsim.cli.names import TARGET, UNIT
+from refsim.cli.progress import Countable, Passed, reporting
+from refsim.errors import Kind, RefsimError
+from refsim.render import Bits, Cell, Column, Document, Table, Wording, number
+
+if TYPE_CHECKING:
+    from refsim.causes import DiffExplanation, ProductOperands, QuantizedFrom
+    from refsim.formats import ElementType, Format
+
+CASE = ".json"
+STAGES = (
+    Column("columns", label="columns of K", align="right", strong=True),
+    Column("a", label="sum of A"),
+    Column("a_value", label="=", gap=1),
+    Column("b", label="sum of B"),
+    Column("b_value", label="=", gap=1),
+    Column("less", label="A less B", align="right"),
+)
+
+
+@click.command()
+@click.argument("first", metavar="A", type=click.Path(path_type=Path))
+@click.argument("second", metavar="[B]", required=False, type=click.Path(path_type=Path))
+@format_option(required=False)
+@click.option("--key", metavar="NAME", help="The tensor's name, where files hold several.")
+@click.option("--a", "left", metavar="FILE", type=click.Path(path_type=Path), help="A of the product, M x K.")
+@click.option("--b", "right", metavar="FILE", type=click.Path(path_type=Path), help="B of the product, N x K.")
+@click.option("--c", "begin", metavar="FILE", type=click.Path(path_type=Path), help="C of the product, f32, M x N.")
+@click.option("--a-scale", metavar="VALUE|FILE", help="Scales of A: a number, one a row, or one a block of K.")
+@click.option("--b-scale", metavar="VALUE|FILE", help="Scales of B; (N / 128, T) is one for 128 rows.")
+@click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A, where its file does not name it.")
+@click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B; that of A by default.")
+@click.option("--unit", metavar="UNIT", type=UNIT, help="What is usual there: wgmma, mma.sync, tcgen05.f16, ...")
+@click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="The chip, sm_90a by default.")
+@click.option("--k", type=Whole(min=1), help="K of one instruction, the largest by default.")
+@click.option("--interval", type=Whole(min=0), help="Columns after which sums are added in float32; 0: none.")
+@click.option("--values", metavar="FILE", type=click.Path(path_type=Path), help="What was rounded: f32 or f64.")
+@click.option(
+    "--quantized", metavar="FILE", type=click.Path(path_type=Path), help="What was quantised: bf16, f16 or f32."
+)
+@click.option("--to", "block", metavar="BLOCKS", help="What it was quantised to: mxfp8, mxfp4, nvfp4, 1x128, ...")
+@click.option("--recipe", metavar="NAME", help="The recipe that is usual there.")
+@click.option("--trust", is_flag=True, help="Run the Python file that a case names, wherever it lies.")
+@click.option(
+    "--kernels",
+    "declared",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the kernel is declared, as for verify.",
+)
+@click.option("--at", metavar="ROW,COL", type=ElementParam(), help="Show the two sums of this element.")
+@click.option("--seconds", type=Whole(min=1), default=10, show_default=True, help="Processor time to search.")
+@answers
+def command(
+    *,
+    first: Path,
+    second: Path | None,
+    row: "Format | None",
+    key: str | None,
+    values: Path | None,
+    quantized: Path | None,
+    block: str | None,
+    recipe: str | None,
+    trust: bool,
+    declared: tuple[Path, ...],
+    at: tuple[int, int] | None,
+    seconds: int,
+    **of_product: Any,
+) -> Answer:
+    """What makes result A differ from result B, or from what its operands usually give; or why a kernel's case fails.
+
+    A cause is named when it turns the one into the other in every bit: another accumulator, interval, split of K or
+    promotion, FN codes read as FNUZ, a transpose, a swizzle, a rounding, a tail. Others explain a part, are excluded,
+    or change nothing on this data. With --a and --b the files of D = A B^T are computed again under each cause, with
+    --values what was rounded, with --quantized what a quantiser read; with two files alone one is made of the other. The
+    sums of one element stand side by side. A may be a case that `refsim verify` wrote, or a kernel and B its case: that
+    runs on the simulated GPU, and what the kernel wrote is compared with its oracle.
+
+    Exit code 0: equal. 1: they differ, and the cause is named. 5: they differ, and nothing tried reproduces every bit.
+
+    \b
+      refsim explain-diff got.npy want.npy -t bf16
+      refsim explain-diff d.npy -t bf16 --a a.npy --b b.npy --a-format e4m3
+      refsim explain-diff train.npy serve.npy -t bf16 --a a.npy --b b.npy --a-scale sa.npy --b-scale sb.npy
+      refsim explain-diff got.npy want.npy -t e4m3 --values x.npy --as json
+      refsim explain-diff scales.npy -t e8m0 --quantized x.npy --to mxfp8
+      refsim explain-diff failures/fp8_quantize-0123456789.json --seconds 60
+    """
+    if first.suffix not in ARRAY_SUFFIXES:
+        return _of_kernel(first, second, declared, trust=trust, seconds=seconds)
+    from refsim.causes import explain_diff
+
+    one, format = _loaded(first, row, key)
+    other = None if second is None else _second(first, second, format, row, key)
+    ways: dict[str, Any] = {
+        "operands": _operands(**of_product),
+        "values": None if values is None else _floats(values, None),
+        "quantized": _quantised(quantized, block, recipe),
+    }
+    if other is None and all(way is None for way in ways.values()):
+        help = "give a second one, or --a and --b, --values or --quantized"
+        raise RefsimError("usage", "one output alone", help=help)
+    with reporting(sys.stderr) as report:
+        tell = partial(_told, report, "explain-diff")
+        found = explain_diff(one, other, format, **ways, seconds=seconds, at=at, on_progress=tell)
+    return Answer(_document(found, first, second), _exit_code(found))
+
+
+def _told(report: "Callable[[Countable], None] | None", of: str, phase: str, done: int, planned: int) -> None:
+    if report is not None:
+        report(Passed(of, phase, done, planned))
+
+
+def _second(first: Path, second: Path, format: "Format", row: "Format | None", key: str | None) -> Any:
+    """The codes of B, which are of A's format."""
+    codes, own = _loaded(second, row, key)
+    if own != format:
+        what = f"{first} holds {format}, {second} holds {own}"
+        raise RefsimError("format-mismatch", what, help="-t FORMAT where one of them is meant otherwise")
+    return codes
+
+
+def _of_kernel(first: Path, second: Path | None, declared: tuple[Path, ...], *, trust: bool, seconds: int) -> Answer:
+    """A case, or a kernel and its case, on the simulated GPU."""
+    from refsim import device
+    from refsim.cli.devices import need
+
+    need("testing", "hypothesis")
+    from refsim.testing import explain_problem, kernel_named
+    from refsim.testing.replay import load_case
+
+    case = first if second is None else second
+    if case.suffix != CASE:
+        rule = f"files of codes: {', '.join(ARRAY_SUFFIXES)}; cases: {CASE}"
+        raise RefsimError("unknown-suffix", f"the suffix {case.suffix!r} chooses no container", str(case), rule)
+    kernel, problem = load_case(
+        case, None if second is None else kernel_named(str(first), declared or None), trust=trust
+    )
+    with reporting(sys.stderr) as report:
+        tell = partial(_told, report, kernel.name)
+        found = explain_problem(kernel, problem, device.open("sim"), seconds=seconds, on_progress=tell)
+    parts = [
+        Wording((f"output {name}", *each.lines()), {"kernel": kernel.name, "output": name, **each.to_json()})
+        for name, each in found.items()
+    ]
+    return Answer(
+        Document(tuple(parts), f"{kernel.name}, {case}"), max(map(_exit_code, found.values()), default=AGREED)
+    )
+
+
+def _quantised(x: Path | None, block: str | None, recipe: str | None) -> "QuantizedFrom | None":
+    from refsim.causes import QuantizedFrom
+
+    if x is None:
+        if block is not None or recipe is not None:
+            raise RefsimError("usage", "a quantiser without what it read", help="give --quantized FILE too")
+        return None
+    if block is None:
+        raise RefsimError("usage", "nothing says what it was quantised to", help="give --to mxfp8, or --to 1x128")
+    codes, format = _loaded(x, None, None)
+    return QuantizedFrom(x=codes, x_format=format, to=block, recipe=recipe)
+
+
+def _exit_code(found: "DiffExplanation") -> int:
+    if not found.differing:
+        return AGREED
+    return FAILED if found.named else Kind.INCONCLUSIVE.value
+
+
+def _document(found: "DiffExplanation", first: Path, second: Path | None) -> Document:
+    names = {"a": str(first), "b": "" if second is None else str(second)}
+    parts: list[Any] = [Wording(tuple(found.lines()), {**names, **found.to_json()})]
+    if found.stages and found.element is not None:
+        rows: list[tuple[Cell, ...]] = []
+        begin = 0
+        for stage in found.stages:
+            codes = np.array([stage.code_a, stage.code_b], np.uint32)
+            one, other = (float(value) for value in codes.view(np.float32))
+            sums = (Bits(stage.code_a, 32), number(one), Bits(stage.code_b, 32), number(other), number(one - other))
+            rows.append((f"{begin}..{stage.end - 1}", *sums))
+            begin = stage.end
+        place = f"element [{found.element[0]}, {found.element[1]}], its sum after each part of K"
+        parts += [Wording((place,), {"element": list(found.element)}), Table(STAGES, tuple(rows), key="sums")]
+    title = f"{first} and {second}" if second else str(first)
+    sources = tuple(dict.fromkeys(cause.source for named in found.named for cause in named.causes))
+    return Document(tuple(parts), title, sources)
+
+
+def _loaded(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Format]":
+    if path.suffix not in ARRAY_SUFFIXES:
+        known = ", ".join(ARRAY_SUFFIXES)
+        raise RefsimError("unknown-suffix", f"the suffix {path.suffix!r} chooses no container", str(path), help=known)
+    stored = load_codes(path, row, key)
+    return stored.codes, stored.format
+
+
+def _floats(path: Path, key: str | None) -> Any:
+    """Numbers of float32 or float64; scales may be codes of E8M0."""
+    from refsim.formats import float_named
+
+    stored = load_codes(path, None, key)
+    format = float_named(stored.format)
+    return stored.codes if format.array_dtype is None else stored.codes.view(format.array_dtype)
+
+
+def _operands(
+    *,
+    left: Path | None,
+    right: Path | None,
+    begin: Path | None,
+    a_scale: str | None,
+    b_scale: str | None,
+    a_format: "ElementType | None",
+    b_format: "ElementType | None",
+    **chosen: Any,
+) -> "ProductOperands | None":
+    from refsim.causes import ProductOperands
+    from refsim.formats import float_named
+
+    if left is None and right is None:
+        if begin is not None or a_scale is not None or b_scale is not None:
+            raise RefsimError("usage", "scales or C without operands", help="give --a FILE and --b FILE too")
+        return None
+    if left is None or right is None:
+        raise RefsimError("usage", "one operand alone", help="give --a FILE and --b FILE")
+    a = _loaded(left, None if a_format is None else float_named(a_format), None)
+    b = _loaded(right, None if b_format is None and a_format is None else float_named(b_format or a_format or ""), None)
+    return ProductOperands(
+        a=a[0],
+        b=b[0],
+        a_format=a[1],
+        b_format=b[1],
+        c=None if begin is None else _floats(begin, None),
+        a_scale=_scale(a_scale, "--a-scale"),
+        b_scale=_scale(b_scale, "--b-scale"),
+        **chosen,
+    )
+
+
+def _scale(word: str | None, option: str) -> Any:
+    if word is None:
+        return None
+    if word.endswith(ARRAY_SUFFIXES):
+        return _floats(Path(word), None)
+    try:
+        return np.float32(word)
+    except ValueError:
+        raise RefsimError("bad-value", f"{word!r} is no number", option, help="a number, or a file of f32") from None

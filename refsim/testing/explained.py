@@ -1,0 +1,106 @@
+"""Why a kernel's outputs differ from its oracle's on one problem: its own suspects, the outputs alone, then its code."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from refsim.causes.alone import between_outputs
+from refsim.causes.explanation import DiffExplanation, DiffOutcome
+from refsim.causes.rows import Cause, Codes, Family
+from refsim.causes.search import Named
+from refsim.compare.code_line import codes_of
+from refsim.device import Device
+from refsim.formats import format_named
+from refsim.kernels import Bounded, Kernel, Outputs
+from refsim.sources import PTX
+from refsim.testing.suspects.feeding import Diet
+from refsim.testing.suspects.inquiry import suspects_of
+from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+
+DECLARED = "a mistake that the kernel declares"
+CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
+"""Suspects that are called otherwise than the family, by their first word."""
+Report = Callable[[str, int, int], None]
+
+
+def explain_problem(
+    kernel: Kernel, problem: Any, device: Device, *, seconds: float = 10.0, on_progress: Report | None = None
+) -> dict[str, DiffExplanation]:
+    """What makes each output of a kernel differ from its oracle on one problem, by the output's name; equal ones too.
+
+    First the mistakes that the kernel declares (`suspects=`), by what they would write; then what the outputs show alone; then
+    the suspects of docs/suspects.md, for which the kernel runs on the simulated GPU with other inputs, edits of its code and
+    other problems. `seconds` of processor time for all of it. A cause is named only where it explains every bit: one of the code
+    on all problems tried. For a Kernel that agrees the outcome of every output is "equal", 0 differ.
+    Raises RefsimError where the run ends in a fault.
+    Source: defined here; docs/suspects.md for what is edited.
+    """
+    deadline = time.process_time() + seconds
+    diet = Diet(kernel, device)
+    got, want, wrong = diet.outputs(problem), diet.expected(problem), diet.wrong(problem)
+    formats = kernel.output_formats(problem)
+    found: dict[str, DiffExplanation] = {}
+    for name, marks in wrong.items():
+        count, size = int(marks.sum()), int(marks.size)
+        outcome = DiffOutcome.UNEXPLAINED if count else DiffOutcome.EQUAL
+        found[name] = DiffExplanation(outcome, count, size, size)
+        right = want[name]
+        if not count or isinstance(right, Bounded):
+            continue
+        one, other = (codes_of(np.asarray(each)).reshape(marks.shape) for each in (got[name], right))
+        declared = _declared(kernel, problem, device, name, one, count)
+        if declared:
+            found[name] = DiffExplanation(DiffOutcome.EXPLAINED, count, size, size, declared)
+        elif formats[name]:
+            half = (time.process_time() + deadline) / 2
+            found[name] = between_outputs(one, other, format_named(formats[name]), half, on_progress)
+    open_outputs = [name for name, each in found.items() if each.outcome is DiffOutcome.UNEXPLAINED]
+    if not open_outputs:
+        return found
+    named = _of_code(kernel, device, problem, deadline - time.process_time(), found)
+    return {**found, **named}
+
+
+def _declared(kernel: Kernel, problem: Any, device: Device, name: str, got: Codes, count: int) -> tuple[Named, ...]:
+    """The kernel's own suspects that write these very bits."""
+    fitting = []
+    for says, suspect in kernel.suspects.items():
+        wrote: Outputs = suspect(*kernel.asked(problem, device.target))
+        made = wrote.get(name)
+        if made is None or made.shape != got.shape or made.dtype.itemsize != got.dtype.itemsize:
+            continue
+        if (codes_of(np.asarray(made)).reshape(got.shape) == got).all():
+            fitting.append(Named((Cause(DECLARED, says, "", None, PTX["st"]),), count, is_whole=True))
+    return tuple(fitting)
+
+
+def _of_code(
+    kernel: Kernel, device: Device, problem: Any, seconds: float, found: Mapping[str, DiffExplanation]
+) -> dict[str, DiffExplanation]:
+    """The one suspect that explains all problems tried, for every output that is open; none where there is none."""
+    untried = 0
+    suspicions: tuple[Suspicion, ...] = ()
+    try:
+        suspicions = suspects_of(kernel, device, problem, (), seconds=max(0.0, seconds))
+    except OutOfTimeError:
+        untried = 1
+    said = {}
+    for name, each in found.items():
+        if each.outcome is not DiffOutcome.UNEXPLAINED:
+            continue
+        named = tuple(_named(suspicion, each.differing) for suspicion in suspicions)
+        outcome = DiffOutcome.EXPLAINED if named else each.outcome
+        said[name] = DiffExplanation(
+            outcome, each.differing, each.judged, each.size, named, each.parts, each.excluded, each.unseen,
+            each.pairs, each.untried + untried,
+        )  # fmt: skip
+    return said
+
+
+def _named(suspicion: Suspicion, count: int) -> Named:
+    family = CALLED_OTHERWISE.get(suspicion.suspect.split(" ")[0].split("-")[0], suspicion.suspect)
+    places = ", ".join(suspicion.places)
+    says = f"{suspicion.says}, {places}, on all {suspicion.problems} problems tried"
+    return Named((Cause(family, says, "", None, PTX["the kernel's own code"]),), count, is_whole=True)

@@ -1,0 +1,103 @@
+"""refsim explain-diff: files, operands, quantisers and cases; what each exit code says."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim import files, quantize
+from refsim.testing import explain_problem, find_kernels
+from refsim.testing.replay import write_case
+
+EXHIBITS = Path(__file__).parents[3] / "gpu/exhibits/bindings.py"
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    codes = RANDOM.integers(0, 0x78, (12, 20)).astype(np.uint8)
+    files.save("right.npy", codes, "e4m3")
+    files.save("turned.npy", codes.T.reshape(codes.shape), "e4m3")
+    files.save("other.npy", RANDOM.integers(0, 0x78, (12, 20)).astype(np.uint8), "e4m3")
+    return tmp_path
+
+
+def test_the_transpose_is_named_and_the_exit_code_is_1(refsim, here):
+    run = refsim("explain-diff", "turned.npy", "right.npy", "--as", "json")
+    found = json.loads(run.out)
+    assert run.code == 1
+    assert [cause["family"] for cause in found["named"][0]["causes"]] == ["transposed"]
+    assert found["outcome"] == "explained"
+    assert found["named"][0]["repaired"] == found["differing"]
+
+
+def test_what_nothing_explains_is_inconclusive(refsim, here):
+    run = refsim("explain-diff", "other.npy", "right.npy", "--seconds", "1")
+    assert run.code == 5
+    assert run.out.startswith("unexplained: ")
+    assert "excluded" in run.out
+
+
+def test_scales_of_another_recipe_are_named(refsim, here):
+    x = RANDOM.normal(0, 100, (8, 1024)).astype(np.float32)
+    files.save("x.npy", x)
+    files.save("s.npy", quantize(x, "mxfp8", recipe="floor").scales, "e8m0")
+    run = refsim("explain-diff", "s.npy", "--quantized", "x.npy", "--to", "mxfp8")
+    assert run.code == 1
+    assert "scale rule: the rule floor" in run.out
+
+
+def test_operands_and_one_element(refsim, here):
+    a = RANDOM.integers(0, 0x60, (8, 64)).astype(np.uint8)
+    files.save("a.npy", a, "e4m3")
+    from refsim.numerics import mma
+
+    files.save("d.npy", mma(a, a, unit="mma.sync", target="sm_89"))
+    run = refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "a.npy", "--at", "2,3")
+    assert run.code == 1
+    assert "accumulator width and chip: sm_89 mma.sync" in run.out
+    assert "element [2, 3]" in run.out
+    assert "32..63" in run.out
+
+
+def exhibit(name):
+    return next(kernel for kernel in find_kernels([EXHIBITS]) if kernel.name == name)
+
+
+def test_a_case_of_a_kernel_is_explained_by_what_the_kernel_declares(refsim, here):
+    kernel = exhibit("row_offset")
+    case = write_case(here, kernel, kernel.corpus[1], {"name": "sim"}, "60 elements differ")
+    run = refsim("explain-diff", str(case), "--trust")
+    assert run.code == 1
+    assert "a mistake that the kernel declares: row n of X taken from element n on" in run.out
+    again = refsim("explain-diff", "row_offset", str(case), "--kernels", str(EXHIBITS))
+    assert again.out == run.out
+
+
+def test_a_kernel_that_agrees_has_no_cause():
+    from refsim import device
+
+    kernel = exhibit("row_offset")
+    [found] = explain_problem(kernel, kernel.corpus[0], device.open("sim"), seconds=1).values()
+    assert (found.outcome, found.differing, found.named) == ("equal", 0, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("right.npy", "usage"),
+        ("right.npy --a right.npy", "usage"),
+        ("right.npy --to mxfp8", "usage"),
+        ("right.npy --quantized right.npy", "usage"),
+        ("right.npy --a-scale 2", "usage"),
+        ("right.npy right.txt", "unknown-suffix"),
+        ("nothing", "unknown-suffix"),
+        ("right.npy --a right.npy --b right.npy --a-scale two", "bad-value"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused(refsim, here, line, code):
+    run = refsim("explain-diff", *line.split())
+    assert run.code == 2
+    assert f"[{code}]" in run.err
