@@ -25,6 +25,8 @@ LARGER = ["every bundled kernel, a minute"]
 REASONS = {
     "a reader of the site types it": 1,
     ".ci/run types it into a fresh checkout": 3,
+    "a run of minutes: tests/campaigns makes small ones": 1,
+    "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
     "it takes minutes; tests/cli/commands/test_doctor.py runs a part": 1,
     "the night profile takes some minutes": 1,
     "torch is in the environment of the peers": 1,

@@ -71,18 +71,18 @@ def run_suites(
     device: Device, suites: Sequence[Suite], state: State, on_step: Callable[[RunProgress], None] | None = None
 ) -> Iterator[Case]:
     """Runs the cases that `state` does not hold yet; yields all of them in order, and keeps each before the next begins."""
-    planned = [(suite, task) for suite in suites for task in _tasks(suite, device)]
+    planned = [(suite, task) for suite in suites for task in tasks_of(suite, device)]
     for number, (suite, task) in enumerate(planned):
         known = state.find(suite.name, task.name)
         if on_step is not None:
             on_step(RunProgress(suite.name, task.name, number, len(planned), known is not None))
         if known is None:
-            known = _timed(suite, task)
+            known = timed(suite, task)
             state.keep(known)
         yield known
 
 
-def _tasks(suite: Suite, device: Device) -> Sequence[Task]:
+def tasks_of(suite: Suite, device: Device) -> Sequence[Task]:
     """The cases of a suite; a suite that cannot even list them is one case that says why."""
     try:
         return suite.tasks(device)
@@ -95,7 +95,8 @@ def _tasks(suite: Suite, device: Device) -> Sequence[Task]:
         return [Task("all", run)]
 
 
-def _timed(suite: Suite, task: Task) -> Case:
+def timed(suite: Suite, task: Task) -> Case:
+    """Runs one case, with its time; an error is a case too."""
     began = time.perf_counter()
     try:
         case = task.run()

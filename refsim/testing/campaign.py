@@ -15,6 +15,7 @@ from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, graver, with_open_bits
+from refsim.testing.draws import drawn_from
 from refsim.testing.laws import check_oracle_repeats
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.replay import write_case
@@ -190,7 +191,38 @@ def run_campaign(
     Raises RefsimError where the request, not the kernel, is at fault: an unknown profile, a missing package.
     Source: defined here.
     """
-    row = _checked_profile(profile, cases, seed)
+    verdict, slack = run_part(
+        kernel,
+        device,
+        profile=profile,
+        cases=cases,
+        seed=seed,
+        failures_dir=failures_dir,
+        time_limit=time_limit,
+        suspect_seconds=suspect_seconds,
+        on_progress=on_progress,
+    )
+    verdict = completed(verdict, slack)
+    heard.tell(verdict)
+    return verdict
+
+
+def run_part(
+    kernel: Kernel,
+    device: Device,
+    *,
+    profile: str,
+    cases: int | None,
+    seed: int | None,
+    failures_dir: str | Path | None = None,
+    time_limit: float | None = None,
+    suspect_seconds: float | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[Verdict, Slack]:
+    """The same for a campaign or a part of one: what only the whole can show, that something was compared and could have
+    differed, is left to `completed`.
+    """
+    row = checked_budget(profile, cases, seed)
     if seed is None and row.new_seed:
         seed = secrets.randbits(32)
     planned = row.cases if cases is None else cases
@@ -209,52 +241,44 @@ def run_campaign(
         with suppress(_Stopped):
             if planned:
                 _search(ledger, planned)
-    _require_elements(ledger)
-    _require_an_oracle(ledger)
+    if not ledger.failure and ledger.first is not None and ledger.cases > 1:
+        check_oracle_repeats(kernel, *ledger.first, device.target)
     _inquire(ledger, row.suspect_seconds if suspect_seconds is None else suspect_seconds)
-    verdict = _verdict(ledger, started, failures_dir)
-    heard.tell(verdict)
-    return verdict
+    return _verdict(ledger, started, failures_dir), ledger.slack
 
 
-def _checked_profile(profile: str, cases: int | None, seed: int | None) -> SearchBudget:
+def completed(verdict: Verdict, slack: Slack) -> Verdict:
+    """The verdict of a whole campaign, with what its bounds leave open as a note.
+
+    Raises RefsimError where it ended well and has compared nothing (`nothing-compared`), or only with bounds that no number
+    breaks (`bad-bound`).
+    """
+    ended_well = verdict.status != verdicts.FAIL
+    if verdict.status == verdicts.PASS and not verdict.elements:
+        raise RefsimError(
+            "nothing-compared",
+            f"{verdict.cases} cases of kernel {verdict.kernel} have no element of an output between them",
+            rule="nothing that was compared is no pass",
+            help="ask for cases, or declare problems whose outputs are not empty" if verdict.cases else "ask for cases",
+        )
+    if ended_well and slack.elements and slack.any_number == slack.elements == verdict.elements:
+        raise RefsimError(
+            "bad-bound",
+            f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements an infinite bound",
+            rule="a promise that nothing can break is none",
+        )
+    note = slack.note() if ended_well else ""
+    return replace(verdict, notes=(*verdict.notes, note)) if note else verdict
+
+
+def checked_budget(profile: str, cases: int | None, seed: int | None) -> SearchBudget:
+    """The row of a profile; what a campaign cannot be asked for is refused."""
     if profile not in SEARCH_BUDGETS:
         raise unknown("profile", str(profile), list(SEARCH_BUDGETS))
     for name, value in (("cases", cases), ("seed", seed)):
         if value is not None and not (isinstance(value, int) and is_whole(value)):
             raise RefsimError("bad-campaign", f"{name} must be an integer from 0, not {value!r}")
     return SEARCH_BUDGETS[profile]
-
-
-def _require_elements(ledger: _Ledger) -> None:
-    """A campaign that ended well has compared something."""
-    if ledger.elements or ledger.failure or ledger.doubt:
-        return
-    kernel = ledger.kernel
-    raise RefsimError(
-        "nothing-compared",
-        f"{ledger.cases} cases of kernel {kernel.name} have no element of an output between them",
-        rule="nothing that was compared is no pass",
-        help="ask for cases, or declare problems whose outputs are not empty" if ledger.cases else "ask for cases",
-    )
-
-
-def _require_an_oracle(ledger: _Ledger) -> None:
-    """A campaign that ended well had an oracle that could have said no: the same for a problem whenever it is asked, and
-    with a bound that some number breaks."""
-    if ledger.failure:
-        return
-    if ledger.first is not None and ledger.cases > 1:
-        check_oracle_repeats(ledger.kernel, *ledger.first, ledger.device.target)
-    every = ledger.slack
-    if every.elements and every.any_number == every.elements == ledger.elements:
-        raise RefsimError(
-            "bad-bound",
-            f"oracle of kernel {ledger.kernel.name} gives all {every.elements} elements an infinite bound",
-            rule="a promise that nothing can break is none",
-        )
-    if note := every.note():
-        ledger.notes[note] = None
 
 
 def _run_corpus(ledger: _Ledger) -> None:
@@ -293,7 +317,8 @@ def _search(ledger: _Ledger, cases: int) -> None:
         search = chosen(hypothesis.given(problem=kernel.problem)(agrees))
         if ledger.seed is not None:
             search = hypothesis.seed(ledger.seed)(search)
-        search()
+        with drawn_from(kernel):
+            search()
     except _Failed:
         pass
     except RefsimError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli import console
+from refsim.cli.campaigns import Division, division_options, outcome
 from refsim.cli.console import Session
 from refsim.cli.delivery import STDOUT, OutputForm, form_of, save, too_long
 from refsim.cli.devices import device_options, need, opened
@@ -69,6 +70,7 @@ COLUMNS = (
     "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="JSON of an earlier run: show what changed."
 )
 @click.option("--junit", "xml", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML to FILE.")
+@division_options
 @click.option("--as", "form", metavar="FORM", type=OutputForm(), help="text, json, jsonl, csv, md or html.")
 @click.option(
     "-o", "--output", metavar="FILE", multiple=True, help="Write to FILE; its suffix chooses the form; may be repeated."
@@ -89,12 +91,14 @@ def command(
     form: str | None,
     output: tuple[str, ...],
     citations: bool,
+    division: Division,
 ) -> int:
     """Run the suites on a GPU: conversions, layouts, tensor-core numerics, special functions, kernels; what agrees in bits.
 
     A difference comes with its smallest case and the chip whose arithmetic explains it; only unexplained ones fail. What could
     not run stands first, and the exit code is 5. An
-    interrupted run goes on where it stopped. On the simulated GPU everything is labelled simulated.
+    interrupted run goes on where it stopped. On the simulated GPU everything is labelled simulated. With --jobs or --cluster
+    cases are divided among GPUs, and a --journal is what the same command goes on from.
 
     \b
       refsim bringup --device cuda -o report.html -o report.json
@@ -115,13 +119,19 @@ def command(
     suites = [exhaustively(suite_named(name), exhaustive) for name in wanted]
     device = opened(device_name, target)
     facts = facts_of(device)
-    state = State(folder, facts, {suite.name: digest(source_hash(), suite.fingerprint()) for suite in suites})
-    if fresh:
-        state.clear()
-    _tell_kept(state, [suite.name for suite in suites])
-    report = _report(facts, _cases(device, suites, state), device.is_simulated, old)
+    if division.is_asked_for:
+        name = device_name if device_name != "auto" else "sim" if device.is_simulated else "cuda"
+        cases, state = _divided(device, name, target, list(wanted), exhaustive, facts, division), None
+    else:
+        state = State(folder, facts, {suite.name: digest(source_hash(), suite.fingerprint()) for suite in suites})
+        if fresh:
+            state.clear()
+        _tell_kept(state, [suite.name for suite in suites])
+        cases = _cases(device, suites, state)
+    report = _report(facts, cases, device.is_simulated, old)
     _deliver(report, forms, xml, citations)
-    state.clear()
+    if state is not None:
+        state.clear()
     if report.exit_code:
         console.tell(f"again: {session.command_line}")
     return report.exit_code
@@ -140,6 +150,26 @@ def _cases(device: "Device", suites: "list[Suite]", state: "State") -> "tuple[Ca
     except KeyboardInterrupt:
         console.tell(f"interrupted: {len(state)} finished cases are kept in {state.path}; the same command goes on")
         raise
+
+
+def _divided(
+    device: "Device",
+    name: str,
+    target: str | None,
+    suites: list[str],
+    extent: str | None,
+    facts: dict[str, str],
+    division: Division,
+) -> "tuple[Case, ...]":
+    """Every case, done by the workers of a division; what is finished is in its journal and in no state file."""
+    from refsim.campaigns.bringing_up import cases_of, plan_of
+    from refsim.campaigns.reports import report
+
+    plan = plan_of(device, name, target, suites, extent, facts)
+    cases = cases_of(outcome(plan, division, name))
+    if division.report is not None:
+        save(division.report, report(plan.name, plan.rests_on, [case.to_json() for case in cases]).encode())
+    return cases
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """refsim verify and refsim replay: compiled kernels against their oracles, on a simulated or a real GPU."""
 
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from refsim.cli import console
 from refsim.cli.answers import verdicts
 from refsim.cli.answers.judged import Judged, judged
 from refsim.cli.answers.junit import junit
+from refsim.cli.campaigns import Division, division_options, outcome
 from refsim.cli.delivery import Answer, answers, require_writable, save
 from refsim.cli.devices import arithmetic_option, device_options, need, opened, without_option
 from refsim.cli.extents import Whole
@@ -64,6 +66,11 @@ if TYPE_CHECKING:
 @click.option("--fail-fast", is_flag=True, help="Run no more kernels after one that fails.")
 @click.option("--junit", "junit_file", metavar="FILE", type=click.Path(path_type=Path), help="Also write JUnit XML.")
 @click.option("--rerun", is_flag=True, help="Again whenever a file of a kernel changes, until Ctrl-C.")
+@division_options
+@click.option(
+    "--shard-cases", type=Whole(1), default=100, show_default=True, metavar="N", help="Generated cases of a shard."
+)
+@click.option("--examples", metavar="DIR|redis://", help="Share failing problems there, and try them first.")
 @answers
 def verify(
     names: tuple[str, ...],
@@ -81,6 +88,9 @@ def verify(
     fail_fast: bool,
     junit_file: Path | None,
     rerun: bool,
+    division: Division,
+    shard_cases: int,
+    examples: str | None,
 ) -> "Answer | Iterator[Answer | RefsimError]":
     """Run compiled kernels on generated problems and compare every bit with the oracle.
 
@@ -88,15 +98,19 @@ def verify(
     problems that Hypothesis generates. Kernel and oracle share the model, so the verdict ends with recorded silicon, replayed
     for the instructions that ran, and with single outputs that a slow definition computes again.
 
-    A failure is shrunk and written as a case that `refsim replay` repeats.
+    A failure is shrunk and written as a case that `refsim replay` repeats. Many cases are drawn in shards, each from a seed of
+    its own, which this process, --jobs processes or a cluster do: the report is the same.
 
     \b
       refsim verify
       refsim verify fp8_quantize --device cuda --profile ci
       refsim verify -k 'fp8 and not amax' --as github --junit verify.xml
+      refsim verify linear --cases 100000 --jobs 8 --journal night.sqlite
     """
     need("testing", "hypothesis")
-    _quiet_hypothesis()
+    from refsim.campaigns.verifying import quiet_hypothesis
+
+    quiet_hypothesis()
     run = _Run(
         names,
         expression,
@@ -112,6 +126,9 @@ def verify(
         suspect_seconds,
         fail_fast,
         junit_file,
+        division,
+        shard_cases,
+        examples,
     )
     run.check()
     if not rerun:
@@ -151,7 +168,9 @@ def replay(
     with pyproject.toml or .git above here, or above the case) runs after a question, or with --trust.
     """
     need("testing", "hypothesis")
-    _quiet_hypothesis()
+    from refsim.campaigns.verifying import quiet_hypothesis
+
+    quiet_hypothesis()
     from refsim.testing import replay_case
     from refsim.testing.replay import file_to_trust, load_case
 
@@ -181,6 +200,9 @@ class _Run:
     suspect_seconds: int | None
     fail_fast: bool
     junit_file: Path | None
+    division: Division
+    shard_cases: int
+    examples: str | None
     declared: "list[Kernel]" = field(default_factory=list)
     device: "Device | None" = None
     loaded: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
@@ -192,6 +214,8 @@ class _Run:
             chooser(self.expression)
         if self.junit_file is not None:
             require_writable(self.junit_file)
+        if self.division.report is not None:
+            require_writable(self.division.report)
 
     def once(self) -> Answer:
         """The kernels that are chosen now, verified; an error of the user's is raised, once the JUnit file has it."""
@@ -203,9 +227,12 @@ class _Run:
         try:
             self.declared = self._chosen()
             self.device = self.device or opened(self.device_name, self.target, self.without, self.arithmetic)
-            with reporting(sys.stderr) as report:
-                for at in self.declared:
-                    found.append(self._one(at, self.device, found, report))
+            if self._is_divided():
+                found = self._divided(self.device)
+            else:
+                with reporting(sys.stderr) as report:
+                    for at in self.declared:
+                        found.append(self._one(at, self.device, found, report))
         except RefsimError as error:
             if at is not None:
                 from refsim.testing.excerpts import place_of
@@ -290,6 +317,46 @@ class _Run:
             ),
         )
 
+    def _is_divided(self) -> bool:
+        """Whether this campaign goes in shards: the same that one process does, whoever does them."""
+        from refsim.testing.campaign import checked_budget
+
+        planned = checked_budget(self.profile, self.cases, self.seed).cases if self.cases is None else self.cases
+        return self.division.is_asked_for or self.examples is not None or planned > self.shard_cases
+
+    def _divided(self, device: "Device") -> list[Judged]:
+        """The verdicts of all kernels, from shards."""
+        from refsim.campaigns.journal import facts_of
+        from refsim.campaigns.reports import report
+        from refsim.campaigns.verifying import Request, plan_of, recorded, verdict_of, watched
+        from refsim.testing.campaign import checked_budget
+
+        seed = self.seed
+        if seed is None and checked_budget(self.profile, self.cases, None).new_seed:
+            before = facts_of(self.division.journal).get("seed", "None")
+            seed = int(before) if before != "None" else secrets.randbits(32)
+        request = Request(
+            self.device_name if self.device_name != "auto" else "sim" if device.is_simulated else "cuda",
+            self.target,
+            self.without,
+            self.arithmetic,
+            self.profile,
+            self.cases,
+            seed,
+            self.suspect_seconds,
+            self.shard_cases,
+            self.examples or "",
+            self.fail_fast,
+        )
+        plan = plan_of(self.declared, request)
+        with reporting(sys.stderr) as line, watched(line):
+            records = outcome(plan, self.division, request.device)
+        found = [verdict_of(each, records[each.name], request, self.failures) for each in self.declared]
+        if self.division.report is not None:
+            text = report(plan.name, plan.rests_on, [recorded(each) for each in found])
+            save(self.division.report, text.encode())
+        return [judged(kernel, verdict) for kernel, verdict in zip(self.declared, found, strict=True)]
+
     def _write_junit(self, found: list[Judged], ended: tuple[str, RefsimError] | None = None) -> None:
         if self.junit_file is not None:
             save(self.junit_file, junit(found, ended).encode())
@@ -297,12 +364,3 @@ class _Run:
 
 def _say_waiting(files: Sequence[Path]) -> None:
     console.tell(f"waiting for a change of {len(files)} files; Ctrl-C ends")
-
-
-def _quiet_hypothesis() -> None:
-    """Hypothesis keeps notes of its own beside the working directory, even without a database: put them in the cache."""
-    from hypothesis.configuration import set_hypothesis_home_dir
-
-    from refsim.device.cache import cache_directory
-
-    set_hypothesis_home_dir(cache_directory() / "hypothesis")

@@ -1,0 +1,122 @@
+"""A Dask cluster as an executor: shards go to its workers, one GPU each where they have that resource.
+
+A worker that is lost costs its shard a try; a scheduler that is lost costs nothing but the time until one answers again: the
+shards that it had are handed out anew.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from refsim.campaigns.shards import LostError
+from refsim.errors import Kind, RefsimError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+PATIENCE = 60.0
+"""Seconds that a scheduler may be away."""
+
+
+class ClusterWorkers(Executor):
+    """The workers behind a scheduler, "tcp://host:8786", or with "local" a cluster of this machine's own.
+
+    `resources`, such as {"GPU": 1}, is what a worker sets aside for a shard (`dask worker --resources GPU=1`): workers
+    without it get none. Raises RefsimError `missing-extra` (exit 4) without dask.distributed, `no-scheduler` (exit 4) where
+    none answers.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        resources: Mapping[str, float] | None = None,
+        *,
+        patience: float = PATIENCE,
+        connect_seconds: float = 10.0,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.address, self.resources, self.patience = address, dict(resources or {}), patience
+        self.tell = tell or (lambda line: None)
+        self._door = threading.Lock()
+        self._client = self._connected(connect_seconds)
+
+    def _connected(self, seconds: float) -> "Client":
+        try:
+            from distributed import Client
+        except ImportError as problem:
+            raise RefsimError(
+                "missing-extra",
+                "--cluster needs dask.distributed",
+                help="pip install 'refsim[cluster]'",
+                kind=Kind.MISSING,
+            ) from problem
+        try:
+            if self.address == "local":
+                return Client(processes=True, threads_per_worker=1, dashboard_address=None, set_as_default=False)
+            return Client(self.address, timeout=seconds, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as problem:
+            raise RefsimError(
+                "no-scheduler",
+                f"no scheduler answers at {self.address}",
+                rule=str(problem),
+                help="start one: dask scheduler; and workers: dask worker tcp://HOST:8786 --nthreads 1",
+                kind=Kind.MISSING,
+            ) from problem
+
+    def submit(self, fn: "Callable[..., Any]", /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Hands one call out; the scheduler may be away for `patience` seconds."""
+        client = self._present()
+        answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()
+        try:
+            remote = client.submit(fn, *args, pure=False, retries=0, resources=self.resources or None, **kwargs)
+        except Exception as problem:
+            answer.set_exception(LostError(f"the scheduler is away: {problem}", blames=False))
+            return answer
+        remote.add_done_callback(lambda done: _settle(answer, done))
+        return answer
+
+    def _present(self) -> "Client":
+        """A client that is connected; a new one where the scheduler has gone and come back."""
+        with self._door:
+            if self._client.status == "running":
+                return self._client
+            with suppress(Exception):
+                self._client.close(timeout=1)
+            began = time.monotonic()
+            self.tell(f"the scheduler at {self.address} is away; waiting")
+            while True:
+                try:
+                    self._client = self._connected(5.0)
+                    return self._client
+                except RefsimError:
+                    if time.monotonic() - began > self.patience:
+                        raise
+                    time.sleep(0.5)
+
+    def width(self) -> int:
+        """How many workers there are now."""
+        return len(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with suppress(Exception):
+            self._client.close(timeout=10 if wait else 1)
+
+
+def _settle(answer: "Future[Any]", done: Any) -> None:
+    """What became of a call, as any executor would say it; called in a thread of Dask's."""
+    try:
+        if done.status == "finished":
+            answer.set_result(done.result())
+            return
+        if done.status == "error":
+            problem = done.exception()
+            is_lost = type(problem).__name__ in ("KilledWorker", "CommClosedError", "NoValidWorkerError")
+            answer.set_exception(LostError(f"its worker ended: {problem}") if is_lost else problem)
+            return
+        answer.set_exception(LostError(f"the scheduler gave it up ({done.status})", blames=False))
+    except Exception as problem:
+        answer.set_exception(LostError(f"its result did not come: {problem}", blames=False))

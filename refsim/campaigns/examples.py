@@ -1,0 +1,80 @@
+"""Failures that campaigns share: problems in one of Hypothesis's example databases, tried again before anything is drawn.
+
+The database is a folder or a Redis server (`redis://host:port/db`), as `hypothesis.database` has them; a value is the JSON of
+a problem's recipe, so it outlives other strategies and other versions of Hypothesis.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from refsim.campaigns.verifying import recorded
+from refsim.device import Device
+from refsim.errors import Kind, RefsimError
+from refsim.kernels import Kernel
+from refsim.testing.campaign import run_part
+from refsim.testing.recipes import from_json
+from refsim.testing.verdicts import FAIL, PASS, Verdict
+
+if TYPE_CHECKING:
+    from hypothesis.database import ExampleDatabase
+
+
+def opened(name: str) -> "ExampleDatabase":
+    """The database of that name. Raises RefsimError: `missing-extra` (exit 4) for Redis without its package,
+    `bad-examples` (exit 2) for another scheme."""
+    from hypothesis.database import DirectoryBasedExampleDatabase
+
+    scheme, mark, _ = name.partition("://")
+    if not mark:
+        return DirectoryBasedExampleDatabase(name)
+    if scheme not in ("redis", "rediss", "unix"):
+        raise RefsimError(
+            "bad-examples", f"no database is reached by {scheme}://", help="a folder, or redis://host:port/0"
+        )
+    try:
+        import redis
+        from hypothesis.extra.redis import RedisExampleDatabase
+    except ImportError as problem:
+        raise RefsimError(
+            "missing-extra", "a database on Redis needs redis", help="pip install redis", kind=Kind.MISSING
+        ) from problem
+    return RedisExampleDatabase(redis.Redis.from_url(name))
+
+
+def _key(kernel: Kernel) -> bytes:
+    return f"refsim verify {kernel.name}".encode()
+
+
+def tried(kernel: Kernel, device: Device, ask: Mapping[str, Any]) -> dict[str, Any]:
+    """Does the shard that comes first: every stored problem of a kernel; where all agree now they are removed.
+
+    What is no problem of this kernel any more is removed too. The order is that of the stored texts.
+    """
+    database, key, problems = opened(ask["examples"]), _key(kernel), {}
+    for stored in sorted(database.fetch(key)):
+        try:
+            problems[stored] = from_json(kernel.recipe, json.loads(stored), where="an example")
+        except (RefsimError, ValueError):
+            database.delete(key, stored)
+    if not problems:
+        return recorded(Verdict(kernel.name, PASS, {}, ask["profile"], promise=str(kernel.promise)))
+    found, slack = run_part(
+        replace(kernel, corpus=tuple(problems.values())),
+        device,
+        profile=ask["profile"],
+        cases=0,
+        seed=None,
+        suspect_seconds=ask["suspect_seconds"],
+    )
+    if found.status == PASS:
+        for stored in problems:
+            database.delete(key, stored)
+    return recorded(found, slack)
+
+
+def store(kernel: Kernel, name: str, verdict: Verdict) -> None:
+    """Keeps the smallest problem of a kernel that fails; nothing where the verdict has none that can be written."""
+    if verdict.status == FAIL and verdict.problem is not None:
+        opened(name).save(_key(kernel), json.dumps(verdict.problem, sort_keys=True).encode())

@@ -1,0 +1,164 @@
+"""The run of a plan: every shard once, over any `concurrent.futures.Executor`, each in the journal before it counts."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from refsim.campaigns.journal import Journal
+from refsim.campaigns.shards import Done, LostError, Plan, Shard, read, work
+from refsim.errors import Kind, RefsimError
+
+ATTEMPTS = 3
+"""So often a shard is tried whose worker dies under it: a crash of the machine is no property of the shard, three are."""
+AHEAD = 64
+"""Shards that are handed out at a time, where nothing else is said: enough for 64 workers."""
+
+
+@dataclass
+class Standing:
+    """How far a run is: shards `done` of `planned`, `kept` of them from the journal, and lost workers so far."""
+
+    planned: int
+    done: int = 0
+    kept: int = 0
+    lost: int = 0
+    latest: Shard | None = None
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    executor: Executor
+    journal: Journal | None
+    watch: Callable[[Standing], None] | None
+    standing: Standing
+    ahead: int
+    done: dict[str, Done] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+    stopped: int | None = None
+    tries: Counter[str] = field(default_factory=Counter)
+    waiting: deque[Shard] = field(default_factory=deque)
+    flying: dict["Future[str]", Shard] = field(default_factory=dict)
+    error: tuple[int, RefsimError] | None = None
+
+    def is_behind_the_end(self, shard: Shard) -> bool:
+        if self.stopped is not None and self.plan.places[shard.key] > self.stopped:
+            return True
+        return shard.number > self.ended.get(shard.series, shard.number)
+
+    def hand_out(self) -> None:
+        """Fills the executor with what is wanted still, in the order of the plan."""
+        while self.waiting and len(self.flying) < self.ahead and self.error is None:
+            shard = self.waiting.popleft()
+            if self.is_behind_the_end(shard):
+                continue
+            try:
+                self.flying[self.executor.submit(work, shard.function, shard.ask)] = shard
+            except BrokenExecutor as broken:
+                raise RefsimError(
+                    "workers-lost",
+                    f"the executor is broken: {broken}",
+                    where=shard.key,
+                    help="finished shards are in the journal, if one was named; the same command goes on",
+                    kind=Kind.MISSING,
+                ) from broken
+
+    def take(self, future: "Future[str]") -> None:
+        """One shard that came back, with a record, an error, or without its worker."""
+        shard = self.flying.pop(future)
+        try:
+            done = read(future.result())
+        except (LostError, BrokenExecutor, CancelledError) as lost:
+            self.lose(shard, lost)
+            return
+        except RefsimError as error:
+            place = self.plan.places[shard.key]
+            if self.error is None or place < self.error[0]:
+                self.error = place, error
+            return
+        if self.is_behind_the_end(shard):
+            return
+        if self.journal is not None and self.plan.keeps(done.record):
+            self.journal.keep(shard, done)
+        self.keep(shard, done)
+
+    def lose(self, shard: Shard, why: BaseException) -> None:
+        """A shard whose worker is gone is tried again; one that costs several workers ends the run."""
+        self.standing.lost += 1
+        self.tries[shard.key] += getattr(why, "blames", True)
+        if self.tries[shard.key] >= ATTEMPTS:
+            raise RefsimError(
+                "workers-lost",
+                f"{ATTEMPTS} workers ended while they did shard {shard.key}: {why}",
+                where=shard.ask if len(shard.ask) < 300 else "",
+                rule="a shard that ends its process three times is not tried a fourth time",
+                help="run it alone, without --jobs, to see how it ends; out of memory: fewer jobs",
+                kind=Kind.INCONCLUSIVE,
+            )
+        self.waiting.appendleft(shard)
+
+    def keep(self, shard: Shard, done: Done, *, kept: bool = False) -> None:
+        self.done[shard.key] = done
+        self.standing.done += 1
+        self.standing.kept += kept
+        self.standing.latest = shard
+        if self.plan.ends(done.record):
+            self.ended[shard.series] = min(shard.number, self.ended.get(shard.series, shard.number))
+        if self.plan.stops(done.record):
+            place = self.plan.places[shard.key]
+            self.stopped = place if self.stopped is None else min(place, self.stopped)
+        for future, flown in list(self.flying.items()):
+            if self.is_behind_the_end(flown) and future.cancel():
+                del self.flying[future]
+        if self.watch is not None:
+            self.watch(self.standing)
+
+
+def run(
+    plan: Plan,
+    executor: Executor,
+    *,
+    journal: Journal | None = None,
+    watch: Callable[[Standing], None] | None = None,
+    ahead: int = AHEAD,
+) -> dict[str, list[Mapping[str, Any]]]:
+    """Does all shards and returns the records of each series in order, up to the one that ends it.
+
+    Those that `journal` holds are not done again; each new one is in it before it counts. The result depends on the plan
+    alone: not on the executor, on its workers or on how often the run was interrupted. `ahead` shards are handed out at a
+    time: what was begun behind the end of a series, or when the run is ended, was done for nothing.
+    Raises RefsimError: that of the first shard in the plan which ended in one; `workers-lost` (exit 5) for a shard under
+    which three workers ended; what the journal refuses.
+    """
+    state = _Run(plan, executor, journal, watch, Standing(len(plan.shards)), ahead)
+    kept = {} if journal is None else journal.kept()
+    for shard in plan.shards:
+        if shard.key in kept:
+            state.keep(shard, kept[shard.key], kept=True)
+        else:
+            state.waiting.append(shard)
+    try:
+        state.hand_out()
+        while state.flying:
+            for future in wait(state.flying, return_when=FIRST_COMPLETED).done:
+                if future in state.flying:
+                    state.take(future)
+            state.hand_out()
+    finally:
+        for future in state.flying:
+            with suppress(Exception):
+                future.cancel()
+    if state.error is not None:
+        raise state.error[1]
+    return _reported(plan, state)
+
+
+def _reported(plan: Plan, state: _Run) -> dict[str, list[Mapping[str, Any]]]:
+    series: dict[str, list[Mapping[str, Any]]] = {shard.series: [] for shard in plan.shards}
+    for shard in plan.shards:
+        if not state.is_behind_the_end(shard):
+            series[shard.series].append(state.done[shard.key].record)
+    return series

@@ -1,0 +1,261 @@
+"""refsim verify as a plan: each kernel's corpus and generated cases in shards, and the verdict that they make together."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import Any
+
+from refsim.bringup.facts import source_hash
+from refsim.campaigns.shards import Plan, Shard
+from refsim.device import Device
+from refsim.device import open as open_device
+from refsim.device.cache import cache_directory
+from refsim.device.kernel_sources import source_files
+from refsim.errors import Kind, RefsimError
+from refsim.kernels import Kernel
+from refsim.silicon.witness import SiliconWitness
+from refsim.testing.campaign import Progress, checked_budget, completed, run_part
+from refsim.testing.decisions import badness
+from refsim.testing.kernel_files import imported_files, kernel_named
+from refsim.testing.oracle_checks import NO_SLACK, Slack
+from refsim.testing.recipes import from_json
+from refsim.testing.replay import write_case
+from refsim.testing.verdicts import ASSUMED, FAIL, INEXACT, NOT_RUN, PASS, TIMEOUT, UNSUPPORTED, Recomputed, Verdict
+
+SHARD_CASES = 100
+"""Generated cases of a shard: the profile quick is one shard, which draws what an undivided campaign draws."""
+GRAVITY = (PASS, ASSUMED, INEXACT, TIMEOUT, UNSUPPORTED, FAIL)
+ENDING = (FAIL, UNSUPPORTED, TIMEOUT)
+_WORK = "refsim.campaigns.verifying:part"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `refsim verify` was asked for, as far as it decides a verdict; `examples` names a shared database of failures."""
+
+    device: str
+    target: str | None = None
+    without: tuple[str, ...] = ()
+    arithmetic: str = "silicon"
+    profile: str = "quick"
+    cases: int | None = None
+    seed: int | None = None
+    suspect_seconds: float | None = None
+    shard_cases: int = SHARD_CASES
+    examples: str = ""
+    fail_fast: bool = False
+
+
+def plan_of(kernels: Sequence[Kernel], request: Request) -> Plan:
+    """The shards of a campaign over kernels that files declare.
+
+    Shard 0 of a kernel has its corpus and the first cases, drawn as an undivided campaign draws them; each further one draws
+    from a seed of its own. With `examples` one shard more comes first, which tries what failed before.
+    Raises RefsimError `kernel-without-file` for a kernel that other processes cannot find.
+    """
+    shards: list[Shard] = []
+    for kernel in kernels:
+        if kernel.declared_in is None:
+            raise RefsimError(
+                "kernel-without-file",
+                f"kernel {kernel.name} was declared in no file",
+                rule="each worker reads the file that declares a kernel",
+                help="declare it in a file with KERNELS, or run the campaign undivided: run_campaign",
+            )
+        asks: list[dict[str, Any]] = [{"tries": "examples"}] if request.examples else []
+        for ask in [*asks, *_parts(kernel.name, request)]:
+            facts = _common(kernel, request) | ask
+            shards.append(Shard(kernel.name, len(shards), _WORK, json.dumps(facts, sort_keys=True)))
+    shards = [replace(each, number=each.number - _first(shards, each.series)) for each in shards]
+    own_files = sorted({str(file): _hash(file) for file in imported_files(())}.items())
+    rests_on = {
+        "refsim": source_hash(),
+        "kernel files": hashlib.sha256(repr(own_files).encode()).hexdigest(),
+        "device": f"{request.device} {request.target or ''}".strip(),
+        "profile": request.profile,
+        "cases": str(request.cases),
+        "seed": str(request.seed),
+        "cases of a shard": str(request.shard_cases),
+        "fail fast": str(request.fail_fast),
+    }
+    return Plan(
+        "verify",
+        tuple(shards),
+        rests_on,
+        ends=lambda record: record["status"] in ENDING,
+        stops=lambda record: request.fail_fast and record["status"] == FAIL,
+    )
+
+
+def _first(shards: Sequence[Shard], series: str) -> int:
+    return next(each.number for each in shards if each.series == series)
+
+
+def _parts(name: str, request: Request) -> Iterator[dict[str, Any]]:
+    """Cases, seed and corpus of each part; a seed depends on the kernel, on the campaign's and on the number alone."""
+    budget, size = checked_budget(request.profile, request.cases, request.seed), request.shard_cases
+    planned = budget.cases if request.cases is None else request.cases
+    for number in range(max(1, -(-planned // size))):
+        drawn = hashlib.sha256(f"{name} {request.seed} {number}".encode()).digest()
+        seed = request.seed if number == 0 else int.from_bytes(drawn[:4], "little")
+        yield {"cases": min(size, planned - number * size), "seed": seed, "corpus": number == 0}
+
+
+def _common(kernel: Kernel, request: Request) -> dict[str, Any]:
+    said = asdict(request)
+    kept = ("device", "target", "without", "arithmetic", "profile", "suspect_seconds", "examples")
+    return {key: said[key] for key in kept} | {
+        "kernel": kernel.name,
+        "file": str(kernel.declared_in),
+        "sources": _sources(kernel),
+        "refsim": source_hash(),
+    }
+
+
+def _sources(kernel: Kernel) -> str:
+    """SHA-256 of the file that declares a kernel, and of its CUDA or PTX with all headers."""
+    code = [] if kernel.code is None else source_files(kernel.code)
+    files = [*([kernel.declared_in] if kernel.declared_in else []), *code]
+    return hashlib.sha256(repr([(file.name, _hash(file)) for file in files]).encode()).hexdigest()
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def quiet_hypothesis() -> None:
+    """Hypothesis keeps notes of its own beside the working directory, even without a database: put them in the cache."""
+    from hypothesis.configuration import set_hypothesis_home_dir
+
+    set_hypothesis_home_dir(cache_directory() / "hypothesis")
+
+
+# ---- in a worker -----------------------------------------------------------------------------------------------------
+
+_watching: Callable[[Progress], None] | None = None
+
+
+@contextmanager
+def watched(report: Callable[[Progress], None] | None) -> Iterator[None]:
+    """Tells the progress within shards that this process does itself."""
+    global _watching  # noqa: PLW0603 (a shard is a function of its JSON; who watches is no part of that)
+    before, _watching = _watching, report
+    try:
+        yield
+    finally:
+        _watching = before
+
+
+def part(ask: Mapping[str, Any]) -> dict[str, Any]:
+    """Does one shard: the JSON of its verdict with `slack`, what its bounds leave open."""
+    quiet_hypothesis()
+    kernel = kernel_named(ask["kernel"], [ask["file"]])
+    if ask["refsim"] != source_hash() or ask["sources"] != _sources(kernel):
+        what = "refsim" if ask["refsim"] != source_hash() else f"kernel {kernel.name}"
+        raise RefsimError(
+            "other-sources",
+            f"this worker has another version of {what} than the campaign",
+            where=ask["file"],
+            rule="all shards of a campaign are of the same sources",
+            help="give every worker the same installation and the same files, then go on",
+            kind=Kind.MISSING,
+        )
+    device = _opened(ask["device"], ask["target"], tuple(ask["without"]), ask["arithmetic"])
+    from refsim.campaigns import examples
+
+    if ask.get("tries") == "examples":
+        return examples.tried(kernel, device, ask)
+    verdict, slack = run_part(
+        kernel if ask["corpus"] else replace(kernel, corpus=()),
+        device,
+        profile=ask["profile"],
+        cases=ask["cases"],
+        seed=ask["seed"],
+        suspect_seconds=ask["suspect_seconds"],
+        on_progress=_watching,
+    )
+    if ask["examples"]:
+        examples.store(kernel, ask["examples"], verdict)
+    return recorded(verdict, slack)
+
+
+def recorded(verdict: Verdict, slack: Slack = NO_SLACK) -> dict[str, Any]:
+    """A verdict as the record of a shard."""
+    return verdict.to_json() | {"slack": asdict(slack)}
+
+
+@lru_cache(maxsize=4)
+def _opened(name: str, target: str | None, without: tuple[str, ...], arithmetic: Any) -> Device:
+    return open_device(name, target, without=without, arithmetic=arithmetic)
+
+
+# ---- the whole -------------------------------------------------------------------------------------------------------
+
+
+def verdict_of(
+    kernel: Kernel, records: Sequence[Mapping[str, Any]], request: Request, failures: Path | None
+) -> Verdict:
+    """The verdict of a kernel's shards: counts add up; the finding is that of the gravest, of the first among equals.
+
+    A failure's case is written to `failures`, here and not by a worker, which may be on another machine. No record at all is
+    a kernel that was not run.
+    Raises RefsimError where the shards together compared nothing, or only with bounds that no number breaks.
+    """
+    if not records:
+        return Verdict(kernel.name, NOT_RUN, {}, request.profile, promise=str(kernel.promise))
+    parts = [Verdict.from_json({key: each[key] for key in each if key != "slack"}) for each in records]
+    slack = reduce(Slack.__add__, (Slack(**each["slack"]) for each in records), NO_SLACK)
+    gravest = max(parts, key=lambda each: GRAVITY.index(each.status))
+    worst = [each.worst for each in parts if each.worst is not None]
+    counts: dict[str, tuple[int, int]] = {}
+    for each in parts:
+        for name, (of, bad) in each.counts.items():
+            before = counts.get(name, (0, 0))
+            counts[name] = before[0] + of, before[1] + bad
+    whole = replace(
+        gravest,
+        device=parts[0].device,
+        seed=request.seed,
+        cases=sum(each.cases for each in parts),
+        elements=sum(each.elements for each in parts),
+        seconds=sum(each.seconds for each in parts),
+        differing=sum(each.differing for each in parts),
+        worst=max(worst, key=badness) if worst else None,
+        counts=counts,
+        notes=tuple(dict.fromkeys([*(note for each in parts for note in each.notes), *_devices(parts)])),
+        silicon=reduce(SiliconWitness.joined, (each.silicon for each in parts)),
+        recomputed=reduce(_both, (each.recomputed for each in parts)),
+    )
+    return completed(_with_case(kernel, whole, failures), slack)
+
+
+def _with_case(kernel: Kernel, verdict: Verdict, failures: Path | None) -> Verdict:
+    """The verdict with the replay case of its problem, as an undivided campaign writes it."""
+    if verdict.status not in (FAIL, TIMEOUT) or verdict.problem is None or failures is None:
+        return verdict
+    try:
+        problem = from_json(kernel.recipe, verdict.problem)
+        return replace(
+            verdict, replay=str(write_case(failures, kernel, problem, dict(verdict.device), verdict.finding))
+        )
+    except (OSError, ValueError) as error:
+        return replace(verdict, notes=(*verdict.notes, f"no replay case in {failures}: {error}"))
+
+
+def _both(a: Recomputed, b: Recomputed) -> Recomputed:
+    return Recomputed(
+        a.outputs + b.outputs, a.differing + b.differing, a.first or b.first, a.is_declared or b.is_declared
+    )
+
+
+def _devices(parts: Sequence[Verdict]) -> Iterator[str]:
+    """A note where the shards ran on devices that differ."""
+    names = dict.fromkeys(key for each in parts for key in each.device)
+    for name in names:
+        values = list(dict.fromkeys(str(each.device.get(name, "nothing")) for each in parts if each.device))
+        if len(values) > 1:
+            yield f"its shards ran on devices that differ: {name} is {' or '.join(values)}"

@@ -1,0 +1,164 @@
+"""What divides the work of a command among workers: --jobs, --cluster, --journal, --report."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli import console
+from refsim.cli.extents import Whole
+from refsim.cli.progress import reporting
+from refsim.errors import Kind, RefsimError
+
+if TYPE_CHECKING:
+    from refsim.campaigns.shards import Plan
+
+MOST_JOBS = 1024
+
+
+@dataclass(frozen=True)
+class Division:
+    """Who does the work, and where finished shards are kept."""
+
+    jobs: int | None = None
+    cluster: str | None = None
+    journal: Path | None = None
+    report: Path | None = None
+
+    @property
+    def is_asked_for(self) -> bool:
+        return self != Division()
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """A line of progress in shards."""
+
+    kernel: str
+    phase: str
+    done: int
+    planned: int
+
+
+def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--jobs, --cluster, --journal and --report, which a command gets as one `division`."""
+
+    @functools.wraps(function)
+    def divided(
+        *arguments: Any, jobs: int | None, cluster: str | None, journal: Path | None, report: Path | None, **others: Any
+    ) -> Any:
+        if jobs is not None and cluster is not None:
+            raise RefsimError(
+                "usage", "--jobs is of this machine, --cluster of a scheduler's workers", help="give one of them"
+            )
+        return function(*arguments, division=Division(jobs, cluster, journal, report), **others)
+
+    for option in (
+        click.option(
+            "--report", metavar="FILE", type=click.Path(path_type=Path), help="JSON without times and workers."
+        ),
+        click.option(
+            "--journal",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="Keep finished shards in FILE (SQLite); the same command goes on where it was ended.",
+        ),
+        click.option(
+            "--cluster",
+            metavar="ADDRESS",
+            help="Shards to the workers of a Dask scheduler (tcp://HOST:8786), or local.",
+        ),
+        click.option(
+            "--jobs",
+            type=Whole(1, MOST_JOBS),
+            metavar="N",
+            help="Shards to N processes; with --device cuda a GPU each.",
+        ),
+    ):
+        divided = option(divided)
+    return divided
+
+
+def outcome(plan: "Plan", division: Division, device: str) -> dict[str, list[Mapping[str, Any]]]:
+    """The records of each series of a plan, done as the division says, with progress on a terminal."""
+    from contextlib import nullcontext
+
+    from refsim.campaigns.journal import Journal
+    from refsim.campaigns.running import Standing, run
+
+    with reporting(sys.stderr) as line:
+
+        def watch(standing: Standing) -> None:
+            if line is not None and standing.latest is not None:
+                lost = f", {standing.lost} lost" if standing.lost else ""
+                line(_Shards(standing.latest.series, f"shards{lost}", standing.done, standing.planned))
+
+        kept = nullcontext() if division.journal is None else Journal(division.journal, plan)
+        with kept as journal, _workers(division, device) as (executor, ahead):
+            if journal is not None and (count := len(journal.kept())):
+                console.tell(
+                    f"going on: {count} of {len(plan.shards)} shards are finished already ({division.journal})"
+                )
+            return run(plan, executor, journal=journal, watch=watch, ahead=ahead)
+
+
+@contextmanager
+def _workers(division: Division, device: str) -> Iterator[tuple[Executor, int]]:
+    """The executor of a division and how many shards it is given at a time; interrupted, it does not wait for them."""
+    from refsim.campaigns.local import Inline, LocalWorkers
+
+    executor: Executor
+    ahead = 1
+    if division.cluster is not None:
+        from refsim.campaigns.cluster import ClusterWorkers
+
+        executor = ClusterWorkers(
+            division.cluster, {"GPU": 1} if device.startswith("cuda") else None, tell=console.tell
+        )
+        ahead = max(4, 2 * executor.width())
+    elif division.jobs is None or division.jobs == 1:
+        executor = Inline()
+    else:
+        executor, ahead = LocalWorkers(_environments(division.jobs, device)), division.jobs + 1
+    try:
+        yield executor, ahead
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        raise
+    executor.shutdown()
+
+
+def _environments(jobs: int, device: str) -> list[Mapping[str, str]]:
+    """The variables of each worker: one thread of NumPy's libraries, and a GPU of its own while there are any left."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    if device != "cuda" and not device.startswith("cuda:pycuda"):
+        return [one_thread] * jobs
+    gpus = visible_gpus()
+    return [one_thread | {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} for number in range(jobs)]
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Raises RefsimError where nothing lists them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    tool = shutil.which("nvidia-smi")
+    listed = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False).stdout if tool else ""
+    count = sum(line.startswith("GPU ") for line in listed.splitlines())
+    if not count:
+        raise RefsimError(
+            "no-gpus-listed",
+            "nvidia-smi lists no GPU to share among jobs",
+            help="name them: CUDA_VISIBLE_DEVICES=0,1",
+            kind=Kind.MISSING,
+        )
+    return [str(number) for number in range(count)]
