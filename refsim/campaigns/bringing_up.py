@@ -9,7 +9,7 @@ from refsim.bringup.facts import source_hash
 from refsim.bringup.report import LEFT_OUT, Case
 from refsim.bringup.suites import Suite, exhaustively, suite_named, tasks_of, timed
 from refsim.bringup.tasks import Task
-from refsim.campaigns.shards import Plan, Shard
+from refsim.campaigns.shards import CampaignPlan, Shard
 from refsim.device import Device
 from refsim.device import open as open_device
 from refsim.errors import Kind, RefsimError
@@ -19,7 +19,7 @@ _WORK = "refsim.campaigns.bringing_up:case"
 
 def plan_of(
     device: Device, name: str, target: str | None, suites: Sequence[str], extent: str | None, facts: Mapping[str, str]
-) -> Plan:
+) -> CampaignPlan:
     """A shard for each case, in the order of the report; `name` and `target` are what workers open, `facts` those of the GPU.
 
     `extent` is what --exhaustive says. A case that could not be run is not kept: the next run tries it again.
@@ -31,7 +31,7 @@ def plan_of(
         for number, task in enumerate(tasks_of(suite, device)):
             ask = {"device": name, "target": target, "suite": suite.name, "extent": extent, "task": task.name}
             shards.append(Shard(suite.name, number, _WORK, json.dumps(ask | {"refsim": rests_on["refsim"]})))
-    return Plan("bringup", tuple(shards), rests_on, keeps=lambda record: record["status"] != LEFT_OUT)
+    return CampaignPlan("bringup", tuple(shards), rests_on, keeps=lambda record: record["status"] != LEFT_OUT)
 
 
 def case(ask: Mapping[str, Any]) -> dict[str, Any]:

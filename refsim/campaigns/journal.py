@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from types import TracebackType
 
-from refsim.campaigns.shards import Done, Plan, Shard
+from refsim.campaigns.shards import FinishedShard, CampaignPlan, Shard
 from refsim.errors import Kind, RefsimError
 
 _FORM = 1
@@ -20,17 +20,17 @@ CREATE TABLE shard (
 """
 
 
-class Journal:
+class CampaignJournal:
     """Finished shards of one plan in one file; open it with `with`. One process at a time has it.
 
     A file of another campaign is refused, since its records would be told as this one's.
     Raises RefsimError: `other-campaign` (exit 2), `journal-in-use` (exit 2), `not-a-journal` (exit 3), `cannot-write` (exit 4).
     """
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: CampaignPlan) -> None:
         self.path, self.plan = path, plan
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "CampaignJournal":
         is_new = not os.path.lexists(self.path)
         try:
             self._lock = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -97,15 +97,15 @@ class Journal:
         self._base.close()
         os.close(self._lock)
 
-    def kept(self) -> dict[str, Done]:
+    def kept(self) -> dict[str, FinishedShard]:
         """Every finished shard, by its key. Raises RefsimError `not-a-journal` for a damaged file."""
         try:
             rows = self._base.execute("SELECT key, record, worker, seconds FROM shard").fetchall()
-            return {key: Done(json.loads(record), worker, seconds) for key, record, worker, seconds in rows}
+            return {key: FinishedShard(json.loads(record), worker, seconds) for key, record, worker, seconds in rows}
         except (sqlite3.DatabaseError, ValueError) as problem:
             raise self._foreign(str(problem)) from problem
 
-    def keep(self, shard: Shard, done: Done) -> None:
+    def keep(self, shard: Shard, done: FinishedShard) -> None:
         """Adds a finished shard; it is on disk when this returns. Raises RefsimError `cannot-write` where the disk is full."""
         row = (shard.key, shard.series, shard.number, json.dumps(done.record), done.worker, done.seconds)
         try:
@@ -148,7 +148,7 @@ def facts_of(path: Path | None) -> dict[str, str]:
     return facts
 
 
-def _changed(name: str, facts: dict[str, str], plan: Plan) -> str:
+def _changed(name: str, facts: dict[str, str], plan: CampaignPlan) -> str:
     """What tells two campaigns apart, as far as it has a name."""
     if name != plan.name:
         return f"of {name}, not of {plan.name}"

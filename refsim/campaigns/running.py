@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from refsim.campaigns.journal import Journal
-from refsim.campaigns.shards import Done, LostError, Plan, Shard, read, work
+from refsim.campaigns.journal import CampaignJournal
+from refsim.campaigns.shards import FinishedShard, LostError, CampaignPlan, Shard, read, work
 from refsim.errors import Kind, RefsimError
 
 ATTEMPTS = 3
@@ -30,13 +30,13 @@ class Standing:
 
 @dataclass
 class _Run:
-    plan: Plan
+    plan: CampaignPlan
     executor: Executor
-    journal: Journal | None
+    journal: CampaignJournal | None
     watch: Callable[[Standing], None] | None
     standing: Standing
     ahead: int
-    done: dict[str, Done] = field(default_factory=dict)
+    done: dict[str, FinishedShard] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
     stopped: int | None = None
     tries: Counter[str] = field(default_factory=Counter)
@@ -100,7 +100,7 @@ class _Run:
             )
         self.waiting.appendleft(shard)
 
-    def keep(self, shard: Shard, done: Done, *, kept: bool = False) -> None:
+    def keep(self, shard: Shard, done: FinishedShard, *, kept: bool = False) -> None:
         self.done[shard.key] = done
         self.standing.done += 1
         self.standing.kept += kept
@@ -118,10 +118,10 @@ class _Run:
 
 
 def run(
-    plan: Plan,
+    plan: CampaignPlan,
     executor: Executor,
     *,
-    journal: Journal | None = None,
+    journal: CampaignJournal | None = None,
     watch: Callable[[Standing], None] | None = None,
     ahead: int = AHEAD,
 ) -> dict[str, list[Mapping[str, Any]]]:
@@ -156,7 +156,7 @@ def run(
     return _reported(plan, state)
 
 
-def _reported(plan: Plan, state: _Run) -> dict[str, list[Mapping[str, Any]]]:
+def _reported(plan: CampaignPlan, state: _Run) -> dict[str, list[Mapping[str, Any]]]:
     series: dict[str, list[Mapping[str, Any]]] = {shard.series: [] for shard in plan.shards}
     for shard in plan.shards:
         if not state.is_behind_the_end(shard):

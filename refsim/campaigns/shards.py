@@ -32,7 +32,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CampaignPlan:
     """All shards of a campaign, and in `rests_on` what decides their results beside them: versions, hashes, the device.
 
     `ends(record)` says that a record ends its series, `stops(record)` that it ends the campaign: what comes behind it in the
@@ -59,7 +59,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedShard:
     """A finished shard: its record, and of how it came about the worker's name and its seconds, which no report has."""
 
     record: Mapping[str, Any]
@@ -91,11 +91,11 @@ def work(function: str, ask: str) -> str:
     return json.dumps({"record": record, "worker": worker, "seconds": round(time.monotonic() - began, 3)})
 
 
-def read(answer: str) -> Done:
+def read(answer: str) -> FinishedShard:
     """What `work` returned; raises the RefsimError that ended the shard."""
     said = json.loads(answer)
     if "error" in said:
         facts = said["error"]
         place = tuple(facts.pop("place")) if facts["place"] else None
         raise RefsimError(**{**facts, "kind": Kind[facts["kind"]], "place": place})
-    return Done(said["record"], said["worker"], said["seconds"])
+    return FinishedShard(said["record"], said["worker"], said["seconds"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim.bringup.facts import source_hash
-from refsim.campaigns.shards import Plan, Shard
+from refsim.campaigns.shards import CampaignPlan, Shard
 from refsim.device import Device
 from refsim.device import open as open_device
 from refsim.device.cache import cache_directory
@@ -50,7 +50,7 @@ class Request:
     fail_fast: bool = False
 
 
-def plan_of(kernels: Sequence[Kernel], request: Request) -> Plan:
+def plan_of(kernels: Sequence[Kernel], request: Request) -> CampaignPlan:
     """The shards of a campaign over kernels that files declare.
 
     Shard 0 of a kernel has its corpus and the first cases, drawn as an undivided campaign draws them; each further one draws
@@ -82,7 +82,7 @@ def plan_of(kernels: Sequence[Kernel], request: Request) -> Plan:
         "cases of a shard": str(request.shard_cases),
         "fail fast": str(request.fail_fast),
     }
-    return Plan(
+    return CampaignPlan(
         "verify",
         tuple(shards),
         rests_on,

@@ -20,7 +20,7 @@ from refsim.cli.progress import reporting
 from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
-    from refsim.campaigns.shards import Plan
+    from refsim.campaigns.shards import CampaignPlan
 
 MOST_JOBS = 1024
 
@@ -88,11 +88,11 @@ def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return divided
 
 
-def outcome(plan: "Plan", division: Division, device: str) -> dict[str, list[Mapping[str, Any]]]:
+def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, list[Mapping[str, Any]]]:
     """The records of each series of a plan, done as the division says, with progress on a terminal."""
     from contextlib import nullcontext
 
-    from refsim.campaigns.journal import Journal
+    from refsim.campaigns.journal import CampaignJournal
     from refsim.campaigns.running import Standing, run
 
     with reporting(sys.stderr) as line:
@@ -102,7 +102,7 @@ def outcome(plan: "Plan", division: Division, device: str) -> dict[str, list[Map
                 lost = f", {standing.lost} lost" if standing.lost else ""
                 line(_Shards(standing.latest.series, f"shards{lost}", standing.done, standing.planned))
 
-        kept = nullcontext() if division.journal is None else Journal(division.journal, plan)
+        kept = nullcontext() if division.journal is None else CampaignJournal(division.journal, plan)
         with kept as journal, _workers(division, device) as (executor, ahead):
             if journal is not None and (count := len(journal.kept())):
                 console.tell(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from refsim.campaigns.shards import Plan, Shard
+from refsim.campaigns.shards import CampaignPlan, Shard
 from refsim.errors import RefsimError
 
 WORK = f"{__name__}:work"
@@ -32,7 +32,7 @@ def work(ask: Mapping[str, Any]) -> dict[str, Any]:
     return {"value": ask["value"], "status": "fail" if ask.get("ends") else "pass"}
 
 
-def plan(folder: Path, asks: Mapping[str, Sequence[Mapping[str, Any]]], **rests_on: str) -> Plan:
+def plan(folder: Path, asks: Mapping[str, Sequence[Mapping[str, Any]]], **rests_on: str) -> CampaignPlan:
     """A plan of series of shards, each with its own trace in `folder/done`."""
     import json
 
@@ -41,7 +41,7 @@ def plan(folder: Path, asks: Mapping[str, Sequence[Mapping[str, Any]]], **rests_
         for series, each in asks.items()
         for number, ask in enumerate(each)
     ]
-    return Plan("pieces", tuple(shards), rests_on, ends=lambda record: record["status"] == "fail")
+    return CampaignPlan("pieces", tuple(shards), rests_on, ends=lambda record: record["status"] == "fail")
 
 
 def done(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from refsim.bringup.report import DIFFERS, LEFT_OUT, Difference
 from refsim.bringup.suites import Suite
 from refsim.bringup.tasks import Task, outcome
 from refsim.campaigns.bringing_up import case, cases_of, plan_of
-from refsim.campaigns.journal import Journal
+from refsim.campaigns.journal import CampaignJournal
 from refsim.campaigns.local import Inline
 from refsim.campaigns.running import run
 from refsim.errors import Kind, RefsimError
@@ -41,7 +41,7 @@ def test_cases_come_in_order_and_what_did_not_run_runs_again(asked: list[str], t
     device = refsim.device.open("sim:eager", "sm_80")
     plan = plan_of(device, "sim:eager", "sm_80", ["small"], None, facts_of(device))
     for _ in range(2):
-        with Journal(tmp_path / "j", plan) as journal:
+        with CampaignJournal(tmp_path / "j", plan) as journal:
             cases = cases_of(run(plan, Inline(), journal=journal))
             assert [(each.suite, each.name, each.status) for each in cases] == [
                 ("small", "same", "pass"),

@@ -132,11 +132,11 @@ def test_shards_go_to_workers_that_have_the_resource(cluster: Cluster, tmp_path:
     able = cluster.worker("--resources", "GPU=1", "--name", "able")
     workers = ClusterWorkers(cluster.address, {"GPU": 1}, connect_seconds=120)
     until(lambda: workers.width() == 2)
-    from refsim.campaigns.journal import Journal
+    from refsim.campaigns.journal import CampaignJournal
 
     whole = plan(tmp_path, {"a": [{} for _ in range(6)]})
     try:
-        with Journal(tmp_path / "j", whole) as journal:
+        with CampaignJournal(tmp_path / "j", whole) as journal:
             run(whole, workers, journal=journal)
             names = {each.worker for each in journal.kept().values()}
     finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from refsim.campaigns.journal import Journal
+from refsim.campaigns.journal import CampaignJournal
 from refsim.campaigns.local import Inline, LocalWorkers
 from refsim.campaigns.running import Standing, run
 from refsim.campaigns.shards import LostError
@@ -90,11 +90,11 @@ def test_every_finished_shard_is_told(tmp_path: Path) -> None:
 def test_a_journal_has_nothing_done_twice(tmp_path: Path) -> None:
     asks: dict[str, list[dict[str, Any]]] = {"a": [{}, {"fails": True}, {}]}
     whole = plan(tmp_path, asks)
-    with Journal(tmp_path / "j", whole) as journal, pytest.raises(RefsimError, match="bad-shard"):
+    with CampaignJournal(tmp_path / "j", whole) as journal, pytest.raises(RefsimError, match="bad-shard"):
         run(whole, Inline(), journal=journal)
     before = done(tmp_path)
     mended = type(whole)(whole.name, whole.shards, whole.rests_on, whole.ends)
-    with Journal(tmp_path / "j", mended) as journal:
+    with CampaignJournal(tmp_path / "j", mended) as journal:
         assert sorted(each.record["value"] for each in journal.kept().values()) == before
         with pytest.raises(RefsimError, match="bad-shard"):
             run(mended, Inline(), journal=journal)
@@ -104,19 +104,19 @@ def test_a_journal_has_nothing_done_twice(tmp_path: Path) -> None:
 def test_a_finished_campaign_is_told_from_its_journal(tmp_path: Path) -> None:
     whole = plan(tmp_path, ASKS)
     standings: list[Standing] = []
-    with Journal(tmp_path / "j", whole) as journal:
+    with CampaignJournal(tmp_path / "j", whole) as journal:
         first = run(whole, Inline(), journal=journal, ahead=1)
     before = done(tmp_path)
-    with Journal(tmp_path / "j", whole) as journal:
+    with CampaignJournal(tmp_path / "j", whole) as journal:
         assert run(whole, Inline(), journal=journal, watch=standings.append) == first
     assert done(tmp_path) == before
     assert standings[-1].kept == standings[-1].done == 6
 
 
 def test_a_journal_of_another_campaign_is_refused_by_what_differs(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j", plan(tmp_path, ASKS, seed="1")):
+    with CampaignJournal(tmp_path / "j", plan(tmp_path, ASKS, seed="1")):
         pass
-    with pytest.raises(RefsimError) as caught, Journal(tmp_path / "j", plan(tmp_path, ASKS, seed="2")):
+    with pytest.raises(RefsimError) as caught, CampaignJournal(tmp_path / "j", plan(tmp_path, ASKS, seed="2")):
         pass
     assert caught.value.code == "other-campaign"
     assert "other seed" in caught.value.what
@@ -125,9 +125,9 @@ def test_a_journal_of_another_campaign_is_refused_by_what_differs(tmp_path: Path
 def test_a_journal_has_one_process(tmp_path: Path) -> None:
     whole = plan(tmp_path, ASKS)
     with (
-        Journal(tmp_path / "j", whole),
+        CampaignJournal(tmp_path / "j", whole),
         pytest.raises(RefsimError, match="journal-in-use"),
-        Journal(tmp_path / "j", whole),
+        CampaignJournal(tmp_path / "j", whole),
     ):
         pass
 
@@ -138,7 +138,7 @@ def test_a_journal_has_one_process(tmp_path: Path) -> None:
 def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "j"
     file.write_bytes(content)
-    with pytest.raises(RefsimError) as caught, Journal(file, plan(tmp_path, ASKS)):
+    with pytest.raises(RefsimError) as caught, CampaignJournal(file, plan(tmp_path, ASKS)):
         pass
     assert (caught.value.code, caught.value.kind) == ("not-a-journal", Kind.UNREADABLE)
     assert file.read_bytes() == content
@@ -151,12 +151,12 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     base.execute("CREATE TABLE mine (x)")
     base.commit()
     base.close()
-    with pytest.raises(RefsimError, match="not-a-journal"), Journal(tmp_path / "j", plan(tmp_path, ASKS)):
+    with pytest.raises(RefsimError, match="not-a-journal"), CampaignJournal(tmp_path / "j", plan(tmp_path, ASKS)):
         pass
 
 
 def test_a_folder_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RefsimError, match="cannot-write"), Journal(tmp_path / "no" / "j", plan(tmp_path, ASKS)):
+    with pytest.raises(RefsimError, match="cannot-write"), CampaignJournal(tmp_path / "no" / "j", plan(tmp_path, ASKS)):
         pass
     assert not (tmp_path / "no").exists()
 
@@ -164,14 +164,14 @@ def test_a_folder_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_run_and_loses_no_finished_shard(tmp_path: Path) -> None:
     """The database may grow to so many pages and no further, which SQLite reports as it reports a full disk."""
     whole = plan(tmp_path, {"a": [{} for _ in range(400)]})
-    with Journal(tmp_path / "j", whole) as journal:
+    with CampaignJournal(tmp_path / "j", whole) as journal:
         pages = journal._base.execute("PRAGMA page_count").fetchone()[0]
         journal._base.execute(f"PRAGMA max_page_count = {pages + 1}")
         with pytest.raises(RefsimError) as caught:
             run(whole, Inline(), journal=journal, ahead=1)
         assert (caught.value.code, caught.value.kind) == ("cannot-write", Kind.MISSING)
         assert "full" in caught.value.what
-    with Journal(tmp_path / "j", whole) as journal:
+    with CampaignJournal(tmp_path / "j", whole) as journal:
         kept = len(journal.kept())
         assert 0 < kept < 400
         assert len(run(whole, Inline(), journal=journal)["a"]) == 400

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import refsim.device
-from refsim.campaigns.journal import Journal, facts_of
+from refsim.campaigns.journal import CampaignJournal, facts_of
 from refsim.campaigns.local import Inline, LocalWorkers
 from refsim.campaigns.reports import report
 from refsim.campaigns.running import run
-from refsim.campaigns.shards import Plan
+from refsim.campaigns.shards import CampaignPlan
 from refsim.campaigns.verifying import Request, part, plan_of, recorded, verdict_of
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
@@ -73,7 +73,7 @@ def verdicts(kernels: list[Kernel], request: Request, folder: Path, executor: An
     return [verdict_of(each, records[each.name], request, folder / "failures") for each in kernels]
 
 
-def told(plan: Plan, found: list[Verdict]) -> str:
+def told(plan: CampaignPlan, found: list[Verdict]) -> str:
     return report(plan.name, plan.rests_on, map(recorded, found))
 
 
@@ -144,7 +144,7 @@ def test_a_worker_with_another_file_refuses_its_shard(tmp_path: Path) -> None:
 
 def test_a_journal_tells_its_seed(tmp_path: Path) -> None:
     plan = plan_of(declared(tmp_path, "add"), Request(**{**vars(REQUEST), "seed": 77}))
-    with Journal(tmp_path / "j", plan):
+    with CampaignJournal(tmp_path / "j", plan):
         pass
     assert facts_of(tmp_path / "j")["seed"] == "77"
     assert facts_of(tmp_path / "none") == facts_of(tmp_path / "mine.py") == {}
