@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from types import TracebackType
 
-from refsim.campaigns.shards import FinishedShard, CampaignPlan, Shard
+from refsim.campaigns.shards import CampaignPlan, FinishedShard, Shard
 from refsim.errors import Kind, RefsimError
 
 _FORM = 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.campaigns.journal import CampaignJournal
-from refsim.campaigns.shards import FinishedShard, LostError, CampaignPlan, Shard, read, work
+from refsim.campaigns.shards import CampaignPlan, FinishedShard, LostError, Shard, read, work
 from refsim.errors import Kind, RefsimError
 
 ATTEMPTS = 3
