@@ -111,7 +111,7 @@ def verify(
     from refsim.campaigns.verifying import quiet_hypothesis
 
     quiet_hypothesis()
-    run = _Run(
+    return _Run(
         names,
         expression,
         device_name,
@@ -129,12 +129,7 @@ def verify(
         division,
         shard_cases,
         examples,
-    )
-    run.check()
-    if not rerun:
-        return run.once()
-    run.device = opened(device_name, target, without, arithmetic)
-    return iter(Watched(run.attempt, run.watched, waiting=_say_waiting))
+    ).answered(rerun)
 
 
 @click.command()
@@ -207,6 +202,14 @@ class _Run:
     device: "Device | None" = None
     loaded: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
     python_files: "dict[Path, None]" = field(default_factory=dict)
+
+    def answered(self, rerun: bool) -> "Answer | Iterator[Answer | RefsimError]":
+        """What one run says, or every run until Ctrl-C."""
+        self.check()
+        if not rerun:
+            return self.once()
+        self.device = opened(self.device_name, self.target, self.without, self.arithmetic)
+        return iter(Watched(self.attempt, self.watched, waiting=_say_waiting))
 
     def check(self) -> None:
         """What no edit of a kernel mends is refused before anything runs: an expression, a place to write to."""
