@@ -13,11 +13,12 @@ from conformance.explained.trials import asked, summary
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m conformance.explained", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, help="a JSON file; the terminal if left out")
-    parser.add_argument("--small", type=int, default=3, help="seeds of 24 x 40 x 512")
+    parser.add_argument("--small", type=int, default=2, help="seeds of 24 x 40 x 512")
     parser.add_argument("--large", type=int, default=1, help="seeds of 128 x 128 x 512")
+    parser.add_argument("--outputs", type=int, default=6, help="seeds of outputs without operands")
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    pairs = list(all_pairs(given.small, given.large))
+    pairs = list(all_pairs(given.small, given.large, given.outputs))
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(asked, pairs))
     text = json.dumps(

@@ -308,13 +308,14 @@ def equal(seed: int, shape: tuple[int, int, int]) -> Iterator[Pair]:
     yield Pair("equal: alone", None, exact, exact.copy(), "e4m3")
 
 
-def all_pairs(small: int = 4, large: int = 1) -> Iterator[Pair]:
-    """So many seeds of the small shapes, so many of 128 x 128 x 512."""
+def all_pairs(small: int, large: int, outputs: int) -> Iterator[Pair]:
+    """So many seeds of products of the small shapes, so many of 128 x 128 x 512, so many of outputs without operands."""
     for seed in range(small + large):
         shape = SMALL if seed < small else LARGE
         yield from with_operands(seed, shape)
+        yield from held_out(seed, shape)
+        yield from equal(seed, shape)
+    for seed in range(outputs):
         yield from with_values(seed)
         yield from alone(seed)
         yield from with_quantiser(seed)
-        yield from held_out(seed, shape)
-        yield from equal(seed, shape)

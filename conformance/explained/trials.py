@@ -10,7 +10,7 @@ from conformance.explained.pairs import Pair
 from refsim.causes import DiffExplanation, explain_diff
 
 COMMAND = "python -m conformance.explained -o conformance/reports/explain_diff.json"
-SECONDS = 10.0
+SECONDS = 6.0
 
 
 def asked(pair: Pair, seconds: float = SECONDS) -> dict[str, Any]:

@@ -101,6 +101,15 @@ def test_causes_that_are_alike_here_are_told_apart():
     assert any("elements differ on drawn numbers" in text for text in found.apart)
 
 
+def test_a_tail_is_all_that_differs():
+    """Unwritten columns behind the last whole tile, and one wrong element before them."""
+    [pair] = of(alone(3), "alone: tail")
+    assert asked(pair)["right"]
+    wrong = pair.got.copy()
+    wrong[5, 5] ^= 0x40
+    assert not explain_diff(wrong, pair.want, pair.format, seconds=1).named
+
+
 def test_few_elements_are_too_little():
     found = explain_diff(np.array([[0x40]], np.uint8), np.array([[0x38]], np.uint8), "e4m3")
     assert found.outcome is DiffOutcome.TOO_LITTLE
