@@ -87,7 +87,7 @@ def page_of(rows: Iterable[tuple[Verdict, int]], jobs: int, took: float) -> dict
         }
         for verdict, different in kept
     ]
-    ran = devices([verdict.device for verdict, _ in kept])
+    ran = devices([verdict for verdict, _ in kept])
     held_to = [line for each in witnesses([verdict for verdict, _ in kept]) for line in each.lines]
     counted = {"verdicts": verdicts, "processes": jobs, "took_s": round(took), "held_to": held_to}
     return counted | {str(each.key): dict(each.facts) for each in ran}

@@ -1,6 +1,10 @@
 """A campaign on several processes: what becomes of their verdicts, and which problems each of them runs."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from conformance import spread_campaign as spread
 from refsim.testing.kernel_files import bundled_kernels
@@ -38,3 +42,17 @@ def test_processes_share_the_corpus_and_draw_with_seeds_of_their_own(tmp_path):
     assert {record["seed"] for record, _ in parts} == {0, 1, 2}
     verdict, _ = spread.together(parts)
     assert (verdict.status, verdict.cases, verdict.differing) == (PASS, 6, 0)
+
+
+@pytest.mark.parametrize(("stem", "least"), [("row_functions", 1000), ("attention_sm90", 300)])
+def test_committed_campaigns_are_of_one_source_on_the_simulator_and_two_chips(stem, least):
+    """Each kernel: so many problems on each, no two alike on the simulator, nothing differs."""
+    folder = Path(__file__).parent / "reports"
+    pages = {
+        where: json.loads((folder / where / f"{stem}.verify.json").read_text()) for where in ("sim", "h200", "h100")
+    }
+    assert len({page["device"]["source_sha256"] for page in pages.values()}) == 1
+    for where, page in pages.items():
+        for row in page["verdicts"]:
+            assert (row["status"], row["differing"], row["promise"]) == (PASS, 0, "bitwise")
+            assert row["different" if where == "sim" else "cases"] >= least
