@@ -11,8 +11,8 @@ C = fl(scale * log2(e)) and F = 0 for bf16; C times the scales of q and k, fl(fl
     o = wgmma of p, rounded to bf16 or E4M3, and v, from fl(o * a)
 
 and at the end L = (l0 + l1) + (l2 + l3), O = bf16(fl(o * rcp(L))), for E4M3 bf16(fl(fl(o * rcp(L)) * v_scale)), and
-lse = fl(fl(fl(fl(u * C) - F) + lg2(L)) * ln(2)), which is -infinity where L is 0, and O +0. ex2, rcp and lg2 are `.approx.ftz`:
-the bits of `refsim.mufu`, recorded on sm_90.
+lse = fl(fl(fl(fl(u * C) - F) + lg2(L)) * ln(2)). Where L is 0, O is +0 and lse -infinity, or NaN if fl(u * C)
+overflows. ex2, rcp and lg2 are `.approx.ftz`: the bits of `refsim.mufu`, recorded on sm_90.
 """
 
 from dataclasses import dataclass

@@ -58,6 +58,20 @@ def test_a_row_is_the_slow_definition(type, fill, queries, keys, causal, row) ->
     assert int(found.lse.view(np.uint32)[1, row]) == lse
 
 
+def test_a_row_without_weights_has_no_logarithm_where_its_largest_score_overflows() -> None:
+    """3e38 times log2(e) is infinite, weights are 2^-infinity; infinity less infinity is no number. What is not seen is none."""
+    q, k = np.full((1, 1, DEPTH), 0, np.uint16), np.full((1, 2, DEPTH), 0x3F80, np.uint16)
+    q[0, 0, 0] = 0x7F62
+    found = attention(q, k, k, 1.0)
+    asked = slow.Row("bf16", 2, 1, int(LOG2_E.view(np.uint32)))
+    keys = [*k[0].tolist(), *[[0] * DEPTH] * 62]
+    column = k[0, :, 0].tolist()
+    assert slow.row_of_attention(q[0, 0].tolist(), keys, [column], asked) == ([0], 0x7FFFFFFF)
+    assert (found.o[0, 0, 0], found.lse.view(np.uint32)[0, 0]) == (0, 0x7FFFFFFF)
+    unseen = slow.Row("bf16", 0, 1, int(LOG2_E.view(np.uint32)))
+    assert slow.row_of_attention(q[0, 0].tolist(), keys, [column], unseen) == ([0], 0xFF800000)
+
+
 def test_the_order_of_sums_shows_in_their_logarithms() -> None:
     """Eight rows whose weights are near one another: which lane has which columns changes a last bit of some."""
     q, k, v = (Values("gaussian", seed).codes("bf16", n, 16).reshape(1, n, 16) for seed, n in enumerate((8, 64, 64)))
