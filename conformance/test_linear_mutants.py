@@ -1,5 +1,6 @@
 """Broken copies of the linear layers: the campaign that the real ones pass must refuse each of them."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -56,25 +57,33 @@ MUTANTS = (
 def campaign(layer, entry: str, source: Path, device):
     """The special problems of one entry, without shrinking, and generated ones where they show nothing."""
     kernel, problems = layer
-    broken = replace(kernel, file=source, corpus=tuple(problem for problem in kernel.corpus if problem.entry == entry))
+    corpus = tuple(problem for problem in kernel.corpus if problem.entry == entry)
+    broken = replace(kernel, file=source, entries=(entry,), corpus=corpus)
     verdict = run_campaign(broken, device, cases=0, suspect_seconds=0)
     return (
         run_campaign(replace(broken, corpus=(), problem=problems((entry,))), device, cases=40) if verdict else verdict
     )
 
 
-def with_defect(source: Path, file: str, right: str, wrong: str, folder: Path) -> Path:
-    """A copy of a kernel file and all that stands beside it, with one text of `file` replaced."""
+def with_defect(source: Path, file: str, right: str, wrong: str, folder: Path, entry: str) -> Path:
+    """A copy of a kernel file and all that stands beside it, with one text of `file` replaced; of the lines that declare an
+    entry each, the one that holds the text `entry`."""
     shutil.copytree(source.parent, folder, dirs_exist_ok=True)
     text = (folder / file).read_text("utf-8")
     assert text.count(right) == 1, f"the text to break stands {text.count(right)} times in {file}"
     (folder / file).write_text(text.replace(right, wrong), "utf-8")
+    lines = (folder / source.name).read_text("utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if not re.match(r"LINEAR\w*\(", line) or entry in line]
+    assert sum(line.startswith("LINEAR") for line in kept) == 1
+    (folder / source.name).write_text("".join(kept), "utf-8")
     return folder / source.name
 
 
 @pytest.mark.parametrize(("layer", "entry", "file", "right", "wrong"), MUTANTS)
 def test_mutant_is_refused(layer, entry, file, right, wrong, device, tmp_path):
-    verdict = campaign(layer, entry, with_defect(layer[0].file, file, right, wrong, tmp_path), device)
+    kernel = layer[0]
+    declared = f"({entry.removeprefix(f'{kernel.name}_')},"
+    verdict = campaign(layer, entry, with_defect(kernel.file, file, right, wrong, tmp_path, declared), device)
     assert verdict.status == "fail", str(verdict)
 
 
@@ -90,4 +99,4 @@ def test_mutant_is_refused(layer, entry, file, right, wrong, device, tmp_path):
 def test_table_and_plan_agree_on_shared_memory_or_nothing_compiles(layer, right, wrong, tmp_path):
     source = layer[0].file
     with pytest.raises(RefsimError, match="a launch asks for the bytes of the table"):
-        compile_ptx(with_defect(source, source.name, right, wrong, tmp_path))
+        compile_ptx(with_defect(source, source.name, right, wrong, tmp_path, wrong))
