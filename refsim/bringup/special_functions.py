@@ -19,6 +19,7 @@ from refsim.bringup.report import DIFFERS, Case, Difference
 from refsim.bringup.tasks import Task, hashed, outcome
 from refsim.bringup.tensor_cores import KERNEL_FILE
 from refsim.device import Device
+from refsim.errors import RefsimError
 from refsim.kernels import Launcher
 from refsim.numerics.special import RECORDED_ON, SPECIAL_FORMS, SpecialForm
 from refsim.silicon.scalar_probe import ScalarForm, probe_module
@@ -52,9 +53,17 @@ def fingerprint() -> str:
 
 
 def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
-    """A case for each instruction whose bits are recorded; `exhaustive` asks a GPU for digests of all its inputs."""
-    whole = bool(exhaustive) and not device.is_simulated
-    return [Task(form.instruction, partial(_whole if whole else _sampled, device, form)) for form in SPECIAL_FORMS]
+    """A case for each instruction whose bits are recorded; `exhaustive` asks a GPU for digests of all its inputs, and a
+    simulated one for nothing: RefsimError no-input-spaces."""
+    if exhaustive and device.is_simulated:
+        raise RefsimError(
+            "no-input-spaces",
+            "--exhaustive goes with a GPU: a simulated one has no digests but the model's own",
+            where=device.describe()["device"],
+            help="leave --exhaustive out: some groups of inputs are compared with the model",
+        )
+    compared = _whole if exhaustive else _sampled
+    return [Task(form.instruction, partial(compared, device, form)) for form in SPECIAL_FORMS]
 
 
 @dataclass

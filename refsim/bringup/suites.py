@@ -1,7 +1,7 @@
 """The suites of a bring-up, and the run through them: one case after the other, each finished on disk before the next."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -40,6 +40,20 @@ def suite_named(name: str) -> Suite:
     if name not in rows:
         raise unknown("suite", name, list(rows))
     return rows[name]
+
+
+def suites_of(names: Iterable[str], extent: str | None) -> list[Suite]:
+    """The suites of some names, over whole input spaces where `extent` asks for that and they have them; an unknown name is an
+    error, and so is an extent that none of them has: fp8 of layouts."""
+    plain = [suite_named(name) for name in names]
+    found = [exhaustively(suite, extent) for suite in plain]
+    if extent is not None and all(one is other for one, other in zip(found, plain, strict=True)):
+        raise RefsimError(
+            "no-input-spaces",
+            f"--exhaustive {extent} asks nothing more of {', '.join(suite.name for suite in plain)}",
+            rule="conversions have whole input spaces (fp8, all), and special-functions (all)",
+        )
+    return found
 
 
 def exhaustively(suite: Suite, extent: str | None) -> Suite:

@@ -95,17 +95,33 @@ def approx(instruction: str, *operands: Array) -> Array:
     instruction: its name in PTX, such as "ex2.approx.ftz.f32" or "div.full.f32". operands: arrays of the instruction's type, as
     `numerics.ieee` has them (float32, float16, float64, bf16 as uint16 patterns), which broadcast; the result has that dtype. An
     instruction on pairs, such as "tanh.approx.f16x2", takes arrays of its halves.
-    approx("sqrt.approx.f32", np.float32([2.25])) is [1.5]. Raises RefsimError for another name, dtype or number of operands.
+    approx("sqrt.approx.f32", np.float32([2.25])) is [1.5]. Raises RefsimError for another name, dtype or number of operands, and
+    for shapes that do not broadcast.
     Source: recorded on an H200 and an H100 (docs/special-functions.md); other targets were not.
     """
     form = special_form(instruction)
     if len(operands) != form.operands:
         what = f"{instruction} takes {form.operands} operand{'s' if form.operands > 1 else ''}, not {len(operands)}"
         raise RefsimError("operand-count", what)
-    arrays = np.broadcast_arrays(*map(np.asarray, operands))
+    arrays = _together(instruction, operands)
     kind = kind_of(*arrays)
     if kind.name != form.format.name:
         raise RefsimError("operand-type", f"{instruction} does not take {kind.name}", rule=f"{form.format.name} alone")
     words = (np.ascontiguousarray(each).reshape(-1).view(kind.unsigned) for each in arrays)
     found: Array = form.words(*words).reshape(arrays[0].shape).view(kind.dtype)
     return found
+
+
+def _together(instruction: str, operands: tuple[Array, ...]) -> list[Array]:
+    """The operands as arrays of one shape."""
+    try:
+        arrays = [np.asarray(each) for each in operands]
+    except ValueError:  # lists in a list that differ in length
+        raise RefsimError("operand-shape", "the rows of an operand differ in length", where=instruction) from None
+    try:
+        return list(np.broadcast_arrays(*arrays))
+    except ValueError:
+        shapes = " and ".join(str(each.shape) for each in arrays)
+        raise RefsimError(
+            "operand-shape", f"operands of shapes {shapes} do not fit together", where=instruction
+        ) from None

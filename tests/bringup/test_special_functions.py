@@ -111,7 +111,9 @@ def test_digests_of_all_inputs(name, words):
 
 
 def test_exhaustive_is_asked_of_a_real_gpu_alone():
-    asked = special_functions.tasks(SimDevice(), exhaustive="all")
+    with pytest.raises(RefsimError, match="--exhaustive goes with a GPU"):
+        special_functions.tasks(SimDevice(), exhaustive="all")
+    asked = special_functions.tasks(SimDevice())
     assert [task.run.func for task in asked] == [special_functions._sampled] * len(FORMS)
     real = Chip()
     real.__class__ = type("Real", (Chip,), {"is_simulated": False})
@@ -126,3 +128,11 @@ def test_the_option_reaches_the_suite():
     assert whole.tasks.keywords == {"exhaustive": "all"}
     assert whole.fingerprint() == f"{suite.fingerprint()} all"
     assert suites.exhaustively(suite, "fp8") is suites.exhaustively(suite, None) is suite
+    assert suites.suites_of(["layouts", "special-functions"], "all")[1].tasks.keywords == {"exhaustive": "all"}
+
+
+def test_an_extent_that_no_suite_has_is_refused():
+    for names, extent in ((["layouts", "kernels"], "all"), (["special-functions"], "fp8")):
+        with pytest.raises(RefsimError, match=f"--exhaustive {extent} asks nothing more of {names[0]}"):
+            suites.suites_of(names, extent)
+    assert suites.suites_of(["layouts"], None) == [suites.suite_named("layouts")]

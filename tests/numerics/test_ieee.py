@@ -149,6 +149,12 @@ def test_operands_broadcast_and_keep_their_dtype(dtype: type) -> None:
     assert ieee.add(np.zeros(0, dtype), np.zeros(1, dtype)).shape == (0,)
 
 
+@pytest.mark.parametrize("name", ["rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"])
+def test_the_result_has_the_shape_of_the_operand(name: str) -> None:
+    for shape in ((), (0, 3), (1, 2)):
+        assert np.shape(getattr(ieee, name)(np.ones(shape, np.float32))) == shape
+
+
 def test_no_warning_is_emitted_for_special_values() -> None:
     special = f32(0x7F800001, 0x7F800000, 0xFF800000, 0, 0x80000000, 1, 0x7F7FFFFF)
     with warnings.catch_warnings():

@@ -47,6 +47,11 @@ def test_an_instruction_on_pairs_is_that_of_one_number_on_its_halves(name: str) 
     assert numerics.approx(f"{name}x2", halves).view(np.uint16).tolist() == want.view(np.uint16).tolist()
 
 
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_name_says_whether_subnormals_are_flushed(name: str) -> None:
+    assert BY_NAME[name].flushes == (".ftz" in name)
+
+
 def test_operands_broadcast() -> None:
     found = numerics.approx("div.approx.f32", np.float32([[6], [1]]), np.float32([2, 3]))
     assert found.view(np.uint32).tolist() == [[0x40400000, 0x40000000], [0x3F000000, 0x3EAAAAAB]]
@@ -67,6 +72,8 @@ def test_operands_broadcast() -> None:
         ("ex2.approx.f32", (np.float64([1]),), "operand-type"),
         ("ex2.approx.f16", (np.float32([1]),), "operand-type"),
         ("div.full.f32", (np.float32([1]), np.float64([1])), "operand-type"),
+        ("div.full.f32", (np.float32([1, 2]), np.float32([1, 2, 3])), "operand-shape"),
+        ("ex2.approx.f32", ([[1.0, 2.0], [3.0]],), "operand-shape"),
     ],
 )
 def test_what_is_none_of_these_is_refused(name: str, operands: tuple[np.ndarray, ...], code: str) -> None:

@@ -14,6 +14,8 @@ from refsim.numerics import ieee
 from refsim.numerics.ieee.precise import DOUBLES, nearest_code, precise
 from refsim.reference.rational_float import GRIDS, ExactNumber
 
+TINY = Fraction(1, 10**50)
+
 NAMES = ("rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 TERMS = 60
 """Of a series in a number of at most 1: what is left out is below 10^-38 of the first term."""
@@ -130,6 +132,8 @@ def test_ftz_flushes_operands_and_results() -> None:
     assert ieee.sin(tiny).view(np.uint32).tolist() == [0x00400000, 0x80400000]
     assert ieee.ex2(np.float32([-127, -126]), ftz=True).view(np.uint32).tolist() == [0, 0x00800000]
     assert ieee.ex2(np.float32([-127])).view(np.uint32).tolist() == [0x00400000]
+    assert ieee.lg2(tiny, ftz=True).view(np.uint32).tolist() == [0xFF800000, 0xFF800000]
+    assert ieee.lg2(tiny).view(np.uint32).tolist() == [0xC2FE0000, 0x7FFFFFFF]
 
 
 def test_large_angles_are_reduced_by_all_digits_of_pi() -> None:
@@ -138,6 +142,17 @@ def test_large_angles_are_reduced_by_all_digits_of_pi() -> None:
     assert float(precise("sin", 1e22)) == pytest.approx(-0.8522008497671888, abs=1e-15)
     assert float(precise("cos", 1e22)) == pytest.approx(0.5232147853951389, abs=1e-15)
     assert ieee.sin(np.float32([2.0**120])).tolist() == [float(np.float32(0.377820109360752))]
+    assert abs(precise("sin", 2.0**120) - Fraction("0.3778201093607520226555484700569229919605866976512307")) < TINY
+
+
+def test_fifty_digits_where_others_cancel() -> None:
+    """sin(2^120) above is mpmath's; the tanh of a small x begins x - x^3 / 3, that of a large one 1 - 2 exp(-2x)."""
+    x = Fraction(1e-30)
+    assert abs(precise("tanh", 1e-30) / (x - x**3 / 3) - 1) < TINY
+    assert float((1 - precise("tanh", 30.0)) / 2) == pytest.approx(math.exp(-60), rel=1e-12, abs=0)
+    assert precise("ex2", -1e30) == Fraction(1, 1 << (1 << 14))
+    assert isinstance(precise("lg2", 1.0), float)
+    assert nearest_code(-(Fraction(2) ** 2000), F64) == 0xFFF0000000000000
 
 
 def test_narrow_types_and_those_that_are_refused() -> None:

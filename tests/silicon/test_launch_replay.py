@@ -5,10 +5,11 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from refsim.mufu import coefficients
-from refsim.silicon import launch_replay, scalar_replay, special_functions
+from refsim.silicon import launch_replay, scalar_replay, special_functions, tensor_witness
 from refsim.silicon.launch_replay import Replays, afresh
 from refsim.silicon.vectors import shelf
 from refsim.silicon.witness import Replay, SiliconWitness
@@ -151,6 +152,49 @@ def test_a_coefficient_of_rcp_that_is_off_by_one_unit_shows(monkeypatch: pytest.
     assert found.differing > 0
 
 
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        "mma.sp.sync.aligned.m16n8k64.row.col.f32.e4m3.e4m3.f32",
+        "wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32",
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32",
+    ],
+)
+def test_a_product_that_silicon_has_otherwise_shows(opcode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of sparse products and wmma each stored word; of others also each word of the questions asked of an instruction."""
+
+    def changed(stem: str, device: str) -> Any:
+        opened = shelf(stem, device)
+        if stem != "wmma":
+            return opened
+        row = opened.take(["wmma"])["wmma"]
+        rows = {"wmma": replace(row, arrays={"results": row.arrays["results"] ^ 1})}
+        return SimpleNamespace(rows=opened.rows, chips=opened.chips, take=lambda names: rows)
+
+    monkeypatch.setattr(tensor_witness, "shelf", changed)
+    monkeypatch.setitem(tensor_witness.HYPOTHESES, "as the model infers", lambda form, asked: np.uint32(0xA5A5A5A5))
+    monkeypatch.setattr(tensor_witness, "_features", lambda row: [(np.arange(9), np.arange(9) ^ 1)])
+    (found,) = replays_of(opcode)
+    assert found.differing >= 9
+
+
+def test_what_hopper_returned_says_nothing_of_a_later_tensor_core() -> None:
+    (found,) = replays_of("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", target="sm_100a")
+    assert (found.chip, found.words) == ("", 0)
+
+
+def test_bits_that_nobody_knows_are_said_to_be_such() -> None:
+    (found,) = replays_of("atom.global.add.f32")
+    assert (found.kind, found.evidence) == ("special functions", "no bits are known")
+
+
+def test_what_two_kernels_were_held_to_together() -> None:
+    one, other = (SiliconWitness((Replay("conversions", name, "sm_90a"),), name) for name in ("cvt.a", ""))
+    assert one.joined(one) == one
+    assert [each.instruction for each in one.joined(other).replays] == ["cvt.a", ""]
+    assert one.joined(other).absent == other.joined(one).absent == "cvt.a"
+
+
 def test_lines_name_what_differs_by_itself_and_the_rest_together() -> None:
     right = [Replay("conversions", name, "sm_90a", "NVIDIA H200", 100) for name in ("cvt.a", "cvt.b")]
     wrong = Replay("conversions", "cvt.c", "sm_90a", "NVIDIA H200", 100, 100, 2)
@@ -159,3 +203,6 @@ def test_lines_name_what_differs_by_itself_and_the_rest_together() -> None:
         "conversions: 2 instructions, 200 recorded words of an H200, 0 differ",
     ]
     assert SiliconWitness.from_json(SiliconWitness((wrong,)).to_json()) == SiliconWitness((wrong,))
+    stored = replace(wrong, digested=0, differing=1)
+    assert stored.counted == "100 recorded words of an H200, 1 differ"
+    assert SiliconWitness((*right, stored)).differing == (stored,)

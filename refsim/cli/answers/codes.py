@@ -23,7 +23,17 @@ SENTENCE = re.compile(r"\[([a-z]+(?:-[a-z]+)+)\] (.+)")
 """A sentence of a finding that is written with its code in front."""
 PARTS = ("what", "where", "rule", "help")
 """What follows a code, in the order of RefsimError's arguments."""
-MAKERS = {"RefsimError": 0, "fault": 0, "unreadable": 0, "refused": 0, "_refuse": 0, "record": 0, "warn": 0, "note": 0}
+MAKERS = {
+    "RefsimError": 0,
+    "UnsupportedError": 0,
+    "fault": 0,
+    "unreadable": 0,
+    "refused": 0,
+    "_refuse": 0,
+    "record": 0,
+    "warn": 0,
+    "note": 0,
+}
 """Functions that take a code, and at which place."""
 RANGES = ("whole", "whole_number", "whole_numbers")
 """Functions of refsim.integers: the first argument, with -range behind it, is the code of a number outside."""

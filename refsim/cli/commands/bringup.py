@@ -111,12 +111,12 @@ def command(
     from refsim.bringup.facts import facts_of, source_hash
     from refsim.bringup.report import read_report
     from refsim.bringup.state import State
-    from refsim.bringup.suites import ALWAYS, exhaustively, suite_named
+    from refsim.bringup.suites import ALWAYS, suites_of
     from refsim.device.cache import digest
 
     old = None if baseline is None else read_report(baseline)
     wanted = dict.fromkeys([*(names or ALWAYS), *(["discovery"] if discover else [])])
-    suites = [exhaustively(suite_named(name), exhaustive) for name in wanted]
+    suites = suites_of(wanted, exhaustive)
     device = opened(device_name, target)
     facts = facts_of(device)
     if division.is_asked_for:

@@ -213,7 +213,7 @@ def div(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool =
 def rcp(a: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -> Array:
     """1 / a for f32 and f64, rounded once; -0 gives -infinity. Errors as for add; PTX ISA, rcp with .rnd."""
     _only_wide("rcp", a)
-    return _entry(_DIV, (np.ones(1, a.dtype), a), rounding, ftz=ftz)
+    return _entry(_DIV, (np.ones((), a.dtype), a), rounding, ftz=ftz)
 
 
 @np.errstate(all="ignore")
