@@ -21,9 +21,11 @@ from refsim.kernels import Buffer, Kernel, Launcher, Outputs, Struct
 from refsim.layouts.tensor_maps import tensor_map
 from refsim.layouts.tma import SwizzleMode, TensorMap
 from refsim.reference import attention_forward as slow
+from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, one_of, spelled
 
+products = load_kernel_file(Path(__file__).with_name("products.py"))
 SOURCE = Path(__file__).parent / "kernels/attention_sm90.cu"
 TILE, THREADS, VECTOR = 64, 128, 16  # rows and keys of a tile; threads; bytes to which rows are aligned
 LOG2_E = np.float32(np.log2(np.e))
@@ -330,6 +332,9 @@ def kernel(type: str) -> Kernel:
         outputs={"o": "bf16", "lse": "f32", "gap": ""},
         suspects=MISTAKES,
         definition=by_definition,
+        products={}
+        if KINDS[type].keys_in_rows
+        else {f"values_{depth}": products.attention(Attend, depth) for depth in DEPTHS},
     )
 
 

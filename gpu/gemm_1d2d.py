@@ -21,9 +21,11 @@ from refsim.layouts import scale_layout
 from refsim.layouts.tensor_maps import tensor_map
 from refsim.layouts.tma import SwizzleMode, TensorMap
 from refsim.reference import gemm_1d2d as slow
+from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, of_type, one_of, spelled
 
+products = load_kernel_file(Path(__file__).with_name("products.py"))
 SOURCE = Path(__file__).parent / "kernels/fp8_gemm_1d2d.cu"
 SFA = scale_layout("deepgemm_mn_f32")
 BLOCK = 128  # columns of K of one scale, and bytes of a swizzled row
@@ -389,6 +391,7 @@ FP8_GEMM_1D2D = Kernel(
     oracle=expected,
     suspects=MISTAKES,
     definition=by_definition,
+    products=products.gemms(Gemm1D2D, {"chosen": lambda *mnk: {"entry": chosen(*mnk).name}}, ENTRIES),
 )
 
 KERNELS = (FP8_GEMM_1D2D,)

@@ -73,6 +73,13 @@ def chosen(m: int, n: int, k: int, splits: int = 1, multiprocessors: int = gemm.
     )
 
 
+def fastest(m: int, n: int, k: int) -> dict[str, Any]:
+    """The entry of this file and the parts of K of the least cost, as a server would choose them: both change with M."""
+    tried = [(splits, entry) for splits in (1, 2, 4, 8) for entry in gemm.fitting(ENTRIES.values(), m)]
+    splits, entry = min(tried, key=lambda each: cost(each[1], m, n, k, each[0]))
+    return {"entry": entry.name, "splits": splits}
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Problems
 
@@ -216,6 +223,7 @@ FP8_GEMM_1D2D_SPLITS = Kernel(
     oracle=expected,
     suspects=MISTAKES,
     definition=by_definition,
+    products=gemm.products.gemms(Gemm1D2DInParts, {"fastest": fastest, "in_2": lambda *_: {"splits": 2}}, ENTRIES),
 )
 
 KERNELS = (FP8_GEMM_1D2D_SPLITS,)

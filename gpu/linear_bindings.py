@@ -21,9 +21,11 @@ from refsim.kernels import Buffer, Kernel, Launcher, Outputs
 from refsim.oracles.linear_layers import Reduction
 from refsim.reference import linear_layers as slow
 from refsim.sources import Publication
+from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, spelled
 
+products = load_kernel_file(Path(__file__).with_name("products.py"))
 SOURCE = Path(__file__).parent / "kernels/linear.cu"
 HERE = Publication("gpu-kernels", "gpu/kernels", "", "linear_block.cuh")
 MAX_BATCH = 16
@@ -367,6 +369,7 @@ LINEAR = Kernel(
     definition=by_definition,
     per_target=True,
     conflict_free=("ldmatrix",),
+    products=products.linears(Linear, LINEAR_ENTRIES, "bf16"),
 )
 
 KERNELS = (LINEAR,)

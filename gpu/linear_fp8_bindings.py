@@ -200,6 +200,7 @@ LINEAR_FP8_WEIGHT = Kernel(
     definition=by_definition,
     per_target=True,
     conflict_free=("ldmatrix", "ld.shared.v2.b32"),
+    products=bf16.products.linears(LinearFp8Weight, ENTRIES, "e4m3", scales=Values("ones")),
 )
 
 KERNELS = (LINEAR_FP8_WEIGHT,)

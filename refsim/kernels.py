@@ -13,9 +13,10 @@ from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.integers import is_whole
 from refsim.kernel_code import Compiler, KernelCode
+from refsim.kernel_products import KernelProduct
 from refsim.render.cards import Card, Facts
 
-__all__ = ["Bounded", "Buffer", "Kernel", "KernelCode", "Launcher", "Outputs", "Promise", "Struct"]
+__all__ = ["Bounded", "Buffer", "Kernel", "KernelCode", "KernelProduct", "Launcher", "Outputs", "Promise", "Struct"]
 
 
 def __dir__() -> list[str]:
@@ -265,7 +266,8 @@ class Kernel(Card):
     (with `per_target` its second argument is the target) is the code that one element must have, by a way that shares nothing
     with the oracle, such as sums over Python integers, or None where it has none; a campaign asks it for a few elements. A
     kernel that leaves something in the module's variables must be right in a second run as well; `fresh_module` says that each
-    run needs a module that nobody launched before. `declared_in` is the file that a replay case names.
+    run needs a module that nobody launched before. `products` are the products of matrices that it can be asked for, by a name
+    each: `refsim order` finds in which order they add. `declared_in` is the file that a replay case names.
     """
 
     name: str
@@ -292,6 +294,7 @@ class Kernel(Card):
     conflict_free: tuple[str, ...] = ()
     definition: Callable[..., int | None] | None = None
     fresh_module: bool = False
+    products: Mapping[str, KernelProduct] = field(default_factory=dict)
     declared_in: Path | None = None
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = (
+    "conformance/batch_invariance.py",
     "tests/test_manners.py",
     "conformance/block_scaled_campaign.py",
     "conformance/explained/trials.py",

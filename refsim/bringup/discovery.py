@@ -48,6 +48,18 @@ def discover(
     return replace(found.discovery, unseen=tuple(found.unseen))
 
 
+def discover_step(bench: Bench, group: Sequence[int]) -> Discovery:
+    """The bits that one step keeps and how its sum is rounded, where it is known that it adds the places of `group` at once.
+
+    Products alone are asked for, no C; sums are taken to be f32. Of Hopper's FP8 wgmma and the places 0 to 31: fraction 13,
+    kept 13, toward-zero.
+    """
+    found = _Findings(bench, Discovery(bench.k, F32, steps=(tuple(group),), c_enters=LATE))
+    for probe in (_find_fraction, _find_rounding):
+        probe(found)
+    return replace(found.discovery, unseen=tuple(found.unseen))
+
+
 @dataclass
 class _Findings:
     """The bench, what is known so far, and what could not be seen."""

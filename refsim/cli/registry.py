@@ -67,6 +67,9 @@ SECTIONS: dict[str, dict[str, Listing]] = {
         "verify": Listing("refsim.cli.commands.verify:verify", "Compiled kernels against their oracles, bit for bit."),
         "replay": Listing("refsim.cli.commands.verify:replay", "One failed case again."),
         "new": Listing("refsim.cli.commands.new:command", "A kernel to begin with: CUDA, oracle and tests that pass."),
+        "order": Listing(
+            "refsim.cli.commands.order:command", "In which order a kernel adds, and whether its batch counts."
+        ),
         "bringup": Listing(
             "refsim.cli.commands.bringup:command", "Whether a GPU does what the model says, suite by suite."
         ),

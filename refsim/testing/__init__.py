@@ -7,6 +7,7 @@ __all__ = [
     "Bounded",
     "Findings",
     "Kernel",
+    "KernelProduct",
     "Launcher",
     "Promise",
     "PromiseNotKept",
@@ -24,7 +25,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from refsim.kernels import Bounded, Findings, Kernel, Launcher, Promise
+    from refsim.kernels import Bounded, Findings, Kernel, KernelProduct, Launcher, Promise
     from refsim.testing import laws, matrices, recipes, strategies
     from refsim.testing.assertions import BitsDiffer, PromiseNotKept, assert_bits_equal
     from refsim.testing.campaign import run_campaign
@@ -38,7 +39,7 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "refsim.kernels": ("Bounded", "Findings", "Kernel", "Launcher", "Promise"),
+            "refsim.kernels": ("Bounded", "Findings", "Kernel", "Launcher", "KernelProduct", "Promise"),
             "refsim.testing.assertions": ("BitsDiffer", "PromiseNotKept", "assert_bits_equal"),
             "refsim.testing.campaign": ("run_campaign",),
             "refsim.testing.explained": ("explain_problem",),

@@ -64,3 +64,24 @@ def extents(tile: int, most: int) -> SearchStrategy[int]:
         raise RefsimError("bad-size", f"extents up to {most} around tiles of {tile} do not exist")
     beside = st.builds(lambda count, off: max(1, count * tile + off), st.integers(1, most // tile), st.integers(-1, 1))
     return st.one_of(st.integers(1, most), beside, st.integers(1, most // 8).map(lambda count: 8 * count))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Given(Values):
+    """A matrix of these codes, for a problem that is not saved: what a kernel is probed with."""
+
+    array: Codes | None = None
+
+    @classmethod
+    def of(cls, codes: Codes) -> "Given":
+        """The codes as they are, (rows, columns)."""
+        return cls(array=codes)
+
+    def codes(self, format: str | Format, rows: int, columns: int) -> Codes:
+        """The codes. Raises RefsimError where the problem has another shape or another width than they have."""
+        row = format_named(format)
+        array = self.array
+        if array is None or array.size != rows * columns or array.dtype != row.code_dtype:
+            what = "no codes" if array is None else f"{array.dtype} codes of shape {array.shape}"
+            raise RefsimError("bad-recipe", f"{what} for {rows} x {columns} of {row}", rule="as many codes as elements")
+        return array.reshape(rows, columns).copy()

@@ -128,6 +128,8 @@ ANSWERS = {
     "mma-explain-sums": "mma --explain -t e4m3fnuz --unit mfma --target gfx942 --a 1,2,-240 --b 1,1,0.0078125 --c -1",
     "mma-explain-nan": "mma --explain -t e5m2 --a inf,1 --b 0x00,1",
     "mma-explain-integer": "mma --explain -t s8 --a 127,-128 --b 127,1 --c 2147483647",
+    "order": "order served.py:one_chain --n 8 --k 32 --m 1,2,5",
+    "order-by-rows": "order served.py:by_rows --n 8 --k 32 --m 1,3,4 --against served.py:four_parts",
     "numerics-list": "numerics list --target sm_90a --unit wgmma",
     "numerics-bits": "numerics bits -t e4m3 --source",
     "simulate": f"simulate turn.ptx turn {TURN}",
@@ -213,6 +215,9 @@ FAILURES = {
     "error-suffix": "formats -o formats.xlsx",
     "error-shell": "completion tcsh",
     "error-source": "sources ptxx",
+    "error-order-function": "order served.py:one_chian",
+    "error-order-rows": "order served.py:one_chain --m 1:4",
+    "error-order-format": "order served.py:one_chain -t e2m1 --n 8 --k 32 --layout tn",
     "error-code": "explain rase",
 }
 NARROW = {
@@ -242,6 +247,7 @@ NARROW = {
         "narrow-show": f"show {SCALED}",
         "narrow-mma-explain": f"mma --explain -t e5m2 {SMOKE}",
         "narrow-mma-explain-chain": "mma --explain -t f16 --unit mma.sync --target sm_80 --a 1,2,3 --b 1,1,0x1p-20 --c 9",
+        "narrow-order": "order served.py:by_rows --n 8 --k 32 --m 2,4",
         "narrow-numerics-list": "numerics list --target sm_89",
         "narrow-numerics-bits": "numerics bits -t e4m3",
         "narrow-simulate": f"simulate turn.ptx turn {TURN} --trace 0:4",

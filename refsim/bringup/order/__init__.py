@@ -1,0 +1,47 @@
+"""The order in which a product of matrices adds: found by probing, said in words, held to the bits of random problems."""
+
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "AtM",
+    "Fingerprint",
+    "FirstDifference",
+    "Node",
+    "NodeArithmetic",
+    "OrderSubject",
+    "SumOrder",
+    "compared",
+    "computed",
+    "fingerprint",
+    "function_named",
+    "of_function",
+    "of_kernel",
+]
+
+if TYPE_CHECKING:
+    from refsim.bringup.order.arithmetic import NodeArithmetic, computed
+    from refsim.bringup.order.asking import OrderSubject
+    from refsim.bringup.order.finding import AtM, Fingerprint, FirstDifference, SumOrder, compared, fingerprint
+    from refsim.bringup.order.subjects import function_named, of_function, of_kernel
+    from refsim.bringup.order.trees import Node
+else:
+    from refsim.lazy import exports
+
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "refsim.bringup.order.arithmetic": ("NodeArithmetic", "computed"),
+            "refsim.bringup.order.asking": ("OrderSubject",),
+            "refsim.bringup.order.finding": (
+                "AtM",
+                "FirstDifference",
+                "Fingerprint",
+                "SumOrder",
+                "compared",
+                "fingerprint",
+            ),
+            "refsim.bringup.order.subjects": ("function_named", "of_function", "of_kernel"),
+            "refsim.bringup.order.trees": ("Node",),
+        },
+    )
+    del exports

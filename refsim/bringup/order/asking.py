@@ -1,0 +1,174 @@
+"""Asks a product of matrices for single sums: which products they add is chosen, the shape stays that of the subject."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.bringup.bench import Bench, Codes, Probe, exponent_of, power, reach
+from refsim.conversions import encode
+from refsim.errors import Kind, RefsimError
+from refsim.formats import Format
+
+
+@dataclass(frozen=True)
+class OrderSubject:
+    """What is asked for its order: D (M, N) of A (M, K) and B (N, K), each D[m, n] the sum of A[m, k] B[n, k].
+
+    `multiply` takes codes and returns codes, and is called with these `n` and `k` and with M from `rows`. Where not
+    `a_is_free`, every element of A is 1: the subject takes B alone.
+    """
+
+    name: str
+    multiply: Callable[[Codes, Codes], Codes]
+    a_format: Format
+    b_format: Format
+    d_format: Format
+    n: int
+    k: int
+    rows: tuple[int, ...]
+    a_is_free: bool = True
+
+    def product(self, a: Codes, b: Codes) -> Codes:
+        """D, held to its shape and dtype."""
+        d = np.asarray(self.multiply(np.ascontiguousarray(a), np.ascontiguousarray(b)))
+        if d.shape != (len(a), len(b)) or d.dtype != self.d_format.code_dtype:
+            raise RefsimError(
+                "order-result",
+                f"{self.name} returned {d.dtype} of shape {d.shape}",
+                rule=f"{self.d_format.code_dtype}, codes of {self.d_format}, of shape {(len(a), len(b))}",
+            )
+        return d
+
+
+@dataclass
+class Asker:
+    """One subject at one M: sums by the row of A and the row of B that they multiply, many in one call.
+
+    `columns` are the columns of D that are read, `row` the only row, where the order of single elements is asked.
+    """
+
+    subject: OrderSubject
+    m: int
+    row: int | None = None
+    columns: Sequence[int] = ()
+    calls: int = field(default=0)
+
+    def sums(self, a: Codes, b: Codes, c: Codes | None = None) -> Codes:
+        """d (batch,) of a (batch, K) and b (batch, K), as `Bench` asks for; there is no C here."""
+        if c is not None and c.any():
+            raise RefsimError("order-c", "a product of matrices has no C", kind=Kind.BUG)
+        columns = list(self.columns) or list(range(self.subject.n))
+        rows = [self.row] if self.row is not None else list(range(self.m))
+        d = np.zeros(len(a), self.subject.d_format.code_dtype)
+        numbers: dict[bytes, int] = {}
+        kind_of = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in a], np.int64)
+        kinds = a[np.unique(kind_of, return_index=True)[1]]
+        order = np.argsort(kind_of, kind="stable")
+        start = 0
+        while start < len(order):
+            taken, mine = self._fitting(kind_of[order], start, len(rows), len(columns))
+            part = order[start : start + taken]
+            left = kinds[np.resize(mine, self.m)] if self.row is None else np.repeat(kinds[mine], self.m, axis=0)
+            right = np.zeros((self.subject.n, self.subject.k), b.dtype)
+            right[columns[:taken]] = b[part]
+            found = self.subject.product(left, right)
+            self.calls += 1
+            place = {kind: rows[at] for at, kind in enumerate(mine)}
+            d[part] = found[[place[kind] for kind in kind_of[part].tolist()], columns[:taken]]
+            start += taken
+        return d
+
+    @staticmethod
+    def _fitting(kinds: NDArray[Any], start: int, rows: int, columns: int) -> tuple[int, list[int]]:
+        """How many of the sums from `start` on fit in one call, and the rows of A that they share."""
+        mine: list[int] = []
+        for taken, kind in enumerate(kinds[start : start + columns].tolist()):
+            if not mine or mine[-1] != kind:
+                if len(mine) == rows:
+                    return taken, mine
+                mine.append(kind)
+        return min(columns, len(kinds) - start), mine
+
+    def bench(self, *, weighted: bool = False) -> Bench:
+        """The subject in numbers; `weighted`: all of A is 1, B carries the products."""
+        subject = self.subject
+        kind = _Weighted if weighted or not subject.a_is_free else Bench
+        return kind(self.sums, subject.a_format, subject.b_format, subject.d_format, subject.k)
+
+
+@dataclass(frozen=True)
+class _Weighted(Bench):
+    """All products are an element of B: every row of A is the same, so that one call answers as many as it has columns."""
+
+    @property
+    def top(self) -> int:
+        return min(reach(self.b_format), reach(self.d_format) - 1, 60)
+
+    @property
+    def least(self) -> int:
+        return exponent_of(Fraction(self.b_format.quantum))
+
+    @property
+    def normal_bottom(self) -> int:
+        return 1 - self.b_format.bias
+
+    def factors(self, value: Fraction) -> tuple[int, int]:
+        one, code = (int(encode(np.array(float(x)), row)) for x, row in ((1, self.a_format), (value, self.b_format)))
+        return one, code
+
+    def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
+        full = replace(self, dots=lambda a, b, c: self.dots(np.full_like(a, self.factors(power(0))[0]), b, c))
+        return Bench.ask(full, probes)
+
+
+@dataclass(frozen=True)
+class ReadBack(Bench):
+    """Sums whose largest part is taken away again at the place `taken`, by a later step: what is left of them has few bits.
+
+    A result in bf16 shows so what the sum before it kept. Without such a place the sums are read as they are.
+    """
+
+    inner: Bench | None = None
+    taken: int | None = None
+
+    @property
+    def top(self) -> int:
+        """So low that 64 of the largest product are one product still."""
+        return self._inner.top - (0 if self.taken is None else 6)
+
+    @property
+    def least(self) -> int:
+        return self._inner.least
+
+    @property
+    def normal_bottom(self) -> int:
+        return self._inner.normal_bottom
+
+    @property
+    def _inner(self) -> Bench:
+        assert self.inner is not None
+        return self.inner
+
+    def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
+        largest = [self._largest(probe) if self.taken is not None else Fraction(0) for probe in probes]
+        changed = [
+            Probe({**probe.products, self.taken: -sum_of}) if sum_of and self.taken is not None else probe
+            for probe, sum_of in zip(probes, largest, strict=True)
+        ]
+        return [got + sum_of for got, sum_of in zip(self._inner.ask(changed), largest, strict=True)]
+
+    @staticmethod
+    def _largest(probe: Probe) -> Fraction:
+        most = max((abs(value) for value in probe.products.values()), default=Fraction(0))
+        return sum((value for value in probe.products.values() if abs(value) == most), Fraction(0))
+
+
+def read_back(bench: Bench, taken: int | None) -> ReadBack:
+    """The bench, read at what is left after the place `taken`."""
+    return ReadBack(
+        bench.dots, bench.a_format, bench.b_format, bench.d_format, bench.k, bench.floor, inner=bench, taken=taken
+    )

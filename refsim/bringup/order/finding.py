@@ -1,0 +1,297 @@
+"""The order in which a product of matrices adds, over sizes and places of its batch, and whether bits bear it out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.bringup.bench import Codes
+from refsim.bringup.order.arithmetic import NodeArithmetic, candidates, computed
+from refsim.bringup.order.asking import Asker, OrderSubject
+from refsim.bringup.order.describing import lines_of
+from refsim.bringup.order.problems import POOL, TellingOperands, telling, uniform
+from refsim.bringup.order.revealing import HIDING, NoOrderError, Revealer
+from refsim.bringup.order.trees import Node, leaves, placed, same
+from refsim.errors import RefsimError
+
+MOST_CLASSES = 4
+SPARE = 8  # binades beyond those that a float32 sum hides, so that a call may count 256 products
+
+
+@dataclass(frozen=True, eq=False)
+class SumOrder:
+    """A tree and what its nodes do; `lines` say both. `words`: how many words it was tried on, `equal` how many it gave."""
+
+    tree: "int | Node"
+    arithmetic: NodeArithmetic
+    lines: tuple[str, ...]
+    words: int = 0
+    equal: int = 0
+    reversed_equal: int = 0
+
+    @property
+    def explains(self) -> bool:
+        """Whether computing in this order gave every word."""
+        return 0 < self.words == self.equal
+
+    def is_like(self, other: "SumOrder") -> bool:
+        """The same additions, rounded the same way."""
+        return same(self.tree, other.tree) and self.arithmetic == other.arithmetic
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The first word that another size or place of the batch changes: D[row, column] of a batch of `m` rows."""
+
+    m: int
+    row: int
+    column: int
+    got: int
+    want: int
+
+
+@dataclass(frozen=True, eq=False)
+class AtM:
+    """One size of the batch: the order of each class of elements (None: not found, `why`), and words that an order gave."""
+
+    m: int
+    classes: tuple[tuple[SumOrder | None, int], ...]
+    words: int
+    explained: int
+    why: str = ""
+
+    @property
+    def orders(self) -> tuple[SumOrder, ...]:
+        return tuple(order for order, _ in self.classes if order is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Fingerprint:
+    """What was found of a subject: its orders by M, whether words depend on M or place, whether two runs agree."""
+
+    subject: OrderSubject
+    sizes: tuple[AtM, ...]
+    seeds: tuple[int, ...]
+    difference: FirstDifference | None
+    repeats: bool
+    calls: int
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        """Whether a row gave the same words in every batch and at every place that was tried."""
+        return self.difference is None
+
+    @property
+    def words(self) -> int:
+        return sum(each.words for each in self.sizes)
+
+    @property
+    def explained(self) -> int:
+        return sum(each.explained for each in self.sizes)
+
+    @property
+    def explains(self) -> bool:
+        """Whether computing in the orders found gives every word of every size."""
+        return 0 < self.words == self.explained
+
+    @property
+    def orders(self) -> tuple[SumOrder, ...]:
+        """The different orders, that of the smallest batch first."""
+        found: list[SumOrder] = []
+        for each in self.sizes:
+            found += [order for order in each.orders if not any(order.is_like(known) for known in found)]
+        return tuple(found)
+
+    def order_at(self, m: int) -> SumOrder | None:
+        """The order of most elements of a batch of m rows."""
+        classes = next(each.classes for each in self.sizes if each.m == m)
+        return max(classes, key=lambda each: each[1])[0] if classes else None
+
+
+def fingerprint(subject: OrderSubject, *, seeds: Sequence[int] = (0, 1), thorough: bool = False) -> Fingerprint:
+    """The orders of a subject for every M of its `rows`, held to the bits of two problems for each seed.
+
+    The order of the first M is found by probing; another M, or another place of D, is probed where its words are not those
+    that a known order gives. `thorough`: groups that answer alike are asked one by one.
+    fingerprint of 16 products added by a chain of eight steps has one order, whose first line says so.
+    Raises RefsimError where the subject does, and for results of another shape. Source: FPRev; `refsim.bringup.discovery`.
+    """
+    rows = sorted(set(subject.rows))
+    run = _Run(subject, tuple(seeds), thorough)
+    difference = run.first_difference(rows)
+    sizes = [run.at(m) for m in run.in_turn(rows)]
+    return Fingerprint(
+        subject, tuple(sorted(sizes, key=lambda each: each.m)), run.seeds, difference, run.repeats, run.calls
+    )
+
+
+@dataclass
+class _Run:
+    subject: OrderSubject
+    seeds: tuple[int, ...]
+    thorough: bool
+    orders: list[SumOrder] = field(default_factory=list)
+    repeats: bool = True
+    calls: int = 0
+    problems: list[TellingOperands] = field(default_factory=list)
+    results: dict[int, list[Codes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.problems = [each for seed in self.seeds for each in telling(self.subject, seed)]
+        self._given: dict[tuple[int, NodeArithmetic, int], tuple[int | Node, Codes]] = {}
+
+    def in_turn(self, rows: list[int]) -> list[int]:
+        """Where a probe needs a row of A of its own, the batch of most rows is probed first: a call answers as many."""
+        if _shares_rows(Asker(self.subject, rows[0])):
+            return rows
+        most = max((m for m in rows if m <= self.subject.n), default=rows[0])
+        return [most, *(m for m in rows if m != most)]
+
+    def first_difference(self, rows: list[int]) -> FirstDifference | None:
+        """The first word, by M, that is not that of the same row in the smallest batch."""
+        self.results = {m: [self._product(each.rows(m), each.b) for each in self.problems] for m in rows}
+        reference = self._first(rows[0], self.results[rows[0]])
+        for m in rows:
+            for want, got in zip(reference, self.results[m], strict=True):
+                expected = want[np.arange(m) % POOL]
+                if (places := np.argwhere(got != expected)).size:
+                    row, column = (int(at) for at in places[0])
+                    return FirstDifference(m, row, column, int(got[row, column]), int(expected[row, column]))
+        return None
+
+    def at(self, m: int) -> AtM:
+        """The order of each class of elements of a batch of m rows."""
+        results = self.results[m]
+        labels = self._labels(m)
+        found: list[tuple[SumOrder | None, int]] = []
+        explained, why = 0, ""
+        for label in range(int(labels.max()) + 1):
+            mask = labels == label
+            order = self._known(results, mask)
+            if order is None and label < MOST_CLASSES:
+                order, said = self._probed(m, results, mask)
+                why = said or why
+            elif order is None:
+                why = f"elements of D are of {int(labels.max()) + 1} classes, of which {MOST_CLASSES} were probed"
+            found.append((order, int(mask.sum())))
+            explained += (
+                sum(self._equal(order, number, got, mask) for number, got in enumerate(results)) if order else 0
+            )
+        return AtM(m, tuple(found), sum(each.size for each in results), explained, why)
+
+    def _product(self, a: Codes, b: Codes) -> Codes:
+        self.calls += 1
+        return self.subject.product(a, b)
+
+    def _first(self, m: int, results: list[Codes]) -> list[Codes]:
+        """The words that every other batch is held to, (4, N) each: of batches of the first M, that begin with each row."""
+        first = []
+        for problem, got in zip(self.problems, results, strict=True):
+            again = self._product(problem.rows(m), problem.b)
+            self.repeats = self.repeats and np.array_equal(got, again)
+            others = [
+                self._product(np.roll(problem.pool, -p, 0)[np.arange(m) % POOL], problem.b)[:1] for p in range(1, POOL)
+            ]
+            first.append(np.concatenate([got[:1], *others]))
+        return first
+
+    def _labels(self, m: int) -> NDArray[np.int64]:
+        """Which elements of D are the same function: those that give the same words for the same rows."""
+        words = []
+        for seed in self.seeds:
+            for a, b in uniform(self.subject, m, seed + 1000):
+                words.append(self._product(a, b).reshape(-1))
+        given = np.stack(words)
+        if (given == given[:, :1]).all():
+            return np.zeros((m, self.subject.n), np.int64)
+        _, first, label = np.unique(given, axis=1, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))  # classes are numbered by the first element that has them
+        return np.asarray(rank[label.reshape(-1)]).reshape(m, self.subject.n)
+
+    def _known(self, results: list[Codes], mask: NDArray[np.bool_]) -> SumOrder | None:
+        for order in self.orders:
+            if all(self._equal(order, at, got, mask) == int(mask.sum()) for at, got in enumerate(results)):
+                return order
+        return None
+
+    def _equal(self, order: SumOrder, number: int, got: Codes, mask: NDArray[np.bool_]) -> int:
+        """How many words of a class an order gives."""
+        key = id(order.tree), order.arithmetic, number
+        if key not in self._given:
+            problem = self.problems[number]
+            words = computed(order.tree, order.arithmetic, self.subject, problem.pool, problem.b)
+            self._given[key] = order.tree, words  # the tree is kept with them: its identity is the key
+        want = self._given[key][1][np.arange(len(got)) % POOL]
+        return int(((got == want) & mask).sum())
+
+    def _probed(self, m: int, results: list[Codes], mask: NDArray[np.bool_]) -> tuple[SumOrder | None, str]:
+        """The order of a class of elements by probing, the arithmetic that gives most of its words."""
+        asker = self._asker(m, mask)
+        try:
+            best = self._best(asker, results, mask, self.thorough)
+            if not best.explains and not self.thorough:
+                best = max(best, self._best(asker, results, mask, thorough=True), key=lambda order: order.equal)
+        except NoOrderError as error:
+            return None, f"{error.what}{f' ({error.rule})' if error.rule else ''}"
+        finally:
+            self.calls += asker.calls
+        self.orders.append(best)
+        return best, "" if best.explains else "the order found does not give every word"
+
+    def _asker(self, m: int, mask: NDArray[np.bool_]) -> Asker:
+        if mask.all():
+            return Asker(self.subject, m)
+        row = int(mask.sum(1).argmax())
+        return Asker(self.subject, m, row, np.flatnonzero(mask[row]).tolist())
+
+    def _best(self, asker: Asker, results: list[Codes], mask: NDArray[np.bool_], thorough: bool) -> SumOrder:
+        bench = asker.bench(weighted=_shares_rows(asker))
+        tree = Revealer(bench, thorough).tree()
+        best: SumOrder | None = None
+        total = int(mask.sum()) * len(results)
+        for arithmetic in candidates(self.subject, bench, tree):
+            order = SumOrder(tree, arithmetic, lines_of(tree, arithmetic, self.subject.d_format.name))
+            equal = sum(self._equal(order, at, got, mask) for at, got in enumerate(results))
+            backwards = self._backwards(order, results, mask) if equal == total else 0
+            tried = SumOrder(tree, arithmetic, order.lines, total, equal, backwards)
+            if best is None or tried.equal > best.equal:
+                best = tried
+            if best.explains:
+                break
+        assert best is not None
+        return best
+
+    def _backwards(self, order: SumOrder, results: list[Codes], mask: NDArray[np.bool_]) -> int:
+        """How many words the same order from the other end of K gives: as many, where bits do not tell the order."""
+        places = leaves(order.tree)
+        turned = SumOrder(placed(order.tree, dict(zip(places, reversed(places), strict=True))), order.arithmetic, ())
+        return sum(self._equal(turned, at, got, mask) for at, got in enumerate(results))
+
+
+def _shares_rows(asker: Asker) -> bool:
+    """Whether B alone carries the products, so that all rows ask the same: where its range allows, or A is all ones."""
+    weighted = asker.bench(weighted=True)
+    return weighted.top - weighted.bottom >= HIDING + SPARE or not asker.subject.a_is_free
+
+
+def compared(one: Fingerprint, other: Fingerprint) -> FirstDifference | None:
+    """The first word in which two subjects differ on the same operands, at the M that both were asked with.
+
+    Raises RefsimError for subjects of other formats or sizes: their operands would not be the same.
+    """
+    left, right = one.subject, other.subject
+    kinds = [(s.a_format, s.b_format, s.d_format, s.n, s.k, s.a_is_free) for s in (left, right)]
+    if kinds[0] != kinds[1]:
+        said = [" ".join(map(str, kind[:3])) + f", N = {kind[3]}, K = {kind[4]}" for kind in kinds]
+        raise RefsimError(
+            "order-kinds", f"{left.name} is {said[0]}; {right.name} is {said[1]}", rule="the same operands"
+        )
+    for m in [m for m in left.rows if m in right.rows]:
+        for seed in one.seeds:
+            for each in telling(left, seed):
+                got, want = (subject.product(each.rows(m), each.b) for subject in (right, left))
+                if (places := np.argwhere(got != want)).size:
+                    row, column = (int(at) for at in places[0])
+                    return FirstDifference(m, row, column, int(got[row, column]), int(want[row, column]))
+    return None

@@ -1,0 +1,161 @@
+"""Finds the tree of a sum: two large products that cancel swallow all that is added before or with the later of them.
+
+U at place i and -U at place j leave 0, and of the small products those that join after i and j have met: how many are lost
+is the size of the smallest subtree that holds both. From all j and one i follows the path from i to the root; what hangs on
+it is asked in the same way. A node of many children is a step that adds them at once: everything beside i and j is lost in it.
+Source: the published method FPRev (revealing floating-point accumulation order), here with a witness outside each group.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.bringup.bench import Bench, power
+from refsim.bringup.order.trees import Node, joined, placed
+from refsim.conversions import decode
+from refsim.errors import Kind, RefsimError
+
+Question = tuple[int, int, int]
+HIDING = 26  # a sum of float32 loses what is less than 2^-25 of it
+MOST_PAIRS = 64
+AT_ONCE = 4096  # sums that are asked together
+
+
+class NoOrderError(RefsimError):
+    """What comes back is no sum in a fixed order of additions that lose bits."""
+
+
+def no_order(what: str, rule: str = "") -> NoOrderError:
+    return NoOrderError("no-order", what, rule=rule, kind=Kind.INCONCLUSIVE)
+
+
+@dataclass
+class Revealer:
+    """Asks one bench; answers are kept, and groups that answer like one that is known have its tree (unless `thorough`).
+
+    A question is two places and a number: which of `_groups` is counted, the two themselves left out.
+    """
+
+    bench: Bench
+    thorough: bool = False
+    _lost: dict[Question, int] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], "tuple[int | Node, ...]"] = field(default_factory=dict)
+    _groups: list[NDArray[np.intp]] = field(default_factory=list)
+    _numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    @property
+    def span(self) -> int:
+        """Binades between the large products and the small ones."""
+        return self.bench.top - self.bench.bottom
+
+    @property
+    def at_once(self) -> int:
+        """How many small products may be counted in one result: they stay below the large one, and their number exact."""
+        return int(min(2 ** min(self.span - HIDING, 12), 2 << self.bench.d_format.mantissa_bits, 4096))
+
+    def tree(self) -> "int | Node":
+        """The tree over all places. Raises NoOrderError where the answers are those of no tree."""
+        if self.span <= HIDING:
+            raise no_order(f"products span 2^{self.bench.bottom} to 2^{self.bench.top}: none hides another in float32")
+        return joined(self._children(tuple(range(self.bench.k)), None))
+
+    def _children(self, places: tuple[int, ...], witness: int | None) -> "list[int | Node]":
+        """The subtrees over `places` that enter the step that also holds the witness."""
+        found: list[int | Node] = []
+        rest = places
+        whole = key = None
+        while len(rest) > 1:
+            pivot, sizes = self._around(rest, witness)
+            if whole is None and not self.thorough:
+                whole, key = rest, (*(sizes.get(place, 0) for place in rest), witness is None)
+                if key in self._known:
+                    return [placed(shape, rest) for shape in self._known[key]]
+            beyond = len(rest) if witness is not None else len(rest) + 1
+            if all(lost == beyond for lost in sizes.values()) and len(rest) <= MOST_PAIRS:
+                self._ask_pairs(rest, witness)
+            found.append(self._path(rest, pivot, {j: lost for j, lost in sizes.items() if lost < beyond}))
+            rest = tuple(place for place, lost in sizes.items() if lost == beyond)
+        found += rest
+        if whole is not None and key is not None:
+            ranks = {place: rank for rank, place in enumerate(whole)}
+            self._known[key] = tuple(placed(each, ranks) for each in found)
+        return found
+
+    def _around(self, places: tuple[int, ...], witness: int | None) -> tuple[int, dict[int, int]]:
+        """A place in the middle, and for every other one how many products (itself counted) are below where they meet."""
+        pivot = places[len(places) // 2]
+        questions = self._questions(places, pivot, witness)
+        lost = self._answers(questions)
+        sizes = {j: 1 + each for (_, j, _), each in zip(questions, lost, strict=True)}
+        ascending = sorted(sizes.values())
+        for j, each in sizes.items():
+            if each != bisect_right(ascending, each) and (witness is None or each != len(places)):
+                raise no_order(f"U at k = {pivot} and -U at k = {j} lose {each - 1} products, which no tree does")
+        return pivot, sizes
+
+    def _questions(self, places: tuple[int, ...], pivot: int, witness: int | None) -> list[Question]:
+        counted = (*places, *(() if witness is None else (witness,)))
+        number = self._numbers.setdefault(counted, len(self._groups))
+        if number == len(self._groups):
+            self._groups.append(np.array(counted))
+        return [(pivot, j, number) for j in places if j != pivot]
+
+    def _ask_pairs(self, places: tuple[int, ...], witness: int | None) -> None:
+        """Of a step that adds all places at once, what will be asked next, in one go."""
+        ahead: list[Question] = []
+        while len(places) > 1:
+            pivot = places[len(places) // 2]
+            ahead += self._questions(places, pivot, witness)
+            places = tuple(place for place in places if place != pivot)
+        self._answers(ahead)
+
+    def _path(self, places: tuple[int, ...], pivot: int, sizes: dict[int, int]) -> "int | Node":
+        """The subtree of the pivot: what joins it, nearest first."""
+        groups: dict[int, list[int]] = {}
+        for j, lost in sizes.items():
+            groups.setdefault(lost, []).append(j)
+        ordered = [tuple(sorted(groups[lost])) for lost in sorted(groups)]
+        ahead = [
+            q for group in ordered if len(group) > 1 for q in self._questions(group, group[len(group) // 2], pivot)
+        ]
+        self._answers(ahead)
+        tree: int | Node = pivot
+        for group in ordered:
+            tree = joined([tree, *self._children(group, pivot)])
+        return tree
+
+    def _answers(self, questions: Sequence[Question]) -> list[int]:
+        """How many of the counted products are lost, for each question."""
+        new = [q for q in dict.fromkeys(questions) if q not in self._lost]
+        survived, most = dict.fromkeys(new, 0), self.at_once
+        parts = [(q, start) for q in new for start in range(0, len(self._groups[q[2]]), most)]
+        for first in range(0, len(parts), AT_ONCE):
+            some = parts[first : first + AT_ONCE]
+            for (question, _), count in zip(some, self._surviving(some), strict=True):
+                survived[question] += count
+        self._lost.update({q: len(self._groups[q[2]]) - 2 - survived[q] for q in new})
+        return [self._lost[question] for question in questions]
+
+    def _surviving(self, parts: list[tuple[Question, int]]) -> list[int]:
+        """How many of the counted products of each part of a group are left beside U and -U."""
+        bench, shape = self.bench, (len(parts), self.bench.k)
+        large, small = power(bench.top), power(bench.bottom)
+        (a_large, b_large), (a_minus, b_minus), (a_small, b_small) = map(bench.factors, (large, -large, small))
+        a = np.full(shape, a_small, bench.a_format.code_dtype)
+        b = np.zeros(shape, bench.b_format.code_dtype)
+        most = self.at_once
+        for row, ((i, j, number), start) in enumerate(parts):
+            b[row, self._groups[number][start : start + most]] = b_small
+            a[row, i], a[row, j] = a_large, a_minus
+            b[row, i], b[row, j] = b_large, b_minus
+        results = decode(bench.dots(a, b, np.zeros(len(parts), bench.d_format.code_dtype)), bench.d_format)
+        counts = results / float(small)
+        wrong = ~((counts >= 0) & (counts <= most) & (counts == np.floor(counts)))
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            i, j, _ = parts[at][0]
+            raise no_order(f"U at k = {i} and -U at k = {j} leave {counts[at]:g} small products")
+        return [int(count) for count in counts]

@@ -1,0 +1,206 @@
+"""What can be asked for its order: a product that a kernel declares, on a device, or a Python function of two matrices."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.bringup.bench import Codes
+from refsim.bringup.order.asking import OrderSubject
+from refsim.device import Device
+from refsim.errors import Kind, RefsimError, unknown
+from refsim.formats import BF16, F16, F32, F64, Format, format_named
+from refsim.kernels import Kernel
+from refsim.testing.kernel_files import load_kernel_file
+from refsim.typed_arrays import format_held, is_typed, words
+
+Layout = Literal["nt", "nn"]
+LAYOUTS: tuple[Layout, ...] = ("nt", "nn")
+USUAL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+_INTEGERS: dict[int, type[np.integer[Any]]] = {1: np.uint8, 2: np.int16, 4: np.int32}  # those that torch takes
+
+
+def of_kernel(
+    kernel: Kernel,
+    device: Device,
+    product: str | None = None,
+    *,
+    n: int | None = None,
+    k: int | None = None,
+    rows: Sequence[int] | None = None,
+) -> OrderSubject:
+    """A product of matrices of a kernel, its first where none is named, on a device.
+
+    of_kernel(kernel_named("linear"), device.open("sim")).name is "linear linear_n64_s1".
+    Raises RefsimError for a kernel that declares no products, and for an unknown one.
+    """
+    if not kernel.products:
+        raise RefsimError(
+            "no-products",
+            f"kernel {kernel.name} declares no product of matrices",
+            where=str(kernel.declared_in or ""),
+            rule="its order can be asked where products= says how operands become a problem",
+            help="Kernel(..., products={'gemm': KernelProduct(problem, output, 'bf16', 'bf16', 'bf16')})",
+        )
+    name = product or next(iter(kernel.products))
+    if name not in kernel.products:
+        raise unknown("product", name, list(kernel.products), where=f"kernel {kernel.name}")
+    row = kernel.products[name]
+    d_format = format_named(row.d_format)
+
+    def multiply(a: Codes, b: Codes) -> Codes:
+        problem = row.problem(a, b)
+        with device.launcher(kernel.code) as launcher:
+            outputs = kernel.run(launcher, problem)
+        if row.output not in outputs:
+            raise unknown("output", row.output, list(outputs), where=f"product {name} of kernel {kernel.name}")
+        found = outputs[row.output]
+        found = words(found if row.read is None else row.read(found, problem))
+        return np.ascontiguousarray(found).view(d_format.code_dtype).reshape(len(a), len(b))
+
+    return OrderSubject(
+        f"{kernel.name} {name}",
+        multiply,
+        format_named(row.a_format),
+        format_named(row.b_format),
+        d_format,
+        n or row.n,
+        k or row.k,
+        tuple(rows or row.rows),
+        row.a_is_free,
+    )
+
+
+def of_function(
+    function: Callable[..., Any],
+    a_format: str | Format,
+    b_format: str | Format,
+    *,
+    name: str = "",
+    n: int = 64,
+    k: int = 512,
+    rows: Sequence[int] = USUAL_ROWS,
+    layout: Layout = "nt",
+    torch_device: str | None = None,
+) -> OrderSubject:
+    """A function f(a, b) of A (M, K) and B (K, N) that returns D (M, N); what it returns says the format of D.
+
+    It is given NumPy arrays, of ml_dtypes where NumPy has no such type, or torch tensors on `torch_device`. B lies in memory
+    by columns ("nt": a transposed view of (N, K), as weights do) or by rows ("nn").
+    of_function(np.matmul, "f32", "f32").d_format is F32. Raises RefsimError for operands without such a type, for results of
+    other types than those of `refsim.formats`, and for what the function raises.
+    """
+    a_row, b_row = format_named(a_format), format_named(b_format)
+    if layout not in LAYOUTS:
+        raise unknown("layout", layout, list(LAYOUTS))
+    make, take = (_as_numpy, _numpy_codes) if torch_device is None else (_torch_maker(torch_device), _torch_codes)
+    label = name or getattr(function, "__name__", "function")
+
+    def returned(a: Codes, b: Codes) -> tuple[Codes, Format]:
+        right = make(b, b_row)
+        right = right.T if layout == "nt" else make(np.ascontiguousarray(b.T), b_row)
+        try:
+            d = function(make(a, a_row), right)
+        except RefsimError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            where = f"{label}, M = {len(a)}, N = {len(b)}, K = {a.shape[1]}"
+            raise RefsimError("function-fails", what, where=where, kind=Kind.FAULT) from error
+        return take(d, label)
+
+    first = next(iter(rows))
+    zeros = [np.zeros((height, k), row.code_dtype) for height, row in ((first, a_row), (n, b_row))]
+    d_format = returned(*zeros)[1]
+    return OrderSubject(label, lambda a, b: returned(a, b)[0], a_row, b_row, d_format, n, k, tuple(rows))
+
+
+def function_named(text: str) -> Callable[..., Any]:
+    """The function of "FILE.py:name" or of "module.name"; the file, or the module, is run.
+
+    function_named("numpy.matmul") is np.matmul. Raises RefsimError where there is no such function.
+    """
+    path, colon, name = text.rpartition(":")
+    if colon and path.endswith(".py"):
+        module = load_kernel_file(Path(path))
+        found = getattr(module, name, None)
+    else:
+        try:
+            found = resolve_name(text)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise RefsimError(
+                "unknown-function", f"{text} is no kernel and no function: {error}", help="FILE.py:f, or torch.matmul"
+            ) from error
+    if not callable(found):
+        raise RefsimError("unknown-function", f"{text} is no function", help="FILE.py:f, or torch.matmul")
+    return found  # type: ignore[no-any-return]
+
+
+def wants_torch(function: Callable[..., Any]) -> bool:
+    """Whether a function is one of torch, or of a file that has imported torch by its name."""
+    torch = sys.modules.get("torch")
+    name = getattr(function, "__name__", "")  # built-in functions of torch name no module
+    return torch is not None and (
+        getattr(torch, name, None) is function
+        or str(getattr(function, "__module__", "")).split(".")[0] == "torch"
+        or getattr(function, "__globals__", {}).get("torch") is torch
+    )
+
+
+def _as_numpy(codes: Codes, row: Format) -> NDArray[Any]:
+    dtype = row.array_dtype or row.ml_dtype or (np.dtype(np.float32) if row.padding_bits else None)
+    if dtype is None:
+        raise RefsimError("format-not-here", f"no array of NumPy or ml_dtypes holds {row}")
+    return codes.view(dtype)
+
+
+def _numpy_codes(d: Any, label: str) -> tuple[Codes, Format]:
+    array = np.asarray(d)
+    row = format_held(array.dtype)
+    if row is None or row is F64:
+        what = f"{label} returned {array.dtype}"
+        raise RefsimError("order-result", what, rule="float32, float16, or a type of ml_dtypes")
+    held = words(array) if is_typed(array.dtype) else np.ascontiguousarray(array).view(row.code_dtype)
+    return np.ascontiguousarray(held), row
+
+
+def _torch_maker(device: str) -> Callable[[Codes, Format], Any]:
+    torch = _torch()
+
+    def make(codes: Codes, row: Format) -> Any:
+        names = [*row.aliases, *(["float32"] if row.padding_bits and codes.itemsize == 4 else [])]
+        dtype = next(
+            (getattr(torch, each) for each in names if isinstance(getattr(torch, each, None), torch.dtype)), None
+        )
+        if dtype is None:
+            raise RefsimError("format-not-here", f"no tensor of torch holds {row}")
+        return torch.from_numpy(codes.view(_INTEGERS[codes.itemsize])).view(dtype).to(device)
+
+    return make
+
+
+def _torch_codes(d: Any, label: str) -> tuple[Codes, Format]:
+    torch = _torch()
+    name = str(getattr(d, "dtype", type(d).__name__)).removeprefix("torch.")
+    row = next((row for row in (F32, F16, BF16) if name in row.aliases), None)
+    if row is None:
+        raise RefsimError("order-result", f"{label} returned {name}", rule="float32, float16 or bfloat16")
+    integers = torch.int32 if row is F32 else torch.int16
+    return d.detach().contiguous().cpu().view(integers).numpy().view(row.code_dtype), row
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise RefsimError(
+            "missing-extra",
+            "this function needs torch, which is not installed",
+            help="pip install torch",
+            kind=Kind.MISSING,
+        ) from error
+    return torch

@@ -1,0 +1,106 @@
+"""The order of a sum as a tree: a place of K is a product, a node adds its children at once."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+Tree = "int | Node"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Children that are added at once, those with the least place first. `size`: how many products are below it.
+
+    Node((Node((0, 1)), 2)) is (p0 + p1) + p2; two nodes are compared by `same`, as chains are deeper than Python recurses.
+    """
+
+    children: tuple["int | Node", ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_size", sum(size(child) for child in self.children))
+        object.__setattr__(self, "_least", min(least(child) for child in self.children))
+
+    @property
+    def products(self) -> tuple[int, ...]:
+        """The places of the products that enter here themselves."""
+        return tuple(child for child in self.children if isinstance(child, int))
+
+    @property
+    def nodes(self) -> tuple["Node", ...]:
+        """The sums that enter here."""
+        return tuple(child for child in self.children if isinstance(child, Node))
+
+
+def size(tree: "int | Node") -> int:
+    """How many products a tree adds."""
+    return tree._size if isinstance(tree, Node) else 1  # type: ignore[attr-defined]
+
+
+def least(tree: "int | Node") -> int:
+    """The least place of K in a tree."""
+    return tree._least if isinstance(tree, Node) else tree  # type: ignore[attr-defined]
+
+
+def joined(children: "list[int | Node]") -> "int | Node":
+    """A node of these, or the only one itself."""
+    return children[0] if len(children) == 1 else Node(tuple(sorted(children, key=least)))
+
+
+def post_order(tree: "int | Node") -> Iterator[Node]:
+    """Every node after the nodes below it, without recursion."""
+    stack: list[tuple[Node, bool]] = [(tree, False)] if isinstance(tree, Node) else []
+    while stack:
+        node, done = stack.pop()
+        if done:
+            yield node
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.nodes))
+
+
+def folded(tree: "int | Node", leaf: Callable[[int], T], node: Callable[[Node, list[T]], T]) -> T:
+    """The value of a tree: `leaf` of a place, `node` of a node and the values of its children in their order."""
+    known: dict[int, T] = {}
+    for each in post_order(tree):
+        values = [known.pop(id(child)) if isinstance(child, Node) else leaf(child) for child in each.children]
+        known[id(each)] = node(each, values)
+    return known[id(tree)] if isinstance(tree, Node) else leaf(tree)
+
+
+def leaves(tree: "int | Node") -> tuple[int, ...]:
+    """The places below, ascending."""
+    if isinstance(tree, int):
+        return (tree,)
+    return tuple(sorted(place for node in post_order(tree) for place in node.products))
+
+
+def same(one: "int | Node", other: "int | Node") -> bool:
+    """Whether two trees add the same products in the same order; which summand stands first is no order."""
+    return _signature(one) == _signature(other)
+
+
+def _signature(tree: "int | Node") -> tuple[tuple[tuple[int, ...], int], ...]:
+    """The products of every node and how many nodes enter it, in post-order, children by their least place: the whole tree."""
+    ordered = folded(tree, lambda place: place, lambda _, children: joined(children))
+    if isinstance(ordered, int):
+        return (((ordered,), 0),)
+    return tuple((node.products, len(node.nodes)) for node in post_order(ordered))
+
+
+def placed(tree: "int | Node", places: Mapping[int, int] | tuple[int, ...]) -> "int | Node":
+    """The same tree over other places: place i becomes places[i]."""
+    return folded(tree, lambda place: places[place], lambda _, children: joined(children))
+
+
+def nested(tree: "int | Node") -> object:
+    """The tree as nested lists of places, for JSON; chains longer than 200 nodes are given by their steps."""
+    depth = folded(tree, lambda _: 0, lambda _, below: 1 + max(below))
+    if depth > 200:
+        assert isinstance(tree, Node)
+        return {"steps": [[list(node.products), len(node.nodes)] for node in post_order(tree)]}
+    return folded(tree, lambda place: place, _listed)
+
+
+def _listed(_: Node, children: list[object]) -> object:
+    return children

@@ -1,0 +1,172 @@
+"""refsim order: in which order a kernel adds, and whether that depends on its batch."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.devices import device_options, need, opened
+from refsim.cli.extents import Whole
+from refsim.cli.names import FORMAT, Name
+from refsim.errors import Kind, RefsimError
+from refsim.render import Document
+
+if TYPE_CHECKING:
+    from refsim.bringup.order import OrderSubject
+    from refsim.device import Device
+    from refsim.formats import Format
+    from refsim.kernels import Kernel
+
+MOST_SEEDS, MOST_ROWS = 16, 1 << 14
+
+
+class RowList(click.ParamType):  # type: ignore[type-arg]
+    """Values of M: 1,2,4,16."""
+
+    name = "rows"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", str(value)) is None:
+            raise RefsimError("bad-rows", f"{value!r:.40} is no list of M", "--m", "numbers of rows, as 1,2,4,16")
+        rows = tuple(sorted({int(each) for each in str(value).split(",")}))
+        if rows[0] < 1 or rows[-1] > MOST_ROWS:
+            raise RefsimError("bad-rows", f"M from {rows[0]} to {rows[-1]}", "--m", f"M is from 1 to {MOST_ROWS}")
+        return rows
+
+
+@click.command()
+@click.argument("kernel", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
+@click.option("--against", metavar="KERNEL", help="Compare with the order of another one.")
+@click.option("--product", metavar="NAME", help="Which product of the kernel, its first by default.")
+@click.option("--against-product", metavar="NAME", help="The same of the other kernel.")
+@click.option("--m", "rows", metavar="LIST", type=RowList(), help="Sizes of the batch: 1,2,4,16.")
+@click.option("--n", type=Whole(min=1), help="Columns of D.")
+@click.option("--k", type=Whole(min=2), help="Products of each sum.")
+@click.option(
+    "-t", "--format", "row", metavar="FORMAT", type=FORMAT, help="Type of a function's A and B, f32 by default."
+)
+@click.option("--a-format", metavar="FORMAT", type=FORMAT, help="Type of A.")
+@click.option("--b-format", metavar="FORMAT", type=FORMAT, help="Type of B.")
+@click.option("--layout", metavar="nt|nn", default="nt", help="How a function's B lies: nt by columns, nn by rows.")
+@click.option("--seeds", type=Whole(1, MOST_SEEDS), default=2, show_default=True, help="Seeds of random problems.")
+@click.option("--thorough", is_flag=True, help="Ask every group of products, also those that look like one before.")
+@click.option(
+    "--kernels",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where kernels are declared (default: [tool.refsim], else the bundled ones).",
+)
+@device_options
+@answers
+def command(
+    kernel: str,
+    against: str | None,
+    product: str | None,
+    against_product: str | None,
+    seeds: int,
+    thorough: bool,
+    device_name: str,
+    target: str | None,
+    files: tuple[Path, ...],
+    **how: Any,
+) -> Answer:
+    """The order and the grouping in which KERNEL adds its products, by probing, held to the bits of random problems.
+
+    KERNEL declares its products of matrices (Kernel(products=...)), or is a function f(a, b) of A (M, K) and B (K, N):
+    FILE.py:f, numpy.matmul, torch.matmul. Says for which M and places of the batch the order holds. The exit code is 1 where
+    a row's words depend on its batch, or two kernels differ, and 5 where the order found does not explain every word.
+
+    \b
+      refsim order linear --device sim --k 128 --m 1,16
+      refsim order numpy.matmul --m 1,2,64
+      refsim order served.py:matmul -t bf16 --against trained.py:matmul
+      refsim order fp8_gemm_1d2d --kernels gpu/gemm_1d2d.py --product chosen --device cuda --m 1,64,512
+    """
+    need("testing", "hypothesis")
+    from refsim.bringup.order import compared, fingerprint
+    from refsim.cli.answers.orders import said, versus
+
+    chosen = _Chosen(files, device_name, target, how)
+    subjects = [chosen.subject(kernel, product)]
+    if against is not None:
+        subjects.append(chosen.subject(against, against_product))
+    found = [fingerprint(subject, seeds=range(seeds), thorough=thorough) for subject in subjects]
+    parts = [said(each, key=f"subject_{number}" if against else "") for number, each in enumerate(found, 1)]
+    differs = not all(each.is_batch_invariant and each.repeats for each in found)
+    if against is not None:
+        one, other = found
+        difference = compared(one, other)
+        parts.append(versus(one, other, difference))
+        differs = difference is not None
+    open_words = not all(each.explains for each in found)
+    code = FAILED if differs else Kind.INCONCLUSIVE.value if open_words else AGREED
+    return Answer(Document(tuple(parts), f"the order of {kernel}"), code)
+
+
+class _Chosen:
+    """Which kernels there are, on what they run, and with which operands functions are asked."""
+
+    def __init__(self, files: tuple[Path, ...], device_name: str, target: str | None, how: dict[str, Any]) -> None:
+        self.files, self.device_name, self.target, self.how = files, device_name, target, how
+        self._device: Device | None = None
+
+    def subject(self, name: str, product: str | None) -> "OrderSubject":
+        from refsim.bringup.order import of_kernel
+
+        if (kernel := self._kernel(name)) is None:
+            return self._function(name)
+        for option, given in (("-t", "row"), ("--a-format", "a_format"), ("--b-format", "b_format")):
+            if self.how[given] is not None:
+                raise RefsimError("usage", f"{option} is of functions", f"kernel {name}", "a kernel says its own types")
+        return of_kernel(kernel, self.device(), product, n=self.how["n"], k=self.how["k"], rows=self.how["rows"])
+
+    def device(self) -> "Device":
+        if self._device is None:
+            self._device = opened(self.device_name, self.target).probing()
+        return self._device
+
+    def _kernel(self, name: str) -> "Kernel | None":
+        """The declared kernel, None for what is a function."""
+        from refsim.testing import find_kernels, kernel_named
+
+        if ":" in name or ("." in name and name not in {kernel.name for kernel in find_kernels(self.files or None)}):
+            return None
+        return kernel_named(name, self.files or None)
+
+    def _function(self, name: str) -> "OrderSubject":
+        from refsim.bringup.order import function_named, of_function
+        from refsim.bringup.order.subjects import USUAL_ROWS, wants_torch
+
+        function, how = function_named(name), self.how
+        return of_function(
+            function,
+            self._format("a_format"),
+            self._format("b_format"),
+            name=name,
+            n=how["n"] or 64,
+            k=how["k"] or 512,
+            rows=how["rows"] or USUAL_ROWS,
+            layout=how["layout"],
+            torch_device=self._torch_device() if wants_torch(function) else None,
+        )
+
+    def _format(self, side: str) -> "Format":
+        from refsim.formats import F32
+
+        row: Format = self.how[side] or self.how["row"] or F32
+        return row
+
+    def _torch_device(self) -> str:
+        """cuda for a real GPU, else torch's own arithmetic on the host."""
+        import torch
+
+        name = self.device_name
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "sim"
+        return ":".join(name.split(":")[:2]) if name.startswith("cuda") else "cpu"

@@ -1,0 +1,49 @@
+"""How a kernel is asked for a product of matrices: what its author declares so that the order of its sums can be found."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.formats import format_named
+from refsim.integers import is_whole
+
+Codes = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class KernelProduct:
+    """D (M, N) of A (M, K) and B (N, K), D[m, n] the sum of A[m, k] B[n, k] over k, as a kernel computes it.
+
+    `problem(a, b)` turns codes (M, K) and (N, K) into a recipe of the kernel, scales of one and whatever else is added left out;
+    `output` names the output that is D: M N codes of `d_format` in rows, or what `read(output, problem)` makes such codes of.
+    `n`, `k` and `rows` (values of M) are what it is asked with where nobody says otherwise, as the shapes that the kernel
+    takes allow. Where not `a_is_free`, A holds ones only, as the weights of attention do.
+    KernelProduct(lambda a, b: MyGemm(a, b), "d", "bf16", "bf16", "bf16") is asked for 64 columns of 512 products.
+    Raises RefsimError for unknown formats, and for sizes that are no sizes.
+    """
+
+    problem: Callable[[Codes, Codes], Any]
+    output: str
+    a_format: str
+    b_format: str
+    d_format: str
+    n: int = 64
+    k: int = 512
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
+    a_is_free: bool = True
+    read: Callable[[NDArray[Any], Any], NDArray[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in (self.a_format, self.b_format, self.d_format):
+            format_named(name)
+        if (
+            not (is_whole(self.n, 1) and is_whole(self.k, 2))
+            or not all(is_whole(m, 1) for m in self.rows)
+            or not self.rows
+        ):
+            what = f"n = {self.n!r}, k = {self.k!r}, rows = {self.rows!r:.60}"
+            raise RefsimError("bad-product", what, rule="n from 1, k from 2, at least one number of rows from 1")

@@ -1,0 +1,58 @@
+"""refsim order: exit codes, JSON and what it says of kernels and functions."""
+
+import json
+
+import pytest
+
+UNSURE = """import numpy as np
+
+def odd(a, b):
+    d = np.add.accumulate(a[:, :, None] * b[None], axis=1)[:, -1].view(np.uint32)
+    return (d + (d % 4 == 1)).view(np.float32)
+"""
+SIZES = ("--n", "8", "--k", "32")
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("served.py:one_chain", "--m", "1,4"), 0, "batch invariant: M = 1, 4"),
+        (("served.py:by_rows", "--m", "1,4"), 1, "not batch invariant: from M = 4 on D[0, "),
+        (("served.py:by_rows", "--m", "5,9", "--against", "served.py:one_chain"), 0, "the same order; equal words"),
+        (("served.py:four_parts", "--m", "1", "--against", "served.py:one_chain"), 1, "other orders; at M = 1"),
+        (("unsure.py:odd", "--m", "1"), 5, "not explained: the orders found give"),
+    ],
+)
+def test_the_exit_code_is_the_verdict(refsim, tmp_path, arguments, code, said):
+    (tmp_path / "unsure.py").write_text(UNSURE)
+    run = refsim("order", *arguments, *SIZES)
+    assert run.code == code, run.err
+    assert said in run.out
+
+
+@pytest.mark.usefixtures("kernels")
+def test_json_has_the_tree_and_every_count(refsim):
+    run = refsim("order", "served.py:four_parts", "--n", "4", "--k", "8", "--m", "1,2", "--seeds", "1", "--as", "json")
+    found = json.loads(run.out)
+    assert found["orders"][0]["tree"] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert found["batch_invariant"] is True
+    assert found["explained"] == found["words"] == sum(size["words"] for size in found["sizes"]) == 24
+
+
+@pytest.mark.usefixtures("kernels")
+def test_types_of_a_kernel_are_its_own_and_functions_are_named_by_file_or_module(refsim):
+    assert refsim("order", "linear", "--device", "sim", "-t", "f16").code == 2
+    assert "declares no product" in refsim("order", "fp8_amax", "--device", "sim").err
+    assert "nearest: linear" in refsim("order", "linear", "--device", "sim", "--product", "linear_n64").err
+    assert refsim("order", "numpy.no_such_function").code == 2
+    assert refsim("order", "served.py:np").code == 2
+    run = refsim("order", "numpy.matmul", "-t", "f16", "--n", "4", "--k", "8", "--m", "2")
+    assert "f16 x f16 -> f16" in run.out
+
+
+@pytest.mark.ci("a kernel simulated fifty times")
+def test_a_bundled_kernel_on_the_simulated_gpu(refsim):
+    run = refsim("order", "linear", "--device", "sim", "--k", "64", "--m", "1,16", "--seeds", "1")
+    assert run.code == 0, run.out
+    assert "a chain of 4 steps from zero, each adds 16 products at once" in run.out
