@@ -27,10 +27,10 @@ def everything() -> dict[str, tuple[Saying, ...]]:
     return sayings()
 
 
-def recorded() -> dict[str, str]:
-    """The first sentence of every error among the transcripts, by its code."""
+def recorded() -> set[tuple[str, str]]:
+    """Code and first sentence of every error among the transcripts."""
     texts = (path.read_text("utf-8") for path in (ROOT / "tests/golden").glob("error-*.txt"))
-    return {match[1]: match[2] for text in texts if (match := re.search(r"^\[([a-z0-9-]+)\] (.*)", text, re.MULTILINE))}
+    return {match.groups() for text in texts if (match := re.search(r"^\[([a-z0-9-]+)\] (.*)", text, re.MULTILINE))}
 
 
 def test_every_recorded_error_is_explained_by_a_sentence_that_it_follows() -> None:
@@ -38,7 +38,7 @@ def test_every_recorded_error_is_explained_by_a_sentence_that_it_follows() -> No
     known = everything()
     assert len(recorded()) > 30
     otherwise = set()
-    for code, said in recorded().items():
+    for code, said in recorded():
         worded = [each.what for each in (known.get(code) or sayings(code)[code]) if each.what]
         if worded and not any(pattern(what).match(said) for what in worded):
             otherwise.add(code)
