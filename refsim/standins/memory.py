@@ -1,10 +1,12 @@
 """Device memory of a program: allocations of the simulated GPU with who made them, and host arrays that a kernel works on."""
 
+import ctypes
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,7 @@ class DeviceMemory:
     memory: GlobalMemory = field(default_factory=GlobalMemory)
     live: dict[int, Allocation] = field(default_factory=dict)
     count: int = 0
+    mappings: int = 0
     total_bytes: int = 0
     live_bytes: int = 0
     peak_bytes: int = 0
@@ -49,6 +52,10 @@ class DeviceMemory:
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return address
+
+    def scratch(self, size: int, package: str) -> int:
+        """The address of `size` zeros for one launch; 0 of none."""
+        return self.allocate(size, package, np.zeros(size, np.uint8)) if size else 0
 
     def free(self, address: int) -> None:
         """Give an allocation back; RefsimError `bad-free` for an address where none begins."""
@@ -113,8 +120,8 @@ class DeviceMemory:
         made = []
         try:
             for host, content in arrays:
-                self.count += 1
-                name = f"host memory {self.count} of {package} ({content.nbytes} B)"
+                self.mappings += 1
+                name = f"host memory {self.mappings} of {package} ({content.nbytes} B)"
                 made.append(
                     self.memory.allocate(
                         max(content.nbytes, 1), name, initial=content, align=_ALIGN, offset=host % _ALIGN
@@ -135,6 +142,12 @@ class DeviceMemory:
             row.count += 1
             row.bytes += each.size
         return sorted(found.values(), key=lambda row: (-row.bytes, row.place))
+
+
+def host_bytes(address: int, size: int) -> Bytes:
+    """Memory of the host at an address, as NumPy's; whoever gives the address keeps it alive."""
+    room: Any = (ctypes.c_uint8 * int(size)).from_address(int(address)) if size else bytearray()
+    return np.frombuffer(room, np.uint8)
 
 
 def caller() -> str:

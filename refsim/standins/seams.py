@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from refsim.errors import RefsimError
@@ -34,6 +34,25 @@ SEAMS = (
     Seam("pycuda.gpuarray", "refsim.standins.pycuda.gpuarray"),
     Seam("pycuda.tools", "refsim.standins.pycuda.tools"),
 )
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A module that stays its own, and a function of refsim that is called with it once it is imported."""
+
+    name: str
+    module: str
+    function: str
+
+
+HOOKS = (
+    Hook("cuda.bindings.driver", "refsim.standins.cuda.bindings", "take_place"),
+    Hook("cuda.core", "refsim.standins.cuda.core", "take_place"),
+    Hook("cuda.core.utils", "refsim.standins.cuda.core", "take_place_of_views"),
+    Hook("numba.cuda.cudadrv.driver", "refsim.standins.cuda.numba", "take_place"),
+    Hook("triton.backends", "refsim.standins.triton.driver", "take_place"),
+)
+_HOOKS = {row.name: row for row in HOOKS}
 _BY_NAME = {row.name: row for row in SEAMS}
 _WHOLE = tuple(f"{row.name}." for row in SEAMS if row.whole)
 
@@ -63,14 +82,37 @@ class StandInFinder(MetaPathFinder):
         if row is not None:
             inner = any(name.startswith(f"{fullname}.") for name in _BY_NAME)
             return ModuleSpec(fullname, StandInLoader(row), is_package=inner)
+        if fullname in _HOOKS:
+            return _hooked(_HOOKS[fullname], path)
         if fullname.startswith(_WHOLE):
             raise ModuleNotFoundError(str(current().unsupported(f"module {fullname}")), name=fullname)
         return None
 
 
+class HookLoader(Loader):
+    """Imports a module as it is, then calls the hook."""
+
+    def __init__(self, inner: Loader, row: Hook) -> None:
+        self.inner, self.row = inner, row
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.inner.exec_module(module)
+        getattr(importlib.import_module(self.row.module), self.row.function)(module)
+
+
+def _hooked(row: Hook, path: Sequence[str] | None) -> ModuleSpec | None:
+    spec = PathFinder.find_spec(row.name, path)
+    if spec is not None and spec.loader is not None:
+        spec.loader = HookLoader(spec.loader, row)
+    return spec
+
+
 def install() -> None:
     """Put the stand-ins before everything else that is imported from now on; RefsimError `seam-too-late`."""
-    late = [row.name for row in SEAMS if row.name in sys.modules]
+    late = [row.name for row in (*SEAMS, *HOOKS) if row.name in sys.modules]
     if late:
         raise RefsimError("seam-too-late", f"{late[0]} is imported already", rule="stand-ins come before the program")
     sys.meta_path.insert(0, StandInFinder())

@@ -66,6 +66,7 @@ class GpuSession:
     tests: dict[str, TestRecord] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict)
     loads: int = 0
+    instructions: int = 0
 
     @property
     def target(self) -> str:
@@ -205,6 +206,7 @@ class SimulatedModule:
             raise
         trace = trace_of(entry, made, findings)
         record.took(shape, threads, perf_counter() - began)
+        session.instructions += trace.instructions
         add(record.inexact, (*trace.inexact, *trace.idealised, *map(str, trace.contractions)))
         add(record.assumed, trace.assumed)
         add(record.findings, map(Said.of, trace.findings))

@@ -17,7 +17,7 @@ from refsim.ptx.machine.launch_rules import extents
 from refsim.ptx.text.parser import signatures
 from refsim.testing.adapters.triton_descriptors import descriptor_values, is_descriptor, parameter_count
 
-_SCALARS = {
+SCALARS = {
     "i1": np.bool_,
     "u1": np.bool_,
     **{f"i{bits}": np.dtype(f"i{bits // 8}").type for bits in (8, 16, 32, 64)},
@@ -197,7 +197,7 @@ def _values(kind: str, argument: Any, said: Iterator[Mapping[str, Any]]) -> list
 def _value(kind: str, argument: Any) -> Any:
     if argument is None:
         return np.uint64(0)
-    scalar = _SCALARS.get(kind)
+    scalar = SCALARS.get(kind)
     if scalar is None or isinstance(argument, Buffer | np.generic):
         return argument
     return scalar(argument)

@@ -160,3 +160,45 @@ def test_tests_have_a_limit_and_are_told_apart(refsim, tmp_path):
     assert len(cases["test_that_keeps"]) == 0
     tests = json.loads((tmp_path / "r.json").read_text())["tests"]
     assert tests["test_gpu.py::test_that_asks"]["refused"] == ["pycuda.driver.matrix_to_array"]
+
+
+OF_TRITON = """
+import numpy as np
+import triton
+import triton.language as tl
+
+
+class HostTensor:
+    dtype = tl.float32
+
+    def __init__(self, array):
+        self.base = array
+
+    def data_ptr(self):
+        return self.base.ctypes.data
+
+
+@triton.autotune([triton.Config({"BLOCK": block}, num_warps=1) for block in (32, 64)], key=["n"])
+@triton.jit
+def scaled(x_ptr, y_ptr, factor, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) * factor, mask=at < n)
+
+
+x = np.arange(100, dtype=np.float32)
+y = np.zeros_like(x)
+scaled[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](HostTensor(x), HostTensor(y), 2.5, 100)
+assert (y == 2.5 * x).all(), y
+assert triton.runtime.driver.active.get_current_target().arch == 90
+"""
+
+
+def test_a_program_of_triton_runs_unchanged(refsim, tmp_path, monkeypatch):
+    pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "kept"))
+    (tmp_path / "program.py").write_text(textwrap.dedent(OF_TRITON))
+    done = refsim("run", "-o", "report.json", "--", "python", "program.py")
+    assert done.code == 0, done
+    (kernel,) = json.loads((tmp_path / "report.json").read_text())["kernels"]
+    assert (kernel["kernel"], kernel["package"], kernel["status"]) == ("scaled", "triton", "exact")
+    assert kernel["launches"] >= 3

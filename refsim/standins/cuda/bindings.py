@@ -1,0 +1,218 @@
+"""cuda.bindings.driver: its types and constants stay, every function is the simulated GPU's or is refused by its name."""
+
+import ctypes
+import itertools
+import re
+from collections.abc import Callable
+from time import perf_counter
+from types import ModuleType
+from typing import Any
+
+from refsim.errors import RefsimError
+from refsim.standins.cuda.images import Image
+from refsim.standins.memory import host_bytes
+from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
+from refsim.standins.session import UnsupportedError, current
+
+PACKAGE_NAME = "cuda.bindings"
+CONTEXT = 0x51
+"""The handle of the one context there is."""
+_FUNCTION = re.compile(r"cu[A-Z]\w*")
+
+
+class DriverCalls:
+    """Functions of the driver by their names; each returns its results, the status is put before them by `answered`."""
+
+    def __init__(self, types: ModuleType) -> None:
+        self.types = types
+        self.contexts: list[int] = []
+        self.handles = itertools.count(0x1000)
+        self.events: dict[int, float] = {}
+        self.pinned: dict[int, Any] = {}
+
+    def cuInit(self, flags: int) -> None:  # noqa: N802 - names of the driver
+        """Nothing is to be done."""
+
+    def cuDriverGetVersion(self) -> int:  # noqa: N802
+        return DRIVER_VERSION
+
+    def cuDeviceGetCount(self) -> int:  # noqa: N802
+        return 1
+
+    def cuDeviceGet(self, ordinal: int) -> Any:  # noqa: N802
+        return self.types.CUdevice(int(ordinal))
+
+    def cuDeviceGetName(self, length: int, device: Any) -> bytes:  # noqa: N802
+        return device_name(current()).encode()[: int(length)]
+
+    def cuDeviceGetAttribute(self, number: Any, device: Any) -> int:  # noqa: N802
+        return attribute(current(), int(number), "cuda.bindings.driver.cuDeviceGetAttribute")
+
+    def cuDevicePrimaryCtxRelease(self, device: Any) -> None:  # noqa: N802
+        """The context stays."""
+
+    def cuDevicePrimaryCtxReset(self, device: Any) -> None:  # noqa: N802
+        self.contexts.clear()
+
+    def cuCtxGetCurrent(self) -> Any:  # noqa: N802
+        return self.types.CUcontext(self.contexts[-1] if self.contexts else 0)
+
+    def cuCtxPushCurrent(self, context: Any) -> None:  # noqa: N802
+        self.contexts.append(int(context))
+
+    def cuCtxPopCurrent(self) -> Any:  # noqa: N802
+        return self.types.CUcontext(self.contexts.pop())
+
+    def cuCtxSetCurrent(self, context: Any) -> None:  # noqa: N802
+        self.contexts[-1:] = [int(context)]
+
+    def cuCtxGetDevice(self) -> Any:  # noqa: N802
+        return self.types.CUdevice(0)
+
+    def cuCtxSynchronize(self) -> None:  # noqa: N802
+        """Everything has happened."""
+
+    def cuMemGetInfo(self) -> tuple[int, int]:  # noqa: N802
+        return MEMORY_BYTES - current().memory.live_bytes, MEMORY_BYTES
+
+    def cuMemAlloc(self, size: int) -> Any:  # noqa: N802
+        return self.types.CUdeviceptr(current().memory.allocate(int(size), PACKAGE_NAME))
+
+    def cuMemFree(self, address: Any) -> None:  # noqa: N802
+        current().memory.free(int(address))
+
+    def cuMemHostAlloc(self, size: int, flags: int) -> int:  # noqa: N802
+        if flags & self.types.CU_MEMHOSTALLOC_DEVICEMAP:
+            raise current().unsupported("cuda.bindings.driver.cuMemHostAlloc", "mapped memory of the host")
+        room = ctypes.create_string_buffer(int(size))
+        self.pinned[ctypes.addressof(room)] = room
+        return ctypes.addressof(room)
+
+    def cuMemFreeHost(self, address: Any) -> None:  # noqa: N802
+        self.pinned.pop(int(address))
+
+    def cuMemHostRegister(self, address: Any, size: int, flags: int) -> None:  # noqa: N802
+        if flags & self.types.CU_MEMHOSTREGISTER_DEVICEMAP:
+            raise current().unsupported("cuda.bindings.driver.cuMemHostRegister", "mapped memory of the host")
+
+    def cuMemHostUnregister(self, address: Any) -> None:  # noqa: N802
+        """Memory of the host is never paged out by this one."""
+
+    def cuMemcpyHtoD(self, to: Any, source: Any, size: int) -> None:  # noqa: N802
+        current().memory.write(int(to), host_bytes(source, size))
+
+    def cuMemcpyHtoDAsync(self, to: Any, source: Any, size: int, stream: Any) -> None:  # noqa: N802
+        self.cuMemcpyHtoD(to, source, size)
+
+    def cuMemcpyDtoH(self, to: Any, source: Any, size: int) -> None:  # noqa: N802
+        host_bytes(to, size)[:] = current().memory.read(int(source), int(size))
+
+    def cuMemcpyDtoHAsync(self, to: Any, source: Any, size: int, stream: Any) -> None:  # noqa: N802
+        self.cuMemcpyDtoH(to, source, size)
+
+    def cuMemcpyDtoD(self, to: Any, source: Any, size: int) -> None:  # noqa: N802
+        current().memory.copy(int(to), int(source), int(size))
+
+    def cuMemcpyDtoDAsync(self, to: Any, source: Any, size: int, stream: Any) -> None:  # noqa: N802
+        self.cuMemcpyDtoD(to, source, size)
+
+    def cuMemsetD8(self, to: Any, value: int, count: int) -> None:  # noqa: N802
+        current().memory.fill(int(to), bytes([int(value) & 0xFF]), int(count))
+
+    def cuMemsetD8Async(self, to: Any, value: int, count: int, stream: Any) -> None:  # noqa: N802
+        self.cuMemsetD8(to, value, count)
+
+    def cuMemGetAddressRange(self, address: Any) -> tuple[Any, int]:  # noqa: N802
+        found = current().memory.allocation_of(int(address))
+        if found is None:
+            raise RefsimError("bad-address", f"{int(address):#x} lies in no allocation")
+        return self.types.CUdeviceptr(found.address), found.size
+
+    def cuPointerGetAttribute(self, number: Any, address: Any) -> Any:  # noqa: N802
+        names = self.types.CUpointer_attribute
+        if int(number) != int(names.CU_POINTER_ATTRIBUTE_DEVICE_POINTER):
+            raise current().unsupported(f"cuda.bindings.driver.cuPointerGetAttribute({int(number)})")
+        if not current().memory.holds(int(address)):
+            raise RefsimError("bad-address", f"{int(address):#x} lies in no allocation")
+        return self.types.CUdeviceptr(int(address))
+
+    def cuStreamCreate(self, flags: Any) -> Any:  # noqa: N802
+        return self.types.CUstream(next(self.handles))
+
+    def cuStreamDestroy(self, stream: Any) -> None:  # noqa: N802
+        """Nothing waits in it."""
+
+    def cuStreamSynchronize(self, stream: Any) -> None:  # noqa: N802
+        """Everything has happened."""
+
+    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: Any) -> None:  # noqa: N802
+        """Everything has happened."""
+
+    def cuEventCreate(self, flags: Any) -> Any:  # noqa: N802
+        return self.types.CUevent(next(self.handles))
+
+    def cuEventDestroy(self, event: Any) -> None:  # noqa: N802
+        self.events.pop(int(event), None)
+
+    def cuEventRecord(self, event: Any, stream: Any) -> None:  # noqa: N802
+        self.events[int(event)] = perf_counter()
+
+    def cuEventQuery(self, event: Any) -> None:  # noqa: N802
+        """Everything has happened."""
+
+    def cuEventSynchronize(self, event: Any) -> None:  # noqa: N802
+        """Everything has happened."""
+
+    def cuEventElapsedTime(self, start: Any, end: Any) -> float:  # noqa: N802
+        return (self.events[int(end)] - self.events[int(start)]) * 1e3
+
+    def cuLibraryGetGlobal(self, library: Any, name: bytes) -> tuple[Any, int]:  # noqa: N802
+        address, size = Image.by_handle[int(library)].loaded.variable(name.decode())
+        return self.types.CUdeviceptr(address), size
+
+    def cuLibraryUnload(self, library: Any) -> None:  # noqa: N802
+        Image.by_handle.pop(int(library), None)
+
+    def cuProfilerStart(self) -> None:  # noqa: N802
+        """There is no profile."""
+
+    def cuProfilerStop(self) -> None:  # noqa: N802
+        """There is no profile."""
+
+    def answered(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        """A function as cuda.bindings has it: the status, then what it returns."""
+        function = getattr(self, name)
+        status = self.types.CUresult
+
+        def call(*args: Any) -> tuple[Any, ...]:
+            try:
+                found = function(*args)
+            except UnsupportedError:
+                raise
+            except RefsimError as error:
+                is_full = error.code == "out-of-memory"
+                return (status.CUDA_ERROR_OUT_OF_MEMORY if is_full else status.CUDA_ERROR_INVALID_VALUE, None)
+            except (KeyError, IndexError):
+                return (status.CUDA_ERROR_INVALID_HANDLE, None)
+            if found is None:
+                return (status.CUDA_SUCCESS,)
+            return (status.CUDA_SUCCESS, *(found if isinstance(found, tuple) else (found,)))
+
+        call.__name__ = name
+        return call
+
+
+def take_place(module: ModuleType) -> None:
+    """Replace the functions of cuda.bindings.driver, just imported."""
+    calls = DriverCalls(module)
+    for name in [each for each in vars(module) if _FUNCTION.fullmatch(each) and callable(vars(module)[each])]:
+        known = hasattr(DriverCalls, name)
+        setattr(module, name, calls.answered(name) if known else _refusal(name))
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def call(*args: Any, **more: Any) -> Any:
+        raise current().unsupported(f"cuda.bindings.driver.{name}")
+
+    call.__name__ = name
+    return call

@@ -1,0 +1,268 @@
+"""cuda.core: device, streams, buffers, views of memory and launches, put in the place of its own once it is imported."""
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.ptx import is_fault
+from refsim.standins.cuda import images
+from refsim.standins.cuda.bindings import CONTEXT
+from refsim.standins.properties import device_name
+from refsim.standins.session import current
+
+
+class ComputeCapability(NamedTuple):
+    """(9, 0) for sm_90a."""
+
+    major: int
+    minor: int
+
+
+class CoreStream:
+    """A stream: what it is given has happened."""
+
+    def __init__(self, handle: int = 0) -> None:
+        self.handle = handle
+
+    @staticmethod
+    def from_handle(handle: Any) -> "CoreStream":
+        return CoreStream(int(handle))
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+    def sync(self) -> None:
+        """Everything has happened."""
+
+
+class CoreBuffer:
+    """Device memory: some that is somebody's, or an allocation that is given back with the object."""
+
+    def __init__(self, address: int, size: int, is_own: bool = False) -> None:
+        self.handle, self.size, self._memory = address, size, current().memory if is_own else None
+
+    @staticmethod
+    def from_handle(ptr: Any, size: int, mr: Any = None, owner: Any = None) -> "CoreBuffer":
+        return CoreBuffer(int(ptr), int(size))
+
+    def close(self, stream: Any = None) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.free(self.handle)
+
+    __del__ = close
+
+
+class CoreDevice:
+    """The simulated GPU."""
+
+    memory_resource = None
+    uuid = "00000000-0000-0000-0000-000000000000"
+
+    def __init__(self, device_id: int | None = None) -> None:
+        if device_id:
+            raise RuntimeError(f"device {device_id}: one GPU is simulated")
+        self.device_id = 0
+
+    @property
+    def context(self) -> Any:
+        from cuda.bindings import driver
+
+        return SimpleNamespace(handle=driver.CUcontext(CONTEXT))
+
+    @property
+    def compute_capability(self) -> ComputeCapability:
+        return ComputeCapability(*current().capability)
+
+    @property
+    def arch(self) -> str:
+        return "".join(map(str, current().capability))
+
+    @property
+    def name(self) -> str:
+        return device_name(current())
+
+    def set_current(self, context: Any = None) -> None:
+        from cuda.bindings import driver
+
+        if not int(driver.cuCtxGetCurrent()[1]):
+            driver.cuCtxPushCurrent(driver.CUcontext(CONTEXT))
+
+    def allocate(self, size: int, stream: Any = None) -> CoreBuffer:
+        return CoreBuffer(current().memory.allocate(int(size), images.CUDA_CORE), int(size), is_own=True)
+
+    def create_stream(self, obj: Any = None, options: Any = None) -> CoreStream:
+        return CoreStream(id(self))
+
+    def sync(self) -> None:
+        """Everything has happened."""
+
+
+@dataclass(frozen=True)
+class StridedLayout:
+    """Whether elements lie one behind another, and how many bytes apart they are."""
+
+    shape: tuple[int, ...]
+    strides_in_bytes: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def is_contiguous_c(self) -> bool:
+        return self._is_dense(range(len(self.shape)))
+
+    @property
+    def is_contiguous_f(self) -> bool:
+        return self._is_dense(range(len(self.shape))[::-1])
+
+    @property
+    def is_contiguous_any(self) -> bool:
+        return self.is_contiguous_c or self.is_contiguous_f
+
+    def _is_dense(self, axes: Sequence[int]) -> bool:
+        wanted = self.itemsize
+        for axis in reversed(axes):
+            if self.shape[axis] != 1 and self.strides_in_bytes[axis] != wanted:
+                return prod(self.shape) == 0
+            wanted *= self.shape[axis]
+        return True
+
+
+class MemoryView:
+    """A StridedMemoryView: an address with shape, strides and type, of the host or the device."""
+
+    def __init__(self, ptr: int, shape: Any, strides: Any, dtype: Any, owner: Any, *, is_device: bool) -> None:
+        self.ptr, self.shape, self.dtype = int(ptr), tuple(map(int, shape)), np.dtype(dtype)
+        size = self.dtype.itemsize
+        dense = tuple(size * prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+        self._layout = StridedLayout(self.shape, dense if strides is None else tuple(map(int, strides)), size)
+        self.exporting_obj, self.is_device_accessible, self.device_id = owner, is_device, 0 if is_device else -1
+        self.readonly = False
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def strides(self) -> tuple[int, ...] | None:
+        """In elements; None where they lie one behind another."""
+        steps = self._layout.strides_in_bytes
+        return None if self._layout.is_contiguous_c else tuple(step // self.dtype.itemsize for step in steps)
+
+    @classmethod
+    def from_array_interface(cls, obj: Any) -> "MemoryView":
+        found = np.asarray(obj)
+        return cls(found.ctypes.data, found.shape, found.strides, found.dtype, found, is_device=False)
+
+    @classmethod
+    def from_cuda_array_interface(cls, obj: Any, stream_ptr: Any = None) -> "MemoryView":
+        said = obj.__cuda_array_interface__
+        kind = np.dtype(said.get("descr", said["typestr"]) if said["typestr"][1] == "V" else said["typestr"])
+        return cls(said["data"][0], said["shape"], said.get("strides"), kind, obj, is_device=True)
+
+    @classmethod
+    def from_dlpack(cls, obj: Any, stream_ptr: Any = None) -> "MemoryView":
+        if isinstance(obj, np.ndarray):
+            return cls.from_array_interface(obj)
+        raise current().unsupported("cuda.core.utils.StridedMemoryView.from_dlpack", f"of {type(obj).__name__}")
+
+    @classmethod
+    def from_any_interface(cls, obj: Any, stream_ptr: Any = None) -> "MemoryView":
+        if hasattr(obj, "__cuda_array_interface__"):
+            return cls.from_cuda_array_interface(obj, stream_ptr)
+        return cls.from_dlpack(obj, stream_ptr)
+
+    @classmethod
+    def from_buffer(cls, buffer: CoreBuffer, shape: Any, strides: Any = None, *, dtype: Any = None) -> "MemoryView":
+        steps = None if strides is None else tuple(int(step) * np.dtype(dtype).itemsize for step in strides)
+        return cls(buffer.handle, shape, steps, dtype, buffer, is_device=True)
+
+
+@dataclass
+class CoreLaunchConfig:
+    """The shape of a launch."""
+
+    grid: Any
+    block: Any
+    cluster: Any = None
+    shmem_size: int = 0
+    is_cooperative: bool = False
+
+
+def core_launch(stream: Any, config: CoreLaunchConfig, kernel: images.CoreKernel, *args: Any) -> None:
+    """Run a kernel with arguments as cuda.core takes them."""
+    sizes = kernel.module.parameter_sizes(kernel.entry)
+    if len(args) != len(sizes):
+        raise RuntimeError(f"{kernel.entry} takes {len(sizes)} arguments, {len(args)} are given")
+    given = [_packed(argument, size) for argument, size in zip(args, sizes, strict=True)]
+    more: dict[str, Any] = {"cooperative": True} if config.is_cooperative else {}
+    if config.cluster is not None:
+        more["cluster"] = config.cluster
+    try:
+        printed = kernel.module.launch(kernel.entry, config.grid, config.block, given, config.shmem_size, **more)
+    except RefsimError as error:
+        if not is_fault(error):
+            raise
+        raise RuntimeError(f"CUDA_ERROR_LAUNCH_FAILED: {error}") from error
+    sys.stdout.write("".join(printed))
+
+
+def _packed(argument: Any, size: int) -> bytes:
+    """An argument as bytes: numbers of ctypes and NumPy as they are, a Python int as a pointer, or as the kernel has it."""
+    if isinstance(argument, CoreBuffer):
+        return int(argument.handle).to_bytes(8, "little")
+    if isinstance(argument, bool | np.bool_):
+        return bytes([bool(argument)])
+    if isinstance(argument, int):
+        return (argument & (1 << 64) - 1).to_bytes(8, "little")[:size]
+    if isinstance(argument, np.generic):
+        return argument.tobytes()
+    if isinstance(argument, float | complex):
+        return np.asarray(argument).tobytes()
+    if isinstance(argument, ctypes._SimpleCData | ctypes.Structure):
+        return bytes(argument)
+    if hasattr(argument, "getPtr"):
+        return int(argument).to_bytes(8, "little")
+    raise TypeError(f"cuda.core.launch: an argument of type {type(argument).__name__}")
+
+
+REPLACED = {
+    "Buffer": CoreBuffer,
+    "Device": CoreDevice,
+    "LaunchConfig": CoreLaunchConfig,
+    "Linker": images.Linker,
+    "LinkerOptions": images.LinkerOptions,
+    "ObjectCode": images.Image,
+    "Kernel": images.CoreKernel,
+    "Program": images.Program,
+    "ProgramOptions": images.ProgramOptions,
+    "Stream": CoreStream,
+    "launch": core_launch,
+}
+
+
+def take_place(module: ModuleType) -> None:
+    """Replace the names of cuda.core, just imported; those that would ask the driver are refused by name."""
+    for name in getattr(module, "__all__", ()):
+        if name in REPLACED:
+            setattr(module, name, REPLACED[name])
+        elif hasattr(module, name) and not name.endswith("Options"):
+            setattr(module, name, _refused(name))
+
+
+def take_place_of_views(module: ModuleType) -> None:
+    """Replace the views of cuda.core.utils, just imported."""
+    module.StridedMemoryView = MemoryView  # type: ignore[attr-defined]
+
+
+def _refused(name: str) -> type:
+    def refuse(cls: type, *args: Any, **more: Any) -> Any:
+        raise current().unsupported(f"cuda.core.{name}")
+
+    return type(name, (), {"__new__": refuse})

@@ -1,0 +1,203 @@
+"""Code as cuda.core holds it: images that are PTX, kernels in them, and a linker that has one of them to take."""
+
+import itertools
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from refsim.errors import Kind, RefsimError
+from refsim.ptx.machine.launch import place_variables
+from refsim.ptx.machine.limits import MAX_THREADS
+from refsim.standins.session import SimulatedModule, current
+
+CUDA_CORE = "cuda.core"
+
+
+class KernelAttributes:
+    """What a kernel says of itself; registers are ptxas's to know, and None here."""
+
+    num_regs = None
+    const_size_bytes = 0
+    max_threads_per_block = MAX_THREADS
+
+    def __init__(self, module: SimulatedModule, entry: str) -> None:
+        program, memory = module.program, module.session.memory.memory
+        placed = place_variables(program.module, program.code(entry).function, program.key, program.target, memory)
+        self.shared_size_bytes, self.local_size_bytes = placed.shared_bytes, placed.local_bytes
+
+
+class CoreKernel:
+    """An entry that cuda.core launches."""
+
+    def __init__(self, module: SimulatedModule, name: str) -> None:
+        self.module, self.entry = module, module.entry(name)
+        self.handle = id(self)
+
+    @cached_property
+    def attributes(self) -> KernelAttributes:
+        return KernelAttributes(self.module, self.entry)
+
+
+class Image:
+    """An ObjectCode: PTX, or something that cannot be run here and is refused when it is used."""
+
+    by_handle: ClassVar[dict[int, "Image"]] = {}
+    _handles: ClassVar[Any] = itertools.count(1)
+
+    def __init__(self, kind: str, code: Any, name: str = "") -> None:
+        self.code_type, self.code, self.name = kind, code, name
+
+    @cached_property
+    def loaded(self) -> SimulatedModule:
+        return current().load(self.code, CUDA_CORE)
+
+    @cached_property
+    def handle(self) -> int:
+        """A number; the module is loaded when it is first asked for."""
+        number = int(next(Image._handles))
+        Image.by_handle[number] = self
+        _ = self.loaded
+        return number
+
+    def get_kernel(self, name: Any) -> CoreKernel:
+        return CoreKernel(self.loaded, name.decode() if isinstance(name, bytes) else name)
+
+    def __reduce__(self) -> Any:
+        return Image, (self.code_type, self.code, self.name)
+
+
+def _maker(kind: str) -> Any:
+    def make(code: Any, *, name: str = "", symbol_mapping: Any = None) -> Image:
+        return Image(kind, code, name)
+
+    return staticmethod(make)
+
+
+for _kind in ("ptx", "cubin", "ltoir", "fatbin", "object", "library"):
+    setattr(Image, f"from_{_kind}", _maker(_kind))
+
+
+class LinkerOptions:
+    """How to link: the architecture and lines for debuggers; nothing else changes what PTX means."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    @property
+    def flags(self) -> list[str]:
+        """Those of nvJitLink for a program of LTO-IR that shall become PTX."""
+        lines = ["-lineinfo"] if self.options.get("lineinfo") else []
+        return [f"-arch={self.options.get('arch') or current().target}", "-lto", "-ptx", *lines]
+
+
+class Linker:
+    """One image that is PTX, or LTO-IR that nvJitLink makes PTX of; the device runtime's library is part of the simulated GPU."""
+
+    def __init__(self, *images: Image, options: LinkerOptions | None = None) -> None:
+        self.images, self.options = images, options or LinkerOptions()
+
+    def link(self, target_type: str) -> Image:
+        given = [each for each in self.images if each.code_type != "library"]
+        kinds = {each.code_type for each in given}
+        if kinds == {"ltoir"}:
+            return Image("ptx", linked([each.code for each in given], self.options.flags), given[0].name)
+        if kinds != {"ptx"} or len(given) > 1:
+            what = ", ".join(each.code_type for each in given)
+            raise current().unsupported("cuda.core.Linker", f"of {what}: one module of PTX, or LTO-IR alone")
+        return Image("ptx", given[0].code, given[0].name)
+
+    def get_info_log(self) -> str:
+        return ""
+
+    def get_error_log(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ProgramOptions:
+    """How to compile; what is set becomes a flag of NVRTC where it has one."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    @property
+    def flags(self) -> Sequence[str]:
+        found = [f"-I{folder}" for folder in _listed(self.options.get("include_path"))]
+        return [*found, *(f"-D{each}" for each in _listed(self.options.get("define_macro")))]
+
+
+class Program:
+    """CUDA C++ that NVRTC compiles."""
+
+    def __init__(self, code: Any, code_type: str, options: ProgramOptions | None = None) -> None:
+        self.code, self.options = code.decode() if isinstance(code, bytes) else code, options or ProgramOptions()
+        if code_type != "c++":
+            raise current().unsupported(f"cuda.core.Program of {code_type}")
+
+    def compile(self, target_type: str, name_expressions: Any = (), logs: Any = None) -> Image:
+        if target_type == "ltoir":
+            flags = [f"-arch={self.options.options.get('arch') or current().target}", "-dlto", *self.options.flags]
+            return Image("ltoir", lto_ir(self.code, [*flags, "--std=c++17"]))
+        if target_type not in ("ptx", "cubin"):
+            raise current().unsupported(f"cuda.core.Program.compile to {target_type}", "only PTX is executed")
+        try:
+            text = current().compiled(self.code, tuple(self.options.flags))
+        except RefsimError as error:
+            if error.kind is Kind.MISSING:
+                raise
+            raise RuntimeError(str(error)) from error
+        return Image("ptx", text.encode())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def lto_ir(source: str, flags: Sequence[str]) -> bytes:
+    """LTO-IR of CUDA C++ by NVRTC; RuntimeError with its log."""
+    from cuda.bindings import nvrtc
+
+    def done(call: Any, *args: Any) -> Any:
+        status, *found = call(*args)
+        if int(status):
+            raise RuntimeError(f"{call.__name__}: {status.name}\n{log()}")
+        return found[0] if found else None
+
+    def log() -> str:
+        text = bytearray(nvrtc.nvrtcGetProgramLogSize(program)[1])
+        nvrtc.nvrtcGetProgramLog(program, text)
+        return text.rstrip(b"\0").decode(errors="replace")
+
+    program = done(nvrtc.nvrtcCreateProgram, source.encode(), b"program.cu", 0, [], [])
+    done(nvrtc.nvrtcCompileProgram, program, len(flags), [each.encode() for each in flags])
+    code = bytearray(done(nvrtc.nvrtcGetLTOIRSize, program))
+    done(nvrtc.nvrtcGetLTOIR, program, code)
+    done(nvrtc.nvrtcDestroyProgram, program)
+    return bytes(code)
+
+
+def linked(parts: Sequence[bytes], flags: Sequence[str]) -> bytes:
+    """PTX of LTO-IR by nvJitLink, which needs no GPU; RefsimError `link-error` with its log."""
+    from cuda.bindings import nvjitlink
+
+    handle = nvjitlink.create(len(flags), list(flags))
+    try:
+        for number, part in enumerate(parts):
+            nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, part, len(part), f"part {number}")
+        nvjitlink.complete(handle)
+        text = bytearray(nvjitlink.get_linked_ptx_size(handle))
+        nvjitlink.get_linked_ptx(handle, text)
+    except nvjitlink.nvJitLinkError as error:
+        log = bytearray(nvjitlink.get_error_log_size(handle))
+        nvjitlink.get_error_log(handle, log)
+        raise RefsimError(
+            "link-error", f"nvJitLink: {error}", help=log.rstrip(b"\0").decode(errors="replace")
+        ) from error
+    finally:
+        nvjitlink.destroy(handle)
+    return bytes(text)
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,146 @@
+"""What a kernel of Triton is given: arguments as its signature flattens them, host tensors as memory of the device."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.errors import RefsimError
+from refsim.kernels import Buffer, Struct
+from refsim.layouts.tma import MAP_ALIGN, TensorMap
+from refsim.ptx.memory.tensor_map import encoded
+from refsim.standins.memory import host_bytes
+from refsim.standins.session import GpuSession
+from refsim.testing.adapters.triton_descriptors import TritonDescriptor, descriptor_values, is_descriptor
+from refsim.testing.adapters.triton_kernels import SCALARS
+
+CONSTANT = "constexpr"
+
+
+@dataclass
+class HostMemory:
+    """The host's memory behind the tensors of a launch: of each storage where it begins, and its bytes."""
+
+    storages: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+
+    def take(self, tensor: Any) -> None:
+        """Note the memory behind a tensor; what says nothing of its memory is left to `address`."""
+        tensor = getattr(tensor, "base", None) if not hasattr(tensor, "untyped_storage") else tensor
+        if isinstance(tensor, np.ndarray):
+            first, end = np.lib.array_utils.byte_bounds(tensor)
+            self._add(first, end - first)
+        elif hasattr(tensor, "untyped_storage"):
+            storage = tensor.untyped_storage()
+            self._add(storage.data_ptr(), storage.nbytes())
+
+    def _add(self, first: int, size: int) -> None:
+        if first not in self.storages or self.storages[first].nbytes < size:
+            self.storages[first] = host_bytes(first, size)
+
+    def parted(self) -> list[tuple[int, NDArray[np.uint8]]]:
+        """Stretches that do not overlap, in order: views of one piece of memory are one stretch."""
+        found: list[tuple[int, int]] = []
+        for first, size in sorted((first, held.nbytes) for first, held in self.storages.items()):
+            if found and first < found[-1][1]:
+                found[-1] = (found[-1][0], max(found[-1][1], first + size))
+            else:
+                found.append((first, first + size))
+        whole = HostMemory()
+        for first, end in found:
+            whole._add(first, end - first)
+        return list(whole.storages.items())
+
+
+@dataclass
+class DeviceAddresses:
+    """From addresses of the host to those of the device while its memory is mapped there."""
+
+    session: GpuSession
+    stretches: Sequence[tuple[int, NDArray[np.uint8]]]
+    mapped: Sequence[int]
+
+    def of(self, host: int) -> int:
+        """The device's address; one of the device is itself. RefsimError `unmapped-pointer` for memory of no argument."""
+        for (first, held), address in zip(self.stretches, self.mapped, strict=True):
+            if first <= host <= first + held.nbytes:
+                return address + host - first
+        if not host or self.session.memory.holds(host):
+            return host
+        raise RefsimError(
+            "unmapped-pointer",
+            f"{host:#x} points into no tensor of this launch",
+            rule="a pointer is a tensor, or an address within a tensor that the launch is given too",
+            help="give the kernel the tensor",
+        )
+
+
+def flattened(signature: Sequence[Any], args: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Type and value of each argument that the kernel takes, tuples taken apart, constants left out."""
+    for kind, argument in zip(signature, args, strict=True):
+        if isinstance(kind, tuple):
+            yield from flattened(kind, argument)
+        elif kind != CONSTANT:
+            yield kind, argument
+
+
+def tensors(pairs: Sequence[tuple[str, Any]]) -> Iterator[Any]:
+    """What points to memory among the arguments."""
+    for kind, argument in pairs:
+        if is_descriptor(kind):
+            yield argument.base
+        elif kind.startswith("*") and not isinstance(argument, int) and argument is not None:
+            yield argument
+
+
+def values(
+    pairs: Sequence[tuple[str, Any]], said: Sequence[Mapping[str, Any]], addresses: DeviceAddresses
+) -> list[Any]:
+    """The parameters of a launch: addresses of the device, numbers of their width, descriptors as maps or taken apart."""
+    found: list[Any] = []
+    maps = iter(said)
+    for kind, argument in pairs:
+        if is_descriptor(kind):
+            parts = descriptor_values(kind, _descriptor(argument, addresses), next(maps, None))
+            found += [_part(each) for each in parts]
+        elif kind.startswith("*"):
+            found.append(np.uint64(addresses.of(_pointer(argument))))
+        else:
+            found.append(_number(kind, argument))
+    return found
+
+
+def _pointer(argument: Any) -> int:
+    if argument is None:
+        return 0
+    return int(argument) if isinstance(argument, int) else int(argument.data_ptr())
+
+
+def _number(kind: str, argument: Any) -> Any:
+    scalar = SCALARS.get(kind)
+    if scalar is None:
+        import ml_dtypes
+
+        if kind != "bf16":
+            raise RefsimError("unsupported-argument", f"an argument of Triton's type {kind}")
+        return np.asarray(argument, ml_dtypes.bfloat16).view(np.uint16)[()]
+    if np.dtype(scalar).kind in "iu":
+        bits = np.dtype(scalar).itemsize * 8
+        return np.array(int(argument) & (1 << bits) - 1, f"u{bits // 8}").view(scalar)[()]
+    return scalar(argument)
+
+
+def _descriptor(argument: Any, addresses: DeviceAddresses) -> TritonDescriptor:
+    """A descriptor of Triton's host code over memory of the device."""
+    base = argument.base
+    size = base.element_size()
+    buffer = Buffer("descriptor", addresses.of(base.data_ptr()), base.numel(), np.dtype(f"V{size}"))
+    shape, strides = [int(each) for each in argument.shape], [int(each) for each in argument.strides]
+    return TritonDescriptor(buffer, shape, strides, argument.padding, bool(argument.round_f32_to_tf32))
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, TensorMap):
+        return Struct(encoded(part), MAP_ALIGN)
+    return np.uint64(part.address) if isinstance(part, Buffer) else part

@@ -1,0 +1,139 @@
+"""The stand-ins for cuda.bindings and cuda.core: calls with their status, images, launches, views; what is refused by name."""
+
+import ctypes
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from refsim.standins import session as sessions
+from refsim.standins.cuda import bindings, core, images
+from refsim.standins.memory import host_bytes
+from refsim.standins.session import GpuSession, UnsupportedError
+from tests.standins.kernels import DOUBLE, RACE
+
+X = np.arange(8, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(sessions, "_CURRENT", [GpuSession()])
+    return sessions.current()
+
+
+@pytest.fixture
+def driver():
+    """A module like cuda.bindings.driver, whose functions are replaced."""
+    module = ModuleType("cuda.bindings.driver")
+    status = SimpleNamespace(
+        CUDA_SUCCESS=0, CUDA_ERROR_INVALID_VALUE=1, CUDA_ERROR_OUT_OF_MEMORY=2, CUDA_ERROR_INVALID_HANDLE=400
+    )
+    kinds = dict.fromkeys(("CUdevice", "CUcontext", "CUdeviceptr", "CUstream", "CUevent"), int)
+    flags = {"CU_MEMHOSTALLOC_DEVICEMAP": 2, "CU_MEMHOSTREGISTER_DEVICEMAP": 2, "CUresult": status}
+    attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_POINTER=3)
+    real = [name for name in vars(bindings.DriverCalls) if name.startswith("cu")]
+    theirs = dict.fromkeys(
+        (*real, "cuMemAllocManaged", "cuGraphCreate"), lambda *args: pytest.fail("the driver is asked")
+    )
+    vars(module).update(theirs | kinds | flags, CUpointer_attribute=attribute)
+    bindings.take_place(module)
+    return module
+
+
+def test_memory_comes_and_goes_with_a_status(driver, fresh):
+    status, address = driver.cuMemAlloc(32)
+    assert status == 0
+    assert driver.cuMemcpyHtoD(address, X.ctypes.data, 32) == (0,)
+    assert driver.cuMemsetD8(address + 4, 0x41, 4) == (0,)
+    back = np.zeros_like(X)
+    assert driver.cuMemcpyDtoHAsync(back.ctypes.data, address, 32, 0) == (0,)
+    assert back.tolist() == [0, np.float32(12.078431), *X[2:].tolist()]
+    assert driver.cuMemGetAddressRange(address + 8) == (0, address, 32)
+    assert driver.cuPointerGetAttribute(3, address) == (0, address)
+    assert driver.cuMemFree(address) == (0,)
+    assert driver.cuMemFree(address) == (1, None)
+    assert driver.cuMemcpyDtoH(back.ctypes.data, address, 32) == (1, None)
+    assert driver.cuMemAlloc(1 << 40) == (2, None)
+    assert fresh.memory.held() == []
+
+
+def test_contexts_are_a_stack(driver):
+    assert driver.cuCtxGetCurrent() == (0, 0)
+    driver.cuCtxPushCurrent(7)
+    assert (driver.cuCtxGetCurrent(), driver.cuCtxPopCurrent()) == ((0, 7), (0, 7))
+    assert driver.cuCtxPopCurrent() == (400, None)
+
+
+def test_events_and_streams_have_handles(driver):
+    (_, first), (_, second) = driver.cuEventCreate(0), driver.cuEventCreate(0)
+    assert driver.cuEventElapsedTime(first, second) == (400, None)
+    driver.cuEventRecord(first, 0)
+    driver.cuEventRecord(second, 0)
+    assert driver.cuEventElapsedTime(first, second)[1] >= 0
+    assert driver.cuStreamCreate(0)[1] not in (first, second)
+
+
+@pytest.mark.parametrize("name", ["cuMemAllocManaged", "cuGraphCreate"])
+def test_other_functions_are_refused_by_name(driver, name, fresh):
+    with pytest.raises(UnsupportedError, match=f"cuda.bindings.driver.{name} is not simulated"):
+        getattr(driver, name)(8)
+    assert fresh.refused == {f"cuda.bindings.driver.{name}": 1}
+
+
+def test_a_kernel_of_an_image_is_launched(driver, fresh):
+    image = images.Linker(images.Image.from_ptx(DOUBLE.encode(), name="k"), images.Image.from_library(b"")).link(
+        "cubin"
+    )
+    kernel = image.get_kernel("double")
+    buffer = core.CoreDevice().allocate(64)
+    fresh.memory.write(buffer.handle, X.view(np.uint8))
+    core.core_launch(
+        core.CoreStream(), core.CoreLaunchConfig(1, 32), kernel, buffer.handle + 32, buffer, ctypes.c_uint32(8)
+    )
+    assert (fresh.memory.read(buffer.handle + 32, 32).view(np.float32) == 2 * X).all()
+    _, address, size = driver.cuLibraryGetGlobal(image.handle, b"factor")
+    assert (size, kernel.attributes.shared_size_bytes) == (4, 0)
+    assert fresh.memory.memory.read(address, 4).view(np.float32) == 2
+    assert driver.cuLibraryGetGlobal(image.handle, b"none") == (1, None)
+    with pytest.raises(RuntimeError, match="takes 3 arguments, 1"):
+        core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 32), kernel, 0)
+    with pytest.raises(RuntimeError, match="out-of-bounds"):
+        core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 32), kernel, 0, buffer, ctypes.c_uint32(8))
+    buffer.close()
+    assert fresh.memory.held() == []
+
+
+@pytest.mark.parametrize(("given", "size", "wanted"), [
+    (-1, 8, b"\xff" * 8), (True, 1, b"\1"), (ctypes.c_int16(-2), 2, b"\xfe\xff"), (np.float32(1), 4, b"\0\0\x80?"),
+    (1.0, 8, b"\0\0\0\0\0\0\xf0?"),
+])  # fmt: skip
+def test_arguments_are_packed_as_they_are(given, size, wanted):
+    assert core._packed(given, size) == wanted
+
+
+@pytest.mark.parametrize("kinds", [("cubin",), ("ptx", "ptx"), ("ptx", "ltoir"), ()])
+def test_what_is_no_one_module_is_not_linked(kinds):
+    with pytest.raises(UnsupportedError, match=r"cuda\.core\.Linker"):
+        images.Linker(*(images.Image(kind, RACE.encode()) for kind in kinds)).link("cubin")
+
+
+def test_views_know_whether_they_are_dense():
+    array = np.arange(24, dtype=np.int16).reshape(4, 6)
+    for given, wanted in ((array, (True, False)), (array.T, (False, True)), (array[:, ::2], (False, False))):
+        view = core.MemoryView.from_any_interface(given)
+        assert (view.ptr, view.shape, view.size) == (given.ctypes.data, given.shape, given.size)
+        assert (view._layout.is_contiguous_c, view._layout.is_contiguous_f) == wanted
+        assert view.strides == (None if wanted[0] else tuple(step // 2 for step in given.strides))
+    made = core.MemoryView.from_buffer(core.CoreBuffer(4096, 48), (6, 4), (1, 6), dtype=np.int16)
+    assert (made.ptr, made._layout.strides_in_bytes, made.is_device_accessible) == (4096, (2, 12), True)
+    assert host_bytes(array.ctypes.data, 4).view(np.int16).tolist() == [0, 1]
+
+
+def test_names_of_the_package_are_replaced_or_refused():
+    module = ModuleType("cuda.core")
+    vars(module).update(__all__=["Device", "Event", "StreamOptions"], Device=object, Event=object, StreamOptions=object)
+    core.take_place(module)
+    assert (module.Device, module.StreamOptions) == (core.CoreDevice, object)
+    assert module.Device().compute_capability == (9, 0)
+    with pytest.raises(UnsupportedError, match=r"cuda\.core\.Event is not simulated"):
+        module.Event()
