@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from refsim.ptx.machine.limits import MAX_BLOCK, MAX_GRID, MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
 from refsim.ptx.memory.space import MAX_BYTES
+from refsim.ptx.text.constants import WARP_SIZE
 from refsim.sources import CUDA_DRIVER, Source
 from refsim.standins.session import GpuSession
 
 MEMORY_BYTES = MAX_BYTES
-WARP_SIZE = 32
 DRIVER_VERSION = 13000
 """What cuDriverGetVersion would say: the CUDA release whose PTX and headers the simulator follows."""
 _CONSTANT_BYTES = 64 << 10

@@ -240,7 +240,7 @@ REPLACED = {
     "LinkerOptions": images.LinkerOptions,
     "ObjectCode": images.Image,
     "Kernel": images.CoreKernel,
-    "Program": images.Program,
+    "Program": images.CoreProgram,
     "ProgramOptions": images.ProgramOptions,
     "Stream": CoreStream,
     "launch": core_launch,

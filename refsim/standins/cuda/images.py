@@ -128,7 +128,7 @@ class ProgramOptions:
         return [*found, *(f"-D{each}" for each in _listed(self.options.get("define_macro")))]
 
 
-class Program:
+class CoreProgram:
     """CUDA C++ that NVRTC compiles."""
 
     def __init__(self, code: Any, code_type: str, options: ProgramOptions | None = None) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.formats import BF16
 from refsim.kernels import Buffer, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.memory.tensor_map import encoded
@@ -17,6 +18,8 @@ from refsim.testing.adapters.triton_descriptors import TritonDescriptor, descrip
 from refsim.testing.adapters.triton_kernels import SCALARS
 
 CONSTANT = "constexpr"
+UPPER_HALVES = dict.fromkeys((BF16.name,), 16)
+"""Types that are the upper half of a float32, cut off: how Triton's launcher passes such a number."""
 
 
 @dataclass
@@ -120,11 +123,10 @@ def _pointer(argument: Any) -> int:
 def _number(kind: str, argument: Any) -> Any:
     scalar = SCALARS.get(kind)
     if scalar is None:
-        import ml_dtypes
-
-        if kind != "bf16":
+        upper = UPPER_HALVES.get(kind)
+        if upper is None:
             raise RefsimError("unsupported-argument", f"an argument of Triton's type {kind}")
-        return np.asarray(argument, ml_dtypes.bfloat16).view(np.uint16)[()]
+        return (np.float32(argument).view(np.uint32) >> upper).astype(np.uint16)
     if np.dtype(scalar).kind in "iu":
         bits = np.dtype(scalar).itemsize * 8
         return np.array(int(argument) & (1 << bits) - 1, f"u{bits // 8}").view(scalar)[()]

@@ -13,11 +13,11 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.ptx import is_fault
 from refsim.ptx.machine.limits import MAX_THREADS, REGISTERS
-from refsim.standins.properties import WARP_SIZE
+from refsim.ptx.text.constants import WARP_SIZE
 from refsim.standins.session import SimulatedModule, current
 from refsim.standins.triton.arguments import DeviceAddresses, HostMemory, flattened, tensors, values
 
-TRITON = "triton"
+OF_TRITON = "triton"
 IMAGE = "refsim"
 """The last stage of a compilation, where NVIDIA's backend has a cubin: the PTX as it is."""
 
@@ -140,7 +140,7 @@ class LoadedKernel:
 
 def _loaded(name: str, image: bytes, shared: int, device: int) -> tuple[Any, LoadedKernel, int, int, int]:
     """Module, function, registers, spills (neither is known without ptxas) and the most threads of a block."""
-    module = current().load(image, TRITON)
+    module = current().load(image, OF_TRITON)
     return module, LoadedKernel(module, module.entry(name)), 0, 0, MAX_THREADS
 
 
@@ -173,7 +173,7 @@ class SimulatedLaunch:
         stretches = host.parted()
         if enter is not None:
             enter(launch)
-        with current().memory.mapped(stretches, TRITON) as mapped:
+        with current().memory.mapped(stretches, OF_TRITON) as mapped:
             addresses = DeviceAddresses(current(), stretches, mapped)
             given = values(pairs, getattr(self.metadata, "tensordesc_meta", None) or (), addresses)
             self._run(kernel, (x, y, z), given)
@@ -186,7 +186,7 @@ class SimulatedLaunch:
         grid = (grid[0] * ctas, *grid[1:])
         hidden = len(kernel.module.parameter_sizes(kernel.entry)) - len(given)
         names = ("global_scratch", "profile_scratch")[:hidden]
-        scratch = [session.memory.scratch(getattr(metadata, f"{name}_size") * prod(grid), TRITON) for name in names]
+        scratch = [session.memory.scratch(getattr(metadata, f"{name}_size") * prod(grid), OF_TRITON) for name in names]
         flags = {"cooperative": metadata.launch_cooperative_grid, "programmatic": metadata.launch_pdl}
         try:
             printed = kernel.module.launch(
