@@ -2,11 +2,12 @@
 # make mutants [JOBS=4]                     single edits of the source: the tests that are named for each must refuse it
 # make mutants AREA=ptx/checks              one area, one topic or one edit
 # make mutants RESUME=build/mutants.jsonl   verdicts are kept there, and those that stand there are not asked for again
+# make matrix                               other Pythons, NumPys, ml_dtypes and NVRTCs, each in an environment of its own
 # make docs                                 the site in docs/_build/html: pages, API reference, codes, executed notebooks
 BIN ?= .venv/bin/
 JOBS ?= 2
 
-.PHONY: check docs mutants
+.PHONY: check docs matrix mutants
 
 check:
 	$(BIN)ruff check .
@@ -16,7 +17,11 @@ check:
 	$(BIN)pytest -q -n auto --dist worksteal
 
 docs:
-	$(BIN)sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)sphinx-build -q -W --keep-going -j $(JOBS) -b html docs docs/_build/html
+
+matrix:
+	$(BIN)python -m tests.matrix --jobs $(JOBS) -o conformance/reports/matrix.json
+	$(BIN)python -m tests.matrix --page
 
 mutants:
 	$(BIN)python tests/mutants.py --jobs $(JOBS) $(if $(RESUME),--resume $(RESUME)) $(if $(AREA),$(AREA),--report conformance/reports/mutants.md)

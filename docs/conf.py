@@ -1,4 +1,4 @@
-"""The site: `make docs` builds these pages, the API reference, a page for every error code and five executed notebooks."""
+"""The site: `make docs` builds these pages, the API reference, pages of codes and reports, and five executed notebooks."""
 
 import sys
 from pathlib import Path
@@ -14,8 +14,9 @@ copyright = "the authors of refsim, Apache-2.0"
 release = refsim.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_pages"]
-exclude_patterns = ["_build", "ci"]
+exclude_patterns = ["_build", "_extra", "ci"]
 html_theme = "furo"
+html_extra_path = ["_extra"]
 html_title = f"refsim {release}"
 
 myst_enable_extensions = ["colon_fence"]

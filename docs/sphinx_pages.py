@@ -1,7 +1,7 @@
-"""What the site adds to the pages of this folder: a page for every public module, for every code, and the gallery.
+"""What the site adds to the pages of this folder: a page for every public module, code and report, and the gallery.
 
-They are written before a build into docs/api, docs/errors and docs/gallery, which are not committed: the module, the source that
-raises an error and the command that draws are the one place where each is said.
+They are written before a build into docs/api, docs/errors, docs/reports and docs/gallery, which are not committed: the module,
+the source that raises an error, the report and the command that draws are the one place where each is said.
 """
 
 import re
@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from report_pages import REPORTS, place_of, report_pages, whole_pages
 from sphinx.application import Sphinx
 
 from refsim.cli import main
@@ -132,15 +133,23 @@ def gallery() -> Iterator[tuple[str, str]]:
 
 
 def write_pages(app: Sphinx) -> None:
-    for pages in (api(), errors(), gallery()):
+    for pages in (api(), errors(), report_pages(), gallery()):
         for name, text in pages:
             written(HERE / name, text)
+    for name, text in whole_pages():
+        written(HERE / "_extra" / name, text)
 
 
 def name_files(app: Sphinx, page: str, source: list[str]) -> None:
-    """A link to a file of the checkout that is no page becomes its text and the file's path."""
+    """A link to a report becomes one to its page; one to another file of the checkout its text and the file's path."""
     if "/" not in page:  # pages in folders link to pages
-        source[0] = re.sub(r"(?<!!)\[([^\]]*)\]\(\.\./([^)\s]+)\)", r"\1 (`\2`)", source[0])
+        source[0] = re.sub(r"(?<!!)\[([^\]]*)\]\(\.\./([^)\s]+)\)", _named, source[0])
+
+
+def _named(link: re.Match[str]) -> str:
+    path = HERE.parent / link[2]
+    is_report = path.is_relative_to(REPORTS) and path.is_file()
+    return f"[{link[1]}]({place_of(path)})" if is_report else f"{link[1]} (`{link[2]}`)"
 
 
 def as_written(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
@@ -154,7 +163,8 @@ def as_written(app: Sphinx, what: str, name: str, thing: object, options: object
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    (HERE / "_extra").mkdir(exist_ok=True)  # asked for before anything is written into it
     app.connect("builder-inited", write_pages)
     app.connect("source-read", name_files)
     app.connect("autodoc-process-docstring", as_written)
-    return {"parallel_read_safe": True}
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -25,7 +25,12 @@ ML_DTYPES = {
     "ml_dtypes.e8m0fnu": ml_dtypes.float8_e8m0fnu,
 }
 TORCH = [name for name, row in CONVERSIONS.items() if row.policy == "torch"]
-LIBRARIES = [*ML_DTYPES, *(pytest.param(name, marks=pytest.mark.peers("torch")) for name in TORCH)]
+TIES_TO_EVEN = pytest.mark.skipif(
+    ml_dtypes.__version__ == "0.5.0",
+    reason="ml_dtypes 0.5.0 takes ties of E8M0 to even; the row is what it does from 0.5.1",
+)
+OF_ML_DTYPES = [pytest.param(name, marks=[TIES_TO_EVEN] if name.endswith("e8m0fnu") else []) for name in ML_DTYPES]
+LIBRARIES = [*OF_ML_DTYPES, *(pytest.param(name, marks=pytest.mark.peers("torch")) for name in TORCH)]
 
 
 @pytest.fixture(scope="module")

@@ -133,13 +133,21 @@ typedef unsigned int cuuint32_t;
 typedef unsigned long long cuuint64_t;
 typedef struct CUtensorMap_st { alignas(64) cuuint64_t opaque[16]; } CUtensorMap;
 """
+
+
+def _moved(name: str) -> str:
+    """A header that older releases of libcu++ keep under a name of their own: <cuda/std/__algorithm_> until CCCL 3.0."""
+    new, old = f"<cuda/std/{name}>", f"<cuda/std/__{name}_>"
+    return f"#pragma once\n#if __has_include({new})\n#include {new}\n#else\n#include {old}\n#endif{_STD}"
+
+
 _OWN = {
     "math.h": _MATH,  # its functions are built in
     "cstdio": "#pragma once\nnamespace std { using ::printf; }\n",
     "stdio.h": "#pragma once\n",
     "cinttypes": "#include <cstdint>\n",
-    "algorithm": f"#pragma once\n#include <cuda/std/__algorithm_>{_STD}",
-    "new": f"#pragma once\n#include <cuda/std/__new_>{_STD}",
+    "algorithm": _moved("algorithm"),
+    "new": _moved("new"),
     "cuda.h": _TENSOR_MAP,  # of the driver's header, what a kernel takes as an argument
 }
 _CUB = ("thread", "warp", "block", "iterator")

@@ -169,7 +169,7 @@ def _corners(kind: str, number: NDArray[np.uint64]) -> NDArray[np.uint64]:
         values = _integer_specials(_INTEGERS[kind])
     else:
         values = [*_FLOATS[kind].corners, *_FLOATS[kind].specials]
-    return np.array(values, dtype=np.uint64).take(number % np.uint64(len(values)))
+    return _chosen(values, number)
 
 
 def chunk_operands(kinds: tuple[str, ...], chunk: int) -> list[NDArray[np.uint64]]:
@@ -191,8 +191,13 @@ def _one(
 
 
 def _pick(values: list[int], noise: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return _chosen(values, noise >> np.uint64(8))
+
+
+def _chosen(values: list[int], number: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The number-th of some values, counted round and round."""
     table: NDArray[np.uint64] = np.array(values, dtype=np.uint64)
-    return table.take((noise >> np.uint64(8)) % np.uint64(len(values)))
+    return table.take((number % np.uint64(len(values))).astype(np.int64))  # NumPy 2.0 takes no unsigned places
 
 
 def _shift_patterns(choice: NDArray[np.int64], noise: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from refsim.cuda_places import Place
+from refsim.cuda_places import NVRTC_WHEELS, Place, wheel_version
 from refsim.device import cache, toolchain
 from refsim.device.compile import TARGETS, compile_ptx
 from refsim.device.libnvrtc import opened
@@ -15,6 +15,8 @@ from refsim.errors import RefsimError
 from tests import bare_machine
 
 ROOT = Path(__file__).resolve().parents[2]
+RELEASE = ".".join((wheel_version(NVRTC_WHEELS[0]) or "").split(".")[:2])
+"""Of the wheel that is installed: 13.0."""
 pytestmark = pytest.mark.skipif(
     find_toolchain() is None, reason="NVRTC and its headers are not installed: pip install 'refsim[sim]'"
 )
@@ -63,29 +65,29 @@ def test_a_toolkit_gives_the_text_that_the_wheels_give(asked: list[Place], tmp_p
     asked.append(place("toolkit of CUDA_HOME", bare_machine.make_toolkit(tmp_path / "cuda")))
     source = ROOT / "gpu" / "probes" / "doctor.cu"
     compiled = compile_ptx(source, "sm_89")
-    assert (compiled.origin, compiled.compiler_from) == ("nvrtc", "toolkit of CUDA_HOME, 13.0")
+    assert (compiled.origin, compiled.compiler_from) == ("nvrtc", f"toolkit of CUDA_HOME, {RELEASE}")
     kept = (ROOT / "gpu" / "ptx" / "doctor.sm_89.ptx").read_text("utf-8").partition("\n")
     if f'"{compiled.compiler}"' in kept[0]:
         assert compiled.text == kept[2]
-    assert compiled.facts("k")["compiler_from"] == "toolkit of CUDA_HOME, 13.0"
+    assert compiled.facts("k")["compiler_from"] == f"toolkit of CUDA_HOME, {RELEASE}"
     assert str(tmp_path) not in compiled.text
 
 
 def test_the_library_of_one_place_goes_with_the_headers_of_another(asked: list[Place], tmp_path: Path) -> None:
     """As on a machine with torch's NVRTC, the runtime's headers without those of crt, and a toolkit without NVRTC."""
     whole = bare_machine.make_toolkit(tmp_path / "cuda")
-    torch = with_headers(with_library(tmp_path / "torch"), "13.0", without=("crt/host_defines.h", "nv/target"))
+    torch = with_headers(with_library(tmp_path / "torch"), RELEASE, without=("crt/host_defines.h", "nv/target"))
     bare = tmp_path / "toolkit"
     bare.mkdir()
     (bare / "include").symlink_to(whole / "include")
     asked += [place("torch", torch), place("toolkit of CUDA_HOME", bare)]
     found = search()
     assert found.toolchain is not None
-    assert found.toolchain.origin == "torch, 13.0; headers: toolkit of CUDA_HOME, 13.0"
+    assert found.toolchain.origin == f"torch, {RELEASE}; headers: toolkit of CUDA_HOME, {RELEASE}"
     assert why(found.parts) == [
-        ("NVRTC", "torch, 13.0", ""),
-        ("headers", "torch, 13.0", "no crt/host_defines.h, nv/target"),
-        ("headers", "toolkit of CUDA_HOME, 13.0", ""),
+        ("NVRTC", f"torch, {RELEASE}", ""),
+        ("headers", f"torch, {RELEASE}", "no crt/host_defines.h, nv/target"),
+        ("headers", f"toolkit of CUDA_HOME, {RELEASE}", ""),
     ]
     assert ".entry doctor_encode" in compile_ptx(ROOT / "gpu" / "probes" / "doctor.cu", "sm_80").text
 
@@ -97,12 +99,12 @@ def test_headers_of_another_release_are_tried_before_they_are_taken(asked: list[
     asked += [place("torch", library), place("first", broken), place("second", sound)]
     found = search()
     assert found.toolchain is not None
-    assert found.toolchain.origin == "torch, 13.0; headers: second, 12.6"
+    assert found.toolchain.origin == f"torch, {RELEASE}; headers: second, 12.6"
     assert why(found.parts)[1:] == [
         (
             "headers",
             "first, 12.4",
-            "of 12.4, which NVRTC 13.0 does not compile: #error directive: not for this compiler",
+            f"of 12.4, which NVRTC {RELEASE} does not compile: #error directive: not for this compiler",
         ),
         ("headers", "second, 12.6", ""),
     ]
@@ -128,7 +130,7 @@ def test_what_does_not_load_or_is_too_old_is_passed_over_with_the_reason(asked: 
     assert reasons["text, 0.0"].startswith("does not load: ")
     assert reasons["other, 0.0"].startswith("does not load: ")
     assert reasons["old, 11.8"] == "of CUDA 11.8"
-    assert reasons["new, 13.0"] == "is 13.0, which compiles no sm_70"
+    assert reasons[f"new, {RELEASE}"] == f"is {RELEASE}, which compiles no sm_70"
 
 
 def test_the_library_says_what_it_compiles_for() -> None:
