@@ -14,6 +14,7 @@ from sphinx.application import Sphinx
 
 from refsim.cli import main
 from refsim.cli.answers.codes import Saying, checks, sayings
+from refsim.ptx.findings.examples import EXAMPLES
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "tests" / "golden"
@@ -104,6 +105,10 @@ def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
     if code in checks():
         row = checks()[code]
         yield f"A {row.severity} of a launch: {_plain(row.finds)}.\n"
+        example = EXAMPLES[code]
+        yield f"Mended by: {_plain(example.mends)}.\n"
+        yield f"```cuda\n{example.lines.rstrip()}\n```\n"
+        yield "A line that ends in `// wrong` makes the mistake, one in `// mended` stands in its place or was missing.\n"
         yield "[Findings](../findings.md) reads such a message in parts, [checks](../checks.md) has all of them.\n"
     together: dict[tuple[str, str, str], list[str]] = {}
     for each in found:
@@ -111,7 +116,7 @@ def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
             f"`{each.module}.{each.function}`".replace(".`", "`")
         )
     for (what, rule, help), places in together.items():
-        yield f"- {_plain(what) or 'worded where it happens'}"
+        yield f"- {_plain(what)}"
         yield from (f"  - *{label}*: {_plain(text)}" for label, text in (("rule", rule), ("help", help)) if text)
         yield f"  - *said by*: {', '.join(places)}"
     if run:

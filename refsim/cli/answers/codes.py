@@ -100,11 +100,40 @@ def _of_module(tree: ast.Module, module: str) -> Iterator[tuple[str, Saying]]:
     }
     for function, around, call in _calls(tree, "", tree):
         for code in _codes(call, constants):
-            yield code, Saying(module, function, **_sentences(code, call, dict(_assigned(around))))
+            said = _sentences(code, call, dict(_assigned(around)))
+            for what in (said["what"],) if said["what"] else _templates(tree, around, call):
+                yield code, Saying(module, function, **{**said, "what": what})
     for definition in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         for node in ast.walk(definition):
             if isinstance(node, ast.Constant | ast.JoinedStr) and (found := SENTENCE.fullmatch(_text(node, {}))):
                 yield found[1], Saying(module, definition.name, what=found[2])
+
+
+def _templates(tree: ast.Module, around: ast.AST, call: ast.Call) -> Iterator[str]:
+    """What a code says that gets its sentence elsewhere: from callers in its module, else the name of what is said.
+
+    `refuse("no shape")` of a function refuse(what) gives no shape; a sentence that a function makes gives ⟨sentence⟩.
+    """
+    made = next((each.value for each in call.keywords if each.arg == "what"), call.args[1] if call.args[1:] else None)
+    if made is None:
+        yield "⟨what⟩"
+        return
+    given = list(_given(tree, around, made.id)) if isinstance(made, ast.Name) else []
+    yield from given or (f"⟨{name if (name := _name(made)).isidentifier() else 'what'}⟩",)
+
+
+def _given(tree: ast.Module, around: ast.AST, parameter: str) -> Iterator[str]:
+    """The texts that callers in the module give for a parameter of a function."""
+    if not isinstance(around, ast.FunctionDef):
+        return
+    names = [each.arg for each in around.args.args if each.arg != "self"]
+    for _, there, call in _calls(tree, "", tree) if parameter in names else ():
+        if _name(call.func) == around.name.strip("_"):
+            place = names.index(parameter)
+            given = next((each.value for each in call.keywords if each.arg == parameter), None)
+            node = given or (call.args[place] if len(call.args) > place else None)
+            if node is not None and (text := _text(node, dict(_assigned(there)))):
+                yield text
 
 
 def _calls(tree: ast.AST, function: str, around: ast.AST) -> Iterator[tuple[str, ast.AST, ast.Call]]:

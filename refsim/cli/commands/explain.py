@@ -7,7 +7,7 @@ import click
 from refsim.cli.delivery import answers
 from refsim.cli.names import Name
 from refsim.errors import unknown
-from refsim.render import Column, Document, Entry, Record, Table, Wording
+from refsim.render import Column, Document, Entry, Part, Record, Table, Wording
 
 if TYPE_CHECKING:
     from refsim.cli.answers.codes import Saying
@@ -22,7 +22,8 @@ def command(code: str | None) -> Document:
     """What CODE means, where it is raised, what it says, by which rule and what mends it; all codes without one.
 
     A name in angle brackets stands where a message has a value. A finding of a launch also says whether it fails a kernel
-    and how it is left out. The status of a verdict is explained too.
+    and how it is left out, and shows the smallest lines that it is found in: those that end in // wrong make the mistake,
+    those in // mended stand in their place. The status of a verdict is explained too.
 
     \b
       refsim explain race
@@ -42,9 +43,10 @@ def command(code: str | None) -> Document:
     known = sayings(code)
     if code not in known and code not in MEANING:
         raise unknown("code", code, [*sayings(), *MEANING])
-    status = (_status(code),) if code in MEANING else ()
-    raised = (_record(code), _places(known[code])) if code in known else ()
-    return Document((*status, *raised), f"code {code}")
+    parts: list[Part] = [_status(code)] if code in MEANING else []
+    if code in known:
+        parts += [_record(code), *_example(code), _places(known[code])]
+    return Document(tuple(parts), f"code {code}")
 
 
 def _status(code: str) -> Record:
@@ -78,6 +80,17 @@ def _record(code: str) -> Record:
     return Record(entries)
 
 
+def _example(code: str) -> tuple[Wording, ...]:
+    """Of a finding the smallest kernel that has it, and what mends it."""
+    from refsim.ptx.findings.examples import EXAMPLES
+
+    row = EXAMPLES.get(code)
+    if row is None:
+        return ()
+    lines = row.lines.rstrip().splitlines()
+    return (Wording((f"mended by: {row.mends}", "", *lines), {"mends": row.mends, "example": lines}, key="example"),)
+
+
 def _places(found: "tuple[Saying, ...]") -> Wording:
     """What each place says; the same sentences of several places once."""
     together: dict[tuple[str, str, str], list[str]] = {}
@@ -86,7 +99,7 @@ def _places(found: "tuple[Saying, ...]") -> Wording:
     lines: list[str] = []
     facts = []
     for (what, rule, help), places in together.items():
-        lines += ["", what or "(worded where it happens)"]
+        lines += ["", what]
         lines += [f"  {label}: {text}" for label, text in (("rule", rule), ("help", help)) if text]
         lines += [f"  said by: {', '.join(places)}"]
         facts.append({"what": what, "rule": rule, "help": help, "said_by": places})

@@ -10,7 +10,7 @@ import refsim
 from refsim.cli.answers.codes import Saying, checks, sayings
 
 ROOT = Path(refsim.__file__).parents[1]
-WORDED_OTHERWISE = {"missing-argument", "row-range", "which-instruction"}
+WORDED_OTHERWISE = {"missing-argument", "row-range", "usage", "which-instruction"}
 """By click, or by a function that raises several codes."""
 
 
