@@ -4,6 +4,7 @@ They are written before a build into docs/api, docs/errors, docs/reports and doc
 the source that raises an error, the report and the command that draws are the one place where each is said.
 """
 
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -58,9 +59,19 @@ def api() -> Iterator[tuple[str, str]]:
         "api/index.md",
         f"# API reference\n\nThe public modules; everything else may change.\n\n```{{toctree}}\n{listed}\n```\n",
     )
+    shown: set[str] = set()
     for name in MODULES:
+        module = importlib.import_module(name)
         again = "\n   :no-index:" if name == "refsim" else ""  # its names are those of the modules below
+        elsewhere = {each for each in getattr(module, "__all__", ()) if _home(getattr(module, each)) not in MODULES}
+        if name != "refsim" and (twice := sorted(elsewhere & shown)):
+            again += f"\n   :exclude-members: {', '.join(twice)}"  # of a module that is not public: shown where it came first
+        shown |= elsewhere if name != "refsim" else set()
         yield f"api/{name}.md", f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}{again}\n```\n"
+
+
+def _home(thing: object) -> str:
+    return str(getattr(thing, "__module__", ""))
 
 
 def transcripts() -> dict[str, str]:
