@@ -21,7 +21,7 @@ from refsim.campaigns.verifying import Request, part, plan_of, recorded, verdict
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel
 from refsim.testing import find_kernels, run_campaign
-from refsim.testing.verdicts import FAIL, NOT_RUN, PASS, Verdict
+from refsim.testing.verdicts import ASSUMED, FAIL, INEXACT, NOT_RUN, PASS, TIMEOUT, UNSUPPORTED, Verdict
 
 KERNELS = """
 import os
@@ -51,7 +51,7 @@ def run(launcher, problem):
     launcher.launch("add", 1, 64, [x, y, np.int32(problem.n)])
     return {"y": launcher.read(y)}
 
-PROBLEMS = st.builds(recipes.Tensor, st.integers(1, 40), st.just("f32"), st.just("bits"), st.integers(0, 99))
+PROBLEMS = st.builds(recipes.Tensor, st.integers(1, 40), st.just("f32"), st.just("bits"), st.integers(0, 1 << 40))
 KERNELS = tuple(
     Kernel(name, lambda p: {"y": p.codes() + np.uint32(3)}, PROBLEMS, run, {"y": ""},
            recipes.Tensor, corpus=(recipes.Tensor(5, "f32"),), source=CUDA.replace("LIMIT", str(limit)))
@@ -115,11 +115,11 @@ def test_further_shards_draw_other_problems_and_the_same_ones_again(tmp_path: Pa
 def test_what_is_drawn_does_not_depend_on_the_modules_that_are_loaded(tmp_path: Path) -> None:
     kernel, drawn = declared(tmp_path, "add")[0], []
     for number in range(2):
-        run_campaign(kernel, refsim.device.open("sim:eager", "sm_80"), cases=60, seed=3)
+        run_campaign(kernel, refsim.device.open("sim:eager", "sm_80"), cases=120, seed=3)
         drawn.append((tmp_path / "seen").read_text())
         (tmp_path / "seen").unlink()
         odd = tmp_path / f"odd{number}.py"
-        odd.write_text("NUMBERS = (" + ", ".join(map(str, range(1, 40))) + ", 91, 92, 93, 94)\n")
+        odd.write_text(f"NUMBERS = {tuple(range(100_000 + number, 100_300))}\n")
         module = ModuleType(odd.stem)
         module.__file__ = str(odd)
         sys.modules[odd.stem] = module
@@ -171,6 +171,18 @@ def test_a_database_that_cannot_be_reached_is_an_error(tmp_path: Path, name: str
         pytest.skip("the package redis is installed here")
     with pytest.raises(RefsimError, match=code):
         verdicts(declared(tmp_path, "add"), Request(**{**vars(REQUEST), "examples": name}), tmp_path)
+
+
+def test_the_gravest_part_is_the_verdict_of_the_whole(tmp_path: Path) -> None:
+    kernel = declared(tmp_path, "add")[0]
+    records = [dict(each) for each in run(plan_of([kernel], REQUEST), Inline(), ahead=1)["add"]]
+    for status in (ASSUMED, INEXACT, TIMEOUT, UNSUPPORTED, FAIL):
+        records[1] = {**records[1], "status": status, "finding": f"why it is {status}"}
+        whole = verdict_of(kernel, records, REQUEST, None)
+        assert (whole.status, whole.finding) == (status, f"why it is {status}")
+        records = [records[1], records[0], records[2]]
+        assert verdict_of(kernel, records, REQUEST, None).status == status
+        records = [records[1], records[0], records[2]]
 
 
 def test_devices_that_differ_are_told(tmp_path: Path) -> None:

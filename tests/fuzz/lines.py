@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 from refsim.bringup import suites
+from refsim.campaigns import bringing_up
 from refsim.cli import main
 from refsim.cli.names import Name
 from refsim.cli.registry import COMMANDS
@@ -226,6 +227,7 @@ FITTING = {
     "ElementParam": ("0,0", "7,3", "15,15"),
     "Whole": ("0", "1", "2", "4", "8", "16", "31", "1000"),
     "Positive": ("1", "0.5"),
+    "RowList": ("1", "1,2", "3,1,8"),
     "device_name": ("sim", "sim:lazy", "auto", "cuda", "sim:random"),
     "target": ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"),
     "key": ("a", "b", "x"),
@@ -276,14 +278,17 @@ FITTING = {
     "ptx files": ("k.ptx", "c.ptx"),
     "completion shell": ("bash", "zsh", "fish"),
 }
-SLOW = {"simulate": ("--seconds", "1"), "verify": ("--cases", "1")}
-NEVER = {"-h", "--clear-cache", "--rerun"}
+SLOW = {"simulate": ("--seconds", "1"), "verify": ("--cases", "1"), "explain-diff": ("--seconds", "1")}
+NEVER = {"-h", "--clear-cache", "--rerun", "--jobs", "--cluster"}
+PROGRAMS = {"run"}
+"""Commands that start a program of the user's: no odd word is to be one."""
 Leaf = tuple[tuple[str, ...], click.Command]
 
 
 def prepare(folder: Path) -> None:
     """The files that command lines name, and suites of bring-up that have no cases: each would take minutes."""
     suites.run_suites = lambda *_: iter(())
+    bringing_up.tasks_of = lambda *_: ()
     for variable in ("COLUMNS", "NO_COLOR", "_REFSIM_COMPLETE"):
         os.environ.pop(variable, None)
     os.environ["XDG_CACHE_HOME"] = str(folder.parent / "cache")
@@ -327,7 +332,8 @@ def leaves() -> tuple[Leaf, ...]:
             if found is not None:
                 yield from below((*path, name), found)
 
-    return tuple(leaf for name, listing in COMMANDS.items() for leaf in below((name,), listing.load(name)))
+    rows = [(name, listing) for name, listing in COMMANDS.items() if name not in PROGRAMS]
+    return tuple(leaf for name, listing in rows for leaf in below((name,), listing.load(name)))
 
 
 @cache
