@@ -119,7 +119,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
-    found = long(given.cases or 100_000, given.jobs) if given.trial == "long" else gpus(given.cases or 3000)
+    found = long(given.cases or 100_000, given.jobs) if given.trial == "long" else gpus(given.cases or 1000)
     given.output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
     return 0
