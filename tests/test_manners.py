@@ -14,6 +14,7 @@ COMMANDS = (
     "conformance/night.py",
     "conformance/special_functions_replay.py",
     "conformance/spread_campaign.py",
+    "tests/matrix.py",
 )
 FILES = [
     path
