@@ -42,7 +42,7 @@ class _Run:
     tries: Counter[str] = field(default_factory=Counter)
     waiting: deque[Shard] = field(default_factory=deque)
     flying: dict["Future[str]", Shard] = field(default_factory=dict)
-    error: tuple[int, RefsimError] | None = None
+    error: tuple[Shard, RefsimError] | None = None
 
     def is_behind_the_end(self, shard: Shard) -> bool:
         if self.stopped is not None and self.plan.places[shard.key] > self.stopped:
@@ -75,9 +75,10 @@ class _Run:
             self.lose(shard, lost)
             return
         except RefsimError as error:
-            place = self.plan.places[shard.key]
-            if self.error is None or place < self.error[0]:
-                self.error = place, error
+            places = self.plan.places
+            earlier = self.error is None or places[shard.key] < places[self.error[0].key]
+            if earlier and not self.is_behind_the_end(shard):
+                self.error = shard, error
             return
         if self.is_behind_the_end(shard):
             return
@@ -110,6 +111,8 @@ class _Run:
         if self.plan.stops(done.record):
             place = self.plan.places[shard.key]
             self.stopped = place if self.stopped is None else min(place, self.stopped)
+        if self.error is not None and self.is_behind_the_end(self.error[0]):
+            self.error = None  # which of the two came first is chance
         for future, flown in list(self.flying.items()):
             if self.is_behind_the_end(flown) and future.cancel():
                 del self.flying[future]

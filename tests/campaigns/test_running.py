@@ -78,6 +78,20 @@ def test_the_first_error_of_the_plan_is_the_one_that_is_raised_with_all_its_fiel
     assert error.kind is Kind.USAGE
 
 
+@pytest.mark.parametrize("is_backwards", [False, True])
+def test_an_error_behind_the_end_of_a_series_is_nobody_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_backwards: bool
+) -> None:
+    from refsim.campaigns import running
+
+    asks: dict[str, list[dict[str, Any]]] = {"a": [{}, {"ends": True}, {"fails": True}], "b": [{}]}
+    executor, waited = Backwards(), running.wait
+    if is_backwards:
+        monkeypatch.setattr(running, "wait", lambda *given, **named: (executor.drain(), waited(*given, **named))[1])
+    chosen = executor if is_backwards else Inline()
+    assert values(run(plan(tmp_path, asks), chosen)) == {"a": ["a0", "a1"], "b": ["b0"]}
+
+
 def test_every_finished_shard_is_told(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     run(plan(tmp_path, {"a": [{}, {}]}), Inline(), watch=lambda at: seen.append((at.done, at.planned)))
