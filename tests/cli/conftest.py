@@ -40,9 +40,13 @@ def refsim(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.fixture
 def kernels(tmp_path: Path) -> None:
-    """turn.ptx, whose two entries are a clean kernel with bank conflicts and one that depends on its schedule."""
+    """turn.ptx, whose two entries are a clean kernel with bank conflicts and one that depends on its schedule.
+
+    With it served.py. Only the files: where a test imported served.py, Python keeps its __pycache__ beside it.
+    """
     for file in (Path(__file__).parent / "kernels").iterdir():
-        shutil.copy(file, tmp_path)
+        if file.is_file():
+            shutil.copy(file, tmp_path)
 
 
 @pytest.fixture
