@@ -1,0 +1,140 @@
+"""docs/field-bugs.md: every bug with the command that shows it and the report that the command prints."""
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.field_bugs.catalogue import NAMINGS, ROOT, FieldBug, read_chapters
+from refsim.cli import main as refsim
+
+PAGE = ROOT / "docs" / "field-bugs.md"
+HEAD = """# Field bugs
+
+    python -m conformance.field_bugs
+
+writes this page: bugs that were reported of low-precision kernels in public, each as a small kernel or case of our own, with the
+command that shows it and what that prints, on the simulated GPU. No line of the kernels is theirs. Commands are typed at the
+root of the repository. What belongs to a run and not to a bug is left out of the reports (seconds, hashes, the recorded silicon
+behind a verdict). Lines with `-` are those of the wrong kernel, lines with `+` those of its right twin, which
+passes under the second command.
+
+Mistakes that acceptance tests of the field let through have [a page of their own](what-tolerance-hides.md), forty more stand in
+[a newcomer's kernels](newcomer.md), and [findings](findings.md) says what mends each fault.
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit code."""
+
+    text: str
+    code: int
+
+
+def said(command: str) -> Said:
+    """What `refsim ...` prints, run in this process and in the working directory."""
+    words = shlex.split(command)
+    if words[0] != "refsim":
+        raise ValueError(f"{command!r} is no command of refsim")
+    out, errors = io.StringIO(), io.StringIO()
+    width = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "132"
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+            code = refsim(words[1:])
+    finally:
+        os.environ.pop("COLUMNS")
+        if width is not None:
+            os.environ["COLUMNS"] = width
+    return Said(out.getvalue() if out.getvalue().strip() else errors.getvalue(), code)
+
+
+@contextlib.contextmanager
+def workplace(bug: FieldBug) -> Iterator[Path]:
+    """A folder that looks like the root of the repository, with the files that `made` writes."""
+    with tempfile.TemporaryDirectory(prefix="refsim-field-bugs-") as name, contextlib.chdir(name):
+        for folder in ("conformance", "gpu"):
+            Path(folder).symlink_to(ROOT / folder)
+        if bug.made:
+            Path("make_files.py").write_text(bug.made, "utf-8")
+            runpy.run_path("make_files.py")
+        yield Path(name)
+
+
+def report(text: str) -> list[str]:
+    """The part of an answer that is of the bug: of a verdict what stands from its first line to the problem."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    begins = [at for at, line in enumerate(lines) if re.match(r"(fail|pass|error)\s+\S+ on ", line)]
+    if begins:
+        ends = [at for at, line in enumerate(lines) if line.startswith(("repeat ", "over all cases "))]
+        lines = lines[begins[0] : min([at for at in ends if at > begins[0]], default=len(lines))]
+        lines = lines[: lines.index("")] if "" in lines else lines
+    return [re.sub(r", \d+\.\d s,", ",", line) for line in lines]
+
+
+def first_words(text: str) -> str:
+    """The line of an answer that says whether all is right."""
+    lines = report(text)
+    for line in lines:
+        if passed := re.match(r"pass +\S+ +(\d+) +", line):
+            return f"pass: {passed[1]} cases, every bit equal, no finding"
+        if re.match(r"findings +0$|(equal|explained)\b", line):
+            return " ".join(line.split())
+    return " ".join(lines[0].split()) if lines else ""
+
+
+def section(bug: FieldBug) -> str:
+    """The part of the page that is one bug's."""
+    with workplace(bug):
+        wrong = said(bug.command)
+        right = said(bug.twin) if bug.twin else None
+    parts = [f"### {bug.title}", "", f"<!-- {bug.id} -->", " ".join(bug.field.split()), ""]
+    parts += [f"Reported: {'; '.join(bug.reports)}. refsim says {NAMINGS[bug.named]}.", ""]
+    if bug.kernel:
+        parts += [f"[`{bug.kernel}`](../{bug.kernel})", ""]
+        parts += [*indented(bug.changed()), ""] if bug.changed() else []
+    if bug.made:
+        parts += [*indented(bug.made.strip().splitlines()), ""]
+    parts += [*indented([f"$ {bug.command}", *report(wrong.text)]), ""]
+    if right:
+        parts += [*indented([f"$ {bug.twin}", first_words(right.text)]), ""]
+    if bug.said:
+        parts += [" ".join(bug.said.split()), ""]
+    return "\n".join(parts)
+
+
+def indented(lines: list[str]) -> list[str]:
+    return [f"    {line}".rstrip() for line in lines]
+
+
+def sections_of(page: str) -> dict[str, str]:
+    """The sections that a page has, by the bugs they are of."""
+    parts = re.split(r"^(?=##)", page, flags=re.MULTILINE)
+    return {
+        found[1]: part.rstrip("\n") + "\n"
+        for part in parts
+        if (found := re.search(r"^<!-- (\S+) -->$", part, re.MULTILINE))
+    }
+
+
+def page(sections: dict[str, str]) -> str:
+    """The page of these sections, chapter by chapter, with a table in front."""
+    chapters = read_chapters()
+    bugs = [bug for _, each in chapters for bug in each]
+    counts = Counter(bug.named for bug in bugs)
+    parts = [HEAD, f"| says | refsim says, of {len(bugs)} | bugs |", "|---|---|---:|"]
+    parts += [f"| {named} | {what} | {counts[named]} |" for named, what in NAMINGS.items()]
+    parts += ["", "| bug | reported | says |", "|---|---|---|"]
+    parts += [f"| {bug.title} | {'; '.join(bug.reports)} | {bug.named} |" for bug in bugs]
+    for chapter, each in chapters:
+        parts += ["", f"## {chapter}", ""]
+        parts.append("\n".join(sections[bug.id] for bug in each).rstrip("\n"))
+    return "\n".join(parts).rstrip("\n") + "\n"

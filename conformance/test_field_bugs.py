@@ -1,0 +1,56 @@
+"""The page of field bugs is of its catalogue: every bug is shown with what must be said of it, and its right twin passes.
+
+Three of them are run in every run; `ci` runs each anew and holds the whole page to what is printed then.
+"""
+
+import pytest
+
+from conformance.field_bugs.catalogue import NAMINGS, ROOT, read_bugs
+from conformance.field_bugs.page import PAGE, first_words, page, report, said, section, sections_of, workplace
+
+BUGS = {bug.id: bug for bug in read_bugs()}
+OFTEN = ("partial_rows",)
+
+
+def test_the_page_is_of_the_catalogue() -> None:
+    text = PAGE.read_text("utf-8")
+    assert sections_of(text).keys() == BUGS.keys()
+    assert page(sections_of(text)) == text, "python -m conformance.field_bugs writes it anew"
+
+
+@pytest.mark.parametrize("id", BUGS)
+def test_the_page_shows_what_is_said_and_that_the_twin_passes(id: str) -> None:
+    bug, shown = BUGS[id], sections_of(PAGE.read_text("utf-8"))[id]
+    assert bug.finds
+    assert bug.named in NAMINGS
+    assert [text for text in bug.finds if text not in " ".join(shown.split(f"$ {bug.command}\n")[1].split())] == []
+    assert bug.twin or bug.named in ("refused", "right")
+    if bug.twin:
+        words = shown.split(f"$ {bug.twin}\n")[1].split("\n")[0].strip()
+        assert words.startswith(("pass: ", "findings 0", "equal"))
+    if bug.kernel.endswith(".cu"):
+        assert (ROOT / bug.kernel).is_file()
+        assert {line[0] for line in bug.changed()} >= {"+"}
+
+
+@pytest.mark.parametrize(
+    "id",
+    [id if id in OFTEN else pytest.param(id, marks=pytest.mark.ci("others are run in every run")) for id in BUGS],
+)
+def test_the_report_is_printed_and_the_twin_passes(id: str) -> None:
+    bug = BUGS[id]
+    with workplace(bug):
+        wrong = said(bug.command)
+        assert wrong.code != 0 or bug.named == "right", wrong.text
+        printed = " ".join(" ".join(report(wrong.text)).split())
+        assert [text for text in bug.finds if text not in printed] == []
+        if bug.twin:
+            right = said(bug.twin)
+            assert right.code == 0, right.text
+            assert first_words(right.text)
+
+
+@pytest.mark.ci("each report is run, and the page's text held to the catalogue, in smaller profiles")
+@pytest.mark.parametrize("id", BUGS)
+def test_a_section_is_what_is_printed_now(id: str) -> None:
+    assert sections_of(PAGE.read_text("utf-8"))[id].rstrip() == section(BUGS[id]).rstrip()
