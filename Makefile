@@ -1,7 +1,7 @@
 # make check                                what every change must pass
 # make mutants [JOBS=4]                     single edits of the source: the tests that are named for each must refuse it
 # make mutants AREA=ptx/checks              one area, one topic or one edit
-# make mutants RESUME=build/mutants.jsonl   verdicts are kept there, and those that stand there are not asked for again
+# make mutants JOURNAL=build/mutants.db     finished edits are kept there; the same command goes on where it was ended
 # make matrix                               other Pythons, NumPys, ml_dtypes and NVRTCs, each in an environment of its own
 # make docs                                 the site in docs/_build/html: pages, API reference, codes, executed notebooks
 BIN ?= .venv/bin/
@@ -24,4 +24,4 @@ matrix:
 	$(BIN)python -m tests.matrix --page
 
 mutants:
-	$(BIN)python tests/mutants.py --jobs $(JOBS) $(if $(RESUME),--resume $(RESUME)) $(if $(AREA),$(AREA),--report conformance/reports/mutants.md)
+	$(BIN)python -m tests.mutants --jobs $(JOBS) $(if $(JOURNAL),--journal $(JOURNAL)) $(if $(AREA),$(AREA),--page)

@@ -1,14 +1,20 @@
-"""The rows of mutants.toml can be tried in this tree; `python tests/mutants.py` tries them."""
+"""The rows of mutants.toml can be tried in this tree; `python -m tests.mutants` tries them."""
 
+import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from refsim.testing.kernel_files import load_kernel_file
+import pytest
+
+from refsim.errors import RefsimError
+from tests import mutants
+from tests.draw_mutants import drawn
+from tests.mutant_trials import trial
 
 HERE = Path(__file__).parent
-tool, draw = (load_kernel_file(HERE / name) for name in ("mutants.py", "draw_mutants.py"))
-ROWS = tool.mutants()
+ROWS = mutants.mutants()
 
 
 def test_each_edit_changes_one_place_and_names_tests_that_exist() -> None:
@@ -21,7 +27,7 @@ def test_hundreds_of_mutants_have_names_of_their_own() -> None:
 
 
 def test_an_anchor_that_moved_is_named() -> None:
-    row = tool.Mutant("gone", "area", "refsim/errors.py", "no such text", "x", ("tests/no_such_test.py",))
+    row = mutants.Mutant("gone", "area", "refsim/errors.py", "no such text", "x", ("tests/no_such_test.py",))
     assert list(row.faults(HERE.parent)) == [
         "gone: 'no such text' stands 0 times in refsim/errors.py",
         "gone: there is no tests/no_such_test.py",
@@ -30,9 +36,9 @@ def test_an_anchor_that_moved_is_named() -> None:
 
 def test_the_table_counts_by_the_folder_of_the_edit_and_says_what_lives() -> None:
     names = {"a": "refsim/ptx/checks/races.py", "b": "refsim/ptx/checks/marks.py", "c": "refsim/files/npz.py"}
-    rows = [tool.Mutant(name, "topic", file, "x | y", "x & y", ("t",)) for name, file in names.items()]
+    rows = [mutants.Mutant(name, "topic", file, "x | y", "x & y", ("t",)) for name, file in names.items()]
     excused = replace(rows[1], survives="the two are equal here")
-    text = tool.table({rows[0]: "killed by t", excused: "survived", rows[2]: "killed by t"})
+    text = mutants.table({rows[0]: "killed by t", excused: "survived", rows[2]: "killed by t"})
     assert "| ptx/checks | 1 | 2 | 50.0 % | 1 | 100.0 % |" in text
     assert "| files | 1 | 1 | 100.0 % |  | 100.0 % |" in text
     assert "| all | 2 | 3 | 66.7 % | 1 | 100.0 % |" in text
@@ -42,7 +48,7 @@ def test_the_table_counts_by_the_folder_of_the_edit_and_says_what_lives() -> Non
 def test_only_the_tables_of_a_report_are_written_anew(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- tables -->\nold\n<!-- end of tables -->\nafter\n")
-    tool.renewed(page, "new")
+    mutants.renewed(page, "new")
     assert page.read_text() == "before\n<!-- tables -->\nnew\n<!-- end of tables -->\nafter\n"
 
 
@@ -51,10 +57,48 @@ def test_a_draw_is_the_same_every_time_and_offers_no_text_of_an_error(tmp_path: 
     source.write_text(
         'def f(x: "int | None" = 3) -> int:\n    if x < 4:\n        raise ValueError(5 + 6)\n    return x\n'
     )
-    edits = set(draw.drawn(source, "source.py", 99))
+    edits = set(drawn(source, "source.py", 99))
     assert edits == {
         ("if x < 4:", "if x <= 4:"),
         ("if x < 4:", "if x < 5:"),
         ('def f(x: "int | None" = 3) -> int:', 'def f(x: "int | None" = 4) -> int:'),
     }
-    assert list(draw.drawn(source, "source.py", 1)) == list(draw.drawn(source, "source.py", 1))
+    assert list(drawn(source, "source.py", 1)) == list(drawn(source, "source.py", 1))
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tree")
+    for name, text in {
+        "gpu/sums.py": "def total(x, y):\n    return x + y\n",
+        "tests/test_sums.py": "from gpu.sums import total\n\ndef test_total():\n    assert total(2, 3) == 5\n\n"
+        "def test_zero():\n    assert total(0, 0) == 0\n\ndef test_red():\n    assert total(1, 1) == 3\n",
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("test", "verdict"),
+    [
+        ("test_total", "killed by tests/test_sums.py::test_total"),
+        ("test_zero", "survived"),
+        ("test_red", "broken: tests/test_sums.py::test_red fails without the edit"),
+        ("test_none", "broken: exit code 4"),
+    ],
+)
+def test_an_edit_is_killed_by_a_test_that_passes_without_it(tree: Path, test: str, verdict: str) -> None:
+    row = mutants.Mutant("minus", "t", "gpu/sums.py", "x + y", "x - y", (f"tests/test_sums.py::{test}",))
+    (shard,) = mutants.plan_of([row], tree).shards
+    assert trial(json.loads(shard.ask)) == {"verdict": verdict}
+    assert (tree / row.file).read_text() == "def total(x, y):\n    return x + y\n"
+
+
+def test_a_tree_that_changed_is_another_campaign(tree: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(tree, tmp_path / "other")
+    plan = mutants.plan_of(mutants.mutants()[:1], other)
+    (other / "gpu/sums.py").write_text("def total(x, y):\n    return y + x\n")
+    assert mutants.plan_of(mutants.mutants()[:1], other).digest != plan.digest
+    with pytest.raises(RefsimError, match="other-sources"):
+        trial(json.loads(plan.shards[0].ask))
