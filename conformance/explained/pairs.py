@@ -157,7 +157,7 @@ SCALED: dict[str, tuple[Family, Planted]] = {
     "(P sa) sb": (Family.PROMOTION_ORDER, lambda p: p.promoted("a")),
     "(P sb) sa": (Family.PROMOTION_ORDER, lambda p: p.promoted("b")),
     "mul and add": (Family.CONTRACTION, lambda p: p.promoted(fused=False)),
-    "(P sa) sb, mul and add": (Family.CONTRACTION, lambda p: p.promoted("a", fused=False)),
+    "(P sa) sb, mul and add": (Family.PROMOTION, lambda p: p.promoted("a", fused=False)),
     "scaled split 2": (Family.SPLIT_K, lambda p: p.promoted(splits=2)),
     "scales of A by columns": (
         Family.SCALE_LAYOUT,

@@ -94,10 +94,14 @@ def _of_rows(rows: list[tuple[Profile, int]]) -> Adder:
 
 @dataclass(frozen=True)
 class Promotion:
-    """How the sum of a block meets its scales and the total: `meet(sum, scale a, scale b, total)`, all float32."""
+    """How the sum of a block meets its scales and the total: `meet(sum, scale a, scale b, total)`, all float32.
+
+    `order` is that of the factors; what is not `is_fused` is a product that is rounded, and then a sum.
+    """
 
     name: str
-    family: Family
+    order: str
+    is_fused: bool
     meet: Callable[[Floats, Floats, Floats, Floats], Floats]
     source: Source
 
@@ -119,13 +123,19 @@ _SAID = {
     "a_then_b": TRANSFORMER_ENGINE["blockwise_fp8_gemm_reference"],
     "b_then_a": TRANSFORMER_ENGINE["blockwise_fp8_gemm_reference"],
 }
-FUSED = tuple(
-    Promotion(f"{_WORDS[name]}, by fma", Family.PROMOTION_ORDER, meet, _SAID[name]) for name, meet in PROMOTIONS.items()
-)
+FUSED = tuple(Promotion(f"{_WORDS[name]}, by fma", name, True, meet, _SAID[name]) for name, meet in PROMOTIONS.items())
 APART = tuple(
-    Promotion(f"{_WORDS[name]}, by mul and add", Family.CONTRACTION, _apart(name), _SAID[name]) for name in PROMOTIONS
+    Promotion(f"{_WORDS[name]}, by mul and add", name, False, _apart(name), _SAID[name]) for name in PROMOTIONS
 )
 PROMOTION_ROWS = (*FUSED, *APART)
+
+
+def _promoted_otherwise(had: Promotion, row: Promotion) -> str:
+    """What tells two promotions apart: the order of their factors, the fma, or both."""
+    if had.order == row.order:
+        return Family.CONTRACTION
+    return Family.PROMOTION_ORDER if had.is_fused == row.is_fused else Family.PROMOTION
+
 
 # ---- in how many ranges --------------------------------------------------------------------------------------------------
 
@@ -199,7 +209,7 @@ def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled:
         yield Cause(Family.REDUCTION_ORDER, says, "descends", descends, MMA_SIM["chains"], 2)
     if is_scaled:
         for row in PROMOTION_ROWS:
-            yield Cause(row.family, row.name, "promotion", row, row.source)
+            yield Cause(Family.PROMOTION_ORDER, row.name, "promotion", row, row.source, families=_promoted_otherwise)
 
 
 def narrowed(partials: Floats, format: Format) -> Floats:

@@ -15,6 +15,7 @@ from refsim.formats import Format
 from refsim.sources import PTX
 
 LEAST = 4
+LEAST_UNWRITTEN = 64
 TILES = (256, 128, 64, 32, 16, 8, 4)
 _FAMILIES = {
     "NaN dropped": Family.NAN,
@@ -41,6 +42,7 @@ def between_outputs(
             tried.whole += _by_readings(one, other, format) + _tails(one, other)
         found.append((made, tried, subject))
     fitting = [each for each in found if each[1].whole]
+    fitting.sort(key=lambda each: _is_loose(each[1].whole[0]))
     differing = found[0][1].differing
     if differing < LEAST:
         fitting = []
@@ -63,7 +65,13 @@ def between_outputs(
         words if made == "A" else "",
         words if made == "B" else "",
         _apart(subject, named),
+        made=made,
     )
+
+
+def _is_loose(named: Named) -> bool:
+    """Whether it leaves open which values stand for those that are gone, as a NaN may be any number elsewhere."""
+    return any(cause.family == Family.NAN for cause in named.causes)
 
 
 def _plain(whole: list[Named]) -> list[Named]:
@@ -91,7 +99,10 @@ def _cause(reading: Misreading) -> Cause:
 
 
 def _tails(got: Codes, want: Codes) -> list[Named]:
-    """Elements behind the last whole tile of rows, columns or the array that hold one code, and all that differs is there."""
+    """The last elements, rows or columns hold one code, and all that differs is there.
+
+    Behind the last whole tile that is how a kernel ends too early; elsewhere it takes more elements to be no chance.
+    """
     flat: list[tuple[str, Any, Any]] = [("elements", got.reshape(-1), want.reshape(-1))]
     if got.ndim == 2:
         flat += [("columns", got.T, want.T), ("rows", got, want)]
@@ -99,12 +110,14 @@ def _tails(got: Codes, want: Codes) -> list[Named]:
         lines = np.flatnonzero((have != right).reshape(len(have), -1).any(axis=1))
         if lines.size == 0:
             continue
-        for tile in TILES:
-            begin = len(have) // tile * tile
-            if begin == len(have) or begin == 0 or lines[0] < begin:
+        begins = {len(have) // tile * tile: f", which fill no {tile}," for tile in reversed(TILES) if len(have) % tile}
+        if have[lines[0] :].size >= LEAST_UNWRITTEN:
+            begins.setdefault(int(lines[0]), "")
+        for begin, which in sorted(begins.items()):
+            if begin == 0 or lines[0] < begin:
                 continue
             if (have[begin:] == have[begin:].reshape(-1)[0]).all():
-                says = f"the last {len(have) - begin} {what}, which fill no {tile}, hold one code: nobody wrote them"
+                says = f"the last {len(have) - begin} {what}{which} hold one code: nobody wrote them"
                 cause = Cause(Family.TAIL, says, "", None, PTX["st: guarded by a bound"])
                 return [Named((cause,), int((got != want).sum()), is_whole=True)]
     return []

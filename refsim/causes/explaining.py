@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from refsim.typed_arrays import format_held, with_format
 
 LEAST_DIFFERING, LEAST_ELEMENTS = 4, 256  # with less of both a cause may fit by chance
 STAGES = 32
+SHARES = 0.35, 0.7, 0.85, 0.93
+"""Of the time: until when each step ends that looks for the plans of two outputs; what is left is for their codes alone."""
 Report = Callable[[str, int, int], None]
 
 
@@ -89,28 +91,43 @@ class _Question:
     report: Report | None
 
     def of_subject(self, subject: Explained[Any], at: tuple[int, int] | None) -> DiffExplanation:
-        """The difference between plans: B's is looked for first, A's from there on."""
+        """The difference between plans: what one side has is looked for, and from there what the other one does otherwise."""
         start = subject.usual
         if self.want is None:
-            found = self._search(subject, start, self.got, None)
-            return self._said(subject, start, found, at)
-        anchor = self._plan_of(subject, start, self.want)
-        if anchor is not None:
-            found = self._search(subject, anchor, self.got, self.want)
-            return self._said(subject, anchor, found, at)
-        other = self._plan_of(subject, start, self.got)
+            return self._said(subject, start, self._search(subject, start, self.got, None), "A", at)
+        sides = [("A", self.got, self.want), ("B", self.want, self.got)]
+        if self._is_usual(subject, self.got):
+            sides.reverse()  # then B alone has done something otherwise, and its causes are known by their own names
+        said, other_is = None, ""
+        ends = self._ends()
+        for (made, one, other), known_by, end in zip(sides, ends[::2], ends[1::2], strict=True):
+            anchor = self._plan_of(subject, start, other, known_by)
+            if anchor is None:
+                continue
+            found = self._search(subject, anchor, one, other, end)
+            if found.whole:
+                return self._said(subject, anchor, found, made, at)
+            if said is None:
+                said = self._said(subject, anchor, found, made, at)
+            else:
+                other_is = subject.described(anchor)
         alone = between_outputs(self.got, self.want, self.format, self.deadline, self.report)
-        if alone.outcome is DiffOutcome.EXPLAINED or other is None:
+        if said is None or alone.named:
             return alone
-        words = subject.described(other)
-        return DiffExplanation(
-            alone.outcome, alone.differing, alone.judged, alone.size, (), alone.parts, alone.excluded, a_is=words
-        )
+        return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
 
-    def _plan_of(self, subject: Explained[Any], start: Any, output: Codes) -> Any:
-        """The plan that reproduces an output; None where there is none in half of the time that is left."""
-        half = time.process_time() + (self.deadline - time.process_time()) / 2
-        found = CauseSearch(subject, start, output, half, report=self.report).run()
+    def _is_usual(self, subject: Explained[Any], output: Codes) -> bool:
+        made = CauseSearch(subject, subject.usual, output, self.deadline)
+        return made.holds(subject.usual)
+
+    def _ends(self) -> list[float]:
+        """Until when the plan of one side is looked for, and the other side from there; then the same with sides exchanged."""
+        now = time.process_time()
+        return [now + share * (self.deadline - now) for share in SHARES]
+
+    def _plan_of(self, subject: Explained[Any], start: Any, output: Codes, end: float) -> Any:
+        """The plan that reproduces an output; None where there is none in the time."""
+        found = CauseSearch(subject, start, output, end, report=self.report).run()
         if found.is_equal:
             return start
         plan = start
@@ -118,10 +135,15 @@ class _Question:
             plan = cause.of(plan)
         return plan if found.whole else None
 
-    def _search(self, subject: Explained[Any], start: Any, got: Codes, want: Codes | None) -> Found:
-        return CauseSearch(subject, start, got, self.deadline, want, self.report).run()
+    def _search(
+        self, subject: Explained[Any], start: Any, got: Codes, want: Codes | None, end: float | None = None
+    ) -> Found:
+        return CauseSearch(subject, start, got, end or self.deadline, want, self.report).run()
 
-    def _said(self, subject: Explained[Any], start: Any, found: Found, at: tuple[int, int] | None) -> DiffExplanation:
+    def _said(
+        self, subject: Explained[Any], start: Any, found: Found, made: str, at: tuple[int, int] | None
+    ) -> DiffExplanation:
+        """What was found of the output `made`, "A" or "B", from the plan of the other one on."""
         size = self.got.size
         if found.is_equal:
             return DiffExplanation(DiffOutcome.EQUAL, 0, found.judged, size, a_is=subject.described(start))
@@ -140,6 +162,9 @@ class _Question:
             for cause in each.causes:
                 plan = cause.of(plan)
             plans.insert(0, plan)
+        words = [subject.described(plans[0]) if named else "", subject.described(start)]
+        if made == "B":
+            plans, words = plans[::-1], words[::-1]
         element, stages = _stages(subject, plans, self.got, self.want, at) if named else (None, ())
         return DiffExplanation(
             outcome,
@@ -152,11 +177,12 @@ class _Question:
             tuple(found.unseen),
             found.pairs,
             found.untried,
-            subject.described(plans[0]) if named else "",
-            subject.described(start),
+            words[0],
+            words[1],
             told_apart(subject, start, named),
             element,
             stages,
+            made,
         )
 
 

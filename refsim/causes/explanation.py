@@ -31,10 +31,11 @@ class SumsSoFar:
 class DiffExplanation:
     """What makes output A differ from B, the second one or what is usual.
 
-    `named` are causes, or two together, each of which turns B into A in every bit: several are alike on this data, and `apart`
-    says on which problem they are not. `parts` put some differing elements right and break none. `excluded` were refuted,
-    `unseen` change nothing here, so that nothing is known of them; `untried` were left when the time was over. `judged` of
-    `size` elements were computed. `a_is` and `b_is` say how each is computed, "" where nobody knows.
+    `named` are causes, or two together, each of which turns the one into the other in every bit: several are alike on this data,
+    and `apart` says on which problem they are not; `made` is the output that they make of the other one. `parts` put some
+    differing elements right and break none. `excluded` were refuted, `unseen` change nothing here, so that nothing is known of
+    them; `untried` were left when the time was over. `judged` of `size` elements were computed. `a_is` and `b_is` say how each
+    is computed, "" where nobody knows.
     """
 
     outcome: DiffOutcome
@@ -52,6 +53,7 @@ class DiffExplanation:
     apart: tuple[str, ...] = ()
     element: tuple[int, int] | None = None
     stages: tuple[SumsSoFar, ...] = ()
+    made: str = "A"
 
     def lines(self) -> list[str]:
         """The answer as text, the verdict first."""
@@ -62,7 +64,8 @@ class DiffExplanation:
             by_family.setdefault(tuple(str(cause.family) for cause in each.causes), []).append(each)
         for alike in by_family.values():
             more = f"; {len(alike) - 1} more of the kind" if len(alike) > 1 else ""
-            found.append(f"cause  {alike[0]}; reproduces every bit{more}")
+            of = "" if self.made == "A" else f" of {self.made}"
+            found.append(f"cause  {alike[0]}; reproduces every bit{of}{more}")
         found += [f"apart  {text}" for text in self.apart]
         for each in self.parts:
             share = 100 * each.repaired / max(1, self.differing)
@@ -91,6 +94,7 @@ class DiffExplanation:
             "size": self.size,
             "a_is": self.a_is,
             "b_is": self.b_is,
+            "made": self.made,
             "named": [_of_named(each) for each in self.named],
             "parts": [_of_named(each) for each in self.parts],
             "excluded": [_of_cause(each) for each in self.excluded],

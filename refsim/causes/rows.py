@@ -1,6 +1,6 @@
 """A cause as a row: which choice of a computation it changes, and to what; families of causes that users tell apart."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -27,6 +27,7 @@ class Family(StrEnum):
     REDUCTION_ORDER = "reduction order"
     PROMOTION_ORDER = "promotion order"
     CONTRACTION = "contraction"
+    PROMOTION = "promotion order and contraction"
     SCALE_RULE = "scale rule"
     SCALE_LAYOUT = "scale layout"
     FNUZ = "FN / FNUZ"
@@ -48,7 +49,8 @@ class Family(StrEnum):
 class Cause:
     """One choice of a plan, of a Family: `aspect` is the field of the plan, `value` what it becomes.
 
-    `rank`: cheap and usual ones first.
+    `rank`: cheap and usual ones first. `families`: what a choice of several parts is called, by the choice that was made
+    before and this one.
     """
 
     family: str
@@ -57,6 +59,15 @@ class Cause:
     value: Any
     source: Source
     rank: int = 1
+    families: Callable[[Any, Any], str] | None = None
+
+    def seen_from(self, had: "Cause | None") -> "Cause":
+        """The cause as it is called where a plan has made the choice `had`: to undo a choice is of the family of that choice."""
+        if had is None:
+            return self
+        if self.families is not None:
+            return replace(self, family=self.families(had.value, self.value))
+        return replace(self, family=had.family) if self.rank == 0 < had.rank else self
 
     def of(self, plan: PlanT) -> PlanT:
         """The plan with this choice made."""

@@ -80,7 +80,9 @@ class CauseSearch(Generic[PlanT]):
         if not self.found.differing:
             return self.found
         sample = self._sample(wrong)
-        singles = [cause for cause in self.subject.causes() if not cause.is_made(self.start)]
+        causes = self.subject.causes()
+        had = {cause.aspect: cause for cause in causes if cause.is_made(self.start)}
+        singles = [cause.seen_from(had.get(cause.aspect)) for cause in causes if not cause.is_made(self.start)]
         singles.sort(key=lambda cause: cause.rank)
         partial = self._singles(singles, sample)
         if not self.found.whole:
@@ -180,10 +182,14 @@ class CauseSearch(Generic[PlanT]):
         assert codes is not None
         return codes if sample is None else codes[sample[0]][:, sample[1]]
 
+    def holds(self, plan: PlanT) -> bool:
+        """Whether a plan gives the output in every bit."""
+        return self._holds(plan, self.got)
+
     def _holds(self, plan: PlanT, got: Codes) -> bool:
         """Whether a plan reproduces every bit that is judged."""
         made, rows = self._computed(plan, got)
-        return bool((made[:rows] == got[:rows]).all()) and rows >= min(self.rows, len(got))
+        return bool((made[:rows] == got[:rows]).all()) and rows >= min(self.rows or len(got), len(got))
 
     def _computed(self, plan: PlanT, got: Codes | None = None) -> tuple[Codes, int]:
         """What a plan gives, and how many of its rows the time allowed; with `got` no further than the first difference."""

@@ -7,7 +7,7 @@ import pytest
 
 from conformance.explained import arithmetic as own
 from conformance.explained.pairs import Problem, alone, equal, held_out, with_operands, with_quantiser, with_values
-from conformance.explained.trials import asked
+from conformance.explained.trials import asked, is_right
 from refsim.causes import DiffOutcome, Family, ProductOperands, explain_diff
 from refsim.errors import RefsimError
 
@@ -108,6 +108,66 @@ def test_a_tail_is_all_that_differs():
     wrong = pair.got.copy()
     wrong[5, 5] ^= 0x40
     assert not explain_diff(wrong, pair.want, pair.format, seconds=1).named
+
+
+def test_a_tail_is_seen_beside_operands_and_before_a_whole_tile():
+    """The last columns of a whole tile, in an output that is else what the operands give; either side."""
+    problem = Problem.drawn(5, SHAPE)
+    right = own.hopper(problem.a, problem.b)
+    unwritten = right.copy()
+    unwritten[:, -8:] = np.float32(np.nan)
+    for one, other, made in ((unwritten, right, "A"), (right, unwritten, "B")):
+        found = explain_diff(one, other, operands=problem.operands(), seconds=0.1)
+        assert ([each.causes[0].family for each in found.named], found.made) == ([Family.TAIL], made)
+    unwritten[0, -9] = 0  # one wrong element elsewhere is no tail
+    assert not explain_diff(unwritten, right, operands=problem.operands(), seconds=0.1).named
+
+
+TURNED = (
+    "(P sa) sb, mul and add",
+    "output swizzled",
+    *(pytest.param(name, marks=LATER) for name in ("A as FNUZ", "B swizzled", "mul and add", "split 2")),
+)
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_a_cause_has_its_name_on_either_side(name):
+    """The same pair with its outputs exchanged: the cause that B then has is called the same, and the sums are B's."""
+    [pair] = with_operands(1, (10, 16, 256), {name})
+    found = explain_diff(pair.want, pair.got, pair.format, operands=pair.operands, seconds=3)
+    assert found.made == "B"
+    assert is_right(pair, found, {"+".join(str(cause.family) for cause in each.causes) for each in found.named})
+    once = explain_diff(pair.got, pair.want, pair.format, operands=pair.operands, seconds=3)
+    assert (once.a_is, once.b_is) == (found.b_is, found.a_is)
+    assert [(each.code_a, each.code_b) for each in once.stages] == [(each.code_b, each.code_a) for each in found.stages]
+
+
+def test_what_both_have_done_otherwise_is_no_cause():
+    """Both add and multiply apart; one of them in another order of the factors: no contraction, whatever is usual."""
+    problem = Problem.drawn(2, (10, 16, 256))
+    mine, theirs = problem.promoted("a", fused=False), problem.promoted(fused=False)
+    found = explain_diff(mine, theirs, operands=problem.operands(scaled=True), seconds=3)
+    assert {cause.family for each in found.named for cause in each.causes} == {Family.PROMOTION_ORDER}
+
+
+def test_what_one_has_left_out_has_the_name_of_what_the_other_did():
+    """Both cut off, one of them swizzled too: neither is usual, and to lie in place is no transpose."""
+    x = np.random.default_rng(3).normal(0, 1, (32, 64)).astype(np.float32)
+    cut = own.bf16(x, "zero")
+    row, chunk = np.ogrid[:32, :8]
+    swizzled = cut.reshape(32, 8, 8)[row, chunk ^ row % 8].reshape(cut.shape)
+    for one, other in ((cut, swizzled), (swizzled, cut)):
+        found = explain_diff(one, other, "bf16", values=x)
+        assert {cause.family for each in found.named for cause in each.causes} == {Family.SWIZZLE}
+
+
+def test_values_alone_say_what_was_flushed():
+    x = np.arange(1, 257, dtype=np.float32).reshape(16, 16) * np.float32(2**-11)
+    codes = own.e4m3(x)
+    flushed = np.where(codes < 0x08, 0, codes).astype(np.uint8)
+    found = explain_diff(flushed, format="e4m3", values=x)
+    assert [each.causes[0].family for each in found.named] == [Family.FLUSHED]
+    assert found.a_is == "rounded nearest-even, subnormals flushed"
 
 
 def test_few_elements_are_too_little():
