@@ -70,6 +70,7 @@ SECTIONS: dict[str, dict[str, Listing]] = {
         "order": Listing(
             "refsim.cli.commands.order:command", "In which order a kernel adds, and whether its batch counts."
         ),
+        "blame": Listing("refsim.cli.commands.blame:command", "Whether ptxas, the model or a race makes bits differ."),
         "bringup": Listing(
             "refsim.cli.commands.bringup:command", "Whether a GPU does what the model says, suite by suite."
         ),

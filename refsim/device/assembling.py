@@ -1,6 +1,7 @@
 """PTX to cubin by ptxas: the one that came with the text's producer, or the usual one; outputs cached by content."""
 
 import hashlib
+import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -9,10 +10,13 @@ from pathlib import Path
 from refsim.device import cache
 from refsim.device.compiler_logs import refused
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.machine.assemblers import Assembler, assembler_for, assemblers, ptx_version
+from refsim.ptx.machine.assemblers import Assembler, Version, assembler_for, assemblers, ptx_version
 from refsim.render.cards import Card, Facts
 
-FLAGS = ("--opt-level=3", "--fmad=true", "--generate-line-info")
+FLAGS = ("--fmad=true", "--generate-line-info")
+OPT_LEVELS = (0, 1, 2, 3)
+"""What ptxas takes for --opt-level; a verdict's cubins are of the last."""
+_REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,6 +24,7 @@ class Cubin(Card):
     """Machine code for one target: `image` is the ELF file a driver loads, `ptx_sha256` what it came from.
 
     `assembler` is "ptxas 12.9.86"; `assembler_from` what brought it: "nvidia-cuda-nvcc 13.0.88", "triton 3.9.0", "PATH".
+    `registers` is the most that an entry of it uses, None where nobody asked.
     """
 
     image: bytes
@@ -29,6 +34,7 @@ class Cubin(Card):
     flags: tuple[str, ...]
     assembler: str
     assembler_from: str = ""
+    registers: int | None = None
 
     def _line(self) -> str:
         return f"{self.target}, {len(self.image)} bytes, {self.assembler}, sha256 {self.sha256[:12]}"
@@ -42,9 +48,33 @@ class Cubin(Card):
 def assembled(text: str, target: str) -> Cubin:
     """The cubin of a PTX text; RefsimError `assembler-missing`, `assembler-too-old` or `assemble-error`."""
     assembler = required_assembler(text)
-    flags = (f"--gpu-name={target}", *FLAGS)
+    flags = _flags(target, OPT_LEVELS[-1])
     key = cache.digest("cubin", text, *flags, str(assembler))
-    image = cache.entry("cubin", key, lambda: _run(assembler.program, text, flags))
+    image = cache.entry("cubin", key, lambda: _run(assembler.program, text, flags)[0])
+    return _cubin(image, text, target, flags, assembler)
+
+
+def assembled_by(assembler: Assembler, text: str, target: str, level: int) -> Cubin:
+    """The cubin that one ptxas makes of a PTX text at one of OPT_LEVELS, made anew each time, with its registers.
+
+    RefsimError `assembler-too-old` where the text is newer than what it reads, `assemble-error` for what it refuses.
+    """
+    wanted = ptx_version(text) or (0, 0)
+    if wanted > assembler.reads:
+        raise _too_old(wanted, "which it does not read", (assembler,))
+    flags = (*_flags(target, level), "--verbose")
+    image, log = _run(assembler.program, text, flags)
+    registers = max(map(int, _REGISTERS.findall(log)), default=None)
+    return _cubin(image, text, target, flags, assembler, registers)
+
+
+def _flags(target: str, level: int) -> tuple[str, ...]:
+    return (f"--gpu-name={target}", f"--opt-level={level}", *FLAGS)
+
+
+def _cubin(
+    image: bytes, text: str, target: str, flags: tuple[str, ...], assembler: Assembler, registers: int | None = None
+) -> Cubin:
     return Cubin(
         image,
         hashlib.sha256(image).hexdigest(),
@@ -53,6 +83,7 @@ def assembled(text: str, target: str) -> Cubin:
         flags,
         str(assembler),
         assembler.origin,
+        registers,
     )
 
 
@@ -69,19 +100,23 @@ def required_assembler(text: str) -> Assembler:
             help="pip install 'nvidia-cuda-nvcc==13.0.*', which refsim[gpu] brings",
             kind=Kind.MISSING,
         )
-    major, minor = ptx_version(text) or (0, 0)
+    raise _too_old(ptx_version(text) or (0, 0), "which no ptxas here reads", here)
+
+
+def _too_old(wanted: Version, who: str, here: tuple[Assembler, ...]) -> RefsimError:
+    major, minor = wanted
     read = ", ".join(f"{row} ({row.origin}) to {row.reads[0]}.{row.reads[1]}" for row in here)
-    raise RefsimError(
+    return RefsimError(
         "assembler-too-old",
-        f"the text is PTX {major}.{minor}, which no ptxas here reads: {read}",
+        f"the text is PTX {major}.{minor}, {who}: {read}",
         rule="a ptxas reads PTX up to the version of its CUDA release",
         help=f"pip install 'nvidia-cuda-nvcc=={major + 4}.{minor}.*'",
         kind=Kind.MISSING,
     )
 
 
-def _run(program: str, text: str, flags: tuple[str, ...]) -> bytes:
-    """Fixed file names, because the image repeats them."""
+def _run(program: str, text: str, flags: tuple[str, ...]) -> tuple[bytes, str]:
+    """The image and what was said beside it. Fixed file names, because the image repeats them."""
     with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
         (Path(directory) / "kernel.ptx").write_text(text, encoding="utf-8", newline="\n")
         answer = subprocess.run(
@@ -93,4 +128,4 @@ def _run(program: str, text: str, flags: tuple[str, ...]) -> bytes:
         )
         if answer.returncode != 0:
             raise refused("assemble-error", "ptxas refused the PTX", answer.stderr or answer.stdout, flags)
-        return (Path(directory) / "kernel.cubin").read_bytes()
+        return (Path(directory) / "kernel.cubin").read_bytes(), answer.stderr + answer.stdout

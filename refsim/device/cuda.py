@@ -97,6 +97,12 @@ class CudaDevice(Card):
         with self._running(lambda: self._module(image, text, source)) as launcher:
             yield launcher
 
+    @contextmanager
+    def loaded_cubin(self, cubin: bytes, text: str, source: str) -> Iterator[CudaLauncher]:
+        """A launcher over machine code as it is; `text` is the PTX that it is taken for: its entries and their parameters."""
+        with self._running(lambda: LoadedModule(self.driver, cubin, text, self.target, source)) as launcher:
+            yield launcher
+
     def _image(self, text: str) -> tuple[bytes, dict[str, str]]:
         """What the driver loads, with facts for a verdict: the cubin by ptxas, or without a ptxas the PTX itself.
 

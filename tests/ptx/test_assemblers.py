@@ -27,7 +27,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> None:
     of_wheel = {wheel: [versions[each] for each in names] for wheel, names in wheels.items()}
     monkeypatch.setattr(assemblers, "programs_of_wheel", lambda wheel: of_wheel.get(wheel, []))
     monkeypatch.setattr(assemblers, "places", lambda: ())
-    monkeypatch.setattr(assemblers, "_known", known)
+    monkeypatch.setattr(assemblers, "assembler_at", known)
 
 
 @pytest.mark.parametrize(

@@ -89,10 +89,11 @@ def _working(found: Iterable[tuple[str, str]]) -> Iterator[Assembler]:
     first: dict[str, tuple[str, str]] = {}
     for program, origin in found:
         first.setdefault(os.path.realpath(program), (program, origin))
-    return (row for program, origin in first.values() if (row := _known(program, origin)) is not None)
+    return (row for program, origin in first.values() if (row := assembler_at(program, origin)) is not None)
 
 
-def _known(program: str, origin: str) -> Assembler | None:
+def assembler_at(program: str, origin: str) -> Assembler | None:
+    """The ptxas that a path names, by what it says of itself; None for what does not run or is none."""
     release = _release(program)
     return Assembler(program, release, newest_read(release), origin) if release else None
 

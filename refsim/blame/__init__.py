@@ -1,0 +1,43 @@
+"""Who is to blame where a kernel's bits are not the simulator's: ptxas, the model, a race, or arithmetic that PTX leaves open.
+
+The simulator executes the PTX; each ptxas makes machine code of that very PTX at each level of optimisation; a GPU runs it.
+"""
+
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "Blame",
+    "BlameSubject",
+    "Build",
+    "BuiltBy",
+    "GivenCubin",
+    "GivenLaunch",
+    "Shrunk",
+    "Silicon",
+    "builds_of",
+    "examined",
+    "of_kernel",
+    "of_launch",
+    "shrunk",
+]
+
+if TYPE_CHECKING:
+    from refsim.blame.builds import Build, BuiltBy, GivenCubin, builds_of
+    from refsim.blame.examining import Blame, examined
+    from refsim.blame.running import Silicon
+    from refsim.blame.shrinking import Shrunk, shrunk
+    from refsim.blame.subjects import BlameSubject, GivenLaunch, of_kernel, of_launch
+else:
+    from refsim.lazy import exports
+
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "refsim.blame.builds": ("Build", "BuiltBy", "GivenCubin", "builds_of"),
+            "refsim.blame.examining": ("Blame", "examined"),
+            "refsim.blame.running": ("Silicon",),
+            "refsim.blame.shrinking": ("Shrunk", "shrunk"),
+            "refsim.blame.subjects": ("GivenLaunch", "BlameSubject", "of_kernel", "of_launch"),
+        },
+    )
+    del exports

@@ -1,0 +1,177 @@
+"""A PTX text in the parts that can be left out of it: functions, statements, marks of source lines."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from functools import cached_property
+
+_TOKEN = re.compile(
+    r'(?P<skipped>//[^\n]*|/\*.*?\*/|"[^"\n]*")|(?P<mark>\.(?:loc|file)\b[^\n]*\n)|'
+    r"(?P<head>\.(?:version|target|address_size)\b[^\n]*\n)|(?P<label>[\w$%]+[ \t]*:(?!:))|"
+    r"(?P<open>\{)|(?P<close>\})|(?P<end>;)|(?P<word>[.\w$%]+)|(?P<other>\s+|.)",
+    re.DOTALL,
+)
+_FUNCTION = re.compile(r"\.(entry|func)\b")
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """A stretch of the text: `function` is the number of the function that it is of, 0 outside; `is_statement` what ends in
+    a semicolon within one, `is_mark` a .loc."""
+
+    text: str
+    function: int = 0
+    is_statement: bool = False
+    is_mark: bool = False
+
+
+def parts_of(text: str) -> tuple[TextPart, ...]:
+    """The whole text in order: joined again the parts are the text.
+
+    `ld.param.u64 %rd1, [p];` within a function is a part that can be left out; a brace, a label, a header is one that cannot.
+    """
+    cut = _Cut()
+    for token in _TOKEN.finditer(text):
+        cut.take(str(token.lastgroup), token.group())
+    cut.close()
+    return tuple(cut.parts)
+
+
+@dataclass
+class _Cut:
+    """Where the cutting stands: what is pending of a part, how deep in blocks, how deep in braces of operands."""
+
+    parts: list[TextPart] = field(default_factory=list)
+    pending: str = ""
+    depth: int = 0
+    within: int = 0
+    function: int = 0
+
+    def take(self, kind: str, text: str) -> None:
+        begins = kind in ("mark", "head", "label", "open") and not _says(self.pending)
+        if kind in ("mark", "head", "label") and begins and not self.within:
+            self.pending += text
+            self.close(is_mark=kind == "mark" and self.depth > 0)
+            return
+        self.pending += text
+        if kind == "open":
+            self._opened(begins)
+        elif kind == "close":
+            self._closed()
+        elif kind == "end" and not self.within:
+            self.close(is_statement=self.depth > 0)
+
+    def _opened(self, begins: bool) -> None:
+        header = not self.depth and _FUNCTION.search(self.pending) is not None
+        if self.within or not (begins or header):
+            self.within += 1
+            return
+        if header:
+            self.function += 1
+        self.depth += 1
+        self.close()
+
+    def _closed(self) -> None:
+        if self.within:
+            self.within -= 1
+            return
+        self.close()
+        self.depth = max(0, self.depth - 1)
+
+    def close(self, *, is_statement: bool = False, is_mark: bool = False) -> None:
+        """Ends a part; the header of a function is of that function."""
+        if self.pending:
+            number = self.function if self.depth else 0
+            self.parts.append(TextPart(self.pending, number, is_statement, is_mark))
+        self.pending = ""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A text in parts; `edits` is what stands in an edited copy of it in place of a part, where that differs."""
+
+    parts: tuple[TextPart, ...]
+    edits: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def all(self) -> "Candidate":
+        return Candidate(self, tuple(range(len(self.parts))))
+
+    @cached_property
+    def statements(self) -> tuple[int, ...]:
+        return tuple(number for number, part in enumerate(self.parts) if part.is_statement)
+
+    @cached_property
+    def marks(self) -> tuple[int, ...]:
+        return tuple(number for number, part in enumerate(self.parts) if part.is_mark)
+
+    @cached_property
+    def functions(self) -> tuple[tuple[int, ...], ...]:
+        """The parts of each function."""
+        found: dict[int, list[int]] = {}
+        for number, part in enumerate(self.parts):
+            if part.function:
+                found.setdefault(part.function, []).append(number)
+        return tuple(tuple(numbers) for numbers in found.values())
+
+    @cached_property
+    def outside(self) -> tuple[int, ...]:
+        """Variables and declarations of the module."""
+        return tuple(
+            number for number, part in enumerate(self.parts) if not part.function and part.text.rstrip().endswith(";")
+        )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Some parts of a text: `text` is what they say, `edited` what they say in the edited copy."""
+
+    pieces: Pieces
+    kept: tuple[int, ...]
+
+    @cached_property
+    def text(self) -> str:
+        return "".join(self.pieces.parts[number].text for number in self.kept)
+
+    @cached_property
+    def edited(self) -> str:
+        parts, edits = self.pieces.parts, self.pieces.edits
+        return "".join(edits.get(number, parts[number].text) for number in self.kept)
+
+    @property
+    def instructions(self) -> int:
+        """Statements that are no declarations."""
+        of = (self.pieces.parts[number] for number in self.kept)
+        return sum(part.is_statement and not _says(part.text).startswith(".") for part in of)
+
+    def without(self, numbers: Sequence[int]) -> "Candidate":
+        left_out = frozenset(numbers)
+        return Candidate(self.pieces, tuple(number for number in self.kept if number not in left_out))
+
+
+def pieces_of(text: str, edited: str | None = None) -> Pieces:
+    """A text in parts, and where an edited copy says something else: each change hangs on the part that it begins at.
+
+    A copy with `sub.s32` for one `add.s32` has one edit. What the copy has more stands with the part before it.
+    """
+    parts = parts_of(text)
+    if edited is None:
+        return Pieces(parts)
+    mine, theirs = [_says(part.text) for part in parts], parts_of(edited)
+    edits: dict[int, str] = {}
+    matched = SequenceMatcher(None, mine, [_says(part.text) for part in theirs], autojunk=False)
+    for tag, first, end, other, other_end in matched.get_opcodes():
+        said = "".join(part.text for part in theirs[other:other_end])
+        if tag == "insert":
+            at = max(first - 1, 0)
+            edits[at] = edits.get(at, parts[at].text) + said
+        elif tag != "equal":
+            edits |= dict.fromkeys(range(first, end), "")
+            edits[first] = said
+    return Pieces(parts, edits)
+
+
+def _says(text: str) -> str:
+    """A part without remarks, its white space one blank each."""
+    return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL).split())

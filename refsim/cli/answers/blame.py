@@ -1,0 +1,98 @@
+"""What `refsim blame` shows: the verdict, a row for each build, and the smallest PTX that shows a difference."""
+
+from typing import TYPE_CHECKING, Any
+
+from refsim.render import Cell, Column, Table, Wording
+
+if TYPE_CHECKING:
+    from refsim.blame import Blame, Shrunk
+    from refsim.blame.examining import BuildRow
+
+BUILDS = (
+    Column("build"),
+    Column("level", "-O", align="right"),
+    Column("state", "words", strong=True),
+    Column("problems", align="right", drop=2),
+    Column("registers", align="right", drop=3),
+    Column("from", "from", drop=5),
+    Column("cubin_sha256", text=False),
+    Column("first", "first difference or refusal", drop=1),
+)
+
+
+def said(found: "Blame") -> Wording:
+    """The verdict in a sentence, and what it rests on."""
+    from refsim.blame.examining import BLAME_MEANING
+
+    subject = found.subject
+    lines = [f"{subject.name}: {found.verdict}: {BLAME_MEANING[found.verdict]}"]
+    if found.verdict == "ptxas":
+        lines += [f"  blamed: {', '.join(_named(row) for row in found.culprits)}"]
+    if found.verdict == "not-run":
+        lines += [f"  {sum(row.cubin is not None for row in found.rows)} of {len(found.rows)} builds assembled"]
+    elif found.rows:
+        lines += [f"  {len(subject.problems)} problem{'s' if len(subject.problems) > 1 else ''} of one PTX"]
+    lines += [f"  {line}" for text in found.because for line in text.splitlines()]
+    return Wording(tuple(lines), facts(found))
+
+
+def facts(found: "Blame") -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "subject": found.subject.name,
+        "verdict": found.verdict,
+        "blamed": [_named(row) for row in found.culprits],
+        "because": list(found.because),
+        "problems": [found.subject.spelled(problem) for problem in found.subject.problems],
+        **found.facts,
+    }
+
+
+def table(found: "Blame") -> Table:
+    """A row for each ptxas and level."""
+    total = len(found.subject.problems)
+    rows: list[tuple[Cell, ...]] = []
+    for row in found.rows:
+        agreeing = f"{total - len(row.differing)} of {total}" if row.has_run else ""
+        registers = "" if row.cubin is None or row.cubin.registers is None else row.cubin.registers
+        sha256, brought = ("", "") if row.cubin is None else (row.cubin.sha256, row.cubin.assembler_from)
+        level = "" if row.build.level is None else row.build.level
+        label = f"{row.build.label}, edited" if row.build.is_edited and row.build.takes_any_text else row.build.label
+        rows.append((label, level, row.state, agreeing, registers, brought, sha256, row.first))
+    return Table(BUILDS, tuple(rows), key="builds")
+
+
+def smallest(case: "Shrunk | None", seconds: float) -> Wording:
+    """The smallest problem and text, ready to be sent to whom it concerns."""
+    if case is None:
+        text = "not shrunk: the difference did not show again, or not without a finding of the simulator"
+        return Wording((text,), {"shrunk": False}, is_beside=True)
+    level = "" if case.build.level is None else f" -O{case.build.level}"
+    lines = [
+        f"smallest that shows it: {case.problem}, {case.candidate.instructions} instructions, {case.build.label}{level}",
+        f"  {case.first}",
+    ]
+    if not case.build.takes_any_text:
+        lines += ["  the machine code was given: only the launch could be shrunk"]
+    elif not case.is_smallest:
+        lines += [f"  the time ended first: --seconds {seconds:g} was the limit"]
+    if case.build.is_edited and case.edited:
+        lines += ["  edited to:", *(f"    {line.strip()}" for line in case.edited.splitlines())]
+    lines += ["", *case.text.splitlines()]
+    record = {
+        "shrunk": True,
+        "problem": case.problem,
+        "instructions": case.candidate.instructions,
+        "build": case.build.label,
+        "level": case.build.level,
+        "first": case.first,
+        "is_smallest": case.is_smallest,
+        "edited": case.edited,
+        "ptx": case.text,
+        "cubin_sha256": case.cubin.sha256,
+    }
+    return Wording(tuple(lines), record, key="smallest", is_beside=True)
+
+
+def _named(row: "BuildRow") -> str:
+    return row.build.label if row.build.level is None else f"{row.build.label} -O{row.build.level}"

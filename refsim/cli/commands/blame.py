@@ -1,0 +1,197 @@
+"""refsim blame: the simulator's bits beside those of every ptxas and level, and who is to blame where they differ."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refsim.cli.answers.blame import said, smallest, table
+from refsim.cli.delivery import Answer, answers, require_writable, save
+from refsim.cli.devices import need
+from refsim.cli.extents import Positive, Whole
+from refsim.cli.launches import (
+    ARGUMENT_RULE,
+    CUDA_SUFFIXES,
+    Compilation,
+    Extents,
+    argument,
+    compilation_options,
+    loaded,
+)
+from refsim.cli.names import Name
+from refsim.cli.progress import reporting
+from refsim.errors import Kind, RefsimError
+from refsim.render import Document, Part
+
+if TYPE_CHECKING:
+    from refsim.blame import BlameSubject, Build, Silicon
+
+PTX_SUFFIX = ".ptx"
+MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
+
+
+@click.command()
+@click.argument("kernel", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
+@click.argument("entry", required=False)
+@click.option(
+    "--ptxas", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="One more ptxas, or a folder."
+)
+@click.option("--only-ptxas", is_flag=True, help="Those of --ptxas and no other.")
+@click.option("--opt", "levels", multiple=True, type=Whole(0, 3), metavar="0-3", help="A level (default: all four).")
+@click.option(
+    "--edited", type=click.Path(path_type=Path), metavar="FILE", help="A cubin, or a PTX, to hold beside the kernel's."
+)
+@click.option(
+    "--problems", type=Whole(1, MOST_PROBLEMS), default=4, show_default=True, help="Problems of a declared kernel."
+)
+@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Seed of those that are drawn.")
+@click.option("--repeats", type=Whole(1, MOST_REPEATS), default=3, show_default=True, help="Runs of each cubin.")
+@click.option("--seconds", type=Positive(), default=120.0, show_default=True, help="Time limit of shrinking.")
+@click.option("--no-shrink", is_flag=True, help="The table alone.")
+@click.option("--save-ptx", type=click.Path(path_type=Path), metavar="FILE", help="Write the smallest PTX.")
+@click.option(
+    "--assemble-only", is_flag=True, help="Which ptxas takes the PTX at which level; runs nothing, needs no GPU."
+)
+@click.option("--grid", help="Of ENTRY, blocks: 4 or 2x3 (default: 1).")
+@click.option("--block", help="Of ENTRY, threads of a block: 256 or 16x16 (default: 32).")
+@click.option("--cluster", metavar="EXTENTS", help="Of ENTRY, blocks of a cluster.")
+@click.option("--cooperative", is_flag=True, help="Of ENTRY: all blocks are resident at once.")
+@click.option("--shared", type=Whole(0), default=0, help="Of ENTRY: bytes of dynamic shared memory.")
+@click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
+@click.option(
+    "--kernels",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where kernels are declared (default: [tool.refsim], else the bundled ones).",
+)
+@click.option(
+    "--device", "device_name", metavar="NAME", default="cuda", show_default=True, help="cuda, cuda:1, cuda:bindings."
+)
+@click.option("--target", metavar="SM", help="Architecture (default: the GPU's own; with --assemble-only sm_90a).")
+@compilation_options
+@answers
+def command(
+    kernel: str,
+    entry: str | None,
+    levels: tuple[int, ...],
+    ptxas: tuple[Path, ...],
+    only_ptxas: bool,
+    edited: Path | None,
+    repeats: int,
+    seconds: float,
+    no_shrink: bool,
+    save_ptx: Path | None,
+    assemble_only: bool,
+    device_name: str,
+    target: str | None,
+    **asked: Any,
+) -> Answer:
+    """Who is to blame where KERNEL's bits on a GPU are not the simulator's: ptxas, the model, or a race.
+
+    KERNEL is a declared kernel, or FILE.ptx (FILE.cu) with ENTRY and a launch. Every ptxas that is found makes machine code of
+    the one PTX, at each level; the GPU runs each. Builds that disagree point at ptxas, and the smallest PTX that shows it is
+    given; where all agree on other words, at the model; where words change from run to run, at a race. The exit code is 0 where
+    every word is the simulator's, 1 where somebody is blamed, 5 where bits are open.
+
+    \b
+      refsim blame linear --ptxas /opt/cuda-13.5/bin/ptxas
+      refsim blame scale.ptx scale --grid 4 --block 64 --arg x.npy --arg zeros:f32:256 --save-ptx small.ptx
+      refsim blame fp8_quantize --edited mine.cubin
+      refsim blame linear --assemble-only --as json
+    """
+    need("testing", "hypothesis")
+    from refsim.blame import builds_of, examined, shrunk
+
+    if save_ptx is not None:
+        require_writable(save_ptx)
+    silicon = None if assemble_only else _silicon(device_name, target)
+    subject = _subject(kernel, entry, target if silicon is None else silicon.target, asked)
+    chosen = levels or (0, 1, 2, 3)
+    builds: list[Build] = [*builds_of(ptxas, chosen, only_named=only_ptxas)]
+    text, more = _edited(edited, [each for each in builds if each.level is not None])
+    builds += more
+    case = None
+    with reporting(sys.stderr) as report:
+        found = examined(subject, builds, silicon, edited=text, repeats=repeats, on_progress=report)
+        is_shrinkable = silicon is not None and not no_shrink and bool(found.culprits)
+        if is_shrinkable and silicon is not None:
+            case = shrunk(found, silicon, seconds=seconds, on_progress=report)
+    parts: list[Part] = [said(found), *([table(found)] if found.rows else [])]
+    parts += [smallest(case, seconds)] if is_shrinkable and found.is_shrinkable else []
+    if case is not None and save_ptx is not None:
+        save(save_ptx, case.text.encode())
+    return Answer(Document(tuple(parts), f"blame of {kernel}"), found.exit_code)
+
+
+def _silicon(name: str, target: str | None) -> "Silicon":
+    """A real GPU by its driver: the simulator cannot run machine code."""
+    from refsim import device
+
+    opened: Any = device.open(name, target)
+    if opened.is_simulated:
+        raise RefsimError(
+            "blame-needs-a-gpu",
+            "the simulated GPU executes PTX, and not what ptxas makes of it",
+            f"--device {name}",
+            help="--device cuda, or --assemble-only",
+            kind=Kind.MISSING,
+        )
+    silicon: Silicon = opened
+    return silicon
+
+
+def _subject(kernel: str, entry: str | None, target: str | None, asked: dict[str, Any]) -> "BlameSubject":
+    """A declared kernel by its name, or one launch of a file."""
+    from refsim.blame import GivenLaunch, of_kernel, of_launch
+    from refsim.ptx import DEFAULT_TARGET
+
+    names = ("grid", "block", "cluster", "cooperative", "shared", "arguments")
+    launched = {name: asked.pop(name) for name in names}
+    files, problems, seed = (asked.pop(name) for name in ("files", "problems", "seed"))
+    path = Path(kernel)
+    if path.suffix not in (PTX_SUFFIX, *CUDA_SUFFIXES):
+        if entry is not None or any(launched.values()) or Compilation(**asked) != Compilation():
+            raise RefsimError("usage", "an entry or a launch of a declared kernel", kernel, "it launches itself")
+        from refsim.testing import kernel_named
+
+        return of_kernel(kernel_named(kernel, files or None), target or DEFAULT_TARGET, problems=problems, seed=seed)
+    if entry is None:
+        raise RefsimError(
+            "usage", f"{path.name} without an entry", kernel, help=f"refsim blame {path.name} ENTRY --arg ..."
+        )
+    program = loaded(path, target, entry, Compilation(**asked))
+    launch = GivenLaunch(
+        entry,
+        Extents(launched["grid"] or "1").numbers,
+        Extents(launched["block"] or "32").numbers,
+        tuple(argument(position, text) for position, text in enumerate(launched["arguments"])),
+        launched["shared"],
+        None if launched["cluster"] is None else Extents(launched["cluster"]).numbers,
+        launched["cooperative"],
+    )
+    return of_launch(program.text, program.target, launch, name=path.name)
+
+
+def _edited(path: Path | None, builds: "list[Build]") -> "tuple[str | None, list[Build]]":
+    """The edited text with a build of it for each of the others, or the machine code that was given."""
+    from dataclasses import replace
+
+    from refsim.blame.builds import ELF, BuiltBy, GivenCubin
+    from refsim.files.access import checked_path, read_whole
+
+    if path is None:
+        return None, []
+    content = read_whole(checked_path(path), LARGEST, "a cubin or PTX")
+    if content.startswith(ELF):
+        return None, [GivenCubin(path, content)]
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if ".version" not in text:
+        rule = "a cubin is an ELF file, a PTX a text with its .version"
+        raise RefsimError("bad-edited", "neither a cubin nor PTX", str(path), rule, kind=Kind.UNREADABLE)
+    return text, [replace(each, is_edited=True) for each in builds if isinstance(each, BuiltBy)]

@@ -1,0 +1,89 @@
+"""Who is blamed: planted miscompiles, wrong models, races, open bits, edits."""
+
+import pytest
+
+from conformance.blamed.planted import CONTRACTED, PLANTED, POLYNOMIAL, last_wins, polynomial
+from conformance.blamed.stand_in import InProcess, StandInSilicon
+from refsim.blame import GivenCubin, examined
+from refsim.blame.builds import ELF
+
+SOUND = InProcess("ptxas 13.0.88")
+
+
+@pytest.mark.parametrize("edit", PLANTED.values(), ids=PLANTED)
+def test_a_build_that_disagrees_with_the_others_is_blamed(edit):
+    wrong = InProcess("ptxas 13.5.37", 2, (edit,))
+    found = examined(polynomial(), [SOUND, wrong], StandInSilicon(), repeats=2)
+    assert (found.verdict, found.exit_code) == ("ptxas", 1)
+    assert [row.build for row in found.culprits] == [wrong]
+    assert [row.state for row in found.rows] == ["equal", "differs"]
+    assert found.culprits[0].first.startswith("arg1[")
+
+
+def test_equal_words_blame_nobody():
+    found = examined(polynomial(), [SOUND, InProcess("ptxas 13.5.37")], StandInSilicon(), repeats=1)
+    assert (found.verdict, found.exit_code, found.culprits) == ("none", 0, ())
+
+
+def test_where_every_build_writes_the_same_other_words_the_model_is_asked():
+    edit = (PLANTED["rounding"],)
+    found = examined(polynomial(), [InProcess("a", 0, edit), InProcess("b", 3, edit)], StandInSilicon(), repeats=1)
+    assert (found.verdict, found.exit_code) == ("model", 1)
+
+
+def test_builds_that_are_wrong_in_two_ways_blame_ptxas():
+    builds = [InProcess("a", 0, (PLANTED["rounding"],)), InProcess("b", 3, (PLANTED["constant"],))]
+    assert examined(polynomial(), builds, StandInSilicon(), repeats=1).verdict == "ptxas"
+
+
+def test_one_build_alone_decides_nothing():
+    found = examined(polynomial(), [InProcess("a", 3, (PLANTED["constant"],))], StandInSilicon(), repeats=1)
+    assert (found.verdict, found.exit_code) == ("undecided", 1)
+
+
+def test_words_that_change_from_run_to_run_are_a_race():
+    silicon = StandInSilicon(later=PLANTED["constant"])
+    found = examined(polynomial(), [SOUND], silicon, repeats=2)
+    assert (found.verdict, found.rows[0].state) == ("race", "varies")
+    assert "runs of one cubin differ" in found.because[0]
+
+
+def test_a_race_that_the_simulator_finds_is_blamed_before_anything_runs():
+    silicon = StandInSilicon()
+    found = examined(last_wins(), [SOUND], silicon, repeats=1)
+    assert (found.verdict, found.exit_code, silicon.loads) == ("race", 1, 0)
+    assert found.because[0].startswith("[race]")
+
+
+def test_a_fault_that_is_no_race_is_the_kernels():
+    text = POLYNOMIAL.replace("setp.ge.u32 %p1, %r4, %r5;", "setp.ge.u32 %p1, %r4, 99;")
+    found = examined(polynomial(text), [SOUND], StandInSilicon(), repeats=1)
+    assert (found.verdict, found.exit_code) == ("kernel", 1)
+    assert found.because[0].startswith("[out-of-bounds]")
+
+
+def test_open_arithmetic_is_named_and_nobody_blamed():
+    other = InProcess("b", 3, (PLANTED["constant"],))
+    found = examined(polynomial(CONTRACTED), [SOUND, other], StandInSilicon(), repeats=1)
+    assert (found.verdict, found.exit_code) == ("open", 5)
+    assert "mul.f32 at PTX line" in found.because[0]
+
+
+def test_an_edited_text_is_held_beside_the_builds_of_the_kernels_own():
+    edited = POLYNOMIAL.replace(*PLANTED["add-sub"])
+    builds = [SOUND, InProcess("ptxas 13.0.88", 3, is_edited=True)]
+    found = examined(polynomial(), builds, StandInSilicon(), edited=edited, repeats=1)
+    assert (found.verdict, [row.state for row in found.rows]) == ("edited", ["equal", "differs"])
+
+
+def test_machine_code_that_was_given_is_run_as_it_is(tmp_path):
+    image = ELF + POLYNOMIAL.replace(*PLANTED["add-sub"]).encode()
+    found = examined(polynomial(), [SOUND, GivenCubin(tmp_path / "mine.cubin", image)], StandInSilicon(), repeats=1)
+    assert (found.verdict, found.culprits[0].build.label) == ("edited", "mine.cubin")
+
+
+def test_a_build_that_ends_in_a_fault_differs():
+    wrong = InProcess("b", 3, (("setp.ge.u32 %p1, %r4, %r5", "setp.ge.u32 %p1, %r4, 99"),))
+    found = examined(polynomial(), [SOUND, wrong], StandInSilicon(), repeats=1)
+    assert (found.verdict, found.rows[1].state) == ("ptxas", "faults")
+    assert found.rows[1].first.startswith("[out-of-bounds]")

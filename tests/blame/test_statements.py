@@ -1,0 +1,51 @@
+"""A text in parts: nothing is lost, statements are found, and an edited copy hangs on the parts it changes."""
+
+import pytest
+
+from conformance.blamed.planted import POLYNOMIAL
+from refsim.blame.statements import parts_of, pieces_of
+from refsim.bundled import bundled
+from refsim.ptx import load
+from refsim.ptx.text.parser import parse
+
+BUNDLED = ("fp8_quantize.sm_90a.ptx", "linear.sm_90a.ptx")
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_the_parts_are_the_text_and_every_instruction_is_one(name):
+    text = (bundled("gpu/ptx") / name).read_text()
+    pieces = pieces_of(text)
+    assert "".join(part.text for part in pieces.parts) == pieces.all.text == text
+    functions = parse(text).functions.values()
+    assert pieces.all.instructions == sum(len(function.statements) for function in functions)
+    assert len(pieces.functions) == len(functions)
+
+
+def test_a_function_can_go_whole_and_the_rest_is_a_text():
+    pieces = pieces_of(POLYNOMIAL)
+    assert list(load(pieces.all.without(pieces.functions[0]).text).entries) == ["polynomial"]
+
+
+def test_blocks_labels_operands_in_braces_and_remarks_are_no_statements():
+    block = "{ // callseq; 1\n.reg .b32 t<2>;\nmov.b64 {t0, t1}, %rd1;\n}\n"
+    text = ".func f()\n{\n" + block + "$L: /* ; */ ret;\n}\n.global .b8 x[2] = {1, 2};\n"
+    parts = [part for part in parts_of(text) if part.is_statement]
+    assert [part.text.split()[-1] for part in parts] == ["t<2>;", "%rd1;", "ret;"]
+    pieces = pieces_of(text)
+    assert [pieces.parts[number].text.strip() for number in pieces.outside] == [".global .b8 x[2] = {1, 2};"]
+
+
+def test_an_edit_goes_with_the_part_that_it_changes():
+    edited = POLYNOMIAL.replace("add.rn.f32", "sub.rn.f32").replace('ret;\n}\n"', "")
+    whole = pieces_of(POLYNOMIAL, edited).all
+    assert whole.edited == edited
+    assert whole.text == POLYNOMIAL
+    (number,) = whole.pieces.edits
+    less = whole.without([number])
+    assert less.edited == less.text
+
+
+def test_what_an_edited_copy_has_more_or_less_is_kept():
+    more = POLYNOMIAL.replace("add.s64 %rd7", "mov.u32 %r7, 1;\n    add.s64 %rd7")
+    assert pieces_of(POLYNOMIAL, more).all.edited.split() == more.split()
+    assert pieces_of(more, POLYNOMIAL).all.edited.split() == POLYNOMIAL.split()
