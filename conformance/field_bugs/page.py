@@ -77,7 +77,8 @@ def report(text: str) -> list[str]:
         ends = [at for at, line in enumerate(lines) if line.startswith(("repeat ", "over all cases "))]
         lines = lines[begins[0] : min([at for at in ends if at > begins[0]], default=len(lines))]
         lines = lines[: lines.index("")] if "" in lines else lines
-    return [re.sub(r", \d+\.\d s,", ",", line) for line in lines]
+    kept = [line for line in lines if not line.startswith("note  no suspect yet")]  # how far a search came in its time
+    return [re.sub(r", \d+\.\d s,", ",", line) for line in kept]
 
 
 def first_words(text: str) -> str:
@@ -96,6 +97,8 @@ def section(bug: FieldBug) -> str:
     with workplace(bug):
         wrong = said(bug.command)
         right = said(bug.twin) if bug.twin else None
+    if (wrong.code == 0) != (bug.named == "right") or (right and right.code != 0):
+        raise ValueError(f"{bug.id}: {wrong.text}\n{right.text if right else ''}")
     parts = [f"### {bug.title}", "", f"<!-- {bug.id} -->", " ".join(bug.field.split()), ""]
     parts += [f"Reported: {'; '.join(bug.reports)}. refsim says {NAMINGS[bug.named]}.", ""]
     if bug.kernel:

@@ -44,6 +44,7 @@ def readings() -> Iterator[Misreading]:
                 "swizzle not undone", f"bytes lie as swizzle {row.name} puts them", partial(_swizzled, row)
             )
     yield Misreading("flushed subnormals", "every difference is a zero for a subnormal", _flushed, 1)
+    yield Misreading("sign of zero lost", "every -0 is written as +0", _unsigned_zeros, 1)
     yield Misreading(
         "infinity saturated", "every difference is a largest value for an infinity", partial(_ends, saturated=True), 1
     )
@@ -86,14 +87,24 @@ def _flushed(got: Codes, want: Codes, format: Format | None) -> bool:
     if format is None or not format.has_zero:
         return False
     wrong, right = got != want, np.abs(_values(want, format))
-    if (_values(got[wrong], format) != 0).any():
-        return False
+    if (_values(got[wrong], format) != 0).any() or (wrong.any() and not right[wrong].any()):
+        return False  # zeros for zeros of the other sign are no flush
     for row in FORMATS:  # what rounds up to the smallest normal was below it, too
         if row.has_zero and row.min_normal < MOST_FLUSHED:
             below = (right > 0) & (right < row.min_normal)
             if bool(wrong[below].all()) and bool((right[wrong] <= row.min_normal).all()):
                 return True
     return False
+
+
+def _unsigned_zeros(got: Codes, want: Codes, format: Format | None) -> bool:
+    """Whether every -0, and nothing else, is +0."""
+    if format is None or not format.has_zero:
+        return False
+    right = _values(want, format)
+    negative = (right == 0) & np.signbit(right)
+    have = _values(got[negative], format)
+    return bool((have == 0).all() and not np.signbit(have).any() and (got[~negative] == want[~negative]).all())
 
 
 def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:

@@ -44,6 +44,7 @@ def test_a_swizzle_is_named(mode: str) -> None:
     ("name", "wanted", "written"),
     [
         ("flushed subnormals", [0x0001, 0x8003, 0x3C00], [0x0000, 0x8000, 0x3C00]),
+        ("sign of zero lost", [0x8000, 0x8000, 0x3C00], [0x0000, 0x0000, 0x3C00]),
         ("infinity saturated", [0x7C00, 0xFC00, 0x3C00], [0x7BFF, 0xFBFF, 0x3C00]),
         ("infinity propagated", [0x7BFF, 0xFBFF, 0x3C00], [0x7C00, 0xFC00, 0x3C00]),
         ("NaN dropped", [0x7E00, 0x7FFF, 0x3C00], [0x0000, 0x4000, 0x3C00]),
@@ -97,6 +98,11 @@ def test_zeros_for_ordinary_numbers_and_other_numbers_for_subnormals_are_no_flus
     want, row = encode(values, "bf16"), format_named("bf16")
     assert fitting(encode(np.where(np.abs(values) < 1, 0.0, values), "bf16"), want, row) == []
     assert fitting(np.uint16([0x0002, 0x8001, 0x3C00]), np.uint16([0x0001, 0x8003, 0x3C00]), F16) == []
+
+
+def test_a_sign_of_zero_that_is_not_lost_everywhere_has_no_name() -> None:
+    assert fitting(np.uint16([0x0000, 0x8000]), np.uint16([0x8000, 0x8000]), F16) == []
+    assert fitting(np.uint16([0x8000, 0x3C00]), np.uint16([0x0000, 0x3C00]), F16) == []
 
 
 @pytest.mark.parametrize(

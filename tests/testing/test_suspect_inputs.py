@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 import refsim.device
-from refsim import decode
+from refsim import decode, encode
 from refsim.kernels import Kernel, Launcher, Outputs, Promise
 from refsim.testing.suspects import OutOfTimeError, suspects_of
 from refsim.testing.suspects.feeding import Diet
@@ -99,6 +99,27 @@ def test_a_mistake_in_reading_is_named(suspect: str) -> None:
 @pytest.mark.parametrize("name", some(NO_MISTAKE))
 def test_what_no_other_input_mends_is_not_named(name: str) -> None:
     assert named(NO_MISTAKE[name]) == []
+
+
+def test_words_of_16_bits_read_as_the_other_type_are_named() -> None:
+    source = """extern "C" __global__ void k(const unsigned short* x, float* y) {
+        y[threadIdx.x] = __int_as_float(x[threadIdx.x] << 16); }"""
+
+    def codes(problem: Square) -> np.ndarray:
+        return encode(np.random.default_rng(problem.seed).integers(-64, 64, problem.n**2) / 8, "f16")
+
+    def run(launcher: Launcher, problem: Square) -> Outputs:
+        x, y = launcher.upload(codes(problem), name="x"), launcher.output(problem.n**2, np.float32, name="y")
+        launcher.launch("k", 1, problem.n**2, [x, y])
+        return {"y": launcher.read(y)}
+
+    def oracle(problem: Square) -> Outputs:
+        return {"y": decode(codes(problem), "f16", np.float32)}
+
+    made = Kernel("k", oracle, st.builds(Square, st.just(8)), run, {"y": "f32"}, recipe=Square, source=source)
+    diet = Diet(made, refsim.device.open("sim:eager", "sm_90a"))
+    (found,) = misread(diet, (Square(8, 1), Square(16, 2), Square(8, 3)), seconds=60.0)
+    assert str(found).startswith("format: codes of f16 are read as bf16, input x")
 
 
 def test_the_inquiry_says_which_input_it_is() -> None:

@@ -152,8 +152,8 @@ _PATTERNS = (*((16, count, shift) for count in (8, 4, 2) for shift in (0, 1, 2))
 
 
 def _recodings() -> Iterator[InputRemedy]:
-    """Codes of one format taken for those of another that is as wide: FN for FNUZ, one FP8 or FP6 for the other."""
-    rows = [row for row in FORMATS if row.signed and row.exponent_bits and row.mantissa_bits and row.bits in (6, 8)]
+    """Codes of one format taken for those of another that is as wide: FN for FNUZ, one FP8, FP6 or 16-bit type for the other."""
+    rows = [row for row in FORMATS if row.signed and row.exponent_bits and row.mantissa_bits and row.bits in (6, 8, 16)]
     for right in rows:
         for taken in rows:
             fields = [(row.exponent_bits, row.mantissa_bits) for row in (right, taken)]
@@ -171,9 +171,9 @@ def _recodings() -> Iterator[InputRemedy]:
 
 
 def _recoded(right: Format, taken: Format, array: Array, shapes: Sequence[Shape]) -> Fed | None:
-    if array.dtype.kind not in "ui" or array.dtype.itemsize == 2:
-        return None  # words of two bytes are elements of their own, wider ones hold several
-    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if array.dtype.kind not in "ui" or (array.dtype.itemsize == 2) != (right.code_bits == 16):
+        return None  # words of two bytes are elements of their own, wider ones hold several of one
+    codes = np.ascontiguousarray(array).reshape(-1).view(right.code_dtype)
     if (codes >= right.code_limit).any():
         return None
     table, exact = _stand_ins(right, taken)
@@ -182,16 +182,16 @@ def _recoded(right: Format, taken: Format, array: Array, shapes: Sequence[Shape]
 
 
 @cache
-def _stand_ins(right: Format, taken: Format) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+def _stand_ins(right: Format, taken: Format) -> tuple[NDArray[np.unsignedinteger], NDArray[np.bool_]]:
     """For each code of `right` the one of `taken` with its value, and whether there is one; of NaN it is not asked: a decoder
     may know the NaN of one format and the bias of another.
     """
-    codes = np.arange(right.code_limit, dtype=np.uint8)
+    codes = np.arange(right.code_limit, dtype=right.code_dtype)
     values = decode(codes, right)
     others = encode(np.where(np.isinf(values), 0, values), taken)
     back = decode(others, taken)
     same = (back == values) & (np.signbit(back) == np.signbit(values)) & ~np.isnan(decode(others, right))
-    return others.astype(np.uint8), same
+    return others.astype(right.code_dtype), same
 
 
 def _matrix(array: Array, shapes: Sequence[Shape]) -> Array | None:
