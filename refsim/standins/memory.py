@@ -101,6 +101,23 @@ class DeviceMemory:
         region = self.memory.space.region_at(address - self.memory.space.base)
         return None if region is None else self.live.get(region.start + self.memory.space.base)
 
+    def array(self, address: int, shape: Sequence[int], kind: Any, strides: Sequence[int]) -> NDArray[Any]:
+        """Device memory itself as an array of NumPy, until the next allocation; who writes there calls `wrote`."""
+        return self._seen(self.memory.space.bytes, address, shape, np.dtype(kind), strides)
+
+    def wrote(self, address: int, shape: Sequence[int], kind: Any, strides: Sequence[int], index: Any = ...) -> None:
+        """Elements of an array of device memory were written by the host: those of an index, all of them without one."""
+        element = np.dtype((np.void, np.dtype(kind).itemsize))
+        self._seen(self.memory.space.unwritten, address, shape, element, strides)[index] = np.zeros((), element)
+
+    def _seen(self, flat: Bytes, address: int, shape: Sequence[int], kind: Any, strides: Sequence[int]) -> NDArray[Any]:
+        reach = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
+        if 0 in shape:
+            return np.empty(shape, kind)
+        low, high = (sum(each for each in reach if (each > 0) is way) for way in (False, True))
+        self._check(address + low, high - low + kind.itemsize)
+        return np.ndarray(tuple(shape), kind, flat, address - self.memory.space.base, tuple(strides))
+
     def _check(self, address: int, size: int) -> None:
         position = int(address) - self.memory.space.base
         region = self.memory.space.region_at(position)

@@ -120,7 +120,8 @@ class HeldMemory:
 
 @dataclass
 class RunRecord:
-    """What one process did; `refused` counts the functions that were asked for and are not simulated, by their names."""
+    """What one process did; `refused` counts the functions that were asked for and are not simulated, by their names, and
+    `by_host` those that the host computed, whose bits need not be a GPU's."""
 
     target: str
     kernels: list[KernelRecord] = field(default_factory=list)
@@ -130,6 +131,7 @@ class RunRecord:
     allocated_bytes: int = 0
     peak_bytes: int = 0
     held: list[HeldMemory] = field(default_factory=list)
+    by_host: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Itself as JSON holds it, with the status of each kernel."""
@@ -169,8 +171,9 @@ def merged(records: Sequence[RunRecord], target: str) -> RunRecord:
                 known[key].merge(kernel)
             else:
                 known[key] = kernel
-        for name, count in record.refused.items():
-            whole.refused[name] = whole.refused.get(name, 0) + count
+        for into, counted in ((whole.refused, record.refused), (whole.by_host, record.by_host)):
+            for name, count in counted.items():
+                into[name] = into.get(name, 0) + count
         for name, test in record.tests.items():
             whole.tests.setdefault(name, TestRecord()).merge(test)
         whole.allocations += record.allocations

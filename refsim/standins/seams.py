@@ -26,6 +26,18 @@ class Seam:
 
 
 SEAMS = (
+    Seam("cupy", "refsim.standins.cupy"),
+    Seam("cupy.cuda", "refsim.standins.cupy.cuda"),
+    Seam("cupy.cuda.compiler", "refsim.standins.cupy.compiler"),
+    Seam("cupy.cuda.device", "refsim.standins.cupy.device"),
+    Seam("cupy.cuda.driver", "refsim.standins.cupy.driver"),
+    Seam("cupy.cuda.memory", "refsim.standins.cupy.pool"),
+    Seam("cupy.cuda.runtime", "refsim.standins.cupy.runtime"),
+    Seam("cupy.cuda.stream", "refsim.standins.cupy.device"),
+    Seam("cupy.fft", "refsim.standins.cupy.fft"),
+    Seam("cupy.linalg", "refsim.standins.cupy.linalg"),
+    Seam("cupy.random", "refsim.standins.cupy.random"),
+    Seam("cupy.testing", "refsim.standins.cupy.testing"),
     Seam("pycuda", "refsim.standins.pycuda"),
     Seam("pycuda.autoinit", "refsim.standins.pycuda.autoinit"),
     Seam("pycuda.autoprimaryctx", "refsim.standins.pycuda.autoinit"),

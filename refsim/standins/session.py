@@ -57,7 +57,7 @@ class Settings:
 
 @dataclass
 class GpuSession:
-    """The simulated GPU of a process and what was done on it."""
+    """The simulated GPU of a process and what was done on it; `own` is what stand-ins keep there, by names of theirs."""
 
     settings: Settings = field(default_factory=Settings)
     memory: DeviceMemory = field(default_factory=DeviceMemory)
@@ -65,6 +65,8 @@ class GpuSession:
     refused: dict[str, int] = field(default_factory=dict)
     tests: dict[str, TestRecord] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict)
+    by_host: dict[str, int] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)
     loads: int = 0
     instructions: int = 0
 
@@ -82,9 +84,9 @@ class GpuSession:
     def limits(self) -> Limits:
         return limits_of(self.target)
 
-    def compiled(self, source: str, options: Sequence[str] = (), **more: Any) -> str:
-        """PTX of CUDA C++ by NVRTC; RefsimError `compile-error` with the log."""
-        return compiled(KernelCode(source=source, options=tuple(options), **more), self.target).text
+    def compiled(self, source: str, options: Sequence[str] = (), target: str = "", **more: Any) -> str:
+        """PTX of CUDA C++ by NVRTC, for the run's target or another; RefsimError `compile-error` with the log."""
+        return compiled(KernelCode(source=source, options=tuple(options), **more), target or self.target).text
 
     def load(self, image: bytes | str, package: str) -> "SimulatedModule":
         """A module with variables of its own; `image` is PTX. RefsimError `not-ptx` for machine code."""
@@ -105,6 +107,10 @@ class GpuSession:
             "unsupported-function", f"{name} is not simulated" + (f": {why}" if why else ""), "", "", help, Kind.MISSING
         )
 
+    def answered_by_host(self, name: str) -> None:
+        """A function of a package was computed by the host, whose bits need not be those of the package's kernels."""
+        self.by_host[name] = self.by_host.get(name, 0) + 1
+
     def record(self) -> RunRecord:
         """What was done up to now."""
         gc.collect()  # objects in circles give their memory back as others do
@@ -119,6 +125,7 @@ class GpuSession:
             memory.total_bytes,
             memory.peak_bytes,
             memory.held(),
+            self.by_host,
         )
 
     def test(self) -> TestRecord | None:

@@ -34,6 +34,7 @@ HELD = (
     Column("place", label="allocated at"),
 )
 REFUSED = (Column("name", label="asked for, and not simulated"), Column("times", align="right"))
+BY_HOST = (Column("name", label="computed by the host, to other bits perhaps"), Column("times", align="right"))
 TESTS = (
     Column("test"),
     Column("launches", align="right"),
@@ -60,6 +61,8 @@ def document(run: "ProgramRun") -> Document:
         parts.append(Table(OPEN, tuple(opened), "open_bits"))
     if record.refused:
         parts.append(Table(REFUSED, tuple(sorted(record.refused.items())), "refused"))
+    if record.by_host:
+        parts.append(Table(BY_HOST, tuple(sorted(record.by_host.items())), "by_host"))
     if record.held:
         rows = tuple((each.bytes, each.count, each.package, each.place) for each in record.held)
         parts.append(Table(HELD, rows, "held"))
@@ -75,8 +78,9 @@ def has_findings(record: "RunRecord") -> bool:
 
 
 def rests_on_open_bits(record: "RunRecord") -> bool:
-    """Whether any result may differ from a chip's: open or assumed bits, or something that was refused."""
-    return any(kernel.inexact or kernel.assumed or kernel.refused for kernel in record.kernels) or bool(record.refused)
+    """Whether any result may differ from a chip's: open or assumed bits, those of the host, or something that was refused."""
+    kernels = any(kernel.inexact or kernel.assumed or kernel.refused for kernel in record.kernels)
+    return kernels or bool(record.refused or record.by_host)
 
 
 def _summary(run: "ProgramRun") -> tuple[Entry, ...]:

@@ -1,0 +1,221 @@
+"""Arrays of CuPy: a shape over memory of the simulated GPU, in which NumPy computes."""
+
+import operator
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.standins.cupy.pool import Memory, MemoryPointer, UnownedMemory, memory_at
+from refsim.standins.session import current
+
+TYPE_LETTERS = "?bhilqBHILQefdFD"
+"""The types that CuPy has, as NumPy's letters; those of ml_dtypes beside them."""
+
+
+def kind_of(dtype: Any) -> np.dtype[Any]:
+    """A type of CuPy's; others are refused by their names."""
+    kind: np.dtype[Any] = np.dtype(dtype)
+    if kind.char not in TYPE_LETTERS and kind.type.__module__ != "ml_dtypes":
+        raise current().unsupported(f"cupy.ndarray of {kind}", "an array has numbers of at most 64 bits")
+    return kind
+
+
+class ndarray:  # noqa: N801 - CuPy's own name
+    """An array in device memory; what is computed from it is a new one there."""
+
+    __array_priority__ = 100
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
+
+    def __init__(
+        self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C"
+    ) -> None:
+        self.dtype = kind_of(dtype)
+        wanted = (operator.index(shape),) if hasattr(shape, "__index__") else tuple(int(each) for each in shape)
+        if any(each < 0 for each in wanted):
+            raise ValueError("Negative dimensions are not allowed")
+        self._shape = wanted
+        size = prod(wanted) * self.dtype.itemsize
+        if strides is None:
+            self.strides = contiguous(wanted, self.dtype.itemsize, order)
+        elif memptr is None:
+            raise ValueError("memptr is required if strides is given.")
+        else:
+            self.strides = tuple(strides)
+        self.data: MemoryPointer = MemoryPointer(Memory(size), 0) if memptr is None else memptr
+        self.base: ndarray | None = None
+
+    # -- memory ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> NDArray[Any]:
+        """Its memory as NumPy sees it, until the next allocation."""
+        return current().memory.array(self.data.ptr, self.shape, self.dtype, self.strides)
+
+    def wrote(self, index: Any = ...) -> "ndarray":
+        """Elements of it were written."""
+        current().memory.wrote(self.data.ptr, self.shape, self.dtype, self.strides, index)
+        return self
+
+    def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> NDArray[Any]:
+        """A copy on the host."""
+        if out is None:
+            return self.host.copy(order)  # type: ignore[arg-type]
+        if not isinstance(out, np.ndarray):
+            raise TypeError("Only numpy.ndarray can be obtained from cupy.ndarray")
+        if out.dtype != self.dtype:
+            raise TypeError(f"{out.dtype.name} array cannot be obtained from {self.dtype.name} array")
+        if out.shape != self.shape:
+            raise ValueError(f"Shape mismatch. Expected shape: {self.shape}, actual shape: {out.shape}")
+        out[...] = self.host
+        return out
+
+    def set(self, arr: Any, stream: Any = None) -> None:
+        """Filled with an array of the host."""
+        if not isinstance(arr, np.ndarray):
+            raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
+        if arr.dtype != self.dtype:
+            raise TypeError(f"{arr.dtype.name} array cannot be set to {self.dtype.name} array")
+        if arr.shape != self.shape:
+            raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
+        self.host[...] = arr
+        self.wrote()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "descr": self.dtype.descr,
+            "stream": 1,
+            "version": 3,
+            "strides": None if self.flags.c_contiguous else self.strides,
+            "data": (self.data.ptr if self.size else 0, False),
+        }
+
+    # -- facts ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @shape.setter
+    def shape(self, wanted: Any) -> None:
+        view = self.host
+        view.shape = wanted
+        self._shape, self.strides = view.shape, view.strides
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def flags(self) -> Any:
+        return self.host.flags
+
+    @property
+    def device(self) -> Any:
+        return self.data.device
+
+    # -- elements ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of unsized object")
+        return self.shape[0]
+
+    def item(self, *place: Any) -> Any:
+        return self.host.item(*place)
+
+    def tolist(self) -> Any:
+        return self.host.tolist()
+
+    def tobytes(self, order: Any = "C") -> bytes:
+        return self.host.tobytes(order)
+
+    def sort(self, axis: int = -1, kind: Any = None) -> None:
+        self.host.sort(axis)
+        self.wrote()
+
+    def __reduce__(self) -> Any:
+        return from_host, (self.get(),)
+
+    # -- what stands for the host's -------------------------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        raise TypeError(
+            "Implicit conversion to a NumPy array is not allowed. "
+            "Please use `.get()` to construct a NumPy array explicitly."
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.host)
+
+    def __int__(self) -> int:
+        return int(self.host)
+
+    def __index__(self) -> int:
+        return self.host.__index__()
+
+    def __float__(self) -> float:
+        return float(self.host)
+
+    def __complex__(self) -> complex:
+        return complex(self.host)
+
+    def __repr__(self) -> str:
+        return repr(self.host)
+
+    def __str__(self) -> str:
+        return str(self.host)
+
+    def __format__(self, how: str) -> str:
+        return format(self.host, how)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.ndarray.{name}")
+
+
+def contiguous(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
+    """Bytes from one element to the next along each axis, without gaps: ((2, 3), 4, "C") is (12, 4)."""
+    extents = [max(each, 1) for each in shape]
+    if order == "F":
+        return tuple(itemsize * prod(extents[:axis]) for axis in range(len(extents)))
+    return tuple(itemsize * prod(extents[axis + 1 :]) for axis in range(len(extents)))
+
+
+def from_host(values: NDArray[Any]) -> ndarray:
+    """A copy on the device: contiguous in NumPy's order of it."""
+    order = "F" if values.flags.f_contiguous and not values.flags.c_contiguous else "C"
+    kind = kind_of(values.dtype)
+    flat = np.asarray(values, order=order).ravel(order="K")  # type: ignore[call-overload]
+    pointer = MemoryPointer(Memory.of(np.ascontiguousarray(flat).view(np.uint8)), 0)
+    return ndarray(values.shape, kind, pointer, contiguous(values.shape, kind.itemsize, order))
+
+
+def view_at(address: int, view: NDArray[Any]) -> ndarray:
+    """Memory of the device that NumPy made a view of."""
+    memory = memory_at(address)
+    return ndarray(view.shape, view.dtype, MemoryPointer(memory, address - memory.ptr), view.strides)
+
+
+def of_interface(values: Any) -> ndarray:
+    """What lies on the device and belongs to somebody else."""
+    said = values.__cuda_array_interface__
+    kind, shape, address = kind_of(said["typestr"]), tuple(said["shape"]), int(said["data"][0])
+    strides = said.get("strides") or contiguous(shape, kind.itemsize, "C")
+    return ndarray(shape, kind, MemoryPointer(UnownedMemory(address, 0, values), 0), strides)

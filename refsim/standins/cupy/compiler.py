@@ -1,0 +1,41 @@
+"""cupy.cuda.compiler on the simulated GPU: CUDA C++ goes through NVRTC, and its PTX is what runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from refsim.errors import Kind, RefsimError
+from refsim.kernel_code import COMPILERS
+from refsim.standins.seams import refuse
+from refsim.standins.session import current
+from refsim.targets import target_named
+
+
+class CompileException(Exception):  # noqa: N818 - CuPy's own name
+    """CUDA C++ that does not compile; `get_message` is the compiler's log."""
+
+    def __init__(self, msg: str, source: str, name: str, options: Sequence[str], backend: str = "nvrtc") -> None:
+        super().__init__(msg)
+        self._msg, self.source, self.name, self.options, self.backend = msg, source, name, options, backend
+
+    def get_message(self) -> str:
+        return self._msg
+
+    def __str__(self) -> str:
+        return self._msg
+
+
+def ptx_of(source: str, options: Sequence[str], backend: str, entries: Sequence[str] = ()) -> str:
+    """The PTX of a source for the GPU as CuPy names it: sm_90, where the run's target is sm_90a."""
+    if backend not in COMPILERS:
+        raise ValueError(f"Invalid backend {backend!r}: nvrtc or nvcc")
+    plain = f"sm_{target_named(current().target).number}"
+    try:
+        return current().compiled(source, options, target=plain, compiler=backend, entries=tuple(entries))
+    except RefsimError as error:
+        if error.kind is Kind.MISSING:
+            raise
+        raise CompileException(str(error), source, "kern.cu", tuple(options), backend) from error
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("cupy.cuda.compiler", name)

@@ -1,0 +1,179 @@
+"""The device, streams and events of CuPy: one simulated GPU, and everything has happened when a call returns."""
+
+from time import perf_counter
+from typing import Any
+
+from refsim.standins import properties
+from refsim.standins.properties import ATTRIBUTES
+from refsim.standins.seams import refuse
+from refsim.standins.session import current
+
+_SPELT = {
+    "MULTIPROCESSOR_COUNT": "MultiProcessorCount",
+    "MAX_THREADS_PER_MULTIPROCESSOR": "MaxThreadsPerMultiProcessor",
+}
+
+
+class CupyDevice:
+    """GPU 0, the simulated one; `with Device(0)` changes nothing."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.id = int(getattr(device, "id", device) or 0)
+        if self.id:
+            from refsim.standins.cupy.runtime import CUDARuntimeError
+
+            raise CUDARuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal: one GPU is simulated")
+
+    @property
+    def compute_capability(self) -> str:
+        return "".join(map(str, current().capability))
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        """All attributes that the simulated GPU knows, as CuPy writes their names: MaxThreadsPerBlock."""
+        return {_SPELT.get(row.name, row.name.title().replace("_", "")): row.value(current()) for row in ATTRIBUTES}
+
+    @property
+    def mem_info(self) -> tuple[int, int]:
+        return properties.MEMORY_BYTES - current().memory.live_bytes, properties.MEMORY_BYTES
+
+    @property
+    def pci_bus_id(self) -> str:
+        return "0000:00:00.0"
+
+    def synchronize(self) -> None:
+        """Everything has happened."""
+
+    def use(self) -> None:
+        """It is in use."""
+
+    def __enter__(self) -> "CupyDevice":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to go back to."""
+
+    def __int__(self) -> int:
+        return self.id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CupyDevice)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.cuda.Device.{name}")
+
+
+class CupyEvent:
+    """A moment; times between two are the simulator's own, not a GPU's."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self.ptr, self.at = id(self), None if disable_timing else 0.0
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def record(self, stream: Any = None) -> None:
+        self.at = perf_counter()
+
+    def synchronize(self) -> None:
+        """It has happened."""
+
+
+def get_elapsed_time(start_event: CupyEvent, end_event: CupyEvent) -> float:
+    """Milliseconds from one event to another."""
+    if start_event.at is None or end_event.at is None:
+        from refsim.standins.cupy.runtime import CUDARuntimeError
+
+        raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle: invalid resource handle")
+    return (end_event.at - start_event.at) * 1e3
+
+
+class CupyStream:
+    """A stream: what it is given has happened at once."""
+
+    null: "CupyStream"
+    ptds: "CupyStream"
+
+    def __init__(
+        self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: Any = None
+    ) -> None:
+        self.ptr = 0 if null else 2 if ptds else id(self)
+        self.is_non_blocking, self.priority, self.device_id = non_blocking, int(priority or 0), 0
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        """Everything has happened."""
+
+    def use(self) -> "CupyStream":
+        _STREAMS[-1] = self
+        return self
+
+    def record(self, event: CupyEvent | None = None) -> CupyEvent:
+        made = CupyEvent() if event is None else event
+        made.record(self)
+        return made
+
+    def wait_event(self, event: CupyEvent) -> None:
+        """It has happened."""
+
+    def launch_host_func(self, callback: Any, arg: Any) -> None:
+        callback(arg)
+
+    def add_callback(self, callback: Any, arg: Any) -> None:
+        callback(self, 0, arg)
+
+    def __enter__(self) -> "CupyStream":
+        _STREAMS.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _STREAMS.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CupyStream) and self.ptr == other.ptr
+
+    def __hash__(self) -> int:
+        return hash(self.ptr)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.cuda.Stream.{name}")
+
+
+CupyStream.null, CupyStream.ptds = CupyStream(null=True), CupyStream(ptds=True)
+_STREAMS = [CupyStream.null]
+
+
+class ExternalStream(CupyStream):
+    """A stream of another package."""
+
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        super().__init__()
+        self.ptr = int(ptr)
+
+
+def get_current_stream(device_id: int = -1) -> CupyStream:
+    return _STREAMS[-1]
+
+
+def get_device_id() -> int:
+    return 0
+
+
+_OWN_NAMES = {"Device": CupyDevice, "Event": CupyEvent, "Stream": CupyStream}
+
+
+def __getattr__(name: str) -> Any:
+    """The classes by CuPy's names, for who imports cupy.cuda.device or cupy.cuda.stream."""
+    if name in _OWN_NAMES:
+        return _OWN_NAMES[name]
+    raise refuse("cupy.cuda.device", name)

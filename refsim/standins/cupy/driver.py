@@ -1,0 +1,32 @@
+"""cupy.cuda.driver on the simulated GPU: the error that its calls raise."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from refsim.errors import RefsimError
+from refsim.standins.seams import refuse
+from refsim.standins.session import UnsupportedError
+
+
+class CUDADriverError(RuntimeError):
+    """A call of the driver that failed."""
+
+    def __init__(self, status: int, said: str = "") -> None:
+        super().__init__(said or f"error {status}")
+        self.status = status
+
+
+@contextmanager
+def as_cupy(status: int, name: str) -> Iterator[None]:
+    """Errors of the simulated GPU as the driver's, by number and name; what is not simulated stays as it is."""
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except RefsimError as error:
+        raise CUDADriverError(status, f"{name}: {error}") from error
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("cupy.cuda.driver", name)

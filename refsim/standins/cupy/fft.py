@@ -1,0 +1,15 @@
+"""cupy.fft on the simulated GPU: by numpy.fft, whose bits are other ones than cuFFT's."""
+
+from typing import Any
+
+import numpy as np
+
+from refsim.standins.cupy.delegation import function_of
+from refsim.standins.cupy.names import FFT
+from refsim.standins.seams import refuse
+
+
+def __getattr__(name: str) -> Any:
+    if name in FFT:
+        return function_of(name, np.fft, "fft.")
+    raise refuse("cupy.fft", name)

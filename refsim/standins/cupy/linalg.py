@@ -1,0 +1,17 @@
+"""cupy.linalg on the simulated GPU: by numpy.linalg, whose bits are other ones than cuSOLVER's."""
+
+from typing import Any
+
+import numpy as np
+
+from refsim.standins.cupy.delegation import function_of
+from refsim.standins.cupy.names import LINALG
+from refsim.standins.seams import refuse
+
+LinAlgError = np.linalg.LinAlgError
+
+
+def __getattr__(name: str) -> Any:
+    if name in LINALG:
+        return function_of(name, np.linalg, "linalg.")
+    raise refuse("cupy.linalg", name)

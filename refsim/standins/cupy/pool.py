@@ -1,0 +1,229 @@
+"""Memory of CuPy: allocations of the simulated GPU, pointers into them, and the pool that counts what was freed and kept."""
+
+import ctypes
+import weakref
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import RefsimError
+from refsim.standins.cupy.device import CupyDevice
+from refsim.standins.memory import host_bytes
+from refsim.standins.properties import MEMORY_BYTES
+from refsim.standins.session import current
+
+CUPY = "cupy"
+_UNIT = 512
+"""CuPy's pool rounds every block up to so many bytes."""
+
+
+class OutOfMemoryError(MemoryError):
+    """More than the simulated GPU has."""
+
+
+class BaseMemory:
+    """Device memory: where it begins and how many bytes it has."""
+
+    ptr = size = device_id = 0
+
+    @property
+    def device(self) -> Any:
+        return CupyDevice(0)
+
+
+class Memory(BaseMemory):
+    """An allocation, given back with the object."""
+
+    def __init__(self, size: int) -> None:
+        self._session, self.size = current(), int(size)
+        self.ptr = self._address(None) if self.size else 0
+
+    @classmethod
+    def of(cls, content: Any) -> "Memory":
+        """An allocation that holds the bytes of a contiguous array."""
+        made = cls.__new__(cls)
+        made._session, made.size = current(), content.nbytes
+        made.ptr = made._address(np.frombuffer(content, np.uint8)) if content.nbytes else 0
+        return made
+
+    def _address(self, initial: Any) -> int:
+        pool = default_pool()
+        pool.took(self.size)
+        try:
+            made = self._session.memory.allocate(self.size, CUPY, initial)
+        except RefsimError as error:
+            pool.gave_back(self.size)
+            pool.free_all_blocks()
+            raise OutOfMemoryError(f"Out of memory allocating {self.size:,} bytes: {error}") from error
+        self._pool = pool
+        _live()[made] = self
+        return made
+
+    def __del__(self) -> None:
+        if getattr(self, "ptr", 0):
+            self._session.memory.free(self.ptr)
+            self._pool.gave_back(self.size)
+            self.ptr = 0
+
+
+def _live() -> "weakref.WeakValueDictionary[int, Memory]":
+    """The allocations that somebody holds, by their addresses."""
+    known: weakref.WeakValueDictionary[int, Memory] = current().own.setdefault(
+        "cupy memory", weakref.WeakValueDictionary()
+    )
+    return known
+
+
+def memory_at(address: int) -> BaseMemory:
+    """The allocation of CuPy that holds an address, or memory that somebody else owns."""
+    found = current().memory.allocation_of(address)
+    if found is None:
+        return UnownedMemory(address, 0, None)
+    return _live().get(found.address) or UnownedMemory(found.address, found.size, None)
+
+
+class UnownedMemory(BaseMemory):
+    """Memory of another package, kept alive by `owner`."""
+
+    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
+        self.ptr, self.size, self.owner = int(ptr), int(size), owner
+
+
+class MemoryPointer:
+    """A place in device memory."""
+
+    def __init__(self, mem: Any, offset: int) -> None:
+        self.mem, self.ptr, self.device_id = mem, mem.ptr + int(offset), 0
+
+    @property
+    def device(self) -> Any:
+        return self.mem.device
+
+    def __int__(self) -> int:
+        return int(self.ptr)
+
+    def __add__(self, offset: int) -> "MemoryPointer":
+        return MemoryPointer(self.mem, self.ptr - self.mem.ptr + int(offset))
+
+    __radd__ = __add__
+
+    def __sub__(self, offset: int) -> "MemoryPointer":
+        return self + -int(offset)
+
+    def copy_from_device(self, src: "MemoryPointer", size: int) -> None:
+        current().memory.copy(self.ptr, src.ptr, int(size))
+
+    def copy_from_host(self, mem: Any, size: int) -> None:
+        current().memory.write(self.ptr, host_bytes(_host_address(mem), int(size)))
+
+    def copy_from(self, mem: Any, size: int) -> None:
+        (self.copy_from_device if isinstance(mem, MemoryPointer) else self.copy_from_host)(mem, size)
+
+    def copy_to_host(self, mem: Any, size: int) -> None:
+        host_bytes(_host_address(mem), int(size))[:] = current().memory.read(self.ptr, int(size))
+
+    def memset(self, value: int, size: int) -> None:
+        current().memory.fill(self.ptr, bytes([int(value) & 255]), int(size))
+
+    def copy_from_async(self, mem: Any, size: int, stream: Any = None) -> None:
+        self.copy_from(mem, size)
+
+    def copy_from_device_async(self, src: "MemoryPointer", size: int, stream: Any = None) -> None:
+        self.copy_from_device(src, size)
+
+    def copy_from_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
+        self.copy_from_host(mem, size)
+
+    def copy_to_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
+        self.copy_to_host(mem, size)
+
+    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
+        self.memset(value, size)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.cuda.MemoryPointer.{name}")
+
+
+def _host_address(mem: Any) -> int:
+    """The address of host memory: a number, a pointer of ctypes, or an object with `ptr`."""
+    value: Any = mem.value if isinstance(mem, ctypes.c_void_p) else getattr(mem, "ptr", mem)
+    return int(value or 0)
+
+
+class MemoryPool:
+    """A count of bytes in use, and of blocks that were freed and are kept for later. Blocks are split, and never joined."""
+
+    def __init__(self, allocator: Any = None) -> None:
+        self._used, self._free, self._limit = 0, list[int](), 0
+
+    def malloc(self, size: int) -> MemoryPointer:
+        return MemoryPointer(Memory(size), 0)
+
+    def took(self, size: int) -> None:
+        """A block of so many bytes is in use."""
+        wanted = -(-size // _UNIT) * _UNIT
+        fitting = min((each for each in self._free if each >= wanted), default=0)
+        if self._limit and not fitting and self.total_bytes() + wanted > self._limit:
+            raise OutOfMemoryError(f"Out of memory allocating {wanted:,} bytes (limit set to: {self._limit:,} bytes).")
+        if fitting:
+            self._free.remove(fitting)
+            self._free += [fitting - wanted] if fitting > wanted else []
+        self._used += wanted
+
+    def gave_back(self, size: int) -> None:
+        """A block is free, and kept."""
+        wanted = -(-size // _UNIT) * _UNIT
+        self._used -= wanted
+        self._free.append(wanted)
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        self._free.clear()
+
+    free_all_free = free_all_blocks
+
+    def used_bytes(self) -> int:
+        return self._used
+
+    def free_bytes(self) -> int:
+        return sum(self._free)
+
+    def total_bytes(self) -> int:
+        return self._used + self.free_bytes()
+
+    def n_free_blocks(self) -> int:
+        return len(self._free)
+
+    def get_limit(self) -> int:
+        return self._limit
+
+    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
+        """The most bytes that the pool may hold; a fraction is of the device's memory."""
+        if size is not None and fraction is not None:
+            raise ValueError("size and fraction cannot be specified at one time")
+        if fraction is not None:
+            if not 0 <= fraction <= 1:
+                raise ValueError(f"memory limit fraction out of range: {fraction}")
+            size = int(fraction * MEMORY_BYTES)
+        if (size or 0) < 0:
+            raise ValueError(f"memory limit size out of range: {size}")
+        self._limit = int(size or 0)
+
+
+class PinnedMemoryPool:
+    """Host memory that could not be paged out makes no difference here; nothing is kept."""
+
+    def free_all_blocks(self) -> None:
+        """Nothing is kept."""
+
+    def n_free_blocks(self) -> int:
+        return 0
+
+
+def default_pool() -> MemoryPool:
+    """The pool of the simulated GPU."""
+    pool: MemoryPool = current().own.setdefault("cupy pool", MemoryPool())
+    return pool
+
+
+def alloc(size: int) -> MemoryPointer:
+    return MemoryPointer(Memory(size), 0)

@@ -1,0 +1,269 @@
+"""RawKernel and RawModule of CuPy: CUDA C++ by NVRTC, or PTX of a file, and launches with arguments as CuPy packs them."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refsim.ptx.machine.launch import place_variables
+from refsim.ptx.machine.limits import MAX_THREADS
+from refsim.ptx.machine.resources import registers_used
+from refsim.standins.cupy.arrays import TYPE_LETTERS, ndarray
+from refsim.standins.cupy.compiler import ptx_of
+from refsim.standins.cupy.driver import CUDADriverError, as_cupy
+from refsim.standins.cupy.pool import CUPY, MemoryPointer, UnownedMemory
+from refsim.standins.session import GpuSession, SimulatedModule, current
+
+_ILLEGAL_ADDRESS, _NOT_FOUND, _INVALID_IMAGE = (
+    (700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    (500, "CUDA_ERROR_NOT_FOUND"),
+    (200, "CUDA_ERROR_INVALID_IMAGE"),
+)
+_PYTHON = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex128))
+
+
+class _Source:
+    """What a kernel is made from, compiled when it is first asked for, once for each simulated GPU."""
+
+    def __init__(
+        self, code: str | None, path: str | None, options: tuple[str, ...], backend: str, names: tuple[str, ...] | None
+    ) -> None:
+        self.code, self.path, self.options, self.backend, self.names = code, path, options, backend, names
+        self._loaded: tuple[GpuSession, SimulatedModule] | None = None
+
+    def module(self) -> SimulatedModule:
+        if self._loaded is None or self._loaded[0] is not current():
+            self._loaded = current(), self._module()
+        return self._loaded[1]
+
+    def _module(self) -> SimulatedModule:
+        if self.path is None:
+            text: Any = ptx_of(self.code or "", self.options, self.backend, self.names or ())
+        else:
+            try:
+                text = Path(self.path).read_bytes()
+            except OSError as error:
+                raise CUDADriverError(301, f"CUDA_ERROR_FILE_NOT_FOUND: {self.path}: file not found") from error
+        with as_cupy(*_INVALID_IMAGE):
+            return current().load(text, CUPY)
+
+    def entry(self, name: str) -> str:
+        """The entry of a name of the module itself, or of one of the name expressions."""
+        module = self.module()
+        if name not in module.program.entries and name not in (self.names or ()):
+            raise CUDADriverError(
+                _NOT_FOUND[0],
+                f"{_NOT_FOUND[1]}: named symbol not found: {name!r}; the module has {', '.join(module.program.entries)}. "
+                'A kernel of C++ is found under its own name if it is extern "C", or if it is among name_expressions',
+            )
+        with as_cupy(*_NOT_FOUND):
+            return module.entry(name)
+
+
+def _given(code: Any, options: Any, flags: dict[str, Any], who: str) -> None:
+    """The types that CuPy insists on, and what of it is not simulated."""
+    if code is not None and not isinstance(code, str):
+        raise TypeError(f"Argument 'code' has incorrect type (expected str, got {type(code).__name__})")
+    if not isinstance(options, tuple):
+        raise TypeError(f"Argument 'options' has incorrect type (expected tuple, got {type(options).__name__})")
+    for name, value in flags.items():
+        if value:
+            raise current().unsupported(f"cupy.{who} with {name}")
+
+
+class RawKernel:
+    """An entry of CUDA C++."""
+
+    def __init__(
+        self,
+        code: str,
+        name: str,
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        translate_cucomplex: bool = False,
+        *,
+        enable_cooperative_groups: bool = False,
+        jitify: Any = None,
+    ) -> None:
+        _given(code, options, {"translate_cucomplex": translate_cucomplex, "jitify": jitify}, "RawKernel")
+        self.code, self.name, self.options, self.backend = code, name, options, backend
+        self.__name__, self.file_path = name, None
+        self.enable_cooperative_groups = enable_cooperative_groups
+        self._source = _Source(code, None, options, backend, None)
+        self.preferred_shared_memory_carveout = -1
+        self._dynamic_shared: int | None = None
+
+    @classmethod
+    def _of(cls, module: "RawModule", name: str) -> "RawKernel":
+        """A kernel of a module that is compiled already."""
+        made = cls.__new__(cls)
+        made.code, made.name, made.options, made.backend = module.code, name, module.options, module.backend  # type: ignore[assignment]
+        made.__name__, made.file_path = name, module.file_path  # type: ignore[assignment]
+        made.enable_cooperative_groups, made._source = module.enable_cooperative_groups, module._source
+        made.preferred_shared_memory_carveout, made._dynamic_shared = -1, None
+        return made
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+        stream: Any = None,
+    ) -> None:
+        for label, extents in (("grid", grid), ("block", block)):
+            if not isinstance(extents, tuple):
+                raise TypeError(f"Argument '{label}' has incorrect type (expected tuple, got {type(extents).__name__})")
+        entry, module = self._source.entry(self.name), self._source.module()
+        values = packed(args, module.parameter_sizes(entry))
+        ctas, threads = (tuple(max(int(each), 1) for each in (*extents, 1, 1)[:3]) for extents in (grid, block))
+        with as_cupy(*_ILLEGAL_ADDRESS):
+            printed = module.launch(
+                entry, ctas, threads, values, int(shared_mem or 0), cooperative=self.enable_cooperative_groups
+            )
+        sys.stdout.write("".join(printed))
+
+    def compile(self, log_stream: Any = None) -> None:
+        self._source.entry(self.name)
+
+    @property
+    def kernel(self) -> "RawKernel":
+        self.compile()
+        return self
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        names = """max_threads_per_block shared_size_bytes const_size_bytes local_size_bytes num_regs ptx_version binary_version
+            cache_mode_ca max_dynamic_shared_size_bytes preferred_shared_memory_carveout"""
+        return {name: getattr(self, name) for name in names.split()}
+
+    def _placed(self) -> Any:
+        program, entry = self._source.module().program, self._source.entry(self.name)
+        code = program.code(entry)
+        memory = current().memory.memory
+        return place_variables(program.module, code.function, program.key, program.target, memory)
+
+    max_threads_per_block = property(lambda self: MAX_THREADS)
+    shared_size_bytes = property(lambda self: self._placed().shared_bytes)
+    local_size_bytes = property(lambda self: self._placed().local_bytes)
+    cache_mode_ca = property(lambda self: 0)
+
+    @property
+    def const_size_bytes(self) -> int:
+        variables = self._source.module().program.module.variables.values()
+        return sum(each.size for each in variables if each.space == "const")
+
+    @property
+    def num_regs(self) -> int:
+        program = self._source.module().program
+        found = registers_used(program.text, self._source.entry(self.name), program.target)
+        if found is None:
+            raise current().unsupported("cupy.RawKernel.num_regs", "ptxas is not installed, which counts registers")
+        return found
+
+    @property
+    def binary_version(self) -> int:
+        """90 for sm_90."""
+        major, minor = current().capability
+        return 10 * major + minor
+
+    ptx_version = binary_version
+
+    @property
+    def max_dynamic_shared_size_bytes(self) -> int:
+        """What a launch may ask for: 48 KiB less what is static, until it is set. Here a launch may take more all the same."""
+        return (48 << 10) - self.shared_size_bytes if self._dynamic_shared is None else self._dynamic_shared
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size: int) -> None:
+        most = current().limits.opt_in - self.shared_size_bytes
+        if not 0 <= size <= most:
+            raise CUDADriverError(1, f"CUDA_ERROR_INVALID_VALUE: {size} B of dynamic shared memory, of {most} B")
+        self._dynamic_shared = int(size)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.RawKernel.{name}")
+
+
+class RawModule:
+    """CUDA C++ with several entries and variables, or PTX of a file."""
+
+    def __init__(
+        self,
+        code: str | None = None,
+        *,
+        path: str | None = None,
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        name_expressions: Sequence[str] | None = None,
+        jitify: Any = None,
+    ) -> None:
+        if (code is None) == (path is None):
+            raise TypeError("Exactly one of `code` and `path` keyword arguments must be given.")
+        _given(code, options, {"translate_cucomplex": translate_cucomplex, "jitify": jitify}, "RawModule")
+        if name_expressions is not None and code is None:
+            raise ValueError("need CUDA C++ code for the requested kernels")
+        if name_expressions is not None and backend != "nvrtc":
+            raise ValueError("only nvrtc supports retrieving the mangled names for the given name expressions")
+        self.code, self.file_path, self.options, self.backend = code, path, options, backend
+        self.name_expressions = None if name_expressions is None else tuple(name_expressions)
+        self.enable_cooperative_groups = enable_cooperative_groups
+        self._source = _Source(code, path, options, backend, self.name_expressions)
+
+    def compile(self, log_stream: Any = None) -> None:
+        self._source.module()
+
+    @property
+    def module(self) -> "RawModule":
+        self.compile()
+        return self
+
+    def get_function(self, name: str) -> RawKernel:
+        """The kernel of a name; CUDADriverError where the module has none."""
+        made = RawKernel._of(self, name)
+        made.compile()
+        return made
+
+    def get_global(self, name: str) -> MemoryPointer:
+        """Where a variable lies."""
+        with as_cupy(*_NOT_FOUND):
+            address, size = self._source.module().variable(name)
+        return MemoryPointer(UnownedMemory(address, size, self), 0)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.RawModule.{name}")
+
+
+def packed(args: Sequence[Any], sizes: Sequence[int]) -> list[bytes]:
+    """The bytes that the driver reads of each argument: as many as its parameter has, of the arguments that there are."""
+    values = [_bytes(each) for each in args][: len(sizes)]
+    return [value[:size] if len(value) > size else value for value, size in zip(values, sizes, strict=False)]
+
+
+def _bytes(value: Any) -> Any:
+    """An argument by CuPy's rules: a number of Python's has 8 bytes (int64, float64; a bool one), complex ones 16."""
+    if value is None:
+        return bytes(8)
+    if isinstance(value, ndarray):
+        return value.data.ptr.to_bytes(8, "little")
+    if isinstance(value, MemoryPointer):
+        return value.ptr.to_bytes(8, "little")
+    if isinstance(value, np.ndarray):
+        if value.size != 1:
+            raise TypeError(
+                f"You are trying to pass a numpy.ndarray of shape {value.shape} as a kernel parameter. Only numpy.ndarrays of "
+                "size one can be passed by value. If you meant to pass a pointer to __global__ memory, you need to pass a "
+                "cupy.ndarray instead."
+            )
+        return value.tobytes()
+    if isinstance(value, np.generic) and (value.dtype.char in TYPE_LETTERS or value.dtype.kind == "V"):
+        return value.tobytes()
+    for kind, element in _PYTHON:
+        if isinstance(value, kind):
+            return np.array(value, element).tobytes()
+    raise TypeError(f"Unsupported type {type(value)}")

@@ -1,0 +1,89 @@
+"""cupy.cuda.runtime on the simulated GPU: what the CUDA runtime says of the device, and its memory."""
+
+from typing import Any
+
+from refsim.standins.properties import ATTRIBUTES, DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
+from refsim.standins.seams import refuse
+from refsim.standins.session import current
+
+is_hip = False
+
+
+class CUDARuntimeError(RuntimeError):
+    """What the runtime refuses."""
+
+    def __init__(self, status: int, said: str = "") -> None:
+        super().__init__(said or f"error {status}")
+        self.status = status
+
+
+def getDeviceCount() -> int:  # noqa: N802 - CuPy's own name
+    return 1
+
+
+def getDevice() -> int:  # noqa: N802 - CuPy's own name
+    return 0
+
+
+def setDevice(device: int) -> None:  # noqa: N802 - CuPy's own name
+    if device:
+        raise CUDARuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal: one GPU is simulated")
+
+
+def deviceSynchronize() -> None:  # noqa: N802 - CuPy's own name
+    """Everything has happened."""
+
+
+def streamSynchronize(stream: int) -> None:  # noqa: N802 - CuPy's own name
+    """Everything has happened."""
+
+
+def runtimeGetVersion() -> int:  # noqa: N802 - CuPy's own name
+    return DRIVER_VERSION
+
+
+driverGetVersion = runtimeGetVersion  # noqa: N816 - CuPy's own name
+
+
+def memGetInfo() -> tuple[int, int]:  # noqa: N802 - CuPy's own name
+    return MEMORY_BYTES - current().memory.live_bytes, MEMORY_BYTES
+
+
+def deviceGetAttribute(attrib: int, device: int) -> int:  # noqa: N802 - CuPy's own name
+    return attribute(current(), attrib, "cupy.cuda.runtime.deviceGetAttribute")
+
+
+def getDeviceProperties(device: int) -> dict[str, Any]:  # noqa: N802 - CuPy's own name
+    """What the simulated GPU knows of itself, by the names of cudaDeviceProp; what it does not know is not there."""
+    setDevice(device)
+    known = {row.name: row.value(current()) for row in ATTRIBUTES}
+    axes = ("X", "Y", "Z")
+    return {
+        "name": device_name(current()).encode(),
+        "totalGlobalMem": MEMORY_BYTES,
+        "sharedMemPerBlock": known["MAX_SHARED_MEMORY_PER_BLOCK"],
+        "regsPerBlock": known["MAX_REGISTERS_PER_BLOCK"],
+        "warpSize": known["WARP_SIZE"],
+        "maxThreadsPerBlock": known["MAX_THREADS_PER_BLOCK"],
+        "maxThreadsDim": tuple(known[f"MAX_BLOCK_DIM_{axis}"] for axis in axes),
+        "maxGridSize": tuple(known[f"MAX_GRID_DIM_{axis}"] for axis in axes),
+        "totalConstMem": known["TOTAL_CONSTANT_MEMORY"],
+        "major": known["COMPUTE_CAPABILITY_MAJOR"],
+        "minor": known["COMPUTE_CAPABILITY_MINOR"],
+        "multiProcessorCount": known["MULTIPROCESSOR_COUNT"],
+        "integrated": known["INTEGRATED"],
+        "canMapHostMemory": known["CAN_MAP_HOST_MEMORY"],
+        "concurrentKernels": known["CONCURRENT_KERNELS"],
+        "ECCEnabled": known["ECC_ENABLED"],
+        "unifiedAddressing": known["UNIFIED_ADDRESSING"],
+        "maxThreadsPerMultiProcessor": known["MAX_THREADS_PER_MULTIPROCESSOR"],
+        "sharedMemPerMultiprocessor": known["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"],
+        "regsPerMultiprocessor": known["MAX_REGISTERS_PER_MULTIPROCESSOR"],
+        "managedMemory": known["MANAGED_MEMORY"],
+        "cooperativeLaunch": known["COOPERATIVE_LAUNCH"],
+        "sharedMemPerBlockOptin": known["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"],
+    }
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("cupy.cuda.runtime", name)

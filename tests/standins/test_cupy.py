@@ -1,0 +1,256 @@
+"""The stand-in for CuPy: arrays of the device that NumPy computes in, kernels as programs write them, what is refused."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from refsim.device import toolchain
+from refsim.standins import cupy as cp
+from refsim.standins import session as sessions
+from refsim.standins.cupy import names
+from refsim.standins.cupy.raw import packed
+from refsim.standins.session import GpuSession, UnsupportedError
+from tests.standins.kernels import DOUBLE, RACE
+
+needs_nvrtc = pytest.mark.skipif(
+    toolchain.find_toolchain() is None, reason="NVRTC is not installed: pip install 'refsim[sim]'"
+)
+X = np.arange(40, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(sessions, "_CURRENT", [GpuSession()])
+    return sessions.current()
+
+
+@pytest.fixture
+def module(tmp_path):
+    path = tmp_path / "double.ptx"
+    path.write_text(DOUBLE)
+    return cp.RawModule(path=str(path))
+
+
+def test_a_kernel_works_on_arrays_and_views(module, fresh):
+    kernel, x, y = module.get_function("double"), cp.asarray(X), cp.zeros(40, cp.float32)
+    kernel((1,), (64,), (y, x, np.uint32(40)))
+    assert (y.get() == 2 * X).all()
+    kernel((1,), (64,), (y.data + 4, x[1:], 39))
+    assert (cp.asnumpy(y[1:]) == 2 * X[1:]).all()
+    del x, y
+    gc.collect()
+    assert fresh.memory.held() == []
+
+
+def test_variables_are_reached_by_name(module):
+    factor = cp.ndarray((1,), cp.float32, module.get_global("factor"))
+    factor[...] = 3
+    y = cp.empty_like(cp.asarray(X))
+    module.get_function("double")((1,), (64,), (y, cp.asarray(X), 40))
+    assert (y.get() == 3 * X).all()
+
+
+@pytest.mark.parametrize(("value", "size", "raw"), [
+    (-2, 8, b"\xfe" + b"\xff" * 7), (-2, 4, b"\xfe" + b"\xff" * 3), (True, 1, b"\1"), (0.5, 8, np.float64(0.5).tobytes()),
+    (1j, 16, np.complex128(1j).tobytes()), (None, 8, bytes(8)), (np.float16(1), 2, b"\0\x3c"),
+    (np.array([3], np.int16), 2, b"\3\0"),
+])  # fmt: skip
+def test_arguments_are_packed_as_cupy_packs_them(value, size, raw):
+    assert packed([value], [size]) == [raw]
+
+
+def test_arguments_that_are_none_of_cupys():
+    assert packed([1, 2, 3], [4]) == [b"\1\0\0\0"]
+    with pytest.raises(TypeError, match=r"shape \(40,\).*cupy.ndarray instead"):
+        packed([X], [8])
+    with pytest.raises(TypeError, match="Unsupported type <class 'str'>"):
+        packed(["x"], [8])
+
+
+def test_views_share_memory_and_results_do_not():
+    a = cp.asarray(X).reshape(4, 10)
+    a[1:3, ::2] = -1
+    a.T[0] += 100
+    wanted = X.reshape(4, 10).copy()
+    wanted[1:3, ::2] = -1
+    wanted.T[0] += 100
+    assert (a.get() == wanted).all()
+    b = cp.ravel(a)
+    b[0] = 7
+    assert float(a[0, 0]) == 7
+    c = a + 0
+    c[...] = 0
+    assert float(a[0, 0]) == 7
+    assert a[:, 1].strides == (40,)
+    assert a[:, 1].data.ptr == a.data.ptr + 4
+
+
+def test_only_what_was_written_counts_as_written(fresh):
+    a = cp.empty(8, cp.float32)
+    a[::2] = 1
+    assert fresh.memory.memory.written(a.data.ptr, 32).reshape(8, 4)[:, 0].tolist() == [True, False] * 4
+    cp.multiply(a, 2, out=a)
+    assert fresh.memory.memory.written(a.data.ptr, 32).all()
+
+
+def test_a_launch_is_checked(module, fresh):
+    with pytest.raises(cp.cuda.driver.CUDADriverError, match=r"ILLEGAL_ADDRESS: \[out-of-bounds\]"):
+        module.get_function("double")((1,), (64,), (cp.empty(1, cp.float32), cp.asarray(X), 40))
+    module.get_function("double")((1,), (32,), (cp.zeros(32, cp.float32), cp.empty(32, cp.float32), 32))
+    assert [said.code for said in fresh.record().kernels[0].findings] == ["out-of-bounds", "uninitialised"]
+
+
+@pytest.mark.parametrize(("ours", "numpys"), [
+    (lambda xp, a: a @ a.T, "d"), (lambda xp, a: xp.where(a > 3, a, -a), "f"), (lambda xp, a: a.sum(axis=0), "f"),
+    (lambda xp, a: xp.concatenate([a, a], axis=1)[:, ::-1], "h"), (lambda xp, a: 2**a - a // 3 % 5, "i"),
+    (lambda xp, a: a.astype(xp.float16) + xp.float32(1), "i"), (lambda xp, a: xp.argsort(-a, axis=None), "q"),
+    (lambda xp, a: a[a > 4], "f"), (lambda xp, a: a[xp.array([0, 2]), 1:], "d"), (lambda xp, a: (a < 4) | (a == 7), "e"),
+    (lambda xp, a: xp.stack([a, a + 1], axis=1).transpose(2, 0, 1), "B"), (lambda xp, a: xp.count_nonzero(a), "i"),
+    (lambda xp, a: xp.linspace(0, 1, 7) + xp.arange(7) + xp.full(7, 2), "i"), (lambda xp, a: a.max() - xp.min(a), "f"),
+    (lambda xp, a: xp.linalg.norm(a) + xp.fft.fft(a).real[0, 0], "d"), (lambda xp, a: xp.split(a, 2, axis=1)[1], "i"),
+    (lambda xp, a: divmod(a, 3)[1], "i"), (lambda xp, a: xp.zeros_like(a) + xp.eye(3, 4), "f"),
+])  # fmt: skip
+def test_answers_are_numpys_with_their_types(ours, numpys):
+    host = np.arange(12).astype(numpys).reshape(3, 4)
+    found, wanted = ours(cp, cp.asarray(host)), np.asarray(ours(np, host))
+    assert isinstance(found, cp.ndarray)
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    assert (found.get() == wanted).all()
+
+
+def test_numpy_hands_over_to_cupy_and_nothing_is_converted_silently():
+    a = cp.asarray(X)
+    assert isinstance(np.add(a, 1), cp.ndarray)
+    assert isinstance(np.sum(a), cp.ndarray)
+    with pytest.raises(TypeError, match="Implicit conversion"):
+        np.asarray(a)
+    with pytest.raises(TypeError, match=r"Unsupported type <class 'numpy\.ndarray'>"):
+        a + X
+    with pytest.raises(TypeError, match="Unsupported type"):
+        a[:] = X
+    with pytest.raises(TypeError, match="Only numpy"):
+        a.set([1])
+    assert cp.get_array_module(a) is cp
+    assert cp.get_array_module(X) is np
+
+
+def test_what_the_host_computes_to_other_bits_is_counted(fresh):
+    a = cp.asarray(X)
+    for _ in range(2):
+        cp.exp(a * 2 + 1)
+    cp.sum(a.astype(cp.int32))
+    cp.random.rand(3)
+    assert fresh.record().by_host == {"cupy.exp": 2, "cupy.random.rand": 1}
+
+
+def test_types_that_have_no_place_on_the_device(fresh):
+    with pytest.raises(UnsupportedError, match=r"cupy.ndarray of object"):
+        cp.array([None])
+    with pytest.raises(ValueError, match="Negative"):
+        cp.empty(-1)
+    with pytest.raises(cp.cuda.memory.OutOfMemoryError):
+        cp.empty(1 << 40)
+    assert cp.get_default_memory_pool().used_bytes() == 0
+
+
+def test_the_pool_counts_blocks():
+    pool = cp.get_default_memory_pool()
+    a = cp.zeros(100, cp.float32)
+    assert (pool.used_bytes(), pool.total_bytes(), pool.n_free_blocks()) == (512, 512, 0)
+    del a
+    assert (pool.used_bytes(), pool.total_bytes(), pool.n_free_blocks()) == (0, 512, 1)
+    pool.free_all_blocks()
+    assert pool.total_bytes() == 0
+    pool.set_limit(size=1024)
+    with pytest.raises(cp.cuda.memory.OutOfMemoryError, match="limit set to: 1,024"):
+        cp.empty(2000, cp.int8)
+
+
+def test_the_device_says_what_the_target_has():
+    assert cp.cuda.Device(0).compute_capability == "90"
+    said = cp.cuda.runtime.getDeviceProperties(0)
+    assert cp.cuda.Device().attributes["MultiProcessorCount"] == said["multiProcessorCount"]
+    assert cp.cuda.runtime.getDeviceCount() == 1
+    with pytest.raises(cp.cuda.runtime.CUDARuntimeError, match="invalid device ordinal"):
+        cp.cuda.Device(1).use()
+    with cp.cuda.Stream(non_blocking=True) as stream:
+        assert cp.cuda.get_current_stream() == stream
+        first, second = stream.record(), stream.record()
+    assert cp.cuda.get_current_stream() == cp.cuda.Stream.null
+    assert cp.cuda.get_elapsed_time(first, second) >= 0
+
+
+@pytest.mark.parametrize("ask", [
+    lambda: cp.ElementwiseKernel, lambda: cp.cuda.malloc_managed, lambda: cp.zeros(1).toDlpack,
+    lambda: cp.cuda.runtime.malloc3DArray, lambda: cp.linalg.expm, lambda: cp.random.XORWOW, lambda: cp.testing.for_all_dtypes,
+    lambda: cp.add.reduceat,
+    lambda: cp.RawKernel("x", "x", jitify=True), lambda: cp.cuda.Stream().begin_capture,
+])  # fmt: skip
+def test_what_is_not_simulated_is_named(ask, fresh):
+    with pytest.raises(UnsupportedError, match=r"\[unsupported-function\] cupy\."):
+        ask()
+    assert len(fresh.refused) == 1
+
+
+def test_every_name_is_numpys():
+    for name in names.UFUNCS | names.ARRAY_FUNCTIONS | names.CHANGING | names.FACTS | names.CONSTANTS:
+        assert hasattr(cp, name)
+    assert all(callable(getattr(cp.linalg, name)) for name in names.LINALG)
+    assert all(callable(getattr(cp.fft, name)) for name in names.FFT)
+    assert names.SAME_BITS <= names.UFUNCS | names.ARRAY_FUNCTIONS
+    assert cp.concatenate(tup=[cp.ones(1), cp.zeros(1)]).tolist() == [1, 0]
+
+
+def test_machine_code_and_other_names_are_refused(tmp_path, module):
+    path = tmp_path / "k.cubin"
+    path.write_bytes(b"\x7fELF....")
+    with pytest.raises(cp.cuda.driver.CUDADriverError, match=r"INVALID_IMAGE.*not-ptx"):
+        cp.RawModule(path=str(path)).get_function("k")
+    with pytest.raises(cp.cuda.driver.CUDADriverError, match=r"NOT_FOUND.*name_expressions"):
+        module.get_function("halve")
+    with pytest.raises(TypeError, match="Exactly one"):
+        cp.RawModule()
+    with pytest.raises(TypeError, match="expected tuple, got list"):
+        module.get_function("double")([1], (1,), ())
+    with pytest.raises(cp.cuda.driver.CUDADriverError, match="argument-count"):
+        module.get_function("double")((1,), (1,), ())
+
+
+def test_a_race_is_a_finding_and_no_error(tmp_path, fresh):
+    path = tmp_path / "race.ptx"
+    path.write_text(RACE)
+    cp.RawModule(path=str(path)).get_function("race")((1,), (32,), (cp.empty(1, cp.int32),))
+    assert [said.code for said in fresh.record().kernels[0].findings] == ["race"]
+
+
+@needs_nvrtc
+def test_sources_are_compiled_and_templates_found():
+    code = """template <typename T, int N> __global__ void fill(T *y) { y[threadIdx.x] = N; }
+    __global__ void plain(int *y) { extern __shared__ int held[]; held[0] = 5; y[0] = held[0]; }"""
+    module = cp.RawModule(code=code, options=("-std=c++14",), name_expressions=["fill<float, 3>", "plain"])
+    y = cp.zeros(4, cp.float32)
+    module.get_function("fill<float, 3>")((1,), (4,), (y,))
+    assert y.tolist() == [3] * 4
+    z = cp.zeros(1, cp.int32)
+    module.get_function("plain")((1,), (1,), (z,), shared_mem=4)
+    assert z.item() == 5
+    with pytest.raises(cp.cuda.driver.CUDADriverError, match="NOT_FOUND"):
+        cp.RawKernel(code, "plain")((1,), (1,), (z,))
+    kernel = cp.RawKernel('extern "C" __global__ void k(int *y) {\n    y[0] = ;\n}', "k")
+    with pytest.raises(cp.cuda.compiler.CompileException, match="expected an expression"):
+        kernel.compile()
+
+
+@needs_nvrtc
+def test_a_kernel_tells_its_attributes():
+    code = """extern "C" __global__ void k(int *y) {
+        __shared__ int s[8]; s[threadIdx.x] = threadIdx.x; __syncthreads(); y[threadIdx.x] = s[7 - threadIdx.x]; }"""
+    kernel = cp.RawKernel(code, "k")
+    assert kernel.attributes["shared_size_bytes"] == 32
+    assert kernel.max_dynamic_shared_size_bytes == (48 << 10) - 32
+    kernel.max_dynamic_shared_size_bytes = 100_000
+    with pytest.raises(cp.cuda.driver.CUDADriverError, match=r"INVALID_VALUE"):
+        kernel.max_dynamic_shared_size_bytes = 1 << 20
+    assert kernel.max_dynamic_shared_size_bytes == 100_000
+    assert cp.testing.assert_array_equal(cp.zeros(2), [0, 0]) is None
