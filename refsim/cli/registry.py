@@ -46,6 +46,7 @@ SECTIONS: dict[str, dict[str, Listing]] = {
         "banks": Listing("refsim.cli.commands.banks:command", "Bank conflicts of an access to shared memory."),
         "scales": Listing("refsim.cli.commands.scales:command", "Where scale factors lie; shuffle and unshuffle them."),
         "desc": Listing("refsim.cli.commands.desc:command", "Descriptors: decode, encode, walk the bytes they name."),
+        "explore": Listing("refsim.cli.commands.explore:command", "All of these as a page to look around in."),
     },
     "Dumps": {
         "show": Listing("refsim.cli.commands.show:command", "A dump as numbers, through format, layout and scales."),

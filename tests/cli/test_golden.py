@@ -213,6 +213,7 @@ FAILURES = {
     "error-no-format-in-file": "diff got.npy want.npy",
     "error-form": "formats --as xml",
     "error-suffix": "formats -o formats.xlsx",
+    "error-explore-suffix": "explore -o page.csv",
     "error-shell": "completion tcsh",
     "error-source": "sources ptxx",
     "error-blame-entry": "blame turn.ptx --assemble-only",

@@ -1,0 +1,1 @@
+"""The explorer: formats, fragments, swizzles and descriptors as one page that needs no server."""

@@ -1,0 +1,84 @@
+"""Number formats as data for the page: fields, quantum, and which codes are of which kind."""
+
+import math
+from typing import Any
+
+from refsim.cli.answers.anatomy import anatomy
+from refsim.conversions import encode
+from refsim.formats import ELEMENTS, FORMATS, ElementType, Format
+
+
+def element_rows() -> list[dict[str, Any]]:
+    """Every element type whose codes the page decodes: the formats of `refsim decode`, and the integers.
+
+    e4m3 has 4 exponent and 3 mantissa bits, quantum 2^-9, and the range [0x7f, 0x7f, "nan", "nan"] among its kinds.
+    """
+    known = [row for row in ELEMENTS if row.is_integer or row in FORMATS]
+    return [_format_row(row) if isinstance(row, Format) else _integer_row(row) for row in known]
+
+
+def _format_row(row: Format) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "bits": row.code_bits,
+        "signed": row.signed,
+        "exponent": row.exponent_bits,
+        "mantissa": row.mantissa_bits,
+        "padding": row.padding_bits,
+        "bias": row.bias,
+        "binadesFromZero": row.binades_from_zero,
+        "twosComplement": row.twos_complement,
+        "quantum": row.quantum,
+        "one": int(encode([1.0], row)[0]),
+        "kinds": kinds_of(row),
+        "about": row.specials.value,
+        "source": str(row.source),
+    }
+
+
+def _integer_row(row: ElementType) -> dict[str, Any]:
+    """An integer is a two's complement number of quantum 1: s8 has 7 bits below its sign."""
+    signed = bool(getattr(row, "signed", False))
+    return {
+        "name": row.name,
+        "bits": row.code_bits,
+        "signed": signed,
+        "exponent": 0,
+        "mantissa": row.code_bits - signed,
+        "padding": 0,
+        "bias": 0,
+        "binadesFromZero": False,
+        "twosComplement": True,
+        "quantum": 1,
+        "kinds": [[0, row.code_limit - 1, "integer", ""]],
+        "about": "two's complement" if signed else "unsigned",
+        "source": str(row.source),
+    }
+
+
+def kinds_of(row: Format) -> list[list[Any]]:
+    """Runs of codes, padding left out, of one kind: [first, last, kind, "nan", "inf", "-inf" or ""], ascending.
+
+    Kinds change at few magnitudes: around zero, where mantissas become whole, at the largest, at infinity. Asked is the
+    model, once at the first code behind each of these places.
+    """
+    limit = 1 << row.bits
+    whole, largest = 1 << row.mantissa_bits, row.max_code >> row.padding_bits
+    places = (1, whole, largest, row.magnitude_limit - whole, row.magnitude_limit)
+    turns = {turn for place in places for turn in (place - 1, place, place + 1)}
+    signs = (0, row.sign_mask >> row.padding_bits)
+    starts = {sign + turn for turn in turns for sign in signs} | {limit - turn for turn in turns}
+    found: list[list[Any]] = []
+    for first in sorted(start for start in starts if 0 <= start < limit):
+        code = first << row.padding_bits
+        said = [anatomy(code, row).kind, _special(row.value(code))]
+        if found and found[-1][2:] == said:
+            continue
+        if found:
+            found[-1][1] = first - 1
+        found.append([first, limit - 1, *said])
+    return found
+
+
+def _special(value: float) -> str:
+    return "nan" if math.isnan(value) else str(value) if math.isinf(value) else ""

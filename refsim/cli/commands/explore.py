@@ -1,0 +1,38 @@
+"""refsim explore: formats, fragments, swizzles and descriptors as a page to look around in."""
+
+from pathlib import Path
+
+import click
+
+from refsim.cli import console
+from refsim.cli.delivery import AGREED, STDOUT, form_of, require_writable, save
+from refsim.errors import RefsimError
+
+FORM = "html"
+
+
+@click.command()
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE, an .html; standard output without it.")
+def command(output: str | None) -> int:
+    """One page without a server: pick a format, a fragment, a swizzle or a descriptor, and point at its elements.
+
+    Each element says its thread, register, byte, bank, code and value. A pasted dump (bytes, words, xxd, a NumPy list)
+    or descriptor is decoded. The page fetches nothing and works from a file; arrow keys move over elements.
+
+    \b
+      refsim explore -o explore.html
+    """
+    from refsim.cli.answers.explorer.page import page
+
+    if output in STDOUT or output is None:
+        console.answer(page())
+        return AGREED
+    if (form := form_of(output)) != FORM:
+        raise RefsimError(
+            "not-a-page", f"the suffix of {output} is that of {form}", where="-o", help="a name that ends in .html"
+        )
+    require_writable(Path(output))
+    content = page().encode()
+    save(Path(output), content)
+    console.tell(f"{output}: {len(content) / 1e6:.1f} MB, to open in a browser")
+    return AGREED
