@@ -89,6 +89,11 @@ def read_chapters() -> list[tuple[str, tuple[FieldBug, ...]]]:
     return chapters
 
 
+def read_absent() -> list[dict[str, str]]:
+    """Classes without an item: `what`, and `why` or where instead."""
+    return list(tomllib.loads((FOLDER / "absent.toml").read_text("utf-8"))["absent"])
+
+
 def _bug(record: dict[str, object]) -> FieldBug:
     for name in ("reports", "finds", "edits"):
         entries = record.get(name, [])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.field_bugs.catalogue import NAMINGS, ROOT, FieldBug, read_chapters
+from conformance.field_bugs.catalogue import NAMINGS, ROOT, FieldBug, read_absent, read_chapters
 from refsim.cli import main as refsim
 
 PAGE = ROOT / "docs" / "field-bugs.md"
@@ -77,6 +77,12 @@ def report(text: str) -> list[str]:
         ends = [at for at, line in enumerate(lines) if line.startswith(("repeat ", "over all cases "))]
         lines = lines[begins[0] : min([at for at in ends if at > begins[0]], default=len(lines))]
         lines = lines[: lines.index("")] if "" in lines else lines
+    if starts := [at for at, line in enumerate(lines) if line.startswith("findings ")]:
+        lines = [line for line in lines[starts[0] :] if not line.startswith("argument ")]
+    if drawn := [at for at, line in enumerate(lines) if line.startswith("element [")]:
+        lines = lines[: drawn[0]]  # the sums of one element, part by part
+    while lines and not lines[-1]:
+        lines.pop()
     kept = [line for line in lines if not line.startswith("note  no suspect yet")]  # how far a search came in its time
     return [re.sub(r", \d+\.\d s,", ",", line) for line in kept]
 
@@ -137,6 +143,14 @@ def page(sections: dict[str, str]) -> str:
     parts += [f"| {named} | {what} | {counts[named]} |" for named, what in NAMINGS.items()]
     parts += ["", "| bug | reported | says |", "|---|---|---|"]
     parts += [f"| {bug.title} | {'; '.join(bug.reports)} | {bug.named} |" for bug in bugs]
+    parts += [
+        "",
+        "Classes of the field that are no item here:",
+        "",
+        "| bug | where it is, or why it is not |",
+        "|---|---|",
+    ]
+    parts += [f"| {row['what']} | {row['why']} |" for row in read_absent()]
     for chapter, each in chapters:
         parts += ["", f"## {chapter}", ""]
         parts.append("\n".join(sections[bug.id] for bug in each).rstrip("\n"))

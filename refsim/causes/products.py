@@ -91,7 +91,7 @@ class ProductOfPlans:
         found = [*accumulation_causes(*self.formats, columns, is_scaled), *reading_causes(self.formats)]
         found += [*tail_causes(columns), *writing_causes(self.format), *placing_causes()]
         if self.blocks > 1:
-            found += scale_causes(4)
+            found += scale_causes()
         if self.c is not None:
             for way in (FIRST, LAST, ROUNDED_AGAIN):
                 found.append(Cause(Family.ACCUMULAND, way, "accumuland", way, PTX["mma: D = A B + C"]))

@@ -121,38 +121,50 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
 # ---- scales ------------------------------------------------------------------------------------------------------------
 
 
-def _read_shuffled(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Matrix:
-    """Scales that lie row by row, read as if the layout had placed them; bytes beyond them are nobody's."""
+def _places(layout: ScaleLayout, scales: Matrix) -> NDArray[np.int64]:
+    """Which element each scale is where the layout places them; what a scale is stored in does not matter here."""
     shape = (scales.shape[0], scales.shape[1])
     try:
         places = layout.offset(np.arange(shape[0])[:, None], np.arange(shape[1])[None, :], shape)
     except RefsimError:
         raise DoesNotApplyError from None
-    index = places // layout.element_bytes
-    if layout.element_bytes != scales.dtype.itemsize or index.max() >= scales.size:
+    return np.asarray(places // layout.element_bytes, np.int64)
+
+
+def _read_shuffled(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Matrix:
+    """Scales that lie row by row, read as if the layout had placed them; elements beyond them are nobody's."""
+    index = _places(layout, scales)
+    if index.max() >= scales.size:
         raise DoesNotApplyError
     return np.asarray(scales.reshape(-1)[index])
 
 
 def _read_plain(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Matrix:
     """Scales that the layout placed, read as if they lay row by row."""
-    try:
-        return np.asarray(layout.shuffle(scales).reshape(-1)[: scales.size].reshape(scales.shape))
-    except RefsimError:
-        raise DoesNotApplyError from None
+    index = _places(layout, scales)
+    packed = np.zeros(max(int(index.max()) + 1, scales.size), scales.dtype)
+    packed[index] = scales
+    return packed[: scales.size].reshape(scales.shape)
+
+
+def _power_of_two(rounding: Callable[[Matrix], Matrix], scales: Matrix, format: ElementType) -> Matrix:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.exp2(rounding(np.log2(scales))), scales.dtype)
 
 
 @functools.cache
-def scale_readings(item_bytes: int) -> tuple[OperandReading, ...]:
+def scale_readings() -> tuple[OperandReading, ...]:
     """Every way in which a grid of scales is read."""
     found = [AS_IT_IS]
     for layout in SCALE_LAYOUTS:
-        if layout.element_bytes == item_bytes:
-            for verb, change in (("row by row where they lie in", _read_plain), ("in", _read_shuffled)):
-                says = f"{verb} {layout.name}" + ("" if change is _read_plain else " where they lie row by row")
-                found.append(OperandReading(says, Family.SCALE_LAYOUT, layout.source, partial(change, layout)))
+        for verb, change in (("row by row where they lie in", _read_plain), ("in", _read_shuffled)):
+            says = f"{verb} {layout.name}" + ("" if change is _read_plain else " where they lie row by row")
+            found.append(OperandReading(says, Family.SCALE_LAYOUT, layout.source, partial(change, layout)))
     says, source = "block by block where they lie row by row", OCP_MX["section 5.2, scales of blocks"]
     found.append(OperandReading(says, Family.SCALE_LAYOUT, source, _transposed_in_place))
+    for name, rounding in (("above", np.ceil), ("below", np.floor), ("nearest", np.rint)):
+        says = f"as the power of two {name}" + (" them" if rounding is not np.rint else "")
+        found.append(OperandReading(says, Family.SCALE_RULE, OCP_MX["section 5.2"], partial(_power_of_two, rounding)))
     return tuple(found)
 
 
@@ -185,8 +197,8 @@ def tail_causes(columns: int) -> Iterator[Cause]:
             yield Cause(Family.TAIL, says, "tail", -width, source, 2)
 
 
-def scale_causes(item_bytes: int) -> Iterator[Cause]:
+def scale_causes() -> Iterator[Cause]:
     """The rows of causes in reading scales."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
-        for row in scale_readings(item_bytes):
+        for row in scale_readings():
             yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)

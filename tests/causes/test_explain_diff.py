@@ -8,6 +8,7 @@ import pytest
 from conformance.explained import arithmetic as own
 from conformance.explained.pairs import Problem, alone, equal, held_out, with_operands, with_quantiser, with_values
 from conformance.explained.trials import asked, is_right
+from refsim import encode
 from refsim.causes import DiffOutcome, Family, ProductOperands, explain_diff
 from refsim.errors import RefsimError
 
@@ -140,6 +141,40 @@ def test_a_cause_has_its_name_on_either_side(name):
     once = explain_diff(pair.got, pair.want, pair.format, operands=pair.operands, seconds=3)
     assert (once.a_is, once.b_is) == (found.b_is, found.a_is)
     assert [(each.code_a, each.code_b) for each in once.stages] == [(each.code_b, each.code_a) for each in found.stages]
+
+
+GRID = np.arange(128 * 4).reshape(128, 4)
+MISREAD_SCALES = {
+    "scales of A are read row by row where they lie in nvidia_128x4": lambda scales: scales[
+        GRID % 16 // 4 * 32 + GRID // 16, GRID % 4
+    ],  # byte 16 (m % 32) + 4 (m / 32) + k, one row of bytes after the other
+    "scales of A are read as the power of two above": lambda scales: np.exp2(np.ceil(np.log2(scales))),
+}
+
+
+@pytest.mark.parametrize("says", MISREAD_SCALES)
+def test_what_becomes_of_scales_is_named(says):
+    """Scales for another chip, and where powers of two are wanted; sums of integers lose nothing in any order."""
+    random = np.random.default_rng(4)
+    a, b = (random.integers(-2, 3, (rows, 512)).astype(np.float32) for rows in (128, 8))
+    scales = random.uniform(0.5, 2, (128, 4)).astype(np.float32)
+    if "nvidia" in says:
+        scales = 2.0 ** random.integers(-3, 4, (128, 4)).astype(np.float32)
+
+    def product(scales):
+        total = np.zeros((128, 8), np.float32)
+        for block in range(4):
+            part = slice(128 * block, 128 * block + 128)
+            total = own.fma(scales[:, block, None], a[:, part] @ b[:, part].T, total)
+        return total
+
+    operands = ProductOperands(
+        a=encode(a, "e4m3"), b=encode(b, "e4m3"), a_format="e4m3", b_format="e4m3", a_scale=scales
+    )
+    found = explain_diff(
+        product(MISREAD_SCALES[says](scales).astype(np.float32)), product(scales), operands=operands, seconds=3
+    )
+    assert says in str(found.named[0])
 
 
 def test_what_both_have_done_otherwise_is_no_cause():
