@@ -76,11 +76,11 @@ PLANTED = {
 """What is edited, by the name of the miscompile that it stands for."""
 
 
-def polynomial(text: str = POLYNOMIAL) -> BlameSubject:
+def polynomial(text: str = POLYNOMIAL, target: str = "sm_90a") -> BlameSubject:
     """12 values, of which a launch of 16 threads computes each; the last threads have nothing to do."""
     x, y = np.linspace(-4, 4, 12, dtype=np.float32), np.zeros(16, np.float32)
     launch = GivenLaunch("polynomial", (2,), (8,), (x, y, np.uint32(12)))
-    return of_launch(text, "sm_90a", launch, name="polynomial.ptx")
+    return of_launch(text, target, launch, name="polynomial.ptx")
 
 
 def last_wins() -> BlameSubject:

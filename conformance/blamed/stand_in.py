@@ -18,7 +18,7 @@ from refsim.device.assembling import Cubin
 from refsim.device.sim import SimDevice, SimLauncher
 
 _PROGRAM = """#!{python}
-import pathlib, sys
+import os, pathlib, sys
 if "--version" in sys.argv:
     print("Cuda compilation tools, release {major}.{minor}, V{release}")
     raise SystemExit
@@ -28,6 +28,9 @@ if {refuses!r} and {refuses!r} in text:
     sys.exit("ptxas kernel.ptx, line 1; error   : stand-in refuses")
 for old, new in {edits!r}:
     text = text.replace(old, new) if level in {levels!r} else text
+if {real!r}:
+    pathlib.Path("kernel.ptx").write_text(text)
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
 print("ptxas info    : Used 8 registers", file=sys.stderr)
 pathlib.Path("kernel.cubin").write_bytes(b"\\x7fELF" + text.encode())
 """
@@ -39,13 +42,14 @@ def stand_in_ptxas(
     edits: tuple[tuple[str, str], ...] = (),
     levels: tuple[int, ...] = (0, 1, 2, 3),
     refuses: str = "",
+    real: str = "",
 ) -> Path:
-    """A ptxas of that release in a folder of its own, which makes `edits` at `levels`."""
+    """A ptxas of that release in a folder of its own, which makes `edits` at `levels`, and then asks a `real` one."""
     folder.mkdir(parents=True)
     program = folder / "ptxas"
     major, minor, _ = release.split(".")
     filled = {"python": sys.executable, "major": major, "minor": minor, "release": release}
-    program.write_text(_PROGRAM.format(**filled, edits=edits, levels=levels, refuses=refuses))
+    program.write_text(_PROGRAM.format(**filled, edits=edits, levels=levels, refuses=refuses, real=real))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program
 

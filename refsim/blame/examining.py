@@ -130,6 +130,11 @@ def examined(
         if model.fault is not None:
             verdict = RACE if model.fault.code in RACES else KERNEL
             return Blame(subject, verdict, (), (str(model.fault),), facts, candidate)
+    if not any(words.size for model in models for words in (model.words or {}).values()):
+        rule = "nothing that was compared blames nobody"
+        raise RefsimError(
+            "nothing-compared", "no problem has an element of an output", subject.name, rule, "--problems 8"
+        )
     rows = [run_row(subject, build, candidate, silicon, models, repeats) for build in tell("builds", builds)]
     facts |= silicon.describe()
     verdict, because = _verdict(rows, models)

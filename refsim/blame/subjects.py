@@ -19,6 +19,7 @@ from refsim.testing.outputs import checked
 from refsim.testing.user_code import called, shortened
 
 Outputs = Mapping[str, NDArray[Any]]
+_SIMPLEST = 4
 Smaller = Callable[[Any, Callable[[Any], bool]], Any]
 
 
@@ -85,7 +86,7 @@ class GivenLaunch:
 
 
 def of_kernel(kernel: Kernel, target: str, *, problems: int = 4, seed: int = 0) -> BlameSubject:
-    """A declared kernel: half of the problems from its corpus, the others drawn by its own strategy.
+    """A declared kernel: half of the problems from all over its corpus, the others drawn by its own strategy.
 
     The text is that of `verify`, compiled once. RefsimError `call-needs-a-gpu` for a Python function, which has no PTX.
     """
@@ -103,7 +104,8 @@ def of_kernel(kernel: Kernel, target: str, *, problems: int = 4, seed: int = 0) 
         any_nan = kernel.promise.nan == "any-payload"
         return {name: _words(outputs[name], formats[name] if any_nan else "") for name in formats}
 
-    chosen = kernel.corpus[: problems - problems // 2]
+    half = min(problems - problems // 2, len(kernel.corpus))
+    chosen = tuple(kernel.corpus[(2 * at + 1) * len(kernel.corpus) // (2 * half)] for at in range(half))
     drawn = _drawn(kernel, problems - len(chosen), seed)
     return BlameSubject(
         kernel.name,
@@ -155,7 +157,7 @@ def _words(array: NDArray[Any], format: str) -> NDArray[Any]:
 
 
 def _drawn(kernel: Kernel, count: int, seed: int) -> tuple[Any, ...]:
-    """Problems of the kernel's strategy; the same ones for a seed."""
+    """Problems of the kernel's strategy, the same ones for a seed; not the first that are drawn, which are the simplest."""
     import hypothesis
 
     found: list[Any] = []
@@ -164,10 +166,10 @@ def _drawn(kernel: Kernel, count: int, seed: int) -> tuple[Any, ...]:
         found.append(problem)
 
     if count:
-        search = _settings(count, hypothesis.Phase.generate)(hypothesis.given(problem=kernel.problem)(note))
+        search = _settings(_SIMPLEST + count, hypothesis.Phase.generate)(hypothesis.given(problem=kernel.problem)(note))
         with drawn_from(kernel):
             hypothesis.seed(seed)(search)()
-    return tuple(found[:count])
+    return tuple(found[-count:]) if count else ()
 
 
 def _smallest(kernel: Kernel, problem: Any, shows: Callable[[Any], bool]) -> Any:

@@ -1,11 +1,13 @@
 """Who is blamed: planted miscompiles, wrong models, races, open bits, edits."""
 
+import numpy as np
 import pytest
 
 from conformance.blamed.planted import CONTRACTED, PLANTED, POLYNOMIAL, last_wins, polynomial
 from conformance.blamed.stand_in import InProcess, StandInSilicon
-from refsim.blame import GivenCubin, examined
+from refsim.blame import GivenCubin, GivenLaunch, examined, of_launch
 from refsim.blame.builds import ELF
+from refsim.errors import RefsimError
 
 SOUND = InProcess("ptxas 13.0.88")
 
@@ -87,3 +89,9 @@ def test_a_build_that_ends_in_a_fault_differs():
     found = examined(polynomial(), [SOUND, wrong], StandInSilicon(), repeats=1)
     assert (found.verdict, found.rows[1].state) == ("ptxas", "faults")
     assert found.rows[1].first.startswith("[out-of-bounds]")
+
+
+def test_a_kernel_without_an_element_blames_nobody():
+    launch = GivenLaunch("polynomial", (1,), (8,), (np.zeros(0, np.float32), np.zeros(0, np.float32), np.uint32(0)))
+    with pytest.raises(RefsimError, match="nothing-compared"):
+        examined(of_launch(POLYNOMIAL, "sm_90a", launch, name="empty.ptx"), [SOUND], StandInSilicon(), repeats=1)

@@ -19,8 +19,8 @@ def test_what_can_go_goes(needed):
 
 
 def test_what_goes_only_after_another_has_gone_goes_too():
-    gone = left_out(range(6), lambda items: all(each + 1 in items or each == 5 for each in items))
-    assert sorted(gone) == list(range(6))
+    gone = left_out(range(4), lambda items: not {0, 2} & set(items) and (3 not in items or 1 in items))
+    assert sorted(gone) == [1, 3]
 
 
 def test_a_planted_miscompile_is_shrunk_to_the_statement_and_what_it_needs():

@@ -1,0 +1,38 @@
+"""python -m conformance.blamed: a dry run with the stand-ins, and a planted miscompile in front of a real ptxas."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance.blamed.__main__ import main
+from conformance.blamed.planted import PLANTED, POLYNOMIAL
+from conformance.blamed.stand_in import stand_in_ptxas
+from refsim.blame import builds_of
+from refsim.blame.statements import pieces_of
+from refsim.device.assembling import assembled_by
+from refsim.ptx.machine.assemblers import assemblers
+
+
+def test_a_kernel_and_a_planted_miscompile_from_end_to_end(tmp_path: Path) -> None:
+    written = tmp_path / "blame.json"
+    asked = ("--kernel", "fp8_dequantize", "--planted", "rounding", "--opt", "3", "--problems", "2", "--repeats", "1")
+    assert main(["--stand-in", *asked, "--seconds", "1e-3", "-o", str(written)]) == 1, "no time to shrink is no success"
+    found = json.loads(written.read_text())
+    (kernel,), (case,) = found["kernels"], found["planted"]
+    assert (kernel["kernel"], kernel["verdict"]) == ("fp8_dequantize", "none")
+    assert [(row["build"], row["agreeing"]) for row in kernel["builds"]] == [("ptxas 13.0.88", 2), ("ptxas 13.5.37", 2)]
+    assert (case["verdict"], case["is_right"]) == ("ptxas", False)
+    page = written.with_suffix(".md").read_text()
+    assert "| fp8_dequantize | none | ptxas 13.5.37 | 3 | equal | 2 of 2 | 8 |" in page
+
+
+def test_an_editing_ptxas_hands_the_edited_text_to_a_real_one(tmp_path: Path) -> None:
+    if not (found := assemblers()):
+        pytest.skip("no ptxas is installed: nvidia-cuda-nvcc")
+    real = found[0]
+    program = stand_in_ptxas(tmp_path / "wrong", real.release, (PLANTED["add-sub"],), (3,), real=real.program)
+    (wrong,) = builds_of([program], (3,), only_named=True)
+    edited = wrong.cubin(pieces_of(POLYNOMIAL).all, "sm_90a")
+    assert edited.image == assembled_by(real, POLYNOMIAL.replace(*PLANTED["add-sub"]), "sm_90a", 3).image
+    assert edited.image != assembled_by(real, POLYNOMIAL, "sm_90a", 3).image
