@@ -34,7 +34,8 @@ class Cause:
 CAUSES = (
     Cause("time limit of a test", r"\[test-timeout\]"),
     Cause("grid groups by the device runtime (cudaCGGetIntrinsicHandle)", r"cudaCGGetIntrinsicHandle"),
-    Cause("an access out of bounds, found by the simulator", r"\[out-of-bounds\]"),
+    Cause("a write behind the test's own array, found by the simulator", r"\[out-of-bounds\] .* at global address"),
+    Cause("a load that nvJitLink widened behind shared memory", r"\[out-of-bounds\] 16 B at shared address"),
     Cause("managed memory (cuMemAllocManaged)", r"cuMemAllocManaged is not simulated"),
     Cause("memory of the host that the device maps", r"mapped memory of the host"),
     Cause(
@@ -48,6 +49,7 @@ CAUSES = (
     Cause("machine code, which is not made", r"nvdisasm|cuobjdump|get_sass|inspect_sass|\[not-ptx\]"),
     Cause("another function of the driver", r"is not simulated"),
     Cause("the test is written for another version of the package", r"cannot unpack non-iterable value"),
+    Cause("Triton 3.9 sums bf16 in bf16 (add.bf16 in its PTX), the test in f32", r"\Atest_scan2d\[cumsum-bfloat16"),
     Cause("a package that the test imports is not installed", r"ModuleNotFoundError: No module named"),
     Cause("a file that the test opens is not there", r"No such file or directory"),
 )
@@ -85,14 +87,16 @@ def outcomes(junit: Path) -> dict[tuple[str, ...], Outcome]:
         bad = [each for each in case if each.tag in ("failure", "error")]
         skipped = any(each.tag == "skipped" for each in case)
         found[name] = (
-            judged(bad[0].text or bad[0].get("message", "")) if bad else Outcome(SKIPPED if skipped else PASSED)
+            judged(bad[0].text or bad[0].get("message", ""), name[-1])
+            if bad
+            else Outcome(SKIPPED if skipped else PASSED)
         )
     return found
 
 
-def judged(text: str) -> Outcome:
-    """The cause of a failure."""
-    cause = next((each.name for each in CAUSES if re.search(each.pattern, text)), WRONG)
+def judged(text: str, test: str = "") -> Outcome:
+    """The cause of a failure of a test."""
+    cause = next((each.name for each in CAUSES if re.search(each.pattern, f"{test}\n{text}")), WRONG)
     said = (
         [line[1:].strip() for line in text.splitlines() if line.startswith("E ")] or text.strip().splitlines() or [""]
     )
